@@ -1,0 +1,47 @@
+# The front door. `make help` lists what there is; every target sets up what it needs.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+NATIVE := build/native
+JOBS ?= $(shell nproc)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build test lint format demo wheel test-sanitizers test-frameworks test-gpu bench clean
+
+help: ## Say what each target does
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/pip install --quiet --group dev
+	$(BIN)/pip install --quiet --no-build-isolation --editable '.[all]' --config-settings wheel.cmake=false
+	@touch $@
+
+setup: $(STAMP) ## Make the virtual environment with everything that development needs
+
+build: $(STAMP) ## Build the C libraries with this machine's compiler into src/pgpu/_native
+	@$(BIN)/cmake -S . -B $(NATIVE) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DPGPU_BUILD_TESTS=ON >$(VENV)/cmake.log || { cat $(VENV)/cmake.log; exit 1; }
+	@$(BIN)/cmake --build $(NATIVE) -j $(JOBS)
+	@$(BIN)/cmake --install $(NATIVE) --component pgpu --prefix src/pgpu/_native >/dev/null
+
+test: build ## Run every test that this machine can run; the others say why they are skipped
+	$(BIN)/pytest -n $(JOBS) --dist loadfile
+
+lint: $(STAMP) ## Check style, types and the order of the rooms
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	git ls-files 'native/*.c' 'native/*.h' | xargs $(BIN)/clang-format --dry-run --Werror
+
+format: $(STAMP) ## Format Python and C
+	$(BIN)/ruff format .
+	git ls-files 'native/*.c' 'native/*.h' | xargs $(BIN)/clang-format -i
+
+wheel: $(STAMP) ## Build the portable wheel with ziglang, for glibc 2.17 and newer
+	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
+
+clean: ## Remove what was built
+	rm -rf build dist src/pgpu/_native

@@ -1,0 +1,117 @@
+"""What a caller may ask of pgpu: one protocol, so that the command line never knows who answers.
+
+Today one form exists: the engine in this process. This module refuses to print and to read settings.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO, Protocol
+
+from pgpu.enforcement import SliceUse
+from pgpu.model import Gpu, Job, JobSpec, Request
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReport:
+    """One GPU as `pgpu gpus` shows it."""
+
+    gpu: Gpu
+    used_bytes: int
+    """Held now by anybody, in bytes."""
+
+    granted_bytes: int
+    """Sum of the slices granted on it."""
+
+    capacity_bytes: int
+    """What slices may sum to now: memory less headroom less what outsiders hold."""
+
+    enforcer: str
+    does_not_cover: str
+    utilisation_percent: int | None
+    jobs: tuple[str, ...]
+    """Ids of the jobs that hold a slice of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """One job and what it holds now."""
+
+    job: Job
+    use: tuple[SliceUse, ...]
+    """One for each slice; empty unless it runs."""
+
+
+class Client(Protocol):
+    """Everything that the command line needs of an engine."""
+
+    def submit(self, spec: JobSpec, request: Request, *, wait_timeout_seconds: float | None) -> Job:
+        """Accept a request durably and leave it to a supervisor of its own; returns at once.
+
+        Args:
+            spec: What to run.
+            request: What it needs.
+            wait_timeout_seconds: After this long in the queue the job is cancelled; 0 means that it is cancelled
+                unless it can start now; None waits for ever.
+
+        Raises:
+            RequestError: It can never be met; nothing was stored.
+        """
+        ...
+
+    def attach(self, job_id: str, stdin: BinaryIO | None, stdout: BinaryIO, stderr: BinaryIO) -> Job:
+        """Carry streams, terminal size and signals between the caller and a job, from its first byte, until it ends.
+
+        Returns:
+            The job in its final state.
+
+        Raises:
+            WaitTimeoutError: It was not granted in time.
+            CancelledError: Cancelled while it waited.
+        """
+        ...
+
+    def jobs(self, *, include_final: bool) -> Sequence[JobReport]:
+        """List jobs, oldest first."""
+        ...
+
+    def job(self, id_or_name: str) -> JobReport:
+        """Find one job by id, by a beginning of its id that only one has, or by name.
+
+        Raises:
+            JobNotFoundError: None or several match.
+        """
+        ...
+
+    def wait(self, id_or_name: str) -> Job:
+        """Block until a job is final and return it."""
+        ...
+
+    def logs(self, id_or_name: str, *, follow: bool, tail_lines: int | None = None) -> Iterator[tuple[str, bytes]]:
+        """Yield (`stdout` or `stderr`, bytes) from the beginning of the stored log, or its last lines.
+
+        Args:
+            id_or_name: The job.
+            follow: Go on until the job is final.
+            tail_lines: Only this many lines of what is stored; None for all.
+        """
+        ...
+
+    def stop(self, id_or_name: str, *, grace_seconds: float) -> Job:
+        """Cancel a waiting job; send a running one SIGTERM and, after the grace, SIGKILL to all it started."""
+        ...
+
+    def signal(self, id_or_name: str, number: int) -> None:
+        """Send a signal to a running job's main process."""
+        ...
+
+    def resize(self, id_or_name: str, memory_bytes: int) -> Job:
+        """Change the slices of a waiting or running job.
+
+        Raises:
+            CapacityError: The larger slice does not fit now; nothing was changed.
+        """
+        ...
+
+    def gpus(self) -> Sequence[GpuReport]:
+        """Report every GPU, in NVML index order."""
+        ...

@@ -1,0 +1,67 @@
+"""How a lease is made to bind: one file for each enforcer, behind one protocol.
+
+An enforcer prepares what must be there before the job's first CUDA call, proves that it binds, changes limits live and
+reads a slice's use. It refuses to start jobs and to choose GPUs, and it fails closed: what cannot be enforced raises.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pgpu.model import Delivery, Gpu, Job, Lease
+
+
+@dataclass(frozen=True, slots=True)
+class SliceUse:
+    """What the job's processes hold of one slice, as its meter counts."""
+
+    gpu_uuid: str
+    used_bytes: int
+    """Contexts and overhead included."""
+
+    peak_bytes: int
+    """Largest `used_bytes` since the slice was made."""
+
+    refusals: int
+    """Allocations refused because they would have passed the slice."""
+
+
+class Enforcer(Protocol):
+    """Makes memory limits bind on a kind of GPU."""
+
+    @property
+    def name(self) -> str:
+        """`shim`, `driver` or `mig`."""
+        ...
+
+    @property
+    def does_not_cover(self) -> str:
+        """What gets past it, in one line, for `pgpu gpus` and SECURITY.md."""
+        ...
+
+    def prepare(self, job: Job, gpus: Sequence[Gpu]) -> Delivery:
+        """Make the slice's files; `job.lease` is set and `gpus` are its GPUs in the same order.
+
+        Raises:
+            EnforcementError: The limit could not be put in place, or the self-test found that it does not bind.
+        """
+        ...
+
+    def resize(self, lease: Lease, memory_bytes: int) -> None:
+        """Set every slice of a lease to `memory_bytes`, live.
+
+        A larger limit holds at once; a smaller one refuses new allocations until use falls below it.
+        """
+        ...
+
+    def use(self, lease: Lease) -> Sequence[SliceUse]:
+        """Read what each slice holds now; never waits for the job."""
+        ...
+
+    def is_held(self, lease: Lease) -> bool:
+        """Whether any process may still hold memory of the slice, a forked child with its parent's descriptors included."""
+        ...
+
+    def release(self, lease: Lease) -> None:
+        """Remove the slice's files; does nothing where they are gone."""
+        ...

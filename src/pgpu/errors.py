@@ -1,0 +1,89 @@
+"""Every error of pgpu, split by who must act.
+
+Our exception hierarchy:
+
+* PgpuError
+  x RequestError            the asker must change the request
+    + CommandNotFoundError      the command does not exist (exit code 127)
+    + CommandNotExecutableError the command cannot be executed (exit code 126)
+    + JobNotFoundError          no job has this id or name
+  x CapacityError           try again later
+    + WaitTimeoutError          not granted in time (exit code 124)
+    + CancelledError            the wait was cancelled (exit code 130)
+  x NodeError               the operator of this machine must mend something
+    + LedgerError               the ledger cannot be read, written or understood
+    + EnforcementError          a limit cannot be made to bind; nothing is started without one
+    + RuntimeUnavailableError   Docker or the kernel cannot start the job
+  x PgpuBug                 report it
+
+Foreign errors become one of these at the edge of the room that meets them. This module refuses to format: the
+command line decides how an error looks and which exit code it has.
+"""
+
+
+class PgpuError(Exception):
+    """Base of every error that pgpu raises on purpose.
+
+    Attributes:
+        hint: One line that says what to do about it, or None.
+    """
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class RequestError(PgpuError):
+    """The request is wrong; nothing was changed.
+
+    Attributes:
+        nearest_bytes: The largest memory that could be granted, where that is what is wrong; else None.
+    """
+
+    def __init__(self, message: str, *, hint: str | None = None, nearest_bytes: int | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.nearest_bytes = nearest_bytes
+
+
+class CommandNotFoundError(RequestError):
+    """The job's command does not exist."""
+
+
+class CommandNotExecutableError(RequestError):
+    """The job's command exists and cannot be executed."""
+
+
+class JobNotFoundError(RequestError):
+    """No job has this id or name, or several ids begin with it."""
+
+
+class CapacityError(PgpuError):
+    """There is no room now; the same request may succeed later."""
+
+
+class WaitTimeoutError(CapacityError):
+    """The request was not granted in the time its asker gave it."""
+
+
+class CancelledError(CapacityError):
+    """The asker stopped waiting."""
+
+
+class NodeError(PgpuError):
+    """Something on this machine must be mended by its operator."""
+
+
+class LedgerError(NodeError):
+    """The ledger cannot be read, written or understood."""
+
+
+class EnforcementError(NodeError):
+    """A limit cannot be made to bind, so the job was not started."""
+
+
+class RuntimeUnavailableError(NodeError):
+    """The container engine or the kernel cannot start the job."""
+
+
+class PgpuBug(PgpuError):  # noqa: N818 - the house's word for it
+    """This should never happen: please report it."""

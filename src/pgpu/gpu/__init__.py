@@ -1,0 +1,37 @@
+"""What the machine's GPUs tell of themselves, real or simulated, through one protocol.
+
+The only room that imports NVML's binding. It refuses to decide anything: it reads, and it makes simulated GPUs exist.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from pgpu.model import Gpu, GpuMemory, GpuProcess
+
+
+class GpuSource(Protocol):
+    """Where GPUs are found."""
+
+    def gpus(self) -> Sequence[Gpu]:
+        """Return every GPU, in NVML index order; empty where there is none.
+
+        Raises:
+            NodeError: There is a driver, and it cannot be asked.
+        """
+        ...
+
+    def memory(self, gpu_uuid: str) -> GpuMemory:
+        """Read one GPU's memory afresh.
+
+        Raises:
+            NodeError: The GPU or its driver is gone.
+        """
+        ...
+
+    def processes(self, gpu_uuid: str) -> Sequence[GpuProcess]:
+        """List the processes that hold memory of one GPU, by host PID."""
+        ...
+
+    def utilisation_percent(self, gpu_uuid: str) -> int | None:
+        """Return the share of the last sample period in which a kernel ran, 0–100; None where the driver cannot tell."""
+        ...

@@ -1,0 +1,38 @@
+"""Where this installation keeps its C libraries.
+
+The wheel carries them in `pgpu/_native`; a checkout builds them to the same place (`make build`). This module refuses
+to load anything: it only says where a file is, or which one is missing.
+"""
+
+from pathlib import Path
+
+from pgpu.errors import NodeError
+
+_NATIVE = Path(__file__).parent / "_native"
+
+CUDA_SHIM = "libpgpu.so"
+"""Stands between a job and libcuda.so.1 (SONAME libcuda.so.1)."""
+
+NVML_SHIM = "libpgpu-ml.so"
+"""Stands between a job and libnvidia-ml.so.1 (SONAME libnvidia-ml.so.1)."""
+
+LAUNCHER = "pgpu-launch"
+"""Starts a process job inside a private user and mount namespace."""
+
+SIMULATED_CUDA = "simgpu/libcuda.so.1"
+SIMULATED_NVML = "simgpu/libnvidia-ml.so.1"
+
+
+def library_path(name: str) -> Path:
+    """Return the absolute path of one of the files named above.
+
+    Raises:
+        NodeError: The file is missing from this installation.
+    """
+    path = _NATIVE / name
+    if not path.is_file():
+        raise NodeError(
+            f"{name} is missing from this installation ({path})",
+            hint="reinstall pgpu, or run `make build` in a checkout",
+        )
+    return path

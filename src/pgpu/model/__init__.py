@@ -1,0 +1,28 @@
+"""Frozen values that every room shares: what a GPU, a request, a slice, a lease and a job are.
+
+Nothing here acts: no clock, file, socket, randomness or log. Units stand in the names.
+"""
+
+from pgpu.model.delivery import Delivery
+from pgpu.model.gpu import Gpu, GpuMemory, GpuProcess
+from pgpu.model.holder import ContainerHolder, Holder, ProcessHolder
+from pgpu.model.job import Job, JobSpec, JobState, Mount
+from pgpu.model.lease import Lease, Slice
+from pgpu.model.request import Request
+
+__all__ = [
+    "ContainerHolder",
+    "Delivery",
+    "Gpu",
+    "GpuMemory",
+    "GpuProcess",
+    "Holder",
+    "Job",
+    "JobSpec",
+    "JobState",
+    "Lease",
+    "Mount",
+    "ProcessHolder",
+    "Request",
+    "Slice",
+]

@@ -1,0 +1,45 @@
+"""What a runtime must put into a job so that its lease binds.
+
+Enforcement writes these files; a runtime brings them into a process or a container. Neither knows the other.
+
+Layout of `slice_directory`, which the job sees read-only at `/.pgpu` (a plain preload sees it where it is):
+
+    libpgpu.so          the CUDA shim; one inode serves as preload and as shadow over libcuda.so.1
+    libpgpu-ml.so       the NVML shim, likewise over libnvidia-ml.so.1
+    limit               the limit file (native/include/meter_abi.h)
+    usage               the usage file; empty placeholder that `usage_path` is mounted over where there are mounts
+    ld.so.preload       ours first; a runtime appends the lines of the image or host
+    driver/             only with a simulated GPU: libcuda.so.1 and libnvidia-ml.so.1 of the simulated driver
+    simgpu/             only with a simulated GPU: mount point of `simulated_state_directory`
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """The files and words of one lease, as paths of the host."""
+
+    slice_directory: Path
+    """Becomes `/.pgpu`, read-only; laid out as above."""
+
+    usage_path: Path
+    """Becomes `/.pgpu/usage`, read-write; a file of mode 0666 on a tmpfs, in a directory closed to other users."""
+
+    gpu_uuids: tuple[str, ...]
+    """The lease's GPUs in the job's order; a runtime makes exactly these visible on real hardware."""
+
+    simulated_state_directory: Path | None = None
+    """Becomes `/.pgpu/simgpu`, read-write; None on a real GPU."""
+
+    environment: tuple[tuple[str, str], ...] = ()
+    """Set in the job, whatever the user asked for; never trusted for a limit."""
+
+    cgroup_limits: tuple[tuple[str, int], ...] = ()
+    """(GPU UUID, bytes) that the driver must enforce on the job's cgroup; empty where that enforcer is not used."""
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether the job runs on the simulated driver."""
+        return self.simulated_state_directory is not None

@@ -1,0 +1,122 @@
+"""A command that runs inside a lease, and what became of it."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from pgpu.model.holder import Holder
+from pgpu.model.lease import Lease
+from pgpu.model.request import Request
+
+
+class JobState(StrEnum):
+    """Where a job is in its life: waiting → starting → running → exited, or cancelled, or failed."""
+
+    WAITING = "waiting"
+    """Accepted; its slices do not fit yet."""
+
+    STARTING = "starting"
+    """Granted; its runtime is being started."""
+
+    RUNNING = "running"
+    EXITED = "exited"
+    """Its command ended; the exit code tells how."""
+
+    FAILED = "failed"
+    """pgpu could not start it, or lost it; `error` says why."""
+
+    CANCELLED = "cancelled"
+    """Its asker gave up before it was granted, or its wait ran out."""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing more happens to a job in this state."""
+        return self in {JobState.EXITED, JobState.FAILED, JobState.CANCELLED}
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A host path that a container sees, as `docker run --volume HOST:CONTAINER[:OPTIONS]` names it."""
+
+    source: str
+    """Absolute host path, or the name of a Docker volume."""
+
+    target: str
+    """Absolute path in the container."""
+
+    options: str = ""
+    """Docker's own options, such as `ro` or `rw,z`; empty for the engine's default."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """What to run and how; the same words as `docker run`."""
+
+    command: tuple[str, ...]
+    """Argument vector. For a container it may be empty: the image's own command runs then."""
+
+    runtime: Literal["process", "docker"]
+    image: str | None = None
+    """Only for `docker`."""
+
+    environment: tuple[tuple[str, str], ...] = ()
+    """Added to the asker's environment (process) or to the image's (docker)."""
+
+    volumes: tuple[Mount, ...] = ()
+    """Only for `docker`."""
+
+    working_directory: str | None = None
+    user: str | None = None
+    """Only for `docker`: `USER[:GROUP]`, names or numbers; None is the image's own."""
+
+    name: str | None = None
+    """Unique among jobs that are not final; also the container's name."""
+
+    wants_tty: bool = False
+    wants_stdin: bool = False
+    """Whether standard input is forwarded; else it is empty."""
+
+    remove: bool = True
+    """Only for `docker`: whether the container is removed once it ended."""
+
+    wait_for_memory_seconds: float = 0.0
+    """How long an allocation inside the slice that the device cannot back right now waits before it fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job as the ledger knows it."""
+
+    id: str
+    """12 hexadecimal digits."""
+
+    spec: JobSpec
+    request: Request
+    state: JobState
+    created_at_seconds: float
+    """Seconds since the epoch, like every `_at_seconds`."""
+
+    started_at_seconds: float | None = None
+    finished_at_seconds: float | None = None
+    exit_code: int | None = None
+    """0–255, 128 + signal number for a signal; None until it ended, or where nobody could see it end."""
+
+    reason: str | None = None
+    """Why it waits, in one line; None unless it waits."""
+
+    error: str | None = None
+    """What went wrong in pgpu itself, in one line; None unless it failed."""
+
+    lease: Lease | None = None
+    """What it holds or held; None until granted."""
+
+    holder: Holder | None = None
+    """The process or container; None until started."""
+
+    gpu_model: str | None = None
+    """The simulated model and count it was asked for (`RTX 3090x4`); None on real GPUs."""
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether its kernels compute nothing."""
+        return self.gpu_model is not None

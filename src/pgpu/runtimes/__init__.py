@@ -1,0 +1,95 @@
+"""Put a job into its lease: as a process or as a container, behind one protocol.
+
+A runtime starts, signals, waits and adopts. It refuses to choose a GPU, to know what a limit is, and to store anything.
+"""
+
+import os
+from dataclasses import dataclass
+from typing import Protocol
+
+from pgpu.model import Delivery, Holder, Job, JobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Stdio:
+    """The descriptors that a started job uses as its standard streams; the supervisor owns the other ends.
+
+    With a terminal (`JobSpec.wants_tty`) all three are the same pty's slave side.
+    """
+
+    stdin: int
+    stdout: int
+    stderr: int
+
+
+class RunningJob(Protocol):
+    """A job that was started and may have ended."""
+
+    @property
+    def holder(self) -> Holder:
+        """What holds the lease."""
+        ...
+
+    def fileno(self) -> int:
+        """Return a descriptor that polls readable once the job ended, such as a pidfd."""
+        ...
+
+    def exit_code(self) -> int | None:
+        """Return 0–255 (128 + signal for a signal) once it ended; None while it runs, or where nobody could see it end."""
+        ...
+
+    def is_alive(self) -> bool:
+        """Whether the holder still runs."""
+        ...
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the job's main process; does nothing if it ended."""
+        ...
+
+    def kill(self) -> None:
+        """End the job and everything it started."""
+        ...
+
+    def resize_terminal(self, size: os.terminal_size) -> None:
+        """Tell a job with a terminal its new size in characters."""
+        ...
+
+    def close(self) -> None:
+        """Release descriptors, and remove the container where the job asked for it."""
+        ...
+
+
+class Runtime(Protocol):
+    """Starts jobs of one kind."""
+
+    @property
+    def name(self) -> str:
+        """`process` or `docker`."""
+        ...
+
+    def check(self, spec: JobSpec) -> None:
+        """Refuse what can never start, before the request is accepted.
+
+        Raises:
+            RequestError: Unknown image, bad volume, an option that this runtime has not.
+            RuntimeUnavailableError: The engine cannot be reached.
+        """
+        ...
+
+    def start(self, job: Job, delivery: Delivery, stdio: Stdio) -> RunningJob:
+        """Start the job with what `delivery` names in place before its first instruction.
+
+        Raises:
+            CommandNotFoundError: Exit code 127, as Docker's.
+            CommandNotExecutableError: Exit code 126.
+            RuntimeUnavailableError: The engine or kernel refused.
+        """
+        ...
+
+    def adopt(self, holder: Holder) -> RunningJob | None:
+        """Take charge of a job that another process started; None if it is gone or was never this one."""
+        ...
+
+    def is_advisory(self, spec: JobSpec) -> bool:
+        """Whether this runtime can only preload here, so that a job that drops its environment drops its limit."""
+        ...

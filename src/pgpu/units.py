@@ -1,0 +1,92 @@
+"""Human text for bytes and seconds, read and written in one place.
+
+Everywhere else a quantity is a plain number whose name carries its unit. This module refuses to guess: `4G` may mean
+10⁹ or 2³⁰ and is rejected, and a bare number is bytes.
+"""
+
+import re
+
+from pgpu.errors import RequestError
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+SMALLEST_SLICE_BYTES = MIB
+"""A bare number below this is taken for a forgotten unit and refused."""
+
+_BINARY_PREFIXES = {"k": 1, "m": 2, "g": 3, "t": 4}
+_MEMORY = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[A-Za-z]*)")
+_DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>ms|s|m|h|d)?")
+_DURATION_UNITS_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1.0}
+_EXAMPLES = "write it like 4GiB, 1205MiB, 4g (2³⁰) or 4GB (10⁹)"
+
+
+def parse_memory_bytes(text: str) -> int:
+    """Read an amount of memory as users write it.
+
+    `4GiB`, `4Gi` and `4g` are 4 · 2³⁰ bytes, `4GB` is 4 · 10⁹; a bare number is bytes.
+
+    Returns:
+        Bytes, at least 1 MiB.
+
+    Raises:
+        RequestError: Not an amount, ambiguous (`4G`), not positive, or below 1 MiB.
+    """
+    match = _MEMORY.fullmatch(text.strip())
+    if match is None:
+        raise RequestError(f"{text!r} is not an amount of memory", hint=_EXAMPLES)
+    memory_bytes = int(_exact_product(match["number"], _unit_bytes(match["unit"], text)))
+    if memory_bytes < SMALLEST_SLICE_BYTES:
+        raise RequestError(f"{text!r} is less than 1 MiB, the smallest slice", hint=_EXAMPLES)
+    return memory_bytes
+
+
+def _exact_product(number: str, unit_bytes: int) -> int:
+    whole, _, fraction = number.partition(".")
+    scale: int = 10 ** len(fraction)
+    return int(whole + fraction) * unit_bytes // scale
+
+
+def _unit_bytes(unit: str, text: str) -> int:
+    if unit in {"", "B", "b"}:
+        return 1
+    power = _BINARY_PREFIXES.get(unit[0].lower())
+    rest = unit[1:]
+    if power is None or rest not in {"", "B", "i", "iB", "ib"}:
+        raise RequestError(f"{text!r} is not an amount of memory", hint=_EXAMPLES)
+    if rest == "" and unit.isupper():
+        raise RequestError(
+            f"{text!r} is ambiguous", hint=f"write {unit}iB for powers of 1024 or {unit}B for powers of 1000"
+        )
+    base = 1000 if rest == "B" else KIB
+    return int(base**power)
+
+
+def format_memory(memory_bytes: int) -> str:
+    """Write bytes with a binary unit: `2 GiB`, `1205 MiB`, `512 KiB`, `17 B`."""
+    for unit_bytes, unit in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if memory_bytes >= unit_bytes:
+            amount = f"{memory_bytes / unit_bytes:.2f}".rstrip("0").rstrip(".")
+            return f"{amount} {unit}"
+    return f"{memory_bytes} B"
+
+
+def parse_duration_seconds(text: str) -> float:
+    """Read a duration: `30s`, `5m`, `1.5h`, `250ms`; a bare number is seconds.
+
+    Raises:
+        RequestError: Not a duration.
+    """
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise RequestError(f"{text!r} is not a duration", hint="write it like 30s, 5m or 1.5h")
+    return float(match["number"]) * _DURATION_UNITS_SECONDS[match["unit"]]
+
+
+def format_duration(seconds: float) -> str:
+    """Write a duration in its two largest units: `3s`, `5m 10s`, `2h 3m`, `4d 1h`."""
+    total = max(0, int(seconds))
+    parts = [(total // 86400, "d"), (total // 3600 % 24, "h"), (total // 60 % 60, "m"), (total % 60, "s")]
+    shown = [f"{amount}{unit}" for amount, unit in parts if amount]
+    return " ".join(shown[:2]) or "0s"
