@@ -1,0 +1,92 @@
+"""Decides which tests can run on this machine, and says why the others are skipped.
+
+A missing engine, GPU or framework is a printed reason, never a silent pass. Where a test run must not skip (CI), name
+the markers in PGPU_REQUIRED_MARKERS (`docker,userns`): what is missing then fails instead. It refuses to start
+services: `tools/docker-engine` does that.
+"""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+
+_FRAMEWORKS = ("torch", "jax", "tensorflow")
+_PROBE_TIMEOUT_SECONDS = 60
+
+
+def _why_no_docker(_marker: pytest.Mark) -> str | None:
+    return _failure_of_docker()
+
+
+@cache
+def _failure_of_docker() -> str | None:
+    if importlib.util.find_spec("docker") is None:
+        return "the docker SDK is not installed (pip install 'pgpu[docker]')"
+    return _failure_of_python("import docker; docker.from_env(timeout=10).ping()", "no Docker engine answers")
+
+
+def _why_no_userns(_marker: pytest.Mark) -> str | None:
+    return _failure_of_userns()
+
+
+@cache
+def _failure_of_userns() -> str | None:
+    command = ("unshare", "--user", "--map-root-user", "--mount", "true")
+    return _failure_of(command, "no private user and mount namespace can be made")
+
+
+def _why_no_gpu(_marker: pytest.Mark) -> str | None:
+    return _failure_of_gpu()
+
+
+@cache
+def _failure_of_gpu() -> str | None:
+    # In a process of its own: NVIDIA's NVML, once loaded here, would hide the simulated one of the same SONAME.
+    code = "import pynvml; pynvml.nvmlInit(); assert pynvml.nvmlDeviceGetCount() > 0"
+    return _failure_of_python(code, "no NVIDIA GPU answers")
+
+
+def _why_no_frameworks(marker: pytest.Mark) -> str | None:
+    wanted = marker.args or _FRAMEWORKS
+    missing = [name for name in wanted if importlib.util.find_spec(name) is None]
+    return f"not installed: {', '.join(missing)} (`make test-frameworks` installs them)" if missing else None
+
+
+def _failure_of_python(code: str, what: str) -> str | None:
+    return _failure_of((sys.executable, "-c", code), what)
+
+
+def _failure_of(command: tuple[str, ...], what: str) -> str | None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{what}: {error}"
+    if done.returncode == 0:
+        return None
+    last_line = (done.stderr.strip().splitlines() or ["no message"])[-1]
+    return f"{what}: {last_line}"
+
+
+_CHECKS: dict[str, Callable[[pytest.Mark], str | None]] = {
+    "docker": _why_no_docker,
+    "userns": _why_no_userns,
+    "gpu": _why_no_gpu,
+    "frameworks": _why_no_frameworks,
+}
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test whose marker names something that this machine has not; fail it where that was required."""
+    required = {name for name in os.environ.get("PGPU_REQUIRED_MARKERS", "").split(",") if name}
+    for name, why_not in _CHECKS.items():
+        marker = item.get_closest_marker(name)
+        reason = why_not(marker) if marker else None
+        if reason is None:
+            continue
+        if name in required:
+            pytest.fail(f"{name} is required by PGPU_REQUIRED_MARKERS, and {reason}", pytrace=False)
+        pytest.skip(reason)
