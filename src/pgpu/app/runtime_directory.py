@@ -1,0 +1,91 @@
+"""Where slices, sockets and simulated GPUs lie: a tmpfs, closed to other users, one folder for each state directory.
+
+Locks that must vanish with their process and counters shared between processes need memory: on overlayfs a lock is
+lost when its descriptor is closed. This module refuses a directory that somebody else owns or may write.
+"""
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from pgpu.errors import NodeError
+
+_OWNER_ONLY = 0o700
+
+
+def runtime_directory(chosen: Path | None, state_directory: Path, environment: Mapping[str, str] = os.environ) -> Path:
+    """Return this state directory's own folder, made where it was missing.
+
+    Args:
+        chosen: The setting `runtime_dir`; None for the first place of the rule that is on a tmpfs.
+        state_directory: Two state directories never share a folder.
+        environment: Where `XDG_RUNTIME_DIR` is looked up.
+
+    Raises:
+        NodeError: No place is on a tmpfs, or the place is not this user's alone.
+    """
+    parent = chosen or _first_on_tmpfs(environment)
+    if not chosen:
+        _make_private(parent)
+    if not is_on_tmpfs(parent):
+        raise NodeError(f"{parent} is not on a tmpfs", hint="set runtime_dir to a directory below /dev/shm or /run")
+    folder = parent / hashlib.sha256(os.fsencode(state_directory.resolve())).hexdigest()[:12]
+    _make_private(folder)
+    return folder
+
+
+def is_on_tmpfs(path: Path) -> bool:
+    """Whether a path, or the nearest parent that exists, is on a tmpfs.
+
+    Raises:
+        NodeError: The kernel's table of mounts cannot be read.
+    """
+    existing = next(place for place in (path, *path.parents) if place.exists()).resolve()
+    mounted = max(
+        (point for point, kind in _mounts() if existing.is_relative_to(point)), key=lambda p: len(p.parts), default=None
+    )
+    return mounted is not None and dict(_mounts())[mounted] == "tmpfs"
+
+
+def _mounts() -> Iterator[tuple[Path, str]]:
+    try:
+        lines = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError as exc:
+        raise NodeError(f"/proc/self/mounts cannot be read: {exc}", hint="mount /proc") from exc
+    for line in lines:
+        _, point, kind, *_ = line.split(" ")
+        yield Path(point.replace("\\040", " ")), kind
+
+
+def _first_on_tmpfs(environment: Mapping[str, str]) -> Path:
+    candidates = list(_candidates(environment))
+    for path in candidates:
+        if is_on_tmpfs(path):
+            return path
+    tried = ", ".join(str(path) for path in candidates)
+    raise NodeError(f"none of {tried} is on a tmpfs", hint="mount a tmpfs on /dev/shm, or set runtime_dir")
+
+
+def _candidates(environment: Mapping[str, str]) -> Iterator[Path]:
+    if os.geteuid() == 0:
+        yield Path("/run/pgpu")
+    elif environment.get("XDG_RUNTIME_DIR"):
+        yield Path(environment["XDG_RUNTIME_DIR"]) / "pgpu"
+    yield Path(f"/dev/shm/pgpu-{os.geteuid()}")  # noqa: S108 - owner and mode are verified below
+
+
+def _make_private(path: Path) -> None:
+    try:
+        path.mkdir(mode=_OWNER_ONLY, parents=True, exist_ok=True)
+        found = path.lstat()
+    except OSError as exc:
+        raise NodeError(
+            f"{path} cannot be made: {exc.strerror}", hint="set runtime_dir to a place you may write"
+        ) from exc
+    is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    if not is_ours or stat.S_IMODE(found.st_mode) & 0o077:
+        raise NodeError(
+            f"{path} is not a directory of yours alone", hint="remove it, or set runtime_dir to another place"
+        )

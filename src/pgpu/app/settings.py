@@ -1,0 +1,177 @@
+"""What an operator or a user may set, and where pgpu looks for it.
+
+Later places win: `/etc/pgpu/config.toml`, `$XDG_CONFIG_HOME/pgpu/config.toml`, the environment (`PGPU_` and the
+setting's name in capitals), the command line's flags. This module refuses to guess: an unknown key or a value that
+cannot be read is an error that names the file and the key.
+"""
+
+import dataclasses
+import os
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import platformdirs
+
+from pgpu.errors import NodeError, PgpuError, RequestError
+from pgpu.units import MIB, parse_duration_seconds, parse_memory_bytes
+
+SYSTEM_FILE = Path("/etc/pgpu/config.toml")
+ENVIRONMENT_PREFIX = "PGPU_"
+
+
+@dataclass(frozen=True, slots=True)
+class Headroom:
+    """Memory of each GPU that is never granted: the larger of an amount and a share of the GPU."""
+
+    least_bytes: int
+    fraction: float
+    """0 to below 1."""
+
+
+def _path(text: str) -> Path:
+    if not text:
+        raise RequestError("an empty path names nothing")
+    return Path(text).expanduser().absolute()
+
+
+def _headroom(text: str) -> Headroom:
+    if text == "0":
+        return Headroom(0, 0.0)
+    if text.endswith("%"):
+        return Headroom(0, _percentage(text[:-1]))
+    return Headroom(parse_memory_bytes(text), 0.0)
+
+
+def _percentage(number: str) -> float:
+    try:
+        fraction = float(number) / 100
+    except ValueError:
+        fraction = -1.0
+    if not 0 <= fraction < 1:
+        raise RequestError(f"'{number}%' is not a share of a GPU", hint="write 0, 3% or 512MiB")
+    return fraction
+
+
+def _violation_answer(text: str) -> Literal["report", "stop"]:
+    if text not in {"report", "stop"}:
+        raise RequestError(f"{text!r} is neither 'report' nor 'stop'")
+    return cast("Literal['report', 'stop']", text)
+
+
+def _wait(text: str) -> float | None:
+    return None if text == "forever" else parse_duration_seconds(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Every setting. The names here are the keys of the file and, with `PGPU_`, the environment's names."""
+
+    state_dir: Path = field(default_factory=lambda: platformdirs.user_state_path("pgpu"), metadata={"read": _path})
+    """Where the ledger and the jobs' logs lie. Default: `$XDG_STATE_HOME/pgpu`, since they must survive a reboot.
+    Flag: `--state-dir`."""
+
+    runtime_dir: Path | None = field(default=None, metadata={"read": _path})
+    """Where slices, sockets and simulated GPUs lie; must be on a tmpfs. Default: `/run/pgpu` for root, else
+    `$XDG_RUNTIME_DIR/pgpu`, else `/dev/shm/pgpu-UID`, since locks and shared counters need memory, not a disk."""
+
+    simulate: str | None = field(default=None, metadata={"read": str})
+    """Model of the simulated GPU and how many, such as `RTX 3090` or `RTX 3090x4`. Default: none, so that a job that
+    computed nothing never looks done. Flag: `--simulate`."""
+
+    headroom: Headroom = field(default=Headroom(256 * MIB, 0.03), metadata={"read": _headroom})
+    """Memory of each GPU that is never granted: `0`, a share (`3%`) or an amount (`512MiB`). Default: the larger of
+    256 MiB and 3 %, for what drivers and displays take without asking."""
+
+    on_violation: Literal["report", "stop"] = field(default="report", metadata={"read": _violation_answer})
+    """What happens to a job that the driver sees holding over 5 % more than its slice: `report` or `stop`. Default:
+    `report`, since a driver's own estimate should not end a job unless its operator says so."""
+
+    wait_timeout: float | None = field(default=None, metadata={"read": _wait})
+    """How long a request waits before it is given up (exit code 124), such as `5m`; `0` starts it now or never, and
+    `forever` waits. Default: `forever`, as a queue does. Flag: `--wait-timeout`. Seconds in the program."""
+
+    log_cap: int = field(default=100 * MIB, metadata={"read": parse_memory_bytes})
+    """How much of each job's output is kept, such as `100MiB`; the oldest goes first. Default: 100 MiB, a day of
+    chatty training. Bytes in the program."""
+
+    stop_grace: float = field(default=10.0, metadata={"read": parse_duration_seconds})
+    """How long a stopped job has between SIGTERM and SIGKILL. Default: `10s`, as Docker's. Flag: `stop --time`.
+    Seconds in the program."""
+
+    docker_host: str | None = field(default=None, metadata={"read": str})
+    """Address of the container engine, such as `unix:///run/podman/podman.sock`. Default: `DOCKER_HOST`, else
+    Docker's usual socket."""
+
+
+NAMES = tuple(setting.name for setting in dataclasses.fields(Settings))
+
+
+def load_settings(
+    flags: Mapping[str, str | None],
+    environment: Mapping[str, str] = os.environ,
+    system_file: Path = SYSTEM_FILE,
+) -> Settings:
+    """Join all places into the settings that hold.
+
+    Args:
+        flags: Text of the flags that were given, by setting name; None means not given.
+        environment: Where `PGPU_*` and `XDG_CONFIG_HOME` are looked up.
+        system_file: The machine's own file.
+
+    Raises:
+        NodeError: A file or variable cannot be read or holds what is no setting; names the place and the key.
+        RequestError: A flag's value cannot be read.
+    """
+    texts: dict[str, tuple[str, str]] = {}
+    for path in (system_file, user_file(environment)):
+        texts.update({name: (text, f"{path}: {name}") for name, text in _file_texts(path)})
+    texts.update(_environment_texts(environment))
+    values = {name: _read(name, text, place) for name, (text, place) in texts.items()}
+    given = {name: text for name, text in flags.items() if text is not None}
+    values.update({name: _readers()[name](text) for name, text in given.items()})
+    return Settings(**values)
+
+
+def user_file(environment: Mapping[str, str]) -> Path:
+    """Return where this user's own settings are looked for."""
+    home = environment.get("XDG_CONFIG_HOME") or str(Path(environment.get("HOME", "/")) / ".config")
+    return Path(home) / "pgpu" / "config.toml"
+
+
+def _readers() -> dict[str, Callable[[str], Any]]:
+    return {setting.name: setting.metadata["read"] for setting in dataclasses.fields(Settings)}
+
+
+def _file_texts(path: Path) -> Iterator[tuple[str, str]]:
+    for name, value in _parsed(path).items():
+        if name not in NAMES:
+            raise NodeError(f"{path}: {name} is no setting", hint=f"the settings are {', '.join(NAMES)}")
+        if not isinstance(value, str | int | float) or isinstance(value, bool):
+            raise NodeError(f"{path}: {name} must be text or a number", hint=f"write {name} = '…'")
+        yield name, str(value)
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (OSError, UnicodeDecodeError) as exc:
+        raise NodeError(f"{path} cannot be read: {exc}") from exc
+    except tomllib.TOMLDecodeError as exc:
+        raise NodeError(f"{path} is not TOML: {exc}") from exc
+
+
+def _environment_texts(environment: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    found = {name: environment.get(ENVIRONMENT_PREFIX + name.upper()) for name in NAMES}
+    return {name: (text, ENVIRONMENT_PREFIX + name.upper()) for name, text in found.items() if text}
+
+
+def _read(name: str, text: str, place: str) -> Any:
+    try:
+        return _readers()[name](text)
+    except PgpuError as exc:
+        raise NodeError(f"{place}: {exc}", hint=exc.hint) from exc
