@@ -54,8 +54,15 @@ class Enforcer(Protocol):
         """
         ...
 
+    def set_overhead(self, lease: Lease, gpu_uuid: str, overhead_bytes: int) -> None:
+        """Tell the slice what its processes hold on the GPU beyond what its meter has charged, live.
+
+        The engine measures it once a second; does nothing where the enforcer counts exactly by itself.
+        """
+        ...
+
     def use(self, lease: Lease) -> Sequence[SliceUse]:
-        """Read what each slice holds now; never waits for the job."""
+        """Read what each slice holds now, in the lease's order; never waits for the job; empty before `prepare`."""
         ...
 
     def is_held(self, lease: Lease) -> bool:

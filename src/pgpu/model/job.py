@@ -107,6 +107,9 @@ class Job:
     error: str | None = None
     """What went wrong in pgpu itself, in one line; None unless it failed."""
 
+    wait_timed_out: bool = False
+    """Whether it was cancelled because the time its asker gave it in the queue ran out."""
+
     lease: Lease | None = None
     """What it holds or held; None until granted."""
 

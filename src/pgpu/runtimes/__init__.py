@@ -4,6 +4,7 @@ A runtime starts, signals, waits and adopts. It refuses to choose a GPU, to know
 """
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,7 +15,9 @@ from pgpu.model import Delivery, Holder, Job, JobSpec
 class Stdio:
     """The descriptors that a started job uses as its standard streams; the supervisor owns the other ends.
 
-    With a terminal (`JobSpec.wants_tty`) all three are the same pty's slave side.
+    With a terminal (`JobSpec.wants_tty`) all three are the same pty's slave side. Otherwise output goes to named pipes
+    that the job itself holds open for reading too, so that it outlives its supervisor without a SIGPIPE. A runtime
+    duplicates what it keeps; the caller closes these three after `start` or `adopt` returned.
     """
 
     stdin: int
@@ -40,6 +43,10 @@ class RunningJob(Protocol):
 
     def is_alive(self) -> bool:
         """Whether the holder still runs."""
+        ...
+
+    def owns(self, pid: int) -> bool:
+        """Whether this process of the host, by host PID, is part of the job, as far as one can tell."""
         ...
 
     def signal(self, number: int) -> None:
@@ -76,8 +83,20 @@ class Runtime(Protocol):
         """
         ...
 
-    def start(self, job: Job, delivery: Delivery, stdio: Stdio) -> RunningJob:
+    def start(self, job: Job, delivery: Delivery, stdio: Stdio, announce: Callable[[Holder], None]) -> RunningJob:
         """Start the job with what `delivery` names in place before its first instruction.
+
+        The holder is made first, held back (a process waits on a pipe whose end it treats as "go away", a container is
+        created and not started), then `announce` is called once, then the holder is let go. So a crash at any point
+        leaves either nothing that runs, or a holder that the ledger knows. If `announce` raises, the holder is removed
+        and the error passes on. What an earlier, never announced `start` of the same job left over (a container of
+        that name) is removed first.
+
+        Args:
+            job: With its lease.
+            delivery: What the enforcer made.
+            stdio: The job's ends of its standard streams.
+            announce: Writes the holder durably into the ledger before the job's first instruction.
 
         Raises:
             CommandNotFoundError: Exit code 127, as Docker's.
@@ -86,8 +105,15 @@ class Runtime(Protocol):
         """
         ...
 
-    def adopt(self, holder: Holder) -> RunningJob | None:
-        """Take charge of a job that another process started; None if it is gone or was never this one."""
+    def adopt(self, job: Job, stdio: Stdio) -> RunningJob | None:
+        """Take charge of a job that another process started; `job.holder` is set.
+
+        A process has its named pipes already; a container's output from now on goes to `stdio`. A container that ended
+        and still exists is adopted too: not alive, with its exit code.
+
+        Returns:
+            None if the holder is gone, was never this one, or was created and surely never ran.
+        """
         ...
 
     def is_advisory(self, spec: JobSpec) -> bool:

@@ -1,7 +1,4 @@
-"""What a caller may ask of pgpu: one protocol, so that the command line never knows who answers.
-
-Today one form exists: the engine in this process. This module refuses to print and to read settings.
-"""
+"""The protocol between callers of pgpu and whoever runs the engine, and the reports that cross it."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
