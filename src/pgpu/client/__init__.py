@@ -1,0 +1,8 @@
+"""What a caller may ask of pgpu: one protocol, so that the command line never knows who answers.
+
+Today one form exists: the engine in this process (`embedded`). This room refuses to print and to read settings.
+"""
+
+from pgpu.client.protocol import Client, GpuReport, JobReport
+
+__all__ = ["Client", "GpuReport", "JobReport"]
