@@ -1,0 +1,39 @@
+"""What an engine is told when it is made. Values only: `app` reads files and flags."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pgpu.units import MIB
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """Settings of one engine; `app` fills them from files, environment and flags."""
+
+    state_directory: Path
+    """Holds the ledger and the jobs' logs; survives a reboot. Made with mode 0700 if it is missing."""
+
+    runtime_directory: Path
+    """Holds sockets and named pipes of live jobs; on a tmpfs, one for each state directory, mode 0700."""
+
+    gpu_model: str | None = None
+    """Model and count of the simulated GPUs that this engine grants (`RTX 3090x4`); None for the machine's real ones.
+    Jobs of other models stand in the same ledger and in queues of their own."""
+
+    headroom_least_bytes: int = 256 * MIB
+    """Memory of each GPU that is never granted, in bytes, unless the share is more. Default: what drivers and displays
+    take without asking."""
+
+    headroom_fraction: float = 0.03
+    """The same as a share of the GPU, 0 to below 1; the larger of both counts."""
+
+    on_violation: Literal["report", "stop"] = "report"
+    """What happens to a job that the driver sees holding over 5 % more than its slice. Default: report it, since a
+    driver's own estimate should not end a job unless the operator says so."""
+
+    log_cap_bytes: int = 100 * MIB
+    """How much of each job's output is kept; the older half goes first."""
+
+    stop_grace_seconds: float = 10.0
+    """Between SIGTERM and SIGKILL where nobody said otherwise. Default: Docker's."""
