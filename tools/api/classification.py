@@ -1,0 +1,112 @@
+"""Which driver functions take, give up, tell of or use device memory: the one part of the facts that is written by hand.
+
+Names are base names, without ABI suffix: every version and per-thread-stream variant of a function is in its class.
+It refuses silence: a function that hands out a handle and is in no class is an error, so a new header cannot bring a
+new way to allocate past us.
+"""
+
+from collections.abc import Sequence
+
+from tools.api.headers import Function
+
+CHARGE = frozenset({
+    # ordinary memory
+    "cuMemAlloc", "cuMemAllocPitch", "cuMemAllocManaged",
+    # stream-ordered
+    "cuMemAllocAsync", "cuMemAllocFromPoolAsync",
+    # virtual memory management: a mapping keeps what its handle brought
+    "cuMemCreate", "cuMemMap", "cuMemMapArrayAsync", "cuMemImportFromShareableHandle", "cuMemRetainAllocationHandle",
+    "cuMulticastBindMem", "cuMulticastBindAddr", "cuMulticastCreate",
+    # arrays
+    "cuArrayCreate", "cuArray3DCreate", "cuMipmappedArrayCreate",
+    # memory of others
+    "cuImportExternalMemory", "cuIpcOpenMemHandle", "cuMemPoolImportPointer", "cuMemPoolImportFromShareableHandle",
+    # contexts
+    "cuCtxCreate", "cuCtxAttach", "cuDevicePrimaryCtxRetain", "cuGreenCtxCreate", "cuCtxFromGreenCtx", "cuGLCtxCreate",
+    # pools keep what was freed into them
+    "cuMemPoolCreate",
+    # graphs with allocation nodes
+    "cuGraphAddMemAllocNode", "cuGraphAddNode", "cuGraphInstantiate", "cuGraphInstantiateWithFlags",
+    "cuGraphInstantiateWithParams", "cuGraphUpload",
+    # code
+    "cuModuleLoad", "cuModuleLoadData", "cuModuleLoadDataEx", "cuModuleLoadFatBinary", "cuLibraryLoadData",
+    "cuLibraryLoadFromFile",
+})  # fmt: skip
+"""Takes or keeps device memory."""
+
+REFUND = frozenset({
+    "cuMemFree", "cuMemFreeAsync", "cuMemRelease", "cuMemUnmap", "cuArrayDestroy", "cuMipmappedArrayDestroy",
+    "cuDestroyExternalMemory", "cuIpcCloseMemHandle", "cuCtxDestroy", "cuCtxDetach", "cuDevicePrimaryCtxRelease",
+    "cuDevicePrimaryCtxReset", "cuGreenCtxDestroy", "cuMemPoolDestroy", "cuMemPoolTrimTo", "cuMemPoolSetAttribute",
+    "cuDeviceGraphMemTrim", "cuGraphExecDestroy", "cuGraphDestroy", "cuModuleUnload", "cuLibraryUnload",
+    "cuMulticastUnbind", "cuGraphAddMemFreeNode",
+})  # fmt: skip
+"""Gives device memory up, or may."""
+
+LAUNCH = frozenset({
+    "cuLaunch", "cuLaunchGrid", "cuLaunchGridAsync", "cuLaunchKernel", "cuLaunchKernelEx", "cuLaunchCooperativeKernel",
+    "cuLaunchCooperativeKernelMultiDevice", "cuGraphLaunch",
+})  # fmt: skip
+"""Makes the device compute. A graph may allocate too."""
+
+QUERY = frozenset({
+    "cuMemGetInfo", "cuDeviceTotalMem", "cuMemPoolGetAttribute", "cuDeviceGetGraphMemAttribute",
+    "cuDeviceSetGraphMemAttribute",
+})  # fmt: skip
+"""Tells how much memory there is or is used."""
+
+PASS_THOUGH_IT_HANDS_OUT_A_HANDLE = frozenset({
+    # host memory: it is the container's RAM, not the device's
+    "cuMemAllocHost", "cuMemHostAlloc", "cuMemHostGetDevicePointer", "cuMemHostRegister",
+    # addresses, not memory
+    "cuMemAddressReserve", "cuMemGetAddressRange", "cuIpcGetMemHandle", "cuTexRefGetAddress", "cuModuleGetGlobal",
+    "cuLibraryGetGlobal", "cuLibraryGetManaged", "cuGraphicsResourceGetMappedPointer", "cuMulticastGetGranularity",
+    # views of memory that was charged when it was made
+    "cuArrayGetPlane", "cuMipmappedArrayGetLevel", "cuExternalMemoryGetMappedBuffer",
+    "cuExternalMemoryGetMappedMipmappedArray", "cuGraphicsSubResourceGetMappedArray",
+    "cuGraphicsResourceGetMappedMipmappedArray", "cuSurfRefGetArray", "cuTexRefGetArray", "cuTexRefGetMipmappedArray",
+    # answers about what exists
+    "cuCtxGetCurrent", "cuCtxPopCurrent", "cuStreamGetCtx", "cuDeviceGetMemPool", "cuDeviceGetDefaultMemPool",
+    "cuMemGetDefaultMemPool", "cuMemGetMemPool", "cuFuncGetModule", "cuKernelGetLibrary", "cuLibraryGetModule",
+    "cuModuleEnumerateFunctions", "cuStreamGetGreenCtx", "cuStreamGetCaptureInfo", "cuStreamGetDevResource",
+    "cuGraphKernelNodeGetParams", "cuGraphMemFreeNodeGetParams", "cuGraphNodeGetContainingGraph",
+    "cuGraphChildGraphNodeGetGraph",
+    "cuMemGetAllocationGranularity", "cuMemGetAllocationPropertiesFromHandle", "cuLogicalEndpointIdReserve",
+    # batches and migration of what is allocated already
+    "cuMemcpyBatchAsync", "cuMemPrefetchBatchAsync", "cuMemDiscardBatchAsync", "cuMemDiscardAndPrefetchBatchAsync",
+    # graphs themselves are host objects; their nodes that allocate are charged
+    "cuGraphCreate", "cuGraphClone", "cuStreamEndCapture",
+})  # fmt: skip
+"""Looked at, and takes no device memory of its own that the driver accounts to the caller."""
+
+_HANDLES_OF_MEMORY = frozenset({
+    "CUdeviceptr *", "CUdeviceptr_v1 *", "CUarray *", "CUmipmappedArray *", "CUmemGenericAllocationHandle *",
+    "CUmemoryPool *", "CUcontext *", "CUexternalMemory *", "CUmodule *", "CUlibrary *", "CUgraphExec *", "CUgraph *",
+    "CUgreenCtx *", "CUlogicalEndpointId *",
+})  # fmt: skip
+"""What a function that allocates gives back."""
+
+_VERBS_OF_ALLOCATION = ("Alloc", "Create", "Import", "Open", "Map", "Load", "Instantiate", "Retain", "Attach", "Bind")
+
+
+def class_of(base: str) -> str:
+    """Return the class of a function by its base name."""
+    classes = (("CHARGE", CHARGE), ("REFUND", REFUND), ("LAUNCH", LAUNCH), ("QUERY", QUERY))
+    return next((name for name, members in classes if base in members), "PASS")
+
+
+def unclassified_allocators(base_names: Sequence[tuple[str, Function]]) -> list[str]:
+    """List functions that may allocate, by what they give back and by their name, and were put into no class."""
+    known = CHARGE | REFUND | LAUNCH | QUERY | PASS_THOUGH_IT_HANDS_OUT_A_HANDLE
+    return sorted({base for base, function in base_names if base not in known and _may_allocate(base, function)})
+
+
+def unknown_names(base_names: Sequence[tuple[str, Function]]) -> list[str]:
+    """List classified names that no header has: misspelt, or gone."""
+    listed = CHARGE | REFUND | LAUNCH | QUERY | PASS_THOUGH_IT_HANDS_OUT_A_HANDLE
+    return sorted(listed - {base for base, _ in base_names})
+
+
+def _may_allocate(base: str, function: Function) -> bool:
+    gives_memory = any(parameter in _HANDLES_OF_MEMORY for parameter in function.parameter_types)
+    return gives_memory or (base.startswith("cuMem") and any(verb in base for verb in _VERBS_OF_ALLOCATION))

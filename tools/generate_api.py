@@ -1,0 +1,59 @@
+"""Write the tables of native/api from NVIDIA's headers (`python -m tools.generate_api`), or check them (`--check`).
+
+It refuses to commit header text: only names, numbers and types of the interface come out.
+"""
+
+import argparse
+import importlib.util
+import sys
+from pathlib import Path
+
+from tools.api import cuda
+
+ROOT = Path(__file__).parent.parent
+API = ROOT / "native" / "api"
+
+
+def cuda_include() -> Path | None:
+    """Return the include folder of the PyPI package nvidia-cuda-runtime, or None where it is not installed."""
+    package = importlib.util.find_spec("nvidia")
+    locations = list(package.submodule_search_locations or ()) if package else []
+    found = sorted(path.parent for location in locations for path in Path(location).glob("cu*/include/cudaTypedefs.h"))
+    return found[-1] if found else None
+
+
+def generated(include: Path) -> dict[Path, str]:
+    """Return what each table of CUDA facts should hold."""
+    version = cuda.cuda_version(include)
+    found = cuda.exports(include)
+    return {
+        API / "cuda_functions.def": cuda.render_functions(found, version),
+        API / "cuda_errors.def": cuda.render_errors(include, version),
+        API / "cuda_constants.h": cuda.render_constants(include, version),
+        API / "cuda_prototypes.h": cuda.render_prototypes(
+            found, ROOT / "native" / "include", API / "cuda_constants.h", version
+        ),
+    }
+
+
+def main() -> int:
+    """Write or check; 1 where a committed table differs."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a table is out of date")
+    arguments = parser.parse_args()
+    include = cuda_include()
+    if include is None:
+        print("no CUDA headers: pip install --group generate", file=sys.stderr)
+        return 1
+    tables = generated(include)
+    stale = [path for path, text in tables.items() if not path.exists() or path.read_text() != text]
+    if not arguments.check:
+        for path in stale:
+            path.write_text(tables[path])
+    for path in stale:
+        print(f"{'out of date' if arguments.check else 'written'}: {path.relative_to(ROOT)}")
+    return 1 if arguments.check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
