@@ -1,0 +1,121 @@
+"""Makes simulated GPUs exist: writes `gpus.conf`, which the simulated driver reads, into a state directory.
+
+The driver itself (native/simgpu) makes everything else in that directory. This module refuses to start or stop
+anything: simulated GPUs exist as long as their directory does.
+"""
+
+import os
+import stat
+import tempfile
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+from pgpu.errors import NodeError
+from pgpu.gpu.catalog import NVIDIA_VENDOR_ID, GpuModel
+
+CONFIGURATION_NAME = "gpus.conf"
+
+DRIVER_VERSION = "615.42.01"
+"""The first NVML that limits memory by cgroup is r615's, so that is the driver that is simulated."""
+
+_DIRECTORY_MODE = 0o1777
+"""Jobs of any user make the driver's state in it; the sticky bit keeps them from replacing each other's files."""
+
+_FILE_MODE = 0o644
+_UUID_NAMESPACE = uuid.UUID("6b1f2f0e-6f0c-5d4e-9d8c-3f1e2a7b9c10")
+_IDENTITY_KEYS = ("uuid", "name", "memory_bytes")
+
+
+def start_simulated(state_directory: Path, model: GpuModel, count: int) -> None:
+    """Make `count` simulated GPUs of one model exist in a directory, on a tmpfs so that they end with the machine.
+
+    Doing it again does nothing, and several callers at once are safe. A description that an older pgpu wrote stays as
+    it is, since running jobs use it.
+
+    Args:
+        state_directory: Made if it is missing; its parent must exist.
+        model: From the catalog.
+        count: 1-16.
+
+    Raises:
+        NodeError: The directory cannot be written, or simulates other GPUs already.
+    """
+    text = _configuration(state_directory, model, count)
+    target = state_directory / CONFIGURATION_NAME
+    try:
+        _make_directory(state_directory)
+        if not target.exists():
+            _publish_once(target, text)
+        existing = target.read_text()
+    except OSError as error:
+        raise NodeError(
+            f"simulated GPUs cannot be made in {state_directory}: {error.strerror}",
+            hint="name a directory that can be written",
+        ) from error
+    if _identity(existing) != _identity(text):
+        raise NodeError(
+            f"{state_directory} simulates other GPUs already", hint="use another directory, or remove this one"
+        )
+
+
+def simulated_uuid(state_directory: Path, index: int) -> str:
+    """Return the UUID of a simulated GPU as NVML writes it; two state directories never share one."""
+    return f"GPU-{uuid.uuid5(_UUID_NAMESPACE, f'{os.path.realpath(state_directory)}#{index}')}"
+
+
+def _make_directory(path: Path) -> None:
+    path.mkdir(exist_ok=True)
+    found = path.stat()
+    if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) != _DIRECTORY_MODE:
+        path.chmod(_DIRECTORY_MODE)  # mkdir's own mode is cut by the umask
+
+
+def _publish_once(target: Path, text: str) -> None:
+    """Let the target appear complete, and only if nobody else was first."""
+    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            os.fchmod(file.fileno(), _FILE_MODE)
+        with suppress(FileExistsError):
+            os.link(name, target)
+    finally:
+        Path(name).unlink()
+
+
+def _configuration(state_directory: Path, model: GpuModel, count: int) -> str:
+    sections = [_section(_facts(state_directory, model, index)) for index in range(count)]
+    return f"driver_version={DRIVER_VERSION}\n\n" + "\n".join(sections)
+
+
+def _section(facts: dict[str, str | int]) -> str:
+    return "[gpu]\n" + "".join(f"{key}={value}\n" for key, value in facts.items())
+
+
+def _facts(state_directory: Path, model: GpuModel, index: int) -> dict[str, str | int]:
+    return {
+        "uuid": simulated_uuid(state_directory, index),
+        "name": model.name,
+        "memory_bytes": model.memory_bytes,
+        "reserved_bytes": model.reserved_bytes,
+        "context_bytes": model.context_bytes,
+        "sm_count": model.sm_count,
+        "threads_per_sm": model.threads_per_sm,
+        "l2_bytes": model.l2_bytes,
+        "bandwidth_bytes_per_second": model.bandwidth_bytes_per_second,
+        "memory_bus_bits": model.memory_bus_bits,
+        "sm_clock_mhz": model.sm_clock_mhz,
+        "memory_clock_mhz": model.memory_clock_mhz,
+        "compute_major": model.compute_major,
+        "compute_minor": model.compute_minor,
+        "architecture": model.architecture,
+        "power_limit_watts": model.power_limit_watts,
+        "pcie_generation": model.pcie_generation,
+        "pci_bus_id": f"00000000:{index + 1:02X}:00.0",
+        "pci_device_id": f"0x{model.pci_device_id:04X}{NVIDIA_VENDOR_ID:04X}",
+    }
+
+
+def _identity(configuration: str) -> list[str]:
+    return [line for line in configuration.splitlines() if line.partition("=")[0] in _IDENTITY_KEYS]
