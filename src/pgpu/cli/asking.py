@@ -1,0 +1,137 @@
+"""Read what `pgpu run` was given into a request and a job, or say in one line what is wrong with it."""
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from pgpu.errors import RequestError
+from pgpu.model import JobSpec, Mount, Request
+from pgpu.units import parse_duration_seconds, parse_memory_bytes
+
+
+def read(
+    *,
+    command: tuple[str, ...],
+    memory: str | None,
+    gpu_count: int,
+    image: str | None,
+    environment_words: Sequence[str],
+    environment_files: Sequence[str],
+    volume_words: Sequence[str],
+    working_directory: str | None,
+    user: str | None,
+    name: str | None,
+    wants_tty: bool,
+    wants_stdin: bool,
+    is_detached: bool,
+    remove: bool,
+    wait_for_memory: str,
+) -> tuple[JobSpec, Request]:
+    """Read the words of `pgpu run`.
+
+    Raises:
+        RequestError: Something is missing, unreadable, or does not go together.
+    """
+    request = read_request(memory, gpu_count)
+    if image is None:
+        _refuse_container_words(command, volume_words, user)
+    if wants_tty and wants_stdin and not is_detached and not sys.stdin.isatty():
+        raise RequestError("--tty with --interactive needs a terminal on stdin", hint="leave --tty out in a pipe")
+    spec = JobSpec(
+        command=command,
+        runtime="docker" if image is not None else "process",
+        image=image,
+        environment=tuple(_environment(environment_files, environment_words)),
+        volumes=tuple(_mount(word) for word in volume_words),
+        working_directory=_working_directory(working_directory, image),
+        user=user,
+        name=_name(name),
+        wants_tty=wants_tty,
+        wants_stdin=wants_stdin,
+        remove=remove,
+        wait_for_memory_seconds=parse_duration_seconds(wait_for_memory),
+    )
+    return spec, request
+
+
+def read_request(memory: str | None, gpu_count: int) -> Request:
+    """Read an amount of memory and a number of GPUs.
+
+    Raises:
+        RequestError: No amount, an unreadable one, or no GPU.
+    """
+    if memory is None:
+        raise RequestError("--memory is missing", hint="say how much GPU memory the job may hold: --memory 2GiB")
+    if gpu_count < 1:
+        raise RequestError(f"--gpus {gpu_count}: a job needs at least one GPU", hint="leave --gpus out for one")
+    return Request(parse_memory_bytes(memory), gpu_count)
+
+
+def _refuse_container_words(command: Sequence[str], volume_words: Sequence[str], user: str | None) -> None:
+    if not command:
+        raise RequestError("there is no command to run", hint="pgpu run --memory 2GiB -- COMMAND")
+    if volume_words:
+        raise RequestError("--volume needs a container", hint="add --image IMAGE, or leave --volume out")
+    if user is not None:
+        raise RequestError("--user needs a container", hint="add --image IMAGE, or leave --user out")
+
+
+def _environment(files: Iterable[str], words: Iterable[str]) -> Iterator[tuple[str, str]]:
+    for path in files:
+        for line in _lines(path):
+            yield from _variable(line, f"{path}: {line!r}")
+    for word in words:
+        yield from _variable(word, f"--env {word!r}")
+
+
+def _lines(path: str) -> Iterator[str]:
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise RequestError(f"--env-file {path} cannot be read: {exc}") from exc
+    for line in lines:
+        if line.strip() and not line.startswith("#"):
+            yield line
+
+
+def _variable(word: str, place: str) -> Iterator[tuple[str, str]]:
+    """Read `KEY=VALUE`, or `KEY` for the asker's own value; an unset one is left out, as Docker does."""
+    key, separator, value = word.partition("=")
+    if not key or any(character.isspace() for character in key) or "\0" in word:
+        raise RequestError(f"{place} is not KEY=VALUE")
+    if separator:
+        yield key, value
+    elif key in os.environ:
+        yield key, os.environ[key]
+
+
+def _mount(word: str) -> Mount:
+    source, _, rest = word.partition(":")
+    target, _, mount_options = rest.partition(":")
+    if not source or not target.startswith("/"):
+        raise RequestError(f"--volume {word!r} is not HOST:CONTAINER", hint="write /data:/data or ./data:/data:ro")
+    if source.startswith((".", "~")):
+        source = str(Path(source).expanduser().absolute())
+    return Mount(source, target, mount_options)
+
+
+def _working_directory(path: str | None, image: str | None) -> str | None:
+    if image is not None:
+        return path
+    chosen = Path(path or ".").absolute()
+    if not chosen.is_dir():
+        raise RequestError(f"--workdir {path}: there is no such directory")
+    return str(chosen)
+
+
+def _name(name: str | None) -> str | None:
+    """Refuse what Docker would not take as a container's name."""
+    if name is None:
+        return None
+    is_good = len(name) > 1 and name.isascii() and name[0].isalnum() and all(c.isalnum() or c in "_.-" for c in name)
+    if not is_good:
+        raise RequestError(
+            f"--name {name!r} is no name", hint="use letters, digits, '_', '.', '-'; begin with a letter"
+        )
+    return name

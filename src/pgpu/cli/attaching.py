@@ -1,0 +1,99 @@
+"""Stay with a job from its place in the queue to its end: say why it waits, then carry its streams.
+
+A signal while it waits cancels it; once it runs, signals are the job's.
+"""
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+from pgpu.cli import documents, speech
+from pgpu.client import Client
+from pgpu.errors import CancelledError
+from pgpu.model import Job, JobState
+
+_FIRST_LOOKS = 10
+_FIRST_PAUSE_SECONDS = 0.02
+_PAUSE_SECONDS = 0.2
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def say_simulated(job: Job) -> None:
+    """Say that nothing will be computed, where that is so."""
+    if job.is_simulated:
+        speech.remark(f"job {job.id} runs on a simulated {job.gpu_model}: its kernels compute nothing")
+
+
+def attach(client: Client, job: Job, *, as_json: bool) -> Job:
+    """Wait for a job's grant and carry its streams until it ends.
+
+    Raises:
+        WaitTimeoutError: It was not granted in time.
+        CancelledError: A signal came while it waited.
+    """
+    _wait_for_grant(client, job, is_quiet=as_json)
+    stdin = sys.stdin.buffer if job.spec.wants_stdin else None
+    ended = client.attach(job.id, stdin, sys.stdout.buffer, sys.stderr.buffer)
+    if as_json:
+        speech.print_json_line(documents.final(ended), to_stderr=True)
+    return ended
+
+
+def _wait_for_grant(client: Client, job: Job, *, is_quiet: bool) -> None:
+    with _blocked_signals(), _notice(is_quiet=is_quiet) as notice:
+        looks = 0
+        while (current := client.job(job.id).job).state is JobState.WAITING:
+            looks += 1
+            if looks > _FIRST_LOOKS and current.reason:
+                notice(f"waiting: {current.reason}")
+            came = signal.sigtimedwait(_FORWARDED, _FIRST_PAUSE_SECONDS if looks <= _FIRST_LOOKS else _PAUSE_SECONDS)
+            if came is not None:
+                _pass_on(client, job.id, came.si_signo)
+                return
+
+
+def _pass_on(client: Client, job_id: str, number: int) -> None:
+    """Cancel a job that still waits; hand the signal to one that was granted meanwhile."""
+    if client.job(job_id).job.state is JobState.WAITING:
+        client.stop(job_id, grace_seconds=0)
+        raise CancelledError(f"job {job_id} was cancelled while it waited")
+    client.signal(job_id, number)
+
+
+@contextmanager
+def _blocked_signals() -> Iterator[None]:
+    """Keep signals for `sigtimedwait`, so that no handler runs in the middle of anything."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class _Lines:
+    """Says each new line once; for logs and pipes."""
+
+    def __init__(self) -> None:
+        self._last = ""
+
+    def __call__(self, line: str) -> None:
+        if line != self._last:
+            speech.remark(line)
+        self._last = line
+
+
+def _notice(*, is_quiet: bool) -> AbstractContextManager[Any]:
+    if is_quiet:
+        return nullcontext(lambda _line: None)
+    return _spinner() if sys.stderr.isatty() else nullcontext(_Lines())
+
+
+@contextmanager
+def _spinner() -> Iterator[Any]:
+    from rich.console import Console
+    from rich.markup import escape
+
+    with Console(stderr=True).status("waiting") as status:
+        yield lambda line: status.update(escape(line))

@@ -1,0 +1,111 @@
+"""What `--json` prints: plain dictionaries, as the JSON Schemas in `schemas/` promise them.
+
+Fields are only ever added. A job's environment is never among them: it may hold secrets.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+from pgpu.cli import exits
+from pgpu.client import GpuReport, JobReport
+from pgpu.errors import PgpuError, RequestError
+from pgpu.model import Job
+
+SCHEMA_VERSION = 1
+
+Document = dict[str, Any]
+
+
+def document(**content: Any) -> Document:
+    """Put the schema's version before what a verb has to say."""
+    return {"schema_version": SCHEMA_VERSION, **content}
+
+
+def of_error(error: PgpuError) -> Document:
+    """Describe an error, with the exit code that goes with it."""
+    nearest_bytes = error.nearest_bytes if isinstance(error, RequestError) else None
+    return document(
+        error={
+            "kind": type(error).__name__,
+            "message": str(error),
+            "hint": error.hint,
+            "nearest_bytes": nearest_bytes,
+            "exit_code": exits.of_error(error),
+        }
+    )
+
+
+def of_job(report: JobReport) -> Document:
+    """Describe one job."""
+    return document(job=_job(report))
+
+
+def of_jobs(reports: Iterable[JobReport]) -> Document:
+    """Describe several jobs, in the order given."""
+    return document(jobs=[_job(report) for report in reports])
+
+
+def of_gpus(reports: Iterable[GpuReport]) -> Document:
+    """Describe GPUs, in the order given."""
+    return document(gpus=[_gpu(report) for report in reports])
+
+
+def of_top(gpus: Iterable[GpuReport], jobs: Iterable[JobReport]) -> Document:
+    """Describe the machine at one moment."""
+    return {**of_gpus(gpus), **of_jobs(jobs)}
+
+
+def _job(report: JobReport) -> Document:
+    job = report.job
+    return {
+        "id": job.id,
+        "name": job.spec.name,
+        "state": job.state.value,
+        "is_simulated": job.is_simulated,
+        "gpu_model": job.gpu_model,
+        "runtime": job.spec.runtime,
+        "image": job.spec.image,
+        "command": list(job.spec.command),
+        "request": dataclasses.asdict(job.request),
+        "created_at_seconds": job.created_at_seconds,
+        "started_at_seconds": job.started_at_seconds,
+        "finished_at_seconds": job.finished_at_seconds,
+        "exit_code": job.exit_code,
+        "reason": job.reason,
+        "error": job.error,
+        "lease": _lease(report),
+        "holder": dataclasses.asdict(job.holder) if job.holder else None,
+    }
+
+
+def _lease(report: JobReport) -> Document | None:
+    lease = report.job.lease
+    if lease is None:
+        return None
+    use_by_gpu = {use.gpu_uuid: use for use in report.use}
+    slices = [(granted, use_by_gpu.get(granted.gpu_uuid)) for granted in lease.slices]
+    return {
+        "granted_at_seconds": lease.granted_at_seconds,
+        "enforcer": lease.enforcer,
+        "is_advisory": lease.is_advisory,
+        "slices": [
+            {
+                **dataclasses.asdict(granted),
+                "used_bytes": use.used_bytes if use else None,
+                "peak_bytes": use.peak_bytes if use else None,
+                "refusals": use.refusals if use else None,
+            }
+            for granted, use in slices
+        ],
+    }
+
+
+def _gpu(report: GpuReport) -> Document:
+    rest = {name.name: getattr(report, name.name) for name in dataclasses.fields(report) if name.name != "gpu"}
+    return {**dataclasses.asdict(report.gpu), **rest, "jobs": list(report.jobs)}
+
+
+def final(job: Job) -> Document:
+    """Describe a job that ended and holds nothing any more."""
+    return of_job(JobReport(job, ()))

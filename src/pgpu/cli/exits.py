@@ -1,0 +1,43 @@
+"""Exit codes, in one place: the job's own where there was a job, and Docker's for everything else."""
+
+from pgpu.errors import (
+    CancelledError,
+    CommandNotExecutableError,
+    CommandNotFoundError,
+    PgpuError,
+    WaitTimeoutError,
+)
+from pgpu.model import Job, JobState
+
+OK = 0
+CHECK_FAILED = 1
+"""`pgpu doctor` found something that does not work."""
+
+NOT_GRANTED_IN_TIME = 124
+PGPU_FAILED = 125
+"""Every error of pgpu's own, wrong options included, so that it is never taken for the job's."""
+
+NOT_EXECUTABLE = 126
+NOT_FOUND = 127
+CANCELLED = 130
+READER_GONE = 141
+"""128 + SIGPIPE: whoever read our output closed it."""
+
+_BY_ERROR: tuple[tuple[type[PgpuError], int], ...] = (
+    (CommandNotFoundError, NOT_FOUND),
+    (CommandNotExecutableError, NOT_EXECUTABLE),
+    (WaitTimeoutError, NOT_GRANTED_IN_TIME),
+    (CancelledError, CANCELLED),
+)
+
+
+def of_error(error: PgpuError) -> int:
+    """Return the exit code of an error."""
+    return next((code for kind, code in _BY_ERROR if isinstance(error, kind)), PGPU_FAILED)
+
+
+def of_job(job: Job) -> int:
+    """Return the exit code of a job in its final state."""
+    if job.exit_code is not None:
+        return job.exit_code
+    return CANCELLED if job.state is JobState.CANCELLED else PGPU_FAILED

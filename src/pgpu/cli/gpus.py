@@ -1,0 +1,35 @@
+"""Verbs about the machine's GPUs: `gpus` and the live `top`."""
+
+import sys
+
+import typer
+
+from pgpu.cli import documents, options, speech
+from pgpu.cli.session import session_of
+
+
+def gpus(context: typer.Context, *, as_json: options.Json = False) -> None:
+    """Show every GPU: what is held, granted and still grantable, and which enforcer makes slices bind on it."""
+    reports = session_of(context).client().gpus()
+    if as_json:
+        speech.print_json(documents.of_gpus(reports))
+        return
+    from pgpu.cli import tables
+
+    speech.print_table(tables.of_gpus(reports))
+    for line in tables.uncovered(reports):
+        speech.remark(line)
+
+
+def top(context: typer.Context, *, as_json: options.Json = False) -> None:
+    """Watch GPUs and jobs, afresh each second; sorted by use, by slice, by age or by name. Into a pipe: once."""
+    client = session_of(context).client()
+    if as_json:
+        speech.print_json(documents.of_top(client.gpus(), client.jobs(include_final=False)))
+        return
+    from pgpu.cli import watching
+
+    if sys.stdout.isatty() and sys.stdin.isatty():
+        watching.watch(client)
+    else:
+        speech.print_table(watching.picture(client, watching.ORDERS[0]))

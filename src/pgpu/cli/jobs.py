@@ -1,0 +1,136 @@
+"""Verbs about jobs that exist: `ps`, `logs`, `stop`, `wait`, `resize`."""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated
+
+import typer
+
+from pgpu.cli import documents, exits, options, speech
+from pgpu.cli.session import session_of
+from pgpu.client import JobReport
+from pgpu.errors import PgpuError, RequestError
+from pgpu.model import Job
+
+
+def ps(
+    context: typer.Context,
+    *,
+    include_final: Annotated[bool, typer.Option("--all", "-a", help="Show jobs that ended, too.")] = False,
+    is_quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print ids only.")] = False,
+    is_uncut: Annotated[bool, typer.Option("--no-trunc", help="Don't shorten commands.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """List jobs: those that wait, with the reason, and those that run, with what they hold."""
+    reports = session_of(context).client().jobs(include_final=include_final)
+    if as_json:
+        speech.print_json(documents.of_jobs(reports))
+    elif is_quiet:
+        for report in reports:
+            print(report.job.id)
+    else:
+        from pgpu.cli import tables
+
+        speech.print_table(tables.of_jobs(reports, is_uncut=is_uncut))
+
+
+def logs(
+    context: typer.Context,
+    job: options.OneJob,
+    *,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
+    tail: Annotated[
+        str, typer.Option("--tail", "-n", metavar="LINES", help="Only the last lines of what is stored, or all.")
+    ] = "all",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object for each piece of output; errors are JSON on stderr.")
+    ] = False,
+) -> None:
+    """Print what a job wrote: its stdout on stdout, its stderr on stderr."""
+    pieces = session_of(context).client().logs(job, follow=follow, tail_lines=_line_count(tail))
+    for stream, data in pieces:
+        if as_json:
+            text = data.decode("utf-8", "replace")
+            speech.print_json_line(documents.document(stream=stream, text=text))
+        else:
+            target = sys.stdout.buffer if stream == "stdout" else sys.stderr.buffer
+            target.write(data)
+            target.flush()
+
+
+def _line_count(text: str) -> int | None:
+    if text == "all":
+        return None
+    if not text.isdecimal():
+        raise RequestError(f"--tail {text!r} is no number of lines", hint="write --tail 100 or --tail all")
+    return int(text)
+
+
+def stop(
+    context: typer.Context,
+    jobs: options.Jobs,
+    *,
+    grace: Annotated[
+        str | None,
+        typer.Option("--time", "-t", metavar="TIME", help="From SIGTERM to SIGKILL; the setting stop_grace, 10s."),
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Cancel waiting jobs; end running ones with SIGTERM and, after the grace, SIGKILL to all they started."""
+    session = session_of(context)
+    settings = session.settings(stop_grace=grace)
+    client = session.make_client(settings)
+    _on_each(jobs, lambda job: client.stop(job, grace_seconds=settings.stop_grace), lambda job: job.id, as_json=as_json)
+
+
+def wait(context: typer.Context, jobs: options.Jobs, *, as_json: options.Json = False) -> None:
+    """Block until jobs ended, then print their exit codes, one a line."""
+    client = session_of(context).client()
+    _on_each(jobs, client.wait, lambda job: str(exits.of_job(job)), as_json=as_json)
+
+
+def resize(
+    context: typer.Context,
+    job: options.OneJob,
+    *,
+    memory: Annotated[
+        str | None, typer.Option("--memory", "-m", metavar="AMOUNT", help="The new size of each slice. Required.")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Change the slices of a waiting or running job, live.
+
+    A larger slice holds at once, if it fits; a smaller one refuses new allocations until the job's use is below it.
+    """
+    from pgpu.cli.asking import read_request
+
+    memory_bytes = read_request(memory, 1).memory_bytes
+    client = session_of(context).client()
+    changed = client.resize(job, memory_bytes)
+    if as_json:
+        speech.print_json(documents.of_job(client.job(changed.id)))
+    else:
+        print(changed.id)
+
+
+def _on_each(names: Sequence[str], act: Callable[[str], Job], describe: Callable[[Job], str], *, as_json: bool) -> None:
+    """Do something to each job, go on past those that fail, and fail at the end if any did, as Docker does."""
+    done: list[Job] = []
+    failed = exits.OK
+    for name in names:
+        try:
+            job = act(name)
+        except PgpuError as exc:
+            speech.complain(exc, as_json=as_json)
+            failed = exits.of_error(exc)
+            continue
+        done.append(job)
+        if not as_json:
+            print(describe(job), flush=True)
+    if as_json:
+        _print_ended(done)
+    raise typer.Exit(failed)
+
+
+def _print_ended(jobs: Sequence[Job]) -> None:
+    speech.print_json(documents.of_jobs(JobReport(job, ()) for job in jobs))

@@ -1,0 +1,105 @@
+"""The entry of `pgpu`: global options, the verbs, and the edge where every error becomes a line and an exit code.
+
+Verbs import what they need when they run: `pgpu version` must not wait for tables, SQLite or NVML.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, cast
+
+import typer
+
+from pgpu.cli import exits, gpus, jobs, run, speech, version
+from pgpu.cli.session import Session
+from pgpu.errors import PgpuError, RequestError
+
+_UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
+"""Typer's error for wrong words on the command line; typer names only this subclass of it."""
+
+
+def _print_version(*, is_asked: bool) -> None:
+    if is_asked:
+        print(f"pgpu {version.of_pgpu()}")
+        raise typer.Exit
+
+
+def _global_options(
+    context: typer.Context,
+    *,
+    simulate: Annotated[
+        str | None,
+        typer.Option(
+            "--simulate",
+            metavar="MODEL[xN]",
+            help="Use simulated GPUs, such as 'RTX 3090' or 'RTX 3090x4' (PGPU_SIMULATE). Their kernels compute nothing.",
+        ),
+    ] = None,
+    state_dir: Annotated[
+        str | None,
+        typer.Option("--state-dir", metavar="DIR", help="Where the ledger and logs lie (PGPU_STATE_DIR)."),
+    ] = None,
+    _is_version_asked: Annotated[
+        bool, typer.Option("--version", callback=lambda value: _print_version(is_asked=value), is_eager=True)
+    ] = False,
+) -> None:
+    """Run programs inside hard slices of a GPU's memory; what does not fit waits instead of failing."""
+    session = context.ensure_object(Session)
+    session.flags.update(simulate=simulate, state_dir=state_dir)
+
+
+def make_app() -> typer.Typer:
+    """Join the verbs."""
+    app = typer.Typer(
+        name="pgpu",
+        callback=_global_options,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+        rich_markup_mode=None,
+    )
+    app.command(context_settings={"allow_interspersed_args": False})(run.run)
+    for verb in (jobs.ps, jobs.logs, jobs.stop, jobs.wait, jobs.resize, gpus.gpus, gpus.top, version.version):
+        app.command()(verb)
+    return app
+
+
+def main(arguments: Sequence[str] | None = None, session: Session | None = None) -> int:
+    """Run one command line and return its exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    as_json = "--json" in (words[: words.index("--")] if "--" in words else words)
+    try:
+        return _run(words, session or Session())
+    except PgpuError as exc:
+        return _fail(exc, as_json=as_json)
+    except _UsageError as exc:
+        return _fail(_of_usage(exc), as_json=as_json)
+    except (KeyboardInterrupt, typer.Abort):
+        return exits.CANCELLED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that Python's last flush is silent
+        return exits.READER_GONE
+    except Exception as exc:  # noqa: BLE001 - the edge: users see a line and where the details are, never a traceback
+        from pgpu.cli.bugs import recorded
+
+        return _fail(recorded(exc), as_json=as_json)
+
+
+def _run(words: Sequence[str], session: Session) -> int:
+    command = typer.main.get_command(make_app())
+    result = command.main(list(words), prog_name="pgpu", standalone_mode=False, obj=session)
+    sys.stdout.flush()
+    return result if isinstance(result, int) else exits.OK
+
+
+def _fail(error: PgpuError, *, as_json: bool) -> int:
+    speech.complain(error, as_json=as_json)
+    return exits.of_error(error)
+
+
+def _of_usage(error: Exception) -> RequestError:
+    """Turn Typer's complaint into ours: exit code 125, since 2 could be the job's own."""
+    context = getattr(error, "ctx", None)
+    where = context.command_path if context else "pgpu"
+    text = getattr(error, "format_message", lambda: str(error))()
+    return RequestError(text.rstrip("."), hint=f"see `{where} --help`")

@@ -1,0 +1,60 @@
+"""What the global options chose, and the client made from them when a verb first needs it.
+
+Start-up time is why this is late: `pgpu version` and `pgpu --help` never load the engine.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import typer
+
+from pgpu.client import Client
+
+if TYPE_CHECKING:
+    from pgpu.app.settings import Settings
+
+ClientFactory = Callable[["Settings"], Client]
+
+
+def _embedded(settings: "Settings") -> Client:
+    from pgpu.app.wiring import open_client
+
+    return open_client(settings)
+
+
+@dataclass
+class Session:
+    """One invocation of `pgpu`."""
+
+    flags: dict[str, str | None] = field(default_factory=dict)
+    """Text of the global flags that were given, by setting name."""
+
+    make_client: ClientFactory = _embedded
+    """How the client is made; tests hand in their own."""
+
+    def settings(self, **verb_flags: str | None) -> "Settings":
+        """Join files, environment, global flags and a verb's own flags.
+
+        Raises:
+            PgpuError: One of them cannot be read.
+        """
+        from pgpu.app.settings import load_settings
+
+        return load_settings({**self.flags, **verb_flags})
+
+    def client(self) -> Client:
+        """Make the client that answers this invocation.
+
+        Raises:
+            PgpuError: The machine or its settings do not allow one.
+        """
+        return self.make_client(self.settings())
+
+
+def session_of(context: typer.Context) -> Session:
+    """Return the session that `main` made for this invocation."""
+    session = context.find_object(Session)
+    if session is None:
+        raise LookupError("a verb was called outside of main()")
+    return session

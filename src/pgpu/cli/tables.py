@@ -1,0 +1,110 @@
+"""Tables for people: jobs and GPUs, with units written out."""
+
+import shlex
+import time
+from collections.abc import Iterable, Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from pgpu.client import GpuReport, JobReport
+from pgpu.model import Job, JobState
+from pgpu.units import format_duration, format_memory
+
+_COMMAND_CHARACTERS = 32
+_STATE_STYLES = {
+    JobState.WAITING: "yellow",
+    JobState.STARTING: "cyan",
+    JobState.RUNNING: "green",
+    JobState.EXITED: "dim",
+    JobState.FAILED: "red",
+    JobState.CANCELLED: "dim",
+}
+
+
+def of_jobs(reports: Iterable[JobReport], *, is_uncut: bool, now_seconds: float | None = None) -> Table:
+    """Lay out jobs, one a line."""
+    now = time.time() if now_seconds is None else now_seconds
+    table = _table("JOB", "NAME", "STATUS", "SLICE", "USED", "PEAK", "REFUSED", "GPU", "IMAGE", "COMMAND")
+    for report in reports:
+        job = report.job
+        table.add_row(
+            job.id,
+            job.spec.name or "",
+            Text(_status(job, now), style=_STATE_STYLES[job.state]),
+            _slice(job),
+            _largest(use.used_bytes for use in report.use),
+            _largest(use.peak_bytes for use in report.use),
+            str(sum(use.refusals for use in report.use)) if report.use else "",
+            _where(job),
+            job.spec.image or "",
+            Text(_command(job.spec.command, is_uncut=is_uncut)),
+        )
+    return table
+
+
+def of_gpus(reports: Iterable[GpuReport]) -> Table:
+    """Lay out GPUs, one a line."""
+    table = _table("GPU", "NAME", "UUID", "MEMORY", "USED", "GRANTED", "GRANTABLE", "BUSY", "JOBS", "ENFORCER")
+    for report in reports:
+        gpu = report.gpu
+        table.add_row(
+            str(gpu.index),
+            f"{gpu.name} (simulated)" if gpu.is_simulated else gpu.name,
+            gpu.uuid,
+            format_memory(gpu.memory_bytes),
+            format_memory(report.used_bytes),
+            format_memory(report.granted_bytes),
+            format_memory(max(0, report.capacity_bytes - report.granted_bytes)),
+            "?" if report.utilisation_percent is None else f"{report.utilisation_percent} %",
+            str(len(report.jobs)),
+            report.enforcer,
+        )
+    return table
+
+
+def uncovered(reports: Iterable[GpuReport]) -> Sequence[str]:
+    """Say once for each enforcer what gets past it."""
+    return sorted({f"{report.enforcer} does not cover {report.does_not_cover}" for report in reports})
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(column, overflow="fold", no_wrap=column in {"JOB", "SLICE", "USED", "PEAK", "GPU", "UUID"})
+    return table
+
+
+def _status(job: Job, now_seconds: float) -> str:
+    if job.state is JobState.WAITING:
+        waited = format_duration(now_seconds - job.created_at_seconds)
+        return f"waiting {waited}: {job.reason}" if job.reason else f"waiting {waited}"
+    if job.state is JobState.RUNNING and job.started_at_seconds is not None:
+        return f"running {format_duration(now_seconds - job.started_at_seconds)}"
+    if job.state is JobState.EXITED:
+        return "exited" if job.exit_code is None else f"exited ({job.exit_code})"
+    if job.state is JobState.FAILED and job.error:
+        return f"failed: {job.error}"
+    return job.state.value
+
+
+def _slice(job: Job) -> str:
+    count = "" if job.request.gpu_count == 1 else f" x {job.request.gpu_count}"
+    return format_memory(job.request.memory_bytes) + count
+
+
+def _largest(amounts: Iterable[int]) -> str:
+    found = list(amounts)
+    return format_memory(max(found)) if found else ""
+
+
+def _where(job: Job) -> str:
+    granted = [] if job.lease is None else [piece.gpu_uuid[:12] for piece in job.lease.slices]
+    simulated = [f"simulated {job.gpu_model}"] if job.gpu_model else []
+    advisory = ["advisory"] if job.lease and job.lease.is_advisory and not job.state.is_final else []
+    return ", ".join(simulated or granted) + "".join(f" ({word})" for word in advisory)
+
+
+def _command(words: Sequence[str], *, is_uncut: bool) -> str:
+    line = shlex.join(words)
+    return line if is_uncut or len(line) <= _COMMAND_CHARACTERS else f"{line[: _COMMAND_CHARACTERS - 1]}…"
