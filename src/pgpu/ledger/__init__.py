@@ -2,3 +2,10 @@
 
 One writer transaction for each decision. It refuses to hold policy: it stores and finds.
 """
+
+from pgpu.ledger.decision import Decision
+from pgpu.ledger.entry import Entry
+from pgpu.ledger.facts import Facts
+from pgpu.ledger.ledger import Ledger
+
+__all__ = ["Decision", "Entry", "Facts", "Ledger"]

@@ -1,0 +1,146 @@
+"""How this process reaches the database: durable, one connection for each thread, and every error ours.
+
+It refuses to know what the tables mean.
+"""
+
+import os
+import random
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pgpu.errors import LedgerError
+
+BUSY_TIMEOUT_SECONDS = 30.0
+"""How long a writer waits for the writer before it: a decision takes milliseconds, so this is a stuck process."""
+
+_PAUSES_SECONDS = (0.0005, 0.004)
+
+_HINTS = {
+    "SQLITE_FULL": "free some space on its file system",
+    "SQLITE_IOERR": "look for errors of its disk in the kernel's log (dmesg), and for free space",
+    "SQLITE_READONLY": "make it writable for you, or choose another --state-dir",
+    "SQLITE_PERM": "make it readable and writable for you, or choose another --state-dir",
+    "SQLITE_AUTH": "make it readable and writable for you, or choose another --state-dir",
+    "SQLITE_CANTOPEN": "make its directory writable for you, or choose another --state-dir",
+    "SQLITE_CORRUPT": "move it away (no job is running on its word then), or choose another --state-dir",
+    "SQLITE_NOTADB": "it is no pgpu ledger: move it away, or choose another --state-dir",
+    "SQLITE_BUSY": "another process holds it: look for a stopped pgpu process",
+    "SQLITE_LOCKED": "another process holds it: look for a stopped pgpu process",
+    "SQLITE_PROTOCOL": "its file system may not support locks (NFS?): choose a local --state-dir",
+    "SQLITE_NOLFS": "its file system does not take files this large: choose another --state-dir",
+    "SQLITE_TOOBIG": "the request is too long to be stored",
+    "SQLITE_NOMEM": "this machine is out of memory",
+    "SQLITE_SCHEMA": "another program changed its tables: move it away, or choose another --state-dir",
+    "SQLITE_ERROR": "another program may have changed its tables: choose another --state-dir",
+}
+
+
+def explained(exc: sqlite3.Error, path: Path) -> LedgerError:
+    """Turn any error of SQLite into one clear line and what to do about it."""
+    name = str(getattr(exc, "sqlite_errorname", None) or "")
+    primary = "_".join(name.split("_")[:2])
+    return LedgerError(f"the ledger {path} cannot be used: {exc}", hint=_HINTS.get(primary))
+
+
+class Connections:
+    """One SQLite connection for each thread of this process."""
+
+    def __init__(self, path: Path, prepare: Callable[[sqlite3.Connection], None]) -> None:
+        self._path = path
+        self._prepare = prepare
+        self._local = threading.local()
+        self._opened: list[sqlite3.Connection] = []
+        self._guard = threading.Lock()
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """One consistent view; never waits for a writer.
+
+        Raises:
+            LedgerError: SQLite failed.
+        """
+        with self._transaction("BEGIN DEFERRED") as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """Alone among all writers of the machine; durable once left, nothing happened if an error leaves it.
+
+        Raises:
+            LedgerError: SQLite failed; nothing was changed.
+        """
+        with self._transaction("BEGIN IMMEDIATE") as connection:
+            yield connection
+
+    def close(self) -> None:
+        """Close every connection that this process opened."""
+        with self._guard:
+            while self._opened:
+                self._opened.pop().close()
+        self._local = threading.local()
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
+        try:
+            connection = self._connection()
+            _patiently(lambda: connection.execute(begin))
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+        except sqlite3.Error as exc:
+            raise explained(exc, self._path) from exc
+
+    def _connection(self) -> sqlite3.Connection:
+        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = self._open()
+            self._local.connection = connection
+        return connection
+
+    def _open(self) -> sqlite3.Connection:
+        _make_private_file(self._path)
+        connection = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
+        try:
+            _patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA foreign_keys = ON")
+            _patiently(lambda: self._prepare(connection))
+        except BaseException:
+            connection.close()
+            raise
+        with self._guard:
+            self._opened.append(connection)
+        return connection
+
+
+def _make_private_file(path: Path) -> None:
+    """SQLite gives its journal the mode of the database, so this keeps both from other users."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except OSError as exc:
+        raise LedgerError(
+            f"the ledger {path} cannot be opened: {exc.strerror}",
+            hint="make its directory writable for you, or choose another --state-dir",
+        ) from exc
+
+
+def _patiently(act: Callable[[], object]) -> None:
+    """Wait for other writers in small random steps: SQLite's own wait grows to 100 ms, too long for a waiting job."""
+    deadline = time.monotonic() + BUSY_TIMEOUT_SECONDS
+    while True:
+        try:
+            act()
+        except sqlite3.OperationalError as exc:
+            if exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            threading.Event().wait(random.uniform(*_PAUSES_SECONDS))  # noqa: S311 - spreads writers, guards nothing
+        else:
+            return

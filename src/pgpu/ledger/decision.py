@@ -1,0 +1,97 @@
+"""One writer's turn: what it reads stays true until what it writes is durable.
+
+It refuses to decide: the engine brings new values, this writes them.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pgpu.errors import JobNotFoundError, RequestError
+from pgpu.ledger.entry import Entry
+from pgpu.ledger.rows import SELECT, columns_of_arrival, columns_of_life, entry_of
+from pgpu.model import Gpu, Lease
+
+LIVE = "state IN ('waiting', 'starting', 'running') OR (granted_at IS NOT NULL AND released_at IS NULL)"
+
+
+class Decision:
+    """Reads and writes of one transaction; made by `Ledger.decision`."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def live(self) -> list[Entry]:
+        """Return every job that is not final or whose memory is not free yet, oldest first."""
+        rows = self._connection.execute(f"{SELECT} WHERE {LIVE} ORDER BY sequence")
+        return [entry_of(row) for row in rows]
+
+    def entry(self, job_id: str) -> Entry:
+        """Return one job.
+
+        Raises:
+            JobNotFoundError: It is not there.
+        """
+        row = self._connection.execute(f"{SELECT} WHERE id = ?", (job_id,)).fetchone()
+        if row is None:
+            raise JobNotFoundError(f"no job {job_id}")
+        return entry_of(row)
+
+    def add(self, entry: Entry, environment: Sequence[tuple[str, str]]) -> Entry:
+        """Put a new job at the end of the queue.
+
+        Args:
+            entry: A job without a lease.
+            environment: What its asker's environment was; kept until the job is final.
+
+        Returns:
+            The entry with its place in the queue.
+
+        Raises:
+            RequestError: A job that is not final has its name.
+        """
+        columns = columns_of_arrival(entry, environment) | columns_of_life(entry)
+        names, marks = ", ".join(columns), ", ".join("?" * len(columns))
+        statement = f"INSERT INTO jobs ({names}) VALUES ({marks})"  # noqa: S608 - column names of our own
+        try:
+            cursor = self._connection.execute(statement, list(columns.values()))
+        except sqlite3.IntegrityError as exc:
+            raise self._name_taken(entry) from exc
+        return replace(entry, sequence=cursor.lastrowid or 0)
+
+    def put(self, entry: Entry) -> None:
+        """Write what may change of a job that is there."""
+        columns = columns_of_life(entry)
+        assignments = ", ".join(f"{name} = ?" for name in columns)
+        statement = f"UPDATE jobs SET {assignments} WHERE id = ?"  # noqa: S608 - column names of our own
+        self._connection.execute(statement, [*columns.values(), entry.job.id])
+        if entry.job.lease is not None:
+            self._put_lease(entry.job.lease, entry.lease_released_at_seconds)
+        if entry.job.state.is_final:
+            self._connection.execute("UPDATE jobs SET environment = NULL WHERE id = ?", (entry.job.id,))
+
+    def see(self, gpus: Sequence[Gpu], now_seconds: float) -> None:
+        """Keep what was found of each GPU, for the day when it is gone."""
+        self._connection.executemany(
+            "INSERT OR REPLACE INTO gpus VALUES (?, ?, ?, ?, ?, ?)",
+            [(g.uuid, g.name, g.memory_bytes, g.driver_version, int(g.is_simulated), now_seconds) for g in gpus],
+        )
+
+    def _put_lease(self, lease: Lease, released_at_seconds: float | None) -> None:
+        self._connection.execute(
+            "INSERT INTO leases VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT (job_id) DO UPDATE"
+            " SET granted_at = ?2, released_at = ?3, enforcer = ?4, is_advisory = ?5",
+            (lease.job_id, lease.granted_at_seconds, released_at_seconds, lease.enforcer, int(lease.is_advisory)),
+        )
+        self._connection.executemany(
+            "INSERT OR REPLACE INTO slices VALUES (?, ?, ?, ?)",
+            [(lease.job_id, place, part.gpu_uuid, part.memory_bytes) for place, part in enumerate(lease.slices)],
+        )
+
+    def _name_taken(self, entry: Entry) -> RequestError:
+        name = entry.job.spec.name
+        row = self._connection.execute(
+            "SELECT id FROM jobs WHERE name = ? AND state IN ('waiting', 'starting', 'running')", (name,)
+        ).fetchone()
+        holder = f"job {row[0]}" if row else "another job"
+        return RequestError(f"the name {name!r} is taken by {holder}", hint="choose another --name, or stop that job")

@@ -1,0 +1,94 @@
+"""The ledger as the other rooms see it."""
+
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from pgpu.errors import JobNotFoundError
+from pgpu.ledger.connection import Connections
+from pgpu.ledger.decision import LIVE, Decision
+from pgpu.ledger.entry import Entry
+from pgpu.ledger.facts import Facts
+from pgpu.ledger.rows import SELECT, entry_of
+from pgpu.ledger.schema import migrate
+from pgpu.model import Job
+
+
+class Ledger:
+    """Every job and lease of one state directory.
+
+    Safe for many threads and processes. Opens the file at its first use; every method may raise `LedgerError`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._connections = Connections(path, self._prepare)
+        self.facts = Facts(self._connections)
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        connection.row_factory = sqlite3.Row
+        migrate(connection, self.path)
+
+    @contextmanager
+    def decision(self) -> Iterator[Decision]:
+        """Decide alone among all writers; what was put is durable once left, nothing is changed if an error leaves it."""
+        with self._connections.writing() as connection:
+            yield Decision(connection)
+
+    def entries(self, *, include_final: bool) -> list[Entry]:
+        """Return jobs, oldest first; without the final ones only those that are live."""
+        where = "" if include_final else f"WHERE {LIVE}"
+        return self._entries(f"{where} ORDER BY sequence", ())
+
+    def entry(self, job_id: str) -> Entry:
+        """Return one job by its whole id.
+
+        Raises:
+            JobNotFoundError: It is not there.
+        """
+        found = self._entries("WHERE id = ?", (job_id,))
+        if not found:
+            raise JobNotFoundError(f"no job {job_id}")
+        return found[0]
+
+    def job(self, job_id: str) -> Job:
+        """Return one job's own part of its entry.
+
+        Raises:
+            JobNotFoundError: It is not there.
+        """
+        return self.entry(job_id).job
+
+    def find(self, id_or_name: str) -> Entry:
+        """Return the job with this id, else the newest with this name, else the one whose id begins so.
+
+        Raises:
+            JobNotFoundError: None or several match.
+        """
+        named = self._entries("WHERE id = ?1 OR name = ?1 ORDER BY id = ?1 DESC, sequence DESC LIMIT 1", (id_or_name,))
+        if named:
+            return named[0]
+        begun = self._entries("WHERE substr(id, 1, ?) = ? LIMIT 2", (len(id_or_name), id_or_name)) if id_or_name else []
+        if len(begun) > 1:
+            raise JobNotFoundError(f"several jobs' ids begin with {id_or_name}", hint="write more of the id")
+        if not begun:
+            raise JobNotFoundError(f"no job has the id or name {id_or_name!r}", hint="`pgpu ps --all` lists them")
+        return begun[0]
+
+    def environment(self, job_id: str) -> tuple[tuple[str, str], ...]:
+        """Return the environment of the process that submitted a job; empty once the job is final."""
+        with self._connections.reading() as connection:
+            row = connection.execute("SELECT environment FROM jobs WHERE id = ?", (job_id,)).fetchone()
+        if row is None or row[0] is None:
+            return ()
+        return tuple((name, value) for name, value in json.loads(row[0]))
+
+    def close(self) -> None:
+        """Close this process's connections; the next use opens anew."""
+        self._connections.close()
+
+    def _entries(self, clause: str, arguments: Sequence[str | int]) -> list[Entry]:
+        with self._connections.reading() as connection:
+            return [entry_of(row) for row in connection.execute(f"{SELECT} {clause}", arguments)]

@@ -1,0 +1,118 @@
+"""Values to columns and back. What has no column of its own travels as JSON, in ASCII, so that odd bytes survive."""
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from pgpu.ledger.entry import Entry
+from pgpu.model import ContainerHolder, Holder, Job, JobSpec, JobState, Lease, Mount, ProcessHolder, Request, Slice
+
+Columns = dict[str, str | int | float | None]
+
+SELECT = """
+SELECT jobs.*, leases.granted_at, leases.released_at, leases.enforcer, leases.is_advisory,
+    (SELECT json_group_array(json_array(gpu_uuid, memory_bytes)) FROM
+        (SELECT gpu_uuid, memory_bytes FROM slices WHERE slices.job_id = jobs.id ORDER BY position)) AS slices
+FROM jobs LEFT JOIN leases ON leases.job_id = jobs.id
+"""
+"""Everything of a job in one row; append WHERE and ORDER BY."""
+
+
+def columns_of_arrival(entry: Entry, environment: Sequence[tuple[str, str]]) -> Columns:
+    """Return the columns that never change again."""
+    job = entry.job
+    return {
+        "id": job.id,
+        "name": job.spec.name,
+        "gpu_model": job.gpu_model,
+        "spec": json.dumps(asdict(job.spec)),
+        "gpu_count": job.request.gpu_count,
+        "created_at": job.created_at_seconds,
+        "wait_deadline": entry.wait_deadline_seconds,
+        "environment": json.dumps(list(environment)),
+    }
+
+
+def columns_of_life(entry: Entry) -> Columns:
+    """Return the columns that change while the job lives."""
+    job = entry.job
+    return {
+        "state": job.state.value,
+        "memory_bytes": job.request.memory_bytes,
+        "started_at": job.started_at_seconds,
+        "finished_at": job.finished_at_seconds,
+        "exit_code": job.exit_code,
+        "reason": job.reason,
+        "error": job.error,
+        "wait_timed_out": int(job.wait_timed_out),
+        "holder": _holder_text(job.holder),
+        "supervisor": _holder_text(entry.supervisor),
+        "spawned_at": entry.spawned_at_seconds,
+        "stop_grace": entry.stop_grace_seconds,
+    }
+
+
+def entry_of(row: sqlite3.Row) -> Entry:
+    """Read what `SELECT` found."""
+    supervisor = _holder(row["supervisor"])
+    return Entry(
+        job=_job(row),
+        sequence=row["sequence"],
+        wait_deadline_seconds=row["wait_deadline"],
+        supervisor=supervisor if isinstance(supervisor, ProcessHolder) else None,
+        spawned_at_seconds=row["spawned_at"],
+        stop_grace_seconds=row["stop_grace"],
+        lease_released_at_seconds=row["released_at"],
+    )
+
+
+def _job(row: sqlite3.Row) -> Job:
+    return Job(
+        id=row["id"],
+        spec=_spec(row["spec"]),
+        request=Request(memory_bytes=row["memory_bytes"], gpu_count=row["gpu_count"]),
+        state=JobState(row["state"]),
+        created_at_seconds=row["created_at"],
+        started_at_seconds=row["started_at"],
+        finished_at_seconds=row["finished_at"],
+        exit_code=row["exit_code"],
+        reason=row["reason"],
+        error=row["error"],
+        wait_timed_out=bool(row["wait_timed_out"]),
+        lease=_lease(row),
+        holder=_holder(row["holder"]),
+        gpu_model=row["gpu_model"],
+    )
+
+
+def _spec(text: str) -> JobSpec:
+    fields: dict[str, Any] = json.loads(text)
+    fields["command"] = tuple(fields["command"])
+    fields["environment"] = tuple((name, value) for name, value in fields["environment"])
+    fields["volumes"] = tuple(Mount(**volume) for volume in fields["volumes"])
+    return JobSpec(**fields)
+
+
+def _lease(row: sqlite3.Row) -> Lease | None:
+    if row["granted_at"] is None:
+        return None
+    return Lease(
+        job_id=row["id"],
+        slices=tuple(Slice(gpu_uuid=uuid, memory_bytes=amount) for uuid, amount in json.loads(row["slices"])),
+        granted_at_seconds=row["granted_at"],
+        enforcer=row["enforcer"],
+        is_advisory=bool(row["is_advisory"]),
+    )
+
+
+def _holder_text(holder: Holder | None) -> str | None:
+    return None if holder is None else json.dumps(asdict(holder))
+
+
+def _holder(text: str | None) -> Holder | None:
+    if text is None:
+        return None
+    fields: dict[str, Any] = json.loads(text)
+    return ContainerHolder(**fields) if "container_id" in fields else ProcessHolder(**fields)

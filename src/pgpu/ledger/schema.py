@@ -1,0 +1,114 @@
+"""The tables, one migration for each version. A migration that was released is never changed.
+
+`PRAGMA user_version` says which ran. A ledger written by a newer pgpu is refused: it may mean things unknown here.
+"""
+
+import sqlite3
+from pathlib import Path
+
+from pgpu.errors import LedgerError
+
+_FIRST = """
+CREATE TABLE jobs (
+    sequence INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    name TEXT,
+    gpu_model TEXT,
+    state TEXT NOT NULL,
+    spec TEXT NOT NULL,
+    memory_bytes INTEGER NOT NULL CHECK (memory_bytes > 0),
+    gpu_count INTEGER NOT NULL CHECK (gpu_count > 0),
+    created_at REAL NOT NULL,
+    started_at REAL,
+    finished_at REAL,
+    exit_code INTEGER,
+    reason TEXT,
+    error TEXT,
+    wait_timed_out INTEGER NOT NULL DEFAULT 0,
+    wait_deadline REAL,
+    holder TEXT,
+    supervisor TEXT,
+    spawned_at REAL,
+    stop_grace REAL,
+    environment TEXT
+) STRICT;
+CREATE UNIQUE INDEX names_of_unfinished_jobs ON jobs (name)
+    WHERE name IS NOT NULL AND state IN ('waiting', 'starting', 'running');
+CREATE INDEX states ON jobs (state);
+
+CREATE TABLE leases (
+    job_id TEXT PRIMARY KEY REFERENCES jobs (id) ON DELETE CASCADE,
+    granted_at REAL NOT NULL,
+    released_at REAL,
+    enforcer TEXT,
+    is_advisory INTEGER NOT NULL
+) STRICT;
+CREATE INDEX held_leases ON leases (job_id) WHERE released_at IS NULL;
+
+CREATE TABLE slices (
+    job_id TEXT NOT NULL REFERENCES leases (job_id) ON DELETE CASCADE,
+    position INTEGER NOT NULL,
+    gpu_uuid TEXT NOT NULL,
+    memory_bytes INTEGER NOT NULL CHECK (memory_bytes > 0),
+    PRIMARY KEY (job_id, position),
+    UNIQUE (job_id, gpu_uuid)
+) STRICT;
+
+CREATE TABLE gpus (
+    uuid TEXT PRIMARY KEY,
+    name TEXT NOT NULL,
+    memory_bytes INTEGER NOT NULL,
+    driver_version TEXT NOT NULL,
+    is_simulated INTEGER NOT NULL,
+    seen_at REAL NOT NULL
+) STRICT;
+
+CREATE TABLE facts (
+    key TEXT PRIMARY KEY,
+    value TEXT NOT NULL,
+    written_at REAL NOT NULL
+) STRICT;
+"""
+
+MIGRATIONS = (_FIRST,)
+"""Script i leads from version i to version i + 1."""
+
+VERSION = len(MIGRATIONS)
+
+
+def migrate(connection: sqlite3.Connection, path: Path) -> None:
+    """Bring the tables to this version, whichever they have; all or nothing.
+
+    Raises:
+        LedgerError: A newer pgpu wrote this ledger.
+        sqlite3.Error: SQLite failed; nothing was changed.
+    """
+    if _version(connection, path) == VERSION:
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for script in MIGRATIONS[_version(connection, path) :]:
+            _run(connection, script)
+        connection.execute(f"PRAGMA user_version = {VERSION}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _version(connection: sqlite3.Connection, path: Path) -> int:
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version > VERSION:
+        raise LedgerError(
+            f"{path} was written by a newer pgpu (version {version}, this one reads up to {VERSION})",
+            hint="update pgpu, or choose another --state-dir",
+        )
+    return version
+
+
+def _run(connection: sqlite3.Connection, script: str) -> None:
+    """Run statement by statement: `executescript` would commit the transaction first."""
+    for statement in script.split(";\n"):
+        if statement.strip():
+            connection.execute(statement)
