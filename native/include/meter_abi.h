@@ -1,5 +1,6 @@
-/* The two files through which a slice's processes and the host see a slice: `limit` (written by the host alone,
- * read-only to the job) and `usage` (written by the job's processes; the host only reads it, with pread).
+/* The two files through which a slice's processes and the host see a slice: `limit` (written by the host
+ * alone, read-only to the job) and `usage` (written by the job's processes; the host only reads it, with
+ * pread).
  *
  * Fixed-width fields only, little-endian, version first. Every offset is asserted here and again from Python
  * (src/pgpu/enforcement/meter.py). A reader of version N also reads version N-1. */
@@ -10,14 +11,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PGPU_METER_ABI 1u
+#define PGPU_METER_ABI   1u
 #define PGPU_LIMIT_MAGIC 0x54494d494c555047ull /* "GPULIMIT" */
 #define PGPU_USAGE_MAGIC 0x4547415355555047ull /* "GPUUSAGE" */
-#define PGPU_MAX_GPUS 16u
-#define PGPU_MAX_SLOTS 1024u
-#define PGPU_PATH_BYTES 256u
+#define PGPU_MAX_GPUS    16u
+#define PGPU_MAX_SLOTS   1024u
+#define PGPU_PATH_BYTES  256u
 
-/* One GPU of a lease, in the job's order. Words marked `live` may change while the job runs: aligned 64-bit stores. */
+/* One GPU of a lease, in the job's order. Words marked `live` may change while the job runs: aligned 64-bit
+ * stores. */
 struct pgpu_limit_gpu {
     uint8_t uuid[16];        /* as cuDeviceGetUuid gives it */
     uint64_t limit_bytes;    /* live: the slice, contexts included */
@@ -45,5 +47,66 @@ static_assert(offsetof(struct pgpu_limit, job_id) == 32, "layout");
 static_assert(offsetof(struct pgpu_limit, real_cuda_path) == 64, "layout");
 static_assert(offsetof(struct pgpu_limit, gpu) == 896, "layout");
 static_assert(sizeof(struct pgpu_limit) == 2048, "layout");
+
+/* Bytes of the usage file on which locks lie, one for each slot; far past its end, so they cover no data. */
+#define PGPU_LOCK_ALIVE   0x40000000ll /* A(i): the address space that claimed slot i lives */
+#define PGPU_LOCK_HOLDING 0x40010000ll /* B(i): someone may still hold its driver descriptors */
+
+/* The tag of a total: which slot's which operation changed it last. */
+#define PGPU_TAG_SEQ_BITS 48u
+#define PGPU_TAG_SEQ_MASK ((1ull << PGPU_TAG_SEQ_BITS) - 1u)
+
+/* One GPU of the slice. `total` and `tag` change together, by one 16-byte compare-and-swap. */
+struct pgpu_usage_gpu {
+    uint64_t total_bytes; /* reserved by all slots together */
+    uint64_t tag;         /* slot << 48 | seq */
+    uint64_t peak_bytes;  /* largest total; may lag behind it after a kill */
+    uint64_t refusals;    /* reservations refused for the limit */
+    uint64_t reserved[4];
+};
+static_assert(offsetof(struct pgpu_usage_gpu, tag) == 8, "layout");
+static_assert(offsetof(struct pgpu_usage_gpu, peak_bytes) == 16, "layout");
+static_assert(offsetof(struct pgpu_usage_gpu, refusals) == 24, "layout");
+static_assert(sizeof(struct pgpu_usage_gpu) == 64, "layout");
+
+/* One slot on one GPU; it holds used_bytes[settled & 1]. Changed by the holder of A(i) alone, except `done`.
+ */
+struct pgpu_usage_entry {
+    uint64_t used_bytes[2];
+    uint64_t delta_bytes; /* of operation `seq`, two's complement */
+    uint64_t seq;         /* operation begun; never reset */
+    uint64_t settled;     /* operation finished */
+    uint64_t done;        /* newest operation known to have reached the total; anyone may raise it */
+};
+static_assert(offsetof(struct pgpu_usage_entry, delta_bytes) == 16, "layout");
+static_assert(offsetof(struct pgpu_usage_entry, done) == 40, "layout");
+static_assert(sizeof(struct pgpu_usage_entry) == 48, "layout");
+
+struct pgpu_usage_slot {
+    uint32_t pid; /* in its own PID namespace; 0 if the slot was never claimed */
+    uint32_t reserved0;
+    uint64_t start_time_ticks; /* field 22 of /proc/PID/stat; 0 if it could not be read */
+    uint64_t pid_namespace;    /* inode of /proc/PID/ns/pid; 0 if it could not be read */
+    uint64_t reserved[5];
+    struct pgpu_usage_entry gpu[PGPU_MAX_GPUS];
+};
+static_assert(offsetof(struct pgpu_usage_slot, start_time_ticks) == 8, "layout");
+static_assert(offsetof(struct pgpu_usage_slot, gpu) == 64, "layout");
+static_assert(sizeof(struct pgpu_usage_slot) == 832, "layout");
+
+/* All zero is a valid beginning, so an empty file of any owner may be grown and used. */
+struct pgpu_usage {
+    uint64_t magic;
+    uint32_t abi;
+    uint32_t slots_touched; /* no slot from here on was ever claimed */
+    uint64_t reserved[6];
+    struct pgpu_usage_gpu gpu[PGPU_MAX_GPUS];
+    uint8_t reserved_to_page[4096 - 64 - 64 * PGPU_MAX_GPUS];
+    struct pgpu_usage_slot slot[PGPU_MAX_SLOTS];
+};
+static_assert(offsetof(struct pgpu_usage, slots_touched) == 12, "layout");
+static_assert(offsetof(struct pgpu_usage, gpu) == 64, "layout");
+static_assert(offsetof(struct pgpu_usage, slot) == 4096, "layout");
+static_assert(sizeof(struct pgpu_usage) == 4096 + 832 * 1024, "layout");
 
 #endif

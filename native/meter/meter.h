@@ -1,0 +1,68 @@
+/* A count of bytes per GPU that many processes share and that no death can leave wrong.
+ *
+ * The shim counts a slice with it, the simulated driver a device. It knows nothing of CUDA, and it refuses to
+ * wait for another process: every lock is tried once, every loop ends when the others make progress. The
+ * protocol is in docs/decisions/0002-slots-that-survive-any-death.md. */
+#ifndef PGPU_METER_H
+#define PGPU_METER_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "meter_abi.h"
+
+enum pgpu_meter_status {
+    PGPU_METER_OK,
+    PGPU_METER_REFUSED,     /* the limit would be passed */
+    PGPU_METER_NOT_CLAIMED, /* never claimed, or this process was forked from the one that claimed */
+    PGPU_METER_UNREADABLE,  /* the usage file cannot be opened, grown or mapped */
+    PGPU_METER_GARBLED,     /* it is no usage file */
+    PGPU_METER_NEWER,       /* its layout is newer than this library */
+    PGPU_METER_LOCKS_LOST,  /* its filesystem forgets a lock when a descriptor is closed (overlayfs does) */
+    PGPU_METER_FULL,        /* every slot is taken */
+};
+
+/* A phrase for a message, such as "every slot is taken". */
+const char *pgpu_meter_explain(enum pgpu_meter_status status);
+
+/* One slot of one usage file, held by this process. Give it static storage and PGPU_METER_INIT. */
+struct pgpu_meter {
+    struct pgpu_usage *usage; /* NULL unless claimed */
+    uint32_t *same_process;   /* a page that reads zero in a forked child */
+    unsigned slot;
+    unsigned gpu_count;
+    pthread_mutex_t leaf; /* between this process's threads; nothing is called under it but the kernel */
+    char path[PGPU_PATH_BYTES];
+};
+#define PGPU_METER_INIT {.leaf = PTHREAD_MUTEX_INITIALIZER}
+
+/* Take a slot. An empty file is grown first. Does nothing if this process has its slot already.
+ * `gpu_count` bounds the GPUs that this process recovers and may count: 1..PGPU_MAX_GPUS. */
+enum pgpu_meter_status pgpu_meter_claim(struct pgpu_meter *meter, const char *path, unsigned gpu_count);
+
+/* Whether this very process (not its parent) holds a slot. */
+bool pgpu_meter_is_claimed(const struct pgpu_meter *meter);
+
+/* Count `bytes` more unless the total would pass `limit_bytes`; what dead processes left is taken back first
+ * where it would not fit. `reaped` (may be NULL) tells that this happened, so that the driver may still be
+ * cleaning up. */
+enum pgpu_meter_status pgpu_meter_reserve(struct pgpu_meter *meter, unsigned gpu, uint64_t bytes,
+                                          uint64_t limit_bytes, bool *reaped);
+
+/* Count `bytes` less; never more than this process has reserved. */
+void pgpu_meter_refund(struct pgpu_meter *meter, unsigned gpu, uint64_t bytes);
+
+/* Take back what dead processes left on `gpu`. */
+bool pgpu_meter_reap(struct pgpu_meter *meter, unsigned gpu);
+
+/* Bytes that all slots have reserved, or that this process has; 0 unless claimed. */
+uint64_t pgpu_meter_total_bytes(const struct pgpu_meter *meter, unsigned gpu);
+uint64_t pgpu_meter_own_bytes(const struct pgpu_meter *meter, unsigned gpu);
+
+/* For pthread_atfork: the slot stays with the parent; the child has none and may claim one. */
+void pgpu_meter_before_fork(struct pgpu_meter *meter);
+void pgpu_meter_after_fork_in_parent(struct pgpu_meter *meter);
+void pgpu_meter_after_fork_in_child(struct pgpu_meter *meter);
+
+#endif

@@ -1,0 +1,24 @@
+/* One change of one GPU's total by one slot, and its repair after a death. Inside the meter only. */
+#ifndef PGPU_METER_OPERATION_H
+#define PGPU_METER_OPERATION_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "meter_abi.h"
+
+/* The caller holds A(slot) and is alone in its process. False: the total would have passed `limit_bytes`. */
+bool pgpu_meter_operate(struct pgpu_usage *usage, unsigned slot, unsigned gpu, int64_t delta_bytes,
+                        uint64_t limit_bytes);
+
+/* The caller holds A(slot), and nobody holds B(slot): settle what its last owner left half done, take back
+ * the rest. */
+void pgpu_meter_recover(struct pgpu_usage *usage, unsigned slot, unsigned gpu);
+
+/* What a slot holds, in bytes; exact only for the holder of A(slot). */
+uint64_t pgpu_meter_entry_bytes(const struct pgpu_usage_entry *entry);
+
+/* Whether a slot may have something to take back. */
+bool pgpu_meter_entry_is_empty(const struct pgpu_usage_entry *entry);
+
+#endif

@@ -1,0 +1,115 @@
+/* Counting for this process's slot, and taking back what the dead left. */
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "lock.h"
+#include "meter.h"
+#include "operation.h"
+#include "points.h"
+
+static bool take_back(struct pgpu_usage *usage, int fd, unsigned slot, unsigned gpu) {
+    if (!pgpu_try_lock(fd, PGPU_LOCK_ALIVE + slot)) return false;
+    PGPU_POINT(REAP_LOCKED);
+    /* B cannot be taken anew while we hold A, so a look is enough. */
+    bool is_dead = !pgpu_is_locked(fd, PGPU_LOCK_HOLDING + slot);
+    if (is_dead) pgpu_meter_recover(usage, slot, gpu);
+    PGPU_POINT(REAP_RECOVERED);
+    pgpu_unlock(fd, PGPU_LOCK_ALIVE + slot);
+    PGPU_POINT(REAP_UNLOCKED);
+    return is_dead;
+}
+
+static unsigned slots_touched(const struct pgpu_usage *usage) {
+    uint32_t touched = __atomic_load_n(&usage->slots_touched, __ATOMIC_SEQ_CST);
+    return touched < PGPU_MAX_SLOTS ? touched : PGPU_MAX_SLOTS;
+}
+
+static bool is_worth_a_look(const struct pgpu_meter *meter, unsigned slot, unsigned gpu) {
+    return slot != meter->slot && !pgpu_meter_entry_is_empty(&meter->usage->slot[slot].gpu[gpu]);
+}
+
+/* Most calls find nothing to look at and cost no system call. */
+static bool reap(struct pgpu_meter *meter, unsigned gpu) {
+    unsigned slot = 0, end = slots_touched(meter->usage);
+    while (slot < end && !is_worth_a_look(meter, slot, gpu))
+        slot++;
+    if (slot == end) return false;
+    /* A description of its own, so that closing it drops whatever it may still hold. */
+    int fd = open(meter->path, O_RDWR | O_CLOEXEC | O_NOCTTY);
+    if (fd < 0) return false;
+    bool has_reaped = false;
+    for (; slot < end; slot++)
+        if (is_worth_a_look(meter, slot, gpu)) has_reaped |= take_back(meter->usage, fd, slot, gpu);
+    close(fd);
+    return has_reaped;
+}
+
+static bool reserve(struct pgpu_meter *meter, unsigned gpu, uint64_t bytes, uint64_t limit_bytes,
+                    bool *reaped) {
+    if (bytes > INT64_MAX) return false;
+    if (pgpu_meter_operate(meter->usage, meter->slot, gpu, (int64_t)bytes, limit_bytes)) return true;
+    if (!reap(meter, gpu)) return false;
+    *reaped = true;
+    return pgpu_meter_operate(meter->usage, meter->slot, gpu, (int64_t)bytes, limit_bytes);
+}
+
+enum pgpu_meter_status pgpu_meter_reserve(struct pgpu_meter *meter, unsigned gpu, uint64_t bytes,
+                                          uint64_t limit_bytes, bool *reaped) {
+    bool has_reaped = false;
+    if (!pgpu_meter_is_claimed(meter) || gpu >= meter->gpu_count) return PGPU_METER_NOT_CLAIMED;
+    pthread_mutex_lock(&meter->leaf);
+    bool is_reserved = reserve(meter, gpu, bytes, limit_bytes, &has_reaped);
+    pthread_mutex_unlock(&meter->leaf);
+    if (!is_reserved) __atomic_fetch_add(&meter->usage->gpu[gpu].refusals, 1, __ATOMIC_RELAXED);
+    if (reaped != NULL) *reaped = has_reaped;
+    return is_reserved ? PGPU_METER_OK : PGPU_METER_REFUSED;
+}
+
+void pgpu_meter_refund(struct pgpu_meter *meter, unsigned gpu, uint64_t bytes) {
+    if (!pgpu_meter_is_claimed(meter) || gpu >= meter->gpu_count) return;
+    pthread_mutex_lock(&meter->leaf);
+    uint64_t own_bytes = pgpu_meter_entry_bytes(&meter->usage->slot[meter->slot].gpu[gpu]);
+    if (bytes > own_bytes) bytes = own_bytes;
+    if (bytes != 0) pgpu_meter_operate(meter->usage, meter->slot, gpu, -(int64_t)bytes, UINT64_MAX);
+    pthread_mutex_unlock(&meter->leaf);
+}
+
+bool pgpu_meter_reap(struct pgpu_meter *meter, unsigned gpu) {
+    if (!pgpu_meter_is_claimed(meter) || gpu >= meter->gpu_count) return false;
+    pthread_mutex_lock(&meter->leaf);
+    bool has_reaped = reap(meter, gpu);
+    pthread_mutex_unlock(&meter->leaf);
+    return has_reaped;
+}
+
+uint64_t pgpu_meter_total_bytes(const struct pgpu_meter *meter, unsigned gpu) {
+    if (!pgpu_meter_is_claimed(meter) || gpu >= meter->gpu_count) return 0;
+    return __atomic_load_n(&meter->usage->gpu[gpu].total_bytes, __ATOMIC_SEQ_CST);
+}
+
+uint64_t pgpu_meter_own_bytes(const struct pgpu_meter *meter, unsigned gpu) {
+    if (!pgpu_meter_is_claimed(meter) || gpu >= meter->gpu_count) return 0;
+    return pgpu_meter_entry_bytes(&meter->usage->slot[meter->slot].gpu[gpu]);
+}
+
+const char *pgpu_meter_explain(enum pgpu_meter_status status) {
+    switch (status) {
+    case PGPU_METER_OK:
+        return "it holds";
+    case PGPU_METER_REFUSED:
+        return "the limit would be passed";
+    case PGPU_METER_NOT_CLAIMED:
+        return "no slot was claimed";
+    case PGPU_METER_UNREADABLE:
+        return "its usage file cannot be opened, grown or mapped";
+    case PGPU_METER_GARBLED:
+        return "its usage file is garbled";
+    case PGPU_METER_NEWER:
+        return "its usage file is of a newer version";
+    case PGPU_METER_LOCKS_LOST:
+        return "its usage file lies on a filesystem that loses locks (use a tmpfs)";
+    case PGPU_METER_FULL:
+        return "every slot is taken";
+    }
+    return "unknown";
+}
