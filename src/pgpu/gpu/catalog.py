@@ -297,7 +297,7 @@ MODELS: tuple[GpuModel, ...] = (
 """Every model that can be simulated."""
 
 _BRANDS = re.compile(r"^(nvidia|geforce|tesla)+")
-_COUNTED = re.compile(r"(?P<model>.+)[x×](?P<count>\d+)")
+_COUNTED = re.compile(r"(?P<model>.+)[x×]\s*(?P<count>\d+)\s*", re.IGNORECASE | re.ASCII)
 
 
 def parse_model(text: str) -> tuple[GpuModel, int]:
@@ -311,11 +311,10 @@ def parse_model(text: str) -> tuple[GpuModel, int]:
     Raises:
         RequestError: Unknown model (the known ones are listed), or not 1 to 16 of it.
     """
-    word = _normalised(text)
-    model = _by_word(word)
+    model = _by_word(text)
     if model is not None:
         return model, 1
-    counted = _COUNTED.fullmatch(word)
+    counted = _COUNTED.fullmatch(text)
     model = _by_word(counted["model"]) if counted else None
     if counted is None or model is None:
         raise RequestError(f"no GPU model {text.strip()!r} is known", hint=f"known: {', '.join(known_models())}")
@@ -335,8 +334,8 @@ def _checked_count(count: int, model: GpuModel) -> int:
     return count
 
 
-def _by_word(word: str) -> GpuModel | None:
-    bare = _BRANDS.sub("", word)
+def _by_word(text: str) -> GpuModel | None:
+    bare = _BRANDS.sub("", _normalised(text))
     return next((model for model in MODELS if bare in _words_for(model)), None)
 
 

@@ -1,0 +1,194 @@
+"""The one GpuSource: NVML through pynvml, for real GPUs and for simulated ones.
+
+NVML's library is global to a process, so this module is the one place that loads it. A process that asks simulated
+GPUs first loads the simulated libnvidia-ml.so.1 by its path; pynvml then finds it by its SONAME. The module refuses to
+mix: a process that has loaded one kind of library cannot ask the other.
+"""
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pynvml
+
+from pgpu.errors import NodeError, PgpuBug
+from pgpu.gpu.nvml_errors import CANNOT_TELL, translating
+from pgpu.libraries import SIMULATED_NVML, library_path
+from pgpu.model import Gpu, GpuMemory, GpuProcess
+
+_DIRECTORY_VARIABLE = "PGPU_SIMGPU_DIR"
+
+_PROCESS_QUERIES: tuple[Callable[[Any], Sequence[Any]], ...] = (
+    pynvml.nvmlDeviceGetComputeRunningProcesses,
+    pynvml.nvmlDeviceGetMPSComputeRunningProcesses,
+    pynvml.nvmlDeviceGetGraphicsRunningProcesses,
+)
+
+
+class NvmlSource:
+    """GPUs as NVML tells of them."""
+
+    def __init__(self, simulated_state_directory: Path | None = None) -> None:
+        """Ask nothing yet.
+
+        Args:
+            simulated_state_directory: Where `start_simulated` put simulated GPUs; None for real ones.
+        """
+        self._directory = simulated_state_directory
+
+    def gpus(self) -> Sequence[Gpu]:
+        """Return every GPU, in NVML index order; empty where no NVIDIA driver is installed.
+
+        Raises:
+            NodeError: There is a driver, and it cannot be asked.
+        """
+        try:
+            with _library.opened(self._directory), translating("list the GPUs"):
+                driver_version = pynvml.nvmlSystemGetDriverVersion()
+                return [self._gpu(index, driver_version) for index in range(pynvml.nvmlDeviceGetCount())]
+        except _NoDriverError:
+            return ()
+
+    def memory(self, gpu_uuid: str) -> GpuMemory:
+        """Read what all processes hold of one GPU, without what the driver reserves.
+
+        Raises:
+            NodeError: The GPU or its driver is gone.
+        """
+        with self._asking(gpu_uuid, "memory") as handle:
+            return GpuMemory(uuid=gpu_uuid, used_bytes=_memory(handle).used)
+
+    def processes(self, gpu_uuid: str) -> Sequence[GpuProcess]:
+        """List the processes that hold memory of one GPU, by host PID, each once.
+
+        Raises:
+            NodeError: The GPU or its driver is gone.
+        """
+        with self._asking(gpu_uuid, "processes") as handle:
+            return _merged(gpu_uuid, [entry for query in _PROCESS_QUERIES for entry in _told(query, handle) or ()])
+
+    def utilisation_percent(self, gpu_uuid: str) -> int | None:
+        """Return the share of the last sample period in which a kernel ran, 0-100; None where the driver cannot tell.
+
+        Raises:
+            NodeError: The GPU or its driver is gone.
+        """
+        with self._asking(gpu_uuid, "utilisation") as handle:
+            rates = _told(pynvml.nvmlDeviceGetUtilizationRates, handle)
+            return None if rates is None else int(rates.gpu)
+
+    def _gpu(self, index: int, driver_version: str) -> Gpu:
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        memory = _memory(handle)
+        return Gpu(
+            uuid=pynvml.nvmlDeviceGetUUID(handle),
+            name=pynvml.nvmlDeviceGetName(handle),
+            index=index,
+            memory_bytes=memory.total - _reserved_bytes(memory),
+            driver_version=driver_version,
+            is_simulated=self._directory is not None,
+        )
+
+    @contextmanager
+    def _asking(self, gpu_uuid: str, what: str) -> Iterator[Any]:
+        try:
+            with _library.opened(self._directory), translating(f"read the {what} of {gpu_uuid}"):
+                yield pynvml.nvmlDeviceGetHandleByUUID(gpu_uuid)
+        except _NoDriverError as error:
+            raise NodeError(f"{gpu_uuid} is gone: {error}", hint=error.hint) from error
+
+
+class _NoDriverError(NodeError):
+    """There is no libnvidia-ml.so.1 on this machine."""
+
+
+class _Library:
+    """NVML of this process: which library is loaded, and for which directory it was initialised."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._is_simulated: bool | None = None
+        self._is_initialised = False
+        self._directory: Path | None = None
+
+    @contextmanager
+    def opened(self, directory: Path | None) -> Iterator[None]:
+        """Hold NVML initialised for real GPUs (None) or for those of a state directory."""
+        with self._lock:
+            if not self._is_initialised or self._directory != directory:
+                self._close()
+                self._open(directory)
+            yield
+
+    def _open(self, directory: Path | None) -> None:
+        self._load(wants_simulated=directory is not None)
+        with translating("initialise NVML"), _environment(directory):
+            try:
+                pynvml.nvmlInit()
+            except pynvml.NVMLError_LibraryNotFound as error:
+                raise _NoDriverError("no NVIDIA driver is installed", hint="install it, or use --simulate") from error
+        self._is_initialised, self._directory = True, directory
+        self._is_simulated = directory is not None
+
+    def _load(self, *, wants_simulated: bool) -> None:
+        if self._is_simulated not in {None, wants_simulated}:
+            raise PgpuBug("this process asks both real and simulated GPUs; NVML can be only one of them")
+        if wants_simulated:
+            ctypes.CDLL(str(library_path(SIMULATED_NVML)))
+            self._is_simulated = True
+
+    def _close(self) -> None:
+        if self._is_initialised:
+            self._is_initialised = False
+            with translating("close NVML"):
+                pynvml.nvmlShutdown()
+
+
+_library = _Library()
+
+
+@contextmanager
+def _environment(directory: Path | None) -> Iterator[None]:
+    """Tell the simulated driver its directory while it starts, and leave no trace for the processes that we start."""
+    before = os.environ.get(_DIRECTORY_VARIABLE)
+    if directory is not None:
+        os.environ[_DIRECTORY_VARIABLE] = str(directory)
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(_DIRECTORY_VARIABLE, None)
+        else:
+            os.environ[_DIRECTORY_VARIABLE] = before
+
+
+def _memory(handle: Any) -> Any:
+    """Read memory with the driver's reserve apart; drivers before r510 cannot tell it from what programs hold."""
+    try:
+        return pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+    except CANNOT_TELL:
+        return pynvml.nvmlDeviceGetMemoryInfo(handle)
+
+
+def _reserved_bytes(memory: Any) -> int:
+    return int(getattr(memory, "reserved", 0))
+
+
+def _told(query: Callable[[Any], Any], handle: Any) -> Any | None:
+    try:
+        return query(handle)
+    except CANNOT_TELL:
+        return None
+
+
+def _merged(gpu_uuid: str, entries: Sequence[Any]) -> Sequence[GpuProcess]:
+    """One entry for each PID: a process that computes and draws stands in two of NVML's lists."""
+    used: dict[int, int | None] = {}
+    for entry in entries:
+        told = [amount for amount in (used.get(entry.pid), entry.usedGpuMemory) if amount is not None]
+        used[entry.pid] = max(told) if told else None
+    return [GpuProcess(gpu_uuid=gpu_uuid, pid=pid, used_bytes=amount) for pid, amount in sorted(used.items())]

@@ -1,0 +1,81 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pgpu.errors import RequestError
+from pgpu.gpu.catalog import LARGEST_COUNT, MODELS, GpuModel, known_models, parse_model
+from pgpu.units import MIB
+
+
+@pytest.mark.parametrize(
+    ("text", "slug", "count"),
+    [
+        ("RTX 3090", "rtx-3090", 1),
+        ("rtx3090", "rtx-3090", 1),
+        ("RTX 3090x4", "rtx-3090", 4),
+        ("  rtx-3090 x 16 ", "rtx-3090", 16),
+        ("NVIDIA GeForce RTX 3090×2", "rtx-3090", 2),
+        ("GTX 980 Ti", "gtx-980-ti", 1),
+        ("geforce gtx980ti x2", "gtx-980-ti", 2),
+        ("Tesla V100", "v100", 1),
+        ("A100-40", "a100-40", 1),
+        ("a100 80GB", "a100-80", 1),
+        ("NVIDIA A100-SXM4-80GB", "a100-80", 1),
+        ("L4", "l4", 1),
+        ("L40S x8", "l40s", 8),
+        ("NVIDIA H100 80GB HBM3", "h100", 1),
+        ("h200x8", "h200", 8),
+        ("B200", "b200", 1),
+    ],
+)
+def test_a_model_is_found_however_users_write_it(text: str, slug: str, count: int) -> None:
+    model, found = parse_model(text)
+    assert (model.slug, found) == (slug, count)
+
+
+@pytest.mark.parametrize("text", ["RTX 9999", "", "x", "x4", "A100", "rtx 3090 x", "3090x2x2", "tesla", "RTX 3090x-1"])
+def test_an_unknown_model_is_refused_and_the_known_ones_are_listed(text: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        parse_model(text)
+    assert caught.value.hint is not None
+    assert all(slug in caught.value.hint for slug in known_models())
+
+
+@pytest.mark.parametrize("count", [0, LARGEST_COUNT + 1, 3090])
+def test_only_one_to_sixteen_gpus_can_be_simulated(count: int) -> None:
+    with pytest.raises(RequestError, match="not possible"):
+        parse_model(f"RTX 3090x{count}")
+
+
+@given(st.text())
+def test_any_other_text_is_refused_and_never_crashes(text: str) -> None:
+    try:
+        model, count = parse_model(text)
+    except RequestError:
+        return
+    assert model in MODELS
+    assert 1 <= count <= LARGEST_COUNT
+
+
+def test_the_rtx_3090_has_the_memory_that_p1_used() -> None:
+    assert parse_model("RTX 3090")[0].memory_bytes == 24_265 * MIB
+
+
+def test_a_container_of_p3_holds_110_mib_of_the_gtx_980_ti() -> None:
+    model = parse_model("GTX 980 Ti")[0]
+    assert model.context_bytes + 98 * MIB == 110 * MIB
+    assert 0.93 <= 52 * 110 * MIB / model.total_bytes < 0.94
+
+
+@pytest.mark.parametrize("model", MODELS, ids=known_models())
+def test_a_models_figures_agree_with_each_other(model: GpuModel) -> None:
+    assert model.total_bytes > model.memory_bytes > 0.95 * model.total_bytes
+    assert MIB < model.context_bytes < model.memory_bytes / 10
+    by_clock = model.memory_clock_mhz * 10**6 * 2 * model.memory_bus_bits // 8
+    assert model.bandwidth_bytes_per_second == pytest.approx(by_clock, rel=0.07)
+    assert model.threads_per_sm in {1536, 2048}
+
+
+def test_slugs_and_device_ids_are_unique() -> None:
+    assert len({model.slug for model in MODELS}) == len(MODELS)
+    assert len({model.pci_device_id for model in MODELS}) == len(MODELS)
