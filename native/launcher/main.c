@@ -1,0 +1,43 @@
+/* pgpu-launch: puts a process into its slice, holds it back until the runtime has recorded it, and becomes
+ * its command.
+ *
+ * It needs no SUID bit and no capability, keeps the caller's identity, streams and limits, and refuses to run
+ * the command in a weaker way than it was told: what cannot be set up ends it with 125 and one line for the
+ * runtime. */
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "command.h"
+#include "namespace.h"
+#include "report.h"
+#include "view.h"
+
+#define IN_VIEW "/.pgpu/libpgpu.so:/.pgpu/libpgpu-ml.so"
+
+static void start_session(bool has_terminal) {
+    if (setsid() < 0) give_up("session", "setsid");
+    if (has_terminal) take_terminal();
+}
+
+static void enter_slice(const struct options *options) {
+    enter_private_namespace();
+    if (!enter_view(options) && !options->is_probe) preload(IN_VIEW);
+}
+
+int main(int count, char **arguments) {
+    (void)count;
+    fcntl(CONTROL_FD, F_SETFD, FD_CLOEXEC);
+    fcntl(REPORT_FD, F_SETFD, FD_CLOEXEC);
+    struct options options = {0};
+    read_options(&options, arguments);
+    if (options.is_probe) {
+        enter_slice(&options);
+        return 0;
+    }
+    read_environment();
+    start_session(options.has_terminal);
+    if (options.directory != NULL && chdir(options.directory) != 0) give_up("directory", options.directory);
+    if (options.slice != NULL) enter_slice(&options);
+    wait_until_let_go();
+    run_command(options.command);
+}

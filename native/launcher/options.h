@@ -1,0 +1,34 @@
+/* The launcher's command line, written by pgpu.runtimes.process alone. */
+#ifndef PGPU_LAUNCHER_OPTIONS_H
+#define PGPU_LAUNCHER_OPTIONS_H
+
+#include <stdbool.h>
+
+#define MAX_PAIRS 64
+
+/* `--driver NAME=PATH`, `--shadow NAME=PATH`: a file of the slice and a path of the host. */
+struct pair {
+    const char *name;
+    const char *path;
+};
+
+struct options {
+    const char *slice;     /* becomes /.pgpu; NULL: no private view, the runtime preloads */
+    const char *usage;     /* becomes /.pgpu/usage */
+    const char *simulated; /* becomes /.pgpu/simgpu; NULL on a real GPU */
+    const char
+        *preload_path; /* the host's ld.so.preload, which the slice's one is put over or made to appear as */
+    const char *directory; /* where the command starts; NULL: where the launcher was started */
+    bool has_terminal;     /* stdin becomes the controlling terminal */
+    bool is_probe;         /* build a view of empty files, run nothing, exit 0 */
+    struct pair drivers[MAX_PAIRS];
+    int driver_count;
+    struct pair shadows[MAX_PAIRS];
+    int shadow_count;
+    char **command;
+};
+
+/* Read argv; give up on anything unknown or incomplete. */
+void read_options(struct options *options, char **argv);
+
+#endif

@@ -1,0 +1,83 @@
+/* pgpu-probe: the smallest CUDA client there is, so that a limit can be proved and a context measured in a
+ * process that may be thrown away.
+ *
+ *   pgpu-probe allocate BYTES [LIBRARY]   make a context, allocate BYTES, print the driver's answer to each
+ * step pgpu-probe hold [LIBRARY]             make a context on the first visible GPU, print "ready", wait for
+ * end of input
+ *
+ * Prints one line for each step: NAME RESULT. Exit code 0: every step was asked; 1: no library or no such
+ * symbol; 2: bad use. Declarations are our own few lines: the driver's ABI for these calls is fixed. */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define LIBRARY "libcuda.so.1"
+
+static void *library;
+
+static void *symbol(const char *name) {
+    void *found = dlsym(library, name);
+    if (found == NULL) {
+        printf("missing %s\n", name);
+        exit(1);
+    }
+    return found;
+}
+
+static int say(const char *step, int result) {
+    printf("%s %d\n", step, result);
+    fflush(stdout);
+    return result;
+}
+
+static int make_context(void) {
+    int (*init)(unsigned) = (int (*)(unsigned))symbol("cuInit");
+    int (*get)(int *, int) = (int (*)(int *, int))symbol("cuDeviceGet");
+    int (*retain)(void **, int) = (int (*)(void **, int))symbol("cuDevicePrimaryCtxRetain");
+    int (*set)(void *) = (int (*)(void *))symbol("cuCtxSetCurrent");
+    int device;
+    void *context;
+    int result = say("init", init(0));
+    if (result == 0) result = say("device", get(&device, 0));
+    if (result == 0) result = say("context", retain(&context, device));
+    return result == 0 ? set(context) : result;
+}
+
+static void allocate(size_t bytes) {
+    int (*take)(unsigned long long *, size_t) =
+        (int (*)(unsigned long long *, size_t))symbol("cuMemAlloc_v2");
+    unsigned long long pointer;
+    say("allocate", take(&pointer, bytes));
+}
+
+static void hold(void) {
+    char byte;
+    puts("ready");
+    fflush(stdout);
+    while (read(STDIN_FILENO, &byte, 1) > 0) {
+    }
+}
+
+static int use(void) {
+    fputs("usage: pgpu-probe allocate BYTES [LIBRARY] | hold [LIBRARY]\n", stderr);
+    return 2;
+}
+
+int main(int count, char **arguments) {
+    const int is_allocation = count >= 3 && strcmp(arguments[1], "allocate") == 0;
+    if (!is_allocation && (count < 2 || strcmp(arguments[1], "hold") != 0)) return use();
+    const int at = is_allocation ? 3 : 2;
+    library = dlopen(count > at ? arguments[at] : LIBRARY, RTLD_NOW | RTLD_GLOBAL);
+    if (library == NULL) {
+        printf("missing %s\n", dlerror());
+        return 1;
+    }
+    if (make_context() != 0) return 0;
+    if (is_allocation)
+        allocate(strtoull(arguments[2], NULL, 10));
+    else
+        hold();
+    return 0;
+}

@@ -1,0 +1,11 @@
+/* How the launcher tells the runtime what went wrong: one line "ERRNO<tab>STAGE<tab>DETAIL" on REPORT_FD. */
+#ifndef PGPU_LAUNCHER_REPORT_H
+#define PGPU_LAUNCHER_REPORT_H
+
+#define CONTROL_FD 3 /* read: the job's environment, then one byte that lets it go */
+#define REPORT_FD  4 /* write: "ready", then nothing (the command runs) or one line of failure */
+
+/* Report errno and end with pgpu's own exit code, 125; the command was not started. */
+_Noreturn void give_up(const char *stage, const char *detail);
+
+#endif
