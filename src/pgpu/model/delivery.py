@@ -9,7 +9,8 @@ Layout of `slice_directory`, which the job sees read-only at `/.pgpu` (a plain p
     limit               the limit file (native/include/meter_abi.h)
     usage               the usage file; empty placeholder that `usage_path` is mounted over where there are mounts
     ld.so.preload       ours first; a runtime appends the lines of the image or host
-    driver/             only with a simulated GPU: libcuda.so.1 and libnvidia-ml.so.1 of the simulated driver
+    driver/             libcuda.so.1 and libnvidia-ml.so.1 behind the shims: the simulated driver's files, or, on a real
+                        GPU, empty placeholders that `driver_files` are mounted over where there are mounts
     simgpu/             only with a simulated GPU: mount point of `simulated_state_directory`
 """
 
@@ -32,6 +33,10 @@ class Delivery:
 
     simulated_state_directory: Path | None = None
     """Becomes `/.pgpu/simgpu`, read-write; None on a real GPU."""
+
+    driver_files: tuple[tuple[str, Path], ...] = ()
+    """(Name, host path) of the real driver's libraries: each becomes `/.pgpu/driver/NAME`, read-only, because a shim lies
+    over the path where it is looked for. Empty on a simulated GPU."""
 
     environment: tuple[tuple[str, str], ...] = ()
     """Set in the job, whatever the user asked for; never trusted for a limit."""
