@@ -1,0 +1,75 @@
+"""`python -m pgpu.workloads WORKLOAD`: one program for each kind of job.
+
+Exit codes: 0 done, 1 the GPU refused or the result was wrong, 2 bad arguments. The result is one JSON line on standard
+output. It refuses to start on bad input.
+"""
+
+import argparse
+import re
+import sys
+from types import ModuleType
+from typing import NoReturn
+
+from pgpu.workloads import hog, inference, spin, training
+from pgpu.workloads.driver import CudaError
+from pgpu.workloads.run import WorkloadError, wait_for_start_line
+
+_WORKLOADS: dict[str, ModuleType] = {"inference": inference, "training": training, "spin": spin, "hog": hog}
+_MEMORY = re.compile(r"(\d+)(MiB|GiB)")
+_UNIT_BYTES = {"MiB": 1 << 20, "GiB": 1 << 30}
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong in one line."""
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def _memory_bytes(text: str) -> int:
+    match = _MEMORY.fullmatch(text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an amount of memory; write it like 1205MiB or 2GiB")
+    return int(match[1]) * _UNIT_BYTES[match[2]]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="python -m pgpu.workloads", description="CUDA programs over the driver API.")
+    workloads = parser.add_subparsers(dest="workload", required=True, metavar="WORKLOAD", parser_class=_Parser)
+    for name, module in _WORKLOADS.items():
+        summary = (module.__doc__ or "").splitlines()[0]
+        chosen = workloads.add_parser(
+            name, help=summary, description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        chosen.add_argument("--start-line", action="store_true", help="say `ready`, then start at a line on stdin")
+        if module in {inference, training}:
+            chosen.add_argument(
+                "--memory", type=_memory_bytes, default="1205MiB", help="what it needs, context included (1205MiB)"
+            )
+        module.add_arguments(chosen)
+    return parser
+
+
+def _refuse_not_positive(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """Counts and times are positive; a time may be zero."""
+    for name, value in vars(arguments).items():
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if is_number and (value < 0 or (value == 0 and isinstance(value, int))):
+            parser.error(f"--{name.replace('_', '-')} must be positive, not {value}")
+
+
+def main() -> int:
+    """Run the workload named on the command line and return the exit code."""
+    parser = _parser()
+    arguments = parser.parse_args()
+    _refuse_not_positive(parser, arguments)
+    if arguments.start_line:
+        wait_for_start_line()
+    try:
+        return int(_WORKLOADS[arguments.workload].run(arguments))
+    except (CudaError, WorkloadError) as error:
+        sys.stderr.write(f"{arguments.workload}: {error}\n")
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
