@@ -51,7 +51,7 @@ def test_a_directory_that_simulates_other_gpus_is_refused_and_left_alone(tmp_pat
 def test_figures_that_an_older_version_wrote_stay_while_its_jobs_run(tmp_path: Path) -> None:
     start_simulated(tmp_path, MODELS[0], 1)
     path = tmp_path / "gpus.conf"
-    older = path.read_text().replace("sm_clock_mhz=1695", "sm_clock_mhz=1000")
+    older = path.read_text().replace("clock_khz=1695000", "clock_khz=1000000")
     path.write_text(older)
     start_simulated(tmp_path, MODELS[0], 1)
     assert path.read_text() == older

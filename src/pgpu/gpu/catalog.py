@@ -5,7 +5,7 @@ Every figure carries its source. This module refuses to read or write anything: 
 Sources named below:
 
 * data sheet: NVIDIA's product data sheet or architecture white paper of that product: SMs, L2, bus, bandwidth, clocks,
-  power.
+  power; threads and shared memory of an SM from the CUDA programming guide's table of compute capabilities.
 * pci.ids: the PCI ID Repository (https://pci-ids.ucw.cz/) gives the device id.
 * NVML total and usable memory: what nvidia-smi and cuDeviceTotalMem print on such a card; the difference is what the
   driver reserves for itself, so usable = total - reserved. P1 and P3 give the usable memory of theirs.
@@ -49,6 +49,7 @@ class GpuModel:
 
     sm_count: int
     threads_per_sm: int
+    shared_bytes_per_sm: int
     l2_bytes: int
     bandwidth_bytes_per_second: int
     memory_bus_bits: int
@@ -67,6 +68,11 @@ class GpuModel:
     """The 16 bits behind NVIDIA's vendor id."""
 
     @property
+    def pcie_bytes_per_second(self) -> int:
+        """What copies reach on 16 lanes: three quarters of the link's 8, 16, 32 … billion bits a second and lane."""
+        return 2 ** (self.pcie_generation - 3) * 12 * _GB_PER_SECOND
+
+    @property
     def memory_bytes(self) -> int:
         """Memory that programs can use."""
         return self.total_bytes - self.reserved_bytes
@@ -80,6 +86,7 @@ _RTX_3090 = GpuModel(
     context_bytes=254 * MIB,  # typical
     sm_count=82,  # GA102 white paper, as the rest
     threads_per_sm=1536,
+    shared_bytes_per_sm=100 * KIB,
     l2_bytes=6 * MIB,
     bandwidth_bytes_per_second=936 * _GB_PER_SECOND,
     memory_bus_bits=384,
@@ -101,6 +108,7 @@ _GTX_980_TI = GpuModel(
     context_bytes=12 * MIB,  # P3: 52 containers of 98 MB held about 110 MiB each
     sm_count=22,  # data sheet, GM200
     threads_per_sm=2048,
+    shared_bytes_per_sm=96 * KIB,
     l2_bytes=3 * MIB,
     bandwidth_bytes_per_second=336_500_000_000,
     memory_bus_bits=384,
@@ -122,6 +130,7 @@ _V100 = GpuModel(
     context_bytes=306 * MIB,  # typical
     sm_count=80,  # GV100 white paper, as the rest
     threads_per_sm=2048,
+    shared_bytes_per_sm=96 * KIB,
     l2_bytes=6 * MIB,
     bandwidth_bytes_per_second=900 * _GB_PER_SECOND,
     memory_bus_bits=4096,
@@ -143,6 +152,7 @@ _A100_40 = GpuModel(
     context_bytes=412 * MIB,  # typical
     sm_count=108,  # A100 data sheet and white paper, as the rest
     threads_per_sm=2048,
+    shared_bytes_per_sm=164 * KIB,
     l2_bytes=40 * MIB,
     bandwidth_bytes_per_second=1555 * _GB_PER_SECOND,
     memory_bus_bits=5120,
@@ -164,6 +174,7 @@ _A100_80 = GpuModel(
     context_bytes=412 * MIB,  # typical
     sm_count=108,  # A100 data sheet and white paper, as the rest
     threads_per_sm=2048,
+    shared_bytes_per_sm=164 * KIB,
     l2_bytes=40 * MIB,
     bandwidth_bytes_per_second=2039 * _GB_PER_SECOND,
     memory_bus_bits=5120,
@@ -185,6 +196,7 @@ _L4 = GpuModel(
     context_bytes=254 * MIB,  # typical
     sm_count=58,  # L4 data sheet, AD104, as the rest
     threads_per_sm=1536,
+    shared_bytes_per_sm=100 * KIB,
     l2_bytes=48 * MIB,
     bandwidth_bytes_per_second=300 * _GB_PER_SECOND,
     memory_bus_bits=192,
@@ -206,6 +218,7 @@ _L40S = GpuModel(
     context_bytes=356 * MIB,  # typical
     sm_count=142,  # L40S data sheet, AD102, as the rest
     threads_per_sm=1536,
+    shared_bytes_per_sm=100 * KIB,
     l2_bytes=96 * MIB,
     bandwidth_bytes_per_second=864 * _GB_PER_SECOND,
     memory_bus_bits=384,
@@ -227,6 +240,7 @@ _H100 = GpuModel(
     context_bytes=520 * MIB,  # typical
     sm_count=132,  # H100 SXM data sheet and white paper, as the rest
     threads_per_sm=2048,
+    shared_bytes_per_sm=228 * KIB,
     l2_bytes=50 * MIB,
     bandwidth_bytes_per_second=3350 * _GB_PER_SECOND,
     memory_bus_bits=5120,
@@ -248,6 +262,7 @@ _H200 = GpuModel(
     context_bytes=520 * MIB,  # typical
     sm_count=132,  # H200 SXM data sheet, as the rest
     threads_per_sm=2048,
+    shared_bytes_per_sm=228 * KIB,
     l2_bytes=50 * MIB,
     bandwidth_bytes_per_second=4800 * _GB_PER_SECOND,
     memory_bus_bits=6144,
@@ -269,6 +284,7 @@ _B200 = GpuModel(
     context_bytes=660 * MIB,  # typical
     sm_count=148,  # HGX B200 data sheet and Blackwell tuning guide, as the rest
     threads_per_sm=2048,
+    shared_bytes_per_sm=228 * KIB,
     l2_bytes=129_536 * KIB,  # 126.5 MiB
     bandwidth_bytes_per_second=7700 * _GB_PER_SECOND,
     memory_bus_bits=8192,

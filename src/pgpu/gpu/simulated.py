@@ -19,6 +19,9 @@ CONFIGURATION_NAME = "gpus.conf"
 DRIVER_VERSION = "615.42.01"
 """The first NVML that limits memory by cgroup is r615's, so that is the driver that is simulated."""
 
+CUDA_VERSION = 13040
+"""CUDA 13.4, which came with r615: 1000 · major + 10 · minor."""
+
 _DIRECTORY_MODE = 0o1777
 """Jobs of any user make the driver's state in it; the sticky bit keeps them from replacing each other's files."""
 
@@ -86,7 +89,7 @@ def _publish_once(target: Path, text: str) -> None:
 
 def _configuration(state_directory: Path, model: GpuModel, count: int) -> str:
     sections = [_section(_facts(state_directory, model, index)) for index in range(count)]
-    return f"driver_version={DRIVER_VERSION}\n\n" + "\n".join(sections)
+    return f"driver_version={DRIVER_VERSION}\ncuda_version={CUDA_VERSION}\n\n" + "\n".join(sections)
 
 
 def _section(facts: dict[str, str | int]) -> str:
@@ -102,15 +105,17 @@ def _facts(state_directory: Path, model: GpuModel, index: int) -> dict[str, str 
         "context_bytes": model.context_bytes,
         "sm_count": model.sm_count,
         "threads_per_sm": model.threads_per_sm,
+        "shared_bytes_per_sm": model.shared_bytes_per_sm,
         "l2_bytes": model.l2_bytes,
         "bandwidth_bytes_per_second": model.bandwidth_bytes_per_second,
         "memory_bus_bits": model.memory_bus_bits,
-        "sm_clock_mhz": model.sm_clock_mhz,
-        "memory_clock_mhz": model.memory_clock_mhz,
+        "clock_khz": model.sm_clock_mhz * 1000,
+        "memory_clock_khz": model.memory_clock_mhz * 1000,
         "compute_major": model.compute_major,
         "compute_minor": model.compute_minor,
         "architecture": model.architecture,
-        "power_limit_watts": model.power_limit_watts,
+        "power_milliwatts": model.power_limit_watts * 1000,
+        "pcie_bytes_per_second": model.pcie_bytes_per_second,
         "pcie_generation": model.pcie_generation,
         "pci_bus_id": f"00000000:{index + 1:02X}:00.0",
         "pci_device_id": f"0x{model.pci_device_id:04X}{NVIDIA_VENDOR_ID:04X}",
