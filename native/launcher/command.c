@@ -79,7 +79,8 @@ static void run_on_path(char **command) {
             PATH_MAX)
             execve(file, command, environ);
         if (errno != ENOENT && errno != ENOTDIR && errno != EACCES) return;
-        if (errno == EACCES) worst = EACCES;
+        if (errno == EACCES && access(file, F_OK) == 0) /* the file itself, not a closed directory of PATH */
+            worst = EACCES;
         from = colon != NULL ? colon + 1 : NULL;
     }
     errno = worst;
