@@ -1,0 +1,130 @@
+"""A client that keeps jobs in memory and runs nothing.
+
+It stands in for `pgpu.client.embedded.EmbeddedClient` at the command line's seam; both answer
+tests/contract/test_client.py. A job is granted at once where its slice fits the one GPU; its command is not run: a
+submitted job ends as `outcome` says when somebody attaches or waits.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import BinaryIO
+
+from pgpu.client import GpuReport, JobReport
+from pgpu.enforcement import SliceUse
+from pgpu.errors import CancelledError, JobNotFoundError, RequestError, WaitTimeoutError
+from pgpu.model import Gpu, Job, JobSpec, JobState, Lease, Request, Slice
+from pgpu.units import MIB
+
+GPU = Gpu(
+    uuid="GPU-00000000-0000-0000-0000-000000000000",
+    name="NVIDIA GeForce RTX 3090",
+    index=0,
+    memory_bytes=24_265 * MIB,
+    driver_version="615.42.01",
+    is_simulated=True,
+)
+NOW_SECONDS = 1_700_000_000.0
+
+
+@dataclass
+class Outcome:
+    """How jobs of a fake end."""
+
+    exit_code: int | None = 0
+    error: str | None = None
+    stdout: bytes = b""
+    stderr: bytes = b""
+
+
+@dataclass
+class FakeClient:
+    """Jobs in memory."""
+
+    outcome: Outcome = field(default_factory=Outcome)
+    stored: dict[str, Job] = field(default_factory=dict)
+    waits: list[float | None] = field(default_factory=list)
+    signals: list[int] = field(default_factory=list)
+
+    def submit(self, spec: JobSpec, request: Request, *, wait_timeout_seconds: float | None) -> Job:
+        self.waits.append(wait_timeout_seconds)
+        if request.memory_bytes > GPU.memory_bytes:
+            raise RequestError("no GPU here has that much memory", nearest_bytes=GPU.memory_bytes)
+        if any(job.spec.name == spec.name and not job.state.is_final for job in self.stored.values() if spec.name):
+            raise RequestError(f"a job named {spec.name} exists")
+        job_id = f"{len(self.stored) + 1:012x}"
+        job = Job(job_id, spec, request, JobState.WAITING, NOW_SECONDS, gpu_model="rtx-3090")
+        self.stored[job_id] = self._granted(job) if self._fits(request) else replace(job, reason="no room")
+        return self.stored[job_id]
+
+    def attach(self, job_id: str, stdin: BinaryIO | None, stdout: BinaryIO, stderr: BinaryIO) -> Job:
+        stdout.write(self.outcome.stdout)
+        stderr.write(self.outcome.stderr)
+        job = self.wait(job_id)
+        if job.state is JobState.CANCELLED:
+            raise CancelledError(f"job {job_id} was cancelled")
+        return job
+
+    def jobs(self, *, include_final: bool) -> Sequence[JobReport]:
+        return [_report(job) for job in self.stored.values() if include_final or not job.state.is_final]
+
+    def job(self, id_or_name: str) -> JobReport:
+        return _report(self._find(id_or_name))
+
+    def wait(self, id_or_name: str) -> Job:
+        job = self._find(id_or_name)
+        if job.state is JobState.WAITING and self.waits[-1] is not None:
+            raise WaitTimeoutError(f"job {job.id} was not granted in time")
+        if not job.state.is_final:
+            state = JobState.FAILED if self.outcome.error else JobState.EXITED
+            job = replace(job, state=state, exit_code=self.outcome.exit_code, error=self.outcome.error)
+        self.stored[job.id] = job
+        return job
+
+    def logs(self, id_or_name: str, *, follow: bool, tail_lines: int | None = None) -> Iterator[tuple[str, bytes]]:
+        self._find(id_or_name)
+        lines = self.outcome.stdout.splitlines(keepends=True)
+        kept = lines if tail_lines is None else lines[len(lines) - tail_lines :]
+        yield "stdout", b"".join(kept)
+        yield "stderr", self.outcome.stderr
+
+    def stop(self, id_or_name: str, *, grace_seconds: float) -> Job:
+        job = self._find(id_or_name)
+        if not job.state.is_final:
+            is_waiting = job.state is JobState.WAITING
+            ended = JobState.CANCELLED if is_waiting else JobState.EXITED
+            job = replace(job, state=ended, exit_code=None if is_waiting else 143)
+        self.stored[job.id] = job
+        return job
+
+    def signal(self, id_or_name: str, number: int) -> None:
+        self._find(id_or_name)
+        self.signals.append(number)
+
+    def resize(self, id_or_name: str, memory_bytes: int) -> Job:
+        job = self._find(id_or_name)
+        self.stored[job.id] = replace(job, request=replace(job.request, memory_bytes=memory_bytes))
+        return self.stored[job.id]
+
+    def gpus(self) -> Sequence[GpuReport]:
+        running = [job for job in self.stored.values() if job.lease and not job.state.is_final]
+        granted = sum(job.request.memory_bytes for job in running)
+        ids = tuple(job.id for job in running)
+        return [GpuReport(GPU, 0, granted, GPU.memory_bytes, "shim", "raw ioctl", None, ids)]
+
+    def _fits(self, request: Request) -> bool:
+        return request.memory_bytes <= GPU.memory_bytes - self.gpus()[0].granted_bytes
+
+    def _granted(self, job: Job) -> Job:
+        lease = Lease(job.id, (Slice(GPU.uuid, job.request.memory_bytes),), NOW_SECONDS, enforcer="shim")
+        return replace(job, state=JobState.RUNNING, lease=lease, started_at_seconds=NOW_SECONDS)
+
+    def _find(self, id_or_name: str) -> Job:
+        found = [job for job in self.stored.values() if job.id.startswith(id_or_name) or job.spec.name == id_or_name]
+        if len(found) != 1:
+            raise JobNotFoundError(f"{len(found)} jobs are called {id_or_name}", hint="see pgpu ps --all")
+        return found[0]
+
+
+def _report(job: Job) -> JobReport:
+    is_running = job.state is JobState.RUNNING
+    return JobReport(job, (SliceUse(GPU.uuid, 0, 0, 0),) if is_running else ())

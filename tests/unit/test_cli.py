@@ -1,0 +1,261 @@
+"""The command line over a client that runs nothing: words in, documents, lines and exit codes out."""
+
+import json
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from referencing import Registry, Resource
+from tests.fakes.client import FakeClient, Outcome
+
+from pgpu.cli.main import main
+from pgpu.cli.session import Session
+from pgpu.client import Client
+
+Run = Callable[..., int]
+
+
+@pytest.fixture
+def client() -> FakeClient:
+    return FakeClient()
+
+
+@pytest.fixture
+def run(client: FakeClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    for name in ("PGPU_SIMULATE", "PGPU_STATE_DIR", "PGPU_WAIT_TIMEOUT", "PGPU_STOP_GRACE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+    def answer(_settings: Any) -> Client:
+        return client
+
+    return lambda *words: main(words, Session(make_client=answer))
+
+
+def _schemas() -> dict[str, Any]:
+    folder = files("pgpu.cli") / "schemas"
+    texts = {file.name: file.read_text(encoding="utf-8") for file in folder.iterdir() if file.name.endswith(".json")}
+    return {name: json.loads(text) for name, text in texts.items()}
+
+
+def validate(name: str, text: str) -> Any:
+    schemas = _schemas()
+    registry: Registry[Any] = Registry().with_resources(
+        (key, Resource.from_contents(schema)) for key, schema in schemas.items()
+    )
+    content = json.loads(text)
+    jsonschema.Draft202012Validator(schemas[f"{name}.schema.json"], registry=registry).validate(content)
+    return content
+
+
+def test_a_job_s_exit_code_is_the_exit_code(run: Run, client: FakeClient) -> None:
+    client.outcome = Outcome(exit_code=7)
+    assert run("run", "--memory", "2GiB", "--", "true") == 7
+
+
+def test_stdout_belongs_to_the_job(run: Run, client: FakeClient, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    client.outcome = Outcome(stdout=b"\x00job", stderr=b"complaint\n")
+    run("run", "--memory", "2GiB", "--", "true")
+    captured = capfdbinary.readouterr()
+    assert captured.out == b"\x00job"
+    assert b"simulated rtx-3090" in captured.err
+
+
+def test_a_command_keeps_its_own_options_without_a_separator(run: Run, client: FakeClient) -> None:
+    assert run("run", "-m", "2GiB", "python", "-c", "1", "--json") == 0
+    assert client.job("1".rjust(12, "0")).job.spec.command == ("python", "-c", "1", "--json")
+
+
+def test_words_of_run_become_a_job(run: Run, client: FakeClient, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("PASSED", "on")
+    (tmp_path / "env").write_text("# comment\n\nA=1\nPASSED\nUNSET_BEFORE\n")
+    words = (
+        f"run -d --memory 4g --gpus 2 --image img --env-file {tmp_path}/env -e A=2 -e B=x=y -v /data:/data:ro"
+        " -v vol:/v -w /w --user 1000:1000 --name one --keep --wait-for-memory 30s -i -t -- CMD a b"
+    )
+    assert run(*words.split()) == 0
+    job = client.job("one").job
+    assert job.request.memory_bytes == 4 * 2**30
+    assert job.request.gpu_count == 2
+    assert job.spec.environment == (("A", "1"), ("PASSED", "on"), ("A", "2"), ("B", "x=y"))
+    assert [(mount.source, mount.target, mount.options) for mount in job.spec.volumes] == [
+        ("/data", "/data", "ro"),
+        ("vol", "/v", ""),
+    ]
+    assert (job.spec.runtime, job.spec.image, job.spec.user) == ("docker", "img", "1000:1000")
+    assert (job.spec.working_directory, job.spec.remove, job.spec.wait_for_memory_seconds) == ("/w", False, 30)
+    assert job.spec.wants_stdin
+    assert job.spec.wants_tty
+
+
+def test_a_relative_host_path_is_made_absolute(run: Run, client: FakeClient, monkeypatch: Any, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    run("run", "-d", "-m", "2GiB", "--image", "img", "-v", "./data:/data")
+    assert client.job("0").job.spec.volumes[0].source == str(tmp_path / "data")
+
+
+def test_a_process_starts_where_its_asker_is(run: Run, client: FakeClient, monkeypatch: Any, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    run("run", "-d", "-m", "2GiB", "true")
+    assert client.job("0").job.spec.working_directory == str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds"),
+    [((), None), (("--wait-timeout", "5m"), 300.0), (("--no-wait",), 0.0), (("--wait-timeout", "forever"), None)],
+)
+def test_the_wait_is_as_long_as_asked(run: Run, client: FakeClient, words: tuple[str, ...], seconds: Any) -> None:
+    run("run", "--memory", "2GiB", *words, "--", "true")
+    assert client.waits == [seconds]
+
+
+def test_the_environment_may_say_how_long_to_wait(run: Run, client: FakeClient, monkeypatch: Any) -> None:
+    monkeypatch.setenv("PGPU_WAIT_TIMEOUT", "7s")
+    run("run", "--memory", "2GiB", "--", "true")
+    assert client.waits == [7.0]
+
+
+@pytest.mark.parametrize(("code", "error"), [(127, "no such command"), (126, "no permission"), (None, "lost")])
+def test_a_job_that_could_not_start_says_why(run: Run, client: FakeClient, capsys: Any, code: Any, error: str) -> None:
+    client.outcome = Outcome(exit_code=code, error=error)
+    assert run("run", "--memory", "2GiB", "--", "x") == (code or 125)
+    assert f"pgpu: {error}" in capsys.readouterr().err
+
+
+BAD = [
+    (("run", "--", "true"), "--memory is missing", "--memory 2GiB"),
+    (("run", "--memory", "0", "--", "true"), "less than 1 MiB", "4GiB"),
+    (("run", "--memory", "-1", "--", "true"), "'-1' is not an amount", "4GiB"),
+    (("run", "--memory", "12 parsecs", "--", "true"), "'12 parsecs' is not an amount", "4GiB"),
+    (("run", "--memory", "4G", "--", "true"), "ambiguous", "GiB for powers of 1024"),
+    (("run", "--memory", "999GiB", "--", "true"), "no GPU here has that much", None),
+    (("run", "--memory", "2GiB"), "no command", "-- COMMAND"),
+    (("run", "--memory", "2GiB", "--gpus", "0", "true"), "at least one GPU", None),
+    (("run", "--memory", "2GiB", "--gpus", "two", "true"), "a valid integer", "--help"),
+    (("run", "--memory", "2GiB", "-v", "/a:/a", "true"), "--volume needs a container", "--image"),
+    (("run", "--memory", "2GiB", "-u", "1", "true"), "--user needs a container", "--image"),
+    (("run", "--memory", "2GiB", "--image", "i", "-v", "nowhere", "true"), "not HOST:CONTAINER", "/data"),
+    (("run", "--memory", "2GiB", "-e", "=x", "true"), "not KEY=VALUE", None),
+    (("run", "--memory", "2GiB", "--env-file", "/nowhere", "true"), "cannot be read", None),
+    (("run", "--memory", "2GiB", "--name", "a b", "true"), "no name", "letters"),
+    (("run", "--memory", "2GiB", "-w", "/nowhere", "true"), "no such directory", None),
+    (("run", "--memory", "2GiB", "--wait-timeout", "soon", "true"), "not a duration", "30s"),
+    (("run", "--memory", "2GiB", "--wait-for-memory", "soon", "true"), "not a duration", "30s"),
+    (("run", "--memory", "2GiB", "-i", "-t", "true"), "needs a terminal", None),
+    (("run", "--bogus"), "No such option", "pgpu run --help"),
+    (("bogus",), "No such command", "pgpu --help"),
+    (("resize", "x", "--memory", "4G"), "ambiguous", None),
+    (("resize", "x", "--memory", "4GiB"), "0 jobs", "ps --all"),
+    (("stop", "x"), "0 jobs", None),
+    (("wait", "x"), "0 jobs", None),
+    (("logs", "x"), "0 jobs", None),
+    (("logs", "x", "--tail", "some"), "no number of lines", None),
+    (("stop",), "Missing argument", "--help"),
+]
+
+
+@pytest.mark.parametrize(("words", "says", "hints"), BAD, ids=lambda value: " ".join(value) if isinstance(value, tuple) else "")
+def test_bad_input_gets_one_line_and_changes_nothing(
+    run: Run, client: FakeClient, capsys: Any, words: tuple[str, ...], says: str, hints: str | None
+) -> None:
+    assert run(*words) == 125
+    captured = capsys.readouterr()
+    lines = captured.err.splitlines()
+    assert captured.out == ""
+    assert says in lines[0]
+    assert len(lines) <= 2
+    assert hints is None or hints in lines[1]
+    assert not client.stored
+
+
+def test_errors_are_json_where_json_was_asked(run: Run, capsys: Any) -> None:
+    for words in (
+        ("run", "--json", "--memory", "999GiB", "--", "x"),
+        ("ps", "--json", "--bogus"),
+        ("logs", "--json", "x"),
+    ):
+        assert run(*words) == 125
+        error = validate("error", capsys.readouterr().err)["error"]
+        assert error["exit_code"] == 125
+        assert error["message"]
+
+
+def test_a_bug_is_one_line_and_a_file(capsys: Any) -> None:
+    def broken(_settings: Any) -> Client:
+        raise ZeroDivisionError("oops")
+
+    assert main(("ps",), Session(make_client=broken)) == 125
+    said = capsys.readouterr().err
+    path = Path(said.rsplit(" ", 1)[1].strip())
+    details = path.read_text()
+    path.unlink()
+    assert "bug of pgpu: ZeroDivisionError: oops" in said
+    assert "Traceback" not in said
+    assert "Traceback" in details
+
+
+def test_verbs_print_documents_as_their_schemas_promise(run: Run, client: FakeClient, capsys: Any) -> None:
+    client.outcome = Outcome(stdout=b"hello\n", exit_code=3)
+    assert run("run", "-d", "--json", "--memory", "2GiB", "--name", "first", "--", "true") == 0
+    assert validate("job", capsys.readouterr().out)["job"]["state"] == "running"
+    for words, schema in (
+        (("ps",), "jobs"),
+        (("gpus",), "gpus"),
+        (("top",), "top"),
+        (("resize", "first", "--memory", "3GiB"), "job"),
+        (("wait", "first"), "jobs"),
+        (("stop", "first"), "jobs"),
+        (("ps", "-a"), "jobs"),
+        (("version",), "version"),
+    ):
+        assert run(*words, "--json") == 0
+        validate(schema, capsys.readouterr().out)
+    assert run("logs", "--json", "first") == 0
+    pieces = [validate("log", line) for line in capsys.readouterr().out.splitlines()]
+    assert pieces[0] == {"schema_version": 1, "stream": "stdout", "text": "hello\n"}
+
+
+def test_run_with_json_leaves_stdout_to_the_job(run: Run, client: FakeClient, capfd: Any) -> None:
+    client.outcome = Outcome(stdout=b"theirs", exit_code=3)
+    assert run("run", "--json", "--memory", "2GiB", "--", "true") == 3
+    captured = capfd.readouterr()
+    assert captured.out == "theirs"
+    assert validate("job", captured.err)["job"]["exit_code"] == 3
+
+
+def test_ps_shows_what_runs_and_all_shows_what_ended(run: Run, capsys: Any) -> None:
+    run("run", "--memory", "2GiB", "--name", "ended", "--", "true")
+    run("run", "-d", "--memory", "2GiB", "--name", "runs", "--", "sleep", "1")
+    capsys.readouterr()
+    run("ps")
+    shown = capsys.readouterr().out
+    assert "runs" in shown
+    assert "ended" not in shown
+    run("ps", "--all")
+    assert "ended" in capsys.readouterr().out
+
+
+def test_wait_prints_exit_codes(run: Run, client: FakeClient, capsys: Any) -> None:
+    client.outcome = Outcome(exit_code=9)
+    run("run", "-d", "--memory", "2GiB", "--name", "one", "--", "true")
+    capsys.readouterr()
+    assert run("wait", "one") == 0
+    assert capsys.readouterr().out == "9\n"
+
+
+def test_stop_goes_on_past_a_job_that_does_not_exist(run: Run, client: FakeClient, capsys: Any) -> None:
+    run("run", "-d", "--memory", "2GiB", "--name", "one", "--", "true")
+    capsys.readouterr()
+    assert run("stop", "nobody", "one") == 125
+    assert client.job("one").job.state.is_final
+
+
+def test_logs_can_be_cut_to_the_last_lines(run: Run, client: FakeClient, capfd: Any) -> None:
+    client.outcome = Outcome(stdout=b"1\n2\n3\n", stderr=b"e\n")
+    run("run", "-d", "--memory", "2GiB", "--name", "one", "--", "true")
+    capfd.readouterr()
+    assert run("logs", "--tail", "2", "one") == 0
+    assert capfd.readouterr() == ("2\n3\n", "e\n")
