@@ -23,8 +23,6 @@ from pgpu.units import GIB, KIB, MIB
 LARGEST_COUNT = 16
 """As many GPUs as a limit file names (native/include/meter_abi.h)."""
 
-NVIDIA_VENDOR_ID = 0x10DE
-
 _GB_PER_SECOND = 10**9
 
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from pgpu.errors import NodeError
-from pgpu.gpu.catalog import NVIDIA_VENDOR_ID, GpuModel
+from pgpu.gpu.catalog import GpuModel
 
 CONFIGURATION_NAME = "gpus.conf"
 
@@ -118,7 +118,7 @@ def _facts(state_directory: Path, model: GpuModel, index: int) -> dict[str, str 
         "pcie_bytes_per_second": model.pcie_bytes_per_second,
         "pcie_generation": model.pcie_generation,
         "pci_bus_id": f"00000000:{index + 1:02X}:00.0",
-        "pci_device_id": f"0x{model.pci_device_id:04X}{NVIDIA_VENDOR_ID:04X}",
+        "pci_device_id": f"0x{model.pci_device_id:04X}",
     }
 
 
