@@ -1,0 +1,161 @@
+"""Start the launcher and talk with it: hand over the environment, wait until everything is in place, let it go.
+
+The launcher (native/launcher) becomes the command itself, so its PID is the job's. This module refuses to read what the
+command line of a job means; it passes words on.
+"""
+
+import contextlib
+import errno
+import os
+import signal
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from pgpu.errors import (
+    CommandNotExecutableError,
+    CommandNotFoundError,
+    PgpuError,
+    RequestError,
+    RuntimeUnavailableError,
+)
+from pgpu.libraries import LAUNCHER, library_path
+from pgpu.runtimes import Stdio
+
+_REPORT_FD = 4
+"""Standard streams, then control (3) and report (4): native/launcher/report.h."""
+
+_READY = "ready"
+_LET_GO = b"G"
+
+# Python ignores these two, and what is ignored stays ignored over execve.
+_SIGNALS_TO_RESTORE = (signal.SIGPIPE, signal.SIGXFSZ)
+
+
+@dataclass
+class Launch:
+    """One start of the launcher; as a context manager it makes sure that a job which was not let go is gone."""
+
+    pid: int
+    _control: int
+    _report: int
+    _buffer: bytes = field(default=b"", init=False)
+    _is_let_go: bool = field(default=False, init=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close both pipes; a launcher that still waits takes the closed pipe as "go away"."""
+        os.close(self._control)
+        os.close(self._report)
+        if error is not None or not self._is_let_go:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self.pid, 0)
+
+    def hand_over(self, environment: Mapping[str, str]) -> None:
+        """Give the job its environment and wait until all is in place for its first instruction.
+
+        Raises:
+            RequestError: Its working directory cannot be entered.
+            RuntimeUnavailableError: The kernel refused something.
+        """
+        block = b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in environment.items())
+        with contextlib.suppress(BrokenPipeError):  # the launcher's own report says more
+            _write_all(self._control, struct.pack("<Q", len(block)) + block)
+        line = self._read_line()
+        if line != _READY:
+            raise _failure(line)
+
+    def let_go(self) -> None:
+        """Let the command start and wait until it did.
+
+        Raises:
+            CommandNotFoundError: There is no such command.
+            CommandNotExecutableError: It cannot be executed.
+            RuntimeUnavailableError: The launcher died.
+        """
+        with contextlib.suppress(BrokenPipeError):
+            _write_all(self._control, _LET_GO)
+        line = self._read_line()
+        if line:
+            raise _failure(line)
+        self._is_let_go = True
+
+    def _read_line(self) -> str:
+        """Return the next line of the report, empty at its end."""
+        while b"\n" not in self._buffer:
+            chunk = os.read(self._report, 4096)
+            if not chunk:
+                break
+            self._buffer += chunk
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return os.fsdecode(line)
+
+
+def launch(words: Sequence[str], stdio: Stdio) -> Launch:
+    """Start the launcher, held back.
+
+    Args:
+        words: Its options and the command, without its own name.
+        stdio: What becomes the job's standard streams.
+
+    Raises:
+        NodeError: The launcher is missing from this installation.
+        RuntimeUnavailableError: The kernel refused another process.
+    """
+    program = library_path(LAUNCHER)
+    control_end, control = os.pipe()
+    report, report_end = os.pipe()
+    try:
+        pid = _spawn(program, words, (stdio.stdin, stdio.stdout, stdio.stderr, control_end, report_end))
+    except OSError as exc:
+        os.close(control)
+        os.close(report)
+        raise RuntimeUnavailableError(f"no process can be started: {exc.strerror}") from exc
+    finally:
+        os.close(control_end)
+        os.close(report_end)
+    return Launch(pid, control, report)
+
+
+def _spawn(program: Path, words: Sequence[str], descriptors: Sequence[int]) -> int:
+    # By way of numbers above all of them: one that is low already must not be overwritten before its turn.
+    above = max(*descriptors, _REPORT_FD) + 1
+    moves = [(os.POSIX_SPAWN_DUP2, number, above + place) for place, number in enumerate(descriptors)]
+    moves += [(os.POSIX_SPAWN_DUP2, above + place, place) for place in range(len(descriptors))]
+    closings = [(os.POSIX_SPAWN_CLOSE, above + place) for place in range(len(descriptors))]
+    return os.posix_spawn(
+        program,
+        [str(program), *words],
+        {},
+        file_actions=[*moves, *closings],
+        setsigmask=(),
+        setsigdef=_SIGNALS_TO_RESTORE,
+    )
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def _failure(line: str) -> PgpuError:
+    number_text, _, rest = line.partition("\t")
+    stage, _, detail = rest.partition("\t")
+    if not number_text.isdecimal():
+        return RuntimeUnavailableError("the launcher ended without a word", hint="is it being killed? see `dmesg`")
+    number = int(number_text)
+    reason = os.strerror(number)
+    if stage == "command":
+        if number in {errno.ENOENT, errno.ENOTDIR}:
+            return CommandNotFoundError(f"{detail}: command not found")
+        return CommandNotExecutableError(f"{detail}: {reason}")
+    if stage == "directory":
+        return RequestError(f"working directory {detail}: {reason}", hint="name a directory that exists")
+    return RuntimeUnavailableError(f"the job's view cannot be made ({stage}, {detail}): {reason}")

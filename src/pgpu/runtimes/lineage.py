@@ -1,0 +1,114 @@
+"""Which processes of this machine belong to a job, and which process is which over time.
+
+A PID is used again; a PID with its start time and the boot is not. A job's processes are told by four marks, since a
+program can lose each of them by accident: the job's private mount namespace (kept by daemons and by `env -i`), its
+session, its ancestry, and `PGPU_JOB_ID` in the environment. A process that loses all four escapes, which takes a
+program that means to; the lease still counts it, by the locks in its slice.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pgpu.model import ProcessHolder
+
+JOB_ID_VARIABLE = "PGPU_JOB_ID"
+
+_BOOT_ID_PATH = Path("/proc/sys/kernel/random/boot_id")
+
+# Fields of /proc/PID/stat after the name in parentheses, which may itself hold spaces and parentheses: proc(5).
+_STATE, _PARENT, _SESSION, _START_TIME = 0, 1, 3, 19
+
+
+@dataclass(frozen=True, slots=True)
+class _Status:
+    is_zombie: bool
+    parent: int
+    session: int
+    start_time_ticks: int
+
+
+def identify(pid: int) -> ProcessHolder | None:
+    """Name a living process, or one that waits to be reaped, so that it stays known when its PID is used again."""
+    status = _read_status(pid)
+    if status is None:
+        return None
+    return ProcessHolder(pid=pid, start_time_ticks=status.start_time_ticks, boot_id=boot_id())
+
+
+def boot_id() -> str:
+    """Return the kernel's name for this boot of the machine."""
+    return _BOOT_ID_PATH.read_text(encoding="ascii").strip()
+
+
+def mount_namespace(pid: int) -> str | None:
+    """Name a process's mount namespace; None where it is gone or not ours to ask."""
+    try:
+        return str(Path(f"/proc/{pid}/ns/mnt").readlink())
+    except OSError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """The marks of one job."""
+
+    job_id: str
+    main: ProcessHolder
+    """Its PID is also the id of its session: the launcher made it a leader."""
+
+    private_namespace: str | None
+    """The mount namespace that only this job has; None where it shares the host's."""
+
+    def owns(self, pid: int) -> bool:
+        """Whether a process is part of the job, as far as one can tell."""
+        return self._is_marked(pid) or any(self._is_marked(ancestor) for ancestor in _ancestors(pid))
+
+    def members(self) -> set[int]:
+        """Return the PIDs of the job's processes, without those that only wait to be reaped."""
+        alive = {pid: status for pid in _all_pids() if (status := _read_status(pid)) and not status.is_zombie}
+        return {pid for pid in alive if self.owns(pid)} - {os.getpid()}
+
+    def _is_marked(self, pid: int) -> bool:
+        status = _read_status(pid)
+        if status is None:
+            return False
+        if self.private_namespace is not None and mount_namespace(pid) == self.private_namespace:
+            return True
+        return self._is_in_session(status) or f"{JOB_ID_VARIABLE}={self.job_id}".encode() in _environment(pid)
+
+    def _is_in_session(self, status: _Status) -> bool:
+        """Whether it is in the job's session, and not in one of a stranger that was given the PID anew."""
+        return status.session == self.main.pid and identify(self.main.pid) in {None, self.main}
+
+
+def _ancestors(pid: int) -> Iterator[int]:
+    while (status := _read_status(pid)) is not None and status.parent > 1:
+        pid = status.parent
+        yield pid
+
+
+def _all_pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208 - names, not paths
+
+
+def _read_status(pid: int) -> _Status | None:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = text.rpartition(")")[2].split()
+    return _Status(
+        is_zombie=fields[_STATE] in {"Z", "X"},
+        parent=int(fields[_PARENT]),
+        session=int(fields[_SESSION]),
+        start_time_ticks=int(fields[_START_TIME]),
+    )
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []

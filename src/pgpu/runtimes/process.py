@@ -1,0 +1,199 @@
+"""Run a job as a process of this machine, inside its slice.
+
+Where the kernel lets an ordinary user make namespaces, the job gets a private view of the file system in which its
+slice lies at `/.pgpu` and the shims lie over the driver's libraries: it may drop its environment and keeps its limit.
+Elsewhere the shims are only preloaded, and `is_advisory` says so. This module refuses to fall back by itself: a job
+whose slice was made for one way is never started the other way.
+"""
+
+import errno
+import functools
+import os
+import subprocess
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from pgpu.errors import NodeError, PgpuBug, RequestError, RuntimeUnavailableError
+from pgpu.libraries import CUDA_SHIM, LAUNCHER, NVML_SHIM, library_path
+from pgpu.model import Delivery, Holder, Job, JobSpec, ProcessHolder
+from pgpu.runtimes import Stdio
+from pgpu.runtimes.launching import Launch, launch
+from pgpu.runtimes.lineage import JOB_ID_VARIABLE, Lineage, identify, mount_namespace
+from pgpu.runtimes.process_job import RunningProcess, open_process
+from pgpu.runtimes.shadowed_paths import PRELOAD_PATH, shadows
+
+CgroupLimiter = Callable[[ProcessHolder, tuple[tuple[str, int], ...]], None]
+"""Puts a process that is held back into a leaf cgroup of its own with these limits (GPU UUID, bytes)."""
+
+
+class ProcessRuntime:
+    """The `Runtime` of jobs without an image."""
+
+    def __init__(
+        self, *, can_make_views: Callable[[], bool] | None = None, limit_cgroup: CgroupLimiter | None = None
+    ) -> None:
+        """Start nothing yet.
+
+        Args:
+            can_make_views: Whether a private view works here; by default the launcher tries one.
+            limit_cgroup: Carries out `Delivery.cgroup_limits`; None where the driver's own enforcer is not used.
+        """
+        self._can_make_views = can_make_views or can_make_private_views
+        self._limit_cgroup = limit_cgroup
+
+    @property
+    def name(self) -> str:
+        """`process`."""
+        return "process"
+
+    def check(self, spec: JobSpec) -> None:
+        """Refuse what only containers have.
+
+        Raises:
+            RequestError: No command, or an option of containers.
+        """
+        if not spec.command:
+            raise RequestError("there is no command to run", hint="name one after --")
+        wrong = {"an image": spec.image, "volumes": spec.volumes, "a user": spec.user}
+        for what, value in wrong.items():
+            if value:
+                raise RequestError(f"a process cannot be given {what}", hint="run it in a container with --image")
+        directory = spec.working_directory
+        if directory is not None and not Path(directory).is_dir():
+            raise RequestError(f"working directory {directory} does not exist", hint="name a directory that exists")
+
+    def start(self, job: Job, delivery: Delivery, stdio: Stdio, announce: Callable[[Holder], None]) -> RunningProcess:
+        """Start the job, held back until `announce` returned.
+
+        Raises:
+            CommandNotFoundError: There is no such command.
+            CommandNotExecutableError: It cannot be executed.
+            RequestError: Its working directory cannot be entered.
+            RuntimeUnavailableError: The kernel refused something.
+        """
+        if job.lease is None:
+            raise PgpuBug(f"job {job.id} is started without a lease")
+        is_private = not job.lease.is_advisory
+        words = _launcher_words(job.spec, delivery, is_private=is_private)
+        environment = _environment(job, delivery, is_private=is_private)
+        with launch(words, stdio) as launched:
+            launched.hand_over(environment)
+            running = _take_charge(job, launched, stdio, is_private=is_private)
+            self._let_go(running, delivery, launched, announce)
+        return running
+
+    def adopt(self, job: Job, stdio: Stdio) -> RunningProcess | None:
+        """Take charge of a job that another supervisor started; its exit code can no longer be seen."""
+        if not isinstance(job.holder, ProcessHolder):
+            return None
+        pidfd = open_process(job.holder)
+        if pidfd is None:
+            return None
+        is_private = job.lease is not None and not job.lease.is_advisory
+        lineage = _lineage(job.id, job.holder, is_private=is_private)
+        return RunningProcess(job.holder, lineage, pidfd, _terminal_path(job.spec, stdio))
+
+    def is_advisory(self, spec: JobSpec) -> bool:  # noqa: ARG002 - the same for every process
+        """Whether only a preload is possible here."""
+        return not self._can_make_views()
+
+    def _let_go(
+        self, running: RunningProcess, delivery: Delivery, launched: Launch, announce: Callable[[Holder], None]
+    ) -> None:
+        try:
+            self._apply_cgroup_limits(running.holder, delivery)
+            announce(running.holder)
+            launched.let_go()
+        except BaseException:
+            running.close()
+            raise
+
+    def _apply_cgroup_limits(self, holder: ProcessHolder, delivery: Delivery) -> None:
+        if not delivery.cgroup_limits:
+            return
+        if self._limit_cgroup is None:
+            raise RuntimeUnavailableError("the driver's own limit is asked for, and no cgroup can be made here")
+        self._limit_cgroup(holder, delivery.cgroup_limits)
+
+
+@functools.cache
+def can_make_private_views() -> bool:
+    """Whether this user may make the namespaces that a private view needs; tried once, in a process of its own."""
+    try:
+        program = library_path(LAUNCHER)
+    except NodeError:
+        return False
+    words = [str(program), "--probe", *_shadow_words(), "--preload-path", str(PRELOAD_PATH)]
+    return subprocess.run(words, env={}, stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode == 0
+
+
+def _launcher_words(spec: JobSpec, delivery: Delivery, *, is_private: bool) -> list[str]:
+    words = ["--tty"] if spec.wants_tty else []
+    if spec.working_directory is not None:
+        words += ["--directory", spec.working_directory]
+    if is_private:
+        _append_host_preloads(delivery.slice_directory)
+        words += _view_words(delivery)
+    return [*words, "--", *spec.command]
+
+
+def _view_words(delivery: Delivery) -> Iterable[str]:
+    yield from ("--slice", str(delivery.slice_directory), "--usage", str(delivery.usage_path))
+    if delivery.simulated_state_directory is not None:
+        yield from ("--simulated", str(delivery.simulated_state_directory))
+    for name, path in delivery.driver_files:
+        yield from ("--driver", f"{name}={path}")
+    yield from _shadow_words()
+    yield from ("--preload-path", str(PRELOAD_PATH))
+
+
+def _shadow_words() -> Iterable[str]:
+    for shim, path in shadows():
+        yield from ("--shadow", f"{shim}={path}")
+
+
+def _append_host_preloads(slice_directory: Path) -> None:
+    """Put what this machine preloads everywhere after our own, in the slice's file that will lie over the machine's."""
+    try:
+        lines = PRELOAD_PATH.read_text(encoding="utf-8", errors="surrogateescape")
+    except FileNotFoundError:
+        return
+    path = slice_directory / PRELOAD_PATH.name
+    ours = path.read_text(encoding="utf-8")
+    path.write_text(f"{ours.rstrip()}\n{lines}", encoding="utf-8", errors="surrogateescape")
+
+
+def _environment(job: Job, delivery: Delivery, *, is_private: bool) -> Mapping[str, str]:
+    """Join the asker's environment (the supervisor has it), what the asker added, and what the slice needs."""
+    environment = {**os.environ, **dict(job.spec.environment), **dict(delivery.environment), JOB_ID_VARIABLE: job.id}
+    if not is_private:
+        shims = [str(delivery.slice_directory / name) for name in (CUDA_SHIM, NVML_SHIM)]
+        theirs = environment.get("LD_PRELOAD")
+        environment["LD_PRELOAD"] = ":".join([*shims, *([theirs] if theirs else [])])
+    return environment
+
+
+def _take_charge(job: Job, launched: Launch, stdio: Stdio, *, is_private: bool) -> RunningProcess:
+    holder = identify(launched.pid)
+    if holder is None:
+        raise RuntimeUnavailableError("the job's process vanished before it was started")
+    lineage = _lineage(job.id, holder, is_private=is_private)
+    return RunningProcess(holder, lineage, _open_pidfd(launched.pid), _terminal_path(job.spec, stdio))
+
+
+def _open_pidfd(pid: int) -> int:
+    try:
+        return os.pidfd_open(pid)
+    except OSError as exc:
+        hint = "pgpu needs Linux 5.4 or newer" if exc.errno == errno.ENOSYS else None
+        raise RuntimeUnavailableError(f"the job's process cannot be watched: {exc.strerror}", hint=hint) from exc
+
+
+def _lineage(job_id: str, holder: ProcessHolder, *, is_private: bool) -> Lineage:
+    namespace = mount_namespace(holder.pid) if is_private else None
+    is_shared = namespace == mount_namespace(os.getpid())
+    return Lineage(job_id, holder, None if is_shared else namespace)
+
+
+def _terminal_path(spec: JobSpec, stdio: Stdio) -> Path | None:
+    return Path(os.ttyname(stdio.stdin)) if spec.wants_tty else None

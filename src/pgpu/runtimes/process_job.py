@@ -1,0 +1,157 @@
+"""A job that runs as a process of this machine.
+
+It watches and signals. It refuses to start anything, and to guess an exit code that nobody could see.
+"""
+
+import contextlib
+import fcntl
+import os
+import select
+import signal
+import struct
+import termios
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from pgpu.errors import RuntimeUnavailableError
+from pgpu.model import ProcessHolder
+from pgpu.runtimes.lineage import Lineage, identify
+
+_SIGNAL_EXIT_BASE = 128
+_KILL_DEADLINE_SECONDS = 10.0
+_KILL_ROUND_SECONDS = 0.2
+
+
+class RunningProcess:
+    """The `RunningJob` of the process runtime."""
+
+    def __init__(self, holder: ProcessHolder, lineage: Lineage, pidfd: int, terminal: Path | None) -> None:
+        """Take charge of a process.
+
+        Args:
+            holder: Who it is.
+            lineage: Tells which processes are part of the job.
+            pidfd: Of that very process; closed by `close`.
+            terminal: Path of its terminal; None without one.
+        """
+        self._holder = holder
+        self._lineage = lineage
+        self._pidfd = pidfd
+        self._terminal = terminal
+        self._exit_code: int | None = None
+
+    @property
+    def holder(self) -> ProcessHolder:
+        """The job's main process."""
+        return self._holder
+
+    def fileno(self) -> int:
+        """Return the pidfd: it polls readable once the main process ended."""
+        return self._pidfd
+
+    def exit_code(self) -> int | None:
+        """Return 0–255 (128 + signal for a signal) once it ended; None while it runs, and where it was adopted."""
+        if self._exit_code is None:
+            self._exit_code = _reap(self._pidfd)
+        return self._exit_code
+
+    def is_alive(self) -> bool:
+        """Whether the main process still runs."""
+        return not _has_ended(self._pidfd)
+
+    def owns(self, pid: int) -> bool:
+        """Whether this process of the machine is part of the job, as far as one can tell."""
+        return self._lineage.owns(pid)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the main process; does nothing if it ended."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, number)
+
+    def kill(self) -> None:
+        """End the main process and everything it started, daemons included.
+
+        Raises:
+            RuntimeUnavailableError: Something is still there after 10 s; a process that is stuck in the kernel, say.
+        """
+        self.signal(signal.SIGKILL)
+        deadline = time.monotonic() + _KILL_DEADLINE_SECONDS
+        while members := self._lineage.members():
+            if time.monotonic() > deadline:
+                raise RuntimeUnavailableError(f"these processes of the job do not end: {sorted(members)}")
+            _kill_and_wait(members, self._lineage)
+        _wait_until_ended([self._pidfd], _KILL_DEADLINE_SECONDS)
+
+    def resize_terminal(self, size: os.terminal_size) -> None:
+        """Tell a job with a terminal its new size in characters."""
+        if self._terminal is None:
+            return
+        with contextlib.suppress(OSError), _opened(self._terminal) as terminal:
+            fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", size.lines, size.columns, 0, 0))
+
+    def close(self) -> None:
+        """Release the pidfd; the job goes on if it still runs."""
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
+
+
+@contextlib.contextmanager
+def _opened(terminal: Path) -> Iterator[int]:
+    """Open the job's side of its terminal only for a moment, so that its other side sees when the job has closed it."""
+    descriptor = os.open(terminal, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _reap(pidfd: int) -> int | None:
+    try:
+        result = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)
+    except ChildProcessError:
+        return None
+    if result is None:
+        return None
+    if result.si_code == os.CLD_EXITED:
+        return result.si_status
+    return _SIGNAL_EXIT_BASE + result.si_status
+
+
+def _has_ended(pidfd: int) -> bool:
+    return bool(_wait_until_ended([pidfd], 0.0))
+
+
+def _wait_until_ended(pidfds: Iterable[int], timeout_seconds: float) -> list[tuple[int, int]]:
+    poll = select.poll()
+    for pidfd in pidfds:
+        poll.register(pidfd, select.POLLIN)
+    return poll.poll(timeout_seconds * 1000)
+
+
+def _kill_and_wait(pids: Iterable[int], lineage: Lineage) -> None:
+    """Kill these processes and wait a moment for one of them to end; PIDs that were used again meanwhile are left alone."""
+    with contextlib.ExitStack() as stack:
+        pidfds = []
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                pidfd = os.pidfd_open(pid)
+                stack.callback(os.close, pidfd)
+                if lineage.owns(pid):
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                    pidfds.append(pidfd)
+        if pidfds:
+            _wait_until_ended(pidfds, _KILL_ROUND_SECONDS)
+
+
+def open_process(holder: ProcessHolder) -> int | None:
+    """Return a pidfd of exactly this process; None if it is gone."""
+    try:
+        pidfd = os.pidfd_open(holder.pid)
+    except ProcessLookupError:
+        return None
+    if identify(holder.pid) != holder:
+        os.close(pidfd)
+        return None
+    return pidfd

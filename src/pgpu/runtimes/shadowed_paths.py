@@ -1,0 +1,65 @@
+"""The paths of this machine where CUDA clients look for the driver's libraries, and which a shim must lie over.
+
+It refuses to say where the real driver is: that is enforcement's to find and to write into the slice.
+"""
+
+import glob
+import re
+import subprocess
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+from pgpu.libraries import CUDA_SHIM, NVML_SHIM
+
+PRELOAD_PATH = Path("/etc/ld.so.preload")
+
+_SHIM_OF = {"libcuda.so.1": CUDA_SHIM, "libcuda.so": CUDA_SHIM, "libnvidia-ml.so.1": NVML_SHIM}
+
+_OTHER_DIRECTORIES = (
+    "/usr/lib",
+    "/usr/lib/wsl/lib",
+    "/run/opengl-driver/lib",  # NixOS
+    "/usr/local/cuda/compat",  # forward compatibility: a newer libcuda than the kernel module's own
+    "/usr/local/cuda-*/compat",
+)
+_CACHE_LINE = re.compile(r"\s(?P<name>libcuda\.so(?:\.1)?|libnvidia-ml\.so\.1) \(.*\) => (?P<path>/\S+)")
+
+
+def shadows() -> tuple[tuple[str, Path], ...]:
+    """Return (shim's file name, path without symbolic links) for each place that a shim must lie over.
+
+    What exists is covered wherever the dynamic linker or a well-known absolute path finds it, 32-bit copies too, so
+    that they fail instead of passing. In the linker's standard directories a missing name is listed as well: on a
+    machine without a driver a simulated job must find one there.
+    """
+    targets: dict[Path, str] = {}
+    for path in (*_existing(), *_standard()):
+        targets.setdefault(path.resolve(), _SHIM_OF[path.name])
+    return tuple((shim, path) for path, shim in targets.items())
+
+
+def _standard() -> Iterator[Path]:
+    for directory in _standard_directories():
+        yield from (directory / name for name in _SHIM_OF)
+
+
+def _standard_directories() -> Iterator[Path]:
+    multiarch = sysconfig.get_config_var("MULTIARCH")
+    names = ("/usr/lib64",) if multiarch is None else (f"/usr/lib/{multiarch}", "/usr/lib64")
+    yield from (Path(name) for name in names if Path(name).is_dir())
+
+
+def _existing() -> Iterator[Path]:
+    yield from _in_linker_cache()
+    for pattern in _OTHER_DIRECTORIES:
+        for directory in glob.glob(pattern):  # noqa: PTH207 - patterns are absolute
+            yield from (path for name in _SHIM_OF if (path := Path(directory) / name).exists())
+
+
+def _in_linker_cache() -> Iterator[Path]:
+    for program in ("/sbin/ldconfig", "/usr/sbin/ldconfig"):
+        if Path(program).exists():
+            listing = subprocess.run([program, "-p"], capture_output=True, text=True, check=False).stdout
+            yield from (path for found in _CACHE_LINE.finditer(listing) if (path := Path(found["path"])).exists())
+            return
