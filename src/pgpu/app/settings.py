@@ -16,19 +16,11 @@ from typing import Any, Literal, cast
 import platformdirs
 
 from pgpu.errors import NodeError, PgpuError, RequestError
+from pgpu.scheduling.capacity import Headroom
 from pgpu.units import MIB, parse_duration_seconds, parse_memory_bytes
 
 SYSTEM_FILE = Path("/etc/pgpu/config.toml")
 ENVIRONMENT_PREFIX = "PGPU_"
-
-
-@dataclass(frozen=True, slots=True)
-class Headroom:
-    """Memory of each GPU that is never granted: the larger of an amount and a share of the GPU."""
-
-    least_bytes: int
-    fraction: float
-    """0 to below 1."""
 
 
 def _path(text: str) -> Path:

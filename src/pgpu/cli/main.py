@@ -40,7 +40,10 @@ def _global_options(
         typer.Option("--state-dir", metavar="DIR", help="Where the ledger and logs lie (PGPU_STATE_DIR)."),
     ] = None,
     _is_version_asked: Annotated[
-        bool, typer.Option("--version", callback=lambda value: _print_version(is_asked=value), is_eager=True)
+        bool,
+        typer.Option(
+            "--version", callback=lambda value: _print_version(is_asked=value), is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
     """Run programs inside hard slices of a GPU's memory; what does not fit waits instead of failing."""

@@ -15,7 +15,7 @@ def run(
     context: typer.Context,
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[--] COMMAND...", help="What to run; with --image the image's own command by default."),
+        typer.Argument(metavar="[--] COMMAND", help="What to run; with --image the image's own command by default."),
     ] = None,
     *,
     memory: Annotated[
