@@ -8,7 +8,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from tools.api import cuda
+from tools.api import cuda, nvml
 
 ROOT = Path(__file__).parent.parent
 API = ROOT / "native" / "api"
@@ -20,6 +20,33 @@ def cuda_include() -> Path | None:
     locations = list(package.submodule_search_locations or ()) if package else []
     found = sorted(path.parent for location in locations for path in Path(location).glob("cu*/include/cudaTypedefs.h"))
     return found[-1] if found else None
+
+
+def nvml_header() -> Path | None:
+    """Return nvml.h of the PyPI package nvidia-nvml-dev, or None where it is not installed."""
+    package = importlib.util.find_spec("nvidia")
+    locations = list(package.submodule_search_locations or ()) if package else []
+    found = sorted(path for location in locations for path in Path(location).glob("*/include/nvml.h"))
+    return found[-1] if found else None
+
+
+def nvml_binding() -> Path:
+    """Return NVIDIA's Python binding of NVML, which is newer than the header."""
+    found = importlib.util.find_spec("pynvml")
+    if found is None or found.origin is None:
+        raise ModuleNotFoundError("pynvml is a dependency of pgpu and is missing")
+    return Path(found.origin)
+
+
+def generated_nvml(header: Path) -> dict[Path, str]:
+    """Return what each table of NVML facts should hold."""
+    version, found = nvml.api_version(header), nvml.exports(header, nvml_binding())
+    constants = nvml.render_constants(header, version)
+    return {
+        API / "nvml_functions.def": nvml.render_functions(found, version),
+        API / "nvml_constants.h": constants,
+        API / "nvml_prototypes.h": nvml.render_prototypes(found, ROOT / "native" / "include", constants, version),
+    }
 
 
 def generated(include: Path) -> dict[Path, str]:
@@ -41,11 +68,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a table is out of date")
     arguments = parser.parse_args()
-    include = cuda_include()
-    if include is None:
-        print("no CUDA headers: pip install --group generate", file=sys.stderr)
+    include, header = cuda_include(), nvml_header()
+    if include is None or header is None:
+        print("no CUDA or NVML headers: pip install --group generate", file=sys.stderr)
         return 1
-    tables = generated(include)
+    tables = generated(include) | generated_nvml(header)
     stale = [path for path, text in tables.items() if not path.exists() or path.read_text() != text]
     if not arguments.check:
         for path in stale:
