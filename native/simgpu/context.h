@@ -1,0 +1,48 @@
+/* Contexts: each costs device memory, owns what is made in it, and lies on threads' stacks. */
+#ifndef SIM_CONTEXT_H
+#define SIM_CONTEXT_H
+
+#include "driver.h"
+
+#define SIM_LIMITS 8
+#define SIM_LEGACY 0
+#define SIM_OWN_STREAMS 1
+
+struct CUctx_st {
+    struct sim_head head;
+    unsigned gpu; /* index into config.gpu */
+    CUdevice device;
+    unsigned flags, api_version;
+    bool is_primary;
+    unsigned long long id;
+    CUstream legacy;         /* the default stream */
+    uint64_t blocking_end_ns; /* when the streams that keep step with the legacy stream end */
+    uint64_t end_ns;          /* when all its streams end */
+    uint32_t peers;          /* bit d: peer access to device d is on */
+    size_t limit[CU_LIMIT_MAX];
+    CUfunc_cache cache;
+    CUsharedconfig shared;
+};
+
+extern struct sim_slab sim_contexts;
+
+static inline bool sim_is_context(CUcontext context) {
+    return context != NULL && sim_is_live(&sim_contexts, context);
+}
+
+/* Make a context and charge it. */
+CUresult sim_context_new(CUdevice device, unsigned flags, CUcontext *context);
+
+/* Destroy it with everything made in it. */
+void sim_context_delete(CUcontext context);
+
+/* Wait for all its streams. */
+void sim_context_wait(CUcontext context);
+
+/* The thread's stack of contexts. */
+CUcontext sim_stack_top(void);
+CUresult sim_stack_push(CUcontext context);
+CUcontext sim_stack_pop(void);
+CUresult sim_stack_set(CUcontext context);
+
+#endif

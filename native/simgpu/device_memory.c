@@ -1,0 +1,47 @@
+/* A device's memory, counted over all processes by the meter. A process's share comes back when it is dead and no
+ * forked child holds the descriptors it inherited. */
+#include <stdio.h>
+#include <unistd.h>
+
+#include "driver.h"
+#include "lock.h"
+#include "meter.h"
+
+static struct pgpu_meter meter = PGPU_METER_INIT;
+
+bool sim_device_claim(const char *directory, unsigned gpu_count, char *problem, size_t problem_bytes) {
+    char path[SIM_PATH_BYTES];
+    int fd = sim_shared_open(directory, "memory", sizeof(struct pgpu_usage));
+    if (fd < 0 || !sim_state_path(directory, "memory", path)) {
+        snprintf(problem, problem_bytes, "cannot write %s/memory", directory);
+        return false;
+    }
+    close(fd);
+    enum pgpu_meter_status status = pgpu_meter_claim(&meter, path, gpu_count);
+    if (status != PGPU_METER_OK) snprintf(problem, problem_bytes, "%s: %s", path, pgpu_meter_explain(status));
+    sim_driver.slot = meter.slot;
+    return status == PGPU_METER_OK;
+}
+
+CUresult sim_device_reserve(unsigned gpu, uint64_t bytes) {
+    uint64_t limit_bytes = sim_driver.config.gpu[gpu].memory_bytes;
+    enum pgpu_meter_status status = pgpu_meter_reserve(&meter, gpu, bytes, limit_bytes, NULL);
+    return status == PGPU_METER_OK ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+void sim_device_refund(unsigned gpu, uint64_t bytes) {
+    pgpu_meter_refund(&meter, gpu, bytes);
+}
+
+uint64_t sim_device_used_bytes(unsigned gpu) {
+    pgpu_meter_reap(&meter, gpu);
+    return pgpu_meter_total_bytes(&meter, gpu);
+}
+
+bool sim_device_slot_is_alive(unsigned slot) {
+    int fd = sim_shared_open(sim_driver.directory, "memory", 0);
+    if (fd < 0) return true;
+    bool is_alive = pgpu_is_locked(fd, PGPU_LOCK_ALIVE + slot);
+    close(fd);
+    return is_alive;
+}

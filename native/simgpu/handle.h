@@ -1,0 +1,46 @@
+/* Handles that can be checked: every object of a kind lies in one reserved range of addresses, so a pointer that a
+ * client hands in is known to be an object, or known not to be, before it is followed. A destroyed slot is used again
+ * as late as possible, so a stale handle is noticed rather than mistaken for a new object. */
+#ifndef SIM_HANDLE_H
+#define SIM_HANDLE_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The first member of every object. */
+struct sim_head {
+    uint32_t is_live;
+    uint32_t next_free; /* index + 1 of the next free slot */
+};
+
+struct sim_slab {
+    const size_t slot_bytes; /* a power of two */
+    const uint32_t capacity;
+    char *base;
+    uint32_t used; /* slots ever handed out */
+    uint32_t first_free, last_free, free_count;
+    pthread_mutex_t mutex;
+};
+
+#define SIM_SLAB(type, bytes, count)                                                                                   \
+    {.slot_bytes = (bytes) + 0 * sizeof(char[sizeof(type) <= (bytes) ? 1 : -1]),                                        \
+     .capacity = (count),                                                                                              \
+     .mutex = PTHREAD_MUTEX_INITIALIZER}
+
+/* A zeroed live object, or NULL. */
+void *sim_new(struct sim_slab *slab);
+void sim_delete(struct sim_slab *slab, void *object);
+
+/* The live object with this index, or NULL: for walking over all of a kind. */
+void *sim_at(struct sim_slab *slab, uint32_t index);
+
+static inline bool sim_is_live(const struct sim_slab *slab, const void *object) {
+    uintptr_t offset = (uintptr_t)object - (uintptr_t)slab->base;
+    if (slab->base == NULL || offset >= __atomic_load_n(&slab->used, __ATOMIC_ACQUIRE) * slab->slot_bytes) return false;
+    if ((offset & (slab->slot_bytes - 1)) != 0) return false;
+    return __atomic_load_n(&((const struct sim_head *)object)->is_live, __ATOMIC_ACQUIRE) != 0;
+}
+
+#endif
