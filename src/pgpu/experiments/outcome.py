@@ -1,0 +1,149 @@
+"""What became of jobs that were run together: values only.
+
+It refuses to judge: a job failed if its program said so.
+"""
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Sample = tuple[float, int]
+"""(seconds since the epoch, bytes)."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobOutcome:
+    """One job that ended."""
+
+    name: str
+    submitted_at_seconds: float
+    """When it was asked for; without pgpu that is when it began."""
+
+    ended_at_seconds: float
+    exit_code: int | None
+    """None where nobody could see it end."""
+
+    result: Mapping[str, Any] | None
+    """The workload's own JSON line; None where it could not write one."""
+
+    complaint: str
+    """Last line of its standard error; empty where it wrote none."""
+
+    slice_peak_bytes: int | None = None
+    """Most that was seen in its slice while it ran; None without pgpu."""
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether its program did not do its work."""
+        return self.exit_code != 0
+
+    @property
+    def saw_refusal(self) -> bool:
+        """Whether an allocation was refused."""
+        return self.is_failed or bool(self.result and self.result.get("refusals"))
+
+    @property
+    def seconds(self) -> float:
+        """How long its program ran, by its own clock where it could tell."""
+        if self.result is not None:
+            return float(self.result["seconds"])
+        return self.turnaround_seconds
+
+    @property
+    def turnaround_seconds(self) -> float:
+        """From being asked for to its end, waiting included."""
+        return self.ended_at_seconds - self.submitted_at_seconds
+
+    @property
+    def began_at_seconds(self) -> float:
+        """When its program began, in seconds since the epoch."""
+        return float(self.result["began_at_seconds"]) if self.result else self.submitted_at_seconds
+
+    @property
+    def memory_timeline(self) -> Sequence[Sample]:
+        """(seconds since its program began, bytes held from then on)."""
+        return [(float(at), int(held)) for at, held in self.result["memory_timeline"]] if self.result else []
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Jobs that were asked for at one moment, and the device while they ran."""
+
+    is_with_pgpu: bool
+    repetition: int
+    """From 1."""
+
+    jobs: tuple[JobOutcome, ...]
+    """In order of arrival."""
+
+    device_memory_bytes: int
+    device_samples: tuple[Sample, ...]
+
+    @property
+    def failed(self) -> int:
+        """Jobs whose program did not do its work."""
+        return sum(job.is_failed for job in self.jobs)
+
+    @property
+    def saw_refusal(self) -> int:
+        """Jobs that saw an allocation refused."""
+        return sum(job.saw_refusal for job in self.jobs)
+
+    @property
+    def completed_seconds(self) -> Sequence[float]:
+        """Run times of the jobs that did their work."""
+        return [job.seconds for job in self.jobs if not job.is_failed]
+
+    @property
+    def makespan_seconds(self) -> float:
+        """From the first job's arrival to the last one's end."""
+        first = min(job.submitted_at_seconds for job in self.jobs)
+        return max(job.ended_at_seconds for job in self.jobs) - first
+
+    @property
+    def device_peak_bytes(self) -> int:
+        """Most that any sample saw in use on the device."""
+        return max((used_bytes for _, used_bytes in self.device_samples), default=0)
+
+    @property
+    def most_side_by_side(self) -> int:
+        """Most jobs whose programs ran at one moment."""
+        starts = [(job.began_at_seconds, 1) for job in self.jobs]
+        ends = [(job.began_at_seconds + job.seconds, -1) for job in self.jobs]
+        running = most = 0
+        for _, change in sorted(starts + ends):
+            running += change
+            most = max(most, running)
+        return most
+
+
+def last_result(standard_output: str) -> Mapping[str, Any] | None:
+    """Return the JSON object on the last line of a workload's output, or None where there is none."""
+    for line in reversed(standard_output.splitlines()):
+        try:
+            found = json.loads(line)
+        except ValueError:
+            continue
+        return found if isinstance(found, dict) else None
+    return None
+
+
+def last_line(text: str) -> str:
+    """Return the last line that is not empty, or an empty string."""
+    return next((line for line in reversed(text.splitlines()) if line.strip()), "")
+
+
+def mean_seconds(trials: Sequence[Trial]) -> float | None:
+    """Mean run time of all jobs that did their work; None where none did."""
+    seconds = [each for trial in trials for each in trial.completed_seconds]
+    return statistics.fmean(seconds) if seconds else None
+
+
+def spread(values: Sequence[float]) -> str:
+    """Write the least, median and most of some counts or times: `6`, or `4 to 9 (median 6)`."""
+    if not values:
+        return "–"
+    least, most, median = min(values), max(values), statistics.median(values)
+    return f"{least:g}" if least == most else f"{least:g} to {most:g} (median {median:g})"

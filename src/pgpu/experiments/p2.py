@@ -1,0 +1,162 @@
+"""P2: training jobs that take a whole GPU for a twentieth of it, and how slices put many on one GPU with no change.
+
+By default TensorFlow takes nearly all memory it sees, so a second job cannot start. In a slice it sees the slice. Memory
+that grows as needed is the paper's other remedy; it has to be coded into each program.
+"""
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pgpu.experiments import plots, report
+from pgpu.experiments.bare import run_bare
+from pgpu.experiments.outcome import JobOutcome, Trial
+from pgpu.experiments.papers import P1_DEVICE_MIB, P2_GROWTH_COST_PERCENT, P2_HELD_MIB, P2_USED_MIB
+from pgpu.experiments.report import Cell, Report, Table
+from pgpu.experiments.sliced import SlicedJob, run_sliced
+from pgpu.experiments.stage import Stage
+from pgpu.units import GIB, MIB
+
+_COLUMNS = ("question", "P2", "ours")
+
+
+@dataclass(frozen=True, slots=True)
+class P2Plan:
+    """What to run."""
+
+    jobs: int = 10
+    """Take-all jobs side by side, each in a slice."""
+
+    slice_bytes: int = 2 * GIB
+    epochs: int = 5
+    batches: int = 12
+    """Of an epoch: P2's 1,875 scaled down."""
+
+    gpu_ms: float = 7.0
+    host_ms: float = 98.0
+    with_pgpu: bool = True
+    """Whether slices are shown too, or only how it is without them."""
+
+    def words(self, *, may_grow: bool = False) -> tuple[str, ...]:
+        """Return the workload's words of one training."""
+        return (
+            *("training", "--epochs", str(self.epochs), "--batches", str(self.batches)),
+            *("--gpu-ms", str(self.gpu_ms), "--host-ms", str(self.host_ms)),
+            *(("--grow",) if may_grow else ()),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Trials:
+    alone: Trial
+    growing: Trial
+    two: Trial
+    sliced: Trial | None
+
+    def all(self) -> Sequence[Trial]:
+        return [trial for trial in (self.alone, self.growing, self.two, self.sliced) if trial]
+
+
+def run(stage: Stage, plan: P2Plan, directory: Path) -> Report:
+    """Run all trials, write tables, samples and figures, and report.
+
+    Raises:
+        NodeError: No figures can be drawn here, or a program does not load.
+    """
+    plots.require_plotting()
+    trials = _run_all(stage, plan)
+    table = Table("P2: memory held and memory used", _COLUMNS, tuple(_rows(trials, plan, stage)))
+    files = (
+        report.write_table(table, directory / "p2-table.csv"),
+        report.write_jobs(trials.all(), directory / "p2-jobs.csv"),
+        report.write_device(trials.all(), directory / "p2-device.csv"),
+        *_draw(trials, directory, report.SIMULATED_NOTE if stage.is_simulated else stage.device_name),
+    )
+    return Report(
+        experiment="p2",
+        device=stage.device_name,
+        is_simulated=stage.is_simulated,
+        runtime=stage.runtime,
+        settings=asdict(plan),
+        table=table,
+        findings=tuple(_findings(trials, plan)),
+        files=files,
+    )
+
+
+def _run_all(stage: Stage, plan: P2Plan) -> _Trials:
+    stage.tell("one job alone, with TensorFlow's default")
+    alone = run_bare(stage, [("p2-default", plan.words())])
+    stage.tell("one job alone, with memory growth")
+    growing = run_bare(stage, [("p2-growth", plan.words(may_grow=True))])
+    stage.tell("two default jobs without pgpu")
+    two = run_bare(stage, [(f"p2-two-{number}", plan.words()) for number in (1, 2)])
+    if not plan.with_pgpu:
+        return _Trials(alone, growing, two, None)
+    stage.tell(f"{plan.jobs} default jobs, each in a slice")
+    jobs = [SlicedJob(f"p2-slice-{number}", plan.words(), plan.slice_bytes) for number in range(1, plan.jobs + 1)]
+    return _Trials(alone, growing, two, run_sliced(stage, jobs))
+
+
+def _held_bytes(job: JobOutcome) -> int:
+    return int(job.result["held_bytes"]) if job.result else 0
+
+
+def _used_bytes(job: JobOutcome) -> int:
+    return int(job.result["used_bytes"]) if job.result else 0
+
+
+def _growth_cost_percent(trials: _Trials) -> float:
+    default_seconds = trials.alone.jobs[0].seconds
+    return 100 * abs(trials.growing.jobs[0].seconds - default_seconds) / default_seconds
+
+
+def _rows(trials: _Trials, plan: P2Plan, stage: Stage) -> Iterator[tuple[Cell, ...]]:
+    held_bytes = _held_bytes(trials.alone.jobs[0])
+    share = 100 * held_bytes / stage.device_memory_bytes
+    yield (
+        "one default job holds",
+        f"{P2_HELD_MIB:,} of {P1_DEVICE_MIB:,} MiB (94 %)",
+        f"{held_bytes // MIB:,} of {stage.device_memory_bytes // MIB:,} MiB ({share:.0f} %)",
+    )
+    yield "and uses", f"{P2_USED_MIB:,} MiB", f"{_used_bytes(trials.alone.jobs[0]) // MIB:,} MiB"
+    yield "a second default job", "cannot start", "cannot start" if trials.two.failed else "started"
+    yield (
+        "time with growth differs by",
+        f"{P2_GROWTH_COST_PERCENT} %",
+        f"{_growth_cost_percent(trials):.1f} %",
+    )
+    if trials.sliced is not None:
+        sliced = trials.sliced
+        shares = [100 * _held_bytes(job) / plan.slice_bytes for job in sliced.jobs]
+        yield "default jobs side by side in slices", "called for", f"{sliced.most_side_by_side}, {sliced.failed} failed"
+        yield "each holds of its slice", "called for", f"{min(shares):.1f} to {max(shares):.1f} %"
+
+
+def _findings(trials: _Trials, plan: P2Plan) -> Iterator[str]:
+    yield f"without pgpu {trials.two.failed} of 2 default jobs failed"
+    if trials.sliced is None:
+        return
+    seconds = statistics.fmean(trials.sliced.completed_seconds) if trials.sliced.completed_seconds else None
+    mean = "none completed" if seconds is None else f"mean {seconds:.1f} s"
+    yield (
+        f"with pgpu {trials.sliced.failed} of {plan.jobs} default jobs failed, "
+        f"{trials.sliced.most_side_by_side} ran side by side ({mean})"
+    )
+    over = sum(used > trials.sliced.device_memory_bytes for _, used in trials.sliced.device_samples)
+    yield f"the device held more than it has in {over} of {len(trials.sliced.device_samples)} samples"
+
+
+def _draw(trials: _Trials, directory: Path, note: str) -> Iterator[Path]:
+    shown = [trials.alone.jobs[0], trials.growing.jobs[0], *(trials.sliced.jobs[:1] if trials.sliced else ())]
+    labels = ["default", "growth", "default in a slice"][: len(shown)]
+    held = [_held_bytes(job) / MIB for job in shown]
+    used = [_used_bytes(job) / MIB for job in shown]
+    title = f"Memory held and used\n{note}"
+    yield plots.bars([("held", held), ("used", used)], labels, directory / "p2-memory.png", title, "MiB")
+    seconds = [[job.seconds for job in shown]]
+    title = f"Time in both modes\n{note}"
+    yield plots.bars([("seconds", seconds[0])], labels, directory / "p2-time.png", title, "seconds")
+    if trials.sliced is not None:
+        yield plots.memory_of_device([trials.sliced], directory / "p2-device.png", note)

@@ -1,0 +1,73 @@
+"""What the papers measured, as data: P1, P2 and P4.
+
+P1: Kim and Kang, Korea University, 2023. P2: Kang and Gil, Korea University and Daegu Catholic University, 2022.
+P4: "pGPU", thesis abstract, 2022. All on one machine's RTX 3090 unless said otherwise. It refuses figures of our own.
+"""
+
+from dataclasses import dataclass
+
+P1_DEVICE_MIB = 24_265
+"""Usable memory of P1's and P2's RTX 3090."""
+
+P1_JOB_MIB = 1_205
+"""What one of P1's jobs needs, context included."""
+
+
+@dataclass(frozen=True, slots=True)
+class P1Row:
+    """One line of P1's table: containers started at one moment."""
+
+    jobs: int
+    shortest_seconds: float
+    longest_seconds: float
+    saw_refusal: int | None
+    """Containers that saw an out of memory; None where the paper does not say."""
+
+    failed: int
+
+
+P1_TABLE = (
+    P1Row(2, 8.383, 8.502, 0, 0),
+    P1Row(3, 8.473, 8.535, 0, 0),
+    P1Row(4, 8.485, 8.727, 0, 0),
+    P1Row(5, 8.701, 8.932, 0, 0),
+    P1Row(6, 8.97, 9.135, 0, 0),
+    P1Row(7, 9.005, 9.21, 0, 0),
+    P1Row(8, 8.935, 9.313, 0, 0),
+    P1Row(9, 8.816, 9.182, 0, 0),
+    P1Row(10, 7.909, 8.272, 0, 0),
+    P1Row(11, 8.016, 8.454, 0, 0),
+    P1Row(12, 8.44, 8.84, 0, 0),
+    P1Row(13, 8.661, 9.131, 0, 0),
+    P1Row(14, 8.919, 9.651, 0, 0),
+    P1Row(15, 9.283, 10.922, 0, 0),
+    P1Row(16, 9.568, 10.401, 0, 0),
+    P1Row(17, 10.075, 10.906, 0, 0),
+    P1Row(18, 10.483, 15.053, 0, 0),
+    P1Row(19, 11.094, 15.987, 0, 0),
+    P1Row(20, 11.508, 16.632, 0, 0),
+    P1Row(21, 11.781, 15.952, 5, 0),
+    P1Row(22, 11.554, 13.858, 7, 0),
+    P1Row(23, 12.418, 24.608, 8, 0),
+    P1Row(24, 11.728, 25.678, None, 6),
+    P1Row(25, 10.75, 13.924, None, 15),
+)
+"""Source: P1. At 24 and 25 over repeated runs 7 to 16 of the jobs failed."""
+
+
+def p1_row(jobs: int) -> P1Row | None:
+    """Return P1's line for a number of containers, or None where the paper has none."""
+    return next((row for row in P1_TABLE if row.jobs == jobs), None)
+
+
+P2_HELD_MIB = 22_885
+"""What one training job takes by default: 94 % of the GPU. Source: P2."""
+
+P2_USED_MIB = 1_205
+"""What it uses of that. Source: P2."""
+
+P2_GROWTH_COST_PERCENT = 0.6
+"""By how much run time differs where memory grows as needed: about 0.5 s of 10 epochs. Source: P2."""
+
+P4_BEFORE = "who exceeds the share is put into state STOP until somebody sets it to RUN"
+P4_WITH = "only that process's request is refused; the container keeps running"

@@ -1,0 +1,113 @@
+"""What an experiment hands back: a table with the paper's figures beside ours, and files for whoever wants more.
+
+It refuses to print: the command line lays a report out, or writes it as JSON.
+"""
+
+import csv
+import dataclasses
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pgpu.errors import NodeError
+from pgpu.experiments.outcome import Trial
+
+Cell = str | int | float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of figures."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One experiment's result."""
+
+    experiment: str
+    """`p1`, `p2` or `p4`."""
+
+    device: str
+    is_simulated: bool
+    runtime: str
+    settings: dict[str, Any]
+    table: Table
+    findings: tuple[str, ...]
+    """What the figures say, a line each."""
+
+    files: tuple[Path, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values, rows as objects."""
+        rows = [dict(zip(self.table.columns, row, strict=True)) for row in self.table.rows]
+        plain = {**dataclasses.asdict(self), "table": rows, "files": [str(path) for path in self.files]}
+        return {"findings": list(self.findings), **plain}
+
+
+SIMULATED_NOTE = "simulated GPU: memory is accounted as on a device, kernel times are modelled, not measured"
+
+
+def output_directory(path: Path) -> Path:
+    """Make the directory for an experiment's files.
+
+    Raises:
+        NodeError: It cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise NodeError(f"{path} cannot be made: {exc.strerror}", hint="name another with --output") from exc
+    return path
+
+
+def write_table(table: Table, path: Path) -> Path:
+    """Write a table as CSV."""
+    return _write_csv(path, table.columns, table.rows)
+
+
+def write_jobs(trials: Iterable[Trial], path: Path) -> Path:
+    """Write every job of every trial as CSV."""
+    columns = (
+        *("with_pgpu", "jobs", "repetition", "arrival", "name", "exit_code", "failed", "saw_refusal", "seconds"),
+        *("turnaround_seconds", "held_bytes", "slice_peak_bytes", "complaint"),
+    )
+    rows = [
+        (
+            *(trial.is_with_pgpu, len(trial.jobs), trial.repetition, arrival, job.name, job.exit_code, job.is_failed),
+            *(job.saw_refusal, round(job.seconds, 4), round(job.turnaround_seconds, 4)),
+            *((job.result or {}).get("held_bytes"), job.slice_peak_bytes, job.complaint),
+        )
+        for trial in trials
+        for arrival, job in enumerate(trial.jobs, start=1)
+    ]
+    return _write_csv(path, columns, rows)
+
+
+def write_device(trials: Iterable[Trial], path: Path) -> Path:
+    """Write every sample of the device's memory as CSV, in seconds since its trial began."""
+    rows = [
+        (trial.is_with_pgpu, len(trial.jobs), trial.repetition, round(at - trial.device_samples[0][0], 3), used_bytes)
+        for trial in trials
+        for at, used_bytes in trial.device_samples
+    ]
+    return _write_csv(path, ("with_pgpu", "jobs", "repetition", "seconds", "used_bytes"), rows)
+
+
+def write_summary(report: Report, path: Path) -> Path:
+    """Write the report as JSON."""
+    path.write_text(json.dumps({"schema_version": 1, **report.as_json()}, indent=2) + "\n", encoding="utf-8")
+    return path
+
+
+def _write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Path:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows(rows)
+    return path
