@@ -1,0 +1,303 @@
+"""The engine: every change of the ledger that is a decision, and who must hear of it.
+
+Each public method is one decision in one transaction, made by whichever process comes by. What needs a process of its
+own to sit beside a job is the supervisor's.
+"""
+
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from pgpu.enforcement import Enforcer
+from pgpu.engine.gpu_lock import GpuLocks
+from pgpu.engine.places import JobPlaces, places_of
+from pgpu.engine.settings import EngineSettings
+from pgpu.engine.snapshot import BLIND, Snapshot, take_snapshot
+from pgpu.engine.sockets import tell
+from pgpu.engine.spawn import spawn_supervisor
+from pgpu.errors import CapacityError, LedgerError, NodeError, PgpuError, RequestError
+from pgpu.gpu import GpuSource
+from pgpu.ledger import Decision, Entry, Ledger
+from pgpu.model import Gpu, Job, JobSpec, JobState, Lease, Request
+from pgpu.runtimes import Runtime
+from pgpu.scheduling import Candidate, GpuRoom, Headroom, admit, check_can_ever_fit
+from pgpu.units import format_memory
+
+_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}")
+
+
+class Engine:
+    """Grants one kind of GPUs to the jobs of one ledger."""
+
+    def __init__(  # noqa: PLR0917 - the parts that app joins
+        self,
+        settings: EngineSettings,
+        ledger: Ledger,
+        gpus: GpuSource,
+        enforcer: Enforcer,
+        runtimes: Mapping[str, Runtime],
+        supervisor_command: Sequence[str],
+    ) -> None:
+        self.settings = settings
+        self.ledger = ledger
+        self.gpus = gpus
+        self.enforcer = enforcer
+        self.headroom = Headroom(settings.headroom_least_bytes, settings.headroom_fraction)
+        self._runtimes = runtimes
+        self._supervisor_command = tuple(supervisor_command)
+        self._locks = GpuLocks(ledger.path)
+
+    def places(self, job_id: str) -> JobPlaces:
+        """Return where a job's files lie."""
+        return places_of(self.settings, job_id)
+
+    def runtime(self, name: str) -> Runtime:
+        """Return the runtime of this name.
+
+        Raises:
+            RequestError: This installation has none.
+        """
+        try:
+            return self._runtimes[name]
+        except KeyError:
+            raise RequestError(f"there is no runtime {name!r} here") from None
+
+    def submit(self, spec: JobSpec, request: Request, *, wait_timeout_seconds: float | None = None) -> Job:
+        """Accept a request durably and start a supervisor for it; see `Client.submit`."""
+        gpus = self.check(spec, request)
+        now_seconds = time.time()
+        entry = Entry(
+            job=Job(
+                id=secrets.token_hex(6),
+                spec=_placed(spec),
+                request=request,
+                state=JobState.WAITING,
+                created_at_seconds=now_seconds,
+                gpu_model=self.settings.gpu_model,
+            ),
+            wait_deadline_seconds=None if wait_timeout_seconds is None else now_seconds + wait_timeout_seconds,
+            spawned_at_seconds=now_seconds,
+        )
+        with self.deciding() as decision:
+            decision.see(gpus, now_seconds)
+            decision.add(entry, tuple(os.environ.items()))
+        accepted = self.ledger.entry(entry.job.id)
+        if accepted.is_live:
+            self._spawn_or_fail(entry.job.id)
+        return accepted.job
+
+    def check(self, spec: JobSpec, request: Request) -> Sequence[Gpu]:
+        """Refuse what can never run here, and return the GPUs; changes nothing.
+
+        Raises:
+            RequestError: The request or the command is wrong.
+            NodeError: There is no GPU, or another ledger shares them out.
+        """
+        _check_words(spec, request)
+        gpus = self.gpus.gpus()
+        if not gpus:
+            raise NodeError("no GPU was found", hint='--simulate "RTX 3090" runs on a simulated one')
+        check_can_ever_fit(gpus, request, self.headroom)
+        self.runtime(spec.runtime).check(spec)
+        self._locks.hold(gpus)
+        return gpus
+
+    def hold_gpus(self) -> None:
+        """Hold the machine-wide locks of this engine's GPUs until this process ends.
+
+        Raises:
+            NodeError: Another ledger shares them out.
+        """
+        self._locks.hold(self.gpus.gpus())
+
+    def step(self) -> None:
+        """Admit what fits now."""
+        with self.deciding():
+            pass
+
+    @contextmanager
+    def deciding(self) -> Iterator[Decision]:
+        """Make changes and, in the same transaction, admit what fits after them; then wake whom it concerns.
+
+        While the GPUs cannot be read nothing is admitted, and all else goes on.
+
+        Raises:
+            LedgerError: The ledger cannot be written; nothing was changed.
+        """
+        snapshot = self._snapshot_or_blind()
+        with self.ledger.decision() as decision:
+            yield decision
+            concerned = self._admit(decision, snapshot)
+        self.wake(concerned)
+
+    def snapshot(self) -> Snapshot:
+        """Read this engine's GPUs and its jobs' meters.
+
+        Raises:
+            NodeError: A GPU cannot be read.
+        """
+        return take_snapshot(self.gpus, self.enforcer, self.queue_of(self.ledger.entries(include_final=False)))
+
+    def _snapshot_or_blind(self) -> Snapshot:
+        try:
+            return self.snapshot()
+        except LedgerError:
+            raise
+        except NodeError:
+            return BLIND
+
+    def queue_of(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Return those of these that use this engine's GPUs."""
+        return [entry for entry in entries if entry.job.gpu_model == self.settings.gpu_model]
+
+    def wake(self, job_ids: Sequence[str], message: bytes = b"") -> None:
+        """Tell supervisors to look again, or hand them a message; never waits."""
+        for job_id in job_ids:
+            tell(self.places(job_id).wake_socket, message)
+
+    def release(self, job_id: str) -> None:
+        """Give a lease's memory back, once nothing holds it any more, and admit who fits into it."""
+        entry = self.ledger.entry(job_id)
+        if entry.job.lease is not None:
+            self.enforcer.release(entry.job.lease)
+        with self.deciding() as decision:
+            decision.put(replace(decision.entry(job_id), lease_released_at_seconds=time.time(), supervisor=None))
+
+    def ask_to_stop(self, job_id: str, grace_seconds: float) -> Job:
+        """Cancel a job that waits; leave word that a running one must end."""
+        with self.deciding() as decision:
+            entry = decision.entry(job_id)
+            if entry.job.state is JobState.WAITING:
+                decision.put(cancelled(entry, time.time()))
+            elif not entry.job.state.is_final:
+                decision.put(replace(entry, stop_grace_seconds=grace_seconds))
+        self.wake([job_id])
+        return self.ledger.job(job_id)
+
+    def resize(self, job_id: str, memory_bytes: int) -> Job:
+        """Change a job's slices; see `Client.resize`."""
+        job = self.ledger.job(job_id)
+        check_can_ever_fit(self.gpus.gpus(), replace(job.request, memory_bytes=memory_bytes), self.headroom)
+        snapshot = self.snapshot()
+        with self.ledger.decision() as decision:
+            before = decision.entry(job_id)
+            after = self._resized(before, memory_bytes, snapshot, decision)
+            decision.put(after)
+            is_larger = memory_bytes > before.job.request.memory_bytes
+            if not is_larger:
+                self._bind(after)
+            concerned = self._admit(decision, snapshot)
+        if is_larger:
+            self._bind_or_undo(after, before)
+        self.wake([job_id, *concerned])
+        return self.ledger.job(job_id)
+
+    def _bind(self, entry: Entry) -> None:
+        """A job that is only starting binds its lease itself."""
+        if entry.job.lease is not None and entry.job.state is JobState.RUNNING:
+            self.enforcer.resize(entry.job.lease, entry.job.request.memory_bytes)
+
+    def _bind_or_undo(self, after: Entry, before: Entry) -> None:
+        """The ledger knows of more memory before the job does, of less after: a crash in between grants too little."""
+        try:
+            self._bind(after)
+        except PgpuError:
+            with self.ledger.decision() as decision:
+                entry = decision.entry(after.job.id)
+                decision.put(replace(entry, job=replace(entry.job, request=before.job.request, lease=before.job.lease)))
+            raise
+
+    def respawn(self, job_id: str) -> None:
+        """Start another supervisor for a job that has none.
+
+        Raises:
+            NodeError: The process cannot be started.
+        """
+        environment = dict(self.ledger.environment(job_id)) or dict(os.environ)
+        spawn_supervisor((*self._supervisor_command, job_id), self.places(job_id), environment)
+
+    def _spawn_or_fail(self, job_id: str) -> None:
+        try:
+            self.respawn(job_id)
+        except NodeError as exc:
+            with self.deciding() as decision:
+                entry = decision.entry(job_id)
+                failed = replace(entry.job, state=JobState.FAILED, error=str(exc), finished_at_seconds=time.time())
+                decision.put(replace(entry, job=failed, lease_released_at_seconds=time.time()))
+            raise
+
+    def _admit(self, decision: Decision, snapshot: Snapshot) -> list[str]:
+        """Write what scheduling says, and return who must hear of it: the started, the given up, and the new head."""
+        now_seconds = time.time()
+        entries = {entry.job.id: entry for entry in self.queue_of(decision.live())}
+        rooms = snapshot.rooms(list(entries.values()), self.headroom)
+        admission = admit(rooms, [_candidate(entry) for entry in entries.values() if _waits(entry)], now_seconds)
+        for grant in admission.grants:
+            decision.put(_granted(entries[grant.job_id], Lease(grant.job_id, grant.slices, now_seconds)))
+        for job_id in admission.expired:
+            decision.put(cancelled(entries[job_id], now_seconds, timed_out=True))
+        for wait in admission.waits:
+            if entries[wait.job_id].job.reason != wait.reason:
+                decision.put(replace(entries[wait.job_id], job=replace(entries[wait.job_id].job, reason=wait.reason)))
+        moved = [grant.job_id for grant in admission.grants] + list(admission.expired)
+        return moved + [wait.job_id for wait in admission.waits[:1]] if moved else []
+
+    def _resized(self, entry: Entry, memory_bytes: int, snapshot: Snapshot, decision: Decision) -> Entry:
+        job = replace(entry.job, request=replace(entry.job.request, memory_bytes=memory_bytes))
+        if job.state.is_final:
+            raise RequestError(f"job {job.id} has ended: there is nothing to resize")
+        if job.lease is None:
+            return replace(entry, job=job)
+        free_bytes = {room.gpu.uuid: room.free_bytes for room in self._rooms_now(decision, snapshot)}
+        for part in job.lease.slices:
+            more_bytes = memory_bytes - part.memory_bytes
+            if more_bytes > 0 and more_bytes > free_bytes.get(part.gpu_uuid, 0):
+                raise CapacityError(
+                    f"{format_memory(more_bytes)} more do not fit: {format_memory(free_bytes.get(part.gpu_uuid, 0))}"
+                    " are free; nothing was changed",
+                    hint="stop a job on that GPU, or ask for less",
+                )
+        slices = tuple(replace(part, memory_bytes=memory_bytes) for part in job.lease.slices)
+        return replace(entry, job=replace(job, lease=replace(job.lease, slices=slices)))
+
+    def _rooms_now(self, decision: Decision, snapshot: Snapshot) -> Sequence[GpuRoom]:
+        return snapshot.rooms(self.queue_of(decision.live()), self.headroom)
+
+
+def cancelled(entry: Entry, now_seconds: float, *, timed_out: bool = False) -> Entry:
+    """Return a waiting job that was given up."""
+    job = replace(
+        entry.job, state=JobState.CANCELLED, finished_at_seconds=now_seconds, reason=None, wait_timed_out=timed_out
+    )
+    return replace(entry, job=job)
+
+
+def _granted(entry: Entry, lease: Lease) -> Entry:
+    return replace(entry, job=replace(entry.job, state=JobState.STARTING, lease=lease, reason=None))
+
+
+def _waits(entry: Entry) -> bool:
+    return entry.job.state is JobState.WAITING
+
+
+def _candidate(entry: Entry) -> Candidate:
+    return Candidate(entry.job.id, entry.job.request, entry.wait_deadline_seconds)
+
+
+def _placed(spec: JobSpec) -> JobSpec:
+    """A process starts where its asker stands, which only the asker knows."""
+    if spec.runtime != "process":
+        return spec
+    return replace(spec, working_directory=str(Path(spec.working_directory or ".").absolute()))
+
+
+def _check_words(spec: JobSpec, request: Request) -> None:
+    if request.memory_bytes <= 0 or request.gpu_count <= 0:
+        raise RequestError("a request is for at least one byte on at least one GPU")
+    if spec.name is not None and not _NAME.fullmatch(spec.name):
+        raise RequestError(f"{spec.name!r} is no name", hint="letters, digits, and _ . - after the first, up to 128")

@@ -1,0 +1,133 @@
+"""One ledger for each real GPU: two ledgers on one GPU would each grant all of its memory.
+
+Every process of a ledger holds a shared `flock` on one file for each GPU, machine-wide, as long as it looks after jobs;
+the file names the ledger. Whoever finds it locked by another ledger is refused. Another user can hold a lock without
+need and so keep this one out (never the reverse): an accepted risk until a server owns the GPUs. Simulated GPUs belong
+to their state directory and need no lock.
+"""
+
+import fcntl
+import getpass
+import json
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from pgpu.errors import NodeError
+from pgpu.model import Gpu
+
+LOCK_DIRECTORIES = (Path("/run/lock/pgpu"), Path("/dev/shm/pgpu-locks"))  # noqa: S108 - made sticky, files are checked
+"""The first that can be used counts. All users come to the same answer where /run/lock is open to all, or where an
+operator made /run/lock/pgpu with mode 1777."""
+
+_DIRECTORY_MODE = 0o1777
+_FILE_MODE = 0o666
+_MOST_BYTES = 4096
+_MOST_TRIES = 100
+_TRY_SECONDS = 0.01
+
+
+class GpuLocks:
+    """The locks that this process holds, until it ends."""
+
+    def __init__(self, ledger_path: Path, directories: Sequence[Path] = LOCK_DIRECTORIES) -> None:
+        self._owner = json.dumps({"ledger": str(ledger_path.resolve()), "user": _user()})
+        self._directories = directories
+        self._descriptors: dict[str, int] = {}
+
+    def hold(self, gpus: Sequence[Gpu]) -> None:
+        """Hold the lock of every real GPU among these; does nothing for those held already.
+
+        Raises:
+            NodeError: Another ledger or user holds one, or the locks' directory cannot be used.
+        """
+        for gpu in gpus:
+            if not gpu.is_simulated and gpu.uuid not in self._descriptors:
+                self._descriptors[gpu.uuid] = self._locked(gpu)
+
+    def close(self) -> None:
+        """Let go of every lock."""
+        while self._descriptors:
+            os.close(self._descriptors.popitem()[1])
+
+    def _locked(self, gpu: Gpu) -> int:
+        descriptor = self._open(gpu.uuid)
+        try:
+            self._take(descriptor, gpu)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def _take(self, descriptor: int, gpu: Gpu) -> None:
+        """Alone, write our name and share; else share only what bears our name."""
+        if _try_lock(descriptor, fcntl.LOCK_EX):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, self._owner.encode(), 0)
+        # Turning an exclusive lock into a shared one lets others in between, so the name is read under the shared one.
+        for _ in range(_MOST_TRIES):
+            if _try_lock(descriptor, fcntl.LOCK_SH):
+                break
+            threading.Event().wait(_TRY_SECONDS)  # Somebody is writing a name.
+        if _read(descriptor) != self._owner:
+            raise _refusal(gpu, _read(descriptor))
+
+    def _open(self, gpu_uuid: str) -> int:
+        directory = _usable(self._directories)
+        path = directory / f"{gpu_uuid}.lock"
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            try:
+                # Without O_CREAT first: the kernel refuses it on other users' files in sticky directories.
+                return os.open(path, flags)
+            except FileNotFoundError:
+                descriptor = os.open(path, flags | os.O_CREAT, _FILE_MODE)
+                os.fchmod(descriptor, _FILE_MODE)
+                return descriptor
+        except OSError as exc:
+            raise NodeError(f"the lock {path} of a GPU cannot be opened: {exc.strerror}") from exc
+
+
+def _usable(directories: Sequence[Path]) -> Path:
+    for directory in directories:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            if directory.stat().st_uid == os.geteuid():
+                directory.chmod(_DIRECTORY_MODE)
+        except OSError:
+            continue
+        if os.access(directory, os.W_OK | os.X_OK):
+            return directory
+    raise NodeError(f"no directory for the locks of GPUs: tried {', '.join(map(str, directories))}")
+
+
+def _try_lock(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _read(descriptor: int) -> str:
+    return os.pread(descriptor, _MOST_BYTES, 0).decode("utf-8", "replace")
+
+
+def _refusal(gpu: Gpu, owner: str) -> NodeError:
+    try:
+        fields = json.loads(owner)
+        who = f"the ledger {fields['ledger']} of user {fields['user']}"
+    except (ValueError, KeyError, TypeError):
+        who = "another pgpu"
+    return NodeError(
+        f"GPU {gpu.index} ({gpu.name}, {gpu.uuid}) is shared out by {who}",
+        hint="use that --state-dir, or wait until its jobs have ended",
+    )
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.geteuid())

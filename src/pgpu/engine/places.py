@@ -1,0 +1,64 @@
+"""Where the engine keeps the files of one job. Names only: nothing is opened here."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from pgpu.engine.settings import EngineSettings
+from pgpu.errors import NodeError
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlaces:
+    """The two directories of one job."""
+
+    kept: Path
+    """In the state directory: what is still wanted after the job ended."""
+
+    live: Path
+    """In the runtime directory: what only a living supervisor needs."""
+
+    @property
+    def log(self) -> Path:
+        """The job's output; the older half is beside it with the ending `.1`."""
+        return self.kept / "log"
+
+    @property
+    def supervisor_log(self) -> Path:
+        """What its supervisors had to say; empty unless something went wrong."""
+        return self.kept / "supervisor.log"
+
+    @property
+    def wake_socket(self) -> Path:
+        """Where its supervisor is told to look again."""
+        return self.live / "wake.sock"
+
+    @property
+    def attach_socket(self) -> Path:
+        """Where clients follow the job."""
+        return self.live / "attach.sock"
+
+    def pipe(self, stream: str) -> Path:
+        """Return the named pipe of `stdout` or `stderr`."""
+        return self.live / stream
+
+    def make(self) -> None:
+        """Make both directories, closed to other users.
+
+        Raises:
+            NodeError: One of them cannot be made.
+        """
+        for directory in (self.kept, self.live):
+            try:
+                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            except OSError as exc:
+                raise NodeError(f"{directory} cannot be made: {exc.strerror}") from exc
+
+    def remove_live(self) -> None:
+        """Remove what only a living supervisor needs."""
+        shutil.rmtree(self.live, ignore_errors=True)
+
+
+def places_of(settings: EngineSettings, job_id: str) -> JobPlaces:
+    """Return the places of one job."""
+    return JobPlaces(settings.state_directory / "jobs" / job_id, settings.runtime_directory / "jobs" / job_id)

@@ -1,0 +1,79 @@
+"""What is done for jobs whose supervisor died: anybody who comes by finishes the dead and gives the living another one.
+
+It relies on the ledger alone, so it works after any crash: of the job, of its supervisor, of both, of the machine.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pgpu.engine.engine import Engine
+from pgpu.engine.identity import is_alive
+from pgpu.ledger import Entry
+from pgpu.model import Job, JobState, ProcessHolder
+
+SPAWN_PATIENCE_SECONDS = 20.0
+"""How long a supervisor may take from its start to its first word in the ledger; a busy machine starts hundreds."""
+
+LOST = "its supervisor died, and nobody saw how it ended"
+
+
+def recover(engine: Engine) -> None:
+    """Look after every job that nobody looks after.
+
+    Raises:
+        NodeError: The ledger cannot be used, or no process can be started.
+    """
+    for entry in orphans(engine.ledger.entries(include_final=False), time.time()):
+        if _is_gone(engine, entry):
+            _finish(engine, entry.job.id)
+        elif _take_over(engine, entry):
+            engine.respawn(entry.job.id)
+
+
+def orphans(entries: Sequence[Entry], now_seconds: float) -> list[Entry]:
+    """Return the live jobs among these that no supervisor looks after."""
+    return [entry for entry in entries if entry.is_live and _is_orphan(entry, now_seconds)]
+
+
+def _is_orphan(entry: Entry, now_seconds: float) -> bool:
+    if entry.supervisor is not None:
+        return not is_alive(entry.supervisor)
+    return entry.spawned_at_seconds is None or abs(now_seconds - entry.spawned_at_seconds) > SPAWN_PATIENCE_SECONDS
+
+
+def _is_gone(engine: Engine, entry: Entry) -> bool:
+    """Whether nothing is left of the job that another supervisor could look after."""
+    holder, lease = entry.job.holder, entry.job.lease
+    if entry.job.gpu_model != engine.settings.gpu_model or lease is None or not isinstance(holder, ProcessHolder):
+        return False
+    return not is_alive(holder) and not engine.enforcer.is_held(lease)
+
+
+def _finish(engine: Engine, job_id: str) -> None:
+    """Write the end of a job of which nothing is left; somebody else may have done it by now."""
+    lease = engine.ledger.job(job_id).lease
+    if lease is not None:
+        engine.enforcer.release(lease)
+    with engine.deciding() as decision:
+        entry = decision.entry(job_id)
+        if _is_orphan(entry, time.time()):
+            now_seconds = time.time()
+            job = entry.job if entry.job.state.is_final else lost(entry.job, now_seconds)
+            decision.put(replace(entry, job=job, supervisor=None, lease_released_at_seconds=now_seconds))
+    engine.places(job_id).remove_live()
+
+
+def lost(job: Job, now_seconds: float) -> Job:
+    """Return a job whose end nobody saw."""
+    return replace(job, state=JobState.FAILED, error=LOST, finished_at_seconds=now_seconds, exit_code=None)
+
+
+def _take_over(engine: Engine, seen: Entry) -> bool:
+    """Only one of those who noticed starts another supervisor."""
+    with engine.ledger.decision() as decision:
+        entry = decision.entry(seen.job.id)
+        if (entry.supervisor, entry.spawned_at_seconds) != (seen.supervisor, seen.spawned_at_seconds):
+            return False
+        decision.put(replace(entry, supervisor=None, spawned_at_seconds=time.time()))
+    return True

@@ -1,0 +1,37 @@
+"""Starts a job's supervisor: a session of its own, no descriptor of ours, so that it outlives whoever started it."""
+
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+
+from pgpu.engine.places import JobPlaces
+from pgpu.errors import NodeError
+
+
+def spawn_supervisor(command: Sequence[str], places: JobPlaces, environment: Mapping[str, str]) -> None:
+    """Start `command` detached.
+
+    Args:
+        command: argv, the job's id included.
+        places: Where the job's files lie; made if they are missing.
+        environment: Of the process that submitted the job.
+
+    Raises:
+        NodeError: The process cannot be started.
+    """
+    places.make()
+    try:
+        with places.supervisor_log.open("ab") as errors:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                cwd="/",
+                env=environment,
+                start_new_session=True,
+            )
+    except OSError as exc:
+        raise NodeError(f"no supervisor can be started: {exc}") from exc
+    # Reaps it if it ends before this process does; as a daemon the thread never holds this process back.
+    threading.Thread(target=process.wait, daemon=True).start()
