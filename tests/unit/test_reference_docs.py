@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 import typer
+from tools import generate_reference
 
 from pgpu.app.settings import NAMES
 from pgpu.cli.main import make_app
-from tools import generate_reference
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -1,0 +1,35 @@
+"""The shell blocks of README and guide run as they stand, on a simulated GPU and with processes."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+PAGES = ("README.md", "docs/guide/first-steps.md")
+_BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_shell_blocks_of_a_page_run(page: str, tmp_path: Path) -> None:
+    blocks = _BLOCK.findall((ROOT / page).read_text("utf-8"))
+    assert blocks, f"{page} has no shell block"
+    bin_directory = str(Path(sys.executable).parent)
+    environment = {
+        **os.environ,
+        "PATH": f"{bin_directory}:{os.environ['PATH']}",
+        "PGPU_STATE_DIR": str(tmp_path / "state"),
+    }
+    done = subprocess.run(
+        ["bash", "-eux", "-o", "pipefail", "-c", "\n".join(blocks)],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
