@@ -1,0 +1,86 @@
+"""Where the real NVIDIA driver's libraries are, behind whatever lies over them.
+
+It refuses to guess: what is found must exist, must not be a shim of ours, and there must be both libraries.
+"""
+
+import filecmp
+import platform
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pgpu.errors import EnforcementError
+from pgpu.libraries import CUDA_SHIM, NVML_SHIM, library_path
+
+_CACHE_LINE = re.compile(r"^\s*(?P<name>\S+) \((?P<kind>[^)]*)\) => (?P<path>/\S+)$", re.MULTILINE)
+_ARCHITECTURE_WORD = {"x86_64": "x86-64", "aarch64": "AArch64"}
+_KNOWN_DIRECTORIES = (
+    "/usr/lib/{machine}-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/usr/lib/wsl/lib",
+    "/run/opengl-driver/lib",  # NixOS
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DriverLibraries:
+    """Paths without symbolic links."""
+
+    cuda: Path
+    nvml: Path
+
+
+def find_driver() -> DriverLibraries:
+    """Find the libraries that a program started here would load, a forward-compatible libcuda included.
+
+    Raises:
+        EnforcementError: One is missing, or is a shim: a job inside a job.
+    """
+    return DriverLibraries(
+        cuda=_find("libcuda.so.1", library_path(CUDA_SHIM)),
+        nvml=_find("libnvidia-ml.so.1", library_path(NVML_SHIM)),
+    )
+
+
+def refuse_shim(real: Path, shim: Path) -> None:
+    """Refuse a "real" driver that is our own shim: calls would go round in a circle.
+
+    Raises:
+        EnforcementError: Both are one file, or equal ones.
+    """
+    if real.samefile(shim) or filecmp.cmp(real, shim, shallow=False):
+        raise EnforcementError(
+            f"{real} is pgpu's own shim, not the driver", hint="run pgpu outside of a job that runs in a slice"
+        )
+
+
+def _find(name: str, shim: Path) -> Path:
+    for path in (*_in_linker_cache(name), *_in_known_directories(name)):
+        if path.exists():
+            real = path.resolve()
+            refuse_shim(real, shim)
+            return real
+    raise EnforcementError(f"the driver's {name} is not on this machine", hint="install the NVIDIA driver")
+
+
+def _in_known_directories(name: str) -> Iterator[Path]:
+    for directory in _KNOWN_DIRECTORIES:
+        yield Path(directory.format(machine=platform.machine())) / name
+
+
+def _in_linker_cache(name: str) -> Iterator[Path]:
+    """Yield what ldconfig lists for this machine's own architecture, in the dynamic linker's order."""
+    word = _ARCHITECTURE_WORD.get(platform.machine(), "")
+    for found in _CACHE_LINE.finditer(_linker_cache()):
+        if found["name"] == name and word in found["kind"]:
+            yield Path(found["path"])
+
+
+def _linker_cache() -> str:
+    for program in ("/sbin/ldconfig", "/usr/sbin/ldconfig"):
+        if Path(program).exists():
+            return subprocess.run([program, "-p"], capture_output=True, text=True, check=False).stdout
+    return ""

@@ -1,0 +1,192 @@
+"""The shim enforcer: a C library between the job and the driver, which refuses what would pass the slice.
+
+It works on every driver and needs no privilege. It refuses to trust what a job writes: the limit is a file that only
+the host writes, and the job's own usage file is read with suspicion.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from pgpu.enforcement import SliceUse, meter
+from pgpu.enforcement.driver_library import DriverLibraries, find_driver
+from pgpu.enforcement.slice_files import DRIVER_FILES, IN_JOB, PROBE, LibraryStore, SliceFiles
+from pgpu.errors import EnforcementError, PgpuBug, RequestError
+from pgpu.libraries import CUDA_SHIM, NVML_SHIM, SIMULATED_CUDA, SIMULATED_NVML, library_path
+from pgpu.model import Delivery, Gpu, Job, Lease
+from pgpu.units import format_memory
+
+_NANOSECONDS = 1_000_000_000
+
+
+class ShimEnforcer:
+    """Makes a slice bind by a library in the job's processes."""
+
+    def __init__(
+        self,
+        runtime_directory: Path,
+        context_bytes: Callable[[Gpu], int],
+        simulated_state_directory: Path | None = None,
+        find_real_driver: Callable[[], DriverLibraries] = find_driver,
+    ) -> None:
+        """Touch nothing yet.
+
+        Args:
+            runtime_directory: On a tmpfs that programs can be loaded from; `slices/` and `libraries/` are made in it.
+            context_bytes: What one CUDA context takes on a GPU.
+            simulated_state_directory: Of the simulated GPUs; None on real ones.
+            find_real_driver: Says where the driver behind the shim is; not asked for simulated GPUs.
+        """
+        self._slices = runtime_directory / "slices"
+        self._store = LibraryStore(runtime_directory / "libraries")
+        self._context_bytes = context_bytes
+        self._simulated = simulated_state_directory
+        self._find_real_driver = find_real_driver
+
+    @property
+    def name(self) -> str:
+        """`shim`."""
+        return "shim"
+
+    @property
+    def does_not_cover(self) -> str:
+        """What gets past it."""
+        return "code that brings its own copy of the driver or speaks to the kernel module itself"
+
+    def files(self, job_id: str) -> SliceFiles:
+        """Return the paths of one slice, whether they exist or not."""
+        return SliceFiles(self._slices / job_id)
+
+    def prepare(self, job: Job, gpus: Sequence[Gpu]) -> Delivery:
+        """Make the slice's files.
+
+        Raises:
+            RequestError: The slice is smaller than one CUDA context.
+            EnforcementError: Something is missing, or an earlier slice of this job is still held.
+        """
+        lease = _lease_of(job, gpus)
+        contexts = [
+            self._context_that_fits(gpu, part.memory_bytes) for gpu, part in zip(gpus, lease.slices, strict=True)
+        ]
+        driver = None if self._simulated else self._find_real_driver()
+        files = self._cleared(lease)
+        try:
+            files.make(self._libraries())
+            self._adapt_to_delivery(files, is_advisory=lease.is_advisory)
+            meter.write_limit(files.limit, self._limit(job, lease, contexts, driver))
+        except BaseException:
+            files.remove()
+            raise
+        return self._delivery(files, lease, driver)
+
+    def resize(self, lease: Lease, memory_bytes: int) -> None:
+        """Set every slice of a lease to `memory_bytes`, live.
+
+        Raises:
+            EnforcementError: The limit cannot be written.
+        """
+        for part in lease.slices:
+            meter.set_limit_bytes(self.files(lease.job_id).limit, part.gpu_uuid, memory_bytes)
+
+    def use(self, lease: Lease) -> Sequence[SliceUse]:
+        """Read what each slice holds now.
+
+        A usage file that the job has spoilt counts as a full slice: its owner gains nothing, and nobody else notices.
+        """
+        files = self.files(lease.job_id)
+        if not files.usage.exists():
+            return ()
+        try:
+            return meter.read_use(files.limit, files.usage)
+        except EnforcementError:
+            return [SliceUse(part.gpu_uuid, part.memory_bytes, part.memory_bytes, 0) for part in lease.slices]
+
+    def is_held(self, lease: Lease) -> bool:
+        """Whether any process may still hold memory of the slice, a forked child included."""
+        usage = self.files(lease.job_id).usage
+        return usage.exists() and bool(meter.held_slots(usage))
+
+    def release(self, lease: Lease) -> None:
+        """Remove the slice's files; does nothing where they are gone."""
+        self.files(lease.job_id).remove()
+
+    def set_overhead_bytes(self, lease: Lease, gpu_uuid: str, overhead_bytes: int) -> None:
+        """Charge a slice for what the driver holds beyond what is charged; `overhead_bytes` ≥ 0."""
+        meter.set_overhead_bytes(self.files(lease.job_id).limit, gpu_uuid, overhead_bytes)
+
+    def _context_that_fits(self, gpu: Gpu, slice_bytes: int) -> int:
+        context_bytes = self._context_bytes(gpu)
+        if slice_bytes >= context_bytes:
+            return context_bytes
+        raise RequestError(
+            f"{format_memory(slice_bytes)} cannot hold one CUDA context on {gpu.name}",
+            hint=f"ask for more than {format_memory(context_bytes)}, which the context alone takes",
+        )
+
+    def _cleared(self, lease: Lease) -> SliceFiles:
+        """Remove what a start of this job that came to nothing has left over."""
+        if self.is_held(lease):
+            raise EnforcementError(
+                f"the slice of job {lease.job_id} is still held by a process", hint="stop the job and start a new one"
+            )
+        files = self.files(lease.job_id)
+        files.remove()
+        return files
+
+    def _libraries(self) -> Mapping[str, Path]:
+        sources = {name: library_path(name) for name in (CUDA_SHIM, NVML_SHIM, PROBE)}
+        if self._simulated is not None:
+            for name, simulated in zip(DRIVER_FILES, (SIMULATED_CUDA, SIMULATED_NVML), strict=True):
+                sources[f"driver/{name}"] = library_path(simulated)
+        return {name: self._store.copy_of(source) for name, source in sources.items()}
+
+    def _adapt_to_delivery(self, files: SliceFiles, *, is_advisory: bool) -> None:
+        """Make what mounts will lie on; where there are none, the simulated driver finds its state by a link."""
+        if self._simulated is None:
+            files.make_placeholders()
+        elif is_advisory:
+            files.link_simulated_state(self._simulated)
+
+    def _limit(
+        self, job: Job, lease: Lease, contexts: Sequence[int], driver: DriverLibraries | None
+    ) -> meter.LimitFile:
+        files = self.files(lease.job_id)
+        cuda, nvml = self._real_paths(files, driver, is_advisory=lease.is_advisory)
+        return meter.LimitFile(
+            job_id=job.id,
+            gpus=tuple(
+                meter.LimitGpu(uuid=part.gpu_uuid, limit_bytes=part.memory_bytes, context_bytes=context)
+                for part, context in zip(lease.slices, contexts, strict=True)
+            ),
+            real_cuda_path=str(cuda),
+            real_nvml_path=str(nvml),
+            usage_path=str(files.usage if lease.is_advisory else IN_JOB / "usage"),
+            wait_for_memory_ns=int(job.spec.wait_for_memory_seconds * _NANOSECONDS),
+            requires_read_only=not lease.is_advisory,
+        )
+
+    def _real_paths(self, files: SliceFiles, driver: DriverLibraries | None, *, is_advisory: bool) -> tuple[Path, Path]:
+        """Where the job finds the driver behind the shims: a preload sees the host's own paths."""
+        if is_advisory and driver is not None:
+            return driver.cuda, driver.nvml
+        directory = (files.view if is_advisory else IN_JOB) / "driver"
+        return directory / DRIVER_FILES[0], directory / DRIVER_FILES[1]
+
+    def _delivery(self, files: SliceFiles, lease: Lease, driver: DriverLibraries | None) -> Delivery:
+        uuids = tuple(part.gpu_uuid for part in lease.slices)
+        environment = [("CUDA_VISIBLE_DEVICES", ",".join(uuids))]
+        if self._simulated is not None and lease.is_advisory:
+            environment.append(("PGPU_SIMGPU_DIR", str(self._simulated)))
+        return Delivery(
+            slice_directory=files.view,
+            usage_path=files.usage,
+            gpu_uuids=uuids,
+            simulated_state_directory=self._simulated,
+            driver_files=() if driver is None else tuple(zip(DRIVER_FILES, (driver.cuda, driver.nvml), strict=True)),
+            environment=tuple(environment),
+        )
+
+
+def _lease_of(job: Job, gpus: Sequence[Gpu]) -> Lease:
+    if job.lease is None or [part.gpu_uuid for part in job.lease.slices] != [gpu.uuid for gpu in gpus]:
+        raise PgpuBug(f"job {job.id} has no lease on these GPUs")
+    return job.lease

@@ -1,0 +1,159 @@
+"""The files of a slice on the runtime tmpfs, laid out as `pgpu.model.delivery` says.
+
+A slice has its own links to the C libraries, so that an upgrade never pulls one from under a running job. This module
+refuses to know what a limit is, and never touches a slice that somebody still holds.
+"""
+
+import contextlib
+import errno
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pgpu.enforcement.capped_tmpfs import mount_capped, unmount
+from pgpu.errors import EnforcementError
+from pgpu.libraries import CUDA_SHIM, NVML_SHIM
+
+DRIVER_FILES = ("libcuda.so.1", "libnvidia-ml.so.1")
+"""Names of the driver's libraries, behind the shims, in a slice's `driver/`."""
+
+IN_JOB = Path("/.pgpu")
+"""Where a job with a view of its own finds its slice."""
+
+PROBE = "pgpu-probe"
+_PRELOAD_LINES = f"{IN_JOB / CUDA_SHIM}\n{IN_JOB / NVML_SHIM}\n"
+_LIBRARY_MODE = 0o555
+_USAGE_MODE = 0o666
+
+
+@dataclass(frozen=True, slots=True)
+class SliceFiles:
+    """Paths of one slice; `home` is closed to other users, and what a job sees is below it."""
+
+    home: Path
+
+    @property
+    def view(self) -> Path:
+        """Becomes `/.pgpu`."""
+        return self.home / "view"
+
+    @property
+    def limit(self) -> Path:
+        """The limit file."""
+        return self.view / "limit"
+
+    @property
+    def meter(self) -> Path:
+        """Directory of the usage file alone, so that what a job writes there can be capped."""
+        return self.home / "meter"
+
+    @property
+    def usage(self) -> Path:
+        """The usage file."""
+        return self.meter / "usage"
+
+    def make(self, libraries: Mapping[str, Path]) -> None:
+        """Make everything but the limit.
+
+        Args:
+            libraries: Path inside the slice (`driver/libcuda.so.1`) and the file that is linked there.
+
+        Raises:
+            EnforcementError: The tmpfs is full, not writable, or lets no program be loaded from it.
+        """
+        with _explaining(self.home):
+            self.home.mkdir(mode=0o700, parents=True)
+            self._make_meter()
+            for directory in (self.view, self.view / "driver", self.view / "simgpu"):
+                _make_public_directory(directory)
+            _write(self.view / "usage", "", 0o444)
+            _write(self.view / "ld.so.preload", _PRELOAD_LINES, 0o644)
+            for name, source in libraries.items():
+                os.link(source, self.view / name)
+        _refuse_noexec(self.view)
+
+    def make_placeholders(self) -> None:
+        """Make empty files that a runtime mounts the real driver over."""
+        with _explaining(self.home):
+            for name in DRIVER_FILES:
+                _write(self.view / "driver" / name, "", 0o444)
+
+    def link_simulated_state(self, state_directory: Path) -> None:
+        """Put a link to the simulated GPUs' state where a mount would make it appear."""
+        with _explaining(self.home):
+            (self.view / "simgpu").rmdir()
+            (self.view / "simgpu").symlink_to(state_directory)
+
+    def remove(self) -> None:
+        """Remove the slice; does nothing where it is gone.
+
+        Raises:
+            EnforcementError: It cannot be removed.
+        """
+        unmount(self.meter)
+        with _explaining(self.home), contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(self.home)
+
+    def _make_meter(self) -> None:
+        self.meter.mkdir(mode=0o700)
+        mount_capped(self.meter)
+        _write(self.usage, "", _USAGE_MODE)
+
+
+class LibraryStore:
+    """Copies of the C libraries on the runtime tmpfs, one for each content, that slices link to."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def copy_of(self, library: Path) -> Path:
+        """Return the copy of a library, made where it was missing; several processes at once are safe.
+
+        Raises:
+            EnforcementError: The copy cannot be made.
+        """
+        with _explaining(self._directory):
+            content = library.read_bytes()
+            copy = self._directory / f"{hashlib.sha256(content).hexdigest()[:16]}-{library.name}"
+            if not copy.exists():
+                self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+                _publish(copy, content)
+            return copy
+
+
+def _publish(copy: Path, content: bytes) -> None:
+    """Let the copy appear whole or not at all."""
+    scratch = copy.with_name(f".{os.getpid()}-{copy.name}")
+    scratch.write_bytes(content)
+    scratch.chmod(_LIBRARY_MODE)
+    scratch.replace(copy)
+
+
+def _write(path: Path, text: str, mode: int) -> None:
+    path.write_text(text, encoding="utf-8")
+    path.chmod(mode)  # whatever the umask says
+
+
+def _make_public_directory(path: Path) -> None:
+    path.mkdir()
+    path.chmod(0o755)
+
+
+def _refuse_noexec(path: Path) -> None:
+    if os.statvfs(path).f_flag & os.ST_NOEXEC:
+        raise EnforcementError(
+            f"libraries cannot be loaded from {path}: it is mounted noexec",
+            hint="set runtime_dir to a tmpfs without noexec, such as a directory below /dev/shm",
+        )
+
+
+@contextlib.contextmanager
+def _explaining(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as exc:
+        hint = "free memory on that tmpfs" if exc.errno == errno.ENOSPC else None
+        raise EnforcementError(f"the slice's files in {path} cannot be handled: {exc.strerror}", hint=hint) from exc
