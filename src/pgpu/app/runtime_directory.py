@@ -13,10 +13,14 @@ from pathlib import Path
 from pgpu.errors import NodeError
 
 _OWNER_ONLY = 0o700
+_LINK_NAME = "runtime"
 
 
 def runtime_directory(chosen: Path | None, state_directory: Path, environment: Mapping[str, str] = os.environ) -> Path:
     """Return this state directory's own folder, made where it was missing.
+
+    A link in the state directory names the folder, so that a login shell and a cron job, whose environments differ,
+    agree on it for as long as it exists.
 
     Args:
         chosen: The setting `runtime_dir`; None for the first place of the rule that is on a tmpfs.
@@ -26,13 +30,39 @@ def runtime_directory(chosen: Path | None, state_directory: Path, environment: M
     Raises:
         NodeError: No place is on a tmpfs, or the place is not this user's alone.
     """
-    parent = chosen or _first_on_tmpfs(environment)
-    if not chosen:
-        _make_private(parent)
+    if chosen is not None:
+        return _folder(chosen, state_directory)
+    link = state_directory / _LINK_NAME
+    if link.is_dir() and is_on_tmpfs(link):
+        folder = link.resolve()
+        _make_private(folder)
+        return folder
+    parent = _first_on_tmpfs(environment)
+    _make_private(parent)
+    return _linked(link, _folder(parent, state_directory))
+
+
+def _folder(parent: Path, state_directory: Path) -> Path:
     if not is_on_tmpfs(parent):
         raise NodeError(f"{parent} is not on a tmpfs", hint="set runtime_dir to a directory below /dev/shm or /run")
     folder = parent / hashlib.sha256(os.fsencode(state_directory.resolve())).hexdigest()[:12]
     _make_private(folder)
+    return folder
+
+
+def _linked(link: Path, folder: Path) -> Path:
+    """Name the folder for those who come later; of two at once the first is right for both."""
+    try:
+        link.parent.mkdir(mode=_OWNER_ONLY, parents=True, exist_ok=True)
+        if link.is_symlink() and not link.exists():
+            link.unlink()
+        link.symlink_to(folder)
+    except FileExistsError:
+        return link.resolve()
+    except OSError as exc:
+        raise NodeError(
+            f"{link.parent} cannot be written: {exc.strerror}", hint="name another with --state-dir or PGPU_STATE_DIR"
+        ) from exc
     return folder
 
 

@@ -1,0 +1,167 @@
+"""Joins the parts: GPUs real or simulated, what makes limits bind, what starts jobs, and the engine over them.
+
+The command line and each job's supervisor are wired by the same code. Imports that few need are made late: a supervisor
+of a process never loads the container engine's library. This module refuses to simulate unless the settings say so.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pgpu.app.runtime_directory import runtime_directory
+from pgpu.app.settings import Settings
+from pgpu.client import Client
+from pgpu.client.embedded import EmbeddedClient
+from pgpu.enforcement import Enforcer
+from pgpu.engine.engine import Engine
+from pgpu.engine.settings import EngineSettings
+from pgpu.gpu import GpuSource
+from pgpu.gpu.catalog import GpuModel, parse_model
+from pgpu.gpu.nvml import NvmlSource
+from pgpu.gpu.simulated import start_simulated
+from pgpu.ledger import Ledger
+from pgpu.model import Gpu
+from pgpu.runtimes import Runtime
+
+LEDGER_NAME = "ledger.db"
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedGpus:
+    """The simulated GPUs that the settings ask for."""
+
+    model: GpuModel
+    count: int
+    directory: Path
+    """Where the simulated driver keeps their state."""
+
+    @property
+    def name(self) -> str:
+        """How ledger and user call them: `rtx-3090`, or `rtx-3090x4`."""
+        return self.model.slug if self.count == 1 else f"{self.model.slug}x{self.count}"
+
+
+def open_client(settings: Settings) -> Client:
+    """Return a client of the engine in this process.
+
+    Raises:
+        PgpuError: The settings name what is not there.
+    """
+    return EmbeddedClient(make_engine(settings))
+
+
+def make_engine(settings: Settings) -> Engine:
+    """Join the parts that the settings ask for.
+
+    Raises:
+        PgpuError: The settings name what is not there.
+    """
+    runtime_path = runtime_directory(settings.runtime_dir, settings.state_dir)
+    simulated = simulated_gpus(settings, runtime_path)
+    return Engine(
+        _engine_settings(settings, runtime_path, simulated),
+        Ledger(settings.state_dir / LEDGER_NAME),
+        gpu_source(simulated),
+        _enforcer(runtime_path, simulated),
+        Runtimes({"process": _process_runtime, "docker": lambda: _docker_runtime(settings)}),
+        supervisor_command(settings),
+    )
+
+
+def simulated_gpus(settings: Settings, runtime_path: Path) -> SimulatedGpus | None:
+    """Make the simulated GPUs exist, where the settings ask for some.
+
+    Raises:
+        RequestError: Unknown model.
+        NodeError: Their directory cannot be made.
+    """
+    if settings.simulate is None:
+        return None
+    model, count = parse_model(settings.simulate)
+    parent = runtime_path / "simulated"
+    parent.mkdir(mode=0o700, exist_ok=True)
+    found = SimulatedGpus(model, count, parent / f"{model.slug}x{count}")
+    start_simulated(found.directory, model, count)
+    return found
+
+
+def gpu_source(simulated: SimulatedGpus | None) -> GpuSource:
+    """Return where GPUs are found."""
+    return NvmlSource(simulated.directory if simulated else None)
+
+
+def supervisor_command(settings: Settings) -> tuple[str, ...]:
+    """Return the words that become a supervisor once a job's id is added; they carry what flags may have said."""
+    words = [sys.executable, "-P", "-m", "pgpu.app", "--state-dir", str(settings.state_dir)]
+    if settings.runtime_dir is not None:
+        words += ["--runtime-dir", str(settings.runtime_dir)]
+    return (*words, "supervise")
+
+
+def supervise(settings: Settings, job_id: str) -> None:
+    """Be a job's supervisor until the job is over.
+
+    Raises:
+        PgpuError: The job is unknown, or the machine lost what it needs.
+    """
+    from pgpu.engine.supervisor import supervise as sit_beside
+
+    job = Ledger(settings.state_dir / LEDGER_NAME).job(job_id)
+    sit_beside(make_engine(replace(settings, simulate=job.gpu_model)), job_id)
+
+
+class Runtimes(Mapping[str, Runtime]):
+    """Runtimes by name, each made when it is first asked for."""
+
+    def __init__(self, makers: Mapping[str, Callable[[], Runtime]]) -> None:
+        self._makers = makers
+        self._made: dict[str, Runtime] = {}
+
+    def __getitem__(self, name: str) -> Runtime:
+        if name not in self._made:
+            self._made[name] = self._makers[name]()
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+
+def _engine_settings(settings: Settings, runtime_path: Path, simulated: SimulatedGpus | None) -> EngineSettings:
+    return EngineSettings(
+        state_directory=settings.state_dir,
+        runtime_directory=runtime_path,
+        gpu_model=simulated.name if simulated else None,
+        headroom_least_bytes=settings.headroom.least_bytes,
+        headroom_fraction=settings.headroom.fraction,
+        on_violation=settings.on_violation,
+        log_cap_bytes=settings.log_cap,
+        stop_grace_seconds=settings.stop_grace,
+    )
+
+
+def _enforcer(runtime_path: Path, simulated: SimulatedGpus | None) -> Enforcer:
+    from pgpu.enforcement.shim import ShimEnforcer
+
+    return ShimEnforcer(runtime_path, _context_bytes(simulated), simulated.directory if simulated else None)
+
+
+def _context_bytes(simulated: SimulatedGpus | None) -> Callable[[Gpu], int]:
+    if simulated is None:
+        raise NotImplementedError
+    return lambda _gpu: simulated.model.context_bytes
+
+
+def _process_runtime() -> Runtime:
+    from pgpu.runtimes.process import ProcessRuntime
+
+    return ProcessRuntime()
+
+
+def _docker_runtime(settings: Settings) -> Runtime:
+    from pgpu.runtimes.docker import DockerRuntime
+
+    return DockerRuntime(settings.docker_host)
