@@ -1,0 +1,73 @@
+#include "charge.h"
+
+#include <time.h>
+
+#include "pools.h"
+#include "slice.h"
+
+/* The kernel drops a dead process's locks and its driver descriptors in no fixed order. */
+#define AFTER_REAP_NS 2000000000ull
+#define PAUSE_NS      5000000ull
+
+static uint64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
+}
+
+static void pause_shortly(void) {
+    struct timespec pause = {.tv_nsec = PAUSE_NS};
+    nanosleep(&pause, NULL);
+}
+
+static enum pgpu_meter_status reserve(int gpu, uint64_t bytes, bool *has_reaped) {
+    return pgpu_meter_reserve(&pgpu_slice_meter, (unsigned)gpu, bytes,
+                              pgpu_limit_bytes(pgpu_slice_limit, (unsigned)gpu), has_reaped);
+}
+
+static CUresult as_cuda(enum pgpu_meter_status status) {
+    if (status == PGPU_METER_OK) return CUDA_SUCCESS;
+    return status == PGPU_METER_REFUSED ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_NOT_INITIALIZED;
+}
+
+CUresult pgpu_charge_begin(struct pgpu_charge *charge, int gpu, uint64_t bytes) {
+    *charge = (struct pgpu_charge){.gpu = gpu, .bytes = bytes};
+    if (gpu == PGPU_NO_GPU) return CUDA_ERROR_NOT_PERMITTED;
+    if (bytes == 0) return CUDA_SUCCESS; /* the driver has an error of its own for it */
+    enum pgpu_meter_status status = reserve(gpu, bytes, &charge->has_reaped);
+    if (status == PGPU_METER_REFUSED && pgpu_pools_settle(gpu))
+        status = reserve(gpu, bytes, &charge->has_reaped);
+    return as_cuda(status);
+}
+
+static uint64_t patience_ns(const struct pgpu_charge *charge) {
+    uint64_t asked_ns = pgpu_slice_limit->wait_for_memory_ns;
+    return charge->has_reaped && asked_ns < AFTER_REAP_NS ? AFTER_REAP_NS : asked_ns;
+}
+
+static bool may_wait(struct pgpu_charge *charge) {
+    uint64_t patience = patience_ns(charge), now = now_ns();
+    if (charge->deadline_ns == 0) charge->deadline_ns = now + patience;
+    return patience != 0 && now < charge->deadline_ns;
+}
+
+bool pgpu_charge_asks_again(struct pgpu_charge *charge, CUresult result) {
+    if (result == CUDA_SUCCESS) return false;
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && may_wait(charge)) {
+        pause_shortly();
+        return true;
+    }
+    pgpu_charge_refund(charge->gpu, charge->bytes);
+    return false;
+}
+
+CUresult pgpu_charge_more(struct pgpu_charge *charge, uint64_t bytes) {
+    bool has_reaped;
+    CUresult result = as_cuda(reserve(charge->gpu, bytes, &has_reaped));
+    if (result == CUDA_SUCCESS) charge->bytes += bytes;
+    return result;
+}
+
+void pgpu_charge_refund(int gpu, uint64_t bytes) {
+    if (gpu != PGPU_NO_GPU && bytes != 0) pgpu_meter_refund(&pgpu_slice_meter, (unsigned)gpu, bytes);
+}

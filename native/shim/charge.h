@@ -1,0 +1,37 @@
+/* Reserve, allocate, commit: bytes are counted before the driver is asked and given back if it refuses.
+ *
+ *     struct pgpu_charge charge;
+ *     CUresult result = pgpu_charge_begin(&charge, gpu, bytes);
+ *     if (result != CUDA_SUCCESS) return result;
+ *     do result = PGPU_REAL(cuMemAlloc_v2)(pointer, bytes);
+ *     while (pgpu_charge_asks_again(&charge, result));
+ *
+ * After the loop a refused charge is refunded already; a granted one is the caller's to note. */
+#ifndef PGPU_SHIM_CHARGE_H
+#define PGPU_SHIM_CHARGE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "cuda_abi.h"
+
+struct pgpu_charge {
+    int gpu;
+    uint64_t bytes;
+    bool has_reaped;
+    uint64_t deadline_ns; /* 0: the driver has not refused yet */
+};
+
+/* CUDA_ERROR_OUT_OF_MEMORY where the slice would be passed, CUDA_ERROR_NOT_PERMITTED for a GPU outside the
+ * lease. */
+CUresult pgpu_charge_begin(struct pgpu_charge *charge, int gpu, uint64_t bytes);
+
+/* True: wait is over, ask the driver again. False: `result` is final. */
+bool pgpu_charge_asks_again(struct pgpu_charge *charge, CUresult result);
+
+/* Count `bytes` more after the fact, where the driver took more than was foreseen. */
+CUresult pgpu_charge_more(struct pgpu_charge *charge, uint64_t bytes);
+
+void pgpu_charge_refund(int gpu, uint64_t bytes);
+
+#endif

@@ -1,0 +1,186 @@
+#include "holdings.h"
+
+#include <pthread.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define FIRST_CAPACITY 1024u /* a power of two */
+
+/* Open addressing with linear probing, at most half full; removal shifts the run back, so there are no
+ * tombstones. */
+static struct {
+    pthread_mutex_t leaf;
+    struct pgpu_holding *rows;
+    uint64_t capacity;
+    uint64_t used;
+} table = {.leaf = PTHREAD_MUTEX_INITIALIZER};
+
+static uint64_t home_of(enum pgpu_kind kind, uint64_t key, uint64_t capacity) {
+    uint64_t mixed = (key ^ ((uint64_t)kind << 56)) * 0x9e3779b97f4a7c15ull;
+    return (mixed ^ (mixed >> 32)) & (capacity - 1);
+}
+
+static uint64_t next_of(uint64_t at) {
+    return (at + 1) & (table.capacity - 1);
+}
+
+/* The row, or the empty place where it would go. */
+static struct pgpu_holding *seek(enum pgpu_kind kind, uint64_t key) {
+    uint64_t at = home_of(kind, key, table.capacity);
+    while (table.rows[at].kind != PGPU_KIND_NONE &&
+           (table.rows[at].kind != kind || table.rows[at].key != key))
+        at = next_of(at);
+    return &table.rows[at];
+}
+
+/* Straight from the kernel: malloc may be the application's own, and it may be in the middle of it. */
+static struct pgpu_holding *map_rows(uint64_t capacity) {
+    void *rows = mmap(NULL, capacity * sizeof(struct pgpu_holding), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return rows == MAP_FAILED ? NULL : rows;
+}
+
+static bool grow(void) {
+    struct pgpu_holding *old_rows = table.rows;
+    uint64_t old_capacity = table.capacity;
+    uint64_t capacity = old_capacity == 0 ? FIRST_CAPACITY : old_capacity * 2;
+    struct pgpu_holding *rows = map_rows(capacity);
+    if (rows == NULL) return false;
+    table.rows = rows;
+    table.capacity = capacity;
+    for (uint64_t at = 0; at < old_capacity; at++)
+        if (old_rows[at].kind != PGPU_KIND_NONE) *seek(old_rows[at].kind, old_rows[at].key) = old_rows[at];
+    if (old_rows != NULL) munmap(old_rows, old_capacity * sizeof(struct pgpu_holding));
+    return true;
+}
+
+static bool has_room(void) {
+    return (table.used + 1) * 2 <= table.capacity || grow();
+}
+
+/* Move back whatever in the run behind `hole` may not stay behind an empty place. */
+static void remove_row(struct pgpu_holding *row) {
+    uint64_t hole = (uint64_t)(row - table.rows);
+    uint64_t mask = table.capacity - 1;
+    for (uint64_t at = next_of(hole); table.rows[at].kind != PGPU_KIND_NONE; at = next_of(at)) {
+        uint64_t home = home_of(table.rows[at].kind, table.rows[at].key, table.capacity);
+        if (((at - home) & mask) < ((at - hole) & mask)) continue;
+        table.rows[hole] = table.rows[at];
+        hole = at;
+    }
+    table.rows[hole].kind = PGPU_KIND_NONE;
+    table.used--;
+}
+
+static struct pgpu_holding *find(enum pgpu_kind kind, uint64_t key) {
+    if (table.capacity == 0) return NULL;
+    struct pgpu_holding *row = seek(kind, key);
+    return row->kind == PGPU_KIND_NONE ? NULL : row;
+}
+
+bool pgpu_holdings_put(const struct pgpu_holding *holding) {
+    pthread_mutex_lock(&table.leaf);
+    bool fits = has_room();
+    if (fits) {
+        struct pgpu_holding *row = seek(holding->kind, holding->key);
+        if (row->kind == PGPU_KIND_NONE) table.used++;
+        *row = *holding;
+    }
+    pthread_mutex_unlock(&table.leaf);
+    return fits;
+}
+
+bool pgpu_holdings_find(enum pgpu_kind kind, uint64_t key, struct pgpu_holding *found) {
+    pthread_mutex_lock(&table.leaf);
+    struct pgpu_holding *row = find(kind, key);
+    if (row != NULL) *found = *row;
+    pthread_mutex_unlock(&table.leaf);
+    return row != NULL;
+}
+
+bool pgpu_holdings_take(enum pgpu_kind kind, uint64_t key, struct pgpu_holding *taken) {
+    pthread_mutex_lock(&table.leaf);
+    struct pgpu_holding *row = find(kind, key);
+    if (row != NULL) {
+        *taken = *row;
+        remove_row(row);
+    }
+    pthread_mutex_unlock(&table.leaf);
+    return row != NULL;
+}
+
+int64_t pgpu_holdings_count(enum pgpu_kind kind, uint64_t key, int change, struct pgpu_holding *after) {
+    int64_t count = -1;
+    pthread_mutex_lock(&table.leaf);
+    struct pgpu_holding *row = find(kind, key);
+    if (row != NULL) {
+        row->count += (uint32_t)change;
+        count = row->count;
+        if (after != NULL) *after = *row;
+        if (count == 0) remove_row(row);
+    }
+    pthread_mutex_unlock(&table.leaf);
+    return count;
+}
+
+/* A place after which a run begins, so that a removal while we walk on moves no row past us. */
+static uint64_t some_empty_place(void) {
+    uint64_t at = 0;
+    while (table.rows[at].kind != PGPU_KIND_NONE)
+        at++;
+    return at;
+}
+
+static bool is_owned(const struct pgpu_holding *row, enum pgpu_kind kind, uint64_t owner) {
+    return row->kind == kind && row->owner == owner;
+}
+
+static void take_owned(enum pgpu_kind kind, uint64_t owner, uint64_t bytes[PGPU_MAX_GPUS]) {
+    uint64_t at = some_empty_place();
+    for (uint64_t step = 0; step < table.capacity; step++, at = next_of(at)) {
+        while (is_owned(&table.rows[at], kind, owner)) {
+            bytes[table.rows[at].gpu] += table.rows[at].bytes;
+            remove_row(&table.rows[at]);
+        }
+    }
+}
+
+void pgpu_holdings_take_owned(enum pgpu_kind kind, uint64_t owner, uint64_t bytes[PGPU_MAX_GPUS]) {
+    pthread_mutex_lock(&table.leaf);
+    if (table.capacity != 0) take_owned(kind, owner, bytes);
+    pthread_mutex_unlock(&table.leaf);
+}
+
+/* One row of `kind` at or after `*at`, which is moved past it. */
+static bool next_row(enum pgpu_kind kind, uint64_t *at, struct pgpu_holding *found) {
+    bool is_found = false;
+    pthread_mutex_lock(&table.leaf);
+    while (!is_found && *at < table.capacity) {
+        is_found = table.rows[*at].kind == kind;
+        if (is_found) *found = table.rows[*at];
+        ++*at;
+    }
+    pthread_mutex_unlock(&table.leaf);
+    return is_found;
+}
+
+bool pgpu_holdings_visit(enum pgpu_kind kind, bool (*visit)(const struct pgpu_holding *, void *),
+                         void *context) {
+    struct pgpu_holding found;
+    uint64_t at = 0;
+    while (next_row(kind, &at, &found))
+        if (visit(&found, context)) return true;
+    return false;
+}
+
+void pgpu_holdings_before_fork(void) {
+    pthread_mutex_lock(&table.leaf);
+}
+
+void pgpu_holdings_after_fork(bool is_child) {
+    pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
+    if (is_child)
+        memcpy(&table.leaf, &fresh, sizeof(fresh));
+    else
+        pthread_mutex_unlock(&table.leaf);
+}

@@ -1,0 +1,57 @@
+/* What this process holds on its GPUs: one row for each allocation, found by its handle in constant time. */
+#ifndef PGPU_SHIM_HOLDINGS_H
+#define PGPU_SHIM_HOLDINGS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "meter_abi.h"
+
+enum pgpu_kind {
+    PGPU_KIND_NONE,
+    PGPU_KIND_MEMORY,     /* a device pointer */
+    PGPU_KIND_ARRAY,      /* an array or a mipmapped array */
+    PGPU_KIND_EXTERNAL,   /* imported memory of another interface */
+    PGPU_KIND_CONTEXT,    /* a context that was created, or a primary one (by ordinal) */
+    PGPU_KIND_ALLOCATION, /* physical memory of cuMemCreate, by a number of our own */
+    PGPU_KIND_HANDLE,     /* a handle of such memory */
+    PGPU_KIND_MAPPING,    /* an address range over such memory */
+    PGPU_KIND_POOL,       /* a memory pool, or the memory of a device's graphs */
+    PGPU_KIND_GRAPH,      /* an executable graph that allocates */
+};
+
+struct pgpu_holding {
+    uint64_t key;
+    uint64_t bytes;  /* charged for this row */
+    uint64_t owner;  /* context or pool that takes the row with it; allocation of a handle or mapping */
+    uint64_t detail; /* the kind's own number */
+    uint32_t count;  /* references */
+    uint8_t kind;
+    int8_t gpu;
+};
+
+/* Add a row, or replace the one with its kind and key. False: no memory for the table; the charge then stays.
+ */
+bool pgpu_holdings_put(const struct pgpu_holding *holding);
+
+/* Copy a row out; false if there is none. */
+bool pgpu_holdings_find(enum pgpu_kind kind, uint64_t key, struct pgpu_holding *found);
+
+/* Remove a row and copy it out; false if there is none. */
+bool pgpu_holdings_take(enum pgpu_kind kind, uint64_t key, struct pgpu_holding *taken);
+
+/* Add to a row's count and return the new one, removing the row at zero; -1 if there is none. `after` may be
+ * NULL. */
+int64_t pgpu_holdings_count(enum pgpu_kind kind, uint64_t key, int change, struct pgpu_holding *after);
+
+/* Remove every row of `kind` that `owner` takes with it, adding its bytes to `bytes[gpu]`. */
+void pgpu_holdings_take_owned(enum pgpu_kind kind, uint64_t owner, uint64_t bytes[PGPU_MAX_GPUS]);
+
+/* Call `visit` for a copy of each row of `kind` until it returns true; the table is not locked meanwhile. */
+bool pgpu_holdings_visit(enum pgpu_kind kind, bool (*visit)(const struct pgpu_holding *, void *),
+                         void *context);
+
+void pgpu_holdings_before_fork(void);
+void pgpu_holdings_after_fork(bool is_child);
+
+#endif

@@ -1,0 +1,8 @@
+/* The shim's only words to a user: one line on stderr, once for each process, when CUDA is refused here. */
+#ifndef PGPU_SHIM_REPORT_H
+#define PGPU_SHIM_REPORT_H
+
+/* Writes `pgpu: CUDA is refused here: WHY` or `... WHY (SUBJECT)`. `subject` may be NULL. */
+void pgpu_report_refusal(const char *why, const char *subject);
+
+#endif

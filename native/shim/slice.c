@@ -1,0 +1,68 @@
+#include "slice.h"
+
+#include "functions.h"
+#include "report.h"
+
+/* More ordinals than a machine has GPUs; further ones are outside every lease. */
+#define MAX_ORDINALS 64
+#define MIB          (1024ull * 1024ull)
+
+const struct pgpu_limit *pgpu_slice_limit;
+struct pgpu_meter pgpu_slice_meter = PGPU_METER_INIT;
+
+/* Index in the limit file plus one, so that zero is "not of the lease". */
+static uint8_t gpu_plus_one[MAX_ORDINALS];
+
+/* The newer call tells a MIG instance's own UUID. */
+static CUresult uuid_of(CUdevice ordinal, CUuuid *uuid) {
+    if (pgpu_driver_has(PGPU_FUNCTION_cuDeviceGetUuid_v2))
+        return PGPU_REAL(cuDeviceGetUuid_v2)(uuid, ordinal);
+    return PGPU_REAL(cuDeviceGetUuid)(uuid, ordinal);
+}
+
+static CUresult learn_gpus(void) {
+    int count = 0;
+    CUresult result = PGPU_REAL(cuDeviceGetCount)(&count);
+    for (CUdevice ordinal = 0; result == CUDA_SUCCESS && ordinal < count && ordinal < MAX_ORDINALS;
+         ordinal++) {
+        CUuuid uuid;
+        result = uuid_of(ordinal, &uuid);
+        if (result != CUDA_SUCCESS) break;
+        int gpu = pgpu_limit_index_of(pgpu_slice_limit, (const uint8_t *)uuid.bytes);
+        __atomic_store_n(&gpu_plus_one[ordinal], (uint8_t)(gpu + 1), __ATOMIC_RELEASE);
+    }
+    return result;
+}
+
+CUresult pgpu_slice_enter(void) {
+    if (pgpu_meter_is_claimed(&pgpu_slice_meter)) return CUDA_SUCCESS;
+    CUresult result = learn_gpus();
+    if (result != CUDA_SUCCESS) return result;
+    pgpu_slice_guard_forks();
+    enum pgpu_meter_status status =
+        pgpu_meter_claim(&pgpu_slice_meter, pgpu_slice_limit->usage_path, pgpu_slice_limit->gpu_count);
+    if (status == PGPU_METER_OK) return CUDA_SUCCESS;
+    pgpu_report_refusal(pgpu_meter_explain(status), pgpu_slice_limit->usage_path);
+    return CUDA_ERROR_NOT_PERMITTED;
+}
+
+int pgpu_slice_gpu_of(CUdevice ordinal) {
+    if (ordinal < 0 || ordinal >= MAX_ORDINALS) return PGPU_NO_GPU;
+    return (int)__atomic_load_n(&gpu_plus_one[ordinal], __ATOMIC_ACQUIRE) - 1;
+}
+
+CUresult pgpu_slice_current(struct pgpu_place *place) {
+    CUresult result = PGPU_REAL(cuCtxGetDevice)(&place->ordinal);
+    if (result == CUDA_SUCCESS) result = PGPU_REAL(cuCtxGetCurrent)(&place->context);
+    place->gpu = result == CUDA_SUCCESS ? pgpu_slice_gpu_of(place->ordinal) : PGPU_NO_GPU;
+    return result;
+}
+
+static uint64_t round_up(uint64_t bytes, uint64_t unit) {
+    return bytes > UINT64_MAX - unit ? bytes : (bytes + unit - 1) / unit * unit;
+}
+
+/* Small allocations share 2 MiB blocks in units of 512 B; large ones take whole blocks. */
+uint64_t pgpu_slice_granule(uint64_t bytes) {
+    return round_up(bytes, bytes < 2 * MIB ? 512 : 2 * MIB);
+}

@@ -1,0 +1,85 @@
+#include "table.h"
+
+#include <assert.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "hooks.h"
+
+/* Texts lie in one block and are found by offset: 690 pointers would be as many relocations in every exec. */
+static const struct {
+#define CUDA_FUNCTION(symbol, name, version, variant, class)                                                 \
+    char symbol##_[sizeof(#symbol)], symbol##_name[sizeof(name)];
+#include "../api/cuda_functions.def"
+#undef CUDA_FUNCTION
+} texts = {
+#define CUDA_FUNCTION(symbol, name, version, variant, class) #symbol, name,
+#include "../api/cuda_functions.def"
+#undef CUDA_FUNCTION
+};
+
+enum { PLAIN, PTDS, PTSZ };
+
+static const struct row {
+    uint16_t symbol_at;
+    uint16_t name_at;
+    uint16_t version;
+    uint16_t variant;
+} rows[] = {
+#define CUDA_FUNCTION(symbol, name, version, variant, class)                                                 \
+    {offsetof(__typeof__(texts), symbol##_), offsetof(__typeof__(texts), symbol##_name), version, variant},
+#include "../api/cuda_functions.def"
+#undef CUDA_FUNCTION
+};
+static_assert(sizeof(texts) <= UINT16_MAX, "offsets are 16 bits wide");
+
+#define CUDA_FUNCTION(symbol, name, version, variant, class)                                                 \
+    PGPU_IF_HOOKED(symbol, [PGPU_FUNCTION_##symbol] = (void *)symbol, [PGPU_FUNCTION_##symbol] = NULL),
+static void *const hooks[] = {
+#include "../api/cuda_functions.def"
+};
+#undef CUDA_FUNCTION
+
+const char *pgpu_table_symbol(enum pgpu_function function) {
+    return (const char *)&texts + rows[function].symbol_at;
+}
+
+static const char *name_of(enum pgpu_function function) {
+    return (const char *)&texts + rows[function].name_at;
+}
+
+static bool is_asked(enum pgpu_function function, const char *name, bool is_per_thread) {
+    return (rows[function].variant != PLAIN) == is_per_thread && strcmp(name_of(function), name) == 0;
+}
+
+static void *real_of(enum pgpu_function function) {
+    return __atomic_load_n(&pgpu_real[function], __ATOMIC_ACQUIRE);
+}
+
+/* The real driver's own answer tells the version best. Where its two tables differ, the newest version that
+ * was asked for and that the driver has is meant. */
+static int choose(const char *name, int cuda_version, bool is_per_thread, const void *real) {
+    int chosen = -1;
+    for (unsigned function = 0; function < PGPU_FUNCTION_COUNT; function++) {
+        if (!is_asked(function, name, is_per_thread)) continue;
+        if (real_of(function) == real) return (int)function;
+        if (rows[function].version > cuda_version || !pgpu_driver_has(function)) continue;
+        if (chosen < 0 || rows[function].version >= rows[chosen].version) chosen = (int)function;
+    }
+    return chosen;
+}
+
+/* A name that already carries its version, such as `cuMemAlloc_v2`. */
+static int choose_by_symbol(const char *name) {
+    for (unsigned function = 0; function < PGPU_FUNCTION_COUNT; function++)
+        if (strcmp(pgpu_table_symbol(function), name) == 0) return (int)function;
+    return -1;
+}
+
+void *pgpu_table_wrap(const char *name, int cuda_version, cuuint64_t flags, void *real) {
+    bool is_per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
+    int chosen = is_per_thread ? choose(name, cuda_version, true, real) : -1;
+    if (chosen < 0) chosen = choose(name, cuda_version, false, real);
+    if (chosen < 0) chosen = choose_by_symbol(name);
+    return chosen < 0 || hooks[chosen] == NULL ? real : hooks[chosen];
+}
