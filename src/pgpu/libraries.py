@@ -19,6 +19,9 @@ NVML_SHIM = "libpgpu-ml.so"
 LAUNCHER = "pgpu-launch"
 """Starts a process job inside a private user and mount namespace."""
 
+PROBE = "pgpu-probe"
+"""The smallest CUDA client there is: proves limits and lets a context be measured."""
+
 SIMULATED_CUDA = "simgpu/libcuda.so.1"
 SIMULATED_NVML = "simgpu/libnvidia-ml.so.1"
 

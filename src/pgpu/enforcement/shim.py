@@ -9,9 +9,9 @@ from pathlib import Path
 
 from pgpu.enforcement import SliceUse, meter
 from pgpu.enforcement.driver_library import DriverLibraries, find_driver
-from pgpu.enforcement.slice_files import DRIVER_FILES, IN_JOB, PROBE, LibraryStore, SliceFiles
+from pgpu.enforcement.slice_files import DRIVER_FILES, IN_JOB, LibraryStore, SliceFiles
 from pgpu.errors import EnforcementError, PgpuBug, RequestError
-from pgpu.libraries import CUDA_SHIM, NVML_SHIM, SIMULATED_CUDA, SIMULATED_NVML, library_path
+from pgpu.libraries import CUDA_SHIM, NVML_SHIM, PROBE, SIMULATED_CUDA, SIMULATED_NVML, library_path
 from pgpu.model import Delivery, Gpu, Job, Lease
 from pgpu.units import format_memory
 

@@ -23,7 +23,6 @@ DRIVER_FILES = ("libcuda.so.1", "libnvidia-ml.so.1")
 IN_JOB = Path("/.pgpu")
 """Where a job with a view of its own finds its slice."""
 
-PROBE = "pgpu-probe"
 _PRELOAD_LINES = f"{IN_JOB / CUDA_SHIM}\n{IN_JOB / NVML_SHIM}\n"
 _LIBRARY_MODE = 0o555
 _USAGE_MODE = 0o666

@@ -1,0 +1,115 @@
+"""What one CUDA context takes on a GPU: measured in a process of its own, through NVML's figure for that process.
+
+The change of free memory across the creation of a context would be wrong whenever a neighbour allocates. This module
+refuses to take the figure from a table: also on a simulated GPU it is what its driver really charges.
+"""
+
+import contextlib
+import os
+import select
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+from pgpu.enforcement.remembered import Facts
+from pgpu.errors import EnforcementError
+from pgpu.libraries import PROBE, library_path
+from pgpu.model import Gpu, GpuProcess
+
+_DEADLINE_SECONDS = 60.0
+"""A first context on a cold machine with many GPUs takes tens of seconds while the driver wakes them."""
+
+SHARING_MODE = "time-slice"
+
+
+class ContextSizes:
+    """Bytes of a context for each GPU model, driver and sharing mode; measured once, then remembered."""
+
+    def __init__(
+        self,
+        facts: Facts,
+        processes: Callable[[str], Sequence[GpuProcess]],
+        cuda_library: Callable[[], Path],
+        simulated_state_directory: Path | None = None,
+    ) -> None:
+        """Measure nothing yet.
+
+        Args:
+            facts: Where results are kept.
+            processes: NVML's list of the processes that hold memory of a GPU, by UUID.
+            cuda_library: Says where the driver itself is, without any shim.
+            simulated_state_directory: Of the simulated GPUs; None on real ones.
+        """
+        self._facts = facts
+        self._processes = processes
+        self._cuda_library = cuda_library
+        self._simulated = simulated_state_directory
+
+    def __call__(self, gpu: Gpu) -> int:
+        """Return the bytes that one context takes on this GPU.
+
+        Raises:
+            EnforcementError: It cannot be measured, so no slice can be charged rightly.
+        """
+        key = f"context-bytes/{gpu.name}/{gpu.uuid if gpu.is_simulated else gpu.driver_version}/{SHARING_MODE}"
+        known = self._facts.get(key)
+        if known is not None:
+            return int(known)
+        measured_bytes = self._measure(gpu)
+        self._facts.put(key, str(measured_bytes))
+        return measured_bytes
+
+    def _measure(self, gpu: Gpu) -> int:
+        with self._holding_context(gpu) as pid:
+            used = {process.pid: process.used_bytes for process in self._processes(gpu.uuid)}
+        if not used.get(pid):
+            raise EnforcementError(
+                f"the driver does not tell what process {pid} holds on {gpu.name}, so a context cannot be measured",
+                hint="run pgpu in the machine's own PID namespace, with a driver whose NVML lists processes",
+            )
+        return int(used[pid] or 0)
+
+    @contextlib.contextmanager
+    def _holding_context(self, gpu: Gpu) -> Iterator[int]:
+        with subprocess.Popen(
+            [library_path(PROBE), "hold", self._cuda_library()],
+            env=self._environment(gpu),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        ) as probe:
+            assert probe.stdout is not None  # noqa: S101 - a pipe, as asked
+            try:
+                told = _read_until_ready(probe.stdout)
+                if "ready" not in told:
+                    raise EnforcementError(
+                        f"no context can be made on {gpu.name}: the driver answers {' '.join(told) or 'nothing'}",
+                        hint="see whether another program can use this GPU, with `nvidia-smi`",
+                    )
+                yield probe.pid
+            finally:
+                probe.kill()
+
+    def _environment(self, gpu: Gpu) -> dict[str, str]:
+        """The asker's own words for the driver, such as CUDA_MPS_PIPE_DIRECTORY, but for this GPU alone."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("LD_")}
+        environment["CUDA_VISIBLE_DEVICES"] = gpu.uuid
+        if self._simulated is not None:
+            environment["PGPU_SIMGPU_DIR"] = str(self._simulated)
+        return environment
+
+
+def _read_until_ready(stream: IO[bytes]) -> list[str]:
+    """Return the probe's lines up to `ready`, or to its end, or to the deadline."""
+    deadline = time.monotonic() + _DEADLINE_SECONDS
+    text = b""
+    while b"ready\n" not in text:
+        left_seconds = deadline - time.monotonic()
+        if left_seconds <= 0 or not select.select([stream], [], [], left_seconds)[0]:
+            break
+        chunk = os.read(stream.fileno(), 4096)
+        if not chunk:
+            break
+        text += chunk
+    return text.decode(errors="replace").splitlines()

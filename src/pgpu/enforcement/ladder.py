@@ -1,0 +1,90 @@
+"""Picks, for each set of GPUs, the strongest enforcer that works there, and starts nothing before it was proved.
+
+It refuses to go down a rung silently: a self-test that fails is an error, not a reason to try a weaker one.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pgpu.enforcement import Enforcer, SliceUse
+from pgpu.enforcement.self_test import SelfTest
+from pgpu.errors import EnforcementError
+from pgpu.model import Delivery, Gpu, Job, Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One enforcer and where it can be used."""
+
+    enforcer: Enforcer
+    works_on: Callable[[Gpu], bool]
+
+
+class Ladder:
+    """All the enforcers of this machine behind one."""
+
+    def __init__(self, rungs: Sequence[Rung], gpus: Callable[[], Sequence[Gpu]], self_test: SelfTest) -> None:
+        """Prove nothing yet.
+
+        Args:
+            rungs: Strongest first; every one of them leaves a slice that the last one can read and remove.
+            gpus: All GPUs that jobs may be given.
+            self_test: Proves an enforcer before its first job.
+        """
+        self._rungs = tuple(rungs)
+        self._gpus = gpus
+        self._self_test = self_test
+
+    @property
+    def name(self) -> str:
+        """Name of the enforcer that a job on any of the GPUs gets."""
+        return self.strongest_on(self._gpus()).name
+
+    @property
+    def does_not_cover(self) -> str:
+        """What gets past that one."""
+        return self.strongest_on(self._gpus()).does_not_cover
+
+    def strongest_on(self, gpus: Sequence[Gpu]) -> Enforcer:
+        """Return the first rung that works on all of these GPUs.
+
+        Raises:
+            EnforcementError: None does.
+        """
+        for rung in self._rungs:
+            if all(rung.works_on(gpu) for gpu in gpus):
+                return rung.enforcer
+        names = ", ".join(gpu.name for gpu in gpus)
+        raise EnforcementError(f"no limit can be made to bind on {names}", hint="`pgpu doctor` says what is missing")
+
+    def prepare(self, job: Job, gpus: Sequence[Gpu]) -> Delivery:
+        """Prove the enforcer where that was not done yet, then make the slice's files.
+
+        Raises:
+            RequestError: The slice is smaller than one CUDA context.
+            EnforcementError: The limit could not be put in place, or does not bind.
+        """
+        enforcer = self.strongest_on(gpus)
+        for gpu in {gpu.name: gpu for gpu in gpus}.values():
+            self._self_test.prove(enforcer, job, gpu)
+        return enforcer.prepare(job, gpus)
+
+    def resize(self, lease: Lease, memory_bytes: int) -> None:
+        """Set every slice of a lease to `memory_bytes`, live."""
+        self._of(lease).resize(lease, memory_bytes)
+
+    def use(self, lease: Lease) -> Sequence[SliceUse]:
+        """Read what each slice holds now."""
+        return self._of(lease).use(lease)
+
+    def is_held(self, lease: Lease) -> bool:
+        """Whether any process may still hold memory of the slice."""
+        return self._of(lease).is_held(lease)
+
+    def release(self, lease: Lease) -> None:
+        """Remove the slice's files; does nothing where they are gone."""
+        self._of(lease).release(lease)
+
+    def _of(self, lease: Lease) -> Enforcer:
+        named = (rung.enforcer for rung in self._rungs if rung.enforcer.name == lease.enforcer)
+        return next(named, self._rungs[-1].enforcer)

@@ -1,0 +1,104 @@
+"""Proves that a limit binds: a throw-away process, started through the same delivery, asks for more than its slice.
+
+What is proved once holds for this boot, driver, enforcer and way of delivery. This module refuses to take a driver's
+own shortage for a refusal of ours: where there is a meter, it must have counted the refusal.
+"""
+
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from pgpu.enforcement import Enforcer
+from pgpu.enforcement.remembered import Facts
+from pgpu.enforcement.slice_files import IN_JOB
+from pgpu.errors import EnforcementError, PgpuBug
+from pgpu.libraries import PROBE
+from pgpu.model import Delivery, Gpu, Job, Lease, Slice
+
+RunThrowaway = Callable[[Job, Delivery], str]
+"""Starts a job through the runtime that its spec names and returns what it wrote to standard output."""
+
+_PASSED = "passed"
+_SUCCESS = "0"
+_OUT_OF_MEMORY = "2"
+_BOOT_ID_PATH = Path("/proc/sys/kernel/random/boot_id")
+
+
+class SelfTest:
+    """Remembers what was proved, and proves the rest."""
+
+    def __init__(self, facts: Facts, run: RunThrowaway) -> None:
+        self._facts = facts
+        self._run = run
+
+    def prove(self, enforcer: Enforcer, job: Job, gpu: Gpu) -> None:
+        """Make sure that this enforcer binds on this GPU for jobs that are delivered like this one.
+
+        The slice of the test is the job's own, which is granted and not used yet.
+
+        Raises:
+            EnforcementError: An allocation past the slice was not refused, or the test could not be run.
+        """
+        key = f"self-test/{_boot_id()}/{gpu.name}/{gpu.driver_version}/{enforcer.name}/{_way(job)}"
+        if self._facts.get(key) == _PASSED:
+            return
+        self._try(enforcer, _throwaway(job, gpu), gpu)
+        self._facts.put(key, _PASSED)
+
+    def _try(self, enforcer: Enforcer, test: Job, gpu: Gpu) -> None:
+        delivery = enforcer.prepare(test, [gpu])
+        lease = _lease_of(test)
+        try:
+            program = (delivery.slice_directory if lease.is_advisory else IN_JOB) / PROBE
+            past_the_slice = (str(program), "allocate", str(lease.slices[0].memory_bytes))
+            answers = _answers(self._run(replace(test, spec=replace(test.spec, command=past_the_slice)), delivery))
+            refusals = sum(use.refusals for use in enforcer.use(lease))
+        finally:
+            enforcer.release(lease)
+        _judge(answers, refusals, enforcer, gpu)
+
+
+def _judge(answers: dict[str, str], refusals: int, enforcer: Enforcer, gpu: Gpu) -> None:
+    if answers.get("context") != _SUCCESS:
+        said = ", ".join(f"{step} {answer}" for step, answer in answers.items()) or "nothing"
+        raise EnforcementError(
+            f"the self-test of the {enforcer.name} enforcer cannot use {gpu.name}; the driver said: {said}",
+            hint="`pgpu doctor` shows what works here",
+        )
+    if answers.get("allocate") != _OUT_OF_MEMORY or refusals == 0:
+        raise EnforcementError(
+            f"the {enforcer.name} enforcer does not bind on {gpu.name}: more than the slice could be allocated",
+            hint="nothing is started without a limit; please report this with the output of `pgpu doctor`",
+        )
+
+
+def _throwaway(job: Job, gpu: Gpu) -> Job:
+    """Return a job like this one, with a slice of one GPU, that nobody else knows."""
+    lease = _lease_of(job)
+    part = next(part for part in lease.slices if part.gpu_uuid == gpu.uuid)
+    job_id = uuid.uuid4().hex[:12]
+    spec = replace(job.spec, name=None, wants_tty=False, wants_stdin=False, remove=True)
+    slices = (Slice(part.gpu_uuid, part.memory_bytes),)
+    return replace(job, id=job_id, spec=spec, lease=replace(lease, job_id=job_id, slices=slices))
+
+
+def _lease_of(job: Job) -> Lease:
+    if job.lease is None:
+        raise PgpuBug(f"job {job.id} has no lease to prove")
+    return job.lease
+
+
+def _way(job: Job) -> str:
+    """Say how the shim gets into the job: another image or user may be unable to read it, a view cannot."""
+    if job.spec.runtime == "docker":
+        return f"container/{job.spec.image}/{job.spec.user or ''}"
+    return "preload" if _lease_of(job).is_advisory else "view"
+
+
+def _answers(text: str) -> dict[str, str]:
+    return dict(line.split(" ", 1) for line in text.splitlines() if " " in line)
+
+
+def _boot_id() -> str:
+    return _BOOT_ID_PATH.read_text(encoding="ascii").strip()
