@@ -70,7 +70,6 @@ def _spec(stage: Stage, job: SlicedJob) -> JobSpec:
         command=stage.workload(job.words),
         runtime=stage.runtime,
         image=stage.image if stage.runtime == "docker" else None,
-        volumes=stage.mounts if stage.runtime == "docker" else (),
         name=job.name,
     )
 

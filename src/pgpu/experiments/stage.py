@@ -12,7 +12,6 @@ from typing import Literal
 
 from pgpu.client import Client
 from pgpu.libraries import SIMULATED_CUDA, library_path
-from pgpu.model import Mount
 
 RuntimeName = Literal["process", "docker"]
 
@@ -37,13 +36,10 @@ class Stage:
 
     runtime: RuntimeName = "process"
     image: str | None = None
-    """Only with `docker`: has Python and pgpu's dependencies, or sees the host's through `mounts`."""
+    """Only with `docker`: an image in which `python -m pgpu.workloads` runs."""
 
     python: str = sys.executable
     """The interpreter that runs workloads; a path inside the image with `docker`."""
-
-    mounts: tuple[Mount, ...] = ()
-    """Only with `docker`."""
 
     tell: Callable[[str], None] = field(default=lambda _line: None)
     """Hears of progress, a line at a time."""
@@ -71,8 +67,6 @@ class Stage:
 
     def _docker_words(self) -> tuple[str, ...]:
         words = ["docker", "run", "--rm", "--interactive", "--network", "none"]
-        for mount in self.mounts:
-            words += ["--volume", ":".join(filter(None, (mount.source, mount.target, mount.options)))]
         if self.simulated_directory is None:
             words += ["--gpus", "all"]
         else:

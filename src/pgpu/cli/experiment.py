@@ -1,0 +1,171 @@
+"""The verb `experiment`: runs a paper's experiment and prints its table beside ours.
+
+stdout gets the table or, with `--json`, one object; progress and notes go to stderr.
+"""
+
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pgpu.cli import documents, options, speech
+from pgpu.cli.session import session_of
+from pgpu.errors import RequestError
+from pgpu.units import parse_memory_bytes
+
+if TYPE_CHECKING:
+    from pgpu.experiments.report import Report
+    from pgpu.experiments.stage import Stage
+
+verbs = typer.Typer(help="Run an experiment of the papers behind pgpu: p1, p2 or p4.")
+
+_MOST_JOBS = 200
+
+
+class Runtime(StrEnum):
+    """How jobs run."""
+
+    PROCESS = "process"
+    DOCKER = "docker"
+
+
+RuntimeOption = Annotated[Runtime, typer.Option("--runtime", help="Run the jobs as processes or in containers.")]
+ImageOption = Annotated[
+    str | None,
+    typer.Option("--image", help="With docker: an image in which `python3 -m pgpu.workloads` runs [pgpu-test:latest]."),
+]
+OutputOption = Annotated[Path, typer.Option("--output", metavar="DIR", help="Where CSV, JSON and PNG files go.")]
+BareOption = Annotated[bool, typer.Option("--without-pgpu", help="Run only without pgpu.")]
+
+_DEFAULT_OUTPUT = Path("pgpu-experiments")
+
+
+@verbs.command("p1")
+def p1(
+    context: typer.Context,
+    *,
+    jobs: Annotated[
+        str, typer.Option("--jobs", metavar="N[-M]", help="How many start together, such as 25 or 2-25.")
+    ] = "2-25",
+    runtime: RuntimeOption = Runtime.PROCESS,
+    is_bare: BareOption = False,
+    is_both: Annotated[bool, typer.Option("--both", help="Run without pgpu, then with it, in one table.")] = False,
+    repetitions: Annotated[int, typer.Option("--repeat", min=1, help="Runs of each number of jobs.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", help="Of the order of arrival.")] = 0,
+    batches: Annotated[int, typer.Option("--batches", min=2, help="Batches of each job; fewer is shorter.")] = 80,
+    image: ImageOption = None,
+    output: OutputOption = _DEFAULT_OUTPUT,
+    as_json: options.Json = False,
+) -> None:
+    """Start inference jobs of 1,205 MiB together: how many fail for lack of memory? (P1)."""
+    from pgpu.experiments import p1 as experiment
+
+    if is_bare and is_both:
+        raise RequestError("--without-pgpu and --both exclude each other")
+    plan = experiment.P1Plan(
+        job_counts=_counts(jobs),
+        with_pgpu=(False, True) if is_both else (not is_bare,),
+        repetitions=repetitions,
+        seed=seed,
+        batches=batches,
+    )
+    _run(context, lambda stage, place: experiment.run(stage, plan, place), runtime, image, output, as_json=as_json)
+
+
+@verbs.command("p2")
+def p2(
+    context: typer.Context,
+    *,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, max=_MOST_JOBS, help="Take-all jobs side by side.")] = 10,
+    memory: Annotated[str, typer.Option("--memory", help="Slice of each.")] = "2GiB",
+    runtime: RuntimeOption = Runtime.PROCESS,
+    is_bare: BareOption = False,
+    image: ImageOption = None,
+    output: OutputOption = _DEFAULT_OUTPUT,
+    as_json: options.Json = False,
+) -> None:
+    """Train beside others though each job takes all the memory it sees: how many fit? (P2)."""
+    from pgpu.experiments import p2 as experiment
+
+    plan = experiment.P2Plan(jobs=jobs, slice_bytes=parse_memory_bytes(memory), with_pgpu=not is_bare)
+    _run(context, lambda stage, place: experiment.run(stage, plan, place), runtime, image, output, as_json=as_json)
+
+
+@verbs.command("p4")
+def p4(
+    context: typer.Context,
+    *,
+    neighbours: Annotated[int, typer.Option("--neighbours", min=1, max=15, help="Jobs beside the hog.")] = 3,
+    memory: Annotated[str, typer.Option("--memory", help="Slice of the hog.")] = "4GiB",
+    runtime: RuntimeOption = Runtime.PROCESS,
+    is_bare: BareOption = False,
+    image: ImageOption = None,
+    output: OutputOption = _DEFAULT_OUTPUT,
+    as_json: options.Json = False,
+) -> None:
+    """Let one job take all it can get: what happens to it and its neighbours? (P4)."""
+    from pgpu.experiments import p4 as experiment
+
+    plan = experiment.P4Plan(neighbours=neighbours, hog_slice_bytes=parse_memory_bytes(memory), with_pgpu=not is_bare)
+    _run(context, lambda stage, place: experiment.run(stage, plan, place), runtime, image, output, as_json=as_json)
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    """Read `25`, `2-25` or `8,24-25`.
+
+    Raises:
+        RequestError: Not numbers of jobs.
+    """
+    found: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if not first.isdecimal() or not (last or first).isdecimal():
+            raise RequestError(f"--jobs {text!r} is not a number of jobs", hint="write 25, 2-25 or 8,24-25")
+        found += range(int(first), int(last or first) + 1)
+    if not found or min(found) < 1 or max(found) > _MOST_JOBS:
+        raise RequestError(f"--jobs {text!r}: between 1 and {_MOST_JOBS} jobs can start together")
+    return tuple(found)
+
+
+def _run(
+    context: typer.Context,
+    experiment: "Callable[[Stage, Path], Report]",
+    runtime: Runtime,
+    image: str | None,
+    output: Path,
+    *,
+    as_json: bool,
+) -> None:
+    from pgpu.app.experiment_stage import open_stage
+    from pgpu.experiments.report import output_directory, write_summary
+
+    place = output_directory(output)
+    settings = session_of(context).settings()
+    with open_stage(settings, runtime.value, image, speech.remark) as stage:
+        report = experiment(stage, place)
+    summary = write_summary(report, place / f"{report.experiment}.json")
+    if as_json:
+        speech.print_json(documents.document(report=report.as_json()))
+        return
+    _print(report)
+    for path in (*report.files, summary):
+        speech.remark(f"wrote {path}")
+
+
+def _print(report: "Report") -> None:
+    from rich.table import Table
+
+    table = Table(title=f"{report.table.title} ({report.device}, {report.runtime})", title_justify="left")
+    for column in report.table.columns:
+        table.add_column(column)
+    for row in report.table.rows:
+        table.add_row(*("–" if cell is None else str(cell) for cell in row))
+    speech.print_table(table)
+    for finding in report.findings:
+        print(finding)
+    if report.is_simulated:
+        from pgpu.experiments.report import SIMULATED_NOTE
+
+        print(SIMULATED_NOTE)
