@@ -118,15 +118,17 @@ def _counts(text: str) -> tuple[int, ...]:
     Raises:
         RequestError: Not numbers of jobs.
     """
-    found: list[int] = []
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        if not first.isdecimal() or not (last or first).isdecimal():
-            raise RequestError(f"--jobs {text!r} is not a number of jobs", hint="write 25, 2-25 or 8,24-25")
-        found += range(int(first), int(last or first) + 1)
-    if not found or min(found) < 1 or max(found) > _MOST_JOBS:
-        raise RequestError(f"--jobs {text!r}: between 1 and {_MOST_JOBS} jobs can start together")
-    return tuple(found)
+    return tuple(count for part in text.split(",") for count in _span(part, text))
+
+
+def _span(part: str, text: str) -> range:
+    first, separator, last = part.partition("-")
+    last = last if separator else first
+    if not first.isdecimal() or not last.isdecimal():
+        raise RequestError(f"--jobs {text!r} is not a number of jobs", hint="write 25, 2-25 or 8,24-25")
+    if not 1 <= int(first) <= int(last) <= _MOST_JOBS:
+        raise RequestError(f"--jobs {text!r}: between 1 and {_MOST_JOBS} jobs can start together, the fewest first")
+    return range(int(first), int(last) + 1)
 
 
 def _run(

@@ -1,0 +1,125 @@
+"""Outcomes, tables and files of experiments are what the trials say."""
+
+import csv
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from pgpu.experiments import papers, report
+from pgpu.experiments.outcome import JobOutcome, Trial, last_line, last_result, mean_seconds, spread
+
+GIB = 1 << 30
+
+
+def job(name: str = "job", *, seconds: float = 8.0, refusals: int = 0, exit_code: int | None = 0) -> JobOutcome:
+    result = {
+        "seconds": seconds,
+        "refusals": refusals,
+        "began_at_seconds": 100.0,
+        "held_bytes": GIB,
+        "memory_timeline": [[0.0, GIB // 4], [1.0, GIB]],
+    }
+    return JobOutcome(name, 100.0, 100.0 + seconds, exit_code, result, "")
+
+
+def trial(*jobs: JobOutcome, is_with_pgpu: bool = False, samples: tuple[tuple[float, int], ...] = ()) -> Trial:
+    return Trial(is_with_pgpu, 1, jobs, 24 * GIB, samples)
+
+
+def test_a_job_without_an_exit_code_counts_as_failed() -> None:
+    assert job(exit_code=None).is_failed
+
+
+def test_a_failed_job_saw_a_refusal_even_if_it_could_not_say_so() -> None:
+    assert dataclasses.replace(job(exit_code=1), result=None).saw_refusal
+
+
+def test_a_job_without_a_result_took_the_time_until_its_end() -> None:
+    assert dataclasses.replace(job(seconds=3.0), result=None).seconds == 3.0
+
+
+def test_run_times_are_of_completed_jobs_only() -> None:
+    found = trial(job(seconds=8.0), job(seconds=99.0, exit_code=1), job(seconds=10.0))
+
+    assert found.completed_seconds == [8.0, 10.0]
+    assert mean_seconds([found]) == 9.0
+    assert found.failed == 1
+
+
+def test_a_trial_in_which_nothing_completed_has_no_mean() -> None:
+    assert mean_seconds([trial(job(exit_code=1))]) is None
+
+
+def test_jobs_side_by_side_are_counted_where_they_overlap() -> None:
+    later = dataclasses.replace(job(), result={**(job().result or {}), "began_at_seconds": 108.5})
+
+    assert trial(job(), job(), later).most_side_by_side == 2
+
+
+def test_the_peak_is_the_most_that_any_sample_saw() -> None:
+    assert trial(job(), samples=((0.0, 5), (1.0, 7), (2.0, 6))).device_peak_bytes == 7
+
+
+def test_counts_are_written_with_their_spread() -> None:
+    assert spread([6]) == "6"
+    assert spread([4, 9, 6]) == "4 to 9 (median 6)"
+    assert spread([]) == "–"
+
+
+def test_the_result_is_the_last_line_that_is_an_object() -> None:
+    assert last_result('noise\n{"seconds": 1}\n') == {"seconds": 1}
+    assert last_result('{"seconds": 1}\n3\n') is None
+    assert last_result("noise\n") is None
+
+
+def test_the_complaint_is_the_last_line_with_words() -> None:
+    assert last_line("first\nlast\n\n") == "last"
+    assert last_line("") == ""
+
+
+def test_the_papers_table_has_a_row_for_2_to_25_jobs() -> None:
+    assert [row.jobs for row in papers.P1_TABLE] == list(range(2, 26))
+    assert papers.p1_row(1) is None
+    assert papers.p1_row(25) == papers.P1Row(25, 10.75, 13.924, None, 15)
+
+
+def test_every_job_becomes_a_line_of_csv(tmp_path: Path) -> None:
+    trials = [trial(job("a"), job("b", exit_code=1)), trial(job("c"), is_with_pgpu=True)]
+
+    with report.write_jobs(trials, tmp_path / "jobs.csv").open() as file:
+        rows = list(csv.DictReader(file))
+
+    assert [(row["with_pgpu"], row["arrival"], row["name"], row["failed"]) for row in rows] == [
+        ("False", "1", "a", "False"),
+        ("False", "2", "b", "True"),
+        ("True", "1", "c", "False"),
+    ]
+
+
+def test_samples_are_written_in_seconds_since_their_trial_began(tmp_path: Path) -> None:
+    found = trial(job(), samples=((1000.5, 5), (1001.0, 7)))
+
+    with report.write_device([found], tmp_path / "device.csv").open() as file:
+        assert [(row["seconds"], row["used_bytes"]) for row in csv.DictReader(file)] == [("0.0", "5"), ("0.5", "7")]
+
+
+def test_a_report_as_json_has_its_rows_as_objects(tmp_path: Path) -> None:
+    table = report.Table("title", ("jobs", "failed"), ((25, 0),))
+    found = report.Report("p1", "RTX 3090", True, "process", {}, table, ("fine",), (tmp_path / "a.csv",))
+
+    written = json.loads(report.write_summary(found, tmp_path / "p1.json").read_text())
+
+    assert written["table"] == [{"jobs": 25, "failed": 0}]
+    assert written["is_simulated"] is True
+    assert written["files"] == [str(tmp_path / "a.csv")]
+
+
+@pytest.mark.parametrize("columns", [1, 3])
+def test_a_row_that_does_not_fit_its_columns_is_an_error(columns: int) -> None:
+    table = report.Table("title", ("name",) * columns, ((1, 2),))
+    found = report.Report("p1", "gpu", True, "process", {}, table, (), ())
+
+    with pytest.raises(ValueError, match="zip"):
+        found.as_json()
