@@ -40,6 +40,12 @@ format: $(STAMP) ## Format Python and C
 	$(BIN)/ruff format .
 	git ls-files 'native/*.c' 'native/*.h' | xargs $(BIN)/clang-format -i
 
+demo: build ## P1 with 25 jobs, without pgpu and with it, as processes on a simulated RTX 3090
+	$(BIN)/pgpu --simulate 'RTX 3090' experiment p1 --jobs 25 --both --output build/demo
+
+test-gpu: build ## Run tests, workloads and PyTorch on this machine's NVIDIA GPU and record the result
+	$(BIN)/python tools/test_gpu.py
+
 wheel: $(STAMP) ## Build the portable wheel with ziglang, for glibc 2.17 and newer
 	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
 
