@@ -1,5 +1,5 @@
-/* NVML's interface as far as the NVML shim, the simulated driver and their tests use it: our own declarations of
- * NVIDIA's types, so that no header of NVIDIA's is needed to build. Constants and prototypes are generated
+/* NVML's interface as far as the NVML shim, the simulated driver and their tests use it: our own declarations
+ * of NVIDIA's types, so that no header of NVIDIA's is needed to build. Constants and prototypes are generated
  * (tools/generate_api.py); a test compares every size and offset below with the real header.
  *
  * Functions carry the symbol's own name: `nvmlDeviceGetCount_v2`, never the macro `nvmlDeviceGetCount`. */
@@ -14,6 +14,12 @@
 typedef struct nvmlDevice_st *nvmlDevice_t;
 typedef struct nvmlUnit_st *nvmlUnit_t;
 typedef struct nvmlEventSet_st *nvmlEventSet_t;
+
+/* Named numbers rather than enumerations. */
+typedef unsigned int nvmlDeviceArchitecture_t;
+typedef unsigned int nvmlBusType_t;
+typedef unsigned int nvmlPowerSource_t;
+typedef unsigned int nvmlAffinityScope_t;
 
 /* What a versioned structure must carry in its first word. */
 #define NVML_STRUCT_VERSION(type, version) ((unsigned int)(sizeof(type) | ((version) << 24u)))
@@ -32,6 +38,7 @@ typedef struct {
     unsigned int subClass;
     char busId[NVML_DEVICE_PCI_BUS_ID_BUFFER_SIZE];
 } nvmlPciInfoExt_v1_t;
+typedef nvmlPciInfoExt_v1_t nvmlPciInfoExt_t;
 static_assert(sizeof(nvmlPciInfoExt_v1_t) == 64, "layout");
 
 typedef struct {
@@ -206,8 +213,8 @@ typedef struct {
     char firmwareVersion[32];
 } nvmlHwbcEntry_t;
 
-/* Newer than the public header; layouts as nvidia-ml-py 13.615 has them. A limit holds for the processes of one
- * cgroup and of those below it. */
+/* Newer than the public header; layouts as nvidia-ml-py 13.615 has them. A limit holds for the processes of
+ * one cgroup and of those below it. */
 #define NVML_DEVICE_MEMORY_LIMIT_MAX 0xffffffffffffffffull
 
 typedef struct {

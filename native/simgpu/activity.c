@@ -23,8 +23,7 @@ static uint64_t load(const uint64_t *word) {
     return __atomic_load_n(word, __ATOMIC_RELAXED);
 }
 
-/* What a slot has used by `now_ns`: what it wrote, and its queue's progress since, in proportion. */
-static uint64_t used_ns(const struct sim_activity_slot *slot, uint64_t now_ns) {
+uint64_t sim_activity_used_ns(const struct sim_activity_slot *slot, uint64_t now_ns) {
     uint64_t updated_ns = load(&slot->updated_ns), until_ns = load(&slot->until_ns);
     uint64_t pending_ns = load(&slot->pending_ns), consumed_ns = load(&slot->consumed_ns);
     if (until_ns <= updated_ns || now_ns <= updated_ns) return consumed_ns;
@@ -36,7 +35,7 @@ static uint64_t used_ns(const struct sim_activity_slot *slot, uint64_t now_ns) {
 uint64_t sim_activity_busy_ns(const struct sim_activity_gpu *activity, uint64_t now_ns) {
     uint64_t sum_ns = load(&activity->retired_ns);
     for (unsigned i = 0; i < PGPU_MAX_SLOTS; i++)
-        if (load(&activity->slot[i].updated_ns) != 0) sum_ns += used_ns(&activity->slot[i], now_ns);
+        if (load(&activity->slot[i].updated_ns) != 0) sum_ns += sim_activity_used_ns(&activity->slot[i], now_ns);
     return sum_ns;
 }
 

@@ -71,6 +71,9 @@ struct sim_activity {
 /* Map the activity file; NULL on failure. */
 struct sim_activity *sim_activity_map(const char *directory);
 
+/* Device time that a slot has used by `now_ns`: what it wrote, and its queue's progress since, in proportion. */
+uint64_t sim_activity_used_ns(const struct sim_activity_slot *slot, uint64_t now_ns);
+
 /* Device time that all processes have used until `now_ns`, with what they use right now. */
 uint64_t sim_activity_busy_ns(const struct sim_activity_gpu *activity, uint64_t now_ns);
 

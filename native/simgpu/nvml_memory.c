@@ -1,0 +1,68 @@
+/* How much memory a GPU has and how much of it anybody holds. */
+#include <pthread.h>
+
+#include "nvml_state.h"
+
+#define BAR1_BYTES (256ull << 20)
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct pgpu_reader_view view; /* too large for a thread's stack */
+
+const struct pgpu_reader_view *sim_nvml_take_view(void) {
+    char path[SIM_PATH_BYTES];
+    pthread_mutex_lock(&mutex);
+    if (!sim_state_path(sim_nvml.directory, "memory", path)) return NULL;
+    enum pgpu_meter_status status = pgpu_reader_read(path, &view);
+    /* Until the first CUDA program there is no such file, and nothing is used. */
+    return status == PGPU_METER_OK || status == PGPU_METER_UNREADABLE ? &view : NULL;
+}
+
+void sim_nvml_release_view(void) {
+    pthread_mutex_unlock(&mutex);
+}
+
+static nvmlReturn_t read_used_bytes(unsigned gpu, unsigned long long *used_bytes) {
+    const struct pgpu_reader_view *found = sim_nvml_take_view();
+    if (found != NULL) *used_bytes = found->gpu[gpu].used_bytes;
+    sim_nvml_release_view();
+    return found != NULL ? NVML_SUCCESS : NVML_ERROR_UNKNOWN;
+}
+
+static unsigned long long at_most(unsigned long long bytes, unsigned long long most_bytes) {
+    return bytes < most_bytes ? bytes : most_bytes;
+}
+
+/* Version 1 counts what the driver reserves as used. */
+nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) {
+    NVML_ENTER_DEVICE(device, gpu);
+    NVML_REQUIRE(memory != NULL);
+    unsigned long long used_bytes = 0;
+    nvmlReturn_t result = read_used_bytes(gpu, &used_bytes);
+    const struct sim_gpu *found = sim_nvml_gpu(gpu);
+    memory->total = found->memory_bytes + found->reserved_bytes;
+    memory->used = at_most(found->reserved_bytes + used_bytes, memory->total);
+    memory->free = memory->total - memory->used;
+    return result;
+}
+
+nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
+    NVML_ENTER_DEVICE(device, gpu);
+    NVML_REQUIRE(memory != NULL);
+    if (memory->version != NVML_STRUCT_VERSION(nvmlMemory_v2_t, 2))
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    unsigned long long used_bytes = 0;
+    nvmlReturn_t result = read_used_bytes(gpu, &used_bytes);
+    const struct sim_gpu *found = sim_nvml_gpu(gpu);
+    memory->total = found->memory_bytes + found->reserved_bytes;
+    memory->reserved = found->reserved_bytes;
+    memory->used = at_most(used_bytes, found->memory_bytes);
+    memory->free = found->memory_bytes - memory->used;
+    return result;
+}
+
+nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *memory) {
+    NVML_ENTER_DEVICE(device, gpu);
+    NVML_REQUIRE(memory != NULL);
+    *memory = (nvmlBAR1Memory_t){.bar1Total = BAR1_BYTES, .bar1Free = BAR1_BYTES};
+    return NVML_SUCCESS;
+}

@@ -1,0 +1,81 @@
+/* PIDs across namespaces. A slot holds the PID that its process knows itself by; a caller in another PID
+ * namespace knows it by another, or not at all, as with NVIDIA's driver.
+ *
+ * /proc tells: `NSpid:` of a status file lists a process's PIDs from the reader's namespace down to its own.
+ * The start time, which no namespace changes, keeps two processes with the same inner PID apart. */
+#include <ctype.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "nvml_state.h"
+
+#define FILE_BYTES       4096
+#define START_TIME_FIELD 22
+
+static bool read_file(unsigned pid, const char *name, char text[FILE_BYTES]) {
+    char path[64];
+    snprintf(path, sizeof(path), "/proc/%u/%s", pid, name);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return false;
+    ssize_t length = read(fd, text, FILE_BYTES - 1);
+    close(fd);
+    if (length <= 0) return false;
+    text[length] = '\0';
+    return true;
+}
+
+/* The PID that a process knows itself by: the last of `NSpid:`. */
+static unsigned innermost_pid(unsigned pid) {
+    char text[FILE_BYTES];
+    const char *line = read_file(pid, "status", text) ? strstr(text, "\nNSpid:") : NULL;
+    if (line == NULL) return 0;
+    unsigned innermost = 0;
+    char *next;
+    for (const char *at = line + strlen("\nNSpid:"); *at != '\n' && *at != '\0'; at = next) {
+        unsigned long value = strtoul(at, &next, 10);
+        if (next == at) break;
+        innermost = (unsigned)value;
+    }
+    return innermost;
+}
+
+static uint64_t start_time_ticks(unsigned pid) {
+    char text[FILE_BYTES];
+    /* The second field, the name, may hold spaces and brackets; it ends with the last bracket. */
+    const char *at = read_file(pid, "stat", text) ? strrchr(text, ')') : NULL;
+    for (unsigned field = 2; at != NULL && field < START_TIME_FIELD; field++)
+        at = strchr(at + 1, ' ');
+    return at != NULL ? strtoull(at, NULL, 10) : 0;
+}
+
+static uint64_t own_pid_namespace(void) {
+    struct stat status;
+    return stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
+}
+
+static bool is_process_of(const struct pgpu_reader_slot *slot, unsigned pid) {
+    return innermost_pid(pid) == slot->pid && start_time_ticks(pid) == slot->start_time_ticks;
+}
+
+static unsigned find_in_proc(const struct pgpu_reader_slot *slot) {
+    unsigned found = 0;
+    DIR *directory = opendir("/proc");
+    if (directory == NULL) return 0;
+    for (struct dirent *entry; found == 0 && (entry = readdir(directory)) != NULL;) {
+        if (!isdigit((unsigned char)entry->d_name[0])) continue;
+        unsigned pid = (unsigned)strtoul(entry->d_name, NULL, 10);
+        if (is_process_of(slot, pid)) found = pid;
+    }
+    closedir(directory);
+    return found;
+}
+
+unsigned sim_nvml_visible_pid(const struct pgpu_reader_slot *slot) {
+    if (slot->pid_namespace != 0 && slot->pid_namespace == own_pid_namespace()) return slot->pid;
+    return find_in_proc(slot);
+}
