@@ -39,6 +39,8 @@ ImageOption = Annotated[
 OutputOption = Annotated[Path, typer.Option("--output", metavar="DIR", help="Where CSV, JSON and PNG files go.")]
 BareOption = Annotated[bool, typer.Option("--without-pgpu", help="Run only without pgpu.")]
 
+BatchesOption = Annotated[int, typer.Option("--batches", min=2, help="Batches of each job; fewer is shorter.")]
+
 _DEFAULT_OUTPUT = Path("pgpu-experiments")
 
 
@@ -54,7 +56,7 @@ def p1(
     is_both: Annotated[bool, typer.Option("--both", help="Run without pgpu, then with it, in one table.")] = False,
     repetitions: Annotated[int, typer.Option("--repeat", min=1, help="Runs of each number of jobs.")] = 1,
     seed: Annotated[int, typer.Option("--seed", help="Of the order of arrival.")] = 0,
-    batches: Annotated[int, typer.Option("--batches", min=2, help="Batches of each job; fewer is shorter.")] = 80,
+    batches: BatchesOption = 80,
     image: ImageOption = None,
     output: OutputOption = _DEFAULT_OUTPUT,
     as_json: options.Json = False,
@@ -80,6 +82,7 @@ def p2(
     *,
     jobs: Annotated[int, typer.Option("--jobs", min=1, max=_MOST_JOBS, help="Take-all jobs side by side.")] = 10,
     memory: Annotated[str, typer.Option("--memory", help="Slice of each.")] = "2GiB",
+    batches: BatchesOption = 60,
     runtime: RuntimeOption = Runtime.PROCESS,
     is_bare: BareOption = False,
     image: ImageOption = None,
@@ -89,7 +92,7 @@ def p2(
     """Train beside others though each job takes all the memory it sees: how many fit? (P2)."""
     from pgpu.experiments import p2 as experiment
 
-    plan = experiment.P2Plan(jobs=jobs, slice_bytes=parse_memory_bytes(memory), with_pgpu=not is_bare)
+    plan = experiment.P2Plan(jobs=jobs, slice_bytes=parse_memory_bytes(memory), batches=batches, with_pgpu=not is_bare)
     _run(context, lambda stage, place: experiment.run(stage, plan, place), runtime, image, output, as_json=as_json)
 
 
@@ -99,6 +102,7 @@ def p4(
     *,
     neighbours: Annotated[int, typer.Option("--neighbours", min=1, max=15, help="Jobs beside the hog.")] = 3,
     memory: Annotated[str, typer.Option("--memory", help="Slice of the hog.")] = "4GiB",
+    batches: BatchesOption = 60,
     runtime: RuntimeOption = Runtime.PROCESS,
     is_bare: BareOption = False,
     image: ImageOption = None,
@@ -108,7 +112,9 @@ def p4(
     """Let one job take all it can get: what happens to it and its neighbours? (P4)."""
     from pgpu.experiments import p4 as experiment
 
-    plan = experiment.P4Plan(neighbours=neighbours, hog_slice_bytes=parse_memory_bytes(memory), with_pgpu=not is_bare)
+    plan = experiment.P4Plan(
+        neighbours=neighbours, hog_slice_bytes=parse_memory_bytes(memory), batches=batches, with_pgpu=not is_bare
+    )
     _run(context, lambda stage, place: experiment.run(stage, plan, place), runtime, image, output, as_json=as_json)
 
 

@@ -20,6 +20,8 @@ from pgpu.units import GIB, MIB
 
 _COLUMNS = ("question", "P4 before", "P4 with pGPU", "ours without pgpu", "ours with pgpu")
 _HOG = "p4-hog"
+_LOAD_MS = 1000.0
+"""A neighbour takes its libraries' memory this long after its start; by then the hog has had all it can get."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +30,9 @@ class P4Plan:
 
     neighbours: int = 3
     hog_slice_bytes: int = 4 * GIB
-    hog_seconds: float = 12.0
-    """How long the hog goes on after its refusal: longer than a neighbour runs."""
-
     batches: int = 60
+    """Of each neighbour."""
+
     gpu_ms: float = 7.0
     host_ms: float = 98.0
     with_pgpu: bool = True
@@ -40,19 +41,16 @@ class P4Plan:
     neighbour_bytes: int = P1_JOB_MIB * MIB
 
     def hog_words(self) -> tuple[str, ...]:
-        """Return the workload's words of the hog."""
-        return ("hog", "--seconds", str(self.hog_seconds))
+        """Return the workload's words of the hog, which goes on for longer than its neighbours run."""
+        neighbour_seconds = self.batches * (self.host_ms + self.gpu_ms) / 1000 + _LOAD_MS / 1000
+        return ("hog", "--seconds", f"{2 * neighbour_seconds:.1f}")
 
-    def neighbour_words(self, *, load_ms: float) -> tuple[str, ...]:
+    def neighbour_words(self) -> tuple[str, ...]:
         """Return the workload's words of a neighbour."""
         return (
             *("inference", "--memory", f"{self.neighbour_bytes // MIB}MiB", "--batches", str(self.batches)),
-            *("--gpu-ms", str(self.gpu_ms), "--host-ms", str(self.host_ms), "--load-ms", str(load_ms)),
+            *("--gpu-ms", str(self.gpu_ms), "--host-ms", str(self.host_ms), "--load-ms", str(_LOAD_MS)),
         )
-
-
-_LOAD_MS = 1000.0
-"""A neighbour takes its libraries' memory this long after its start; by then the hog has had all it can get."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +94,7 @@ def run(stage: Stage, plan: P4Plan, directory: Path) -> Report:
 
 def _run_all(stage: Stage, plan: P4Plan) -> _Trials:
     names = [f"p4-neighbour-{number}" for number in range(1, plan.neighbours + 1)]
-    words = plan.neighbour_words(load_ms=_LOAD_MS)
+    words = plan.neighbour_words()
     stage.tell("a hog and its neighbours without pgpu")
     bare = run_bare(stage, [(_HOG, plan.hog_words()), *((name, words) for name in names)])
     if not plan.with_pgpu:

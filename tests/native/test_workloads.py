@@ -1,0 +1,208 @@
+"""Each workload is a CUDA program that runs on the simulated driver as it would on NVIDIA's."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pgpu.gpu.catalog import parse_model
+from pgpu.gpu.simulated import start_simulated
+from pgpu.libraries import SIMULATED_CUDA, library_path
+
+MIB = 1 << 20
+DEVICE_BYTES = 24_265 * MIB
+FAST = ("--gpu-ms", "0", "--host-ms", "0")
+
+
+class Gpu:
+    """A simulated RTX 3090 that programs share without pgpu."""
+
+    def __init__(self, directory: Path) -> None:
+        model, count = parse_model("RTX 3090")
+        start_simulated(directory, model, count)
+        driver = str(library_path(SIMULATED_CUDA).parent)
+        self._environment = {**os.environ, "LD_LIBRARY_PATH": driver, "PGPU_SIMGPU_DIR": str(directory)}
+        self._environment.pop("TF_FORCE_GPU_ALLOW_GROWTH", None)
+
+    def start(self, *words: str, **environment: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            (sys.executable, "-m", "pgpu.workloads", *words),
+            env={**self._environment, **environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *words: str, exit_code: int = 0, **environment: str) -> dict[str, Any]:
+        """Run to the end and return the JSON line, with what was said on standard error."""
+        process = self.start(*words, **environment)
+        standard_output, standard_error = process.communicate(timeout=60)
+        assert process.returncode == exit_code, standard_error
+        return {**json.loads(standard_output), "standard_error": standard_error}
+
+
+@pytest.fixture
+def gpu() -> Iterator[Gpu]:
+    directory = Path(tempfile.mkdtemp(prefix="pgpu-test-workloads-", dir="/dev/shm"))
+    yield Gpu(directory / "gpu")
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+def full_gpu(gpu: Gpu) -> Iterator[Gpu]:
+    """A GPU whose memory a hog holds, but for less than one context."""
+    hog = gpu.start("hog", "--seconds", "600", "--step-mib", "16")
+    assert hog.stderr is not None
+    assert "CUDA error 2" in hog.stderr.readline()
+    yield gpu
+    hog.send_signal(signal.SIGKILL)
+    hog.communicate()
+
+
+def test_inference_holds_what_it_says_and_grows_to_it_late(gpu: Gpu) -> None:
+    found = gpu.run("inference", "--batches", "20", *FAST)
+
+    held = [held_bytes for _, held_bytes in found["memory_timeline"]]
+    assert held == sorted(held)
+    assert held[2] <= 1050 * MIB < held[3]
+    assert 1203 * MIB <= held[-1] <= 1205 * MIB
+    assert found["refusals"] == 0
+
+
+def test_its_own_context_is_measured(gpu: Gpu) -> None:
+    found = gpu.run("inference", "--batches", "2", *FAST)
+    model, _ = parse_model("RTX 3090")
+
+    assert found["context_source"] == "process"
+    assert found["context_bytes"] == model.context_bytes
+
+
+def test_kernels_compute_nothing_on_the_simulated_driver_and_the_result_says_so(gpu: Gpu) -> None:
+    assert gpu.run("inference", "--batches", "2", *FAST)["computed"] is False
+
+
+def test_inference_that_is_refused_its_growth_retries_and_completes(gpu: Gpu) -> None:
+    neighbour = gpu.start("training", "--epochs", "1", "--batches", "1", "--host-ms", "600000", "--gpu-ms", "0")
+    wait_until_held(gpu)
+    free_bytes = DEVICE_BYTES - 22_885 * MIB
+    assert 1050 * MIB <= free_bytes <= 1500 * MIB
+    second = gpu.run("inference", "--memory", "1400MiB", "--batches", "20", *FAST)
+    neighbour.kill()
+    neighbour.communicate()
+
+    assert second["batches"] == 20
+    assert second["growth_refusals"] > 1
+
+
+def wait_until_held(gpu: Gpu) -> None:
+    """Return once a second take-all job finds no room: the first then holds nearly all."""
+    for _ in range(100):
+        process = gpu.start("training", "--epochs", "1", "--batches", "1", *FAST)
+        _, standard_error = process.communicate(timeout=60)
+        if process.returncode == 1:
+            assert "too little memory is free" in standard_error
+            return
+    pytest.fail("the first job never took its memory")
+
+
+def test_inference_whose_libraries_are_refused_dies_late_and_holds_memory_to_its_end(gpu: Gpu) -> None:
+    neighbour = gpu.start("training", "--epochs", "1", "--batches", "1", "--host-ms", "600000", "--gpu-ms", "0")
+    wait_until_held(gpu)
+    found = gpu.run("inference", "--memory", "1700MiB", "--batches", "5", "--host-ms", "20", exit_code=1)
+    neighbour.kill()
+    neighbour.communicate()
+
+    assert "failed to initialise" in found["standard_error"]
+    assert "CUDA error 2" in found["error"]
+    assert found["held_bytes"] > 1000 * MIB
+    assert found["seconds"] >= 0.1
+
+
+def test_a_program_that_gets_no_context_dies_with_one_line(full_gpu: Gpu) -> None:
+    process = full_gpu.start("inference", "--batches", "2", *FAST)
+    standard_output, standard_error = process.communicate(timeout=60)
+
+    assert process.returncode == 1
+    assert standard_output == ""
+    assert standard_error.count("\n") == 1
+    assert "CUDA_ERROR_OUT_OF_MEMORY" in standard_error
+
+
+def test_training_takes_what_p2_saw(gpu: Gpu) -> None:
+    found = gpu.run("training", "--epochs", "1", "--batches", "2", *FAST)
+
+    assert 22_883 * MIB <= found["held_bytes"] <= 22_885 * MIB
+    assert found["used_bytes"] <= 1205 * MIB
+
+
+@pytest.mark.parametrize(("words", "variable"), [(("--grow",), "false"), ((), "true")])
+def test_training_takes_what_it_needs_where_it_may_grow(gpu: Gpu, words: tuple[str, ...], variable: str) -> None:
+    found = gpu.run("training", "--epochs", "1", "--batches", "2", *FAST, *words, TF_FORCE_GPU_ALLOW_GROWTH=variable)
+
+    assert 1170 * MIB <= found["held_bytes"] <= 1205 * MIB
+
+
+def test_spin_takes_the_time_it_is_given(gpu: Gpu) -> None:
+    assert gpu.run("spin", "--kernel-ms", "10", "--launches", "20")["seconds"] >= 0.2
+
+
+def test_two_spins_share_the_gpus_time(gpu: Gpu) -> None:
+    both = [gpu.start("spin", "--kernel-ms", "10", "--launches", "40", "--start-line") for _ in range(2)]
+    for process in both:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "ready\n"
+    for process in both:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    seconds = [json.loads(process.communicate()[0])["seconds"] for process in both]
+
+    assert max(seconds) >= 0.75
+
+
+def test_a_hog_is_refused_with_error_2_and_goes_on(gpu: Gpu) -> None:
+    found = gpu.run("hog", "--seconds", "0.3")
+
+    assert found["error_number"] == 2
+    assert found["beats_after_refusal"] > 0
+    assert DEVICE_BYTES - 64 * MIB <= found["held_bytes"] <= DEVICE_BYTES
+
+
+def test_without_a_driver_there_is_one_line(tmp_path: Path) -> None:
+    done = subprocess.run(
+        (sys.executable, "-m", "pgpu.workloads", "spin"),
+        env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("inference", "--memory", "12parsecs"),
+        ("inference", "--batches", "0"),
+        ("spin", "--launches", "many"),
+        ("hog", "--seconds", "-1"),
+        ("digging",),
+        (),
+    ],
+)
+def test_bad_input_gets_one_line(words: tuple[str, ...]) -> None:
+    done = subprocess.run((sys.executable, "-m", "pgpu.workloads", *words), capture_output=True, text=True, check=False)
+
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1

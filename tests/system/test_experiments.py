@@ -1,0 +1,88 @@
+"""The experiments run whole, on a simulated GPU, small."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PGPU = (sys.executable, "-c", "import sys; from pgpu.cli.main import main; sys.exit(main())")
+MIB = 1 << 20
+
+
+def experiment(place: Path, *words: str) -> dict[str, Any]:
+    done = subprocess.run(
+        (*PGPU, "--simulate", "RTX 3090", "experiment", *words, "--json", "--output", str(place)),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        env={**os.environ, "PGPU_HEADROOM": "0"},
+    )
+    assert done.returncode == 0, done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document["report"]  # type: ignore[no-any-return]
+
+
+def assert_files_are_there(report: dict[str, Any]) -> None:
+    paths = [Path(name) for name in report["files"]]
+    assert {path.suffix for path in paths} == {".csv", ".png"}
+    assert all(path.stat().st_size > 0 for path in paths)
+
+
+def test_p1_completes_with_and_without_pgpu_where_all_fit(tmp_path: Path) -> None:
+    report = experiment(tmp_path, "p1", "--jobs", "2", "--both", "--batches", "8")
+
+    assert [(row["pgpu"], row["failed"]) for row in report["table"]] == [("without", "0"), ("with", "0")]
+    assert "the device held more than it has in 0 of" in report["findings"][-1]
+    assert report["is_simulated"] is True
+    assert_files_are_there(report)
+
+
+def test_p1_without_pgpu_fails_at_24_since_the_device_is_full(tmp_path: Path) -> None:
+    report = experiment(tmp_path, "p1", "--jobs", "24", "--without-pgpu", "--batches", "20")
+
+    assert int(report["table"][0]["failed"]) >= 1
+    assert (tmp_path / "p1-failed-memory.png").exists()
+
+
+def test_p2_fills_slices_side_by_side(tmp_path: Path) -> None:
+    report = experiment(tmp_path, "p2", "--jobs", "3", "--batches", "10")
+
+    ours = {row["question"]: row["ours"] for row in report["table"]}
+    assert ours["a second default job"] == "cannot start"
+    assert ours["default jobs side by side in slices"] == "3, 0 failed"
+    least, _, most = ours["each holds of its slice"].removesuffix(" %").split()
+    assert 90 <= float(least) <= float(most) <= 100
+    assert_files_are_there(report)
+
+
+def test_p4_refuses_the_hog_alone(tmp_path: Path) -> None:
+    report = experiment(tmp_path, "p4", "--neighbours", "1", "--batches", "10")
+
+    ours = {row["question"]: row for row in report["table"]}
+    assert "CUDA error 2" in ours["a job past its share"]["ours with pgpu"]
+    assert ours["its neighbours"]["ours with pgpu"] == "0 of 1 failed, 0 saw an out of memory"
+    assert_files_are_there(report)
+
+
+@pytest.mark.docker
+def test_p1_runs_in_containers(tmp_path: Path) -> None:
+    report = experiment(tmp_path, "p1", "--jobs", "2", "--both", "--batches", "4", "--runtime", "docker")
+
+    assert [row["failed"] for row in report["table"]] == ["0", "0"]
+    assert report["runtime"] == "docker"
+
+
+@pytest.mark.parametrize("words", [("p1", "--jobs", "many"), ("p1", "--without-pgpu", "--both"), ("p9",)])
+def test_bad_words_get_one_line_and_a_hint(tmp_path: Path, words: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        (*PGPU, "experiment", *words, "--output", str(tmp_path / "new")), capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 125
+    assert len(done.stderr.splitlines()) <= 2
+    assert not (tmp_path / "new").exists()
