@@ -1,0 +1,76 @@
+"""What the engine is asked to create for a job: the words of `docker run`, in the words of the Engine API. Pure.
+
+It refuses to add a privilege: no capability, no security option, no device but the lease's GPUs.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pgpu.model import Delivery, Job, JobSpec
+from pgpu.runtimes.docker.mounting import BindMount
+
+JOB_LABEL = "io.pgpu.job"
+"""Label of every container of pgpu; its value is the job's id."""
+
+_LOG_CONFIGURATION = {"Type": "json-file", "Config": {"max-size": "10m", "max-file": "2"}}
+"""For `docker logs`; pgpu keeps a log of its own, so that this one must not fill the disk."""
+
+
+def container_name(job: Job) -> str:
+    """Return the name of a job's container: the asker's, or one from the job's id, so that it can be found again."""
+    return job.spec.name or f"pgpu-{job.id}"
+
+
+def container_configuration(
+    job: Job, delivery: Delivery, mounts: Sequence[BindMount], gpu_request: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the body of `POST /containers/create`."""
+    spec = job.spec
+    return {
+        "Image": spec.image,
+        **({"Cmd": list(spec.command)} if spec.command else {}),
+        "Env": environment(spec, delivery, gpu_request),
+        "User": spec.user or "",
+        "WorkingDir": spec.working_directory or "",
+        "Tty": spec.wants_tty,
+        "OpenStdin": spec.wants_stdin,
+        "StdinOnce": spec.wants_stdin,
+        "AttachStdin": spec.wants_stdin,
+        "AttachStdout": True,
+        "AttachStderr": True,
+        "Labels": {JOB_LABEL: job.id},
+        "HostConfig": {
+            "Binds": binds(spec),
+            "Mounts": [_mount(mount) for mount in mounts],
+            "LogConfig": _LOG_CONFIGURATION,
+            "AutoRemove": False,
+            **({"DeviceRequests": [dict(gpu_request)]} if gpu_request else {}),
+        },
+    }
+
+
+def binds(spec: JobSpec) -> list[str]:
+    """Return a job's volumes as the engine reads them."""
+    return [":".join(filter(None, (volume.source, volume.target, volume.options))) for volume in spec.volumes]
+
+
+def environment(spec: JobSpec, delivery: Delivery, gpu_request: Mapping[str, Any]) -> list[str]:
+    """Return the variables that are added to the image's; ours come last and win.
+
+    The toolkit's own variable is always set: an engine whose default runtime is NVIDIA's would otherwise follow the
+    image's `NVIDIA_VISIBLE_DEVICES=all`, past the lease.
+    """
+    by_request = gpu_request and gpu_request.get("Driver") != "cdi"
+    visible = ",".join(delivery.gpu_uuids) if by_request else "void"
+    words = {**dict(spec.environment), "NVIDIA_VISIBLE_DEVICES": visible, **dict(delivery.environment)}
+    return [f"{name}={value}" for name, value in words.items()]
+
+
+def _mount(mount: BindMount) -> dict[str, Any]:
+    return {
+        "Type": "bind",
+        "Source": str(mount.source),
+        "Target": mount.target,
+        "ReadOnly": mount.is_read_only,
+        "BindOptions": {"Propagation": "rprivate"},
+    }

@@ -1,0 +1,61 @@
+"""Attaches to a container's streams over the engine's socket.
+
+The SDK's own call reads ahead and may keep the first bytes of a container that already runs; this one reads not one byte
+past the answer's head. It refuses what is no local socket.
+"""
+
+import socket
+from pathlib import Path
+
+_LARGEST_HEAD_BYTES = 65536
+_ACCEPTED = (b"101", b"200")
+
+
+def attach(url: str, api_version: str, container_id: str, *, has_stdin: bool) -> socket.socket:
+    """Return a connection that carries a container's streams from now on.
+
+    Raises:
+        OSError: The engine went away or refused.
+
+    Source: `POST /containers/{id}/attach`, Docker Engine API 1.41.
+    """
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.connect(str(Path(url.removeprefix("unix://"))))
+        connection.sendall(_request(api_version, container_id, has_stdin=has_stdin))
+        _expect_acceptance(_read_head(connection))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _request(api_version: str, container_id: str, *, has_stdin: bool) -> bytes:
+    query = f"stream=1&stdout=1&stderr=1&stdin={int(has_stdin)}"
+    lines = (
+        f"POST /v{api_version}/containers/{container_id}/attach?{query} HTTP/1.1",
+        "Host: engine",
+        "Connection: Upgrade",
+        "Upgrade: tcp",
+        "Content-Length: 0",
+        "",
+        "",
+    )
+    return "\r\n".join(lines).encode("ascii")
+
+
+def _read_head(connection: socket.socket) -> bytes:
+    head = b""
+    while not head.endswith(b"\r\n\r\n"):
+        byte = connection.recv(1)
+        if not byte or len(head) > _LARGEST_HEAD_BYTES:
+            raise ConnectionResetError("the container engine closed the connection")
+        head += byte
+    return head
+
+
+def _expect_acceptance(head: bytes) -> None:
+    status = head.split(b" ", 2)[1:2]
+    if not status or status[0] not in _ACCEPTED:
+        first_line = head.split(b"\r\n", 1)[0].decode("ascii", errors="replace")
+        raise ConnectionRefusedError(f"the container engine refused to attach: {first_line}")

@@ -1,0 +1,163 @@
+"""What this room asks of a container engine, each question with its own words for what may go wrong.
+
+It refuses to decide: it carries questions and answers, and turns foreign errors into ours.
+"""
+
+import os
+import socket
+from collections.abc import Callable
+from typing import Any, Self
+
+import docker
+from docker import errors as docker_errors
+
+from pgpu.errors import RequestError
+from pgpu.runtimes.docker.engine.attachment import attach
+from pgpu.runtimes.docker.engine.translation import FOREIGN_ERRORS, one_line, start_error, translated
+
+_TIMEOUT_SECONDS = 120
+"""For calls that should answer at once; a busy engine that starts many containers takes its time."""
+
+_GONE, _CONFLICT = 404, 409
+_SIGKILL_NAME = "SIGKILL"
+
+
+class EngineGoneError(Exception):
+    """The engine went away while a container was waited for; it may come back."""
+
+
+class Engine:
+    """A connection to one engine; usable from several threads."""
+
+    def __init__(self, url: str) -> None:
+        """Connect.
+
+        Raises:
+            RuntimeUnavailableError: Nothing answers there.
+        """
+        self.url = url
+        with translated("cannot reach the container engine"):
+            self._api = docker.APIClient(base_url=url, version="auto", timeout=_TIMEOUT_SECONDS)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Drop the connection."""
+        self._api.close()
+
+    @property
+    def api(self) -> docker.APIClient:
+        """The SDK's client, for what reads files of a container."""
+        return self._api
+
+    def information(self) -> dict[str, Any]:
+        """Return what the engine says of itself."""
+        with translated("cannot ask the container engine about itself"):
+            return dict(self._api.info())
+
+    def image(self, name: str) -> dict[str, Any]:
+        """Return an image's description.
+
+        Raises:
+            RequestError: It is not on this machine.
+        """
+        with translated("cannot inspect the image"):
+            try:
+                return dict(self._api.inspect_image(name))  # type: ignore[no-untyped-call]
+            except docker_errors.ImageNotFound as error:
+                raise RequestError(f"the image {name} is not on this machine", hint=f"docker pull {name}") from error
+
+    def container(self, id_or_name: str) -> dict[str, Any] | None:
+        """Return a container's description, or None if there is none."""
+        with translated("cannot inspect the container"):
+            try:
+                return dict(self._api.inspect_container(id_or_name))
+            except docker_errors.NotFound:
+                return None
+
+    def containers_with_label(self, label: str) -> list[str]:
+        """Return the ids of all containers, stopped ones too, that carry `NAME=VALUE`."""
+        with translated("cannot list the containers"):
+            return [str(each["Id"]) for each in self._api.containers(all=True, filters={"label": label})]
+
+    def create(self, configuration: dict[str, Any], name: str | None = None) -> str:
+        """Create a container and return its id.
+
+        Raises:
+            RequestError: The name is taken, or the engine refuses the words.
+        """
+        with translated("cannot create the container"):
+            try:
+                answer = self._api.create_container_from_config(configuration, name)  # type: ignore[no-untyped-call]
+            except docker_errors.APIError as error:
+                if error.status_code == _CONFLICT:
+                    raise RequestError(one_line(error), hint=f"docker rm {name}, or use another --name") from error
+                raise
+            return str(answer["Id"])
+
+    def start(self, container_id: str) -> None:
+        """Start a container.
+
+        Raises:
+            CommandNotFoundError: As `docker run` exits with 127.
+            CommandNotExecutableError: As `docker run` exits with 126.
+            RuntimeUnavailableError: The engine cannot start it for another reason.
+        """
+        with translated("cannot start the container"):
+            try:
+                self._api.start(container_id)
+            except docker_errors.APIError as error:
+                raise start_error(error) from error
+
+    def attach(self, container_id: str, *, has_stdin: bool) -> socket.socket:
+        """Return a connection that carries a container's streams from now on."""
+        with translated("cannot attach to the container"):
+            return attach(self.url, str(self._api.api_version), container_id, has_stdin=has_stdin)
+
+    def wait(self, container_id: str) -> int | None:
+        """Block until a container ended and return its exit code, or None if it is gone.
+
+        Raises:
+            EngineGoneError: The engine stopped answering.
+        """
+        try:
+            return int(self._api.wait(container_id, timeout=None)["StatusCode"])
+        except docker_errors.NotFound:
+            return None
+        except FOREIGN_ERRORS as error:
+            raise EngineGoneError(str(error)) from error
+
+    def signal(self, container_id: str, number: int) -> None:
+        """Send a signal to a container's first process; does nothing if it ended."""
+        self._unless_ended("cannot signal the container", lambda: self._api.kill(container_id, number))
+
+    def kill(self, container_id: str) -> None:
+        """End every process of a container, a paused one too; does nothing if it ended."""
+        self._unless_ended("cannot kill the container", lambda: self._api.kill(container_id, _SIGKILL_NAME))
+
+    def resize(self, container_id: str, size: os.terminal_size) -> None:
+        """Tell a container's terminal its size in characters; does nothing if it ended."""
+        question = lambda: self._api.resize(container_id, height=size.lines, width=size.columns)  # noqa: E731 - one use
+        self._unless_ended("cannot resize the container's terminal", question)
+
+    def remove(self, container_id: str, *, is_forced: bool = True) -> None:
+        """Remove a container and its unnamed volumes; does nothing if it is gone."""
+        with translated("cannot remove the container"):
+            try:
+                self._api.remove_container(container_id, v=True, force=is_forced)
+            except docker_errors.APIError as error:
+                if error.status_code != _GONE and "already in progress" not in one_line(error):
+                    raise
+
+    @staticmethod
+    def _unless_ended(doing: str, question: Callable[[], object]) -> None:
+        with translated(doing):
+            try:
+                question()
+            except docker_errors.APIError as error:
+                if error.status_code not in {_GONE, _CONFLICT} and "not running" not in one_line(error):
+                    raise

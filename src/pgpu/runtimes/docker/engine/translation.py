@@ -1,0 +1,99 @@
+"""Turns what the Docker SDK raises into pgpu's errors, at the edge of this room.
+
+It refuses to hide what the engine said: its message is part of ours.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import requests
+from docker import errors as docker_errors
+
+from pgpu.errors import (
+    CommandNotExecutableError,
+    CommandNotFoundError,
+    NodeError,
+    PgpuError,
+    RequestError,
+    RuntimeUnavailableError,
+)
+
+FOREIGN_ERRORS = (docker_errors.DockerException, requests.exceptions.RequestException, OSError, ValueError)
+"""What a call of the SDK can raise; ValueError comes from unreadable answers."""
+
+_BAD_REQUEST, _CONFLICT = 400, 409
+_COMMAND = re.compile(r"exec: \"|executable file|command that was not found", re.IGNORECASE)
+_QUOTED_COMMAND = re.compile(r"(?:exec: \"|executable file [`'\"])(?P<command>[^`'\"]+)")
+_NOT_FOUND = re.compile(r"executable file.*not found|no such file or directory|was not found", re.IGNORECASE)
+_NOT_EXECUTABLE = re.compile(r"permission denied|is a directory|exec format error", re.IGNORECASE)
+
+
+@contextmanager
+def translated(doing: str) -> Iterator[None]:
+    """Raise pgpu's error for whatever the SDK raises inside.
+
+    Args:
+        doing: What was tried, to begin the message with: `cannot create the container`.
+    """
+    try:
+        yield
+    except PgpuError:
+        raise
+    except FOREIGN_ERRORS as error:
+        raise pgpu_error(error, doing) from error
+
+
+def pgpu_error(error: BaseException, doing: str) -> PgpuError:
+    """Return the error of pgpu that says the same as one of the SDK."""
+    if not isinstance(error, docker_errors.APIError):
+        return _unreachable(error)
+    message = one_line(error)
+    if isinstance(error, docker_errors.ImageNotFound):
+        return RequestError(f"{doing}: {message}", hint="pull the image first")
+    if error.status_code in {_BAD_REQUEST, _CONFLICT} and not _is_of_the_runtime(message):
+        return RequestError(f"{doing}: {message}")
+    return RuntimeUnavailableError(f"{doing}: {message}")
+
+
+def start_error(error: docker_errors.APIError) -> PgpuError:
+    """Return the error of a container that could not be started, told apart as `docker run` does.
+
+    Source: the exit codes 125, 126 and 127 of `docker run`.
+    """
+    message = one_line(error)
+    quoted = _QUOTED_COMMAND.search(message)
+    command = quoted["command"] if quoted else "the command"
+    if _COMMAND.search(message) and _NOT_FOUND.search(message):
+        return CommandNotFoundError(f"{command}: not found in the image")
+    if _COMMAND.search(message) and _NOT_EXECUTABLE.search(message):
+        return CommandNotExecutableError(f"{command}: cannot be executed in the image")
+    return RuntimeUnavailableError(f"the container engine cannot start the container: {message}")
+
+
+def one_line(error: docker_errors.APIError) -> str:
+    """Return what the engine said, as one line."""
+    return " ".join(str(error.explanation or error).split())
+
+
+def _is_of_the_runtime(message: str) -> bool:
+    return "OCI runtime" in message
+
+
+def _unreachable(error: BaseException) -> NodeError:
+    return RuntimeUnavailableError(
+        f"the container engine does not answer: {_innermost(error)}",
+        hint="start Docker or Podman, join its group, or set DOCKER_HOST",
+    )
+
+
+def _innermost(error: BaseException) -> str:
+    """Return the system's own words out of the layers that the SDK wraps around them."""
+    current: BaseException | None = error
+    while current is not None:
+        if isinstance(current, OSError) and current.strerror:
+            return current.strerror
+        nested = [argument for argument in current.args if isinstance(argument, BaseException)]
+        current = nested[0] if nested else current.__cause__ or current.__context__
+    quoted = re.search(r"(?:Error\(\d+, )['\"](?P<words>[^'\"]+)", str(error))
+    return quoted["words"] if quoted else " ".join(str(error).split())

@@ -1,0 +1,143 @@
+"""What must be known of an image before a container of it can hold a job: its C library, and where its programs look.
+
+All of it is read from the files of a container that was created and never started. It refuses to run anything.
+"""
+
+import dataclasses
+import json
+import os
+import posixpath
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Self
+
+from pgpu.runtimes.docker.image.files import ContainerFiles
+from pgpu.runtimes.docker.image.library_versions import newest_glibc
+
+PRELOAD_PATH = "/etc/ld.so.preload"
+CUDA_NAME = "libcuda.so.1"
+NVML_NAME = "libnvidia-ml.so.1"
+
+_TRIPLETS = {"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}
+_MUSL_LOADERS = {"amd64": "/lib/ld-musl-x86_64.so.1", "arm64": "/lib/ld-musl-aarch64.so.1"}
+_COMPAT_DIRECTORIES = ("/usr/local/cuda/compat", "/usr/local/cuda/compat/lib.real")
+"""Where CUDA images carry a driver library newer than the kernel module's own ("forward compatibility")."""
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFacts:
+    """What the files of one image say."""
+
+    libc: Literal["glibc", "musl"] | None
+    """None where programs can only be static."""
+
+    glibc_version: tuple[int, int] | None
+    """The newest version that its libc.so.6 has, as (2, 36); None without one or if it is unreadable."""
+
+    preload_path: str
+    """Where /etc/ld.so.preload ends after symbolic links, or would lie."""
+
+    preload_lines: tuple[str, ...]
+    """The image's own preloads."""
+
+    cuda_paths: tuple[str, ...]
+    """Where libcuda.so.1 is looked for, after symbolic links: what exists, and the linker's standard directories."""
+
+    nvml_paths: tuple[str, ...]
+    """The same for libnvidia-ml.so.1."""
+
+    def to_json(self) -> str:
+        """Write the facts for a cache."""
+        return json.dumps({"format": _FORMAT, **dataclasses.asdict(self)})
+
+    @classmethod
+    def from_json(cls, text: str) -> Self | None:
+        """Read what `to_json` wrote; None if another version did or it is damaged."""
+        try:
+            fields = json.loads(text)
+            if fields.pop("format") != _FORMAT:
+                return None
+            return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return None
+
+
+def read_facts(files: ContainerFiles, architecture: str, library_path: Sequence[str]) -> ImageFacts:
+    """Look into an image.
+
+    Args:
+        files: The files of a container of it.
+        architecture: As its manifest says, such as `amd64`.
+        library_path: The directories of the image's own LD_LIBRARY_PATH.
+    """
+    libc = _read_libc(files, architecture)
+    preload_path = files.resolve(PRELOAD_PATH)
+    preload = files.read(preload_path) if preload_path else None
+    return ImageFacts(
+        libc="glibc" if libc else _musl(files, architecture),
+        glibc_version=newest_glibc(libc) if libc else None,
+        preload_path=preload_path or PRELOAD_PATH,
+        preload_lines=tuple((preload or b"").decode(errors="replace").splitlines()),
+        cuda_paths=tuple(_places(files, architecture, library_path, CUDA_NAME)),
+        nvml_paths=tuple(_places(files, architecture, library_path, NVML_NAME)),
+    )
+
+
+def _read_libc(files: ContainerFiles, architecture: str) -> bytes | None:
+    for directory in (*_standard_directories(architecture), "/lib64", "/usr/lib", "/lib"):
+        content = files.read(f"{directory}/libc.so.6")
+        if content is not None:
+            return content
+    return None
+
+
+def _musl(files: ContainerFiles, architecture: str) -> Literal["musl"] | None:
+    loader = _MUSL_LOADERS.get(architecture)
+    return "musl" if loader and files.resolve(loader) else None
+
+
+def _standard_directories(architecture: str) -> Iterator[str]:
+    if architecture in _TRIPLETS:
+        yield f"/usr/lib/{_TRIPLETS[architecture]}"
+    yield "/usr/lib64"
+
+
+def _places(files: ContainerFiles, architecture: str, library_path: Sequence[str], name: str) -> list[str]:
+    standard = [_landing(files, directory, name) for directory in _standard_directories(architecture)]
+    others = (*_COMPAT_DIRECTORIES, *(path for path in library_path if path.startswith("/")), "/usr/lib", "/lib")
+    existing = [found for directory in others if (found := files.resolve(f"{directory}/{name}"))]
+    return list(dict.fromkeys((*standard, *existing)))
+
+
+def _landing(files: ContainerFiles, directory: str, name: str) -> str:
+    """Return where a mount on directory/name would land: over the file that a link names, or beside the others."""
+    existing = files.resolve(f"{directory}/{name}")
+    return existing or posixpath.join(files.resolve(directory) or directory, name)
+
+
+@dataclass(frozen=True, slots=True)
+class FactsCache:
+    """Remembers facts by image id: an id is a digest, so what it names never changes."""
+
+    directory: Path
+
+    def load(self, image_id: str) -> ImageFacts | None:
+        """Return what is remembered, or None."""
+        try:
+            return ImageFacts.from_json(self._path(image_id).read_text(encoding="utf-8"))
+        except OSError:
+            return None
+
+    def store(self, image_id: str, facts: ImageFacts) -> None:
+        """Remember; a reader never sees half a file."""
+        path = self._path(image_id)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        half = path.with_suffix(f".{os.getpid()}")
+        half.write_text(facts.to_json(), encoding="utf-8")
+        half.replace(path)
+
+    def _path(self, image_id: str) -> Path:
+        return self.directory / f"{image_id.removeprefix('sha256:')}.json"

@@ -1,0 +1,92 @@
+"""Reads files of a container that was created and need not run, through the engine's archive call.
+
+Paths are the container's own; the engine resolves symbolic links inside the container's root. It refuses to write.
+"""
+
+import base64
+import io
+import json
+import posixpath
+import tarfile
+from dataclasses import dataclass
+from typing import Protocol
+from urllib.parse import quote
+
+import docker
+from docker import errors as docker_errors
+
+_NOT_FOUND = 404
+_LARGEST_FILE_BYTES = 64 * 1024 * 1024
+
+
+class ContainerFiles(Protocol):
+    """The file system of a container, as far as one may look."""
+
+    def resolve(self, path: str) -> str | None:
+        """Return where a path ends after all symbolic links, or None if nothing is there."""
+        ...
+
+    def read(self, path: str) -> bytes | None:
+        """Return a file's content, symbolic links followed, or None if there is no such file."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedContainerFiles:
+    """The files of one container of an engine."""
+
+    api: docker.APIClient
+    container_id: str
+
+    def resolve(self, path: str) -> str | None:
+        """Return where a path ends after all symbolic links, or None if nothing is there.
+
+        The engine resolves a last component that is a link, but tells nothing of links before it: so the directory is
+        resolved first.
+        """
+        folder, name = posixpath.split(posixpath.normpath(path))
+        if folder not in {"/", ""}:
+            resolved_folder = self.resolve(folder)
+            if resolved_folder is None:
+                return None
+            folder = resolved_folder
+        stat = self._stat(posixpath.join(folder, name))
+        if stat is None:
+            return None
+        target = str(stat.get("linkTarget") or "")
+        if not target:
+            return posixpath.join(folder, name)
+        return target if self._stat(target) is not None else None
+
+    def read(self, path: str) -> bytes | None:
+        """Return a file's content, symbolic links followed, or None if there is no such file."""
+        target = self.resolve(path)
+        content = self._archive(target) if target else None
+        if content is None:
+            return None
+        with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+            member = archive.next()
+            reader = archive.extractfile(member) if member and member.isfile() else None
+            return reader.read() if reader else None
+
+    def _archive(self, path: str) -> bytes | None:
+        try:
+            chunks, _stat = self.api.get_archive(self.container_id, path)
+        except docker_errors.NotFound:
+            return None
+        content = bytearray()
+        for chunk in chunks:
+            content += chunk
+            if len(content) > _LARGEST_FILE_BYTES:
+                return None
+        return bytes(content)
+
+    def _stat(self, path: str) -> dict[str, object] | None:
+        # The SDK has this only together with the content, which for a directory may be gigabytes.
+        url = f"{self.api.base_url}/v{self.api.api_version}/containers/{self.container_id}/archive?path={quote(path)}"
+        answer = self.api.head(url, timeout=self.api.timeout)
+        if answer.status_code == _NOT_FOUND:
+            return None
+        answer.raise_for_status()
+        stat = json.loads(base64.b64decode(answer.headers["X-Docker-Container-Path-Stat"]))
+        return stat if isinstance(stat, dict) else None

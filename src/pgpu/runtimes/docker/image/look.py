@@ -1,0 +1,64 @@
+"""Looks into an image through a container that is created, read and removed, and never started.
+
+What an image id names never changes, so that one look serves every later job. A volume over a directory that is looked at
+changes the answer: then the look is made with the volumes, and not remembered.
+"""
+
+import posixpath
+from collections.abc import Sequence
+from typing import Any
+
+from pgpu.runtimes.docker.engine import Engine
+from pgpu.runtimes.docker.image.facts import FactsCache, ImageFacts, read_facts
+from pgpu.runtimes.docker.image.files import CreatedContainerFiles
+
+_LOOKED_AT = ("/usr", "/lib", "/lib64", "/etc")
+_LOOK_LABEL = "io.pgpu.look"
+
+
+def image_facts(engine: Engine, image: dict[str, Any], binds: Sequence[str], cache: FactsCache) -> ImageFacts:
+    """Return what must be known of an image.
+
+    Args:
+        engine: The engine.
+        image: Its description of the image.
+        binds: The job's volumes, as the engine reads them.
+        cache: Where facts are remembered.
+    """
+    covering = [bind for bind in binds if _covers(bind)]
+    remembered = None if covering else cache.load(image["Id"])
+    if remembered is not None:
+        return remembered
+    facts = _look(engine, image, covering)
+    if not covering:
+        cache.store(image["Id"], facts)
+    return facts
+
+
+def _covers(bind: str) -> bool:
+    target = posixpath.normpath(bind.split(":")[1])
+    return any(target == looked or target.startswith(f"{looked}/") for looked in _LOOKED_AT)
+
+
+def _look(engine: Engine, image: dict[str, Any], binds: Sequence[str]) -> ImageFacts:
+    configuration = {
+        "Image": image["Id"],
+        "Cmd": ["never-run"],
+        "Labels": {_LOOK_LABEL: "1"},
+        "NetworkDisabled": True,
+        "HostConfig": {"Binds": list(binds), "NetworkMode": "none"},
+    }
+    container_id = engine.create(configuration)
+    try:
+        files = CreatedContainerFiles(engine.api, container_id)
+        return read_facts(files, str(image.get("Architecture")), _library_path(image))
+    finally:
+        engine.remove(container_id)
+
+
+def _library_path(image: dict[str, Any]) -> list[str]:
+    variables = (image.get("Config") or {}).get("Env") or []
+    values = [
+        value for name, _, value in (variable.partition("=") for variable in variables) if name == "LD_LIBRARY_PATH"
+    ]
+    return [directory for value in values for directory in value.split(":") if directory]

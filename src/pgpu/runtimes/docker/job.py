@@ -1,0 +1,135 @@
+"""A container that was started, as a running job: its end, its signals, its streams.
+
+The engine may go away and come back while a container lives or dies; nothing is called ended until the engine says so, or
+the engine stays away and the container's first process is gone. It refuses to start containers.
+"""
+
+import contextlib
+import os
+import select
+import threading
+from pathlib import Path
+
+from pgpu.model import ContainerHolder
+from pgpu.runtimes.docker.engine import Engine, EngineGoneError
+from pgpu.runtimes.docker.streams import AttachedStreams
+from pgpu.runtimes.lineage import identify
+
+_RETRY_SECONDS = 1.0
+_ENGINE_AWAY_SECONDS = 60.0
+"""So long a container whose process is gone may have an exit code that only a returning engine can tell."""
+
+
+class DockerJob:
+    """One container with the thread that waits for its end."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        holder: ContainerHolder,
+        main_pid: int | None,
+        streams: AttachedStreams | None,
+        *,
+        removes_container: bool,
+    ) -> None:
+        """Begin to wait.
+
+        Args:
+            engine: A connection; from now on this job's own.
+            holder: The container.
+            main_pid: Its first process as the host sees it; None if it ended or is another machine's to know.
+            streams: What carries its streams, started; None where there is nothing to carry.
+            removes_container: Whether `close` removes the container once it ended.
+        """
+        self._engine = engine
+        self._holder = holder
+        self._main = identify(main_pid) if main_pid else None
+        self._namespace = _pid_namespace(main_pid) if main_pid else None
+        self._streams = streams
+        self._removes_container = removes_container
+        self._exit_code: int | None = None
+        self._ended = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._closing = threading.Event()
+        self._settling = threading.Lock()
+        threading.Thread(target=self._wait_for_end, name="pgpu-container-wait", daemon=True).start()
+
+    @property
+    def holder(self) -> ContainerHolder:
+        """The container."""
+        return self._holder
+
+    def fileno(self) -> int:
+        """Return a descriptor that polls readable once the container ended and its last byte was carried."""
+        return self._ended
+
+    def exit_code(self) -> int | None:
+        """Return the container's exit code once it ended; None while it runs, or where the engine forgot it."""
+        return self._exit_code
+
+    def is_alive(self) -> bool:
+        """Whether the container still runs, as far as was seen."""
+        return not select.select([self._ended], [], [], 0)[0]
+
+    def owns(self, pid: int) -> bool:
+        """Whether a process of the host runs in this container, started by it or by `docker exec`."""
+        namespace = _pid_namespace(pid)
+        if namespace is not None and namespace == self._namespace:
+            return True
+        with contextlib.suppress(OSError):
+            return self._holder.container_id in Path(f"/proc/{pid}/cgroup").read_text(encoding="ascii")
+        return False
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the container's first process; does nothing if it ended."""
+        self._engine.signal(self._holder.container_id, number)
+
+    def kill(self) -> None:
+        """End every process of the container, a paused one too; does nothing if it ended."""
+        self._engine.kill(self._holder.container_id)
+
+    def resize_terminal(self, size: os.terminal_size) -> None:
+        """Tell the container's terminal its new size in characters; does nothing if it ended."""
+        self._engine.resize(self._holder.container_id, size)
+
+    def close(self) -> None:
+        """Release everything; remove the container if it ended and its job asked for that. Safe to call twice."""
+        if self._closing.is_set():
+            return
+        had_ended = not self.is_alive()
+        with self._settling:
+            self._closing.set()
+        if self._streams is not None:
+            self._streams.close()
+        if had_ended and self._removes_container:
+            self._engine.remove(self._holder.container_id, is_forced=False)
+        self._engine.close()
+        os.close(self._ended)
+
+    def _wait_for_end(self) -> None:
+        exit_code = self._await_exit_code()
+        if self._streams is not None:
+            self._streams.wait_until_drained()
+        with self._settling:
+            if not self._closing.is_set():
+                self._exit_code = exit_code
+                os.eventfd_write(self._ended, 1)
+
+    def _await_exit_code(self) -> int | None:
+        away_seconds = 0.0
+        while not self._closing.is_set() and away_seconds < _ENGINE_AWAY_SECONDS:
+            try:
+                return self._engine.wait(self._holder.container_id)
+            except EngineGoneError:
+                self._closing.wait(_RETRY_SECONDS)
+                away_seconds = 0.0 if self._has_main_process() else away_seconds + _RETRY_SECONDS
+        return None
+
+    def _has_main_process(self) -> bool:
+        return self._main is not None and identify(self._main.pid) == self._main
+
+
+def _pid_namespace(pid: int) -> str | None:
+    try:
+        return str(Path(f"/proc/{pid}/ns/pid").readlink())
+    except OSError:
+        return None

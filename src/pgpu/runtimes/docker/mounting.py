@@ -1,0 +1,72 @@
+"""Which files of a lease appear where in a container. A pure plan.
+
+The order of mounts is the depth of their targets (the engine sorts them), so files lie over directories. Nothing here
+asks for a privilege: all of it holds in a read-only container of user 1000 without capabilities.
+"""
+
+import posixpath
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pgpu.libraries import CUDA_SHIM, NVML_SHIM
+from pgpu.model import Delivery
+from pgpu.runtimes.docker.image.facts import CUDA_NAME, ImageFacts
+
+JOB_DIRECTORY = "/.pgpu"
+"""Directly under /: in a directory that a container's root could rename it could be replaced by a forged one."""
+
+_PRELOAD = "ld.so.preload"
+
+
+@dataclass(frozen=True, slots=True)
+class BindMount:
+    """One file or directory of the host that a container sees."""
+
+    source: Path
+    target: str
+    is_read_only: bool
+
+
+def plan_mounts(delivery: Delivery, facts: ImageFacts) -> list[BindMount]:
+    """Return the mounts that put a lease into a container of an image."""
+    mounts = [*_directory_mounts(delivery), *_shadow_mounts(delivery, facts)]
+    if facts.libc == "glibc":
+        mounts.append(BindMount(delivery.slice_directory / _PRELOAD, facts.preload_path, is_read_only=True))
+    return mounts
+
+
+def _directory_mounts(delivery: Delivery) -> Iterator[BindMount]:
+    yield BindMount(delivery.slice_directory, JOB_DIRECTORY, is_read_only=True)
+    yield BindMount(delivery.usage_path, f"{JOB_DIRECTORY}/usage", is_read_only=False)
+    if delivery.simulated_state_directory is not None:
+        yield BindMount(delivery.simulated_state_directory, f"{JOB_DIRECTORY}/simgpu", is_read_only=False)
+    for name, path in delivery.driver_files:
+        yield BindMount(path, f"{JOB_DIRECTORY}/driver/{name}", is_read_only=True)
+
+
+def _shadow_mounts(delivery: Delivery, facts: ImageFacts) -> Iterator[BindMount]:
+    cuda = delivery.slice_directory / CUDA_SHIM
+    for path in _cuda_targets(delivery, facts):
+        yield BindMount(cuda, path, is_read_only=True)
+    for path in facts.nvml_paths:
+        yield BindMount(delivery.slice_directory / NVML_SHIM, path, is_read_only=True)
+
+
+def _cuda_targets(delivery: Delivery, facts: ImageFacts) -> list[str]:
+    """Return the places of the CUDA shim.
+
+    With a simulated GPU the unversioned name, which some programs open, has to be made as well; with a real one the
+    NVIDIA toolkit makes it a link to the versioned one.
+    """
+    targets = list(facts.cuda_paths)
+    if delivery.is_simulated:
+        unversioned = CUDA_NAME.removesuffix(".1")
+        targets += [posixpath.join(posixpath.dirname(path), unversioned) for path in facts.cuda_paths]
+    return list(dict.fromkeys(targets))
+
+
+def preload_lines(ours: str, of_the_image: tuple[str, ...]) -> str:
+    """Return the content of /etc/ld.so.preload: ours first, then the image's own, none twice."""
+    lines = [*ours.splitlines(), *of_the_image]
+    return "".join(f"{line}\n" for line in dict.fromkeys(line for line in lines if line.strip()))

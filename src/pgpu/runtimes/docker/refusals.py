@@ -1,0 +1,103 @@
+"""What can never run in a container, said before anything is made. Pure, given what the engine told.
+
+Each refusal is one line that names what is wrong, and a hint where something can be done.
+"""
+
+import platform
+import posixpath
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pgpu.errors import RequestError
+from pgpu.model import JobSpec, Mount
+from pgpu.runtimes.docker.image.facts import PRELOAD_PATH, ImageFacts
+from pgpu.runtimes.docker.mounting import JOB_DIRECTORY
+
+_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+")
+"""Source: Docker's own rule for container names."""
+
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+_VOLUME_OPTIONS = re.compile(
+    r"ro|rw|z|Z|nocopy|r?shared|r?slave|r?private|consistent|cached|delegated|U|O|no?exec|no?dev|no?suid"
+)
+
+
+def refuse_bad_words(spec: JobSpec) -> None:
+    """Raise RequestError where the words of the request cannot be meant."""
+    if not spec.image:
+        raise RequestError("a container needs an image", hint="name it with --image")
+    if spec.name is not None and not _NAME.fullmatch(spec.name):
+        raise RequestError(
+            f"{spec.name!r} is not a container's name", hint="use letters, digits, _ . and -, at least two characters"
+        )
+    if spec.working_directory is not None and not spec.working_directory.startswith("/"):
+        raise RequestError(f"the working directory {spec.working_directory!r} is not an absolute path in the container")
+    for name, value in spec.environment:
+        if not name or "=" in name or "\0" in name + value:
+            raise RequestError(f"{name!r} is not a variable's name", hint="write --env NAME=VALUE")
+    _refuse_bad_volumes(spec.volumes)
+
+
+def _refuse_bad_volumes(volumes: tuple[Mount, ...]) -> None:
+    targets = set()
+    for volume in volumes:
+        target = posixpath.normpath(volume.target)
+        _refuse_bad_volume(volume, target)
+        if target in targets:
+            raise RequestError(f"two volumes have the same place in the container: {target}")
+        targets.add(target)
+
+
+def _refuse_bad_volume(volume: Mount, target: str) -> None:
+    shown = ":".join(filter(None, (volume.source, volume.target, volume.options)))
+    if not volume.source:
+        raise RequestError(f"the volume {shown!r} names nothing to mount", hint="write --volume HOST:CONTAINER[:ro]")
+    if not target.startswith("/") or target == "/":
+        raise RequestError(f"the volume {shown!r} needs an absolute path in the container other than /")
+    if target in {JOB_DIRECTORY, PRELOAD_PATH} or target.startswith(f"{JOB_DIRECTORY}/"):
+        raise RequestError(f"the volume {shown!r} lies where pgpu puts the slice ({target})")
+    for option in filter(None, volume.options.split(",")):
+        if not _VOLUME_OPTIONS.fullmatch(option):
+            raise RequestError(
+                f"the volume {shown!r} has an unknown option {option!r}", hint="Docker's are ro, rw, z, Z, …"
+            )
+
+
+def refuse_bad_image(spec: JobSpec, image: Mapping[str, Any]) -> None:
+    """Raise RequestError where an image is of another machine or names no command.
+
+    Args:
+        spec: What to run.
+        image: The engine's description of its image.
+    """
+    architecture, ours = image.get("Architecture"), _ARCHITECTURES.get(platform.machine(), platform.machine())
+    if architecture and architecture != ours:
+        raise RequestError(
+            f"the image {spec.image} is for {architecture}, and this machine is {ours}",
+            hint=f"docker pull --platform linux/{ours} {spec.image}",
+        )
+    configuration = image.get("Config") or {}
+    if not spec.command and not configuration.get("Cmd") and not configuration.get("Entrypoint"):
+        raise RequestError(f"the image {spec.image} has no command of its own", hint="write one after --")
+
+
+def refuse_old_libc(spec: JobSpec, facts: ImageFacts, needed_glibc: tuple[int, int] | None) -> None:
+    """Raise RequestError where the shim cannot be loaded by the image's C library.
+
+    A musl image is let through: the shim loads there without breaking a process, and there is no CUDA for musl.
+    """
+    if facts.libc != "glibc" or needed_glibc is None:
+        return
+    if facts.glibc_version is None:
+        raise RequestError(f"the image {spec.image} has a C library whose version cannot be read")
+    if facts.glibc_version < needed_glibc:
+        raise RequestError(
+            f"the image {spec.image} has glibc {_dotted(facts.glibc_version)}, and this build of pgpu needs"
+            f" {_dotted(needed_glibc)} or newer",
+            hint="install pgpu's wheel, which needs glibc 2.17, or use a newer image",
+        )
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return f"{version[0]}.{version[1]}"

@@ -1,0 +1,178 @@
+"""Jobs as containers of the machine's engine: Docker, or Podman through its compatible socket.
+
+What the job must have is in the container's configuration before it is created; a container that was created and not
+announced never runs. It refuses to pull images, to choose a GPU and to add privileges.
+"""
+
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pgpu.errors import EnforcementError, RequestError
+from pgpu.libraries import CUDA_SHIM, NVML_SHIM, library_path
+from pgpu.model import ContainerHolder, Delivery, Holder, Job, JobSpec
+from pgpu.runtimes import Stdio
+from pgpu.runtimes.docker.cgroup import LimitCgroup, leaf_cgroup
+from pgpu.runtimes.docker.creation import JOB_LABEL, binds, container_configuration, container_name
+from pgpu.runtimes.docker.devices import gpu_request
+from pgpu.runtimes.docker.engine import Engine, engine_url
+from pgpu.runtimes.docker.image import FactsCache, image_facts
+from pgpu.runtimes.docker.image.library_versions import newest_glibc
+from pgpu.runtimes.docker.job import DockerJob
+from pgpu.runtimes.docker.mounting import plan_mounts, preload_lines
+from pgpu.runtimes.docker.refusals import refuse_bad_image, refuse_bad_words, refuse_old_libc
+from pgpu.runtimes.docker.streams import AttachedStreams
+
+_NEVER_STARTED = "0001-01-01T00:00:00Z"
+
+
+class DockerRuntime:
+    """Runs jobs in containers."""
+
+    def __init__(self, facts_directory: Path, *, limit_cgroup: LimitCgroup | None = None) -> None:
+        """Make the runtime; the engine is asked only when it is needed.
+
+        Args:
+            facts_directory: Where facts about images are remembered between processes; made if missing.
+            limit_cgroup: What sets a driver's limit on a container's control group; None where no enforcer needs it.
+        """
+        self._cache = FactsCache(facts_directory)
+        self._limit_cgroup = limit_cgroup
+
+    @property
+    def name(self) -> str:
+        """`docker`."""
+        return "docker"
+
+    def is_advisory(self, spec: JobSpec) -> bool:  # noqa: ARG002 - the protocol's parameter
+        """Never: the slice is mounted into the container, whatever the job does to its environment."""
+        return False
+
+    def check(self, spec: JobSpec) -> None:
+        """Refuse what can never start: bad words, an unknown or unfit image, a name that is taken, no engine."""
+        refuse_bad_words(spec)
+        with Engine(engine_url()) as engine:
+            image = engine.image(spec.image or "")
+            refuse_bad_image(spec, image)
+            _refuse_taken_name(engine, spec)
+            refuse_old_libc(spec, image_facts(engine, image, [], self._cache), _needed_glibc())
+
+    def start(self, job: Job, delivery: Delivery, stdio: Stdio, announce: Callable[[Holder], None]) -> DockerJob:
+        """Create the container, announce it, attach to it, start it."""
+        engine = Engine(engine_url())
+        try:
+            configuration = self._configuration(engine, job, delivery)
+            # What an earlier start of this job created and never announced.
+            for leftover in engine.containers_with_label(f"{JOB_LABEL}={job.id}"):
+                engine.remove(leftover)
+            holder = ContainerHolder(engine.create(configuration, container_name(job)), engine.url)
+            try:
+                announce(holder)
+                return self._run(engine, holder, job.spec, delivery, stdio)
+            except BaseException:
+                engine.remove(holder.container_id)
+                raise
+        except BaseException:
+            engine.close()
+            raise
+
+    def adopt(self, job: Job, stdio: Stdio) -> DockerJob | None:
+        """Take charge of a container that another process started, running or ended."""
+        holder = job.holder
+        if not isinstance(holder, ContainerHolder):
+            return None
+        engine = Engine(holder.engine_url)
+        try:
+            state = _state_of_ours(engine, holder, job)
+            if state is None:
+                engine.close()
+                return None
+            streams = _attach(engine, holder, job.spec, stdio) if state["Running"] else None
+            return _running(engine, holder, job.spec, state, streams)
+        except BaseException:
+            engine.close()
+            raise
+
+    def _configuration(self, engine: Engine, job: Job, delivery: Delivery) -> dict[str, Any]:
+        facts = image_facts(engine, engine.image(job.spec.image or ""), binds(job.spec), self._cache)
+        refuse_old_libc(job.spec, facts, _needed_glibc())
+        preload = delivery.slice_directory / "ld.so.preload"
+        preload.write_text(preload_lines(preload.read_text(encoding="utf-8"), facts.preload_lines), encoding="utf-8")
+        request = {} if delivery.is_simulated else gpu_request(engine.information(), delivery.gpu_uuids)
+        return container_configuration(job, delivery, plan_mounts(delivery, facts), request)
+
+    def _run(
+        self, engine: Engine, holder: ContainerHolder, spec: JobSpec, delivery: Delivery, stdio: Stdio
+    ) -> DockerJob:
+        # Attached before its first instruction, so that no byte is lost.
+        streams = _attach(engine, holder, spec, stdio)
+        try:
+            engine.start(holder.container_id)
+            state = _state(engine, holder)
+            self._bind_cgroup(delivery, state)
+        except BaseException:
+            streams.close()
+            raise
+        running = _running(engine, holder, spec, state, streams)
+        if spec.wants_tty:
+            running.resize_terminal(os.get_terminal_size(stdio.stdout))
+        return running
+
+    def _bind_cgroup(self, delivery: Delivery, state: dict[str, Any]) -> None:
+        """Let the driver limit the container's control group.
+
+        The engine has no pause between making that group and the first instruction, so the shim, which is always there,
+        holds the limit in between.
+        """
+        if not delivery.cgroup_limits or not state.get("Pid"):
+            return
+        if self._limit_cgroup is None:
+            raise EnforcementError("this lease needs the driver's limit, and nothing here can set it")
+        self._limit_cgroup(leaf_cgroup(state["Pid"]), delivery.cgroup_limits)
+
+
+@functools.cache
+def _needed_glibc() -> tuple[int, int] | None:
+    needs = (newest_glibc(library_path(name).read_bytes()) for name in (CUDA_SHIM, NVML_SHIM))
+    return max((need for need in needs if need is not None), default=None)
+
+
+def _refuse_taken_name(engine: Engine, spec: JobSpec) -> None:
+    taken = engine.container(spec.name) if spec.name else None
+    if taken is not None:
+        raise RequestError(
+            f"the name {spec.name} is taken by the container {taken['Id'][:12]}",
+            hint=f"docker rm {spec.name}, or use another --name",
+        )
+
+
+def _attach(engine: Engine, holder: ContainerHolder, spec: JobSpec, stdio: Stdio) -> AttachedStreams:
+    connection = engine.attach(holder.container_id, has_stdin=spec.wants_stdin)
+    streams = AttachedStreams(connection, stdio, has_terminal=spec.wants_tty, has_stdin=spec.wants_stdin)
+    streams.start()
+    return streams
+
+
+def _state(engine: Engine, holder: ContainerHolder) -> dict[str, Any]:
+    """Return the engine's words on a container's state; empty if somebody removed it already."""
+    return dict((engine.container(holder.container_id) or {}).get("State", {}))
+
+
+def _state_of_ours(engine: Engine, holder: ContainerHolder, job: Job) -> dict[str, Any] | None:
+    """Return the state of a container if it is this job's and ever ran; one that never ran is removed."""
+    container = engine.container(holder.container_id)
+    if container is None or (container["Config"]["Labels"] or {}).get(JOB_LABEL) != job.id:
+        return None
+    state = dict(container["State"])
+    if state["StartedAt"] == _NEVER_STARTED:
+        engine.remove(holder.container_id)
+        return None
+    return state
+
+
+def _running(
+    engine: Engine, holder: ContainerHolder, spec: JobSpec, state: dict[str, Any], streams: AttachedStreams | None
+) -> DockerJob:
+    return DockerJob(engine, holder, state.get("Pid") or None, streams, removes_container=spec.remove)
