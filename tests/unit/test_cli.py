@@ -157,7 +157,9 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("words", "says", "hints"), BAD, ids=lambda value: " ".join(value) if isinstance(value, tuple) else "")
+@pytest.mark.parametrize(
+    ("words", "says", "hints"), BAD, ids=lambda value: " ".join(value) if isinstance(value, tuple) else ""
+)
 def test_bad_input_gets_one_line_and_changes_nothing(
     run: Run, client: FakeClient, capsys: Any, words: tuple[str, ...], says: str, hints: str | None
 ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pgpu.app.runtime_directory import is_on_tmpfs, runtime_directory
+from pgpu.app.runtime_directory import is_usable, runtime_directory
 from pgpu.errors import NodeError
 
 SHM = Path("/dev/shm")
@@ -62,5 +62,5 @@ def test_a_user_s_own_runtime_directory_is_used_if_it_is_a_tmpfs(chosen: Path) -
 
 
 def test_shared_memory_is_a_tmpfs_and_proc_is_none() -> None:
-    assert is_on_tmpfs(SHM / "not" / "there")
-    assert not is_on_tmpfs(Path("/proc/self"))
+    assert is_usable(SHM / "not" / "there")
+    assert not is_usable(Path("/proc/self"))

@@ -1,7 +1,7 @@
 """Where slices, sockets and simulated GPUs lie: a tmpfs, closed to other users, one folder for each state directory.
 
 Locks that must vanish with their process and counters shared between processes need memory: on overlayfs a lock is
-lost when its descriptor is closed. This module refuses a directory that somebody else owns or may write.
+lost when its descriptor is closed. Jobs load the shim from there, so a mount with `noexec` will not do. This module refuses a directory that somebody else owns or may write.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ def runtime_directory(chosen: Path | None, state_directory: Path, environment: M
     if chosen is not None:
         return _folder(chosen, state_directory)
     link = state_directory / _LINK_NAME
-    if link.is_dir() and is_on_tmpfs(link):
+    if link.is_dir() and is_usable(link):
         folder = link.resolve()
         _make_private(folder)
         return folder
@@ -43,8 +43,11 @@ def runtime_directory(chosen: Path | None, state_directory: Path, environment: M
 
 
 def _folder(parent: Path, state_directory: Path) -> Path:
-    if not is_on_tmpfs(parent):
-        raise NodeError(f"{parent} is not on a tmpfs", hint="set runtime_dir to a directory below /dev/shm or /run")
+    if not is_usable(parent):
+        raise NodeError(
+            f"{parent} is not on a tmpfs that allows programs",
+            hint="set runtime_dir to a directory below /dev/shm or /run",
+        )
     folder = parent / hashlib.sha256(os.fsencode(state_directory.resolve())).hexdigest()[:12]
     _make_private(folder)
     return folder
@@ -66,36 +69,41 @@ def _linked(link: Path, folder: Path) -> Path:
     return folder
 
 
-def is_on_tmpfs(path: Path) -> bool:
-    """Whether a path, or the nearest parent that exists, is on a tmpfs.
+def is_usable(path: Path) -> bool:
+    """Whether a path, or the nearest parent that exists, is on a tmpfs that programs can be loaded from.
 
     Raises:
         NodeError: The kernel's table of mounts cannot be read.
     """
     existing = next(place for place in (path, *path.parents) if place.exists()).resolve()
-    mounted = max(
-        (point for point, kind in _mounts() if existing.is_relative_to(point)), key=lambda p: len(p.parts), default=None
-    )
-    return mounted is not None and dict(_mounts())[mounted] == "tmpfs"
+    kind, options = "", ""
+    longest = -1
+    for mount_point, mount_kind, mount_options in _mounts():
+        # Of two mounts on one point the later one is seen.
+        if existing.is_relative_to(mount_point) and len(mount_point.parts) >= longest:
+            longest, kind, options = len(mount_point.parts), mount_kind, mount_options
+    return kind == "tmpfs" and "noexec" not in options.split(",")
 
 
-def _mounts() -> Iterator[tuple[Path, str]]:
+def _mounts() -> Iterator[tuple[Path, str, str]]:
     try:
         lines = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError as exc:
         raise NodeError(f"/proc/self/mounts cannot be read: {exc}", hint="mount /proc") from exc
     for line in lines:
-        _, point, kind, *_ = line.split(" ")
-        yield Path(point.replace("\\040", " ")), kind
+        _, point, kind, options, *_ = line.split(" ")
+        yield Path(point.replace("\\040", " ")), kind, options
 
 
 def _first_on_tmpfs(environment: Mapping[str, str]) -> Path:
     candidates = list(_candidates(environment))
     for path in candidates:
-        if is_on_tmpfs(path):
+        if is_usable(path):
             return path
     tried = ", ".join(str(path) for path in candidates)
-    raise NodeError(f"none of {tried} is on a tmpfs", hint="mount a tmpfs on /dev/shm, or set runtime_dir")
+    raise NodeError(
+        f"none of {tried} is on a tmpfs that allows programs", hint="mount a tmpfs on /dev/shm, or set runtime_dir"
+    )
 
 
 def _candidates(environment: Mapping[str, str]) -> Iterator[Path]:

@@ -93,10 +93,6 @@ class Settings:
     """How long a stopped job has between SIGTERM and SIGKILL. Default: `10s`, as Docker's. Flag: `stop --time`.
     Seconds in the program."""
 
-    docker_host: str | None = field(default=None, metadata={"read": str})
-    """Address of the container engine, such as `unix:///run/podman/podman.sock`. Default: `DOCKER_HOST`, else
-    Docker's usual socket."""
-
 
 NAMES = tuple(setting.name for setting in dataclasses.fields(Settings))
 

@@ -21,7 +21,7 @@ from pgpu.gpu.catalog import GpuModel, parse_model
 from pgpu.gpu.nvml import NvmlSource
 from pgpu.gpu.simulated import start_simulated
 from pgpu.ledger import Ledger
-from pgpu.model import Gpu
+from pgpu.libraries import SIMULATED_CUDA, library_path
 from pgpu.runtimes import Runtime
 
 LEDGER_NAME = "ledger.db"
@@ -59,14 +59,22 @@ def make_engine(settings: Settings) -> Engine:
     """
     runtime_path = runtime_directory(settings.runtime_dir, settings.state_dir)
     simulated = simulated_gpus(settings, runtime_path)
+    source = gpu_source(simulated)
+    ledger = open_ledger(settings)
+    runtimes = Runtimes({"process": _process_runtime, "docker": lambda: _docker_runtime(settings)})
     return Engine(
         _engine_settings(settings, runtime_path, simulated),
-        Ledger(settings.state_dir / LEDGER_NAME),
-        gpu_source(simulated),
-        _enforcer(runtime_path, simulated),
-        Runtimes({"process": _process_runtime, "docker": lambda: _docker_runtime(settings)}),
+        ledger,
+        source,
+        _enforcer(runtime_path, simulated, source, ledger, runtimes),
+        runtimes,
         supervisor_command(settings),
     )
+
+
+def open_ledger(settings: Settings) -> Ledger:
+    """Return the ledger of a state directory."""
+    return Ledger(settings.state_dir / LEDGER_NAME)
 
 
 def simulated_gpus(settings: Settings, runtime_path: Path) -> SimulatedGpus | None:
@@ -107,7 +115,7 @@ def supervise(settings: Settings, job_id: str) -> None:
     """
     from pgpu.engine.supervisor import supervise as sit_beside
 
-    job = Ledger(settings.state_dir / LEDGER_NAME).job(job_id)
+    job = open_ledger(settings).job(job_id)
     sit_beside(make_engine(replace(settings, simulate=job.gpu_model)), job_id)
 
 
@@ -143,16 +151,30 @@ def _engine_settings(settings: Settings, runtime_path: Path, simulated: Simulate
     )
 
 
-def _enforcer(runtime_path: Path, simulated: SimulatedGpus | None) -> Enforcer:
+def _enforcer(
+    runtime_path: Path,
+    simulated: SimulatedGpus | None,
+    source: GpuSource,
+    ledger: Ledger,
+    runtimes: Mapping[str, Runtime],
+) -> Enforcer:
+    from pgpu.app.throwaway import run_throwaway
+    from pgpu.enforcement.calibration import ContextSizes
+    from pgpu.enforcement.ladder import Ladder, Rung
+    from pgpu.enforcement.self_test import SelfTest
     from pgpu.enforcement.shim import ShimEnforcer
 
-    return ShimEnforcer(runtime_path, _context_bytes(simulated), simulated.directory if simulated else None)
+    directory = simulated.directory if simulated else None
+    context_bytes = ContextSizes(ledger.facts, source.processes, lambda: _cuda_library(simulated), directory)
+    shim = ShimEnforcer(runtime_path, context_bytes, directory)
+    self_test = SelfTest(ledger.facts, lambda job, delivery: run_throwaway(runtimes[job.spec.runtime], job, delivery))
+    return Ladder([Rung(shim, lambda _gpu: True)], source.gpus, self_test)
 
 
-def _context_bytes(simulated: SimulatedGpus | None) -> Callable[[Gpu], int]:
-    if simulated is None:
-        raise NotImplementedError
-    return lambda _gpu: simulated.model.context_bytes
+def _cuda_library(simulated: SimulatedGpus | None) -> Path:
+    from pgpu.enforcement.driver_library import find_driver
+
+    return library_path(SIMULATED_CUDA) if simulated else find_driver().cuda
 
 
 def _process_runtime() -> Runtime:
@@ -164,4 +186,4 @@ def _process_runtime() -> Runtime:
 def _docker_runtime(settings: Settings) -> Runtime:
     from pgpu.runtimes.docker import DockerRuntime
 
-    return DockerRuntime(settings.docker_host)
+    return DockerRuntime(settings.state_dir / "images")

@@ -10,7 +10,7 @@ from typing import Annotated, cast
 
 import typer
 
-from pgpu.cli import exits, experiment, gpus, jobs, run, speech, version
+from pgpu.cli import doctor, exits, experiment, gpus, jobs, run, speech, version
 from pgpu.cli.session import Session
 from pgpu.errors import PgpuError, RequestError
 
@@ -62,7 +62,17 @@ def make_app() -> typer.Typer:
         rich_markup_mode=None,
     )
     app.command(context_settings={"allow_interspersed_args": False})(run.run)
-    for verb in (jobs.ps, jobs.logs, jobs.stop, jobs.wait, jobs.resize, gpus.gpus, gpus.top, version.version):
+    for verb in (
+        jobs.ps,
+        jobs.logs,
+        jobs.stop,
+        jobs.wait,
+        jobs.resize,
+        gpus.gpus,
+        gpus.top,
+        doctor.doctor,
+        version.version,
+    ):
         app.command()(verb)
     app.add_typer(experiment.verbs, name="experiment")
     return app

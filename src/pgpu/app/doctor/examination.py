@@ -1,0 +1,34 @@
+"""The order of the checks; a check that fails by itself is a finding, never the end of the examination."""
+
+from collections.abc import Callable, Iterator
+
+from pgpu.app.doctor import gpus, installation, places, trial
+from pgpu.app.doctor.finding import Finding, broken
+from pgpu.app.settings import Settings
+from pgpu.errors import PgpuError
+
+Check = Callable[[Settings], Iterator[Finding]]
+
+CHECKS: tuple[tuple[str, Check], ...] = (
+    ("versions", installation.versions),
+    ("libraries", installation.libraries),
+    ("state directory", places.ledger),
+    ("runtime directory", places.runtime_folder),
+    ("logout", places.logout),
+    ("leftovers", places.leftovers),
+    ("private views", installation.private_views),
+    ("container engine", installation.container_engine),
+    ("driver", gpus.driver),
+    ("GPU locks", gpus.locks),
+    ("trial on a simulated GPU", trial.on_simulated_gpu),
+    ("trial on a GPU", trial.on_real_gpu),
+)
+
+
+def examine(settings: Settings) -> Iterator[Finding]:
+    """Look at everything, in an order in which causes come before their effects."""
+    for name, check in CHECKS:
+        try:
+            yield from check(settings)
+        except PgpuError as exc:
+            yield broken(name, str(exc), exc.hint)

@@ -1,0 +1,58 @@
+"""The NVIDIA driver and its GPUs, asked in a process of their own: a broken driver must not take the doctor along."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+
+from pgpu.app.doctor.finding import Finding, fine, weak
+from pgpu.app.settings import Settings
+from pgpu.app.wiring import open_ledger
+from pgpu.engine.gpu_lock import GpuLocks
+from pgpu.errors import NodeError
+from pgpu.model import Gpu
+from pgpu.units import format_memory
+
+_PATIENCE_SECONDS = 60
+
+
+def driver(settings: Settings) -> Iterator[Finding]:
+    """List the real GPUs."""
+    found = real_gpus()
+    for gpu in found:
+        memory = format_memory(gpu.memory_bytes)
+        yield fine("driver", f"GPU {gpu.index}: {gpu.name}, {memory}, driver {gpu.driver_version}, {gpu.uuid}")
+    if not found:
+        remedy = None if settings.simulate else 'install the driver, or simulate a GPU: pgpu --simulate "RTX 3090"'
+        yield weak("driver", "no NVIDIA driver is installed: only simulated GPUs work here", remedy)
+
+
+def locks(settings: Settings) -> Iterator[Finding]:
+    """Ask whether another ledger shares out these GPUs."""
+    found = real_gpus()
+    held = GpuLocks(open_ledger(settings).path)
+    try:
+        held.hold(found)
+    finally:
+        held.close()
+    if found:
+        yield fine("GPU locks", "no other ledger shares out these GPUs")
+
+
+def real_gpus() -> Sequence[Gpu]:
+    """List the machine's real GPUs.
+
+    Raises:
+        NodeError: There is a driver, and it cannot be asked.
+    """
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "pgpu.app.doctor.listing"],
+        capture_output=True,
+        text=True,
+        timeout=_PATIENCE_SECONDS,
+        check=False,
+    )
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise NodeError(f"the NVIDIA driver cannot be asked: {last}", hint="see whether nvidia-smi works")
+    return [Gpu(**gpu) for gpu in json.loads(done.stdout)]

@@ -1,0 +1,58 @@
+"""What is installed: versions, C libraries, what the kernel allows, the container engine."""
+
+import importlib.util
+import platform
+from collections.abc import Iterator
+from importlib.metadata import version
+
+from pgpu.app.doctor.finding import Finding, broken, fine, weak
+from pgpu.app.settings import Settings
+from pgpu.errors import NodeError, RuntimeUnavailableError
+from pgpu.libraries import CUDA_SHIM, LAUNCHER, NVML_SHIM, SIMULATED_CUDA, SIMULATED_NVML, library_path
+from pgpu.runtimes.process import can_make_private_views
+
+_NEEDED = (CUDA_SHIM, NVML_SHIM, LAUNCHER)
+_FOR_SIMULATION = (SIMULATED_CUDA, SIMULATED_NVML)
+
+
+def versions(_settings: Settings) -> Iterator[Finding]:
+    """Say what runs here, for whoever reads a bug report."""
+    python, linux = platform.python_version(), platform.release()
+    libc = " ".join(platform.libc_ver()) or "an unknown C library"
+    yield fine("versions", f"pgpu {version('pgpu')}, Python {python}, Linux {linux}, {libc}, {platform.machine()}")
+
+
+def libraries(_settings: Settings) -> Iterator[Finding]:
+    """Look for every C library."""
+    for names, report in ((_NEEDED, broken), (_FOR_SIMULATION, weak)):
+        for name in names:
+            try:
+                library_path(name)
+            except NodeError as exc:
+                yield report("libraries", str(exc), exc.hint)
+    yield fine("libraries", f"looked for {', '.join((*_NEEDED, *_FOR_SIMULATION))}")
+
+
+def private_views(_settings: Settings) -> Iterator[Finding]:
+    """Ask the kernel for a private view of the file system, as each process job does."""
+    if can_make_private_views():
+        yield fine("private views", "a process keeps its limit even if it drops its environment")
+        return
+    yield weak(
+        "private views",
+        "the kernel allows no private user and mount namespaces: limits of processes are advisory",
+        "as root: sysctl -w kernel.unprivileged_userns_clone=1 kernel.apparmor_restrict_unprivileged_userns=0",
+    )
+
+
+def container_engine(_settings: Settings) -> Iterator[Finding]:
+    """Ask the container engine who it is."""
+    if importlib.util.find_spec("docker") is None:
+        yield weak("container engine", "the docker SDK is not installed", "pip install 'pgpu[docker]'")
+        return
+    from pgpu.runtimes.docker.describing import describe_engine
+
+    try:
+        yield fine("container engine", describe_engine())
+    except RuntimeUnavailableError as exc:
+        yield weak("container engine", f"{exc}; jobs can run as processes", exc.hint)

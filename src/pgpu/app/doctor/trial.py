@@ -1,0 +1,73 @@
+"""Trials: a small program runs in a slice, is granted what fits and refused what does not, and the slice goes again.
+
+This is the one check that everything works together. It goes the way of every job: ledger, supervisor, shim, driver.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from pgpu.app.doctor.finding import Finding, broken, fine, weak
+from pgpu.app.doctor.gpus import real_gpus
+from pgpu.app.runtime_directory import runtime_directory
+from pgpu.app.settings import Settings
+from pgpu.app.wiring import open_client
+from pgpu.client import Client
+from pgpu.errors import WaitTimeoutError
+from pgpu.libraries import PROBE, library_path
+from pgpu.model import Job, JobSpec, Request
+from pgpu.units import GIB, MIB
+
+_SLICE_BYTES = 1 * GIB
+_INSIDE_BYTES = 16 * MIB
+_CUDA_SUCCESS = 0
+_CUDA_OUT_OF_MEMORY = 2
+_PATIENCE_SECONDS = 20.0
+
+
+def on_simulated_gpu(settings: Settings) -> Iterator[Finding]:
+    """Try a slice of a simulated GPU, in a state directory of its own."""
+    name = "trial on a simulated GPU"
+    with tempfile.TemporaryDirectory(prefix="pgpu-doctor-") as directory:
+        own = replace(settings, state_dir=Path(directory), simulate="rtx-3090")
+        runtime_path = runtime_directory(own.runtime_dir, own.state_dir)
+        try:
+            yield _tried(name, open_client(own))
+        finally:
+            shutil.rmtree(runtime_path, ignore_errors=True)
+
+
+def on_real_gpu(settings: Settings) -> Iterator[Finding]:
+    """Try a slice of a real GPU, where there is one with room for it now."""
+    if not real_gpus():
+        return
+    try:
+        yield _tried("trial on a GPU", open_client(replace(settings, simulate=None)))
+    except WaitTimeoutError as exc:
+        yield weak("trial on a GPU", f"no GPU has room for it: {exc}", "try again later")
+
+
+def _tried(name: str, client: Client) -> Finding:
+    inside, job = _ask_for(client, _INSIDE_BYTES)
+    past, _ = _ask_for(client, _SLICE_BYTES)
+    if inside != _CUDA_SUCCESS:
+        return broken(name, f"an allocation that fits was answered with {inside}: {job.error}", f"pgpu logs {job.id}")
+    if past != _CUDA_OUT_OF_MEMORY:
+        return broken(
+            name, f"an allocation past the slice was answered with {past}", "the limit does not bind: report it"
+        )
+    is_advisory = job.lease is not None and job.lease.is_advisory
+    return fine(name, "the limit binds" + (", as long as the job keeps its environment" if is_advisory else ""))
+
+
+def _ask_for(client: Client, size_bytes: int) -> tuple[int | None, Job]:
+    """Allocate in a slice and return CUDA's answer, None where there was none."""
+    spec = JobSpec((str(library_path(PROBE)), "allocate", str(size_bytes)), "process")
+    job = client.submit(spec, Request(_SLICE_BYTES), wait_timeout_seconds=_PATIENCE_SECONDS)
+    ended = client.wait(job.id)
+    text = b"".join(data for stream, data in client.logs(job.id, follow=False) if stream == "stdout").decode()
+    answers = dict(line.split(" ", 1) for line in text.splitlines() if " " in line)
+    answer = answers.get("allocate", "")
+    return (int(answer) if answer.isdecimal() else None), ended

@@ -1,0 +1,62 @@
+"""Runs a job that nobody else knows, for the proof that a limit binds, and returns what it wrote.
+
+The job has a lease and goes through the runtime as every other does; only ledger and supervisor are missing.
+"""
+
+import os
+import select
+from pathlib import Path
+
+from pgpu.errors import EnforcementError
+from pgpu.model import Delivery, Job
+from pgpu.runtimes import Runtime, Stdio
+
+_PATIENCE_SECONDS = 120.0
+"""A container's first start reads its image from a cold disk."""
+
+
+def run_throwaway(runtime: Runtime, job: Job, delivery: Delivery) -> str:
+    """Run a job to its end and return its standard output.
+
+    Raises:
+        EnforcementError: It did not end.
+        PgpuError: It could not be started.
+    """
+    with Path(os.devnull).open("rb") as nothing, Path(os.devnull).open("wb") as nowhere:
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+        with os.fdopen(reader, "rb") as output:
+            try:
+                running = runtime.start(job, delivery, Stdio(nothing.fileno(), writer, nowhere.fileno()), _nobody)
+            finally:
+                os.close(writer)
+            try:
+                _await_end(running.fileno(), job)
+                return _read_now(output.fileno())
+            finally:
+                running.kill()
+                running.close()
+
+
+def _nobody(_holder: object) -> None:
+    """Nobody records the holder: the job ends before this process goes on."""
+
+
+def _await_end(descriptor: int, job: Job) -> None:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    if not poll.poll(_PATIENCE_SECONDS * 1000):
+        raise EnforcementError(
+            f"the self-test for job {job.id} did not end in {_PATIENCE_SECONDS:.0f} s", hint="see `pgpu doctor`"
+        )
+
+
+def _read_now(descriptor: int) -> str:
+    """Read what is in a pipe, which a surviving child may still hold open."""
+    os.set_blocking(descriptor, False)
+    parts = []
+    try:
+        while part := os.read(descriptor, 65536):
+            parts.append(part)
+    except BlockingIOError:
+        pass
+    return b"".join(parts).decode(errors="replace")
