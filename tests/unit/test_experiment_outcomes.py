@@ -1,13 +1,8 @@
-"""Outcomes, tables and files of experiments are what the trials say."""
+"""Outcomes of experiments are what the jobs say."""
 
-import csv
 import dataclasses
-import json
-from pathlib import Path
 
-import pytest
-
-from pgpu.experiments import papers, report
+from pgpu.experiments import papers
 from pgpu.experiments.outcome import JobOutcome, Trial, last_line, last_result, mean_seconds, spread
 
 GIB = 1 << 30
@@ -83,43 +78,3 @@ def test_the_papers_table_has_a_row_for_2_to_25_jobs() -> None:
     assert [row.jobs for row in papers.P1_TABLE] == list(range(2, 26))
     assert papers.p1_row(1) is None
     assert papers.p1_row(25) == papers.P1Row(25, 10.75, 13.924, None, 15)
-
-
-def test_every_job_becomes_a_line_of_csv(tmp_path: Path) -> None:
-    trials = [trial(job("a"), job("b", exit_code=1)), trial(job("c"), is_with_pgpu=True)]
-
-    with report.write_jobs(trials, tmp_path / "jobs.csv").open() as file:
-        rows = list(csv.DictReader(file))
-
-    assert [(row["with_pgpu"], row["arrival"], row["name"], row["failed"]) for row in rows] == [
-        ("False", "1", "a", "False"),
-        ("False", "2", "b", "True"),
-        ("True", "1", "c", "False"),
-    ]
-
-
-def test_samples_are_written_in_seconds_since_their_trial_began(tmp_path: Path) -> None:
-    found = trial(job(), samples=((1000.5, 5), (1001.0, 7)))
-
-    with report.write_device([found], tmp_path / "device.csv").open() as file:
-        assert [(row["seconds"], row["used_bytes"]) for row in csv.DictReader(file)] == [("0.0", "5"), ("0.5", "7")]
-
-
-def test_a_report_as_json_has_its_rows_as_objects(tmp_path: Path) -> None:
-    table = report.Table("title", ("jobs", "failed"), ((25, 0),))
-    found = report.Report("p1", "RTX 3090", True, "process", {}, table, ("fine",), (tmp_path / "a.csv",))
-
-    written = json.loads(report.write_summary(found, tmp_path / "p1.json").read_text())
-
-    assert written["table"] == [{"jobs": 25, "failed": 0}]
-    assert written["is_simulated"] is True
-    assert written["files"] == [str(tmp_path / "a.csv")]
-
-
-@pytest.mark.parametrize("columns", [1, 3])
-def test_a_row_that_does_not_fit_its_columns_is_an_error(columns: int) -> None:
-    table = report.Table("title", ("name",) * columns, ((1, 2),))
-    found = report.Report("p1", "gpu", True, "process", {}, table, (), ())
-
-    with pytest.raises(ValueError, match="zip"):
-        found.as_json()
