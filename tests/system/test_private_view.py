@@ -1,0 +1,192 @@
+"""What a process job sees in its private view, as root and as an ordinary user: the host as it is, and its slice.
+
+The launcher is driven directly here, so that it can run as another user than the tests.
+"""
+
+import os
+import shutil
+import struct
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.contract.runtime_worlds import make_bare_delivery
+
+from pgpu.libraries import LAUNCHER, library_path
+from pgpu.runtimes.process import can_make_private_views
+from pgpu.runtimes.shadowed_paths import PRELOAD_PATH, shadows
+
+_NOBODY = 65534
+_READY = b"ready\n"
+
+pytestmark = pytest.mark.userns
+
+
+@dataclass(frozen=True)
+class View:
+    """A way to run scripts in a view, as one user."""
+
+    user: int
+    directory: Path
+    launcher: Path
+
+    def run(self, *command: str, cwd: str = "/") -> subprocess.CompletedProcess[str]:
+        """Run a command in a view of its own; asserts that the view could be made."""
+        words = [*self._words(), "--", *command]
+        control, report = os.pipe(), os.pipe()
+        process = self._spawn(words, control[0], report[1], cwd)
+        os.close(control[0])
+        os.close(report[1])
+        block = b"".join(f"{name}={value}".encode() + b"\0" for name, value in os.environ.items())
+        os.write(control[1], struct.pack("<Q", len(block)) + block + b"G")
+        output, errors = process.communicate(timeout=60)
+        told = os.read(report[0], 4096)
+        os.close(control[1])
+        os.close(report[0])
+        assert told.startswith(_READY), told
+        return subprocess.CompletedProcess(command, process.returncode, output, errors)
+
+    def shell(self, script: str) -> str:
+        """Run a shell script and return what it wrote."""
+        done = self.run("/bin/sh", "-c", script)
+        return done.stdout
+
+    def _words(self) -> list[str]:
+        delivery = make_bare_delivery(Path(tempfile.mkdtemp(dir=self.directory)))
+        for path in (self.directory, *self.directory.rglob("*")):
+            os.chown(path, self.user, self.user, follow_symlinks=False)
+        words = ["--slice", str(delivery.slice_directory), "--usage", str(delivery.usage_path)]
+        words += ["--simulated", str(delivery.simulated_state_directory), "--preload-path", str(PRELOAD_PATH)]
+        return words + [word for shim, path in shadows() for word in ("--shadow", f"{shim}={path}")]
+
+    def _spawn(self, words: Sequence[str], control: int, report: int, cwd: str) -> subprocess.Popen[str]:
+        is_other = self.user != os.geteuid()
+        return subprocess.Popen(
+            ["/bin/bash", "-c", f'exec "$0" "$@" 3<&{control}- 4>&{report}-', str(self.launcher), *words],
+            pass_fds=(control, report),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=cwd,
+            user=self.user if is_other else None,
+            group=self.user if is_other else None,
+            extra_groups=() if is_other else None,
+        )
+
+
+@pytest.fixture(params=["myself", "an ordinary user"])
+def view(request: pytest.FixtureRequest) -> Iterator[View]:
+    if not can_make_private_views():
+        pytest.skip("this user may not make the namespaces of a private view here")
+    is_other = request.param != "myself"
+    if is_other and os.geteuid() != 0:
+        pytest.skip("already tested: these tests run as an ordinary user")
+    directory = Path(tempfile.mkdtemp(dir="/dev/shm", prefix="pgpu-test-"))
+    directory.chmod(0o755)
+    launcher = Path(shutil.copy(library_path(LAUNCHER), directory / "launcher"))
+    yield View(_NOBODY if is_other else os.geteuid(), directory, launcher)
+    shutil.rmtree(directory)
+
+
+def test_a_job_is_who_it_was_and_where_it_was(view: View) -> None:
+    done = view.run("/bin/sh", "-c", "id -u; id -g; pwd; umask", cwd="/usr/share")
+    umask = os.umask(0)
+    os.umask(umask)
+    assert done.stdout.split() == [str(view.user), str(view.user), "/usr/share", f"{umask:04o}"]
+
+
+def test_the_file_system_is_the_hosts(view: View) -> None:
+    entries = set(view.shell("ls -A /").split())
+    assert entries == {entry.name for entry in Path("/").iterdir()} | {".pgpu"}
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+    assert view.shell("cat /proc/sys/kernel/random/boot_id; ls /sys/class >/dev/null && : </dev/null && echo ok") == (
+        f"{boot_id}ok\n"
+    )
+    assert view.shell("stat -c %a%u /etc /usr/lib") == "".join(
+        f"{Path(path).stat().st_mode & 0o7777:o}{_owner_as_seen(view, path)}\n" for path in ("/etc", "/usr/lib")
+    )
+
+
+def _owner_as_seen(view: View, path: str) -> int:
+    """A user namespace shows owners that it does not map as nobody."""
+    owner = Path(path).stat().st_uid
+    return owner if view.user in {0, owner} else _NOBODY
+
+
+def test_files_that_a_job_writes_are_the_hosts(view: View) -> None:
+    target = view.directory / "written"
+    view.shell(f"echo here > {target}")
+    assert target.read_text(encoding="ascii") == "here\n"
+    assert target.stat().st_uid == view.user
+
+
+def test_the_shims_lie_over_every_place_of_the_drivers_libraries_as_one_inode(view: View) -> None:
+    for shim, path in shadows():
+        inodes = set(view.shell(f"stat -c %d:%i /.pgpu/{shim} {path}").split())
+        assert len(inodes) == 1, f"{path} is not {shim}"
+
+
+def test_the_slices_preload_file_lies_over_the_hosts(view: View) -> None:
+    inodes = set(view.shell(f"stat -c %d:%i /.pgpu/ld.so.preload {PRELOAD_PATH}").split())
+    assert len(inodes) == 1
+
+
+def test_an_ordinary_user_can_neither_take_the_view_away_nor_write_the_limit(view: View) -> None:
+    if view.user == 0:
+        pytest.skip("root can; SECURITY.md says so")
+    script = (
+        "grep CapEff /proc/self/status; umount /.pgpu 2>&1 && echo unmounted;"
+        "mount -o remount,bind,rw /.pgpu 2>&1 && echo remounted;"
+        "mv /.pgpu /gone 2>&1 && echo moved; echo 1 > /.pgpu/limit && echo written;"
+        "unshare --user --map-root-user --mount sh -c 'umount /.pgpu/limit; umount -l /.pgpu && echo unmounted inside'"
+    )
+    told = view.shell(script)
+    assert "CapEff:\t0000000000000000" in told
+    assert not {"unmounted", "remounted", "moved", "written"} & set(told.split()), told
+
+
+def test_a_name_directly_under_the_root_is_refused_and_does_not_vanish(view: View) -> None:
+    done = view.run("/bin/sh", "-c", "echo 1 > /lost-with-the-job")
+    assert done.returncode != 0
+    assert not Path("/lost-with-the-job").exists()
+
+
+def test_what_the_host_mounts_later_is_seen_and_nothing_comes_back(view: View) -> None:
+    before = Path("/proc/self/mountinfo").read_text(encoding="utf-8")
+    view.shell("mount -t tmpfs x /mnt 2>/dev/null; true")
+    assert Path("/proc/self/mountinfo").read_text(encoding="utf-8") == before
+
+
+@pytest.mark.parametrize(
+    ("command", "number", "detail"),
+    [("/no/such", 2, "/no/such"), ("no-such", 2, "no-such"), ("/etc/passwd", 13, "/etc/passwd"), ("/etc", 13, "/etc")],
+)
+def test_a_command_that_does_not_start_is_reported_with_the_kernels_reason(
+    view: View, command: str, number: int, detail: str
+) -> None:
+    control, report = os.pipe(), os.pipe()
+    process = view._spawn(["--", command], control[0], report[1], "/")
+    os.close(control[0])
+    os.close(report[1])
+    os.write(control[1], struct.pack("<Q", 0) + b"G")
+    process.communicate(timeout=60)
+    with os.fdopen(report[0], "rb") as told:
+        assert told.read() == _READY + f"{number}\tcommand\t{detail}\n".encode()
+    os.close(control[1])
+    assert process.returncode == 125
+
+
+def test_a_launcher_whose_runtime_went_away_runs_nothing(view: View) -> None:
+    control, report = os.pipe(), os.pipe()
+    process = view._spawn(["--", "/bin/echo", "ran"], control[0], report[1], "/")
+    os.close(control[0])
+    os.close(report[1])
+    os.write(control[1], struct.pack("<Q", 0))
+    os.close(control[1])
+    output, _ = process.communicate(timeout=60)
+    os.close(report[0])
+    assert (output, process.returncode) == ("", 125)
