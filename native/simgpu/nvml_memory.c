@@ -1,31 +1,38 @@
 /* How much memory a GPU has and how much of it anybody holds. */
-#include <pthread.h>
+#include <sys/mman.h>
 
 #include "nvml_state.h"
 
 #define BAR1_BYTES (256ull << 20)
 
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static struct pgpu_reader_view view; /* too large for a thread's stack */
-
-const struct pgpu_reader_view *sim_nvml_take_view(void) {
+/* Until the first CUDA program there is no such file, and nothing is used. */
+static bool read_view(struct pgpu_reader_view *view) {
     char path[SIM_PATH_BYTES];
-    pthread_mutex_lock(&mutex);
-    if (!sim_state_path(sim_nvml.directory, "memory", path)) return NULL;
-    enum pgpu_meter_status status = pgpu_reader_read(path, &view);
-    /* Until the first CUDA program there is no such file, and nothing is used. */
-    return status == PGPU_METER_OK || status == PGPU_METER_UNREADABLE ? &view : NULL;
+    if (!sim_state_path(sim_nvml.directory, "memory", path)) return false;
+    enum pgpu_meter_status status = pgpu_reader_read(path, view);
+    return status == PGPU_METER_OK || status == PGPU_METER_UNREADABLE;
 }
 
-void sim_nvml_release_view(void) {
-    pthread_mutex_unlock(&mutex);
+/* Too large for a small stack, and a lock around one copy could be inherited held by a forked child. */
+struct pgpu_reader_view *sim_nvml_new_view(void) {
+    void *at = mmap(NULL, sizeof(struct pgpu_reader_view), PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) return NULL;
+    if (read_view(at)) return at;
+    sim_nvml_delete_view(at);
+    return NULL;
+}
+
+void sim_nvml_delete_view(struct pgpu_reader_view *view) {
+    if (view != NULL) munmap(view, sizeof(*view));
 }
 
 static nvmlReturn_t read_used_bytes(unsigned gpu, unsigned long long *used_bytes) {
-    const struct pgpu_reader_view *found = sim_nvml_take_view();
-    if (found != NULL) *used_bytes = found->gpu[gpu].used_bytes;
-    sim_nvml_release_view();
-    return found != NULL ? NVML_SUCCESS : NVML_ERROR_UNKNOWN;
+    struct pgpu_reader_view *view = sim_nvml_new_view();
+    if (view == NULL) return NVML_ERROR_UNKNOWN;
+    *used_bytes = view->gpu[gpu].used_bytes;
+    sim_nvml_delete_view(view);
+    return NVML_SUCCESS;
 }
 
 static unsigned long long at_most(unsigned long long bytes, unsigned long long most_bytes) {

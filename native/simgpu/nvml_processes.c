@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "nvml_state.h"
+#include "visible_pid.h"
 
 /* Where an entry goes: version 1 is 16 bytes long, versions 2 and 3 are 24. */
 struct target {
@@ -26,7 +27,7 @@ static void add_all(struct target *target, const struct pgpu_reader_view *view, 
     for (unsigned i = 0; i < view->slot_count; i++) {
         const struct pgpu_reader_slot *slot = &view->slot[i];
         if (!slot->is_alive || slot->used_bytes[gpu] == 0) continue;
-        unsigned pid = sim_nvml_visible_pid(slot);
+        unsigned pid = pgpu_visible_pid(slot);
         if (pid != 0) add(target, pid, slot->used_bytes[gpu]);
     }
 }
@@ -35,10 +36,10 @@ static nvmlReturn_t give(nvmlDevice_t device, unsigned int *count, void *entries
     NVML_ENTER_DEVICE(device, gpu);
     NVML_REQUIRE(count != NULL && (entries != NULL || *count == 0));
     struct target target = {.entries = entries, .entry_bytes = entry_bytes, .room = *count};
-    const struct pgpu_reader_view *view = sim_nvml_take_view();
-    if (view != NULL) add_all(&target, view, gpu);
-    sim_nvml_release_view();
+    struct pgpu_reader_view *view = sim_nvml_new_view();
     if (view == NULL) return NVML_ERROR_UNKNOWN;
+    add_all(&target, view, gpu);
+    sim_nvml_delete_view(view);
     *count = target.count;
     return target.count > target.room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }

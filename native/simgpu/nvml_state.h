@@ -57,14 +57,9 @@ nvmlReturn_t sim_nvml_copy(char *target, unsigned target_bytes, const char *text
 /* Share of the last second in which a kernel ran, 0–100. */
 unsigned sim_nvml_busy_percent(unsigned gpu);
 
-/* The memory of all GPUs and who holds it, now; release with sim_nvml_release_view. NULL: it cannot be read.
- */
-const struct pgpu_reader_view *sim_nvml_take_view(void);
-void sim_nvml_release_view(void);
-
-/* The PID of a slot's process as the caller sees it; 0: it lives in a namespace that the caller does not see.
- */
-unsigned sim_nvml_visible_pid(const struct pgpu_reader_slot *slot);
+/* The memory of all GPUs and who holds it, now. NULL: it cannot be read. */
+struct pgpu_reader_view *sim_nvml_new_view(void);
+void sim_nvml_delete_view(struct pgpu_reader_view *view);
 
 /* Microseconds since 1970, as NVML stamps its samples. */
 unsigned long long sim_nvml_now_us(void);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "nvml_state.h"
+#include "visible_pid.h"
 
 #define SAMPLING_PERIOD_US 166667u
 #define NS_PER_US          1000u
@@ -75,7 +76,7 @@ static unsigned collect(unsigned gpu, const struct pgpu_reader_view *view,
     unsigned count = 0;
     for (unsigned i = 0; i < view->slot_count; i++) {
         const struct pgpu_reader_slot *slot = &view->slot[i];
-        unsigned pid = slot->is_alive && slot->used_bytes[gpu] > 0 ? sim_nvml_visible_pid(slot) : 0;
+        unsigned pid = slot->is_alive && slot->used_bytes[gpu] > 0 ? pgpu_visible_pid(slot) : 0;
         if (pid == 0) continue;
         unsigned percent = share_percent(history, gpu, slot->slot, now_ns);
         if (count < room)
@@ -101,7 +102,7 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
     NVML_ENTER_DEVICE(device, gpu);
     NVML_REQUIRE(count != NULL);
     if (sim_nvml.activity == NULL) return NVML_ERROR_NOT_SUPPORTED;
-    const struct pgpu_reader_view *view = sim_nvml_take_view();
+    struct pgpu_reader_view *view = sim_nvml_new_view();
     pthread_mutex_lock(&mutex);
     unsigned room = samples != NULL ? *count : 0;
     if (view != NULL)

@@ -1,8 +1,5 @@
-/* PIDs across namespaces. A slot holds the PID that its process knows itself by; a caller in another PID
- * namespace knows it by another, or not at all, as with NVIDIA's driver.
- *
- * /proc tells: `NSpid:` of a status file lists a process's PIDs from the reader's namespace down to its own.
- * The start time, which no namespace changes, keeps two processes with the same inner PID apart. */
+#include "visible_pid.h"
+
 #include <ctype.h>
 #include <dirent.h>
 #include <fcntl.h>
@@ -11,8 +8,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include "nvml_state.h"
 
 #define FILE_BYTES       4096
 #define START_TIME_FIELD 22
@@ -75,7 +70,7 @@ static unsigned find_in_proc(const struct pgpu_reader_slot *slot) {
     return found;
 }
 
-unsigned sim_nvml_visible_pid(const struct pgpu_reader_slot *slot) {
+unsigned pgpu_visible_pid(const struct pgpu_reader_slot *slot) {
     if (slot->pid_namespace != 0 && slot->pid_namespace == own_pid_namespace()) return slot->pid;
     return find_in_proc(slot);
 }
