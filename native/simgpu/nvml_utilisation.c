@@ -103,13 +103,12 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
     NVML_REQUIRE(count != NULL);
     if (sim_nvml.activity == NULL) return NVML_ERROR_NOT_SUPPORTED;
     struct pgpu_reader_view *view = sim_nvml_new_view();
-    pthread_mutex_lock(&mutex);
-    unsigned room = samples != NULL ? *count : 0;
-    if (view != NULL)
-        *count = samples == NULL ? count_processes(gpu, view) : collect(gpu, view, samples, room);
-    pthread_mutex_unlock(&mutex);
-    sim_nvml_release_view();
     if (view == NULL) return NVML_ERROR_UNKNOWN;
+    unsigned room = samples != NULL ? *count : 0;
+    pthread_mutex_lock(&mutex);
+    *count = samples == NULL ? count_processes(gpu, view) : collect(gpu, view, samples, room);
+    pthread_mutex_unlock(&mutex);
+    sim_nvml_delete_view(view);
     if (*count > room) return NVML_ERROR_INSUFFICIENT_SIZE;
     return *count == 0 || last_seen_us > sim_nvml_now_us() ? NVML_ERROR_NO_DATA : NVML_SUCCESS;
 }
