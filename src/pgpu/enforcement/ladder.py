@@ -73,6 +73,10 @@ class Ladder:
         """Set every slice of a lease to `memory_bytes`, live."""
         self._of(lease).resize(lease, memory_bytes)
 
+    def set_overhead(self, lease: Lease, gpu_uuid: str, overhead_bytes: int) -> None:
+        """Tell the slice what its processes hold beyond what its meter has charged."""
+        self._of(lease).set_overhead(lease, gpu_uuid, overhead_bytes)
+
     def use(self, lease: Lease) -> Sequence[SliceUse]:
         """Read what each slice holds now."""
         return self._of(lease).use(lease)

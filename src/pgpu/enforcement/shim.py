@@ -87,6 +87,14 @@ class ShimEnforcer:
         for part in lease.slices:
             meter.set_limit_bytes(self.files(lease.job_id).limit, part.gpu_uuid, memory_bytes)
 
+    def set_overhead(self, lease: Lease, gpu_uuid: str, overhead_bytes: int) -> None:
+        """Charge a slice for what the driver holds beyond what is charged, live; `overhead_bytes` ≥ 0.
+
+        Raises:
+            EnforcementError: The limit file cannot be written.
+        """
+        meter.set_overhead_bytes(self.files(lease.job_id).limit, gpu_uuid, overhead_bytes)
+
     def use(self, lease: Lease) -> Sequence[SliceUse]:
         """Read what each slice holds now.
 
@@ -108,10 +116,6 @@ class ShimEnforcer:
     def release(self, lease: Lease) -> None:
         """Remove the slice's files; does nothing where they are gone."""
         self.files(lease.job_id).remove()
-
-    def set_overhead_bytes(self, lease: Lease, gpu_uuid: str, overhead_bytes: int) -> None:
-        """Charge a slice for what the driver holds beyond what is charged; `overhead_bytes` ≥ 0."""
-        meter.set_overhead_bytes(self.files(lease.job_id).limit, gpu_uuid, overhead_bytes)
 
     def _context_that_fits(self, gpu: Gpu, slice_bytes: int) -> int:
         context_bytes = self._context_bytes(gpu)
