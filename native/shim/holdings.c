@@ -123,6 +123,29 @@ int64_t pgpu_holdings_count(enum pgpu_kind kind, uint64_t key, int change, struc
     return count;
 }
 
+bool pgpu_holdings_join(const struct pgpu_holding *holding) {
+    pthread_mutex_lock(&table.leaf);
+    struct pgpu_holding *row = find(holding->kind, holding->key);
+    bool is_new = row == NULL;
+    if (!is_new)
+        row->count++;
+    else if (has_room()) {
+        *seek(holding->kind, holding->key) = *holding;
+        table.used++;
+    }
+    pthread_mutex_unlock(&table.leaf);
+    return is_new;
+}
+
+bool pgpu_holdings_edit(enum pgpu_kind kind, uint64_t key, void (*edit)(struct pgpu_holding *, void *),
+                        void *context) {
+    pthread_mutex_lock(&table.leaf);
+    struct pgpu_holding *row = find(kind, key);
+    if (row != NULL) edit(row, context);
+    pthread_mutex_unlock(&table.leaf);
+    return row != NULL;
+}
+
 /* A place after which a run begins, so that a removal while we walk on moves no row past us. */
 static uint64_t some_empty_place(void) {
     uint64_t at = 0;

@@ -40,9 +40,16 @@ bool pgpu_holdings_find(enum pgpu_kind kind, uint64_t key, struct pgpu_holding *
 /* Remove a row and copy it out; false if there is none. */
 bool pgpu_holdings_take(enum pgpu_kind kind, uint64_t key, struct pgpu_holding *taken);
 
+/* Add a row, or one more reference to the row with its kind and key. True: it is new. */
+bool pgpu_holdings_join(const struct pgpu_holding *holding);
+
 /* Add to a row's count and return the new one, removing the row at zero; -1 if there is none. `after` may be
  * NULL. */
 int64_t pgpu_holdings_count(enum pgpu_kind kind, uint64_t key, int change, struct pgpu_holding *after);
+
+/* Change a row in place; false if there is none. `edit` runs under the table's mutex and calls nothing. */
+bool pgpu_holdings_edit(enum pgpu_kind kind, uint64_t key, void (*edit)(struct pgpu_holding *, void *),
+                        void *context);
 
 /* Remove every row of `kind` that `owner` takes with it, adding its bytes to `bytes[gpu]`. */
 void pgpu_holdings_take_owned(enum pgpu_kind kind, uint64_t owner, uint64_t bytes[PGPU_MAX_GPUS]);

@@ -1,12 +1,198 @@
 #include "pools.h"
 
-#include "charge.h"
+#include "functions.h"
+#include "slice.h"
 
-void pgpu_pools_freed(const struct pgpu_holding *row) {
-    pgpu_charge_refund(row->gpu, row->bytes);
+#define BLOCK_BYTES (2ull * 1024 * 1024)
+/* `owner` of the row of a pool that was destroyed while something of it was still in use. */
+#define DESTROYED 1u
+
+/* Whether some pool may hold less than is charged for it; most processes never set it. */
+static bool has_slack;
+
+static bool is_graph_pool(uint64_t pool) {
+    return pool <= (uint64_t)pgpu_slice_device_count();
 }
 
-bool pgpu_pools_settle(int gpu) {
-    (void)gpu;
+static uint64_t blocks(uint64_t bytes) {
+    return (bytes + BLOCK_BYTES - 1) / BLOCK_BYTES * BLOCK_BYTES;
+}
+
+/* False: the driver does not say, and what is charged stays. */
+static bool ask_reserved(uint64_t pool, uint64_t *reserved_bytes) {
+    if (is_graph_pool(pool))
+        return PGPU_REAL(cuDeviceGetGraphMemAttribute)((CUdevice)(pool - 1),
+                                                       CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT,
+                                                       reserved_bytes) == CUDA_SUCCESS;
+    return PGPU_REAL(cuMemPoolGetAttribute)((CUmemoryPool)pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
+                                            reserved_bytes) == CUDA_SUCCESS;
+}
+
+struct change {
+    uint64_t bytes;      /* asked or told */
+    uint64_t difference; /* to reserve or refund */
+    int gpu;
+    bool is_over;
+};
+
+static void hand_out(struct pgpu_holding *pool, void *context) {
+    struct change *change = context;
+    pool->detail += change->bytes;
+    if (pool->detail <= pool->bytes) return;
+    change->difference = blocks(pool->detail) - pool->bytes;
+    pool->bytes += change->difference;
+}
+
+static void undo_hand_out(struct pgpu_holding *pool, void *context) {
+    struct change *change = context;
+    pool->detail -= change->bytes;
+    pool->bytes -= change->difference;
+}
+
+static void ensure_row(uint64_t pool, int gpu) {
+    struct pgpu_holding row = {.key = pool, .count = 1, .kind = PGPU_KIND_POOL, .gpu = (int8_t)gpu};
+    struct pgpu_holding found;
+    if (!pgpu_holdings_find(PGPU_KIND_POOL, pool, &found)) pgpu_holdings_put(&row);
+}
+
+CUresult pgpu_pools_take(uint64_t pool, int gpu, uint64_t bytes, struct pgpu_charge *charge) {
+    struct change change = {.bytes = bytes};
+    ensure_row(pool, gpu);
+    pgpu_holdings_edit(PGPU_KIND_POOL, pool, hand_out, &change);
+    CUresult result = pgpu_charge_begin(charge, gpu, change.difference);
+    if (result != CUDA_SUCCESS) pgpu_holdings_edit(PGPU_KIND_POOL, pool, undo_hand_out, &change);
+    return result;
+}
+
+static void raise_to_reserved(struct pgpu_holding *pool, void *context) {
+    struct change *change = context;
+    if (change->bytes <= pool->bytes) return;
+    change->difference = change->bytes - pool->bytes;
+    pool->bytes = change->bytes;
+}
+
+static void undo_raise(struct pgpu_holding *pool, void *context) {
+    pool->bytes -= ((struct change *)context)->difference;
+}
+
+CUresult pgpu_pools_confirm(uint64_t pool, int gpu) {
+    struct pgpu_charge charge;
+    struct change change = {0};
+    if (!ask_reserved(pool, &change.bytes)) return CUDA_SUCCESS;
+    pgpu_holdings_edit(PGPU_KIND_POOL, pool, raise_to_reserved, &change);
+    if (change.difference == 0) return CUDA_SUCCESS;
+    CUresult result = pgpu_charge_begin(&charge, gpu, change.difference);
+    if (result != CUDA_SUCCESS) pgpu_holdings_edit(PGPU_KIND_POOL, pool, undo_raise, &change);
+    return result;
+}
+
+static void hand_back(struct pgpu_holding *pool, void *context) {
+    struct change *change = context;
+    pool->detail -= change->bytes < pool->detail ? change->bytes : pool->detail;
+    change->is_over = pool->owner == DESTROYED;
+}
+
+void pgpu_pools_give(uint64_t pool, uint64_t bytes) {
+    struct change change = {.bytes = bytes};
+    pgpu_holdings_edit(PGPU_KIND_POOL, pool, hand_back, &change);
+    if (change.is_over)
+        pgpu_pools_settle_one(pool);
+    else
+        __atomic_store_n(&has_slack, true, __ATOMIC_RELAXED);
+}
+
+void pgpu_pools_freed(const struct pgpu_holding *row) {
+    pgpu_pools_give(row->detail, row->bytes);
+}
+
+static void lower_to_reserved(struct pgpu_holding *pool, void *context) {
+    struct change *change = context;
+    uint64_t kept_bytes = blocks(pool->detail);
+    if (pool->owner != DESTROYED && change->bytes > kept_bytes) kept_bytes = change->bytes;
+    change->gpu = pool->gpu;
+    change->is_over = pool->owner == DESTROYED && pool->detail == 0;
+    if (kept_bytes >= pool->bytes) return;
+    change->difference = pool->bytes - kept_bytes;
+    pool->bytes = kept_bytes;
+}
+
+static bool is_destroyed(uint64_t pool) {
+    struct pgpu_holding row;
+    return pgpu_holdings_find(PGPU_KIND_POOL, pool, &row) && row.owner == DESTROYED;
+}
+
+/* Returns the bytes refunded. A destroyed pool cannot be asked; it has what is in use. */
+static uint64_t settle(uint64_t pool) {
+    struct change change = {0};
+    if (!is_destroyed(pool) && !ask_reserved(pool, &change.bytes)) return 0;
+    if (!pgpu_holdings_edit(PGPU_KIND_POOL, pool, lower_to_reserved, &change)) return 0;
+    struct pgpu_holding row;
+    if (change.is_over) pgpu_holdings_take(PGPU_KIND_POOL, pool, &row);
+    pgpu_charge_refund(change.gpu, change.difference);
+    return change.difference;
+}
+
+void pgpu_pools_settle_one(uint64_t pool) {
+    settle(pool);
+}
+
+/* Whether a pool still has more charged than is handed out, so that a later synchronisation may free it. */
+static bool settle_row(const struct pgpu_holding *row, void *context) {
+    uint64_t refunded_bytes = settle(row->key);
+    if (row->bytes - refunded_bytes > blocks(row->detail)) *(bool *)context = true;
     return false;
+}
+
+void pgpu_pools_settle_all(void) {
+    if (!__atomic_load_n(&has_slack, __ATOMIC_RELAXED)) return;
+    bool is_slack_left = false;
+    __atomic_store_n(&has_slack, false, __ATOMIC_RELAXED);
+    pgpu_holdings_visit(PGPU_KIND_POOL, settle_row, &is_slack_left);
+    if (is_slack_left) __atomic_store_n(&has_slack, true, __ATOMIC_RELAXED);
+}
+
+struct trim {
+    int gpu;
+    bool has_refunded;
+};
+
+static bool trim_row(const struct pgpu_holding *row, void *context) {
+    struct trim *trim = context;
+    if (row->gpu != trim->gpu || row->owner == DESTROYED) return false;
+    if (is_graph_pool(row->key))
+        PGPU_REAL(cuDeviceGraphMemTrim)((CUdevice)(row->key - 1));
+    else
+        PGPU_REAL(cuMemPoolTrimTo)((CUmemoryPool)row->key, 0);
+    if (settle(row->key) != 0) trim->has_refunded = true;
+    return false;
+}
+
+bool pgpu_pools_trim(int gpu) {
+    struct trim trim = {.gpu = gpu};
+    if (__atomic_load_n(&has_slack, __ATOMIC_RELAXED)) pgpu_holdings_visit(PGPU_KIND_POOL, trim_row, &trim);
+    return trim.has_refunded;
+}
+
+static void mark_destroyed(struct pgpu_holding *pool, void *unused) {
+    (void)unused;
+    pool->owner = DESTROYED;
+}
+
+PGPU_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool) {
+    CUresult result = PGPU_REAL(cuMemPoolDestroy)(pool);
+    if (result == CUDA_SUCCESS && pgpu_holdings_edit(PGPU_KIND_POOL, (uint64_t)pool, mark_destroyed, NULL))
+        settle((uint64_t)pool);
+    return result;
+}
+
+PGPU_EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep_bytes) {
+    CUresult result = PGPU_REAL(cuMemPoolTrimTo)(pool, keep_bytes);
+    if (result == CUDA_SUCCESS) settle((uint64_t)pool);
+    return result;
+}
+
+PGPU_EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value) {
+    CUresult result = PGPU_REAL(cuMemPoolSetAttribute)(pool, attribute, value);
+    if (result == CUDA_SUCCESS) settle((uint64_t)pool);
+    return result;
 }

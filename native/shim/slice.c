@@ -12,6 +12,7 @@ struct pgpu_meter pgpu_slice_meter = PGPU_METER_INIT;
 
 /* Index in the limit file plus one, so that zero is "not of the lease". */
 static uint8_t gpu_plus_one[MAX_ORDINALS];
+static int device_count;
 
 /* The newer call tells a MIG instance's own UUID. */
 static CUresult uuid_of(CUdevice ordinal, CUuuid *uuid) {
@@ -31,6 +32,7 @@ static CUresult learn_gpus(void) {
         int gpu = pgpu_limit_index_of(pgpu_slice_limit, (const uint8_t *)uuid.bytes);
         __atomic_store_n(&gpu_plus_one[ordinal], (uint8_t)(gpu + 1), __ATOMIC_RELEASE);
     }
+    __atomic_store_n(&device_count, count < MAX_ORDINALS ? count : MAX_ORDINALS, __ATOMIC_RELEASE);
     return result;
 }
 
@@ -56,6 +58,42 @@ CUresult pgpu_slice_current(struct pgpu_place *place) {
     if (result == CUDA_SUCCESS) result = PGPU_REAL(cuCtxGetCurrent)(&place->context);
     place->gpu = result == CUDA_SUCCESS ? pgpu_slice_gpu_of(place->ordinal) : PGPU_NO_GPU;
     return result;
+}
+
+/* Handles 0, 1 and 2 stand for default streams, of whichever context is current. */
+static bool is_default(CUstream stream) {
+    return (uintptr_t)stream <= (uintptr_t)CU_STREAM_PER_THREAD;
+}
+
+static CUresult device_of(CUcontext context, CUdevice *ordinal) {
+    CUcontext popped;
+    CUresult result = PGPU_REAL(cuCtxPushCurrent_v2)(context);
+    if (result != CUDA_SUCCESS) return result;
+    result = PGPU_REAL(cuCtxGetDevice)(ordinal);
+    PGPU_REAL(cuCtxPopCurrent_v2)(&popped);
+    return result;
+}
+
+CUresult pgpu_slice_of_stream(CUstream stream, bool is_per_thread, struct pgpu_place *place) {
+    CUcontext context = NULL;
+    CUresult result = pgpu_slice_current(place);
+    if (result != CUDA_SUCCESS || is_default(stream)) return result;
+    result = is_per_thread ? PGPU_REAL(cuStreamGetCtx_ptsz)(stream, &context)
+                           : PGPU_REAL(cuStreamGetCtx)(stream, &context);
+    if (result != CUDA_SUCCESS || context == place->context) return result;
+    place->context = context;
+    result = device_of(context, &place->ordinal);
+    place->gpu = result == CUDA_SUCCESS ? pgpu_slice_gpu_of(place->ordinal) : PGPU_NO_GPU;
+    return result;
+}
+
+int pgpu_slice_device_count(void) {
+    return __atomic_load_n(&device_count, __ATOMIC_ACQUIRE);
+}
+
+uint64_t pgpu_slice_context_bytes(int gpu) {
+    if (gpu == PGPU_NO_GPU) return 0;
+    return __atomic_load_n(&pgpu_slice_limit->gpu[gpu].context_bytes, __ATOMIC_RELAXED);
 }
 
 static uint64_t round_up(uint64_t bytes, uint64_t unit) {

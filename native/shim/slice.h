@@ -30,6 +30,15 @@ struct pgpu_place {
 /* The current context's place, or the error with which the driver refuses to tell it. */
 CUresult pgpu_slice_current(struct pgpu_place *place);
 
+/* The same for work on a stream. `is_per_thread`: the handle 0 means the thread's own default stream. */
+CUresult pgpu_slice_of_stream(CUstream stream, bool is_per_thread, struct pgpu_place *place);
+
+/* The number of devices that cuInit found. */
+int pgpu_slice_device_count(void);
+
+/* What a context of this GPU is charged. */
+uint64_t pgpu_slice_context_bytes(int gpu);
+
 /* What the driver takes for an allocation of `bytes`. */
 uint64_t pgpu_slice_granule(uint64_t bytes);
 

@@ -1,0 +1,212 @@
+/* Contexts cost memory of their own: it is charged before one is made and refunded, with everything made in
+ * it, when it is gone. A primary context is charged once for each device, however often it is retained. */
+#include "charge.h"
+#include "functions.h"
+#include "holdings.h"
+#include "slice.h"
+
+static struct pgpu_holding row_of(uint64_t key, const struct pgpu_charge *charge) {
+    struct pgpu_holding row = {.key = key,
+                               .bytes = charge->bytes,
+                               .count = 1,
+                               .kind = PGPU_KIND_CONTEXT,
+                               .gpu = (int8_t)charge->gpu};
+    return row;
+}
+
+static CUresult begin(struct pgpu_charge *charge, CUdevice ordinal) {
+    int gpu = pgpu_slice_gpu_of(ordinal);
+    return pgpu_charge_begin(charge, gpu, pgpu_slice_context_bytes(gpu));
+}
+
+/* An ordinal that does not exist is the driver's to refuse, before any talk of slices. */
+static bool is_foreign(CUdevice ordinal) {
+    return ordinal < 0 || ordinal >= pgpu_slice_device_count();
+}
+
+static void note(const struct pgpu_charge *charge, CUcontext context) {
+    struct pgpu_holding row = row_of((uint64_t)context, charge);
+    pgpu_holdings_put(&row);
+}
+
+/* Everything that the driver frees with a context. */
+static void refund_all_of(uint64_t context) {
+    uint64_t bytes[PGPU_MAX_GPUS] = {0};
+    pgpu_holdings_take_owned(PGPU_KIND_MEMORY, context, bytes);
+    pgpu_holdings_take_owned(PGPU_KIND_ARRAY, context, bytes);
+    pgpu_holdings_take_owned(PGPU_KIND_EXTERNAL, context, bytes);
+    for (int gpu = 0; gpu < (int)PGPU_MAX_GPUS; gpu++)
+        pgpu_charge_refund(gpu, bytes[gpu]);
+}
+
+static void refund(const struct pgpu_holding *row, uint64_t context) {
+    refund_all_of(context);
+    pgpu_charge_refund(row->gpu, row->bytes);
+}
+
+/* The versions of cuCtxCreate differ in what lies between the context and the device. */
+#define CREATE(ordinal, context, call)                                                                       \
+    struct pgpu_charge charge;                                                                               \
+    if (is_foreign(ordinal)) return call;                                                                    \
+    CUresult result = begin(&charge, ordinal);                                                               \
+    if (result != CUDA_SUCCESS) return result;                                                               \
+    do                                                                                                       \
+        result = call;                                                                                       \
+    while (pgpu_charge_asks_again(&charge, result));                                                         \
+    if (result == CUDA_SUCCESS) note(&charge, *(context));                                                   \
+    return result
+
+PGPU_EXPORT CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice ordinal) {
+    CREATE(ordinal, context, PGPU_REAL(cuCtxCreate)(context, flags, ordinal));
+}
+
+PGPU_EXPORT CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice ordinal) {
+    CREATE(ordinal, context, PGPU_REAL(cuCtxCreate_v2)(context, flags, ordinal));
+}
+
+PGPU_EXPORT CUresult cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *affinity, int affinity_count,
+                                    unsigned int flags, CUdevice ordinal) {
+    CREATE(ordinal, context, PGPU_REAL(cuCtxCreate_v3)(context, affinity, affinity_count, flags, ordinal));
+}
+
+PGPU_EXPORT CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *parameters, unsigned int flags,
+                                    CUdevice ordinal) {
+    CREATE(ordinal, context, PGPU_REAL(cuCtxCreate_v4)(context, parameters, flags, ordinal));
+}
+
+static CUresult finish_destroy(bool is_known, const struct pgpu_holding *row, CUresult result) {
+    if (!is_known) return result;
+    if (result == CUDA_SUCCESS)
+        refund(row, row->key);
+    else
+        pgpu_holdings_put(row);
+    return result;
+}
+
+PGPU_EXPORT CUresult cuCtxDestroy_v2(CUcontext context) {
+    struct pgpu_holding row;
+    bool is_known = pgpu_holdings_take(PGPU_KIND_CONTEXT, (uint64_t)context, &row);
+    return finish_destroy(is_known, &row, PGPU_REAL(cuCtxDestroy_v2)(context));
+}
+
+PGPU_EXPORT CUresult cuCtxDestroy(CUcontext context) {
+    struct pgpu_holding row;
+    bool is_known = pgpu_holdings_take(PGPU_KIND_CONTEXT, (uint64_t)context, &row);
+    return finish_destroy(is_known, &row, PGPU_REAL(cuCtxDestroy)(context));
+}
+
+PGPU_EXPORT CUresult cuCtxAttach(CUcontext *context, unsigned int flags) {
+    CUresult result = PGPU_REAL(cuCtxAttach)(context, flags);
+    if (result == CUDA_SUCCESS) pgpu_holdings_count(PGPU_KIND_CONTEXT, (uint64_t)*context, +1, NULL);
+    return result;
+}
+
+PGPU_EXPORT CUresult cuCtxDetach(CUcontext context) {
+    struct pgpu_holding row;
+    CUresult result = PGPU_REAL(cuCtxDetach)(context);
+    if (result == CUDA_SUCCESS && pgpu_holdings_count(PGPU_KIND_CONTEXT, (uint64_t)context, -1, &row) == 0)
+        refund(&row, (uint64_t)context);
+    return result;
+}
+
+/* A primary context's row has the ordinal for its key (no context's address is that small) and its handle in
+ * `detail`. */
+static void note_primary(const struct pgpu_charge *charge, CUdevice ordinal, CUcontext context) {
+    struct pgpu_holding row = row_of((uint64_t)ordinal, charge);
+    row.detail = (uint64_t)context;
+    /* Another thread was first: one context, one charge. */
+    if (!pgpu_holdings_join(&row)) pgpu_charge_refund(charge->gpu, charge->bytes);
+}
+
+static void release_primary(CUdevice ordinal) {
+    struct pgpu_holding row;
+    if (pgpu_holdings_count(PGPU_KIND_CONTEXT, (uint64_t)ordinal, -1, &row) == 0) refund(&row, row.detail);
+}
+
+static bool is_retained_already(CUdevice ordinal) {
+    return pgpu_holdings_count(PGPU_KIND_CONTEXT, (uint64_t)ordinal, +1, NULL) > 0;
+}
+
+static CUresult retain_first(CUcontext *context, CUdevice ordinal) {
+    struct pgpu_charge charge;
+    CUresult result = begin(&charge, ordinal);
+    if (result != CUDA_SUCCESS) return result;
+    do
+        result = PGPU_REAL(cuDevicePrimaryCtxRetain)(context, ordinal);
+    while (pgpu_charge_asks_again(&charge, result));
+    if (result == CUDA_SUCCESS) note_primary(&charge, ordinal, *context);
+    return result;
+}
+
+PGPU_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice ordinal) {
+    if (is_foreign(ordinal)) return PGPU_REAL(cuDevicePrimaryCtxRetain)(context, ordinal);
+    if (!is_retained_already(ordinal)) return retain_first(context, ordinal);
+    CUresult result = PGPU_REAL(cuDevicePrimaryCtxRetain)(context, ordinal);
+    if (result != CUDA_SUCCESS) release_primary(ordinal);
+    return result;
+}
+
+PGPU_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal) {
+    CUresult result = PGPU_REAL(cuDevicePrimaryCtxRelease_v2)(ordinal);
+    if (result == CUDA_SUCCESS) release_primary(ordinal);
+    return result;
+}
+
+PGPU_EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice ordinal) {
+    CUresult result = PGPU_REAL(cuDevicePrimaryCtxRelease)(ordinal);
+    if (result == CUDA_SUCCESS) release_primary(ordinal);
+    return result;
+}
+
+static void forget_primary(CUdevice ordinal) {
+    struct pgpu_holding row;
+    if (pgpu_holdings_take(PGPU_KIND_CONTEXT, (uint64_t)ordinal, &row)) refund(&row, row.detail);
+}
+
+PGPU_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal) {
+    CUresult result = PGPU_REAL(cuDevicePrimaryCtxReset_v2)(ordinal);
+    if (result == CUDA_SUCCESS) forget_primary(ordinal);
+    return result;
+}
+
+PGPU_EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice ordinal) {
+    CUresult result = PGPU_REAL(cuDevicePrimaryCtxReset)(ordinal);
+    if (result == CUDA_SUCCESS) forget_primary(ordinal);
+    return result;
+}
+
+/* A green context lives in its device's primary one and retains it. Its own row remembers which. */
+static void note_green(const struct pgpu_charge *charge, CUgreenCtx green, CUdevice ordinal) {
+    struct pgpu_holding row = {.key = (uint64_t)green,
+                               .detail = (uint64_t)ordinal,
+                               .count = 1,
+                               .kind = PGPU_KIND_CONTEXT,
+                               .gpu = (int8_t)pgpu_slice_gpu_of(ordinal)};
+    if (charge != NULL) note_primary(charge, ordinal, NULL);
+    pgpu_holdings_put(&row);
+}
+
+PGPU_EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc description, CUdevice ordinal,
+                                      unsigned int flags) {
+    struct pgpu_charge charge;
+    bool is_charged = !is_foreign(ordinal) && !is_retained_already(ordinal);
+    CUresult result = is_charged ? begin(&charge, ordinal) : CUDA_SUCCESS;
+    if (result != CUDA_SUCCESS) return result;
+    do
+        result = PGPU_REAL(cuGreenCtxCreate)(green, description, ordinal, flags);
+    while (is_charged && pgpu_charge_asks_again(&charge, result));
+    if (result == CUDA_SUCCESS)
+        note_green(is_charged ? &charge : NULL, *green, ordinal);
+    else if (!is_charged)
+        release_primary(ordinal);
+    return result;
+}
+
+PGPU_EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green) {
+    struct pgpu_holding row;
+    bool is_known = pgpu_holdings_take(PGPU_KIND_CONTEXT, (uint64_t)green, &row);
+    CUresult result = PGPU_REAL(cuGreenCtxDestroy)(green);
+    if (is_known && result == CUDA_SUCCESS) release_primary((CUdevice)row.detail);
+    if (is_known && result != CUDA_SUCCESS) pgpu_holdings_put(&row);
+    return result;
+}
