@@ -17,6 +17,10 @@ def gpus(context: typer.Context, *, as_json: options.Json = False) -> None:
     from pgpu.cli import tables
 
     speech.print_table(tables.of_gpus(reports))
+    if not reports:
+        speech.remark(
+            "no GPU was found; `pgpu doctor` says why, and --simulate 'RTX 3090' before the verb simulates one"
+        )
     for line in tables.uncovered(reports):
         speech.remark(line)
 

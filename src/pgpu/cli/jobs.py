@@ -1,5 +1,6 @@
 """Verbs about jobs that exist: `ps`, `logs`, `stop`, `wait`, `resize`."""
 
+import dataclasses
 import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated
@@ -105,7 +106,11 @@ def resize(
     from pgpu.cli.asking import read_request
 
     memory_bytes = read_request(memory, 1).memory_bytes
-    client = session_of(context).client()
+    session = session_of(context)
+    # The GPUs of the job count, whether simulated GPUs were named on this command line or not.
+    settings = session.settings()
+    found = session.make_client(settings).job(job).job
+    client = session.make_client(dataclasses.replace(settings, simulate=found.gpu_model))
     changed = client.resize(job, memory_bytes)
     if as_json:
         speech.print_json(documents.of_job(client.job(changed.id)))

@@ -1,0 +1,121 @@
+"""A place of its own for each test that runs the real `pgpu`: state directory, runtime directory, simulated GPU."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DEADLINE_SECONDS = 60.0
+PGPU = Path(sys.executable).parent / "pgpu"
+
+
+@dataclass
+class Place:
+    """Where one test's jobs live, and the `pgpu` that runs them."""
+
+    path: Path
+    environment: dict[str, str] = field(default_factory=dict)
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def run(self, *words: str, stdin: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run one verb to its end."""
+        return subprocess.run(
+            [PGPU, *words],
+            env={**self.environment, **variables},
+            cwd=self.path,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_SECONDS,
+            check=False,
+        )
+
+    def run_python(self, path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run Python with another directory of packages before all others."""
+        return subprocess.run(
+            [sys.executable, *words],
+            env={**self.environment, "PYTHONPATH": str(path)},
+            cwd=self.path,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_SECONDS,
+            check=False,
+        )
+
+    def start(self, *words: str, **streams: Any) -> subprocess.Popen[str]:
+        """Start one verb and leave it running."""
+        chosen = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
+        process = subprocess.Popen([PGPU, *words], env=self.environment, cwd=self.path, text=True, **chosen)
+        self.started.append(process)
+        return process
+
+    def json(self, *words: str) -> Any:
+        """Run one verb with --json and read what it printed."""
+        done = self.run(*words, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def job(self, name: str) -> Any:
+        """Return what `ps` knows of one job."""
+        return next((job for job in self.json("ps", "--all")["jobs"] if name in {job["id"], job["name"]}), None)
+
+    def detach(self, name: str, memory: str, command: Sequence[str]) -> str:
+        """Submit a job, leave it to itself, and return its id."""
+        done = self.run("run", "--detach", "--name", name, "--memory", memory, "--", *command)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def close(self) -> None:
+        """End everything that a failed test left."""
+        live = self.run("ps", "--quiet").stdout.split()
+        if live:
+            self.run("stop", "--time", "0", *live)
+        for process in self.started:
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+            process.communicate()
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    path = Path(tempfile.mkdtemp(prefix="pgpu-test-", dir="/dev/shm"))
+    (path / "run").mkdir(mode=0o700)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PGPU_")}
+    environment = {
+        **kept,
+        "PATH": f"{PGPU.parent}:{kept['PATH']}",
+        "PGPU_STATE_DIR": str(path / "state"),
+        "PGPU_RUNTIME_DIR": str(path / "run"),
+        "PGPU_SIMULATE": "RTX 3090",
+        "XDG_CONFIG_HOME": str(path / "config"),
+    }
+    made = Place(path, environment)
+    try:
+        yield made
+    finally:
+        made.close()
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def eventually() -> Callable[[Callable[[], Any]], Any]:
+    """Ask again and again until the answer is true, and return it."""
+
+    def ask(question: Callable[[], Any]) -> Any:
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while not (answer := question()):
+            assert time.monotonic() < deadline, "it never came true"
+            time.sleep(0.02)  # noqa: TID251 - the pause between two looks
+        return answer
+
+    return ask

@@ -1,0 +1,125 @@
+"""Bad surroundings: one clear line, a hint where there is one, exit code 125, and nothing changed."""
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.system.conftest import Place
+
+RUN = ("run", "--memory", "2GiB", "--", "true")
+Spoil = Callable[[Place], tuple[str, ...]]
+
+
+def _more_than_the_largest(_place: Place) -> tuple[str, ...]:
+    return ("run", "--memory", "24GiB", "--", "true")
+
+
+def _unknown_model(place: Place) -> tuple[str, ...]:
+    place.environment["PGPU_SIMULATE"] = "GTX 9999"
+    return RUN
+
+
+def _no_gpu(place: Place) -> tuple[str, ...]:
+    place.environment.pop("PGPU_SIMULATE")
+    return RUN
+
+
+def _state_directory_under_a_file(place: Place) -> tuple[str, ...]:
+    (place.path / "file").write_text("")
+    return ("--state-dir", str(place.path / "file" / "below"), *RUN)
+
+
+def _corrupt_ledger(place: Place) -> tuple[str, ...]:
+    place.run("ps")
+    (place.path / "state" / "ledger.db").write_bytes(b"this is no database" * 1000)
+    return RUN
+
+
+def _newer_ledger(place: Place) -> tuple[str, ...]:
+    place.run("ps")
+    with sqlite3.connect(place.path / "state" / "ledger.db") as connection:
+        connection.execute("PRAGMA user_version = 9999")
+    connection.close()
+    return RUN
+
+
+def _bad_setting(place: Place) -> tuple[str, ...]:
+    folder = place.path / "config" / "pgpu"
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text("headrom = 0\n")
+    return RUN
+
+
+def _no_tmpfs(place: Place) -> tuple[str, ...]:
+    place.environment["PGPU_RUNTIME_DIR"] = "/proc"
+    return RUN
+
+
+def _unknown_image(place: Place) -> tuple[str, ...]:
+    place.environment["DOCKER_HOST"] = f"unix://{place.path}/nobody-listens.sock"
+    return ("run", "--memory", "2GiB", "--image", "no/such:image")
+
+
+def _tiny_slice(_place: Place) -> tuple[str, ...]:
+    return ("run", "--memory", "2MiB", "--", "true")
+
+
+CASES: list[tuple[Spoil, str, str]] = [
+    (_more_than_the_largest, "24 GiB can never be granted", "at most"),
+    (_unknown_model, "GTX 9999", "rtx-3090"),
+    (_no_gpu, "no GPU was found", "--simulate"),
+    (_state_directory_under_a_file, "file/below", ""),
+    (_corrupt_ledger, "ledger", ""),
+    (_newer_ledger, "newer", ""),
+    (_bad_setting, "headrom is no setting", "headroom"),
+    (_no_tmpfs, "/proc", "/dev/shm"),
+    (_unknown_image, "container engine", ""),
+]
+
+
+@pytest.mark.parametrize(("spoil", "says", "hints"), CASES, ids=lambda value: getattr(value, "__name__", None))
+def test_bad_surroundings_get_one_line_and_change_nothing(place: Place, spoil: Spoil, says: str, hints: str) -> None:
+    words = spoil(place)
+    before = _files(place.path)
+    done = place.run(*words)
+    assert done.returncode == 125, done.stderr
+    assert done.stdout == ""
+    lines = done.stderr.splitlines()
+    assert says in lines[0]
+    assert len(lines) <= 2
+    assert hints in done.stderr
+    assert not [path for path in _files(place.path) - before if "/jobs/" in path or "/slices/" in path]
+
+
+def test_errors_are_json_where_json_was_asked(place: Place) -> None:
+    words = _more_than_the_largest(place)
+    done = place.run(words[0], "--json", *words[1:])
+    error = json.loads(done.stderr)["error"]
+    assert done.returncode == error["exit_code"] == 125
+    assert error["nearest_bytes"] > 0
+
+
+def test_a_missing_library_is_named(place: Place) -> None:
+    """Another installation of the same program, without its C libraries."""
+    import pgpu  # noqa: PLC0415 - only to find where it is
+
+    copy = place.path / "copy"
+    shutil.copytree(Path(pgpu.__file__).parent, copy / "pgpu", ignore=shutil.ignore_patterns("_native", "__pycache__"))
+    words = ("-c", "import sys; from pgpu.cli.main import main; sys.exit(main())")
+    done = place.run_python(copy, *words, *RUN)
+    assert done.returncode == 125
+    assert "is missing from this installation" in done.stderr
+    assert len([line for line in done.stderr.splitlines() if "simulated" not in line]) <= 2
+
+
+def test_a_slice_smaller_than_a_context_says_so(place: Place) -> None:
+    done = place.run(*_tiny_slice(place))
+    assert done.returncode == 125
+    assert "context" in done.stderr
+
+
+def _files(path: Path) -> set[str]:
+    return {str(found) for found in path.rglob("*")}
