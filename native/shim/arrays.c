@@ -1,5 +1,6 @@
 /* Arrays and mipmapped arrays. The driver does not say what they take, so it is computed from their shape. */
 #include "charge.h"
+#include "first_api.h"
 #include "functions.h"
 #include "holdings.h"
 #include "slice.h"
@@ -12,20 +13,6 @@
 
 /* Backed by memory of cuMemCreate later, which is charged there. */
 #define WITHOUT_MEMORY (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)
-
-/* The first API's descriptions had narrower fields. */
-struct array_v1 {
-    unsigned int width, height;
-    CUarray_format format;
-    unsigned int channels;
-};
-struct array_3d_v1 {
-    unsigned int width, height, depth;
-    CUarray_format format;
-    unsigned int channels, flags;
-};
-CUresult cuArrayCreate(CUarray *, const struct array_v1 *);
-CUresult cuArray3DCreate(CUarray *, const struct array_3d_v1 *);
 
 static uint64_t at_least_one(uint64_t extent) {
     return extent == 0 ? 1 : extent;
@@ -146,7 +133,7 @@ PGPU_EXPORT CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTO
     CREATE(array, shape_bytes(&shape), PGPU_REAL(cuArrayCreate_v2)(array, wanted));
 }
 
-PGPU_EXPORT CUresult cuArrayCreate(CUarray *array, const struct array_v1 *wanted) {
+PGPU_EXPORT CUresult cuArrayCreate(CUarray *array, const struct pgpu_array_v1 *wanted) {
     if (wanted == NULL) return PGPU_REAL(cuArrayCreate)(array, wanted);
     CUDA_ARRAY3D_DESCRIPTOR shape = flat(wanted->width, wanted->height, wanted->format, wanted->channels);
     CREATE(array, shape_bytes(&shape), PGPU_REAL(cuArrayCreate)(array, wanted));
@@ -156,7 +143,7 @@ PGPU_EXPORT CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCR
     CREATE(array, shape_bytes(shape), PGPU_REAL(cuArray3DCreate_v2)(array, shape));
 }
 
-PGPU_EXPORT CUresult cuArray3DCreate(CUarray *array, const struct array_3d_v1 *wanted) {
+PGPU_EXPORT CUresult cuArray3DCreate(CUarray *array, const struct pgpu_array_3d_v1 *wanted) {
     if (wanted == NULL) return PGPU_REAL(cuArray3DCreate)(array, wanted);
     CUDA_ARRAY3D_DESCRIPTOR shape = flat(wanted->width, wanted->height, wanted->format, wanted->channels);
     shape.Depth = wanted->depth;

@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "first_api.h"
 #include "hooks.h"
 
 /* Texts lie in one block and are found by offset: 690 pointers would be as many relocations in every exec. */
