@@ -102,6 +102,8 @@ class FakeClient:
 
     def resize(self, id_or_name: str, memory_bytes: int) -> Job:
         job = self._find(id_or_name)
+        if memory_bytes > GPU.memory_bytes:
+            raise RequestError("no GPU here has that much memory", nearest_bytes=GPU.memory_bytes)
         self.stored[job.id] = replace(job, request=replace(job.request, memory_bytes=memory_bytes))
         return self.stored[job.id]
 

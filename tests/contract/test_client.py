@@ -1,0 +1,147 @@
+"""What every client promises, the fake one of the unit tests included."""
+
+import io
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.fakes.client import FakeClient, Outcome
+
+from pgpu.client import Client
+from pgpu.errors import CapacityError, JobNotFoundError, RequestError, WaitTimeoutError
+from pgpu.model import Job, JobSpec, JobState, Request
+from pgpu.units import GIB
+
+DEADLINE_SECONDS = 60.0
+LONG = ("sleep", "600")
+SAYS_HI = ("sh", "-c", "echo hi; exit 3")
+
+
+def _fake(_path: Path) -> Client:
+    return FakeClient(outcome=Outcome(exit_code=3, stdout=b"hi\n"))
+
+
+def _embedded(path: Path) -> Client:
+    from pgpu.app.settings import Settings  # noqa: PLC0415 - only this world needs the whole program
+    from pgpu.app.wiring import open_client  # noqa: PLC0415 - likewise
+
+    return open_client(Settings(state_dir=path / "state", runtime_dir=path, simulate="RTX 3090"))
+
+
+@pytest.fixture(params=[_fake, _embedded], ids=["fake", "embedded"])
+def client(request: pytest.FixtureRequest) -> Iterator[Client]:
+    path = Path(tempfile.mkdtemp(prefix="pgpu-test-", dir="/dev/shm"))
+    made: Client = request.param(path)
+    try:
+        yield made
+        for report in made.jobs(include_final=False):
+            made.stop(report.job.id, grace_seconds=0)
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def submit(client: Client, command: tuple[str, ...] = LONG, gib: int = 2, **words: Any) -> Job:
+    timeout = words.pop("wait_timeout_seconds", None)
+    spec = JobSpec(command, "process", working_directory="/", **words)
+    return client.submit(spec, Request(gib * GIB), wait_timeout_seconds=timeout)
+
+
+def until(question: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not question():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)  # noqa: TID251 - the pause between two looks
+
+
+def state(client: Client, job: Job) -> JobState:
+    return client.job(job.id).job.state
+
+
+def test_a_job_is_found_by_id_by_its_beginning_and_by_name(client: Client) -> None:
+    job = submit(client, name="one")
+    assert {client.job(key).job.id for key in (job.id, job.id[:11], "one")} == {job.id}
+    assert client.job("one").job.request == Request(2 * GIB)
+
+
+def test_what_is_not_there_is_said_to_be_missing(client: Client) -> None:
+    for ask in (client.job, client.wait, lambda name: list(client.logs(name, follow=False))):
+        with pytest.raises(JobNotFoundError):
+            ask("nobody")
+    with pytest.raises(JobNotFoundError):
+        client.stop("nobody", grace_seconds=0)
+    with pytest.raises(JobNotFoundError):
+        client.resize("nobody", GIB)
+    with pytest.raises(JobNotFoundError):
+        client.signal("nobody", 15)
+
+
+def test_what_can_never_be_met_is_refused_and_not_stored(client: Client) -> None:
+    with pytest.raises(RequestError) as caught:
+        submit(client, gib=100)
+    assert caught.value.nearest_bytes is not None
+    assert not client.jobs(include_final=True)
+
+
+def test_a_name_belongs_to_one_live_job(client: Client) -> None:
+    submit(client, name="one")
+    with pytest.raises(RequestError):
+        submit(client, name="one")
+
+
+def test_what_does_not_fit_waits_with_a_reason_and_can_be_cancelled(client: Client) -> None:
+    submit(client, gib=20)
+    second = submit(client, gib=20)
+    until(lambda: client.job(second.id).job.reason is not None)
+    assert state(client, second) is JobState.WAITING
+    assert client.stop(second.id, grace_seconds=0).state is JobState.CANCELLED
+
+
+def test_what_is_not_granted_in_time_says_so(client: Client) -> None:
+    submit(client, gib=20)
+    second = submit(client, gib=20, wait_timeout_seconds=0.1)
+    with pytest.raises(WaitTimeoutError):
+        client.attach(second.id, None, io.BytesIO(), io.BytesIO())
+
+
+def test_a_job_that_ended_has_its_exit_code_and_its_log(client: Client) -> None:
+    job = submit(client, SAYS_HI)
+    assert client.wait(job.id).exit_code == 3
+    assert state(client, job) is JobState.EXITED
+    assert b"".join(data for stream, data in client.logs(job.id, follow=False) if stream == "stdout") == b"hi\n"
+    assert [report.job.id for report in client.jobs(include_final=True)] == [job.id]
+    assert not client.jobs(include_final=False)
+
+
+def test_attaching_carries_the_output_and_returns_the_end(client: Client, tmp_path: Path) -> None:
+    job = submit(client, SAYS_HI)
+    with (tmp_path / "out").open("wb") as stdout, (tmp_path / "err").open("wb") as stderr:
+        assert client.attach(job.id, None, stdout, stderr).exit_code == 3
+    assert (tmp_path / "out").read_bytes() == b"hi\n"
+
+
+def test_resizing_changes_the_slice_or_nothing(client: Client) -> None:
+    job = submit(client)
+    until(lambda: state(client, job) is JobState.RUNNING)
+    client.resize(job.id, 4 * GIB)
+    with pytest.raises((CapacityError, RequestError)):
+        client.resize(job.id, 100 * GIB)
+    assert client.job(job.id).job.request.memory_bytes == 4 * GIB
+
+
+def test_a_running_job_is_seen_on_its_gpu(client: Client) -> None:
+    job = submit(client)
+    until(lambda: state(client, job) is JobState.RUNNING)
+    [gpu] = client.gpus()
+    assert gpu.granted_bytes == 2 * GIB
+    assert gpu.jobs == (job.id,)
+    assert len(client.job(job.id).use) == 1
+
+
+def test_stopping_ends_a_running_job(client: Client) -> None:
+    job = submit(client)
+    until(lambda: state(client, job) is JobState.RUNNING)
+    assert client.stop(job.id, grace_seconds=5).exit_code == 143
