@@ -70,7 +70,12 @@ CREATE TABLE facts (
 ) STRICT;
 """
 
-MIGRATIONS = (_FIRST,)
+_WATCHED = """
+ALTER TABLE jobs ADD COLUMN peak_bytes INTEGER;
+ALTER TABLE jobs ADD COLUMN warning TEXT;
+"""
+
+MIGRATIONS = (_FIRST, _WATCHED)
 """Script i leads from version i to version i + 1."""
 
 VERSION = len(MIGRATIONS)

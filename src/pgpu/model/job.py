@@ -110,6 +110,12 @@ class Job:
     wait_timed_out: bool = False
     """Whether it was cancelled because the time its asker gave it in the queue ran out."""
 
+    peak_bytes: int | None = None
+    """Most that any one of its slices held; None until it ended, or where nobody could measure it."""
+
+    warning: str | None = None
+    """What the watch saw, such as more memory held than its slice, in one line."""
+
     lease: Lease | None = None
     """What it holds or held; None until granted."""
 

@@ -1,0 +1,147 @@
+"""A terminal and a job, joined: input, output, the window's size and the signals that a user sends.
+
+It refuses to end with anything but the job's end: signals are the job's, as under `docker run`.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import termios
+import threading
+import tty
+from collections.abc import Callable, Iterator, Sequence
+from io import UnsupportedOperation
+from typing import BinaryIO
+
+from pgpu.client.following import Follower
+from pgpu.engine.engine import Engine
+from pgpu.engine.streams.frames import Kind, encode_frame
+from pgpu.engine.streams.records import STDOUT
+from pgpu.engine.talking import send_signal, send_window
+from pgpu.model import Job, JobState
+
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+"""Passed on to the job. A SIGHUP is not: when the terminal goes, the job goes on."""
+
+_CHUNK_BYTES = 1 << 16
+
+
+def attach(engine: Engine, job: Job, stdin: BinaryIO | None, stdout: BinaryIO, stderr: BinaryIO) -> None:
+    """Carry everything between the caller and a job until the job is final.
+
+    Raises:
+        LedgerError: The ledger cannot be read.
+        BrokenPipeError: The caller's output was closed; the job goes on.
+    """
+    follower = Follower(engine, job.id, holds_back=True)
+    takes_stdin = stdin is not None and job.spec.wants_stdin
+    follower.owns_stdin = takes_stdin
+    with contextlib.ExitStack() as stack:
+        if stdin is not None and takes_stdin:
+            follower.on_connected = _Stdin(stdin).feed
+        if job.spec.wants_tty:
+            stack.enter_context(_raw(stdin))
+            _tell_window(engine, job.id)
+        reader, numbers = stack.enter_context(_caught((*FORWARDED, signal.SIGWINCH)))
+        follower.wake_descriptor = reader
+        follower.on_wake = lambda: _pass_on(engine, job, numbers())
+        for record in follower.records():
+            output = stdout if record.stream == STDOUT else stderr
+            output.write(record.payload)
+            output.flush()
+
+
+def _pass_on(engine: Engine, job: Job, numbers: Sequence[int]) -> None:
+    """Hand signals to the job; one that would end it cancels it while it waits."""
+    for number in numbers:
+        if number == signal.SIGWINCH:
+            if job.spec.wants_tty:
+                _tell_window(engine, job.id)
+        elif engine.ledger.job(job.id).state is JobState.WAITING:
+            engine.ask_to_stop(job.id, 0.0)
+        else:
+            send_signal(engine, job.id, number)
+
+
+def _tell_window(engine: Engine, job_id: str) -> None:
+    size = shutil.get_terminal_size()
+    send_window(engine, job_id, size.columns, size.lines)
+
+
+class _Stdin:
+    """Sends the caller's input over whichever connection is the newest, from a thread that nobody waits for."""
+
+    def __init__(self, stdin: BinaryIO) -> None:
+        self._read = _reader_of(stdin)
+        self._connection: socket.socket | None = None
+        self._thread: threading.Thread | None = None
+
+    def feed(self, connection: socket.socket) -> None:
+        """Send input over this connection from now on."""
+        self._connection = connection
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._carry, daemon=True)
+            self._thread.start()
+
+    def _carry(self) -> None:
+        while data := self._read():
+            self._send(encode_frame(Kind.STDIN, data))
+        self._send(encode_frame(Kind.STDIN_END))
+
+    def _send(self, frame: bytes) -> None:
+        if self._connection is not None:
+            with contextlib.suppress(OSError):  # The supervisor is gone, and with it the job's input.
+                self._connection.sendall(frame)
+
+
+def _reader_of(stdin: BinaryIO) -> Callable[[], bytes]:
+    """Read past Python's buffer where there is a descriptor: a thread inside the buffer's lock blocks the exit."""
+    try:
+        descriptor = stdin.fileno()
+    except (UnsupportedOperation, AttributeError):
+        return lambda: stdin.read(_CHUNK_BYTES)
+
+    def read() -> bytes:
+        try:
+            return os.read(descriptor, _CHUNK_BYTES)
+        except OSError:
+            return b""
+
+    return read
+
+
+@contextlib.contextmanager
+def _raw(stdin: BinaryIO | None) -> Iterator[None]:
+    """Let every key through to the job's own terminal, Ctrl-C too, and put everything back."""
+    if stdin is None or not stdin.isatty():
+        yield
+        return
+    before = termios.tcgetattr(stdin)
+    tty.setraw(stdin.fileno())
+    try:
+        yield
+    finally:
+        termios.tcsetattr(stdin, termios.TCSADRAIN, before)
+
+
+@contextlib.contextmanager
+def _caught(numbers: Sequence[int]) -> Iterator[tuple[int | None, Callable[[], Sequence[int]]]]:
+    """Catch signals; yield a descriptor that is readable when some came, and how to take them.
+
+    Only the main thread can: elsewhere nothing is caught.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield None, tuple
+        return
+    reader, writer = socket.socketpair(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    with reader, writer:
+        before = {number: signal.signal(number, lambda *_: None) for number in numbers}
+        previous_descriptor = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        try:
+            yield reader.fileno(), lambda: [number for number in reader.recv(64) if number in numbers]
+        finally:
+            signal.set_wakeup_fd(previous_descriptor)
+            for number, handler in before.items():
+                signal.signal(number, handler)

@@ -1,0 +1,132 @@
+"""The client whose engine runs in this very process: no daemon, the ledger joins all of them."""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO
+
+from pgpu.client.attaching import attach
+from pgpu.client.following import FROM_NOW_ON, Follower
+from pgpu.client.protocol import GpuReport, JobReport
+from pgpu.engine.engine import Engine
+from pgpu.engine.recovery import recover
+from pgpu.engine.streams.records import Record
+from pgpu.engine.talking import send_signal
+from pgpu.errors import CancelledError, RequestError, WaitTimeoutError
+from pgpu.ledger import Entry
+from pgpu.model import Gpu, Job, JobSpec, JobState, Request
+
+
+class EmbeddedClient:
+    """The `Client` of one engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def submit(self, spec: JobSpec, request: Request, *, wait_timeout_seconds: float | None) -> Job:
+        """Accept a request; see `Client.submit`."""
+        recover(self._engine)
+        return self._engine.submit(spec, request, wait_timeout_seconds=wait_timeout_seconds)
+
+    def attach(self, job_id: str, stdin: BinaryIO | None, stdout: BinaryIO, stderr: BinaryIO) -> Job:
+        """Stay with a job to its end; see `Client.attach`."""
+        attach(self._engine, self._engine.ledger.job(job_id), stdin, stdout, stderr)
+        job = self._engine.ledger.job(job_id)
+        if job.wait_timed_out:
+            raise WaitTimeoutError(f"job {job.id} was not granted in time")
+        if job.state is JobState.CANCELLED:
+            raise CancelledError(f"job {job.id} was cancelled")
+        return job
+
+    def jobs(self, *, include_final: bool) -> Sequence[JobReport]:
+        """List jobs; see `Client.jobs`."""
+        recover(self._engine)
+        entries = self._engine.ledger.entries(include_final=include_final)
+        return [self._report(entry) for entry in entries if include_final or not entry.job.state.is_final]
+
+    def job(self, id_or_name: str) -> JobReport:
+        """Find one job; see `Client.job`."""
+        return self._report(self._engine.ledger.find(id_or_name))
+
+    def wait(self, id_or_name: str) -> Job:
+        """Wait for a job's end; see `Client.wait`."""
+        job_id = self._engine.ledger.find(id_or_name).job.id
+        for _ in Follower(self._engine, job_id, offset=FROM_NOW_ON).records():
+            pass
+        return self._engine.ledger.job(job_id)
+
+    def logs(self, id_or_name: str, *, follow: bool, tail_lines: int | None = None) -> Iterator[tuple[str, bytes]]:
+        """Read a job's output; see `Client.logs`."""
+        entry = self._engine.ledger.find(id_or_name)
+        follower = Follower(self._engine, entry.job.id)
+        if tail_lines is not None:
+            yield from _last_lines(follower.stored_records(), tail_lines)
+        elif not follow:
+            yield from _pairs(follower.stored_records())
+        if follow:
+            yield from _pairs(follower.records())
+
+    def stop(self, id_or_name: str, *, grace_seconds: float) -> Job:
+        """End a job; see `Client.stop`."""
+        recover(self._engine)
+        job = self._engine.ask_to_stop(self._engine.ledger.find(id_or_name).job.id, grace_seconds)
+        return self.wait(job.id)
+
+    def signal(self, id_or_name: str, number: int) -> None:
+        """Send a signal to a running job; see `Client.signal`."""
+        job = self._engine.ledger.find(id_or_name).job
+        if job.state not in {JobState.STARTING, JobState.RUNNING}:
+            raise RequestError(f"job {job.id} does not run: it is {job.state.value}")
+        send_signal(self._engine, job.id, number)
+
+    def resize(self, id_or_name: str, memory_bytes: int) -> Job:
+        """Change a job's slices; see `Client.resize`."""
+        return self._engine.resize(self._engine.ledger.find(id_or_name).job.id, memory_bytes)
+
+    def gpus(self) -> Sequence[GpuReport]:
+        """Report every GPU; see `Client.gpus`."""
+        entries = self._engine.queue_of(self._engine.ledger.entries(include_final=False))
+        snapshot = self._engine.snapshot()
+        rooms = {room.gpu.uuid: room for room in snapshot.rooms(entries, self._engine.headroom)}
+        return [
+            GpuReport(
+                gpu=gpu,
+                used_bytes=snapshot.used_bytes[gpu.uuid],
+                granted_bytes=rooms[gpu.uuid].granted_bytes,
+                capacity_bytes=rooms[gpu.uuid].capacity_bytes,
+                enforcer=self._engine.enforcer.name,
+                does_not_cover=self._engine.enforcer.does_not_cover,
+                utilisation_percent=self._engine.gpus.utilisation_percent(gpu.uuid),
+                jobs=_holders(gpu, entries),
+            )
+            for gpu in snapshot.gpus
+        ]
+
+    def _report(self, entry: Entry) -> JobReport:
+        lease = entry.job.lease if entry.is_lease_held else None
+        return JobReport(entry.job, tuple(self._engine.enforcer.use(lease)) if lease is not None else ())
+
+
+def _holders(gpu: Gpu, entries: Sequence[Entry]) -> tuple[str, ...]:
+    return tuple(
+        entry.job.id
+        for entry in entries
+        if entry.job.lease is not None
+        and entry.is_lease_held
+        and gpu.uuid in {part.gpu_uuid for part in entry.job.lease.slices}
+    )
+
+
+def _pairs(records: Iterator[Record]) -> Iterator[tuple[str, bytes]]:
+    return ((record.stream, record.payload) for record in records)
+
+
+def _last_lines(records: Iterator[Record], count: int) -> Iterator[tuple[str, bytes]]:
+    """Return the last lines of both streams together, in the order in which they were begun."""
+    lines: deque[tuple[str, bytes]] = deque(maxlen=count)
+    for record in records:
+        for line in record.payload.splitlines(keepends=True):
+            if lines and lines[-1][0] == record.stream and not lines[-1][1].endswith((b"\n", b"\r")):
+                lines[-1] = (record.stream, lines[-1][1] + line)
+            else:
+                lines.append((record.stream, line))
+    return iter(lines)

@@ -1,0 +1,156 @@
+"""A job's time between its start and its end: watched every second, stopped when somebody asks, told signals."""
+
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from pgpu.engine.engine import Engine
+from pgpu.engine.loop import READABLE, Loop, Timer
+from pgpu.engine.recovery import lost, recover
+from pgpu.engine.vigil import watched
+from pgpu.engine.waiting import Vigil
+from pgpu.engine.watch import Watch
+from pgpu.errors import LedgerError, PgpuError
+from pgpu.ledger import Entry
+from pgpu.model import Job, JobState
+from pgpu.runtimes import RunningJob
+
+TICK_SECONDS = 1.0
+"""How often the driver is asked what the job holds."""
+
+_TICKS_BETWEEN_ROUNDS = 5
+"""After so many ticks, see anew whom to watch."""
+
+_KILL_AGAIN_SECONDS = 5.0
+
+
+class Running:
+    """One job that runs."""
+
+    def __init__(self, engine: Engine, loop: Loop, job: Job, running: RunningJob, signals: list[int]) -> None:
+        """Watch nothing yet.
+
+        Args:
+            engine: Its engine.
+            loop: Of the supervisor.
+            job: As it was started.
+            running: Its runtime's side.
+            signals: Sent to the job and not passed on yet; emptied here.
+        """
+        self._engine = engine
+        self._loop = loop
+        self._id = job.id
+        self._running = running
+        self._signals = signals
+        self._watch = Watch(engine)
+        self._vigil = Vigil(loop, self._somebody_died)
+        self._ticks = 0
+        self._tick_timer: Timer | None = None
+        self._kill_timer: Timer | None = None
+        self._has_ended = False
+        self._is_stopping = False
+
+    def until_ended(self) -> Callable[[Job], Job]:
+        """Wait for the job's end.
+
+        Returns:
+            What makes of the job as the ledger has it then the job as it ended.
+        """
+        descriptor = self._running.fileno()
+        self._loop.watch(descriptor, READABLE, lambda _: self._ended())
+        self._loop.call_later(0.0, self.woken)
+        self._tick_timer = self._loop.call_later(TICK_SECONDS, self._tick)
+        self._loop.run_until(lambda: self._has_ended)
+        self._loop.forget(descriptor)
+        self._vigil.watch(set())
+        for timer in (self._tick_timer, self._kill_timer):
+            if timer is not None:
+                timer.cancel()
+        return self._final(self._running.exit_code(), time.time())
+
+    def woken(self) -> None:
+        """Pass signals on, and see whether the job is to be stopped."""
+        while self._signals:
+            self._running.signal(self._signals.pop(0))
+        try:
+            entry = self._engine.ledger.entry(self._id)
+            self._vigil.watch(watched(entry, self._engine.ledger.entries(include_final=False)))
+        except LedgerError as exc:
+            _complain(exc)
+            return
+        if entry.stop_grace_seconds is not None:
+            self._stop(entry.stop_grace_seconds)
+
+    def _ended(self) -> None:
+        self._has_ended = not self._running.is_alive()
+
+    def _final(self, exit_code: int | None, now_seconds: float) -> Callable[[Job], Job]:
+        self._look_at_memory()
+        peak_bytes = self._watch.peak_bytes or None
+        if self._is_stopping:
+            self._kill()
+
+        def final(job: Job) -> Job:
+            job = replace(job, peak_bytes=peak_bytes, warning=self._watch.violation)
+            if exit_code is None:
+                return lost(job, now_seconds)
+            return replace(job, state=JobState.EXITED, exit_code=exit_code, finished_at_seconds=now_seconds)
+
+        return final
+
+    def _stop(self, grace_seconds: float) -> None:
+        if not self._is_stopping:
+            self._is_stopping = True
+            self._running.signal(signal.SIGTERM)
+            self._kill_timer = self._loop.call_later(grace_seconds, self._kill)
+
+    def _kill(self) -> None:
+        try:
+            self._running.kill()
+        except PgpuError as exc:
+            _complain(exc)
+            self._kill_timer = self._loop.call_later(_KILL_AGAIN_SECONDS, self._kill)
+
+    def _tick(self) -> None:
+        self._ticks += 1
+        had_violation = self._watch.violation
+        self._look_at_memory()
+        if self._watch.violation is not None and had_violation is None:
+            self._report(self._watch.violation)
+        if self._ticks % _TICKS_BETWEEN_ROUNDS == 0:
+            self.woken()
+        self._tick_timer = self._loop.call_later(TICK_SECONDS, self._tick)
+
+    def _look_at_memory(self) -> None:
+        try:
+            self._watch.look(self._engine.ledger.job(self._id), self._running)
+        except PgpuError as exc:
+            _complain(exc)  # A driver that cannot be asked for a moment must not end a job.
+
+    def _report(self, violation: str) -> None:
+        try:
+            with self._engine.ledger.decision() as decision:
+                entry = decision.entry(self._id)
+                decision.put(self._with_warning(entry, violation))
+        except LedgerError as exc:
+            _complain(exc)
+        self.woken()
+
+    def _with_warning(self, entry: Entry, violation: str) -> Entry:
+        warned = replace(entry, job=replace(entry.job, warning=violation))
+        if self._engine.settings.on_violation == "report" or entry.stop_grace_seconds is not None:
+            return warned
+        return replace(warned, stop_grace_seconds=self._engine.settings.stop_grace_seconds)
+
+    def _somebody_died(self) -> None:
+        try:
+            recover(self._engine)
+        except PgpuError as exc:
+            _complain(exc)
+        self.woken()
+
+
+def _complain(exc: PgpuError) -> None:
+    sys.stderr.write(f"{exc}\n")

@@ -1,0 +1,92 @@
+"""How a granted job comes to run, exactly once, and how one that runs already is taken over.
+
+The holder is in the ledger before its first instruction. So whoever comes after a crash finds either a job that never
+ran and starts it, or a holder and takes charge of it; where even that is unsure the job is given up, never started twice.
+"""
+
+import sys
+import time
+from dataclasses import replace
+
+from pgpu.engine.engine import Engine
+from pgpu.engine.identity import myself
+from pgpu.engine.streams.carrier import Carrier
+from pgpu.errors import CancelledError, LedgerError, NodeError, PgpuBug
+from pgpu.ledger import Entry
+from pgpu.model import Gpu, Holder, Job, JobState, Lease
+from pgpu.runtimes import RunningJob
+
+
+def start(engine: Engine, job: Job, carrier: Carrier) -> RunningJob:
+    """Make the slice, start the job in it and write that it runs.
+
+    Raises:
+        CancelledError: Somebody asked to stop it meanwhile; nothing runs.
+        PgpuError: It cannot be started; nothing runs.
+    """
+    runtime = engine.runtime(job.spec.runtime)
+    lease = replace(_lease(job), enforcer=engine.enforcer.name, is_advisory=runtime.is_advisory(job.spec))
+    bound = replace(job, lease=lease)
+    delivery = engine.enforcer.prepare(bound, _gpus_of(engine, lease))
+    running = runtime.start(bound, delivery, carrier.open(), lambda holder: _announce(engine, bound, holder))
+    carrier.started()
+    _mark_running(engine, bound)
+    return running
+
+
+def adopt(engine: Engine, job: Job, carrier: Carrier) -> RunningJob | None:
+    """Take charge of a job that runs already; None if its holder is gone."""
+    running = engine.runtime(job.spec.runtime).adopt(job, carrier.open())
+    carrier.started()
+    if running is not None:
+        _mark_running(engine, job)
+    return running
+
+
+def _lease(job: Job) -> Lease:
+    if job.lease is None:
+        raise PgpuBug(f"job {job.id} is to be started without a lease")
+    return job.lease
+
+
+def _gpus_of(engine: Engine, lease: Lease) -> list[Gpu]:
+    known = {gpu.uuid: gpu for gpu in engine.gpus.gpus()}
+    try:
+        return [known[part.gpu_uuid] for part in lease.slices]
+    except KeyError as exc:
+        raise NodeError(f"GPU {exc.args[0]} was granted and is gone now") from exc
+
+
+def _announce(engine: Engine, job: Job, holder: Holder) -> None:
+    with engine.ledger.decision() as decision:
+        entry = decision.entry(job.id)
+        if entry.supervisor != myself():
+            raise PgpuBug(f"another supervisor looks after job {job.id}")
+        if entry.stop_grace_seconds is not None:
+            raise CancelledError(f"job {job.id} was stopped before it was started")
+        decision.put(replace(entry, job=replace(entry.job, holder=holder, lease=_same_slices(job, entry))))
+
+
+def _same_slices(job: Job, entry: Entry) -> Lease:
+    """A resize may have changed the slices while the job was being started."""
+    return replace(_lease(job), slices=_lease(entry.job).slices)
+
+
+def _mark_running(engine: Engine, job: Job) -> None:
+    try:
+        running = _write_running(engine, job)
+    except LedgerError as exc:
+        # It runs, and its holder is known: that the ledger calls it `starting` to its end is the lesser evil.
+        sys.stderr.write(f"{exc}\n")
+        return
+    if running.lease is not None and running.lease.slices != _lease(job).slices:
+        engine.enforcer.resize(running.lease, running.request.memory_bytes)
+
+
+def _write_running(engine: Engine, job: Job) -> Job:
+    with engine.ledger.decision() as decision:
+        entry = decision.entry(job.id)
+        started_at_seconds = entry.job.started_at_seconds or time.time()
+        running = replace(entry.job, state=JobState.RUNNING, started_at_seconds=started_at_seconds)
+        decision.put(replace(entry, job=running))
+    return running

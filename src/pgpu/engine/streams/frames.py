@@ -1,0 +1,113 @@
+"""What a supervisor and the clients that follow its job say to each other, over one stream socket."""
+
+import json
+import struct
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from enum import IntEnum
+from typing import Any
+
+_HEADER = struct.Struct(">BI")
+_MOST_PAYLOAD_BYTES = 1 << 20
+
+
+class Kind(IntEnum):
+    """Kinds of frames; the first three come from clients, the others from the supervisor.
+
+    Signals and sizes of terminals go another way (`wake`): here they would stand behind input that the job does not read.
+    """
+
+    HELLO = 1
+    """A `Hello`, once, first."""
+
+    STDIN = 2
+    STDIN_END = 3
+    OUTPUT = 4
+    """Bytes of the log as they lie there, from where the last frame ended; records may be cut anywhere."""
+
+    GAP = 5
+    """The next `OUTPUT` begins at this 64-bit offset: what was between is lost."""
+
+    END = 6
+    """The job is final in the ledger, and everything it wrote was sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """What a client wants."""
+
+    offset: int
+    """Where in the log to begin."""
+
+    holds_back: bool
+    """Whether the job is held back rather than that this client loses output."""
+
+    owns_stdin: bool
+    """Whether the job's standard input ends when this client goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One thing said."""
+
+    kind: Kind
+    payload: bytes = b""
+
+
+def encode_frame(kind: Kind, payload: bytes = b"") -> bytes:
+    """Return a frame's bytes."""
+    return _HEADER.pack(kind, len(payload)) + payload
+
+
+def encode_hello(hello: Hello) -> bytes:
+    """Return the bytes of the first frame."""
+    return encode_frame(Kind.HELLO, json.dumps(asdict(hello)).encode())
+
+
+def decode_hello(payload: bytes) -> Hello:
+    """Read the first frame's payload.
+
+    Raises:
+        ValueError: It is none.
+    """
+    try:
+        fields: dict[str, Any] = json.loads(payload)
+        return Hello(int(fields["offset"]), bool(fields["holds_back"]), bool(fields["owns_stdin"]))
+    except (KeyError, TypeError) as exc:
+        raise ValueError("this is no greeting") from exc
+
+
+def encode_gap(offset: int) -> bytes:
+    """Return a frame that says where output goes on."""
+    return encode_frame(Kind.GAP, struct.pack(">Q", offset))
+
+
+def decode_gap(payload: bytes) -> int:
+    """Return the offset where output goes on."""
+    offset: int = struct.unpack(">Q", payload)[0]
+    return offset
+
+
+class FrameDecoder:
+    """Turns bytes, cut anywhere, back into frames."""
+
+    def __init__(self) -> None:
+        self._pending = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """Yield every frame that these bytes complete.
+
+        Raises:
+            ValueError: These are no frames.
+        """
+        self._pending += data
+        while len(self._pending) >= _HEADER.size:
+            number, payload_bytes = _HEADER.unpack_from(self._pending)
+            if payload_bytes > _MOST_PAYLOAD_BYTES:
+                raise ValueError("this is no frame")
+            end = _HEADER.size + payload_bytes
+            if len(self._pending) < end:
+                return
+            payload = bytes(self._pending[_HEADER.size : end])
+            del self._pending[:end]
+            yield Frame(Kind(number), payload)

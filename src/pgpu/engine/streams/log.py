@@ -1,0 +1,192 @@
+"""The log of one job: its output as records in a file, and the older half in a second one.
+
+Every byte has an offset that never changes, counted from the job's first, so that readers can go on after a rotation
+or in another process. A log that cannot be written (full disk) never stops a job: from then on the last few MiB are
+kept in memory, for those who follow now.
+"""
+
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+from pgpu.engine.streams.records import HEADER, MOST_PAYLOAD_BYTES, Record, encode
+
+MEMORY_BYTES = 8 * 1024 * 1024
+"""Kept in memory once the file cannot be written; more than a client may lag behind."""
+
+_FILE_HEADER = struct.Struct(">8sQ")
+_MAGIC = b"PGPULOG\x01"
+
+
+class OutputLog:
+    """Writes one job's log, and reads it back for those who follow."""
+
+    def __init__(self, path: Path, cap_bytes: int) -> None:
+        """Open the log or go on with it; what a dying writer left unfinished at its end is cut off.
+
+        Args:
+            path: The file; its older half lies beside it.
+            cap_bytes: Most that both files together hold.
+        """
+        self._path = path
+        self._half_bytes = max(_FILE_HEADER.size + 1, cap_bytes // 2)
+        self._unsaved: bytearray | None = None
+        self._file: _LogFile | None = None
+        self._older: _LogFile | None = None
+        self.end = 0
+        self.trouble: str | None = None
+        """Why the file is not written any more; None while it is."""
+
+        self._open()
+
+    def append(self, record: Record) -> None:
+        """Add a record; never fails."""
+        data = encode(record)
+        if self._unsaved is None:
+            try:
+                self._write(data)
+            except OSError as exc:
+                self.trouble = f"the log {self._path} is incomplete: {exc.strerror}"
+                self._unsaved = bytearray()
+        if self._unsaved is not None:
+            self._unsaved += data
+            del self._unsaved[: max(0, len(self._unsaved) - MEMORY_BYTES)]
+        self.end += len(data)
+
+    def read(self, offset: int, most_bytes: int) -> bytes:
+        """Return bytes from an offset on; empty at the end, and where they are gone (`oldest_from` says where to go)."""
+        if self._unsaved is not None and offset >= self.end - len(self._unsaved):
+            start = offset - (self.end - len(self._unsaved))
+            return bytes(self._unsaved[start : start + most_bytes])
+        for file in (self._older, self._file):
+            if file is not None and file.holds(offset):
+                return file.read(offset, most_bytes)
+        return b""
+
+    def oldest_from(self, offset: int) -> int:
+        """Return `offset`, or the next one that can still be read, or the end."""
+        parts = [(file.base, file.end) for file in (self._older, self._file) if file is not None]
+        parts.append((self.end - len(self._unsaved or b""), self.end))
+        return next((max(offset, begin) for begin, end in parts if offset < end), self.end)
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in (self._older, self._file):
+            if file is not None:
+                file.close()
+
+    def _open(self) -> None:
+        try:
+            self._older = _LogFile.open(self._path.with_suffix(".1"))
+            self._file = _LogFile.open(self._path)
+            if self._file is None:
+                self._file = _LogFile.create(self._path, self._older.end if self._older else 0)
+            self._file.cut_unfinished()
+            self.end = self._file.end
+        except OSError as exc:
+            self.trouble = f"the log {self._path} cannot be written: {exc.strerror}"
+            self._unsaved = bytearray()
+
+    def _write(self, data: bytes) -> None:
+        if self._file is None:
+            raise OSError(0, "it was never opened")
+        if self._file.size_bytes + len(data) > self._half_bytes and self._file.size_bytes > _FILE_HEADER.size:
+            self._rotate(self._file)
+        self._file.append(data)
+
+    def _rotate(self, full: "_LogFile") -> None:
+        self._path.rename(self._path.with_suffix(".1"))
+        fresh = _LogFile.create(self._path, full.end)
+        if self._older is not None:
+            self._older.close()
+        self._older, self._file = full, fresh
+
+
+class _LogFile:
+    """One of the two files: a header with the offset of its first byte, then records."""
+
+    def __init__(self, descriptor: int, base: int, size_bytes: int) -> None:
+        self._descriptor = descriptor
+        self.base = base
+        self.size_bytes = size_bytes
+
+    @classmethod
+    def open(cls, path: Path, *, is_read_only: bool = False) -> "_LogFile | None":
+        """Open a file that is there; one whose header was never finished counts as not there."""
+        try:
+            descriptor = os.open(path, (os.O_RDONLY if is_read_only else os.O_RDWR) | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        header = os.pread(descriptor, _FILE_HEADER.size, 0)
+        if len(header) < _FILE_HEADER.size or _FILE_HEADER.unpack(header)[0] != _MAGIC:
+            os.close(descriptor)
+            return None
+        return cls(descriptor, _FILE_HEADER.unpack(header)[1], os.fstat(descriptor).st_size)
+
+    @classmethod
+    def create(cls, path: Path, base: int) -> "_LogFile":
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        file = cls(descriptor, base, 0)
+        try:
+            file.append(_FILE_HEADER.pack(_MAGIC, base))
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    @property
+    def end(self) -> int:
+        return self.base + self.size_bytes - _FILE_HEADER.size
+
+    def holds(self, offset: int) -> bool:
+        return self.base <= offset < self.end
+
+    def read(self, offset: int, most_bytes: int) -> bytes:
+        most_bytes = min(most_bytes, self.end - offset)
+        return os.pread(self._descriptor, most_bytes, offset - self.base + _FILE_HEADER.size)
+
+    def append(self, data: bytes) -> None:
+        """Add all of it or nothing."""
+        written = 0
+        try:
+            while written < len(data):
+                written += os.pwrite(self._descriptor, data[written:], self.size_bytes + written)
+        except OSError:
+            os.ftruncate(self._descriptor, self.size_bytes)
+            raise
+        self.size_bytes += written
+
+    def cut_unfinished(self) -> None:
+        """End the file behind its last whole record."""
+        place = _FILE_HEADER.size
+        while (following := self._behind_record_at(place)) is not None:
+            place = following
+        os.ftruncate(self._descriptor, place)
+        self.size_bytes = place
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def _behind_record_at(self, place: int) -> int | None:
+        header = os.pread(self._descriptor, HEADER.size, place)
+        if len(header) < HEADER.size:
+            return None
+        payload_bytes: int = HEADER.unpack(header)[1]
+        following = place + HEADER.size + payload_bytes
+        return following if payload_bytes <= MOST_PAYLOAD_BYTES and following <= self.size_bytes else None
+
+
+def stored(path: Path, offset: int = 0, chunk_bytes: int = 1 << 16) -> Iterator[tuple[int, bytes]]:
+    """Yield (offset, bytes) of a log that nobody writes any more, from an offset on; a jump of offsets is a gap."""
+    for part in (path.with_suffix(".1"), path):
+        file = _LogFile.open(part, is_read_only=True)
+        if file is None:
+            continue
+        try:
+            offset = max(offset, file.base)
+            while data := file.read(offset, chunk_bytes) if file.holds(offset) else b"":
+                yield offset, data
+                offset += len(data)
+        finally:
+            file.close()

@@ -1,0 +1,64 @@
+"""How output is kept and carried: records, each with its stream, its time and its bytes."""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+STDOUT: Final = "stdout"
+STDERR: Final = "stderr"
+
+HEADER = struct.Struct(">BIQ")
+"""Stream number as in Docker's attach protocol, bytes that follow, nanoseconds since the epoch."""
+
+MOST_PAYLOAD_BYTES = 1 << 24
+"""A longer record is no record: what is read is no log."""
+
+_NUMBERS = {STDOUT: 1, STDERR: 2}
+_NAMES = {number: name for name, number in _NUMBERS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One piece of output."""
+
+    stream: str
+    """`stdout` or `stderr`."""
+
+    payload: bytes
+    time_ns: int
+    """Nanoseconds since the epoch, when the supervisor read it."""
+
+
+def encode(record: Record) -> bytes:
+    """Return a record's bytes."""
+    return HEADER.pack(_NUMBERS[record.stream], len(record.payload), record.time_ns) + record.payload
+
+
+class RecordDecoder:
+    """Turns bytes, cut anywhere, back into records."""
+
+    def __init__(self) -> None:
+        self._pending = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Record]:
+        """Yield every record that these bytes complete.
+
+        Raises:
+            ValueError: These are no records.
+        """
+        self._pending += data
+        while len(self._pending) >= HEADER.size:
+            number, payload_bytes, time_ns = HEADER.unpack_from(self._pending)
+            if number not in _NAMES or payload_bytes > MOST_PAYLOAD_BYTES:
+                raise ValueError("this is no record of output")
+            end = HEADER.size + payload_bytes
+            if len(self._pending) < end:
+                return
+            payload = bytes(self._pending[HEADER.size : end])
+            del self._pending[:end]
+            yield Record(_NAMES[number], payload, time_ns)
+
+    def forget(self) -> None:
+        """Drop the beginning of a record whose end is lost."""
+        self._pending.clear()

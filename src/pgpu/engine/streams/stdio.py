@@ -1,0 +1,106 @@
+"""The supervisor's ends of a job's standard streams, and the ends that the job gets.
+
+Output comes through named pipes that the job itself holds open for reading too. So a job whose supervisor died neither
+gets a SIGPIPE nor loses a byte: its next supervisor opens the same pipes. A terminal has no name to be found by: it is
+gone with its supervisor, and the job is told by a SIGHUP, as when a window is closed.
+"""
+
+import fcntl
+import os
+import struct
+import termios
+from dataclasses import dataclass, field
+
+from pgpu.engine.places import JobPlaces
+from pgpu.engine.streams.records import STDERR, STDOUT
+from pgpu.model import JobSpec
+from pgpu.runtimes import Stdio
+
+_END_OF_TRANSMISSION = b"\x04"
+"""What a terminal's line discipline takes for the end of input. Source: termios(3), VEOF."""
+
+
+@dataclass
+class JobStreams:
+    """Descriptors of the supervisor's side; `outputs` are non-blocking."""
+
+    outputs: dict[int, str]
+    """Descriptor to `stdout` or `stderr`."""
+
+    stdin: int | None
+    """Where input is written, non-blocking; None where the job has none."""
+
+    terminal: int | None
+    """The pty's master side; then it is the only output and the input too."""
+
+    job_ends: Stdio | None
+    _closed: set[int] = field(default_factory=set)
+
+    def close_job_ends(self) -> None:
+        """Let go of the job's ends, so that theirs are the last."""
+        if self.job_ends is not None:
+            for descriptor in {self.job_ends.stdin, self.job_ends.stdout, self.job_ends.stderr}:
+                os.close(descriptor)
+            self.job_ends = None
+
+    def end_stdin(self) -> None:
+        """Tell the job that its input has ended."""
+        if self.terminal is not None:
+            os.write(self.terminal, _END_OF_TRANSMISSION)
+        elif self.stdin is not None:
+            os.close(self.stdin)
+        self.stdin = None
+
+    def set_window(self, columns: int, rows: int) -> None:
+        """Give the terminal a size in characters; does nothing where there is none."""
+        if self.terminal is not None:
+            fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def close_output(self, descriptor: int) -> None:
+        """Close one output, which has ended."""
+        if self.outputs.pop(descriptor, None) is not None and descriptor != self.terminal:
+            os.close(descriptor)
+
+    def close(self) -> None:
+        """Close everything that is open."""
+        self.close_job_ends()
+        for descriptor in list(self.outputs):
+            self.close_output(descriptor)
+        if self.terminal is not None:
+            os.close(self.terminal)
+        elif self.stdin is not None:
+            os.close(self.stdin)
+        self.stdin = self.terminal = None
+
+
+def open_streams(spec: JobSpec, places: JobPlaces) -> JobStreams:
+    """Make the streams of a job that is about to start, or find those of one that runs already."""
+    return _open_terminal(spec) if spec.wants_tty else _open_pipes(spec, places)
+
+
+def _open_terminal(spec: JobSpec) -> JobStreams:
+    master, slave = os.openpty()
+    os.set_blocking(master, False)
+    job_ends = Stdio(slave, slave, slave)
+    return JobStreams({master: STDOUT}, master if spec.wants_stdin else None, master, job_ends)
+
+
+def _open_pipes(spec: JobSpec, places: JobPlaces) -> JobStreams:
+    outputs: dict[int, str] = {}
+    ends: dict[str, int] = {}
+    for stream in (STDOUT, STDERR):
+        path = places.pipe(stream)
+        if not path.exists():
+            os.mkfifo(path, 0o600)
+        outputs[os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)] = stream
+        ends[stream] = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    job_stdin, our_stdin = _open_stdin(spec)
+    return JobStreams(outputs, our_stdin, None, Stdio(job_stdin, ends[STDOUT], ends[STDERR]))
+
+
+def _open_stdin(spec: JobSpec) -> tuple[int, int | None]:
+    if not spec.wants_stdin:
+        return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), None
+    job_end, our_end = os.pipe()
+    os.set_blocking(our_end, False)
+    return job_end, our_end

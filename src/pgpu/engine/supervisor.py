@@ -1,0 +1,261 @@
+"""One process beside each job: it waits in the queue, starts the job, carries its streams and writes how it ended.
+
+It outlives the command line. If it dies, another one finds everything it needs in the ledger and goes on.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+
+from pgpu.engine.engine import Engine
+from pgpu.engine.identity import is_alive, myself
+from pgpu.engine.loop import READABLE, Loop
+from pgpu.engine.recovery import lost
+from pgpu.engine.running import Running
+from pgpu.engine.sockets import bind
+from pgpu.engine.starting import adopt, start
+from pgpu.engine.streams.carrier import Carrier
+from pgpu.engine.talking import SIGNAL_WORD, WINDOW_WORD
+from pgpu.engine.waiting import Waiting
+from pgpu.errors import (
+    CancelledError,
+    CommandNotExecutableError,
+    CommandNotFoundError,
+    LedgerError,
+    PgpuBug,
+    PgpuError,
+)
+from pgpu.ledger import Entry
+from pgpu.model import Job, JobState
+from pgpu.runtimes import RunningJob
+
+LINGER_PAUSES_SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05)
+"""How often a lease is looked at whose job ended and whose memory a forked child may still hold; the last repeated."""
+
+RETRY_SECONDS = 1.0
+"""How long to wait before the ledger is tried again, when a job's end could not be written."""
+
+DRAIN_PAUSE_SECONDS = 0.05
+"""How often the last followers are looked at."""
+
+_MOST_WORD_BYTES = 64
+
+EXIT_CODES = {CommandNotExecutableError: 126, CommandNotFoundError: 127}
+"""Of jobs that never ran; as Docker's."""
+
+
+def supervise(engine: Engine, job_id: str) -> None:
+    """Look after one job until nothing is left to be done for it; does nothing if somebody else does.
+
+    Raises:
+        PgpuError: The ledger cannot be used.
+    """
+    entry = _claim(engine, job_id)
+    if entry is not None:
+        supervisor = _Supervisor(engine, entry)
+        try:
+            supervisor.run(entry)
+        finally:
+            supervisor.close()
+
+
+def _claim(engine: Engine, job_id: str) -> Entry | None:
+    me = myself()
+    with engine.ledger.decision() as decision:
+        entry = decision.entry(job_id)
+        if not entry.is_live or (entry.supervisor is not None and is_alive(entry.supervisor)):
+            return None
+        entry = replace(entry, supervisor=me)
+        decision.put(entry)
+    return entry
+
+
+class _Supervisor:
+    """The life of one job."""
+
+    def __init__(self, engine: Engine, entry: Entry) -> None:
+        self._engine = engine
+        self._job = entry.job
+        self._places = engine.places(entry.job.id)
+        self._places.make()
+        self._loop = Loop()
+        self._wake = bind(socket.SOCK_DGRAM, self._places.wake_socket)
+        self._loop.watch(self._wake.fileno(), READABLE, lambda _: self._read_wake())
+        self._carrier = Carrier(self._loop, entry.job.spec, self._places, engine.settings.log_cap_bytes)
+        self._running: RunningJob | None = None
+        self._on_wake: Callable[[], None] = lambda: None
+        self._signals: list[int] = []
+        self._terminations = _Terminations(self._loop, self._told_to_stop)
+
+    def run(self, entry: Entry) -> None:
+        """Do whatever the job's state asks for, until it is final and its memory is free."""
+        try:
+            self._live(entry)
+        except PgpuError as exc:
+            self._end(_failed(exc))
+        except Exception as exc:  # noqa: BLE001 - the engine's loop: a bug of ours must not leave a job without an end
+            traceback.print_exc(file=sys.stderr)
+            if self._running is not None:
+                self._running.kill()
+            self._end(_failed(PgpuBug(f"a bug in pgpu: {exc!r}")))
+        self._carrier.finish()
+        self._linger()
+        self._serve_the_last()
+
+    def close(self) -> None:
+        """Let go of everything."""
+        if self._running is not None:
+            self._running.close()
+        self._carrier.close()
+        self._terminations.close()
+        self._wake.close()
+        self._loop.close()
+        self._places.remove_live()
+
+    def _live(self, entry: Entry) -> None:
+        if self._job.state is JobState.WAITING:
+            self._wait(entry)
+        if self._job.state is JobState.STARTING and self._job.holder is None:
+            self._running = start(self._engine, self._job, self._carrier)
+        elif not self._job.state.is_final:
+            self._running = adopt(self._engine, self._job, self._carrier)
+            if self._running is None:
+                self._end(lambda job: lost(job, time.time()))
+        if self._running is not None:
+            self._accompany(self._running)
+
+    def _wait(self, entry: Entry) -> None:
+        self._engine.hold_gpus()
+        waiting = Waiting(self._engine, self._loop, entry)
+        self._on_wake = waiting.woken
+        self._job = waiting.until_over().job
+
+    def _accompany(self, running: RunningJob) -> None:
+        self._carrier.on_window = lambda columns, rows: running.resize_terminal(os.terminal_size((columns, rows)))
+        life = Running(self._engine, self._loop, self._job, running, self._signals)
+        self._on_wake = life.woken
+        final = life.until_ended()
+        self._carrier.drain()
+        self._end(final)
+
+    def _end(self, final: Callable[[Job], Job]) -> None:
+        """Write how the job ended, however long the ledger refuses."""
+        while True:
+            try:
+                with self._engine.ledger.decision() as decision:
+                    entry = decision.entry(self._job.id)
+                    if not entry.job.state.is_final:
+                        entry = replace(entry, job=final(entry.job))
+                        decision.put(entry)
+            except LedgerError as exc:
+                self._complain(exc)
+                self._pause(RETRY_SECONDS)
+            else:
+                self._job = entry.job
+                return
+
+    def _linger(self) -> None:
+        """Keep the lease as long as anything may hold its memory, then give it back."""
+        self._on_wake = self._stop_what_lingers
+        looks = 0
+        while not self._try_release():
+            self._pause(LINGER_PAUSES_SECONDS[min(looks, len(LINGER_PAUSES_SECONDS) - 1)])
+            looks += 1
+
+    def _try_release(self) -> bool:
+        try:
+            if self._job.lease is not None and self._engine.enforcer.is_held(self._job.lease):
+                return False
+            self._engine.release(self._job.id)
+        except PgpuError as exc:
+            self._complain(exc)
+            self._pause(RETRY_SECONDS)
+            return False
+        return True
+
+    def _stop_what_lingers(self) -> None:
+        """A job that ended left processes behind, and now somebody asked to stop them."""
+        if self._running is not None and self._engine.ledger.entry(self._job.id).stop_grace_seconds is not None:
+            self._running.kill()
+
+    def _serve_the_last(self) -> None:
+        """Stay until those who follow have read everything; who reads nothing for long hangs, and is left."""
+        while not self._carrier.followers.is_drained:
+            self._pause(DRAIN_PAUSE_SECONDS)
+
+    def _read_wake(self) -> None:
+        """Take every message that is there: words to look again, and signals for the job."""
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                words = self._wake.recv(_MOST_WORD_BYTES).split()
+                if words[:1] == [SIGNAL_WORD]:
+                    self._signals.append(int(words[1]))
+                elif words[:1] == [WINDOW_WORD]:
+                    self._carrier.set_window(int(words[1]), int(words[2]))
+        self._on_wake()
+
+    def _told_to_stop(self) -> None:
+        """Somebody sent this process a SIGTERM: the job ends with it, gracefully."""
+        try:
+            self._engine.ask_to_stop(self._job.id, self._engine.settings.stop_grace_seconds)
+        except PgpuError as exc:
+            self._complain(exc)
+        self._on_wake()
+
+    def _pause(self, seconds: float) -> None:
+        """Serve the followers for a while."""
+        is_over: list[bool] = []
+        self._loop.call_later(seconds, lambda: is_over.append(True))
+        self._loop.run_until(lambda: bool(is_over))
+
+    @staticmethod
+    def _complain(exc: PgpuError) -> None:
+        sys.stderr.write(f"{exc}\n")
+
+
+class _Terminations:
+    """Turns a SIGTERM of this process into a call from the loop; the signals of terminals are none of its business."""
+
+    def __init__(self, loop: Loop, call: Callable[[], None]) -> None:
+        self._loop = loop
+        self._call = call
+        self._reader, self._writer = socket.socketpair(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            # A handler that does nothing, since a job would inherit that a signal is ignored.
+            signal.signal(number, lambda *_: None)
+        loop.watch(self._reader.fileno(), READABLE, lambda _: self._read())
+
+    def close(self) -> None:
+        """Leave SIGTERM without effect and let go of the sockets."""
+        signal.set_wakeup_fd(-1)
+        self._loop.forget(self._reader.fileno())
+        self._reader.close()
+        self._writer.close()
+
+    def _read(self) -> None:
+        if signal.SIGTERM in self._reader.recv(64):
+            self._call()
+
+
+def _failed(exc: PgpuError) -> Callable[[Job], Job]:
+    """Return what makes of a job one that could not be started or was lost."""
+    text = str(exc) if exc.hint is None else f"{exc} ({exc.hint})"
+    codes = [code for kind, code in EXIT_CODES.items() if isinstance(exc, kind)]
+
+    def final(job: Job) -> Job:
+        now_seconds = time.time()
+        if isinstance(exc, CancelledError):
+            return replace(job, state=JobState.CANCELLED, finished_at_seconds=now_seconds, reason=None)
+        code = codes[0] if codes else None
+        return replace(
+            job, state=JobState.FAILED, error=text, exit_code=code, finished_at_seconds=now_seconds, reason=None
+        )
+
+    return final

@@ -1,0 +1,124 @@
+"""A job's time in the queue: asleep until memory may be free, somebody it watches died, or its wait ran out.
+
+Whoever wakes runs the decision; nobody polls but the head of the queue, slowly, for memory that outsiders give back.
+"""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+
+from pgpu.engine.engine import Engine
+from pgpu.engine.identity import open_pidfd
+from pgpu.engine.loop import READABLE, Loop, Timer
+from pgpu.engine.recovery import recover
+from pgpu.engine.vigil import is_head, watched
+from pgpu.ledger import Entry
+from pgpu.model import JobState, ProcessHolder
+
+HEAD_PAUSES_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+"""The head of the queue looks again after these, the last repeated: outsiders free memory without telling anybody."""
+
+OTHERS_PAUSE_SECONDS = 10.0
+"""The others look again so often in case that a wake-up was lost."""
+
+
+class Vigil:
+    """The processes that a supervisor watches now."""
+
+    def __init__(self, loop: Loop, on_death: Callable[[], None]) -> None:
+        self._loop = loop
+        self._on_death = on_death
+        self._descriptors: dict[ProcessHolder, int] = {}
+
+    def watch(self, holders: set[ProcessHolder]) -> None:
+        """Watch exactly these; who is dead already is nobody to watch."""
+        for holder in set(self._descriptors) - holders:
+            self._drop(holder)
+        for holder in holders - set(self._descriptors):
+            descriptor = open_pidfd(holder)
+            if descriptor is not None:
+                self._descriptors[holder] = descriptor
+                self._loop.watch(descriptor, READABLE, self._died(holder))
+
+    def _died(self, holder: ProcessHolder) -> Callable[[int], None]:
+        def call(_events: int) -> None:
+            self._drop(holder)
+            self._on_death()
+
+        return call
+
+    def _drop(self, holder: ProcessHolder) -> None:
+        descriptor = self._descriptors.pop(holder)
+        self._loop.forget(descriptor)
+        os.close(descriptor)
+
+
+class Waiting:
+    """One job in the queue."""
+
+    def __init__(self, engine: Engine, loop: Loop, entry: Entry) -> None:
+        self._engine = engine
+        self._loop = loop
+        self.entry = entry
+        self._vigil = Vigil(loop, self._somebody_died)
+        self._timer: Timer | None = None
+        self._looks = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job was granted or given up."""
+        return self.entry.job.state is not JobState.WAITING
+
+    def until_over(self) -> Entry:
+        """Sleep in the queue; `woken` is called from the loop.
+
+        Raises:
+            LedgerError: The ledger cannot be used.
+        """
+        recover(self._engine)
+        self._look()
+        self._loop.run_until(lambda: self.is_over)
+        self._vigil.watch(set())
+        if self._timer is not None:
+            self._timer.cancel()
+        return self.entry
+
+    def woken(self) -> None:
+        """Somebody said that there is something to look at."""
+        self._looks = 0
+        self._look()
+
+    def _somebody_died(self) -> None:
+        recover(self._engine)
+        self.woken()
+
+    def _look(self) -> None:
+        """Admit if that is on this job, then sleep until the next event that concerns it."""
+        entries = self._refreshed()
+        if not self.is_over and (is_head(self.entry, entries) or self._seconds_left() == 0.0):
+            self._engine.step()
+            entries = self._refreshed()
+        if not self.is_over:
+            self._vigil.watch(watched(self.entry, entries))
+            self._sleep(entries)
+
+    def _refreshed(self) -> Sequence[Entry]:
+        self.entry = self._engine.ledger.entry(self.entry.job.id)
+        return self._engine.ledger.entries(include_final=False)
+
+    def _sleep(self, entries: Sequence[Entry]) -> None:
+        seconds = OTHERS_PAUSE_SECONDS
+        if is_head(self.entry, entries):
+            seconds = HEAD_PAUSES_SECONDS[min(self._looks, len(HEAD_PAUSES_SECONDS) - 1)]
+            self._looks += 1
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(min(seconds, self._seconds_left()), self._timed)
+
+    def _timed(self) -> None:
+        recover(self._engine)
+        self._look()
+
+    def _seconds_left(self) -> float:
+        deadline = self.entry.wait_deadline_seconds
+        return float("inf") if deadline is None else max(0.0, deadline - time.time())

@@ -1,0 +1,74 @@
+"""Compares, once a second, what the driver says a job holds with what its slice allows.
+
+The meter binds; this catches what passes it. It reports, and leaves it to the supervisor to stop a job.
+"""
+
+from dataclasses import dataclass, field
+
+from pgpu.engine.engine import Engine
+from pgpu.model import Job, Slice
+from pgpu.runtimes import RunningJob
+from pgpu.units import MIB, format_memory
+
+TOLERANCE = 1.05
+"""A holder over its slice by more than this is reported: drivers count a little that no program asked for."""
+
+_DRIFT_BYTES = MIB
+"""Smaller differences between driver and meter are left alone."""
+
+
+@dataclass
+class Watch:
+    """What is remembered of one running job from second to second."""
+
+    engine: Engine
+    peak_bytes: int = 0
+    """Most that any of its slices held."""
+
+    violation: str | None = None
+    """The first time that it held more than its slice, in one line."""
+
+    _overhead_bytes: dict[str, int] = field(default_factory=dict)
+    _last_drift_bytes: dict[str, int] = field(default_factory=dict)
+
+    def look(self, job: Job, running: RunningJob) -> None:
+        """Read drivers and meters once.
+
+        Raises:
+            PgpuError: One of them cannot be read.
+        """
+        if job.lease is None:
+            return
+        uses = {use.gpu_uuid: use for use in self.engine.enforcer.use(job.lease)}
+        for part in job.lease.slices:
+            driver_bytes = self._driver_bytes(part.gpu_uuid, running)
+            if (use := uses.get(part.gpu_uuid)) is not None:
+                self.peak_bytes = max(self.peak_bytes, use.peak_bytes)
+                if driver_bytes is not None:
+                    self._follow_drift(job, part, driver_bytes - use.used_bytes)
+            if driver_bytes is not None and driver_bytes > part.memory_bytes * TOLERANCE and self.violation is None:
+                self.violation = _violation(part, driver_bytes)
+
+    def _driver_bytes(self, gpu_uuid: str, running: RunningJob) -> int | None:
+        """None where the driver does not tell."""
+        held = [process.used_bytes for process in self.engine.gpus.processes(gpu_uuid) if running.owns(process.pid)]
+        return None if None in held else sum(amount for amount in held if amount is not None)
+
+    def _follow_drift(self, job: Job, part: Slice, drift_bytes: int) -> None:
+        """Believe a difference that two readings in a row show: one alone may be an allocation under way."""
+        before = self._last_drift_bytes.get(part.gpu_uuid, 0)
+        self._last_drift_bytes[part.gpu_uuid] = drift_bytes
+        steady = min(before, drift_bytes) if drift_bytes > 0 else max(before, drift_bytes)
+        told = self._overhead_bytes.get(part.gpu_uuid, 0)
+        wanted = max(0, told + steady)
+        if abs(wanted - told) >= _DRIFT_BYTES and job.lease is not None:
+            self._overhead_bytes[part.gpu_uuid] = wanted
+            self._last_drift_bytes[part.gpu_uuid] = 0
+            self.engine.enforcer.set_overhead(job.lease, part.gpu_uuid, wanted)
+
+
+def _violation(part: Slice, driver_bytes: int) -> str:
+    return (
+        f"it held {format_memory(driver_bytes)} of GPU {part.gpu_uuid}, over its slice of "
+        f"{format_memory(part.memory_bytes)}"
+    )
