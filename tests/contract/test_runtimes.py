@@ -29,13 +29,21 @@ def _process_with_preload(directory: Path) -> RuntimeWorld:
     return RuntimeWorld(ProcessRuntime(can_make_views=lambda: False), directory, is_advisory=True)
 
 
+def _docker(directory: Path) -> RuntimeWorld:
+    pytest.importorskip("docker", reason="the docker SDK is not installed")
+    from pgpu.runtimes.docker import DockerRuntime  # noqa: PLC0415 - only where the SDK is there
+
+    return RuntimeWorld(DockerRuntime(directory / "images"), directory, kind="docker", image="pgpu-test:tiny")
+
+
 _WORLDS: dict[str, Callable[[Path], RuntimeWorld]] = {
     "process-view": _process_in_view,
     "process-preload": _process_with_preload,
+    "docker": _docker,
 }
 
 
-@pytest.fixture(params=[pytest.param(name) for name in _WORLDS])
+@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.docker] if name == "docker" else []) for name in _WORLDS])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RuntimeWorld]:
     with opened(_WORLDS[request.param](tmp_path)) as made:
         yield made
@@ -47,7 +55,7 @@ def test_a_job_ends_with_the_code_of_its_command(world: RuntimeWorld) -> None:
 
 
 def test_a_job_that_a_signal_ended_has_128_and_its_number(world: RuntimeWorld) -> None:
-    started = world.shell("echo ready; read line")
+    started = world.shell("echo ready; read line", wants_stdin=True)
     started.streams.read_until(b"ready")
     started.running.signal(signal.SIGKILL)
     assert started.wait() == 137
@@ -126,7 +134,9 @@ def test_a_signal_to_a_job_that_ended_does_nothing(world: RuntimeWorld) -> None:
 
 
 def test_kill_ends_everything_that_the_job_started(world: RuntimeWorld) -> None:
-    started = world.shell("setsid sh -c 'echo daemon; exec sleep 1000' & sleep 1000 & echo main; read line")
+    started = world.shell(
+        "setsid sh -c 'echo daemon; exec sleep 1000' & sleep 1000 & echo main; read line", wants_stdin=True
+    )
     started.streams.read_until(b"daemon")
     started.streams.read_until(b"main")
     started.running.kill()
@@ -145,7 +155,7 @@ def test_a_job_is_alive_until_it_ended(world: RuntimeWorld) -> None:
 
 
 def test_a_job_can_be_adopted_by_another_supervisor(world: RuntimeWorld) -> None:
-    started = world.shell("echo ready; read line")
+    started = world.shell("echo ready; read line", wants_stdin=True)
     started.streams.read_until(b"ready")
     adopted = _adopt(world, started)
     assert adopted is not None
@@ -158,7 +168,7 @@ def test_a_job_can_be_adopted_by_another_supervisor(world: RuntimeWorld) -> None
 
 
 def test_a_holder_that_is_gone_or_another_is_not_adopted(world: RuntimeWorld) -> None:
-    started = world.shell("echo ready; read line")
+    started = world.shell("echo ready; read line", wants_stdin=True)
     started.streams.read_until(b"ready")
     holder = started.running.holder
     other = (

@@ -1,36 +1,31 @@
-"""Says which engine answers and how it would give a real GPU to a container, for people who set a machine up."""
+"""Says in one line who the container engine is, for `pgpu doctor`. It refuses to judge: the engine answers or it does not."""
 
 from collections.abc import Mapping
 from typing import Any
 
-import docker
-
-from pgpu.runtimes.docker.addresses import engine_url
-from pgpu.runtimes.docker.translation import translated
-
-_PATIENCE_SECONDS = 10
+from pgpu.runtimes.docker.engine import Engine, engine_url
 
 
 def describe_engine() -> str:
-    """Return one line on the engine of this machine.
+    """Return the engine's kind, version, address and how it hands out NVIDIA GPUs.
 
     Raises:
-        RuntimeUnavailableError: None answers.
+        RuntimeUnavailableError: No engine answers.
     """
-    url = engine_url()
-    with (
-        translated("cannot reach the container engine"),
-        docker.APIClient(base_url=url, version="auto", timeout=_PATIENCE_SECONDS) as api,
-    ):
-        version, information = api.version(), api.info()
-    name = (version.get("Components") or [{"Name": "engine"}])[0]["Name"]
-    return f"{name} {version['Version']} at {url}; real GPUs through {_way_of_gpus(information)}"
+    with Engine(engine_url()) as engine:
+        return f"{_kind(engine.version())} at {engine.url}; {_gpu_support(engine.information())}"
 
 
-def _way_of_gpus(information: Mapping[str, Any]) -> str:
-    devices = information.get("DiscoveredDevices") or ()
-    if any(str(device.get("ID")).startswith("nvidia.com/gpu") for device in devices):
-        return "CDI"
+def _kind(version: Mapping[str, Any]) -> str:
+    names = [component.get("Name", "") for component in version.get("Components") or ()]
+    name = "Podman" if any("Podman" in each for each in names) else "Docker"
+    return f"{name} {version.get('Version', 'of unknown version')}"
+
+
+def _gpu_support(information: Mapping[str, Any]) -> str:
+    devices = [device.get("ID", "") for device in information.get("DiscoveredDevices") or ()]
+    if any(device.startswith("nvidia.com/gpu") for device in devices):
+        return "real GPUs by CDI"
     if "nvidia" in (information.get("Runtimes") or {}):
-        return "the NVIDIA Container Toolkit's runtime"
-    return "nothing yet: install the NVIDIA Container Toolkit to use one"
+        return "real GPUs by the NVIDIA Container Toolkit"
+    return "no NVIDIA Container Toolkit, so only simulated GPUs"

@@ -4,9 +4,8 @@ What the job must have is in the container's configuration before it is created;
 announced never runs. It refuses to pull images, to choose a GPU and to add privileges.
 """
 
-import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from pgpu.runtimes.docker.mounting import plan_mounts, preload_lines
 from pgpu.runtimes.docker.refusals import refuse_bad_image, refuse_bad_words, refuse_old_libc
 from pgpu.runtimes.docker.streams import AttachedStreams
 
+_SHIMS = (CUDA_SHIM, NVML_SHIM)
 _NEVER_STARTED = "0001-01-01T00:00:00Z"
 
 
@@ -57,7 +57,8 @@ class DockerRuntime:
             image = engine.image(spec.image or "")
             refuse_bad_image(spec, image)
             _refuse_taken_name(engine, spec)
-            refuse_old_libc(spec, image_facts(engine, image, [], self._cache), _needed_glibc())
+            shims = [library_path(name) for name in _SHIMS]
+            refuse_old_libc(spec, image_facts(engine, image, [], self._cache), _needed_glibc(shims))
 
     def start(self, job: Job, delivery: Delivery, stdio: Stdio, announce: Callable[[Holder], None]) -> DockerJob:
         """Create the container, announce it, attach to it, start it."""
@@ -97,7 +98,7 @@ class DockerRuntime:
 
     def _configuration(self, engine: Engine, job: Job, delivery: Delivery) -> dict[str, Any]:
         facts = image_facts(engine, engine.image(job.spec.image or ""), binds(job.spec), self._cache)
-        refuse_old_libc(job.spec, facts, _needed_glibc())
+        refuse_old_libc(job.spec, facts, _needed_glibc(delivery.slice_directory / name for name in _SHIMS))
         preload = delivery.slice_directory / "ld.so.preload"
         preload.write_text(preload_lines(preload.read_text(encoding="utf-8"), facts.preload_lines), encoding="utf-8")
         request = {} if delivery.is_simulated else gpu_request(engine.information(), delivery.gpu_uuids)
@@ -133,9 +134,8 @@ class DockerRuntime:
         self._limit_cgroup(leaf_cgroup(state["Pid"]), delivery.cgroup_limits)
 
 
-@functools.cache
-def _needed_glibc() -> tuple[int, int] | None:
-    needs = (newest_glibc(library_path(name).read_bytes()) for name in (CUDA_SHIM, NVML_SHIM))
+def _needed_glibc(shims: Iterable[Path]) -> tuple[int, int] | None:
+    needs = (newest_glibc(shim.read_bytes()) for shim in shims)
     return max((need for need in needs if need is not None), default=None)
 
 

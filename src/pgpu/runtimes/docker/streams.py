@@ -25,7 +25,7 @@ class AttachedStreams:
     """
 
     def __init__(self, connection: socket.socket, stdio: Stdio, *, has_terminal: bool, has_stdin: bool) -> None:
-        """Take over `connection` and duplicates of the descriptors; nothing moves before `start`."""
+        """Take over `connection` and duplicates of the descriptors; nothing moves before `start`, which must follow."""
         self._connection = connection
         self._has_terminal = has_terminal
         self._stdin, self._stdout, self._stderr = (os.dup(fd) for fd in (stdio.stdin, stdio.stdout, stdio.stderr))
@@ -54,10 +54,9 @@ class AttachedStreams:
             self._connection.shutdown(socket.SHUT_RDWR)
         os.write(self._stop_write, b"x")
         for thread in self._threads:
-            if thread.ident is not None:
-                thread.join()
+            thread.join()
         self._connection.close()
-        for descriptor in (self._stdin, self._stdout, self._stderr, self._stop_read, self._stop_write):
+        for descriptor in (self._stdin, self._stop_read, self._stop_write):
             os.close(descriptor)
 
     def _carry_output(self) -> None:
@@ -66,6 +65,9 @@ class AttachedStreams:
                 self._carry_plain()
             else:
                 self._carry_frames()
+        # Now, and not when the job is closed: readers wait for the end of the file.
+        os.close(self._stdout)
+        os.close(self._stderr)
 
     def _carry_plain(self) -> None:
         while data := self._connection.recv(_CHUNK_BYTES):

@@ -59,6 +59,11 @@ class Engine:
         with translated("cannot ask the container engine about itself"):
             return dict(self._api.info())
 
+    def version(self) -> dict[str, Any]:
+        """Return the engine's name and versions."""
+        with translated("cannot ask the container engine for its version"):
+            return dict(self._api.version())
+
     def image(self, name: str) -> dict[str, Any]:
         """Return an image's description.
 
