@@ -1,0 +1,242 @@
+"""A machine without GPUs, drivers or containers, whose parts live in files, so that many processes can share it.
+
+GPUs are numbers, slices are directories, jobs are plain processes. Where `requests` of a slice go past its limit is no
+question here: real enforcers answer it. A job finds its slice through `FAKE_SLICE` and may write `used` there, or hold
+`held` locked as a process does that keeps the driver's descriptors.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pgpu.client.embedded import EmbeddedClient
+from pgpu.enforcement import SliceUse
+from pgpu.engine.engine import Engine
+from pgpu.engine.identity import identify, is_alive, open_pidfd
+from pgpu.engine.settings import EngineSettings
+from pgpu.errors import CommandNotFoundError, EnforcementError
+from pgpu.ledger import Ledger
+from pgpu.model import Delivery, Gpu, GpuMemory, GpuProcess, Holder, Job, JobSpec, Lease, ProcessHolder
+from pgpu.runtimes import Stdio
+
+_HOLD_BACK = 'IFS= read -r go </proc/self/fd/"$1" || exit 125; shift; exec "$@"'
+
+
+class FileGpus:
+    """GPUs of which a file tells how much outsiders hold."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def gpus(self) -> Sequence[Gpu]:
+        return [
+            Gpu(f"GPU-{index}", "Fake", index, amount, "1.0", is_simulated=True)
+            for index, amount in enumerate(json.loads((self._root / "gpus.json").read_text()))
+        ]
+
+    def memory(self, gpu_uuid: str) -> GpuMemory:
+        return GpuMemory(gpu_uuid, self._outsiders(gpu_uuid) + sum(amount for _, amount in self._slices()))
+
+    def processes(self, gpu_uuid: str) -> Sequence[GpuProcess]:
+        path = self._root / f"processes-{gpu_uuid}.json"
+        return [GpuProcess(gpu_uuid, *pair) for pair in json.loads(path.read_text())] if path.exists() else []
+
+    def utilisation_percent(self, gpu_uuid: str) -> int | None:  # noqa: ARG002 - this driver cannot tell
+        return None
+
+    def set_outsiders(self, gpu_uuid: str, amount: int) -> None:
+        """Let processes without a slice hold this much."""
+        (self._root / f"outsiders-{gpu_uuid}").write_text(str(amount))
+
+    def _outsiders(self, gpu_uuid: str) -> int:
+        path = self._root / f"outsiders-{gpu_uuid}"
+        return int(path.read_text()) if path.exists() else 0
+
+    def _slices(self) -> list[tuple[str, int]]:
+        return [(path.parent.name, int(path.read_text() or 0)) for path in (self._root / "slices").glob("*/used")]
+
+
+class FileEnforcer:
+    """Makes a directory for each slice, and believes what the job writes there."""
+
+    name = "fake"
+    does_not_cover = "anything"
+
+    def __init__(self, root: Path) -> None:
+        self._slices = root / "slices"
+
+    def prepare(self, job: Job, gpus: Sequence[Gpu]) -> Delivery:
+        if (self._slices.parent / "refuses").exists():
+            raise EnforcementError("the fake refuses", hint="remove the file")
+        directory = self._slices / job.id
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "held").touch()
+        (directory / "limit").write_text(str(job.request.memory_bytes))
+        environment = (("FAKE_SLICE", str(directory)),)
+        return Delivery(directory, directory / "usage", tuple(gpu.uuid for gpu in gpus), environment=environment)
+
+    def resize(self, lease: Lease, memory_bytes: int) -> None:
+        (self._slices / lease.job_id / "limit").write_text(str(memory_bytes))
+
+    def set_overhead(self, lease: Lease, gpu_uuid: str, overhead_bytes: int) -> None:
+        (self._slices / lease.job_id / f"overhead-{gpu_uuid}").write_text(str(overhead_bytes))
+
+    def use(self, lease: Lease) -> Sequence[SliceUse]:
+        path = self._slices / lease.job_id / "used"
+        if not path.exists():
+            return []
+        used = int(path.read_text() or 0)
+        return [SliceUse(lease.slices[0].gpu_uuid, used, used, 0)]
+
+    def is_held(self, lease: Lease) -> bool:
+        path = self._slices / lease.job_id / "held"
+        if not path.exists():
+            return False
+        with path.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
+    def release(self, lease: Lease) -> None:
+        shutil.rmtree(self._slices / lease.job_id, ignore_errors=True)
+
+
+@dataclass
+class PlainJob:
+    """A process, as a `RunningJob`."""
+
+    holder: ProcessHolder
+    process: "subprocess.Popen[bytes] | None"
+    pidfd: int
+
+    def fileno(self) -> int:
+        return self.pidfd
+
+    def exit_code(self) -> int | None:
+        if self.process is None or (code := self.process.poll()) is None:
+            return None
+        return code if code >= 0 else 128 - code
+
+    def is_alive(self) -> bool:
+        return is_alive(self.holder)
+
+    def owns(self, pid: int) -> bool:
+        return pid == self.holder.pid
+
+    def signal(self, number: int) -> None:
+        if self.is_alive():
+            os.kill(self.holder.pid, number)
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+
+    def resize_terminal(self, size: os.terminal_size) -> None:
+        pass
+
+    def close(self) -> None:
+        os.close(self.pidfd)
+
+
+class PlainRuntime:
+    """Starts processes, held back until they are announced."""
+
+    name = "process"
+
+    def check(self, spec: JobSpec) -> None:
+        pass
+
+    def start(
+        self, job: Job, delivery: Delivery, stdio: Stdio, announce: Callable[[Holder], None]
+    ) -> PlainJob:
+        if shutil.which(job.spec.command[0]) is None:
+            raise CommandNotFoundError(f"{job.spec.command[0]}: not found")
+        gate, go = os.pipe()
+        with open(go, "wb", buffering=0) as opened:
+            process = subprocess.Popen(
+                ["sh", "-c", _HOLD_BACK, "sh", str(gate), *job.spec.command],
+                stdin=stdio.stdin,
+                stdout=stdio.stdout,
+                stderr=stdio.stderr,
+                cwd=job.spec.working_directory,
+                env={**os.environ, **dict(job.spec.environment), **dict(delivery.environment)},
+                pass_fds=[gate],
+                start_new_session=True,
+            )
+            os.close(gate)
+            holder = identify(process.pid)
+            assert holder is not None
+            self.before_announce(job)
+            announce(holder)
+            self.after_announce(job)
+            opened.write(b"\n")
+        pidfd = os.pidfd_open(process.pid)
+        return PlainJob(holder, process, pidfd)
+
+    def before_announce(self, job: Job) -> None:
+        """Where a test may end this process."""
+
+    def after_announce(self, job: Job) -> None:
+        """Likewise."""
+
+    def adopt(self, job: Job, stdio: Stdio) -> PlainJob | None:  # noqa: ARG002 - it has its pipes
+        assert isinstance(job.holder, ProcessHolder)
+        pidfd = open_pidfd(job.holder)
+        return None if pidfd is None else PlainJob(job.holder, None, pidfd)
+
+    def is_advisory(self, spec: JobSpec) -> bool:  # noqa: ARG002 - the same for all
+        return True
+
+
+class DyingRuntime(PlainRuntime):
+    """Kills its supervisor at the points that files of the machine name, once each."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def before_announce(self, job: Job) -> None:
+        self._die_at("before-announce", job)
+
+    def after_announce(self, job: Job) -> None:
+        self._die_at("after-announce", job)
+
+    def _die_at(self, point: str, job: Job) -> None:
+        order = self._root / f"die-{point}"
+        if order.exists():
+            order.rename(self._root / f"died-{point}-{job.id}")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def make_engine(root: Path, **settings: object) -> Engine:
+    """Join the parts of the machine that lies at `root`."""
+    stored: Mapping[str, object] = json.loads((root / "settings.json").read_text())
+    return Engine(
+        EngineSettings(root / "state", root / "run", gpu_model="fake", **{**stored, **settings}),  # type: ignore[arg-type]
+        Ledger(root / "state" / "ledger.db"),
+        FileGpus(root),
+        FileEnforcer(root),
+        {"process": DyingRuntime(root)},
+        (sys.executable, str(Path(__file__).with_name("supervise.py")), str(root)),
+    )
+
+
+def make_machine(root: Path, gpus_bytes: Sequence[int], **settings: object) -> Engine:
+    """Make a machine with these GPUs and without headroom, and return an engine of it."""
+    root.mkdir(parents=True, exist_ok=True)
+    (root / "gpus.json").write_text(json.dumps(list(gpus_bytes)))
+    (root / "settings.json").write_text(json.dumps({"headroom_least_bytes": 0, "headroom_fraction": 0.0, **settings}))
+    (root / "slices").mkdir()
+    return make_engine(root)
+
+
+def make_client(engine: Engine) -> EmbeddedClient:
+    """Return a client of this machine."""
+    return EmbeddedClient(engine)
