@@ -4,6 +4,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#ifndef PGPU_REFUSED
+#define PGPU_REFUSED "CUDA"
+#endif
+
 struct line {
     char text[768];
     size_t length;
@@ -20,7 +24,7 @@ void pgpu_report_refusal(const char *why, const char *subject) {
     static bool is_said;
     if (__atomic_exchange_n(&is_said, true, __ATOMIC_SEQ_CST)) return;
     struct line line = {.length = 0};
-    append(&line, "pgpu: CUDA is refused here: ");
+    append(&line, "pgpu: " PGPU_REFUSED " is refused here: ");
     append(&line, why);
     if (subject != NULL) {
         append(&line, " (");

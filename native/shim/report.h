@@ -1,4 +1,5 @@
-/* The shim's only words to a user: one line on stderr, once for each process, when CUDA is refused here. */
+/* The shim's only words to a user: one line on stderr, once for each process, when CUDA (or, from the NVML
+ * shim, NVML) is refused here. */
 #ifndef PGPU_SHIM_REPORT_H
 #define PGPU_SHIM_REPORT_H
 

@@ -1,0 +1,17 @@
+/* The lease's GPUs among those of the real NVML, in the lease's order. The others do not exist for the job,
+ * so that NVML's indices are CUDA's. Where no GPU of the lease is found (a MIG instance has a UUID of its
+ * own) nothing is hidden. */
+#ifndef PGPU_SHIM_NVML_DEVICES_H
+#define PGPU_SHIM_NVML_DEVICES_H
+
+#include "nvml_functions.h"
+
+#define PGPU_NO_GPU (-1)
+
+/* Ask the real NVML which of its devices are the lease's; after every successful nvmlInit. */
+void pgpu_nvml_learn_devices(void);
+
+/* The index in the limit file of a device, or PGPU_NO_GPU. */
+int pgpu_nvml_gpu_of(nvmlDevice_t device);
+
+#endif
