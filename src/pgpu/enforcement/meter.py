@@ -168,6 +168,16 @@ def held_slots(usage_path: Path) -> Sequence[UsedSlot]:
         return [slot for slot, is_held in _slots(descriptor) if is_held]
 
 
+def is_held(usage_path: Path) -> bool:
+    """Whether anybody holds any lock of a slot, whatever the file's content says.
+
+    Raises:
+        EnforcementError: The file cannot be opened.
+    """
+    with _opened(usage_path) as descriptor:
+        return any(_is_locked(descriptor, first, MAX_SLOTS) for first in (LOCK_ALIVE, LOCK_HOLDING))
+
+
 def _slice_use(gpu: LimitGpu, index: int, total: tuple[int, int, int], dead: Sequence[UsedSlot]) -> SliceUse:
     total_bytes, peak_bytes, refusals = total
     used_bytes = max(0, total_bytes - sum(slot.used_bytes[index] for slot in dead))
@@ -211,9 +221,9 @@ def _slot(data: bytes, *, is_alive: bool) -> UsedSlot:
     return UsedSlot(pid, start_time_ticks, pid_namespace, is_alive, used_bytes)
 
 
-def _is_locked(descriptor: int, byte: int) -> bool:
+def _is_locked(descriptor: int, byte: int, length: int = 1) -> bool:
     """Whether somebody holds a lock; an error counts as held, so that nothing is taken back by mistake."""
-    question = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
+    question = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, length, 0)
     try:
         answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, question)
     except OSError:

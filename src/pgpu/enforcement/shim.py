@@ -5,6 +5,7 @@ the host writes, and the job's own usage file is read with suspicion.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pgpu.enforcement import SliceUse, meter
@@ -84,8 +85,10 @@ class ShimEnforcer:
         Raises:
             EnforcementError: The limit cannot be written.
         """
+        files = self.files(lease.job_id)
+        files.remember_limit_bytes(max(gpu.limit_bytes for gpu in meter.read_limit(files.limit).gpus))
         for part in lease.slices:
-            meter.set_limit_bytes(self.files(lease.job_id).limit, part.gpu_uuid, memory_bytes)
+            meter.set_limit_bytes(files.limit, part.gpu_uuid, memory_bytes)
 
     def set_overhead(self, lease: Lease, gpu_uuid: str, overhead_bytes: int) -> None:
         """Charge a slice for what the driver holds beyond what is charged, live; `overhead_bytes` ≥ 0.
@@ -98,20 +101,23 @@ class ShimEnforcer:
     def use(self, lease: Lease) -> Sequence[SliceUse]:
         """Read what each slice holds now.
 
-        A usage file that the job has spoilt counts as a full slice: its owner gains nothing, and nobody else notices.
+        What a job wrote into its usage file is believed only as far as its slice went: a larger figure would hide what
+        others hold of the GPU. A file that it has spoilt counts as a full slice.
         """
         files = self.files(lease.job_id)
         if not files.usage.exists():
             return ()
         try:
-            return meter.read_use(files.limit, files.usage)
+            told = meter.read_use(files.limit, files.usage)
         except EnforcementError:
             return [SliceUse(part.gpu_uuid, part.memory_bytes, part.memory_bytes, 0) for part in lease.slices]
+        largest = {gpu.uuid: gpu.limit_bytes + gpu.overhead_bytes for gpu in meter.read_limit(files.limit).gpus}
+        return [_believed(use, max(largest[use.gpu_uuid], files.largest_limit_bytes())) for use in told]
 
     def is_held(self, lease: Lease) -> bool:
         """Whether any process may still hold memory of the slice, a forked child included."""
         usage = self.files(lease.job_id).usage
-        return usage.exists() and bool(meter.held_slots(usage))
+        return usage.exists() and meter.is_held(usage)
 
     def release(self, lease: Lease) -> None:
         """Remove the slice's files; does nothing where they are gone."""
@@ -188,6 +194,10 @@ class ShimEnforcer:
             driver_files=() if driver is None else tuple(zip(DRIVER_FILES, (driver.cuda, driver.nvml), strict=True)),
             environment=tuple(environment),
         )
+
+
+def _believed(use: SliceUse, largest_bytes: int) -> SliceUse:
+    return replace(use, used_bytes=min(use.used_bytes, largest_bytes), peak_bytes=min(use.peak_bytes, largest_bytes))
 
 
 def _lease_of(job: Job, gpus: Sequence[Gpu]) -> Lease:

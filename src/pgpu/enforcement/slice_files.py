@@ -86,6 +86,22 @@ class SliceFiles:
             (self.view / "simgpu").rmdir()
             (self.view / "simgpu").symlink_to(state_directory)
 
+    def remember_limit_bytes(self, limit_bytes: int) -> None:
+        """Keep the largest limit that the slice had: what was allocated under it may still be held."""
+        with _explaining(self.home):
+            self._largest.write_text(str(max(limit_bytes, self.largest_limit_bytes())), encoding="ascii")
+
+    def largest_limit_bytes(self) -> int:
+        """Return the largest limit that was remembered; 0 if the slice has always had its size."""
+        try:
+            return int(self._largest.read_text(encoding="ascii"))
+        except FileNotFoundError:
+            return 0
+
+    @property
+    def _largest(self) -> Path:
+        return self.home / "largest-limit"
+
     def remove(self) -> None:
         """Remove the slice; does nothing where it is gone.
 
