@@ -53,13 +53,13 @@ def generated(include: Path) -> dict[Path, str]:
     """Return what each table of CUDA facts should hold."""
     version = cuda.cuda_version(include)
     found = cuda.exports(include)
+    prototypes = cuda.render_prototypes(found, ROOT / "native" / "include", API / "cuda_constants.h", version)
     return {
         API / "cuda_functions.def": cuda.render_functions(found, version),
         API / "cuda_errors.def": cuda.render_errors(include, version),
         API / "cuda_constants.h": cuda.render_constants(include, version),
-        API / "cuda_prototypes.h": cuda.render_prototypes(
-            found, ROOT / "native" / "include", API / "cuda_constants.h", version
-        ),
+        API / "cuda_prototypes.h": prototypes,
+        API / "cuda_per_thread.def": cuda.render_per_thread(found, prototypes, version),
     }
 
 

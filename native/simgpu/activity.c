@@ -35,20 +35,23 @@ uint64_t sim_activity_used_ns(const struct sim_activity_slot *slot, uint64_t now
 uint64_t sim_activity_busy_ns(const struct sim_activity_gpu *activity, uint64_t now_ns) {
     uint64_t sum_ns = load(&activity->retired_ns);
     for (unsigned i = 0; i < PGPU_MAX_SLOTS; i++)
-        if (load(&activity->slot[i].updated_ns) != 0) sum_ns += sim_activity_used_ns(&activity->slot[i], now_ns);
+        if (load(&activity->slot[i].updated_ns) != 0)
+            sum_ns += sim_activity_used_ns(&activity->slot[i], now_ns);
     return sum_ns;
 }
 
 void sim_activity_sample(struct sim_activity_gpu *activity, uint64_t now_ns) {
     uint64_t count = load(&activity->sample_count);
-    unsigned last = (unsigned)((count + SIM_SAMPLES - 1) % SIM_SAMPLES), next = (unsigned)(count % SIM_SAMPLES);
+    unsigned last = (unsigned)((count + SIM_SAMPLES - 1) % SIM_SAMPLES),
+             next = (unsigned)(count % SIM_SAMPLES);
     if (count > 0 && now_ns < load(&activity->sample_at_ns[last]) + SIM_SAMPLE_PERIOD_NS) return;
     /* Whoever raises the count owns the sample. */
     if (!__atomic_compare_exchange_n(&activity->sample_count, &count, count + 1, false, __ATOMIC_ACQ_REL,
                                      __ATOMIC_RELAXED))
         return;
     __atomic_store_n(&activity->sample_at_ns[next], now_ns, __ATOMIC_RELAXED);
-    __atomic_store_n(&activity->sample_busy_ns[next], sim_activity_busy_ns(activity, now_ns), __ATOMIC_RELAXED);
+    __atomic_store_n(&activity->sample_busy_ns[next], sim_activity_busy_ns(activity, now_ns),
+                     __ATOMIC_RELAXED);
 }
 
 /* The youngest sample that is at least a second old, else the oldest there is. */

@@ -6,11 +6,11 @@
 #include "driver.h"
 
 /* The neighbours are counted anew this often, and a waiting process looks up at least so often. */
-#define COUNT_PERIOD_NS 1000000u
+#define COUNT_PERIOD_NS  1000000u
 #define LONGEST_SLEEP_NS 10000000u
 /* Queues that should last longer than this are believed only of living processes. */
 #define TRUSTED_QUEUE_NS 200000000u
-#define MARKS 64
+#define MARKS            64
 
 struct mark {
     uint64_t device_ns, real_ns;

@@ -1,6 +1,6 @@
-/* The device's time as this process sees it. It runs as real time does while the device is ours alone or we are idle,
- * and k times slower while k processes have work queued: they share the device equally, as time-sliced contexts do.
- * All `_at_ns` of streams and events are in device time. */
+/* The device's time as this process sees it. It runs as real time does while the device is ours alone or we
+ * are idle, and k times slower while k processes have work queued: they share the device equally, as
+ * time-sliced contexts do. All `_at_ns` of streams and events are in device time. */
 #ifndef SIM_CLOCK_H
 #define SIM_CLOCK_H
 
@@ -12,8 +12,8 @@ void sim_clock_start(void);
 /* Device time now. */
 uint64_t sim_clock_now(unsigned gpu);
 
-/* Queue `cost_ns` of work that cannot begin before `not_before_ns`; return when it ends. Work that fills the GPU does
- * not overlap other such work of this process. */
+/* Queue `cost_ns` of work that cannot begin before `not_before_ns`; return when it ends. Work that fills the
+ * GPU does not overlap other such work of this process. */
 uint64_t sim_clock_queue(unsigned gpu, uint64_t not_before_ns, uint64_t cost_ns, bool fills_gpu);
 
 /* Whether that moment has come. */

@@ -17,8 +17,9 @@ struct key {
 };
 
 #define REQUIRED UINT64_MAX
-#define GPU_NUMBER(name, otherwise) {#name, NUMBER, offsetof(struct sim_gpu, name), sizeof(uint64_t), otherwise}
-#define GPU_TEXT(key, name, otherwise)                                                                                 \
+#define GPU_NUMBER(name, otherwise)                                                                          \
+    {#name, NUMBER, offsetof(struct sim_gpu, name), sizeof(uint64_t), otherwise}
+#define GPU_TEXT(key, name, otherwise)                                                                       \
     {key, TEXT, offsetof(struct sim_gpu, name), sizeof(((struct sim_gpu *)0)->name), otherwise}
 
 static const struct key gpu_keys[] = {
@@ -46,7 +47,8 @@ static const struct key gpu_keys[] = {
 };
 
 static const struct key driver_keys[] = {
-    {"driver_version", TEXT, offsetof(struct sim_config, driver_version), sizeof(((struct sim_config *)0)->driver_version), 0},
+    {"driver_version", TEXT, offsetof(struct sim_config, driver_version),
+     sizeof(((struct sim_config *)0)->driver_version), 0},
     {"cuda_version", NUMBER, offsetof(struct sim_config, cuda_version), sizeof(uint64_t), 13000},
 };
 
@@ -85,7 +87,8 @@ static const struct key *find(const struct key *keys, size_t count, const char *
 
 static void set_defaults(const struct key *keys, size_t count, void *target) {
     for (size_t i = 0; i < count; i++)
-        if (keys[i].kind == NUMBER) memcpy((char *)target + keys[i].offset, &keys[i].otherwise, sizeof(uint64_t));
+        if (keys[i].kind == NUMBER)
+            memcpy((char *)target + keys[i].offset, &keys[i].otherwise, sizeof(uint64_t));
 }
 
 static void begin_gpu(struct reader *reader) {
@@ -103,7 +106,8 @@ static void take_pair(struct reader *reader, char *line, char *equals) {
     struct sim_config *config = reader->config;
     *equals = '\0';
     bool in_gpu = config->gpu_count > 0;
-    const struct key *key = in_gpu ? find(gpu_keys, COUNT(gpu_keys), line) : find(driver_keys, COUNT(driver_keys), line);
+    const struct key *key =
+        in_gpu ? find(gpu_keys, COUNT(gpu_keys), line) : find(driver_keys, COUNT(driver_keys), line);
     if (key == NULL) return;
     void *target = in_gpu ? (void *)&config->gpu[config->gpu_count - 1] : (void *)config;
     reader->problem = set(key, target, equals + 1);

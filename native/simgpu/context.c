@@ -82,7 +82,8 @@ SIM_EXPORT CUresult cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *affi
 SIM_EXPORT CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *parameters, unsigned int flags,
                                    CUdevice device) {
     if (parameters == NULL) return create(context, flags, device);
-    return cuCtxCreate_v3(context, parameters->execAffinityParams, parameters->numExecAffinityParams, flags, device);
+    return cuCtxCreate_v3(context, parameters->execAffinityParams, parameters->numExecAffinityParams, flags,
+                          device);
 }
 
 SIM_EXPORT CUresult cuCtxDestroy_v2(CUcontext context) {

@@ -4,8 +4,8 @@
 
 #include "driver.h"
 
-#define SIM_LIMITS 8
-#define SIM_LEGACY 0
+#define SIM_LIMITS      8
+#define SIM_LEGACY      0
 #define SIM_OWN_STREAMS 1
 
 struct CUctx_st {
@@ -15,10 +15,11 @@ struct CUctx_st {
     unsigned flags, api_version;
     bool is_primary;
     unsigned long long id;
-    CUstream legacy;         /* the default stream */
+    CUstream legacy;          /* the default stream */
     uint64_t blocking_end_ns; /* when the streams that keep step with the legacy stream end */
     uint64_t end_ns;          /* when all its streams end */
-    uint32_t peers;          /* bit d: peer access to device d is on */
+    unsigned deferred;        /* works that wait behind host functions, in all its streams */
+    uint32_t peers;           /* bit d: peer access to device d is on */
     size_t limit[CU_LIMIT_MAX];
     CUfunc_cache cache;
     CUsharedconfig shared;

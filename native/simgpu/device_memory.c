@@ -1,5 +1,5 @@
-/* A device's memory, counted over all processes by the meter. A process's share comes back when it is dead and no
- * forked child holds the descriptors it inherited. */
+/* A device's memory, counted over all processes by the meter. A process's share comes back when it is dead
+ * and no forked child holds the descriptors it inherited. */
 #include <stdio.h>
 #include <unistd.h>
 

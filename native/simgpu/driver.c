@@ -51,13 +51,15 @@ static bool wants_backing(void) {
 
 static bool load_state(struct sim_driver *driver, char *problem, size_t problem_bytes) {
     if (!sim_state_directory(driver->directory)) {
-        snprintf(problem, problem_bytes, "no state directory: set PGPU_SIMGPU_DIR to one that holds gpus.conf");
+        snprintf(problem, problem_bytes,
+                 "no state directory: set PGPU_SIMGPU_DIR to one that holds gpus.conf");
         return false;
     }
     if (!sim_config_read(driver->directory, &driver->config, problem, problem_bytes)) return false;
     if (!sim_device_claim(driver->directory, driver->config.gpu_count, problem, problem_bytes)) return false;
     driver->activity = sim_activity_map(driver->directory);
-    if (driver->activity == NULL) snprintf(problem, problem_bytes, "cannot map %s/activity", driver->directory);
+    if (driver->activity == NULL)
+        snprintf(problem, problem_bytes, "cannot map %s/activity", driver->directory);
     return driver->activity != NULL;
 }
 
@@ -109,7 +111,8 @@ SIM_EXPORT CUresult cuDriverGetVersion(int *version) {
     /* The real driver answers before cuInit too. */
     char problem[400], directory[SIM_PATH_BYTES];
     struct sim_config config;
-    bool is_read = sim_state_directory(directory) && sim_config_read(directory, &config, problem, sizeof(problem));
+    bool is_read =
+        sim_state_directory(directory) && sim_config_read(directory, &config, problem, sizeof(problem));
     *version = is_read ? (int)config.cuda_version : 13000;
     return CUDA_SUCCESS;
 }

@@ -1,5 +1,5 @@
-/* What every call of the CUDA half begins with: is the driver initialised in this very process, which devices does it
- * show, which context is current. */
+/* What every call of the CUDA half begins with: is the driver initialised in this very process, which devices
+ * does it show, which context is current. */
 #ifndef SIM_DRIVER_H
 #define SIM_DRIVER_H
 
@@ -33,24 +33,24 @@ static inline bool sim_is_ready(void) {
 }
 
 /* Return CUDA_ERROR_NOT_INITIALIZED unless cuInit succeeded in this process. */
-#define SIM_ENTER()                                                                                                    \
-    do {                                                                                                               \
-        if (!sim_is_ready()) return CUDA_ERROR_NOT_INITIALIZED;                                                        \
+#define SIM_ENTER()                                                                                          \
+    do {                                                                                                     \
+        if (!sim_is_ready()) return CUDA_ERROR_NOT_INITIALIZED;                                              \
     } while (0)
 
 /* Declare `context`, the current one, or return the error that says why there is none. */
-#define SIM_ENTER_CONTEXT(context)                                                                                     \
-    SIM_ENTER();                                                                                                       \
-    CUcontext context;                                                                                                 \
-    do {                                                                                                               \
-        CUresult sim_result = sim_current_context(&context);                                                           \
-        if (sim_result != CUDA_SUCCESS) return sim_result;                                                             \
+#define SIM_ENTER_CONTEXT(context)                                                                           \
+    SIM_ENTER();                                                                                             \
+    CUcontext context;                                                                                       \
+    do {                                                                                                     \
+        CUresult sim_result = sim_current_context(&context);                                                 \
+        if (sim_result != CUDA_SUCCESS) return sim_result;                                                   \
     } while (0)
 
-#define SIM_TRY(expression)                                                                                            \
-    do {                                                                                                               \
-        CUresult sim_result = (expression);                                                                            \
-        if (sim_result != CUDA_SUCCESS) return sim_result;                                                             \
+#define SIM_TRY(expression)                                                                                  \
+    do {                                                                                                     \
+        CUresult sim_result = (expression);                                                                  \
+        if (sim_result != CUDA_SUCCESS) return sim_result;                                                   \
     } while (0)
 
 CUresult sim_current_context(CUcontext *context);
@@ -63,7 +63,8 @@ static inline const struct sim_gpu *sim_gpu_of(CUdevice device) {
     return &sim_driver.config.gpu[sim_driver.gpu_of_device[device]];
 }
 
-/* The one mutex of objects, address ranges and queues. Nothing waits for time or for another process under it. */
+/* The one mutex of objects, address ranges and queues. Nothing waits for time or for another process under
+ * it. */
 void sim_lock(void);
 void sim_unlock(void);
 static inline int sim_lock_now(void) {

@@ -29,7 +29,8 @@ static struct sim_head *take_rested(struct sim_slab *slab) {
 
 static struct sim_head *take(struct sim_slab *slab) {
     if (!reserve_range(slab)) return NULL;
-    if (slab->free_count > RESTING || (slab->free_count > 0 && slab->used == slab->capacity)) return take_rested(slab);
+    if (slab->free_count > RESTING || (slab->free_count > 0 && slab->used == slab->capacity))
+        return take_rested(slab);
     if (slab->used == slab->capacity) return NULL;
     struct sim_head *head = slot_at(slab, slab->used);
     __atomic_store_n(&slab->used, slab->used + 1, __ATOMIC_RELEASE);

@@ -1,6 +1,7 @@
-/* Handles that can be checked: every object of a kind lies in one reserved range of addresses, so a pointer that a
- * client hands in is known to be an object, or known not to be, before it is followed. A destroyed slot is used again
- * as late as possible, so a stale handle is noticed rather than mistaken for a new object. */
+/* Handles that can be checked: every object of a kind lies in one reserved range of addresses, so a pointer
+ * that a client hands in is known to be an object, or known not to be, before it is followed. A destroyed
+ * slot is used again as late as possible, so a stale handle is noticed rather than mistaken for a new object.
+ */
 #ifndef SIM_HANDLE_H
 #define SIM_HANDLE_H
 
@@ -24,9 +25,9 @@ struct sim_slab {
     pthread_mutex_t mutex;
 };
 
-#define SIM_SLAB(type, bytes, count)                                                                                   \
-    {.slot_bytes = (bytes) + 0 * sizeof(char[sizeof(type) <= (bytes) ? 1 : -1]),                                        \
-     .capacity = (count),                                                                                              \
+#define SIM_SLAB(type, bytes, count)                                                                         \
+    {.slot_bytes = (bytes) + 0 * sizeof(char[sizeof(type) <= (bytes) ? 1 : -1]),                             \
+     .capacity = (count),                                                                                    \
      .mutex = PTHREAD_MUTEX_INITIALIZER}
 
 /* A zeroed live object, or NULL. */
@@ -38,7 +39,8 @@ void *sim_at(struct sim_slab *slab, uint32_t index);
 
 static inline bool sim_is_live(const struct sim_slab *slab, const void *object) {
     uintptr_t offset = (uintptr_t)object - (uintptr_t)slab->base;
-    if (slab->base == NULL || offset >= __atomic_load_n(&slab->used, __ATOMIC_ACQUIRE) * slab->slot_bytes) return false;
+    if (slab->base == NULL || offset >= __atomic_load_n(&slab->used, __ATOMIC_ACQUIRE) * slab->slot_bytes)
+        return false;
     if ((offset & (slab->slot_bytes - 1)) != 0) return false;
     return __atomic_load_n(&((const struct sim_head *)object)->is_live, __ATOMIC_ACQUIRE) != 0;
 }

@@ -1,5 +1,5 @@
-/* What the simulated GPUs are, and the files through which all processes share them. The CUDA half and the NVML half
- * of the driver both stand on this; it knows nothing of either. README.md describes the files. */
+/* What the simulated GPUs are, and the files through which all processes share them. The CUDA half and the
+ * NVML half of the driver both stand on this; it knows nothing of either. README.md describes the files. */
 #ifndef SIM_STATE_H
 #define SIM_STATE_H
 
@@ -9,7 +9,7 @@
 
 #include "meter_abi.h"
 
-#define SIM_MAX_GPUS PGPU_MAX_GPUS
+#define SIM_MAX_GPUS   PGPU_MAX_GPUS
 #define SIM_PATH_BYTES 256
 
 struct sim_gpu {
@@ -31,7 +31,8 @@ struct sim_config {
     struct sim_gpu gpu[SIM_MAX_GPUS]; /* in the order of gpus.conf, which is NVML's */
 };
 
-/* Write the state directory's path, found as README.md says; false: there is none, or its name is too long. */
+/* Write the state directory's path, found as README.md says; false: there is none, or its name is too long.
+ */
 bool sim_state_directory(char path[SIM_PATH_BYTES]);
 
 /* Join the state directory and a file's name. */
@@ -43,8 +44,9 @@ bool sim_config_read(const char *directory, struct sim_config *config, char *pro
 /* Open a shared file of the directory, made with mode 0666 and at least `size_bytes` long; -1 on failure. */
 int sim_shared_open(const char *directory, const char *name, size_t size_bytes);
 
-/* Device time, by GPU and slot of the `memory` file. Each slot is written by its owner alone; readers may see two
- * neighbouring moments mixed, which is good enough for shares and utilisation. Times are CLOCK_MONOTONIC. */
+/* Device time, by GPU and slot of the `memory` file. Each slot is written by its owner alone; readers may see
+ * two neighbouring moments mixed, which is good enough for shares and utilisation. Times are CLOCK_MONOTONIC.
+ */
 struct sim_activity_slot {
     uint64_t updated_ns;  /* when the other words were written */
     uint64_t consumed_ns; /* device time used since the slot was claimed */
@@ -52,15 +54,15 @@ struct sim_activity_slot {
     uint64_t until_ns;    /* when the owner expects its queue to be empty; 0: it is */
 };
 
-#define SIM_SAMPLES 32
+#define SIM_SAMPLES          32
 #define SIM_SAMPLE_PERIOD_NS 125000000ull
 
 /* Busy time of one GPU, kept so that a reader needs not wait a sample period itself. */
 struct sim_activity_gpu {
-    uint64_t retired_ns;                    /* device time that former owners of slots used */
-    uint64_t sample_count;                  /* samples ever taken; sample i lies at i % SIM_SAMPLES */
-    uint64_t sample_at_ns[SIM_SAMPLES];     /* when */
-    uint64_t sample_busy_ns[SIM_SAMPLES];   /* device time used by then, by all */
+    uint64_t retired_ns;                  /* device time that former owners of slots used */
+    uint64_t sample_count;                /* samples ever taken; sample i lies at i % SIM_SAMPLES */
+    uint64_t sample_at_ns[SIM_SAMPLES];   /* when */
+    uint64_t sample_busy_ns[SIM_SAMPLES]; /* device time used by then, by all */
     struct sim_activity_slot slot[PGPU_MAX_SLOTS];
 };
 
@@ -71,7 +73,8 @@ struct sim_activity {
 /* Map the activity file; NULL on failure. */
 struct sim_activity *sim_activity_map(const char *directory);
 
-/* Device time that a slot has used by `now_ns`: what it wrote, and its queue's progress since, in proportion. */
+/* Device time that a slot has used by `now_ns`: what it wrote, and its queue's progress since, in proportion.
+ */
 uint64_t sim_activity_used_ns(const struct sim_activity_slot *slot, uint64_t now_ns);
 
 /* Device time that all processes have used until `now_ns`, with what they use right now. */

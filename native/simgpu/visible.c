@@ -1,5 +1,5 @@
-/* CUDA_VISIBLE_DEVICES as NVIDIA documents it: a list of ordinals and UUID prefixes that ends at the first entry which
- * names no GPU, or more than one, or one that is listed already. */
+/* CUDA_VISIBLE_DEVICES as NVIDIA documents it: a list of ordinals and UUID prefixes that ends at the first
+ * entry which names no GPU, or more than one, or one that is listed already. */
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>

@@ -97,6 +97,25 @@ def render_prototypes(found: Sequence[Export], declared_types: Path, constants: 
     return _heading(version, "prototypes; included by cuda_abi.h") + "".join(rows)
 
 
+def render_per_thread(found: Sequence[Export], prototypes: str, version: int) -> str:
+    """Write the X-macro table of per-thread-stream variants: parameters, and the plain function to call with them."""
+    declared = set(re.findall(r"CUresult (\w+)\(", prototypes))
+    rows = (
+        _per_thread(export)
+        for export in found
+        if export.variant != "PLAIN" and export.symbol in declared and export.base != "cuGetProcAddress"
+    )
+    return _heading(version, "CUDA_PER_THREAD(symbol, plain_symbol, (parameters), (arguments))") + "".join(rows)
+
+
+def _per_thread(export: Export) -> str:
+    plain = export.symbol.removesuffix(f"_{export.variant.lower()}")
+    types = export.function.parameter_types
+    parameters = ", ".join(f"{kind} p{index}" for index, kind in enumerate(types))
+    arguments = ", ".join(f"p{index}" for index in range(len(types)))
+    return f"CUDA_PER_THREAD({export.symbol}, {plain}, ({parameters}), ({arguments}))\n".replace("* *", "**")
+
+
 def _heading(version: int, what: str) -> str:
     return (
         f"/* {what}\n * Facts of the CUDA {version // 1000}.{version % 1000 // 10} headers, "

@@ -1,0 +1,19 @@
+/* Stream capture: while a stream captures, its work becomes nodes of a graph instead of being done. */
+#ifndef SIM_CAPTURE_H
+#define SIM_CAPTURE_H
+
+#include "work.h"
+
+/* The error of a call that may not be made on a capturing stream; it spoils the capture. */
+CUresult sim_capture_forbids(CUstream stream);
+/* Add a node after what the stream did last. Under sim_lock. */
+CUresult sim_capture_add(CUstream stream, const struct sim_work *work);
+/* Forget the capture of a stream that is being destroyed. Under sim_lock. */
+void sim_capture_abandon(CUstream stream);
+/* Remember where a stream stands, and make another stand after that too. */
+/* Add an allocation node; its address is known at once. Under sim_lock. */
+CUresult sim_capture_allocate(CUstream stream, CUmemoryPool pool, size_t bytes, CUdeviceptr *address);
+CUresult sim_capture_record(CUstream stream, CUevent event);
+CUresult sim_capture_await(CUstream stream, CUevent event);
+
+#endif

@@ -1,0 +1,82 @@
+/* Modules, libraries, and the functions and variables in them. A CUkernel and a CUfunction are the same
+ * object, since the driver lets a kernel be launched as a function. */
+#ifndef SIM_MODULE_H
+#define SIM_MODULE_H
+
+#include "context.h"
+
+#define SIM_FUNCTION_ATTRIBUTES 32
+
+/* What README.md's cost directive says. */
+struct sim_cost {
+    uint64_t fixed_ns, wave_ns;
+    double ns_per_unit;
+    int argument; /* -1: none */
+};
+
+struct sim_parameter {
+    size_t offset, bytes;
+};
+
+struct CUfunc_st {
+    struct sim_head head;
+    CUmodule module;
+    CUfunction next; /* of the same module */
+    char *name;
+    struct sim_cost cost;
+    struct sim_parameter *parameters;
+    unsigned parameter_count;
+    bool knows_parameters; /* false: the image does not tell them */
+    int attribute[SIM_FUNCTION_ATTRIBUTES];
+};
+
+struct sim_variable {
+    struct sim_variable *next;
+    char *name;
+    size_t bytes;
+    CUdeviceptr address; /* 0 until asked for */
+    bool is_managed;
+};
+
+struct CUmod_st {
+    struct sim_head head;
+    CUcontext context; /* NULL: it belongs to a library */
+    CUlibrary library; /* NULL: it was loaded into a context */
+    bool knows_names;  /* false: any name is taken, since the image is compressed */
+    CUfunction functions;
+    struct sim_variable *variables;
+    char *directives; /* cost directives of PTX, one a line */
+};
+
+struct CUlib_st {
+    struct sim_head head;
+    CUmodule module;
+};
+
+extern struct sim_slab sim_modules, sim_functions, sim_libraries;
+
+static inline bool sim_is_function(CUfunction function) {
+    return function != NULL && sim_is_live(&sim_functions, function);
+}
+
+/* Read an image (PTX, cubin, fatbin) into a new module. Under sim_lock. */
+CUresult sim_module_new(const void *image, CUcontext context, CUmodule *module);
+void sim_module_delete(CUmodule module);
+void sim_modules_delete_of(CUcontext context);
+CUresult sim_module_read_file(const char *path, void **image);
+
+/* The module's function or variable of this name. Under sim_lock. */
+CUresult sim_module_function(CUmodule module, const char *name, CUfunction *function);
+CUresult sim_module_variable(CUmodule module, const char *name, CUdeviceptr *address, size_t *bytes);
+
+/* Entering what an image names. */
+CUfunction sim_function_add(CUmodule module, const char *name, size_t name_length);
+void sim_variable_add(CUmodule module, const char *name, size_t name_length, size_t bytes, bool is_managed);
+bool sim_parameter_add(CUfunction function, size_t bytes, size_t alignment);
+
+CUresult sim_ptx_read(CUmodule module, const char *text);
+CUresult sim_elf_read(CUmodule module, const void *image);
+/* The cost that a module's directives give a function. */
+struct sim_cost sim_ptx_cost(const char *directives, const char *name);
+
+#endif

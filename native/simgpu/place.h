@@ -1,0 +1,17 @@
+/* Where a copy comes from or goes to. */
+#ifndef SIM_PLACE_H
+#define SIM_PLACE_H
+
+#include "range.h"
+#include "work.h"
+
+/* Check that [address, address + bytes) is device memory that may be read and written. */
+CUresult sim_check_device(CUdeviceptr address, size_t bytes);
+
+/* A plain copy of bytes between any two places, checked where they are the driver's. */
+CUresult sim_copy_plain(uintptr_t to, uintptr_t from, size_t bytes, struct sim_work *work);
+
+/* Whether an address is in the memory of a device; unknown addresses are the host's. */
+bool sim_is_on_device(uintptr_t address);
+
+#endif

@@ -1,0 +1,59 @@
+/* Streams: in-order queues of work on one device's clock. */
+#ifndef SIM_STREAM_H
+#define SIM_STREAM_H
+
+#include "context.h"
+
+struct sim_capture;
+struct sim_deferred;
+
+struct CUstream_st {
+    struct sim_head head;
+    CUcontext context;
+    unsigned flags;
+    int priority;
+    unsigned long long id;
+    bool keeps_step;                   /* waits for the legacy stream and is waited for by it */
+    bool is_internal;                  /* a default stream; clients cannot destroy it */
+    uint64_t owner_thread;             /* of a per-thread default stream, else 0 */
+    uint64_t end_ns;                   /* device time when all that was queued is done */
+    struct sim_deferred *first, *last; /* what waits behind a host function */
+    uint64_t deferred_count, finished_count;
+    struct sim_capture *capture; /* NULL unless it captures */
+    CUstreamAttrValue attribute[32];
+    uint32_t attributes_set;
+};
+
+struct CUevent_st {
+    struct sim_head head;
+    CUcontext context;
+    unsigned flags;
+    bool is_recorded;
+    bool is_imported;
+    uint32_t unsettled; /* recordings that wait behind a host function */
+    uint64_t at_ns;     /* device time of the recording */
+    struct sim_capture *capture;
+    CUgraphNode captured_after; /* of a recording inside a capture */
+};
+
+extern struct sim_slab sim_streams, sim_events;
+
+/* A stream of the context, or NULL. Under sim_lock or before the context is known to others. */
+CUstream sim_stream_new(CUcontext context, unsigned flags, int priority);
+void sim_streams_delete_of(CUcontext context);
+
+/* Turn what a client calls a stream (0, 1, 2 or a handle) into a stream of the current context. */
+CUresult sim_stream_of(CUstream named, CUstream *stream);
+
+/* Whether 0 means the per-thread default stream in this call; set by the _ptds and _ptsz entry points. */
+extern __thread bool sim_is_per_thread_call;
+
+/* Wait until all that was queued so far is done. Not under sim_lock. */
+void sim_stream_wait(CUstream stream);
+bool sim_stream_is_done(CUstream stream);
+
+/* When new work of a stream may begin; and that it now ends later. Under sim_lock. */
+uint64_t sim_stream_begin_ns(CUstream stream);
+void sim_stream_extend(CUstream stream, uint64_t end_ns);
+
+#endif

@@ -1,0 +1,152 @@
+/* Doing work: now, where nothing stands before it. */
+#include "work.h"
+
+#include <string.h>
+
+#include "capture.h"
+#include "clock.h"
+#include "kernel.h"
+#include "pool.h"
+#include "range.h"
+
+static uint64_t transfer_ns(uint64_t bytes, uint64_t bytes_per_second) {
+    return bytes_per_second == 0 ? 0 : (uint64_t)((double)bytes * 1e9 / (double)bytes_per_second);
+}
+
+static uint64_t copy_ns(const struct sim_gpu *gpu, const struct sim_copy *copy) {
+    uint64_t bytes = (uint64_t)copy->width_bytes * copy->height * copy->depth;
+    /* A copy inside the device reads and writes the same memory. */
+    return copy->crosses_bus ? transfer_ns(bytes, gpu->pcie_bytes_per_second)
+                             : transfer_ns(2 * bytes, gpu->bandwidth_bytes_per_second);
+}
+
+static uint64_t fill_ns(const struct sim_gpu *gpu, const struct sim_fill *fill) {
+    return transfer_ns((uint64_t)fill->width * fill->element_bytes * fill->height,
+                       gpu->bandwidth_bytes_per_second);
+}
+
+static uint64_t cost_ns(const struct sim_gpu *gpu, const struct sim_work *work, bool *fills_gpu) {
+    if (work->kind == SIM_WORK_KERNEL) return sim_kernel_cost_ns(gpu, &work->kernel, fills_gpu);
+    if (work->kind == SIM_WORK_COPY) return copy_ns(gpu, &work->copy);
+    return work->kind == SIM_WORK_FILL ? fill_ns(gpu, &work->fill) : 0;
+}
+
+/* Clocks of two devices show different times; what is left until a moment is the same on both. */
+static uint64_t on_clock_of(unsigned gpu, unsigned event_gpu, uint64_t at_ns) {
+    if (gpu == event_gpu) return at_ns;
+    uint64_t now_ns = sim_clock_now(event_gpu);
+    return sim_clock_now(gpu) + (at_ns > now_ns ? at_ns - now_ns : 0);
+}
+
+static void record(CUstream stream, CUevent event) {
+    event->at_ns = sim_clock_queue(stream->context->gpu, sim_stream_begin_ns(stream), 0, false);
+    event->is_recorded = true;
+    sim_stream_extend(stream, event->at_ns);
+}
+
+static void await(CUstream stream, CUevent event) {
+    sim_stream_extend(stream, on_clock_of(stream->context->gpu, event->context->gpu, event->at_ns));
+}
+
+static void queue(CUstream stream, const struct sim_work *work) {
+    unsigned gpu = stream->context->gpu;
+    bool fills_gpu = false;
+    uint64_t cost = cost_ns(&sim_driver.config.gpu[gpu], work, &fills_gpu);
+    sim_stream_extend(stream, sim_clock_queue(gpu, sim_stream_begin_ns(stream), cost, fills_gpu));
+}
+
+void sim_charge_time(CUstream stream, const struct sim_work *work) {
+    bool names_event = work->kind == SIM_WORK_RECORD || work->kind == SIM_WORK_AWAIT;
+    if (names_event && !sim_is_live(&sim_events, work->event)) return;
+    if (work->kind == SIM_WORK_RECORD)
+        record(stream, work->event);
+    else if (work->kind == SIM_WORK_AWAIT)
+        await(stream, work->event);
+    else if (sim_driver.has_backing)
+        queue(stream, work);
+}
+
+static void copy_rows(const struct sim_copy *copy) {
+    for (size_t z = 0; z < copy->depth; z++)
+        for (size_t y = 0; y < copy->height; y++)
+            memmove((void *)(copy->to + z * copy->to_slice_bytes + y * copy->to_row_bytes),
+                    (const void *)(copy->from + z * copy->from_slice_bytes + y * copy->from_row_bytes),
+                    copy->width_bytes);
+}
+
+static void fill_row(uintptr_t to, const struct sim_fill *fill) {
+    if (fill->value == 0) {
+        sim_backing_zero(to, fill->width * fill->element_bytes);
+        return;
+    }
+    for (size_t x = 0; x < fill->width; x++)
+        memcpy((void *)(to + x * fill->element_bytes), &fill->value, fill->element_bytes);
+}
+
+static void fill_rows(const struct sim_fill *fill) {
+    if (fill->element_bytes == 1 && fill->value != 0) {
+        for (size_t y = 0; y < fill->height; y++)
+            memset((void *)(fill->to + y * fill->row_bytes), (int)fill->value, fill->width);
+        return;
+    }
+    for (size_t y = 0; y < fill->height; y++)
+        fill_row(fill->to + y * fill->row_bytes, fill);
+}
+
+static void write_value(const struct sim_value *value) {
+    if (value->bytes == 4)
+        __atomic_store_n((uint32_t *)value->at, (uint32_t)value->value, __ATOMIC_SEQ_CST);
+    else
+        __atomic_store_n((uint64_t *)value->at, value->value, __ATOMIC_SEQ_CST);
+}
+
+void sim_perform(const struct sim_work *work) {
+    if (work->kind == SIM_WORK_FREE) {
+        SIM_LOCKED();
+        struct sim_range *range = sim_range_from(&sim_ranges, work->address);
+        if (range != NULL) sim_pool_free(range);
+    }
+    if (!sim_driver.has_backing) return;
+    if (work->kind == SIM_WORK_COPY) copy_rows(&work->copy);
+    if (work->kind == SIM_WORK_FILL) fill_rows(&work->fill);
+    if (work->kind == SIM_WORK_WRITE) write_value(&work->value);
+}
+
+static bool must_wait(const struct sim_work *work) {
+    if (work->kind == SIM_WORK_HOST || work->kind == SIM_WORK_CHECK) return true;
+    return work->kind == SIM_WORK_AWAIT && work->event->unsettled > 0;
+}
+
+/* The legacy stream and those that keep step with it do not overtake each other's host functions. */
+static void wait_for_step(CUstream stream) {
+    CUcontext context = stream->context;
+    if (__atomic_load_n(&context->deferred, __ATOMIC_ACQUIRE) == 0 || !stream->keeps_step) return;
+    if (stream != context->legacy) {
+        sim_deferred_wait(context->legacy, context->legacy->deferred_count);
+        return;
+    }
+    for (uint32_t i = 0; i < sim_streams.used; i++) {
+        CUstream other = sim_at(&sim_streams, i);
+        if (other != NULL && other != stream && other->context == context && other->keeps_step)
+            sim_deferred_wait(other, other->deferred_count);
+    }
+}
+
+CUresult sim_submit(CUstream stream, const struct sim_work *work) {
+    wait_for_step(stream);
+    {
+        SIM_LOCKED();
+        if (stream->capture != NULL) return sim_capture_add(stream, work);
+        if (stream->first != NULL || must_wait(work)) return sim_defer(stream, work);
+        sim_charge_time(stream, work);
+    }
+    sim_perform(work);
+    return CUDA_SUCCESS;
+}
+
+CUresult sim_submit_and_wait(CUstream stream, const struct sim_work *work) {
+    SIM_TRY(sim_capture_forbids(stream));
+    SIM_TRY(sim_submit(stream, work));
+    sim_stream_wait(stream);
+    return CUDA_SUCCESS;
+}
