@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,17 @@ DEVICE_BYTES = 24_265 * MIB
 FAST = ("--gpu-ms", "0", "--host-ms", "0")
 
 
+# Takes an amount of memory, says so, and holds it until its standard input ends.
+OCCUPANT = """
+import sys
+from pgpu.workloads.run import Run
+this = Run("occupant")
+this.memory.take(int(sys.argv[1]) - this.context.context_bytes)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
 class Gpu:
     """A simulated RTX 3090 that programs share without pgpu."""
 
@@ -31,16 +41,10 @@ class Gpu:
         driver = str(library_path(SIMULATED_CUDA).parent)
         self._environment = {**os.environ, "LD_LIBRARY_PATH": driver, "PGPU_SIMGPU_DIR": str(directory)}
         self._environment.pop("TF_FORCE_GPU_ALLOW_GROWTH", None)
+        self._started: list[subprocess.Popen[str]] = []
 
     def start(self, *words: str, **environment: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            (sys.executable, "-m", "pgpu.workloads", *words),
-            env={**self._environment, **environment},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        return self._start("-m", "pgpu.workloads", *words, **environment)
 
     def run(self, *words: str, exit_code: int = 0, **environment: str) -> dict[str, Any]:
         """Run to the end and return the JSON line, with what was said on standard error."""
@@ -49,23 +53,37 @@ class Gpu:
         assert process.returncode == exit_code, standard_error
         return {**json.loads(standard_output), "standard_error": standard_error}
 
+    def leave_free(self, free_mib: int) -> None:
+        """Let a neighbour hold all memory but an amount, until the test ends."""
+        occupant = self._start("-c", OCCUPANT, str(DEVICE_BYTES - free_mib * MIB))
+        assert occupant.stdout is not None
+        assert occupant.stdout.readline() == "held\n"
+
+    def stop_all(self) -> None:
+        for process in self._started:
+            process.kill()
+            process.communicate()
+
+    def _start(self, *words: str, **environment: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            (sys.executable, *words),
+            env={**self._environment, **environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._started.append(process)
+        return process
+
 
 @pytest.fixture
 def gpu() -> Iterator[Gpu]:
     directory = Path(tempfile.mkdtemp(prefix="pgpu-test-workloads-", dir="/dev/shm"))
-    yield Gpu(directory / "gpu")
+    simulated = Gpu(directory / "gpu")
+    yield simulated
+    simulated.stop_all()
     shutil.rmtree(directory)
-
-
-@pytest.fixture
-def full_gpu(gpu: Gpu) -> Iterator[Gpu]:
-    """A GPU whose memory a hog holds, but for less than one context."""
-    hog = gpu.start("hog", "--seconds", "600", "--step-mib", "16")
-    assert hog.stderr is not None
-    assert "CUDA error 2" in hog.stderr.readline()
-    yield gpu
-    hog.send_signal(signal.SIGKILL)
-    hog.communicate()
 
 
 def test_inference_holds_what_it_says_and_grows_to_it_late(gpu: Gpu) -> None:
@@ -91,44 +109,27 @@ def test_kernels_compute_nothing_on_the_simulated_driver_and_the_result_says_so(
 
 
 def test_inference_that_is_refused_its_growth_retries_and_completes(gpu: Gpu) -> None:
-    neighbour = gpu.start("training", "--epochs", "1", "--batches", "1", "--host-ms", "600000", "--gpu-ms", "0")
-    wait_until_held(gpu)
-    free_bytes = DEVICE_BYTES - 22_885 * MIB
-    assert 1050 * MIB <= free_bytes <= 1500 * MIB
-    second = gpu.run("inference", "--memory", "1400MiB", "--batches", "20", *FAST)
-    neighbour.kill()
-    neighbour.communicate()
+    gpu.leave_free(1100)
+    found = gpu.run("inference", "--batches", "20", *FAST)
 
-    assert second["batches"] == 20
-    assert second["growth_refusals"] > 1
-
-
-def wait_until_held(gpu: Gpu) -> None:
-    """Return once a second take-all job finds no room: the first then holds nearly all."""
-    for _ in range(100):
-        process = gpu.start("training", "--epochs", "1", "--batches", "1", *FAST)
-        _, standard_error = process.communicate(timeout=60)
-        if process.returncode == 1:
-            assert "too little memory is free" in standard_error
-            return
-    pytest.fail("the first job never took its memory")
+    assert found["batches"] == 20
+    assert found["growth_refusals"] > 1
+    assert 1050 * MIB <= found["held_bytes"] <= 1100 * MIB
 
 
 def test_inference_whose_libraries_are_refused_dies_late_and_holds_memory_to_its_end(gpu: Gpu) -> None:
-    neighbour = gpu.start("training", "--epochs", "1", "--batches", "1", "--host-ms", "600000", "--gpu-ms", "0")
-    wait_until_held(gpu)
-    found = gpu.run("inference", "--memory", "1700MiB", "--batches", "5", "--host-ms", "20", exit_code=1)
-    neighbour.kill()
-    neighbour.communicate()
+    gpu.leave_free(1000)
+    found = gpu.run("inference", "--batches", "5", "--host-ms", "20", exit_code=1)
 
     assert "failed to initialise" in found["standard_error"]
     assert "CUDA error 2" in found["error"]
-    assert found["held_bytes"] > 1000 * MIB
+    assert 800 * MIB < found["held_bytes"] < 1000 * MIB
     assert found["seconds"] >= 0.1
 
 
-def test_a_program_that_gets_no_context_dies_with_one_line(full_gpu: Gpu) -> None:
-    process = full_gpu.start("inference", "--batches", "2", *FAST)
+def test_a_program_that_gets_no_context_dies_with_one_line(gpu: Gpu) -> None:
+    gpu.leave_free(100)
+    process = gpu.start("inference", "--batches", "2", *FAST)
     standard_output, standard_error = process.communicate(timeout=60)
 
     assert process.returncode == 1
