@@ -154,9 +154,7 @@ class PlainRuntime:
     def check(self, spec: JobSpec) -> None:
         pass
 
-    def start(
-        self, job: Job, delivery: Delivery, stdio: Stdio, announce: Callable[[Holder], None]
-    ) -> PlainJob:
+    def start(self, job: Job, delivery: Delivery, stdio: Stdio, announce: Callable[[Holder], None]) -> PlainJob:
         if shutil.which(job.spec.command[0]) is None:
             raise CommandNotFoundError(f"{job.spec.command[0]}: not found")
         gate, go = os.pipe()

@@ -38,6 +38,9 @@ from pgpu.runtimes import RunningJob
 LINGER_PAUSES_SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05)
 """How often a lease is looked at whose job ended and whose memory a forked child may still hold; the last repeated."""
 
+LAST_WORD_SECONDS = 0.5
+"""How long followers wait for the memory of a job that ended."""
+
 RETRY_SECONDS = 1.0
 """How long to wait before the ledger is tried again, when a job's end could not be written."""
 
@@ -104,7 +107,6 @@ class _Supervisor:
             if self._running is not None:
                 self._running.kill()
             self._end(_failed(PgpuBug(f"a bug in pgpu: {exc!r}")))
-        self._carrier.finish()
         self._linger()
         self._serve_the_last()
 
@@ -161,12 +163,18 @@ class _Supervisor:
                 return
 
     def _linger(self) -> None:
-        """Keep the lease as long as anything may hold its memory, then give it back."""
+        """Keep the lease as long as anything may hold its memory, then give it back.
+
+        Followers are told the end once the memory is free, so that whoever comes after them finds it free; or soon
+        after, if processes that the job left behind keep it.
+        """
         self._on_wake = self._stop_what_lingers
+        self._loop.call_later(LAST_WORD_SECONDS, self._carrier.finish)
         looks = 0
         while not self._try_release():
             self._pause(LINGER_PAUSES_SECONDS[min(looks, len(LINGER_PAUSES_SECONDS) - 1)])
             looks += 1
+        self._carrier.finish()
 
     def _try_release(self) -> bool:
         try:

@@ -1,0 +1,132 @@
+"""What the engine's tests share: a machine of files, waiting for a condition, and an end for everything they started."""
+
+import io
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.fakes.machine import FileGpus, make_client, make_engine, make_machine
+
+from pgpu.client.embedded import EmbeddedClient
+from pgpu.engine.engine import Engine
+from pgpu.engine.identity import identify
+from pgpu.ledger import Entry
+from pgpu.model import Job, JobSpec, JobState, ProcessHolder, Request
+from pgpu.units import GIB
+
+DEADLINE_SECONDS = 60.0
+LONG = ("sleep", "600")
+
+
+@dataclass
+class World:
+    """One machine of files, and who uses it."""
+
+    root: Path
+    engine: Engine
+    client: EmbeddedClient
+    seen: set[ProcessHolder] = field(default_factory=set)
+
+    @property
+    def gpus(self) -> FileGpus:
+        return FileGpus(self.root)
+
+    def submit(
+        self,
+        command: Sequence[str] = LONG,
+        gib: float = 4,
+        timeout: float | None = None,
+        count: int = 1,
+        **words: object,
+    ) -> Job:
+        spec = JobSpec(tuple(command), "process", working_directory="/", **words)  # type: ignore[arg-type]
+        return self.client.submit(spec, Request(int(gib * GIB), count), wait_timeout_seconds=timeout)
+
+    def run(self, command: Sequence[str], **words: object) -> tuple[Job, bytes, bytes]:
+        job = self.submit(command, **words)  # type: ignore[arg-type]
+        return self.attach(job)
+
+    def attach(self, job: Job, stdin: bytes | None = None) -> tuple[Job, bytes, bytes]:
+        stdout, stderr = io.BytesIO(), io.BytesIO()
+        ended = self.client.attach(job.id, None if stdin is None else io.BytesIO(stdin), stdout, stderr)
+        return ended, stdout.getvalue(), stderr.getvalue()
+
+    def entry(self, job: Job) -> Entry:
+        found = self.engine.ledger.entry(job.id)
+        self.seen.update(holder for holder in (found.supervisor, found.job.holder) if isinstance(holder, ProcessHolder))
+        return found
+
+    def state(self, job: Job) -> JobState:
+        return self.entry(job).job.state
+
+    def until_state(self, job: Job, *states: JobState) -> Job:
+        until(lambda: self.state(job) in states, lambda: f"{self.entry(job)}\n{self.words_of(job)}")
+        return self.entry(job).job
+
+    def until_running(self, job: Job) -> Job:
+        return self.until_state(job, JobState.RUNNING)
+
+    def until_free(self, job: Job) -> Job:
+        until(lambda: not self.entry(job).is_live, lambda: f"{self.entry(job)}\n{self.words_of(job)}")
+        return self.entry(job).job
+
+    def until_supervised(self, job: Job) -> ProcessHolder:
+        until(lambda: self.entry(job).supervisor is not None, lambda: self.words_of(job))
+        supervisor = self.entry(job).supervisor
+        assert supervisor is not None
+        return supervisor
+
+    def kill_supervisor(self, job: Job) -> ProcessHolder:
+        supervisor = self.until_supervised(job)
+        kill(supervisor)
+        return supervisor
+
+    def words_of(self, job: Job) -> str:
+        path = self.engine.places(job.id).supervisor_log
+        return path.read_text() if path.exists() else "no supervisor has spoken"
+
+    def close(self) -> None:
+        for entry in self.engine.ledger.entries(include_final=True):
+            self.seen.update(h for h in (entry.supervisor, entry.job.holder) if isinstance(h, ProcessHolder))
+        for holder in self.seen:
+            kill(holder)
+        self.engine.ledger.close()
+        shutil.rmtree(self.root, ignore_errors=True)
+
+
+def kill(holder: ProcessHolder) -> None:
+    """Kill exactly this process, and wait until it is gone."""
+    if identify(holder.pid) == holder:
+        os.kill(holder.pid, signal.SIGKILL)
+        until(lambda: identify(holder.pid) != holder)
+
+
+def until(question: Callable[[], bool], complaint: Callable[[], str] = lambda: "") -> None:
+    """Wait for a condition, up to a deadline."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not question():
+        assert time.monotonic() < deadline, complaint()
+        time.sleep(0.01)  # noqa: TID251 - the pause between two looks
+
+
+@contextmanager
+def world(gpus_gib: Sequence[float] = (10,), **settings: object) -> Iterator[World]:
+    """Make a machine on a tmpfs; everything it started is killed at the end."""
+    root = Path(tempfile.mkdtemp(prefix="pgpu-engine-", dir="/dev/shm"))
+    engine = make_machine(root, [int(gib * GIB) for gib in gpus_gib], **settings)
+    made = World(root, engine, make_client(engine))
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def another(made: World) -> EmbeddedClient:
+    """Return the client of another `pgpu` command on the same machine."""
+    return make_client(make_engine(made.root))
