@@ -1,0 +1,230 @@
+"""Nothing that was accepted is lost, and no memory is, whoever is killed and whenever."""
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.system.engine_worlds import World, another, kill, until, world
+
+from pgpu.engine.recovery import LOST, recover
+from pgpu.model import JobState, ProcessHolder
+
+
+@pytest.fixture
+def machine() -> Iterator[World]:
+    with world() as made:
+        yield made
+
+
+def kill_job(machine: World, job_id: str) -> None:
+    holder = machine.engine.ledger.job(job_id).holder
+    assert isinstance(holder, ProcessHolder)
+    kill(holder)
+
+
+def test_a_killed_job_gives_its_memory_to_the_next(machine: World) -> None:
+    first, second = machine.submit(gib=6), machine.submit(gib=6)
+    machine.until_running(first)
+    kill_job(machine, first.id)
+    machine.until_running(second)
+    assert machine.entry(first).job.exit_code == 137
+
+
+def test_a_job_killed_together_with_its_supervisor_gives_its_memory_to_the_next(machine: World) -> None:
+    first, second = machine.submit(gib=6), machine.submit(gib=6)
+    machine.until_running(first)
+    machine.until_supervised(second)
+    supervisor = machine.until_supervised(first)
+    os.kill(supervisor.pid, signal.SIGKILL)
+    kill_job(machine, first.id)
+    machine.until_running(second)
+    ended = machine.until_free(first)
+    assert (ended.state, ended.exit_code) == (JobState.FAILED, None)
+    assert ended.error == LOST
+
+
+def test_a_job_whose_supervisor_died_goes_on_under_another_and_its_end_is_noticed(machine: World) -> None:
+    first, second = machine.submit(gib=6), machine.submit(gib=6)
+    holder = machine.until_running(first).holder
+    machine.until_supervised(second)
+    dead = machine.kill_supervisor(first)
+    until(lambda: machine.entry(first).supervisor not in {dead, None})
+    assert machine.entry(first).job.holder == holder
+    assert machine.state(first) is JobState.RUNNING
+    kill_job(machine, first.id)
+    machine.until_running(second)
+    assert machine.entry(first).job.error == LOST
+
+
+def test_an_adopted_jobs_output_goes_on_without_a_gap(machine: World) -> None:
+    job = machine.submit(("sh", "-c", "i=0; while [ $i -lt 2000 ]; do i=$((i+1)); echo $i; done; sleep 600"))
+    logs = machine.client.logs(job.id, follow=True)
+    seen = next(logs)[1]
+    machine.kill_supervisor(job)
+    expected = b"".join(b"%d\n" % number for number in range(1, 2001))
+    while len(seen) < len(expected):
+        seen += next(logs)[1]
+    assert seen == expected
+
+
+def test_an_adopted_job_can_be_stopped(machine: World) -> None:
+    job = machine.submit()
+    machine.until_running(job)
+    machine.kill_supervisor(job)
+    assert another(machine).stop(job.id, grace_seconds=5).state is JobState.FAILED
+
+
+def test_the_next_command_finds_a_job_that_nobody_looks_after(machine: World) -> None:
+    job = machine.submit()
+    machine.until_running(job)
+    kill(machine.until_supervised(job))
+    kill_job(machine, job.id)
+    assert another(machine).jobs(include_final=False) == []
+    assert another(machine).gpus()[0].granted_bytes == 0
+
+
+def test_a_waiting_job_whose_supervisor_died_still_gets_its_turn(machine: World) -> None:
+    first, second, third = machine.submit(gib=6), machine.submit(gib=6), machine.submit(gib=6)
+    machine.until_running(first)
+    machine.until_supervised(third)
+    machine.kill_supervisor(second)
+    machine.client.stop(first.id, grace_seconds=0)
+    machine.until_running(second)
+    assert machine.state(third) is JobState.WAITING
+
+
+def test_a_queue_whose_every_supervisor_died_goes_on_with_the_next_command(machine: World) -> None:
+    jobs = [machine.submit(gib=6) for _ in range(4)]
+    machine.until_running(jobs[0])
+    supervisors = [machine.until_supervised(job) for job in jobs]
+    for supervisor in supervisors:
+        os.kill(supervisor.pid, signal.SIGSTOP)
+    for supervisor in supervisors:
+        kill(supervisor)
+    kill_job(machine, jobs[0].id)
+    another(machine).jobs(include_final=True)
+    machine.until_running(jobs[1])
+    assert machine.entry(jobs[0]).job.error == LOST
+    assert machine.state(jobs[2]) is JobState.WAITING
+
+
+@pytest.mark.parametrize("point", ["before-announce", "after-announce"])
+def test_a_job_whose_supervisor_dies_while_it_starts_is_never_started_twice(machine: World, point: str) -> None:
+    (machine.root / f"die-{point}").touch()
+    job = machine.submit(("sh", "-c", f"echo once >> {machine.root}/starts; sleep 600"))
+    until(lambda: (machine.root / f"died-{point}-{job.id}").exists())
+    recover(machine.engine)
+    starts = machine.root / "starts"
+    if point == "before-announce":
+        until(starts.exists)
+        machine.until_running(job)
+        assert starts.read_text() == "once\n"
+    else:
+        # Its holder was known and is gone: whether it ran nobody can tell, so it is not run again.
+        assert machine.until_free(job).error == LOST
+        assert not starts.exists()
+
+
+def test_a_job_accepted_by_a_command_that_was_killed_at_once_is_run(machine: World) -> None:
+    code = (
+        "import os, signal, sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path;"
+        "from tests.fakes.machine import make_client, make_engine; from pgpu.model import JobSpec, Request;"
+        "make_client(make_engine(Path(sys.argv[2]))).submit(JobSpec(('sleep', '600'), 'process',"
+        "working_directory='/'), Request(1 << 30), wait_timeout_seconds=None); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    repository = str(Path(__file__).parents[2])
+    command = subprocess.run([sys.executable, "-c", code, repository, str(machine.root)], check=False, cwd=repository)
+    assert command.returncode == -signal.SIGKILL
+    (report,) = machine.client.jobs(include_final=True)
+    machine.until_running(report.job)
+
+
+def test_a_supervisor_inherits_no_descriptor_and_no_terminal_of_its_command(machine: World) -> None:
+    reader, writer = os.pipe()
+    os.set_inheritable(writer, True)
+    job = machine.submit()
+    os.close(writer)
+    supervisor = machine.until_supervised(job)
+    assert os.getsid(supervisor.pid) == supervisor.pid
+    with os.fdopen(reader, "rb") as pipe:
+        assert pipe.read() == b""
+
+
+def test_after_a_power_loss_running_jobs_are_lost_and_waiting_ones_go_on(machine: World) -> None:
+    running, waiting = machine.submit(gib=6), machine.submit(gib=6)
+    holder = machine.until_running(running).holder
+    supervisors = [machine.until_supervised(job) for job in (running, waiting)]
+    assert isinstance(holder, ProcessHolder)
+    for process in (*supervisors, holder):
+        os.kill(process.pid, signal.SIGSTOP)
+    for process in (*supervisors, holder):
+        kill(process)
+    with machine.engine.ledger.decision() as decision:
+        for entry in decision.live():
+            before = replace(supervisors[0], boot_id="before", pid=os.getpid())
+            job = entry.job if entry.job.holder is None else replace(entry.job, holder=before)
+            decision.put(replace(entry, supervisor=before, job=job))
+    shutil.rmtree(machine.root / "run")
+    shutil.rmtree(machine.root / "slices")
+    another(machine).jobs(include_final=False)
+    assert machine.until_free(running).error == LOST
+    machine.until_running(waiting)
+
+
+def test_a_long_queue_is_served_in_order(machine: World) -> None:
+    first = machine.submit(gib=10)
+    starts = machine.root / "starts"
+    jobs = [machine.submit(("sh", "-c", f"echo {number} >> {starts}"), gib=10) for number in range(30)]
+    machine.until_supervised(jobs[-1])
+    machine.client.stop(first.id, grace_seconds=0)
+    for job in jobs:
+        machine.until_free(job)
+    assert starts.read_text() == "".join(f"{number}\n" for number in range(30))
+
+
+def test_random_kills_of_supervisors_and_jobs_lose_nothing_and_never_grant_too_much(machine: World) -> None:
+    jobs = [machine.submit(("sleep", "0.2"), gib=3) for _ in range(12)]
+    stop = threading.Event()
+    most_held: list[int] = []
+
+    def watch() -> None:
+        while not stop.wait(0.01):
+            entries = machine.engine.ledger.entries(include_final=False)
+            most_held.append(sum(entry.is_lease_held for entry in entries))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    for number, job in enumerate(jobs):
+        supervisor = machine.entry(job).supervisor
+        if number % 2 and supervisor is not None:
+            kill(supervisor)
+    for job in jobs:
+        until(lambda job=job: machine.client.jobs(include_final=False) == [] or not machine.entry(job).is_live)
+    stop.set()
+    thread.join()
+    assert max(most_held) <= 3
+    assert {machine.entry(job).job.state for job in jobs} <= {JobState.EXITED, JobState.FAILED}
+    assert machine.client.gpus()[0].granted_bytes == 0
+
+
+def test_an_end_that_cannot_be_written_yet_is_written_later(machine: World) -> None:
+    job = machine.submit(("sh", "-c", f"while [ ! -e {machine.root}/go ]; do sleep 0.01; done; exit 3"))
+    machine.until_running(job)
+    blocker = sqlite3.connect(machine.engine.ledger.path, isolation_level=None)
+    blocker.execute("BEGIN IMMEDIATE")
+    (machine.root / "go").touch()
+    holder = machine.engine.ledger.job(job.id).holder
+    assert isinstance(holder, ProcessHolder)
+    until(lambda: not Path(f"/proc/{holder.pid}").exists())
+    assert machine.state(job) is JobState.RUNNING
+    blocker.execute("ROLLBACK")
+    blocker.close()
+    assert machine.until_free(job).exit_code == 3
