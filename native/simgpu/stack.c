@@ -1,25 +1,55 @@
-/* The stack of current contexts that every thread has. */
+/* The stack of current contexts that every thread has. On the heap, so that the library needs few bytes of
+ * static thread-local storage: with more of it a static program could not dlopen it. */
 #include "context.h"
 
-#define DEPTH 128
+#include <pthread.h>
+#include <stdlib.h>
 
-static __thread struct {
-    unsigned count;
-    CUcontext context[DEPTH];
-} stack;
+struct frame {
+    CUcontext context;
+    struct frame *below;
+};
+
+static __thread struct frame *top;
+static pthread_key_t at_thread_end;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void free_frames(void *frames) {
+    for (struct frame *frame = frames, *below; frame != NULL; frame = below) {
+        below = frame->below;
+        free(frame);
+    }
+}
+
+static void make_key(void) {
+    pthread_key_create(&at_thread_end, free_frames);
+}
+
+static void set_top(struct frame *frame) {
+    pthread_once(&once, make_key);
+    top = frame;
+    pthread_setspecific(at_thread_end, frame);
+}
 
 CUcontext sim_stack_top(void) {
-    return stack.count == 0 ? NULL : stack.context[stack.count - 1];
+    return top == NULL ? NULL : top->context;
 }
 
 CUresult sim_stack_push(CUcontext context) {
-    if (stack.count == DEPTH) return CUDA_ERROR_OUT_OF_MEMORY;
-    stack.context[stack.count++] = context;
+    struct frame *frame = malloc(sizeof *frame);
+    if (frame == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+    *frame = (struct frame){.context = context, .below = top};
+    set_top(frame);
     return CUDA_SUCCESS;
 }
 
 CUcontext sim_stack_pop(void) {
-    return stack.count == 0 ? NULL : stack.context[--stack.count];
+    struct frame *popped = top;
+    if (popped == NULL) return NULL;
+    CUcontext context = popped->context;
+    set_top(popped->below);
+    free(popped);
+    return context;
 }
 
 CUresult sim_stack_set(CUcontext context) {
@@ -27,8 +57,8 @@ CUresult sim_stack_set(CUcontext context) {
         sim_stack_pop();
         return CUDA_SUCCESS;
     }
-    if (stack.count == 0) return sim_stack_push(context);
-    stack.context[stack.count - 1] = context;
+    if (top == NULL) return sim_stack_push(context);
+    top->context = context;
     return CUDA_SUCCESS;
 }
 
