@@ -1,5 +1,6 @@
 """A place of its own for each test that runs the real `pgpu`: state directory, runtime directory, simulated GPU."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -40,11 +41,11 @@ class Place:
             check=False,
         )
 
-    def run_python(self, path: Path, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run Python with another directory of packages before all others."""
+    def run_python(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run Python itself."""
         return subprocess.run(
             [sys.executable, *words],
-            env={**self.environment, "PYTHONPATH": str(path)},
+            env=self.environment,
             cwd=self.path,
             capture_output=True,
             text=True,
@@ -86,8 +87,9 @@ class Place:
             process.communicate()
 
 
-@pytest.fixture
-def place() -> Iterator[Place]:
+@contextlib.contextmanager
+def opened_place() -> Iterator[Place]:
+    """Make a place and end what a test left in it."""
     path = Path(tempfile.mkdtemp(prefix="pgpu-test-", dir="/dev/shm"))
     (path / "run").mkdir(mode=0o700)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PGPU_")}
@@ -105,6 +107,12 @@ def place() -> Iterator[Place]:
     finally:
         made.close()
         shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    with opened_place() as made:
+        yield made
 
 
 @pytest.fixture

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from tests.system.conftest import Place
 
+import pgpu
+
 RUN = ("run", "--memory", "2GiB", "--", "true")
 Spoil = Callable[[Place], tuple[str, ...]]
 
@@ -104,15 +106,18 @@ def test_errors_are_json_where_json_was_asked(place: Place) -> None:
 
 def test_a_missing_library_is_named(place: Place) -> None:
     """Another installation of the same program, without its C libraries."""
-    import pgpu  # noqa: PLC0415 - only to find where it is
-
     copy = place.path / "copy"
     shutil.copytree(Path(pgpu.__file__).parent, copy / "pgpu", ignore=shutil.ignore_patterns("_native", "__pycache__"))
-    words = ("-c", "import sys; from pgpu.cli.main import main; sys.exit(main())")
-    done = place.run_python(copy, *words, *RUN)
+    # An editable installation finds its package before all paths.
+    code = (
+        "import sys; sys.meta_path[:] = [f for f in sys.meta_path if 'ScikitBuild' not in type(f).__name__];"
+        f"sys.path.insert(0, {str(copy)!r}); from pgpu.cli.main import main; sys.exit(main())"
+    )
+    done = place.run_python("-c", code, *RUN)
     assert done.returncode == 125
-    assert "is missing from this installation" in done.stderr
-    assert len([line for line in done.stderr.splitlines() if "simulated" not in line]) <= 2
+    assert "is missing from this installation" in done.stderr.splitlines()[0]
+    assert "make build" in done.stderr.splitlines()[1]
+    assert place.run("ps", "--all", "--quiet").stdout == ""
 
 
 def test_a_slice_smaller_than_a_context_says_so(place: Place) -> None:

@@ -4,6 +4,7 @@ The command line and each job's supervisor are wired by the same code. Imports t
 of a process never loads the container engine's library. This module refuses to simulate unless the settings say so.
 """
 
+import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -16,12 +17,13 @@ from pgpu.client.embedded import EmbeddedClient
 from pgpu.enforcement import Enforcer
 from pgpu.engine.engine import Engine
 from pgpu.engine.settings import EngineSettings
+from pgpu.errors import RuntimeUnavailableError
 from pgpu.gpu import GpuSource
 from pgpu.gpu.catalog import GpuModel, parse_model
 from pgpu.gpu.nvml import NvmlSource
 from pgpu.gpu.simulated import start_simulated
 from pgpu.ledger import Ledger
-from pgpu.libraries import SIMULATED_CUDA, library_path
+from pgpu.libraries import CUDA_SHIM, LAUNCHER, NVML_SHIM, PROBE, SIMULATED_CUDA, SIMULATED_NVML, library_path
 from pgpu.runtimes import Runtime
 
 LEDGER_NAME = "ledger.db"
@@ -61,7 +63,12 @@ def make_engine(settings: Settings) -> Engine:
     simulated = simulated_gpus(settings, runtime_path)
     source = gpu_source(simulated)
     ledger = open_ledger(settings)
-    runtimes = Runtimes({"process": _process_runtime, "docker": lambda: _docker_runtime(settings)})
+    runtimes = Runtimes(
+        {
+            "process": lambda: _process_runtime(simulated),
+            "docker": lambda: _docker_runtime(settings, simulated),
+        }
+    )
     return Engine(
         _engine_settings(settings, runtime_path, simulated),
         ledger,
@@ -177,13 +184,23 @@ def _cuda_library(simulated: SimulatedGpus | None) -> Path:
     return library_path(SIMULATED_CUDA) if simulated else find_driver().cuda
 
 
-def _process_runtime() -> Runtime:
+def _process_runtime(simulated: SimulatedGpus | None) -> Runtime:
     from pgpu.runtimes.process import ProcessRuntime
 
+    _check_libraries(simulated)
     return ProcessRuntime()
 
 
-def _docker_runtime(settings: Settings) -> Runtime:
+def _docker_runtime(settings: Settings, simulated: SimulatedGpus | None) -> Runtime:
+    if importlib.util.find_spec("docker") is None:
+        raise RuntimeUnavailableError("the docker SDK is not installed", hint="pip install 'pgpu[docker]'")
     from pgpu.runtimes.docker import DockerRuntime
 
+    _check_libraries(simulated)
     return DockerRuntime(settings.state_dir / "images")
+
+
+def _check_libraries(simulated: SimulatedGpus | None) -> None:
+    """Miss a library before a request is accepted, not in its supervisor."""
+    for name in (CUDA_SHIM, NVML_SHIM, LAUNCHER, PROBE, *((SIMULATED_CUDA, SIMULATED_NVML) if simulated else ())):
+        library_path(name)

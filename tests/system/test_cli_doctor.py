@@ -1,0 +1,42 @@
+"""`pgpu doctor` on this machine, and where something is broken."""
+
+import pytest
+from tests.system.conftest import Place
+from tests.unit.test_cli import validate
+
+
+def test_the_limit_binds_here(place: Place) -> None:
+    done = place.run("doctor")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "trial on a simulated GPU: the limit binds" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_its_document_is_as_promised(place: Place) -> None:
+    document = validate("doctor", place.run("doctor", "--json").stdout)
+    assert document["is_healthy"]
+    assert all(check["remedy"] for check in document["checks"] if check["result"] == "failure")
+
+
+def test_a_corrupt_ledger_is_a_failure_with_a_remedy(place: Place) -> None:
+    place.run("ps")
+    (place.path / "state" / "ledger.db").write_bytes(b"this is no database" * 1000)
+    done = place.run("doctor")
+    assert done.returncode == 1
+    assert "FAIL  state directory" in done.stdout
+    # A broken ledger does not hide that everything else works.
+    assert "trial on a simulated GPU: the limit binds" in done.stdout
+
+
+def test_a_slice_without_a_job_is_found(place: Place) -> None:
+    place.run("ps")
+    [folder] = (place.path / "run").iterdir()
+    (folder / "slices" / "0123456789ab").mkdir(parents=True)
+    done = place.run("doctor")
+    assert "slices without a job: 0123456789ab" in done.stdout
+
+
+@pytest.mark.parametrize("variable", ["PGPU_RUNTIME_DIR", "PGPU_STATE_DIR"])
+def test_a_place_that_cannot_be_used_is_a_failure(place: Place, variable: str) -> None:
+    place.environment[variable] = "/proc"
+    assert place.run("doctor").returncode == 1
