@@ -5,109 +5,75 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.native_clients import client_path
-from tests.nvml_world import MIB, SimulatedGpus, held, run_with_library
+from tests.nvml_world import MIB, run_with_library
+from tests.plain_slice import PlainSlice
 
-from pgpu.enforcement.meter import LimitFile, LimitGpu, set_limit_bytes, set_overhead_bytes, write_limit
-from pgpu.libraries import NVML_SHIM, SIMULATED_CUDA, SIMULATED_NVML, library_path
+from pgpu.enforcement.meter import set_limit_bytes, set_overhead_bytes
+from pgpu.libraries import NVML_SHIM, SIMULATED_NVML, library_path
 
 INIT = "import ctypes, sys; print(ctypes.CDLL(sys.argv[1]).nvmlInit_v2())"
 
 
-class Slice:
-    """A lease of GPUs 2 and 0, in this order, of three simulated ones, delivered as a plain preload."""
-
-    def __init__(self, directory: Path) -> None:
-        self.gpus = SimulatedGpus(directory / "simgpu")
-        self.directory = directory / "slice"
-        self.directory.mkdir()
-        self.uuids = [self.gpus.uuids[2], self.gpus.uuids[0]]
-        self.library = self.directory / "libpgpu-ml.so"
-        self.library.hardlink_to(shutil.copy(library_path(NVML_SHIM), directory))
-        self.limit = self.directory / "limit"
-        self.usage = self.directory / "usage"
-        self.usage.touch(0o666)
-        self.write_limit(library_path(SIMULATED_NVML))
-
-    def write_limit(self, real_nvml: Path | str) -> None:
-        gpus = tuple(LimitGpu(uuid, 2048 * MIB, 254 * MIB) for uuid in self.uuids)
-        self.limit.unlink(missing_ok=True)
-        real_cuda = str(library_path(SIMULATED_NVML).parent / Path(SIMULATED_CUDA).name)
-        write_limit(
-            self.limit,
-            LimitFile(
-                job_id="1" * 12,
-                gpus=gpus,
-                real_cuda_path=real_cuda,
-                real_nvml_path=str(real_nvml),
-                usage_path=str(self.usage),
-                requires_read_only=False,
-            ),
-        )
-
-    def report(self, *uuids: str) -> dict[str, Any]:
-        return self.gpus.report(self.library, *uuids)
-
-    def init(self) -> subprocess.CompletedProcess[str]:
-        return run_with_library(INIT, self.library, environment=self.gpus.environment)
-
-
 @pytest.fixture
-def slice_() -> Iterator[Slice]:
+def slice_() -> Iterator[PlainSlice]:
     directory = Path(tempfile.mkdtemp(prefix="pgpu-test-nvml-", dir="/dev/shm"))
-    yield Slice(directory)
+    yield PlainSlice(directory, model="RTX 3090x3", gpus=(2, 0))
     shutil.rmtree(directory)
 
 
-def test_the_lease_s_gpus_are_all_there_is_and_in_its_order(slice_: Slice) -> None:
+def init(slice_: PlainSlice) -> subprocess.CompletedProcess[str]:
+    return run_with_library(INIT, slice_.library, environment=slice_.gpus.environment)
+
+
+def test_the_lease_s_gpus_are_all_there_is_and_in_its_order(slice_: PlainSlice) -> None:
     report = slice_.report(*slice_.gpus.uuids)
     assert [device["uuid"] for device in report["devices"]] == slice_.uuids
     assert [device["index"] for device in report["devices"]] == [0, 1]
     assert report["by_uuid"] == [1, "Not Found", 0]
 
 
-def test_neighbours_of_a_gpu_are_only_those_of_the_lease(slice_: Slice) -> None:
+def test_neighbours_of_a_gpu_are_only_those_of_the_lease(slice_: PlainSlice) -> None:
     assert [device["nearest"] for device in slice_.report()["devices"]] == [1, 1]
     assert slice_.gpus.report(library_path(SIMULATED_NVML))["devices"][0]["nearest"] == 2
 
 
-def test_both_versions_of_memory_info_show_the_slice(slice_: Slice) -> None:
-    with held(slice_.usage, 0, 300 * MIB):
+def test_both_versions_of_memory_info_show_the_slice(slice_: PlainSlice) -> None:
+    with slice_.held(0, 300 * MIB):
         devices = slice_.report()["devices"]
     assert devices[0]["v1"] == [2048 * MIB, 300 * MIB, 1748 * MIB]
     assert devices[0]["v2"] == [2048 * MIB, 0, 300 * MIB, 1748 * MIB]
     assert devices[1]["v2"] == [2048 * MIB, 0, 0, 2048 * MIB]
 
 
-def test_a_resize_and_the_driver_s_overhead_show_at_once(slice_: Slice) -> None:
+def test_a_resize_and_the_driver_s_overhead_show_at_once(slice_: PlainSlice) -> None:
     set_limit_bytes(slice_.limit, slice_.uuids[0], 512 * MIB)
     set_overhead_bytes(slice_.limit, slice_.uuids[0], 12 * MIB)
     assert slice_.report()["devices"][0]["v1"] == [512 * MIB, 12 * MIB, 500 * MIB]
 
 
-def test_a_full_device_is_told_as_it_is(slice_: Slice) -> None:
+def test_a_full_device_is_told_as_it_is(slice_: PlainSlice) -> None:
     with slice_.gpus.held(2, 24_000 * MIB):
         device = slice_.report()["devices"][0]
     assert device["v2"] == [2048 * MIB, 0, 0, 265 * MIB]
 
 
-def test_the_bar1_window_is_left_alone(slice_: Slice) -> None:
+def test_the_bar1_window_is_left_alone(slice_: PlainSlice) -> None:
     real = slice_.gpus.report(library_path(SIMULATED_NVML))["devices"][0]["bar1"]
     assert slice_.report()["devices"][0]["bar1"] == real
 
 
-def test_process_lists_show_the_slice_s_own_processes_with_the_meter_s_figures(slice_: Slice) -> None:
-    with slice_.gpus.held(0, MIB, 2, MIB), held(slice_.usage, 0, 300 * MIB) as own:
+def test_process_lists_show_the_slice_s_own_processes_with_the_meter_s_figures(slice_: PlainSlice) -> None:
+    with slice_.gpus.held(0, MIB, 2, MIB), slice_.held(0, 300 * MIB) as own:
         devices = slice_.report()["devices"]
     assert devices[0]["processes"] == [[own, 300 * MIB]]
     assert devices[1]["processes"] == []
 
 
-def test_every_version_of_a_structure_is_filled_to_its_size_and_not_past_it(slice_: Slice) -> None:
-    with held(slice_.usage, 0, 100 * MIB) as first, held(slice_.usage, 0, 50 * MIB) as second:
+def test_every_version_of_a_structure_is_filled_to_its_size_and_not_past_it(slice_: PlainSlice) -> None:
+    with slice_.held(0, 100 * MIB) as first, slice_.held(0, 50 * MIB) as second:
         command = [client_path("nvml", "nvml-structures"), slice_.library]
         environment = slice_.gpus.environment
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
@@ -117,23 +83,23 @@ def test_every_version_of_a_structure_is_filled_to_its_size_and_not_past_it(slic
     assert [sorted(entries) for entries in compute] == [expected] * 3
 
 
-def test_a_setting_is_left_to_the_driver_to_refuse(slice_: Slice) -> None:
+def test_a_setting_is_left_to_the_driver_to_refuse(slice_: PlainSlice) -> None:
     assert slice_.report()["devices"][0]["power_limit"] == "Not Supported"
 
 
-def test_without_a_limit_file_nvml_is_refused_with_one_line(slice_: Slice) -> None:
+def test_without_a_limit_file_nvml_is_refused_with_one_line(slice_: PlainSlice) -> None:
     slice_.limit.unlink()
-    done = slice_.init()
+    done = init(slice_)
     assert (done.stdout, done.stderr) == ("4\n", "pgpu: NVML is refused here: there is no limit file\n")
 
 
-def test_a_garbled_limit_file_refuses_nvml(slice_: Slice) -> None:
+def test_a_garbled_limit_file_refuses_nvml(slice_: PlainSlice) -> None:
     slice_.limit.write_bytes(b"\0" * 4096)
-    done = slice_.init()
+    done = init(slice_)
     assert (done.stdout, done.stderr) == ("4\n", "pgpu: NVML is refused here: the limit file is garbled\n")
 
 
-def test_after_a_refusal_every_question_is_uninitialised_and_the_error_has_words(slice_: Slice) -> None:
+def test_after_a_refusal_every_question_is_uninitialised_and_the_error_has_words(slice_: PlainSlice) -> None:
     slice_.limit.unlink()
     code = """
 import ctypes, sys
@@ -148,20 +114,20 @@ print(nvml.nvmlInit_v2(), nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)), nvml.
     assert done.stderr.count("\n") == 1
 
 
-def test_a_container_without_nvml_has_none_behind_the_shim_either(slice_: Slice) -> None:
+def test_a_container_without_nvml_has_none_behind_the_shim_either(slice_: PlainSlice) -> None:
     slice_.write_limit("")
-    done = slice_.init()
+    done = init(slice_)
     assert (done.stdout, done.stderr) == ("12\n", "")
 
 
-def test_a_real_path_that_leads_back_to_the_shim_is_noticed(slice_: Slice) -> None:
+def test_a_real_path_that_leads_back_to_the_shim_is_noticed(slice_: PlainSlice) -> None:
     slice_.write_limit(slice_.library)
-    done = slice_.init()
+    done = init(slice_)
     assert done.stdout == "12\n"
     assert "leads back to pgpu" in done.stderr
 
 
-def test_forged_usage_is_an_error_and_never_an_unlimited_gpu(slice_: Slice) -> None:
+def test_forged_usage_is_an_error_and_never_an_unlimited_gpu(slice_: PlainSlice) -> None:
     slice_.usage.write_bytes(b"\xff" * 8192)
     code = """
 import ctypes, sys
