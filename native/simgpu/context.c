@@ -1,6 +1,7 @@
 /* Making and destroying contexts, and what a context is asked. */
 #include "context.h"
 
+#include "array.h"
 #include "module.h"
 #include "range.h"
 #include "stream.h"
@@ -45,6 +46,7 @@ void sim_context_delete(CUcontext context) {
     sim_lock();
     sim_modules_delete_of(context);
     sim_ranges_delete_of(context);
+    sim_arrays_delete_of(context);
     sim_streams_delete_of(context);
     unsigned gpu = context->gpu;
     sim_delete(&sim_contexts, context);

@@ -2,6 +2,8 @@
  * calls. */
 #include "range.h"
 
+#include <stdlib.h>
+
 #include "pool.h"
 
 static struct sim_slab slab = SIM_SLAB(struct sim_range, 256, 1u << 22);
@@ -125,6 +127,7 @@ bool sim_is_device_memory(uintptr_t address, size_t bytes) {
 void sim_range_free(struct sim_range *range) {
     unsigned gpu = range->gpu;
     size_t charged_bytes = range->charged_bytes;
+    if (range->kind == SIM_PINNED) free((void *)range->start);
     if (range->backed_bytes > 0) sim_backing_unmap(range->start, range->backed_bytes);
     sim_range_delete(range);
     if (charged_bytes > 0) sim_device_refund(gpu, charged_bytes);
