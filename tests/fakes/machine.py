@@ -48,7 +48,7 @@ class FileGpus:
         path = self._root / f"processes-{gpu_uuid}.json"
         return [GpuProcess(gpu_uuid, *pair) for pair in json.loads(path.read_text())] if path.exists() else []
 
-    def utilisation_percent(self, gpu_uuid: str) -> int | None:  # noqa: ARG002 - this driver cannot tell
+    def utilisation_percent(self, gpu_uuid: str) -> int | None:
         return None
 
     def set_outsiders(self, gpu_uuid: str, amount: int) -> None:
@@ -185,12 +185,15 @@ class PlainRuntime:
     def after_announce(self, job: Job) -> None:
         """Likewise."""
 
-    def adopt(self, job: Job, stdio: Stdio) -> PlainJob | None:  # noqa: ARG002 - it has its pipes
+    def adopt(self, job: Job, stdio: Stdio) -> PlainJob | None:
         assert isinstance(job.holder, ProcessHolder)
         pidfd = open_pidfd(job.holder)
         return None if pidfd is None else PlainJob(job.holder, None, pidfd)
 
-    def is_advisory(self, spec: JobSpec) -> bool:  # noqa: ARG002 - the same for all
+    def is_advisory(self, spec: JobSpec) -> bool:
+        return True
+
+    def can_load_driver(self, spec: JobSpec) -> bool:
         return True
 
 

@@ -15,6 +15,11 @@ _PATIENCE_SECONDS = 120.0
 """A container's first start reads its image from a cold disk."""
 
 
+def try_throwaway(runtime: Runtime, job: Job, delivery: Delivery) -> str | None:
+    """Do as `run_throwaway`; None where no program of such a job could load a driver, which leaves nothing to prove."""
+    return run_throwaway(runtime, job, delivery) if runtime.can_load_driver(job.spec) else None
+
+
 def run_throwaway(runtime: Runtime, job: Job, delivery: Delivery) -> str:
     """Run a job to its end and return its standard output.
 

@@ -165,7 +165,7 @@ def _enforcer(
     ledger: Ledger,
     runtimes: Mapping[str, Runtime],
 ) -> Enforcer:
-    from pgpu.app.throwaway import run_throwaway
+    from pgpu.app.throwaway import try_throwaway
     from pgpu.enforcement.calibration import ContextSizes
     from pgpu.enforcement.ladder import Ladder, Rung
     from pgpu.enforcement.self_test import SelfTest
@@ -174,7 +174,7 @@ def _enforcer(
     directory = simulated.directory if simulated else None
     context_bytes = ContextSizes(ledger.facts, source.processes, lambda: _cuda_library(simulated), directory)
     shim = ShimEnforcer(runtime_path, context_bytes, directory)
-    self_test = SelfTest(ledger.facts, lambda job, delivery: run_throwaway(runtimes[job.spec.runtime], job, delivery))
+    self_test = SelfTest(ledger.facts, lambda job, delivery: try_throwaway(runtimes[job.spec.runtime], job, delivery))
     return Ladder([Rung(shim, lambda _gpu: True)], source.gpus, self_test)
 
 

@@ -119,3 +119,7 @@ class Runtime(Protocol):
     def is_advisory(self, spec: JobSpec) -> bool:
         """Whether this runtime can only preload here, so that a job that drops its environment drops its limit."""
         ...
+
+    def can_load_driver(self, spec: JobSpec) -> bool:
+        """Whether a program of this job could load a GPU's driver at all; one of an image without glibc cannot."""
+        ...

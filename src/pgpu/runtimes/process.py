@@ -97,6 +97,10 @@ class ProcessRuntime:
         """Whether only a preload is possible here."""
         return not self._can_make_views()
 
+    def can_load_driver(self, spec: JobSpec) -> bool:  # noqa: ARG002 - the same for every process
+        """Always: this machine's C library is the one that pgpu runs with."""
+        return True
+
     def _let_go(
         self, running: RunningProcess, delivery: Delivery, launched: Launch, announce: Callable[[Holder], None]
     ) -> None:

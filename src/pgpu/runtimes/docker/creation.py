@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pgpu.model import Delivery, Job, JobSpec
-from pgpu.runtimes.docker.mounting import BindMount
+from pgpu.runtimes.docker.mounting import JOB_DIRECTORY, BindMount
 
 JOB_LABEL = "io.pgpu.job"
 """Label of every container of pgpu; its value is the job's id."""
@@ -28,7 +28,7 @@ def container_configuration(
     spec = job.spec
     return {
         "Image": spec.image,
-        **({"Cmd": list(spec.command)} if spec.command else {}),
+        **_command(spec),
         "Env": environment(spec, delivery, gpu_request),
         "User": spec.user or "",
         "WorkingDir": spec.working_directory or "",
@@ -47,6 +47,15 @@ def container_configuration(
             **({"DeviceRequests": [dict(gpu_request)]} if gpu_request else {}),
         },
     }
+
+
+def _command(spec: JobSpec) -> dict[str, list[str]]:
+    """Return the command as the image's entrypoint wants it; a program out of the slice itself is run without one."""
+    if not spec.command:
+        return {}
+    if spec.command[0].startswith(f"{JOB_DIRECTORY}/"):
+        return {"Entrypoint": [spec.command[0]], "Cmd": list(spec.command[1:])}
+    return {"Cmd": list(spec.command)}
 
 
 def binds(spec: JobSpec) -> list[str]:

@@ -50,6 +50,11 @@ class DockerRuntime:
         """Never: the slice is mounted into the container, whatever the job does to its environment."""
         return False
 
+    def can_load_driver(self, spec: JobSpec) -> bool:
+        """Whether the image has glibc: NVIDIA makes no driver for musl, and a static program loads none."""
+        with Engine(engine_url()) as engine:
+            return image_facts(engine, engine.image(spec.image or ""), [], self._cache).libc == "glibc"
+
     def check(self, spec: JobSpec) -> None:
         """Refuse what can never start: bad words, an unknown or unfit image, a name that is taken, no engine."""
         refuse_bad_words(spec)
