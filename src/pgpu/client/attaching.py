@@ -39,11 +39,9 @@ def attach(engine: Engine, job: Job, stdin: BinaryIO | None, stdout: BinaryIO, s
     takes_stdin = stdin is not None and job.spec.wants_stdin
     follower.owns_stdin = takes_stdin
     with contextlib.ExitStack() as stack:
-        if stdin is not None and takes_stdin:
-            follower.on_connected = _Stdin(stdin).feed
+        follower.on_connected = _greeting(engine, job, _Stdin(stdin) if stdin is not None and takes_stdin else None)
         if job.spec.wants_tty:
             stack.enter_context(_raw(stdin))
-            _tell_window(engine, job.id)
         reader, numbers = stack.enter_context(_caught((*FORWARDED, signal.SIGWINCH)))
         follower.wake_descriptor = reader
         follower.on_wake = lambda: _pass_on(engine, job, numbers())
@@ -51,6 +49,18 @@ def attach(engine: Engine, job: Job, stdin: BinaryIO | None, stdout: BinaryIO, s
             output = stdout if record.stream == STDOUT else stderr
             output.write(record.payload)
             output.flush()
+
+
+def _greeting(engine: Engine, job: Job, stdin: "_Stdin | None") -> Callable[[socket.socket], None]:
+    """Return what is done on each new connection; before the first, nobody is there to hear of the window."""
+
+    def greet(connection: socket.socket) -> None:
+        if job.spec.wants_tty:
+            _tell_window(engine, job.id)
+        if stdin is not None:
+            stdin.feed(connection)
+
+    return greet
 
 
 def _pass_on(engine: Engine, job: Job, numbers: Sequence[int]) -> None:

@@ -1,0 +1,35 @@
+"""What the container tests share: the test images, plain `docker`, and a place that proved its limits once for all of them."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.system.conftest import DEADLINE_SECONDS, Place, opened_place
+
+IMAGE = os.environ.get("PGPU_TEST_IMAGE", "pgpu-test")
+_TAGS = frozenset({"latest", "tiny", "user", "preload", "musl"})
+
+
+def docker(*words: str, stdin: bytes | None = None, check: bool = True) -> subprocess.CompletedProcess[bytes]:
+    """Run plain `docker`."""
+    given: dict[str, Any] = {"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}
+    return subprocess.run(["docker", *words], capture_output=True, timeout=DEADLINE_SECONDS, check=check, **given)
+
+
+@pytest.fixture(scope="session")
+def images() -> str:
+    """The repository of the test images; skips, with the reason, where they were not made."""
+    found = docker("image", "ls", "--format", "{{.Tag}}", IMAGE).stdout.decode().split()
+    missing = _TAGS - set(found)
+    if missing:
+        pytest.skip(f"test images are missing: {', '.join(sorted(missing))} (tools/test-image makes them)")
+    return IMAGE
+
+
+@pytest.fixture(scope="module")
+def shared_place() -> Iterator[Place]:
+    """A place for tests that leave nothing behind."""
+    with opened_place() as made:
+        yield made
