@@ -23,7 +23,9 @@ MIB = 1 << 20
 CONTEXT_BYTES = 300 * MIB
 _ROOT = Path(__file__).parent.parent
 _DEADLINE_SECONDS = 60
-_PRELUDE = "import json, os, signal, sys, ctypes\nfrom ctypes import *\nfrom tests.cuda_session import *\ncu = Session()\n"
+_PRELUDE = (
+    "import json, os, signal, sys, ctypes\nfrom ctypes import *\nfrom tests.cuda_session import *\ncu = Session()\n"
+)
 
 
 class SliceWorld:
