@@ -158,7 +158,7 @@ class PlainRuntime:
         if shutil.which(job.spec.command[0]) is None:
             raise CommandNotFoundError(f"{job.spec.command[0]}: not found")
         gate, go = os.pipe()
-        with open(go, "wb", buffering=0) as opened:
+        with os.fdopen(go, "wb", buffering=0) as opened:
             process = subprocess.Popen(
                 ["sh", "-c", _HOLD_BACK, "sh", str(gate), *job.spec.command],
                 stdin=stdio.stdin,

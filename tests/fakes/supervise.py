@@ -7,8 +7,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 
 def main() -> None:
-    from pgpu.engine.supervisor import supervise
-    from tests.fakes.machine import make_engine
+    from tests.fakes.machine import make_engine  # noqa: PLC0415 - likewise
+
+    from pgpu.engine.supervisor import supervise  # noqa: PLC0415 - after the path is set
 
     supervise(make_engine(Path(sys.argv[1])), sys.argv[2])
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from tests.system.engine_worlds import World, another, kill, until, world
 
+from pgpu.engine.identity import is_alive
 from pgpu.engine.recovery import LOST, recover
 from pgpu.model import JobState, ProcessHolder
 
@@ -120,7 +121,10 @@ def test_a_queue_whose_every_supervisor_died_goes_on_with_the_next_command(machi
 def test_a_job_whose_supervisor_dies_while_it_starts_is_never_started_twice(machine: World, point: str) -> None:
     (machine.root / f"die-{point}").touch()
     job = machine.submit(("sh", "-c", f"echo once >> {machine.root}/starts; sleep 600"))
-    until(lambda: (machine.root / f"died-{point}-{job.id}").exists())
+    until((machine.root / f"died-{point}-{job.id}").exists)
+    dead = machine.entry(job).supervisor
+    assert dead is not None
+    until(lambda: not is_alive(dead))
     recover(machine.engine)
     starts = machine.root / "starts"
     if point == "before-announce":
@@ -200,14 +204,13 @@ def test_random_kills_of_supervisors_and_jobs_lose_nothing_and_never_grant_too_m
             entries = machine.engine.ledger.entries(include_final=False)
             most_held.append(sum(entry.is_lease_held for entry in entries))
 
-    thread = threading.Thread(target=watch)
+    thread = threading.Thread(target=watch, daemon=True)
     thread.start()
     for number, job in enumerate(jobs):
         supervisor = machine.entry(job).supervisor
         if number % 2 and supervisor is not None:
             kill(supervisor)
-    for job in jobs:
-        until(lambda job=job: machine.client.jobs(include_final=False) == [] or not machine.entry(job).is_live)
+    until(lambda: not machine.client.jobs(include_final=False) and not any(machine.entry(job).is_live for job in jobs))
     stop.set()
     thread.join()
     assert max(most_held) <= 3

@@ -5,12 +5,13 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.system.engine_worlds import LONG, World, another, until, world
 
 from pgpu.errors import CapacityError, JobNotFoundError, NodeError, RequestError, WaitTimeoutError
-from pgpu.model import JobState
+from pgpu.model import Job, JobState
 from pgpu.units import GIB
 
 
@@ -220,8 +221,8 @@ def test_slices_can_be_made_larger_and_smaller_while_the_job_runs(machine: World
     limit = machine.root / "slices" / job.id / "limit"
     machine.client.resize(job.id, 7 * GIB)
     assert int(limit.read_text()) == 7 * GIB
+    machine.submit(gib=3)
     with pytest.raises(CapacityError):
-        machine.submit(gib=3)
         machine.client.resize(job.id, 8 * GIB)
     assert int(limit.read_text()) == 7 * GIB
     waiting = machine.submit(gib=4)
@@ -278,7 +279,7 @@ def test_what_the_driver_holds_beside_the_meter_becomes_overhead(machine: World)
 
 def test_two_commands_that_submit_at_once_never_share_memory(machine: World) -> None:
     clients = [another(machine) for _ in range(4)]
-    jobs = []
+    jobs: list[Job] = []
 
     def submit(client_world: World) -> None:
         jobs.extend(client_world.submit(gib=3) for _ in range(3))
@@ -318,6 +319,5 @@ def test_waiting_costs_next_to_no_processor_time(machine: World) -> None:
 
 
 def _ticks(pid: int) -> int:
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        fields = file.read().rsplit(b")", 1)[1].split()
+    fields = Path(f"/proc/{pid}/stat").read_bytes().rsplit(b")", 1)[1].split()
     return int(fields[11]) + int(fields[12])

@@ -4,7 +4,6 @@ It relies on the ledger alone, so it works after any crash: of the job, of its s
 """
 
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 
 from pgpu.engine.engine import Engine
@@ -24,22 +23,24 @@ def recover(engine: Engine) -> None:
     Raises:
         NodeError: The ledger cannot be used, or no process can be started.
     """
-    for entry in orphans(engine.ledger.entries(include_final=False), time.time()):
+    for entry in engine.ledger.entries(include_final=False):
+        if _is_supervised(entry):
+            continue
         if _is_gone(engine, entry):
             _finish(engine, entry.job.id)
-        elif _take_over(engine, entry):
+        elif not _is_expected(entry) and _take_over(engine, entry):
             engine.respawn(entry.job.id)
 
 
-def orphans(entries: Sequence[Entry], now_seconds: float) -> list[Entry]:
-    """Return the live jobs among these that no supervisor looks after."""
-    return [entry for entry in entries if entry.is_live and _is_orphan(entry, now_seconds)]
+def _is_supervised(entry: Entry) -> bool:
+    return entry.supervisor is not None and is_alive(entry.supervisor)
 
 
-def _is_orphan(entry: Entry, now_seconds: float) -> bool:
-    if entry.supervisor is not None:
-        return not is_alive(entry.supervisor)
-    return entry.spawned_at_seconds is None or abs(now_seconds - entry.spawned_at_seconds) > SPAWN_PATIENCE_SECONDS
+def _is_expected(entry: Entry) -> bool:
+    """Whether a supervisor was started for it and has not spoken yet."""
+    if entry.supervisor is not None or entry.spawned_at_seconds is None:
+        return False
+    return abs(time.time() - entry.spawned_at_seconds) < SPAWN_PATIENCE_SECONDS
 
 
 def _is_gone(engine: Engine, entry: Entry) -> bool:
@@ -57,7 +58,7 @@ def _finish(engine: Engine, job_id: str) -> None:
         engine.enforcer.release(lease)
     with engine.deciding() as decision:
         entry = decision.entry(job_id)
-        if _is_orphan(entry, time.time()):
+        if entry.is_live and not _is_supervised(entry):
             now_seconds = time.time()
             job = entry.job if entry.job.state.is_final else lost(entry.job, now_seconds)
             decision.put(replace(entry, job=job, supervisor=None, lease_released_at_seconds=now_seconds))
