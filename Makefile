@@ -46,8 +46,12 @@ demo: build ## P1 with 25 jobs, without pgpu and with it, as processes on a simu
 test-gpu: build ## Run tests, workloads and PyTorch on this machine's NVIDIA GPU and record the result
 	$(BIN)/python tools/test_gpu.py
 
-wheel: $(STAMP) ## Build the portable wheel with ziglang, for glibc 2.17 and newer
-	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
+wheel: $(STAMP) ## Build the source archive and, out of it, the portable wheel (ziglang, glibc 2.17) into dist/
+	@rm -rf dist && mkdir dist
+	@$(BIN)/python -c 'from scikit_build_core.build import build_sdist; build_sdist("dist")' >dist/build.log
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pip wheel --no-deps --no-build-isolation --wheel-dir dist dist/pgpu-*.tar.gz >>dist/build.log 2>&1 || { cat dist/build.log; exit 1; }
+	@rm dist/build.log
+	$(BIN)/python tools/wheel_requirements.py dist/pgpu-*.whl --retag
 
 clean: ## Remove what was built
 	rm -rf build dist src/pgpu/_native
