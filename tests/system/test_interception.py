@@ -11,12 +11,15 @@ import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.contract.runtime_worlds import pipes
 from tests.native_clients import client_path
 from tests.system.slice_stage import MIB, SLICE_BYTES, Stage, install_driver, opened_stage
 
+from pgpu.model import ContainerHolder, Job, Mount
+from pgpu.runtimes import Runtime
 from pgpu.runtimes.lineage import identify
 from pgpu.runtimes.process import ProcessRuntime, can_make_private_views
 
@@ -26,9 +29,15 @@ _ANSWERS = {"allocate 0": "missed", "allocate 2": "held"}
 _OTHER_USER = "65534"
 
 _CELLS = [
-    pytest.param(row["name"], delivery, row[delivery], id=f"{row['name']}-{delivery}")
+    pytest.param(
+        row["name"],
+        delivery,
+        row[delivery],
+        id=f"{row['name']}-{delivery}",
+        marks=[pytest.mark.docker] if delivery == "container" else [],
+    )
     for row in tomllib.loads(_TABLE.read_text(encoding="utf-8"))["client"]
-    for delivery in ("view", "preload")
+    for delivery in ("view", "preload", "container")
     if row[delivery] != "none"
 ]
 
@@ -105,8 +114,12 @@ def _verdict(output: str) -> str:
 def test_a_client_is_held_or_missed_as_security_md_says(
     stage: Stage, client: str, delivery: str, expected: str
 ) -> None:
-    find: Callable[[Stage, str], str] = {"view": _in_view, "preload": _preloaded}[delivery]
-    assert _verdict(find(stage, client)) == expected
+    ways: dict[str, Callable[[Stage, str], str]] = {
+        "view": _in_view,
+        "preload": _preloaded,
+        "container": _in_container,
+    }
+    assert _verdict(ways[delivery](stage, client)) == expected
 
 
 def _preloaded(stage: Stage, client: str) -> str:
@@ -124,6 +137,41 @@ def _in_view(stage: Stage, client: str) -> str:
     if client == "entering":
         return _entering_view(stage, place.command("dlsym"))
     return stage.output(ProcessRuntime(), stage.job(place.command(client)))
+
+
+def _in_container(stage: Stage, client: str) -> str:
+    from pgpu.runtimes.docker import DockerRuntime  # noqa: PLC0415 - only where the SDK is there
+
+    directory = f"/usr/lib/{os.uname().machine}-linux-gnu"
+    place = Place(Path(directory), Path("/.pgpu/driver/libcuda.so.1"), is_on_standard_path=True)
+    runtime = DockerRuntime(stage.directory / "images")
+    if client == "entering":
+        return _entering_container(stage, runtime, place.command("dlsym"))
+    is_other = client == "other-user"
+    command = place.command("dlsym" if is_other else client)
+    return stage.output(runtime, _container_job(stage, command, user=_OTHER_USER if is_other else None))
+
+
+def _container_job(stage: Stage, command: Sequence[str], **spec: Any) -> Job:
+    """Return a job in a container of this host's own C library, with the clients where they lie on the host."""
+    clients = str(client_path("interception", "interception-opening").parent.parent)
+    volumes = (Mount(clients, clients, "ro"),)
+    return stage.job(command, runtime="docker", image="pgpu-test:tiny", volumes=volumes, **spec)
+
+
+def _entering_container(stage: Stage, runtime: Runtime, command: Sequence[str]) -> str:
+    streams, job = pipes(), _container_job(stage, ["cat"], wants_stdin=True)
+    with stage.prepared(job) as delivery:
+        running = runtime.start(job, delivery, streams.job_side, lambda _: None)
+        streams.close_job_side()
+        assert isinstance(running.holder, ContainerHolder)
+        words = ["docker", "exec", running.holder.container_id, "env", "-i", *command]
+        try:
+            return subprocess.run(words, capture_output=True, text=True, check=False, timeout=60).stdout
+        finally:
+            running.kill()
+            running.close()
+            streams.close()
 
 
 def _entering_view(stage: Stage, command: Sequence[str]) -> str:
