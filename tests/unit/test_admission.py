@@ -1,0 +1,180 @@
+"""Who starts now: the properties that hold for every machine and every queue."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pgpu.errors import RequestError
+from pgpu.model import Gpu, Request
+from pgpu.scheduling import Admission, Candidate, GpuRoom, Headroom, admit, check_can_ever_fit
+from pgpu.units import GIB, MIB
+
+P1_GPU_BYTES = 24265 * MIB
+P1_JOB_BYTES = 1205 * MIB
+
+
+def gpu(index: int = 0, memory_bytes: int = 24 * GIB) -> Gpu:
+    return Gpu(f"GPU-{index}", "Test", index, memory_bytes, "1.0", is_simulated=False)
+
+
+def room(index: int = 0, memory_bytes: int = 24 * GIB, granted_bytes: int = 0, outsiders_bytes: int = 0) -> GpuRoom:
+    return GpuRoom(gpu(index, memory_bytes), 0, outsiders_bytes, granted_bytes)
+
+
+def queue(*gib: float, gpu_count: int = 1) -> list[Candidate]:
+    return [Candidate(f"job{number}", Request(int(amount * GIB), gpu_count)) for number, amount in enumerate(gib)]
+
+
+def started(admission: Admission) -> list[str]:
+    return [grant.job_id for grant in admission.grants]
+
+
+rooms = st.lists(
+    st.builds(
+        lambda memory, headroom, outsiders, granted: (memory, headroom, outsiders, granted),
+        st.integers(1, 100),
+        st.integers(0, 10),
+        st.integers(0, 50),
+        st.integers(0, 100),
+    ),
+    max_size=4,
+).map(lambda parts: tuple(GpuRoom(gpu(i, m), h, o, g) for i, (m, h, o, g) in enumerate(parts)))
+queues = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 3), st.none() | st.floats(0, 200)), max_size=12).map(
+    lambda parts: [Candidate(f"job{i}", Request(m, c), d) for i, (m, c, d) in enumerate(parts)]
+)
+
+
+@given(rooms, queues)
+def test_no_gpu_is_ever_granted_past_its_capacity(rooms: tuple[GpuRoom, ...], queue: list[Candidate]) -> None:
+    admission = admit(rooms, queue, 100.0)
+    for each in rooms:
+        new = sum(s.memory_bytes for g in admission.grants for s in g.slices if s.gpu_uuid == each.gpu.uuid)
+        assert new == 0 or each.granted_bytes + new <= each.capacity_bytes
+
+
+@given(rooms, queues)
+def test_every_candidate_gets_one_answer_and_the_same_each_time(
+    rooms: tuple[GpuRoom, ...], queue: list[Candidate]
+) -> None:
+    admission = admit(rooms, queue, 100.0)
+    answered = [*started(admission), *(wait.job_id for wait in admission.waits), *admission.expired]
+    assert sorted(answered) == sorted(candidate.job_id for candidate in queue)
+    assert admit(rooms, list(queue), 100.0) == admission
+
+
+@given(rooms, queues)
+def test_nobody_starts_before_one_that_waits_longer(rooms: tuple[GpuRoom, ...], queue: list[Candidate]) -> None:
+    admission = admit(rooms, queue, 100.0)
+    order = [candidate.job_id for candidate in queue]
+    if admission.waits and admission.grants:
+        first_waiting = order.index(admission.waits[0].job_id)
+        assert all(order.index(job_id) < first_waiting for job_id in started(admission))
+
+
+@given(rooms, queues)
+def test_the_head_starts_whenever_it_fits(rooms: tuple[GpuRoom, ...], queue: list[Candidate]) -> None:
+    admission = admit(rooms, queue, 100.0)
+    if queue:
+        head = queue[0]
+        fitting = [each for each in rooms if each.free_bytes >= head.request.memory_bytes]
+        assert (head.job_id in started(admission)) == (len(fitting) >= head.request.gpu_count)
+
+
+@given(rooms, queues)
+def test_a_grant_is_what_was_asked_for_on_distinct_gpus(rooms: tuple[GpuRoom, ...], queue: list[Candidate]) -> None:
+    requests = {candidate.job_id: candidate.request for candidate in queue}
+    for grant in admit(rooms, queue, 100.0).grants:
+        assert len({part.gpu_uuid for part in grant.slices}) == requests[grant.job_id].gpu_count == len(grant.slices)
+        assert {part.memory_bytes for part in grant.slices} == {requests[grant.job_id].memory_bytes}
+
+
+@given(queues)
+def test_nobody_starves_while_jobs_end(queue: list[Candidate]) -> None:
+    """Every job that fits an idle machine starts within as many rounds as there are jobs."""
+    machine = (room(0, 60), room(1, 60), room(2, 60))
+    waiting = [Candidate(candidate.job_id, candidate.request) for candidate in queue]
+    for _ in range(len(queue)):
+        done = set(started(admit(machine, waiting, 0.0)))
+        waiting = [candidate for candidate in waiting if candidate.job_id not in done]
+    assert waiting == []
+
+
+@pytest.mark.parametrize(("headroom", "jobs"), [(Headroom(), 19), (Headroom(0, 0.0), 20)])
+def test_as_many_of_p1s_jobs_run_at_once_as_its_table_allows(headroom: Headroom, jobs: int) -> None:
+    device = gpu(0, P1_GPU_BYTES)
+    machine = [GpuRoom(device, headroom.of(device), 0, 0)]
+    waiting = [Candidate(f"job{number}", Request(P1_JOB_BYTES)) for number in range(25)]
+    assert len(admit(machine, waiting, 0.0).grants) == jobs
+
+
+def test_gpus_are_tried_in_their_order() -> None:
+    admission = admit([room(0, 4 * GIB), room(1), room(2)], queue(4, 6, 3), 0.0)
+    assert [grant.slices[0].gpu_uuid for grant in admission.grants] == ["GPU-0", "GPU-1", "GPU-1"]
+
+
+def test_what_outsiders_hold_is_not_granted() -> None:
+    assert started(admit([room(outsiders_bytes=20 * GIB)], queue(5), 0.0)) == []
+    assert started(admit([room(outsiders_bytes=19 * GIB)], queue(5), 0.0)) == ["job0"]
+
+
+def test_outsiders_that_came_after_the_grants_take_no_room_below_zero() -> None:
+    full = room(granted_bytes=20 * GIB, outsiders_bytes=10 * GIB)
+    assert full.free_bytes == 0
+    assert room(outsiders_bytes=30 * GIB).capacity_bytes == 0
+
+
+def test_a_wait_that_ran_out_still_starts_if_it_fits_now() -> None:
+    late = [Candidate("late", Request(GIB), 50.0), Candidate("big", Request(30 * GIB), 50.0)]
+    admission = admit([room()], late, 100.0)
+    assert (started(admission), admission.expired) == (["late"], ("big",))
+
+
+def test_one_that_gave_up_holds_nobody_back() -> None:
+    late = [Candidate("big", Request(30 * GIB), 50.0), Candidate("small", Request(GIB))]
+    assert started(admit([room()], late, 100.0)) == ["small"]
+
+
+@pytest.mark.parametrize(
+    ("machine", "waiting", "reason"),
+    [
+        ([room(granted_bytes=23 * GIB)], queue(1.5), "waits for 1.5 GiB on one GPU: 1 GiB free of 24 GiB"),
+        (
+            [room(granted_bytes=23 * GIB), room(1, granted_bytes=24 * GIB)],
+            queue(2, gpu_count=2),
+            "waits for 2 GiB on each of 2 GPUs: at most 1 GiB free of 24 GiB on any of 2",
+        ),
+        (
+            [room(outsiders_bytes=23 * GIB)],
+            queue(2),
+            "waits for 2 GiB on one GPU: 1 GiB free of 1 GiB, 23 GiB held by others",
+        ),
+        ([], queue(2), "waits for 2 GiB on one GPU: no GPU answers"),
+    ],
+)
+def test_a_waiting_job_says_why(machine: list[GpuRoom], waiting: list[Candidate], reason: str) -> None:
+    assert admit(machine, waiting, 0.0).waits[0].reason == reason
+
+
+def test_a_waiting_job_counts_those_ahead() -> None:
+    waits = admit([room(granted_bytes=24 * GIB)], queue(1, 1, 1), 0.0).waits
+    assert [wait.reason.partition("; ")[2] for wait in waits] == ["", "1 job ahead", "2 jobs ahead"]
+
+
+def test_what_can_never_fit_is_refused_with_what_could() -> None:
+    with pytest.raises(RequestError) as refusal:
+        check_can_ever_fit([gpu()], Request(24 * GIB), Headroom())
+    assert refusal.value.nearest_bytes is not None
+    check_can_ever_fit([gpu()], Request(refusal.value.nearest_bytes), Headroom())
+    with pytest.raises(RequestError):
+        check_can_ever_fit([gpu()], Request(refusal.value.nearest_bytes + 1), Headroom())
+
+
+def test_the_nearest_for_several_gpus_is_what_the_smallest_of_them_has() -> None:
+    with pytest.raises(RequestError) as refusal:
+        check_can_ever_fit([gpu(0, 8 * GIB), gpu(1, 16 * GIB)], Request(10 * GIB, 2), Headroom(0, 0.0))
+    assert refusal.value.nearest_bytes == 8 * GIB
+
+
+def test_headroom_is_the_larger_of_an_amount_and_a_share() -> None:
+    assert Headroom().of(gpu(0, 4 * GIB)) == 256 * MIB
+    assert Headroom().of(gpu(0, 100 * GIB)) == 3 * GIB
