@@ -45,12 +45,17 @@ class Streams:
         """Read until something was written, or the end; fails after a deadline."""
         source = self.stdout if descriptor is None else descriptor
         while text not in self._buffers.get(source, b""):
+            before = len(self._buffers.get(source, b""))
             assert select.select([source], [], [], DEADLINE_SECONDS)[0], f"{text!r} was never written"
-            chunk = _read(source)
-            if not chunk:
+            if len(self.read_more(source)) == before:
                 break
-            self._buffers[source] = self._buffers.get(source, b"") + chunk
         return self._buffers.get(source, b"")
+
+    def read_more(self, descriptor: int | None = None) -> bytes:
+        """Read what comes next, or the end, and return everything that came so far."""
+        source = self.stdout if descriptor is None else descriptor
+        self._buffers[source] = self._buffers.get(source, b"") + _read(source)
+        return self._buffers[source]
 
     def read_to_end(self, descriptor: int | None = None) -> bytes:
         """Read until nobody has the other end open any more."""

@@ -1,7 +1,7 @@
 """A small tmpfs for what a job may write, so that no tenant fills the machine's memory through its usage file.
 
-Only root can mount one, and only in the machine's own mount namespace, where a container engine sees it too. Elsewhere
-the usage file lies on the runtime tmpfs itself, which is the user's own.
+Only root can mount one, and only where a container engine sees it too: not in a mount namespace whose mounts stay its own
+(a systemd unit with PrivateTmp). Elsewhere the usage file lies on the runtime tmpfs itself.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def mount_capped(directory: Path) -> bool:
     """Cover a directory with a capped tmpfs where that is possible; say whether it was."""
-    if os.geteuid() != 0 or not _is_machines_own_namespace():
+    if os.geteuid() != 0 or _stays_private(directory):
         return False
     flags = ctypes.c_ulong(_MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
     return bool(_libc.mount(b"pgpu", os.fsencode(directory), b"tmpfs", flags, _CAP_OPTIONS) == 0)
@@ -31,8 +31,11 @@ def unmount(directory: Path) -> None:
         _libc.umount2(os.fsencode(directory), _MNT_DETACH)
 
 
-def _is_machines_own_namespace() -> bool:
-    try:
-        return Path("/proc/self/ns/mnt").readlink() == Path("/proc/1/ns/mnt").readlink()
-    except OSError:
-        return False
+def _stays_private(directory: Path) -> bool:
+    """Whether what is mounted below a directory is hidden from the namespace that this one was made from."""
+    mounts = [line.split(" ") for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()]
+    real = directory.resolve()
+    # proc_pid_mountinfo(5): the mount point is the fifth field, optional fields begin at the seventh.
+    above = [fields for fields in mounts if real.is_relative_to(fields[4])]
+    nearest = max(above, key=lambda fields: len(fields[4]))
+    return any(word.startswith("master:") for word in nearest[6 : nearest.index("-")])
