@@ -10,10 +10,11 @@ CUresult sim_capture_forbids(CUstream stream);
 CUresult sim_capture_add(CUstream stream, const struct sim_work *work);
 /* Forget the capture of a stream that is being destroyed. Under sim_lock. */
 void sim_capture_abandon(CUstream stream);
-/* Remember where a stream stands, and make another stand after that too. */
+/* Remember where a stream stands, make another stand after that too, and forget it. */
 /* Add an allocation node; its address is known at once. Under sim_lock. */
 CUresult sim_capture_allocate(CUstream stream, CUmemoryPool pool, size_t bytes, CUdeviceptr *address);
 CUresult sim_capture_record(CUstream stream, CUevent event);
+void sim_capture_leave_event(CUevent event);
 CUresult sim_capture_await(CUstream stream, CUevent event);
 
 #endif

@@ -44,16 +44,17 @@ static size_t span_bytes(const struct end *end, const CUDA_MEMCPY3D *shape) {
     return (shape->Depth - 1) * end->slice_bytes + (shape->Height - 1) * end->row_bytes + shape->WidthInBytes;
 }
 
-static CUresult resolve(const struct side *side, const CUDA_MEMCPY3D *shape, struct end *end) {
+static CUresult resolve(const struct side *side, const CUDA_MEMCPY3D *shape, bool is_now, struct end *end) {
     bool is_array = side->type == CU_MEMORYTYPE_ARRAY;
     if (side->type < CU_MEMORYTYPE_HOST || side->type > CU_MEMORYTYPE_UNIFIED)
         return CUDA_ERROR_INVALID_VALUE;
     SIM_TRY(is_array ? resolve_array(side, shape, end) : resolve_memory(side, shape, end));
     end->at += side->x_bytes + side->y * end->row_bytes + side->z * end->slice_bytes;
-    return is_array || !end->is_on_device ? CUDA_SUCCESS : sim_check_device(end->at, span_bytes(end, shape));
+    return is_array || !end->is_on_device || !is_now ? CUDA_SUCCESS
+                                                     : sim_check_device(end->at, span_bytes(end, shape));
 }
 
-CUresult sim_copy_shaped(const CUDA_MEMCPY3D *shape, struct sim_work *work) {
+CUresult sim_copy_shaped(const CUDA_MEMCPY3D *shape, bool is_now, struct sim_work *work) {
     struct side from_side = {
         shape->srcXInBytes, shape->srcY,     shape->srcZ,     shape->srcMemoryType, (uintptr_t)shape->srcHost,
         shape->srcDevice,   shape->srcArray, shape->srcPitch, shape->srcHeight};
@@ -63,8 +64,8 @@ CUresult sim_copy_shaped(const CUDA_MEMCPY3D *shape, struct sim_work *work) {
     struct end from, to;
     *work = (struct sim_work){.kind = SIM_WORK_NOTHING};
     if (shape->WidthInBytes == 0 || shape->Height == 0 || shape->Depth == 0) return CUDA_SUCCESS;
-    SIM_TRY(resolve(&from_side, shape, &from));
-    SIM_TRY(resolve(&to_side, shape, &to));
+    SIM_TRY(resolve(&from_side, shape, is_now, &from));
+    SIM_TRY(resolve(&to_side, shape, is_now, &to));
     work->kind = SIM_WORK_COPY;
     work->copy = (struct sim_copy){.to = to.at,
                                    .from = from.at,
@@ -86,7 +87,7 @@ static CUresult copy(const CUDA_MEMCPY3D *shape, CUstream named, bool is_async) 
     (void)context;
     if (shape == NULL) return CUDA_ERROR_INVALID_VALUE;
     SIM_TRY(sim_stream_of(named, &stream));
-    SIM_TRY(sim_copy_shaped(shape, &work));
+    SIM_TRY(sim_copy_shaped(shape, true, &work));
     return is_async ? sim_submit(stream, &work) : sim_submit_and_wait(stream, &work);
 }
 

@@ -18,7 +18,8 @@ struct sim_driver sim_driver;
 struct sim_process *sim_process;
 
 static pthread_mutex_t init_mutex = PTHREAD_MUTEX_INITIALIZER;
-static pthread_mutex_t object_mutex = PTHREAD_MUTEX_INITIALIZER;
+/* Recursive: what checks an address may be called by what holds the lock already. */
+static pthread_mutex_t object_mutex = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
 void sim_lock(void) {
     pthread_mutex_lock(&object_mutex);

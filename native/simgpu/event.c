@@ -28,6 +28,7 @@ SIM_EXPORT CUresult cuEventDestroy_v2(CUevent event) {
     SIM_ENTER();
     SIM_TRY(check(event));
     SIM_LOCKED();
+    if (event->capture != NULL) sim_capture_leave_event(event);
     sim_delete(&sim_events, event);
     return CUDA_SUCCESS;
 }
@@ -43,6 +44,10 @@ SIM_EXPORT CUresult cuEventRecord(CUevent event, CUstream named) {
     SIM_TRY(sim_stream_of(named, &stream));
     if (event->context != stream->context) return CUDA_ERROR_INVALID_HANDLE;
     if (stream->capture != NULL) return sim_capture_record(stream, event);
+    if (event->capture != NULL) {
+        SIM_LOCKED();
+        sim_capture_leave_event(event);
+    }
     struct sim_work work = {.kind = SIM_WORK_RECORD, .event = event};
     return sim_submit(stream, &work);
 }

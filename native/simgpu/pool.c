@@ -13,7 +13,7 @@ struct sim_slab sim_pools = SIM_SLAB(struct CUmemPoolHandle_st, 256, 1u << 14);
 
 static CUmemoryPool default_pools[SIM_MAX_GPUS], current_pools[SIM_MAX_GPUS];
 
-static CUmemoryPool make_default(CUdevice device) {
+CUmemoryPool sim_pool_new(CUdevice device) {
     CUmemoryPool pool = sim_new(&sim_pools);
     if (pool == NULL) return NULL;
     pool->device = device;
@@ -26,7 +26,7 @@ static CUmemoryPool make_default(CUdevice device) {
 }
 
 static CUmemoryPool default_of(CUdevice device) {
-    if (default_pools[device] == NULL) default_pools[device] = make_default(device);
+    if (default_pools[device] == NULL) default_pools[device] = sim_pool_new(device);
     return default_pools[device];
 }
 
@@ -51,7 +51,7 @@ static CUresult grow(CUmemoryPool pool, uint64_t missing_bytes) {
     return CUDA_SUCCESS;
 }
 
-static CUresult take(CUmemoryPool pool, uint64_t bytes) {
+CUresult sim_pool_take(CUmemoryPool pool, uint64_t bytes) {
     uint64_t spare_bytes = pool->reserved_bytes - pool->used_bytes;
     uint64_t most_bytes = pool->properties.maxSize;
     if (most_bytes != 0 && pool->used_bytes + bytes > most_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -64,7 +64,7 @@ static CUresult take(CUmemoryPool pool, uint64_t bytes) {
 CUresult sim_pool_allocate(CUmemoryPool pool, CUcontext context, size_t bytes, CUdeviceptr *address) {
     size_t taken_bytes = sim_round_up(bytes, UNIT_BYTES);
     if (taken_bytes < bytes) return CUDA_ERROR_OUT_OF_MEMORY;
-    SIM_TRY(take(pool, taken_bytes));
+    SIM_TRY(sim_pool_take(pool, taken_bytes));
     uintptr_t start = sim_backing_map(taken_bytes, UNIT_BYTES);
     struct sim_range *range = start == 0 ? NULL : sim_range_new(SIM_POOLED, start, bytes);
     if (range == NULL) {
@@ -72,7 +72,7 @@ CUresult sim_pool_allocate(CUmemoryPool pool, CUcontext context, size_t bytes, C
         pool->used_bytes -= taken_bytes;
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    range->backed_bytes = taken_bytes;
+    range->backed_bytes = range->pooled_bytes = taken_bytes;
     range->gpu = pool->gpu;
     range->device = pool->device;
     range->context = context;
@@ -90,7 +90,7 @@ void sim_pool_trim_to(CUmemoryPool pool, uint64_t keep_bytes) {
 
 void sim_pool_free(struct sim_range *range) {
     CUmemoryPool pool = range->pool;
-    size_t bytes = range->backed_bytes;
+    size_t bytes = range->pooled_bytes;
     sim_range_free(range);
     pool->used_bytes -= bytes;
     if (!pool->is_destroyed) return;
@@ -196,7 +196,7 @@ SIM_EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *pr
     if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
     if (!sim_is_device(properties->location.id)) return CUDA_ERROR_INVALID_DEVICE;
     SIM_LOCKED();
-    *pool = make_default(properties->location.id);
+    *pool = sim_pool_new(properties->location.id);
     if (*pool == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
     (*pool)->is_default = false;
     (*pool)->properties = *properties;

@@ -25,6 +25,10 @@ extern struct sim_slab sim_pools;
 void sim_pool_free(struct sim_range *range);
 /* Take memory from a pool. Under sim_lock. */
 CUresult sim_pool_allocate(CUmemoryPool pool, CUcontext context, size_t bytes, CUdeviceptr *address);
+/* A pool that clients cannot destroy, and memory counted in a pool without an allocation of its own. Under
+ * sim_lock. */
+CUmemoryPool sim_pool_new(CUdevice device);
+CUresult sim_pool_take(CUmemoryPool pool, uint64_t bytes);
 /* At a synchronisation: release what the pools of a GPU hold beyond their thresholds. Not under sim_lock. */
 void sim_pools_trim(unsigned gpu);
 /* Keep at most this much. Under sim_lock. */

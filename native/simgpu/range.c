@@ -128,7 +128,10 @@ void sim_range_free(struct sim_range *range) {
     unsigned gpu = range->gpu;
     size_t charged_bytes = range->charged_bytes;
     if (range->kind == SIM_PINNED) free((void *)range->start);
-    if (range->backed_bytes > 0) sim_backing_unmap(range->start, range->backed_bytes);
+    if (range->backed_bytes > 0)
+        sim_backing_unmap(range->start, range->backed_bytes);
+    else if (range->kind == SIM_POOLED)
+        sim_backing_zero(range->start, range->pooled_bytes); /* its addresses belong to a graph */
     sim_range_delete(range);
     if (charged_bytes > 0) sim_device_refund(gpu, charged_bytes);
 }

@@ -27,6 +27,7 @@ struct sim_range {
     size_t bytes;         /* as asked for */
     size_t backed_bytes;  /* mapped behind it */
     size_t charged_bytes; /* counted on the device */
+    size_t pooled_bytes;  /* counted in `pool` */
     unsigned gpu;
     CUcontext context; /* NULL: it outlives contexts */
     CUdevice device;

@@ -1,6 +1,7 @@
 /* Which stream a call means, and when its work may begin and ends. */
 #include "stream.h"
 
+#include "capture.h"
 #include "clock.h"
 #include "pool.h"
 #include "work.h"
@@ -24,7 +25,9 @@ CUstream sim_stream_new(CUcontext context, unsigned flags, int priority) {
 void sim_streams_delete_of(CUcontext context) {
     for (uint32_t i = 0; i < sim_streams.used; i++) {
         CUstream stream = sim_at(&sim_streams, i);
-        if (stream != NULL && stream->context == context) sim_delete(&sim_streams, stream);
+        if (stream == NULL || stream->context != context) continue;
+        if (stream->capture != NULL) sim_capture_abandon(stream);
+        sim_delete(&sim_streams, stream);
     }
     for (uint32_t i = 0; i < sim_events.used; i++) {
         CUevent event = sim_at(&sim_events, i);

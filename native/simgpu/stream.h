@@ -5,6 +5,11 @@
 #include "context.h"
 
 struct sim_capture;
+
+struct sim_nodes {
+    CUgraphNode *node;
+    unsigned count, capacity;
+};
 struct sim_deferred;
 
 struct CUstream_st {
@@ -20,6 +25,7 @@ struct CUstream_st {
     struct sim_deferred *first, *last; /* what waits behind a host function */
     uint64_t deferred_count, finished_count;
     struct sim_capture *capture; /* NULL unless it captures */
+    struct sim_nodes tail;       /* the nodes that the next one comes after */
     CUstreamAttrValue attribute[32];
     uint32_t attributes_set;
 };
@@ -33,7 +39,7 @@ struct CUevent_st {
     uint32_t unsettled; /* recordings that wait behind a host function */
     uint64_t at_ns;     /* device time of the recording */
     struct sim_capture *capture;
-    CUgraphNode captured_after; /* of a recording inside a capture */
+    struct sim_nodes captured_after; /* of a recording inside a capture */
 };
 
 extern struct sim_slab sim_streams, sim_events;
