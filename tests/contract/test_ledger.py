@@ -203,6 +203,21 @@ def test_it_is_written_through_to_the_disk_in_a_write_ahead_log(ledger: Ledger) 
         assert connection.execute("PRAGMA synchronous").fetchone()[0] == 2
 
 
+def test_threads_that_come_later_do_not_let_other_processes_take_the_journal_away(ledger: Ledger, path: Path) -> None:
+    """Closing a descriptor of the database drops this process's locks on it: so none is ever opened beside SQLite."""
+    ledger.facts.get("key")
+    later = threading.Thread(target=ledger.facts.get, args=("key",))
+    later.start()
+    later.join()
+    code = (
+        "import sys; from pathlib import Path; from pgpu.ledger import Ledger;"
+        "ledger = Ledger(Path(sys.argv[1])); ledger.facts.put('key', 'value'); ledger.close()"
+    )
+    subprocess.run([sys.executable, "-c", code, str(path)], check=True)
+    assert path.with_name(f"{path.name}-wal").exists()
+    assert ledger.facts.get("key") == "value"
+
+
 def test_a_ledger_of_an_older_version_is_brought_forward_with_its_jobs(path: Path) -> None:
     path.parent.mkdir()
     with sqlite3.connect(path) as connection:

@@ -19,6 +19,12 @@ BUSY_TIMEOUT_SECONDS = 30.0
 
 _PAUSES_SECONDS = (0.0005, 0.004)
 
+_creating = threading.Lock()
+"""Held while a database file is made, so that no thread has connected to it before its descriptor is closed."""
+
+_while_creating = threading.Lock()
+"""No thread of this process connects between another one's creation of the file and the close of its descriptor."""
+
 _HINTS = {
     "SQLITE_FULL": "free some space on its file system",
     "SQLITE_IOERR": "look for errors of its disk in the kernel's log (dmesg), and for free space",
@@ -105,7 +111,8 @@ class Connections:
         return connection
 
     def _open(self) -> sqlite3.Connection:
-        _make_private_file(self._path)
+        with _creating:
+            _make_private_file(self._path)
         connection = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
         try:
             _patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))
@@ -121,10 +128,21 @@ class Connections:
 
 
 def _make_private_file(path: Path) -> None:
-    """SQLite gives its journal the mode of the database, so this keeps both from other users."""
+    """SQLite gives its journal the mode of the database, so this keeps both from other users.
+
+    A file that is there is never opened: closing any descriptor of it drops the locks of every connection that this
+    process has on it, and another process would then remove the journal under them.
+    Source: https://www.sqlite.org/howtocorrupt.html, part 2.2.
+    """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        with _while_creating:
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        if not path.parent.is_dir():
+            raise LedgerError(
+                f"the ledger {path} cannot be opened: {path.parent} is no directory", hint="choose another --state-dir"
+            ) from None
     except OSError as exc:
         raise LedgerError(
             f"the ledger {path} cannot be opened: {exc.strerror}",
