@@ -82,8 +82,8 @@ def _plugin(place: Place) -> list[str]:
     return _opening("deepbind-plugin", str(client_path("interception", "interception-plugin.so")))(place)
 
 
-def _cudart(_: Place) -> list[str]:
-    return [str(client_path("cudart", "cudart-client")), _PAST_THE_SLICE]
+def _cudart(place: Place) -> list[str]:
+    return _opening("cudart", str(client_path("cudart", "libcudart.so.13")))(place)
 
 
 _COMMANDS: dict[str, Callable[[Place], list[str]]] = {

@@ -2,7 +2,8 @@
  *
  *   interception-opening WAY BYTES [PATH]
  *
- * dlsym, unversioned, absolute PATH, deepbind, deepbind-plugin PATH, dlmopen, proc-address, fork, spawn. */
+ * dlsym, unversioned, absolute PATH, deepbind, deepbind-plugin PATH, dlmopen, proc-address, cudart PATH,
+ * fork, spawn. */
 #include <dlfcn.h>
 #include <spawn.h>
 #include <stdint.h>
@@ -55,6 +56,18 @@ static void try_plugin(const char *path, size_t bytes) {
         run(bytes);
 }
 
+/* The CUDA runtime makes its context by itself; its cudaErrorMemoryAllocation is 2 as well. */
+static void try_runtime(const char *path, size_t bytes) {
+    void *runtime = dlopen(path, RTLD_NOW);
+    int (*take)(void **, size_t) =
+        runtime != NULL ? (int (*)(void **, size_t))dlsym(runtime, "cudaMalloc") : NULL;
+    void *pointer;
+    if (take == NULL)
+        printf("missing %s\n", dlerror());
+    else
+        printf("allocate %d\n", take(&pointer, bytes));
+}
+
 static void try_in_fork(size_t bytes) {
     const pid_t child = fork();
     if (child == 0) {
@@ -94,6 +107,8 @@ int main(int count, char **arguments) {
         try_handle(dlmopen(LM_ID_NEWLM, LIBRARY, RTLD_NOW), bytes);
     else if (is_way(arguments, "proc-address"))
         try_proc_address(bytes);
+    else if (is_way(arguments, "cudart") && count > 3)
+        try_runtime(arguments[3], bytes);
     else if (is_way(arguments, "fork"))
         try_in_fork(bytes);
     else if (is_way(arguments, "spawn"))
