@@ -19,9 +19,6 @@ BUSY_TIMEOUT_SECONDS = 30.0
 
 _PAUSES_SECONDS = (0.0005, 0.004)
 
-_creating = threading.Lock()
-"""Held while a database file is made, so that no thread has connected to it before its descriptor is closed."""
-
 _while_creating = threading.Lock()
 """No thread of this process connects between another one's creation of the file and the close of its descriptor."""
 
@@ -111,8 +108,7 @@ class Connections:
         return connection
 
     def _open(self) -> sqlite3.Connection:
-        with _creating:
-            _make_private_file(self._path)
+        _make_private_file(self._path)
         connection = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
         try:
             _patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))
