@@ -34,7 +34,7 @@ class P4Plan:
     """Of each neighbour."""
 
     gpu_ms: float = 7.0
-    host_ms: float = 98.0
+    host_ms: float = 86.0
     with_pgpu: bool = True
     """Whether slices are shown too, or only how it is without them."""
 
@@ -78,7 +78,7 @@ def run(stage: Stage, plan: P4Plan, directory: Path) -> Report:
         report.write_table(table, directory / "p4-table.csv"),
         report.write_jobs(trials.all(), directory / "p4-jobs.csv"),
         report.write_device(trials.all(), directory / "p4-device.csv"),
-        *_draw(trials, directory, report.SIMULATED_NOTE if stage.is_simulated else stage.device_name),
+        *_draw(trials, directory, report.caption(stage.device_name, is_simulated=stage.is_simulated)),
     )
     return Report(
         experiment="p4",

@@ -53,6 +53,11 @@ class Report:
 SIMULATED_NOTE = "simulated GPU: memory is accounted as on a device, kernel times are modelled, not measured"
 
 
+def caption(device: str, *, is_simulated: bool) -> str:
+    """Return the line under a figure's title: the device, and whether its times are modelled."""
+    return f"simulated {device}: kernel times are modelled, not measured" if is_simulated else device
+
+
 def output_directory(path: Path) -> Path:
     """Make the directory for an experiment's files.
 
