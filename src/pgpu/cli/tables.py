@@ -12,6 +12,8 @@ from pgpu.model import Job, JobState
 from pgpu.units import format_duration, format_memory
 
 _COMMAND_CHARACTERS = 32
+_JOB_COLUMNS = ("JOB", "NAME", "STATUS", "SLICE", "USED", "PEAK", "REFUSED", "GPU", "IMAGE", "COMMAND")
+_ALWAYS = {"JOB", "STATUS", "SLICE", "GPU", "COMMAND"}
 _STATE_STYLES = {
     JobState.WAITING: "yellow",
     JobState.STARTING: "cyan",
@@ -23,24 +25,30 @@ _STATE_STYLES = {
 
 
 def of_jobs(reports: Iterable[JobReport], *, is_uncut: bool, now_seconds: float | None = None) -> Table:
-    """Lay out jobs, one a line."""
+    """Lay out jobs, one a line; columns that would be empty are left out."""
     now = time.time() if now_seconds is None else now_seconds
-    table = _table("JOB", "NAME", "STATUS", "SLICE", "USED", "PEAK", "REFUSED", "GPU", "IMAGE", "COMMAND")
-    for report in reports:
-        job = report.job
-        table.add_row(
-            job.id,
-            job.spec.name or "",
-            Text(_status(job, now), style=_STATE_STYLES[job.state]),
-            _slice(job),
-            _largest(use.used_bytes for use in report.use),
-            _largest(use.peak_bytes for use in report.use),
-            str(sum(use.refusals for use in report.use)) if report.use else "",
-            _where(job),
-            job.spec.image or "",
-            Text(_command(job.spec.command, is_uncut=is_uncut)),
-        )
+    rows = [_job_cells(report, now, is_uncut=is_uncut) for report in reports]
+    names = [name for name in _JOB_COLUMNS if name in _ALWAYS or any(row[name] for row in rows)]
+    table = _table(*names)
+    for row in rows:
+        table.add_row(*(row[name] for name in names))
     return table
+
+
+def _job_cells(report: JobReport, now_seconds: float, *, is_uncut: bool) -> dict[str, Text | str]:
+    job = report.job
+    return {
+        "JOB": job.id,
+        "NAME": job.spec.name or "",
+        "STATUS": Text(_status(job, now_seconds), style=_STATE_STYLES[job.state]),
+        "SLICE": _slice(job),
+        "USED": _largest(use.used_bytes for use in report.use),
+        "PEAK": _largest(use.peak_bytes for use in report.use),
+        "REFUSED": str(sum(use.refusals for use in report.use)) if report.use else "",
+        "GPU": _where(job),
+        "IMAGE": Text(job.spec.image or ""),
+        "COMMAND": Text(_command(job.spec.command, is_uncut=is_uncut)),
+    }
 
 
 def of_gpus(reports: Iterable[GpuReport]) -> Table:
