@@ -88,13 +88,9 @@ static bool has_died(struct storm *storm, struct storm_worker *worker, unsigned 
 }
 
 /* A worker that dies with a surviving child keeps its place in the book until the next check. */
-static bool is_free(const struct storm *storm, struct storm_worker *worker) {
-    if (worker->child_pid == 0) return true;
-    if (!storm->is_shared) return false;
-    kill(worker->child_pid, SIGKILL);
-    waitpid(worker->child_pid, NULL, 0);
-    worker->child_pid = 0;
-    return true;
+static bool is_free(const struct storm *storm, const struct storm_worker *worker) {
+    if (worker->child_pid != 0 && storm->is_shared) storm_end_survivors(storm->workers);
+    return worker->child_pid == 0;
 }
 
 static uint64_t largest_loops, largest_cpu_ns, operations;
@@ -127,11 +123,8 @@ static void end_all(struct storm *storm) {
             keep_figures(worker);
         }
         worker->pid = 0;
-        if (worker->child_pid == 0) continue;
-        kill(worker->child_pid, SIGKILL);
-        waitpid(worker->child_pid, NULL, 0);
-        worker->child_pid = 0;
     }
+    storm_end_survivors(storm->workers);
 }
 
 static void print_result(const struct storm *storm, unsigned kills, unsigned checks, bool is_right) {

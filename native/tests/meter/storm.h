@@ -15,13 +15,14 @@
 #define STORM_UNIT        4096ull
 #define STORM_LIMIT       (48 * STORM_UNIT)
 #define STORM_MAX_WORKERS 64
+#define STORM_FORKING     (-1)
 
 enum storm_arm { STORM_UNARMED, STORM_KILL_AT_POINT, STORM_STOP_AT_POINT };
 
 /* One worker's side of the book, kept apart from the meter. */
 struct storm_worker {
     _Atomic pid_t pid;       /* 0: none runs */
-    _Atomic pid_t child_pid; /* forked by the worker and still alive; 0: none */
+    _Atomic pid_t child_pid; /* forked by the worker and still alive; 0: none, STORM_FORKING: perhaps one */
     _Atomic bool is_paused;
     _Atomic int64_t expected_bytes[STORM_GPUS]; /* what finished operations add up to */
     _Atomic int64_t in_flight_bytes[STORM_GPUS];

@@ -38,6 +38,7 @@ static struct range range_of(const struct storm_worker *worker, unsigned gpu) {
     if (worker->pid != 0) return (struct range){held, held};
     if (worker->child_pid != 0)
         range = (struct range){held < with_last ? held : with_last, held < with_last ? with_last : held};
+    if (worker->child_pid == STORM_FORKING) range.least = 0;
     return range;
 }
 
@@ -60,13 +61,28 @@ static bool compare(const char *usage_path, unsigned workers, const char *when) 
     return true;
 }
 
-/* Survivors were adopted by us (PR_SET_CHILD_SUBREAPER), so they can be waited for. */
-static void end_survivor_of(struct storm_worker *worker) {
-    if (worker->pid != 0 || worker->child_pid == 0) return;
-    kill(worker->child_pid, SIGKILL);
-    while (waitpid(worker->child_pid, NULL, 0) < 0 && errno == EINTR) {
+static bool is_worker(pid_t pid, unsigned workers) {
+    for (unsigned at = 0; at < workers; at++)
+        if (storm_book->worker[at].pid == pid) return true;
+    return false;
+}
+
+/* Whoever was killed between its fork and noting it left a child that only the kernel knows of; we adopted it
+ * (PR_SET_CHILD_SUBREAPER), so it is on our list of children. */
+void storm_end_survivors(unsigned workers) {
+    char path[64];
+    int pid;
+    snprintf(path, sizeof(path), "/proc/self/task/%d/children", (int)getpid());
+    FILE *children = fopen(path, "r");
+    while (children != NULL && fscanf(children, "%d", &pid) == 1) {
+        if (is_worker(pid, workers)) continue;
+        kill(pid, SIGKILL);
+        while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
+        }
     }
-    worker->child_pid = 0;
+    if (children != NULL) fclose(children);
+    for (unsigned at = 0; at < workers; at++)
+        if (storm_book->worker[at].pid == 0) storm_book->worker[at].child_pid = 0;
 }
 
 bool storm_quiesce(const char *usage_path, unsigned workers) {
@@ -74,8 +90,7 @@ bool storm_quiesce(const char *usage_path, unsigned workers) {
     for (unsigned at = 0; at < workers; at++)
         wait_for_rest(&storm_book->worker[at]);
     bool is_right = compare(usage_path, workers, "with survivors");
-    for (unsigned at = 0; at < workers; at++)
-        end_survivor_of(&storm_book->worker[at]);
+    storm_end_survivors(workers);
     is_right = compare(usage_path, workers, "without survivors") && is_right;
     storm_book->pauses = false;
     return is_right;

@@ -68,6 +68,7 @@ static void operate(void) {
 /* A child that only holds what it inherited. Every second one skips the fork handlers, as clone does. */
 static void fork_a_survivor(void) {
     bool skips_handlers = choose(2) == 0;
+    storm_self->child_pid = STORM_FORKING;
     if (!skips_handlers) pgpu_meter_before_fork(&meter);
     pid_t child = skips_handlers ? (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0) : fork();
     if (child == 0) {
