@@ -174,6 +174,15 @@ def test_a_job_is_found_by_a_beginning_that_only_one_has(ledger: Ledger) -> None
             ledger.find(wrong)
 
 
+def test_only_the_newest_of_the_dead_are_remembered(ledger: Ledger) -> None:
+    entries = [add(ledger, waiting(f"{number:012x}")) for number in range(6)]
+    with ledger.decision() as decision:
+        for entry in entries[1:]:
+            decision.put(replace(entry, job=replace(entry.job, state=JobState.EXITED)))
+        assert decision.forget_oldest(2) == [entry.job.id for entry in entries[1:4]]
+    assert [entry.sequence for entry in ledger.entries(include_final=True)] == [1, 5, 6]
+
+
 def test_facts_are_kept(ledger: Ledger, path: Path) -> None:
     assert ledger.facts.get("k") is None
     ledger.facts.put("k", "1")

@@ -86,6 +86,9 @@ class Engine:
         with self.deciding() as decision:
             decision.see(gpus, now_seconds)
             decision.add(entry, tuple(os.environ.items()))
+            forgotten = decision.forget_oldest(self.settings.kept_jobs)
+        for job_id in forgotten:
+            self.places(job_id).remove()
         accepted = self.ledger.entry(entry.job.id)
         if accepted.is_live:
             self._spawn_or_fail(entry.job.id)

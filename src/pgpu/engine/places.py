@@ -58,6 +58,11 @@ class JobPlaces:
         """Remove what only a living supervisor needs."""
         shutil.rmtree(self.live, ignore_errors=True)
 
+    def remove(self) -> None:
+        """Remove everything of the job."""
+        self.remove_live()
+        shutil.rmtree(self.kept, ignore_errors=True)
+
 
 def places_of(settings: EngineSettings, job_id: str) -> JobPlaces:
     """Return the places of one job."""

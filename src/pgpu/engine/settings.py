@@ -37,3 +37,6 @@ class EngineSettings:
 
     stop_grace_seconds: float = 10.0
     """Between SIGTERM and SIGKILL where nobody said otherwise. Default: Docker's."""
+
+    kept_jobs: int = 1000
+    """How many jobs that ended are remembered, with their logs; the oldest go first. Default: months of ordinary use."""

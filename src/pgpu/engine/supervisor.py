@@ -121,19 +121,27 @@ class _Supervisor:
         self._places.remove_live()
 
     def _live(self, entry: Entry) -> None:
+        if self._job.holder is None:
+            self._engine.hold_gpus()
         if self._job.state is JobState.WAITING:
             self._wait(entry)
         if self._job.state is JobState.STARTING and self._job.holder is None:
             self._running = start(self._engine, self._job, self._carrier)
         elif not self._job.state.is_final:
-            self._running = adopt(self._engine, self._job, self._carrier)
-            if self._running is None:
-                self._end(lambda job: lost(job, time.time()))
+            self._adopt()
         if self._running is not None:
             self._accompany(self._running)
 
+    def _adopt(self) -> None:
+        try:
+            self._engine.hold_gpus()
+        except PgpuError as exc:
+            self._complain(exc)  # It runs already, on the word of its lease; it is not ended for what others did.
+        self._running = adopt(self._engine, self._job, self._carrier)
+        if self._running is None:
+            self._end(lambda job: lost(job, time.time()))
+
     def _wait(self, entry: Entry) -> None:
-        self._engine.hold_gpus()
         waiting = Waiting(self._engine, self._loop, entry)
         self._on_wake = waiting.woken
         self._job = waiting.until_over().job

@@ -14,6 +14,13 @@ from pgpu.model import Gpu, Lease
 
 LIVE = "state IN ('waiting', 'starting', 'running') OR (granted_at IS NOT NULL AND released_at IS NULL)"
 
+_FORGET = f"""
+DELETE FROM jobs WHERE sequence IN (
+    SELECT sequence FROM jobs LEFT JOIN leases ON leases.job_id = jobs.id
+    WHERE NOT ({LIVE}) ORDER BY sequence DESC LIMIT -1 OFFSET ?
+) RETURNING id
+"""  # noqa: S608 - words of our own
+
 
 class Decision:
     """Reads and writes of one transaction; made by `Ledger.decision`."""
@@ -69,6 +76,11 @@ class Decision:
             self._put_lease(entry.job.lease, entry.lease_released_at_seconds)
         if entry.job.state.is_final:
             self._connection.execute("UPDATE jobs SET environment = NULL WHERE id = ?", (entry.job.id,))
+
+    def forget_oldest(self, most_kept: int) -> list[str]:
+        """Remove the oldest jobs to which nothing can happen any more, beyond so many, and return their ids."""
+        rows = self._connection.execute(_FORGET, (most_kept,))
+        return [row["id"] for row in rows.fetchall()]
 
     def see(self, gpus: Sequence[Gpu], now_seconds: float) -> None:
         """Keep what was found of each GPU, for the day when it is gone."""

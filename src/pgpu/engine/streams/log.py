@@ -178,15 +178,25 @@ class _LogFile:
 
 
 def stored(path: Path, offset: int = 0, chunk_bytes: int = 1 << 16) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, bytes) of a log that nobody writes any more, from an offset on; a jump of offsets is a gap."""
-    for part in (path.with_suffix(".1"), path):
-        file = _LogFile.open(part, is_read_only=True)
-        if file is None:
-            continue
-        try:
+    """Yield (offset, bytes) of what a log holds now, from an offset on; a jump of offsets is a gap."""
+    files = _open_both(path)
+    try:
+        for file in files:
             offset = max(offset, file.base)
             while data := file.read(offset, chunk_bytes) if file.holds(offset) else b"":
                 yield offset, data
                 offset += len(data)
-        finally:
+    finally:
+        for file in files:
+            file.close()
+
+
+def _open_both(path: Path) -> list[_LogFile]:
+    """Open the two files of one moment: if the log is rotated between the two openings, they do not join, so again."""
+    while True:
+        found = [_LogFile.open(part, is_read_only=True) for part in (path.with_suffix(".1"), path)]
+        files = [file for file in found if file is not None]
+        if len(files) < len(found) or files[0].end == files[1].base:
+            return files
+        for file in files:
             file.close()

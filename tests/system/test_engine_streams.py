@@ -1,0 +1,234 @@
+"""Slow, dead and late clients: none loses a byte that it waits for, none stops the job."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.system.engine_worlds import World, until, world
+
+from pgpu.engine.loop import Loop
+from pgpu.engine.places import JobPlaces
+from pgpu.engine.sockets import connect
+from pgpu.engine.streams import carrier as carrier_module
+from pgpu.engine.streams import followers as followers_module
+from pgpu.engine.streams.carrier import Carrier
+from pgpu.engine.streams.followers import MOST_LAG_BYTES
+from pgpu.engine.streams.frames import FrameDecoder, Hello, Kind, encode_hello
+from pgpu.engine.streams.records import RecordDecoder
+from pgpu.model import JobSpec, JobState
+
+PIECE = b"x" * 65536
+PIECES = 400
+
+
+class Desk:
+    """A carrier on a loop of its own thread, and the pipe that a job would write to."""
+
+    def __init__(self, directory: Path, *, wants_stdin: bool = False) -> None:
+        self.places = JobPlaces(directory / "kept", directory / "live" / ("long" * 20) / ("path" * 20))
+        self.places.make()
+        self.loop = Loop()
+        self.carrier = Carrier(self.loop, JobSpec((), "process", wants_stdin=wants_stdin), self.places, 1 << 30)
+        stdio = self.carrier.open()
+        self.stdout = os.dup(stdio.stdout)
+        self.stdin = os.dup(stdio.stdin)
+        self.carrier.started()
+        self.has_ended = threading.Event()
+        self.calls: list[str] = []
+        self._again()
+        self.thread = threading.Thread(target=self.loop.run_until, args=(self.has_ended.is_set,))
+        self.thread.start()
+
+    def _again(self) -> None:
+        if "finish" in self.calls:
+            self.calls.clear()
+            self.carrier.drain()
+            self.carrier.finish()
+        self.loop.call_later(0.01, self._again)
+
+    def write(self, pieces: int) -> threading.Thread:
+        """Write as a job would, in a thread of its own, which blocks when the job would."""
+
+        def work() -> None:
+            for _ in range(pieces):
+                os.write(self.stdout, PIECE)
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        return thread
+
+    def follow(self, *, holds_back: bool, offset: int = 0, owns_stdin: bool = False) -> socket.socket:
+        connection = connect(self.places.attach_socket)
+        connection.sendall(encode_hello(Hello(offset, holds_back, owns_stdin)))
+        return connection
+
+    def close(self) -> None:
+        self.has_ended.set()
+        self.thread.join()
+        self.carrier.close()
+        os.close(self.stdout)
+        os.close(self.stdin)
+
+
+def read_output(connection: socket.socket, least_bytes: int) -> int:
+    """Read until so much output came, or the end; return how much did."""
+    frames, records, seen = FrameDecoder(), RecordDecoder(), 0
+    while seen < least_bytes and (data := connection.recv(1 << 16)):
+        for frame in frames.feed(data):
+            if frame.kind is Kind.END:
+                return seen
+            if frame.kind is Kind.OUTPUT:
+                seen += sum(len(record.payload) for record in records.feed(frame.payload))
+    return seen
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="pgpu-desk-", dir="/dev/shm") as made:
+        yield Path(made)
+
+
+@pytest.fixture
+def desk(directory: Path) -> Iterator[Desk]:
+    made = Desk(directory)
+    yield made
+    made.close()
+
+
+def test_a_client_that_lags_holds_the_job_back_and_then_gets_everything(desk: Desk) -> None:
+    connection = desk.follow(holds_back=True)
+    until(lambda: desk.carrier.followers._followers != {})
+    writer = desk.write(PIECES)
+    until(lambda: desk.carrier.followers.hold_back)
+    until(lambda: desk.carrier.log.end > MOST_LAG_BYTES)
+    assert desk.carrier.log.end < MOST_LAG_BYTES * 2 < PIECES * len(PIECE)
+    assert writer.is_alive()
+    assert read_output(connection, PIECES * len(PIECE)) == PIECES * len(PIECE)
+    writer.join()
+    connection.close()
+
+
+def test_a_client_that_hangs_stops_holding_the_job_back(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(followers_module, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(carrier_module, "PATIENCE_SECONDS", 0.2)
+    desk = Desk(directory)
+    connection = desk.follow(holds_back=True)
+    desk.write(PIECES).join()
+    until(lambda: desk.carrier.log.end > PIECES * len(PIECE))
+    connection.close()
+    desk.close()
+
+
+def test_a_client_that_only_looks_on_never_holds_the_job_back(desk: Desk) -> None:
+    connection = desk.follow(holds_back=False)
+    desk.write(PIECES).join()
+    until(lambda: desk.carrier.log.end > PIECES * len(PIECE))
+    connection.close()
+
+
+def test_a_client_that_dies_while_the_job_is_held_back_lets_it_go_on(desk: Desk) -> None:
+    connection = desk.follow(holds_back=True)
+    writer = desk.write(PIECES)
+    until(lambda: desk.carrier.followers.hold_back)
+    connection.close()
+    writer.join()
+
+
+def test_each_client_gets_everything_from_its_own_offset(desk: Desk) -> None:
+    desk.write(10).join()
+    until(lambda: desk.carrier.log.end >= 10 * len(PIECE))
+    first, second = desk.follow(holds_back=True), desk.follow(holds_back=False)
+    assert [read_output(each, 10 * len(PIECE)) for each in (first, second)] == [10 * len(PIECE)] * 2
+    late = desk.follow(holds_back=False, offset=1 << 62)
+    desk.calls.append("finish")
+    assert [read_output(each, 1) for each in (first, second, late)] == [0, 0, 0]
+    for each in (first, second, late):
+        each.close()
+
+
+def test_a_client_that_talks_nonsense_is_hung_up_on(desk: Desk) -> None:
+    connection = connect(desk.places.attach_socket)
+    connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    assert connection.recv(1) == b""
+    connection.close()
+
+
+def test_the_jobs_input_ends_when_the_client_that_brings_it_goes(directory: Path) -> None:
+    desk = Desk(directory, wants_stdin=True)
+    desk.follow(holds_back=True, owns_stdin=True).close()
+    assert os.read(desk.stdin, 1) == b""
+    desk.close()
+
+
+COMMAND = """
+import sys; sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from tests.fakes.machine import make_client, make_engine
+from pgpu.errors import CancelledError
+client = make_client(make_engine(Path(sys.argv[2])))
+print("attaching", file=sys.stderr, flush=True)
+try:
+    job = client.attach(sys.argv[3], None, sys.stdout.buffer, sys.stderr.buffer)
+    sys.exit(job.exit_code)
+except CancelledError:
+    sys.exit(130)
+"""
+
+
+@pytest.fixture
+def machine() -> Iterator[World]:
+    with world() as made:
+        yield made
+
+
+def attached(machine: World, job_id: str) -> "subprocess.Popen[bytes]":
+    words = [sys.executable, "-c", COMMAND, str(Path(__file__).parents[2]), str(machine.root), job_id]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def test_ctrl_c_is_the_jobs_while_it_runs(machine: World) -> None:
+    job = machine.submit(("sh", "-c", "trap 'echo int; exit 5' INT; echo ready; while :; do sleep 0.01; done"))
+    with attached(machine, job.id) as command:
+        assert command.stdout is not None
+        assert command.stdout.readline() == b"ready\n"
+        command.send_signal(signal.SIGINT)
+        assert command.communicate()[0] == b"int\n"
+        assert command.returncode == 5
+
+
+def test_ctrl_c_cancels_a_job_that_waits(machine: World) -> None:
+    machine.submit(gib=6)
+    job = machine.submit(gib=6)
+    with attached(machine, job.id) as command:
+        assert command.stderr is not None
+        assert command.stderr.readline() == b"attaching\n"
+        until(lambda: command.poll() is not None or _interrupt(command))
+        assert command.wait() == 130
+    assert machine.state(job) is JobState.CANCELLED
+
+
+def _interrupt(command: "subprocess.Popen[bytes]") -> bool:
+    """Press Ctrl-C once the command catches it."""
+    caught = int(Path(f"/proc/{command.pid}/status").read_text().split("SigCgt:")[1].split()[0], 16)
+    if caught & 1 << (signal.SIGUSR1 - 1):
+        command.send_signal(signal.SIGINT)
+        return True
+    return False
+
+
+def test_a_killed_client_leaves_the_job_running(machine: World) -> None:
+    job = machine.submit(("sh", "-c", "echo ready; exec sleep 600"))
+    with attached(machine, job.id) as command:
+        assert command.stdout is not None
+        assert command.stdout.readline() == b"ready\n"
+        command.kill()
+        command.communicate()
+    assert machine.state(job) is JobState.RUNNING
+    assert next(machine.client.logs(job.id, follow=True)) == ("stdout", b"ready\n")

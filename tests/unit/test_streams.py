@@ -1,0 +1,64 @@
+"""Records and frames survive being cut anywhere."""
+
+import contextlib
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pgpu.engine.streams.frames import (
+    FrameDecoder,
+    Hello,
+    Kind,
+    decode_gap,
+    decode_hello,
+    encode_frame,
+    encode_gap,
+    encode_hello,
+)
+from pgpu.engine.streams.records import Record, RecordDecoder, encode
+
+records = st.lists(
+    st.builds(Record, st.sampled_from(["stdout", "stderr"]), st.binary(max_size=50), st.integers(0, 2**63)), max_size=8
+)
+
+
+def cut(data: bytes, places: list[int]) -> list[bytes]:
+    edges = [0, *sorted(place % (len(data) + 1) for place in places), len(data)]
+    return [data[begin:end] for begin, end in itertools.pairwise(edges)]
+
+
+@given(records, st.lists(st.integers(0, 10_000), max_size=8))
+def test_records_come_back_however_they_were_cut(written: list[Record], places: list[int]) -> None:
+    decoder = RecordDecoder()
+    pieces = cut(b"".join(encode(record) for record in written), places)
+    assert [record for piece in pieces for record in decoder.feed(piece)] == written
+
+
+@given(st.lists(st.tuples(st.sampled_from(Kind), st.binary(max_size=50))), st.lists(st.integers(0, 10_000), max_size=8))
+def test_frames_come_back_however_they_were_cut(said: list[tuple[Kind, bytes]], places: list[int]) -> None:
+    decoder = FrameDecoder()
+    pieces = cut(b"".join(encode_frame(kind, payload) for kind, payload in said), places)
+    assert [(frame.kind, frame.payload) for piece in pieces for frame in decoder.feed(piece)] == said
+
+
+@given(st.binary(min_size=13, max_size=200))
+def test_garbage_is_refused_or_ignored_and_never_anything_else(garbage: bytes) -> None:
+    for decoder in (FrameDecoder(), RecordDecoder()):
+        with contextlib.suppress(ValueError):
+            list(decoder.feed(garbage))
+
+
+@pytest.mark.parametrize("payload", [b"", b"[]", b"{}", b"1", b'{"offset": "x"}', b"\xff"])
+def test_a_greeting_that_is_none_is_refused(payload: bytes) -> None:
+    with pytest.raises(ValueError, match=r".*"):
+        decode_hello(payload)
+
+
+def test_greetings_and_gaps_come_back() -> None:
+    hello = Hello(5, holds_back=True, owns_stdin=False)
+    (frame,) = FrameDecoder().feed(encode_hello(hello))
+    assert decode_hello(frame.payload) == hello
+    (frame,) = FrameDecoder().feed(encode_gap(7))
+    assert decode_gap(frame.payload) == 7
