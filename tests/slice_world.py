@@ -82,7 +82,7 @@ class SliceWorld:
     def use(self, index: int = 0) -> SliceUse:
         return meter.read_use(self.limit, self.usage)[index]
 
-    def _environment(self, *, is_shimmed: bool) -> dict[str, str]:
+    def environment_for(self, *, is_shimmed: bool) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "PGPU_SIM"))}
         shim = {"LD_PRELOAD": str(self.shim)} if is_shimmed else {"LD_LIBRARY_PATH": str(self.driver.parent)}
         sanitizer = {"ASAN_OPTIONS": "verify_asan_link_order=0:detect_leaks=0"}
@@ -95,7 +95,7 @@ class SliceWorld:
         """Start a snippet that begins with `cu`, a Session, and all of cuda_session in reach."""
         return subprocess.Popen(
             [sys.executable, "-c", _PRELUDE + snippet, *words],
-            env=self._environment(is_shimmed=is_shimmed),
+            env=self.environment_for(is_shimmed=is_shimmed),
             cwd=_ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
