@@ -1,5 +1,7 @@
 """`pgpu doctor` on this machine, and where something is broken."""
 
+import os
+
 import pytest
 from tests.system.conftest import Place
 from tests.unit.test_cli import validate
@@ -40,3 +42,10 @@ def test_a_slice_without_a_job_is_found(place: Place) -> None:
 def test_a_place_that_cannot_be_used_is_a_failure(place: Place, variable: str) -> None:
     place.environment[variable] = "/proc"
     assert place.run("doctor").returncode == 1
+
+
+@pytest.mark.docker
+def test_the_limit_binds_in_a_container(place: Place) -> None:
+    place.environment.update({name: value for name, value in os.environ.items() if name == "DOCKER_HOST"})
+    done = place.run("doctor", "--image", "pgpu-test:latest")
+    assert "trial on a simulated GPU in pgpu-test:latest: the limit binds" in done.stdout

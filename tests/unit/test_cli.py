@@ -11,9 +11,11 @@ import pytest
 from referencing import Registry, Resource
 from tests.fakes.client import FakeClient, Outcome
 
+from pgpu.cli import documents
 from pgpu.cli.main import main
 from pgpu.cli.session import Session
 from pgpu.client import Client
+from pgpu.experiments.report import Report, Table
 
 Run = Callable[..., int]
 
@@ -261,3 +263,10 @@ def test_logs_can_be_cut_to_the_last_lines(run: Run, client: FakeClient, capfd: 
     capfd.readouterr()
     assert run("logs", "--tail", "2", "one") == 0
     assert capfd.readouterr() == ("2\n3\n", "e\n")
+
+
+def test_an_experiment_s_report_is_as_its_schema_promises() -> None:
+    table = Table("P1", ("jobs", "min s", "failed"), ((25, 8.6, "0"), (24, None, "6")))
+    report = Report("p1", "RTX 3090", True, "process", {"seed": 0}, table, ("none failed",), (Path("p1.csv"),))
+    content = validate("experiment", json.dumps(documents.document(report=report.as_json())))
+    assert content["report"]["table"][1]["min s"] is None

@@ -2,7 +2,7 @@
 
 import dataclasses
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,12 +15,19 @@ if TYPE_CHECKING:
 _MARKS = {"ok": ("ok", "32"), "warning": ("warn", "33"), "failure": ("FAIL", "31")}
 
 
-def doctor(context: typer.Context, *, as_json: options.Json = False) -> None:
+def doctor(
+    context: typer.Context,
+    *,
+    image: Annotated[
+        str | None, typer.Option("--image", metavar="IMAGE", help="Try a slice in a container of this image, too.")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
     """Check what pgpu needs of this machine and say how to mend what is missing; exits with 1 if jobs cannot run."""
     from pgpu.app.doctor import Result, examine
 
     findings = []
-    for finding in examine(session_of(context).settings()):
+    for finding in examine(session_of(context).settings(), image):
         findings.append(finding)
         if not as_json:
             _print(finding)

@@ -1,6 +1,7 @@
 """The order of the checks; a check that fails by itself is a finding, never the end of the examination."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from pgpu.app.doctor import gpus, installation, places, trial
 from pgpu.app.doctor.finding import Finding, broken
@@ -25,9 +26,17 @@ CHECKS: tuple[tuple[str, Check], ...] = (
 )
 
 
-def examine(settings: Settings) -> Iterator[Finding]:
-    """Look at everything, in an order in which causes come before their effects."""
-    for name, check in CHECKS:
+def examine(settings: Settings, image: str | None = None) -> Iterator[Finding]:
+    """Look at everything, in an order in which causes come before their effects.
+
+    Args:
+        settings: What to look at.
+        image: Try a container of it, too.
+    """
+    checks = list(CHECKS)
+    if image is not None:
+        checks.append(("trial in a container", partial(trial.on_simulated_gpu, image=image)))
+    for name, check in checks:
         try:
             yield from check(settings)
         except PgpuError as exc:

@@ -15,6 +15,7 @@ from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.settings import Settings
 from pgpu.app.wiring import open_client
 from pgpu.client import Client
+from pgpu.enforcement.slice_files import IN_JOB
 from pgpu.errors import WaitTimeoutError
 from pgpu.libraries import PROBE, library_path
 from pgpu.model import Job, JobSpec, Request
@@ -27,14 +28,19 @@ _CUDA_OUT_OF_MEMORY = 2
 _PATIENCE_SECONDS = 20.0
 
 
-def on_simulated_gpu(settings: Settings) -> Iterator[Finding]:
-    """Try a slice of a simulated GPU, in a state directory of its own."""
-    name = "trial on a simulated GPU"
+def on_simulated_gpu(settings: Settings, image: str | None = None) -> Iterator[Finding]:
+    """Try a slice of a simulated GPU, in a state directory of its own.
+
+    Args:
+        settings: All but the state directory and the GPU's model count.
+        image: Try it in a container of this image; None for a process.
+    """
+    name = "trial on a simulated GPU" + (f" in {image}" if image else "")
     with tempfile.TemporaryDirectory(prefix="pgpu-doctor-") as directory:
         own = replace(settings, state_dir=Path(directory), simulate="rtx-3090")
         runtime_path = runtime_directory(own.runtime_dir, own.state_dir)
         try:
-            yield _tried(name, open_client(own))
+            yield _tried(name, open_client(own), image)
         finally:
             shutil.rmtree(runtime_path, ignore_errors=True)
 
@@ -49,9 +55,9 @@ def on_real_gpu(settings: Settings) -> Iterator[Finding]:
         yield weak("trial on a GPU", f"no GPU has room for it: {exc}", "try again later")
 
 
-def _tried(name: str, client: Client) -> Finding:
-    inside, job = _ask_for(client, _INSIDE_BYTES)
-    past, _ = _ask_for(client, _SLICE_BYTES)
+def _tried(name: str, client: Client, image: str | None = None) -> Finding:
+    inside, job = _ask_for(client, _INSIDE_BYTES, image)
+    past, _ = _ask_for(client, _SLICE_BYTES, image)
     if inside != _CUDA_SUCCESS:
         return broken(name, f"an allocation that fits was answered with {inside}: {job.error}", f"pgpu logs {job.id}")
     if past != _CUDA_OUT_OF_MEMORY:
@@ -62,9 +68,10 @@ def _tried(name: str, client: Client) -> Finding:
     return fine(name, "the limit binds" + (", as long as the job keeps its environment" if is_advisory else ""))
 
 
-def _ask_for(client: Client, size_bytes: int) -> tuple[int | None, Job]:
+def _ask_for(client: Client, size_bytes: int, image: str | None) -> tuple[int | None, Job]:
     """Allocate in a slice and return CUDA's answer, None where there was none."""
-    spec = JobSpec((str(library_path(PROBE)), "allocate", str(size_bytes)), "process")
+    program = library_path(PROBE) if image is None else IN_JOB / PROBE
+    spec = JobSpec((str(program), "allocate", str(size_bytes)), "docker" if image else "process", image)
     job = client.submit(spec, Request(_SLICE_BYTES), wait_timeout_seconds=_PATIENCE_SECONDS)
     ended = client.wait(job.id)
     text = b"".join(data for stream, data in client.logs(job.id, follow=False) if stream == "stdout").decode()
