@@ -18,6 +18,8 @@ class Rung:
 
     enforcer: Enforcer
     works_on: Callable[[Gpu], bool]
+    unaided: Enforcer | None = None
+    """What is put to the proof instead, where the shim beside an enforcer could be what refuses."""
 
 
 class Ladder:
@@ -51,11 +53,7 @@ class Ladder:
         Raises:
             EnforcementError: None does.
         """
-        for rung in self._rungs:
-            if all(rung.works_on(gpu) for gpu in gpus):
-                return rung.enforcer
-        names = ", ".join(gpu.name for gpu in gpus)
-        raise EnforcementError(f"no limit can be made to bind on {names}", hint="`pgpu doctor` says what is missing")
+        return self._rung_on(gpus).enforcer
 
     def prepare(self, job: Job, gpus: Sequence[Gpu]) -> Delivery:
         """Prove the enforcer where that was not done yet, then make the slice's files.
@@ -64,10 +62,10 @@ class Ladder:
             RequestError: The slice is smaller than one CUDA context.
             EnforcementError: The limit could not be put in place, or does not bind.
         """
-        enforcer = self.strongest_on(gpus)
+        rung = self._rung_on(gpus)
         for gpu in {gpu.name: gpu for gpu in gpus}.values():
-            self._self_test.prove(enforcer, job, gpu)
-        return enforcer.prepare(job, gpus)
+            self._self_test.prove(rung.unaided or rung.enforcer, job, gpu, is_metered=rung.unaided is None)
+        return rung.enforcer.prepare(job, gpus)
 
     def resize(self, lease: Lease, memory_bytes: int) -> None:
         """Set every slice of a lease to `memory_bytes`, live."""
@@ -88,6 +86,13 @@ class Ladder:
     def release(self, lease: Lease) -> None:
         """Remove the slice's files; does nothing where they are gone."""
         self._of(lease).release(lease)
+
+    def _rung_on(self, gpus: Sequence[Gpu]) -> Rung:
+        for rung in self._rungs:
+            if all(rung.works_on(gpu) for gpu in gpus):
+                return rung
+        names = ", ".join(gpu.name for gpu in gpus)
+        raise EnforcementError(f"no limit can be made to bind on {names}", hint="`pgpu doctor` says what is missing")
 
     def _of(self, lease: Lease) -> Enforcer:
         named = (rung.enforcer for rung in self._rungs if rung.enforcer.name == lease.enforcer)

@@ -33,10 +33,17 @@ class SelfTest:
         self._facts = facts
         self._run = run
 
-    def prove(self, enforcer: Enforcer, job: Job, gpu: Gpu) -> None:
+    def prove(self, enforcer: Enforcer, job: Job, gpu: Gpu, *, is_metered: bool = True) -> None:
         """Make sure that this enforcer binds on this GPU for jobs that are delivered like this one.
 
         The slice of the test is the job's own, which is granted and not used yet.
+
+        Args:
+            enforcer: To be proved.
+            job: About to start; its command is not run.
+            gpu: One of its GPUs.
+            is_metered: Whether the enforcer itself counts refusals, so that one that it did not count is not its own; False
+                for one whose refusals must not be the meter's.
 
         Raises:
             EnforcementError: An allocation past the slice was not refused, or the test could not be run.
@@ -44,10 +51,10 @@ class SelfTest:
         key = f"self-test/{_boot_id()}/{gpu.name}/{gpu.driver_version}/{enforcer.name}/{_way(job)}"
         if self._facts.get(key) == _PASSED:
             return
-        self._try(enforcer, _throwaway(job, gpu), gpu)
+        self._try(enforcer, _throwaway(job, gpu), gpu, is_metered=is_metered)
         self._facts.put(key, _PASSED)
 
-    def _try(self, enforcer: Enforcer, test: Job, gpu: Gpu) -> None:
+    def _try(self, enforcer: Enforcer, test: Job, gpu: Gpu, *, is_metered: bool) -> None:
         delivery = enforcer.prepare(test, [gpu])
         lease = _lease_of(test)
         try:
@@ -58,17 +65,17 @@ class SelfTest:
         finally:
             enforcer.release(lease)
         if text is not None:
-            _judge(_answers(text), refusals, enforcer, gpu)
+            _judge(_answers(text), enforcer, gpu, is_ours=(refusals > 0) == is_metered)
 
 
-def _judge(answers: dict[str, str], refusals: int, enforcer: Enforcer, gpu: Gpu) -> None:
+def _judge(answers: dict[str, str], enforcer: Enforcer, gpu: Gpu, *, is_ours: bool) -> None:
     if answers.get("context") != _SUCCESS:
         said = ", ".join(f"{step} {answer}" for step, answer in answers.items()) or "nothing"
         raise EnforcementError(
             f"the self-test of the {enforcer.name} enforcer cannot use {gpu.name}; the driver said: {said}",
             hint="`pgpu doctor` shows what works here",
         )
-    if answers.get("allocate") != _OUT_OF_MEMORY or refusals == 0:
+    if answers.get("allocate") != _OUT_OF_MEMORY or not is_ours:
         raise EnforcementError(
             f"the {enforcer.name} enforcer does not bind on {gpu.name}: more than the slice could be allocated",
             hint="nothing is started without a limit; please report this with the output of `pgpu doctor`",

@@ -57,6 +57,10 @@ class ShimEnforcer:
         """Return the paths of one slice, whether they exist or not."""
         return SliceFiles(self._slices / job_id)
 
+    def files_of(self, delivery: Delivery) -> SliceFiles:
+        """Return the paths of the slice that a delivery was made of."""
+        return SliceFiles(delivery.slice_directory.parent)
+
     def prepare(self, job: Job, gpus: Sequence[Gpu]) -> Delivery:
         """Make the slice's files.
 

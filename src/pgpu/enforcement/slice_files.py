@@ -98,6 +98,18 @@ class SliceFiles:
         except FileNotFoundError:
             return 0
 
+    def remember_cgroup(self, cgroup: Path) -> None:
+        """Keep which control group has the slice's limits."""
+        with _explaining(self.home):
+            (self.home / "cgroup").write_text(str(cgroup), encoding="utf-8", errors="surrogateescape")
+
+    def cgroup(self) -> Path | None:
+        """Return the control group that was remembered; None if there is none."""
+        try:
+            return Path((self.home / "cgroup").read_text(encoding="utf-8", errors="surrogateescape"))
+        except FileNotFoundError:
+            return None
+
     @property
     def _largest(self) -> Path:
         return self.home / "largest-limit"

@@ -13,24 +13,22 @@ import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from pgpu.errors import NodeError, PgpuBug, RequestError, RuntimeUnavailableError
+from pgpu.errors import EnforcementError, NodeError, PgpuBug, RequestError, RuntimeUnavailableError
 from pgpu.libraries import CUDA_SHIM, LAUNCHER, NVML_SHIM, library_path
 from pgpu.model import Delivery, Holder, Job, JobSpec, ProcessHolder
 from pgpu.runtimes import Stdio
+from pgpu.runtimes.cgroup_leaf import LimitCgroup
 from pgpu.runtimes.launching import Launch, launch
 from pgpu.runtimes.lineage import JOB_ID_VARIABLE, Lineage, identify, mount_namespace
 from pgpu.runtimes.process_job import RunningProcess, open_process
 from pgpu.runtimes.shadowed_paths import PRELOAD_PATH, shadows
-
-CgroupLimiter = Callable[[ProcessHolder, tuple[tuple[str, int], ...]], None]
-"""Puts a process that is held back into a leaf cgroup of its own with these limits (GPU UUID, bytes)."""
 
 
 class ProcessRuntime:
     """The `Runtime` of jobs without an image."""
 
     def __init__(
-        self, *, can_make_views: Callable[[], bool] | None = None, limit_cgroup: CgroupLimiter | None = None
+        self, *, can_make_views: Callable[[], bool] | None = None, limit_cgroup: LimitCgroup | None = None
     ) -> None:
         """Start nothing yet.
 
@@ -105,19 +103,19 @@ class ProcessRuntime:
         self, running: RunningProcess, delivery: Delivery, launched: Launch, announce: Callable[[Holder], None]
     ) -> None:
         try:
-            self._apply_cgroup_limits(running.holder, delivery)
+            self._apply_cgroup_limits(running, delivery)
             announce(running.holder)
             launched.let_go()
         except BaseException:
             running.close()
             raise
 
-    def _apply_cgroup_limits(self, holder: ProcessHolder, delivery: Delivery) -> None:
+    def _apply_cgroup_limits(self, running: RunningProcess, delivery: Delivery) -> None:
         if not delivery.cgroup_limits:
             return
         if self._limit_cgroup is None:
-            raise RuntimeUnavailableError("the driver's own limit is asked for, and no cgroup can be made here")
-        self._limit_cgroup(holder, delivery.cgroup_limits)
+            raise EnforcementError("this lease needs the driver's own limit, and nothing here can set it")
+        self._limit_cgroup(running.enter_leaf(), delivery)
 
 
 @functools.cache

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from pgpu.errors import RuntimeUnavailableError
 from pgpu.model import ProcessHolder
+from pgpu.runtimes.cgroup_leaf import enter_leaf, kill_leaf, remove_leaf
 from pgpu.runtimes.lineage import Lineage, identify
 
 _SIGNAL_EXIT_BASE = 128
@@ -40,6 +41,16 @@ class RunningProcess:
         self._pidfd = pidfd
         self._terminal = terminal
         self._exit_code: int | None = None
+        self._leaf: Path | None = None
+
+    def enter_leaf(self) -> Path:
+        """Move the main process, which is held back, into a control group of its own.
+
+        Raises:
+            RuntimeUnavailableError: None can be made here.
+        """
+        self._leaf = enter_leaf(self._holder.pid, self._lineage.job_id)
+        return self._leaf
 
     @property
     def holder(self) -> ProcessHolder:
@@ -75,6 +86,8 @@ class RunningProcess:
         Raises:
             RuntimeUnavailableError: Something is still there after 10 s; a process that is stuck in the kernel, say.
         """
+        if self._leaf is not None:
+            kill_leaf(self._leaf)
         self.signal(signal.SIGKILL)
         deadline = time.monotonic() + _KILL_DEADLINE_SECONDS
         while members := self._lineage.members():
@@ -92,6 +105,8 @@ class RunningProcess:
 
     def close(self) -> None:
         """Release the pidfd; the job goes on if it still runs."""
+        if self._leaf is not None:
+            remove_leaf(self._leaf)
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1

@@ -3,13 +3,9 @@
 It refuses to write there: what a limit is belongs to enforcement and the GPU's driver.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
 from pgpu.errors import EnforcementError
-
-LimitCgroup = Callable[[Path, tuple[tuple[str, int], ...]], None]
-"""Sets (GPU UUID, bytes) on a control group, or raises EnforcementError."""
 
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
 

@@ -13,7 +13,8 @@ from pgpu.errors import EnforcementError, RequestError
 from pgpu.libraries import CUDA_SHIM, NVML_SHIM, library_path
 from pgpu.model import ContainerHolder, Delivery, Holder, Job, JobSpec
 from pgpu.runtimes import Stdio
-from pgpu.runtimes.docker.cgroup import LimitCgroup, leaf_cgroup
+from pgpu.runtimes.cgroup_leaf import LimitCgroup
+from pgpu.runtimes.docker.cgroup import leaf_cgroup
 from pgpu.runtimes.docker.creation import JOB_LABEL, binds, container_configuration, container_name
 from pgpu.runtimes.docker.devices import gpu_request
 from pgpu.runtimes.docker.engine import Engine, engine_url
@@ -136,7 +137,7 @@ class DockerRuntime:
             return
         if self._limit_cgroup is None:
             raise EnforcementError("this lease needs the driver's limit, and nothing here can set it")
-        self._limit_cgroup(leaf_cgroup(state["Pid"]), delivery.cgroup_limits)
+        self._limit_cgroup(leaf_cgroup(state["Pid"]), delivery)
 
 
 def _needed_glibc(shims: Iterable[Path]) -> tuple[int, int] | None:
