@@ -1,7 +1,7 @@
-"""The full storm over the meter (`python -m benchmarks.meter_storm 2000`): kills from outside and at every point inside an
-operation, with forked children that survive, and the control that must be caught.
+"""The full storm over the meter (`python -m benchmarks.meter_storm 2000`).
 
-The same client as tests/native/test_meter_storm, with as many kills as asked. Prints a line for each storm and writes
+Kills from outside and at every point inside an operation, with forked children that survive, and the control that must
+be caught. The same client as tests/native/test_meter_storm, with as many kills as asked. Prints a line for each storm and writes
 one JSON file into benchmarks/results.
 """
 

@@ -6,7 +6,7 @@ benchmarks/results and prints a table.
 """
 
 import argparse
-import datetime
+import datetime as dt
 import json
 import os
 import platform
@@ -53,7 +53,7 @@ def circumstances() -> dict[str, Any]:
     cpu = [line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines()
            if line.startswith("model name")]  # fmt: skip
     return {
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "date": dt.datetime.now(dt.UTC).date().isoformat(),
         "cpu": cpu[0] if cpu else platform.machine(),
         "cores": os.cpu_count(),
         "kernel": platform.release(),
