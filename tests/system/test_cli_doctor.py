@@ -1,7 +1,5 @@
 """`pgpu doctor` on this machine, and where something is broken."""
 
-import os
-
 import pytest
 from tests.system.conftest import Place
 from tests.unit.test_cli import validate
@@ -46,6 +44,5 @@ def test_a_place_that_cannot_be_used_is_a_failure(place: Place, variable: str) -
 
 @pytest.mark.docker
 def test_the_limit_binds_in_a_container(place: Place) -> None:
-    place.environment.update({name: value for name, value in os.environ.items() if name == "DOCKER_HOST"})
     done = place.run("doctor", "--image", "pgpu-test:latest")
     assert "trial on a simulated GPU in pgpu-test:latest: the limit binds" in done.stdout
