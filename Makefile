@@ -40,6 +40,9 @@ format: $(STAMP) ## Format Python and C
 	$(BIN)/ruff format .
 	git ls-files 'native/*.c' 'native/*.h' | xargs $(BIN)/clang-format -i
 
+test-sanitizers: $(STAMP) ## Run the native tests with ASan, UBSan and TSan in the C libraries
+	$(BIN)/python tools/test_sanitizers.py
+
 demo: build ## P1 with 25 jobs, without pgpu and with it, as processes on a simulated RTX 3090
 	$(BIN)/pgpu --simulate 'RTX 3090' experiment p1 --jobs 25 --both --output build/demo
 

@@ -28,6 +28,12 @@ _PRELUDE = (
 )
 
 
+def _library(name: str) -> Path:
+    """A library of this installation, or of the build that PGPU_NATIVE_DIR names (with sanitizers, say)."""
+    built = os.environ.get("PGPU_NATIVE_DIR")
+    return Path(built) / name if built else library_path(name)
+
+
 class SliceWorld:
     """One job's files. GPUs of the lease are in the order of `limits_bytes`; None leaves a GPU out of the lease."""
 
@@ -56,10 +62,10 @@ class SliceWorld:
 
     def _make_files(self) -> None:
         self.shim.parent.mkdir()
-        shutil.copy(library_path(CUDA_SHIM), self.shim)
+        shutil.copy(_library(CUDA_SHIM), self.shim)
         self.driver = self.directory / "driver" / "libcuda.so.1"
         self.driver.parent.mkdir()
-        shutil.copy(library_path(SIMULATED_CUDA), self.driver)
+        shutil.copy(_library(SIMULATED_CUDA), self.driver)
         self.usage.touch(mode=0o666)
         self.write_limit()
 
@@ -84,9 +90,16 @@ class SliceWorld:
 
     def environment_for(self, *, is_shimmed: bool) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "PGPU_SIM"))}
-        shim = {"LD_PRELOAD": str(self.shim)} if is_shimmed else {"LD_LIBRARY_PATH": str(self.driver.parent)}
-        sanitizer = {"ASAN_OPTIONS": "verify_asan_link_order=0:detect_leaks=0"}
-        return {**kept, **sanitizer, **shim, **self.environment, **self._found()}
+        runtimes = [path for path in (os.environ.get("PGPU_TEST_PRELOAD"),) if path]
+        preloads = [*runtimes, *([str(self.shim)] if is_shimmed else [])]
+        found = {} if is_shimmed else {"LD_LIBRARY_PATH": str(self.driver.parent)}
+        return {
+            **kept,
+            **found,
+            **({"LD_PRELOAD": ":".join(preloads)} if preloads else {}),
+            **self.environment,
+            **self._found(),
+        }
 
     def _found(self) -> dict[str, str]:
         return {"PGPU_SIMGPU_DIR": str(self.simulated), "PGPU_TEST_DRIVER": str(self.driver)}

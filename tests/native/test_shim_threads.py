@@ -1,0 +1,54 @@
+"""One process's threads meet in the shim: at first use, while they allocate in every way, and around a fork."""
+
+import subprocess
+
+import pytest
+from tests.native_clients import client_path
+from tests.slice_world import CONTEXT_BYTES, MIB, a_slice
+
+_DEADLINE_SECONDS = 60
+
+
+@pytest.mark.parametrize("room_blocks", [4, 1000])
+def test_threads_that_begin_and_allocate_together_leave_one_context_counted(room_blocks: int) -> None:
+    """With room for four blocks most are refused; every refusal must give its reservation back."""
+    with a_slice(CONTEXT_BYTES + room_blocks * 2 * MIB) as world:
+        done = subprocess.run(
+            [str(client_path("shim", "shim-threads"))],
+            env=world.environment_for(is_shimmed=True),
+            capture_output=True,
+            text=True,
+            timeout=_DEADLINE_SECONDS,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert int(done.stdout) == CONTEXT_BYTES
+        assert world.use().peak_bytes <= CONTEXT_BYTES + room_blocks * 2 * MIB
+
+
+def test_a_fork_while_threads_allocate_leaves_a_child_that_is_refused_and_not_stuck() -> None:
+    with a_slice(1024 * MIB) as world:
+        codes = world.answer("""
+import threading
+cu.begin()
+context = cu.number("cuCtxGetCurrent")
+go_on = True
+def churn():
+    cu.call("cuCtxSetCurrent", c_uint64(context))
+    while go_on:
+        cu.free(cu.alloc(MIB))
+threads = [threading.Thread(target=churn) for _ in range(3)]
+for thread in threads:
+    thread.start()
+codes = []
+for _ in range(20):
+    child = os.fork()
+    if child == 0:
+        os._exit(cu.code("cuMemAlloc_v2", byref(c_uint64()), c_size_t(MIB)))
+    codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+go_on = False
+for thread in threads:
+    thread.join()
+print(json.dumps([codes, cu.held()]))
+""")
+    assert codes == [[3] * 20, CONTEXT_BYTES]

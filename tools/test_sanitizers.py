@@ -1,0 +1,85 @@
+"""Run the native tests over C libraries built with sanitizers (`make test-sanitizers`).
+
+Each kind of sanitizer has a build folder of its own. The sanitizer's run-time library is preloaded into each client, which is not built with it (Python). Whatever a sanitizer
+reports ends the process that it is found in with a code of its own, and lands in a file, so that no report is lost in
+a client that a test expects to die.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+BIN = Path(sys.executable).parent
+KINDS = {
+    "asan": ("address,undefined", ("libasan.so", "libubsan.so")),
+    "tsan": ("thread", ("libtsan.so",)),
+}
+TESTS = (
+    "tests/native/test_shim_known_failures.py",
+    "tests/native/test_meter_storm.py",
+    "tests/native/test_shim_threads.py",
+)
+EXIT_CODE = 99
+
+
+def main() -> int:
+    """Run every kind named on the command line, or all; 1 if a test failed or something was reported."""
+    kinds = sys.argv[1:] or list(KINDS)
+    return max([run_kind(kind) for kind in kinds])
+
+
+def run_kind(kind: str) -> int:
+    """Build, test, and print every report."""
+    sanitizers, runtimes = KINDS[kind]
+    build = ROOT / "build" / kind
+    build_all(build, sanitizers)
+    with tempfile.TemporaryDirectory(prefix="pgpu-sanitizers-") as reports:
+        code = test(build, runtimes, Path(reports) / "report")
+        found = sorted(Path(reports).iterdir())
+        for report in found:
+            print(report.read_text("utf-8", "replace"))
+    print(f"{kind}: {len(found)} reports, tests {'passed' if code == 0 else 'failed'}")
+    return 1 if code or found else 0
+
+
+def build_all(build: Path, sanitizers: str) -> None:
+    """Configure and build; the libraries go to a place of their own."""
+    configure = [BIN / "cmake", "-S", ROOT, "-B", build, "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={BIN / 'ninja'}"]
+    run([*configure, "-DPGPU_BUILD_TESTS=ON", f"-DPGPU_SANITIZE={sanitizers}"])
+    run([BIN / "cmake", "--build", build, "-j", str(os.cpu_count())])
+    run([BIN / "cmake", "--install", build, "--component", "pgpu", "--prefix", build / "installed"])
+
+
+def run(command: list[str | Path]) -> None:
+    """Run quietly; show everything where it fails."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(done.stdout + done.stderr)
+
+
+def test(build: Path, runtimes: tuple[str, ...], report: Path) -> int:
+    """Run the native tests over a build; the paths tell them which."""
+    options = f"exitcode={EXIT_CODE}:log_path={report}"
+    environment = {
+        **os.environ,
+        "PGPU_BUILD_DIR": str(build),
+        "PGPU_NATIVE_DIR": str(build / "installed"),
+        "PGPU_TEST_PRELOAD": ":".join(map(runtime_path, runtimes)),
+        "ASAN_OPTIONS": f"{options}:detect_leaks=0:verify_asan_link_order=0",
+        "UBSAN_OPTIONS": f"log_path={report}:print_stacktrace=1:halt_on_error=1",
+        "TSAN_OPTIONS": f"{options}:halt_on_error=0:report_signal_unsafe=1:ignore_noninstrumented_modules=1",
+    }
+    return subprocess.run([BIN / "pytest", "-q", *TESTS], cwd=ROOT, env=environment, check=False).returncode
+
+
+def runtime_path(name: str) -> str:
+    """Where the compiler keeps a sanitizer's run-time library."""
+    found = subprocess.run(["cc", f"-print-file-name={name}"], capture_output=True, text=True, check=True)
+    return found.stdout.strip()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
