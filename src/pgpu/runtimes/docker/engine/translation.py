@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import requests
+import urllib3
 from docker import errors as docker_errors
 
 from pgpu.errors import (
@@ -19,8 +20,14 @@ from pgpu.errors import (
     RuntimeUnavailableError,
 )
 
-FOREIGN_ERRORS = (docker_errors.DockerException, requests.exceptions.RequestException, OSError, ValueError)
-"""What a call of the SDK can raise; ValueError comes from unreadable answers."""
+FOREIGN_ERRORS = (
+    docker_errors.DockerException,
+    requests.exceptions.RequestException,
+    urllib3.exceptions.HTTPError,
+    OSError,
+    ValueError,
+)
+"""What a call of the SDK can raise, in all its layers; ValueError comes from unreadable answers."""
 
 _BAD_REQUEST, _CONFLICT = 400, 409
 _COMMAND = re.compile(r"exec: \"|executable file|command that was not found", re.IGNORECASE)

@@ -1,0 +1,279 @@
+"""What a container is asked to be, what is refused, and what an engine's words mean: all of it pure."""
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("docker", reason="the docker SDK is not installed")
+
+from docker import errors as docker_errors
+from requests import exceptions as requests_errors
+
+from pgpu.errors import (
+    CommandNotExecutableError,
+    CommandNotFoundError,
+    EnforcementError,
+    PgpuError,
+    RequestError,
+    RuntimeUnavailableError,
+)
+from pgpu.model import Delivery, Job, JobSpec, JobState, Mount, Request
+from pgpu.runtimes.docker.cgroup import leaf_cgroup
+from pgpu.runtimes.docker.creation import container_configuration
+from pgpu.runtimes.docker.devices import gpu_request
+from pgpu.runtimes.docker.engine.addresses import engine_url
+from pgpu.runtimes.docker.engine.translation import FOREIGN_ERRORS, pgpu_error, start_error
+from pgpu.runtimes.docker.image.facts import FactsCache, ImageFacts
+from pgpu.runtimes.docker.image.library_versions import architecture, newest_glibc
+from pgpu.runtimes.docker.mounting import plan_mounts, preload_lines
+from pgpu.runtimes.docker.refusals import refuse_bad_image, refuse_bad_words, refuse_old_libc
+
+_UUID = "GPU-769c441c-b6d7-57d5-b7ec-19663ab63170"
+_FACTS = ImageFacts(
+    libc="glibc",
+    glibc_version=(2, 31),
+    preload_path="/etc/ld.so.preload",
+    preload_lines=(),
+    cuda_paths=("/usr/lib/x86_64-linux-gnu/libcuda.so.1", "/usr/lib64/libcuda.so.1"),
+    nvml_paths=("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1",),
+)
+_SIMULATED = Delivery(Path("/run/s/view"), Path("/run/s/usage"), (_UUID,), Path("/run/simulated"))
+_REAL = replace(
+    _SIMULATED,
+    simulated_state_directory=None,
+    driver_files=(("libcuda.so.1", Path("/usr/lib/x86_64-linux-gnu/libcuda.so.580.1")),),
+)
+
+
+def _spec(**fields: Any) -> JobSpec:
+    return JobSpec(**{"command": ("true",), "runtime": "docker", "image": "some:image", **fields})
+
+
+def _configuration(spec: JobSpec, delivery: Delivery, request: dict[str, Any]) -> dict[str, Any]:
+    job = Job("0123456789ab", spec, Request(1 << 30), JobState.STARTING, 0.0)
+    return container_configuration(job, delivery, plan_mounts(delivery, _FACTS), request)
+
+
+def test_the_slice_is_read_only_and_only_its_usage_and_the_simulated_state_are_writable() -> None:
+    writable = {mount.target for mount in plan_mounts(_SIMULATED, _FACTS) if not mount.is_read_only}
+    assert writable == {"/.pgpu/usage", "/.pgpu/simgpu"}
+
+
+def test_one_file_is_preload_and_shadow_so_that_it_is_one_instance_in_a_process() -> None:
+    shadows = [mount for mount in plan_mounts(_SIMULATED, _FACTS) if mount.target.endswith("libcuda.so.1")]
+    assert {mount.source for mount in shadows} == {_SIMULATED.slice_directory / "libpgpu.so"}
+    assert {mount.target for mount in shadows} == set(_FACTS.cuda_paths)
+
+
+def test_the_real_driver_lies_behind_the_shims_and_no_simulated_state_is_mounted() -> None:
+    targets = {mount.target: mount for mount in plan_mounts(_REAL, _FACTS)}
+    assert targets["/.pgpu/driver/libcuda.so.1"].source == Path("/usr/lib/x86_64-linux-gnu/libcuda.so.580.1")
+    assert "/.pgpu/simgpu" not in targets
+    assert "/usr/lib64/libcuda.so" not in targets, "the toolkit makes this link itself"
+
+
+def test_only_a_glibc_image_gets_a_preload_file() -> None:
+    musl = replace(_FACTS, libc="musl", glibc_version=None)
+    assert "/etc/ld.so.preload" in {mount.target for mount in plan_mounts(_SIMULATED, _FACTS)}
+    assert "/etc/ld.so.preload" not in {mount.target for mount in plan_mounts(_SIMULATED, musl)}
+
+
+@given(st.lists(st.text(alphabet="abc/. ", max_size=8), max_size=6))
+def test_our_preloads_come_first_and_joining_twice_changes_nothing(lines: list[str]) -> None:
+    ours = "/.pgpu/libpgpu.so\n/.pgpu/libpgpu-ml.so\n"
+    joined = preload_lines(ours, tuple(lines))
+    assert joined.startswith(ours)
+    assert preload_lines(joined, tuple(lines)) == joined
+    assert {line for line in lines if line.strip()} <= set(joined.splitlines())
+
+
+def test_the_job_s_words_never_win_over_the_lease_s() -> None:
+    delivery = replace(_SIMULATED, environment=(("PGPU_JOB_ID", "right"),))
+    spec = _spec(environment=(("PGPU_JOB_ID", "wrong"), ("NVIDIA_VISIBLE_DEVICES", "all"), ("MINE", "1")))
+    assert _configuration(spec, delivery, {})["Env"] == ["PGPU_JOB_ID=right", "NVIDIA_VISIBLE_DEVICES=void", "MINE=1"]
+
+
+def test_a_real_gpu_comes_by_cdi_or_by_a_device_request_and_never_by_both() -> None:
+    device = {"Source": "cdi", "ID": f"nvidia.com/gpu={_UUID}"}
+    by_cdi = gpu_request({"DiscoveredDevices": [device]}, [_UUID])
+    assert by_cdi == {"Driver": "cdi", "DeviceIDs": [f"nvidia.com/gpu={_UUID}"]}
+    assert "NVIDIA_VISIBLE_DEVICES=void" in _configuration(_spec(), _REAL, by_cdi)["Env"]
+    by_request = gpu_request({"DiscoveredDevices": []}, [_UUID])
+    assert by_request["DeviceIDs"] == [_UUID]
+    made = _configuration(_spec(), _REAL, by_request)
+    assert f"NVIDIA_VISIBLE_DEVICES={_UUID}" in made["Env"]
+    assert made["HostConfig"]["DeviceRequests"] == [by_request]
+    assert "DeviceRequests" not in _configuration(_spec(), _SIMULATED, {})["HostConfig"]
+
+
+def test_an_older_engine_s_cdi_specifications_are_read_from_its_folders(tmp_path: Path) -> None:
+    specification = tmp_path / "nvidia.yaml"
+    specification.write_text(f'cdiVersion: "0.5.0"\nkind: nvidia.com/gpu\ndevices:\n- name: "0"\n- name: {_UUID}\n')
+    assert gpu_request({"CDISpecDirs": [str(tmp_path), "/no/such"]}, [_UUID])["Driver"] == "cdi"
+    assert gpu_request({"CDISpecDirs": [str(tmp_path)]}, ["GPU-another"])["Driver"] == ""
+    specification.write_text('{"kind": "nvidia.com/gpu", "devices": [{"name": "' + _UUID + '"}]}')
+    assert gpu_request({"CDISpecDirs": [str(tmp_path)]}, [_UUID])["Driver"] == "cdi"
+
+
+def test_a_program_of_the_slice_runs_without_the_image_s_entrypoint() -> None:
+    made = _configuration(_spec(command=("/.pgpu/pgpu-probe", "allocate", "1")), _SIMULATED, {})
+    assert (made["Entrypoint"], made["Cmd"]) == (["/.pgpu/pgpu-probe"], ["allocate", "1"])
+    assert "Entrypoint" not in _configuration(_spec(), _SIMULATED, {})
+    assert "Cmd" not in _configuration(_spec(command=()), _SIMULATED, {})
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"image": None}, "needs an image"),
+        ({"name": "-x"}, "not a container's name"),
+        ({"name": "x"}, "not a container's name"),
+        ({"working_directory": "here"}, "not an absolute path"),
+        ({"environment": (("A=B", "1"),)}, "not a variable's name"),
+        ({"environment": (("", "1"),)}, "not a variable's name"),
+        ({"volumes": (Mount("", "/data"),)}, "names nothing"),
+        ({"volumes": (Mount("/x", "data"),)}, "absolute path"),
+        ({"volumes": (Mount("/x", "/"),)}, "absolute path"),
+        ({"volumes": (Mount("/x", "/.pgpu/limit"),)}, "where pgpu puts the slice"),
+        ({"volumes": (Mount("/x", "/a/../.pgpu"),)}, "where pgpu puts the slice"),
+        ({"volumes": (Mount("/x", "/etc/ld.so.preload"),)}, "where pgpu puts the slice"),
+        ({"volumes": (Mount("/x", "/a"), Mount("/y", "/a/"))}, "the same place"),
+        ({"volumes": (Mount("/x", "/a", "ro,upwards"),)}, "unknown option 'upwards'"),
+    ],
+)
+def test_words_that_cannot_be_meant_are_refused(fields: dict[str, Any], says: str) -> None:
+    with pytest.raises(RequestError, match=says):
+        refuse_bad_words(_spec(**fields))
+
+
+@pytest.mark.parametrize("options", ["", "ro", "rw,z", "Z", "ro,rslave", "nocopy"])
+def test_docker_s_own_volume_options_are_let_through(options: str) -> None:
+    refuse_bad_words(_spec(volumes=(Mount("name", "/data", options),)))
+
+
+def test_an_image_of_another_machine_or_without_a_command_is_refused() -> None:
+    with pytest.raises(RequestError, match="is for s390x") as caught:
+        refuse_bad_image(_spec(), {"Architecture": "s390x"})
+    assert caught.value.hint is not None
+    with pytest.raises(RequestError, match="no command of its own"):
+        refuse_bad_image(_spec(command=()), {"Config": {"Cmd": None}})
+    refuse_bad_image(_spec(command=()), {"Config": {"Entrypoint": ["/x"]}})
+
+
+def test_an_image_older_than_the_shim_s_libc_is_refused_and_musl_is_let_through() -> None:
+    refuse_old_libc(_spec(), _FACTS, (2, 31))
+    refuse_old_libc(_spec(), replace(_FACTS, libc="musl", glibc_version=None), (2, 34))
+    refuse_old_libc(_spec(), replace(_FACTS, libc=None, glibc_version=None), (2, 34))
+    with pytest.raises(RequestError, match=r"has glibc 2.31, and this build of pgpu needs 2.34") as caught:
+        refuse_old_libc(_spec(), _FACTS, (2, 34))
+    assert caught.value.hint is not None
+    with pytest.raises(RequestError, match="cannot be read"):
+        refuse_old_libc(_spec(), replace(_FACTS, glibc_version=None), (2, 34))
+
+
+def test_a_library_s_versions_are_compared_as_numbers() -> None:
+    names = b"\x7fELF" + b"\0" * 14 + b"\x3e\0" + b"\0GLIBC_2.2.5\0GLIBC_2.17\0GLIBC_2.9\0GLIBC_PRIVATE\0"
+    assert newest_glibc(names) == (2, 17)
+    assert architecture(names) == "amd64"
+    assert newest_glibc(b"not a library") is None
+    assert architecture(b"not a library") is None
+
+
+def test_facts_survive_the_cache_and_a_damaged_or_newer_one_is_forgotten(tmp_path: Path) -> None:
+    cache = FactsCache(tmp_path / "images")
+    cache.store("sha256:abc", _FACTS)
+    assert cache.load("sha256:abc") == _FACTS
+    assert cache.load("sha256:def") is None
+    for damage in ("", "{", "[]", '{"format": 999}', '{"format": 1}', '{"format": 1, "odd": 2}'):
+        (tmp_path / "images" / "abc.json").write_text(damage)
+        assert cache.load("sha256:abc") is None
+
+
+def test_the_engine_is_looked_for_where_docker_looks(tmp_path: Path) -> None:
+    home = {"HOME": str(tmp_path)}
+    assert engine_url({**home, "DOCKER_HOST": "unix:///a", "CONTAINER_HOST": "unix:///b"}) == "unix:///a"
+    assert engine_url({**home, "CONTAINER_HOST": "unix:///b"}) == "unix:///b"
+    with pytest.raises(RuntimeUnavailableError, match="not a socket of this machine"):
+        engine_url({**home, "DOCKER_HOST": "tcp://10.0.0.1:2376"})
+
+
+def test_the_chosen_docker_context_is_followed(tmp_path: Path) -> None:
+    folder = tmp_path / ".docker" / "contexts" / "meta" / "39d3c1a8d0ab4d68a5e09a5b9a9c6f3e"
+    folder.mkdir(parents=True)
+    (tmp_path / ".docker" / "config.json").write_text('{"currentContext": "lab"}')
+    with pytest.raises(RuntimeUnavailableError, match="'lab' names no engine"):
+        engine_url({"HOME": str(tmp_path)})
+
+    folder.rename(folder.with_name(hashlib.sha256(b"lab").hexdigest()))
+    meta = folder.with_name(hashlib.sha256(b"lab").hexdigest()) / "meta.json"
+    meta.write_text('{"Name": "lab", "Endpoints": {"docker": {"Host": "unix:///run/lab.sock"}}}')
+    assert engine_url({"HOME": str(tmp_path)}) == "unix:///run/lab.sock"
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ('OCI runtime create failed: exec: "foo": executable file not found in $PATH: unknown', CommandNotFoundError),
+        ('exec: "/no": stat /no: no such file or directory: unknown', CommandNotFoundError),
+        ("crun: executable file `foo` not found in $PATH: No such file or directory", CommandNotFoundError),
+        ('exec: "/etc/passwd": permission denied: unknown', CommandNotExecutableError),
+        ('exec: "/etc": is a directory: unknown', CommandNotExecutableError),
+        ("error mounting /x to rootfs: no such file or directory", RuntimeUnavailableError),
+        ("could not select device driver with capabilities: [[gpu]]", RuntimeUnavailableError),
+    ],
+)
+def test_why_a_container_did_not_start_is_told_apart_as_docker_run_does(message: str, kind: type[PgpuError]) -> None:
+    assert type(start_error(docker_errors.APIError(message))) is kind
+
+
+def _walk(kind: type[BaseException]) -> set[type[BaseException]]:
+    return {kind} | {found for each in kind.__subclasses__() for found in _walk(each)}
+
+
+def test_every_error_of_the_sdk_has_one_of_ours() -> None:
+    foreign = {
+        each
+        for kind in (docker_errors.DockerException, requests_errors.RequestException)
+        for each in _walk(kind)
+        if each.__module__.startswith(("docker.", "requests."))
+    }
+    assert len(foreign) > 20
+    for kind in foreign:
+        assert issubclass(kind, FOREIGN_ERRORS), kind
+    for error in (
+        docker_errors.DockerException("x"),
+        requests_errors.ConnectionError("x"),
+        OSError(2, "x"),
+        ValueError("x"),
+    ):
+        assert type(pgpu_error(error, "trying")) is RuntimeUnavailableError
+    for status, wanted in ((400, RequestError), (409, RequestError), (500, RuntimeUnavailableError)):
+        assert type(pgpu_error(_api_error(status), "trying")) is wanted
+
+
+def _api_error(status: int) -> docker_errors.APIError:
+    class Answer:
+        status_code = status
+        reason = "because"
+
+    return docker_errors.APIError("said", response=Answer(), explanation="why\nnot")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("lines", "group"),
+    [
+        ("0::/system.slice/docker-1.scope\n", "/sys/fs/cgroup/system.slice/docker-1.scope"),
+        ("4:memory:/docker/1\n1:cpu,cpuacct:/docker/1\n0::/docker/1\n", "/sys/fs/cgroup/memory/docker/1"),
+    ],
+)
+def test_a_container_s_own_control_group_is_found_in_both_hierarchies(tmp_path: Path, lines: str, group: str) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "cgroup").write_text(lines)
+    assert leaf_cgroup(7, tmp_path) == Path(group)
+    with pytest.raises(EnforcementError):
+        leaf_cgroup(8, tmp_path)
