@@ -5,8 +5,9 @@ The meter binds; this catches what passes it. It reports, and leaves it to the s
 
 from dataclasses import dataclass, field
 
+from pgpu.enforcement import SliceUse
 from pgpu.engine.engine import Engine
-from pgpu.model import Job, Slice
+from pgpu.model import Job, Lease, Slice
 from pgpu.runtimes import RunningJob
 from pgpu.units import MIB, format_memory
 
@@ -39,15 +40,22 @@ class Watch:
         """
         if job.lease is None:
             return
-        uses = {use.gpu_uuid: use for use in self.engine.enforcer.use(job.lease)}
+        counted_before = self._counted(job.lease)
+        told = {part.gpu_uuid: self._driver_bytes(part.gpu_uuid, running) for part in job.lease.slices}
+        counted_after = self._counted(job.lease)
         for part in job.lease.slices:
-            driver_bytes = self._driver_bytes(part.gpu_uuid, running)
-            if (use := uses.get(part.gpu_uuid)) is not None:
+            driver_bytes = told[part.gpu_uuid]
+            if (use := counted_after.get(part.gpu_uuid)) is not None:
                 self.peak_bytes = max(self.peak_bytes, use.peak_bytes)
+                before = counted_before.get(part.gpu_uuid, use)
                 if driver_bytes is not None:
-                    self._follow_drift(job, part, driver_bytes - use.used_bytes)
+                    self._follow_drift(job, part, driver_bytes - max(before.used_bytes, use.used_bytes))
             if driver_bytes is not None and driver_bytes > part.memory_bytes * TOLERANCE and self.violation is None:
                 self.violation = _violation(part, driver_bytes)
+
+    def _counted(self, lease: Lease) -> dict[str, SliceUse]:
+        """Read the meters. Done before and after the driver is asked: what came or went meanwhile is no drift."""
+        return {use.gpu_uuid: use for use in self.engine.enforcer.use(lease)}
 
     def _driver_bytes(self, gpu_uuid: str, running: RunningJob) -> int | None:
         """None where the driver does not tell."""
