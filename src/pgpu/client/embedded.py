@@ -1,7 +1,7 @@
 """The client whose engine runs in this very process: no daemon, the ledger joins all of them."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO
 
 from pgpu.client.attaching import attach
@@ -19,8 +19,16 @@ from pgpu.model import Gpu, Job, JobSpec, JobState, Request
 class EmbeddedClient:
     """The `Client` of one engine."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, engine_of: Callable[[str | None], Engine] | None = None) -> None:
+        """Join an engine.
+
+        Args:
+            engine: Grants the GPUs that this caller asks for.
+            engine_of: Makes the engine of another `EngineSettings.gpu_model` on the same ledger, for jobs that run on
+                other GPUs; None where there are no others.
+        """
         self._engine = engine
+        self._engine_of = engine_of
 
     def submit(self, spec: JobSpec, request: Request, *, wait_timeout_seconds: float | None) -> Job:
         """Accept a request; see `Client.submit`."""
@@ -80,7 +88,8 @@ class EmbeddedClient:
 
     def resize(self, id_or_name: str, memory_bytes: int) -> Job:
         """Change a job's slices; see `Client.resize`."""
-        return self._engine.resize(self._engine.ledger.find(id_or_name).job.id, memory_bytes)
+        job = self._engine.ledger.find(id_or_name).job
+        return self._engine_of_job(job).resize(job.id, memory_bytes)
 
     def gpus(self) -> Sequence[GpuReport]:
         """Report every GPU; see `Client.gpus`."""
@@ -100,6 +109,11 @@ class EmbeddedClient:
             )
             for gpu in snapshot.gpus
         ]
+
+    def _engine_of_job(self, job: Job) -> Engine:
+        if self._engine_of is None or job.gpu_model == self._engine.settings.gpu_model:
+            return self._engine
+        return self._engine_of(job.gpu_model)
 
     def _report(self, entry: Entry) -> JobReport:
         lease = entry.job.lease if entry.is_lease_held else None
