@@ -46,6 +46,23 @@ test-sanitizers: $(STAMP) ## Run the native tests with ASan, UBSan and TSan in t
 demo: build ## P1 with 25 jobs, without pgpu and with it, as processes on a simulated RTX 3090
 	$(BIN)/pgpu --simulate 'RTX 3090' experiment p1 --jobs 25 --both --output build/demo
 
+FRAMEWORKS := build/frameworks
+RECORD := $(abspath benchmarks/results/frameworks-$(shell date +%F).txt)
+PACKAGES_torch := torch numpy
+PACKAGES_jax := 'jax[cuda12]'
+PACKAGES_tensorflow := 'tensorflow[and-cuda]'
+
+$(FRAMEWORKS)/%/.installed:
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install --quiet $(PACKAGES_$*)
+	@touch $@
+
+test-frameworks: build $(FRAMEWORKS)/torch/.installed $(FRAMEWORKS)/jax/.installed $(FRAMEWORKS)/tensorflow/.installed ## PyTorch, JAX and TensorFlow (18 GB) in slices of the simulated GPU; recorded in benchmarks/results
+	@mkdir -p $(dir $(RECORD))
+	@printf 'Frameworks from PyPI in a slice of the simulated RTX 3090, %s, %s\n' "$$(date +%F)" "$$(uname -sr)" >$(RECORD)
+	PGPU_FRAMEWORKS_RECORD=$(RECORD) PGPU_REQUIRED_MARKERS=frameworks $(BIN)/pytest tests/system/test_frameworks.py
+	@cat $(RECORD)
+
 test-gpu: build ## Run tests, workloads and PyTorch on this machine's NVIDIA GPU and record the result
 	$(BIN)/python tools/test_gpu.py
 

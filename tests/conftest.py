@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import cache
 
 import pytest
+from tests.native_clients import framework_python
 
 _FRAMEWORKS = ("torch", "jax", "tensorflow")
 _PROBE_TIMEOUT_SECONDS = 60
@@ -52,7 +53,7 @@ def _failure_of_gpu() -> str | None:
 
 def _why_no_frameworks(marker: pytest.Mark) -> str | None:
     wanted = marker.args or _FRAMEWORKS
-    missing = [name for name in wanted if importlib.util.find_spec(name) is None]
+    missing = [name for name in wanted if not framework_python(name).exists()]
     return f"not installed: {', '.join(missing)} (`make test-frameworks` installs them)" if missing else None
 
 

@@ -1,4 +1,4 @@
-"""Where the small C clients of native/tests are once they were built."""
+"""Where the clients of the native tests are: the small C programs once they were built, and the frameworks."""
 
 import os
 from pathlib import Path
@@ -15,3 +15,9 @@ def client_path(topic: str, name: str) -> Path:
     if not path.exists():
         pytest.skip(f"{path} was not built (`make build` does; a static client needs a static libc)")
     return path
+
+
+def framework_python(name: str) -> Path:
+    """Return the Python of a framework's own virtual environment; `make test-frameworks` makes it."""
+    environments = Path(os.environ.get("PGPU_FRAMEWORKS_DIR", _ROOT / "build" / "frameworks"))
+    return environments / name / "bin" / "python"

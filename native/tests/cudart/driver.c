@@ -163,7 +163,7 @@ EXPORT cudaError_t cudaDriverGetVersion(int *version) {
 }
 
 EXPORT cudaError_t cudaRuntimeGetVersion(int *version) {
-    *version = CUDART_MAJOR * 1000;
+    *version = CUDART_VERSION;
     return 0;
 }
 
@@ -180,5 +180,5 @@ EXPORT cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **f
 
 EXPORT cudaError_t cudaGetDriverEntryPoint(const char *symbol, void **function, unsigned long long flags,
                                            CUdriverProcAddressQueryResult *status) {
-    return cudaGetDriverEntryPointByVersion(symbol, function, CUDART_MAJOR * 1000, flags, status);
+    return cudaGetDriverEntryPointByVersion(symbol, function, CUDART_VERSION, flags, status);
 }
