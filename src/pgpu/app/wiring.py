@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.settings import Settings
@@ -18,13 +19,17 @@ from pgpu.enforcement import Enforcer
 from pgpu.engine.engine import Engine
 from pgpu.engine.settings import EngineSettings
 from pgpu.errors import RuntimeUnavailableError
-from pgpu.gpu import GpuSource
 from pgpu.gpu.catalog import GpuModel, parse_model
 from pgpu.gpu.nvml import NvmlSource
 from pgpu.gpu.simulated import start_simulated
 from pgpu.ledger import Ledger
 from pgpu.libraries import CUDA_SHIM, LAUNCHER, NVML_SHIM, PROBE, SIMULATED_CUDA, SIMULATED_NVML, library_path
 from pgpu.runtimes import Runtime
+
+if TYPE_CHECKING:
+    from pgpu.enforcement.driver import DriverEnforcer
+    from pgpu.enforcement.shim import ShimEnforcer
+    from pgpu.runtimes.cgroup_leaf import LimitCgroup
 
 LEDGER_NAME = "ledger.db"
 
@@ -50,7 +55,7 @@ def open_client(settings: Settings) -> Client:
     Raises:
         PgpuError: The settings name what is not there.
     """
-    return EmbeddedClient(make_engine(settings))
+    return EmbeddedClient(make_engine(settings), lambda model: make_engine(replace(settings, simulate=model)))
 
 
 def make_engine(settings: Settings) -> Engine:
@@ -63,17 +68,18 @@ def make_engine(settings: Settings) -> Engine:
     simulated = simulated_gpus(settings, runtime_path)
     source = gpu_source(simulated)
     ledger = open_ledger(settings)
+    shim, driver = _enforcers(runtime_path, simulated, source, ledger)
     runtimes = Runtimes(
         {
-            "process": lambda: _process_runtime(simulated),
-            "docker": lambda: _docker_runtime(settings, simulated),
+            "process": lambda: _process_runtime(simulated, driver.limit_cgroup),
+            "docker": lambda: _docker_runtime(settings, simulated, driver.limit_cgroup),
         }
     )
     return Engine(
         _engine_settings(settings, runtime_path, simulated),
         ledger,
         source,
-        _enforcer(runtime_path, simulated, source, ledger, runtimes),
+        _ladder(shim, driver, source, ledger, runtimes),
         runtimes,
         supervisor_command(settings),
     )
@@ -101,7 +107,7 @@ def simulated_gpus(settings: Settings, runtime_path: Path) -> SimulatedGpus | No
     return found
 
 
-def gpu_source(simulated: SimulatedGpus | None) -> GpuSource:
+def gpu_source(simulated: SimulatedGpus | None) -> NvmlSource:
     """Return where GPUs are found."""
     return NvmlSource(simulated.directory if simulated else None)
 
@@ -158,24 +164,41 @@ def _engine_settings(settings: Settings, runtime_path: Path, simulated: Simulate
     )
 
 
-def _enforcer(
-    runtime_path: Path,
-    simulated: SimulatedGpus | None,
-    source: GpuSource,
-    ledger: Ledger,
-    runtimes: Mapping[str, Runtime],
-) -> Enforcer:
-    from pgpu.app.throwaway import try_throwaway
+def _enforcers(
+    runtime_path: Path, simulated: SimulatedGpus | None, source: NvmlSource, ledger: Ledger
+) -> "tuple[ShimEnforcer, DriverEnforcer]":
     from pgpu.enforcement.calibration import ContextSizes
-    from pgpu.enforcement.ladder import Ladder, Rung
-    from pgpu.enforcement.self_test import SelfTest
+    from pgpu.enforcement.driver import DriverEnforcer
     from pgpu.enforcement.shim import ShimEnforcer
 
     directory = simulated.directory if simulated else None
     context_bytes = ContextSizes(ledger.facts, source.processes, lambda: _cuda_library(simulated), directory)
     shim = ShimEnforcer(runtime_path, context_bytes, directory)
+    return shim, DriverEnforcer(shim, source.limit_cgroup)
+
+
+def _ladder(
+    shim: "ShimEnforcer",
+    driver: "DriverEnforcer",
+    source: NvmlSource,
+    ledger: Ledger,
+    runtimes: Mapping[str, Runtime],
+) -> Enforcer:
+    from pgpu.app.throwaway import try_throwaway
+    from pgpu.enforcement.driver import UnaidedDriver
+    from pgpu.enforcement.ladder import Ladder, Rung
+    from pgpu.enforcement.self_test import SelfTest
+
     self_test = SelfTest(ledger.facts, lambda job, delivery: try_throwaway(runtimes[job.spec.runtime], job, delivery))
-    return Ladder([Rung(shim, lambda _gpu: True)], source.gpus, self_test)
+    rungs = (
+        Rung(
+            driver,
+            lambda gpu: not gpu.is_simulated and source.can_limit_cgroups(gpu.uuid),
+            UnaidedDriver(shim, source.limit_cgroup),
+        ),
+        Rung(shim, lambda _gpu: True),
+    )
+    return Ladder(rungs, source.gpus, self_test)
 
 
 def _cuda_library(simulated: SimulatedGpus | None) -> Path:
@@ -184,20 +207,20 @@ def _cuda_library(simulated: SimulatedGpus | None) -> Path:
     return library_path(SIMULATED_CUDA) if simulated else find_driver().cuda
 
 
-def _process_runtime(simulated: SimulatedGpus | None) -> Runtime:
+def _process_runtime(simulated: SimulatedGpus | None, limit_cgroup: "LimitCgroup") -> Runtime:
     from pgpu.runtimes.process import ProcessRuntime
 
     _check_libraries(simulated)
-    return ProcessRuntime()
+    return ProcessRuntime(limit_cgroup=limit_cgroup)
 
 
-def _docker_runtime(settings: Settings, simulated: SimulatedGpus | None) -> Runtime:
+def _docker_runtime(settings: Settings, simulated: SimulatedGpus | None, limit_cgroup: "LimitCgroup") -> Runtime:
     if importlib.util.find_spec("docker") is None:
         raise RuntimeUnavailableError("the docker SDK is not installed", hint="pip install 'pgpu[docker]'")
     from pgpu.runtimes.docker import DockerRuntime
 
     _check_libraries(simulated)
-    return DockerRuntime(settings.state_dir / "images")
+    return DockerRuntime(settings.state_dir / "images", limit_cgroup=limit_cgroup)
 
 
 def _check_libraries(simulated: SimulatedGpus | None) -> None:

@@ -20,6 +20,8 @@ from pgpu.gpu.nvml_errors import CANNOT_TELL, translating
 from pgpu.libraries import SIMULATED_NVML, library_path
 from pgpu.model import Gpu, GpuMemory, GpuProcess
 
+_CGROUP_ROOT = Path("/sys/fs/cgroup")
+
 _DIRECTORY_VARIABLE = "PGPU_SIMGPU_DIR"
 
 _PROCESS_QUERIES: tuple[Callable[[Any], Sequence[Any]], ...] = (
@@ -80,6 +82,38 @@ class NvmlSource:
         with self._asking(gpu_uuid, "utilisation") as handle:
             rates = _told(pynvml.nvmlDeviceGetUtilizationRates, handle)
             return None if rates is None else int(rates.gpu)
+
+    def can_limit_cgroups(self, gpu_uuid: str) -> bool:
+        """Whether this driver limits the memory of control groups: r615 and newer, asked by root, no MIG.
+
+        Raises:
+            NodeError: The GPU or its driver is gone.
+        """
+        if not hasattr(pynvml, "nvmlDeviceSetMemoryLimits_v1") or os.geteuid() != 0 or not _CGROUP_ROOT.is_dir():
+            return False
+        limits = pynvml.c_nvmlGetMemoryLimits_v1_t(nameSpace=os.fsencode(_CGROUP_ROOT))
+        with self._asking(gpu_uuid, "memory limits") as handle:
+            try:
+                pynvml.nvmlDeviceGetMemoryLimits_v1(handle, limits)
+            except (*CANNOT_TELL, pynvml.NVMLError_InvalidArgument):
+                return False
+            return True
+
+    def limit_cgroup(self, gpu_uuid: str, cgroup: Path, limit_bytes: int) -> None:
+        """Let the driver refuse what the processes of a control group allocate past a limit on one GPU.
+
+        Soft and hard limit are the same, so that a job is refused and not put under pressure. It ends with the group.
+
+        Raises:
+            NodeError: The driver does not, or may not.
+
+        Source: NVML API reference, nvmlDeviceSetMemoryLimits_v1.
+        """
+        limits = pynvml.c_nvmlSetMemoryLimits_v1_t(
+            nameSpace=os.fsencode(cgroup), softLimit=limit_bytes, hardLimit=limit_bytes
+        )
+        with self._asking(gpu_uuid, "memory limits") as handle:
+            pynvml.nvmlDeviceSetMemoryLimits_v1(handle, limits)
 
     def _gpu(self, index: int, driver_version: str) -> Gpu:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
