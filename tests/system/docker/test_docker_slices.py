@@ -17,7 +17,7 @@ from tests.system.docker.conftest import docker
 from tests.system.slice_stage import MIB, SLICE_BYTES, Stage, opened_stage
 
 from pgpu.errors import CommandNotFoundError
-from pgpu.model import ContainerHolder, Job
+from pgpu.model import ContainerHolder, Delivery, Job
 from pgpu.runtimes.docker.creation import JOB_LABEL, container_name
 from pgpu.runtimes.docker.engine import Engine, engine_url
 from pgpu.runtimes.docker.runtime import DockerRuntime
@@ -90,30 +90,18 @@ def test_a_slice_binds_in_a_container_whoever_its_user_is(
     assert stage.output(runtime, _python(stage, images, _TAKE_TWICE, user=user)) == _EXPECTED
 
 
-def test_a_slice_binds_in_a_read_only_container_without_capabilities(
-    stage: Stage, runtime: DockerRuntime, images: str
-) -> None:
-    hardened = {"ReadonlyRootfs": True, "CapDrop": ["ALL"], "SecurityOpt": ["no-new-privileges"]}
-    with _changed(runtime, hardened):
-        assert stage.output(runtime, _python(stage, images, _TAKE_TWICE, user="1000")) == _EXPECTED
+def test_a_slice_binds_in_a_read_only_container_without_capabilities(stage: Stage, images: str) -> None:
+    hardened = _Hardened(stage.directory / "images")
+    assert stage.output(hardened, _python(stage, images, _TAKE_TWICE, user="1000")) == _EXPECTED
 
 
-class _changed:  # noqa: N801 - reads as a verb where it is used
-    """Adds to HostConfig what an operator's engine may set by default and a job cannot ask for."""
+class _Hardened(DockerRuntime):
+    """Adds what an operator's engine may set by default and a job cannot ask for."""
 
-    def __init__(self, runtime: DockerRuntime, host_configuration: Mapping[str, Any]) -> None:
-        self._runtime, self._added = runtime, host_configuration
-        self._original = runtime._configuration
-
-    def __enter__(self) -> None:
-        def changed(*arguments: Any) -> dict[str, Any]:
-            made = self._original(*arguments)
-            return {**made, "HostConfig": {**made["HostConfig"], **self._added}}
-
-        self._runtime._configuration = changed  # type: ignore[method-assign]
-
-    def __exit__(self, *_exception: object) -> None:
-        self._runtime._configuration = self._original  # type: ignore[method-assign]
+    def _configuration(self, engine: Engine, job: Job, delivery: Delivery) -> dict[str, Any]:
+        made = super()._configuration(engine, job, delivery)
+        added = {"ReadonlyRootfs": True, "CapDrop": ["ALL"], "SecurityOpt": ["no-new-privileges"]}
+        return {**made, "HostConfig": {**made["HostConfig"], **added}}
 
 
 _LIFTING = [

@@ -10,7 +10,7 @@ import posixpath
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pgpu.runtimes.docker.image.files import ContainerFiles
 from pgpu.runtimes.docker.image.library_versions import newest_glibc
@@ -57,10 +57,13 @@ class ImageFacts:
     def from_json(cls, text: str) -> Self | None:
         """Read what `to_json` wrote; None if another version did or it is damaged."""
         try:
-            fields = json.loads(text)
+            fields: dict[str, Any] = json.loads(text)
             if fields.pop("format") != _FORMAT:
                 return None
-            return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
+            for name in ("preload_lines", "cuda_paths", "nvml_paths"):
+                fields[name] = tuple(fields[name])
+            version = fields.pop("glibc_version")
+            return cls(glibc_version=tuple(version) if version else None, **fields)
         except (ValueError, TypeError, KeyError, AttributeError):
             return None
 
