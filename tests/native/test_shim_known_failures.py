@@ -588,7 +588,7 @@ print(json.dumps(before == state()))
         one_gib.limit.unlink()
         done = subprocess.run(
             ["/bin/sh", "-c", "echo hello"],
-            env={"LD_PRELOAD": str(one_gib.shim)},
+            env=one_gib.environment_for(is_shimmed=True),
             capture_output=True,
             text=True,
             check=True,
