@@ -1,0 +1,98 @@
+"""The driver's enforcer without such a driver: NVML's call is recorded, everything around it is real."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from tests.contract.runtime_worlds import pipes
+from tests.system.slice_stage import MIB, SLICE_BYTES, Stage, opened_stage
+
+from pgpu.app.throwaway import run_throwaway
+from pgpu.enforcement import meter
+from pgpu.enforcement.driver import DriverEnforcer, UnaidedDriver
+from pgpu.enforcement.ladder import Ladder, Rung
+from pgpu.enforcement.self_test import SelfTest
+from pgpu.errors import EnforcementError, RuntimeUnavailableError
+from pgpu.ledger import Ledger
+from pgpu.runtimes.cgroup_leaf import enter_leaf, remove_leaf
+from pgpu.runtimes.process import ProcessRuntime
+
+
+@dataclass
+class RecordedLimits:
+    """Stands where NVML would, and looks at the control group as NVML's caller finds it."""
+
+    calls: list[tuple[str, Path, int]] = field(default_factory=list)
+    members: list[str] = field(default_factory=list)
+
+    def set_limit(self, gpu_uuid: str, cgroup: Path, limit_bytes: int) -> None:
+        self.calls.append((gpu_uuid, cgroup, limit_bytes))
+        self.members.append((cgroup / "cgroup.procs").read_text(encoding="ascii").strip())
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    with opened_stage() as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _needs_control_groups() -> None:
+    try:
+        leaf = enter_leaf(os.getpid(), "probe") if os.geteuid() == 0 else None
+    except RuntimeUnavailableError as error:
+        pytest.skip(f"no control group can be made here: {error}")
+    if leaf is None:
+        pytest.skip("only root may limit control groups")
+    (leaf.parent / "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
+    remove_leaf(leaf)
+
+
+def test_the_limit_is_set_on_the_jobs_own_group_before_its_first_instruction(stage: Stage) -> None:
+    nvml = RecordedLimits()
+    enforcer = DriverEnforcer(stage.enforcer, nvml.set_limit)
+    job, streams = stage.job(["cat"], wants_stdin=True), pipes()
+    assert job.lease is not None
+    delivery = enforcer.prepare(job, stage.gpus)
+    runtime = ProcessRuntime(limit_cgroup=enforcer.limit_cgroup)
+    running = runtime.start(job, delivery, streams.job_side, lambda _: None)
+    streams.close_job_side()
+    cgroup = nvml.calls[0][1]
+    assert nvml.calls == [(stage.gpus[0].uuid, cgroup, SLICE_BYTES)]
+    assert nvml.members == [str(running.holder.pid)], "the group holds the job, and the job alone"
+    enforcer.resize(job.lease, 2 * SLICE_BYTES)
+    assert nvml.calls[1:] == [(stage.gpus[0].uuid, cgroup, 2 * SLICE_BYTES)]
+    assert meter.read_limit(delivery.slice_directory / "limit").gpus[0].limit_bytes == 2 * SLICE_BYTES
+    running.kill()
+    running.close()
+    streams.close()
+    assert not cgroup.exists()
+    enforcer.release(job.lease)
+
+
+def test_a_lease_that_needs_the_driver_is_not_started_where_nothing_can_set_it(stage: Stage) -> None:
+    enforcer = DriverEnforcer(stage.enforcer, RecordedLimits().set_limit)
+    job, streams = stage.job(["echo", "ran"]), pipes()
+    assert job.lease is not None
+    delivery = enforcer.prepare(job, stage.gpus)
+    with pytest.raises(EnforcementError):
+        ProcessRuntime().start(job, delivery, streams.job_side, lambda _: None)
+    streams.close_job_side()
+    assert streams.read_to_end() == b""
+    streams.close()
+    enforcer.release(job.lease)
+
+
+def test_a_driver_that_does_not_bind_is_caught_although_the_shim_would(stage: Stage, tmp_path: Path) -> None:
+    nvml = RecordedLimits()
+    driver, unaided = (kind(stage.enforcer, nvml.set_limit) for kind in (DriverEnforcer, UnaidedDriver))
+    runtime = ProcessRuntime(limit_cgroup=driver.limit_cgroup)
+    self_test = SelfTest(
+        Ledger(tmp_path / "ledger.db").facts, lambda job, delivery: run_throwaway(runtime, job, delivery)
+    )
+    ladder = Ladder([Rung(driver, lambda _: True, unaided)], lambda: stage.gpus, self_test)
+    with pytest.raises(EnforcementError, match="the driver enforcer does not bind"):
+        ladder.prepare(stage.job(["true"], memory_bytes=SLICE_BYTES + MIB), stage.gpus)
+    assert nvml.calls, "the driver was asked"
