@@ -30,12 +30,12 @@ def shadows() -> tuple[tuple[str, Path], ...]:
     """Return (shim's file name, path without symbolic links) for each place that a shim must lie over.
 
     What exists is covered wherever the dynamic linker or a well-known absolute path finds it, 32-bit copies too, so
-    that they fail instead of passing. In the linker's standard directories a missing name is listed as well: on a
+    that they fail instead of passing. A library that is nowhere is listed in the linker's standard directories: on a
     machine without a driver a simulated job must find one there.
     """
-    targets: dict[Path, str] = {}
-    for path in (*_existing(), *_standard()):
-        targets.setdefault(path.resolve(), _SHIM_OF[path.name])
+    targets = {path.resolve(): _SHIM_OF[path.name] for path in _existing()}
+    missing = {shim for shim in _SHIM_OF.values() if shim not in targets.values()}
+    targets |= {path.resolve(): shim for path in _standard() if (shim := _SHIM_OF[path.name]) in missing}
     return tuple((shim, path) for path, shim in targets.items())
 
 
