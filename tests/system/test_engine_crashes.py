@@ -231,3 +231,20 @@ def test_an_end_that_cannot_be_written_yet_is_written_later(machine: World) -> N
     blocker.execute("ROLLBACK")
     blocker.close()
     assert machine.until_free(job).exit_code == 3
+
+
+def test_a_ledger_that_is_full_for_a_while_loses_no_waiting_job(machine: World) -> None:
+    """The disk is filled by proxy: a trigger makes every write fail as a full disk would."""
+    first, second = machine.submit(gib=6), machine.submit(gib=6)
+    machine.until_running(first)
+    machine.until_supervised(second)
+    damage = sqlite3.connect(machine.engine.ledger.path, isolation_level=None, timeout=10)
+    damage.execute("CREATE TRIGGER full BEFORE UPDATE ON jobs BEGIN SELECT RAISE(ABORT, 'full'); END")
+    kill_job(machine, first.id)
+    until(lambda: "full" in machine.words_of(first))
+    machine.engine.wake([second.id])
+    assert machine.state(second) is JobState.WAITING
+    damage.execute("DROP TRIGGER full")
+    damage.close()
+    machine.until_running(second)
+    assert machine.until_free(first).exit_code == 137

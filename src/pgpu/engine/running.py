@@ -59,7 +59,7 @@ class Running:
             What makes of the job as the ledger has it then the job as it ended.
         """
         descriptor = self._running.fileno()
-        self._loop.watch(descriptor, READABLE, lambda _: self._ended())
+        self._watch_end(descriptor)
         self._loop.call_later(0.0, self.woken)
         self._tick_timer = self._loop.call_later(TICK_SECONDS, self._tick)
         self._loop.run_until(lambda: self._has_ended)
@@ -68,12 +68,12 @@ class Running:
         for timer in (self._tick_timer, self._kill_timer):
             if timer is not None:
                 timer.cancel()
-        return self._final(self._running.exit_code(), time.time())
+        return self._final(self._exit_code(), time.time())
 
     def woken(self) -> None:
         """Pass signals on, and see whether the job is to be stopped."""
         while self._signals:
-            self._running.signal(self._signals.pop(0))
+            self._signal(self._signals.pop(0))
         try:
             entry = self._engine.ledger.entry(self._id)
             self._vigil.watch(watched(entry, self._engine.ledger.entries(include_final=False)))
@@ -83,8 +83,30 @@ class Running:
         if entry.stop_grace_seconds is not None:
             self._stop(entry.stop_grace_seconds)
 
-    def _ended(self) -> None:
-        self._has_ended = not self._running.is_alive()
+    def _watch_end(self, descriptor: int) -> None:
+        self._loop.watch(descriptor, READABLE, lambda _: self._look_for_end(descriptor))
+
+    def _look_for_end(self, descriptor: int) -> None:
+        try:
+            self._has_ended = not self._running.is_alive()
+        except PgpuError as exc:
+            # A container engine that is away for a while ends no job.
+            _complain(exc)
+            self._loop.forget(descriptor)
+            self._loop.call_later(TICK_SECONDS, lambda: self._watch_end(descriptor))
+
+    def _exit_code(self) -> int | None:
+        try:
+            return self._running.exit_code()
+        except PgpuError as exc:
+            _complain(exc)
+            return None
+
+    def _signal(self, number: int) -> None:
+        try:
+            self._running.signal(number)
+        except PgpuError as exc:
+            _complain(exc)
 
     def _final(self, exit_code: int | None, now_seconds: float) -> Callable[[Job], Job]:
         self._look_at_memory()
@@ -103,7 +125,7 @@ class Running:
     def _stop(self, grace_seconds: float) -> None:
         if not self._is_stopping:
             self._is_stopping = True
-            self._running.signal(signal.SIGTERM)
+            self._signal(signal.SIGTERM)
             self._kill_timer = self._loop.call_later(grace_seconds, self._kill)
 
     def _kill(self) -> None:

@@ -126,11 +126,20 @@ class _Supervisor:
         if self._job.state is JobState.WAITING:
             self._wait(entry)
         if self._job.state is JobState.STARTING and self._job.holder is None:
-            self._running = start(self._engine, self._job, self._carrier)
+            self._running = self._start()
         elif not self._job.state.is_final:
             self._adopt()
         if self._running is not None:
             self._accompany(self._running)
+
+    def _start(self) -> RunningJob:
+        """A ledger that cannot be written for a while fails no job: nothing ran, so it is started again."""
+        while True:
+            try:
+                return start(self._engine, self._job, self._carrier)
+            except LedgerError as exc:
+                self._complain(exc)
+                self._pause(RETRY_SECONDS)
 
     def _adopt(self) -> None:
         try:

@@ -4,6 +4,7 @@ Whoever wakes runs the decision; nobody polls but the head of the queue, slowly,
 """
 
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 
@@ -12,11 +13,15 @@ from pgpu.engine.identity import open_pidfd
 from pgpu.engine.loop import READABLE, Loop, Timer
 from pgpu.engine.recovery import recover
 from pgpu.engine.vigil import is_head, watched
+from pgpu.errors import PgpuError
 from pgpu.ledger import Entry
 from pgpu.model import JobState, ProcessHolder
 
 HEAD_PAUSES_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """The head of the queue looks again after these, the last repeated: outsiders free memory without telling anybody."""
+
+RETRY_SECONDS = 1.0
+"""Before a ledger that refused is tried again."""
 
 OTHERS_PAUSE_SECONDS = 10.0
 """The others look again so often in case that a wake-up was lost."""
@@ -72,11 +77,9 @@ class Waiting:
     def until_over(self) -> Entry:
         """Sleep in the queue; `woken` is called from the loop.
 
-        Raises:
-            LedgerError: The ledger cannot be used.
+        A ledger or a machine that refuses for a while (a full disk, no more processes) ends no job: it is tried again.
         """
-        recover(self._engine)
-        self._look()
+        self._timed()
         self._loop.run_until(lambda: self.is_over)
         self._vigil.watch(set())
         if self._timer is not None:
@@ -86,11 +89,22 @@ class Waiting:
     def woken(self) -> None:
         """Somebody said that there is something to look at."""
         self._looks = 0
-        self._look()
+        self._patiently(self._look)
 
     def _somebody_died(self) -> None:
-        recover(self._engine)
-        self.woken()
+        self._looks = 0
+        self._timed()
+
+    def _timed(self) -> None:
+        self._patiently(lambda: recover(self._engine))
+        self._patiently(self._look)
+
+    def _patiently(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except PgpuError as exc:
+            sys.stderr.write(f"{exc}\n")
+            self._sleep(RETRY_SECONDS)
 
     def _look(self) -> None:
         """Admit if that is on this job, then sleep until the next event that concerns it."""
@@ -100,24 +114,22 @@ class Waiting:
             entries = self._refreshed()
         if not self.is_over:
             self._vigil.watch(watched(self.entry, entries))
-            self._sleep(entries)
+            self._sleep(self._pause_seconds(entries))
 
     def _refreshed(self) -> Sequence[Entry]:
         self.entry = self._engine.ledger.entry(self.entry.job.id)
         return self._engine.ledger.entries(include_final=False)
 
-    def _sleep(self, entries: Sequence[Entry]) -> None:
-        seconds = OTHERS_PAUSE_SECONDS
-        if is_head(self.entry, entries):
-            seconds = HEAD_PAUSES_SECONDS[min(self._looks, len(HEAD_PAUSES_SECONDS) - 1)]
-            self._looks += 1
+    def _pause_seconds(self, entries: Sequence[Entry]) -> float:
+        if not is_head(self.entry, entries):
+            return OTHERS_PAUSE_SECONDS
+        self._looks += 1
+        return HEAD_PAUSES_SECONDS[min(self._looks, len(HEAD_PAUSES_SECONDS)) - 1]
+
+    def _sleep(self, seconds: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(min(seconds, self._seconds_left()), self._timed)
-
-    def _timed(self) -> None:
-        recover(self._engine)
-        self._look()
 
     def _seconds_left(self) -> float:
         deadline = self.entry.wait_deadline_seconds

@@ -44,6 +44,8 @@ class Carrier:
 
     def open(self) -> Stdio:
         """Open the streams and return the job's ends, for `Runtime.start` or `adopt`; then call `started`."""
+        if self._streams is not None:
+            self._streams.close()  # A start that failed, and is tried again.
         self._streams = open_streams(self._spec, self._places)
         if self._window is not None:
             self._streams.set_window(*self._window)
