@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.settings import Settings
 from pgpu.client import Client
-from pgpu.client.embedded import EmbeddedClient
 from pgpu.enforcement import Enforcer
 from pgpu.engine.engine import Engine
 from pgpu.engine.settings import EngineSettings
@@ -55,6 +54,8 @@ def open_client(settings: Settings) -> Client:
     Raises:
         PgpuError: The settings name what is not there.
     """
+    from pgpu.client.embedded import EmbeddedClient
+
     return EmbeddedClient(make_engine(settings), lambda model: make_engine(replace(settings, simulate=model)))
 
 
