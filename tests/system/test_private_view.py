@@ -9,7 +9,7 @@ import struct
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -32,6 +32,8 @@ class View:
     user: int
     directory: Path
     launcher: Path
+    before: str = "true"
+    """A shell command that changes the machine as the launcher finds it, in a mount namespace of its own (root only)."""
 
     def run(self, *command: str, cwd: str = "/") -> subprocess.CompletedProcess[str]:
         """Run a command in a view of its own; asserts that the view could be made."""
@@ -64,8 +66,10 @@ class View:
 
     def _spawn(self, words: Sequence[str], control: int, report: int, cwd: str) -> subprocess.Popen[str]:
         is_other = self.user != os.geteuid()
+        moving = f'{self.before} && exec "$0" "$@" 3<&{control}- 4>&{report}-'
+        prefix = [] if self.before == "true" else ["unshare", "--mount"]
         return subprocess.Popen(
-            ["/bin/bash", "-c", f'exec "$0" "$@" 3<&{control}- 4>&{report}-', str(self.launcher), *words],
+            [*prefix, "/bin/bash", "-c", moving, str(self.launcher), *words],
             pass_fds=(control, report),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -155,10 +159,32 @@ def test_a_name_directly_under_the_root_is_refused_and_does_not_vanish(view: Vie
     assert not Path("/lost-with-the-job").exists()
 
 
-def test_what_the_host_mounts_later_is_seen_and_nothing_comes_back(view: View) -> None:
-    before = Path("/proc/self/mountinfo").read_text(encoding="utf-8")
-    view.shell("mount -t tmpfs x /mnt 2>/dev/null; true")
-    assert Path("/proc/self/mountinfo").read_text(encoding="utf-8") == before
+def test_what_is_mounted_below_a_covered_directory_is_still_there(view: View) -> None:
+    if view.user != 0:
+        pytest.skip("only root can mount something for this test")
+    below = next(path for path in Path("/etc").iterdir() if path.is_dir() and not path.is_symlink())
+    (view.directory / "mounted here").mkdir()
+    (view.directory / "mounted here" / "mark").touch()
+    machine = replace(view, before=f"mount --bind '{view.directory}/mounted here' {below}")
+    assert machine.shell(f"ls {below}") == "mark\n"
+
+
+def test_a_preload_file_of_the_machine_is_covered_where_it_exists(view: View) -> None:
+    if view.user != 0 or PRELOAD_PATH.exists():
+        pytest.skip("only root can mount something for this test")
+    etc = f"mount -t overlay x -o lowerdir=/etc:{view.directory}/layer /etc"
+    (view.directory / "layer").mkdir()
+    (view.directory / "layer" / PRELOAD_PATH.name).write_text("/no/such/library.so\n", encoding="ascii")
+    inodes = set(replace(view, before=etc).shell(f"stat -c %d:%i /.pgpu/ld.so.preload {PRELOAD_PATH}").split())
+    assert len(inodes) == 1
+
+
+def test_nothing_that_is_mounted_in_a_view_reaches_the_machine(view: View) -> None:
+    told = view.shell("mount -t tmpfs x /mnt && echo mounted; cut -d' ' -f5 /proc/self/mountinfo")
+    assert "/.pgpu" in told.split()
+    assert ("mounted" in told) == (view.user == 0)
+    mounted = {line.split(" ")[4] for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()}
+    assert not {"/mnt", "/.pgpu", "/newroot"} & mounted
 
 
 @pytest.mark.parametrize(

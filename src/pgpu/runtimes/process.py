@@ -134,7 +134,7 @@ def _launcher_words(spec: JobSpec, delivery: Delivery, *, is_private: bool) -> l
     if spec.working_directory is not None:
         words += ["--directory", spec.working_directory]
     if is_private:
-        _append_host_preloads(delivery.slice_directory)
+        append_host_preloads(delivery.slice_directory / PRELOAD_PATH.name, PRELOAD_PATH)
         words += _view_words(delivery)
     return [*words, "--", *spec.command]
 
@@ -154,15 +154,14 @@ def _shadow_words() -> Iterable[str]:
         yield from ("--shadow", f"{shim}={path}")
 
 
-def _append_host_preloads(slice_directory: Path) -> None:
+def append_host_preloads(slice_file: Path, host_file: Path) -> None:
     """Put what this machine preloads everywhere after our own, in the slice's file that will lie over the machine's."""
     try:
-        lines = PRELOAD_PATH.read_text(encoding="utf-8", errors="surrogateescape")
+        theirs = host_file.read_text(encoding="utf-8", errors="surrogateescape")
     except FileNotFoundError:
         return
-    path = slice_directory / PRELOAD_PATH.name
-    ours = path.read_text(encoding="utf-8")
-    path.write_text(f"{ours.rstrip()}\n{lines}", encoding="utf-8", errors="surrogateescape")
+    ours = slice_file.read_text(encoding="utf-8")
+    slice_file.write_text(f"{ours.rstrip()}\n{theirs}", encoding="utf-8", errors="surrogateescape")
 
 
 def _environment(job: Job, delivery: Delivery, *, is_private: bool) -> Mapping[str, str]:
