@@ -25,19 +25,18 @@ static CUresult check_place(uintptr_t address, size_t bytes) {
     return is_known(address) ? sim_check_device(address, bytes) : CUDA_SUCCESS;
 }
 
-CUresult sim_copy_plain(uintptr_t to, uintptr_t from, size_t bytes, struct sim_work *work) {
-    SIM_TRY(check_place(to, bytes));
-    SIM_TRY(check_place(from, bytes));
+static void describe(uintptr_t to, uintptr_t from, size_t bytes, struct sim_work *work) {
     *work =
         (struct sim_work){.kind = SIM_WORK_COPY,
                           .copy = {.to = to, .from = from, .width_bytes = bytes, .height = 1, .depth = 1}};
     work->copy.crosses_bus = !sim_is_on_device(to) || !sim_is_on_device(from);
-    return CUDA_SUCCESS;
 }
 
 enum direction { ANY, TO_DEVICE, TO_HOST, INSIDE };
 
-static CUresult check_direction(enum direction direction, uintptr_t to, uintptr_t from, size_t bytes) {
+static CUresult check_ends(enum direction direction, uintptr_t to, uintptr_t from, size_t bytes) {
+    SIM_TRY(check_place(to, bytes));
+    SIM_TRY(check_place(from, bytes));
     if (direction == TO_DEVICE || direction == INSIDE) SIM_TRY(sim_check_device(to, bytes));
     if (direction == TO_HOST || direction == INSIDE) SIM_TRY(sim_check_device(from, bytes));
     return CUDA_SUCCESS;
@@ -52,8 +51,9 @@ static CUresult copy(enum direction direction, uintptr_t to, uintptr_t from, siz
     (void)context;
     SIM_TRY(sim_stream_of(named, &stream));
     if (bytes == 0) return CUDA_SUCCESS;
-    SIM_TRY(check_direction(direction, to, from, bytes));
-    SIM_TRY(sim_copy_plain(to, from, bytes, &work));
+    /* What a capturing stream copies may be allocated by the graph itself. */
+    if (stream->capture == NULL) SIM_TRY(check_ends(direction, to, from, bytes));
+    describe(to, from, bytes, &work);
     return is_async ? sim_submit(stream, &work) : sim_submit_and_wait(stream, &work);
 }
 

@@ -87,7 +87,7 @@ static CUresult copy(const CUDA_MEMCPY3D *shape, CUstream named, bool is_async) 
     (void)context;
     if (shape == NULL) return CUDA_ERROR_INVALID_VALUE;
     SIM_TRY(sim_stream_of(named, &stream));
-    SIM_TRY(sim_copy_shaped(shape, true, &work));
+    SIM_TRY(sim_copy_shaped(shape, stream->capture == NULL, &work));
     return is_async ? sim_submit(stream, &work) : sim_submit_and_wait(stream, &work);
 }
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "driver.h"
+#include "limits.h"
 #include "lock.h"
 #include "meter.h"
 
@@ -20,17 +21,22 @@ bool sim_device_claim(const char *directory, unsigned gpu_count, char *problem, 
     enum pgpu_meter_status status = pgpu_meter_claim(&meter, path, gpu_count);
     if (status != PGPU_METER_OK) snprintf(problem, problem_bytes, "%s: %s", path, pgpu_meter_explain(status));
     sim_driver.slot = meter.slot;
+    sim_groups_begin(directory, &meter, gpu_count);
     return status == PGPU_METER_OK;
 }
 
 CUresult sim_device_reserve(unsigned gpu, uint64_t bytes) {
     uint64_t limit_bytes = sim_driver.config.gpu[gpu].memory_bytes;
+    if (!sim_groups_reserve(gpu, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
     enum pgpu_meter_status status = pgpu_meter_reserve(&meter, gpu, bytes, limit_bytes, NULL);
-    return status == PGPU_METER_OK ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    if (status == PGPU_METER_OK) return CUDA_SUCCESS;
+    sim_groups_refund(gpu, bytes);
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 void sim_device_refund(unsigned gpu, uint64_t bytes) {
     pgpu_meter_refund(&meter, gpu, bytes);
+    sim_groups_refund(gpu, bytes);
 }
 
 uint64_t sim_device_used_bytes(unsigned gpu) {

@@ -10,7 +10,9 @@ static CUresult fill(struct sim_fill shape, CUstream named, bool is_async) {
     if (shape.width == 0 || shape.height == 0) return CUDA_SUCCESS;
     size_t row_bytes = shape.width * shape.element_bytes;
     if (shape.height > 1 && shape.row_bytes < row_bytes) return CUDA_ERROR_INVALID_VALUE;
-    SIM_TRY(sim_check_device(shape.to, (shape.height - 1) * shape.row_bytes + row_bytes));
+    /* What a capturing stream fills may be allocated by the graph itself. */
+    if (stream->capture == NULL)
+        SIM_TRY(sim_check_device(shape.to, (shape.height - 1) * shape.row_bytes + row_bytes));
     struct sim_work work = {.kind = SIM_WORK_FILL, .fill = shape};
     return is_async ? sim_submit(stream, &work) : sim_submit_and_wait(stream, &work);
 }

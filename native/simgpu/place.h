@@ -8,9 +8,6 @@
 /* Check that [address, address + bytes) is device memory that may be read and written. */
 CUresult sim_check_device(CUdeviceptr address, size_t bytes);
 
-/* A plain copy of bytes between any two places, checked where they are the driver's. */
-CUresult sim_copy_plain(uintptr_t to, uintptr_t from, size_t bytes, struct sim_work *work);
-
 /* A copy of a shape, its places resolved to addresses. `is_now` false: it runs later, its memory may come
  * until then. */
 CUresult sim_copy_shaped(const CUDA_MEMCPY3D *shape, bool is_now, struct sim_work *work);

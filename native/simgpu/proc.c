@@ -91,13 +91,6 @@ SIM_EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **address, int 
     return find(symbol, address, version, flags, status);
 }
 
-/* A caller that chose no default stream is compiled for the per-thread one. */
-SIM_EXPORT CUresult cuGetProcAddress_v2_ptsz(const char *symbol, void **address, int version,
-                                             cuuint64_t flags, CUdriverProcAddressQueryResult *status) {
-    return find(symbol, address, version, flags == 0 ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : flags,
-                status);
-}
-
 /* The first version of the call tells an unknown symbol by its result. */
 SIM_EXPORT CUresult cuGetProcAddress(const char *symbol, void **address, int version, cuuint64_t flags) {
     CUdriverProcAddressQueryResult status;

@@ -19,8 +19,6 @@ _ALL_VERSIONS = ("__CUDA_API_VERSION_INTERNAL",)
 _SYMBOL = re.compile(r"(cu\w+?)(?:_v(\d+))?(?:_(ptsz|ptds))?")
 _TYPEDEF = re.compile(r"\(\s*(?:CUDAAPI)?\s*\*PFN_(cu\w+?)_v(\d+)(?:_(ptsz|ptds))?\)\s*\(([^;]*)\)\s*;")
 _TYPE_NAME = re.compile(r"\b(?:CU\w+|cl_\w+|cuuint\w+)\b")
-_WITHOUT_TYPEDEF = {"cuGetProcAddress_v2_ptsz": 12000}
-"""Exported and declared, but cudaTypedefs.h has no pointer type for it."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -100,11 +98,7 @@ def render_prototypes(found: Sequence[Export], declared_types: Path, constants: 
 def render_per_thread(found: Sequence[Export], prototypes: str, version: int) -> str:
     """Write the X-macro table of per-thread-stream variants: parameters, and the plain function to call with them."""
     declared = set(re.findall(r"CUresult (\w+)\(", prototypes))
-    rows = (
-        _per_thread(export)
-        for export in found
-        if export.variant != "PLAIN" and export.symbol in declared and export.base != "cuGetProcAddress"
-    )
+    rows = (_per_thread(export) for export in found if export.variant != "PLAIN" and export.symbol in declared)
     return _heading(version, "CUDA_PER_THREAD(symbol, plain_symbol, (parameters), (arguments))") + "".join(rows)
 
 
@@ -165,13 +159,12 @@ def _joined(declared: Sequence[Function], versions: dict[tuple[str, str], list[i
 
 def _join_group(key: tuple[str, str], members: Sequence[tuple[int, Function]], versions: Sequence[int]) -> list[Export]:
     ordered = [function for _, function in sorted(members, key=lambda member: member[0])]
-    known = versions or [_WITHOUT_TYPEDEF[function.symbol] for function in ordered]
-    if len(known) != len(ordered):
-        raise ValueError(f"{key[0]} has {len(ordered)} symbols and {len(known)} ABI versions")
+    if len(versions) != len(ordered):
+        raise ValueError(f"{key[0]} has {len(ordered)} symbols and {len(versions)} ABI versions")
     base, variant = key
     return [
         Export(base, variant, version, function.symbol, function)
-        for version, function in zip(known, ordered, strict=True)
+        for version, function in zip(versions, ordered, strict=True)
     ]
 
 
