@@ -49,23 +49,35 @@ static const char *name_of(enum pgpu_function function) {
     return (const char *)&texts + rows[function].name_at;
 }
 
-static bool is_asked(enum pgpu_function function, const char *name, bool is_per_thread) {
-    return (rows[function].variant != PLAIN) == is_per_thread && strcmp(name_of(function), name) == 0;
+static bool is_named(enum pgpu_function function, const char *name) {
+    return strcmp(name_of(function), name) == 0;
+}
+
+static bool is_variant(enum pgpu_function function, bool is_per_thread) {
+    return (rows[function].variant != PLAIN) == is_per_thread;
 }
 
 static void *real_of(enum pgpu_function function) {
     return __atomic_load_n(&pgpu_real[function], __ATOMIC_ACQUIRE);
 }
 
-/* The real driver's own answer tells the version best. Where its two tables differ, the newest version that
- * was asked for and that the driver has is meant. */
-static int choose(const char *name, int cuda_version, bool is_per_thread, const void *real) {
+/* The real driver's own answer tells version and variant best. */
+static int choose_by_address(const char *name, bool is_per_thread, const void *real) {
+    int chosen = -1;
+    for (unsigned function = 0; function < PGPU_FUNCTION_COUNT; function++)
+        if (real_of(function) == real && is_named(function, name) &&
+            (chosen < 0 || is_variant(function, is_per_thread)))
+            chosen = (int)function;
+    return chosen;
+}
+
+/* Where the driver's two tables differ, the newest version that was asked for and that it has is meant. */
+static int choose_by_version(const char *name, int cuda_version, bool is_per_thread) {
     int chosen = -1;
     for (unsigned function = 0; function < PGPU_FUNCTION_COUNT; function++) {
-        if (!is_asked(function, name, is_per_thread)) continue;
-        if (real_of(function) == real) return (int)function;
-        if (rows[function].version > cuda_version || !pgpu_driver_has(function)) continue;
-        if (chosen < 0 || rows[function].version >= rows[chosen].version) chosen = (int)function;
+        bool fits = is_variant(function, is_per_thread) && rows[function].version <= cuda_version &&
+                    is_named(function, name) && pgpu_driver_has(function);
+        if (fits && (chosen < 0 || rows[function].version >= rows[chosen].version)) chosen = (int)function;
     }
     return chosen;
 }
@@ -79,8 +91,9 @@ static int choose_by_symbol(const char *name) {
 
 void *pgpu_table_wrap(const char *name, int cuda_version, cuuint64_t flags, void *real) {
     bool is_per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
-    int chosen = is_per_thread ? choose(name, cuda_version, true, real) : -1;
-    if (chosen < 0) chosen = choose(name, cuda_version, false, real);
+    int chosen = choose_by_address(name, is_per_thread, real);
+    if (chosen < 0 && is_per_thread) chosen = choose_by_version(name, cuda_version, true);
+    if (chosen < 0) chosen = choose_by_version(name, cuda_version, false);
     if (chosen < 0) chosen = choose_by_symbol(name);
     return chosen < 0 || hooks[chosen] == NULL ? real : hooks[chosen];
 }
