@@ -7,7 +7,7 @@ program that means to; the lease still counts it, by the locks in its slice.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,20 +67,33 @@ class Lineage:
 
     def members(self) -> set[int]:
         """Return the PIDs of the job's processes, without those that only wait to be reaped."""
-        alive = {pid: status for pid in _all_pids() if (status := _read_status(pid)) and not status.is_zombie}
-        return {pid for pid in alive if self.owns(pid)} - {os.getpid()}
+        statuses = {pid: status for pid in _all_pids() if (status := _read_status(pid)) is not None}
+        marked = {pid for pid in statuses if self._is_marked(pid)}
+        alive = {pid for pid, status in statuses.items() if not status.is_zombie}
+        return {pid for pid in alive if _descends(pid, marked, statuses)} - {os.getpid()}
 
     def _is_marked(self, pid: int) -> bool:
+        if self.private_namespace is not None and mount_namespace(pid) == self.private_namespace:
+            return True
         status = _read_status(pid)
         if status is None:
             return False
-        if self.private_namespace is not None and mount_namespace(pid) == self.private_namespace:
-            return True
         return self._is_in_session(status) or f"{JOB_ID_VARIABLE}={self.job_id}".encode() in _environment(pid)
 
     def _is_in_session(self, status: _Status) -> bool:
         """Whether it is in the job's session, and not in one of a stranger that was given the PID anew."""
         return status.session == self.main.pid and identify(self.main.pid) in {None, self.main}
+
+
+def _descends(pid: int, marked: set[int], statuses: Mapping[int, _Status]) -> bool:
+    """Whether a process or one of its ancestors is marked; PIDs that were used again meanwhile make no endless walk."""
+    for _ in range(len(statuses)):
+        if pid in marked:
+            return True
+        if pid not in statuses:
+            break
+        pid = statuses[pid].parent
+    return False
 
 
 def _ancestors(pid: int) -> Iterator[int]:
