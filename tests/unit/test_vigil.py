@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgpu.engine.vigil import is_head, watched
+from pgpu.engine.supervisor.vigil import is_head, watched
 from pgpu.ledger import Entry
 from pgpu.model import Job, JobSpec, JobState, Lease, ProcessHolder, Request, Slice
 

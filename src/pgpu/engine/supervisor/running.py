@@ -9,9 +9,9 @@ from dataclasses import replace
 from pgpu.engine.engine import Engine
 from pgpu.engine.loop import READABLE, Loop, Timer
 from pgpu.engine.recovery import lost, recover
-from pgpu.engine.vigil import watched
-from pgpu.engine.waiting import Vigil
-from pgpu.engine.watch import Watch
+from pgpu.engine.supervisor.vigil import watched
+from pgpu.engine.supervisor.waiting import Vigil
+from pgpu.engine.supervisor.watch import Watch
 from pgpu.errors import LedgerError, PgpuError
 from pgpu.ledger import Entry
 from pgpu.model import Job, JobState

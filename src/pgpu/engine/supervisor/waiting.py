@@ -12,7 +12,7 @@ from pgpu.engine.engine import Engine
 from pgpu.engine.identity import open_pidfd
 from pgpu.engine.loop import READABLE, Loop, Timer
 from pgpu.engine.recovery import recover
-from pgpu.engine.vigil import is_head, watched
+from pgpu.engine.supervisor.vigil import is_head, watched
 from pgpu.errors import PgpuError
 from pgpu.ledger import Entry
 from pgpu.model import JobState, ProcessHolder

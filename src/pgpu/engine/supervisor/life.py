@@ -1,11 +1,10 @@
-"""One process beside each job: it waits in the queue, starts the job, carries its streams and writes how it ended.
+"""The life of one job as its supervisor lives it: wait, start or adopt, accompany, end, linger, go.
 
-It outlives the command line. If it dies, another one finds everything it needs in the ledger and goes on.
+It decides nothing: each step is one of the modules beside this one, and each change is one decision of the engine.
 """
 
 import contextlib
 import os
-import signal
 import socket
 import sys
 import time
@@ -17,12 +16,13 @@ from pgpu.engine.engine import Engine
 from pgpu.engine.identity import is_alive, myself
 from pgpu.engine.loop import READABLE, Loop
 from pgpu.engine.recovery import lost
-from pgpu.engine.running import Running
 from pgpu.engine.sockets import bind
-from pgpu.engine.starting import adopt, start
 from pgpu.engine.streams.carrier import Carrier
+from pgpu.engine.supervisor.running import Running
+from pgpu.engine.supervisor.starting import adopt, start
+from pgpu.engine.supervisor.terminations import Terminations
+from pgpu.engine.supervisor.waiting import Waiting
 from pgpu.engine.talking import SIGNAL_WORD, WINDOW_WORD
-from pgpu.engine.waiting import Waiting
 from pgpu.errors import (
     CancelledError,
     CommandNotExecutableError,
@@ -94,7 +94,7 @@ class _Supervisor:
         self._running: RunningJob | None = None
         self._on_wake: Callable[[], None] = lambda: None
         self._signals: list[int] = []
-        self._terminations = _Terminations(self._loop, self._told_to_stop)
+        self._terminations = Terminations(self._loop, self._told_to_stop)
 
     def run(self, entry: Entry) -> None:
         """Do whatever the job's state asks for, until it is final and its memory is free."""
@@ -242,31 +242,6 @@ class _Supervisor:
     @staticmethod
     def _complain(exc: PgpuError) -> None:
         sys.stderr.write(f"{exc}\n")
-
-
-class _Terminations:
-    """Turns a SIGTERM of this process into a call from the loop; the signals of terminals are none of its business."""
-
-    def __init__(self, loop: Loop, call: Callable[[], None]) -> None:
-        self._loop = loop
-        self._call = call
-        self._reader, self._writer = socket.socketpair(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            # A handler that does nothing, since a job would inherit that a signal is ignored.
-            signal.signal(number, lambda *_: None)
-        loop.watch(self._reader.fileno(), READABLE, lambda _: self._read())
-
-    def close(self) -> None:
-        """Leave SIGTERM without effect and let go of the sockets."""
-        signal.set_wakeup_fd(-1)
-        self._loop.forget(self._reader.fileno())
-        self._reader.close()
-        self._writer.close()
-
-    def _read(self) -> None:
-        if signal.SIGTERM in self._reader.recv(64):
-            self._call()
 
 
 def _failed(exc: PgpuError) -> Callable[[Job], Job]:
