@@ -1,23 +1,26 @@
 """Slices of a simulated GPU, made by the shim enforcer and entered by real processes."""
 
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.system.cuda_talker import talking
-from tests.system.slice_stage import MIB, MODEL, SLICE_BYTES, Stage, opened_stage
+from tests.system.slice_stage import MIB, MODEL, SLICE_BYTES, Stage, install_driver, opened_stage
 
 from pgpu.app.throwaway import run_throwaway
 from pgpu.enforcement import meter
 from pgpu.enforcement.calibration import ContextSizes
+from pgpu.enforcement.driver_library import DriverLibraries, refuse_shim
 from pgpu.enforcement.ladder import Ladder, Rung
 from pgpu.enforcement.self_test import SelfTest
+from pgpu.enforcement.shim import ShimEnforcer
 from pgpu.errors import EnforcementError, RequestError
 from pgpu.gpu.catalog import parse_model
 from pgpu.ledger import Ledger
-from pgpu.libraries import SIMULATED_CUDA, library_path
+from pgpu.libraries import CUDA_SHIM, SIMULATED_CUDA, library_path
 from pgpu.model import Delivery, Gpu, Job, Lease
 from pgpu.runtimes.process import ProcessRuntime
 
@@ -97,6 +100,32 @@ def test_a_slice_that_cannot_hold_a_context_is_refused_with_a_hint_and_nothing_i
         stage.enforcer.prepare(job, stage.gpus)
     assert caught.value.hint
     assert not stage.enforcer.files(job.id).home.exists()
+
+
+@pytest.mark.parametrize("is_advisory", [False, True], ids=["view", "preload"])
+def test_a_driver_of_the_machine_is_found_behind_the_shim(stage: Stage, *, is_advisory: bool) -> None:
+    """As on real hardware: the driver lies somewhere on the machine, and nothing of it is in the slice."""
+    installed = install_driver(stage)
+    libraries = DriverLibraries(installed / "libcuda.so.1", installed / "libnvidia-ml.so.1")
+    real = ShimEnforcer(stage.directory, lambda _: _CONTEXT_BYTES, None, lambda: libraries)
+    machine = replace(stage, enforcer=real)
+    state = (("PGPU_SIMGPU_DIR", str(stage.directory / "simgpu")),)
+    with talking(machine, _RUNTIME, is_advisory=is_advisory, environment=state) as job:
+        assert job.delivery.simulated_state_directory is None
+        assert job.ask("memory") == SLICE_BYTES
+        assert job.ask(f"take {SLICE_BYTES}") == _OUT_OF_MEMORY
+        assert job.ask(f"take {100 * MIB}") == 0
+
+
+def test_a_shim_is_not_taken_for_the_driver(tmp_path: Path) -> None:
+    shim = library_path(CUDA_SHIM)
+    copied = Path(shutil.copy(shim, tmp_path / "libcuda.so.1"))
+    linked = tmp_path / "linked"
+    linked.symlink_to(shim)
+    for real in (copied, linked):
+        with pytest.raises(EnforcementError, match="own shim"):
+            refuse_shim(real, shim)
+    refuse_shim(library_path(SIMULATED_CUDA), shim)
 
 
 def test_an_upgrade_does_not_pull_libraries_from_under_a_job(stage: Stage) -> None:

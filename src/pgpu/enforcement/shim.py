@@ -159,6 +159,8 @@ class ShimEnforcer:
             files.make_placeholders()
         elif is_advisory:
             files.link_simulated_state(self._simulated)
+        else:
+            files.make_simulated_mount_point()
 
     def _limit(
         self, job: Job, lease: Lease, contexts: Sequence[int], driver: DriverLibraries | None

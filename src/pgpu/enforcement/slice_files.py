@@ -66,7 +66,7 @@ class SliceFiles:
         with _explaining(self.home):
             self.home.mkdir(mode=0o700, parents=True)
             self._make_meter()
-            for directory in (self.view, self.view / "driver", self.view / "simgpu"):
+            for directory in (self.view, self.view / "driver"):
                 _make_public_directory(directory)
             _write(self.view / "usage", "", 0o444)
             _write(self.view / "ld.so.preload", _PRELOAD_LINES, 0o644)
@@ -80,10 +80,14 @@ class SliceFiles:
             for name in DRIVER_FILES:
                 _write(self.view / "driver" / name, "", 0o444)
 
+    def make_simulated_mount_point(self) -> None:
+        """Make the directory that a runtime mounts the simulated GPUs' state over."""
+        with _explaining(self.home):
+            _make_public_directory(self.view / "simgpu")
+
     def link_simulated_state(self, state_directory: Path) -> None:
         """Put a link to the simulated GPUs' state where a mount would make it appear."""
         with _explaining(self.home):
-            (self.view / "simgpu").rmdir()
             (self.view / "simgpu").symlink_to(state_directory)
 
     def remember_limit_bytes(self, limit_bytes: int) -> None:
