@@ -47,7 +47,16 @@ def run_kind(kind: str) -> int:
 
 def build_all(build: Path, sanitizers: str) -> None:
     """Configure and build; the libraries go to a place of their own."""
-    configure = [BIN / "cmake", "-S", ROOT, "-B", build, "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={BIN / 'ninja'}"]
+    configure: list[str | Path] = [
+        BIN / "cmake",
+        "-S",
+        ROOT,
+        "-B",
+        build,
+        "-G",
+        "Ninja",
+        f"-DCMAKE_MAKE_PROGRAM={BIN / 'ninja'}",
+    ]
     run([*configure, "-DPGPU_BUILD_TESTS=ON", f"-DPGPU_SANITIZE={sanitizers}"])
     run([BIN / "cmake", "--build", build, "-j", str(os.cpu_count())])
     run([BIN / "cmake", "--install", build, "--component", "pgpu", "--prefix", build / "installed"])
