@@ -109,14 +109,12 @@ class ShimEnforcer:
         others hold of the GPU. A file that it has spoilt counts as a full slice.
         """
         files = self.files(lease.job_id)
-        if not files.usage.exists():
-            return ()
         try:
-            told = meter.read_use(files.limit, files.usage)
+            return _use(lease, files)
         except EnforcementError:
-            return [SliceUse(part.gpu_uuid, part.memory_bytes, part.memory_bytes, 0) for part in lease.slices]
-        largest = {gpu.uuid: gpu.limit_bytes + gpu.overhead_bytes for gpu in meter.read_limit(files.limit).gpus}
-        return [_believed(use, max(largest[use.gpu_uuid], files.largest_limit_bytes())) for use in told]
+            if _is_there(files):
+                raise
+            return ()  # released while it was read
 
     def is_held(self, lease: Lease) -> bool:
         """Whether any process may still hold memory of the slice, a forked child included."""
@@ -200,6 +198,23 @@ class ShimEnforcer:
             driver_files=() if driver is None else tuple(zip(DRIVER_FILES, (driver.cuda, driver.nvml), strict=True)),
             environment=tuple(environment),
         )
+
+
+def _is_there(files: SliceFiles) -> bool:
+    return files.usage.exists() and files.limit.exists()
+
+
+def _use(lease: Lease, files: SliceFiles) -> Sequence[SliceUse]:
+    if not _is_there(files):
+        return ()
+    largest = {gpu.uuid: gpu.limit_bytes + gpu.overhead_bytes for gpu in meter.read_limit(files.limit).gpus}
+    try:
+        told = meter.read_use(files.limit, files.usage)
+    except EnforcementError:
+        if not _is_there(files):
+            raise
+        return [SliceUse(part.gpu_uuid, part.memory_bytes, part.memory_bytes, 0) for part in lease.slices]
+    return [_believed(use, max(largest[use.gpu_uuid], files.largest_limit_bytes())) for use in told]
 
 
 def _believed(use: SliceUse, largest_bytes: int) -> SliceUse:
