@@ -60,11 +60,25 @@ struct history {
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct history histories[SIM_MAX_GPUS];
 
+static bool has_queue(unsigned gpu, unsigned slot, uint64_t now_ns) {
+    return __atomic_load_n(&sim_nvml.activity->gpu[gpu].slot[slot].until_ns, __ATOMIC_RELAXED) > now_ns;
+}
+
+/* Asked for the first time there is nothing to compare with: those that have work now share what is busy. */
+static unsigned first_percent(unsigned gpu, unsigned slot, uint64_t now_ns) {
+    unsigned sharing = 0;
+    if (!has_queue(gpu, slot, now_ns)) return 0;
+    for (unsigned other = 0; other < PGPU_MAX_SLOTS; other++)
+        sharing += has_queue(gpu, other, now_ns);
+    return sim_nvml_busy_percent(gpu) / (sharing > 0 ? sharing : 1);
+}
+
 static unsigned share_percent(struct history *history, unsigned gpu, unsigned slot, uint64_t now_ns) {
     uint64_t used_ns = sim_activity_used_ns(&sim_nvml.activity->gpu[gpu].slot[slot], now_ns);
     uint64_t before_ns = history->used_ns[slot];
     history->used_ns[slot] = used_ns;
-    if (history->at_ns == 0 || now_ns <= history->at_ns || used_ns <= before_ns) return 0;
+    if (history->at_ns == 0) return first_percent(gpu, slot, now_ns);
+    if (now_ns <= history->at_ns || used_ns <= before_ns) return 0;
     uint64_t percent = (used_ns - before_ns) * 100 / (now_ns - history->at_ns);
     return percent > 100 ? 100 : (unsigned)percent;
 }

@@ -1,8 +1,10 @@
 """The simulated driver's NVML, asked as monitoring tools ask NVIDIA's."""
 
+import json
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,6 +87,58 @@ def test_a_process_of_another_pid_namespace_is_listed_by_its_host_pid(gpus: Simu
     assert inside is not None
     assert int(inside[1]) == inner_pid
     assert used_bytes == MIB
+
+
+def test_inside_a_pid_namespace_only_its_own_processes_are_listed_by_their_own_pids(gpus: SimulatedGpus) -> None:
+    holder = client_path("nvml", "nvml-hold")
+    inside = f"""
+import os, subprocess, sys
+process = subprocess.Popen(["{holder}", "{gpus.directory}/memory", "0", "{MIB}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+pid = int(process.stdout.readline())
+import ctypes
+ctypes.CDLL(sys.argv[1])
+import pynvml as nvml
+nvml.nvmlInit()
+handle = nvml.nvmlDeviceGetHandleByIndex(0)
+used = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).used
+print([p.pid for p in nvml.nvmlDeviceGetComputeRunningProcesses(handle)] == [pid], pid < 20, used)
+"""
+    command = ("unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", inside, LIBRARY)
+    with gpus.held(0, MIB):
+        done = subprocess.run(command, env=gpus.environment, capture_output=True, text=True, timeout=60, check=False)
+    if "unshare failed" in done.stderr:
+        pytest.skip("no PID namespace can be made here")
+    assert done.stdout == f"True True {2 * MIB}\n", done.stderr
+
+
+def test_a_busy_gpu_says_so_and_names_who_keeps_it_busy(gpus: SimulatedGpus) -> None:
+    code = """
+import ctypes, json, sys, time
+ctypes.CDLL(sys.argv[1])
+import pynvml as nvml
+nvml.nvmlInit()
+idle, busy = (nvml.nvmlDeviceGetHandleByIndex(index) for index in (1, 0))
+deadline = time.monotonic() + 30
+while (percent := nvml.nvmlDeviceGetUtilizationRates(busy).gpu) < 30 and time.monotonic() < deadline:
+    pass
+samples = [(sample.pid, sample.smUtil) for sample in nvml.nvmlDeviceGetProcessUtilization(busy, 0)]
+print(json.dumps({"percent": percent, "idle": nvml.nvmlDeviceGetUtilizationRates(idle).gpu, "samples": samples,
+                  "states": [nvml.nvmlDeviceGetPerformanceState(handle) for handle in (busy, idle)],
+                  "hotter": nvml.nvmlDeviceGetTemperature(busy, 0) > nvml.nvmlDeviceGetTemperature(idle, 0)}))
+"""
+    spin = (sys.executable, "-m", "pgpu.workloads", "spin", "--kernel-ms", "50", "--launches", "1000000")
+    environment = {**gpus.environment, "LD_LIBRARY_PATH": str(LIBRARY.parent)}
+    with subprocess.Popen(spin, env=environment, stdout=subprocess.DEVNULL) as process:
+        try:
+            done = run_with_library(code, LIBRARY, environment=gpus.environment)
+        finally:
+            process.kill()
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["percent"] >= 30
+    assert report["idle"] == 0
+    assert [pid for pid, _ in report["samples"]] == [process.pid]
+    assert (report["states"], report["hotter"]) == ([0, 8], True)
 
 
 def test_every_version_of_a_structure_is_filled_to_its_size_and_not_past_it(gpus: SimulatedGpus) -> None:
