@@ -120,6 +120,13 @@ def test_a_missing_library_is_named(place: Place) -> None:
     assert place.run("ps", "--all", "--quiet").stdout == ""
 
 
+def test_pgpu_inside_a_job_is_refused(place: Place) -> None:
+    """Its GPU is a slice, and an engine that takes a slice for the GPU would mislead all others."""
+    done = place.run("run", "--memory", "4GiB", "--", "pgpu", "run", "--memory", "2GiB", "--", "true")
+    assert done.returncode == 125
+    assert "inside a job of pgpu" in done.stderr
+
+
 def test_a_slice_smaller_than_a_context_says_so(place: Place) -> None:
     done = place.run(*_tiny_slice(place))
     assert done.returncode == 125

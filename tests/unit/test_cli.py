@@ -148,6 +148,7 @@ BAD = [
     (("run", "--memory", "2GiB", "--wait-for-memory", "soon", "true"), "not a duration", "30s"),
     (("run", "--memory", "2GiB", "-i", "-t", "true"), "needs a terminal", None),
     (("run", "--bogus"), "No such option", "pgpu run --help"),
+    (("run", "--simulate", "RTX 3090", "true"), "--simulate is an option of pgpu itself", "before the verb"),
     (("bogus",), "No such command", "pgpu --help"),
     (("resize", "x", "--memory", "4G"), "ambiguous", None),
     (("resize", "x", "--memory", "4GiB"), "0 jobs", "ps --all"),
@@ -173,6 +174,12 @@ def test_bad_input_gets_one_line_and_changes_nothing(
     assert len(lines) <= 2
     assert hints is None or hints in lines[1]
     assert not client.stored
+
+
+def test_no_words_at_all_ask_for_help(run: Run, capsys: Any) -> None:
+    for words in ((), ("experiment",)):
+        assert run(*words) == 0
+        assert "Commands:" in capsys.readouterr().out
 
 
 def test_errors_are_json_where_json_was_asked(run: Run, capsys: Any) -> None:

@@ -5,6 +5,7 @@ of a process never loads the container engine's library. This module refuses to 
 """
 
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from pgpu.client import Client
 from pgpu.enforcement import Enforcer
 from pgpu.engine.engine import Engine
 from pgpu.engine.settings import EngineSettings
-from pgpu.errors import RuntimeUnavailableError
+from pgpu.errors import NodeError, RuntimeUnavailableError
 from pgpu.gpu.catalog import GpuModel, parse_model
 from pgpu.gpu.nvml import NvmlSource
 from pgpu.gpu.simulated import start_simulated
@@ -65,6 +66,7 @@ def make_engine(settings: Settings) -> Engine:
     Raises:
         PgpuError: The settings name what is not there.
     """
+    _refuse_inside_job()
     runtime_path = runtime_directory(settings.runtime_dir, settings.state_dir)
     simulated = simulated_gpus(settings, runtime_path)
     source = gpu_source(simulated)
@@ -84,6 +86,15 @@ def make_engine(settings: Settings) -> Engine:
         runtimes,
         supervisor_command(settings),
     )
+
+
+def _refuse_inside_job() -> None:
+    """A job sees a GPU of the size of its slice: an engine there would decide on wrong figures for everybody."""
+    from pgpu.enforcement.slice_files import IN_JOB
+    from pgpu.runtimes.lineage import JOB_ID_VARIABLE
+
+    if (IN_JOB / "limit").exists() or JOB_ID_VARIABLE in os.environ:
+        raise NodeError("this is inside a job of pgpu, whose GPU is a slice", hint="run pgpu outside of its jobs")
 
 
 def open_ledger(settings: Settings) -> Ledger:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pgpu.experiments.report import Report
     from pgpu.experiments.stage import Stage
 
-verbs = typer.Typer(help="Run an experiment of the papers behind pgpu: p1, p2 or p4.")
+verbs = typer.Typer(help="Run an experiment of the papers behind pgpu: p1, p2 or p4.", no_args_is_help=True)
 
 _MOST_JOBS = 200
 

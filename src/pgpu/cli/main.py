@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None, session: Session | None = None)
     except PgpuError as exc:
         return _fail(exc, as_json=as_json)
     except _UsageError as exc:
-        return _fail(_of_usage(exc), as_json=as_json)
+        return _help_or_fail(exc, as_json=as_json)
     except (KeyboardInterrupt, typer.Abort):
         return exits.CANCELLED
     except BrokenPipeError:
@@ -111,9 +111,21 @@ def _fail(error: PgpuError, *, as_json: bool) -> int:
     return exits.of_error(error)
 
 
-def _of_usage(error: Exception) -> RequestError:
-    """Turn Typer's complaint into ours: exit code 125, since 2 could be the job's own."""
+def _help_or_fail(error: Exception, *, as_json: bool) -> int:
     context = getattr(error, "ctx", None)
+    if context is not None and type(error).__name__ == "NoArgsIsHelpError":
+        print(context.get_help())
+        return exits.OK
+    return _fail(_of_usage(error, context), as_json=as_json)
+
+
+def _of_usage(error: Exception, context: typer.Context | None) -> RequestError:
+    """Turn Typer's complaint into ours: exit code 125, since 2 could be the job's own."""
     where = context.command_path if context else "pgpu"
-    text = getattr(error, "format_message", lambda: str(error))()
-    return RequestError(text.rstrip("."), hint=f"see `{where} --help`")
+    text = getattr(error, "format_message", lambda: str(error))().rstrip(".")
+    misplaced = next((option for option in ("--simulate", "--state-dir") if f"No such option: {option}" in text), None)
+    if misplaced:
+        return RequestError(
+            f"{misplaced} is an option of pgpu itself", hint=f"write pgpu {misplaced} … before the verb"
+        )
+    return RequestError(text, hint=f"see `{where} --help`")
