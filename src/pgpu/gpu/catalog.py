@@ -68,7 +68,7 @@ class GpuModel:
     @property
     def pcie_bytes_per_second(self) -> int:
         """What copies reach on 16 lanes: three quarters of the link's 8, 16, 32 … billion bits a second and lane."""
-        return 2 ** (self.pcie_generation - 3) * 12 * _GB_PER_SECOND
+        return (12 * _GB_PER_SECOND) << (self.pcie_generation - 3)
 
     @property
     def memory_bytes(self) -> int:
