@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 
 #include "clock.h"
+#include "share.h"
 
 #ifndef MADV_WIPEONFORK
 #define MADV_WIPEONFORK 18
@@ -75,6 +76,7 @@ static CUresult start(void) {
         sim_visible_gpus(&sim_driver.config, getenv("CUDA_VISIBLE_DEVICES"), sim_driver.gpu_of_device);
     if (sim_driver.device_count == 0) return CUDA_ERROR_NO_DEVICE;
     sim_clock_start();
+    sim_share_sweep();
     return CUDA_SUCCESS;
 }
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "pool.h"
+#include "share.h"
 
 static struct sim_slab slab = SIM_SLAB(struct sim_range, 256, 1u << 22);
 struct sim_tree sim_ranges, sim_mappings;
@@ -127,6 +128,7 @@ bool sim_is_device_memory(uintptr_t address, size_t bytes) {
 void sim_range_free(struct sim_range *range) {
     unsigned gpu = range->gpu;
     size_t charged_bytes = range->charged_bytes;
+    sim_share_end(range);
     if (range->kind == SIM_PINNED) free((void *)range->start);
     if (range->backed_bytes > 0)
         sim_backing_unmap(range->start, range->backed_bytes);

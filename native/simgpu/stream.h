@@ -27,7 +27,6 @@ struct CUstream_st {
     struct sim_capture *capture; /* NULL unless it captures */
     struct sim_nodes tail;       /* the nodes that the next one comes after */
     CUstreamAttrValue attribute[32];
-    uint32_t attributes_set;
 };
 
 struct CUevent_st {

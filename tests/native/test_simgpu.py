@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.simgpu_clients import TOOLS, cases, command, environment, run_case, write_gpus
 
-AREAS = ("devices", "memory", "pools", "streams", "graphs")
+AREAS = ("devices", "memory", "pools", "streams", "graphs", "sharing")
 
 
 @pytest.fixture
