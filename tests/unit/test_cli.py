@@ -136,7 +136,7 @@ BAD = [
     (("run", "--memory", "999GiB", "--", "true"), "no GPU here has that much", None),
     (("run", "--memory", "2GiB"), "no command", "-- COMMAND"),
     (("run", "--memory", "2GiB", "--gpus", "0", "true"), "at least one GPU", None),
-    (("run", "--memory", "2GiB", "--gpus", "two", "true"), "a valid integer", "--help"),
+    (("run", "--memory", "2GiB", "--gpus", "two", "true"), "--gpus", "--help"),
     (("run", "--memory", "2GiB", "-v", "/a:/a", "true"), "--volume needs a container", "--image"),
     (("run", "--memory", "2GiB", "-u", "1", "true"), "--user needs a container", "--image"),
     (("run", "--memory", "2GiB", "--image", "i", "-v", "nowhere", "true"), "not HOST:CONTAINER", "/data"),
