@@ -53,7 +53,7 @@ def test_p2_fills_slices_side_by_side(tmp_path: Path) -> None:
     report = experiment(tmp_path, "p2", "--jobs", "3", "--batches", "10")
 
     ours = {row["question"]: row["ours"] for row in report["table"]}
-    assert ours["a second default job"] == "cannot start"
+    assert int(ours["of 3 default jobs at once without pgpu run"]) in {1, 2}
     assert ours["default jobs side by side in slices"] == "3, 0 failed"
     least, _, most = ours["each holds of its slice"].removesuffix(" %").split()
     assert 90 <= float(least) <= float(most) <= 100

@@ -27,8 +27,14 @@ def test_a_job_without_an_exit_code_counts_as_failed() -> None:
     assert job(exit_code=None).is_failed
 
 
-def test_a_failed_job_saw_a_refusal_even_if_it_could_not_say_so() -> None:
-    assert dataclasses.replace(job(exit_code=1), result=None).saw_refusal
+def test_a_job_that_died_of_a_refusal_saw_one_even_if_it_could_not_count_it() -> None:
+    died = dataclasses.replace(job(exit_code=1), result=None, complaint="cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY")
+
+    assert died.saw_refusal
+
+
+def test_a_job_that_failed_of_something_else_saw_no_refusal() -> None:
+    assert not dataclasses.replace(job(exit_code=125), result=None, complaint="no such image").saw_refusal
 
 
 def test_a_job_without_a_result_took_the_time_until_its_end() -> None:

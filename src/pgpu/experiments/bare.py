@@ -15,6 +15,7 @@ from pgpu.experiments.outcome import JobOutcome, Trial, last_line, last_result
 from pgpu.experiments.stage import Stage
 
 READY = "ready"
+_LOAD_ATTEMPTS = 3
 
 
 def run_bare(stage: Stage, jobs: Sequence[tuple[str, tuple[str, ...]]], *, repetition: int = 1) -> Trial:
@@ -28,9 +29,9 @@ def run_bare(stage: Stage, jobs: Sequence[tuple[str, tuple[str, ...]]], *, repet
     Raises:
         NodeError: A program did not even load; no job was told to start.
     """
-    processes = [_load(stage, words) for _, words in jobs]
+    processes: list[subprocess.Popen[str]] = []
     try:
-        _wait_until_ready(processes)
+        _load_all(stage, [words for _, words in jobs], processes)
         with sampled(stage.read_used_bytes) as samples:
             began_at_seconds = time.time()
             outcomes = _start_and_wait(processes, [name for name, _ in jobs], began_at_seconds)
@@ -57,12 +58,28 @@ def _load(stage: Stage, words: tuple[str, ...]) -> subprocess.Popen[str]:
     )
 
 
-def _wait_until_ready(processes: Sequence[subprocess.Popen[str]]) -> None:
-    for process in processes:
-        assert process.stderr is not None  # noqa: S101 - Popen was told to make the pipe
-        said = process.stderr.readline().strip()
-        if said != READY:
-            raise NodeError(f"a workload did not load: {said or 'it said nothing'}", hint="run it alone to see why")
+def _load_all(stage: Stage, words: Sequence[tuple[str, ...]], processes: list[subprocess.Popen[str]]) -> None:
+    """Fill `processes` with programs that are ready, in order.
+
+    A container engine under load now and then fails to start a container; nothing has touched the GPU by then, so such
+    a program is loaded again.
+    """
+    processes += [_load(stage, each) for each in words]
+    for place, each in enumerate(words):
+        for attempt in range(1, _LOAD_ATTEMPTS + 1):
+            said = _first_words(processes[place])
+            if said == READY:
+                break
+            if attempt == _LOAD_ATTEMPTS:
+                raise NodeError(f"a workload did not load: {said or 'it said nothing'}", hint="run it alone to see why")
+            stage.tell(f"a workload did not load, trying again: {said}")
+            processes[place].communicate()
+            processes[place] = _load(stage, each)
+
+
+def _first_words(process: subprocess.Popen[str]) -> str:
+    assert process.stderr is not None  # noqa: S101 - Popen was told to make the pipe
+    return process.stderr.readline().strip()
 
 
 def _start_and_wait(

@@ -9,6 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
+"""In the complaint of a program that died before it could count its refusals."""
+
 Sample = tuple[float, int]
 """(seconds since the epoch, bytes)."""
 
@@ -41,8 +44,8 @@ class JobOutcome:
 
     @property
     def saw_refusal(self) -> bool:
-        """Whether an allocation was refused."""
-        return self.is_failed or bool(self.result and self.result.get("refusals"))
+        """Whether an allocation was refused, as far as its program could tell."""
+        return bool(self.result and self.result.get("refusals")) or OUT_OF_MEMORY in self.complaint
 
     @property
     def seconds(self) -> float:
