@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pgpu.client.embedded import EmbeddedClient
-from pgpu.enforcement import SliceUse
+from pgpu.enforcement import Enforcer, SliceUse
 from pgpu.engine.engine import Engine
 from pgpu.engine.identity import identify, is_alive, open_pidfd
 from pgpu.engine.settings import EngineSettings
@@ -68,6 +68,9 @@ class FileEnforcer:
 
     name = "fake"
     does_not_cover = "anything"
+
+    def for_gpus(self, gpus: Sequence[Gpu]) -> Enforcer:
+        return self
 
     def __init__(self, root: Path) -> None:
         self._slices = root / "slices"

@@ -15,6 +15,7 @@ from pgpu.enforcement import meter
 from pgpu.enforcement.calibration import ContextSizes
 from pgpu.enforcement.driver_library import DriverLibraries, refuse_shim
 from pgpu.enforcement.ladder import Ladder, Rung
+from pgpu.enforcement.refusal import Refusal
 from pgpu.enforcement.self_test import SelfTest
 from pgpu.enforcement.shim import ShimEnforcer
 from pgpu.errors import EnforcementError, RequestError
@@ -274,6 +275,20 @@ def test_a_refusal_that_nobody_counted_is_not_taken_for_ours(stage: Stage, ledge
         ladder = Ladder([Rung(_Careless(stage), lambda _: True)], lambda: stage.gpus, _self_test(ledger))
         with pytest.raises(EnforcementError, match="does not bind"):
             ladder.prepare(stage.job(["true"]), stage.gpus)
+
+
+def test_each_gpu_has_the_strongest_enforcer_that_works_there(ledger: Ledger) -> None:
+    with opened_stage(gpu_count=2) as stage:
+        first, second = stage.gpus
+        nothing = Refusal("it is divided", "use another GPU")
+        rungs = [Rung(stage.enforcer, lambda gpu: gpu == first), Rung(nothing, lambda _: True)]
+        ladder = Ladder(rungs, lambda: stage.gpus, _self_test(ledger))
+        assert [ladder.for_gpus([gpu]).name for gpu in (first, second)] == ["shim", "none"]
+        assert ladder.for_gpus([first, second]).name == "none"
+        assert ladder.name == "shim, none"
+        with pytest.raises(EnforcementError, match="it is divided") as caught:
+            ladder.prepare(stage.job(["true"]), stage.gpus)
+        assert caught.value.hint == "use another GPU"
 
 
 def test_no_enforcer_for_a_gpu_is_an_error(stage: Stage, ledger: Ledger) -> None:

@@ -199,6 +199,7 @@ def _ladder(
     from pgpu.app.throwaway import try_throwaway
     from pgpu.enforcement.driver import UnaidedDriver
     from pgpu.enforcement.ladder import Ladder, Rung
+    from pgpu.enforcement.refusal import Refusal
     from pgpu.enforcement.self_test import SelfTest
 
     self_test = SelfTest(ledger.facts, lambda job, delivery: try_throwaway(runtimes[job.spec.runtime], job, delivery))
@@ -208,7 +209,10 @@ def _ladder(
             lambda gpu: not gpu.is_simulated and source.can_limit_cgroups(gpu.uuid),
             UnaidedDriver(shim, source.limit_cgroup),
         ),
-        Rung(shim, lambda _gpu: True),
+        Rung(shim, lambda gpu: gpu.is_simulated or not source.is_divided(gpu.uuid)),
+        Rung(
+            Refusal("it is divided into MIG instances", "switch MIG off, or give jobs another GPU"), lambda _gpu: True
+        ),
     )
     return Ladder(rungs, source.gpus, self_test)
 

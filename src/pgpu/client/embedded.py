@@ -102,8 +102,8 @@ class EmbeddedClient:
                 used_bytes=snapshot.used_bytes[gpu.uuid],
                 granted_bytes=rooms[gpu.uuid].granted_bytes,
                 capacity_bytes=rooms[gpu.uuid].capacity_bytes,
-                enforcer=self._engine.enforcer.name,
-                does_not_cover=self._engine.enforcer.does_not_cover,
+                enforcer=self._engine.enforcer.for_gpus([gpu]).name,
+                does_not_cover=self._engine.enforcer.for_gpus([gpu]).does_not_cover,
                 utilisation_percent=self._engine.gpus.utilisation_percent(gpu.uuid),
                 jobs=_holders(gpu, entries),
             )

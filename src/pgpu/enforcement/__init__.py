@@ -31,12 +31,16 @@ class Enforcer(Protocol):
 
     @property
     def name(self) -> str:
-        """`shim`, `driver` or `mig`."""
+        """`shim` or `driver`; `none` where nothing is ever started."""
         ...
 
     @property
     def does_not_cover(self) -> str:
         """What gets past it, in one line, for `pgpu gpus` and SECURITY.md."""
+        ...
+
+    def for_gpus(self, gpus: Sequence[Gpu]) -> "Enforcer":
+        """Return the one that a job on these GPUs gets: itself, unless it stands for several."""
         ...
 
     def prepare(self, job: Job, gpus: Sequence[Gpu]) -> Delivery:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pgpu.enforcement import SliceUse, meter
+from pgpu.enforcement import Enforcer, SliceUse, meter
 from pgpu.enforcement.shim import ShimEnforcer
 from pgpu.model import Delivery, Gpu, Job, Lease
 
@@ -44,6 +44,10 @@ class DriverEnforcer:
     def does_not_cover(self) -> str:
         """What gets past it."""
         return "managed memory of code that also gets past the shim"
+
+    def for_gpus(self, gpus: Sequence[Gpu]) -> Enforcer:  # noqa: ARG002 - the same for every GPU
+        """Return itself."""
+        return self
 
     def prepare(self, job: Job, gpus: Sequence[Gpu]) -> Delivery:
         """Make the slice's files, and ask the runtime for a control group with the same limits.

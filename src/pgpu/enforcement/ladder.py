@@ -29,7 +29,7 @@ class Ladder:
         """Prove nothing yet.
 
         Args:
-            rungs: Strongest first; every one of them leaves a slice that the last one can read and remove.
+            rungs: Strongest first; whatever made a slice, the first can read and remove it.
             gpus: All GPUs that jobs may be given.
             self_test: Proves an enforcer before its first job.
         """
@@ -39,15 +39,15 @@ class Ladder:
 
     @property
     def name(self) -> str:
-        """Name of the enforcer that a job on any of the GPUs gets."""
-        return self.strongest_on(self._gpus()).name
+        """Names of the enforcers of all GPUs."""
+        return ", ".join(dict.fromkeys(self.for_gpus([gpu]).name for gpu in self._gpus()))
 
     @property
     def does_not_cover(self) -> str:
-        """What gets past that one."""
-        return self.strongest_on(self._gpus()).does_not_cover
+        """What gets past them."""
+        return "; ".join(dict.fromkeys(self.for_gpus([gpu]).does_not_cover for gpu in self._gpus()))
 
-    def strongest_on(self, gpus: Sequence[Gpu]) -> Enforcer:
+    def for_gpus(self, gpus: Sequence[Gpu]) -> Enforcer:
         """Return the first rung that works on all of these GPUs.
 
         Raises:
@@ -96,4 +96,4 @@ class Ladder:
 
     def _of(self, lease: Lease) -> Enforcer:
         named = (rung.enforcer for rung in self._rungs if rung.enforcer.name == lease.enforcer)
-        return next(named, self._rungs[-1].enforcer)
+        return next(named, self._rungs[0].enforcer)

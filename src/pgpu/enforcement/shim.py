@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pgpu.enforcement import SliceUse, meter
+from pgpu.enforcement import Enforcer, SliceUse, meter
 from pgpu.enforcement.driver_library import DriverLibraries, find_driver
 from pgpu.enforcement.slice_files import DRIVER_FILES, IN_JOB, LibraryStore, SliceFiles
 from pgpu.errors import EnforcementError, PgpuBug, RequestError
@@ -52,6 +52,10 @@ class ShimEnforcer:
     def does_not_cover(self) -> str:
         """What gets past it."""
         return "code that brings its own copy of the driver or speaks to the kernel module itself"
+
+    def for_gpus(self, gpus: Sequence[Gpu]) -> Enforcer:  # noqa: ARG002 - the same for every GPU
+        """Return itself."""
+        return self
 
     def files(self, job_id: str) -> SliceFiles:
         """Return the paths of one slice, whether they exist or not."""

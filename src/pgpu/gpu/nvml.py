@@ -83,6 +83,16 @@ class NvmlSource:
             rates = _told(pynvml.nvmlDeviceGetUtilizationRates, handle)
             return None if rates is None else int(rates.gpu)
 
+    def is_divided(self, gpu_uuid: str) -> bool:
+        """Whether MIG is on, so that no program can use this GPU as a whole.
+
+        Raises:
+            NodeError: The GPU or its driver is gone.
+        """
+        with self._asking(gpu_uuid, "MIG mode") as handle:
+            modes = _told(pynvml.nvmlDeviceGetMigMode, handle)
+            return modes is not None and modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE
+
     def can_limit_cgroups(self, gpu_uuid: str) -> bool:
         """Whether this driver limits the memory of control groups: r615 and newer, asked by root, no MIG.
 

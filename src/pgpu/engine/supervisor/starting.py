@@ -25,9 +25,10 @@ def start(engine: Engine, job: Job, carrier: Carrier) -> RunningJob:
         PgpuError: It cannot be started; nothing runs.
     """
     runtime = engine.runtime(job.spec.runtime)
-    lease = replace(_lease(job), enforcer=engine.enforcer.name, is_advisory=runtime.is_advisory(job.spec))
-    bound = replace(job, lease=lease)
-    delivery = engine.enforcer.prepare(bound, _gpus_of(engine, lease))
+    gpus = _gpus_of(engine, _lease(job))
+    enforcer = engine.enforcer.for_gpus(gpus).name
+    bound = replace(job, lease=replace(_lease(job), enforcer=enforcer, is_advisory=runtime.is_advisory(job.spec)))
+    delivery = engine.enforcer.prepare(bound, gpus)
     running = runtime.start(bound, delivery, carrier.open(), lambda holder: _announce(engine, bound, holder))
     carrier.started()
     _mark_running(engine, bound)
