@@ -5,6 +5,7 @@ question here: real enforcers answer it. A job finds its slice through `FAKE_SLI
 `held` locked as a process does that keeps the driver's descriptors.
 """
 
+import contextlib
 import fcntl
 import json
 import os
@@ -140,7 +141,8 @@ class PlainJob:
             os.kill(self.holder.pid, number)
 
     def kill(self) -> None:
-        self.signal(signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.holder.pid, signal.SIGKILL)
 
     def resize_terminal(self, size: os.terminal_size) -> None:
         pass

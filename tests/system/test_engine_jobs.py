@@ -248,6 +248,13 @@ def test_a_child_that_keeps_the_memory_keeps_the_lease(machine: World) -> None:
     machine.until_running(waiting)
 
 
+def test_what_an_ended_job_left_behind_can_be_stopped(machine: World) -> None:
+    job, _, _ = machine.run(("sh", "-c", 'exec 9<"$FAKE_SLICE/held"; flock -s 9; sleep 600 &'), gib=6)
+    assert machine.entry(job).is_lease_held
+    machine.client.stop(job.id, grace_seconds=5)
+    assert machine.until_free(job).exit_code == 0
+
+
 def test_a_job_over_its_slice_is_reported(machine: World) -> None:
     job = machine.submit(gib=2)
     running = machine.until_running(job)

@@ -172,12 +172,12 @@ class Engine:
             decision.put(replace(decision.entry(job_id), lease_released_at_seconds=time.time(), supervisor=None))
 
     def ask_to_stop(self, job_id: str, grace_seconds: float) -> Job:
-        """Cancel a job that waits; leave word that a running one must end."""
+        """Cancel a job that waits; leave word that a running one, or what an ended one left behind, must end."""
         with self.deciding() as decision:
             entry = decision.entry(job_id)
             if entry.job.state is JobState.WAITING:
                 decision.put(cancelled(entry, time.time()))
-            elif not entry.job.state.is_final:
+            elif entry.is_live:
                 decision.put(replace(entry, stop_grace_seconds=grace_seconds))
         self.wake([job_id])
         return self.ledger.job(job_id)

@@ -104,16 +104,14 @@ class _Supervisor:
             self._end(_failed(exc))
         except Exception as exc:  # noqa: BLE001 - the engine's loop: a bug of ours must not leave a job without an end
             traceback.print_exc(file=sys.stderr)
-            if self._running is not None:
-                self._running.kill()
+            self._kill_running()
             self._end(_failed(PgpuBug(f"a bug in pgpu: {exc!r}")))
         self._linger()
         self._serve_the_last()
 
     def close(self) -> None:
         """Let go of everything."""
-        if self._running is not None:
-            self._running.close()
+        self._close_running()
         self._carrier.close()
         self._terminations.close()
         self._wake.close()
@@ -191,7 +189,17 @@ class _Supervisor:
         while not self._try_release():
             self._pause(LINGER_PAUSES_SECONDS[min(looks, len(LINGER_PAUSES_SECONDS) - 1)])
             looks += 1
+        # Before the last word too: a container is gone, and its name free, when its caller hears of its end.
+        self._close_running()
         self._carrier.finish()
+
+    def _close_running(self) -> None:
+        running, self._running = self._running, None
+        try:
+            if running is not None:
+                running.close()
+        except PgpuError as exc:
+            self._complain(exc)
 
     def _try_release(self) -> bool:
         try:
@@ -206,8 +214,20 @@ class _Supervisor:
 
     def _stop_what_lingers(self) -> None:
         """A job that ended left processes behind, and now somebody asked to stop them."""
-        if self._running is not None and self._engine.ledger.entry(self._job.id).stop_grace_seconds is not None:
-            self._running.kill()
+        try:
+            is_asked = self._engine.ledger.entry(self._job.id).stop_grace_seconds is not None
+        except LedgerError as exc:
+            self._complain(exc)
+            return
+        if is_asked:
+            self._kill_running()
+
+    def _kill_running(self) -> None:
+        try:
+            if self._running is not None:
+                self._running.kill()
+        except PgpuError as exc:
+            self._complain(exc)
 
     def _serve_the_last(self) -> None:
         """Stay until those who follow have read everything; who reads nothing for long hangs, and is left."""
