@@ -22,7 +22,7 @@ static void pause_shortly(void) {
 
 static enum pgpu_meter_status reserve(int gpu, uint64_t bytes, bool *has_reaped) {
     return pgpu_meter_reserve(&pgpu_slice_meter, (unsigned)gpu, bytes,
-                              pgpu_limit_bytes(pgpu_slice_limit, (unsigned)gpu), has_reaped);
+                              pgpu_limit_bytes(pgpu_slice_limit(), (unsigned)gpu), has_reaped);
 }
 
 static CUresult as_cuda(enum pgpu_meter_status status) {
@@ -41,7 +41,7 @@ CUresult pgpu_charge_begin(struct pgpu_charge *charge, int gpu, uint64_t bytes) 
 }
 
 static uint64_t patience_ns(const struct pgpu_charge *charge) {
-    uint64_t asked_ns = pgpu_slice_limit->wait_for_memory_ns;
+    uint64_t asked_ns = pgpu_slice_limit()->wait_for_memory_ns;
     return charge->has_reaped && asked_ns < AFTER_REAP_NS ? AFTER_REAP_NS : asked_ns;
 }
 

@@ -9,14 +9,14 @@ static uint64_t smaller(uint64_t left, uint64_t right) {
 }
 
 static uint64_t shown_total_bytes(int gpu, uint64_t device_bytes) {
-    return smaller(device_bytes, pgpu_limit_shown_bytes(pgpu_slice_limit, (unsigned)gpu));
+    return smaller(device_bytes, pgpu_limit_shown_bytes(pgpu_slice_limit(), (unsigned)gpu));
 }
 
 /* What dead siblings and our own pools no longer hold is free. A full device is told as it is. */
 static uint64_t shown_free_bytes(int gpu, uint64_t device_free_bytes) {
     pgpu_pools_settle_all();
     pgpu_meter_reap(&pgpu_slice_meter, (unsigned)gpu);
-    uint64_t limit_bytes = pgpu_limit_bytes(pgpu_slice_limit, (unsigned)gpu);
+    uint64_t limit_bytes = pgpu_limit_bytes(pgpu_slice_limit(), (unsigned)gpu);
     uint64_t used_bytes = pgpu_meter_total_bytes(&pgpu_slice_meter, (unsigned)gpu);
     return smaller(device_free_bytes, limit_bytes > used_bytes ? limit_bytes - used_bytes : 0);
 }

@@ -38,14 +38,15 @@ static bool open_limit(void) {
     }
     /* Threads that came together mapped it together; one mapping wins, the others stay and harm nobody. */
     const struct pgpu_limit *none = NULL;
-    __atomic_compare_exchange_n(&pgpu_slice_limit, &none, limit, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+    __atomic_compare_exchange_n(&pgpu_slice_published_limit, &none, limit, false, __ATOMIC_SEQ_CST,
+                                __ATOMIC_SEQ_CST);
     return true;
 }
 
 /* An absolute path is matched by file, not by SONAME, so this never finds the shim itself unless it *is* that
  * file. */
 static void *open_driver(void) {
-    const char *path = pgpu_slice_limit->real_cuda_path;
+    const char *path = pgpu_slice_limit()->real_cuda_path;
     void *driver = path[0] == '/' ? dlopen(path, RTLD_LOCAL | RTLD_NOW) : NULL;
     if (driver == NULL) {
         refuse_all("the real driver cannot be loaded", path);

@@ -7,7 +7,7 @@
 #define MAX_ORDINALS 64
 #define MIB          (1024ull * 1024ull)
 
-const struct pgpu_limit *pgpu_slice_limit;
+const struct pgpu_limit *pgpu_slice_published_limit;
 struct pgpu_meter pgpu_slice_meter = PGPU_METER_INIT;
 
 /* Index in the limit file plus one, so that zero is "not of the lease". */
@@ -29,7 +29,7 @@ static CUresult learn_gpus(void) {
         CUuuid uuid;
         result = uuid_of(ordinal, &uuid);
         if (result != CUDA_SUCCESS) break;
-        int gpu = pgpu_limit_index_of(pgpu_slice_limit, (const uint8_t *)uuid.bytes);
+        int gpu = pgpu_limit_index_of(pgpu_slice_limit(), (const uint8_t *)uuid.bytes);
         __atomic_store_n(&gpu_plus_one[ordinal], (uint8_t)(gpu + 1), __ATOMIC_RELEASE);
     }
     __atomic_store_n(&device_count, count < MAX_ORDINALS ? count : MAX_ORDINALS, __ATOMIC_RELEASE);
@@ -42,9 +42,9 @@ CUresult pgpu_slice_enter(void) {
     if (result != CUDA_SUCCESS) return result;
     pgpu_slice_guard_forks();
     enum pgpu_meter_status status =
-        pgpu_meter_claim(&pgpu_slice_meter, pgpu_slice_limit->usage_path, pgpu_slice_limit->gpu_count);
+        pgpu_meter_claim(&pgpu_slice_meter, pgpu_slice_limit()->usage_path, pgpu_slice_limit()->gpu_count);
     if (status == PGPU_METER_OK) return CUDA_SUCCESS;
-    pgpu_report_refusal(pgpu_meter_explain(status), pgpu_slice_limit->usage_path);
+    pgpu_report_refusal(pgpu_meter_explain(status), pgpu_slice_limit()->usage_path);
     return CUDA_ERROR_NOT_PERMITTED;
 }
 
@@ -93,7 +93,7 @@ int pgpu_slice_device_count(void) {
 
 uint64_t pgpu_slice_context_bytes(int gpu) {
     if (gpu == PGPU_NO_GPU) return 0;
-    return __atomic_load_n(&pgpu_slice_limit->gpu[gpu].context_bytes, __ATOMIC_RELAXED);
+    return __atomic_load_n(&pgpu_slice_limit()->gpu[gpu].context_bytes, __ATOMIC_RELAXED);
 }
 
 static uint64_t round_up(uint64_t bytes, uint64_t unit) {

@@ -11,7 +11,10 @@
 #define PGPU_NO_GPU (-1)
 
 /* Set by pgpu_resolve before any real function can be called; NULL where CUDA is refused. */
-extern const struct pgpu_limit *pgpu_slice_limit;
+extern const struct pgpu_limit *pgpu_slice_published_limit;
+static inline const struct pgpu_limit *pgpu_slice_limit(void) {
+    return __atomic_load_n(&pgpu_slice_published_limit, __ATOMIC_ACQUIRE);
+}
 extern struct pgpu_meter pgpu_slice_meter;
 
 /* Take a slot and learn which GPU each ordinal is; after the real cuInit. */
