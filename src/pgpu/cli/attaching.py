@@ -17,7 +17,8 @@ from pgpu.model import Job, JobState
 _FIRST_LOOKS = 10
 _FIRST_PAUSE_SECONDS = 0.02
 _PAUSE_SECONDS = 0.2
-_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_FORWARDED = (signal.SIGINT, signal.SIGTERM)
+"""A SIGHUP is not among them: when the terminal goes, the job keeps its place and runs."""
 
 
 def say_simulated(job: Job) -> None:
