@@ -4,18 +4,26 @@ The SDK's own call reads ahead and may keep the first bytes of a container that 
 past the answer's head. It refuses what is no local socket.
 """
 
+import json
+import re
 import socket
 from pathlib import Path
 
 _LARGEST_HEAD_BYTES = 65536
+_LARGEST_REASON_BYTES = 65536
 _ACCEPTED = (b"101", b"200")
+
+
+class AttachRefusedError(Exception):
+    """The engine would not attach; its words. Podman prepares the command already here, and says what is wrong with it."""
 
 
 def attach(url: str, api_version: str, container_id: str, *, has_stdin: bool) -> socket.socket:
     """Return a connection that carries a container's streams from now on.
 
     Raises:
-        OSError: The engine went away or refused.
+        AttachRefusedError: The engine refused.
+        OSError: The engine went away.
 
     Source: `POST /containers/{id}/attach`, Docker Engine API 1.41.
     """
@@ -23,7 +31,7 @@ def attach(url: str, api_version: str, container_id: str, *, has_stdin: bool) ->
     try:
         connection.connect(str(Path(url.removeprefix("unix://"))))
         connection.sendall(_request(api_version, container_id, has_stdin=has_stdin))
-        _expect_acceptance(_read_head(connection))
+        _expect_acceptance(connection, _read_head(connection))
     except BaseException:
         connection.close()
         raise
@@ -54,8 +62,21 @@ def _read_head(connection: socket.socket) -> bytes:
     return head
 
 
-def _expect_acceptance(head: bytes) -> None:
+def _expect_acceptance(connection: socket.socket, head: bytes) -> None:
     status = head.split(b" ", 2)[1:2]
     if not status or status[0] not in _ACCEPTED:
-        first_line = head.split(b"\r\n", 1)[0].decode("ascii", errors="replace")
-        raise ConnectionRefusedError(f"the container engine refused to attach: {first_line}")
+        raise AttachRefusedError(_read_reason(connection, head))
+
+
+def _read_reason(connection: socket.socket, head: bytes) -> str:
+    """Return what the engine says beside its status: a JSON object, or plain words."""
+    length = re.search(rb"content-length: *(\d+)", head, re.IGNORECASE)
+    left = min(int(length[1]), _LARGEST_REASON_BYTES) if length else 0
+    body = b""
+    while len(body) < left and (data := connection.recv(left - len(body))):
+        body += data
+    text = body.decode(errors="replace") or head.split(b"\r\n", 1)[0].decode("ascii", errors="replace")
+    try:
+        return str(json.loads(text)["message"])
+    except (ValueError, KeyError, TypeError):
+        return " ".join(text.split())

@@ -12,7 +12,7 @@ import docker
 from docker import errors as docker_errors
 
 from pgpu.errors import RequestError
-from pgpu.runtimes.docker.engine.attachment import attach
+from pgpu.runtimes.docker.engine.attachment import AttachRefusedError, attach
 from pgpu.runtimes.docker.engine.translation import FOREIGN_ERRORS, one_line, start_error, translated
 
 _TIMEOUT_SECONDS = 120
@@ -116,12 +116,21 @@ class Engine:
             try:
                 self._api.start(container_id)
             except docker_errors.APIError as error:
-                raise start_error(error) from error
+                raise start_error(one_line(error)) from error
 
     def attach(self, container_id: str, *, has_stdin: bool) -> socket.socket:
-        """Return a connection that carries a container's streams from now on."""
+        """Return a connection that carries a container's streams from now on.
+
+        Raises:
+            CommandNotFoundError: As `start` does: some engines prepare the command here.
+            CommandNotExecutableError: Likewise.
+            RuntimeUnavailableError: The engine refused for another reason.
+        """
         with translated("cannot attach to the container"):
-            return attach(self.url, str(self._api.api_version), container_id, has_stdin=has_stdin)
+            try:
+                return attach(self.url, str(self._api.api_version), container_id, has_stdin=has_stdin)
+            except AttachRefusedError as error:
+                raise start_error(str(error)) from error
 
     def wait(self, container_id: str) -> int | None:
         """Block until a container ended and return its exit code, or None if it is gone.
@@ -138,16 +147,18 @@ class Engine:
 
     def signal(self, container_id: str, number: int) -> None:
         """Send a signal to a container's first process; does nothing if it ended."""
-        self._unless_ended("cannot signal the container", lambda: self._api.kill(container_id, number))
+        self._unless_ended("cannot signal the container", container_id, lambda: self._api.kill(container_id, number))
 
     def kill(self, container_id: str) -> None:
         """End every process of a container, a paused one too; does nothing if it ended."""
-        self._unless_ended("cannot kill the container", lambda: self._api.kill(container_id, _SIGKILL_NAME))
+        self._unless_ended(
+            "cannot kill the container", container_id, lambda: self._api.kill(container_id, _SIGKILL_NAME)
+        )
 
     def resize(self, container_id: str, size: os.terminal_size) -> None:
         """Tell a container's terminal its size in characters; does nothing if it ended."""
         question = lambda: self._api.resize(container_id, height=size.lines, width=size.columns)  # noqa: E731 - one use
-        self._unless_ended("cannot resize the container's terminal", question)
+        self._unless_ended("cannot resize the container's terminal", container_id, question)
 
     def remove(self, container_id: str, *, is_forced: bool = True) -> None:
         """Remove a container and its unnamed volumes; does nothing if it is gone."""
@@ -158,11 +169,11 @@ class Engine:
                 if error.status_code != _GONE and "already in progress" not in one_line(error):
                     raise
 
-    @staticmethod
-    def _unless_ended(doing: str, question: Callable[[], object]) -> None:
+    def _unless_ended(self, doing: str, container_id: str, question: Callable[[], object]) -> None:
+        """Ask; a refusal counts only if the container still runs, since each engine has its own words for "ended"."""
         with translated(doing):
             try:
                 question()
-            except docker_errors.APIError as error:
-                if error.status_code not in {_GONE, _CONFLICT} and "not running" not in one_line(error):
+            except docker_errors.APIError:
+                if ((self.container(container_id) or {}).get("State") or {}).get("Running"):
                     raise

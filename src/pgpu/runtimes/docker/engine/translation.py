@@ -63,12 +63,14 @@ def pgpu_error(error: BaseException, doing: str) -> PgpuError:
     return RuntimeUnavailableError(f"{doing}: {message}")
 
 
-def start_error(error: docker_errors.APIError) -> PgpuError:
+def start_error(message: str) -> PgpuError:
     """Return the error of a container that could not be started, told apart as `docker run` does.
+
+    Args:
+        message: What the engine said, as one line.
 
     Source: the exit codes 125, 126 and 127 of `docker run`.
     """
-    message = one_line(error)
     quoted = _QUOTED_COMMAND.search(message)
     command = quoted["command"] if quoted else "the command"
     if _COMMAND.search(message) and _NOT_FOUND.search(message):
