@@ -27,6 +27,7 @@ _TABLE = Path(__file__).parent.parent.parent / "docs" / "interception.toml"
 _PAST_THE_SLICE = str(SLICE_BYTES + 256 * MIB)
 _ANSWERS = {"allocate 0": "missed", "allocate 2": "held"}
 _OTHER_USER = "65534"
+_IMAGE = f"{os.environ.get('PGPU_TEST_IMAGE', 'pgpu-test')}:tiny"
 
 _CELLS = [
     pytest.param(
@@ -142,6 +143,8 @@ def _in_view(stage: Stage, client: str) -> str:
 def _in_container(stage: Stage, client: str) -> str:
     from pgpu.runtimes.docker import DockerRuntime  # noqa: PLC0415 - only where the SDK is there
 
+    if subprocess.run(["docker", "image", "inspect", _IMAGE], capture_output=True, check=False).returncode != 0:
+        pytest.skip(f"the test image {_IMAGE} is missing (tools/test-image makes it)")
     directory = f"/usr/lib/{os.uname().machine}-linux-gnu"
     place = Place(Path(directory), Path("/.pgpu/driver/libcuda.so.1"), is_on_standard_path=True)
     runtime = DockerRuntime(stage.directory / "images")
@@ -156,7 +159,7 @@ def _container_job(stage: Stage, command: Sequence[str], **spec: Any) -> Job:
     """Return a job in a container of this host's own C library, with the clients where they lie on the host."""
     clients = str(client_path("interception", "interception-opening").parent.parent)
     volumes = (Mount(clients, clients, "ro"),)
-    return stage.job(command, runtime="docker", image="pgpu-test:tiny", volumes=volumes, **spec)
+    return stage.job(command, runtime="docker", image=_IMAGE, volumes=volumes, **spec)
 
 
 def _entering_container(stage: Stage, runtime: Runtime, command: Sequence[str]) -> str:
