@@ -1,6 +1,8 @@
 """What only process jobs have: preloads of the user's own, daemons, and PIDs that the machine gives anew."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -112,3 +114,17 @@ def test_every_place_of_a_library_is_listed_once_and_without_links() -> None:
     assert len(set(paths)) == len(paths)
     assert all(path == path.parent.resolve() / path.name for path in paths)
     assert {shim for shim, _ in found} == {"libpgpu.so", "libpgpu-ml.so"}
+
+
+_FORBIDDEN = 'echo 0 > /proc/sys/user/max_mnt_namespaces && exec setpriv --bounding-set -all "$@"'
+_ASK = (
+    "from pgpu.runtimes.process import ProcessRuntime, why_no_private_view;"
+    "print(ProcessRuntime().is_advisory(None), why_no_private_view())"
+)
+
+
+@pytest.mark.userns
+def test_where_the_kernel_forbids_a_view_jobs_are_advisory_and_the_reason_is_told() -> None:
+    words = ["unshare", "--user", "--map-root-user", "bash", "-c", _FORBIDDEN, "bash", sys.executable, "-c", _ASK]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout == "True pgpu-launch: namespace: unshare: Operation not permitted\n", done.stderr

@@ -118,15 +118,23 @@ class ProcessRuntime:
         self._limit_cgroup(running.enter_leaf(), delivery)
 
 
-@functools.cache
 def can_make_private_views() -> bool:
-    """Whether this user may make the namespaces that a private view needs; tried once, in a process of its own."""
+    """Whether this user may make the namespaces that a private view needs."""
+    return why_no_private_view() is None
+
+
+@functools.cache
+def why_no_private_view() -> str | None:
+    """Try a private view once, in a process of its own; say in one line what forbids it, None if nothing does."""
     try:
         program = library_path(LAUNCHER)
-    except NodeError:
-        return False
+    except NodeError as error:
+        return str(error)
     words = [str(program), "--probe", *_shadow_words(), "--preload-path", str(PRELOAD_PATH)]
-    return subprocess.run(words, env={}, stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode == 0
+    tried = subprocess.run(words, env={}, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if tried.returncode == 0:
+        return None
+    return (tried.stderr.strip().splitlines() or [f"the launcher ended with {tried.returncode}"])[-1]
 
 
 def _launcher_words(spec: JobSpec, delivery: Delivery, *, is_private: bool) -> list[str]:

@@ -9,7 +9,7 @@ from pgpu.app.doctor.finding import Finding, broken, fine, weak
 from pgpu.app.settings import Settings
 from pgpu.errors import NodeError, RuntimeUnavailableError
 from pgpu.libraries import CUDA_SHIM, LAUNCHER, NVML_SHIM, SIMULATED_CUDA, SIMULATED_NVML, library_path
-from pgpu.runtimes.process import can_make_private_views
+from pgpu.runtimes.process import why_no_private_view
 
 _NEEDED = (CUDA_SHIM, NVML_SHIM, LAUNCHER)
 _FOR_SIMULATION = (SIMULATED_CUDA, SIMULATED_NVML)
@@ -35,12 +35,13 @@ def libraries(_settings: Settings) -> Iterator[Finding]:
 
 def private_views(_settings: Settings) -> Iterator[Finding]:
     """Ask the kernel for a private view of the file system, as each process job does."""
-    if can_make_private_views():
+    reason = why_no_private_view()
+    if reason is None:
         yield fine("private views", "a process keeps its limit even if it drops its environment")
         return
     yield weak(
         "private views",
-        "the kernel allows no private user and mount namespaces: limits of processes are advisory",
+        f"the kernel allows no private user and mount namespaces, so limits of processes are advisory: {reason}",
         "as root: sysctl -w kernel.unprivileged_userns_clone=1 kernel.apparmor_restrict_unprivileged_userns=0",
     )
 
