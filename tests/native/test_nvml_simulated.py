@@ -1,6 +1,7 @@
 """The simulated driver's NVML, asked as monitoring tools ask NVIDIA's."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -103,7 +104,8 @@ handle = nvml.nvmlDeviceGetHandleByIndex(0)
 used = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).used
 print([p.pid for p in nvml.nvmlDeviceGetComputeRunningProcesses(handle)] == [pid], pid < 20, used)
 """
-    command = ("unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", inside, LIBRARY)
+    as_root = () if os.geteuid() == 0 else ("--map-root-user",)
+    command = ("unshare", *as_root, "--pid", "--fork", "--mount-proc", sys.executable, "-c", inside, LIBRARY)
     with gpus.held(0, MIB):
         done = subprocess.run(command, env=gpus.environment, capture_output=True, text=True, timeout=60, check=False)
     if "unshare failed" in done.stderr:

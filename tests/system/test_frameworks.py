@@ -156,7 +156,8 @@ class Framework:
         preloads = (slice_.cuda_library, slice_.library, client_path("cudart", runtime))
         command = [str(framework_python(name)), "-c", code, *words]
         if name == "jax":
-            command = ["unshare", "--mount", "sh", "-c", WITH_DEVICE_NODE, "sh", *command]
+            as_root = [] if os.geteuid() == 0 else ["--map-root-user"]
+            command = ["unshare", *as_root, "--mount", "sh", "-c", WITH_DEVICE_NODE, "sh", *command]
         self._process = subprocess.Popen(
             command,
             env={**slice_.environment, "LD_PRELOAD": ":".join(map(str, preloads)), **environment},

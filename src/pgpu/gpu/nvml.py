@@ -24,11 +24,14 @@ _CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 _DIRECTORY_VARIABLE = "PGPU_SIMGPU_DIR"
 
-_PROCESS_QUERIES: tuple[Callable[[Any], Sequence[Any]], ...] = (
-    pynvml.nvmlDeviceGetComputeRunningProcesses,
-    pynvml.nvmlDeviceGetMPSComputeRunningProcesses,
-    pynvml.nvmlDeviceGetGraphicsRunningProcesses,
+_Query = Callable[[Any], Sequence[Any]]
+
+_PROCESS_QUERIES: tuple[tuple[_Query, ...], ...] = (
+    (pynvml.nvmlDeviceGetComputeRunningProcesses_v3, pynvml.nvmlDeviceGetComputeRunningProcesses_v2),
+    (pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3, pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v2),
+    (pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3, pynvml.nvmlDeviceGetGraphicsRunningProcesses_v2),
 )
+"""Three lists of processes; drivers before r510 know the older call alone."""
 
 
 class NvmlSource:
@@ -71,7 +74,7 @@ class NvmlSource:
             NodeError: The GPU or its driver is gone.
         """
         with self._asking(gpu_uuid, "processes") as handle:
-            return _merged(gpu_uuid, [entry for query in _PROCESS_QUERIES for entry in _told(query, handle) or ()])
+            return _merged(gpu_uuid, [entry for queries in _PROCESS_QUERIES for entry in _first_told(queries, handle)])
 
     def utilisation_percent(self, gpu_uuid: str) -> int | None:
         """Return the share of the last sample period in which a kernel ran, 0-100; None where the driver cannot tell.
@@ -227,6 +230,11 @@ def _told(query: Callable[[Any], Any], handle: Any) -> Any | None:
         return query(handle)
     except CANNOT_TELL:
         return None
+
+
+def _first_told(queries: Sequence[_Query], handle: Any) -> Sequence[Any]:
+    answers = (_told(query, handle) for query in queries)
+    return next((answer for answer in answers if answer is not None), ())
 
 
 def _merged(gpu_uuid: str, entries: Sequence[Any]) -> Sequence[GpuProcess]:
