@@ -88,6 +88,10 @@ class SliceWorld:
     def use(self, index: int = 0) -> SliceUse:
         return meter.read_use(self.limit, self.usage)[index]
 
+    def device_bytes(self, gpu: int = 0) -> int:
+        """What the simulated device counts for all processes together."""
+        return sum(slot.used_bytes[gpu] for slot in meter.held_slots(self.simulated / "memory"))
+
     def environment_for(self, *, is_shimmed: bool) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "PGPU_SIM"))}
         runtimes = [path for path in (os.environ.get("PGPU_TEST_PRELOAD"),) if path]

@@ -16,6 +16,7 @@ from pgpu.enforcement import meter
 
 GIB = 1024 * MIB
 _DEADLINE_SECONDS = 30
+_RTX_3090_CONTEXT_BYTES = 254 * MIB
 
 
 @pytest.fixture
@@ -349,6 +350,14 @@ class Test7EveryKindOfMemoryIsCounted:
         done, code = one_gib.answer(f"cu.begin()\n{_KINDS[kind]}\nprint(json.dumps(count_until_refused(make, 20)))")
         assert code == 2
         assert done == (GIB - CONTEXT_BYTES) // (100 * MIB)
+
+    @pytest.mark.parametrize("kind", _KINDS)
+    def test_the_slice_counts_no_less_of_it_than_the_device_does(self, one_gib: SliceWorld, kind: str) -> None:
+        snippet = f"cu.begin()\n{_KINDS[kind]}\nmake(), make()\nprint('held', flush=True)\nsys.stdin.readline()"
+        one_gib.write_limit(context_bytes=_RTX_3090_CONTEXT_BYTES)
+        with one_gib.running(snippet):
+            device_bytes = one_gib.device_bytes()
+            assert device_bytes <= one_gib.use().used_bytes <= device_bytes + 4 * MIB
 
     @pytest.mark.parametrize(
         "make",
