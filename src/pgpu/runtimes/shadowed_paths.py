@@ -3,6 +3,7 @@
 It refuses to say where the real driver is: that is enforcement's to find and to write into the slice.
 """
 
+import functools
 import glob
 import re
 import subprocess
@@ -26,6 +27,7 @@ _OTHER_DIRECTORIES = (
 _CACHE_LINE = re.compile(r"\s(?P<name>libcuda\.so(?:\.1)?|libnvidia-ml\.so\.1) \(.*\) => (?P<path>/\S+)")
 
 
+@functools.cache
 def shadows() -> tuple[tuple[str, Path], ...]:
     """Return (shim's file name, path without symbolic links) for each place that a shim must lie over.
 
