@@ -340,7 +340,8 @@ def make():
     cu.call("cuStreamBeginCapture_v2", c_uint64(stream), 0)
     cu.alloc_async(100 * MIB, stream)
     cu.call("cuStreamEndCapture", c_uint64(stream), byref(graph))
-    cu.number("cuGraphInstantiateWithFlags", graph, c_uint64(0))""",
+    executable = cu.number("cuGraphInstantiateWithFlags", graph, c_uint64(0))
+    cu.call("cuGraphLaunch", c_uint64(executable), c_uint64(0))""",
 }
 
 
