@@ -48,16 +48,20 @@ void pgpu_nvml_learn_devices(void) {
         if (PGPU_NVML_REAL(nvmlDeviceGetHandleByIndex_v2)(index, &handle) != NVML_SUCCESS) continue;
         int gpu = lease_index_of(handle);
         if (gpu == PGPU_NO_GPU) continue;
-        of_gpu[gpu].real_index = index;
+        __atomic_store_n(&of_gpu[gpu].real_index, index, __ATOMIC_RELAXED);
         __atomic_store_n(&of_gpu[gpu].handle, handle, __ATOMIC_RELEASE);
         found++;
     }
     __atomic_store_n(&found_count, found, __ATOMIC_RELEASE);
 }
 
+static nvmlDevice_t handle_of(int gpu) {
+    return __atomic_load_n(&of_gpu[gpu].handle, __ATOMIC_ACQUIRE);
+}
+
 int pgpu_nvml_gpu_of(nvmlDevice_t device) {
     for (int gpu = 0; device != NULL && gpu < (int)PGPU_MAX_GPUS; gpu++)
-        if (__atomic_load_n(&of_gpu[gpu].handle, __ATOMIC_ACQUIRE) == device) return gpu;
+        if (handle_of(gpu) == device) return gpu;
     return PGPU_NO_GPU;
 }
 
@@ -73,13 +77,14 @@ static bool is_hidden(nvmlDevice_t device) {
 static unsigned shown_index_of(int gpu) {
     unsigned index = 0;
     for (int before = 0; before < gpu; before++)
-        if (of_gpu[before].handle != NULL) index++;
+        if (handle_of(before) != NULL) index++;
     return index;
 }
 
 static unsigned real_index_of(unsigned shown_index) {
     for (int gpu = 0; gpu < (int)PGPU_MAX_GPUS; gpu++)
-        if (of_gpu[gpu].handle != NULL && shown_index_of(gpu) == shown_index) return of_gpu[gpu].real_index;
+        if (handle_of(gpu) != NULL && shown_index_of(gpu) == shown_index)
+            return __atomic_load_n(&of_gpu[gpu].real_index, __ATOMIC_RELAXED);
     return UINT32_MAX;
 }
 

@@ -83,6 +83,13 @@ def test_every_version_of_a_structure_is_filled_to_its_size_and_not_past_it(slic
     assert [sorted(entries) for entries in compute] == [expected] * 3
 
 
+def test_threads_may_begin_ask_and_end_at_once(slice_: PlainSlice) -> None:
+    command = [client_path("nvml", "nvml-threads"), slice_.library]
+    environment = slice_.gpus.environment
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_setting_is_left_to_the_driver_to_refuse(slice_: PlainSlice) -> None:
     assert slice_.report()["devices"][0]["power_limit"] == "Not Supported"
 

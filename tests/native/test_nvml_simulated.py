@@ -153,6 +153,12 @@ def test_every_version_of_a_structure_is_filled_to_its_size_and_not_past_it(gpus
     assert [sorted(entries) for entries in compute] == [expected] * 3
 
 
+def test_threads_may_begin_ask_and_end_at_once(gpus: SimulatedGpus) -> None:
+    command = [client_path("nvml", "nvml-threads"), LIBRARY]
+    done = subprocess.run(command, env=gpus.environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_question_that_pynvml_knows_is_answered_or_not_supported_and_nothing_else(gpus: SimulatedGpus) -> None:
     done = run_with_library(EVERY_QUERY, LIBRARY, environment=gpus.environment)
     assert done.returncode == 0, done.stderr
