@@ -28,7 +28,7 @@ _PRELUDE = (
 )
 
 
-def _library(name: str) -> Path:
+def library(name: str) -> Path:
     """A library of this installation, or of the build that PGPU_NATIVE_DIR names (with sanitizers, say)."""
     built = os.environ.get("PGPU_NATIVE_DIR")
     return Path(built) / name if built else library_path(name)
@@ -62,10 +62,10 @@ class SliceWorld:
 
     def _make_files(self) -> None:
         self.shim.parent.mkdir()
-        shutil.copy(_library(CUDA_SHIM), self.shim)
+        shutil.copy(library(CUDA_SHIM), self.shim)
         self.driver = self.directory / "driver" / "libcuda.so.1"
         self.driver.parent.mkdir()
-        shutil.copy(_library(SIMULATED_CUDA), self.driver)
+        shutil.copy(library(SIMULATED_CUDA), self.driver)
         self.usage.touch(mode=0o666)
         self.write_limit()
 

@@ -1,0 +1,78 @@
+"""The hook list is complete: whatever CUDA's header says may allocate or free is changed by the shim, or has a reason."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.slice_world import library
+
+from pgpu.libraries import CUDA_SHIM, SIMULATED_CUDA
+
+_NATIVE = Path(__file__).parent.parent.parent / "native"
+_ROW = re.compile(r'^CUDA_FUNCTION\((\w+), "(\w+)", (\d+), (\w+), (\w+)\)$', re.MULTILINE)
+FUNCTIONS = _ROW.findall((_NATIVE / "api" / "cuda_functions.def").read_text("utf-8"))
+HOOKS = set(re.findall(r"^#define PGPU_HOOKED_(\w+) ", (_NATIVE / "shim" / "hooks.h").read_text("utf-8"), re.MULTILINE))
+
+_MODULES = "module code is the host's to charge, in overhead_bytes"
+_NODES = "a graph takes its memory when it is made executable, and is charged there"
+_NO_MEMORY = "takes no memory of the device"
+UNHOOKED = {
+    "cuCtxFromGreenCtx": "another name for a green context, which is charged",
+    "cuDeviceGetGraphMemAttribute": "tells of the process's own graphs",
+    "cuDeviceSetGraphMemAttribute": "resets high-water marks",
+    "cuGraphAddMemAllocNode": _NODES,
+    "cuGraphAddMemFreeNode": _NODES,
+    "cuGraphAddNode": _NODES,
+    "cuGraphAddNode_v2": _NODES,
+    "cuGraphAddNode_v3": _NODES,
+    "cuGraphDestroy": _NODES,
+    "cuGraphUpload": _NODES,
+    "cuGraphUpload_ptsz": _NODES,
+    "cuLibraryLoadData": _MODULES,
+    "cuLibraryLoadFromFile": _MODULES,
+    "cuLibraryUnload": _MODULES,
+    "cuMemPoolGetAttribute": "tells of the process's own pools",
+    "cuMemPoolImportFromShareableHandle": "nothing can be allocated from such a pool; each imported pointer is charged",
+    "cuModuleLoad": _MODULES,
+    "cuModuleLoadData": _MODULES,
+    "cuModuleLoadDataEx": _MODULES,
+    "cuModuleLoadFatBinary": _MODULES,
+    "cuModuleUnload": _MODULES,
+    "cuMulticastBindAddr": _NO_MEMORY,
+    "cuMulticastBindAddr_v2": _NO_MEMORY,
+    "cuMulticastBindMem": _NO_MEMORY,
+    "cuMulticastBindMem_v2": _NO_MEMORY,
+    "cuMulticastCreate": _NO_MEMORY,
+    "cuMulticastUnbind": _NO_MEMORY,
+}
+
+
+def _exports(path: Path) -> set[str]:
+    listed = subprocess.run(["nm", "-D", "--defined-only", str(path)], capture_output=True, text=True, check=True)
+    return {line.split()[2] for line in listed.stdout.splitlines()}
+
+
+def test_every_function_that_counts_is_hooked_or_has_a_reason() -> None:
+    counting = {symbol for symbol, _, _, _, kind in FUNCTIONS if kind in {"CHARGE", "REFUND", "QUERY"}}
+    assert counting - HOOKS == set(UNHOOKED)
+
+
+def test_every_hook_is_a_function_of_cuda() -> None:
+    assert {symbol for symbol, *_ in FUNCTIONS} >= HOOKS
+
+
+@pytest.mark.parametrize("variant", ["PTSZ", "PTDS"])
+def test_a_hook_exists_for_each_default_stream_or_for_none(variant: str) -> None:
+    plain = {(name, version): symbol for symbol, name, version, kind, _ in FUNCTIONS if kind == "PLAIN"}
+    for symbol, name, version, kind, _ in FUNCTIONS:
+        if kind == variant and (name, version) in plain:
+            assert (symbol in HOOKS) == (plain[name, version] in HOOKS), symbol
+
+
+def test_the_shim_exports_every_function_of_the_driver_and_nothing_else() -> None:
+    assert _exports(library(CUDA_SHIM)) == {symbol for symbol, *_ in FUNCTIONS}
+
+
+def test_the_shim_exports_whatever_the_simulated_driver_does() -> None:
+    assert _exports(library(CUDA_SHIM)) >= _exports(library(SIMULATED_CUDA))
