@@ -48,6 +48,7 @@ class DockerJob:
         self._streams = streams
         self._removes_container = removes_container
         self._exit_code: int | None = None
+        self._was_killed = False
         self._ended = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._closing = threading.Event()
         self._settling = threading.Lock()
@@ -86,22 +87,23 @@ class DockerJob:
     def kill(self) -> None:
         """End every process of the container, a paused one too; does nothing if it ended."""
         self._engine.kill(self._holder.container_id)
+        self._was_killed = True
 
     def resize_terminal(self, size: os.terminal_size) -> None:
         """Tell the container's terminal its new size in characters; does nothing if it ended."""
         self._engine.resize(self._holder.container_id, size)
 
     def close(self) -> None:
-        """Release everything; remove the container if it ended and its job asked for that. Safe to call twice."""
+        """Release everything; remove the container if it is over and its job asked for that. Safe to call twice."""
         if self._closing.is_set():
             return
-        had_ended = not self.is_alive()
+        is_over = self._was_killed or not self.is_alive()
         with self._settling:
             self._closing.set()
         if self._streams is not None:
             self._streams.close()
-        if had_ended and self._removes_container:
-            self._engine.remove(self._holder.container_id, is_forced=False)
+        if is_over and self._removes_container:
+            self._engine.remove(self._holder.container_id)
         self._engine.close()
         os.close(self._ended)
 

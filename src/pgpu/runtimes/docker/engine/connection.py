@@ -160,11 +160,11 @@ class Engine:
         question = lambda: self._api.resize(container_id, height=size.lines, width=size.columns)  # noqa: E731 - one use
         self._unless_ended("cannot resize the container's terminal", container_id, question)
 
-    def remove(self, container_id: str, *, is_forced: bool = True) -> None:
-        """Remove a container and its unnamed volumes; does nothing if it is gone."""
+    def remove(self, container_id: str) -> None:
+        """Remove a container, running or not, and its unnamed volumes; does nothing if it is gone."""
         with translated("cannot remove the container"):
             try:
-                self._api.remove_container(container_id, v=True, force=is_forced)
+                self._api.remove_container(container_id, v=True, force=True)
             except docker_errors.APIError as error:
                 if error.status_code != _GONE and "already in progress" not in one_line(error):
                     raise
