@@ -4,10 +4,6 @@
 
 #include "driver.h"
 
-#define SIM_LIMITS      8
-#define SIM_LEGACY      0
-#define SIM_OWN_STREAMS 1
-
 struct CUctx_st {
     struct sim_head head;
     unsigned gpu; /* index into config.gpu */
@@ -24,8 +20,6 @@ struct CUctx_st {
     CUfunc_cache cache;
     CUsharedconfig shared;
 };
-
-extern struct sim_slab sim_contexts;
 
 static inline bool sim_is_context(CUcontext context) {
     return context != NULL && sim_is_live(&sim_contexts, context);

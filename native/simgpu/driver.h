@@ -53,7 +53,14 @@ static inline bool sim_is_ready(void) {
         if (sim_result != CUDA_SUCCESS) return sim_result;                                                   \
     } while (0)
 
-CUresult sim_current_context(CUcontext *context);
+extern __thread CUcontext sim_current; /* the top of the thread's stack */
+extern struct sim_slab sim_contexts;
+
+static inline CUresult sim_current_context(CUcontext *context) {
+    *context = sim_current;
+    if (*context == NULL) return CUDA_ERROR_INVALID_CONTEXT;
+    return sim_is_live(&sim_contexts, *context) ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
 
 static inline bool sim_is_device(CUdevice device) {
     return device >= 0 && device < sim_driver.device_count;

@@ -6,6 +6,14 @@
 /* So many slots rest before the oldest is used again. */
 #define RESTING 64
 
+static void enter(struct sim_slab *slab) {
+    if (!slab->is_guarded) pthread_mutex_lock(&slab->mutex);
+}
+
+static void leave(struct sim_slab *slab) {
+    if (!slab->is_guarded) pthread_mutex_unlock(&slab->mutex);
+}
+
 static bool reserve_range(struct sim_slab *slab) {
     if (slab->base != NULL) return true;
     void *at = mmap(NULL, slab->slot_bytes * slab->capacity, PROT_READ | PROT_WRITE,
@@ -38,20 +46,20 @@ static struct sim_head *take(struct sim_slab *slab) {
 }
 
 void *sim_new(struct sim_slab *slab) {
-    pthread_mutex_lock(&slab->mutex);
+    enter(slab);
     struct sim_head *head = take(slab);
     if (head != NULL) {
         memset(head + 1, 0, slab->slot_bytes - sizeof(*head));
         head->next_free = 0;
         __atomic_store_n(&head->is_live, 1, __ATOMIC_RELEASE);
     }
-    pthread_mutex_unlock(&slab->mutex);
+    leave(slab);
     return head;
 }
 
 void sim_delete(struct sim_slab *slab, void *object) {
     struct sim_head *head = object;
-    pthread_mutex_lock(&slab->mutex);
+    enter(slab);
     uint32_t index = (uint32_t)(((char *)object - slab->base) / (ptrdiff_t)slab->slot_bytes);
     __atomic_store_n(&head->is_live, 0, __ATOMIC_RELEASE);
     if (slab->last_free != 0)
@@ -61,7 +69,7 @@ void sim_delete(struct sim_slab *slab, void *object) {
     slab->last_free = index + 1;
     head->next_free = 0;
     slab->free_count++;
-    pthread_mutex_unlock(&slab->mutex);
+    leave(slab);
 }
 
 void *sim_at(struct sim_slab *slab, uint32_t index) {

@@ -23,12 +23,15 @@ struct sim_slab {
     uint32_t used; /* slots ever handed out */
     uint32_t first_free, last_free, free_count;
     pthread_mutex_t mutex;
+    const bool is_guarded; /* its users hold sim_lock already, so the mutex is left alone */
 };
 
-#define SIM_SLAB(type, bytes, count)                                                                         \
+#define SIM_SLAB_WITH(type, bytes, count, guarded)                                                           \
     {.slot_bytes = (bytes) + 0 * sizeof(char[sizeof(type) <= (bytes) ? 1 : -1]),                             \
      .capacity = (count),                                                                                    \
-     .mutex = PTHREAD_MUTEX_INITIALIZER}
+     .mutex = PTHREAD_MUTEX_INITIALIZER,                                                                     \
+     .is_guarded = (guarded)}
+#define SIM_SLAB(type, bytes, count) SIM_SLAB_WITH(type, bytes, count, false)
 
 /* A zeroed live object, or NULL. */
 void *sim_new(struct sim_slab *slab);

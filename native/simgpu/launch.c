@@ -6,9 +6,10 @@ static inline bool is_free_of_time(CUstream stream) {
     return !sim_driver.has_backing && stream->capture == NULL && stream->first == NULL;
 }
 
-static CUresult launch(struct sim_work *work, CUstream named, void **parameters, void **extra) {
+static CUresult launch(const struct sim_kernel_launch *kernel, CUstream named, void **parameters,
+                       void **extra) {
     CUstream stream;
-    CUfunction function = work->kernel.function;
+    CUfunction function = kernel->function;
     SIM_ENTER();
     if (!sim_is_function(function)) return CUDA_ERROR_INVALID_HANDLE;
     SIM_TRY(sim_stream_of(named, &stream));
@@ -16,22 +17,22 @@ static CUresult launch(struct sim_work *work, CUstream named, void **parameters,
     if (owner != NULL && owner != stream->context) return CUDA_ERROR_INVALID_HANDLE;
     if (parameters == NULL && extra == NULL && function->parameter_count > 0) return CUDA_ERROR_INVALID_VALUE;
     if (parameters != NULL && extra != NULL) return CUDA_ERROR_INVALID_VALUE;
-    SIM_TRY(sim_kernel_check(&sim_driver.config.gpu[stream->context->gpu], &work->kernel));
+    SIM_TRY(sim_kernel_check(&sim_driver.config.gpu[stream->context->gpu], kernel));
     if (is_free_of_time(stream)) return CUDA_SUCCESS;
-    work->kernel.argument = sim_kernel_argument(function, parameters, extra);
-    return sim_submit(stream, work);
+    struct sim_work work = {.kind = SIM_WORK_KERNEL, .kernel = *kernel};
+    work.kernel.argument = sim_kernel_argument(function, parameters, extra);
+    return sim_submit(stream, &work);
 }
 
 SIM_EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y,
                                    unsigned int grid_z, unsigned int block_x, unsigned int block_y,
                                    unsigned int block_z, unsigned int shared_bytes, CUstream stream,
                                    void **parameters, void **extra) {
-    struct sim_work work = {.kind = SIM_WORK_KERNEL,
-                            .kernel = {.function = function,
+    struct sim_kernel_launch kernel = {.function = function,
                                        .grid = {grid_x, grid_y, grid_z},
                                        .block = {block_x, block_y, block_z},
-                                       .shared_bytes = shared_bytes}};
-    return launch(&work, stream, parameters, extra);
+                                       .shared_bytes = shared_bytes};
+    return launch(&kernel, stream, parameters, extra);
 }
 
 static bool is_cooperative(const CUlaunchConfig *config) {
@@ -45,26 +46,24 @@ SIM_EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction fu
                                      void **extra) {
     SIM_ENTER();
     if (config == NULL || (config->numAttrs > 0 && config->attrs == NULL)) return CUDA_ERROR_INVALID_VALUE;
-    struct sim_work work = {.kind = SIM_WORK_KERNEL,
-                            .kernel = {.function = function,
+    struct sim_kernel_launch kernel = {.function = function,
                                        .grid = {config->gridDimX, config->gridDimY, config->gridDimZ},
                                        .block = {config->blockDimX, config->blockDimY, config->blockDimZ},
                                        .shared_bytes = config->sharedMemBytes,
-                                       .is_cooperative = is_cooperative(config)}};
-    return launch(&work, config->hStream, parameters, extra);
+                                       .is_cooperative = is_cooperative(config)};
+    return launch(&kernel, config->hStream, parameters, extra);
 }
 
 SIM_EXPORT CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y,
                                               unsigned int grid_z, unsigned int block_x, unsigned int block_y,
                                               unsigned int block_z, unsigned int shared_bytes,
                                               CUstream stream, void **parameters) {
-    struct sim_work work = {.kind = SIM_WORK_KERNEL,
-                            .kernel = {.function = function,
+    struct sim_kernel_launch kernel = {.function = function,
                                        .grid = {grid_x, grid_y, grid_z},
                                        .block = {block_x, block_y, block_z},
                                        .shared_bytes = shared_bytes,
-                                       .is_cooperative = true}};
-    return launch(&work, stream, parameters, NULL);
+                                       .is_cooperative = true};
+    return launch(&kernel, stream, parameters, NULL);
 }
 
 SIM_EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned int count,

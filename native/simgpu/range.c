@@ -7,7 +7,7 @@
 #include "pool.h"
 #include "share.h"
 
-static struct sim_slab slab = SIM_SLAB(struct sim_range, 256, 1u << 22);
+static struct sim_slab slab = SIM_SLAB_WITH(struct sim_range, 256, 1u << 22, true);
 struct sim_tree sim_ranges, sim_mappings;
 
 static uint32_t next_random(void) {

@@ -11,6 +11,7 @@ struct frame {
 };
 
 static __thread struct frame *top;
+__thread CUcontext sim_current;
 static pthread_key_t at_thread_end;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -28,11 +29,12 @@ static void make_key(void) {
 static void set_top(struct frame *frame) {
     pthread_once(&once, make_key);
     top = frame;
+    sim_current = frame == NULL ? NULL : frame->context;
     pthread_setspecific(at_thread_end, frame);
 }
 
 CUcontext sim_stack_top(void) {
-    return top == NULL ? NULL : top->context;
+    return sim_current;
 }
 
 CUresult sim_stack_push(CUcontext context) {
@@ -58,14 +60,8 @@ CUresult sim_stack_set(CUcontext context) {
         return CUDA_SUCCESS;
     }
     if (top == NULL) return sim_stack_push(context);
-    top->context = context;
+    top->context = sim_current = context;
     return CUDA_SUCCESS;
-}
-
-CUresult sim_current_context(CUcontext *context) {
-    *context = sim_stack_top();
-    if (*context == NULL) return CUDA_ERROR_INVALID_CONTEXT;
-    return sim_is_context(*context) ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
 SIM_EXPORT CUresult cuCtxPushCurrent_v2(CUcontext context) {

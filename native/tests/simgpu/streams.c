@@ -2,6 +2,7 @@
 #include "cases.h"
 
 #include <pthread.h>
+#include <semaphore.h>
 
 #define MS 1000000ull
 
@@ -85,6 +86,12 @@ static void the_per_thread_stream_stands_alone(void) {
 }
 
 static int order[4], order_count;
+static sem_t gate;
+
+static void wait_for_gate(void *unused) {
+    (void)unused;
+    sem_wait(&gate);
+}
 
 static void note(void *number) {
     order[order_count++] = (int)(intptr_t)number;
@@ -96,13 +103,15 @@ static void host_functions_run_in_order_with_copies(void) {
     static int host = 1, seen;
     CUdeviceptr address = test_memory(sizeof(host));
     OK(cuStreamCreate(&stream, 0));
-    test_spin(stream, 10 * MS);
+    CHECK(sem_init(&gate, 0, 0) == 0);
+    OK(cuLaunchHostFunc(stream, wait_for_gate, NULL));
     OK(cuLaunchHostFunc(stream, note, (void *)1));
     OK(cuMemcpyHtoDAsync_v2(address, &host, sizeof(host), stream));
     OK(cuLaunchHostFunc(stream, note, (void *)2));
-    CHECK(order_count == 0);
     OK(cuMemcpyDtoHAsync_v2(&seen, address, sizeof(seen), stream));
+    EXPECT(CUDA_ERROR_NOT_READY, cuStreamQuery(stream));
     host = 2; /* the copy stands behind the first host function, so it reads this */
+    sem_post(&gate);
     OK(cuStreamSynchronize(stream));
     CHECK(order_count == 2 && order[0] == 1 && order[1] == 2 && seen == 2);
 }
