@@ -5,7 +5,6 @@ It refuses to end with anything but the job's end: signals are the job's, as und
 
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import termios
@@ -76,8 +75,12 @@ def _pass_on(engine: Engine, job: Job, numbers: Sequence[int]) -> None:
 
 
 def _tell_window(engine: Engine, job_id: str) -> None:
-    size = shutil.get_terminal_size()
-    send_window(engine, job_id, size.columns, size.lines)
+    """Tell the size of whichever standard stream is a terminal; COLUMNS and LINES may be older than the window."""
+    for descriptor in range(3):
+        with contextlib.suppress(OSError):
+            size = os.get_terminal_size(descriptor)
+            send_window(engine, job_id, size.columns, size.lines)
+            return
 
 
 class _Stdin:

@@ -15,7 +15,9 @@ _TAGS = frozenset({"latest", "tiny", "user", "preload", "musl"})
 def docker(*words: str, stdin: bytes | None = None, check: bool = True) -> subprocess.CompletedProcess[bytes]:
     """Run plain `docker`."""
     given: dict[str, Any] = {"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}
-    return subprocess.run(["docker", *words], capture_output=True, timeout=DEADLINE_SECONDS, check=check, **given)
+    done = subprocess.run(["docker", *words], capture_output=True, timeout=DEADLINE_SECONDS, check=False, **given)
+    assert done.returncode == 0 or not check, f"docker {' '.join(words)}: {done.stderr.decode(errors='replace')}"
+    return done
 
 
 @pytest.fixture(scope="session")
