@@ -79,6 +79,19 @@ def test_other_processes_are_not_the_jobs(in_view: RuntimeWorld) -> None:
     assert other.running.is_alive()
 
 
+def test_the_end_of_a_job_never_reaches_the_next_one(in_view: RuntimeWorld) -> None:
+    """The kernel gives the names of what a job held (PIDs, namespaces) to the next one at once."""
+    ended = [in_view.shell("exit 0") for _ in range(5)]
+    for one in ended:
+        assert one.wait() == 0
+    following = [in_view.shell("echo ready; read line", wants_stdin=True) for _ in range(5)]
+    for one in following:
+        one.streams.read_until(b"ready")
+    for one in ended:
+        one.running.kill()
+    assert all(one.running.is_alive() for one in following)
+
+
 def test_a_job_of_an_earlier_boot_is_not_adopted(in_view: RuntimeWorld) -> None:
     started = in_view.shell("echo ready; read line", wants_stdin=True)
     started.streams.read_until(b"ready")

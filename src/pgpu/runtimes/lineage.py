@@ -1,8 +1,8 @@
 """Which processes of this machine belong to a job, and which process is which over time.
 
-A PID is used again; a PID with its start time and the boot is not. A job's processes are told by four marks, since a
-program can lose each of them by accident: the job's private mount namespace (kept by daemons and by `env -i`), its
-session, its ancestry, and `PGPU_JOB_ID` in the environment. A process that loses all four escapes, which takes a
+A PID is used again; a PID with its start time and the boot is not. A job's processes are told by three marks, since a
+program can lose each of them by accident: the job's private mount namespace (kept by daemons and by `env -i`; where there is
+none, its session), its ancestry, and `PGPU_JOB_ID` in the environment. A process that loses all of them escapes, which takes a
 program that means to; the lease still counts it, by the locks in its slice.
 """
 
@@ -51,6 +51,31 @@ def mount_namespace(pid: int) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldNamespace:
+    """A mount namespace kept open, since the kernel gives its name to another once nobody holds it."""
+
+    name: str
+    descriptor: int
+
+    def close(self) -> None:
+        """Let go of it."""
+        os.close(self.descriptor)
+
+
+def hold_mount_namespace(pid: int) -> HeldNamespace | None:
+    """Open a process's mount namespace; None where it is gone, not ours to ask, or the one that we are in."""
+    try:
+        descriptor = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    name = str(Path(f"/proc/self/fd/{descriptor}").readlink())
+    if name != mount_namespace(os.getpid()):
+        return HeldNamespace(name, descriptor)
+    os.close(descriptor)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
 class Lineage:
     """The marks of one job."""
 
@@ -58,8 +83,13 @@ class Lineage:
     main: ProcessHolder
     """Its PID is also the id of its session: the launcher made it a leader."""
 
-    private_namespace: str | None
+    private_namespace: HeldNamespace | None
     """The mount namespace that only this job has; None where it shares the host's."""
+
+    def close(self) -> None:
+        """Let go of the namespace; nothing may be asked after this."""
+        if self.private_namespace is not None:
+            self.private_namespace.close()
 
     def owns(self, pid: int) -> bool:
         """Whether a process is part of the job, as far as one can tell."""
@@ -73,16 +103,21 @@ class Lineage:
         return {pid for pid in alive if _descends(pid, marked, statuses)} - {os.getpid()}
 
     def _is_marked(self, pid: int) -> bool:
-        if self.private_namespace is not None and mount_namespace(pid) == self.private_namespace:
-            return True
-        status = _read_status(pid)
-        if status is None:
-            return False
-        return self._is_in_session(status) or f"{JOB_ID_VARIABLE}={self.job_id}".encode() in _environment(pid)
+        if self.private_namespace is not None:
+            is_in_place = mount_namespace(pid) == self.private_namespace.name
+        else:
+            is_in_place = self._is_in_session(pid)
+        return is_in_place or f"{JOB_ID_VARIABLE}={self.job_id}".encode() in _environment(pid)
 
-    def _is_in_session(self, status: _Status) -> bool:
+    def _is_in_session(self, pid: int) -> bool:
         """Whether it is in the job's session, and not in one of a stranger that was given the PID anew."""
-        return status.session == self.main.pid and identify(self.main.pid) in {None, self.main}
+        status = _read_status(pid)
+        return (
+            status is not None
+            and status.session == self.main.pid
+            and status.start_time_ticks >= self.main.start_time_ticks
+            and identify(self.main.pid) in {None, self.main}
+        )
 
 
 def _descends(pid: int, marked: set[int], statuses: Mapping[int, _Status]) -> bool:

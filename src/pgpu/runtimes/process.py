@@ -19,7 +19,7 @@ from pgpu.model import Delivery, Holder, Job, JobSpec, ProcessHolder
 from pgpu.runtimes import Stdio
 from pgpu.runtimes.cgroup_leaf import LimitCgroup
 from pgpu.runtimes.launching import Launch, launch
-from pgpu.runtimes.lineage import JOB_ID_VARIABLE, Lineage, identify, mount_namespace
+from pgpu.runtimes.lineage import JOB_ID_VARIABLE, Lineage, hold_mount_namespace, identify
 from pgpu.runtimes.process_job import RunningProcess, open_process
 from pgpu.runtimes.shadowed_paths import PRELOAD_PATH, shadows
 
@@ -199,9 +199,11 @@ def _open_pidfd(pid: int) -> int:
 
 
 def _lineage(job_id: str, holder: ProcessHolder, *, is_private: bool) -> Lineage:
-    namespace = mount_namespace(holder.pid) if is_private else None
-    is_shared = namespace == mount_namespace(os.getpid())
-    return Lineage(job_id, holder, None if is_shared else namespace)
+    namespace = hold_mount_namespace(holder.pid) if is_private else None
+    if namespace is not None and identify(holder.pid) != holder:  # it ended, and the PID may be a stranger's by now
+        namespace.close()
+        namespace = None
+    return Lineage(job_id, holder, namespace)
 
 
 def _terminal_path(spec: JobSpec, stdio: Stdio) -> Path | None:

@@ -104,12 +104,13 @@ class RunningProcess:
             fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", size.lines, size.columns, 0, 0))
 
     def close(self) -> None:
-        """Release the pidfd; the job goes on if it still runs."""
+        """Release what is held open; the job goes on if it still runs."""
         if self._leaf is not None:
             remove_leaf(self._leaf)
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1
+            self._lineage.close()
 
 
 @contextlib.contextmanager
