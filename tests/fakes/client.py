@@ -32,6 +32,7 @@ class Outcome:
 
     exit_code: int | None = 0
     error: str | None = None
+    warning: str | None = None
     stdout: bytes = b""
     stderr: bytes = b""
 
@@ -76,7 +77,13 @@ class FakeClient:
             raise WaitTimeoutError(f"job {job.id} was not granted in time")
         if not job.state.is_final:
             state = JobState.FAILED if self.outcome.error else JobState.EXITED
-            job = replace(job, state=state, exit_code=self.outcome.exit_code, error=self.outcome.error)
+            job = replace(
+                job,
+                state=state,
+                exit_code=self.outcome.exit_code,
+                error=self.outcome.error,
+                warning=self.outcome.warning,
+            )
         self.stored[job.id] = job
         return job
 

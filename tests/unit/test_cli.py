@@ -1,5 +1,6 @@
 """The command line over a client that runs nothing: words in, documents, lines and exit codes out."""
 
+import dataclasses
 import json
 from collections.abc import Callable
 from importlib.resources import files
@@ -11,11 +12,13 @@ import pytest
 from referencing import Registry, Resource
 from tests.fakes.client import FakeClient, Outcome
 
-from pgpu.cli import documents
+from pgpu.cli import documents, exits
 from pgpu.cli.main import main
 from pgpu.cli.session import Session
 from pgpu.client import Client
 from pgpu.experiments.report import Report, Table
+from pgpu.model import Job, JobSpec, JobState, Request
+from pgpu.units import MIB
 
 Run = Callable[..., int]
 
@@ -277,3 +280,22 @@ def test_an_experiment_s_report_is_as_its_schema_promises() -> None:
     report = Report("p1", "RTX 3090", True, "process", {"seed": 0}, table, ("none failed",), (Path("p1.csv"),))
     content = validate("experiment", json.dumps(documents.document(report=report.as_json())))
     assert content["report"]["table"][1]["min s"] is None
+
+
+def test_every_fact_of_a_job_is_in_its_document(run: Run, client: FakeClient, capsys: Any) -> None:
+    run("run", "-d", "--json", "--memory", "2GiB", "--", "true")
+    shown = validate("job", capsys.readouterr().out)["job"]
+    assert {field.name for field in dataclasses.fields(Job)} - {"spec"} <= set(shown)
+
+
+def test_a_warning_is_said_once_the_job_ended(run: Run, client: FakeClient, capsys: Any) -> None:
+    client.outcome = Outcome(warning="held 3 GiB of a slice of 2 GiB")
+    assert run("run", "--memory", "2GiB", "--", "true") == 0
+    assert "pgpu: held 3 GiB of a slice of 2 GiB" in capsys.readouterr().err
+
+
+def test_what_was_not_granted_in_time_exits_so(client: FakeClient) -> None:
+    spec, request = JobSpec(("true",), "process"), Request(MIB)
+    job = Job("0" * 12, spec, request, JobState.CANCELLED, 0.0)
+    assert exits.of_job(job) == 130
+    assert exits.of_job(dataclasses.replace(job, wait_timed_out=True)) == 124

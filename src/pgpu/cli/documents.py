@@ -74,6 +74,9 @@ def _job(report: JobReport) -> Document:
         "exit_code": job.exit_code,
         "reason": job.reason,
         "error": job.error,
+        "wait_timed_out": job.wait_timed_out,
+        "warning": job.warning,
+        "peak_bytes": job.peak_bytes,
         "lease": _lease(report),
         "holder": dataclasses.asdict(job.holder) if job.holder else None,
     }

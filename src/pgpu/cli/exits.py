@@ -40,4 +40,6 @@ def of_job(job: Job) -> int:
     """Return the exit code of a job in its final state."""
     if job.exit_code is not None:
         return job.exit_code
+    if job.wait_timed_out:
+        return NOT_GRANTED_IN_TIME
     return CANCELLED if job.state is JobState.CANCELLED else PGPU_FAILED

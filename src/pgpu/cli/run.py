@@ -108,8 +108,9 @@ def run(
         return
     ended = attach(client, job, as_json=as_json)
     sys.stdout.flush()
-    if ended.error and not as_json:
-        speech.remark(ended.error)
+    if not as_json:
+        for line in filter(None, (ended.warning, ended.error)):
+            speech.remark(line)
     raise typer.Exit(exits.of_job(ended))
 
 

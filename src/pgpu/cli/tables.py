@@ -43,7 +43,7 @@ def _job_cells(report: JobReport, now_seconds: float, *, is_uncut: bool) -> dict
         "STATUS": Text(_status(job, now_seconds), style=_STATE_STYLES[job.state]),
         "SLICE": _slice(job),
         "USED": _largest(use.used_bytes for use in report.use),
-        "PEAK": _largest(use.peak_bytes for use in report.use),
+        "PEAK": _largest(use.peak_bytes for use in report.use) or _largest(filter(None, [job.peak_bytes])),
         "REFUSED": str(sum(use.refusals for use in report.use)) if report.use else "",
         "GPU": _where(job),
         "IMAGE": Text(job.spec.image or ""),
@@ -84,6 +84,10 @@ def _table(*columns: str) -> Table:
 
 
 def _status(job: Job, now_seconds: float) -> str:
+    return f"{_state(job, now_seconds)}; {job.warning}" if job.warning else _state(job, now_seconds)
+
+
+def _state(job: Job, now_seconds: float) -> str:
     if job.state is JobState.WAITING:
         waited = format_duration(now_seconds - job.created_at_seconds)
         return f"waiting {waited}: {job.reason}" if job.reason else f"waiting {waited}"
@@ -91,6 +95,8 @@ def _status(job: Job, now_seconds: float) -> str:
         return f"running {format_duration(now_seconds - job.started_at_seconds)}"
     if job.state is JobState.EXITED:
         return "exited" if job.exit_code is None else f"exited ({job.exit_code})"
+    if job.state is JobState.CANCELLED and job.wait_timed_out:
+        return "not granted in time"
     if job.state is JobState.FAILED and job.error:
         return f"failed: {job.error}"
     return job.state.value
