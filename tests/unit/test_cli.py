@@ -282,7 +282,7 @@ def test_an_experiment_s_report_is_as_its_schema_promises() -> None:
     assert content["report"]["table"][1]["min s"] is None
 
 
-def test_every_fact_of_a_job_is_in_its_document(run: Run, client: FakeClient, capsys: Any) -> None:
+def test_every_fact_of_a_job_is_in_its_document(run: Run, capsys: Any) -> None:
     run("run", "-d", "--json", "--memory", "2GiB", "--", "true")
     shown = validate("job", capsys.readouterr().out)["job"]
     assert {field.name for field in dataclasses.fields(Job)} - {"spec"} <= set(shown)
@@ -294,7 +294,7 @@ def test_a_warning_is_said_once_the_job_ended(run: Run, client: FakeClient, caps
     assert "pgpu: held 3 GiB of a slice of 2 GiB" in capsys.readouterr().err
 
 
-def test_what_was_not_granted_in_time_exits_so(client: FakeClient) -> None:
+def test_what_was_not_granted_in_time_exits_so() -> None:
     spec, request = JobSpec(("true",), "process"), Request(MIB)
     job = Job("0" * 12, spec, request, JobState.CANCELLED, 0.0)
     assert exits.of_job(job) == 130
