@@ -1,0 +1,70 @@
+"""`pgpu top`: live in a terminal, once into a pipe."""
+
+import fcntl
+import os
+import pty
+import select
+import struct
+import subprocess
+import termios
+import time
+
+from tests.system.conftest import DEADLINE_SECONDS, PGPU, Place
+
+
+class Terminal:
+    """A terminal with a program in it."""
+
+    def __init__(self, place: Place, *words: str) -> None:
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 160, 0, 0))
+        self.process = subprocess.Popen(
+            [str(PGPU), *words],
+            env={**place.environment, "TERM": "xterm"},
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+        )
+        os.close(slave)
+        self.text = b""
+
+    def wait_for(self, text: bytes) -> None:
+        """Read until a text appears that was not there at the last call."""
+        start, deadline = len(self.text), time.monotonic() + DEADLINE_SECONDS
+        while text not in self.text[start:]:
+            assert time.monotonic() < deadline, self.text
+            if select.select([self._master], [], [], 0.1)[0]:
+                self.text += os.read(self._master, 65536)
+
+    def press(self, key: bytes) -> None:
+        os.write(self._master, key)
+
+    def close(self) -> int:
+        """Read to the end, as a terminal does, and return the exit code."""
+        try:
+            while os.read(self._master, 65536):
+                pass
+        except OSError:
+            pass  # Linux says EIO where the last user of the other side is gone.
+        os.close(self._master)
+        return self.process.wait(DEADLINE_SECONDS)
+
+
+def test_it_draws_again_sorts_and_ends_with_q(place: Place) -> None:
+    place.detach("trainer", "2GiB", ["sleep", "600"])
+    terminal = Terminal(place, "top")
+    terminal.wait_for(b"trainer")
+    terminal.wait_for(b"sorted by use")
+    terminal.press(b"n")
+    terminal.wait_for(b"sorted by name")
+    terminal.press(b"q")
+    assert terminal.close() == 0
+
+
+def test_into_a_pipe_it_prints_once(place: Place) -> None:
+    place.detach("trainer", "2GiB", ["sleep", "600"])
+    done = place.run("top")
+    assert done.returncode == 0
+    assert done.stdout.count("trainer") == 1
+    assert "\033[" not in done.stdout
