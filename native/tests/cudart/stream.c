@@ -84,6 +84,16 @@ EXPORT cudaError_t cudaEventElapsedTime(float *milliseconds, CUevent start, CUev
     return cudart_result(DRIVER(cuEventElapsedTime)(milliseconds, start, end));
 }
 
+EXPORT cudaError_t cudaIpcGetEventHandle(CUipcEventHandle *handle, CUevent event) {
+    ENTER();
+    return cudart_result(DRIVER(cuIpcGetEventHandle)(handle, event));
+}
+
+EXPORT cudaError_t cudaIpcOpenEventHandle(CUevent *event, CUipcEventHandle handle) {
+    ENTER();
+    return cudart_result(DRIVER(cuIpcOpenEventHandle)(event, handle));
+}
+
 EXPORT cudaError_t cudaStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
     ENTER();
     return cudart_result(DRIVER(cuStreamIsCapturing)(stream, status));

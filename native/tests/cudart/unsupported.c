@@ -15,8 +15,6 @@ NOT_SUPPORTED(cudaDeviceSetGraphMemAttribute);
 NOT_SUPPORTED(cudaGraphAddNode);
 NOT_SUPPORTED(cudaGraphConditionalHandleCreate);
 NOT_SUPPORTED(cudaGraphNodeGetDependencies);
-NOT_SUPPORTED(cudaIpcGetEventHandle);
-NOT_SUPPORTED(cudaIpcOpenEventHandle);
 NOT_SUPPORTED(cudaKernelSetAttributeForDevice);
 NOT_SUPPORTED(cudaLibraryGetGlobal);
 NOT_SUPPORTED(cudaLibraryGetKernel);
