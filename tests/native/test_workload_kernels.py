@@ -60,4 +60,4 @@ def test_the_assembler_accepts_the_committed_ptx(tmp_path: Path) -> None:
     newest_and_oldest = {architectures.split()[0], architectures.split()[-1]}
     for architecture in newest_and_oldest:
         command = ["nvcc", "--cubin", f"--gpu-architecture={architecture}", "-o", str(tmp_path / "k.cubin")]
-        subprocess.run([*command, ROOM / "kernels.ptx"], check=True, cwd=tmp_path)
+        subprocess.run([*command, str(ROOM / "kernels.ptx")], check=True, cwd=tmp_path)
