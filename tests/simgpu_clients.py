@@ -47,8 +47,9 @@ def write_gpus(directory: Path, *first_bytes: str) -> Path:
 def environment(state_directory: Path, added: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return what a client needs to meet the installed driver and these GPUs."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "PGPU_", "LD_"))}
-    folder = os.environ.get("PGPU_SIMGPU_LIBRARIES") or str(library_path(SIMULATED_CUDA).parent)
-    return kept | {"LD_LIBRARY_PATH": folder, "PGPU_SIMGPU_DIR": str(state_directory)} | dict(added or {})
+    other_build = os.environ.get("PGPU_NATIVE_DIR")
+    library = Path(other_build) / SIMULATED_CUDA if other_build else library_path(SIMULATED_CUDA)
+    return kept | {"LD_LIBRARY_PATH": str(library.parent), "PGPU_SIMGPU_DIR": str(state_directory)} | dict(added or {})
 
 
 def command(area: str, case: str) -> list[str]:

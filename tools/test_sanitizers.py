@@ -21,6 +21,7 @@ TESTS = (
     "tests/native/test_shim_known_failures.py",
     "tests/native/test_meter_storm.py",
     "tests/native/test_shim_threads.py",
+    "tests/native/test_simgpu.py",
 )
 EXIT_CODE = 99
 

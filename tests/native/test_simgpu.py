@@ -139,4 +139,6 @@ def test_cuda_bindings_run_on_it(gpus: Path) -> None:
         "assert back == b'bytes', back\n"
         "assert d.cuMemAlloc(1 << 40)[0] == d.CUresult.CUDA_ERROR_OUT_OF_MEMORY\n"
     )
-    subprocess.run([sys.executable, "-c", script], env=environment(gpus), check=True)
+    # A build with sanitizers needs their run-time library in a Python that was built without them.
+    preload = {"LD_PRELOAD": os.environ.get("PGPU_TEST_PRELOAD", "")}
+    subprocess.run([sys.executable, "-c", script], env=environment(gpus, preload), check=True)
