@@ -53,8 +53,18 @@ static uint64_t own_pid_namespace(void) {
     return stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
 }
 
+/* The first processes of two containers are both PID 1 and may start in the same tick, so the namespace
+ * decides wherever it may be read. */
+static bool may_be_in(unsigned pid, uint64_t pid_namespace) {
+    char path[64];
+    struct stat status;
+    snprintf(path, sizeof(path), "/proc/%u/ns/pid", pid);
+    return pid_namespace == 0 || stat(path, &status) != 0 || status.st_ino == pid_namespace;
+}
+
 static bool is_process_of(const struct pgpu_reader_slot *slot, unsigned pid) {
-    return innermost_pid(pid) == slot->pid && start_time_ticks(pid) == slot->start_time_ticks;
+    return innermost_pid(pid) == slot->pid && start_time_ticks(pid) == slot->start_time_ticks &&
+           may_be_in(pid, slot->pid_namespace);
 }
 
 static unsigned find_in_proc(const struct pgpu_reader_slot *slot) {
