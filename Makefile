@@ -7,7 +7,7 @@ NATIVE := build/native
 JOBS ?= $(shell nproc)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build test lint format demo wheel test-sanitizers test-frameworks test-gpu bench clean
+.PHONY: help setup build test lint format demo wheel test-sanitizers test-frameworks test-gpu clean
 
 help: ## Say what each target does
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
