@@ -12,7 +12,7 @@ static void a_stream_takes_the_time_of_its_kernels(void) {
     OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     uint64_t start_ns = test_now_ns();
     test_spin(stream, 200 * MS);
-    test_spin(stream, 1350 * MS);
+    test_spin(stream, 150 * MS);
     EXPECT(CUDA_ERROR_NOT_READY, cuStreamQuery(stream));
     OK(cuStreamSynchronize(stream));
     CHECK(test_now_ns() - start_ns >= 350 * MS);
@@ -61,7 +61,7 @@ static void the_legacy_stream_keeps_step_with_blocking_streams(void) {
     CUstream blocking, free_stream;
     OK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
     OK(cuStreamCreate(&free_stream, CU_STREAM_NON_BLOCKING));
-    test_spin(blocking, 1350 * MS);
+    test_spin(blocking, 150 * MS);
     test_spin(NULL, 1);
     EXPECT(CUDA_ERROR_NOT_READY, cuStreamQuery(NULL));
     OK(cuStreamQuery(free_stream));
@@ -73,7 +73,7 @@ static void the_per_thread_stream_stands_alone(void) {
     test_begin();
     unsigned long long legacy, own;
     CUfunction spin = test_function("spin");
-    uint64_t ns = 1350 * MS;
+    uint64_t ns = 150 * MS;
     void *arguments[] = {&ns};
     OK(cuStreamGetId(NULL, &legacy));
     OK(cuStreamGetId(CU_STREAM_PER_THREAD, &own));
