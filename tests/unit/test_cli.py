@@ -13,8 +13,8 @@ from referencing import Registry, Resource
 from tests.fakes.client import FakeClient, Outcome
 
 from pgpu.cli import documents, exits
+from pgpu.cli.invocation import Invocation
 from pgpu.cli.main import main
-from pgpu.cli.session import Session
 from pgpu.client import Client
 from pgpu.experiments.report import Report, Table
 from pgpu.model import Job, JobSpec, JobState, Request
@@ -37,7 +37,7 @@ def run(client: FakeClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     def answer(_settings: Any) -> Client:
         return client
 
-    return lambda *words: main(words, Session(make_client=answer))
+    return lambda *words: main(words, Invocation(make_client=answer))
 
 
 def _schemas() -> dict[str, Any]:
@@ -201,7 +201,7 @@ def test_a_bug_is_one_line_and_a_file(capsys: Any) -> None:
     def broken(_settings: Any) -> Client:
         raise ZeroDivisionError("oops")
 
-    assert main(("ps",), Session(make_client=broken)) == 125
+    assert main(("ps",), Invocation(make_client=broken)) == 125
     said = capsys.readouterr().err
     path = Path(said.rsplit(" ", 1)[1].strip())
     details = path.read_text()

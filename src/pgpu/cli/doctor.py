@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pgpu.cli import documents, exits, options, speech
-from pgpu.cli.session import session_of
+from pgpu.cli.invocation import invocation_of
 
 if TYPE_CHECKING:
     from pgpu.app.doctor import Finding
@@ -27,7 +27,7 @@ def doctor(
     from pgpu.app.doctor import Result, examine
 
     findings = []
-    for finding in examine(session_of(context).settings(), image):
+    for finding in examine(invocation_of(context).settings(), image):
         findings.append(finding)
         if not as_json:
             _print(finding)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pgpu.cli import documents, options, speech
-from pgpu.cli.session import session_of
+from pgpu.cli.invocation import invocation_of
 from pgpu.errors import RequestError
 from pgpu.units import parse_memory_bytes
 
@@ -150,7 +150,7 @@ def _run(
     from pgpu.experiments.report import output_directory, write_summary
 
     place = output_directory(output)
-    settings = session_of(context).settings()
+    settings = invocation_of(context).settings()
     with open_stage(settings, runtime.value, image, speech.remark) as stage:
         report = experiment(stage, place)
     summary = write_summary(report, place / f"{report.experiment}.json")

@@ -5,12 +5,12 @@ import sys
 import typer
 
 from pgpu.cli import documents, options, speech
-from pgpu.cli.session import session_of
+from pgpu.cli.invocation import invocation_of
 
 
 def gpus(context: typer.Context, *, as_json: options.Json = False) -> None:
     """Show every GPU: what is held, granted and still grantable, and which enforcer makes slices bind on it."""
-    reports = session_of(context).client().gpus()
+    reports = invocation_of(context).client().gpus()
     if as_json:
         speech.print_json(documents.of_gpus(reports))
         return
@@ -27,7 +27,7 @@ def gpus(context: typer.Context, *, as_json: options.Json = False) -> None:
 
 def top(context: typer.Context, *, as_json: options.Json = False) -> None:
     """Watch GPUs and jobs, afresh each second; sorted by use, by slice, by age or by name. Into a pipe: once."""
-    client = session_of(context).client()
+    client = invocation_of(context).client()
     if as_json:
         speech.print_json(documents.of_top(client.gpus(), client.jobs(include_final=False)))
         return

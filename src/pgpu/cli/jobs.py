@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pgpu.cli import documents, exits, options, speech
-from pgpu.cli.session import session_of
+from pgpu.cli.invocation import invocation_of
 from pgpu.client import JobReport
 from pgpu.errors import PgpuError, RequestError
 from pgpu.model import Job
@@ -23,7 +23,7 @@ def ps(
     as_json: options.Json = False,
 ) -> None:
     """List jobs: those that wait, with the reason, and those that run, with what they hold."""
-    reports = session_of(context).client().jobs(include_final=include_final)
+    reports = invocation_of(context).client().jobs(include_final=include_final)
     if as_json:
         speech.print_json(documents.of_jobs(reports))
     elif is_quiet:
@@ -48,7 +48,7 @@ def logs(
     ] = False,
 ) -> None:
     """Print what a job wrote: its stdout on stdout, its stderr on stderr."""
-    pieces = session_of(context).client().logs(job, follow=follow, tail_lines=_line_count(tail))
+    pieces = invocation_of(context).client().logs(job, follow=follow, tail_lines=_line_count(tail))
     for stream, data in pieces:
         if as_json:
             text = data.decode("utf-8", "replace")
@@ -78,15 +78,15 @@ def stop(
     as_json: options.Json = False,
 ) -> None:
     """Cancel waiting jobs; end running ones with SIGTERM and, after the grace, SIGKILL to all they started."""
-    session = session_of(context)
-    settings = session.settings(stop_grace=grace)
-    client = session.make_client(settings)
+    invocation = invocation_of(context)
+    settings = invocation.settings(stop_grace=grace)
+    client = invocation.make_client(settings)
     _on_each(jobs, lambda job: client.stop(job, grace_seconds=settings.stop_grace), lambda job: job.id, as_json=as_json)
 
 
 def wait(context: typer.Context, jobs: options.Jobs, *, as_json: options.Json = False) -> None:
     """Block until jobs ended, then print their exit codes, one a line."""
-    client = session_of(context).client()
+    client = invocation_of(context).client()
     _on_each(jobs, client.wait, lambda job: str(exits.of_job(job)), as_json=as_json)
 
 
@@ -106,11 +106,11 @@ def resize(
     from pgpu.cli.asking import read_request
 
     memory_bytes = read_request(memory, 1).memory_bytes
-    session = session_of(context)
+    invocation = invocation_of(context)
     # The GPUs of the job count, whether simulated GPUs were named on this command line or not.
-    settings = session.settings()
-    found = session.make_client(settings).job(job).job
-    client = session.make_client(dataclasses.replace(settings, simulate=found.gpu_model))
+    settings = invocation.settings()
+    found = invocation.make_client(settings).job(job).job
+    client = invocation.make_client(dataclasses.replace(settings, simulate=found.gpu_model))
     changed = client.resize(job, memory_bytes)
     if as_json:
         speech.print_json(documents.of_job(client.job(changed.id)))

@@ -11,7 +11,7 @@ from typing import Annotated, cast
 import typer
 
 from pgpu.cli import doctor, exits, experiment, gpus, jobs, run, speech, version
-from pgpu.cli.session import Session
+from pgpu.cli.invocation import Invocation
 from pgpu.errors import PgpuError, RequestError
 
 _UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
@@ -47,8 +47,8 @@ def _global_options(
     ] = False,
 ) -> None:
     """Run programs inside hard slices of a GPU's memory; what does not fit waits instead of failing."""
-    session = context.ensure_object(Session)
-    session.flags.update(simulate=simulate, state_dir=state_dir)
+    invocation = context.ensure_object(Invocation)
+    invocation.flags.update(simulate=simulate, state_dir=state_dir)
 
 
 def make_app() -> typer.Typer:
@@ -78,12 +78,12 @@ def make_app() -> typer.Typer:
     return app
 
 
-def main(arguments: Sequence[str] | None = None, session: Session | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, invocation: Invocation | None = None) -> int:
     """Run one command line and return its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     as_json = "--json" in (words[: words.index("--")] if "--" in words else words)
     try:
-        return _run(words, session or Session())
+        return _run(words, invocation or Invocation())
     except PgpuError as exc:
         return _fail(exc, as_json=as_json)
     except _UsageError as exc:
@@ -99,9 +99,9 @@ def main(arguments: Sequence[str] | None = None, session: Session | None = None)
         return _fail(recorded(exc), as_json=as_json)
 
 
-def _run(words: Sequence[str], session: Session) -> int:
+def _run(words: Sequence[str], invocation: Invocation) -> int:
     command = typer.main.get_command(make_app())
-    result = command.main(list(words), prog_name="pgpu", standalone_mode=False, obj=session)
+    result = command.main(list(words), prog_name="pgpu", standalone_mode=False, obj=invocation)
     sys.stdout.flush()
     return result if isinstance(result, int) else exits.OK
 

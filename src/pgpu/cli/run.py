@@ -7,7 +7,7 @@ import typer
 
 from pgpu.cli import asking, documents, exits, options, speech
 from pgpu.cli.attaching import attach, say_simulated
-from pgpu.cli.session import session_of
+from pgpu.cli.invocation import invocation_of
 from pgpu.client import Client
 
 
@@ -97,9 +97,9 @@ def run(
         remove=remove,
         wait_for_memory=wait_for_memory,
     )
-    session = session_of(context)
-    settings = session.settings(wait_timeout="0" if no_wait else wait_timeout)
-    client = session.make_client(settings)
+    invocation = invocation_of(context)
+    settings = invocation.settings(wait_timeout="0" if no_wait else wait_timeout)
+    client = invocation.make_client(settings)
     job = client.submit(spec, request, wait_timeout_seconds=settings.wait_timeout)
     if not as_json:
         say_simulated(job)

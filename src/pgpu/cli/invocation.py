@@ -24,7 +24,7 @@ def _embedded(settings: "Settings") -> Client:
 
 
 @dataclass
-class Session:
+class Invocation:
     """One invocation of `pgpu`."""
 
     flags: dict[str, str | None] = field(default_factory=dict)
@@ -52,9 +52,9 @@ class Session:
         return self.make_client(self.settings())
 
 
-def session_of(context: typer.Context) -> Session:
-    """Return the session that `main` made for this invocation."""
-    session = context.find_object(Session)
-    if session is None:
+def invocation_of(context: typer.Context) -> Invocation:
+    """Return what `main` made of this command line."""
+    invocation = context.find_object(Invocation)
+    if invocation is None:
         raise LookupError("a verb was called outside of main()")
-    return session
+    return invocation
