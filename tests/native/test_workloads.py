@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +32,33 @@ sys.stdin.read()
 """
 
 
+# Prints a line `PID bytes` for each process that NVML shows on the one GPU of a state directory.
+LIST_PROCESSES = """
+import sys
+from pathlib import Path
+from pgpu.gpu.nvml import NvmlSource
+source = NvmlSource(Path(sys.argv[1]))
+for process in source.processes(source.gpus()[0].uuid):
+    print(process.pid, process.used_bytes)
+"""
+
+APART = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child")
+
+
 class Gpu:
     """A simulated RTX 3090 that programs share without pgpu."""
 
     def __init__(self, directory: Path) -> None:
         model, count = parse_model("RTX 3090")
         start_simulated(directory, model, count)
+        self.directory = directory
         driver = str(library_path(SIMULATED_CUDA).parent)
         self._environment = {**os.environ, "LD_LIBRARY_PATH": driver, "PGPU_SIMGPU_DIR": str(directory)}
         self._environment.pop("TF_FORCE_GPU_ALLOW_GROWTH", None)
         self._started: list[subprocess.Popen[str]] = []
 
     def start(self, *words: str, **environment: str) -> subprocess.Popen[str]:
-        return self._start("-m", "pgpu.workloads", *words, **environment)
+        return self._start(("-m", "pgpu.workloads", *words), environment)
 
     def run(self, *words: str, exit_code: int = 0, **environment: str) -> dict[str, Any]:
         """Run to the end and return the JSON line, with what was said on standard error."""
@@ -53,9 +67,13 @@ class Gpu:
         assert process.returncode == exit_code, standard_error
         return {**json.loads(standard_output), "standard_error": standard_error}
 
+    def hold_apart(self, held_mib: int) -> subprocess.Popen[str]:
+        """Start a process that is PID 1 of a namespace of its own and holds an amount of memory."""
+        return self._start(("-c", OCCUPANT, str(held_mib * MIB)), before=APART)
+
     def leave_free(self, free_mib: int) -> None:
         """Let a neighbour hold all memory but an amount, until the test ends."""
-        occupant = self._start("-c", OCCUPANT, str(DEVICE_BYTES - free_mib * MIB))
+        occupant = self._start(("-c", OCCUPANT, str(DEVICE_BYTES - free_mib * MIB)))
         assert occupant.stdout is not None
         assert occupant.stdout.readline() == "held\n"
 
@@ -64,10 +82,12 @@ class Gpu:
             process.kill()
             process.communicate()
 
-    def _start(self, *words: str, **environment: str) -> subprocess.Popen[str]:
+    def _start(
+        self, words: tuple[str, ...], environment: Mapping[str, str] | None = None, before: tuple[str, ...] = ()
+    ) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            (sys.executable, *words),
-            env={**self._environment, **environment},
+            (*before, sys.executable, *words),
+            env={**self._environment, **(environment or {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -207,3 +227,17 @@ def test_bad_input_gets_one_line(words: tuple[str, ...]) -> None:
 
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.userns
+def test_first_processes_of_namespaces_that_start_in_one_tick_are_told_apart(gpu: Gpu) -> None:
+    amounts = [400 + 2 * number for number in range(8)]
+    for holder in [gpu.hold_apart(held_mib) for held_mib in amounts]:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+    listed = subprocess.run(
+        (sys.executable, "-c", LIST_PROCESSES, str(gpu.directory)), capture_output=True, text=True, check=True
+    ).stdout
+    shown = [int(line.split()[1]) // MIB for line in listed.splitlines()]
+
+    assert sorted(shown) == amounts

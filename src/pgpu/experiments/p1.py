@@ -123,6 +123,9 @@ def _tell(stage: Stage, trial: Trial) -> None:
         f"{len(trial.jobs)} jobs {how} pgpu, run {trial.repetition}: {trial.failed} failed, "
         f"{trial.saw_refusal} saw an out of memory, done in {trial.makespan_seconds:.1f} s"
     )
+    for job in trial.jobs if trial.is_with_pgpu else ():
+        if job.is_failed:
+            stage.tell(f"{job.name} failed with exit code {job.exit_code}: {job.complaint or 'it said nothing'}")
 
 
 def _groups(trials: Sequence[Trial]) -> Iterator[Sequence[Trial]]:
