@@ -8,6 +8,7 @@ import dataclasses
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -105,8 +106,11 @@ def write_device(trials: Iterable[Trial], path: Path) -> Path:
 
 
 def write_summary(report: Report, path: Path) -> Path:
-    """Write the report as JSON."""
-    path.write_text(json.dumps({"schema_version": 1, **report.as_json()}, indent=2) + "\n", encoding="utf-8")
+    """Write the report as JSON, with the date; files are named as they lie beside it."""
+    names = [file.name for file in report.files]
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    content = {"schema_version": 1, "date": date, **report.as_json(), "files": names}
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     return path
 
 
