@@ -53,19 +53,24 @@ class Loop:
     def run_until(self, is_done: Callable[[], bool]) -> None:
         """Wait and call until `is_done`, which is asked after every call."""
         while not is_done():
-            for key, events in self._selector.select(self._timeout_seconds()):
-                key.data(events)
+            self._call_ready(self._timeout_seconds())
             self._call_due()
 
     def turn(self) -> None:
         """Call what is ready now, without waiting."""
-        for key, events in self._selector.select(0):
-            key.data(events)
+        self._call_ready(0)
         self._call_due()
 
     def close(self) -> None:
         """Let go of the kernel's own descriptor; watched ones stay open."""
         self._selector.close()
+
+    def _call_ready(self, timeout_seconds: float | None) -> None:
+        """Call for what is ready, unless an earlier call of the same round has forgotten or rested it."""
+        for seen, events in self._selector.select(timeout_seconds):
+            key = self._selector.get_map().get(seen.fd)
+            if key is not None and events & key.events:
+                key.data(events & key.events)
 
     def _timeout_seconds(self) -> float | None:
         while self._timers and self._timers[0][2].call is None:

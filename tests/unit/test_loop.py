@@ -1,0 +1,56 @@
+"""The supervisor's loop: what one call puts away, no later call of the same round is made for."""
+
+import os
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from pgpu.engine.loop import READABLE, Loop
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    made = Loop()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def ready() -> Iterator[list[int]]:
+    """Two descriptors that are ready in the same round."""
+    pairs = [os.pipe() for _ in range(2)]
+    for _, writer in pairs:
+        os.write(writer, b"x")
+    yield [reader for reader, _ in pairs]
+    for descriptor in (end for pair in pairs for end in pair):
+        os.close(descriptor)
+
+
+def test_a_descriptor_that_an_earlier_call_forgot_is_not_called_for(loop: Loop, ready: list[int]) -> None:
+    called: list[int] = []
+
+    def put_the_others_away(mine: int, _events: int) -> None:
+        called.append(mine)
+        for other in ready:
+            if other != mine:
+                loop.forget(other)
+
+    for descriptor in ready:
+        loop.watch(descriptor, READABLE, partial(put_the_others_away, descriptor))
+    loop.turn()
+    assert len(called) == 1
+
+
+def test_a_descriptor_that_is_watched_anew_is_called_as_it_is_watched_now(loop: Loop, ready: list[int]) -> None:
+    called: list[str] = []
+
+    def watch_all_anew(_events: int) -> None:
+        called.append("old")
+        for descriptor in ready:
+            loop.watch(descriptor, READABLE, lambda _: called.append("new"))
+
+    for descriptor in ready:
+        loop.watch(descriptor, READABLE, watch_all_anew)
+    loop.turn()
+    assert called == ["old", "new"]
