@@ -141,6 +141,8 @@ def test_a_program_of_the_slice_runs_without_the_image_s_entrypoint() -> None:
         ({"volumes": (Mount("/x", "/"),)}, "absolute path"),
         ({"volumes": (Mount("/x", "/.pgpu/limit"),)}, "where pgpu puts the slice"),
         ({"volumes": (Mount("/x", "/a/../.pgpu"),)}, "where pgpu puts the slice"),
+        ({"volumes": (Mount("/x", "//.pgpu/limit"),)}, "where pgpu puts the slice"),
+        ({"volumes": (Mount("/x", "//"),)}, "absolute path"),
         ({"volumes": (Mount("/x", "/etc/ld.so.preload"),)}, "where pgpu puts the slice"),
         ({"volumes": (Mount("/x", "/a"), Mount("/y", "/a/"))}, "the same place"),
         ({"volumes": (Mount("/x", "/a", "ro,upwards"),)}, "unknown option 'upwards'"),

@@ -42,11 +42,17 @@ def refuse_bad_words(spec: JobSpec) -> None:
 def _refuse_bad_volumes(volumes: tuple[Mount, ...]) -> None:
     targets = set()
     for volume in volumes:
-        target = posixpath.normpath(volume.target)
+        target = _plain(volume.target)
         _refuse_bad_volume(volume, target)
         if target in targets:
             raise RequestError(f"two volumes have the same place in the container: {target}")
         targets.add(target)
+
+
+def _plain(path: str) -> str:
+    """Write a path as the engine will: two slashes at its beginning are one, though POSIX leaves them apart."""
+    plain = posixpath.normpath(path)
+    return f"/{plain.lstrip('/')}" if plain.startswith("/") else plain
 
 
 def _refuse_bad_volume(volume: Mount, target: str) -> None:
