@@ -44,6 +44,10 @@ static const struct key gpu_keys[] = {
     GPU_NUMBER(architecture, 7),
     GPU_NUMBER(pcie_generation, 4),
     GPU_NUMBER(pci_device_id, 0x2204),
+    GPU_NUMBER(mig, 0),
+    GPU_NUMBER(parent, 0),
+    GPU_NUMBER(gpu_instance, 0),
+    GPU_NUMBER(compute_instance, 0),
 };
 
 static const struct key driver_keys[] = {
@@ -91,25 +95,27 @@ static void set_defaults(const struct key *keys, size_t count, void *target) {
             memcpy((char *)target + keys[i].offset, &keys[i].otherwise, sizeof(uint64_t));
 }
 
-static void begin_gpu(struct reader *reader) {
+static void begin_device(struct reader *reader, bool is_instance) {
     struct sim_config *config = reader->config;
-    if (config->gpu_count == SIM_MAX_GPUS) {
-        reader->problem = "has more than 16 GPUs";
-        return;
-    }
-    struct sim_gpu *gpu = &config->gpu[config->gpu_count++];
+    if (config->device_count == SIM_MAX_GPUS) reader->problem = "makes more than 16 GPUs and instances";
+    if (!is_instance && config->device_count > config->gpu_count)
+        reader->problem = "is a GPU behind a MIG instance";
+    if (reader->problem != NULL) return;
+    struct sim_gpu *gpu = &config->gpu[config->device_count];
     set_defaults(gpu_keys, COUNT(gpu_keys), gpu);
+    gpu->parent = config->device_count++;
+    if (!is_instance) config->gpu_count++;
     snprintf(gpu->pci_bus_id, sizeof(gpu->pci_bus_id), "00000000:%02X:00.0", config->gpu_count);
 }
 
 static void take_pair(struct reader *reader, char *line, char *equals) {
     struct sim_config *config = reader->config;
     *equals = '\0';
-    bool in_gpu = config->gpu_count > 0;
+    bool in_gpu = config->device_count > 0;
     const struct key *key =
         in_gpu ? find(gpu_keys, COUNT(gpu_keys), line) : find(driver_keys, COUNT(driver_keys), line);
     if (key == NULL) return;
-    void *target = in_gpu ? (void *)&config->gpu[config->gpu_count - 1] : (void *)config;
+    void *target = in_gpu ? (void *)&config->gpu[config->device_count - 1] : (void *)config;
     reader->problem = set(key, target, equals + 1);
 }
 
@@ -119,7 +125,9 @@ static void take_line(struct reader *reader, char *line) {
     char *equals = strchr(line, '=');
     if (line[0] == '\0' || line[0] == '#') return;
     if (strcmp(line, "[gpu]") == 0)
-        begin_gpu(reader);
+        begin_device(reader, false);
+    else if (strcmp(line, "[mig]") == 0)
+        begin_device(reader, true);
     else if (equals != NULL)
         take_pair(reader, line, equals);
     else
@@ -132,8 +140,8 @@ static int hex_digit(char c) {
     return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-static bool read_uuid(const char *text, uint8_t uuid[16]) {
-    if (strncmp(text, "GPU-", 4) != 0) return false;
+static bool read_uuid(const char *text, const char *kind, uint8_t uuid[16]) {
+    if (strncmp(text, kind, 4) != 0) return false;
     unsigned digits = 0;
     for (const char *at = text + 4; *at != '\0'; at++) {
         if (*at == '-') continue;
@@ -156,11 +164,22 @@ static const char *missing_key(const struct sim_gpu *gpu) {
     return NULL;
 }
 
+/* NULL: this GPU or instance is described well. */
+static const char *wrong_key(const struct sim_config *config, unsigned index, uint8_t uuid[16]) {
+    const struct sim_gpu *gpu = &config->gpu[index];
+    bool is_instance = sim_is_instance(config, index);
+    const char *missing = missing_key(gpu);
+    if (missing != NULL) return missing;
+    if (!read_uuid(gpu->uuid_text, is_instance ? "MIG-" : "GPU-", uuid)) return "uuid";
+    bool has_parent = gpu->parent < config->gpu_count && config->gpu[gpu->parent].mig != 0;
+    return is_instance && !has_parent ? "parent" : NULL;
+}
+
 static bool check_gpus(struct sim_config *config, const char *path, char *problem, size_t problem_bytes) {
-    for (unsigned i = 0; i < config->gpu_count; i++) {
-        const char *missing = missing_key(&config->gpu[i]);
-        if (missing == NULL && read_uuid(config->gpu[i].uuid_text, config->gpu[i].uuid)) continue;
-        snprintf(problem, problem_bytes, "%s: GPU %u has no valid %s", path, i, missing ? missing : "uuid");
+    for (unsigned i = 0; i < config->device_count; i++) {
+        const char *wrong = wrong_key(config, i, config->gpu[i].uuid);
+        if (wrong == NULL) continue;
+        snprintf(problem, problem_bytes, "%s: GPU %u has no valid %s", path, i, wrong);
         return false;
     }
     if (config->gpu_count == 0) snprintf(problem, problem_bytes, "%s: names no GPU", path);

@@ -1,4 +1,4 @@
-/* What a simulated GPU can be asked to be and is not: MIG, ECC, persistence, accounting and the like. Each
+/* What a simulated GPU can be asked to be and is not: ECC, persistence, accounting and the like. Each
  * answers as a product without the feature does. */
 #include <string.h>
 
@@ -31,20 +31,6 @@ nvmlReturn_t nvmlDeviceGetComputeMode(nvmlDevice_t device, nvmlComputeMode_t *mo
     NVML_ENTER_DEVICE(device, gpu);
     NVML_REQUIRE(mode != NULL);
     *mode = NVML_COMPUTEMODE_DEFAULT;
-    return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned int *is_mig) {
-    NVML_ENTER_DEVICE(device, gpu);
-    NVML_REQUIRE(is_mig != NULL);
-    *is_mig = 0;
-    return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned int *count) {
-    NVML_ENTER_DEVICE(device, gpu);
-    NVML_REQUIRE(count != NULL);
-    *count = 0;
     return NVML_SUCCESS;
 }
 

@@ -28,7 +28,7 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t *device
 }
 
 static nvmlReturn_t give(unsigned gpu, nvmlDevice_t *device) {
-    if (gpu >= sim_nvml.config.gpu_count) return NVML_ERROR_NOT_FOUND;
+    if (gpu >= sim_nvml.config.device_count) return NVML_ERROR_NOT_FOUND;
     *device = sim_nvml_handle(gpu);
     return NVML_SUCCESS;
 }
@@ -37,14 +37,14 @@ nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device) {
     NVML_ENTER();
     NVML_REQUIRE(uuid != NULL && device != NULL);
     unsigned gpu = 0;
-    while (gpu < sim_nvml.config.gpu_count && strcasecmp(uuid, sim_nvml_gpu(gpu)->uuid_text) != 0)
+    while (gpu < sim_nvml.config.device_count && strcasecmp(uuid, sim_nvml_gpu(gpu)->uuid_text) != 0)
         gpu++;
     return give(gpu, device);
 }
 
 static nvmlReturn_t find_by_bytes(const unsigned char uuid[16], nvmlDevice_t *device) {
     unsigned gpu = 0;
-    while (gpu < sim_nvml.config.gpu_count && memcmp(uuid, sim_nvml_gpu(gpu)->uuid, 16) != 0)
+    while (gpu < sim_nvml.config.device_count && memcmp(uuid, sim_nvml_gpu(gpu)->uuid, 16) != 0)
         gpu++;
     return give(gpu, device);
 }
@@ -73,7 +73,7 @@ nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, nvmlDevice_t *
     unsigned gpu = 0;
     while (gpu < sim_nvml.config.gpu_count && !is_same_bus(bus_id, sim_nvml_gpu(gpu)->pci_bus_id))
         gpu++;
-    return give(gpu, device);
+    return gpu == sim_nvml.config.gpu_count ? NVML_ERROR_NOT_FOUND : give(gpu, device);
 }
 
 nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char *bus_id, nvmlDevice_t *device) {
@@ -86,10 +86,18 @@ nvmlReturn_t nvmlDeviceGetHandleBySerial(const char *serial, nvmlDevice_t *devic
     return NVML_ERROR_NOT_FOUND;
 }
 
+/* Of an instance: among those of its GPU. */
+static unsigned shown_index(unsigned gpu) {
+    unsigned index = 0;
+    for (unsigned i = sim_nvml.config.gpu_count; i < gpu; i++)
+        index += sim_nvml_gpu(i)->parent == sim_nvml_gpu(gpu)->parent;
+    return sim_is_instance(&sim_nvml.config, gpu) ? index : gpu;
+}
+
 nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *index) {
     NVML_ENTER_DEVICE(device, gpu);
     NVML_REQUIRE(index != NULL);
-    *index = gpu;
+    *index = shown_index(gpu);
     return NVML_SUCCESS;
 }
 

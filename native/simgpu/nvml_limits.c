@@ -75,6 +75,7 @@ static nvmlReturn_t check_group(const char *path, struct stat *status) {
 nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device, nvmlSetMemoryLimits_v1_t *wanted) {
     NVML_ENTER_DEVICE(device, gpu);
     NVML_REQUIRE(wanted != NULL && wanted->softLimit <= wanted->hardLimit);
+    NVML_REQUIRE_NO_MIG(gpu);
     if (geteuid() != 0) return NVML_ERROR_NO_PERMISSION;
     struct stat status;
     nvmlReturn_t result = check_group(wanted->nameSpace, &status);
@@ -103,6 +104,7 @@ static unsigned long long group_used_bytes(unsigned row, unsigned gpu) {
 nvmlReturn_t nvmlDeviceGetMemoryLimits_v1(nvmlDevice_t device, nvmlGetMemoryLimits_v1_t *found) {
     NVML_ENTER_DEVICE(device, gpu);
     NVML_REQUIRE(found != NULL);
+    NVML_REQUIRE_NO_MIG(gpu);
     struct stat status;
     nvmlReturn_t result = check_group(found->nameSpace, &status);
     if (result != NVML_SUCCESS) return result;

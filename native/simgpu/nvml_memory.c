@@ -27,10 +27,13 @@ void sim_nvml_delete_view(struct pgpu_reader_view *view) {
     if (view != NULL) munmap(view, sizeof(*view));
 }
 
+/* Of a GPU: with what its instances hold. */
 static nvmlReturn_t read_used_bytes(unsigned gpu, unsigned long long *used_bytes) {
     struct pgpu_reader_view *view = sim_nvml_new_view();
     if (view == NULL) return NVML_ERROR_UNKNOWN;
-    *used_bytes = view->gpu[gpu].used_bytes;
+    *used_bytes = 0;
+    for (unsigned i = 0; i < sim_nvml.config.device_count; i++)
+        if (i == gpu || sim_nvml_gpu(i)->parent == gpu) *used_bytes += view->gpu[i].used_bytes;
     sim_nvml_delete_view(view);
     return NVML_SUCCESS;
 }

@@ -13,11 +13,14 @@ struct target {
     unsigned count;
 };
 
-static void add(struct target *target, unsigned pid, uint64_t used_bytes) {
-    nvmlProcessInfo_v2_t entry = {.pid = pid,
-                                  .usedGpuMemory = used_bytes,
-                                  .gpuInstanceId = NVML_NO_INSTANCE,
-                                  .computeInstanceId = NVML_NO_INSTANCE};
+static void add(struct target *target, unsigned pid, unsigned gpu, uint64_t used_bytes) {
+    bool is_instance = sim_is_instance(&sim_nvml.config, gpu);
+    const struct sim_gpu *device = sim_nvml_gpu(gpu);
+    nvmlProcessInfo_v2_t entry = {
+        .pid = pid,
+        .usedGpuMemory = used_bytes,
+        .gpuInstanceId = is_instance ? (unsigned)device->gpu_instance : NVML_NO_INSTANCE,
+        .computeInstanceId = is_instance ? (unsigned)device->compute_instance : NVML_NO_INSTANCE};
     if (target->count < target->room)
         memcpy((char *)target->entries + target->count * target->entry_bytes, &entry, target->entry_bytes);
     target->count++;
@@ -28,7 +31,7 @@ static void add_all(struct target *target, const struct pgpu_reader_view *view, 
         const struct pgpu_reader_slot *slot = &view->slot[i];
         if (!slot->is_alive || slot->used_bytes[gpu] == 0) continue;
         unsigned pid = pgpu_visible_pid(slot);
-        if (pid != 0) add(target, pid, slot->used_bytes[gpu]);
+        if (pid != 0) add(target, pid, gpu, slot->used_bytes[gpu]);
     }
 }
 
@@ -38,7 +41,8 @@ static nvmlReturn_t give(nvmlDevice_t device, unsigned int *count, void *entries
     struct target target = {.entries = entries, .entry_bytes = entry_bytes, .room = *count};
     struct pgpu_reader_view *view = sim_nvml_new_view();
     if (view == NULL) return NVML_ERROR_UNKNOWN;
-    add_all(&target, view, gpu);
+    for (unsigned i = 0; i < sim_nvml.config.device_count; i++)
+        if (i == gpu || sim_nvml_gpu(i)->parent == gpu) add_all(&target, view, i);
     sim_nvml_delete_view(view);
     *count = target.count;
     return target.count > target.room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;

@@ -34,11 +34,11 @@ static inline unsigned sim_nvml_references(void) {
         if (!(condition)) return NVML_ERROR_INVALID_ARGUMENT;                                                \
     } while (0)
 
-/* Declare `gpu`, the index of a device, or return the error that says why there is none. */
+/* Declare `gpu`, the index of a GPU or MIG instance, or return the error that says why there is none. */
 #define NVML_ENTER_DEVICE(device, gpu)                                                                       \
     NVML_ENTER();                                                                                            \
     const unsigned gpu = sim_nvml_index(device);                                                             \
-    NVML_REQUIRE(gpu < sim_nvml.config.gpu_count)
+    NVML_REQUIRE(gpu < sim_nvml.config.device_count)
 
 /* The index of a handle, or a number past all GPUs. */
 unsigned sim_nvml_index(nvmlDevice_t device);
@@ -46,6 +46,16 @@ unsigned sim_nvml_index(nvmlDevice_t device);
 static inline const struct sim_gpu *sim_nvml_gpu(unsigned gpu) {
     return &sim_nvml.config.gpu[gpu];
 }
+
+/* NVML does not tell how busy MIG instances are, nor a GPU that is divided into them. */
+static inline bool sim_nvml_is_mig(unsigned gpu) {
+    return sim_nvml_gpu(gpu)->mig != 0 || sim_is_instance(&sim_nvml.config, gpu);
+}
+
+#define NVML_REQUIRE_NO_MIG(gpu)                                                                             \
+    do {                                                                                                     \
+        if (sim_nvml_is_mig(gpu)) return NVML_ERROR_NOT_SUPPORTED;                                           \
+    } while (0)
 
 static inline nvmlDevice_t sim_nvml_handle(unsigned gpu) {
     return (nvmlDevice_t)(uintptr_t)sim_nvml_gpu(gpu);

@@ -20,6 +20,7 @@ unsigned sim_nvml_busy_percent(unsigned gpu) {
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *utilization) {
     NVML_ENTER_DEVICE(device, gpu);
     NVML_REQUIRE(utilization != NULL);
+    NVML_REQUIRE_NO_MIG(gpu);
     unsigned percent = sim_nvml_busy_percent(gpu);
     *utilization = (nvmlUtilization_t){.gpu = percent, .memory = percent};
     return NVML_SUCCESS;
@@ -115,6 +116,7 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
                                              unsigned int *count, unsigned long long last_seen_us) {
     NVML_ENTER_DEVICE(device, gpu);
     NVML_REQUIRE(count != NULL);
+    NVML_REQUIRE_NO_MIG(gpu);
     if (sim_nvml.activity == NULL) return NVML_ERROR_NOT_SUPPORTED;
     struct pgpu_reader_view *view = sim_nvml_new_view();
     if (view == NULL) return NVML_ERROR_UNKNOWN;
@@ -133,6 +135,7 @@ nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, nvmlSamplingType_t type,
                                   unsigned int *count, nvmlSample_t *samples) {
     NVML_ENTER_DEVICE(device, gpu);
     NVML_REQUIRE(value_type != NULL && count != NULL && type < NVML_SAMPLINGTYPE_COUNT);
+    NVML_REQUIRE_NO_MIG(gpu);
     if (type != NVML_GPU_UTILIZATION_SAMPLES && type != NVML_MEMORY_UTILIZATION_SAMPLES)
         return NVML_ERROR_NOT_SUPPORTED;
     *value_type = NVML_VALUE_TYPE_UNSIGNED_INT;

@@ -147,7 +147,7 @@ static CUresult open_anew(const struct sim_share_ticket *ticket, struct sim_rang
 CUresult sim_share_open(const struct sim_share_ticket *ticket, struct sim_range **opened) {
     if (ticket->magic != MAGIC || ticket->bytes == 0 || ticket->name[SIM_SHARE_NAME_BYTES - 1] != '\0')
         return CUDA_ERROR_INVALID_VALUE;
-    if (ticket->gpu >= sim_driver.config.gpu_count || !sim_is_device(device_of(ticket->gpu)))
+    if (ticket->gpu >= sim_driver.config.device_count || !sim_is_device(device_of(ticket->gpu)))
         return CUDA_ERROR_INVALID_DEVICE;
     *opened = find_open(ticket->name);
     if (*opened == NULL) return open_anew(ticket, opened);

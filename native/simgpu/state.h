@@ -13,7 +13,7 @@
 #define SIM_PATH_BYTES 256
 
 struct sim_gpu {
-    char uuid_text[48]; /* `GPU-` and 36 characters */
+    char uuid_text[48]; /* `GPU-` or, of a MIG instance, `MIG-`, and 36 characters */
     uint8_t uuid[16];
     char name[96];
     char pci_bus_id[32]; /* as NVML writes it: `00000000:01:00.0` */
@@ -22,14 +22,22 @@ struct sim_gpu {
     uint64_t sm_count, compute_major, compute_minor, shared_bytes_per_sm, threads_per_sm;
     uint64_t clock_khz, memory_clock_khz, memory_bus_bits, power_milliwatts;
     uint64_t reserved_bytes, architecture, pcie_generation, pci_device_id; /* NVML alone tells of these */
+    uint64_t mig;                            /* 1: MIG is on, so that programs use its instances alone */
+    uint64_t parent;                         /* index of the GPU that an instance is part of; a GPU's own */
+    uint64_t gpu_instance, compute_instance; /* NVML's ids of an instance */
 };
 
 struct sim_config {
     char driver_version[32];
-    uint64_t cuda_version; /* 1000 · major + 10 · minor */
-    unsigned gpu_count;
+    uint64_t cuda_version;            /* 1000 · major + 10 · minor */
+    unsigned gpu_count;               /* whole GPUs */
+    unsigned device_count;            /* whole GPUs and, behind them, MIG instances */
     struct sim_gpu gpu[SIM_MAX_GPUS]; /* in the order of gpus.conf, which is NVML's */
 };
+
+static inline bool sim_is_instance(const struct sim_config *config, unsigned index) {
+    return index >= config->gpu_count;
+}
 
 /* Write the state directory's path, found as README.md says; false: there is none, or its name is too long.
  */

@@ -29,7 +29,7 @@ static bool read_name(int fd, unsigned *gpu, size_t *bytes) {
     ssize_t length = readlink(link, name, sizeof(name) - 1);
     if (length <= 0) return false;
     name[length] = '\0';
-    return sscanf(name, "/memfd:simgpu-%u-%zu", gpu, bytes) == 2 && *gpu < sim_driver.config.gpu_count;
+    return sscanf(name, "/memfd:simgpu-%u-%zu", gpu, bytes) == 2 && *gpu < sim_driver.config.device_count;
 }
 
 static bool is_same_file(int a, int b) {

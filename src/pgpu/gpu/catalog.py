@@ -15,9 +15,10 @@ Sources named below:
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pgpu.errors import RequestError
+from pgpu.gpu.mig_profiles import MigProfile, parse_division
 from pgpu.units import GIB, KIB, MIB
 
 LARGEST_COUNT = 16
@@ -64,6 +65,9 @@ class GpuModel:
     pcie_generation: int
     pci_device_id: int
     """The 16 bits behind NVIDIA's vendor id."""
+
+    instances: tuple[MigProfile, ...] = ()
+    """What MIG divides each GPU of it into; empty where MIG is off."""
 
     @property
     def pcie_bytes_per_second(self) -> int:
@@ -311,33 +315,56 @@ MODELS: tuple[GpuModel, ...] = (
 """Every model that can be simulated."""
 
 _BRANDS = re.compile(r"^(nvidia|geforce|tesla)+")
+_DIVIDED = re.compile(
+    r"(?P<model>.+?)[\s-]+mig[\s-]+(?P<instances>[\w.+\s]+?)(?:\s*[x×]\s*(?P<count>\d+))?\s*", re.IGNORECASE | re.ASCII
+)
 _COUNTED = re.compile(r"(?P<model>.+)[x×]\s*(?P<count>\d+)\s*", re.IGNORECASE | re.ASCII)
 
 
 def parse_model(text: str) -> tuple[GpuModel, int]:
-    """Read what users write for simulated GPUs: `RTX 3090`, `rtx3090x4`, `A100-80 x 2`.
+    """Read what users write for simulated GPUs: `RTX 3090`, `rtx3090x4`, `A100-80 x 2`, `H100 mig 1g.10gb+3g.40gb`.
 
     Case, spaces, hyphens and NVIDIA's brand names do not matter.
 
     Returns:
-        The model and how many of it, 1-16.
+        The model, divided as asked, and how many of it, 1-16.
 
     Raises:
-        RequestError: Unknown model (the known ones are listed), or not 1 to 16 of it.
+        RequestError: Unknown model (the known ones are listed), or not 1 to 16 of it; instances that it does not have.
     """
+    divided = _DIVIDED.fullmatch(text.strip())
+    if divided:
+        return _divided(divided["model"], divided["instances"], int(divided["count"] or 1))
     model = _by_word(text)
     if model is not None:
         return model, 1
     counted = _COUNTED.fullmatch(text)
     model = _by_word(counted["model"]) if counted else None
     if counted is None or model is None:
-        raise RequestError(f"no GPU model {text.strip()!r} is known", hint=f"known: {', '.join(known_models())}")
+        raise _unknown(text)
     return model, _checked_count(int(counted["count"]), model)
 
 
 def known_models() -> Sequence[str]:
     """Return every model as users may write it, such as `rtx-3090`."""
     return [model.slug for model in MODELS]
+
+
+def _divided(word: str, instances: str, count: int) -> tuple[GpuModel, int]:
+    whole = _by_word(word)
+    if whole is None:
+        raise _unknown(word)
+    found = parse_division(whole.slug, instances)
+    slug = f"{whole.slug}-mig-{'+'.join(instance.name for instance in found)}"
+    model = replace(whole, slug=slug, instances=found)
+    most = LARGEST_COUNT // (1 + len(found))
+    if not 1 <= count <= most:
+        raise RequestError(f"{count} GPUs that are divided so cannot be simulated", hint=f"ask for 1 to {most}")
+    return model, count
+
+
+def _unknown(text: str) -> RequestError:
+    return RequestError(f"no GPU model {text.strip()!r} is known", hint=f"known: {', '.join(known_models())}")
 
 
 def _checked_count(count: int, model: GpuModel) -> int:

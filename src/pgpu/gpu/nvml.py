@@ -10,12 +10,14 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pynvml
 
 from pgpu.errors import NodeError, PgpuBug
+from pgpu.gpu import mig
 from pgpu.gpu.nvml_errors import CANNOT_TELL, translating
 from pgpu.libraries import SIMULATED_NVML, library_path
 from pgpu.model import Gpu, GpuMemory, GpuProcess
@@ -46,7 +48,9 @@ class NvmlSource:
         self._directory = simulated_state_directory
 
     def gpus(self) -> Sequence[Gpu]:
-        """Return every GPU, in NVML index order; empty where no NVIDIA driver is installed.
+        """Return every GPU, in NVML index order, with its MIG instances in the place of one that has MIG on.
+
+        Empty where no NVIDIA driver is installed.
 
         Raises:
             NodeError: There is a driver, and it cannot be asked.
@@ -54,7 +58,8 @@ class NvmlSource:
         try:
             with _library.opened(self._directory), translating("list the GPUs"):
                 driver_version = pynvml.nvmlSystemGetDriverVersion()
-                return [self._gpu(index, driver_version) for index in range(pynvml.nvmlDeviceGetCount())]
+                count = pynvml.nvmlDeviceGetCount()
+                return [gpu for index in range(count) for gpu in self._gpus_at(index, driver_version)]
         except _NoDriverError:
             return ()
 
@@ -93,8 +98,7 @@ class NvmlSource:
             NodeError: The GPU or its driver is gone.
         """
         with self._asking(gpu_uuid, "MIG mode") as handle:
-            modes = _told(pynvml.nvmlDeviceGetMigMode, handle)
-            return modes is not None and modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE
+            return mig.is_divided(handle)
 
     def can_limit_cgroups(self, gpu_uuid: str) -> bool:
         """Whether this driver limits the memory of control groups: r615 and newer, asked by root, no MIG.
@@ -128,8 +132,17 @@ class NvmlSource:
         with self._asking(gpu_uuid, "memory limits") as handle:
             pynvml.nvmlDeviceSetMemoryLimits_v1(handle, limits)
 
-    def _gpu(self, index: int, driver_version: str) -> Gpu:
+    def _gpus_at(self, index: int, driver_version: str) -> Sequence[Gpu]:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        if not mig.is_divided(handle):
+            return [self._gpu(handle, index, driver_version)]
+        parent_uuid = pynvml.nvmlDeviceGetUUID(handle)
+        return [
+            replace(self._gpu(instance, index, driver_version), parent_uuid=parent_uuid, mig_index=mig_index)
+            for mig_index, instance in mig.instances(handle)
+        ]
+
+    def _gpu(self, handle: Any, index: int, driver_version: str) -> Gpu:
         memory = _memory(handle)
         return Gpu(
             uuid=pynvml.nvmlDeviceGetUUID(handle),

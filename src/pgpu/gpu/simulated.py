@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pgpu.errors import NodeError
 from pgpu.gpu.catalog import GpuModel
+from pgpu.gpu.mig_profiles import MEMORY_SLICES, MigProfile
 
 CONFIGURATION_NAME = "gpus.conf"
 
@@ -67,6 +68,11 @@ def simulated_uuid(state_directory: Path, index: int) -> str:
     return f"GPU-{uuid.uuid5(_UUID_NAMESPACE, f'{os.path.realpath(state_directory)}#{index}')}"
 
 
+def simulated_instance_uuid(state_directory: Path, index: int, mig_index: int) -> str:
+    """Return the UUID of a MIG instance of a simulated GPU as NVML writes it."""
+    return f"MIG-{uuid.uuid5(_UUID_NAMESPACE, f'{os.path.realpath(state_directory)}#{index}:{mig_index}')}"
+
+
 def _make_directory(path: Path) -> None:
     path.mkdir(exist_ok=True)
     found = path.stat()
@@ -88,12 +94,19 @@ def _publish_once(target: Path, text: str) -> None:
 
 
 def _configuration(state_directory: Path, model: GpuModel, count: int) -> str:
-    sections = [_section(_facts(state_directory, model, index)) for index in range(count)]
+    """Whole GPUs first, then all instances, as native/simgpu/README.md wants them."""
+    wholes = [_facts(state_directory, model, index) for index in range(count)]
+    sections = [_section("gpu", whole) for whole in wholes]
+    for index, whole in enumerate(wholes):
+        for mig_index, instance in enumerate(model.instances):
+            facts = _instance_facts(model, instance)
+            place = _instance_place(state_directory, index, mig_index)
+            sections.append(_section("mig", whole | facts | place))
     return f"driver_version={DRIVER_VERSION}\ncuda_version={CUDA_VERSION}\n\n" + "\n".join(sections)
 
 
-def _section(facts: dict[str, str | int]) -> str:
-    return "[gpu]\n" + "".join(f"{key}={value}\n" for key, value in facts.items())
+def _section(kind: str, facts: dict[str, str | int]) -> str:
+    return f"[{kind}]\n" + "".join(f"{key}={value}\n" for key, value in facts.items())
 
 
 def _facts(state_directory: Path, model: GpuModel, index: int) -> dict[str, str | int]:
@@ -119,6 +132,28 @@ def _facts(state_directory: Path, model: GpuModel, index: int) -> dict[str, str 
         "pcie_generation": model.pcie_generation,
         "pci_bus_id": f"00000000:{index + 1:02X}:00.0",
         "pci_device_id": f"0x{model.pci_device_id:04X}",
+        "mig": int(bool(model.instances)),
+    }
+
+
+def _instance_facts(model: GpuModel, instance: MigProfile) -> dict[str, str | int]:
+    """What differs from the whole GPU: memory, cache and bandwidth go by memory slices."""
+    return {
+        "name": f"{model.name} MIG {instance.name}",
+        "memory_bytes": instance.memory_bytes,
+        "reserved_bytes": 0,
+        "sm_count": instance.sm_count,
+        "l2_bytes": model.l2_bytes * instance.memory_slices // MEMORY_SLICES,
+        "bandwidth_bytes_per_second": model.bandwidth_bytes_per_second * instance.memory_slices // MEMORY_SLICES,
+        "mig": 0,
+    }
+
+
+def _instance_place(state_directory: Path, parent: int, mig_index: int) -> dict[str, str | int]:
+    return {
+        "uuid": simulated_instance_uuid(state_directory, parent, mig_index),
+        "parent": parent,
+        "gpu_instance": mig_index + 1,
     }
 
 

@@ -5,16 +5,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One physical or simulated device, known by its UUID, never by an ordinal."""
+    """One physical or simulated device, or a MIG instance of one; known by its UUID, never by an ordinal."""
 
     uuid: str
-    """As NVML writes it: `GPU-` and 36 characters."""
+    """As NVML writes it: `GPU-` or, of a MIG instance, `MIG-`, and 36 characters."""
 
     name: str
     """Product name as NVML gives it, such as `NVIDIA GeForce RTX 3090`."""
 
     index: int
-    """NVML index now; for display and for the order of placement only."""
+    """NVML index now, of an instance its GPU's; for display and for the order of placement only."""
 
     memory_bytes: int
     """Memory that programs can use: NVML's total less what the driver reserves."""
@@ -24,6 +24,22 @@ class Gpu:
 
     is_simulated: bool
     """Whether kernels compute nothing here."""
+
+    parent_uuid: str | None = None
+    """The GPU that this MIG instance is part of; None for a whole GPU."""
+
+    mig_index: int | None = None
+    """Index among the instances of its GPU; None for a whole GPU."""
+
+    @property
+    def is_instance(self) -> bool:
+        """Whether hardware keeps it apart from the rest of its GPU."""
+        return self.parent_uuid is not None
+
+    @property
+    def place(self) -> str:
+        """`0`, or `0:2` for an instance, as nvidia-smi counts them."""
+        return str(self.index) if self.mig_index is None else f"{self.index}:{self.mig_index}"
 
 
 @dataclass(frozen=True, slots=True)

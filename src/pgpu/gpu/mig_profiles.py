@@ -1,0 +1,104 @@
+"""The MIG instances that NVIDIA's products can be divided into, as data.
+
+Memory and multiprocessors as `nvidia-smi mig -lgip` prints them in NVIDIA's MIG User Guide. It refuses media profiles
+(`+me`), which differ in nothing that is simulated, and judges a division by its slices alone, not by their places.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pgpu.errors import RequestError
+from pgpu.units import MIB
+
+COMPUTE_SLICES = 7
+"""Of every GPU that has MIG."""
+
+MEMORY_SLICES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class MigProfile:
+    """One kind of instance."""
+
+    name: str
+    """As NVIDIA writes it: compute slices, and memory in round gigabytes."""
+
+    memory_slices: int
+    """Of 8."""
+
+    memory_bytes: int
+    sm_count: int
+
+    @property
+    def compute_slices(self) -> int:
+        """Of 7: what the name begins with."""
+        return int(self.name.partition("g")[0])
+
+
+def _profiles(*rows: tuple[str, int, int, int]) -> Mapping[str, MigProfile]:
+    return {name: MigProfile(name, slices, mebibytes * MIB, sm_count) for name, slices, mebibytes, sm_count in rows}
+
+
+PROFILES: Mapping[str, Mapping[str, MigProfile]] = {
+    "a100-40": _profiles(
+        ("1g.5gb", 1, 4_864, 14),
+        ("1g.10gb", 2, 9_856, 14),
+        ("2g.10gb", 2, 9_856, 28),
+        ("3g.20gb", 4, 19_968, 42),
+        ("4g.20gb", 4, 19_968, 56),
+        ("7g.40gb", 8, 40_192, 98),
+    ),
+    "a100-80": _profiles(
+        ("1g.10gb", 1, 9_728, 14),
+        ("1g.20gb", 2, 19_968, 14),
+        ("2g.20gb", 2, 19_968, 28),
+        ("3g.40gb", 4, 40_192, 42),
+        ("4g.40gb", 4, 40_192, 56),
+        ("7g.80gb", 8, 80_640, 98),
+    ),
+    "h100": _profiles(
+        ("1g.10gb", 1, 9_984, 16),
+        ("1g.20gb", 2, 20_096, 26),
+        ("2g.20gb", 2, 20_096, 32),
+        ("3g.40gb", 4, 40_448, 60),
+        ("4g.40gb", 4, 40_448, 64),
+        ("7g.80gb", 8, 81_008, 132),  # the table's 79.12 GiB, cut to what the whole GPU lets programs use
+    ),
+    "h200": _profiles(
+        ("1g.18gb", 1, 16_384, 16),
+        ("1g.35gb", 2, 33_280, 26),  # typical, as the next
+        ("2g.35gb", 2, 33_280, 32),
+        ("3g.71gb", 4, 71_424, 60),  # 69.75 GiB, which frameworks print
+        ("4g.71gb", 4, 71_424, 64),
+        ("7g.141gb", 8, 143_104, 132),
+    ),
+}
+"""By the model's slug, then by the profile's name."""
+
+
+def parse_division(slug: str, text: str) -> tuple[MigProfile, ...]:
+    """Read the instances that one GPU is divided into, such as `1g.10gb+2g.20gb+3g.40gb`, in that order.
+
+    Raises:
+        RequestError: This model has no MIG or no such instance, or they do not fit on it together.
+    """
+    known = PROFILES.get(slug)
+    if known is None:
+        raise RequestError(f"{slug} cannot be divided by MIG", hint=f"these can: {', '.join(PROFILES)}")
+    names = [name.strip().casefold() for name in text.split("+")]
+    unknown = next((name for name in names if name not in known), None)
+    if unknown is not None:
+        raise RequestError(f"{slug} has no MIG instance {unknown!r}", hint=f"it has {', '.join(known)}")
+    found = tuple(known[name] for name in names)
+    _check_fits(slug, found)
+    return found
+
+
+def _check_fits(slug: str, instances: Sequence[MigProfile]) -> None:
+    compute = sum(instance.compute_slices for instance in instances)
+    memory = sum(instance.memory_slices for instance in instances)
+    if compute > COMPUTE_SLICES or memory > MEMORY_SLICES:
+        raise RequestError(
+            f"these instances need {compute} compute and {memory} memory slices of one {slug}",
+            hint=f"it has {COMPUTE_SLICES} and {MEMORY_SLICES}",
+        )
