@@ -57,6 +57,8 @@ static void ensure_row(uint64_t pool, int gpu) {
 
 CUresult pgpu_pools_take(uint64_t pool, int gpu, uint64_t bytes, struct pgpu_charge *charge) {
     struct change change = {.bytes = bytes};
+    /* No row for it: a row without a GPU is a host pool's, which is never charged. */
+    if (gpu == PGPU_NO_GPU) return CUDA_ERROR_NOT_PERMITTED;
     ensure_row(pool, gpu);
     pgpu_holdings_edit(PGPU_KIND_POOL, pool, hand_out, &change);
     CUresult result = pgpu_charge_begin(charge, gpu, change.difference);

@@ -129,6 +129,15 @@ print(json.dumps([outcome(attempt) for attempt in attempts]))
 """)
         assert codes == [800, 800, 800]
 
+    def test_the_default_pool_of_a_gpu_outside_the_lease_refuses_each_time_it_is_asked(self) -> None:
+        with a_slice(GIB, None) as world:
+            codes = world.answer("""
+cu.begin(0)
+pool = cu.number("cuDeviceGetDefaultMemPool", 1)
+print(json.dumps([outcome(lambda: cu.alloc_from(pool, 512 * MIB)) for _ in range(3)]))
+""")
+        assert codes == [800, 800, 800]
+
 
 class Test3AKilledProcessHoldsNobodyUp:
     """Every point inside the protocol is in test_meter_storm; here a sibling meets a corpse through CUDA."""
