@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pgpu.enforcement import SliceUse
+from pgpu.enforcement.publishing import publish_new
 from pgpu.errors import EnforcementError
 
 ABI = 1
@@ -97,10 +98,7 @@ def write_limit(path: Path, limit: LimitFile) -> None:
     """
     data = _limit_bytes(limit)
     with _explaining(path):
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _LIMIT_MODE)
-        with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(descriptor, _LIMIT_MODE)  # whatever the umask says
-            file.write(data)
+        publish_new(path, data, _LIMIT_MODE)
 
 
 def read_limit(path: Path) -> LimitFile:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pgpu.enforcement.capped_tmpfs import mount_capped, unmount
+from pgpu.enforcement.publishing import publish
 from pgpu.errors import EnforcementError
 from pgpu.libraries import CUDA_SHIM, NVML_SHIM
 
@@ -93,7 +94,7 @@ class SliceFiles:
     def remember_limit_bytes(self, limit_bytes: int) -> None:
         """Keep the largest limit that the slice had: what was allocated under it may still be held."""
         with _explaining(self.home):
-            self._largest.write_text(str(max(limit_bytes, self.largest_limit_bytes())), encoding="ascii")
+            publish(self._largest, str(max(limit_bytes, self.largest_limit_bytes())).encode(), 0o600)
 
     def largest_limit_bytes(self) -> int:
         """Return the largest limit that was remembered; 0 if the slice has always had its size."""
@@ -105,12 +106,12 @@ class SliceFiles:
     def remember_cgroup(self, cgroup: Path) -> None:
         """Keep which control group has the slice's limits."""
         with _explaining(self.home):
-            (self.home / "cgroup").write_text(str(cgroup), encoding="utf-8", errors="surrogateescape")
+            publish(self.home / "cgroup", os.fsencode(cgroup), 0o600)
 
     def cgroup(self) -> Path | None:
         """Return the control group that was remembered; None if there is none."""
         try:
-            return Path((self.home / "cgroup").read_text(encoding="utf-8", errors="surrogateescape"))
+            return Path(os.fsdecode((self.home / "cgroup").read_bytes()))
         except FileNotFoundError:
             return None
 
@@ -151,16 +152,8 @@ class LibraryStore:
             copy = self._directory / f"{hashlib.sha256(content).hexdigest()[:16]}-{library.name}"
             if not copy.exists():
                 self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-                _publish(copy, content)
+                publish(copy, content, _LIBRARY_MODE)
             return copy
-
-
-def _publish(copy: Path, content: bytes) -> None:
-    """Let the copy appear whole or not at all."""
-    scratch = copy.with_name(f".{os.getpid()}-{copy.name}")
-    scratch.write_bytes(content)
-    scratch.chmod(_LIBRARY_MODE)
-    scratch.replace(copy)
 
 
 def _write(path: Path, text: str, mode: int) -> None:
