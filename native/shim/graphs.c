@@ -64,18 +64,35 @@ static void give_back(const struct footprint *footprint, int gpus) {
     }
 }
 
+/* What lives on of a graph that is gone has no row of its own, so the driver is asked first. */
+static CUresult take_on(int gpu, CUdevice ordinal, uint64_t bytes) {
+    struct pgpu_charge charge;
+    uint64_t pool = pgpu_pools_graph_key(ordinal);
+    pgpu_pools_settle_one(pool);
+    CUresult result = pgpu_pools_confirm(pool, gpu);
+    return result == CUDA_SUCCESS ? pgpu_pools_take(pool, gpu, bytes, &charge) : result;
+}
+
 static CUresult take(const struct footprint *footprint) {
     if (footprint->is_outside_lease) return CUDA_ERROR_NOT_PERMITTED;
     for (int gpu = 0; gpu < (int)PGPU_MAX_GPUS; gpu++) {
-        struct pgpu_charge charge;
         if (footprint->bytes[gpu] == 0) continue;
-        CUresult result = pgpu_pools_take(pgpu_pools_graph_key(footprint->ordinal[gpu]), gpu,
-                                          footprint->bytes[gpu], &charge);
+        CUresult result = take_on(gpu, footprint->ordinal[gpu], footprint->bytes[gpu]);
         if (result == CUDA_SUCCESS) continue;
         give_back(footprint, gpu);
         return result;
     }
     return CUDA_SUCCESS;
+}
+
+/* Allocations that a graph made and did not free outlive it. */
+static void leave(const struct footprint *footprint) {
+    for (int gpu = 0; gpu < (int)PGPU_MAX_GPUS; gpu++) {
+        if (footprint->bytes[gpu] == 0) continue;
+        uint64_t pool = pgpu_pools_graph_key(footprint->ordinal[gpu]);
+        pgpu_pools_orphan(pool, footprint->bytes[gpu]);
+        pgpu_pools_settle_one(pool);
+    }
 }
 
 /* One row for each GPU that an executable graph allocates on; handles leave the upper byte free. */
@@ -150,7 +167,7 @@ PGPU_EXPORT CUresult cuGraphExecDestroy(CUgraphExec graph) {
     take_rows(graph, &footprint);
     CUresult result = PGPU_REAL(cuGraphExecDestroy)(graph);
     if (result == CUDA_SUCCESS)
-        give_back(&footprint, PGPU_MAX_GPUS);
+        leave(&footprint);
     else
         note(graph, &footprint);
     return result;

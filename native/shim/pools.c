@@ -28,18 +28,30 @@ static bool ask_reserved(uint64_t pool, uint64_t *reserved_bytes) {
                                             reserved_bytes) == CUDA_SUCCESS;
 }
 
+/* What graphs have in use, of those that are gone too. */
+static bool ask_used_by_graphs(uint64_t pool, uint64_t *used_bytes) {
+    return PGPU_REAL(cuDeviceGetGraphMemAttribute)((CUdevice)(pool - 1), CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT,
+                                                   used_bytes) == CUDA_SUCCESS;
+}
+
 struct change {
-    uint64_t bytes;      /* asked or told */
+    uint64_t bytes; /* asked or told */
+    uint64_t most_orphaned_bytes;
     uint64_t difference; /* to reserve or refund */
     int gpu;
     bool is_over;
 };
 
+/* Handed out, or left alive by a graph that is gone. */
+static uint64_t live_bytes(const struct pgpu_holding *pool) {
+    return pool->detail + (pool->owner == DESTROYED ? 0 : pool->owner);
+}
+
 static void hand_out(struct pgpu_holding *pool, void *context) {
     struct change *change = context;
     pool->detail += change->bytes;
-    if (pool->detail <= pool->bytes) return;
-    change->difference = blocks(pool->detail) - pool->bytes;
+    if (live_bytes(pool) <= pool->bytes) return;
+    change->difference = blocks(live_bytes(pool)) - pool->bytes;
     pool->bytes += change->difference;
 }
 
@@ -103,13 +115,26 @@ void pgpu_pools_give(uint64_t pool, uint64_t bytes) {
         __atomic_store_n(&has_slack, true, __ATOMIC_RELAXED);
 }
 
+static void orphan(struct pgpu_holding *pool, void *context) {
+    hand_back(pool, context);
+    pool->owner += ((struct change *)context)->bytes;
+}
+
+void pgpu_pools_orphan(uint64_t pool, uint64_t bytes) {
+    struct change change = {.bytes = bytes};
+    pgpu_holdings_edit(PGPU_KIND_POOL, pool, orphan, &change);
+    __atomic_store_n(&has_slack, true, __ATOMIC_RELAXED);
+}
+
 void pgpu_pools_freed(const struct pgpu_holding *row) {
     pgpu_pools_give(row->detail, row->bytes);
 }
 
 static void lower_to_reserved(struct pgpu_holding *pool, void *context) {
     struct change *change = context;
-    uint64_t kept_bytes = blocks(pool->detail);
+    if (pool->owner != DESTROYED && pool->owner > change->most_orphaned_bytes)
+        pool->owner = change->most_orphaned_bytes;
+    uint64_t kept_bytes = blocks(live_bytes(pool));
     if (pool->owner != DESTROYED && change->bytes > kept_bytes) kept_bytes = change->bytes;
     change->gpu = pool->gpu;
     change->is_over = pool->owner == DESTROYED && pool->detail == 0;
@@ -127,6 +152,7 @@ static bool is_destroyed(uint64_t pool) {
 static uint64_t settle(uint64_t pool) {
     struct change change = {0};
     if (!is_destroyed(pool) && !ask_reserved(pool, &change.bytes)) return 0;
+    if (is_graph_pool(pool) && !ask_used_by_graphs(pool, &change.most_orphaned_bytes)) return 0;
     if (!pgpu_holdings_edit(PGPU_KIND_POOL, pool, lower_to_reserved, &change)) return 0;
     struct pgpu_holding row;
     if (change.is_over) pgpu_holdings_take(PGPU_KIND_POOL, pool, &row);

@@ -1,7 +1,8 @@
 /* Memory pools: what counts is what a pool has reserved of the device, not what is handed out of it.
  *
  * A pool's row has in `detail` the bytes handed out and in `bytes` what is charged: never less than `detail`,
- * and what the driver says is reserved as soon as it was asked. A device's graphs are such a pool too. */
+ * and what the driver says is reserved as soon as it was asked. A device's graphs are such a pool too; its
+ * `owner` has the bytes of executable graphs that are gone but whose allocations may live on. */
 #ifndef PGPU_SHIM_POOLS_H
 #define PGPU_SHIM_POOLS_H
 
@@ -24,6 +25,9 @@ CUresult pgpu_pools_confirm(uint64_t pool, int gpu);
 
 /* `bytes` are handed back to the pool, which may keep them. */
 void pgpu_pools_give(uint64_t pool, uint64_t bytes);
+
+/* An executable graph is gone; as much of its `bytes` as the driver still counts stays charged. */
+void pgpu_pools_orphan(uint64_t pool, uint64_t bytes);
 
 /* An allocation out of a pool was freed. */
 void pgpu_pools_freed(const struct pgpu_holding *row);

@@ -355,6 +355,31 @@ def make():
 
 
 class Test7EveryKindOfMemoryIsCounted:
+    def test_what_a_graph_allocated_and_did_not_free_stays_counted_when_the_graph_is_gone(
+        self, one_gib: SliceWorld
+    ) -> None:
+        done, code, held, held_at_last = one_gib.answer("""
+cu.begin()
+left = []
+def leave_one():
+    graph = cu.number("cuGraphCreate", 0)
+    wanted = AllocNode(pool=PoolProps(type=PINNED, location=Location(ON_DEVICE, 0)), bytes=256 * MIB)
+    cu.number("cuGraphAddMemAllocNode", c_uint64(graph), None, c_size_t(0), byref(wanted))
+    executable = cu.number("cuGraphInstantiateWithFlags", c_uint64(graph), c_uint64(0))
+    cu.call("cuGraphLaunch", c_uint64(executable), c_uint64(0))
+    cu.synchronise()
+    cu.call("cuGraphExecDestroy", c_uint64(executable))
+    left.append(wanted.pointer)
+done = count_until_refused(leave_one, 8)
+held = cu.held()
+for pointer in left:
+    cu.free(pointer)
+cu.call("cuDeviceGraphMemTrim", 0)
+print(json.dumps([*done, held, cu.held()]))
+""")
+        assert (done, code, held) == (2, 2, CONTEXT_BYTES + 512 * MIB)
+        assert held_at_last == CONTEXT_BYTES
+
     @pytest.mark.parametrize("kind", _KINDS)
     def test_it_stops_at_the_slice(self, one_gib: SliceWorld, kind: str) -> None:
         done, code = one_gib.answer(f"cu.begin()\n{_KINDS[kind]}\nprint(json.dumps(count_until_refused(make, 20)))")
