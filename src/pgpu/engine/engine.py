@@ -256,13 +256,14 @@ class Engine:
             raise RequestError(f"job {job.id} has ended: there is nothing to resize")
         if job.lease is None:
             return replace(entry, job=job)
-        free_bytes = {room.gpu.uuid: room.free_bytes for room in self._rooms_now(decision, snapshot)}
+        rooms = {room.gpu.uuid: room for room in self._rooms_now(decision, snapshot)}
         for part in job.lease.slices:
-            more_bytes = memory_bytes - part.memory_bytes
-            if more_bytes > 0 and more_bytes > free_bytes.get(part.gpu_uuid, 0):
+            room = rooms.get(part.gpu_uuid)
+            most_bytes = part.memory_bytes if room is None else room.most_bytes(part.memory_bytes)
+            if memory_bytes > max(most_bytes, part.memory_bytes):
                 raise CapacityError(
-                    f"{format_memory(more_bytes)} more do not fit: {format_memory(free_bytes.get(part.gpu_uuid, 0))}"
-                    " are free; nothing was changed",
+                    f"{format_memory(memory_bytes - part.memory_bytes)} more do not fit: "
+                    f"{format_memory(most_bytes - part.memory_bytes)} are free; nothing was changed",
                     hint="stop a job on that GPU, or ask for less",
                 )
         slices = tuple(replace(part, memory_bytes=memory_bytes) for part in job.lease.slices)

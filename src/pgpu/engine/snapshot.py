@@ -10,7 +10,7 @@ from pgpu.enforcement import Enforcer
 from pgpu.gpu import GpuSource
 from pgpu.ledger import Entry
 from pgpu.model import Gpu, Lease
-from pgpu.scheduling import GpuRoom, Headroom
+from pgpu.scheduling import GpuRoom, Headroom, taken_bytes
 
 _MOST_READINGS = 5
 
@@ -37,7 +37,7 @@ class Snapshot:
         """Put leases, read later than the GPUs, beside what the GPUs hold."""
         granted = self._granted_bytes(entries)
         return tuple(
-            GpuRoom(gpu, headroom.of(gpu), self.outsiders_bytes(gpu.uuid), granted.get(gpu.uuid, 0))
+            GpuRoom(gpu, headroom.of(gpu), self.outsiders_bytes(gpu.uuid), taken_bytes(gpu, granted.get(gpu.uuid, 0)))
             for gpu in self.gpus
         )
 

@@ -4,6 +4,16 @@ Functions of values only: no clock, file, socket, randomness or log.
 """
 
 from pgpu.scheduling.admission import Admission, Candidate, Grant, Wait, admit
-from pgpu.scheduling.capacity import GpuRoom, Headroom, check_can_ever_fit
+from pgpu.scheduling.capacity import GpuRoom, Headroom, check_can_ever_fit, taken_bytes
 
-__all__ = ["Admission", "Candidate", "GpuRoom", "Grant", "Headroom", "Wait", "admit", "check_can_ever_fit"]
+__all__ = [
+    "Admission",
+    "Candidate",
+    "GpuRoom",
+    "Grant",
+    "Headroom",
+    "Wait",
+    "admit",
+    "check_can_ever_fit",
+    "taken_bytes",
+]
