@@ -48,9 +48,11 @@ static bool reserve(struct pgpu_meter *meter, unsigned gpu, uint64_t bytes, uint
                     bool *reaped) {
     if (bytes > INT64_MAX) return false;
     if (pgpu_meter_operate(meter->usage, meter->slot, gpu, (int64_t)bytes, limit_bytes)) return true;
-    if (!reap(meter, gpu)) return false;
+    *reaped = reap(meter, gpu);
+    /* Also where we found nothing: another may have taken it back between our refusal and our look. */
+    if (!pgpu_meter_operate(meter->usage, meter->slot, gpu, (int64_t)bytes, limit_bytes)) return false;
     *reaped = true;
-    return pgpu_meter_operate(meter->usage, meter->slot, gpu, (int64_t)bytes, limit_bytes);
+    return true;
 }
 
 enum pgpu_meter_status pgpu_meter_reserve(struct pgpu_meter *meter, unsigned gpu, uint64_t bytes,

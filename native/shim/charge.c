@@ -35,8 +35,10 @@ CUresult pgpu_charge_begin(struct pgpu_charge *charge, int gpu, uint64_t bytes) 
     if (gpu == PGPU_NO_GPU) return CUDA_ERROR_NOT_PERMITTED;
     if (bytes == 0) return CUDA_SUCCESS; /* the driver has an error of its own for it */
     enum pgpu_meter_status status = reserve(gpu, bytes, &charge->has_reaped);
+    bool has_reaped = charge->has_reaped;
     if (status == PGPU_METER_REFUSED && pgpu_pools_trim(gpu))
         status = reserve(gpu, bytes, &charge->has_reaped);
+    charge->has_reaped |= has_reaped;
     return as_cuda(status);
 }
 

@@ -68,6 +68,10 @@ def test_nobody_waits_for_a_process_that_is_frozen_at_any_point(usage: Path) -> 
     assert result["largest_loops"] <= 3
 
 
+def test_one_that_is_refused_while_another_takes_a_corpse_s_bytes_back_looks_once_more(usage: Path) -> None:
+    assert _storm("faults", "overtake", str(usage)).returncode == 0
+
+
 def test_two_storms_share_one_file_and_leave_nothing(usage: Path) -> None:
     command = [str(client_path("meter", "meter-storm-faults")), "run", str(usage), "3", "100", "points", "forks"]
     storms = [subprocess.Popen(command, env={"STORM_SHARED": "1"}, stdout=subprocess.PIPE, text=True) for _ in range(2)]

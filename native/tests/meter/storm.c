@@ -1,7 +1,9 @@
 /* meter-storm: run PATH WORKERS KILLS outside|points [forks]   kill, replace, compare; prints one JSON object
  *              freeze PATH                                     stop a sibling at every point: nobody waits
- * for it check PATH BYTES                                take back what the dead left; exit 1 unless BYTES
- * remain
+ * for it
+ *              overtake PATH                                   one is refused, another reaps, the first looks
+ *              check PATH BYTES                                take back what the dead left; exit 1 unless
+ * BYTES remain
  *
  * It needs nothing but the path of a usage file, so it runs in a container as well. Several may run on one
  * file, each with a checkless `run` of `0` as its quiesce interval (STORM_SHARED=1), and one `check` at the
@@ -230,9 +232,49 @@ static int freeze(const char *usage_path) {
     return frozen == PGPU_POINT_COUNT && storm_book->over_limit == 0 ? 0 : 1;
 }
 
+/* Take the whole slice and die of it. Told to stop, it does so once it has its slot. */
+static _Noreturn void fill(const char *usage_path, struct storm_worker *worker) {
+    static struct pgpu_meter meter = PGPU_METER_INIT;
+    storm_self = worker;
+    if (pgpu_meter_claim(&meter, usage_path, STORM_GPUS) != PGPU_METER_OK) _exit(1);
+    if (worker != NULL) raise(SIGSTOP);
+    _exit(pgpu_meter_reserve(&meter, 0, STORM_LIMIT, STORM_LIMIT, NULL) == PGPU_METER_OK ? 0 : 1);
+}
+
+static pid_t start_filling(const char *usage_path, struct storm_worker *worker) {
+    pid_t pid = fork();
+    if (pid == 0) fill(usage_path, worker);
+    return pid;
+}
+
+static bool has_filled(pid_t pid) {
+    int status;
+    return waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+static bool has_stopped(pid_t pid) {
+    int status;
+    return waitpid(pid, &status, WUNTRACED) == pid && WIFSTOPPED(status);
+}
+
+/* A corpse fills the slice. One process is refused and stops there, another takes the corpse's bytes back,
+ * and the first finds nothing left to take back. */
+static int overtake(const char *usage_path) {
+    struct storm_worker *slow = &storm_book->worker[0];
+    *slow = (struct storm_worker){
+        .arm = STORM_STOP_AT_POINT, .point = PGPU_POINT_OP_REFUSED, .point_countdown = 1};
+    pid_t pid = start_filling(usage_path, slow);
+    if (!has_stopped(pid) || !has_filled(start_filling(usage_path, NULL))) return 1;
+    kill(pid, SIGCONT);
+    if (!has_stopped(pid) || !storm_reap_in_child(usage_path)) return 1;
+    kill(pid, SIGCONT);
+    return has_filled(pid) ? 0 : 1;
+}
+
 static int say_usage(void) {
     fprintf(stderr,
-            "meter-storm run PATH WORKERS KILLS outside|points [forks] | freeze PATH | check PATH BYTES\n");
+            "meter-storm run PATH WORKERS KILLS outside|points [forks] | freeze PATH | overtake PATH | "
+            "check PATH BYTES\n");
     return 2;
 }
 
@@ -240,6 +282,7 @@ int main(int count, char **words) {
     make_book();
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     if (count == 3 && strcmp(words[1], "freeze") == 0) return freeze(words[2]);
+    if (count == 3 && strcmp(words[1], "overtake") == 0) return overtake(words[2]);
     if (count == 4 && strcmp(words[1], "check") == 0) return is_empty(words[2], atoll(words[3])) ? 0 : 1;
     if (count < 6 || strcmp(words[1], "run") != 0) return say_usage();
     struct storm storm = {.usage_path = words[2],
