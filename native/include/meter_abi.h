@@ -25,7 +25,8 @@ struct pgpu_limit_gpu {
     uint64_t limit_bytes;    /* live: the slice, contexts included */
     uint64_t context_bytes;  /* charged for each context before it is made */
     uint64_t overhead_bytes; /* live: what the driver holds beyond what is charged, from NVML */
-    uint64_t reserved[4];
+    uint64_t is_instance;    /* 1: a MIG instance, whose UUID NVML writes as `MIG-`, not `GPU-` */
+    uint64_t reserved[3];
 };
 static_assert(sizeof(struct pgpu_limit_gpu) == 72, "layout");
 

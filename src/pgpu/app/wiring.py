@@ -28,6 +28,7 @@ from pgpu.runtimes import Runtime
 
 if TYPE_CHECKING:
     from pgpu.enforcement.driver import DriverEnforcer
+    from pgpu.enforcement.mig import MigEnforcer
     from pgpu.enforcement.shim import ShimEnforcer
     from pgpu.runtimes.cgroup_leaf import LimitCgroup
 
@@ -71,7 +72,8 @@ def make_engine(settings: Settings) -> Engine:
     simulated = simulated_gpus(settings, runtime_path)
     source = gpu_source(simulated)
     ledger = open_ledger(settings)
-    shim, driver = _enforcers(runtime_path, simulated, source, ledger)
+    enforcers = _enforcers(runtime_path, simulated, source, ledger)
+    _, driver, _ = enforcers
     runtimes = Runtimes(
         {
             "process": lambda: _process_runtime(simulated, driver.limit_cgroup),
@@ -82,7 +84,7 @@ def make_engine(settings: Settings) -> Engine:
         _engine_settings(settings, runtime_path, simulated),
         ledger,
         source,
-        _ladder(shim, driver, source, ledger, runtimes),
+        _ladder(enforcers, source, ledger, runtimes),
         runtimes,
         supervisor_command(settings),
     )
@@ -178,20 +180,20 @@ def _engine_settings(settings: Settings, runtime_path: Path, simulated: Simulate
 
 def _enforcers(
     runtime_path: Path, simulated: SimulatedGpus | None, source: NvmlSource, ledger: Ledger
-) -> "tuple[ShimEnforcer, DriverEnforcer]":
+) -> "tuple[ShimEnforcer, DriverEnforcer, MigEnforcer]":
     from pgpu.enforcement.calibration import ContextSizes
     from pgpu.enforcement.driver import DriverEnforcer
+    from pgpu.enforcement.mig import MigEnforcer
     from pgpu.enforcement.shim import ShimEnforcer
 
     directory = simulated.directory if simulated else None
     context_bytes = ContextSizes(ledger.facts, source.processes, lambda: _cuda_library(simulated), directory)
     shim = ShimEnforcer(runtime_path, context_bytes, directory)
-    return shim, DriverEnforcer(shim, source.limit_cgroup)
+    return shim, DriverEnforcer(shim, source.limit_cgroup), MigEnforcer(runtime_path, context_bytes, directory)
 
 
 def _ladder(
-    shim: "ShimEnforcer",
-    driver: "DriverEnforcer",
+    enforcers: "tuple[ShimEnforcer, DriverEnforcer, MigEnforcer]",
     source: NvmlSource,
     ledger: Ledger,
     runtimes: Mapping[str, Runtime],
@@ -202,8 +204,10 @@ def _ladder(
     from pgpu.enforcement.refusal import Refusal
     from pgpu.enforcement.self_test import SelfTest
 
+    shim, driver, mig = enforcers
     self_test = SelfTest(ledger.facts, lambda job, delivery: try_throwaway(runtimes[job.spec.runtime], job, delivery))
     rungs = (
+        Rung(mig, lambda gpu: gpu.is_instance),
         Rung(
             driver,
             lambda gpu: not gpu.is_simulated and source.can_limit_cgroups(gpu.uuid),
@@ -211,7 +215,8 @@ def _ladder(
         ),
         Rung(shim, lambda gpu: gpu.is_simulated or not source.is_divided(gpu.uuid)),
         Rung(
-            Refusal("it is divided into MIG instances", "switch MIG off, or give jobs another GPU"), lambda _gpu: True
+            Refusal("it was divided into MIG instances just now", "ask again: jobs get its instances"),
+            lambda _gpu: True,
         ),
     )
     return Ladder(rungs, source.gpus, self_test)

@@ -57,7 +57,7 @@ def of_gpus(reports: Iterable[GpuReport]) -> Table:
     for report in reports:
         gpu = report.gpu
         table.add_row(
-            str(gpu.index),
+            gpu.place,
             f"{gpu.name} (simulated)" if gpu.is_simulated else gpu.name,
             gpu.uuid,
             format_memory(gpu.memory_bytes),

@@ -31,7 +31,7 @@ class Enforcer(Protocol):
 
     @property
     def name(self) -> str:
-        """`shim` or `driver`; `none` where nothing is ever started."""
+        """`mig`, `driver` or `shim`; `none` where nothing is ever started."""
         ...
 
     @property

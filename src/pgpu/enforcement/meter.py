@@ -31,7 +31,7 @@ LOCK_ALIVE = 0x40000000
 LOCK_HOLDING = 0x40010000
 
 LIMIT_HEADER = struct.Struct(f"<QIIQII32s{PATH_BYTES}s{PATH_BYTES}s{PATH_BYTES}s64x")
-LIMIT_GPU = struct.Struct("<16sQQQ32x")
+LIMIT_GPU = struct.Struct("<16sQQQQ24x")
 LIMIT_BYTES = LIMIT_HEADER.size + MAX_GPUS * LIMIT_GPU.size
 LIMIT_WORD_OFFSET = 16
 OVERHEAD_WORD_OFFSET = 32
@@ -47,6 +47,7 @@ _FLOCK = struct.Struct("hh4xqqi4x")
 """`struct flock` of 64-bit Linux."""
 
 _LIMIT_MODE = 0o644
+_INSTANCE = "MIG-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,8 @@ class LimitGpu:
     """One GPU of a limit file."""
 
     uuid: str
+    """As NVML writes it, `MIG-…` for an instance."""
+
     limit_bytes: int
     context_bytes: int
     overhead_bytes: int = 0
@@ -249,23 +252,30 @@ def _limit_bytes(limit: LimitFile) -> bytes:
         *paths,
     )
     gpus = (
-        LIMIT_GPU.pack(_uuid_bytes(gpu.uuid), gpu.limit_bytes, gpu.context_bytes, gpu.overhead_bytes)
+        LIMIT_GPU.pack(
+            _uuid_bytes(gpu.uuid),
+            gpu.limit_bytes,
+            gpu.context_bytes,
+            gpu.overhead_bytes,
+            gpu.uuid.startswith(_INSTANCE),
+        )
         for gpu in limit.gpus
     )
     return b"".join((header, *gpus)).ljust(LIMIT_BYTES, b"\0")
 
 
 def _limit_gpu(data: bytes, index: int) -> LimitGpu:
-    uuid, limit_bytes, context_bytes, overhead_bytes = LIMIT_GPU.unpack_from(
+    uuid, limit_bytes, context_bytes, overhead_bytes, is_instance = LIMIT_GPU.unpack_from(
         data, LIMIT_HEADER.size + index * LIMIT_GPU.size
     )
     digits = uuid.hex()
     parts = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])
-    return LimitGpu(f"GPU-{'-'.join(parts)}", limit_bytes, context_bytes, overhead_bytes)
+    kind = _INSTANCE if is_instance else "GPU-"
+    return LimitGpu(f"{kind}{'-'.join(parts)}", limit_bytes, context_bytes, overhead_bytes)
 
 
 def _uuid_bytes(uuid: str) -> bytes:
-    return bytes.fromhex(uuid.removeprefix("GPU-").replace("-", ""))
+    return bytes.fromhex(uuid.partition("-")[2].replace("-", ""))
 
 
 def _store(path: Path, gpu_uuid: str, word_offset: int, value: int) -> None:

@@ -121,7 +121,7 @@ def _refusal(gpu: Gpu, owner: str) -> NodeError:
     except (ValueError, KeyError, TypeError):
         who = "another pgpu"
     return NodeError(
-        f"GPU {gpu.index} ({gpu.name}, {gpu.uuid}) is shared out by {who}",
+        f"GPU {gpu.place} ({gpu.name}, {gpu.uuid}) is shared out by {who}",
         hint="use that --state-dir, or wait until its jobs have ended",
     )
 

@@ -21,7 +21,7 @@ def driver(settings: Settings) -> Iterator[Finding]:
     found = real_gpus()
     for gpu in found:
         memory = format_memory(gpu.memory_bytes)
-        yield fine("driver", f"GPU {gpu.index}: {gpu.name}, {memory}, driver {gpu.driver_version}, {gpu.uuid}")
+        yield fine("driver", f"GPU {gpu.place}: {gpu.name}, {memory}, driver {gpu.driver_version}, {gpu.uuid}")
     if not found:
         remedy = None if settings.simulate else 'install the driver, or simulate a GPU: pgpu --simulate "RTX 3090"'
         yield weak("driver", "no NVIDIA driver is installed: only simulated GPUs work here", remedy)
