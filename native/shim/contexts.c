@@ -39,8 +39,11 @@ static void refund_all_of(uint64_t context) {
         pgpu_charge_refund(gpu, bytes[gpu]);
 }
 
+/* A primary context that only green ones retained has no known handle; what belongs to none belongs to a
+ * pool.
+ */
 static void refund(const struct pgpu_holding *row, uint64_t context) {
-    refund_all_of(context);
+    if (context != 0) refund_all_of(context);
     pgpu_charge_refund(row->gpu, row->bytes);
 }
 
@@ -127,6 +130,10 @@ static bool is_retained_already(CUdevice ordinal) {
     return pgpu_holdings_count(PGPU_KIND_CONTEXT, (uint64_t)ordinal, +1, NULL) > 0;
 }
 
+static void learn_handle(struct pgpu_holding *row, void *context) {
+    row->detail = (uint64_t)context;
+}
+
 static CUresult retain_first(CUcontext *context, CUdevice ordinal) {
     struct pgpu_charge charge;
     CUresult result = begin(&charge, ordinal);
@@ -142,7 +149,10 @@ PGPU_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice ordin
     if (is_foreign(ordinal)) return PGPU_REAL(cuDevicePrimaryCtxRetain)(context, ordinal);
     if (!is_retained_already(ordinal)) return retain_first(context, ordinal);
     CUresult result = PGPU_REAL(cuDevicePrimaryCtxRetain)(context, ordinal);
-    if (result != CUDA_SUCCESS) release_primary(ordinal);
+    if (result == CUDA_SUCCESS)
+        pgpu_holdings_edit(PGPU_KIND_CONTEXT, (uint64_t)ordinal, learn_handle, *context);
+    else
+        release_primary(ordinal);
     return result;
 }
 
