@@ -112,17 +112,24 @@ def _mount(word: str) -> Mount:
     if not source or not target.startswith("/"):
         raise RequestError(f"--volume {word!r} is not HOST:CONTAINER", hint="write /data:/data or ./data:/data:ro")
     if source.startswith((".", "~")):
-        source = str(Path(source).expanduser().absolute())
+        source = str(_absolute(Path(source).expanduser()))
     return Mount(source, target, mount_options)
 
 
 def _working_directory(path: str | None, image: str | None) -> str | None:
     if image is not None:
         return path
-    chosen = Path(path or ".").absolute()
+    chosen = _absolute(Path(path or "."))
     if not chosen.is_dir():
         raise RequestError(f"--workdir {path}: there is no such directory")
     return str(chosen)
+
+
+def _absolute(path: Path) -> Path:
+    try:
+        return path.absolute()
+    except FileNotFoundError as exc:
+        raise RequestError("the current directory is gone", hint="change to one that exists") from exc
 
 
 def _name(name: str | None) -> str | None:

@@ -3,16 +3,15 @@
 Verbs import what they need when they run: `pgpu version` must not wait for tables, SQLite or NVML.
 """
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated, cast
 
 import typer
 
-from pgpu.cli import doctor, exits, experiment, gpus, jobs, run, speech, version
+from pgpu.cli import doctor, exits, experiment, gpus, jobs, run, speech, standard_streams, version
 from pgpu.cli.invocation import Invocation
-from pgpu.errors import PgpuError, RequestError
+from pgpu.errors import NodeError, PgpuError, RequestError
 
 _UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
 """Typer's error for wrong words on the command line; typer names only this subclass of it."""
@@ -80,6 +79,7 @@ def make_app() -> typer.Typer:
 
 def main(arguments: Sequence[str] | None = None, invocation: Invocation | None = None) -> int:
     """Run one command line and return its exit code."""
+    standard_streams.replace_closed()
     words = list(sys.argv[1:] if arguments is None else arguments)
     as_json = "--json" in (words[: words.index("--")] if "--" in words else words)
     try:
@@ -91,12 +91,10 @@ def main(arguments: Sequence[str] | None = None, invocation: Invocation | None =
     except (KeyboardInterrupt, typer.Abort):
         return exits.CANCELLED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that Python's last flush is silent
+        standard_streams.silence_output()
         return exits.READER_GONE
     except Exception as exc:  # noqa: BLE001 - the edge: users see a line and where the details are, never a traceback
-        from pgpu.cli.bugs import recorded
-
-        return _fail(recorded(exc), as_json=as_json)
+        return _fail(_explained(exc), as_json=as_json)
 
 
 def _run(words: Sequence[str], invocation: Invocation) -> int:
@@ -109,6 +107,15 @@ def _run(words: Sequence[str], invocation: Invocation) -> int:
 def _fail(error: PgpuError, *, as_json: bool) -> int:
     speech.complain(error, as_json=as_json)
     return exits.of_error(error)
+
+
+def _explained(exc: Exception) -> PgpuError:
+    if standard_streams.is_full(exc):
+        standard_streams.silence_output()
+        return NodeError(f"the output cannot be written: {exc.strerror}")
+    from pgpu.cli.bugs import recorded
+
+    return recorded(exc)
 
 
 def _help_or_fail(error: Exception, *, as_json: bool) -> int:
