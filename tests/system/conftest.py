@@ -92,7 +92,7 @@ def opened_place() -> Iterator[Place]:
     """Make a place and end what a test left in it."""
     path = Path(tempfile.mkdtemp(prefix="pgpu-test-", dir="/dev/shm"))
     (path / "run").mkdir(mode=0o700)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PGPU_")}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PGPU_", "COLUMNS", "LINES"))}
     environment = {
         **kept,
         "PATH": f"{PGPU.parent}:{kept['PATH']}",
