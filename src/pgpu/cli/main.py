@@ -79,7 +79,7 @@ def make_app() -> typer.Typer:
 
 def main(arguments: Sequence[str] | None = None, invocation: Invocation | None = None) -> int:
     """Run one command line and return its exit code."""
-    standard_streams.replace_closed()
+    standard_streams.prepare()
     words = list(sys.argv[1:] if arguments is None else arguments)
     as_json = "--json" in (words[: words.index("--")] if "--" in words else words)
     try:

@@ -1,9 +1,10 @@
-"""The three standard streams where their caller left something to be desired: closed ones, and an output that is full.
+"""The three standard streams where their caller left something to be desired: closed, full, or strict about bytes.
 
 It refuses to touch streams that work.
 """
 
 import errno
+import io
 import os
 import sys
 from typing import TypeGuard
@@ -11,7 +12,15 @@ from typing import TypeGuard
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
-def replace_closed() -> None:
+def prepare() -> None:
+    """Make all three usable, whatever the caller closed and whatever bytes a job's own words hold."""
+    _replace_closed()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A command may hold bytes that are no text; raw, they would make a line of JSON that nobody can read.
+        sys.stdout.reconfigure(errors="replace")
+
+
+def _replace_closed() -> None:
     """Put an empty file in the place of each closed stream, so that no file of ours gets its number."""
     if sys.stdin is None:
         sys.stdin = open(_null(0), encoding="utf-8")  # noqa: SIM115 - to the end of the process
