@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tests.system.engine_worlds import World, until, world
 
+from pgpu.client.attaching import _pass_on
 from pgpu.engine.loop import Loop
 from pgpu.engine.places import JobPlaces
 from pgpu.engine.sockets import connect
@@ -212,6 +213,14 @@ def test_ctrl_c_cancels_a_job_that_waits(machine: World) -> None:
         until(lambda: command.poll() is not None or _interrupt(command))
         assert command.wait() == 130
     assert machine.state(job) is JobState.CANCELLED
+
+
+def test_ctrl_c_while_a_granted_job_is_being_started_is_not_lost(machine: World) -> None:
+    machine.engine._supervisor_command = ("true",)
+    job = machine.submit()
+    assert machine.state(job) is JobState.STARTING
+    _pass_on(machine.engine, job, [signal.SIGINT])
+    assert machine.entry(job).stop_grace_seconds == 0.0
 
 
 def _interrupt(command: "subprocess.Popen[bytes]") -> bool:

@@ -56,10 +56,11 @@ def _wait_for_grant(client: Client, job: Job, *, is_quiet: bool) -> None:
 
 
 def _pass_on(client: Client, job_id: str, number: int) -> None:
-    """Cancel a job that still waits; hand the signal to one that was granted meanwhile."""
-    if client.job(job_id).job.state is JobState.WAITING:
-        client.stop(job_id, grace_seconds=0)
-        raise CancelledError(f"job {job_id} was cancelled while it waited")
+    """Cancel a job that does not run yet, also one that was granted meanwhile; hand the signal to one that runs."""
+    if client.job(job_id).job.state in {JobState.WAITING, JobState.STARTING}:
+        if client.stop(job_id, grace_seconds=0).state is JobState.CANCELLED:
+            raise CancelledError(f"job {job_id} was cancelled while it waited")
+        return
     client.signal(job_id, number)
 
 

@@ -63,12 +63,12 @@ def _greeting(engine: Engine, job: Job, stdin: "_Stdin | None") -> Callable[[soc
 
 
 def _pass_on(engine: Engine, job: Job, numbers: Sequence[int]) -> None:
-    """Hand signals to the job; one that would end it cancels it while it waits."""
+    """Hand signals to the job; before it runs nobody could take them, so one that would end it cancels it."""
     for number in numbers:
         if number == signal.SIGWINCH:
             if job.spec.wants_tty:
                 _tell_window(engine, job.id)
-        elif engine.ledger.job(job.id).state is JobState.WAITING:
+        elif engine.ledger.job(job.id).state in {JobState.WAITING, JobState.STARTING}:
             engine.ask_to_stop(job.id, 0.0)
         else:
             send_signal(engine, job.id, number)
