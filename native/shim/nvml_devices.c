@@ -6,7 +6,8 @@
 
 struct device {
     nvmlDevice_t handle; /* NULL: not found */
-    unsigned real_index;
+    nvmlDevice_t whole;  /* the GPU that it is, or is a MIG instance of */
+    unsigned real_index; /* of the whole GPU */
 };
 
 static struct device of_gpu[PGPU_MAX_GPUS]; /* by index in the limit file */
@@ -18,7 +19,7 @@ static int hex_digit(char c) {
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* `GPU-` and 32 digits with dashes among them. */
+/* `GPU-` or `MIG-` and 32 digits with dashes among them. */
 static bool read_uuid(const char *text, uint8_t uuid[16]) {
     unsigned digits = 0;
     for (const char *at = text + 4; *at != '\0'; at++) {
@@ -35,8 +36,28 @@ static int lease_index_of(nvmlDevice_t handle) {
     char text[NVML_DEVICE_UUID_V2_BUFFER_SIZE] = "";
     uint8_t uuid[16];
     if (PGPU_NVML_REAL(nvmlDeviceGetUUID)(handle, text, sizeof(text)) != NVML_SUCCESS) return PGPU_NO_GPU;
-    if (text[0] != 'G' || !read_uuid(text, uuid)) return PGPU_NO_GPU;
+    if ((text[0] != 'G' && text[0] != 'M') || !read_uuid(text, uuid)) return PGPU_NO_GPU;
     return pgpu_limit_index_of(pgpu_nvml_limit, uuid);
+}
+
+static unsigned learn(nvmlDevice_t device, nvmlDevice_t whole, unsigned index) {
+    int gpu = lease_index_of(device);
+    if (gpu == PGPU_NO_GPU) return 0;
+    __atomic_store_n(&of_gpu[gpu].real_index, index, __ATOMIC_RELAXED);
+    __atomic_store_n(&of_gpu[gpu].whole, whole, __ATOMIC_RELAXED);
+    __atomic_store_n(&of_gpu[gpu].handle, device, __ATOMIC_RELEASE);
+    return 1;
+}
+
+static unsigned learn_instances(nvmlDevice_t whole, unsigned index) {
+    unsigned count = 0, found = 0;
+    if (PGPU_NVML_REAL(nvmlDeviceGetMaxMigDeviceCount)(whole, &count) != NVML_SUCCESS) return 0;
+    for (unsigned place = 0; place < count; place++) {
+        nvmlDevice_t instance;
+        if (PGPU_NVML_REAL(nvmlDeviceGetMigDeviceHandleByIndex)(whole, place, &instance) == NVML_SUCCESS)
+            found += learn(instance, whole, index);
+    }
+    return found;
 }
 
 /* Threads that initialise together store the same values. */
@@ -44,13 +65,9 @@ void pgpu_nvml_learn_devices(void) {
     unsigned count = 0, found = 0;
     if (PGPU_NVML_REAL(nvmlDeviceGetCount_v2)(&count) != NVML_SUCCESS) return;
     for (unsigned index = 0; index < count; index++) {
-        nvmlDevice_t handle;
-        if (PGPU_NVML_REAL(nvmlDeviceGetHandleByIndex_v2)(index, &handle) != NVML_SUCCESS) continue;
-        int gpu = lease_index_of(handle);
-        if (gpu == PGPU_NO_GPU) continue;
-        __atomic_store_n(&of_gpu[gpu].real_index, index, __ATOMIC_RELAXED);
-        __atomic_store_n(&of_gpu[gpu].handle, handle, __ATOMIC_RELEASE);
-        found++;
+        nvmlDevice_t whole;
+        if (PGPU_NVML_REAL(nvmlDeviceGetHandleByIndex_v2)(index, &whole) == NVML_SUCCESS)
+            found += learn(whole, whole, index) + learn_instances(whole, index);
     }
     __atomic_store_n(&found_count, found, __ATOMIC_RELEASE);
 }
@@ -59,9 +76,14 @@ static nvmlDevice_t handle_of(int gpu) {
     return __atomic_load_n(&of_gpu[gpu].handle, __ATOMIC_ACQUIRE);
 }
 
+/* NULL where nothing is found. */
+static nvmlDevice_t whole_of(int gpu) {
+    return handle_of(gpu) == NULL ? NULL : __atomic_load_n(&of_gpu[gpu].whole, __ATOMIC_RELAXED);
+}
+
 int pgpu_nvml_gpu_of(nvmlDevice_t device) {
     for (int gpu = 0; device != NULL && gpu < (int)PGPU_MAX_GPUS; gpu++)
-        if (handle_of(gpu) == device) return gpu;
+        if (handle_of(gpu) == device || whole_of(gpu) == device) return gpu;
     return PGPU_NO_GPU;
 }
 
@@ -113,7 +135,7 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t *device
 nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *index) {
     nvmlReturn_t result = PGPU_NVML_REAL(nvmlDeviceGetIndex)(device, index);
     int gpu = pgpu_nvml_gpu_of(device);
-    if (result == NVML_SUCCESS && gpu != PGPU_NO_GPU) *index = shown_index_of(gpu);
+    if (result == NVML_SUCCESS && gpu != PGPU_NO_GPU && whole_of(gpu) == device) *index = shown_index_of(gpu);
     return result;
 }
 
@@ -130,6 +152,12 @@ nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device) {
 
 nvmlReturn_t nvmlDeviceGetHandleByUUIDV(const nvmlUUID_t *uuid, nvmlDevice_t *device) {
     return hide(PGPU_NVML_REAL(nvmlDeviceGetHandleByUUIDV)(uuid, device), device);
+}
+
+/* Clients ask for every index up to the largest count and skip those that are not found. */
+nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned int index,
+                                                 nvmlDevice_t *instance) {
+    return hide(PGPU_NVML_REAL(nvmlDeviceGetMigDeviceHandleByIndex)(device, index, instance), instance);
 }
 
 nvmlReturn_t nvmlDeviceGetHandleBySerial(const char *serial, nvmlDevice_t *device) {
