@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from pgpu.errors import RequestError
 from pgpu.gpu.catalog import LARGEST_COUNT, MODELS, GpuModel, known_models, parse_model
+from pgpu.gpu.mig_profiles import PROFILES
 from pgpu.units import MIB
 
 
@@ -79,3 +80,39 @@ def test_a_models_figures_agree_with_each_other(model: GpuModel) -> None:
 def test_slugs_and_device_ids_are_unique() -> None:
     assert len({model.slug for model in MODELS}) == len(MODELS)
     assert len({model.pci_device_id for model in MODELS}) == len(MODELS)
+
+
+@pytest.mark.parametrize(
+    "text", ["H100 mig 1g.10gb+2g.20gb x 2", "h100-mig-1g.10gb+2g.20gbx2", "nvidia h100 MIG 1G.10GB + 2g.20gb x2"]
+)
+def test_a_division_by_mig_is_read_and_its_slug_reads_back(text: str) -> None:
+    model, count = parse_model(text)
+    assert (model.slug, count) == ("h100-mig-1g.10gb+2g.20gb", 2)
+    assert [instance.name for instance in model.instances] == ["1g.10gb", "2g.20gb"]
+    assert parse_model(f"{model.slug}x{count}") == (model, count)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("RTX 3090 mig 1g.10gb", "rtx-3090 cannot be divided by MIG"),
+        ("H100 mig 1g.5gb", "h100 has no MIG instance '1g.5gb'"),
+        ("H100 mig 4g.40gb+4g.40gb", "these instances need 8 compute and 8 memory slices of one h100"),
+        ("H100 mig 3g.40gb+3g.40gb+1g.10gb", "these instances need 7 compute and 9 memory slices of one h100"),
+        ("H100 mig 1g.10gb+1g.10gb x 6", "6 GPUs that are divided so cannot be simulated"),
+        ("H900 mig 1g.10gb", "no GPU model 'H900' is known"),
+    ],
+)
+def test_a_division_that_no_gpu_has_is_refused(text: str, message: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        parse_model(text)
+    assert str(caught.value) == message
+    assert caught.value.hint
+
+
+def test_each_instance_is_smaller_than_its_gpu() -> None:
+    for slug, profiles in PROFILES.items():
+        whole = parse_model(slug)[0]
+        for profile in profiles.values():
+            assert profile.memory_bytes <= whole.memory_bytes * profile.memory_slices / 8
+            assert profile.sm_count <= whole.sm_count
