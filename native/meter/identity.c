@@ -46,8 +46,9 @@ static void start_over(struct pgpu_meter *meter) {
 }
 
 void pgpu_meter_forget_if_forked(struct pgpu_meter *meter) {
-    if (meter->usage == NULL || *meter->same_process == 1) return;
-    start_over(meter);
+    /* Read without the mutex: in such a child nobody would ever unlock it. */
+    bool has_slot = __atomic_load_n(&meter->usage, __ATOMIC_ACQUIRE) != NULL;
+    if (has_slot && !pgpu_meter_is_claimed(meter)) start_over(meter);
 }
 
 void pgpu_meter_before_fork(struct pgpu_meter *meter) {

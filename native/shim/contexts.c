@@ -1,5 +1,7 @@
 /* Contexts cost memory of their own: it is charged before one is made and refunded, with everything made in
  * it, when it is gone. A primary context is charged once for each device, however often it is retained. */
+#include <sched.h>
+
 #include "charge.h"
 #include "functions.h"
 #include "holdings.h"
@@ -113,10 +115,9 @@ PGPU_EXPORT CUresult cuCtxDetach(CUcontext context) {
 }
 
 /* A primary context's row has the ordinal for its key (no context's address is that small) and its handle in
- * `detail`. */
-static void note_primary(const struct pgpu_charge *charge, CUdevice ordinal, CUcontext context) {
+ * `detail`, once the driver told it. */
+static void note_primary(const struct pgpu_charge *charge, CUdevice ordinal) {
     struct pgpu_holding row = row_of((uint64_t)ordinal, charge);
-    row.detail = (uint64_t)context;
     /* Another thread was first: one context, one charge. */
     if (!pgpu_holdings_join(&row)) pgpu_charge_refund(charge->gpu, charge->bytes);
 }
@@ -134,21 +135,39 @@ static void learn_handle(struct pgpu_holding *row, void *context) {
     row->detail = (uint64_t)context;
 }
 
-static CUresult retain_first(CUcontext *context, CUdevice ordinal) {
+/* Threads of this process that are between reserving and noting a primary context. */
+static unsigned charging;
+
+static CUresult charge_primary(CUdevice ordinal, struct pgpu_charge *charge) {
+    __atomic_fetch_add(&charging, 1, __ATOMIC_SEQ_CST);
+    CUresult result = begin(charge, ordinal);
+    if (result == CUDA_SUCCESS) note_primary(charge, ordinal);
+    __atomic_fetch_sub(&charging, 1, __ATOMIC_SEQ_CST);
+    return result;
+}
+
+/* Threads that begin together want one context between them: who is refused looks whether another's charge
+ * was why. A forked child is not refused but not initialised, so it never waits for a thread that it has not.
+ */
+static CUresult join_primary(CUdevice ordinal, struct pgpu_charge *charge) {
+    *charge = (struct pgpu_charge){.gpu = pgpu_slice_gpu_of(ordinal)};
+    if (is_retained_already(ordinal)) return CUDA_SUCCESS;
+    CUresult result = charge_primary(ordinal, charge);
+    charge->bytes = 0; /* they are the row's from here on, which the last to let go of it refunds */
+    if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
+    while (__atomic_load_n(&charging, __ATOMIC_SEQ_CST) != 0)
+        sched_yield();
+    return is_retained_already(ordinal) ? CUDA_SUCCESS : result;
+}
+
+PGPU_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice ordinal) {
     struct pgpu_charge charge;
-    CUresult result = begin(&charge, ordinal);
+    if (is_foreign(ordinal)) return PGPU_REAL(cuDevicePrimaryCtxRetain)(context, ordinal);
+    CUresult result = join_primary(ordinal, &charge);
     if (result != CUDA_SUCCESS) return result;
     do
         result = PGPU_REAL(cuDevicePrimaryCtxRetain)(context, ordinal);
     while (pgpu_charge_asks_again(&charge, result));
-    if (result == CUDA_SUCCESS) note_primary(&charge, ordinal, *context);
-    return result;
-}
-
-PGPU_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice ordinal) {
-    if (is_foreign(ordinal)) return PGPU_REAL(cuDevicePrimaryCtxRetain)(context, ordinal);
-    if (!is_retained_already(ordinal)) return retain_first(context, ordinal);
-    CUresult result = PGPU_REAL(cuDevicePrimaryCtxRetain)(context, ordinal);
     if (result == CUDA_SUCCESS)
         pgpu_holdings_edit(PGPU_KIND_CONTEXT, (uint64_t)ordinal, learn_handle, *context);
     else
@@ -192,7 +211,7 @@ static void note_green(const struct pgpu_charge *charge, CUgreenCtx green, CUdev
                                .count = 1,
                                .kind = PGPU_KIND_CONTEXT,
                                .gpu = (int8_t)pgpu_slice_gpu_of(ordinal)};
-    if (charge != NULL) note_primary(charge, ordinal, NULL);
+    if (charge != NULL) note_primary(charge, ordinal);
     pgpu_holdings_put(&row);
 }
 
