@@ -143,15 +143,13 @@ static void lower_to_reserved(struct pgpu_holding *pool, void *context) {
     pool->bytes = kept_bytes;
 }
 
-static bool is_destroyed(uint64_t pool) {
-    struct pgpu_holding row;
-    return pgpu_holdings_find(PGPU_KIND_POOL, pool, &row) && row.owner == DESTROYED;
-}
-
-/* Returns the bytes refunded. A destroyed pool cannot be asked; it has what is in use. */
+/* Returns the bytes refunded. A destroyed pool cannot be asked; it has what is in use. One without a row may
+ * have been destroyed, and settled, by another thread. */
 static uint64_t settle(uint64_t pool) {
     struct change change = {0};
-    if (!is_destroyed(pool) && !ask_reserved(pool, &change.bytes)) return 0;
+    struct pgpu_holding found;
+    if (!pgpu_holdings_find(PGPU_KIND_POOL, pool, &found)) return 0;
+    if (found.owner != DESTROYED && !ask_reserved(pool, &change.bytes)) return 0;
     if (is_graph_pool(pool) && !ask_used_by_graphs(pool, &change.most_orphaned_bytes)) return 0;
     if (!pgpu_holdings_edit(PGPU_KIND_POOL, pool, lower_to_reserved, &change)) return 0;
     struct pgpu_holding row;
@@ -206,10 +204,18 @@ static void mark_destroyed(struct pgpu_holding *pool, void *unused) {
     pool->owner = DESTROYED;
 }
 
+static void mark_alive(struct pgpu_holding *pool, void *unused) {
+    (void)unused;
+    pool->owner = 0;
+}
+
+/* Marked first, so that no thread that synchronises meanwhile asks the driver about a pool that is gone. */
 PGPU_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool) {
+    bool is_known = pgpu_holdings_edit(PGPU_KIND_POOL, (uint64_t)pool, mark_destroyed, NULL);
     CUresult result = PGPU_REAL(cuMemPoolDestroy)(pool);
-    if (result == CUDA_SUCCESS && pgpu_holdings_edit(PGPU_KIND_POOL, (uint64_t)pool, mark_destroyed, NULL))
-        settle((uint64_t)pool);
+    if (is_known && result == CUDA_SUCCESS) settle((uint64_t)pool);
+    if (is_known && result != CUDA_SUCCESS)
+        pgpu_holdings_edit(PGPU_KIND_POOL, (uint64_t)pool, mark_alive, NULL);
     return result;
 }
 

@@ -1,5 +1,8 @@
-/* A driver of one GPU that has green contexts, which the simulated one lacks, and no more than the test asks
- * of it. */
+/* A driver of one GPU that does what the simulated one does not: it has green contexts, and it cannot bear to
+ * be asked about a pool that is gone. It has no more functions than the tests ask for. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cuda_abi.h"
@@ -8,6 +11,7 @@
 
 static cuuint64_t next_address = BLOCK_BYTES, reserved_bytes;
 static char context, green_context, pool;
+static int is_destroyed;
 
 CUresult cuInit(unsigned int flags) {
     return flags == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -74,6 +78,7 @@ CUresult cuDeviceGetMemPool(CUmemoryPool *current, CUdevice device) {
 
 CUresult cuMemPoolGetAttribute(CUmemoryPool asked, CUmemPool_attribute attribute, void *value) {
     (void)asked, (void)attribute;
+    if (is_destroyed) abort();
     memcpy(value, &reserved_bytes, sizeof(reserved_bytes));
     return CUDA_SUCCESS;
 }
@@ -82,4 +87,29 @@ CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream) {
     (void)stream;
     reserved_bytes += bytes;
     return take_addresses(pointer, bytes);
+}
+
+CUresult cuMemPoolCreate(CUmemoryPool *made, const CUmemPoolProps *properties) {
+    (void)properties;
+    *made = (CUmemoryPool)&pool;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
+    (void)pointer, (void)stream;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamSynchronize(CUstream stream) {
+    (void)stream;
+    return CUDA_SUCCESS;
+}
+
+/* The shim's cuStreamSynchronize: what another thread may call while this one is in here. */
+CUresult cuMemPoolDestroy(CUmemoryPool destroyed) {
+    (void)destroyed;
+    is_destroyed = 1;
+    reserved_bytes = 0;
+    CUresult (*synchronise)(CUstream) = (CUresult (*)(CUstream))dlsym(RTLD_DEFAULT, "cuStreamSynchronize");
+    return synchronise(NULL);
 }
