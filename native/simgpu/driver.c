@@ -58,7 +58,8 @@ static bool load_state(struct sim_driver *driver, char *problem, size_t problem_
         return false;
     }
     if (!sim_config_read(driver->directory, &driver->config, problem, problem_bytes)) return false;
-    if (!sim_device_claim(driver->directory, driver->config.device_count, problem, problem_bytes)) return false;
+    if (!sim_device_claim(driver->directory, driver->config.device_count, problem, problem_bytes))
+        return false;
     driver->activity = sim_activity_map(driver->directory);
     if (driver->activity == NULL)
         snprintf(problem, problem_bytes, "cannot map %s/activity", driver->directory);
