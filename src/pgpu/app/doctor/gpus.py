@@ -23,8 +23,14 @@ def driver(settings: Settings) -> Iterator[Finding]:
         memory = format_memory(gpu.memory_bytes)
         yield fine("driver", f"GPU {gpu.place}: {gpu.name}, {memory}, driver {gpu.driver_version}, {gpu.uuid}")
     if not found:
-        remedy = None if settings.simulate else 'install the driver or make instances, or simulate a GPU: pgpu --simulate "RTX 3090"'
-        yield weak("driver", "no GPU: no NVIDIA driver, or MIG is on and no instance was made; simulated GPUs work", remedy)
+        remedy = (
+            None
+            if settings.simulate
+            else 'install the driver or make instances, or simulate a GPU: pgpu --simulate "RTX 3090"'
+        )
+        yield weak(
+            "driver", "no GPU: no NVIDIA driver, or MIG is on and no instance was made; simulated GPUs work", remedy
+        )
 
 
 def locks(settings: Settings) -> Iterator[Finding]:
