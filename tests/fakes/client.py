@@ -5,6 +5,7 @@ tests/contract/test_client.py. A job is granted at once where its slice fits the
 submitted job ends as `outcome` says when somebody attaches or waits.
 """
 
+import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import BinaryIO
@@ -45,6 +46,8 @@ class FakeClient:
     stored: dict[str, Job] = field(default_factory=dict)
     waits: list[float | None] = field(default_factory=list)
     signals: list[int] = field(default_factory=list)
+    interruption: int | None = None
+    """A signal that this process gets while a request is written."""
 
     def submit(self, spec: JobSpec, request: Request, *, wait_timeout_seconds: float | None) -> Job:
         self.waits.append(wait_timeout_seconds)
@@ -55,6 +58,8 @@ class FakeClient:
         job_id = f"{len(self.stored) + 1:012x}"
         job = Job(job_id, spec, request, JobState.WAITING, NOW_SECONDS, gpu_model="rtx-3090")
         self.stored[job_id] = self._granted(job) if self._fits(request) else replace(job, reason="no room")
+        if self.interruption is not None:
+            signal.raise_signal(self.interruption)
         return self.stored[job_id]
 
     def attach(self, job_id: str, stdin: BinaryIO | None, stdout: BinaryIO, stderr: BinaryIO) -> Job:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import signal
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
@@ -299,3 +300,17 @@ def test_what_was_not_granted_in_time_exits_so() -> None:
     job = Job("0" * 12, spec, request, JobState.CANCELLED, 0.0)
     assert exits.of_job(job) == 130
     assert exits.of_job(dataclasses.replace(job, wait_timed_out=True)) == 124
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_the_request_is_written_cancels_it(run: Run, client: FakeClient, number: int) -> None:
+    run("run", "--detach", "--memory", "20GiB", "--", "true")
+    client.interruption = number
+    assert run("run", "--memory", "20GiB", "--", "true") == 130
+    assert [job.state for job in client.stored.values()][-1] is JobState.CANCELLED
+
+
+def test_a_signal_while_the_request_is_written_reaches_a_job_that_runs_by_then(run: Run, client: FakeClient) -> None:
+    client.interruption = signal.SIGINT
+    run("run", "--memory", "2GiB", "--", "true")
+    assert client.signals == [signal.SIGINT]

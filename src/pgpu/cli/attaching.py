@@ -5,7 +5,7 @@ A signal while it waits cancels it; once it runs, signals are the job's.
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -27,14 +27,36 @@ def say_simulated(job: Job) -> None:
         speech.remark(f"job {job.id} runs on a simulated {job.gpu_model}: its kernels compute nothing")
 
 
-def attach(client: Client, job: Job, *, as_json: bool) -> Job:
+@contextmanager
+def deferred_signals() -> Iterator[list[int]]:
+    """Note signals instead of dying of them, while a request is written that a dying caller would leave behind.
+
+    Yields:
+        The numbers that came, oldest first.
+    """
+    came: list[int] = []
+    before = {number: signal.signal(number, lambda number, _frame: came.append(number)) for number in _FORWARDED}
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def attach(client: Client, job: Job, came: Sequence[int], *, as_json: bool) -> Job:
     """Wait for a job's grant and carry its streams until it ends.
+
+    Args:
+        client: Who has the job.
+        job: As it was submitted.
+        came: Signals that came while it was submitted; more may be added until the wait begins.
+        as_json: Say the end as one JSON object on stderr, and nothing else.
 
     Raises:
         WaitTimeoutError: It was not granted in time.
         CancelledError: A signal came while it waited.
     """
-    _wait_for_grant(client, job, is_quiet=as_json)
+    _wait_for_grant(client, job, came, is_quiet=as_json)
     stdin = sys.stdin.buffer if job.spec.wants_stdin else None
     ended = client.attach(job.id, stdin, sys.stdout.buffer, sys.stderr.buffer)
     if as_json:
@@ -42,8 +64,11 @@ def attach(client: Client, job: Job, *, as_json: bool) -> Job:
     return ended
 
 
-def _wait_for_grant(client: Client, job: Job, *, is_quiet: bool) -> None:
+def _wait_for_grant(client: Client, job: Job, came_before: Sequence[int], *, is_quiet: bool) -> None:
     with _blocked_signals(), _notice(is_quiet=is_quiet) as notice:
+        if came_before:
+            pass_on(client, job.id, came_before[0])
+            return
         looks = 0
         while (current := client.job(job.id).job).state is JobState.WAITING:
             looks += 1
@@ -51,11 +76,11 @@ def _wait_for_grant(client: Client, job: Job, *, is_quiet: bool) -> None:
                 notice(f"waiting: {current.reason}")
             came = signal.sigtimedwait(_FORWARDED, _FIRST_PAUSE_SECONDS if looks <= _FIRST_LOOKS else _PAUSE_SECONDS)
             if came is not None:
-                _pass_on(client, job.id, came.si_signo)
+                pass_on(client, job.id, came.si_signo)
                 return
 
 
-def _pass_on(client: Client, job_id: str, number: int) -> None:
+def pass_on(client: Client, job_id: str, number: int) -> None:
     """Cancel a job that does not run yet, also one that was granted meanwhile; hand the signal to one that runs."""
     if client.job(job_id).job.state in {JobState.WAITING, JobState.STARTING}:
         if client.stop(job_id, grace_seconds=0).state is JobState.CANCELLED:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from pgpu.cli import asking, documents, exits, options, speech
-from pgpu.cli.attaching import attach, say_simulated
+from pgpu.cli.attaching import attach, deferred_signals, pass_on, say_simulated
 from pgpu.cli.invocation import invocation_of
 from pgpu.client import Client
 
@@ -100,13 +100,16 @@ def run(
     invocation = invocation_of(context)
     settings = invocation.settings(wait_timeout="0" if no_wait else wait_timeout)
     client = invocation.make_client(settings)
-    job = client.submit(spec, request, wait_timeout_seconds=settings.wait_timeout)
-    if not as_json:
-        say_simulated(job)
-    if detach:
-        _print_started(client, job.id, as_json=as_json)
-        return
-    ended = attach(client, job, as_json=as_json)
+    with deferred_signals() as came:
+        job = client.submit(spec, request, wait_timeout_seconds=settings.wait_timeout)
+        if not as_json:
+            say_simulated(job)
+        if detach:
+            if came:
+                pass_on(client, job.id, came[0])
+            _print_started(client, job.id, as_json=as_json)
+            return
+        ended = attach(client, job, came, as_json=as_json)
     sys.stdout.flush()
     if not as_json:
         for line in filter(None, (ended.warning, ended.error)):
