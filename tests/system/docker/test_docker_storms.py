@@ -83,6 +83,11 @@ def _slots(usage: Path) -> int:
     return len(meter.held_slots(usage))
 
 
+def _is_paused(container: str) -> bool:
+    """Pause a container; cgroup v1's freezer gives up on one whose processes come and go too fast, and may be asked again."""
+    return docker("pause", container, check=False).returncode == 0
+
+
 def test_one_container_killed_in_the_middle_leaves_nothing_counted(
     storms: Storms, usage: Path, eventually: Eventually
 ) -> None:
@@ -99,7 +104,7 @@ def test_three_containers_are_killed_and_paused_and_the_count_stays_right(
     for _ in range(2):
         first, second, third = storms.start("outside"), storms.start("outside", "forks"), storms.start("points")
         eventually(lambda: _slots(usage) >= 2 * int(_WORKERS))
-        docker("pause", first)
+        eventually(lambda: _is_paused(first))
         result = storms.run(kills=40)
         assert result["over_limit"] == 0
         assert result["operations"] > 0, "a paused container made others wait"
