@@ -4,6 +4,7 @@ Containers have PID namespaces of their own, and a paused one stops with locks h
 anybody wait. The storm's client is that of tests/native/test_meter_storm.py.
 """
 
+import functools
 import json
 import subprocess
 import tempfile
@@ -104,7 +105,7 @@ def test_three_containers_are_killed_and_paused_and_the_count_stays_right(
     for _ in range(2):
         first, second, third = storms.start("outside"), storms.start("outside", "forks"), storms.start("points")
         eventually(lambda: _slots(usage) >= 2 * int(_WORKERS))
-        eventually(lambda: _is_paused(first))
+        eventually(functools.partial(_is_paused, first))
         result = storms.run(kills=40)
         assert result["over_limit"] == 0
         assert result["operations"] > 0, "a paused container made others wait"
