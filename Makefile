@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml
 setup: $(STAMP) ## Make the virtual environment with everything that development needs
 
 build: $(STAMP) ## Build the C libraries with this machine's compiler into src/pgpu/_native
-	@$(BIN)/cmake -S . -B $(NATIVE) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DPGPU_BUILD_TESTS=ON >$(VENV)/cmake.log || { cat $(VENV)/cmake.log; exit 1; }
+	@$(BIN)/cmake -S . -B $(NATIVE) -G Ninja -DCMAKE_MAKE_PROGRAM="$$(realpath $(BIN))/ninja" -DPGPU_BUILD_TESTS=ON >$(VENV)/cmake.log || { cat $(VENV)/cmake.log; exit 1; }
 	@$(BIN)/cmake --build $(NATIVE) -j $(JOBS)
 	@$(BIN)/cmake --install $(NATIVE) --component pgpu --prefix src/pgpu/_native >/dev/null
 
@@ -47,7 +47,7 @@ demo: build ## P1 with 25 jobs, without pgpu and with it, as processes on a simu
 	$(BIN)/pgpu --simulate 'RTX 3090' experiment p1 --jobs 25 --both --output build/demo
 
 FRAMEWORKS := build/frameworks
-RECORD := $(abspath benchmarks/results/frameworks-$(shell date +%F).txt)
+RECORD := benchmarks/results/frameworks-$(shell date +%F).txt
 PACKAGES_torch := torch numpy
 PACKAGES_jax := 'jax[cuda12]'
 PACKAGES_tensorflow := 'tensorflow[and-cuda]'
@@ -60,7 +60,7 @@ $(FRAMEWORKS)/%/.installed:
 test-frameworks: build $(FRAMEWORKS)/torch/.installed $(FRAMEWORKS)/jax/.installed $(FRAMEWORKS)/tensorflow/.installed ## PyTorch, JAX and TensorFlow (18 GB) in slices of the simulated GPU; recorded in benchmarks/results
 	@mkdir -p $(dir $(RECORD))
 	@printf 'Frameworks from PyPI in a slice of the simulated RTX 3090, %s, %s\n' "$$(date +%F)" "$$(uname -sr)" >$(RECORD)
-	PGPU_FRAMEWORKS_RECORD=$(RECORD) PGPU_REQUIRED_MARKERS=frameworks $(BIN)/pytest tests/system/test_frameworks.py
+	PGPU_FRAMEWORKS_RECORD="$(CURDIR)/$(RECORD)" PGPU_REQUIRED_MARKERS=frameworks $(BIN)/pytest tests/system/test_frameworks.py
 	@cat $(RECORD)
 
 test-gpu: build ## Run tests, workloads and PyTorch on this machine's NVIDIA GPU and record the result
@@ -69,7 +69,7 @@ test-gpu: build ## Run tests, workloads and PyTorch on this machine's NVIDIA GPU
 wheel: $(STAMP) ## Build the source archive and, out of it, the portable wheel (ziglang, glibc 2.17) into dist/
 	@rm -rf dist && mkdir dist
 	@$(BIN)/python -c 'from scikit_build_core.build import build_sdist; build_sdist("dist")' >dist/build.log
-	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pip wheel --no-deps --no-build-isolation --wheel-dir dist dist/pgpu-*.tar.gz >>dist/build.log 2>&1 || { cat dist/build.log; exit 1; }
+	@PATH="$$(realpath $(BIN)):$$PATH" $(BIN)/pip wheel --no-deps --no-build-isolation --wheel-dir dist dist/pgpu-*.tar.gz >>dist/build.log 2>&1 || { cat dist/build.log; exit 1; }
 	@rm dist/build.log
 	$(BIN)/python tools/wheel_requirements.py dist/pgpu-*.whl --retag
 
