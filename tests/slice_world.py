@@ -20,6 +20,7 @@ from pgpu.gpu.simulated import simulated_uuid, start_simulated
 from pgpu.libraries import CUDA_SHIM, SIMULATED_CUDA, library_path
 
 MIB = 1 << 20
+GIB = 1 << 30
 CONTEXT_BYTES = 300 * MIB
 _ROOT = Path(__file__).parent.parent
 _DEADLINE_SECONDS = 60

@@ -1,8 +1,8 @@
 """Run the native tests over C libraries built with sanitizers (`make test-sanitizers`).
 
-Each kind of sanitizer has a build folder of its own. The sanitizer's run-time library is preloaded into each client, which is not built with it (Python). Whatever a sanitizer
-reports ends the process that it is found in with a code of its own, and lands in a file, so that no report is lost in
-a client that a test expects to die.
+Each kind of sanitizer has a build folder of its own. The sanitizer's run-time library is preloaded into each client,
+which is not built with it (Python). Whatever a sanitizer reports ends the process that it is found in with a code of
+its own, and lands in a file, so that no report is lost in a client that a test expects to die.
 """
 
 import os
@@ -18,7 +18,12 @@ KINDS = {
     "tsan": ("thread", ("libtsan.so",)),
 }
 TESTS = (
-    "tests/native/test_shim_known_failures.py",
+    "tests/native/test_shim_memory.py",
+    "tests/native/test_shim_kinds.py",
+    "tests/native/test_shim_gpus.py",
+    "tests/native/test_shim_siblings.py",
+    "tests/native/test_shim_limit.py",
+    "tests/native/test_shim_answers.py",
     "tests/native/test_meter_storm.py",
     "tests/native/test_shim_threads.py",
     "tests/native/test_simgpu.py",

@@ -1,20 +1,10 @@
 """A slice's life: its limit changes while the job runs, and a full device is waited for where the job asked for that."""
 
-from collections.abc import Iterator
-
-import pytest
-from tests.slice_world import CONTEXT_BYTES, MIB, SliceWorld, a_slice
+from tests.slice_world import CONTEXT_BYTES, GIB, MIB, SliceWorld, a_slice
 
 from pgpu.enforcement import meter
 
-GIB = 1024 * MIB
 DEVICE_BYTES = 24_265 * MIB
-
-
-@pytest.fixture
-def one_gib() -> Iterator[SliceWorld]:
-    with a_slice(GIB) as world:
-        yield world
 
 
 def test_a_larger_limit_holds_at_once_and_a_smaller_one_refuses_until_use_falls_below_it(one_gib: SliceWorld) -> None:

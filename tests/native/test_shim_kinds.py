@@ -1,0 +1,166 @@
+"""Every kind of device memory that CUDA has is counted, and stops at the slice."""
+
+import pytest
+from tests.slice_world import CONTEXT_BYTES, GIB, MIB, SliceWorld
+
+from pgpu.enforcement import meter
+
+_RTX_3090_CONTEXT_BYTES = 254 * MIB
+
+
+_KINDS = {
+    "an explicit pool": "pool = cu.pool()\nmake = lambda: cu.alloc_from(pool, 100 * MIB)",
+    "the default pool": "make = lambda: cu.alloc_async(100 * MIB)",
+    "an array": """
+wanted = Array(width=5 * MIB // 1024, height=5 * 1024, format=0x20, channels=1)
+make = lambda: cu.number("cuArrayCreate_v2", byref(wanted))""",
+    "a three-dimensional array": """
+wanted = Array3d(width=256, height=1024, depth=100, format=0x20, channels=1)
+make = lambda: cu.number("cuArray3DCreate_v2", byref(wanted))""",
+    "a mipmapped array": """
+wanted = Array3d(width=256, height=1024, depth=100, format=0x20, channels=1)
+make = lambda: cu.number("cuMipmappedArrayCreate", byref(wanted), 1)""",
+    "managed memory": "make = lambda: cu.number('cuMemAllocManaged', c_size_t(100 * MIB), 1)",
+    "pitched memory": """
+pitch = c_size_t()
+make = lambda: cu.number("cuMemAllocPitch_v2", byref(pitch), c_size_t(1000), c_size_t(100 * 1024), 4)""",
+    "virtual memory": "make = lambda: cu.create(100 * MIB)",
+    "graph allocation nodes": """
+def make():
+    graph = cu.number("cuGraphCreate", 0)
+    wanted = AllocNode(pool=PoolProps(type=PINNED, location=Location(ON_DEVICE, 0)), bytes=100 * MIB)
+    cu.number("cuGraphAddMemAllocNode", c_uint64(graph), None, c_size_t(0), byref(wanted))
+    executable = cu.number("cuGraphInstantiateWithFlags", c_uint64(graph), c_uint64(0))
+    cu.call("cuGraphLaunch", c_uint64(executable), c_uint64(0))""",
+    "captured allocations": """
+def make():
+    stream, graph = cu.stream(), c_uint64()
+    cu.call("cuStreamBeginCapture_v2", c_uint64(stream), 0)
+    cu.alloc_async(100 * MIB, stream)
+    cu.call("cuStreamEndCapture", c_uint64(stream), byref(graph))
+    executable = cu.number("cuGraphInstantiateWithFlags", graph, c_uint64(0))
+    cu.call("cuGraphLaunch", c_uint64(executable), c_uint64(0))""",
+}
+
+
+class TestEveryKindOfMemoryIsCounted:
+    def test_what_a_graph_allocated_and_did_not_free_stays_counted_when_the_graph_is_gone(
+        self, one_gib: SliceWorld
+    ) -> None:
+        done, code, held, held_at_last = one_gib.answer("""
+cu.begin()
+left = []
+def leave_one():
+    graph = cu.number("cuGraphCreate", 0)
+    wanted = AllocNode(pool=PoolProps(type=PINNED, location=Location(ON_DEVICE, 0)), bytes=256 * MIB)
+    cu.number("cuGraphAddMemAllocNode", c_uint64(graph), None, c_size_t(0), byref(wanted))
+    executable = cu.number("cuGraphInstantiateWithFlags", c_uint64(graph), c_uint64(0))
+    cu.call("cuGraphLaunch", c_uint64(executable), c_uint64(0))
+    cu.synchronise()
+    cu.call("cuGraphExecDestroy", c_uint64(executable))
+    left.append(wanted.pointer)
+done = count_until_refused(leave_one, 8)
+held = cu.held()
+for pointer in left:
+    cu.free(pointer)
+cu.call("cuDeviceGraphMemTrim", 0)
+print(json.dumps([*done, held, cu.held()]))
+""")
+        assert (done, code, held) == (2, 2, CONTEXT_BYTES + 512 * MIB)
+        assert held_at_last == CONTEXT_BYTES
+
+    @pytest.mark.parametrize("kind", _KINDS)
+    def test_it_stops_at_the_slice(self, one_gib: SliceWorld, kind: str) -> None:
+        done, code = one_gib.answer(f"cu.begin()\n{_KINDS[kind]}\nprint(json.dumps(count_until_refused(make, 20)))")
+        assert code == 2
+        assert done == (GIB - CONTEXT_BYTES) // (100 * MIB)
+
+    @pytest.mark.parametrize("kind", _KINDS)
+    def test_the_slice_counts_no_less_of_it_than_the_device_does(self, one_gib: SliceWorld, kind: str) -> None:
+        snippet = f"cu.begin()\n{_KINDS[kind]}\nmake(), make()\nprint('held', flush=True)\nsys.stdin.readline()"
+        one_gib.write_limit(context_bytes=_RTX_3090_CONTEXT_BYTES)
+        with one_gib.running(snippet):
+            device_bytes = one_gib.device_bytes()
+            assert device_bytes <= one_gib.use().used_bytes <= device_bytes + 4 * MIB
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            'cu.number("cuCtxCreate_v2", 0, 0)',
+            'cu.number("cuCtxCreate_v3", None, 0, 0, 0)',
+            'cu.number("cuCtxCreate_v4", None, 0, 0)',
+        ],
+    )
+    def test_contexts_that_are_not_primary_are_counted(self, one_gib: SliceWorld, make: str) -> None:
+        done, code = one_gib.answer(f"cu.call('cuInit', 0)\nprint(json.dumps(count_until_refused(lambda: {make}, 20)))")
+        assert (done, code) == (GIB // CONTEXT_BYTES, 2)
+
+    def test_a_primary_context_is_counted_once_however_often_it_is_retained(self, two_gpus: SliceWorld) -> None:
+        held = two_gpus.answer("""
+cu.begin(0), cu.use(0), cu.use(1), cu.use(0)
+held = [cu.held()]
+for _ in range(2):
+    cu.call("cuDevicePrimaryCtxRelease_v2", 0)
+    held.append(cu.held())
+cu.call("cuDevicePrimaryCtxRelease_v2", 0)
+cu.use(1)
+print(json.dumps(held + [cu.held()]))
+""")
+        assert held == [CONTEXT_BYTES] * 4
+        assert two_gpus.use(0).peak_bytes == CONTEXT_BYTES
+
+    def test_memory_of_another_process_is_charged_to_the_one_that_opens_it(self, one_gib: SliceWorld) -> None:
+        export = """
+cu.begin()
+handle = create_string_buffer(64)
+cu.call("cuIpcGetMemHandle", byref(handle), c_uint64(cu.alloc(200 * MIB)))
+print(handle.raw.hex(), flush=True)
+sys.stdin.readline()
+"""
+        one_gib.write_limit(context_bytes=100 * MIB)
+        with one_gib.start(export) as exporter:
+            assert exporter.stdout is not None
+            handle = exporter.stdout.readline().strip()
+            opened = one_gib.answer(
+                """
+class Handle(ctypes.Structure):
+    _fields_ = [("reserved", ctypes.c_char * 64)]
+cu.begin()
+before = cu.held()
+pointer = cu.number("cuIpcOpenMemHandle_v2", Handle.from_buffer_copy(bytes.fromhex(sys.argv[1])), 1)
+during = cu.held()
+cu.call("cuIpcCloseMemHandle", c_uint64(pointer))
+print(json.dumps([during - before, cu.held() - before]))
+""",
+                handle,
+            )
+            exporter.kill()
+        assert opened == [200 * MIB, 0]
+
+    def test_imported_physical_memory_is_charged_as_far_as_it_is_mapped(self, one_gib: SliceWorld) -> None:
+        held = one_gib.answer("""
+cu.begin()
+prop = AllocationProp(type=PINNED, handle_types=1, location=Location(ON_DEVICE, 0))
+handle = cu.number("cuMemCreate", c_size_t(128 * MIB), byref(prop), c_uint64(0))
+descriptor = c_int()
+cu.call("cuMemExportToShareableHandle", byref(descriptor), c_uint64(handle), 1, c_uint64(0))
+before = cu.held()
+again = cu.number("cuMemImportFromShareableHandle", c_void_p(descriptor.value), 1)
+address = cu.reserve(128 * MIB)
+cu.map(address, 128 * MIB, again)
+during = cu.held()
+cu.unmap(address, 128 * MIB)
+cu.release(again)
+print(json.dumps([during - before, cu.held() - before]))
+""")
+        assert held in ([128 * MIB, 0], [0, 0])
+
+    def test_what_the_driver_holds_besides_such_as_module_code_is_charged_by_the_host_live(
+        self, one_gib: SliceWorld
+    ) -> None:
+        ask = "cu.begin(); print(json.dumps([cu.memory()[0], outcome(lambda: cu.alloc(600 * MIB))]))"
+        free_before, code_before = one_gib.answer(ask)
+        meter.set_overhead_bytes(one_gib.limit, one_gib.uuids[0], 200 * MIB)
+        free_after, code_after = one_gib.answer(ask)
+        assert (code_before, code_after) == (0, 2)
+        assert free_before - free_after == 200 * MIB
