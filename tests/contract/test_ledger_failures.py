@@ -1,0 +1,149 @@
+"""What SQLite or the disk refuses becomes one clear line, and nothing acknowledged is lost by it."""
+
+import os
+import random
+import resource
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.ledger_entries import add, waiting
+
+from pgpu.errors import LedgerError
+from pgpu.ledger import Ledger
+from pgpu.ledger.connection import explained
+
+NOBODY = 65534
+
+
+def codes() -> list[str]:
+    """Every primary and extended result code that SQLite's binding names, except the ones that mean success."""
+    success = {"SQLITE_OK", "SQLITE_ROW", "SQLITE_DONE"}
+    errors = [name for name in dir(sqlite3) if name.startswith("SQLITE_") and name not in success]
+    primary = "BUSY CANTOPEN CONSTRAINT CORRUPT ERROR FULL INTERNAL INTERRUPT IOERR LOCKED MISMATCH MISUSE NOLFS NOMEM"
+    primary += " NOTADB PERM PROTOCOL READONLY SCHEMA TOOBIG AUTH ABORT EMPTY FORMAT NOTFOUND RANGE"
+    wanted = tuple(f"SQLITE_{name}" for name in primary.split())
+    return [name for name in errors if name.startswith(wanted)]
+
+
+@pytest.mark.parametrize("name", codes())
+def test_every_error_of_sqlite_becomes_one_clear_line(name: str) -> None:
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorname = name
+    mine = explained(error, Path("/x/ledger.db"))
+    assert str(mine) == "the ledger /x/ledger.db cannot be used: disk I/O error"
+    if name.startswith(
+        ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CORRUPT", "SQLITE_BUSY", "SQLITE_CANTOPEN")
+    ):
+        assert mine.hint is not None
+
+
+@pytest.mark.parametrize("kind", [*sqlite3.Error.__subclasses__(), *sqlite3.DatabaseError.__subclasses__()])
+def test_every_class_of_sqlites_errors_becomes_ours_at_the_edge(ledger: Ledger, kind: type[sqlite3.Error]) -> None:
+    def fail() -> None:
+        with ledger.decision():
+            raise kind("the reason")
+
+    with pytest.raises(LedgerError, match="the reason"):
+        fail()
+
+
+@pytest.mark.parametrize("garbage", [b"this is not a database at all, only text" * 100, b"\0" * 8192])
+def test_a_file_that_is_no_ledger_is_refused_and_left_as_it_is(ledger_path: Path, garbage: bytes) -> None:
+    ledger_path.parent.mkdir()
+    ledger_path.write_bytes(garbage)
+    with pytest.raises(LedgerError) as refusal:
+        Ledger(ledger_path).entries(include_final=True)
+    assert refusal.value.hint is not None
+    assert ledger_path.read_bytes() == garbage
+
+
+def test_a_ledger_with_a_damaged_page_is_refused(ledger: Ledger, ledger_path: Path) -> None:
+    for number in range(50):
+        add(ledger, waiting(f"{number:012x}"))
+    ledger.close()
+    data = bytearray(ledger_path.read_bytes())
+    for page in range(4096, len(data), 4096):
+        data[page : page + 200] = random.Random(page).randbytes(200)
+    ledger_path.write_bytes(data)
+    with pytest.raises(LedgerError) as refusal:
+        Ledger(ledger_path).entries(include_final=True)
+    assert refusal.value.hint is not None
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_state_directory_that_cannot_be_made_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(LedgerError, match="cannot be opened") as refusal:
+        Ledger(tmp_path / "file" / "ledger.db").entries(include_final=True)
+    assert refusal.value.hint is not None
+
+
+def test_a_writer_that_holds_it_for_ever_is_named(
+    ledger: Ledger, ledger_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(ledger, waiting())
+    monkeypatch.setattr("pgpu.ledger.connection.BUSY_TIMEOUT_SECONDS", 0.05)
+    blocker = sqlite3.connect(ledger_path, isolation_level=None)
+    blocker.execute("BEGIN IMMEDIATE")
+    with pytest.raises(LedgerError, match="locked") as refusal:
+        add(ledger, waiting("b" * 12))
+    assert refusal.value.hint == "another process holds it: look for a stopped pgpu process"
+    assert len(ledger.entries(include_final=True)) == 1
+    blocker.close()
+    add(ledger, waiting("b" * 12))
+
+
+ATTEMPT = """
+import os, sys; from pathlib import Path
+from pgpu.errors import LedgerError; from pgpu.ledger import Entry, Ledger
+from pgpu.model import Job, JobSpec, JobState, Request
+ledger = Ledger(Path(sys.argv[1]))
+if len(sys.argv) > 2: os.setuid(int(sys.argv[2]))
+try:
+    for number in range(2000):
+        with ledger.decision() as decision:
+            job = Job(f"x{number}", JobSpec(("true",), "process"), Request(1), JobState.WAITING, 0.0)
+            decision.add(Entry(job), (("A", "y" * 5000),))
+        print(number, flush=True)
+except LedgerError as exc:
+    print(f"refused: {exc} ({exc.hint})")
+"""
+
+
+def test_a_full_disk_is_one_clear_line_and_what_was_acknowledged_stays(ledger: Ledger, ledger_path: Path) -> None:
+    add(ledger, waiting())
+    ledger.close()
+    done = subprocess.run(
+        [sys.executable, "-c", ATTEMPT, str(ledger_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000)),
+    )
+    *acknowledged, last = done.stdout.splitlines()
+    assert last.startswith("refused: the ledger")
+    assert "None" not in last
+    assert len(ledger.entries(include_final=True)) == 1 + len(acknowledged)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_ledger_that_may_only_be_read_is_one_clear_line() -> None:
+    directory = Path("/dev/shm") / f"pgpu-ledger-{os.getpid()}"
+    directory.mkdir(mode=0o755)
+    try:
+        Ledger(directory / "ledger.db").close()
+        done = subprocess.run(
+            [sys.executable, "-c", ATTEMPT, str(directory / "ledger.db"), str(NOBODY)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.startswith("refused: the ledger")
+        assert "choose another --state-dir" in done.stdout
+    finally:
+        for file in directory.iterdir():
+            file.unlink()
+        directory.rmdir()

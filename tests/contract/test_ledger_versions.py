@@ -1,0 +1,65 @@
+"""A ledger of an older version is brought forward, one of a newer is left alone."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from tests.ledger_entries import add, waiting
+
+from pgpu.errors import LedgerError
+from pgpu.ledger import Ledger
+from pgpu.ledger.schema import MIGRATIONS, VERSION
+from pgpu.model import JobState, Lease, Slice
+
+OLD = Path(__file__).with_name("ledger_version_1.sql")
+
+
+def test_a_ledger_of_an_older_version_is_brought_forward_with_its_jobs(ledger_path: Path) -> None:
+    ledger_path.parent.mkdir()
+    with sqlite3.connect(ledger_path) as connection:
+        connection.executescript(OLD.read_text())
+        assert connection.execute("PRAGMA user_version").fetchone()[0] == 1
+    connection.close()
+    ledger = Ledger(ledger_path)
+    running, queued = ledger.entries(include_final=False)
+    assert (running.job.id, running.job.state, running.job.peak_bytes) == ("aaaaaaaaaaaa", JobState.RUNNING, None)
+    assert running.job.lease == Lease("aaaaaaaaaaaa", (Slice("GPU-0", 1 << 30),), 2.0, "shim")
+    assert (queued.job.spec.name, queued.wait_deadline_seconds) == ("queued", 99.0)
+    add(ledger, waiting("c" * 12, name="new"))
+    ledger.close()
+
+
+def test_the_oldest_tables_are_those_of_the_fixture() -> None:
+    """A released migration is never changed: the fixture was written by the program that released it."""
+    fixture, first = sqlite3.connect(":memory:"), sqlite3.connect(":memory:")
+    fixture.executescript(OLD.read_text())
+    first.executescript(MIGRATIONS[0])
+    query = "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY name"
+    assert first.execute(query).fetchall() == fixture.execute(query).fetchall()
+    fixture.close()
+    first.close()
+
+
+def test_a_ledger_of_a_newer_version_is_refused_untouched(ledger: Ledger, ledger_path: Path) -> None:
+    add(ledger, waiting())
+    ledger.close()
+    with sqlite3.connect(ledger_path) as connection:
+        connection.execute(f"PRAGMA user_version = {VERSION + 1}")
+    connection.close()
+    with pytest.raises(LedgerError, match="newer pgpu") as refusal:
+        Ledger(ledger_path).entries(include_final=True)
+    assert refusal.value.hint is not None
+
+
+def test_a_failed_migration_leaves_the_old_version(ledger_path: Path) -> None:
+    ledger_path.parent.mkdir()
+    with sqlite3.connect(ledger_path) as connection:
+        connection.executescript(OLD.read_text())
+        connection.execute("ALTER TABLE jobs ADD COLUMN warning TEXT")
+    connection.close()
+    with pytest.raises(LedgerError):
+        Ledger(ledger_path).entries(include_final=True)
+    with sqlite3.connect(ledger_path) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone()[0] == 1
+        assert "peak_bytes" not in str(connection.execute("SELECT sql FROM sqlite_schema").fetchall())
+    connection.close()
