@@ -148,6 +148,16 @@ uint64_t sim_clock_queue(unsigned gpu, uint64_t not_before_ns, uint64_t cost_ns,
     return end_ns;
 }
 
+uint64_t sim_clock_used_at(unsigned gpu, uint64_t at_ns) {
+    struct clock *clock = &clocks[gpu];
+    pthread_mutex_lock(&clock->mutex);
+    update(gpu, clock);
+    uint64_t used_ns = at_ns > clock->device_ns ? clock->consumed_ns + (at_ns - clock->device_ns) : 0;
+    if (used_ns > 0) publish(gpu, clock);
+    pthread_mutex_unlock(&clock->mutex);
+    return used_ns;
+}
+
 bool sim_clock_has_come(unsigned gpu, uint64_t at_ns) {
     return at_ns <= sim_clock_now(gpu);
 }

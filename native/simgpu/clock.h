@@ -16,6 +16,10 @@ uint64_t sim_clock_now(unsigned gpu);
  * GPU does not overlap other such work of this process. */
 uint64_t sim_clock_queue(unsigned gpu, uint64_t not_before_ns, uint64_t cost_ns, bool fills_gpu);
 
+/* How much device time this process will have used when that moment comes, 0 if it has come; neighbours can
+ * tell from the activity file when that is. */
+uint64_t sim_clock_used_at(unsigned gpu, uint64_t at_ns);
+
 /* Whether that moment has come. */
 bool sim_clock_has_come(unsigned gpu, uint64_t at_ns);
 

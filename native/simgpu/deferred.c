@@ -7,6 +7,7 @@
 
 #include "clock.h"
 #include "range.h"
+#include "shared_event.h"
 #include "work.h"
 
 /* How long the thread rests before it looks again at device time, or at a word that a stream waits for. */
@@ -43,6 +44,13 @@ static bool value_is_there(const struct sim_value *value) {
     }
 }
 
+static bool has_been_recorded(const struct sim_work *work) {
+    CUevent event = work->event;
+    if (!sim_is_live(&sim_events, event)) return true;
+    return event->shared == NULL ? event->unsettled == 0
+                                 : sim_shared_event_is_over(event->shared, work->recording);
+}
+
 static bool can_begin(CUstream stream, const struct sim_work *work) {
     switch (work->kind) {
     case SIM_WORK_HOST:
@@ -50,7 +58,7 @@ static bool can_begin(CUstream stream, const struct sim_work *work) {
     case SIM_WORK_CHECK:
         return !sim_driver.has_backing || value_is_there(&work->value);
     case SIM_WORK_AWAIT:
-        return !sim_is_live(&sim_events, work->event) || work->event->unsettled == 0;
+        return has_been_recorded(work);
     default:
         return true;
     }
@@ -160,11 +168,20 @@ static struct sim_deferred *copy_of(const struct sim_work *work) {
     return deferred;
 }
 
+/* Later recordings of an event do not change what this work waits for, or tells of. */
+static void name_recording(struct sim_work *work) {
+    struct sim_shared_event *shared = work->event->shared;
+    if (shared == NULL) return;
+    work->recording =
+        work->kind == SIM_WORK_RECORD ? sim_shared_event_announce(shared) : sim_shared_event_last(shared);
+}
+
 CUresult sim_defer(CUstream stream, const struct sim_work *work) {
     pthread_once(&once, start);
     struct sim_deferred *deferred = is_started ? copy_of(work) : NULL;
     if (deferred == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
     if (work->kind == SIM_WORK_RECORD) work->event->unsettled++;
+    if (work->kind == SIM_WORK_RECORD || work->kind == SIM_WORK_AWAIT) name_recording(&deferred->work);
     if (stream->last != NULL)
         stream->last->next = deferred;
     else

@@ -51,3 +51,11 @@ bool sim_device_slot_is_alive(unsigned slot) {
     close(fd);
     return is_alive;
 }
+
+uint64_t sim_device_slot_owner(unsigned slot) {
+    const struct pgpu_usage_slot *owner = &meter.usage->slot[slot];
+    uint64_t pid = __atomic_load_n(&owner->pid, __ATOMIC_RELAXED);
+    uint64_t start = __atomic_load_n(&owner->start_time_ticks, __ATOMIC_RELAXED);
+    uint64_t space = __atomic_load_n(&owner->pid_namespace, __ATOMIC_RELAXED);
+    return (pid << 32 ^ start << 8 ^ space) | 1u;
+}

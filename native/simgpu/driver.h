@@ -93,6 +93,8 @@ uint64_t sim_device_used_bytes(unsigned gpu);
 bool sim_device_claim(const char *directory, unsigned gpu_count, char *problem, size_t problem_bytes);
 /* Whether the process that owns a slot still lives. */
 bool sim_device_slot_is_alive(unsigned slot);
+/* A number that tells a slot's owner from its former ones. */
+uint64_t sim_device_slot_owner(unsigned slot);
 
 /* Fill `gpus` with the indices that CUDA_VISIBLE_DEVICES shows, in its order; return their number. */
 int sim_visible_gpus(const struct sim_config *config, const char *visible, unsigned gpus[SIM_MAX_GPUS]);

@@ -2,6 +2,7 @@
 #include "capture.h"
 #include "clock.h"
 #include "pool.h"
+#include "shared_event.h"
 #include "stream.h"
 #include "work.h"
 
@@ -17,19 +18,32 @@ SIM_EXPORT CUresult cuEventCreate(CUevent *event, unsigned int flags) {
     if (event == NULL || (flags & ~known) != 0) return CUDA_ERROR_INVALID_VALUE;
     if ((flags & CU_EVENT_INTERPROCESS) != 0 && (flags & CU_EVENT_DISABLE_TIMING) == 0)
         return CUDA_ERROR_INVALID_VALUE;
-    *event = sim_new(&sim_events);
-    if (*event == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
-    (*event)->context = context;
-    (*event)->flags = flags;
+    bool is_shared = (flags & CU_EVENT_INTERPROCESS) != 0;
+    SIM_LOCKED();
+    CUevent made = sim_new(&sim_events);
+    if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+    made->context = context;
+    made->flags = flags;
+    made->shared = is_shared ? sim_shared_event_new() : NULL;
+    if (is_shared && made->shared == NULL) {
+        sim_delete(&sim_events, made);
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    }
+    *event = made;
     return CUDA_SUCCESS;
+}
+
+void sim_event_delete(CUevent event) {
+    if (event->capture != NULL) sim_capture_leave_event(event);
+    if (event->shared != NULL) sim_shared_event_close(event->shared);
+    sim_delete(&sim_events, event);
 }
 
 SIM_EXPORT CUresult cuEventDestroy_v2(CUevent event) {
     SIM_ENTER();
-    SIM_TRY(check(event));
     SIM_LOCKED();
-    if (event->capture != NULL) sim_capture_leave_event(event);
-    sim_delete(&sim_events, event);
+    SIM_TRY(check(event));
+    sim_event_delete(event);
     return CUDA_SUCCESS;
 }
 
@@ -71,12 +85,13 @@ SIM_EXPORT CUresult cuStreamWaitEvent(CUstream named, CUevent event, unsigned in
     SIM_TRY(check(event));
     SIM_TRY(sim_stream_of(named, &stream));
     if (flags == CU_EVENT_WAIT_DEFAULT && event->capture != NULL) return sim_capture_await(stream, event);
-    if (!event->is_recorded && event->unsettled == 0) return CUDA_SUCCESS;
+    if (event->shared == NULL && !event->is_recorded && event->unsettled == 0) return CUDA_SUCCESS;
     struct sim_work work = {.kind = SIM_WORK_AWAIT, .event = event};
     return sim_submit(stream, &work);
 }
 
 static bool is_over(CUevent event) {
+    if (event->shared != NULL) return sim_shared_event_is_over(event->shared, SIM_LAST_RECORDING);
     sim_lock();
     bool is_settled = event->unsettled == 0, is_recorded = event->is_recorded;
     uint64_t at_ns = event->at_ns;
@@ -96,6 +111,10 @@ SIM_EXPORT CUresult cuEventSynchronize(CUevent event) {
     SIM_ENTER();
     SIM_TRY(check(event));
     if (event->capture != NULL) return CUDA_ERROR_CAPTURED_EVENT;
+    if (event->shared != NULL) {
+        sim_shared_event_wait(event->shared);
+        return CUDA_SUCCESS;
+    }
     sim_event_settle(event);
     if (event->is_recorded && sim_driver.has_backing) sim_clock_wait(event->context->gpu, event->at_ns);
     sim_pools_trim(event->context->gpu);

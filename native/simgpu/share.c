@@ -11,7 +11,6 @@
 
 #include "lock.h"
 
-#define MAGIC      0x53494d47u
 #define PAGE_BYTES 4096u
 
 /* Of a range: how its memory is shared. */
@@ -26,7 +25,7 @@ static bool take_shared_lock(int fd) {
 }
 
 /* A file becomes visible only once it is locked, so a sweep never takes it for left over. */
-static int make_file(char name[SIM_SHARE_NAME_BYTES], size_t bytes) {
+int sim_share_file_make(char name[SIM_SHARE_NAME_BYTES], size_t bytes) {
     static unsigned count;
     char path[SIM_PATH_BYTES], link[64];
     /* A slot has one owner at a time, and a later owner begins later. */
@@ -65,7 +64,7 @@ static bool replace_pages(int fd, uintptr_t start, size_t bytes) {
 
 static void fill(const struct sim_range *range, const struct share *share, struct sim_share_ticket *ticket) {
     *ticket = (struct sim_share_ticket){
-        .magic = MAGIC, .gpu = range->gpu, .bytes = range->bytes, .address = range->start};
+        .magic = SIM_SHARE_MEMORY_MAGIC, .gpu = range->gpu, .bytes = range->bytes, .address = range->start};
     memcpy(ticket->name, share->name, sizeof(ticket->name));
 }
 
@@ -74,7 +73,7 @@ CUresult sim_share(struct sim_range *range, struct sim_share_ticket *ticket) {
     if (share == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
     if (range->source == NULL) {
         size_t bytes = sim_round_up(range->bytes, PAGE_BYTES);
-        int fd = make_file(share->name, bytes);
+        int fd = sim_share_file_make(share->name, bytes);
         bool is_shared = fd >= 0 && replace_pages(fd, range->start, bytes);
         if (fd >= 0) close(fd);
         if (!is_shared) {
@@ -87,7 +86,7 @@ CUresult sim_share(struct sim_range *range, struct sim_share_ticket *ticket) {
     return CUDA_SUCCESS;
 }
 
-static int open_file(const char name[SIM_SHARE_NAME_BYTES]) {
+int sim_share_file_open(const char name[SIM_SHARE_NAME_BYTES]) {
     char path[SIM_PATH_BYTES];
     if (memchr(name, '/', SIM_SHARE_NAME_BYTES) != NULL || strncmp(name, "shared-", 7) != 0) return -1;
     if (!sim_state_path(sim_driver.directory, name, path)) return -1;
@@ -101,7 +100,7 @@ static uintptr_t map_file(const struct sim_share_ticket *ticket) {
     size_t bytes = sim_round_up(ticket->bytes, PAGE_BYTES);
     struct stat status;
     if (!sim_driver.has_backing) return sim_backing_map(bytes, PAGE_BYTES);
-    int fd = open_file(ticket->name);
+    int fd = sim_share_file_open(ticket->name);
     if (fd < 0) return 0;
     void *at = MAP_FAILED;
     if (fstat(fd, &status) == 0 && status.st_size >= (off_t)bytes)
@@ -145,7 +144,8 @@ static CUresult open_anew(const struct sim_share_ticket *ticket, struct sim_rang
 }
 
 CUresult sim_share_open(const struct sim_share_ticket *ticket, struct sim_range **opened) {
-    if (ticket->magic != MAGIC || ticket->bytes == 0 || ticket->name[SIM_SHARE_NAME_BYTES - 1] != '\0')
+    if (ticket->magic != SIM_SHARE_MEMORY_MAGIC || ticket->bytes == 0 ||
+        ticket->name[SIM_SHARE_NAME_BYTES - 1] != '\0')
         return CUDA_ERROR_INVALID_VALUE;
     if (ticket->gpu >= sim_driver.config.device_count || !sim_is_device(device_of(ticket->gpu)))
         return CUDA_ERROR_INVALID_DEVICE;
@@ -163,11 +163,15 @@ void sim_share_close(struct sim_range *range) {
     sim_range_free(range);
 }
 
-void sim_share_end(struct sim_range *range) {
+void sim_share_file_remove(const char name[SIM_SHARE_NAME_BYTES]) {
     char path[SIM_PATH_BYTES];
+    if (sim_state_path(sim_driver.directory, name, path)) unlink(path);
+}
+
+void sim_share_end(struct sim_range *range) {
     struct share *share = range->source;
     if (share == NULL) return;
-    if (share->opening_count == 0 && sim_state_path(sim_driver.directory, share->name, path)) unlink(path);
+    if (share->opening_count == 0) sim_share_file_remove(share->name);
     free(share);
     range->source = NULL;
 }

@@ -6,7 +6,9 @@
 
 #include "range.h"
 
-#define SIM_SHARE_NAME_BYTES 32
+#define SIM_SHARE_NAME_BYTES   32
+#define SIM_SHARE_MEMORY_MAGIC 0x53494d47u
+#define SIM_SHARE_EVENT_MAGIC  0x53494d45u
 
 /* What travels to the other process, in the 64 bytes of CUDA's handles. */
 struct sim_share_ticket {
@@ -29,5 +31,11 @@ void sim_share_close(struct sim_range *range);
 void sim_share_end(struct sim_range *range);
 /* Remove files that a dead process left. */
 void sim_share_sweep(void);
+
+/* A new file of this process, or another's by its name; -1: none. Keep it mapped, since its lock lives as
+ * long. */
+int sim_share_file_make(char name[SIM_SHARE_NAME_BYTES], size_t bytes);
+int sim_share_file_open(const char name[SIM_SHARE_NAME_BYTES]);
+void sim_share_file_remove(const char name[SIM_SHARE_NAME_BYTES]);
 
 #endif

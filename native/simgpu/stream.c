@@ -31,9 +31,7 @@ void sim_streams_delete_of(CUcontext context) {
     }
     for (uint32_t i = 0; i < sim_events.used; i++) {
         CUevent event = sim_at(&sim_events, i);
-        if (event == NULL || event->context != context) continue;
-        if (event->capture != NULL) sim_capture_leave_event(event);
-        sim_delete(&sim_events, event);
+        if (event != NULL && event->context == context) sim_event_delete(event);
     }
 }
 

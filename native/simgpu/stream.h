@@ -35,13 +35,17 @@ struct CUevent_st {
     unsigned flags;
     bool is_recorded;
     bool is_imported;
-    uint32_t unsettled; /* recordings that wait behind a host function */
-    uint64_t at_ns;     /* device time of the recording */
+    uint32_t unsettled;              /* recordings that wait behind a host function */
+    uint64_t at_ns;                  /* device time of the recording */
+    struct sim_shared_event *shared; /* not NULL: other processes know it, and this says how it stands */
     struct sim_capture *capture;
     struct sim_nodes captured_after; /* of a recording inside a capture */
 };
 
 extern struct sim_slab sim_streams, sim_events;
+
+/* Forget an event. Under sim_lock. */
+void sim_event_delete(CUevent event);
 
 /* A stream of the context, or NULL. Under sim_lock or before the context is known to others. */
 CUstream sim_stream_new(CUcontext context, unsigned flags, int priority);

@@ -8,6 +8,7 @@
 #include "kernel.h"
 #include "pool.h"
 #include "range.h"
+#include "shared_event.h"
 
 static uint64_t transfer_ns(uint64_t bytes, uint64_t bytes_per_second) {
     return bytes_per_second == 0 ? 0 : (uint64_t)((double)bytes * 1e9 / (double)bytes_per_second);
@@ -38,13 +39,17 @@ static uint64_t on_clock_of(unsigned gpu, unsigned event_gpu, uint64_t at_ns) {
     return sim_clock_now(gpu) + (at_ns > now_ns ? at_ns - now_ns : 0);
 }
 
-static void record(CUstream stream, CUevent event) {
+static void record(CUstream stream, CUevent event, uint64_t recording) {
     event->at_ns = sim_clock_queue(stream->context->gpu, sim_stream_begin_ns(stream), 0, false);
     event->is_recorded = true;
     sim_stream_extend(stream, event->at_ns);
+    if (event->shared != NULL)
+        sim_shared_event_record(event->shared, recording, stream->context->gpu, event->at_ns);
 }
 
+/* Another process's recording has come when its wait begins. */
 static void await(CUstream stream, CUevent event) {
+    if (event->shared != NULL) return;
     sim_stream_extend(stream, on_clock_of(stream->context->gpu, event->context->gpu, event->at_ns));
 }
 
@@ -59,7 +64,7 @@ void sim_charge_time(CUstream stream, const struct sim_work *work) {
     bool names_event = work->kind == SIM_WORK_RECORD || work->kind == SIM_WORK_AWAIT;
     if (names_event && !sim_is_live(&sim_events, work->event)) return;
     if (work->kind == SIM_WORK_RECORD)
-        record(stream, work->event);
+        record(stream, work->event, work->recording);
     else if (work->kind == SIM_WORK_AWAIT)
         await(stream, work->event);
     else if (sim_driver.has_backing)
@@ -114,7 +119,10 @@ void sim_perform(const struct sim_work *work) {
 
 static bool must_wait(const struct sim_work *work) {
     if (work->kind == SIM_WORK_HOST || work->kind == SIM_WORK_CHECK) return true;
-    return work->kind == SIM_WORK_AWAIT && work->event->unsettled > 0;
+    if (work->kind != SIM_WORK_AWAIT) return false;
+    struct sim_shared_event *shared = work->event->shared;
+    return work->event->unsettled > 0 ||
+           (shared != NULL && !sim_shared_event_is_over(shared, SIM_LAST_RECORDING));
 }
 
 /* The legacy stream and those that keep step with it do not overtake each other's host functions. */

@@ -66,7 +66,10 @@ struct sim_work {
         struct sim_copy copy;
         struct sim_fill fill;
         struct sim_host_call host;
-        CUevent event;
+        struct {
+            CUevent event;
+            uint64_t recording; /* of a deferred work with a shared event: which of its recordings */
+        };
         CUdeviceptr address; /* to free, or reserved for an allocation */
         struct sim_value value;
     };

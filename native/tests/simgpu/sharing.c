@@ -2,6 +2,7 @@
  * starts. */
 #include "cases.h"
 
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -205,6 +206,136 @@ static void memory_of_another_interface_is_charged_and_mapped(void) {
     CHECK(test_used_bytes() == before_bytes);
 }
 
+static CUevent opened_event(CUipcEventHandle *handle) {
+    CUevent event;
+    hear(handle, sizeof(*handle));
+    test_begin();
+    OK(cuIpcOpenEventHandle(&event, *handle));
+    return event;
+}
+
+static void wait_for_an_event_of_another(void) {
+    CUipcEventHandle handle;
+    CUstream stream;
+    float ms;
+    char word[5];
+    CUevent event = opened_event(&handle);
+    OK(cuEventQuery(event)); /* not recorded yet */
+    EXPECT(CUDA_ERROR_INVALID_HANDLE, cuEventElapsedTime_v2(&ms, event, event));
+    EXPECT(CUDA_ERROR_INVALID_HANDLE, cuIpcGetEventHandle(&handle, event));
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    tell("open", 5, -1);
+    hear(word, sizeof(word));
+    uint64_t start_ns = test_now_ns();
+    EXPECT(CUDA_ERROR_NOT_READY, cuEventQuery(event));
+    OK(cuStreamWaitEvent(stream, event, 0));
+    EXPECT(CUDA_ERROR_NOT_READY, cuStreamQuery(stream));
+    OK(cuEventSynchronize(event));
+    CHECK(test_now_ns() - start_ns >= 50 * MS);
+    OK(cuStreamSynchronize(stream));
+    OK(cuEventQuery(event));
+    OK(cuEventDestroy_v2(event));
+    tell("done", 5, -1);
+}
+
+static CUevent shared_event(CUipcEventHandle *handle) {
+    CUevent event;
+    OK(cuEventCreate(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+    OK(cuIpcGetEventHandle(handle, event));
+    return event;
+}
+
+static void another_process_waits_for_an_event_by_its_handle(void) {
+    CUipcEventHandle handle;
+    CUevent local;
+    char word[5];
+    begin_other(wait_for_an_event_of_another);
+    test_begin();
+    CUevent event = shared_event(&handle);
+    OK(cuEventCreate(&local, CU_EVENT_DISABLE_TIMING));
+    EXPECT(CUDA_ERROR_INVALID_HANDLE, cuIpcGetEventHandle(&handle, local));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuIpcGetEventHandle(NULL, event));
+    tell(&handle, sizeof(handle), -1);
+    hear(word, sizeof(word));
+    for (int i = 0; i < 10; i++)
+        test_spin(NULL, 10 * MS);
+    OK(cuEventRecord(event, NULL));
+    tell("told", 5, -1);
+    hear(word, sizeof(word));
+    OK(cuEventQuery(event));
+    OK(cuEventDestroy_v2(event));
+    EXPECT(CUDA_ERROR_INVALID_HANDLE, cuIpcOpenEventHandle(&local, handle));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuEventCreate(&local, CU_EVENT_INTERPROCESS));
+    end_other();
+}
+
+static void record_an_event_of_another(void) {
+    CUipcEventHandle handle;
+    char word[5];
+    CUevent event = opened_event(&handle);
+    test_spin(NULL, 60 * MS);
+    OK(cuEventRecord(event, NULL));
+    tell("told", 5, -1);
+    hear(word, sizeof(word));
+}
+
+static void an_event_that_another_process_records_is_waited_for_here(void) {
+    CUipcEventHandle handle;
+    char word[5];
+    begin_other(record_an_event_of_another);
+    test_begin();
+    CUevent event = shared_event(&handle);
+    tell(&handle, sizeof(handle), -1);
+    hear(word, sizeof(word));
+    EXPECT(CUDA_ERROR_NOT_READY, cuEventQuery(event));
+    OK(cuStreamWaitEvent(NULL, event, 0));
+    OK(cuCtxSynchronize());
+    OK(cuEventQuery(event));
+    tell("done", 5, -1);
+    end_other();
+}
+
+static void wait_until_told(void *unused) {
+    char word[5];
+    (void)unused;
+    hear(word, sizeof(word));
+}
+
+static void record_behind_a_host_function(void) {
+    CUipcEventHandle handle;
+    CUevent event = opened_event(&handle);
+    OK(cuLaunchHostFunc(NULL, wait_until_told, NULL));
+    OK(cuEventRecord(event, NULL));
+    tell("told", 5, -1);
+    OK(cuCtxSynchronize());
+    OK(cuLaunchHostFunc(NULL, wait_until_told, NULL));
+    OK(cuEventRecord(event, NULL));
+    tell("more", 5, -1);
+    OK(cuCtxSynchronize());
+}
+
+/* The second recording never comes, since its recorder dies. */
+static void a_recording_behind_a_host_function_or_a_death_is_seen_too(void) {
+    CUipcEventHandle handle;
+    CUstream stream;
+    char word[5];
+    begin_other(record_behind_a_host_function);
+    test_begin();
+    CUevent event = shared_event(&handle);
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    tell(&handle, sizeof(handle), -1);
+    hear(word, sizeof(word));
+    EXPECT(CUDA_ERROR_NOT_READY, cuEventQuery(event));
+    OK(cuStreamWaitEvent(stream, event, 0));
+    EXPECT(CUDA_ERROR_NOT_READY, cuStreamQuery(stream));
+    tell("free", 5, -1);
+    OK(cuStreamSynchronize(stream));
+    hear(word, sizeof(word));
+    EXPECT(CUDA_ERROR_NOT_READY, cuEventQuery(event));
+    CHECK(kill(other, SIGKILL) == 0);
+    OK(cuEventSynchronize(event));
+}
+
 static void spin_beside(void) {
     char word[5];
     test_begin();
@@ -238,4 +369,9 @@ CASES({"another_process_opens_memory_by_its_handle", another_process_opens_memor
       {"another_process_imports_a_pool_and_its_memory", another_process_imports_a_pool_and_its_memory},
       {"memory_of_another_interface_is_charged_and_mapped",
        memory_of_another_interface_is_charged_and_mapped},
+      {"another_process_waits_for_an_event_by_its_handle", another_process_waits_for_an_event_by_its_handle},
+      {"an_event_that_another_process_records_is_waited_for_here",
+       an_event_that_another_process_records_is_waited_for_here},
+      {"a_recording_behind_a_host_function_or_a_death_is_seen_too",
+       a_recording_behind_a_host_function_or_a_death_is_seen_too},
       {"two_busy_processes_share_the_device", two_busy_processes_share_the_device});
