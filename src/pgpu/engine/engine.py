@@ -83,7 +83,8 @@ class Engine:
             wait_deadline_seconds=None if wait_timeout_seconds is None else now_seconds + wait_timeout_seconds,
             spawned_at_seconds=now_seconds,
         )
-        with self.deciding() as decision:
+        gives_up = wait_timeout_seconds is not None and wait_timeout_seconds <= 0
+        with self.deciding(entry.job.id if gives_up else None) as decision:
             decision.see(gpus, now_seconds)
             decision.add(entry, tuple(os.environ.items()))
             forgotten = decision.forget_oldest(self.settings.kept_jobs)
@@ -118,16 +119,20 @@ class Engine:
         """
         self._locks.hold(self.gpus.gpus())
 
-    def step(self) -> None:
-        """Admit what fits now."""
-        with self.deciding():
+    def step(self, gives_up: str | None = None) -> None:
+        """Admit what fits now; see `deciding`."""
+        with self.deciding(gives_up):
             pass
 
     @contextmanager
-    def deciding(self) -> Iterator[Decision]:
+    def deciding(self, gives_up: str | None = None) -> Iterator[Decision]:
         """Make changes and, in the same transaction, admit what fits after them; then wake whom it concerns.
 
         While the GPUs cannot be read nothing is admitted, and all else goes on.
+
+        Args:
+            gives_up: The job whose wait has run out, cancelled if it cannot start now. Only who waits for it can tell:
+                the ledger's deadline is wall time, and that may be set.
 
         Raises:
             LedgerError: The ledger cannot be written; nothing was changed.
@@ -135,7 +140,7 @@ class Engine:
         snapshot = self._snapshot_or_blind()
         with self.ledger.decision() as decision:
             yield decision
-            concerned = self._admit(decision, snapshot)
+            concerned = self._admit(decision, snapshot, gives_up)
         self.wake(concerned)
 
     def snapshot(self) -> Snapshot:
@@ -234,12 +239,17 @@ class Engine:
                 decision.put(replace(entry, job=failed, lease_released_at_seconds=time.time()))
             raise
 
-    def _admit(self, decision: Decision, snapshot: Snapshot) -> list[str]:
+    def _admit(self, decision: Decision, snapshot: Snapshot, gives_up: str | None = None) -> list[str]:
         """Write what scheduling says, and return who must hear of it: the started, the given up, and the new head."""
         now_seconds = time.time()
         entries = {entry.job.id: entry for entry in self.queue_of(decision.live())}
         rooms = snapshot.rooms(list(entries.values()), self.headroom)
-        admission = admit(rooms, [_candidate(entry) for entry in entries.values() if _waits(entry)], now_seconds)
+        queue = [
+            Candidate(entry.job.id, entry.job.request, now_seconds if entry.job.id == gives_up else None)
+            for entry in entries.values()
+            if entry.job.state is JobState.WAITING
+        ]
+        admission = admit(rooms, queue, now_seconds)
         for grant in admission.grants:
             decision.put(_granted(entries[grant.job_id], Lease(grant.job_id, grant.slices, now_seconds)))
         for job_id in admission.expired:
@@ -283,14 +293,6 @@ def cancelled(entry: Entry, now_seconds: float, *, timed_out: bool = False) -> E
 
 def _granted(entry: Entry, lease: Lease) -> Entry:
     return replace(entry, job=replace(entry.job, state=JobState.STARTING, lease=lease, reason=None))
-
-
-def _waits(entry: Entry) -> bool:
-    return entry.job.state is JobState.WAITING
-
-
-def _candidate(entry: Entry) -> Candidate:
-    return Candidate(entry.job.id, entry.job.request, entry.wait_deadline_seconds)
 
 
 def _placed(spec: JobSpec) -> JobSpec:

@@ -61,6 +61,13 @@ class Ledger:
         """
         return self.entry(job_id).job
 
+    def first_waiting(self, gpu_model: str | None) -> str | None:
+        """Return the id of the job that waits longest for GPUs of this model; None if none waits."""
+        statement = "SELECT id FROM jobs WHERE state = 'waiting' AND gpu_model IS ? ORDER BY sequence LIMIT 1"
+        with self._connections.reading() as connection:
+            row = connection.execute(statement, (gpu_model,)).fetchone()
+        return None if row is None else str(row["id"])
+
     def find(self, id_or_name: str) -> Entry:
         """Return the job with this id, else the newest with this name, else the one whose id begins so.
 

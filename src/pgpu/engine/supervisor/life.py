@@ -19,7 +19,7 @@ from pgpu.engine.recovery import lost
 from pgpu.engine.sockets import bind
 from pgpu.engine.streams.carrier import Carrier
 from pgpu.engine.supervisor.running import Running
-from pgpu.engine.supervisor.starting import adopt, start
+from pgpu.engine.supervisor.starting import adopt, get_ready, start
 from pgpu.engine.supervisor.terminations import Terminations
 from pgpu.engine.supervisor.waiting import Waiting
 from pgpu.engine.talking import SIGNAL_WORD, WINDOW_WORD
@@ -151,7 +151,9 @@ class _Supervisor:
     def _wait(self, entry: Entry) -> None:
         waiting = Waiting(self._engine, self._loop, entry)
         self._on_wake = waiting.woken
+        readiness = self._loop.call_later(0.0, lambda: get_ready(self._engine, entry.job))
         self._job = waiting.until_over().job
+        readiness.cancel()
 
     def _accompany(self, running: RunningJob) -> None:
         self._carrier.on_window = lambda columns, rows: running.resize_terminal(os.terminal_size((columns, rows)))
