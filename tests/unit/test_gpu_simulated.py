@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from pgpu.errors import NodeError
-from pgpu.gpu.catalog import MODELS, parse_model
+from pgpu.gpu.catalog import parse_model
+from pgpu.gpu.products import MODELS
 from pgpu.gpu.simulated import simulated_uuid, start_simulated
 
 

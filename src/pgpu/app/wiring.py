@@ -19,8 +19,9 @@ from pgpu.enforcement import Enforcer
 from pgpu.engine.engine import Engine
 from pgpu.engine.settings import EngineSettings
 from pgpu.errors import NodeError, RuntimeUnavailableError
-from pgpu.gpu.catalog import GpuModel, parse_model
+from pgpu.gpu.catalog import parse_model
 from pgpu.gpu.nvml import NvmlSource
+from pgpu.gpu.products import GpuModel
 from pgpu.gpu.simulated import start_simulated
 from pgpu.ledger import Ledger
 from pgpu.libraries import CUDA_SHIM, LAUNCHER, NVML_SHIM, PROBE, SIMULATED_CUDA, SIMULATED_NVML, library_path

@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from pgpu.errors import NodeError
-from pgpu.gpu.catalog import GpuModel
 from pgpu.gpu.mig_profiles import MEMORY_SLICES, MigProfile
+from pgpu.gpu.products import GpuModel
 
 CONFIGURATION_NAME = "gpus.conf"
 
@@ -117,16 +117,16 @@ def _facts(state_directory: Path, model: GpuModel, index: int) -> dict[str, str 
         "reserved_bytes": model.reserved_bytes,
         "context_bytes": model.context_bytes,
         "sm_count": model.sm_count,
-        "threads_per_sm": model.threads_per_sm,
-        "shared_bytes_per_sm": model.shared_bytes_per_sm,
+        "threads_per_sm": model.capability.threads_per_sm,
+        "shared_bytes_per_sm": model.capability.shared_bytes_per_sm,
         "l2_bytes": model.l2_bytes,
         "bandwidth_bytes_per_second": model.bandwidth_bytes_per_second,
         "memory_bus_bits": model.memory_bus_bits,
         "clock_khz": model.sm_clock_mhz * 1000,
         "memory_clock_khz": model.memory_clock_mhz * 1000,
-        "compute_major": model.compute_major,
-        "compute_minor": model.compute_minor,
-        "architecture": model.architecture,
+        "compute_major": model.capability.major,
+        "compute_minor": model.capability.minor,
+        "architecture": model.capability.architecture,
         "power_milliwatts": model.power_limit_watts * 1000,
         "pcie_bytes_per_second": model.pcie_bytes_per_second,
         "pcie_generation": model.pcie_generation,

@@ -1,0 +1,273 @@
+"""GPU products as data, so that a machine without one can simulate the GPU that its users will meet.
+
+Every figure carries its source. This module refuses to read or write anything: `simulated` makes products exist, and
+`catalog` knows how users write their names.
+
+Sources named below:
+
+* data sheet: NVIDIA's product data sheet or architecture white paper of that product: SMs, L2, bus, bandwidth, clocks,
+  power.
+* pci.ids: the PCI ID Repository (https://pci-ids.ucw.cz/) gives the device id.
+* NVML total and usable memory: what nvidia-smi and cuDeviceTotalMem print on such a card; the difference is what the
+  driver reserves for itself, so usable = total - reserved. P1 and P3 give the usable memory of theirs.
+* context: what one idle CUDA context holds. It moves with driver and loaded code, and no data sheet states it: P3 gives
+  the GTX 980 Ti's (110 MiB a container less the program's 98), the others are typical of CUDA 12 drivers.
+"""
+
+from dataclasses import dataclass, replace
+
+from pgpu.gpu.mig_profiles import MigProfile
+from pgpu.units import GIB, KIB, MIB
+
+_GB_PER_SECOND = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeCapability:
+    """What all GPUs of one compute capability have in common."""
+
+    major: int
+    minor: int
+    architecture: int
+    """NVML's nvmlDeviceArchitecture_t: 3 Maxwell, 5 Volta, 7 Ampere, 8 Ada, 9 Hopper, 10 Blackwell."""
+
+    threads_per_sm: int
+    shared_bytes_per_sm: int
+
+
+@dataclass(frozen=True, slots=True)
+class GpuModel:
+    """What the simulated driver must know of a product to stand in for it."""
+
+    slug: str
+    """How users write it, lower case with hyphens; also part of a state directory's name."""
+
+    name: str
+    """As NVML names the product."""
+
+    total_bytes: int
+    """As NVML reports it, the driver's own reserve included."""
+
+    reserved_bytes: int
+    """Never available to programs."""
+
+    context_bytes: int
+    """Held by each CUDA context."""
+
+    sm_count: int
+    l2_bytes: int
+    bandwidth_bytes_per_second: int
+    memory_bus_bits: int
+    sm_clock_mhz: int
+    """Boost clock."""
+
+    memory_clock_mhz: int
+    capability: ComputeCapability
+    power_limit_watts: int
+    pcie_generation: int
+    pci_device_id: int
+    """The 16 bits behind NVIDIA's vendor id."""
+
+    instances: tuple[MigProfile, ...] = ()
+    """What MIG divides each GPU of it into; empty where MIG is off."""
+
+    @property
+    def pcie_bytes_per_second(self) -> int:
+        """What copies reach on 16 lanes: three quarters of the link's 8, 16, 32 … billion bits a second and lane."""
+        return (12 * _GB_PER_SECOND) << (self.pcie_generation - 3)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory that programs can use."""
+        return self.total_bytes - self.reserved_bytes
+
+
+# Source: CUDA programming guide, table of technical specifications per compute capability.
+_CC_5_2 = ComputeCapability(5, 2, architecture=3, threads_per_sm=2048, shared_bytes_per_sm=96 * KIB)
+_CC_7_0 = ComputeCapability(7, 0, architecture=5, threads_per_sm=2048, shared_bytes_per_sm=96 * KIB)
+_CC_8_0 = ComputeCapability(8, 0, architecture=7, threads_per_sm=2048, shared_bytes_per_sm=164 * KIB)
+_CC_8_6 = ComputeCapability(8, 6, architecture=7, threads_per_sm=1536, shared_bytes_per_sm=100 * KIB)
+_CC_8_9 = ComputeCapability(8, 9, architecture=8, threads_per_sm=1536, shared_bytes_per_sm=100 * KIB)
+_CC_9_0 = ComputeCapability(9, 0, architecture=9, threads_per_sm=2048, shared_bytes_per_sm=228 * KIB)
+_CC_10_0 = ComputeCapability(10, 0, architecture=10, threads_per_sm=2048, shared_bytes_per_sm=228 * KIB)
+
+_RTX_3090 = GpuModel(
+    slug="rtx-3090",
+    name="NVIDIA GeForce RTX 3090",
+    total_bytes=24 * GIB,
+    reserved_bytes=311 * MIB,  # P1: 24,265 MiB usable
+    context_bytes=254 * MIB,  # typical
+    sm_count=82,  # GA102 white paper, as the rest
+    l2_bytes=6 * MIB,
+    bandwidth_bytes_per_second=936 * _GB_PER_SECOND,
+    memory_bus_bits=384,
+    sm_clock_mhz=1695,
+    memory_clock_mhz=9751,
+    capability=_CC_8_6,
+    power_limit_watts=350,
+    pcie_generation=4,
+    pci_device_id=0x2204,  # pci.ids
+)
+
+_GTX_980_TI = GpuModel(
+    slug="gtx-980-ti",
+    name="NVIDIA GeForce GTX 980 Ti",
+    total_bytes=6 * GIB,
+    reserved_bytes=61 * MIB,  # nvidia-smi printed 6083 MiB with the drivers of P3's time
+    context_bytes=12 * MIB,  # P3: 52 containers of 98 MB held about 110 MiB each
+    sm_count=22,  # data sheet, GM200
+    l2_bytes=3 * MIB,
+    bandwidth_bytes_per_second=336_500_000_000,
+    memory_bus_bits=384,
+    sm_clock_mhz=1075,
+    memory_clock_mhz=3505,
+    capability=_CC_5_2,
+    power_limit_watts=250,
+    pcie_generation=3,
+    pci_device_id=0x17C8,  # pci.ids
+)
+
+_V100 = GpuModel(
+    slug="v100",
+    name="Tesla V100-SXM2-16GB",
+    total_bytes=16 * GIB,
+    reserved_bytes=224 * MIB,  # 16,160 MiB usable
+    context_bytes=306 * MIB,  # typical
+    sm_count=80,  # GV100 white paper, as the rest
+    l2_bytes=6 * MIB,
+    bandwidth_bytes_per_second=900 * _GB_PER_SECOND,
+    memory_bus_bits=4096,
+    sm_clock_mhz=1530,
+    memory_clock_mhz=877,
+    capability=_CC_7_0,
+    power_limit_watts=300,
+    pcie_generation=3,
+    pci_device_id=0x1DB1,  # pci.ids
+)
+
+_A100_40 = GpuModel(
+    slug="a100-40",
+    name="NVIDIA A100-SXM4-40GB",
+    total_bytes=40 * GIB,
+    reserved_bytes=624 * MIB,  # cuDeviceTotalMem 39.39 GiB
+    context_bytes=412 * MIB,  # typical
+    sm_count=108,  # A100 data sheet and white paper, as the rest
+    l2_bytes=40 * MIB,
+    bandwidth_bytes_per_second=1555 * _GB_PER_SECOND,
+    memory_bus_bits=5120,
+    sm_clock_mhz=1410,
+    memory_clock_mhz=1215,
+    capability=_CC_8_0,
+    power_limit_watts=400,
+    pcie_generation=4,
+    pci_device_id=0x20B0,  # pci.ids
+)
+
+_A100_80 = replace(
+    _A100_40,
+    slug="a100-80",
+    name="NVIDIA A100-SXM4-80GB",
+    total_bytes=80 * GIB,
+    reserved_bytes=870 * MIB,  # cuDeviceTotalMem 79.15 GiB
+    bandwidth_bytes_per_second=2039 * _GB_PER_SECOND,
+    memory_clock_mhz=1593,
+    pci_device_id=0x20B2,  # pci.ids
+)
+
+_L4 = GpuModel(
+    slug="l4",
+    name="NVIDIA L4",
+    total_bytes=23_034 * MIB,  # ECC takes a sixteenth of GDDR6
+    reserved_bytes=475 * MIB,  # cuDeviceTotalMem 22.03 GiB
+    context_bytes=254 * MIB,  # typical
+    sm_count=58,  # L4 data sheet, AD104, as the rest
+    l2_bytes=48 * MIB,
+    bandwidth_bytes_per_second=300 * _GB_PER_SECOND,
+    memory_bus_bits=192,
+    sm_clock_mhz=2040,
+    memory_clock_mhz=6251,
+    capability=_CC_8_9,
+    power_limit_watts=72,
+    pcie_generation=4,
+    pci_device_id=0x27B8,  # pci.ids
+)
+
+_L40S = GpuModel(
+    slug="l40s",
+    name="NVIDIA L40S",
+    total_bytes=46_068 * MIB,  # ECC takes a sixteenth of GDDR6
+    reserved_bytes=602 * MIB,  # cuDeviceTotalMem 44.40 GiB
+    context_bytes=356 * MIB,  # typical
+    sm_count=142,  # L40S data sheet, AD102, as the rest
+    l2_bytes=96 * MIB,
+    bandwidth_bytes_per_second=864 * _GB_PER_SECOND,
+    memory_bus_bits=384,
+    sm_clock_mhz=2520,
+    memory_clock_mhz=9001,
+    capability=_CC_8_9,
+    power_limit_watts=350,
+    pcie_generation=4,
+    pci_device_id=0x26B9,  # pci.ids
+)
+
+_H100 = GpuModel(
+    slug="h100",
+    name="NVIDIA H100 80GB HBM3",
+    total_bytes=81_559 * MIB,
+    reserved_bytes=551 * MIB,  # cuDeviceTotalMem 79.11 GiB
+    context_bytes=520 * MIB,  # typical
+    sm_count=132,  # H100 SXM data sheet and white paper, as the rest
+    l2_bytes=50 * MIB,
+    bandwidth_bytes_per_second=3350 * _GB_PER_SECOND,
+    memory_bus_bits=5120,
+    sm_clock_mhz=1980,
+    memory_clock_mhz=2619,
+    capability=_CC_9_0,
+    power_limit_watts=700,
+    pcie_generation=5,
+    pci_device_id=0x2330,  # pci.ids
+)
+
+_H200 = replace(
+    _H100,
+    slug="h200",
+    name="NVIDIA H200",
+    total_bytes=143_771 * MIB,
+    reserved_bytes=612 * MIB,  # cuDeviceTotalMem 139.80 GiB
+    bandwidth_bytes_per_second=4800 * _GB_PER_SECOND,
+    memory_bus_bits=6144,
+    memory_clock_mhz=3201,
+    pci_device_id=0x2335,  # pci.ids
+)
+
+_B200 = GpuModel(
+    slug="b200",
+    name="NVIDIA B200",
+    total_bytes=183_359 * MIB,
+    reserved_bytes=729 * MIB,  # cuDeviceTotalMem 178.35 GiB
+    context_bytes=660 * MIB,  # typical
+    sm_count=148,  # HGX B200 data sheet and Blackwell tuning guide, as the rest
+    l2_bytes=129_536 * KIB,  # 126.5 MiB
+    bandwidth_bytes_per_second=7700 * _GB_PER_SECOND,
+    memory_bus_bits=8192,
+    sm_clock_mhz=1965,
+    memory_clock_mhz=3996,
+    capability=_CC_10_0,
+    power_limit_watts=1000,
+    pcie_generation=6,
+    pci_device_id=0x2901,  # pci.ids
+)
+
+MODELS: tuple[GpuModel, ...] = (
+    _RTX_3090,
+    _GTX_980_TI,
+    _V100,
+    _A100_40,
+    _A100_80,
+    _L4,
+    _L40S,
+    _H100,
+    _H200,
+    _B200,
+)
+"""Every model that can be simulated."""
