@@ -2,6 +2,7 @@
 
 #include <time.h>
 
+#include "freeing.h"
 #include "pools.h"
 #include "slice.h"
 
@@ -30,14 +31,19 @@ static CUresult as_cuda(enum pgpu_meter_status status) {
     return status == PGPU_METER_REFUSED ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_NOT_INITIALIZED;
 }
 
+/* What this process no longer uses and is still counted. */
+static bool has_made_room(int gpu) {
+    bool has_freed = pgpu_freeing_settle();
+    return pgpu_pools_trim(gpu) || has_freed;
+}
+
 CUresult pgpu_charge_begin(struct pgpu_charge *charge, int gpu, uint64_t bytes) {
     *charge = (struct pgpu_charge){.gpu = gpu, .bytes = bytes};
     if (gpu == PGPU_NO_GPU) return CUDA_ERROR_NOT_PERMITTED;
     if (bytes == 0) return CUDA_SUCCESS; /* the driver has an error of its own for it */
     enum pgpu_meter_status status = reserve(gpu, bytes, &charge->has_reaped);
     bool has_reaped = charge->has_reaped;
-    if (status == PGPU_METER_REFUSED && pgpu_pools_trim(gpu))
-        status = reserve(gpu, bytes, &charge->has_reaped);
+    if (status == PGPU_METER_REFUSED && has_made_room(gpu)) status = reserve(gpu, bytes, &charge->has_reaped);
     charge->has_reaped |= has_reaped;
     return as_cuda(status);
 }

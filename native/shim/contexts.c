@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include "charge.h"
+#include "freeing.h"
 #include "functions.h"
 #include "holdings.h"
 #include "slice.h"
@@ -37,6 +38,7 @@ static void refund_all_of(uint64_t context) {
     pgpu_holdings_take_owned(PGPU_KIND_MEMORY, context, bytes);
     pgpu_holdings_take_owned(PGPU_KIND_ARRAY, context, bytes);
     pgpu_holdings_take_owned(PGPU_KIND_EXTERNAL, context, bytes);
+    pgpu_holdings_take_owned(PGPU_KIND_FREEING, context, bytes);
     for (int gpu = 0; gpu < (int)PGPU_MAX_GPUS; gpu++)
         pgpu_charge_refund(gpu, bytes[gpu]);
 }
@@ -79,25 +81,30 @@ PGPU_EXPORT CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *param
     CREATE(ordinal, context, PGPU_REAL(cuCtxCreate_v4)(context, parameters, flags, ordinal));
 }
 
-static CUresult finish_destroy(bool is_known, const struct pgpu_holding *row, CUresult result) {
-    if (!is_known) return result;
-    if (result == CUDA_SUCCESS)
-        refund(row, row->key);
-    else
-        pgpu_holdings_put(row);
+/* The row goes before the driver may give the handle to another thread's context. */
+static bool begin_destroy(CUcontext context, struct pgpu_holding *row) {
+    pgpu_freeing_pause((uint64_t)context);
+    return pgpu_holdings_take(PGPU_KIND_CONTEXT, (uint64_t)context, row);
+}
+
+static CUresult finish_destroy(bool is_known, CUcontext context, const struct pgpu_holding *row,
+                               CUresult result) {
+    if (is_known && result == CUDA_SUCCESS) refund(row, row->key);
+    if (is_known && result != CUDA_SUCCESS) pgpu_holdings_put(row);
+    if (result != CUDA_SUCCESS) pgpu_freeing_resume((uint64_t)context);
     return result;
 }
 
 PGPU_EXPORT CUresult cuCtxDestroy_v2(CUcontext context) {
     struct pgpu_holding row;
-    bool is_known = pgpu_holdings_take(PGPU_KIND_CONTEXT, (uint64_t)context, &row);
-    return finish_destroy(is_known, &row, PGPU_REAL(cuCtxDestroy_v2)(context));
+    bool is_known = begin_destroy(context, &row);
+    return finish_destroy(is_known, context, &row, PGPU_REAL(cuCtxDestroy_v2)(context));
 }
 
 PGPU_EXPORT CUresult cuCtxDestroy(CUcontext context) {
     struct pgpu_holding row;
-    bool is_known = pgpu_holdings_take(PGPU_KIND_CONTEXT, (uint64_t)context, &row);
-    return finish_destroy(is_known, &row, PGPU_REAL(cuCtxDestroy)(context));
+    bool is_known = begin_destroy(context, &row);
+    return finish_destroy(is_known, context, &row, PGPU_REAL(cuCtxDestroy)(context));
 }
 
 PGPU_EXPORT CUresult cuCtxAttach(CUcontext *context, unsigned int flags) {
@@ -108,9 +115,12 @@ PGPU_EXPORT CUresult cuCtxAttach(CUcontext *context, unsigned int flags) {
 
 PGPU_EXPORT CUresult cuCtxDetach(CUcontext context) {
     struct pgpu_holding row;
+    pgpu_freeing_pause((uint64_t)context);
     CUresult result = PGPU_REAL(cuCtxDetach)(context);
     if (result == CUDA_SUCCESS && pgpu_holdings_count(PGPU_KIND_CONTEXT, (uint64_t)context, -1, &row) == 0)
         refund(&row, (uint64_t)context);
+    else
+        pgpu_freeing_resume((uint64_t)context);
     return result;
 }
 
@@ -175,33 +185,46 @@ PGPU_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice ordin
     return result;
 }
 
-PGPU_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal) {
-    CUresult result = PGPU_REAL(cuDevicePrimaryCtxRelease_v2)(ordinal);
+/* The primary context's handle, or 0. */
+static uint64_t begin_end_of_primary(CUdevice ordinal) {
+    struct pgpu_holding row;
+    if (!pgpu_holdings_find(PGPU_KIND_CONTEXT, (uint64_t)ordinal, &row)) return 0;
+    pgpu_freeing_pause(row.detail);
+    return row.detail;
+}
+
+static CUresult finish_release(CUdevice ordinal, uint64_t context, CUresult result) {
     if (result == CUDA_SUCCESS) release_primary(ordinal);
+    pgpu_freeing_resume(context);
     return result;
+}
+
+PGPU_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal) {
+    uint64_t context = begin_end_of_primary(ordinal);
+    return finish_release(ordinal, context, PGPU_REAL(cuDevicePrimaryCtxRelease_v2)(ordinal));
 }
 
 PGPU_EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice ordinal) {
-    CUresult result = PGPU_REAL(cuDevicePrimaryCtxRelease)(ordinal);
-    if (result == CUDA_SUCCESS) release_primary(ordinal);
-    return result;
+    uint64_t context = begin_end_of_primary(ordinal);
+    return finish_release(ordinal, context, PGPU_REAL(cuDevicePrimaryCtxRelease)(ordinal));
 }
 
-static void forget_primary(CUdevice ordinal) {
-    struct pgpu_holding row;
-    if (pgpu_holdings_take(PGPU_KIND_CONTEXT, (uint64_t)ordinal, &row)) refund(&row, row.detail);
+/* A reset destroys what was allocated and releases nothing: whoever retained the context still has to. So the
+ * context itself stays counted until the last release, since the next to use it finds it there again. */
+static CUresult finish_reset(uint64_t context, CUresult result) {
+    if (result == CUDA_SUCCESS && context != 0) refund_all_of(context);
+    pgpu_freeing_resume(context);
+    return result;
 }
 
 PGPU_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal) {
-    CUresult result = PGPU_REAL(cuDevicePrimaryCtxReset_v2)(ordinal);
-    if (result == CUDA_SUCCESS) forget_primary(ordinal);
-    return result;
+    uint64_t context = begin_end_of_primary(ordinal);
+    return finish_reset(context, PGPU_REAL(cuDevicePrimaryCtxReset_v2)(ordinal));
 }
 
 PGPU_EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice ordinal) {
-    CUresult result = PGPU_REAL(cuDevicePrimaryCtxReset)(ordinal);
-    if (result == CUDA_SUCCESS) forget_primary(ordinal);
-    return result;
+    uint64_t context = begin_end_of_primary(ordinal);
+    return finish_reset(context, PGPU_REAL(cuDevicePrimaryCtxReset)(ordinal));
 }
 
 /* A green context lives in its device's primary one and retains it. Its own row remembers which. */

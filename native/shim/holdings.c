@@ -168,6 +168,14 @@ static void take_owned(enum pgpu_kind kind, uint64_t owner, uint64_t bytes[PGPU_
     }
 }
 
+void pgpu_holdings_edit_owned(enum pgpu_kind kind, uint64_t owner,
+                              void (*edit)(struct pgpu_holding *, void *), void *context) {
+    pthread_mutex_lock(&table.leaf);
+    for (uint64_t at = 0; at < table.capacity; at++)
+        if (is_owned(&table.rows[at], kind, owner)) edit(&table.rows[at], context);
+    pthread_mutex_unlock(&table.leaf);
+}
+
 void pgpu_holdings_take_owned(enum pgpu_kind kind, uint64_t owner, uint64_t bytes[PGPU_MAX_GPUS]) {
     pthread_mutex_lock(&table.leaf);
     if (table.capacity != 0) take_owned(kind, owner, bytes);

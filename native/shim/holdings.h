@@ -18,6 +18,7 @@ enum pgpu_kind {
     PGPU_KIND_MAPPING,    /* an address range over such memory */
     PGPU_KIND_POOL,       /* a memory pool, or the memory of a device's graphs */
     PGPU_KIND_GRAPH,      /* an executable graph that allocates */
+    PGPU_KIND_FREEING,    /* memory that a stream will free, by the event that tells */
 };
 
 struct pgpu_holding {
@@ -50,6 +51,10 @@ int64_t pgpu_holdings_count(enum pgpu_kind kind, uint64_t key, int change, struc
 /* Change a row in place; false if there is none. `edit` runs under the table's mutex and calls nothing. */
 bool pgpu_holdings_edit(enum pgpu_kind kind, uint64_t key, void (*edit)(struct pgpu_holding *, void *),
                         void *context);
+
+/* The same for every row of `kind` that `owner` takes with it. */
+void pgpu_holdings_edit_owned(enum pgpu_kind kind, uint64_t owner,
+                              void (*edit)(struct pgpu_holding *, void *), void *context);
 
 /* Remove every row of `kind` that `owner` takes with it, adding its bytes to `bytes[gpu]`. */
 void pgpu_holdings_take_owned(enum pgpu_kind kind, uint64_t owner, uint64_t bytes[PGPU_MAX_GPUS]);

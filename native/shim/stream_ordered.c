@@ -1,5 +1,6 @@
 /* Stream-ordered allocation, and the synchronisations at which a pool gives memory back. */
 #include "charge.h"
+#include "freeing.h"
 #include "functions.h"
 #include "holdings.h"
 #include "pools.h"
@@ -157,14 +158,15 @@ PGPU_EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t b
     return allocate(&request);
 }
 
-static CUresult finish_free(bool is_known, const struct pgpu_holding *row, CUresult result) {
-    if (!is_known) return result;
+/* A pool tells itself what it has back; of other memory the stream must have got to its end. */
+static CUresult finish_free(const struct pgpu_holding *row, CUstream stream, bool is_per_thread,
+                            CUresult result) {
     if (result != CUDA_SUCCESS)
         pgpu_holdings_put(row);
     else if (row->detail != 0)
         pgpu_pools_freed(row);
     else
-        pgpu_charge_refund(row->gpu, row->bytes);
+        pgpu_freeing_begin(row, stream, is_per_thread);
     return result;
 }
 
@@ -172,17 +174,20 @@ PGPU_EXPORT CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
     struct pgpu_holding row;
     if (is_capturing(stream, false)) return PGPU_REAL(cuMemFreeAsync)(pointer, stream);
     bool is_known = pgpu_holdings_take(PGPU_KIND_MEMORY, pointer, &row);
-    return finish_free(is_known, &row, PGPU_REAL(cuMemFreeAsync)(pointer, stream));
+    CUresult result = PGPU_REAL(cuMemFreeAsync)(pointer, stream);
+    return is_known ? finish_free(&row, stream, false, result) : result;
 }
 
 PGPU_EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) {
     struct pgpu_holding row;
     if (is_capturing(stream, true)) return PGPU_REAL(cuMemFreeAsync_ptsz)(pointer, stream);
     bool is_known = pgpu_holdings_take(PGPU_KIND_MEMORY, pointer, &row);
-    return finish_free(is_known, &row, PGPU_REAL(cuMemFreeAsync_ptsz)(pointer, stream));
+    CUresult result = PGPU_REAL(cuMemFreeAsync_ptsz)(pointer, stream);
+    return is_known ? finish_free(&row, stream, true, result) : result;
 }
 
 static CUresult after_synchronisation(CUresult result) {
+    pgpu_freeing_settle();
     pgpu_pools_settle_all();
     return result;
 }

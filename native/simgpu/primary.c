@@ -21,7 +21,6 @@ static void drop(struct primary *primary) {
     if (primary->context == NULL) return;
     sim_context_delete(primary->context);
     primary->context = NULL;
-    primary->retain_count = 0;
 }
 
 SIM_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
@@ -50,6 +49,7 @@ SIM_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
     return result;
 }
 
+/* Everything goes but the count: those who retained the context still release it. */
 SIM_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
     SIM_ENTER();
     if (!sim_is_device(device)) return CUDA_ERROR_INVALID_DEVICE;

@@ -1,16 +1,14 @@
 /* A driver of one GPU that does what the simulated one does not: it has green contexts, and it cannot bear to
  * be asked about a pool that is gone. It has no more functions than the tests ask for. */
-#define _GNU_SOURCE
-#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda_abi.h"
+#include "strict.h"
 
 #define BLOCK_BYTES (2ull << 20)
 
 static cuuint64_t next_address = BLOCK_BYTES, reserved_bytes;
-static char context, green_context, pool;
+static char pool;
 static int is_destroyed;
 
 CUresult cuInit(unsigned int flags) {
@@ -25,38 +23,6 @@ CUresult cuDeviceGetCount(int *count) {
 CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device) {
     memset(uuid, device, sizeof(*uuid));
     return CUDA_SUCCESS;
-}
-
-CUresult cuCtxGetDevice(CUdevice *device) {
-    *device = 0;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuCtxGetCurrent(CUcontext *current) {
-    *current = (CUcontext)&context;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuDevicePrimaryCtxRetain(CUcontext *retained, CUdevice device) {
-    (void)device;
-    *retained = (CUcontext)&context;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
-    (void)device;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc description, CUdevice device,
-                          unsigned int flags) {
-    (void)description, (void)device, (void)flags;
-    *green = (CUgreenCtx)&green_context;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuGreenCtxDestroy(CUgreenCtx green) {
-    return green == (CUgreenCtx)&green_context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 /* Our own exports are the shim's for us too, so we call none of them. */
@@ -95,21 +61,9 @@ CUresult cuMemPoolCreate(CUmemoryPool *made, const CUmemPoolProps *properties) {
     return CUDA_SUCCESS;
 }
 
-CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
-    (void)pointer, (void)stream;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuStreamSynchronize(CUstream stream) {
-    (void)stream;
-    return CUDA_SUCCESS;
-}
-
-/* The shim's cuStreamSynchronize: what another thread may call while this one is in here. */
 CUresult cuMemPoolDestroy(CUmemoryPool destroyed) {
     (void)destroyed;
     is_destroyed = 1;
     reserved_bytes = 0;
-    CUresult (*synchronise)(CUstream) = (CUresult (*)(CUstream))dlsym(RTLD_DEFAULT, "cuStreamSynchronize");
-    return synchronise(NULL);
+    return strict_let_another_thread_synchronise();
 }
