@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tests.fakes.machine import FileGpus, make_client, make_engine, make_machine
@@ -92,12 +92,20 @@ class World:
         return path.read_text() if path.exists() else "no supervisor has spoken"
 
     def close(self) -> None:
+        self._end_all_jobs()
         for entry in self.engine.ledger.entries(include_final=True):
             self.seen.update(h for h in (entry.supervisor, entry.job.holder) if isinstance(h, ProcessHolder))
         for holder in self.seen:
             kill(holder)
         self.engine.ledger.close()
         shutil.rmtree(self.root, ignore_errors=True)
+
+    def _end_all_jobs(self) -> None:
+        """Leave no word in the ledger on which a supervisor that is killed last could start or grant another job."""
+        with self.engine.ledger.decision() as decision:
+            for entry in decision.live():
+                job = replace(entry.job, state=JobState.CANCELLED)
+                decision.put(replace(entry, job=job, stop_grace_seconds=0.0, lease_released_at_seconds=time.time()))
 
 
 def kill(holder: ProcessHolder) -> None:
