@@ -53,8 +53,23 @@ static CUresult add_node(CUstream stream, CUgraphNode *node) {
     return sim_nodes_copy(&stream->tail, node, 1) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+CUresult sim_capture_add_described(CUstream stream, const CUgraphNodeParams *params) {
+    CUgraphNode node;
+    SIM_TRY(add_node(stream, &node));
+    return sim_node_set(node, params);
+}
+
+static CUresult add_value(CUstream stream, const struct sim_work *work) {
+    CUstreamBatchMemOpParams operation;
+    sim_value_describe(work, &operation);
+    CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
+                                .memOp = {.ctx = stream->context, .count = 1, .paramArray = &operation}};
+    return sim_capture_add_described(stream, &params);
+}
+
 CUresult sim_capture_add(CUstream stream, const struct sim_work *work) {
     CUgraphNode node;
+    if (sim_is_value_work(work)) return add_value(stream, work);
     if (work->kind == SIM_WORK_HOST && work->host.function == NULL)
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     SIM_TRY(add_node(stream, &node));

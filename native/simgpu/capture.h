@@ -8,11 +8,13 @@
 CUresult sim_capture_forbids(CUstream stream);
 /* Add a node after what the stream did last. Under sim_lock. */
 CUresult sim_capture_add(CUstream stream, const struct sim_work *work);
+/* As above, described as a client would. */
+CUresult sim_capture_add_described(CUstream stream, const CUgraphNodeParams *params);
 /* Forget the capture of a stream that is being destroyed. Under sim_lock. */
 void sim_capture_abandon(CUstream stream);
-/* Remember where a stream stands, make another stand after that too, and forget it. */
 /* Add an allocation node; its address is known at once. Under sim_lock. */
 CUresult sim_capture_allocate(CUstream stream, CUmemoryPool pool, size_t bytes, CUdeviceptr *address);
+/* Remember where a stream stands, make another stand after that too, and forget it. */
 CUresult sim_capture_record(CUstream stream, CUevent event);
 void sim_capture_leave_event(CUevent event);
 CUresult sim_capture_await(CUstream stream, CUevent event);

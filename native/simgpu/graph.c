@@ -79,6 +79,8 @@ static void end_node(CUgraphNode node) {
     sim_nodes_clear(&node->needs);
     if (node->memory != NULL) sim_graph_memory_drop(node->memory);
     if (node->child != NULL) sim_graph_delete(node->child);
+    if (node->bodies != NULL) sim_condition_remove(node);
+    free(node->operations);
     sim_delete(&sim_graph_nodes, node);
 }
 
@@ -95,6 +97,7 @@ void sim_graph_delete(CUgraph graph) {
         end_node(graph->nodes.node[i]);
     sim_nodes_clear(&graph->nodes);
     sim_user_objects_drop(&graph->objects);
+    sim_conditions_delete_of(graph);
     sim_delete(&sim_graphs, graph);
 }
 
@@ -138,6 +141,14 @@ static CUresult clone_node(CUgraph clone, CUgraphNode original) {
     memcpy(node->attribute, original->attribute, sizeof(node->attribute));
     node->memory = original->memory;
     if (node->memory != NULL) node->memory->holders++;
+    if (original->operations != NULL) {
+        node->params.type = CU_GRAPH_NODE_TYPE_EMPTY;
+        return sim_batch_set(node, &original->params.memOp);
+    }
+    if (original->bodies != NULL) {
+        node->params.conditional.size = 0;
+        return sim_condition_copy(node, original);
+    }
     if (original->child == NULL) return CUDA_SUCCESS;
     SIM_TRY(sim_graph_clone(original->child, &node->child));
     node->child->parent = clone;

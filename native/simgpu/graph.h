@@ -24,6 +24,8 @@ struct CUgraphNode_st {
     struct sim_work work;
     struct sim_graph_memory *memory; /* of an allocation node */
     CUgraph child;
+    CUstreamBatchMemOpParams *operations; /* of a batch node; `params` points here */
+    CUgraph *bodies;                      /* of a conditional node; `params` points here */
     CUlaunchAttributeValue attribute[24];
 };
 
@@ -49,6 +51,7 @@ struct sim_entry {
     struct sim_work work;
     struct sim_graph_memory *memory;
     bool is_disabled;
+    bool is_untaken; /* in a body that its condition does not choose */
 };
 
 struct CUgraphExec_st {
@@ -90,6 +93,18 @@ CUresult sim_node_translate(const CUgraphNodeParams *params, struct sim_work *wo
 /* And back, for what was captured. */
 void sim_node_describe(const struct sim_work *work, CUgraphNodeParams *params);
 CUresult sim_node_set(CUgraphNode node, const CUgraphNodeParams *params);
+
+/* Conditional nodes. Kernels compute nothing, so a condition keeps the value that a launch gives it. */
+CUresult sim_condition_add(CUgraphNode node, CUDA_CONDITIONAL_NODE_PARAMS *params);
+CUresult sim_condition_copy(CUgraphNode to, CUgraphNode from);
+void sim_condition_remove(CUgraphNode node);
+/* Whether a launch runs this body. A loop's body runs once, since nothing could end it. */
+bool sim_condition_takes(CUgraphNode node, unsigned body);
+/* Handles end with the graph that they were made for. */
+void sim_conditions_delete_of(CUgraph graph);
+
+/* Batches of operations on words of memory. */
+CUresult sim_batch_set(CUgraphNode node, const CUDA_BATCH_MEM_OP_NODE_PARAMS *params);
 
 /* Addresses of allocation nodes. */
 struct sim_graph_memory *sim_graph_memory_new(CUdevice device, size_t bytes);

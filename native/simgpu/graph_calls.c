@@ -1,6 +1,6 @@
 /* The calls that add a node of each type, and tell and change what it does. */
 #include "array.h"
-#include "graph.h"
+#include "graph_calls.h"
 
 static CUresult add_child(CUgraphNode node, CUgraph original) {
     if (!sim_is_graph(original)) return CUDA_ERROR_INVALID_VALUE;
@@ -22,6 +22,10 @@ static CUresult add_memory(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS *params)
 }
 
 static CUresult fill(CUgraphNode node, CUgraphNodeParams *params) {
+    if (params->type == CU_GRAPH_NODE_TYPE_CONDITIONAL) {
+        node->params.type = params->type;
+        return sim_condition_add(node, &params->conditional);
+    }
     SIM_TRY(sim_node_set(node, params));
     if (params->type == CU_GRAPH_NODE_TYPE_GRAPH) return add_child(node, params->graph.graph);
     return params->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC ? add_memory(node, &params->alloc) : CUDA_SUCCESS;
@@ -42,71 +46,42 @@ static CUresult add(CUgraphNode *made, CUgraph graph, const CUgraphNode *needs, 
     return result;
 }
 
-/* The node if it is of this type. Under sim_lock. */
-static CUresult check(CUgraphNode node, CUgraphNodeType type) {
+CUresult sim_node_check(CUgraphNode node, CUgraphNodeType type) {
     return sim_is_node(node) && node->params.type == type ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* What a node owns stays as it was made. */
+static bool is_fixed(CUgraphNodeType type) {
+    return type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || type == CU_GRAPH_NODE_TYPE_MEM_FREE ||
+           type == CU_GRAPH_NODE_TYPE_GRAPH || type == CU_GRAPH_NODE_TYPE_CONDITIONAL;
 }
 
 static CUresult set(CUgraphNode node, const CUgraphNodeParams *params) {
     SIM_ENTER();
     SIM_LOCKED();
-    SIM_TRY(check(node, params->type));
+    SIM_TRY(sim_node_check(node, params->type));
+    if (is_fixed(params->type)) return CUDA_ERROR_NOT_SUPPORTED;
     return sim_node_set(node, params);
-}
-
-static CUgraphNodeParams of_kernel_v1(const CUDA_KERNEL_NODE_PARAMS_v1 *old) {
-    CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_KERNEL};
-    params.kernel = (CUDA_KERNEL_NODE_PARAMS){
-        old->func,      old->gridDimX,       old->gridDimY,     old->gridDimZ, old->blockDimX, old->blockDimY,
-        old->blockDimZ, old->sharedMemBytes, old->kernelParams, old->extra,    NULL,           NULL};
-    return params;
-}
-
-static CUgraphNodeParams of_memset(const CUDA_MEMSET_NODE_PARAMS *fill, CUcontext context) {
-    CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_MEMSET};
-    params.memset = (CUDA_MEMSET_NODE_PARAMS_v2){fill->dst,   fill->pitch,  fill->value, fill->elementSize,
-                                                 fill->width, fill->height, context};
-    return params;
-}
-
-static CUgraphNodeParams of_memcpy(const CUDA_MEMCPY3D *shape, CUcontext context) {
-    CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_MEMCPY};
-    params.memcpy.copyCtx = context;
-    params.memcpy.copyParams = *shape;
-    return params;
-}
-
-static CUgraphNodeParams of_host(const CUDA_HOST_NODE_PARAMS *host) {
-    CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_HOST};
-    params.host.fn = host->fn;
-    params.host.userData = host->userData;
-    return params;
-}
-
-static CUgraphNodeParams of_event(CUgraphNodeType type, CUevent event) {
-    CUgraphNodeParams params = {.type = type};
-    params.eventRecord.event = event;
-    return params;
 }
 
 SIM_EXPORT CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *needs,
                                             size_t count, const CUDA_KERNEL_NODE_PARAMS *kernel) {
     if (kernel == NULL) return CUDA_ERROR_INVALID_VALUE;
-    CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_KERNEL, .kernel = *kernel};
+    CUgraphNodeParams params = sim_params_of_kernel(kernel);
     return add(node, graph, needs, count, &params);
 }
 
 SIM_EXPORT CUresult cuGraphAddKernelNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *needs,
                                          size_t count, const CUDA_KERNEL_NODE_PARAMS_v1 *kernel) {
     if (kernel == NULL) return CUDA_ERROR_INVALID_VALUE;
-    CUgraphNodeParams params = of_kernel_v1(kernel);
+    CUgraphNodeParams params = sim_params_of_kernel_v1(kernel);
     return add(node, graph, needs, count, &params);
 }
 
 SIM_EXPORT CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *kernel) {
     SIM_ENTER();
     SIM_LOCKED();
-    SIM_TRY(check(node, CU_GRAPH_NODE_TYPE_KERNEL));
+    SIM_TRY(sim_node_check(node, CU_GRAPH_NODE_TYPE_KERNEL));
     if (kernel == NULL) return CUDA_ERROR_INVALID_VALUE;
     *kernel = node->params.kernel;
     return CUDA_SUCCESS;
@@ -131,27 +106,27 @@ SIM_EXPORT CUresult cuGraphKernelNodeGetParams(CUgraphNode node, CUDA_KERNEL_NOD
 
 SIM_EXPORT CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *kernel) {
     if (kernel == NULL) return CUDA_ERROR_INVALID_VALUE;
-    CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_KERNEL, .kernel = *kernel};
+    CUgraphNodeParams params = sim_params_of_kernel(kernel);
     return set(node, &params);
 }
 
 SIM_EXPORT CUresult cuGraphKernelNodeSetParams(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1 *kernel) {
     if (kernel == NULL) return CUDA_ERROR_INVALID_VALUE;
-    CUgraphNodeParams params = of_kernel_v1(kernel);
+    CUgraphNodeParams params = sim_params_of_kernel_v1(kernel);
     return set(node, &params);
 }
 
 SIM_EXPORT CUresult cuGraphAddMemcpyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *needs,
                                          size_t count, const CUDA_MEMCPY3D *shape, CUcontext context) {
     if (shape == NULL) return CUDA_ERROR_INVALID_VALUE;
-    CUgraphNodeParams params = of_memcpy(shape, context);
+    CUgraphNodeParams params = sim_params_of_memcpy(shape, context);
     return add(node, graph, needs, count, &params);
 }
 
 SIM_EXPORT CUresult cuGraphMemcpyNodeGetParams(CUgraphNode node, CUDA_MEMCPY3D *shape) {
     SIM_ENTER();
     SIM_LOCKED();
-    SIM_TRY(check(node, CU_GRAPH_NODE_TYPE_MEMCPY));
+    SIM_TRY(sim_node_check(node, CU_GRAPH_NODE_TYPE_MEMCPY));
     if (shape == NULL) return CUDA_ERROR_INVALID_VALUE;
     *shape = node->params.memcpy.copyParams;
     return CUDA_SUCCESS;
@@ -159,7 +134,7 @@ SIM_EXPORT CUresult cuGraphMemcpyNodeGetParams(CUgraphNode node, CUDA_MEMCPY3D *
 
 SIM_EXPORT CUresult cuGraphMemcpyNodeSetParams(CUgraphNode node, const CUDA_MEMCPY3D *shape) {
     if (shape == NULL) return CUDA_ERROR_INVALID_VALUE;
-    CUgraphNodeParams params = of_memcpy(shape, NULL);
+    CUgraphNodeParams params = sim_params_of_memcpy(shape, NULL);
     return set(node, &params);
 }
 
@@ -167,14 +142,14 @@ SIM_EXPORT CUresult cuGraphAddMemsetNode(CUgraphNode *node, CUgraph graph, const
                                          size_t count, const CUDA_MEMSET_NODE_PARAMS *memset,
                                          CUcontext context) {
     if (memset == NULL) return CUDA_ERROR_INVALID_VALUE;
-    CUgraphNodeParams params = of_memset(memset, context);
+    CUgraphNodeParams params = sim_params_of_memset(memset, context);
     return add(node, graph, needs, count, &params);
 }
 
 SIM_EXPORT CUresult cuGraphMemsetNodeGetParams(CUgraphNode node, CUDA_MEMSET_NODE_PARAMS *memset) {
     SIM_ENTER();
     SIM_LOCKED();
-    SIM_TRY(check(node, CU_GRAPH_NODE_TYPE_MEMSET));
+    SIM_TRY(sim_node_check(node, CU_GRAPH_NODE_TYPE_MEMSET));
     if (memset == NULL) return CUDA_ERROR_INVALID_VALUE;
     const CUDA_MEMSET_NODE_PARAMS_v2 *kept = &node->params.memset;
     *memset = (CUDA_MEMSET_NODE_PARAMS){kept->dst,         kept->pitch, kept->value,
@@ -184,21 +159,21 @@ SIM_EXPORT CUresult cuGraphMemsetNodeGetParams(CUgraphNode node, CUDA_MEMSET_NOD
 
 SIM_EXPORT CUresult cuGraphMemsetNodeSetParams(CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS *memset) {
     if (memset == NULL) return CUDA_ERROR_INVALID_VALUE;
-    CUgraphNodeParams params = of_memset(memset, NULL);
+    CUgraphNodeParams params = sim_params_of_memset(memset, NULL);
     return set(node, &params);
 }
 
 SIM_EXPORT CUresult cuGraphAddHostNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *needs,
                                        size_t count, const CUDA_HOST_NODE_PARAMS *host) {
     if (host == NULL) return CUDA_ERROR_INVALID_VALUE;
-    CUgraphNodeParams params = of_host(host);
+    CUgraphNodeParams params = sim_params_of_host(host);
     return add(node, graph, needs, count, &params);
 }
 
 SIM_EXPORT CUresult cuGraphHostNodeGetParams(CUgraphNode node, CUDA_HOST_NODE_PARAMS *host) {
     SIM_ENTER();
     SIM_LOCKED();
-    SIM_TRY(check(node, CU_GRAPH_NODE_TYPE_HOST));
+    SIM_TRY(sim_node_check(node, CU_GRAPH_NODE_TYPE_HOST));
     if (host == NULL) return CUDA_ERROR_INVALID_VALUE;
     *host = (CUDA_HOST_NODE_PARAMS){node->params.host.fn, node->params.host.userData};
     return CUDA_SUCCESS;
@@ -206,7 +181,7 @@ SIM_EXPORT CUresult cuGraphHostNodeGetParams(CUgraphNode node, CUDA_HOST_NODE_PA
 
 SIM_EXPORT CUresult cuGraphHostNodeSetParams(CUgraphNode node, const CUDA_HOST_NODE_PARAMS *host) {
     if (host == NULL) return CUDA_ERROR_INVALID_VALUE;
-    CUgraphNodeParams params = of_host(host);
+    CUgraphNodeParams params = sim_params_of_host(host);
     return set(node, &params);
 }
 
@@ -225,7 +200,7 @@ SIM_EXPORT CUresult cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph graph, c
 SIM_EXPORT CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph *child) {
     SIM_ENTER();
     SIM_LOCKED();
-    SIM_TRY(check(node, CU_GRAPH_NODE_TYPE_GRAPH));
+    SIM_TRY(sim_node_check(node, CU_GRAPH_NODE_TYPE_GRAPH));
     if (child == NULL) return CUDA_ERROR_INVALID_VALUE;
     *child = node->child;
     return CUDA_SUCCESS;
@@ -234,19 +209,19 @@ SIM_EXPORT CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph *chi
 #define EVENT_CALLS(Name, TYPE)                                                                              \
     SIM_EXPORT CUresult cuGraphAddEvent##Name##Node(CUgraphNode *node, CUgraph graph,                        \
                                                     const CUgraphNode *needs, size_t count, CUevent event) { \
-        CUgraphNodeParams params = of_event(TYPE, event);                                                    \
+        CUgraphNodeParams params = sim_params_of_event(TYPE, event);                                         \
         return add(node, graph, needs, count, &params);                                                      \
     }                                                                                                        \
     SIM_EXPORT CUresult cuGraphEvent##Name##NodeGetEvent(CUgraphNode node, CUevent *event) {                 \
         SIM_ENTER();                                                                                         \
         SIM_LOCKED();                                                                                        \
-        SIM_TRY(check(node, TYPE));                                                                          \
+        SIM_TRY(sim_node_check(node, TYPE));                                                                 \
         if (event == NULL) return CUDA_ERROR_INVALID_VALUE;                                                  \
         *event = node->params.eventRecord.event;                                                             \
         return CUDA_SUCCESS;                                                                                 \
     }                                                                                                        \
     SIM_EXPORT CUresult cuGraphEvent##Name##NodeSetEvent(CUgraphNode node, CUevent event) {                  \
-        CUgraphNodeParams params = of_event(TYPE, event);                                                    \
+        CUgraphNodeParams params = sim_params_of_event(TYPE, event);                                         \
         return set(node, &params);                                                                           \
     }
 
@@ -265,7 +240,7 @@ SIM_EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, con
 SIM_EXPORT CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS *alloc) {
     SIM_ENTER();
     SIM_LOCKED();
-    SIM_TRY(check(node, CU_GRAPH_NODE_TYPE_MEM_ALLOC));
+    SIM_TRY(sim_node_check(node, CU_GRAPH_NODE_TYPE_MEM_ALLOC));
     if (alloc == NULL) return CUDA_ERROR_INVALID_VALUE;
     *alloc = node->params.alloc;
     return CUDA_SUCCESS;
@@ -280,7 +255,7 @@ SIM_EXPORT CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, cons
 SIM_EXPORT CUresult cuGraphMemFreeNodeGetParams(CUgraphNode node, CUdeviceptr *address) {
     SIM_ENTER();
     SIM_LOCKED();
-    SIM_TRY(check(node, CU_GRAPH_NODE_TYPE_MEM_FREE));
+    SIM_TRY(sim_node_check(node, CU_GRAPH_NODE_TYPE_MEM_FREE));
     if (address == NULL) return CUDA_ERROR_INVALID_VALUE;
     *address = node->params.free.dptr;
     return CUDA_SUCCESS;
@@ -297,8 +272,17 @@ SIM_EXPORT CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CU
     return cuGraphAddNode(node, graph, needs, count, params);
 }
 
+SIM_EXPORT CUresult cuGraphAddNode_v3(CUgraphNode *node, CUgraph graph, const CUgraphNode *needs,
+                                      const CUgraphEdgeData *edges, size_t count, CUgraphNodeParams *params) {
+    return cuGraphAddNode_v2(node, graph, needs, edges, count, params);
+}
+
 SIM_EXPORT CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams *params) {
     return params == NULL ? CUDA_ERROR_INVALID_VALUE : set(node, params);
+}
+
+SIM_EXPORT CUresult cuGraphNodeSetParams_v2(CUgraphNode node, CUgraphNodeParams *params) {
+    return cuGraphNodeSetParams(node, params);
 }
 
 SIM_EXPORT CUresult cuGraphNodeGetParams(CUgraphNode node, CUgraphNodeParams *params) {

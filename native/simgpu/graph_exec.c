@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "capture.h"
-#include "graph.h"
+#include "graph_calls.h"
 #include "range.h"
 
 #define ALL_FLAGS                                                                                            \
@@ -18,29 +18,52 @@ static bool is_exec(CUgraphExec exec) {
     return exec != NULL && sim_is_live(&sim_graph_execs, exec);
 }
 
-static bool append(CUgraphExec exec, CUgraphNode node, CUgraphNode parent) {
+static bool append(CUgraphExec exec, const struct sim_entry *entry) {
     struct sim_entry *grown = realloc(exec->entries, (exec->entry_count + 1) * sizeof(*grown));
     if (grown == NULL) return false;
     exec->entries = grown;
-    grown[exec->entry_count++] = (struct sim_entry){.origin = node,
-                                                    .parent = parent,
-                                                    .type = node->params.type,
-                                                    .work = node->work,
-                                                    .memory = node->memory};
-    if (node->memory != NULL) node->memory->holders++;
+    grown[exec->entry_count++] = *entry;
+    if (entry->memory != NULL) entry->memory->holders++;
     return true;
 }
 
-/* Child graphs are unfolded in the place of their node. */
-static bool unfold(CUgraphExec exec, CUgraph graph, CUgraphNode parent) {
+/* Each operation of a batch is an entry. */
+static bool append_batch(CUgraphExec exec, struct sim_entry entry) {
+    const CUDA_BATCH_MEM_OP_NODE_PARAMS *batch = &entry.origin->params.memOp;
+    for (unsigned i = 0; i < batch->count; i++) {
+        if (sim_value_translate(&batch->paramArray[i], &entry.work) != CUDA_SUCCESS) return false;
+        if (!append(exec, &entry)) return false;
+    }
+    return true;
+}
+
+static bool unfold(CUgraphExec exec, CUgraph graph, CUgraphNode parent, bool is_untaken);
+
+static bool unfold_bodies(CUgraphExec exec, CUgraphNode node, CUgraphNode parent, bool is_untaken) {
+    for (unsigned i = 0; i < node->params.conditional.size; i++)
+        if (!unfold(exec, node->bodies[i], parent, is_untaken || !sim_condition_takes(node, i))) return false;
+    return true;
+}
+
+static bool unfold_node(CUgraphExec exec, CUgraphNode node, CUgraphNode parent, bool is_untaken) {
+    struct sim_entry entry = {.origin = node,
+                              .parent = parent,
+                              .type = node->params.type,
+                              .work = node->work,
+                              .memory = node->memory,
+                              .is_untaken = is_untaken};
+    CUgraphNode outermost = parent != NULL ? parent : node;
+    if (node->child != NULL) return unfold(exec, node->child, outermost, is_untaken);
+    if (node->bodies != NULL) return unfold_bodies(exec, node, outermost, is_untaken);
+    return node->operations != NULL ? append_batch(exec, entry) : append(exec, &entry);
+}
+
+/* Child graphs and conditional bodies are unfolded in the place of their node. */
+static bool unfold(CUgraphExec exec, CUgraph graph, CUgraphNode parent, bool is_untaken) {
     CUgraphNode *order = sim_graph_order(graph);
     bool is_whole = order != NULL;
-    for (unsigned i = 0; is_whole && i < graph->nodes.count; i++) {
-        CUgraphNode node = order[i];
-        bool is_child = node->child != NULL;
-        is_whole =
-            is_child ? unfold(exec, node->child, parent != NULL ? parent : node) : append(exec, node, parent);
-    }
+    for (unsigned i = 0; is_whole && i < graph->nodes.count; i++)
+        is_whole = unfold_node(exec, order[i], parent, is_untaken);
     free(order);
     return is_whole;
 }
@@ -63,7 +86,7 @@ static CUresult instantiate(CUgraphExec *made, CUgraph graph, unsigned long long
     exec->flags = flags;
     exec->context = context;
     exec->id = ++last_id;
-    if (!unfold(exec, graph, NULL)) {
+    if (!unfold(exec, graph, NULL, false)) {
         end(exec);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -142,7 +165,7 @@ static CUresult settle_memory(CUgraphExec exec) {
 }
 
 static CUresult run(const struct sim_entry *entry, CUstream stream) {
-    if (entry->is_disabled || entry->work.kind == SIM_WORK_NOTHING) return CUDA_SUCCESS;
+    if (entry->is_disabled || entry->is_untaken || entry->work.kind == SIM_WORK_NOTHING) return CUDA_SUCCESS;
     if (entry->work.kind != SIM_WORK_ALLOC) return sim_submit(stream, &entry->work);
     SIM_LOCKED();
     return sim_graph_memory_allocate(entry->memory, stream->context);
@@ -187,62 +210,82 @@ static struct sim_entry *entry_of(CUgraphExec exec, CUgraphNode node) {
     return NULL;
 }
 
+static unsigned count_entries(CUgraphExec exec, CUgraphNode node) {
+    unsigned count = 0;
+    for (unsigned i = 0; i < exec->entry_count; i++)
+        count += exec->entries[i].origin == node;
+    return count;
+}
+
+/* The entries of a batch follow each other; their number is fixed. */
+static CUresult set_batch(CUgraphExec exec, struct sim_entry *entry,
+                          const CUDA_BATCH_MEM_OP_NODE_PARAMS *batch) {
+    struct sim_work work;
+    if (batch->paramArray == NULL || batch->count != count_entries(exec, entry->origin))
+        return CUDA_ERROR_INVALID_VALUE;
+    for (unsigned i = 0; i < batch->count; i++)
+        SIM_TRY(sim_value_translate(&batch->paramArray[i], &work));
+    for (unsigned i = 0; i < batch->count; i++)
+        SIM_TRY(sim_value_translate(&batch->paramArray[i], &entry[i].work));
+    return CUDA_SUCCESS;
+}
+
+/* A description that is refused leaves the entry as it was. */
 static CUresult set(CUgraphExec exec, CUgraphNode node, const CUgraphNodeParams *params) {
     SIM_ENTER();
+    struct sim_work work;
     SIM_LOCKED();
     struct sim_entry *entry = is_exec(exec) ? entry_of(exec, node) : NULL;
     if (entry == NULL || entry->type != params->type) return CUDA_ERROR_INVALID_VALUE;
-    return sim_node_translate(params, &entry->work);
+    if (entry->type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP) return set_batch(exec, entry, &params->memOp);
+    if (entry->memory != NULL || entry->type == CU_GRAPH_NODE_TYPE_MEM_FREE) return CUDA_ERROR_NOT_SUPPORTED;
+    SIM_TRY(sim_node_translate(params, &work));
+    entry->work = work;
+    return CUDA_SUCCESS;
 }
 
 SIM_EXPORT CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node,
                                                       const CUDA_KERNEL_NODE_PARAMS *kernel) {
     if (kernel == NULL) return CUDA_ERROR_INVALID_VALUE;
-    CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_KERNEL, .kernel = *kernel};
+    CUgraphNodeParams params = sim_params_of_kernel(kernel);
     return set(exec, node, &params);
 }
 
 SIM_EXPORT CUresult cuGraphExecKernelNodeSetParams(CUgraphExec exec, CUgraphNode node,
-                                                   const CUDA_KERNEL_NODE_PARAMS_v1 *old) {
-    if (old == NULL) return CUDA_ERROR_INVALID_VALUE;
-    CUDA_KERNEL_NODE_PARAMS kernel = {old->func,         old->gridDimX,  old->gridDimY,  old->gridDimZ,
-                                      old->blockDimX,    old->blockDimY, old->blockDimZ, old->sharedMemBytes,
-                                      old->kernelParams, old->extra,     NULL,           NULL};
-    return cuGraphExecKernelNodeSetParams_v2(exec, node, &kernel);
+                                                   const CUDA_KERNEL_NODE_PARAMS_v1 *kernel) {
+    if (kernel == NULL) return CUDA_ERROR_INVALID_VALUE;
+    CUgraphNodeParams params = sim_params_of_kernel_v1(kernel);
+    return set(exec, node, &params);
 }
 
 SIM_EXPORT CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec exec, CUgraphNode node,
                                                    const CUDA_MEMCPY3D *shape, CUcontext context) {
     if (shape == NULL) return CUDA_ERROR_INVALID_VALUE;
-    CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_MEMCPY,
-                                .memcpy = {.copyCtx = context, .copyParams = *shape}};
+    CUgraphNodeParams params = sim_params_of_memcpy(shape, context);
     return set(exec, node, &params);
 }
 
 SIM_EXPORT CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec exec, CUgraphNode node,
                                                    const CUDA_MEMSET_NODE_PARAMS *fill, CUcontext context) {
     if (fill == NULL) return CUDA_ERROR_INVALID_VALUE;
-    CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_MEMSET,
-                                .memset = {fill->dst, fill->pitch, fill->value, fill->elementSize,
-                                           fill->width, fill->height, context}};
+    CUgraphNodeParams params = sim_params_of_memset(fill, context);
     return set(exec, node, &params);
 }
 
 SIM_EXPORT CUresult cuGraphExecHostNodeSetParams(CUgraphExec exec, CUgraphNode node,
                                                  const CUDA_HOST_NODE_PARAMS *host) {
     if (host == NULL) return CUDA_ERROR_INVALID_VALUE;
-    CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_HOST,
-                                .host = {.fn = host->fn, .userData = host->userData}};
+    CUgraphNodeParams params = sim_params_of_host(host);
     return set(exec, node, &params);
 }
 
 SIM_EXPORT CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec exec, CUgraphNode node, CUevent event) {
-    CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD, .eventRecord = {.event = event}};
+    CUgraphNodeParams params = sim_params_of_event(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event);
     return set(exec, node, &params);
 }
 
 SIM_EXPORT CUresult cuGraphExecEventWaitNodeSetEvent(CUgraphExec exec, CUgraphNode node, CUevent event) {
-    CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_WAIT_EVENT, .eventWait = {.event = event}};
+    CUgraphNodeParams params = sim_params_of_event(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event);
     return set(exec, node, &params);
 }
 
@@ -283,6 +326,7 @@ static void take_over(CUgraphExec exec, CUgraphExec from) {
     for (unsigned i = 0; i < exec->entry_count; i++) {
         exec->entries[i].work = from->entries[i].work;
         exec->entries[i].origin = from->entries[i].origin;
+        exec->entries[i].is_untaken = from->entries[i].is_untaken;
     }
 }
 

@@ -142,6 +142,7 @@ void sim_node_describe(const struct sim_work *work, CUgraphNodeParams *params) {
 
 CUresult sim_node_set(CUgraphNode node, const CUgraphNodeParams *params) {
     struct sim_work work;
+    if (params->type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP) return sim_batch_set(node, &params->memOp);
     SIM_TRY(sim_node_translate(params, &work));
     node->params = *params;
     /* The client's list of arguments need not outlive its call. */

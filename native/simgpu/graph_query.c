@@ -182,6 +182,14 @@ SIM_EXPORT CUresult cuGraphNodeGetLocalId(CUgraphNode node, unsigned int *id) {
     return CUDA_SUCCESS;
 }
 
+SIM_EXPORT CUresult cuGraphNodeGetToolsId(CUgraphNode node, unsigned long long *id) {
+    SIM_ENTER();
+    SIM_LOCKED();
+    if (id == NULL || !sim_is_node(node)) return CUDA_ERROR_INVALID_VALUE;
+    *id = (unsigned long long)node->graph->id << 32 | node->id;
+    return CUDA_SUCCESS;
+}
+
 #define ATTRIBUTE_COUNT (sizeof(((CUgraphNode)0)->attribute) / sizeof(CUlaunchAttributeValue))
 
 static CUresult check_attribute(CUgraphNode node, CUkernelNodeAttrID name, const void *value) {

@@ -38,7 +38,8 @@ struct sim_range {
     size_t offset;      /* into that handle */
     bool is_accessible; /* VMM: cuMemSetAccess was called */
     bool syncs_copies;
-    void *source; /* what an imported range was opened from */
+    void *source;           /* what an imported range was opened from */
+    struct sim_hint *hints; /* what the client said of managed memory; NULL: nothing */
 };
 
 struct sim_tree {
@@ -61,6 +62,9 @@ struct sim_range *sim_range_after(const struct sim_tree *tree, uintptr_t address
 struct sim_range *sim_memory_at(uintptr_t address);
 /* Whether [address, address + bytes) is memory of the driver; adjoining mappings count as one. */
 bool sim_is_device_memory(uintptr_t address, size_t bytes);
+
+/* Forget the hints of a range. */
+void sim_hints_end(struct sim_range *range);
 
 /* Give back memory, charge and entry of an allocation. */
 void sim_range_free(struct sim_range *range);

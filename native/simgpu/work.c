@@ -105,6 +105,31 @@ static void write_value(const struct sim_value *value) {
         __atomic_store_n((uint64_t *)value->at, value->value, __ATOMIC_SEQ_CST);
 }
 
+static void reduce_word(uint32_t *word, uint32_t value, unsigned operation) {
+    if (operation == CU_STREAM_ATOMIC_REDUCTION_OP_ADD)
+        __atomic_fetch_add(word, value, __ATOMIC_SEQ_CST);
+    else if (operation == CU_STREAM_ATOMIC_REDUCTION_OP_AND)
+        __atomic_fetch_and(word, value, __ATOMIC_SEQ_CST);
+    else
+        __atomic_fetch_or(word, value, __ATOMIC_SEQ_CST);
+}
+
+static void reduce_long_word(uint64_t *word, uint64_t value, unsigned operation) {
+    if (operation == CU_STREAM_ATOMIC_REDUCTION_OP_ADD)
+        __atomic_fetch_add(word, value, __ATOMIC_SEQ_CST);
+    else if (operation == CU_STREAM_ATOMIC_REDUCTION_OP_AND)
+        __atomic_fetch_and(word, value, __ATOMIC_SEQ_CST);
+    else
+        __atomic_fetch_or(word, value, __ATOMIC_SEQ_CST);
+}
+
+static void reduce_value(const struct sim_value *value) {
+    if (value->bytes == 4)
+        reduce_word((uint32_t *)value->at, (uint32_t)value->value, value->flags);
+    else
+        reduce_long_word((uint64_t *)value->at, value->value, value->flags);
+}
+
 void sim_perform(const struct sim_work *work) {
     if (work->kind == SIM_WORK_FREE) {
         SIM_LOCKED();
@@ -115,6 +140,7 @@ void sim_perform(const struct sim_work *work) {
     if (work->kind == SIM_WORK_COPY) copy_rows(&work->copy);
     if (work->kind == SIM_WORK_FILL) fill_rows(&work->fill);
     if (work->kind == SIM_WORK_WRITE) write_value(&work->value);
+    if (work->kind == SIM_WORK_REDUCE) reduce_value(&work->value);
 }
 
 static bool must_wait(const struct sim_work *work) {

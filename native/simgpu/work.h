@@ -50,13 +50,14 @@ enum sim_work_kind {
     SIM_WORK_ALLOC,
     SIM_WORK_WRITE, /* cuStreamWriteValue */
     SIM_WORK_CHECK, /* cuStreamWaitValue */
+    SIM_WORK_REDUCE,
     SIM_WORK_NOTHING,
 };
 
 struct sim_value {
     uintptr_t at;
     uint64_t value;
-    unsigned bytes, flags;
+    unsigned bytes, flags; /* of a reduction: which one, a CUstreamAtomicReductionOpType */
 };
 
 struct sim_work {
@@ -79,6 +80,13 @@ struct sim_work {
 CUresult sim_submit(CUstream stream, const struct sim_work *work);
 /* As above, then wait for it. */
 CUresult sim_submit_and_wait(CUstream stream, const struct sim_work *work);
+
+/* An operation of a batch as work, with its checks; and back. */
+CUresult sim_value_translate(const CUstreamBatchMemOpParams *operation, struct sim_work *work);
+void sim_value_describe(const struct sim_work *work, CUstreamBatchMemOpParams *operation);
+static inline bool sim_is_value_work(const struct sim_work *work) {
+    return work->kind == SIM_WORK_WRITE || work->kind == SIM_WORK_CHECK || work->kind == SIM_WORK_REDUCE;
+}
 
 /* Move what it moves, here and now. Not under sim_lock. */
 void sim_perform(const struct sim_work *work);

@@ -13,7 +13,16 @@ from pathlib import Path
 import pytest
 from tests.simgpu_clients import TOOLS, cases, command, environment, run_case, write_gpus
 
-AREAS = ("devices", "memory", "pools", "streams", "graphs", "sharing")
+AREAS = (
+    "devices",
+    "memory",
+    "managed",
+    "pools",
+    "streams",
+    "graphs",
+    "graph_nodes",
+    "sharing",
+)
 
 
 @pytest.fixture

@@ -1,0 +1,105 @@
+/* Managed memory: what was said of it is told back. */
+#include "cases.h"
+
+#define PAGE 65536ull
+
+static CUdeviceptr managed(size_t bytes) {
+    CUdeviceptr address;
+    OK(cuMemAllocManaged(&address, bytes, CU_MEM_ATTACH_GLOBAL));
+    return address;
+}
+
+static int asked(CUmem_range_attribute name, CUdeviceptr address, size_t bytes) {
+    int value = 77;
+    OK(cuMemRangeGetAttribute(&value, sizeof(value), name, address, bytes));
+    return value;
+}
+
+static void advice_holds_for_the_pages_it_was_given_for(void) {
+    test_begin();
+    CUdeviceptr address = managed(4 * PAGE);
+    CHECK(asked(CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, address, 4 * PAGE) == 0);
+    CHECK(asked(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, address, PAGE) == CU_DEVICE_INVALID);
+    OK(cuMemAdvise(address + PAGE, 2 * PAGE, CU_MEM_ADVISE_SET_READ_MOSTLY, 0));
+    CHECK(asked(CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, address + PAGE, 2 * PAGE) == 1);
+    CHECK(asked(CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, address, 4 * PAGE) == 0);
+    CHECK(asked(CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, address + 3 * PAGE, PAGE) == 0);
+    OK(cuMemAdvise(address, 4 * PAGE, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, 1));
+    CHECK(asked(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, address, 4 * PAGE) == 1);
+    CHECK(asked(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE, address, 1) == CU_MEM_LOCATION_TYPE_DEVICE);
+    CHECK(asked(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID, address, 1) == 1);
+    OK(cuMemAdvise(address, PAGE, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, CU_DEVICE_CPU));
+    CHECK(asked(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, address, PAGE) == CU_DEVICE_CPU);
+    CHECK(asked(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, address, 2 * PAGE) == CU_DEVICE_INVALID);
+    OK(cuMemAdvise(address, 4 * PAGE, CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION, 0));
+    CHECK(asked(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE, address, 1) == CU_MEM_LOCATION_TYPE_NONE);
+    OK(cuMemFree_v2(address));
+}
+
+static void those_who_use_memory_are_listed(void) {
+    test_begin();
+    int users[3];
+    CUdeviceptr address = managed(2 * PAGE);
+    OK(cuMemAdvise(address, 2 * PAGE, CU_MEM_ADVISE_SET_ACCESSED_BY, 1));
+    OK(cuMemAdvise(address, 2 * PAGE, CU_MEM_ADVISE_SET_ACCESSED_BY, CU_DEVICE_CPU));
+    OK(cuMemRangeGetAttribute(users, sizeof(users), CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, address, 2 * PAGE));
+    CHECK(users[0] == CU_DEVICE_CPU && users[1] == 1 && users[2] == CU_DEVICE_INVALID);
+    OK(cuMemAdvise(address, PAGE, CU_MEM_ADVISE_UNSET_ACCESSED_BY, 1));
+    OK(cuMemRangeGetAttribute(users, sizeof(users), CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, address, 2 * PAGE));
+    CHECK(users[0] == CU_DEVICE_CPU && users[1] == CU_DEVICE_INVALID);
+}
+
+static void prefetching_is_remembered_one_by_one_and_in_batches(void) {
+    test_begin();
+    CUstream stream;
+    CUdeviceptr address = managed(4 * PAGE), parts[] = {address, address + PAGE, address + 3 * PAGE};
+    size_t sizes[] = {PAGE, 2 * PAGE, PAGE}, first[] = {0, 2};
+    CUmemLocation to[] = {{.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 1},
+                          {.type = CU_MEM_LOCATION_TYPE_HOST}};
+    CUmemLocation where[2];
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(cuMemPrefetchAsync(address, 4 * PAGE, 0, stream));
+    CHECK(asked(CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, address, 4 * PAGE) == 0);
+    OK(cuMemPrefetchBatchAsync(parts, sizes, 3, to, first, 2, 0, stream));
+    CHECK(asked(CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, address, 3 * PAGE) == 1);
+    CHECK(asked(CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, address + 3 * PAGE, PAGE) == CU_DEVICE_CPU);
+    CHECK(asked(CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, address, 4 * PAGE) == CU_DEVICE_INVALID);
+    OK(cuMemGetLocationInfo(address, 4 * PAGE, 3 * PAGE, PAGE, where));
+    CHECK(where[0].type == CU_MEM_LOCATION_TYPE_DEVICE && where[0].id == 1);
+    CHECK(where[1].type == CU_MEM_LOCATION_TYPE_HOST);
+    OK(cuMemsetD8_v2(address, 7, 4 * PAGE));
+    OK(cuMemDiscardBatchAsync(parts, sizes, 3, 0, stream));
+    OK(cuMemDiscardAndPrefetchBatchAsync(parts, sizes, 3, to, first, 2, 0, stream));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemPrefetchBatchAsync(parts, sizes, 3, to, first, 2, 0, NULL));
+    first[0] = 1;
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemPrefetchBatchAsync(parts, sizes, 3, to, first, 2, 0, stream));
+}
+
+static void what_is_not_managed_has_no_attributes(void) {
+    test_begin();
+    int value;
+    CUdeviceptr ordinary = test_memory(PAGE), address = managed(PAGE);
+    void *data[] = {&value, &value};
+    size_t sizes[] = {4, 4};
+    CUmem_range_attribute names[] = {CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, 99};
+    EXPECT(CUDA_ERROR_INVALID_VALUE,
+           cuMemRangeGetAttribute(&value, 4, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, ordinary, PAGE));
+    EXPECT(CUDA_ERROR_INVALID_VALUE,
+           cuMemRangeGetAttribute(&value, 4, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, address, PAGE + 1));
+    EXPECT(CUDA_ERROR_INVALID_VALUE,
+           cuMemRangeGetAttribute(&value, 8, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, address, PAGE));
+    EXPECT(CUDA_ERROR_INVALID_VALUE,
+           cuMemRangeGetAttribute(NULL, 4, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, address, PAGE));
+    OK(cuMemRangeGetAttributes(data, sizes, names, 1, address, PAGE));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemRangeGetAttributes(data, sizes, names, 2, address, PAGE));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemPrefetchAsync(ordinary, PAGE, 0, NULL));
+    EXPECT(CUDA_ERROR_INVALID_DEVICE, cuMemPrefetchAsync(address, PAGE, 5, NULL));
+    EXPECT(CUDA_ERROR_INVALID_DEVICE, cuMemAdvise(address, PAGE, CU_MEM_ADVISE_SET_ACCESSED_BY, 5));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemAdvise(ordinary, PAGE, CU_MEM_ADVISE_SET_READ_MOSTLY, 0));
+}
+
+CASES({"advice_holds_for_the_pages_it_was_given_for", advice_holds_for_the_pages_it_was_given_for},
+      {"those_who_use_memory_are_listed", those_who_use_memory_are_listed},
+      {"prefetching_is_remembered_one_by_one_and_in_batches",
+       prefetching_is_remembered_one_by_one_and_in_batches},
+      {"what_is_not_managed_has_no_attributes", what_is_not_managed_has_no_attributes});
