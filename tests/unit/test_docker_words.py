@@ -31,7 +31,12 @@ from pgpu.runtimes.docker.engine.translation import FOREIGN_ERRORS, pgpu_error, 
 from pgpu.runtimes.docker.image.facts import FactsCache, ImageFacts
 from pgpu.runtimes.docker.image.library_versions import architecture, newest_glibc
 from pgpu.runtimes.docker.mounting import plan_mounts, preload_lines
-from pgpu.runtimes.docker.refusals import refuse_bad_image, refuse_bad_words, refuse_old_libc
+from pgpu.runtimes.docker.refusals import (
+    refuse_bad_image,
+    refuse_bad_words,
+    refuse_old_libc,
+    refuse_unknown_user,
+)
 
 _UUID = "GPU-769c441c-b6d7-57d5-b7ec-19663ab63170"
 _FACTS = ImageFacts(
@@ -41,6 +46,8 @@ _FACTS = ImageFacts(
     preload_lines=(),
     cuda_paths=("/usr/lib/x86_64-linux-gnu/libcuda.so.1", "/usr/lib64/libcuda.so.1"),
     nvml_paths=("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1",),
+    users=("root", "ada"),
+    groups=("root", "staff"),
 )
 _SIMULATED = Delivery(Path("/run/s/view"), Path("/run/s/usage"), (_UUID,), Path("/run/simulated"))
 _REAL = replace(
@@ -146,6 +153,11 @@ def test_a_program_of_the_slice_runs_without_the_image_s_entrypoint() -> None:
         ({"volumes": (Mount("/x", "/etc/ld.so.preload"),)}, "where pgpu puts the slice"),
         ({"volumes": (Mount("/x", "/a"), Mount("/y", "/a/"))}, "the same place"),
         ({"volumes": (Mount("/x", "/a", "ro,upwards"),)}, "unknown option 'upwards'"),
+        ({"volumes": (Mount("/x", "/usr/lib64/libcuda.so.1"),)}, "the driver's library"),
+        ({"volumes": (Mount("/x", "/opt/libnvidia-ml.so.1"),)}, "the driver's library"),
+        ({"volumes": (Mount("some/where", "/a"),)}, "no valid name"),
+        ({"volumes": (Mount("bad name!", "/a"),)}, "no valid name"),
+        ({"volumes": (Mount("x", "/a"),)}, "no valid name"),
     ],
 )
 def test_words_that_cannot_be_meant_are_refused(fields: dict[str, Any], says: str) -> None:
@@ -165,6 +177,26 @@ def test_an_image_of_another_machine_or_without_a_command_is_refused() -> None:
     with pytest.raises(RequestError, match="no command of its own"):
         refuse_bad_image(_spec(command=()), {"Config": {"Cmd": None}})
     refuse_bad_image(_spec(command=()), {"Config": {"Entrypoint": ["/x"]}})
+
+
+@pytest.mark.parametrize("user", [None, "root", "ada:staff", "ada", "7", "7:9", ":staff", "root:12", str(2**31 - 1)])
+def test_users_that_the_image_has_and_numbers_are_let_through(user: str | None) -> None:
+    refuse_unknown_user(_spec(user=user), {"Config": {"User": ""}}, _FACTS)
+
+
+@pytest.mark.parametrize(
+    ("user", "own", "says"),
+    [
+        ("bob", "", "knows no user 'bob'"),
+        ("ada:crew", "", "knows no group 'crew'"),
+        ("4294967296", "", "too large"),
+        ("-1", "", "knows no user '-1'"),
+        (None, "bob", "knows no user 'bob'"),
+    ],
+)
+def test_users_that_the_engine_would_not_find_are_refused(user: str | None, own: str, says: str) -> None:
+    with pytest.raises(RequestError, match=says):
+        refuse_unknown_user(_spec(user=user), {"Config": {"User": own}}, _FACTS)
 
 
 def test_an_image_older_than_the_shim_s_libc_is_refused_and_musl_is_let_through() -> None:

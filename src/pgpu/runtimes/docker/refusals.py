@@ -11,11 +11,17 @@ from typing import Any
 
 from pgpu.errors import RequestError
 from pgpu.model import JobSpec, Mount
-from pgpu.runtimes.docker.image.facts import PRELOAD_PATH, ImageFacts
+from pgpu.runtimes.docker.image.facts import CUDA_NAME, NVML_NAME, PRELOAD_PATH, ImageFacts
 from pgpu.runtimes.docker.mounting import JOB_DIRECTORY
 
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+")
 """Source: Docker's own rule for container names."""
+
+_LIBRARIES = {CUDA_NAME, CUDA_NAME.removesuffix(".1"), NVML_NAME}
+"""What a volume may not be laid over: the shims lie there, or the driver behind them would be another one."""
+
+_LARGEST_ID = (1 << 31) - 1
+"""Source: runc, `uids and gids must be in range 0-2147483647`."""
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _VOLUME_OPTIONS = re.compile(
@@ -63,6 +69,16 @@ def _refuse_bad_volume(volume: Mount, target: str) -> None:
         raise RequestError(f"the volume {shown!r} needs an absolute path in the container other than /")
     if target in {JOB_DIRECTORY, PRELOAD_PATH} or target.startswith(f"{JOB_DIRECTORY}/"):
         raise RequestError(f"the volume {shown!r} lies where pgpu puts the slice ({target})")
+    if posixpath.basename(target) in _LIBRARIES:
+        raise RequestError(
+            f"the volume {shown!r} lies where pgpu puts the driver's library ({target})",
+            hint="leave it out: the driver comes with the slice",
+        )
+    if not volume.source.startswith("/") and not _NAME.fullmatch(volume.source):
+        raise RequestError(
+            f"the volume {shown!r} has no valid name: {volume.source!r}",
+            hint="use letters, digits, _ . and -, at least two characters; a directory is written /data or ./data",
+        )
     for option in filter(None, volume.options.split(",")):
         if not _VOLUME_OPTIONS.fullmatch(option):
             raise RequestError(
@@ -86,6 +102,23 @@ def refuse_bad_image(spec: JobSpec, image: Mapping[str, Any]) -> None:
     configuration = image.get("Config") or {}
     if not spec.command and not configuration.get("Cmd") and not configuration.get("Entrypoint"):
         raise RequestError(f"the image {spec.image} has no command of its own", hint="write one after --")
+
+
+def refuse_unknown_user(spec: JobSpec, image: Mapping[str, Any], facts: ImageFacts) -> None:
+    """Raise RequestError where the engine would find no such user or group; numbers need no entry.
+
+    Source: `docker run --user`, and the image's own USER where nothing was asked for.
+    """
+    user, _, group = (spec.user or (image.get("Config") or {}).get("User") or "").partition(":")
+    for what, name, known in (("user", user, facts.users), ("group", group, facts.groups)):
+        if not name or name in known or (name.isdecimal() and int(name) <= _LARGEST_ID):
+            continue
+        if name.isdecimal():
+            raise RequestError(f"{what} {name} is too large a number", hint=f"the largest is {_LARGEST_ID}")
+        raise RequestError(
+            f"the image {spec.image} knows no {what} {name!r}",
+            hint=f"write --user UID[:GID] in numbers, or one of: {', '.join(known) or 'none'}",
+        )
 
 
 def refuse_old_libc(spec: JobSpec, facts: ImageFacts, needed_glibc: tuple[int, int] | None) -> None:

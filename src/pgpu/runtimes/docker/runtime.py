@@ -22,7 +22,7 @@ from pgpu.runtimes.docker.image import FactsCache, image_facts
 from pgpu.runtimes.docker.image.library_versions import newest_glibc
 from pgpu.runtimes.docker.job import DockerJob
 from pgpu.runtimes.docker.mounting import plan_mounts, preload_lines
-from pgpu.runtimes.docker.refusals import refuse_bad_image, refuse_bad_words, refuse_old_libc
+from pgpu.runtimes.docker.refusals import refuse_bad_image, refuse_bad_words, refuse_old_libc, refuse_unknown_user
 from pgpu.runtimes.docker.streams import AttachedStreams
 
 _SHIMS = (CUDA_SHIM, NVML_SHIM)
@@ -57,14 +57,16 @@ class DockerRuntime:
             return image_facts(engine, engine.image(spec.image or ""), [], self._cache).libc == "glibc"
 
     def check(self, spec: JobSpec) -> None:
-        """Refuse what can never start: bad words, an unknown or unfit image, a name that is taken, no engine."""
+        """Refuse what can never start: bad words, an unknown or unfit image or user, a taken name, no engine."""
         refuse_bad_words(spec)
         with Engine(engine_url()) as engine:
             image = engine.image(spec.image or "")
             refuse_bad_image(spec, image)
             _refuse_taken_name(engine, spec)
             shims = [library_path(name) for name in _SHIMS]
-            refuse_old_libc(spec, image_facts(engine, image, [], self._cache), _needed_glibc(shims))
+            facts = image_facts(engine, image, [], self._cache)
+            refuse_old_libc(spec, facts, _needed_glibc(shims))
+            refuse_unknown_user(spec, image, facts)
 
     def start(self, job: Job, delivery: Delivery, stdio: Stdio, announce: Callable[[Holder], None]) -> DockerJob:
         """Create the container, announce it, attach to it, start it."""

@@ -1,4 +1,4 @@
-"""What must be known of an image before a container of it can hold a job: its C library, and where its programs look.
+"""What must be known of an image before a container of it can hold a job: its C library, its users, where its programs look.
 
 All of it is read from the files of a container that was created and never started. It refuses to run anything.
 """
@@ -24,7 +24,7 @@ _MUSL_LOADERS = {"amd64": "/lib/ld-musl-x86_64.so.1", "arm64": "/lib/ld-musl-aar
 _COMPAT_DIRECTORIES = ("/usr/local/cuda/compat", "/usr/local/cuda/compat/lib.real")
 """Where CUDA images carry a driver library newer than the kernel module's own ("forward compatibility")."""
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,12 @@ class ImageFacts:
     nvml_paths: tuple[str, ...]
     """The same for libnvidia-ml.so.1."""
 
+    users: tuple[str, ...]
+    """The names in its /etc/passwd."""
+
+    groups: tuple[str, ...]
+    """The names in its /etc/group."""
+
     def to_json(self) -> str:
         """Write the facts for a cache."""
         return json.dumps({"format": _FORMAT, **dataclasses.asdict(self)})
@@ -60,7 +66,7 @@ class ImageFacts:
             fields: dict[str, Any] = json.loads(text)
             if fields.pop("format") != _FORMAT:
                 return None
-            for name in ("preload_lines", "cuda_paths", "nvml_paths"):
+            for name in ("preload_lines", "cuda_paths", "nvml_paths", "users", "groups"):
                 fields[name] = tuple(fields[name])
             version = fields.pop("glibc_version")
             return cls(glibc_version=tuple(version) if version else None, **fields)
@@ -86,6 +92,8 @@ def read_facts(files: ContainerFiles, architecture: str, library_path: Sequence[
         preload_lines=tuple((preload or b"").decode(errors="replace").splitlines()),
         cuda_paths=tuple(_places(files, architecture, library_path, CUDA_NAME)),
         nvml_paths=tuple(_places(files, architecture, library_path, NVML_NAME)),
+        users=_names(files, "/etc/passwd"),
+        groups=_names(files, "/etc/group"),
     )
 
 
@@ -100,6 +108,12 @@ def _read_libc(files: ContainerFiles, architecture: str) -> bytes | None:
 def _musl(files: ContainerFiles, architecture: str) -> Literal["musl"] | None:
     loader = _MUSL_LOADERS.get(architecture)
     return "musl" if loader and files.resolve(loader) else None
+
+
+def _names(files: ContainerFiles, path: str) -> tuple[str, ...]:
+    """Return the first field of each line, as passwd(5) and group(5) have it."""
+    lines = (files.read(path) or b"").decode(errors="replace").splitlines()
+    return tuple(dict.fromkeys(line.partition(":")[0] for line in lines if ":" in line))
 
 
 def _standard_directories(architecture: str) -> Iterator[str]:
