@@ -80,22 +80,8 @@ def run(stage: Stage, plan: P1Plan, directory: Path) -> Report:
     plots.require_plotting()
     trials = list(_trials(stage, plan))
     table = Table("P1: jobs that start together", _COLUMNS, tuple(_rows(trials)))
-    files = (
-        report.write_table(table, directory / "p1-table.csv"),
-        report.write_jobs(trials, directory / "p1-jobs.csv"),
-        report.write_device(trials, directory / "p1-device.csv"),
-        *_draw(trials, directory, report.caption(stage.device_name, is_simulated=stage.is_simulated)),
-    )
-    return Report(
-        experiment="p1",
-        device=stage.device_name,
-        is_simulated=stage.is_simulated,
-        runtime=stage.runtime,
-        settings=asdict(plan),
-        table=table,
-        findings=tuple(_findings(trials)),
-        files=files,
-    )
+    figures = _draw(trials, directory, report.caption(stage))
+    return report.written("p1", stage, asdict(plan), trials, directory, table, _findings(trials), figures)
 
 
 def _trials(stage: Stage, plan: P1Plan) -> Iterator[Trial]:

@@ -72,22 +72,8 @@ def run(stage: Stage, plan: P2Plan, directory: Path) -> Report:
     plots.require_plotting()
     trials = _run_all(stage, plan)
     table = Table("P2: memory held and memory used", _COLUMNS, tuple(_rows(trials, plan, stage)))
-    files = (
-        report.write_table(table, directory / "p2-table.csv"),
-        report.write_jobs(trials.all(), directory / "p2-jobs.csv"),
-        report.write_device(trials.all(), directory / "p2-device.csv"),
-        *_draw(trials, directory, report.caption(stage.device_name, is_simulated=stage.is_simulated)),
-    )
-    return Report(
-        experiment="p2",
-        device=stage.device_name,
-        is_simulated=stage.is_simulated,
-        runtime=stage.runtime,
-        settings=asdict(plan),
-        table=table,
-        findings=tuple(_findings(trials, plan)),
-        files=files,
-    )
+    figures = _draw(trials, directory, report.caption(stage))
+    return report.written("p2", stage, asdict(plan), trials.all(), directory, table, _findings(trials, plan), figures)
 
 
 def _run_all(stage: Stage, plan: P2Plan) -> _Trials:

@@ -74,22 +74,8 @@ def run(stage: Stage, plan: P4Plan, directory: Path) -> Report:
     plots.require_plotting()
     trials = _run_all(stage, plan)
     table = Table("P4: a hog and its neighbours", _COLUMNS, tuple(_rows(trials)))
-    files = (
-        report.write_table(table, directory / "p4-table.csv"),
-        report.write_jobs(trials.all(), directory / "p4-jobs.csv"),
-        report.write_device(trials.all(), directory / "p4-device.csv"),
-        *_draw(trials, directory, report.caption(stage.device_name, is_simulated=stage.is_simulated)),
-    )
-    return Report(
-        experiment="p4",
-        device=stage.device_name,
-        is_simulated=stage.is_simulated,
-        runtime=stage.runtime,
-        settings=asdict(plan),
-        table=table,
-        findings=tuple(_findings(trials)),
-        files=files,
-    )
+    figures = _draw(trials, directory, report.caption(stage))
+    return report.written("p4", stage, asdict(plan), trials.all(), directory, table, _findings(trials), figures)
 
 
 def _run_all(stage: Stage, plan: P4Plan) -> _Trials:

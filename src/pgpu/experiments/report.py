@@ -14,6 +14,7 @@ from typing import Any
 
 from pgpu.errors import NodeError
 from pgpu.experiments.outcome import Trial
+from pgpu.experiments.stage import Stage
 
 Cell = str | int | float | None
 
@@ -54,9 +55,39 @@ class Report:
 SIMULATED_NOTE = "simulated GPU: memory is accounted as on a device, kernel times are modelled, not measured"
 
 
-def caption(device: str, *, is_simulated: bool) -> str:
+def caption(stage: Stage) -> str:
     """Return the line under a figure's title: the device, and whether its times are modelled."""
-    return f"simulated {device}: kernel times are modelled, not measured" if is_simulated else device
+    name = stage.device_name
+    return f"simulated {name}: kernel times are modelled, not measured" if stage.is_simulated else name
+
+
+def written(  # noqa: PLR0917 - one for each part of a report
+    experiment: str,
+    stage: Stage,
+    settings: dict[str, Any],
+    trials: Sequence[Trial],
+    directory: Path,
+    table: Table,
+    findings: Iterable[str],
+    figures: Iterable[Path],
+) -> Report:
+    """Write the table, every job and every sample of the device beside the figures, and report."""
+    files = (
+        write_table(table, directory / f"{experiment}-table.csv"),
+        write_jobs(trials, directory / f"{experiment}-jobs.csv"),
+        write_device(trials, directory / f"{experiment}-device.csv"),
+        *figures,
+    )
+    return Report(
+        experiment=experiment,
+        device=stage.device_name,
+        is_simulated=stage.is_simulated,
+        runtime=stage.runtime,
+        settings=settings,
+        table=table,
+        findings=tuple(findings),
+        files=files,
+    )
 
 
 def output_directory(path: Path) -> Path:
