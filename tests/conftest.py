@@ -30,6 +30,17 @@ def _failure_of_docker() -> str | None:
     return _failure_of_python("import docker; docker.from_env(timeout=10).ping()", "no Docker engine answers")
 
 
+def _why_no_podman(_marker: pytest.Mark) -> str | None:
+    if "PGPU_PODMAN_HOST" not in os.environ:
+        return "PGPU_PODMAN_HOST names no Podman (tools/podman-engine start prints one)"
+    return _failure_of_podman(os.environ["PGPU_PODMAN_HOST"])
+
+
+@cache
+def _failure_of_podman(url: str) -> str | None:
+    return _failure_of_python(f"import docker; docker.DockerClient({url!r}, timeout=10).ping()", "no Podman answers")
+
+
 def _why_no_userns(_marker: pytest.Mark) -> str | None:
     return _failure_of_userns()
 
@@ -74,6 +85,7 @@ def _failure_of(command: tuple[str, ...], what: str) -> str | None:
 
 _CHECKS: dict[str, Callable[[pytest.Mark], str | None]] = {
     "docker": _why_no_docker,
+    "podman": _why_no_podman,
     "userns": _why_no_userns,
     "gpu": _why_no_gpu,
     "frameworks": _why_no_frameworks,

@@ -29,22 +29,32 @@ def _process_with_preload(directory: Path) -> RuntimeWorld:
     return RuntimeWorld(ProcessRuntime(can_make_views=lambda: False), directory, is_advisory=True)
 
 
-def _docker(directory: Path) -> RuntimeWorld:
-    pytest.importorskip("docker", reason="the docker SDK is not installed")
+def _container(directory: Path) -> RuntimeWorld:
     from pgpu.runtimes.docker import DockerRuntime  # noqa: PLC0415 - only where the SDK is there
 
-    return RuntimeWorld(DockerRuntime(directory / "images"), directory, kind="docker", image="pgpu-test:tiny")
+    facts = directory.parent / "images"  # of the whole run: to look into an image takes seconds
+    return RuntimeWorld(DockerRuntime(facts), directory, kind="docker", image="pgpu-test:tiny")
 
 
 _WORLDS: dict[str, Callable[[Path], RuntimeWorld]] = {
     "process-view": _process_in_view,
     "process-preload": _process_with_preload,
-    "docker": _docker,
+    "docker": _container,
+    "podman": _container,
 }
 
 
-@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.docker] if name == "docker" else []) for name in _WORLDS])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RuntimeWorld]:
+@pytest.fixture(
+    params=[
+        "process-view",
+        "process-preload",
+        pytest.param("docker", marks=pytest.mark.docker),
+        pytest.param("podman", marks=pytest.mark.podman),
+    ]
+)
+def world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RuntimeWorld]:
+    if request.param == "podman":
+        monkeypatch.setenv("DOCKER_HOST", os.environ["PGPU_PODMAN_HOST"])
     with opened(_WORLDS[request.param](tmp_path)) as made:
         yield made
 
