@@ -22,7 +22,7 @@ from pgpu.enforcement import Enforcer, SliceUse
 from pgpu.engine.engine import Engine
 from pgpu.engine.identity import identify, is_alive, open_pidfd
 from pgpu.engine.settings import EngineSettings
-from pgpu.errors import CommandNotFoundError, EnforcementError
+from pgpu.errors import CommandNotFoundError, EnforcementError, RequestError
 from pgpu.ledger import Ledger
 from pgpu.model import Delivery, Gpu, GpuMemory, GpuProcess, Holder, Job, JobSpec, Lease, ProcessHolder
 from pgpu.runtimes import Stdio
@@ -75,6 +75,11 @@ class FileEnforcer:
 
     def __init__(self, root: Path) -> None:
         self._slices = root / "slices"
+
+    def check_slice(self, memory_bytes: int, gpu: Gpu) -> None:
+        path = self._slices.parent / f"context-{gpu.uuid}"
+        if path.exists() and memory_bytes < int(path.read_text()):
+            raise RequestError(f"{memory_bytes} bytes cannot hold one CUDA context")
 
     def prepare(self, job: Job, gpus: Sequence[Gpu]) -> Delivery:
         if (self._slices.parent / "refuses").exists():

@@ -34,6 +34,11 @@ def _state_directory_under_a_file(place: Place) -> tuple[str, ...]:
     return ("--state-dir", str(place.path / "file" / "below"), *RUN)
 
 
+def _state_directory_is_a_file(place: Place) -> tuple[str, ...]:
+    (place.path / "file").write_text("")
+    return ("--state-dir", str(place.path / "file"), *RUN)
+
+
 def _corrupt_ledger(place: Place) -> tuple[str, ...]:
     place.run("ps")
     (place.path / "state" / "ledger.db").write_bytes(b"this is no database" * 1000)
@@ -65,15 +70,12 @@ def _unknown_image(place: Place) -> tuple[str, ...]:
     return ("run", "--memory", "2GiB", "--image", "no/such:image")
 
 
-def _tiny_slice(_place: Place) -> tuple[str, ...]:
-    return ("run", "--memory", "2MiB", "--", "true")
-
-
 CASES: list[tuple[Spoil, str, str]] = [
     (_more_than_the_largest, "24 GiB can never be granted", "at most"),
     (_unknown_model, "GTX 9999", "rtx-3090"),
     (_no_gpu, "no GPU was found", "--simulate"),
     (_state_directory_under_a_file, "file/below", ""),
+    (_state_directory_is_a_file, "file is not a directory", "--state-dir"),
     (_corrupt_ledger, "ledger", ""),
     (_newer_ledger, "newer", ""),
     (_bad_setting, "headrom is no setting", "headroom"),
@@ -127,10 +129,22 @@ def test_pgpu_inside_a_job_is_refused(place: Place) -> None:
     assert "inside a job of pgpu" in done.stderr
 
 
-def test_a_slice_smaller_than_a_context_says_so(place: Place) -> None:
-    done = place.run(*_tiny_slice(place))
+def test_a_slice_smaller_than_a_context_is_never_stored(place: Place) -> None:
+    for _measured_before in (False, True):
+        done = place.run("run", "--memory", "2MiB", "--", "true")
+        assert done.returncode == 125
+        said, hint = done.stderr.splitlines()
+        assert "2 MiB cannot hold one CUDA context" in said
+        assert "ask for more than" in hint
+    assert place.run("ps", "--all", "--quiet").stdout == ""
+
+
+def test_no_slice_is_made_smaller_than_a_context(place: Place) -> None:
+    job_id = place.detach("shrinks", "2GiB", ("sleep", "600"))
+    done = place.run("resize", "shrinks", "--memory", "2MiB")
     assert done.returncode == 125
-    assert "context" in done.stderr
+    assert "cannot hold one CUDA context" in done.stderr
+    assert place.job(job_id)["request"]["memory_bytes"] == 2 << 30
 
 
 def _files(path: Path) -> set[str]:

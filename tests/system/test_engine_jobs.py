@@ -69,6 +69,21 @@ def test_a_slice_that_cannot_be_made_to_bind_starts_nothing(machine: World) -> N
     machine.until_free(job)
 
 
+def test_a_slice_too_small_for_a_context_is_refused_where_no_gpu_could_hold_one() -> None:
+    with world((10, 10)) as machine:
+        for gpu_uuid in ("GPU-0", "GPU-1"):
+            machine.run(("true",), gib=1, count=1)
+            (machine.root / f"context-{gpu_uuid}").write_text(str(2 * GIB))
+        stored = len(machine.engine.ledger.entries(include_final=True))
+        with pytest.raises(RequestError, match="CUDA context"):
+            machine.submit(gib=1)
+        (machine.root / "context-GPU-0").unlink()
+        with pytest.raises(RequestError, match="CUDA context"):
+            machine.submit(gib=1, count=2)
+        assert len(machine.engine.ledger.entries(include_final=True)) == stored
+        assert machine.run(("true",), gib=1)[0].exit_code == 0
+
+
 def test_what_does_not_fit_waits_says_why_and_starts_when_memory_is_free(machine: World) -> None:
     first, second, third = (machine.submit(gib=6) for _ in range(3))
     assert second.reason == "waits for 6 GiB on one GPU: 4 GiB free of 10 GiB"

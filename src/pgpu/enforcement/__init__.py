@@ -43,6 +43,16 @@ class Enforcer(Protocol):
         """Return the one that a job on these GPUs gets: itself, unless it stands for several."""
         ...
 
+    def check_slice(self, memory_bytes: int, gpu: Gpu) -> None:
+        """Refuse a slice in which no program could ever use this GPU, before anything is stored; changes nothing.
+
+        What cannot be found out now is let through: `prepare` refuses it.
+
+        Raises:
+            RequestError: It is smaller than one CUDA context.
+        """
+        ...
+
     def prepare(self, job: Job, gpus: Sequence[Gpu]) -> Delivery:
         """Make the slice's files; `job.lease` is set and `gpus` are its GPUs in the same order.
 

@@ -49,6 +49,14 @@ class DriverEnforcer:
         """Return itself."""
         return self
 
+    def check_slice(self, memory_bytes: int, gpu: Gpu) -> None:
+        """Refuse a slice smaller than one CUDA context.
+
+        Raises:
+            RequestError: It is smaller.
+        """
+        self._shim.check_slice(memory_bytes, gpu)
+
     def prepare(self, job: Job, gpus: Sequence[Gpu]) -> Delivery:
         """Make the slice's files, and ask the runtime for a control group with the same limits.
 

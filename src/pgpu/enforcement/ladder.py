@@ -55,6 +55,15 @@ class Ladder:
         """
         return self._rung_on(gpus).enforcer
 
+    def check_slice(self, memory_bytes: int, gpu: Gpu) -> None:
+        """Refuse a slice in which no program could ever use this GPU.
+
+        Raises:
+            RequestError: It is smaller than one CUDA context.
+            EnforcementError: No limit can be made to bind on this GPU.
+        """
+        self.for_gpus([gpu]).check_slice(memory_bytes, gpu)
+
     def prepare(self, job: Job, gpus: Sequence[Gpu]) -> Delivery:
         """Prove the enforcer where that was not done yet, then make the slice's files.
 

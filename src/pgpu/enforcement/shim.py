@@ -4,6 +4,7 @@ It works on every driver and needs no privilege. It refuses to trust what a job 
 the host writes, and the job's own usage file is read with suspicion.
 """
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +12,16 @@ from pathlib import Path
 from pgpu.enforcement import Enforcer, SliceUse, meter
 from pgpu.enforcement.driver_library import DriverLibraries, find_driver
 from pgpu.enforcement.slice_files import DRIVER_FILES, IN_JOB, LibraryStore, SliceFiles
-from pgpu.errors import EnforcementError, PgpuBug, RequestError
+from pgpu.errors import EnforcementError, NodeError, PgpuBug, RequestError
 from pgpu.libraries import CUDA_SHIM, NVML_SHIM, PROBE, SIMULATED_CUDA, SIMULATED_NVML, library_path
 from pgpu.model import Delivery, Gpu, Job, Lease
-from pgpu.units import format_memory
+from pgpu.units import GIB, format_memory
 
 _NANOSECONDS = 1_000_000_000
+
+LARGEST_CONTEXT_BYTES = GIB
+"""No context is as large: slices from here on are never compared with one before they are made, since a context that was
+not measured yet takes seconds. Source: hundreds of MiB on H100 (P1, P2)."""
 
 
 class ShimEnforcer:
@@ -64,6 +69,16 @@ class ShimEnforcer:
     def files_of(self, delivery: Delivery) -> SliceFiles:
         """Return the paths of the slice that a delivery was made of."""
         return SliceFiles(delivery.slice_directory.parent)
+
+    def check_slice(self, memory_bytes: int, gpu: Gpu) -> None:
+        """Refuse a slice smaller than one CUDA context, which is measured if it was not yet.
+
+        Raises:
+            RequestError: It is smaller.
+        """
+        if memory_bytes < LARGEST_CONTEXT_BYTES:
+            with contextlib.suppress(NodeError):  # A GPU may be full now and free later: `prepare` measures again.
+                self._context_that_fits(gpu, memory_bytes)
 
     def prepare(self, job: Job, gpus: Sequence[Gpu]) -> Delivery:
         """Make the slice's files.

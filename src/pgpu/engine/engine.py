@@ -25,7 +25,7 @@ from pgpu.gpu import GpuSource
 from pgpu.ledger import Decision, Entry, Ledger
 from pgpu.model import Gpu, Job, JobSpec, JobState, Lease, Request
 from pgpu.runtimes import Runtime
-from pgpu.scheduling import Candidate, GpuRoom, Headroom, admit, check_can_ever_fit
+from pgpu.scheduling import Candidate, GpuRoom, Headroom, admit, check_can_ever_fit, usable
 from pgpu.units import format_memory
 
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}")
@@ -106,10 +106,27 @@ class Engine:
         gpus = self.gpus.gpus()
         if not gpus:
             raise NodeError("no GPU was found", hint='--simulate "RTX 3090" runs on a simulated one')
-        check_can_ever_fit(gpus, request, self.headroom)
+        self._check_amount(gpus, request)
         self.runtime(spec.runtime).check(spec)
         self._locks.hold(gpus)
         return gpus
+
+    def _check_amount(self, gpus: Sequence[Gpu], request: Request) -> None:
+        """Refuse what is more than there is, and slices in which nothing could run on so many of these GPUs.
+
+        Raises:
+            RequestError: The amount is wrong.
+        """
+        check_can_ever_fit(gpus, request, self.headroom)
+        refusals: list[RequestError] = []
+        candidates = [gpu for gpu in gpus if usable(gpu, request.gpu_count)]
+        for gpu in candidates:
+            try:
+                self.enforcer.check_slice(request.memory_bytes, gpu)
+            except RequestError as exc:
+                refusals.append(exc)
+        if len(candidates) - len(refusals) < request.gpu_count:
+            raise refusals[0]
 
     def hold_gpus(self) -> None:
         """Hold the machine-wide locks of this engine's GPUs until this process ends.
@@ -189,8 +206,7 @@ class Engine:
 
     def resize(self, job_id: str, memory_bytes: int) -> Job:
         """Change a job's slices; see `Client.resize`."""
-        job = self.ledger.job(job_id)
-        check_can_ever_fit(self.gpus.gpus(), replace(job.request, memory_bytes=memory_bytes), self.headroom)
+        self._check_amount(self.gpus.gpus(), replace(self.ledger.job(job_id).request, memory_bytes=memory_bytes))
         snapshot = self.snapshot()
         with self.ledger.decision() as decision:
             before = decision.entry(job_id)

@@ -4,7 +4,7 @@ Functions of values only: no clock, file, socket, randomness or log.
 """
 
 from pgpu.scheduling.admission import Admission, Candidate, Grant, Wait, admit
-from pgpu.scheduling.capacity import GpuRoom, Headroom, check_can_ever_fit, taken_bytes
+from pgpu.scheduling.capacity import GpuRoom, Headroom, check_can_ever_fit, taken_bytes, usable
 
 __all__ = [
     "Admission",
@@ -16,4 +16,5 @@ __all__ = [
     "admit",
     "check_can_ever_fit",
     "taken_bytes",
+    "usable",
 ]
