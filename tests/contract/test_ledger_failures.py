@@ -18,6 +18,18 @@ from pgpu.ledger.connection import explained
 NOBODY = 65534
 
 
+REPAIR = """
+import fcntl, os, sys, threading
+journal = os.open(sys.argv[1], os.O_RDWR)
+for lock in (120, 122):  # WAL_WRITE_LOCK and WAL_RECOVER_LOCK
+    fcntl.lockf(journal, fcntl.LOCK_EX, 1, lock)
+os.pwrite(journal, bytes(96), 0)
+print("repairing", flush=True)
+threading.Event().wait(0.3)
+"""
+"""What SQLite does after a writer died in the middle of the journal's index, but slowly."""
+
+
 def codes() -> list[str]:
     """Every primary and extended result code that SQLite's binding names, except the ones that mean success."""
     success = {"SQLITE_OK", "SQLITE_ROW", "SQLITE_DONE"}
@@ -147,3 +159,13 @@ def test_a_ledger_that_may_only_be_read_is_one_clear_line() -> None:
         for file in directory.iterdir():
             file.unlink()
         directory.rmdir()
+
+
+def test_who_reads_while_another_repairs_the_journal_waits_for_it(ledger: Ledger, ledger_path: Path) -> None:
+    ledger.facts.put("key", "value")
+    index = ledger_path.with_name(f"{ledger_path.name}-shm")
+    with subprocess.Popen([sys.executable, "-c", REPAIR, str(index)], stdout=subprocess.PIPE) as repair:
+        assert repair.stdout is not None
+        assert repair.stdout.readline() == b"repairing\n"
+        assert ledger.facts.get("key") == "value"
+        assert repair.wait() == 0

@@ -61,12 +61,14 @@ class Connections:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """One consistent view; never waits for a writer.
+        """One consistent view; waits for no writer, only for one that repairs the journal after a death.
 
         Raises:
             LedgerError: SQLite failed.
         """
         with self._transaction("BEGIN DEFERRED") as connection:
+            # A deferred transaction takes its view at its first read: https://www.sqlite.org/wal.html, part 10.
+            _patiently(lambda: connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone())
             yield connection
 
     @contextmanager
