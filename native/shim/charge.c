@@ -2,6 +2,7 @@
 
 #include <time.h>
 
+#include "exports.h"
 #include "freeing.h"
 #include "pools.h"
 #include "slice.h"
@@ -33,8 +34,11 @@ static CUresult as_cuda(enum pgpu_meter_status status) {
 
 /* What this process no longer uses and is still counted. */
 static bool has_made_room(int gpu) {
-    bool has_freed = pgpu_freeing_settle();
-    return pgpu_pools_trim(gpu) || has_freed;
+    uint64_t before_bytes = pgpu_meter_own_bytes(&pgpu_slice_meter, (unsigned)gpu);
+    pgpu_freeing_settle();
+    pgpu_exports_settle();
+    pgpu_pools_trim(gpu);
+    return pgpu_meter_own_bytes(&pgpu_slice_meter, (unsigned)gpu) < before_bytes;
 }
 
 CUresult pgpu_charge_begin(struct pgpu_charge *charge, int gpu, uint64_t bytes) {

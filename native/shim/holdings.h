@@ -18,13 +18,19 @@ enum pgpu_kind {
     PGPU_KIND_MAPPING,    /* an address range over such memory */
     PGPU_KIND_POOL,       /* a memory pool, or the memory of a device's graphs */
     PGPU_KIND_GRAPH,      /* an executable graph that allocates */
+    PGPU_KIND_BINDING,    /* physical memory bound to a multicast object, by a number of our own */
+    PGPU_KIND_EXPORT,     /* physical memory that a descriptor keeps, by the byte that is locked in it */
     PGPU_KIND_FREEING,    /* memory that a stream will free, by the event that tells */
 };
 
 struct pgpu_holding {
     uint64_t key;
-    uint64_t bytes;  /* charged for this row */
-    uint64_t owner;  /* context or pool that takes the row with it; allocation of a handle or mapping */
+    union {
+        uint64_t bytes; /* charged for this row */
+        uint64_t bound; /* of a binding, for which nothing is charged: the allocation */
+    };
+    uint64_t owner;  /* context or pool that takes the row with it; allocation of a handle, mapping or export;
+                      * multicast object of a binding */
     uint64_t detail; /* the kind's own number */
     uint32_t count;  /* references */
     uint8_t kind;

@@ -36,6 +36,8 @@
 #define PGPU_HOOKED_cuGreenCtxDestroy            PGPU_YES
 /* vmm */
 #define PGPU_HOOKED_cuMemCreate                    PGPU_YES
+#define PGPU_HOOKED_cuMemExportToShareableHandle   PGPU_YES
+#define PGPU_HOOKED_cuMemGetHandleForAddressRange  PGPU_YES
 #define PGPU_HOOKED_cuMemImportFromShareableHandle PGPU_YES
 #define PGPU_HOOKED_cuMemMap                       PGPU_YES
 #define PGPU_HOOKED_cuMemMapArrayAsync             PGPU_YES
@@ -43,6 +45,12 @@
 #define PGPU_HOOKED_cuMemRelease                   PGPU_YES
 #define PGPU_HOOKED_cuMemRetainAllocationHandle    PGPU_YES
 #define PGPU_HOOKED_cuMemUnmap                     PGPU_YES
+#define PGPU_HOOKED_cuMulticastBindAddr            PGPU_YES
+#define PGPU_HOOKED_cuMulticastBindAddr_v2         PGPU_YES
+#define PGPU_HOOKED_cuMulticastBindMem             PGPU_YES
+#define PGPU_HOOKED_cuMulticastBindMem_v2          PGPU_YES
+#define PGPU_HOOKED_cuMulticastCreate              PGPU_YES
+#define PGPU_HOOKED_cuMulticastUnbind              PGPU_YES
 /* pools */
 #define PGPU_HOOKED_cuCtxSynchronize             PGPU_YES
 #define PGPU_HOOKED_cuCtxSynchronize_v2          PGPU_YES

@@ -1,16 +1,14 @@
 /* Virtual memory management: physical memory is charged to the device it is made on when it is made, and
  * refunded when the last of its handles and mappings is gone.
  *
- * Three kinds of rows: an ALLOCATION under a number of ours counts its references; each HANDLE value and each
- * MAPPING points to one. */
+ * An ALLOCATION's row, under a number of ours, counts its references: the rows of its HANDLEs and MAPPINGs,
+ * and what multicast.c and exports.c have of it. */
 #include "charge.h"
 #include "functions.h"
 #include "holdings.h"
+#include "multicast.h"
 #include "slice.h"
 #include "vmm.h"
-
-/* Imported memory: its size shows only when it is mapped. */
-#define GROWS_WHEN_MAPPED 1u
 
 static bool is_on_host(const CUmemLocation *location) {
     return location->type == CU_MEM_LOCATION_TYPE_HOST || location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA ||
@@ -28,7 +26,7 @@ bool pgpu_vmm_is_charged(const CUmemLocation *location) {
     return !is_on_host(location) && ordinal >= 0 && ordinal < pgpu_slice_device_count();
 }
 
-static uint64_t next_number(void) {
+uint64_t pgpu_vmm_next_number(void) {
     static uint64_t last;
     return __atomic_add_fetch(&last, 1, __ATOMIC_RELAXED);
 }
@@ -38,8 +36,8 @@ static void note_handle(uint64_t handle, uint64_t allocation) {
     pgpu_holdings_put(&row);
 }
 
-static void note_allocation(uint64_t handle, int gpu, uint64_t bytes, uint64_t detail) {
-    struct pgpu_holding row = {.key = next_number(),
+void pgpu_vmm_note_allocation(CUmemGenericAllocationHandle handle, int gpu, uint64_t bytes, uint64_t detail) {
+    struct pgpu_holding row = {.key = pgpu_vmm_next_number(),
                                .bytes = bytes,
                                .detail = detail,
                                .count = 1,
@@ -49,10 +47,23 @@ static void note_allocation(uint64_t handle, int gpu, uint64_t bytes, uint64_t d
     note_handle(handle, row.key);
 }
 
-static void drop_reference(uint64_t allocation) {
+void pgpu_vmm_drop(uint64_t allocation) {
     struct pgpu_holding row;
-    if (pgpu_holdings_count(PGPU_KIND_ALLOCATION, allocation, -1, &row) == 0)
-        pgpu_charge_refund(row.gpu, row.bytes);
+    if (pgpu_holdings_count(PGPU_KIND_ALLOCATION, allocation, -1, &row) != 0) return;
+    pgpu_charge_refund(row.gpu, row.bytes);
+    if (row.detail == PGPU_VMM_IS_MULTICAST) pgpu_multicast_unbind_all(allocation);
+}
+
+static uint64_t hold(uint64_t allocation, int *gpu) {
+    struct pgpu_holding row;
+    if (pgpu_holdings_count(PGPU_KIND_ALLOCATION, allocation, +1, &row) < 0) return 0;
+    if (gpu != NULL) *gpu = row.gpu;
+    return allocation;
+}
+
+uint64_t pgpu_vmm_hold(CUmemGenericAllocationHandle handle, int *gpu) {
+    struct pgpu_holding row;
+    return pgpu_holdings_find(PGPU_KIND_HANDLE, handle, &row) ? hold(row.owner, gpu) : 0;
 }
 
 PGPU_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
@@ -66,7 +77,7 @@ PGPU_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t by
     do
         result = PGPU_REAL(cuMemCreate)(handle, bytes, properties, flags);
     while (pgpu_charge_asks_again(&charge, result));
-    if (result == CUDA_SUCCESS) note_allocation(*handle, gpu, bytes, 0);
+    if (result == CUDA_SUCCESS) pgpu_vmm_note_allocation(*handle, gpu, bytes, 0);
     return result;
 }
 
@@ -75,11 +86,12 @@ PGPU_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle
     CUmemAllocationProp properties;
     CUresult result = PGPU_REAL(cuMemImportFromShareableHandle)(handle, shared, type);
     if (result != CUDA_SUCCESS || pgpu_holdings_count(PGPU_KIND_HANDLE, *handle, +1, NULL) > 0) return result;
-    if (PGPU_REAL(cuMemGetAllocationPropertiesFromHandle)(&properties, *handle) != CUDA_SUCCESS)
-        return result;
-    if (pgpu_vmm_is_charged(&properties.location))
-        note_allocation(*handle, pgpu_slice_gpu_of(pgpu_vmm_ordinal_of(&properties.location)), 0,
-                        GROWS_WHEN_MAPPED);
+    /* A multicast object has no such properties; it has a row for what will be bound to it. */
+    bool is_charged =
+        PGPU_REAL(cuMemGetAllocationPropertiesFromHandle)(&properties, *handle) == CUDA_SUCCESS &&
+        pgpu_vmm_is_charged(&properties.location);
+    int gpu = is_charged ? pgpu_slice_gpu_of(pgpu_vmm_ordinal_of(&properties.location)) : PGPU_NO_GPU;
+    pgpu_vmm_note_allocation(*handle, gpu, 0, is_charged ? PGPU_VMM_GROWS_WHEN_MAPPED : 0);
     return result;
 }
 
@@ -91,30 +103,40 @@ PGPU_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
     if (left < 0) return result;
     if (result != CUDA_SUCCESS && pgpu_holdings_count(PGPU_KIND_HANDLE, handle, +1, NULL) < 0)
         note_handle(handle, row.owner);
-    if (result == CUDA_SUCCESS && left == 0) drop_reference(row.owner);
+    if (result == CUDA_SUCCESS && left == 0) pgpu_vmm_drop(row.owner);
     return result;
 }
 
 struct search {
     uint64_t address;
     uint64_t allocation; /* 0: none */
+    uint64_t end;
 };
 
 static bool covers(const struct pgpu_holding *mapping, void *context) {
     struct search *search = context;
     bool is_inside = search->address - mapping->key < mapping->detail;
     if (is_inside) search->allocation = mapping->owner;
+    if (is_inside) search->end = mapping->key + mapping->detail;
     return is_inside;
+}
+
+uint64_t pgpu_vmm_hold_at(uint64_t address, int *gpu) {
+    struct search search = {.address = address};
+    return pgpu_holdings_visit(PGPU_KIND_MAPPING, covers, &search) ? hold(search.allocation, gpu) : 0;
+}
+
+uint64_t pgpu_vmm_mapping_end(uint64_t address) {
+    struct search search = {.address = address};
+    return pgpu_holdings_visit(PGPU_KIND_MAPPING, covers, &search) ? search.end : 0;
 }
 
 /* The driver may answer with the handle that cuMemCreate gave or with a new one for the same memory. */
 PGPU_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
-    struct search search = {.address = (uint64_t)address};
     CUresult result = PGPU_REAL(cuMemRetainAllocationHandle)(handle, address);
     if (result != CUDA_SUCCESS || pgpu_holdings_count(PGPU_KIND_HANDLE, *handle, +1, NULL) > 0) return result;
-    if (pgpu_holdings_visit(PGPU_KIND_MAPPING, covers, &search) &&
-        pgpu_holdings_count(PGPU_KIND_ALLOCATION, search.allocation, +1, NULL) > 0)
-        note_handle(*handle, search.allocation);
+    uint64_t held = pgpu_vmm_hold_at((uint64_t)address, NULL);
+    if (held != 0) note_handle(*handle, held);
     return result;
 }
 
@@ -127,7 +149,7 @@ struct growth {
 static void find_missing(struct pgpu_holding *allocation, void *context) {
     struct growth *growth = context;
     growth->gpu = allocation->gpu;
-    if (allocation->detail != GROWS_WHEN_MAPPED || allocation->bytes >= growth->needed_bytes) return;
+    if (allocation->detail != PGPU_VMM_GROWS_WHEN_MAPPED || allocation->bytes >= growth->needed_bytes) return;
     growth->missing_bytes = growth->needed_bytes - allocation->bytes;
     allocation->bytes = growth->needed_bytes;
 }
@@ -162,12 +184,10 @@ static CUresult map_known(CUdeviceptr address, size_t bytes, size_t offset,
 
 PGPU_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
                               CUmemGenericAllocationHandle handle, unsigned long long flags) {
-    struct pgpu_holding row;
-    bool is_known = pgpu_holdings_find(PGPU_KIND_HANDLE, handle, &row) &&
-                    pgpu_holdings_count(PGPU_KIND_ALLOCATION, row.owner, +1, NULL) > 0;
-    if (!is_known) return PGPU_REAL(cuMemMap)(address, bytes, offset, handle, flags);
-    CUresult result = map_known(address, bytes, offset, handle, flags, row.owner);
-    if (result != CUDA_SUCCESS) drop_reference(row.owner);
+    uint64_t held = pgpu_vmm_hold(handle, NULL);
+    if (held == 0) return PGPU_REAL(cuMemMap)(address, bytes, offset, handle, flags);
+    CUresult result = map_known(address, bytes, offset, handle, flags, held);
+    if (result != CUDA_SUCCESS) pgpu_vmm_drop(held);
     return result;
 }
 
@@ -178,7 +198,7 @@ PGPU_EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
     if (result != CUDA_SUCCESS) return result;
     for (uint64_t at = address; at - address < bytes; at += mapping.detail) {
         if (!pgpu_holdings_take(PGPU_KIND_MAPPING, at, &mapping)) break;
-        drop_reference(mapping.owner);
+        pgpu_vmm_drop(mapping.owner);
     }
     return result;
 }
@@ -186,10 +206,7 @@ PGPU_EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
 /* Tiles of sparse arrays. Which tile holds which memory is not followed: memory that was once mapped into an
  * array stays counted until the process ends. */
 static void note_tile(const CUarrayMapInfo *tile) {
-    struct pgpu_holding row;
-    bool is_mapped = tile->memOperationType == CU_MEM_OPERATION_TYPE_MAP &&
-                     pgpu_holdings_find(PGPU_KIND_HANDLE, tile->memHandle.memHandle, &row);
-    if (is_mapped) pgpu_holdings_count(PGPU_KIND_ALLOCATION, row.owner, +1, NULL);
+    if (tile->memOperationType == CU_MEM_OPERATION_TYPE_MAP) pgpu_vmm_hold(tile->memHandle.memHandle, NULL);
 }
 
 PGPU_EXPORT CUresult cuMemMapArrayAsync(CUarrayMapInfo *tiles, unsigned int count, CUstream stream) {

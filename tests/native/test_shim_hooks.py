@@ -16,7 +16,6 @@ HOOKS = set(re.findall(r"^#define PGPU_HOOKED_(\w+) ", (_NATIVE / "shim" / "hook
 
 _MODULES = "module code is the host's to charge, in overhead_bytes"
 _NODES = "a graph takes its memory when it is made executable, and is charged there"
-_NO_MEMORY = "takes no memory of the device"
 UNHOOKED = {
     "cuCtxFromGreenCtx": "another name for a green context, which is charged",
     "cuDeviceGetGraphMemAttribute": "tells of the process's own graphs",
@@ -39,12 +38,6 @@ UNHOOKED = {
     "cuModuleLoadDataEx": _MODULES,
     "cuModuleLoadFatBinary": _MODULES,
     "cuModuleUnload": _MODULES,
-    "cuMulticastBindAddr": _NO_MEMORY,
-    "cuMulticastBindAddr_v2": _NO_MEMORY,
-    "cuMulticastBindMem": _NO_MEMORY,
-    "cuMulticastBindMem_v2": _NO_MEMORY,
-    "cuMulticastCreate": _NO_MEMORY,
-    "cuMulticastUnbind": _NO_MEMORY,
 }
 
 

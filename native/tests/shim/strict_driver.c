@@ -36,6 +36,11 @@ CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
     return take_addresses(pointer, bytes);
 }
 
+CUresult cuMemFree_v2(CUdeviceptr pointer) {
+    (void)pointer;
+    return CUDA_SUCCESS;
+}
+
 CUresult cuDeviceGetMemPool(CUmemoryPool *current, CUdevice device) {
     (void)device;
     *current = (CUmemoryPool)&pool;
