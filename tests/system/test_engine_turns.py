@@ -7,7 +7,9 @@ from collections.abc import Iterator
 import pytest
 from tests.system.engine_worlds import World, world
 
+from pgpu.errors import CapacityError
 from pgpu.model import Job, JobState
+from pgpu.units import GIB
 
 
 @pytest.fixture
@@ -34,6 +36,36 @@ def test_a_clock_that_is_set_back_makes_no_wait_longer(machine: World) -> None:
     machine.until_supervised(waiting)
     _write_deadline(machine, waiting, time.time() + 3600)
     assert machine.until_state(waiting, JobState.CANCELLED).wait_timed_out
+
+
+def test_a_job_that_grows_takes_nothing_from_one_that_waits(machine: World) -> None:
+    running = machine.submit(gib=4)
+    machine.until_running(running)
+    waiting = machine.submit(gib=8)
+    with pytest.raises(CapacityError, match=f"job {waiting.id} waits for the memory"):
+        machine.client.resize(running.id, 5 * GIB)
+    assert machine.entry(running).job.request.memory_bytes == 4 * GIB
+    machine.client.stop(waiting.id, grace_seconds=1)
+    assert machine.client.resize(running.id, 5 * GIB).request.memory_bytes == 5 * GIB
+
+
+def test_a_job_grows_on_a_gpu_that_nobody_who_waits_could_use() -> None:
+    with world((10, 20)) as machine:
+        small, large = machine.submit(gib=4), machine.submit(gib=20)
+        machine.until_running(small)
+        machine.until_running(large)
+        machine.submit(gib=15)
+        assert machine.client.resize(small.id, 5 * GIB).request.memory_bytes == 5 * GIB
+
+
+def test_a_waiting_job_asks_for_more_and_keeps_its_place(machine: World) -> None:
+    running = machine.submit(gib=8)
+    first, second = machine.submit(("true",), gib=4), machine.submit(("true",), gib=4)
+    assert machine.client.resize(first.id, 9 * GIB).request.memory_bytes == 9 * GIB
+    machine.until_running(running)
+    machine.client.stop(running.id, grace_seconds=1)
+    started = [machine.until_state(job, JobState.EXITED).started_at_seconds or 0.0 for job in (first, second)]
+    assert started == sorted(started)
 
 
 def _write_deadline(machine: World, job: Job, at_seconds: float) -> None:

@@ -25,7 +25,7 @@ from pgpu.gpu import GpuSource
 from pgpu.ledger import Decision, Entry, Ledger
 from pgpu.model import Gpu, Job, JobSpec, JobState, Lease, Request
 from pgpu.runtimes import Runtime
-from pgpu.scheduling import Candidate, GpuRoom, Headroom, admit, check_can_ever_fit, usable
+from pgpu.scheduling import Candidate, Headroom, admit, check_can_ever_fit, usable
 from pgpu.units import format_memory
 
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}")
@@ -282,7 +282,8 @@ class Engine:
             raise RequestError(f"job {job.id} has ended: there is nothing to resize")
         if job.lease is None:
             return replace(entry, job=job)
-        rooms = {room.gpu.uuid: room for room in self._rooms_now(decision, snapshot)}
+        entries = self.queue_of(decision.live())
+        rooms = {room.gpu.uuid: room for room in snapshot.rooms(entries, self.headroom)}
         for part in job.lease.slices:
             room = rooms.get(part.gpu_uuid)
             most_bytes = part.memory_bytes if room is None else room.most_bytes(part.memory_bytes)
@@ -292,11 +293,23 @@ class Engine:
                     f"{format_memory(most_bytes - part.memory_bytes)} are free; nothing was changed",
                     hint="stop a job on that GPU, or ask for less",
                 )
+            if room is not None and memory_bytes > part.memory_bytes:
+                self._refuse_overtaking(room.gpu, entries)
         slices = tuple(replace(part, memory_bytes=memory_bytes) for part in job.lease.slices)
         return replace(entry, job=replace(job, lease=replace(job.lease, slices=slices)))
 
-    def _rooms_now(self, decision: Decision, snapshot: Snapshot) -> Sequence[GpuRoom]:
-        return snapshot.rooms(self.queue_of(decision.live()), self.headroom)
+    def _refuse_overtaking(self, gpu: Gpu, entries: Sequence[Entry]) -> None:
+        """Memory that is free while a job waits for it is that job's; of a MIG instance all is its one job's already."""
+        for entry in entries:
+            request = entry.job.request
+            is_for_it = usable(gpu, request.gpu_count) and request.memory_bytes <= gpu.memory_bytes - self.headroom.of(
+                gpu
+            )
+            if entry.job.state is JobState.WAITING and is_for_it and not gpu.is_instance:
+                raise CapacityError(
+                    f"job {entry.job.id} waits for the memory that is free; nothing was changed",
+                    hint="try again once it has started, or stop it",
+                )
 
 
 def cancelled(entry: Entry, now_seconds: float, *, timed_out: bool = False) -> Entry:
