@@ -54,13 +54,50 @@ def test_a_disk_is_refused() -> None:
         runtime_directory(Path("/proc"), Path("/a"), {})
 
 
-def test_a_user_s_own_runtime_directory_is_used_if_it_is_a_tmpfs(chosen: Path) -> None:
+def test_a_user_s_own_runtime_directory_is_used_if_it_is_a_tmpfs(chosen: Path, tmp_path: Path) -> None:
     if os.geteuid() == 0:
         pytest.skip("root has /run/pgpu")
-    found = runtime_directory(None, Path("/a"), {"XDG_RUNTIME_DIR": str(chosen)})
+    found = runtime_directory(None, tmp_path, {"XDG_RUNTIME_DIR": str(chosen)})
     assert found.is_relative_to(chosen / "pgpu")
 
 
 def test_shared_memory_is_a_tmpfs_and_proc_is_none() -> None:
     assert is_usable(SHM / "not" / "there")
     assert not is_usable(Path("/proc/self"))
+
+
+def test_another_user_s_runtime_directory_left_in_the_environment_is_passed_over(tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may enter every directory")
+    (tmp_path / "theirs").mkdir(mode=0o000)
+    found = runtime_directory(None, tmp_path / "state", {"XDG_RUNTIME_DIR": str(tmp_path / "theirs")})
+    assert found.is_relative_to(SHM)
+
+
+def test_a_folder_on_a_disk_in_the_link_s_place_is_refused(tmp_path: Path) -> None:
+    if is_usable(tmp_path):
+        pytest.skip("temporary files are on a tmpfs here")
+    (tmp_path / "runtime").mkdir()
+    with pytest.raises(NodeError, match="not on a tmpfs"):
+        runtime_directory(None, tmp_path, {})
+
+
+def test_a_state_directory_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(NodeError, match="no directory"):
+        runtime_directory(None, tmp_path / "file", {})
+
+
+def test_a_name_that_no_file_system_takes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NodeError, match="too long"):
+        runtime_directory(None, tmp_path / ("a" * 300), {})
+
+
+def test_a_place_that_may_not_be_entered_is_refused(tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may enter every directory")
+    (tmp_path / "closed").mkdir(mode=0o000)
+    with pytest.raises(NodeError, match="Permission denied"):
+        runtime_directory(None, tmp_path / "closed" / "state", {})
+    with pytest.raises(NodeError, match="Permission denied"):
+        runtime_directory(tmp_path / "closed" / "runtime", tmp_path / "state", {})

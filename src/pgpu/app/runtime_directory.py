@@ -33,7 +33,7 @@ def runtime_directory(chosen: Path | None, state_directory: Path, environment: M
     if chosen is not None:
         return _folder(chosen, state_directory)
     link = state_directory / _LINK_NAME
-    if link.is_dir() and is_usable(link):
+    if _exists(link) and is_usable(link):
         folder = link.resolve()
         _make_private(folder)
         return folder
@@ -61,12 +61,33 @@ def _linked(link: Path, folder: Path) -> Path:
             link.unlink()
         link.symlink_to(folder)
     except FileExistsError:
-        return link.resolve()
+        return _named_by_another(link)
     except OSError as exc:
         raise NodeError(
             f"{link.parent} cannot be written: {exc.strerror}", hint="name another with --state-dir or PGPU_STATE_DIR"
         ) from exc
     return folder
+
+
+def _named_by_another(link: Path) -> Path:
+    if not link.parent.is_dir():
+        raise NodeError(
+            f"{link.parent} is no directory", hint="name another with --state-dir or PGPU_STATE_DIR"
+        ) from None
+    if not is_usable(link):
+        raise NodeError(
+            f"{link} is not on a tmpfs that allows programs", hint="move it away, or choose another --state-dir"
+        ) from None
+    return link.resolve()
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError as exc:
+        raise NodeError(
+            f"{path} cannot be looked up: {exc.strerror}", hint="choose a place that you may read and write"
+        ) from exc
 
 
 def is_usable(path: Path) -> bool:
@@ -75,7 +96,7 @@ def is_usable(path: Path) -> bool:
     Raises:
         NodeError: The kernel's table of mounts cannot be read.
     """
-    existing = next(place for place in (path, *path.parents) if place.exists()).resolve()
+    existing = next(place for place in (path, *path.parents) if _exists(place)).resolve()
     kind, options = "", ""
     longest = -1
     for mount_point, mount_kind, mount_options in _mounts():
@@ -98,7 +119,8 @@ def _mounts() -> Iterator[tuple[Path, str, str]]:
 def _first_on_tmpfs(environment: Mapping[str, str]) -> Path:
     candidates = list(_candidates(environment))
     for path in candidates:
-        if is_usable(path):
+        # After `su` the environment may still name another user's directory.
+        if os.access(path.parent, os.W_OK | os.X_OK) and is_usable(path):
             return path
     tried = ", ".join(str(path) for path in candidates)
     raise NodeError(
