@@ -86,8 +86,10 @@ static bool is_seen_by_others(const char *path, unsigned slot) {
 static void move_in(struct pgpu_usage *usage, unsigned slot) {
     /* First of all, so that no reaper overlooks the slot. */
     touch(usage, slot);
-    for (unsigned gpu = 0; gpu < PGPU_MAX_GPUS; gpu++)
+    for (unsigned gpu = 0; gpu < PGPU_MAX_GPUS; gpu++) {
+        if (!pgpu_meter_entry_is_empty(&usage->slot[slot].gpu[gpu])) pgpu_meter_note_reap(usage, gpu);
         pgpu_meter_recover(usage, slot, gpu);
+    }
     PGPU_POINT(CLAIM_RECOVERED);
     pgpu_meter_sign(&usage->slot[slot]);
     PGPU_POINT(CLAIM_NAMED);

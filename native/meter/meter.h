@@ -56,6 +56,9 @@ void pgpu_meter_refund(struct pgpu_meter *meter, unsigned gpu, uint64_t bytes);
 /* Take back what dead processes left on `gpu`. */
 bool pgpu_meter_reap(struct pgpu_meter *meter, unsigned gpu);
 
+/* Whether any process did so within the last `within_ns`: the driver may still be cleaning up. */
+bool pgpu_meter_was_reaped(const struct pgpu_meter *meter, unsigned gpu, uint64_t within_ns);
+
 /* Bytes that all slots have reserved, or that this process has; 0 unless claimed. */
 uint64_t pgpu_meter_total_bytes(const struct pgpu_meter *meter, unsigned gpu);
 uint64_t pgpu_meter_own_bytes(const struct pgpu_meter *meter, unsigned gpu);

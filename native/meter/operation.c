@@ -1,5 +1,7 @@
 #include "operation.h"
 
+#include <time.h>
+
 #include "points.h"
 #include "swap16.h"
 
@@ -84,6 +86,16 @@ bool pgpu_meter_operate(struct pgpu_usage *usage, unsigned slot, unsigned gpu, i
     if (!is_applied) PGPU_POINT(OP_REFUSED);
     settle(entry, seq, is_applied);
     return is_applied;
+}
+
+uint64_t pgpu_meter_now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
+}
+
+void pgpu_meter_note_reap(struct pgpu_usage *usage, unsigned gpu) {
+    __atomic_store_n(&usage->gpu[gpu].reaped_ns, pgpu_meter_now_ns(), __ATOMIC_SEQ_CST);
 }
 
 /* The total is read before `done`: whoever overwrote our tag raised `done` first. */

@@ -15,6 +15,12 @@ bool pgpu_meter_operate(struct pgpu_usage *usage, unsigned slot, unsigned gpu, i
  * the rest. */
 void pgpu_meter_recover(struct pgpu_usage *usage, unsigned slot, unsigned gpu);
 
+/* By CLOCK_MONOTONIC, which all processes of a machine share. */
+uint64_t pgpu_meter_now_ns(void);
+
+/* Before a dead process's bytes become anyone's: tell that the driver may not have done with them yet. */
+void pgpu_meter_note_reap(struct pgpu_usage *usage, unsigned gpu);
+
 /* What a slot holds, in bytes; exact only for the holder of A(slot). */
 uint64_t pgpu_meter_entry_bytes(const struct pgpu_usage_entry *entry);
 

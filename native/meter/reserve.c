@@ -12,6 +12,7 @@ static bool take_back(struct pgpu_usage *usage, int fd, unsigned slot, unsigned 
     PGPU_POINT(REAP_LOCKED);
     /* B cannot be taken anew while we hold A, so a look is enough. */
     bool is_dead = !pgpu_is_locked(fd, PGPU_LOCK_HOLDING + slot);
+    if (is_dead) pgpu_meter_note_reap(usage, gpu);
     if (is_dead) pgpu_meter_recover(usage, slot, gpu);
     PGPU_POINT(REAP_RECOVERED);
     pgpu_unlock(fd, PGPU_LOCK_ALIVE + slot);
@@ -82,6 +83,12 @@ bool pgpu_meter_reap(struct pgpu_meter *meter, unsigned gpu) {
     bool has_reaped = reap(meter, gpu);
     pthread_mutex_unlock(&meter->leaf);
     return has_reaped;
+}
+
+bool pgpu_meter_was_reaped(const struct pgpu_meter *meter, unsigned gpu, uint64_t within_ns) {
+    if (!pgpu_meter_is_claimed(meter) || gpu >= meter->gpu_count) return false;
+    uint64_t reaped_ns = __atomic_load_n(&meter->usage->gpu[gpu].reaped_ns, __ATOMIC_SEQ_CST);
+    return reaped_ns != 0 && pgpu_meter_now_ns() - reaped_ns < within_ns;
 }
 
 uint64_t pgpu_meter_total_bytes(const struct pgpu_meter *meter, unsigned gpu) {

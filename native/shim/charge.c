@@ -22,9 +22,9 @@ static void pause_shortly(void) {
     nanosleep(&pause, NULL);
 }
 
-static enum pgpu_meter_status reserve(int gpu, uint64_t bytes, bool *has_reaped) {
+static enum pgpu_meter_status reserve(int gpu, uint64_t bytes) {
     return pgpu_meter_reserve(&pgpu_slice_meter, (unsigned)gpu, bytes,
-                              pgpu_limit_bytes(pgpu_slice_limit(), (unsigned)gpu), has_reaped);
+                              pgpu_limit_bytes(pgpu_slice_limit(), (unsigned)gpu), NULL);
 }
 
 static CUresult as_cuda(enum pgpu_meter_status status) {
@@ -45,22 +45,23 @@ CUresult pgpu_charge_begin(struct pgpu_charge *charge, int gpu, uint64_t bytes) 
     *charge = (struct pgpu_charge){.gpu = gpu, .bytes = bytes};
     if (gpu == PGPU_NO_GPU) return CUDA_ERROR_NOT_PERMITTED;
     if (bytes == 0) return CUDA_SUCCESS; /* the driver has an error of its own for it */
-    enum pgpu_meter_status status = reserve(gpu, bytes, &charge->has_reaped);
-    bool has_reaped = charge->has_reaped;
-    if (status == PGPU_METER_REFUSED && has_made_room(gpu)) status = reserve(gpu, bytes, &charge->has_reaped);
-    charge->has_reaped |= has_reaped;
+    enum pgpu_meter_status status = reserve(gpu, bytes);
+    if (status == PGPU_METER_REFUSED && has_made_room(gpu)) status = reserve(gpu, bytes);
     return as_cuda(status);
 }
 
+/* Whoever took a dead process's bytes back: this reservation, an earlier call, or a sibling. */
 static uint64_t patience_ns(const struct pgpu_charge *charge) {
     uint64_t asked_ns = pgpu_slice_limit()->wait_for_memory_ns;
-    return charge->has_reaped && asked_ns < AFTER_REAP_NS ? AFTER_REAP_NS : asked_ns;
+    if (asked_ns >= AFTER_REAP_NS || charge->gpu == PGPU_NO_GPU) return asked_ns;
+    bool was_reaped = pgpu_meter_was_reaped(&pgpu_slice_meter, (unsigned)charge->gpu, AFTER_REAP_NS);
+    return was_reaped ? AFTER_REAP_NS : asked_ns;
 }
 
 static bool may_wait(struct pgpu_charge *charge) {
-    uint64_t patience = patience_ns(charge), now = now_ns();
-    if (charge->deadline_ns == 0) charge->deadline_ns = now + patience;
-    return patience != 0 && now < charge->deadline_ns;
+    uint64_t now = now_ns();
+    if (charge->deadline_ns == 0) charge->deadline_ns = now + patience_ns(charge);
+    return now < charge->deadline_ns;
 }
 
 bool pgpu_charge_asks_again(struct pgpu_charge *charge, CUresult result) {
@@ -74,8 +75,7 @@ bool pgpu_charge_asks_again(struct pgpu_charge *charge, CUresult result) {
 }
 
 CUresult pgpu_charge_more(struct pgpu_charge *charge, uint64_t bytes) {
-    bool has_reaped;
-    CUresult result = as_cuda(reserve(charge->gpu, bytes, &has_reaped));
+    CUresult result = as_cuda(reserve(charge->gpu, bytes));
     if (result == CUDA_SUCCESS) charge->bytes += bytes;
     return result;
 }

@@ -18,7 +18,6 @@
 struct pgpu_charge {
     int gpu;
     uint64_t bytes;
-    bool has_reaped;
     uint64_t deadline_ns; /* 0: the driver has not refused yet */
 };
 

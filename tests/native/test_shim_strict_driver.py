@@ -231,10 +231,60 @@ print(json.dumps(outcome(lambda: cu.create(600 * MIB)) == 0))
         assert fits is False
 
 
-def _step(job: subprocess.Popen[str]) -> None:
+_BEGIN = "cu.call('cuInit', 0); cu.number('cuDevicePrimaryCtxRetain', 0)\n"
+_HOLD = _BEGIN + "cu.alloc(400 * MIB); print('held', flush=True); sys.stdin.readline()"
+
+
+class TestTheDriverMayStillBeTakingBackWhatADeadProcessHeld:
+    """It says out of memory a few times though the slice has room; whoever saw the dead one's end is patient."""
+
+    def test_after_its_bytes_were_taken_back_by_a_look_at_the_memory(self, world: SliceWorld) -> None:
+        ask = _BEGIN + (
+            "print('ready', flush=True); sys.stdin.readline()\n"
+            "cu.memory(); print(outcome(lambda: cu.alloc(MIB)), flush=True); sys.stdin.readline()"
+        )
+        world.write_limit(context_bytes=100 * MIB)
+        with world.running(_HOLD) as dead:
+            world.environment["PGPU_TEST_REFUSALS"] = "5"
+            with world.running(ask) as job:
+                dead.kill()
+                dead.wait()
+                assert _step(job) == "0\n"
+
+    def test_after_its_bytes_were_taken_back_by_a_sibling(self, world: SliceWorld) -> None:
+        look = _BEGIN + "print('ready', flush=True); sys.stdin.readline(); cu.memory(); print('seen', flush=True)"
+        ask = _BEGIN + (
+            "print('ready', flush=True); sys.stdin.readline()\n"
+            "print(outcome(lambda: cu.alloc(MIB)), flush=True); sys.stdin.readline()"
+        )
+        world.write_limit(context_bytes=100 * MIB)
+        with world.running(_HOLD) as dead, world.running(look) as sibling:
+            world.environment["PGPU_TEST_REFUSALS"] = "5"
+            with world.running(ask) as job:
+                dead.kill()
+                dead.wait()
+                assert _step(sibling) == "seen\n"
+                assert _step(job) == "0\n"
+
+    def test_after_its_slot_was_taken_over(self, world: SliceWorld) -> None:
+        with world.running(_HOLD) as dead:
+            dead.kill()
+            dead.wait()
+        world.environment["PGPU_TEST_REFUSALS"] = "5"
+        assert world.answer(_BEGIN + "print(json.dumps(outcome(lambda: cu.alloc(MIB))))") == 0
+
+    def test_and_nobody_is_patient_where_nobody_died(self, world: SliceWorld) -> None:
+        world.environment["PGPU_TEST_REFUSALS"] = "1"
+        code = world.answer(_BEGIN + "print(json.dumps(outcome(lambda: cu.alloc(MIB))))")
+        assert code == OUT_OF_MEMORY
+
+
+def _step(job: subprocess.Popen[str]) -> str:
     """Let the job go on to where it prints its next line."""
     assert job.stdin is not None
     assert job.stdout is not None
     job.stdin.write("go\n")
     job.stdin.flush()
-    assert job.stdout.readline()
+    line = job.stdout.readline()
+    assert line
+    return line

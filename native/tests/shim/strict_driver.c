@@ -1,5 +1,6 @@
 /* A driver of one GPU that does what the simulated one does not: it has green contexts, and it cannot bear to
  * be asked about a pool that is gone. It has no more functions than the tests ask for. */
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,8 +33,21 @@ static CUresult take_addresses(CUdeviceptr *pointer, size_t bytes) {
     return CUDA_SUCCESS;
 }
 
+/* As while the kernel is still taking back what a dead process held: this often, then no more. */
+static bool is_still_taking_back(void) {
+    static int refusals_left = -1;
+    const char *wanted = getenv("PGPU_TEST_REFUSALS");
+    if (refusals_left < 0) refusals_left = wanted == NULL ? 0 : atoi(wanted);
+    return refusals_left > 0 && refusals_left-- > 0;
+}
+
 CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
-    return take_addresses(pointer, bytes);
+    return is_still_taking_back() ? CUDA_ERROR_OUT_OF_MEMORY : take_addresses(pointer, bytes);
+}
+
+CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
+    *free_bytes = *total_bytes = (size_t)64 << 30;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuMemFree_v2(CUdeviceptr pointer) {
