@@ -13,9 +13,10 @@ import pytest
 from referencing import Registry, Resource
 from tests.fakes.client import FakeClient, Outcome
 
-from pgpu.cli import documents, exits
+from pgpu.cli import exits
 from pgpu.cli.invocation import Invocation
 from pgpu.cli.main import main
+from pgpu.cli.output import documents
 from pgpu.client import Client
 from pgpu.experiments.report import Report, Table
 from pgpu.model import Job, JobSpec, JobState, Request

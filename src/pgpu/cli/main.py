@@ -9,8 +9,10 @@ from typing import Annotated, cast
 
 import typer
 
-from pgpu.cli import doctor, exits, experiment, gpus, jobs, run, speech, standard_streams, version
+from pgpu.cli import exits
 from pgpu.cli.invocation import Invocation
+from pgpu.cli.output import speech, standard_streams
+from pgpu.cli.verbs import doctor, experiment, gpus, jobs, run, version
 from pgpu.errors import NodeError, PgpuError, RequestError
 
 _UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
@@ -19,7 +21,9 @@ _UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
 
 def _print_version(*, is_asked: bool) -> None:
     if is_asked:
-        print(f"pgpu {version.of_pgpu()}")
+        from importlib.metadata import version as installed_version
+
+        print(f"pgpu {installed_version('pgpu')}")
         raise typer.Exit
 
 
@@ -113,7 +117,7 @@ def _explained(exc: Exception) -> PgpuError:
     if standard_streams.is_full(exc):
         standard_streams.silence_output()
         return NodeError(f"the output cannot be written: {exc.strerror}")
-    from pgpu.cli.bugs import recorded
+    from pgpu.cli.output.bugs import recorded
 
     return recorded(exc)
 

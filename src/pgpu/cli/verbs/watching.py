@@ -14,7 +14,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from pgpu.cli import tables
+from pgpu.cli.output import tables
 from pgpu.client import Client, JobReport
 
 _REFRESH_SECONDS = 1.0

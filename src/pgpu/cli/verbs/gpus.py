@@ -4,8 +4,9 @@ import sys
 
 import typer
 
-from pgpu.cli import documents, options, speech
+from pgpu.cli import options
 from pgpu.cli.invocation import invocation_of
+from pgpu.cli.output import documents, speech
 
 
 def gpus(context: typer.Context, *, as_json: options.Json = False) -> None:
@@ -14,7 +15,7 @@ def gpus(context: typer.Context, *, as_json: options.Json = False) -> None:
     if as_json:
         speech.print_json(documents.of_gpus(reports))
         return
-    from pgpu.cli import tables
+    from pgpu.cli.output import tables
 
     speech.print_table(tables.of_gpus(reports))
     if not reports:
@@ -31,7 +32,7 @@ def top(context: typer.Context, *, as_json: options.Json = False) -> None:
     if as_json:
         speech.print_json(documents.of_top(client.gpus(), client.jobs(include_final=False)))
         return
-    from pgpu.cli import watching
+    from pgpu.cli.verbs import watching
 
     if sys.stdout.isatty() and sys.stdin.isatty():
         watching.watch(client)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from pgpu.cli import documents, speech
+from pgpu.cli.output import documents, speech
 from pgpu.client import Client
 from pgpu.errors import CancelledError
 from pgpu.model import Job, JobState

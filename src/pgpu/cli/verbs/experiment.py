@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pgpu.cli import documents, options, speech
+from pgpu.cli import options
 from pgpu.cli.invocation import invocation_of
+from pgpu.cli.output import documents, speech
 from pgpu.errors import RequestError
 from pgpu.units import parse_memory_bytes
 

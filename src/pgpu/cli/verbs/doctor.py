@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pgpu.cli import documents, exits, options, speech
+from pgpu.cli import exits, options
 from pgpu.cli.invocation import invocation_of
+from pgpu.cli.output import documents, speech
 
 if TYPE_CHECKING:
     from pgpu.app.doctor import Finding

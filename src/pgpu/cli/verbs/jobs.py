@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from pgpu.cli import documents, exits, options, speech
+from pgpu.cli import exits, options
 from pgpu.cli.invocation import invocation_of
+from pgpu.cli.output import documents, speech
 from pgpu.client import JobReport
 from pgpu.errors import PgpuError, RequestError
 from pgpu.model import Job
@@ -30,7 +31,7 @@ def ps(
         for report in reports:
             print(report.job.id)
     else:
-        from pgpu.cli import tables
+        from pgpu.cli.output import tables
 
         speech.print_table(tables.of_jobs(reports, is_uncut=is_uncut))
 
@@ -103,7 +104,7 @@ def resize(
 
     A larger slice holds at once, if it fits; a smaller one refuses new allocations until the job's use is below it.
     """
-    from pgpu.cli.asking import read_request
+    from pgpu.cli.verbs.asking import read_request
 
     memory_bytes = read_request(memory, 1).memory_bytes
     invocation = invocation_of(context)

@@ -7,7 +7,7 @@ import json
 import sys
 from typing import Any
 
-from pgpu.cli import documents
+from pgpu.cli.output import documents
 from pgpu.errors import PgpuError
 
 

@@ -5,9 +5,11 @@ from typing import Annotated
 
 import typer
 
-from pgpu.cli import asking, documents, exits, options, speech
-from pgpu.cli.attaching import attach, deferred_signals, pass_on, say_simulated
+from pgpu.cli import exits, options
 from pgpu.cli.invocation import invocation_of
+from pgpu.cli.output import documents, speech
+from pgpu.cli.verbs import asking
+from pgpu.cli.verbs.attaching import attach, deferred_signals, pass_on, say_simulated
 from pgpu.client import Client
 
 
