@@ -39,6 +39,7 @@ static void refund_all_of(uint64_t context) {
     pgpu_holdings_take_owned(PGPU_KIND_ARRAY, context, bytes);
     pgpu_holdings_take_owned(PGPU_KIND_EXTERNAL, context, bytes);
     pgpu_holdings_take_owned(PGPU_KIND_FREEING, context, bytes);
+    pgpu_holdings_take_owned(PGPU_KIND_LIMIT, context, bytes);
     for (int gpu = 0; gpu < (int)PGPU_MAX_GPUS; gpu++)
         pgpu_charge_refund(gpu, bytes[gpu]);
 }

@@ -18,6 +18,7 @@ enum pgpu_kind {
     PGPU_KIND_MAPPING,    /* an address range over such memory */
     PGPU_KIND_POOL,       /* a memory pool, or the memory of a device's graphs */
     PGPU_KIND_GRAPH,      /* an executable graph that allocates */
+    PGPU_KIND_LIMIT,      /* what a context takes beyond its own bytes for a limit that was raised */
     PGPU_KIND_BINDING,    /* physical memory bound to a multicast object, by a number of our own */
     PGPU_KIND_EXPORT,     /* physical memory that a descriptor keeps, by the byte that is locked in it */
     PGPU_KIND_FREEING,    /* memory that a stream will free, by the event that tells */

@@ -34,6 +34,15 @@
 #define PGPU_HOOKED_cuDevicePrimaryCtxRetain     PGPU_YES
 #define PGPU_HOOKED_cuGreenCtxCreate             PGPU_YES
 #define PGPU_HOOKED_cuGreenCtxDestroy            PGPU_YES
+/* limits */
+#define PGPU_HOOKED_cuCtxSetLimit PGPU_YES
+/* modules */
+#define PGPU_HOOKED_cuLibraryLoadData     PGPU_YES
+#define PGPU_HOOKED_cuLibraryLoadFromFile PGPU_YES
+#define PGPU_HOOKED_cuModuleLoad          PGPU_YES
+#define PGPU_HOOKED_cuModuleLoadData      PGPU_YES
+#define PGPU_HOOKED_cuModuleLoadDataEx    PGPU_YES
+#define PGPU_HOOKED_cuModuleLoadFatBinary PGPU_YES
 /* vmm */
 #define PGPU_HOOKED_cuMemCreate                    PGPU_YES
 #define PGPU_HOOKED_cuMemExportToShareableHandle   PGPU_YES

@@ -28,15 +28,9 @@ UNHOOKED = {
     "cuGraphDestroy": _NODES,
     "cuGraphUpload": _NODES,
     "cuGraphUpload_ptsz": _NODES,
-    "cuLibraryLoadData": _MODULES,
-    "cuLibraryLoadFromFile": _MODULES,
     "cuLibraryUnload": _MODULES,
     "cuMemPoolGetAttribute": "tells of the process's own pools",
     "cuMemPoolImportFromShareableHandle": "nothing can be allocated from such a pool; each imported pointer is charged",
-    "cuModuleLoad": _MODULES,
-    "cuModuleLoadData": _MODULES,
-    "cuModuleLoadDataEx": _MODULES,
-    "cuModuleLoadFatBinary": _MODULES,
     "cuModuleUnload": _MODULES,
 }
 

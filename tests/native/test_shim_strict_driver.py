@@ -231,6 +231,41 @@ print(json.dumps(outcome(lambda: cu.create(600 * MIB)) == 0))
         assert fits is False
 
 
+class TestAModuleWithLargeVariables:
+    """This driver's modules are their size, and what a neighbour takes while the first one is loaded."""
+
+    _LOAD = """
+def free_of_device():
+    free = c_size_t()
+    Session(os.environ["PGPU_TEST_DRIVER"]).call("cuMemGetInfo_v2", byref(free), byref(c_size_t()))
+    return free.value
+cu.call("cuInit", 0)
+cu.number("cuDevicePrimaryCtxRetain", 0)
+image, load = sys.argv[1].encode(), sys.argv[2]
+options = (None, None, 0) * 2 if "Library" in load else ()
+before = free_of_device()
+code = outcome(lambda: cu.number(load, image, *options))
+print(json.dumps([code, (before - free_of_device()) // MIB]))
+"""
+
+    @pytest.mark.parametrize(
+        ("image", "expected"),
+        [
+            (f"{900 * MIB}", [OUT_OF_MEMORY, 0]),
+            (f"{600 * MIB}", [0, 600]),
+            (f"{MIB} {900 * MIB}", [0, 901]),
+            (f"{900 * MIB} {900 * MIB}", [OUT_OF_MEMORY, 900]),
+        ],
+    )
+    def test_is_refused_where_it_passes_the_slice_and_not_for_what_a_neighbour_takes(
+        self, world: SliceWorld, image: str, expected: list[int]
+    ) -> None:
+        assert world.answer(self._LOAD, image, "cuModuleLoadData") == expected
+
+    def test_is_refused_as_a_library_too(self, world: SliceWorld) -> None:
+        assert world.answer(self._LOAD, f"{900 * MIB}", "cuLibraryLoadData") == [OUT_OF_MEMORY, 0]
+
+
 _BEGIN = "cu.call('cuInit', 0); cu.number('cuDevicePrimaryCtxRetain', 0)\n"
 _HOLD = _BEGIN + "cu.alloc(400 * MIB); print('held', flush=True); sys.stdin.readline()"
 

@@ -45,11 +45,6 @@ CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
     return is_still_taking_back() ? CUDA_ERROR_OUT_OF_MEMORY : take_addresses(pointer, bytes);
 }
 
-CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
-    *free_bytes = *total_bytes = (size_t)64 << 30;
-    return CUDA_SUCCESS;
-}
-
 CUresult cuMemFree_v2(CUdeviceptr pointer) {
     (void)pointer;
     return CUDA_SUCCESS;
