@@ -5,6 +5,7 @@ import resource
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgpu.engine.streams.log import MEMORY_BYTES, OutputLog, stored
-from pgpu.engine.streams.records import Record, RecordDecoder, encode
+from pgpu.engine.streams.records import HEADER, Record, RecordDecoder, encode
 
 CAP_BYTES = 2000
 
@@ -79,8 +80,8 @@ def test_offsets_go_on_after_a_rotation_and_in_the_next_process(tmp_path: Path) 
     second.close()
 
 
-@pytest.mark.parametrize("cut_bytes", [1, 12, 13, 40])
-def test_a_record_whose_writer_died_is_cut_off(tmp_path: Path, cut_bytes: int) -> None:
+@pytest.mark.parametrize("cut_bytes", [1, 12, 13, 14, 40])
+def test_a_record_whose_writer_died_keeps_what_was_written_of_it(tmp_path: Path, cut_bytes: int) -> None:
     path = tmp_path / "log"
     log = OutputLog(path, 1 << 20)
     log.append(record(0))
@@ -91,7 +92,95 @@ def test_a_record_whose_writer_died_is_cut_off(tmp_path: Path, cut_bytes: int) -
     again = OutputLog(path, 1 << 20)
     again.append(record(3))
     again.close()
-    assert stored_records(path) == [record(0), record(1), record(3)]
+    kept = record(2).payload[: max(0, cut_bytes - HEADER.size)]
+    between = [replace(record(2), payload=kept)] if kept else []
+    assert stored_records(path) == [record(0), record(1), *between, record(3)]
+
+
+def test_garbage_behind_the_last_record_is_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    log = OutputLog(path, 1 << 20)
+    log.append(record(0))
+    log.close()
+    with path.open("ab") as file:
+        file.write(b"\xff" * 100)
+    OutputLog(path, 1 << 20).close()
+    assert stored_records(path) == [record(0)]
+
+
+def test_what_waits_in_a_pipe_becomes_a_record(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    log = OutputLog(path, 1 << 20)
+    reader, writer = os.pipe()
+    assert not log.take("stdout", reader, 100, 1)
+    os.write(writer, b"x" * 150)
+    assert log.take("stdout", reader, 100, 2)
+    assert log.take("stderr", reader, 100, 3)
+    assert log.end == len(read_all(log))
+    log.close()
+    assert stored_records(path) == [Record("stdout", b"x" * 100, 2), Record("stderr", b"x" * 50, 3)]
+    os.close(reader)
+    os.close(writer)
+
+
+TAKE = """
+import sys; from pathlib import Path
+from pgpu.engine.streams.log import OutputLog
+log = OutputLog(Path(sys.argv[1]), int(sys.argv[2]))
+print("ready", flush=True)
+while True:
+    log.take("stdout", 0, 1 << 16, 0)
+"""
+
+
+def test_who_takes_from_a_pipe_and_is_killed_at_any_time_loses_no_byte(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    expected = b""
+    reader, writer = os.pipe()
+    for round_number in range(30):
+        taker = subprocess.Popen([sys.executable, "-c", TAKE, str(path), str(1 << 24)], stdin=reader, stdout=-1)
+        assert taker.stdout is not None
+        taker.stdout.readline()
+        for number in range(round_number * 3 + 1):
+            piece = b"%d %d\n" % (round_number, number) * (number % 7 * 500 + 1)
+            os.write(writer, piece)
+            expected += piece
+        taker.kill()
+        taker.wait()
+        taker.stdout.close()
+    log = OutputLog(path, 1 << 24)
+    while log.take("stdout", reader, 1 << 16, 0):
+        pass
+    log.close()
+    os.close(reader)
+    os.close(writer)
+    assert b"".join(each.payload for each in stored_records(path)) == expected
+
+
+def test_a_disk_that_fills_up_while_a_pipe_is_emptied_loses_no_byte(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    reader, writer = os.pipe()
+    written = bytes(range(256)) * 200
+    os.write(writer, written)
+    code = """
+import sys; from pathlib import Path
+from pgpu.engine.streams.log import OutputLog
+log = OutputLog(Path(sys.argv[1]), 1 << 20)
+assert log.take("stdout", 0, 1 << 16, 0)
+assert not log.take("stdout", 0, 1 << 16, 0)
+"""
+    limit = (20_000, 20_000)
+    subprocess.run(
+        [sys.executable, "-c", code, str(path)],
+        stdin=reader,
+        check=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit),
+    )
+    kept = b"".join(each.payload for each in stored_records(path))
+    assert 0 < len(kept) < 20_000
+    assert kept + os.read(reader, 1 << 16) == written
+    os.close(reader)
+    os.close(writer)
 
 
 @pytest.mark.parametrize("content", [b"", b"PGPU", b"something else entirely"])

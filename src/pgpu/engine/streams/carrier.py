@@ -5,6 +5,7 @@ The job is never held up by a full disk or a dead client; by a slow client only 
 
 import errno
 import os
+import select
 import socket
 import time
 from collections.abc import Callable
@@ -137,6 +138,10 @@ class Carrier:
         if self._streams is None or descriptor not in self._streams.outputs:
             return False
         stream = self._streams.outputs[descriptor]
+        if descriptor != self._streams.terminal:
+            state = _state_of_pipe(descriptor)
+            if not state or (state & select.POLLIN and self.log.take(stream, descriptor, _CHUNK_BYTES, time.time_ns())):
+                return bool(state)
         try:
             data = os.read(descriptor, _CHUNK_BYTES)
         except BlockingIOError:
@@ -181,3 +186,9 @@ class Carrier:
             self._loop.forget(descriptor)
         if self._stdin_ends and not self._stdin:
             self._streams.end_stdin()
+
+
+def _state_of_pipe(descriptor: int) -> int:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return next((events for _, events in poll.poll(0)), 0)

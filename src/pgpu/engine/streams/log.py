@@ -5,12 +5,15 @@ or in another process. A log that cannot be written (full disk) never stops a jo
 kept in memory, for those who follow now.
 """
 
+import array
+import fcntl
 import os
 import struct
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 
-from pgpu.engine.streams.records import HEADER, MOST_PAYLOAD_BYTES, Record, encode
+from pgpu.engine.streams.records import HEADER, MOST_PAYLOAD_BYTES, Record, encode, encode_header, shortened
 
 MEMORY_BYTES = 8 * 1024 * 1024
 """Kept in memory once the file cannot be written; more than a client may lag behind."""
@@ -23,7 +26,7 @@ class OutputLog:
     """Writes one job's log, and reads it back for those who follow."""
 
     def __init__(self, path: Path, cap_bytes: int) -> None:
-        """Open the log or go on with it; what a dying writer left unfinished at its end is cut off.
+        """Open the log or go on with it; a record that a dying writer left unfinished ends where it ends.
 
         Args:
             path: The file; its older half lies beside it.
@@ -54,6 +57,22 @@ class OutputLog:
             del self._unsaved[: max(0, len(self._unsaved) - MEMORY_BYTES)]
         self.end += len(data)
 
+    def take(self, stream: str, pipe: int, most_bytes: int, time_ns: int) -> bool:
+        """Add what waits in a pipe without holding it in between: who kills this process at any instant loses no byte.
+
+        False where nothing was taken: the pipe is empty, or the log cannot be written that way and the caller reads.
+        """
+        waiting_bytes = min(_waiting_bytes(pipe), most_bytes)
+        if waiting_bytes == 0 or self._unsaved is not None:
+            return False
+        try:
+            file = self._with_room_for(HEADER.size + waiting_bytes)
+            taken_bytes = file.take(encode_header(stream, waiting_bytes, time_ns), pipe, waiting_bytes)
+        except OSError:
+            return False
+        self.end = file.end
+        return taken_bytes > 0
+
     def read(self, offset: int, most_bytes: int) -> bytes:
         """Return bytes from an offset on; empty at the end, and where they are gone (`oldest_from` says where to go)."""
         if self._unsaved is not None and offset >= self.end - len(self._unsaved):
@@ -82,25 +101,29 @@ class OutputLog:
             self._file = _LogFile.open(self._path)
             if self._file is None:
                 self._file = _LogFile.create(self._path, self._older.end if self._older else 0)
-            self._file.cut_unfinished()
+            self._file.end_unfinished()
             self.end = self._file.end
         except OSError as exc:
             self.trouble = f"the log {self._path} cannot be written: {exc.strerror}"
             self._unsaved = bytearray()
 
     def _write(self, data: bytes) -> None:
+        self._with_room_for(len(data)).append(data)
+
+    def _with_room_for(self, size_bytes: int) -> "_LogFile":
         if self._file is None:
             raise OSError(0, "it was never opened")
-        if self._file.size_bytes + len(data) > self._half_bytes and self._file.size_bytes > _FILE_HEADER.size:
-            self._rotate(self._file)
-        self._file.append(data)
+        if self._file.size_bytes + size_bytes <= self._half_bytes or self._file.size_bytes <= _FILE_HEADER.size:
+            return self._file
+        return self._rotate(self._file)
 
-    def _rotate(self, full: "_LogFile") -> None:
+    def _rotate(self, full: "_LogFile") -> "_LogFile":
         self._path.rename(self._path.with_suffix(".1"))
         fresh = _LogFile.create(self._path, full.end)
         if self._older is not None:
             self._older.close()
         self._older, self._file = full, fresh
+        return fresh
 
 
 class _LogFile:
@@ -157,11 +180,42 @@ class _LogFile:
             raise
         self.size_bytes += written
 
-    def cut_unfinished(self) -> None:
-        """End the file behind its last whole record."""
+    def take(self, header: bytes, pipe: int, payload_bytes: int) -> int:
+        """Add a record of what waits in a pipe, or of the beginning that finds room; return how much that was.
+
+        The kernel moves the bytes: at each instant they are in the pipe or in the file.
+        """
+        place = self.size_bytes
+        self.append(header)
+        taken_bytes = 0
+        try:
+            while taken_bytes < payload_bytes:
+                left_bytes = payload_bytes - taken_bytes
+                moved_bytes = os.splice(pipe, self._descriptor, left_bytes, offset_dst=self.size_bytes + taken_bytes)
+                if moved_bytes == 0:
+                    break
+                taken_bytes += moved_bytes
+        except OSError:
+            pass  # A full disk: the next piece finds none of it.
+        if taken_bytes < payload_bytes:
+            self._end_record(place, header, taken_bytes)
+        else:
+            self.size_bytes += taken_bytes
+        return taken_bytes
+
+    def end_unfinished(self) -> None:
+        """End the file behind its last record; one that was cut short keeps what it has."""
         place = _FILE_HEADER.size
         while (following := self._behind_record_at(place)) is not None:
             place = following
+        header = os.pread(self._descriptor, HEADER.size, place)
+        is_record = len(header) == HEADER.size and HEADER.unpack(header)[1] <= MOST_PAYLOAD_BYTES
+        self._end_record(place, header, self.size_bytes - place - HEADER.size if is_record else 0)
+
+    def _end_record(self, place: int, header: bytes, payload_bytes: int) -> None:
+        if payload_bytes > 0:
+            os.pwrite(self._descriptor, shortened(header, payload_bytes), place)
+            place += HEADER.size + payload_bytes
         os.ftruncate(self._descriptor, place)
         self.size_bytes = place
 
@@ -175,6 +229,12 @@ class _LogFile:
         payload_bytes: int = HEADER.unpack(header)[1]
         following = place + HEADER.size + payload_bytes
         return following if payload_bytes <= MOST_PAYLOAD_BYTES and following <= self.size_bytes else None
+
+
+def _waiting_bytes(pipe: int) -> int:
+    found = array.array("i", [0])
+    fcntl.ioctl(pipe, termios.FIONREAD, found)
+    return found[0]
 
 
 def stored(path: Path, offset: int = 0, chunk_bytes: int = 1 << 16) -> Iterator[tuple[int, bytes]]:
