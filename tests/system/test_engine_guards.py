@@ -1,0 +1,143 @@
+"""No job is started twice, ended by mistake or taken from its supervisor: each guard alone, met without a race.
+
+The storms of test_engine_crashes meet them together, where one covers up for another that is missing.
+"""
+
+import fcntl
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.fakes.machine import make_engine, make_machine
+
+from pgpu.engine.engine import Engine
+from pgpu.engine.identity import myself
+from pgpu.engine.recovery import SPAWN_PATIENCE_SECONDS, _finish, _take_over, recover
+from pgpu.engine.supervisor import supervise
+from pgpu.engine.supervisor.starting import _announce
+from pgpu.errors import CancelledError, PgpuBug
+from pgpu.ledger import Entry
+from pgpu.model import JobSpec, JobState, ProcessHolder, Request
+from pgpu.units import GIB
+
+DEAD = ProcessHolder(1 << 22, 1, "another boot")
+LATER = ProcessHolder(1 << 22, 2, "another boot")
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    """An engine whose supervisors end at once, so that nothing moves but what a test moves."""
+    with tempfile.TemporaryDirectory(prefix="pgpu-engine-", dir="/dev/shm", ignore_cleanup_errors=True) as directory:
+        made = make_machine(Path(directory), [10 * GIB])
+        made._supervisor_command = ("true",)
+        yield made
+        made.ledger.close()
+
+
+def granted(engine: Engine, **words: object) -> Entry:
+    """A job that was granted, changed as a test wants it."""
+    job = engine.submit(JobSpec(("true",), "process", working_directory="/"), Request(GIB))
+    with engine.deciding():
+        pass
+    return changed(engine, job.id, **words)
+
+
+def changed(engine: Engine, job_id: str, **words: object) -> Entry:
+    with engine.ledger.decision() as decision:
+        entry = decision.entry(job_id)
+        ours = {name: words.pop(name) for name in list(words) if hasattr(entry, name)}
+        decision.put(replace(entry, job=replace(entry.job, **words), **ours))  # type: ignore[arg-type]
+    return engine.ledger.entry(job_id)
+
+
+def running(engine: Engine, **words: object) -> Entry:
+    """A job that ran, and whose main process and supervisor are dead."""
+    return granted(engine, **{"state": JobState.RUNNING, "holder": DEAD, "supervisor": DEAD, **words})
+
+
+def test_a_supervisor_that_was_just_started_is_waited_for(engine: Engine) -> None:
+    before = granted(engine)
+    recover(engine)
+    assert engine.ledger.entry(before.job.id) == before
+
+
+def test_a_supervisor_that_never_spoke_is_replaced(engine: Engine) -> None:
+    before = granted(engine, spawned_at_seconds=time.time() - SPAWN_PATIENCE_SECONDS - 1)
+    recover(engine)
+    after = engine.ledger.entry(before.job.id).spawned_at_seconds
+    assert after is not None
+    assert before.spawned_at_seconds is not None
+    assert after > before.spawned_at_seconds + SPAWN_PATIENCE_SECONDS
+
+
+def test_of_two_who_notice_a_death_one_starts_another_supervisor(engine: Engine) -> None:
+    seen = granted(engine, supervisor=DEAD)
+    assert _take_over(engine, seen)
+    assert not _take_over(engine, seen)
+
+
+def test_a_job_that_is_looked_after_gets_no_second_supervisor(engine: Engine) -> None:
+    before = granted(engine, supervisor=myself())
+    recover(engine)
+    supervise(engine, before.job.id)
+    assert engine.ledger.entry(before.job.id) == before
+
+
+def test_a_job_of_which_nothing_is_left_is_ended_by_whoever_comes_by(engine: Engine) -> None:
+    job_id = running(engine).job.id
+    recover(engine)
+    after = engine.ledger.entry(job_id)
+    assert (after.job.state, after.is_live) == (JobState.FAILED, False)
+
+
+def test_a_job_s_memory_is_not_given_back_while_a_child_of_it_holds_it(engine: Engine) -> None:
+    entry = running(engine)
+    assert entry.job.lease is not None
+    engine.enforcer.prepare(entry.job, engine.gpus.gpus())
+    with (engine.gpus._root / "slices" / entry.job.id / "held").open("rb") as held:  # type: ignore[attr-defined]
+        fcntl.flock(held, fcntl.LOCK_EX)
+        recover(engine)
+        assert engine.ledger.entry(entry.job.id).is_lease_held
+
+
+def test_a_job_on_other_gpus_is_left_to_its_own_kind_of_engine(engine: Engine) -> None:
+    """This engine's enforcer knows nothing of that slice, and would take it for free."""
+    entry = running(engine)
+    other = make_engine(engine.gpus._root)  # type: ignore[attr-defined]
+    other.settings = replace(other.settings, gpu_model="another")
+    other._supervisor_command = ("true",)
+    recover(other)
+    other.ledger.close()
+    assert engine.ledger.entry(entry.job.id).is_lease_held
+
+
+def test_who_noticed_a_death_late_does_not_end_a_job_that_is_looked_after_again(engine: Engine) -> None:
+    entry = running(engine, supervisor=myself())
+    _finish(engine, entry.job.id)
+    assert engine.ledger.job(entry.job.id).state is JobState.RUNNING
+
+
+def test_a_supervisor_that_was_replaced_starts_nothing(engine: Engine) -> None:
+    entry = granted(engine, supervisor=LATER)
+    with pytest.raises(PgpuBug, match="another supervisor"):
+        _announce(engine, entry.job, DEAD)
+    assert engine.ledger.job(entry.job.id).holder is None
+
+
+def test_a_job_that_was_stopped_meanwhile_is_not_started(engine: Engine) -> None:
+    entry = granted(engine, supervisor=myself(), stop_grace_seconds=1.0)
+    with pytest.raises(CancelledError):
+        _announce(engine, entry.job, DEAD)
+    assert engine.ledger.job(entry.job.id).holder is None
+
+
+def test_slices_that_were_resized_while_a_job_was_being_started_keep_their_new_size(engine: Engine) -> None:
+    entry = granted(engine, supervisor=myself())
+    make_engine(engine.gpus._root).resize(entry.job.id, 2 * GIB)  # type: ignore[attr-defined]
+    _announce(engine, entry.job, DEAD)
+    lease = engine.ledger.job(entry.job.id).lease
+    assert lease is not None
+    assert [part.memory_bytes for part in lease.slices] == [2 * GIB]
