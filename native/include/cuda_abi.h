@@ -58,11 +58,13 @@ typedef void (*CUstreamCallback)(CUstream, CUresult, void *);
 typedef size_t (*CUoccupancyB2DSize)(int);
 typedef void (*CUlogsCallback)(void *, CUlogLevel, char *, size_t);
 
-#define CU_STREAM_LEGACY     ((CUstream)0x1)
-#define CU_STREAM_PER_THREAD ((CUstream)0x2)
-#define CU_LAUNCH_PARAM_END  ((void *)0x00)
-#define CU_DEVICE_CPU        ((CUdevice) - 1)
-#define CU_DEVICE_INVALID    ((CUdevice) - 2)
+#define CU_STREAM_LEGACY               ((CUstream)0x1)
+#define CU_STREAM_PER_THREAD           ((CUstream)0x2)
+#define CU_LAUNCH_PARAM_END            ((void *)0x00)
+#define CU_LAUNCH_PARAM_BUFFER_POINTER ((void *)0x01)
+#define CU_LAUNCH_PARAM_BUFFER_SIZE    ((void *)0x02)
+#define CU_DEVICE_CPU                  ((CUdevice) - 1)
+#define CU_DEVICE_INVALID              ((CUdevice) - 2)
 
 typedef struct CUuuid_st {
     char bytes[16];

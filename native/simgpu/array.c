@@ -184,7 +184,7 @@ SIM_EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *made, const CUDA_AR
     return result;
 }
 
-static bool is_mipmap(CUmipmappedArray mipmap) {
+bool sim_is_mipmap(CUmipmappedArray mipmap) {
     return mipmap != NULL && sim_is_live(&mipmaps, mipmap);
 }
 
@@ -192,7 +192,7 @@ SIM_EXPORT CUresult cuMipmappedArrayGetLevel(CUarray *array, CUmipmappedArray mi
     SIM_ENTER_CONTEXT(context);
     (void)context;
     if (array == NULL) return CUDA_ERROR_INVALID_VALUE;
-    if (!is_mipmap(mipmap)) return CUDA_ERROR_INVALID_HANDLE;
+    if (!sim_is_mipmap(mipmap)) return CUDA_ERROR_INVALID_HANDLE;
     if (level >= mipmap->level_count) return CUDA_ERROR_INVALID_VALUE;
     *array = mipmap->level[level];
     return CUDA_SUCCESS;
@@ -200,7 +200,7 @@ SIM_EXPORT CUresult cuMipmappedArrayGetLevel(CUarray *array, CUmipmappedArray mi
 
 SIM_EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray mipmap) {
     SIM_ENTER_CONTEXT(context);
-    if (!is_mipmap(mipmap)) return CUDA_ERROR_INVALID_HANDLE;
+    if (!sim_is_mipmap(mipmap)) return CUDA_ERROR_INVALID_HANDLE;
     sim_context_wait(context);
     SIM_LOCKED();
     end_mipmap(mipmap);
@@ -215,5 +215,16 @@ void sim_arrays_delete_of(CUcontext context) {
     for (uint32_t i = 0; i < sim_arrays.used; i++) {
         CUarray array = sim_at(&sim_arrays, i);
         if (array != NULL && array->context == context) end(array);
+    }
+}
+
+void sim_arrays_move(CUcontext from, CUcontext to) {
+    for (uint32_t i = 0; i < mipmaps.used; i++) {
+        CUmipmappedArray mipmap = sim_at(&mipmaps, i);
+        if (mipmap != NULL && mipmap->context == from) mipmap->context = to;
+    }
+    for (uint32_t i = 0; i < sim_arrays.used; i++) {
+        CUarray array = sim_at(&sim_arrays, i);
+        if (array != NULL && array->context == from) array->context = to;
     }
 }

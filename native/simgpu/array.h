@@ -30,6 +30,8 @@ static inline bool sim_is_array(CUarray array) {
     return array != NULL && sim_is_live(&sim_arrays, array);
 }
 
+bool sim_is_mipmap(CUmipmappedArray mipmap);
 void sim_arrays_delete_of(CUcontext context);
+void sim_arrays_move(CUcontext from, CUcontext to);
 
 #endif

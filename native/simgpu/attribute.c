@@ -108,6 +108,8 @@ static bool of_model(const struct sim_gpu *gpu, CUdevice_attribute name, int *va
     case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID:
         return *value = hex_at(gpu->pci_bus_id, 12), true;
     case CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH:
+    case CU_DEVICE_ATTRIBUTE_TENSOR_MAP_ACCESS_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED:
         return *value = gpu->compute_major >= 9, true;
     default:
         return false;

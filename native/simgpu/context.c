@@ -54,6 +54,35 @@ void sim_context_delete(CUcontext context) {
     sim_device_refund(gpu, sim_driver.config.gpu[gpu].context_bytes);
 }
 
+CUresult sim_context_new_green(CUcontext primary, CUgreenCtx green, CUcontext *context) {
+    SIM_LOCKED();
+    *context = sim_new(&sim_contexts);
+    if (*context == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = fill(*context, primary->device, primary->flags);
+    (*context)->primary = primary;
+    (*context)->green = green;
+    if (result != CUDA_SUCCESS) sim_delete(&sim_contexts, *context);
+    return result;
+}
+
+void sim_context_delete_green(CUcontext context) {
+    sim_context_wait(context);
+    SIM_LOCKED();
+    CUcontext primary = context->primary;
+    if (sim_is_context(primary)) {
+        sim_modules_move(context, primary);
+        sim_ranges_move(context, primary);
+        sim_arrays_move(context, primary);
+        sim_streams_detach(context, primary);
+    } else {
+        sim_modules_delete_of(context);
+        sim_ranges_delete_of(context);
+        sim_arrays_delete_of(context);
+        sim_streams_delete_of(context);
+    }
+    sim_delete(&sim_contexts, context);
+}
+
 static CUresult create(CUcontext *context, unsigned flags, CUdevice device) {
     SIM_ENTER();
     if (context == NULL || (flags & ~(unsigned)CU_CTX_FLAGS_MASK) != 0) return CUDA_ERROR_INVALID_VALUE;
@@ -90,7 +119,8 @@ SIM_EXPORT CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *parame
 
 SIM_EXPORT CUresult cuCtxDestroy_v2(CUcontext context) {
     SIM_ENTER();
-    if (!sim_is_context(context) || context->is_primary) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!sim_is_context(context) || context->is_primary || context->primary != NULL)
+        return CUDA_ERROR_INVALID_CONTEXT;
     if (sim_stack_top() == context) sim_stack_pop();
     sim_context_delete(context);
     return CUDA_SUCCESS;

@@ -17,6 +17,8 @@ struct CUctx_st {
     unsigned deferred;        /* works that wait behind host functions, in all its streams */
     uint32_t peers;           /* bit d: peer access to device d is on */
     size_t limit[CU_LIMIT_MAX];
+    CUcontext primary; /* of a green context: the one that it is another name of, else NULL */
+    CUgreenCtx green;
     CUfunc_cache cache;
     CUsharedconfig shared;
 };
@@ -27,6 +29,16 @@ static inline bool sim_is_context(CUcontext context) {
 
 /* Make a context and charge it. */
 CUresult sim_context_new(CUdevice device, unsigned flags, CUcontext *context);
+
+/* A green context's; it costs nothing. */
+CUresult sim_context_new_green(CUcontext primary, CUgreenCtx green, CUcontext *context);
+/* Destroy it; what was made in it goes to the primary context, its streams come to nothing. */
+void sim_context_delete_green(CUcontext context);
+
+/* The context that owns what is made in one. */
+static inline CUcontext sim_root(CUcontext context) {
+    return context->primary != NULL ? context->primary : context;
+}
 
 /* Destroy it with everything made in it. */
 void sim_context_delete(CUcontext context);

@@ -113,7 +113,8 @@ SIM_EXPORT CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *to, CUdeviceptr *from, si
     if (count == 0 || to == NULL || from == NULL || bytes == NULL) return CUDA_ERROR_INVALID_VALUE;
     if (attribute_count > 0 && (attributes == NULL || attribute_starts == NULL))
         return CUDA_ERROR_INVALID_VALUE;
-    if (stream == NULL || stream == CU_STREAM_LEGACY) return CUDA_ERROR_INVALID_VALUE;
+    bool is_legacy = stream == CU_STREAM_LEGACY || (stream == NULL && !sim_is_per_thread_call);
+    if (is_legacy) return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < count; i++)
         SIM_TRY(copy(ANY, to[i], from[i], bytes[i], stream, true));
     return CUDA_SUCCESS;

@@ -56,7 +56,7 @@ SIM_EXPORT CUresult cuEventRecord(CUevent event, CUstream named) {
     CUstream stream;
     SIM_TRY(check(event));
     SIM_TRY(sim_stream_of(named, &stream));
-    if (event->context != stream->context) return CUDA_ERROR_INVALID_HANDLE;
+    if (sim_root(event->context) != sim_root(stream->context)) return CUDA_ERROR_INVALID_HANDLE;
     if (stream->capture != NULL) return sim_capture_record(stream, event);
     if (event->capture != NULL) {
         SIM_LOCKED();
@@ -88,6 +88,35 @@ SIM_EXPORT CUresult cuStreamWaitEvent(CUstream named, CUevent event, unsigned in
     if (event->shared == NULL && !event->is_recorded && event->unsettled == 0) return CUDA_SUCCESS;
     struct sim_work work = {.kind = SIM_WORK_AWAIT, .event = event};
     return sim_submit(stream, &work);
+}
+
+/* All that was queued in the context so far; what waits behind host functions is waited for first. */
+SIM_EXPORT CUresult cuCtxRecordEvent(CUcontext context, CUevent event) {
+    SIM_ENTER();
+    SIM_TRY(check(event));
+    if (context == NULL) SIM_TRY(sim_current_context(&context));
+    if (!sim_is_context(context)) return CUDA_ERROR_INVALID_CONTEXT;
+    if (sim_root(event->context) != sim_root(context)) return CUDA_ERROR_INVALID_HANDLE;
+    if (__atomic_load_n(&context->deferred, __ATOMIC_ACQUIRE) > 0) sim_context_wait(context);
+    SIM_LOCKED();
+    event->at_ns = sim_clock_queue(context->gpu, context->end_ns, 0, false);
+    event->is_recorded = true;
+    if (event->shared != NULL) sim_shared_event_record(event->shared, 0, context->gpu, event->at_ns);
+    return CUDA_SUCCESS;
+}
+
+/* Every stream that the context has waits. */
+SIM_EXPORT CUresult cuCtxWaitEvent(CUcontext context, CUevent event) {
+    SIM_ENTER();
+    SIM_TRY(check(event));
+    if (context == NULL) SIM_TRY(sim_current_context(&context));
+    if (!sim_is_context(context)) return CUDA_ERROR_INVALID_CONTEXT;
+    for (uint32_t i = 0; i < sim_streams.used; i++) {
+        CUstream stream = sim_at(&sim_streams, i);
+        if (stream != NULL && stream->context == context && !stream->is_detached)
+            SIM_TRY(cuStreamWaitEvent(stream, event, CU_EVENT_WAIT_DEFAULT));
+    }
+    return CUDA_SUCCESS;
 }
 
 static bool is_over(CUevent event) {
@@ -128,7 +157,7 @@ SIM_EXPORT CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start, CU
     SIM_TRY(check(end));
     if (((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING) != 0) return CUDA_ERROR_INVALID_HANDLE;
     if (!start->is_recorded || !end->is_recorded) return CUDA_ERROR_INVALID_HANDLE;
-    if (start->context != end->context) return CUDA_ERROR_INVALID_HANDLE;
+    if (sim_root(start->context) != sim_root(end->context)) return CUDA_ERROR_INVALID_HANDLE;
     if (!is_over(start) || !is_over(end)) return CUDA_ERROR_NOT_READY;
     unsigned gpu = start->context->gpu;
     uint64_t start_ns = sim_clock_real_ns(gpu, start->at_ns), end_ns = sim_clock_real_ns(gpu, end->at_ns);

@@ -14,7 +14,7 @@ static CUresult launch(const struct sim_kernel_launch *kernel, CUstream named, v
     if (!sim_is_function(function)) return CUDA_ERROR_INVALID_HANDLE;
     SIM_TRY(sim_stream_of(named, &stream));
     CUcontext owner = function->module->context;
-    if (owner != NULL && owner != stream->context) return CUDA_ERROR_INVALID_HANDLE;
+    if (owner != NULL && sim_root(owner) != sim_root(stream->context)) return CUDA_ERROR_INVALID_HANDLE;
     if (parameters == NULL && extra == NULL && function->parameter_count > 0) return CUDA_ERROR_INVALID_VALUE;
     if (parameters != NULL && extra != NULL) return CUDA_ERROR_INVALID_VALUE;
     SIM_TRY(sim_kernel_check(&sim_driver.config.gpu[stream->context->gpu], kernel));
@@ -76,21 +76,4 @@ SIM_EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *lis
                                           list[i].blockDimZ, list[i].sharedMemBytes, list[i].hStream,
                                           list[i].kernelParams));
     return CUDA_SUCCESS;
-}
-
-/* The launches of CUDA 2 take their shape from the function. */
-SIM_EXPORT CUresult cuLaunchGrid(CUfunction function, int grid_x, int grid_y) {
-    if (grid_x <= 0 || grid_y <= 0) return CUDA_ERROR_INVALID_VALUE;
-    void *none[1] = {NULL};
-    return cuLaunchKernel(function, (unsigned)grid_x, (unsigned)grid_y, 1, 1, 1, 1, 0, NULL, none, NULL);
-}
-
-SIM_EXPORT CUresult cuLaunchGridAsync(CUfunction function, int grid_x, int grid_y, CUstream stream) {
-    if (grid_x <= 0 || grid_y <= 0) return CUDA_ERROR_INVALID_VALUE;
-    void *none[1] = {NULL};
-    return cuLaunchKernel(function, (unsigned)grid_x, (unsigned)grid_y, 1, 1, 1, 1, 0, stream, none, NULL);
-}
-
-SIM_EXPORT CUresult cuLaunch(CUfunction function) {
-    return cuLaunchGrid(function, 1, 1);
 }

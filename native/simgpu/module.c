@@ -42,6 +42,15 @@ CUfunction sim_function_add(CUmodule module, const char *name, size_t name_lengt
     return function;
 }
 
+#define OLD_ARGUMENT_BYTES 4096u
+
+bool sim_function_keep_argument(CUfunction function, size_t offset, const void *data, size_t bytes) {
+    if (function->old_arguments == NULL) function->old_arguments = calloc(1, OLD_ARGUMENT_BYTES);
+    if (function->old_arguments == NULL) return false;
+    memcpy(function->old_arguments + offset, data, bytes);
+    return true;
+}
+
 bool sim_parameter_add(CUfunction function, size_t bytes, size_t alignment) {
     unsigned count = function->parameter_count;
     struct sim_parameter *grown = realloc(function->parameters, (count + 1) * sizeof(*grown));
@@ -61,8 +70,15 @@ void sim_variable_add(CUmodule module, const char *name, size_t name_length, siz
         free(copy);
         return;
     }
-    *variable = (struct sim_variable){module->variables, copy, bytes, 0, is_managed};
+    *variable = (struct sim_variable){
+        .next = module->variables, .name = copy, .bytes = bytes, .is_managed = is_managed};
     module->variables = variable;
+}
+
+void sim_reference_add(CUmodule module, const char *name, size_t name_length, bool is_surface) {
+    struct sim_variable *before = module->variables;
+    sim_variable_add(module, name, name_length, 0, false);
+    if (module->variables != before) module->variables->reference = is_surface ? 's' : 't';
 }
 
 static bool is_text(const char *image) {
@@ -108,8 +124,10 @@ void sim_module_delete(CUmodule module) {
         next = function->next;
         free(function->name);
         free(function->parameters);
+        free(function->old_arguments);
         sim_delete(&sim_functions, function);
     }
+    sim_references_delete_of(module);
     delete_variables(module);
     free(module->directives);
     sim_delete(&sim_modules, module);
@@ -119,6 +137,13 @@ void sim_modules_delete_of(CUcontext context) {
     for (uint32_t i = 0; i < sim_modules.used; i++) {
         CUmodule module = sim_at(&sim_modules, i);
         if (module != NULL && module->context == context) sim_module_delete(module);
+    }
+}
+
+void sim_modules_move(CUcontext from, CUcontext to) {
+    for (uint32_t i = 0; i < sim_modules.used; i++) {
+        CUmodule module = sim_at(&sim_modules, i);
+        if (module != NULL && module->context == from) module->context = to;
     }
 }
 
@@ -159,11 +184,25 @@ static CUresult place(CUmodule module, struct sim_variable *variable) {
     return CUDA_SUCCESS;
 }
 
-static struct sim_variable *find_variable(CUmodule module, const char *name) {
+static struct sim_variable *find(CUmodule module, const char *name, char reference) {
     struct sim_variable *variable = module->variables;
-    while (variable != NULL && strcmp(variable->name, name) != 0)
+    while (variable != NULL && (variable->reference != reference || strcmp(variable->name, name) != 0))
         variable = variable->next;
     return variable;
+}
+
+static struct sim_variable *find_variable(CUmodule module, const char *name) {
+    return find(module, name, 0);
+}
+
+const char *sim_module_reference(CUmodule module, const char *name, bool is_surface) {
+    char kind = is_surface ? 's' : 't';
+    struct sim_variable *found = find(module, name, kind);
+    if (found == NULL && !module->knows_names) {
+        sim_reference_add(module, name, strlen(name), is_surface);
+        found = find(module, name, kind);
+    }
+    return found == NULL ? NULL : found->name;
 }
 
 CUresult sim_module_variable(CUmodule module, const char *name, CUdeviceptr *address, size_t *bytes) {

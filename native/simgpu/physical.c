@@ -74,6 +74,7 @@ void sim_physical_unback(struct sim_physical *physical) {
 
 bool sim_physical_map(const struct sim_physical *physical, uintptr_t at, size_t bytes, size_t offset) {
     if (!sim_driver.has_backing) return true;
+    if (physical->team_size > 0) return sim_multicast_map(physical, at, bytes, offset);
     void *mapped = mmap((void *)at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, physical->file,
                         (off_t)(physical->file_offset + offset));
     return mapped != MAP_FAILED;
@@ -104,7 +105,8 @@ CUresult sim_physical_new(const CUmemAllocationProp *properties, size_t bytes, s
 
 void sim_physical_settle(struct sim_physical *physical) {
     if (physical->handle_count > 0 || physical->mapping_count > 0) return;
-    bool is_charged = !physical->is_on_host && !physical->is_imported;
+    bool is_charged = !physical->is_on_host && !physical->is_imported && physical->team_size == 0;
+    sim_multicast_end(physical);
     unsigned gpu = physical->gpu;
     size_t bytes = physical->bytes;
     sim_physical_unback(physical);

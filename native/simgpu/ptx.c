@@ -66,6 +66,7 @@ static size_t type_bytes(const char *token, size_t length) {
 struct declaration {
     const char *name;
     size_t name_length, element_bytes, alignment, count;
+    bool is_texture, is_surface; /* a reference, which is no memory */
 };
 
 /* What stands between `.param` or `.global` and the next `,` `)` `;` `=`. Returns that sign, or 0 at the end.
@@ -76,6 +77,8 @@ static char read_declaration(struct reader *reader, struct declaration *declarat
     for (size_t length; (length = next(reader, &token)) > 0;) {
         size_t bytes = type_bytes(token, length);
         if (length == 1 && strchr(",);=", *token) != NULL) return *token;
+        declaration->is_texture |= is(token, length, ".texref");
+        declaration->is_surface |= is(token, length, ".surfref");
         if (bytes > 0)
             declaration->element_bytes = bytes;
         else if (is(token, length, ".align"))
@@ -116,7 +119,10 @@ static void read_variable(struct reader *reader, bool is_managed) {
     struct declaration variable;
     char sign = read_declaration(reader, &variable);
     size_t bytes = variable.element_bytes * variable.count;
-    if (sign != '\0' && variable.name != NULL && bytes > 0)
+    if (sign == '\0' || variable.name == NULL) return;
+    if (variable.is_texture || variable.is_surface)
+        sim_reference_add(reader->module, variable.name, variable.name_length, variable.is_surface);
+    else if (bytes > 0)
         sim_variable_add(reader->module, variable.name, variable.name_length, bytes, is_managed);
 }
 

@@ -153,3 +153,10 @@ void sim_ranges_delete_of(CUcontext context) {
             sim_range_free(range);
     }
 }
+
+void sim_ranges_move(CUcontext from, CUcontext to) {
+    for (uint32_t i = 0; i < slab.used; i++) {
+        struct sim_range *range = sim_at(&slab, i);
+        if (range != NULL && range->context == from) range->context = to;
+    }
+}

@@ -70,6 +70,7 @@ void sim_hints_end(struct sim_range *range);
 void sim_range_free(struct sim_range *range);
 /* Free all that was allocated in a context. */
 void sim_ranges_delete_of(CUcontext context);
+void sim_ranges_move(CUcontext from, CUcontext to);
 
 /* Demand-zero memory of whole pages, or bare addresses where there is no backing; 0: none left. */
 uintptr_t sim_backing_map(size_t bytes, size_t alignment);

@@ -35,6 +35,27 @@ void sim_streams_delete_of(CUcontext context) {
     }
 }
 
+static void detach(CUstream stream, CUcontext to) {
+    if (stream->capture != NULL) sim_capture_abandon(stream);
+    if (stream->is_internal) {
+        sim_delete(&sim_streams, stream);
+        return;
+    }
+    stream->context = to;
+    stream->is_detached = true;
+}
+
+void sim_streams_detach(CUcontext from, CUcontext to) {
+    for (uint32_t i = 0; i < sim_streams.used; i++) {
+        CUstream stream = sim_at(&sim_streams, i);
+        if (stream != NULL && stream->context == from) detach(stream, to);
+    }
+    for (uint32_t i = 0; i < sim_events.used; i++) {
+        CUevent event = sim_at(&sim_events, i);
+        if (event != NULL && event->context == from) event->context = to;
+    }
+}
+
 static uint64_t thread_number(void) {
     static uint64_t last;
     static __thread uint64_t number;
@@ -79,6 +100,7 @@ CUresult sim_stream_of(CUstream named, CUstream *stream) {
     if (named > CU_STREAM_PER_THREAD) {
         if (!sim_is_live(&sim_streams, named)) return CUDA_ERROR_INVALID_HANDLE;
         *stream = named;
+        if (named->is_detached) return CUDA_ERROR_STREAM_DETACHED;
         return sim_is_context(named->context) ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
     }
     SIM_TRY(sim_current_context(&context));

@@ -19,6 +19,7 @@ struct CUstream_st {
     int priority;
     unsigned long long id;
     bool keeps_step;                   /* waits for the legacy stream and is waited for by it */
+    bool is_detached;                  /* its green context is gone */
     bool is_internal;                  /* a default stream; clients cannot destroy it */
     uint64_t owner_thread;             /* of a per-thread default stream, else 0 */
     uint64_t end_ns;                   /* device time when all that was queued is done */
@@ -50,6 +51,10 @@ void sim_event_delete(CUevent event);
 /* A stream of the context, or NULL. Under sim_lock or before the context is known to others. */
 CUstream sim_stream_new(CUcontext context, unsigned flags, int priority);
 void sim_streams_delete_of(CUcontext context);
+/* The streams of a green context that ends can be destroyed and nothing else; its events go to the other. */
+void sim_streams_detach(CUcontext from, CUcontext to);
+/* The priority nearest to the one that was asked for. */
+int sim_stream_priority(int priority);
 
 /* Turn what a client calls a stream (0, 1, 2 or a handle) into a stream of the current context. */
 CUresult sim_stream_of(CUstream named, CUstream *stream);

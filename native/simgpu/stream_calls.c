@@ -5,7 +5,7 @@
 
 #define GREATEST_PRIORITY (-5)
 
-static int clamped(int priority) {
+int sim_stream_priority(int priority) {
     if (priority > 0) return 0;
     return priority < GREATEST_PRIORITY ? GREATEST_PRIORITY : priority;
 }
@@ -14,7 +14,7 @@ SIM_EXPORT CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int fl
     SIM_ENTER_CONTEXT(context);
     if (stream == NULL || flags > CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
     SIM_LOCKED();
-    *stream = sim_stream_new(context, flags, clamped(priority));
+    *stream = sim_stream_new(context, flags, sim_stream_priority(priority));
     return *stream == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
@@ -26,7 +26,8 @@ SIM_EXPORT CUresult cuStreamCreate(CUstream *stream, unsigned int flags) {
 SIM_EXPORT CUresult cuStreamDestroy_v2(CUstream named) {
     SIM_ENTER();
     CUstream stream;
-    SIM_TRY(sim_stream_of(named, &stream));
+    CUresult result = sim_stream_of(named, &stream);
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_STREAM_DETACHED) return result;
     if (named <= CU_STREAM_PER_THREAD || stream->is_internal) return CUDA_ERROR_INVALID_HANDLE;
     sim_deferred_wait(stream, stream->deferred_count);
     SIM_LOCKED();
@@ -90,11 +91,6 @@ SIM_EXPORT CUresult cuStreamGetCtx(CUstream named, CUcontext *context) {
     SIM_TRY(sim_stream_of(named, &stream));
     *context = stream->context;
     return CUDA_SUCCESS;
-}
-
-SIM_EXPORT CUresult cuStreamGetCtx_v2(CUstream named, CUcontext *context, CUgreenCtx *green) {
-    if (green != NULL) *green = NULL;
-    return cuStreamGetCtx(named, context);
 }
 
 SIM_EXPORT CUresult cuStreamGetDevice(CUstream named, CUdevice *device) {

@@ -21,8 +21,8 @@ static CUresult check_resource(const CUDA_RESOURCE_DESC *resource, bool is_surfa
     case CU_RESOURCE_TYPE_ARRAY:
         return sim_is_array(resource->res.array.hArray) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
     case CU_RESOURCE_TYPE_MIPMAPPED_ARRAY:
-        return is_surface || resource->res.mipmap.hMipmappedArray == NULL ? CUDA_ERROR_INVALID_VALUE
-                                                                          : CUDA_SUCCESS;
+        if (is_surface) return CUDA_ERROR_INVALID_VALUE;
+        return sim_is_mipmap(resource->res.mipmap.hMipmappedArray) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
     case CU_RESOURCE_TYPE_LINEAR:
     case CU_RESOURCE_TYPE_PITCH2D:
         return is_surface || resource->res.linear.devPtr == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;

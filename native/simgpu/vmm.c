@@ -78,7 +78,7 @@ SIM_EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *
     if (properties == NULL) return CUDA_ERROR_INVALID_VALUE;
     SIM_LOCKED();
     const struct sim_physical *physical = sim_physical_of(handle);
-    if (physical == NULL) return CUDA_ERROR_INVALID_VALUE;
+    if (physical == NULL || physical->team_size > 0) return CUDA_ERROR_INVALID_VALUE;
     *properties = physical->properties;
     return CUDA_SUCCESS;
 }

@@ -19,6 +19,9 @@ struct sim_physical {
     int file;       /* backing; -1: none */
     bool owns_file; /* else `file` is the process's one file and the memory lies at `file_offset` */
     uint64_t file_offset;
+    unsigned team_size;           /* of a multicast object, else 0 */
+    uint32_t team;                /* bit d: device d is in it */
+    struct sim_binding *bindings; /* what stands at its addresses */
 };
 
 extern struct sim_slab sim_physicals;
@@ -39,5 +42,8 @@ void sim_physical_unback(struct sim_physical *physical);
 /* Map part of it at a fixed address, or take it away and leave bare addresses. */
 bool sim_physical_map(const struct sim_physical *physical, uintptr_t at, size_t bytes, size_t offset);
 void sim_address_clear(uintptr_t at, size_t bytes);
+/* The same for a multicast object; and forget what is bound to it. */
+bool sim_multicast_map(const struct sim_physical *object, uintptr_t at, size_t bytes, size_t offset);
+void sim_multicast_end(struct sim_physical *object);
 
 #endif

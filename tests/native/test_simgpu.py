@@ -19,10 +19,13 @@ AREAS = (
     "managed",
     "pools",
     "streams",
+    "modules",
     "graphs",
     "graph_nodes",
     "sharing",
 )
+NEWER_AREAS = ("fabric",)
+"""What only GPUs of compute capability 9 and later have."""
 
 
 @pytest.fixture
@@ -37,8 +40,13 @@ def test_the_driver_does_what_a_client_expects(area: str, case: str, gpus: Path)
     run_case(area, case, gpus)
 
 
+@pytest.mark.parametrize(("area", "case"), [(area, case) for area in NEWER_AREAS for case in cases(area)])
+def test_a_newer_gpu_does_what_a_client_expects(area: str, case: str, gpus: Path) -> None:
+    run_case(area, case, write_gpus(gpus, "11", "22", compute_major=9))
+
+
 def test_every_area_has_cases() -> None:
-    assert all(len(cases(area)) > 3 for area in AREAS)
+    assert all(len(cases(area)) > 3 for area in (*AREAS, *NEWER_AREAS))
 
 
 def test_every_tool_is_a_case_of_a_client() -> None:
