@@ -25,7 +25,7 @@ name=Simulated GPU
 memory_bytes=1073741824
 context_bytes=67108864
 sm_count=10
-compute_major=8
+compute_major={1}
 compute_minor=6
 """
 
@@ -38,9 +38,9 @@ def cases(area: str) -> list[str]:
     return [name for name in _CASE.findall((_SOURCES / f"{area}.c").read_text()) if name not in TOOLS]
 
 
-def write_gpus(directory: Path, *first_bytes: str) -> Path:
+def write_gpus(directory: Path, *first_bytes: str, compute_major: int = 8) -> Path:
     """Make a state directory with one GPU of 1 GiB for each first byte of a UUID, such as `11`."""
-    (directory / "gpus.conf").write_text("".join(_GPU.format(byte) for byte in first_bytes))
+    (directory / "gpus.conf").write_text("".join(_GPU.format(byte, compute_major) for byte in first_bytes))
     return directory
 
 
