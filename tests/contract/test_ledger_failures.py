@@ -93,11 +93,9 @@ def test_a_state_directory_that_cannot_be_made_is_one_clear_line(tmp_path: Path)
     assert refusal.value.hint is not None
 
 
-def test_a_writer_that_holds_it_for_ever_is_named(
-    ledger: Ledger, ledger_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_writer_that_holds_it_for_ever_is_named(ledger_path: Path) -> None:
+    ledger = Ledger(ledger_path, busy_timeout_seconds=0.05)
     add(ledger, waiting())
-    monkeypatch.setattr("pgpu.ledger.connection.BUSY_TIMEOUT_SECONDS", 0.05)
     blocker = sqlite3.connect(ledger_path, isolation_level=None)
     blocker.execute("BEGIN IMMEDIATE")
     with pytest.raises(LedgerError, match="locked") as refusal:
@@ -106,6 +104,7 @@ def test_a_writer_that_holds_it_for_ever_is_named(
     assert len(ledger.entries(include_final=True)) == 1
     blocker.close()
     add(ledger, waiting("b" * 12))
+    ledger.close()
 
 
 ATTEMPT = """

@@ -1,6 +1,7 @@
 """Nothing that was accepted is lost, and no memory is, whoever is killed and whenever."""
 
 import os
+import resource
 import shutil
 import signal
 import sqlite3
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -248,3 +250,46 @@ def test_a_ledger_that_is_full_for_a_while_loses_no_waiting_job(machine: World) 
     damage.close()
     machine.until_running(second)
     assert machine.until_free(first).exit_code == 137
+
+
+def test_a_supervisor_that_died_before_its_neighbour_looked_is_replaced_too(machine: World) -> None:
+    machine.until_running(machine.submit(gib=10))
+    waiting = machine.submit(gib=10)
+    first = machine.kill_supervisor(waiting)
+    until(lambda: machine.entry(waiting).supervisor not in {None, first})
+    assert machine.state(waiting) is JobState.WAITING
+
+
+def test_another_supervisor_has_the_umask_and_the_limits_of_who_asked(machine: World) -> None:
+    holder = machine.submit(gib=10)
+    machine.until_running(holder)
+    with _umask_and_open_files(0o027, 777):
+        job = machine.submit(("sh", "-c", "umask; ulimit -Sn"), gib=10)
+    first = machine.kill_supervisor(job)
+    until(lambda: machine.entry(job).supervisor not in {None, first})
+    machine.client.stop(holder.id, grace_seconds=1)
+    assert machine.attach(job)[1] == b"0027\n777\n"
+
+
+def test_a_supervisor_hears_a_sigterm_that_was_blocked_where_it_was_started(machine: World) -> None:
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        job = machine.submit()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    machine.until_running(job)
+    os.kill(machine.until_supervised(job).pid, signal.SIGTERM)
+    assert machine.until_state(job, JobState.EXITED).exit_code == 128 + signal.SIGTERM
+
+
+@contextmanager
+def _umask_and_open_files(umask: int, most_open_files: int) -> Iterator[None]:
+    """Be somebody with these for a while."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    umask = os.umask(umask)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_open_files, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        os.umask(umask)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pgpu.enforcement import Enforcer
 from pgpu.engine.gpu_lock import GpuLocks
+from pgpu.engine.inheritance import inheritance
 from pgpu.engine.places import JobPlaces, places_of
 from pgpu.engine.settings import EngineSettings
 from pgpu.engine.snapshot import BLIND, Snapshot, take_snapshot
@@ -86,7 +87,7 @@ class Engine:
         gives_up = wait_timeout_seconds is not None and wait_timeout_seconds <= 0
         with self.deciding(entry.job.id if gives_up else None) as decision:
             decision.see(gpus, now_seconds)
-            decision.add(entry, tuple(os.environ.items()))
+            decision.add(entry, tuple(os.environ.items()), inheritance())
             forgotten = decision.forget_oldest(self.settings.kept_jobs)
         for job_id in forgotten:
             self.places(job_id).remove()

@@ -52,9 +52,22 @@ def explained(exc: sqlite3.Error, path: Path) -> LedgerError:
 class Connections:
     """One SQLite connection for each thread of this process."""
 
-    def __init__(self, path: Path, prepare: Callable[[sqlite3.Connection], None]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        prepare: Callable[[sqlite3.Connection], None],
+        busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS,
+    ) -> None:
+        """Open nothing yet.
+
+        Args:
+            path: The database.
+            prepare: Called once with each new connection.
+            busy_timeout_seconds: How long a writer waits for the one before it.
+        """
         self._path = path
         self._prepare = prepare
+        self._busy_timeout_seconds = busy_timeout_seconds
         self._local = threading.local()
         self._opened: list[sqlite3.Connection] = []
         self._guard = threading.Lock()
@@ -68,7 +81,7 @@ class Connections:
         """
         with self._transaction("BEGIN DEFERRED") as connection:
             # A deferred transaction takes its view at its first read: https://www.sqlite.org/wal.html, part 10.
-            _patiently(lambda: connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone())
+            self._patiently(lambda: connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone())
             yield connection
 
     @contextmanager
@@ -92,7 +105,7 @@ class Connections:
     def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
         try:
             connection = self._connection()
-            _patiently(lambda: connection.execute(begin))
+            self._patiently(lambda: connection.execute(begin))
             try:
                 yield connection
                 connection.execute("COMMIT")
@@ -113,16 +126,29 @@ class Connections:
         _make_private_file(self._path)
         connection = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
         try:
-            _patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))
+            self._patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA foreign_keys = ON")
-            _patiently(lambda: self._prepare(connection))
-        except BaseException:
+            self._patiently(lambda: self._prepare(connection))
+        except BaseException:  # Ctrl-C too: a connection that is on no list is closed by nobody.
             connection.close()
             raise
         with self._guard:
             self._opened.append(connection)
         return connection
+
+    def _patiently(self, act: Callable[[], object]) -> None:
+        """Wait for other writers in small random steps: SQLite's own wait grows to 100 ms, too long for a waiting job."""
+        deadline = time.monotonic() + self._busy_timeout_seconds
+        while True:
+            try:
+                act()
+            except sqlite3.OperationalError as exc:
+                if exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+                threading.Event().wait(random.uniform(*_PAUSES_SECONDS))  # noqa: S311 - spreads writers, guards nothing
+            else:
+                return
 
 
 def _make_private_file(path: Path) -> None:
@@ -146,17 +172,3 @@ def _make_private_file(path: Path) -> None:
             f"the ledger {path} cannot be opened: {exc.strerror}",
             hint="make its directory writable for you, or choose another --state-dir",
         ) from exc
-
-
-def _patiently(act: Callable[[], object]) -> None:
-    """Wait for other writers in small random steps: SQLite's own wait grows to 100 ms, too long for a waiting job."""
-    deadline = time.monotonic() + BUSY_TIMEOUT_SECONDS
-    while True:
-        try:
-            act()
-        except sqlite3.OperationalError as exc:
-            if exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise
-            threading.Event().wait(random.uniform(*_PAUSES_SECONDS))  # noqa: S311 - spreads writers, guards nothing
-        else:
-            return

@@ -44,12 +44,13 @@ class Decision:
             raise JobNotFoundError(f"no job {job_id}")
         return entry_of(row)
 
-    def add(self, entry: Entry, environment: Sequence[tuple[str, str]]) -> Entry:
+    def add(self, entry: Entry, environment: Sequence[tuple[str, str]], inherited: str | None = None) -> Entry:
         """Put a new job at the end of the queue.
 
         Args:
             entry: A job without a lease.
             environment: What its asker's environment was; kept until the job is final.
+            inherited: What else a supervisor inherits of its asker, as the engine writes it.
 
         Returns:
             The entry with its place in the queue.
@@ -57,7 +58,7 @@ class Decision:
         Raises:
             RequestError: A job that is not final has its name.
         """
-        columns = columns_of_arrival(entry, environment) | columns_of_life(entry)
+        columns = columns_of_arrival(entry, environment, inherited) | columns_of_life(entry)
         names, marks = ", ".join(columns), ", ".join("?" * len(columns))
         statement = f"INSERT INTO jobs ({names}) VALUES ({marks})"  # noqa: S608 - column names of our own
         try:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pgpu.errors import JobNotFoundError
-from pgpu.ledger.connection import Connections
+from pgpu.ledger.connection import BUSY_TIMEOUT_SECONDS, Connections
 from pgpu.ledger.decision import LIVE, Decision
 from pgpu.ledger.entry import Entry
 from pgpu.ledger.facts import Facts
@@ -22,9 +22,15 @@ class Ledger:
     Safe for many threads and processes. Opens the file at its first use; every method may raise `LedgerError`.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS) -> None:
+        """Open nothing yet; the file is made when it is first used.
+
+        Args:
+            path: Of the database.
+            busy_timeout_seconds: How long a writer waits for the one before it.
+        """
         self.path = path
-        self._connections = Connections(path, self._prepare)
+        self._connections = Connections(path, self._prepare, busy_timeout_seconds)
         self.facts = Facts(self._connections)
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
@@ -91,6 +97,12 @@ class Ledger:
         if row is None or row[0] is None:
             return ()
         return tuple((name, value) for name, value in json.loads(row[0]))
+
+    def inherited(self, job_id: str) -> str | None:
+        """Return what was added with a job as inherited; None for a job that an older pgpu added."""
+        with self._connections.reading() as connection:
+            row = connection.execute("SELECT inherited FROM jobs WHERE id = ?", (job_id,)).fetchone()
+        return None if row is None else row["inherited"]
 
     def close(self) -> None:
         """Close this process's connections; the next use opens anew."""

@@ -20,7 +20,7 @@ FROM jobs LEFT JOIN leases ON leases.job_id = jobs.id
 """Everything of a job in one row; append WHERE and ORDER BY."""
 
 
-def columns_of_arrival(entry: Entry, environment: Sequence[tuple[str, str]]) -> Columns:
+def columns_of_arrival(entry: Entry, environment: Sequence[tuple[str, str]], inherited: str | None) -> Columns:
     """Return the columns that never change again."""
     job = entry.job
     return {
@@ -32,6 +32,7 @@ def columns_of_arrival(entry: Entry, environment: Sequence[tuple[str, str]]) -> 
         "created_at": job.created_at_seconds,
         "wait_deadline": entry.wait_deadline_seconds,
         "environment": json.dumps(list(environment)),
+        "inherited": inherited,
     }
 
 

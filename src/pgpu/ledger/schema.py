@@ -75,7 +75,11 @@ ALTER TABLE jobs ADD COLUMN peak_bytes INTEGER;
 ALTER TABLE jobs ADD COLUMN warning TEXT;
 """
 
-MIGRATIONS = (_FIRST, _WATCHED)
+_INHERITED = """
+ALTER TABLE jobs ADD COLUMN inherited TEXT;
+"""
+
+MIGRATIONS = (_FIRST, _WATCHED, _INHERITED)
 """Script i leads from version i to version i + 1."""
 
 VERSION = len(MIGRATIONS)
@@ -96,7 +100,7 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
             _run(connection, script)
         connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("COMMIT")
-    except BaseException:
+    except BaseException:  # Ctrl-C too: an open transaction would keep every other writer out.
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise

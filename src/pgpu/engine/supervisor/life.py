@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from pgpu.engine.engine import Engine
 from pgpu.engine.identity import is_alive, myself
+from pgpu.engine.inheritance import take_on
 from pgpu.engine.loop import READABLE, Loop
 from pgpu.engine.recovery import lost
 from pgpu.engine.sockets import bind
@@ -61,6 +62,7 @@ def supervise(engine: Engine, job_id: str) -> None:
     """
     entry = _claim(engine, job_id)
     if entry is not None:
+        take_on(engine.ledger.inherited(job_id))
         supervisor = _Supervisor(engine, entry)
         try:
             supervisor.run(entry)

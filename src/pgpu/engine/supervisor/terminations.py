@@ -18,6 +18,8 @@ class Terminations:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             # A handler that does nothing, since a job would inherit that a signal is ignored.
             signal.signal(number, lambda *_: None)
+        # Who started this process may have blocked them; a job would inherit that, too.
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         loop.watch(self._reader.fileno(), READABLE, lambda _: self._read())
 
     def close(self) -> None:

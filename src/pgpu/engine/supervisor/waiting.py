@@ -39,16 +39,33 @@ class Vigil:
         self._loop = loop
         self._on_death = on_death
         self._descriptors: dict[ProcessHolder, int] = {}
+        self._dead: set[ProcessHolder] = set()
+        self._news: Timer | None = None
 
     def watch(self, holders: set[ProcessHolder]) -> None:
-        """Watch exactly these; who is dead already is nobody to watch."""
+        """Watch exactly these; a death that came before is told too, once."""
         for holder in set(self._descriptors) - holders:
             self._drop(holder)
-        for holder in holders - set(self._descriptors):
+        self._dead &= holders
+        for holder in holders - set(self._descriptors) - self._dead:
             descriptor = open_pidfd(holder)
             if descriptor is not None:
                 self._descriptors[holder] = descriptor
                 self._loop.watch(descriptor, READABLE, self._died(holder))
+            else:
+                self._dead.add(holder)
+                self._tell_soon()
+        if not holders and self._news is not None:
+            self._news.cancel()
+
+    def _tell_soon(self) -> None:
+        """Not at once: whoever is told comes here again."""
+        if self._news is None or self._news.call is None:
+            self._news = self._loop.call_later(0.0, self._tell)
+
+    def _tell(self) -> None:
+        self._news = None
+        self._on_death()
 
     def _died(self, holder: ProcessHolder) -> Callable[[int], None]:
         def call(_events: int) -> None:
