@@ -17,10 +17,8 @@ from pgpu.client.attaching import _pass_on
 from pgpu.engine.loop import Loop
 from pgpu.engine.places import JobPlaces
 from pgpu.engine.sockets import connect
-from pgpu.engine.streams import carrier as carrier_module
-from pgpu.engine.streams import followers as followers_module
 from pgpu.engine.streams.carrier import Carrier
-from pgpu.engine.streams.followers import MOST_LAG_BYTES
+from pgpu.engine.streams.followers import MOST_LAG_BYTES, PATIENCE_SECONDS
 from pgpu.engine.streams.frames import FrameDecoder, Hello, Kind, encode_hello
 from pgpu.engine.streams.records import RecordDecoder
 from pgpu.model import JobSpec, JobState
@@ -32,11 +30,14 @@ PIECES = 400
 class Desk:
     """A carrier on a loop of its own thread, and the pipe that a job would write to."""
 
-    def __init__(self, directory: Path, *, wants_stdin: bool = False) -> None:
+    def __init__(
+        self, directory: Path, *, wants_stdin: bool = False, patience_seconds: float = PATIENCE_SECONDS
+    ) -> None:
         self.places = JobPlaces(directory / "kept", directory / "live" / ("long" * 20) / ("path" * 20))
         self.places.make()
         self.loop = Loop()
-        self.carrier = Carrier(self.loop, JobSpec((), "process", wants_stdin=wants_stdin), self.places, 1 << 30)
+        spec = JobSpec((), "process", wants_stdin=wants_stdin)
+        self.carrier = Carrier(self.loop, spec, self.places, 1 << 30, patience_seconds)
         stdio = self.carrier.open()
         self.stdout = os.dup(stdio.stdout)
         self.stdin = os.dup(stdio.stdin)
@@ -116,10 +117,8 @@ def test_a_client_that_lags_holds_the_job_back_and_then_gets_everything(desk: De
     connection.close()
 
 
-def test_a_client_that_hangs_stops_holding_the_job_back(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(followers_module, "PATIENCE_SECONDS", 0.2)
-    monkeypatch.setattr(carrier_module, "PATIENCE_SECONDS", 0.2)
-    desk = Desk(directory)
+def test_a_client_that_hangs_stops_holding_the_job_back(directory: Path) -> None:
+    desk = Desk(directory, patience_seconds=0.2)
     connection = desk.follow(holds_back=True)
     desk.write(PIECES).join()
     until(lambda: desk.carrier.log.end > PIECES * len(PIECE))

@@ -97,7 +97,7 @@ class ShimEnforcer:
             files.make(self._libraries())
             self._adapt_to_delivery(files, is_advisory=lease.is_advisory)
             meter.write_limit(files.limit, self._limit(job, lease, contexts, driver))
-        except BaseException:
+        except BaseException:  # Ctrl-C too: half a slice must not be taken for a whole one.
             files.remove()
             raise
         return self._delivery(files, lease, driver)

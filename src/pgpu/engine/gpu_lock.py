@@ -55,7 +55,7 @@ class GpuLocks:
         descriptor = self._open(gpu.uuid)
         try:
             self._take(descriptor, gpu)
-        except BaseException:
+        except BaseException:  # Ctrl-C too: an open descriptor keeps the lock, and with it all other ledgers out.
             os.close(descriptor)
             raise
         return descriptor

@@ -39,7 +39,7 @@ def connect(path: Path) -> socket.socket:
     try:
         with _short(path) as name:
             connected.connect(name)
-    except BaseException:
+    except BaseException:  # Nobody gets the socket, so nobody else could close it; also after Ctrl-C.
         connected.close()
         raise
     return connected

@@ -106,7 +106,7 @@ class ProcessRuntime:
             self._apply_cgroup_limits(running, delivery)
             announce(running.holder)
             launched.let_go()
-        except BaseException:
+        except BaseException:  # Ctrl-C too: nobody gets `running`, so nobody else could let its descriptors go.
             running.close()
             raise
 

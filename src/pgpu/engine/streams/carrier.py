@@ -28,8 +28,25 @@ _BACKLOG = 16
 class Carrier:
     """The streams of one job, from before its start until its last follower was served."""
 
-    def __init__(self, loop: Loop, spec: JobSpec, places: JobPlaces, log_cap_bytes: int) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        spec: JobSpec,
+        places: JobPlaces,
+        log_cap_bytes: int,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> None:
+        """Take callers from now on; the job's own streams are made by `open`.
+
+        Args:
+            loop: Calls on whatever is ready.
+            spec: Of the job.
+            places: Where the job's files lie; they exist.
+            log_cap_bytes: How much output is kept.
+            patience_seconds: How long a client that reads nothing holds the job back.
+        """
         self._loop = loop
+        self._patience_seconds = patience_seconds
         self._spec = spec
         self._places = places
         self._streams: JobStreams | None = None
@@ -41,7 +58,7 @@ class Carrier:
         self.log = OutputLog(places.log, log_cap_bytes)
         listener = bind(socket.SOCK_STREAM, places.attach_socket)
         listener.listen(_BACKLOG)
-        self.followers = Followers(loop, listener, self.log, self)
+        self.followers = Followers(loop, listener, self.log, self, patience_seconds)
 
     def open(self) -> Stdio:
         """Open the streams and return the job's ends, for `Runtime.start` or `adopt`; then call `started`."""
@@ -116,7 +133,7 @@ class Carrier:
             self._watch_output(descriptor, 0 if is_held_back else READABLE)
         if self._patience is not None:
             self._patience.cancel()
-        self._patience = self._loop.call_later(PATIENCE_SECONDS, self._watch_outputs) if is_held_back else None
+        self._patience = self._loop.call_later(self._patience_seconds, self._watch_outputs) if is_held_back else None
 
     def _watch_output(self, descriptor: int, events: int) -> None:
         # A terminal is one descriptor for both directions.

@@ -66,13 +66,30 @@ class _Follower:
 class Followers:
     """Everybody who follows one job."""
 
-    def __init__(self, loop: Loop, listener: socket.socket, log: OutputLog, job: JobSide) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        listener: socket.socket,
+        log: OutputLog,
+        job: JobSide,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> None:
+        """Take callers from now on.
+
+        Args:
+            loop: Calls on whoever is ready.
+            listener: Where clients call.
+            log: What they read.
+            job: What they may do to the job.
+            patience_seconds: How long a client that reads nothing holds the job back.
+        """
         self._loop = loop
         self._listener = listener
         self._log = log
         self._job = job
         self._followers: dict[int, _Follower] = {}
         self._has_ended = False
+        self._patience_seconds = patience_seconds
         loop.watch(listener.fileno(), READABLE, lambda _: self._accept())
 
     @property
@@ -122,9 +139,8 @@ class Followers:
             return False
         return self._log.end - follower.cursor > MOST_LAG_BYTES and self._is_patient(follower)
 
-    @staticmethod
-    def _is_patient(follower: _Follower) -> bool:
-        return time.monotonic() - follower.progressed_at_seconds < PATIENCE_SECONDS
+    def _is_patient(self, follower: _Follower) -> bool:
+        return time.monotonic() - follower.progressed_at_seconds < self._patience_seconds
 
     def _ready(self, descriptor: int, events: int) -> None:
         if events & READABLE:

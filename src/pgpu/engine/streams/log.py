@@ -153,7 +153,7 @@ class _LogFile:
         file = cls(descriptor, base, 0)
         try:
             file.append(_FILE_HEADER.pack(_MAGIC, base))
-        except BaseException:
+        except BaseException:  # Ctrl-C too: nobody gets the file, so nobody else could close it.
             file.close()
             raise
         return file

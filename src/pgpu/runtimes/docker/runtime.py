@@ -80,10 +80,10 @@ class DockerRuntime:
             try:
                 announce(holder)
                 return self._run(engine, holder, job.spec, delivery, stdio)
-            except BaseException:
+            except BaseException:  # Ctrl-C too: what was not announced must never run, and nobody else knows of it.
                 engine.remove(holder.container_id)
                 raise
-        except BaseException:
+        except BaseException:  # A job that was not returned closes no engine.
             engine.close()
             raise
 
@@ -100,7 +100,7 @@ class DockerRuntime:
                 return None
             streams = _attach(engine, holder, job.spec, stdio) if state["Running"] else None
             return _running(engine, holder, job.spec, state, streams)
-        except BaseException:
+        except BaseException:  # A job that was not returned closes no engine.
             engine.close()
             raise
 
@@ -121,7 +121,7 @@ class DockerRuntime:
             engine.start(holder.container_id)
             state = _state(engine, holder)
             self._bind_cgroup(delivery, state)
-        except BaseException:
+        except BaseException:  # The thread that carries them would wait for ever on a container that is being removed.
             streams.close()
             raise
         running = _running(engine, holder, spec, state, streams)

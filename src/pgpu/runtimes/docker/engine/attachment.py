@@ -32,7 +32,7 @@ def attach(url: str, api_version: str, container_id: str, *, has_stdin: bool) ->
         connection.connect(str(Path(url.removeprefix("unix://"))))
         connection.sendall(_request(api_version, container_id, has_stdin=has_stdin))
         _expect_acceptance(connection, _read_head(connection))
-    except BaseException:
+    except BaseException:  # Nobody gets the socket, so nobody else could close it; also after Ctrl-C.
         connection.close()
         raise
     return connection
