@@ -1,4 +1,5 @@
-"""No job is started twice, ended by mistake or taken from its supervisor: each guard alone, met without a race.
+"""No job is started twice, ended by mistake, taken from its supervisor or held to a size that is not its own: each guard
+alone, met without a race.
 
 The storms of test_engine_crashes meet them together, where one covers up for another that is missing.
 """
@@ -11,14 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.fakes.enforcers import Stuck
 from tests.fakes.machine import make_engine, make_machine
 
 from pgpu.engine.engine import Engine
 from pgpu.engine.identity import myself
 from pgpu.engine.recovery import SPAWN_PATIENCE_SECONDS, _finish, _take_over, recover
 from pgpu.engine.supervisor import supervise
-from pgpu.engine.supervisor.starting import _announce
-from pgpu.errors import CancelledError, PgpuBug
+from pgpu.engine.supervisor.starting import _announce, _mark_running
+from pgpu.errors import CancelledError, EnforcementError, PgpuBug
 from pgpu.ledger import Entry
 from pgpu.model import JobSpec, JobState, ProcessHolder, Request
 from pgpu.units import GIB
@@ -141,3 +143,33 @@ def test_slices_that_were_resized_while_a_job_was_being_started_keep_their_new_s
     lease = engine.ledger.job(entry.job.id).lease
     assert lease is not None
     assert [part.memory_bytes for part in lease.slices] == [2 * GIB]
+
+
+def limit_bytes(engine: Engine, job_id: str) -> int:
+    return int((engine.gpus._root / "slices" / job_id / "limit").read_text())  # type: ignore[attr-defined]
+
+
+def test_a_slice_that_is_made_smaller_or_larger_binds_at_its_new_size(engine: Engine) -> None:
+    entry = running(engine, holder=myself(), supervisor=myself())
+    engine.enforcer.prepare(entry.job, engine.gpus.gpus())
+    for memory_bytes in (GIB // 2, 3 * GIB):
+        engine.resize(entry.job.id, memory_bytes)
+        assert limit_bytes(engine, entry.job.id) == memory_bytes
+
+
+def test_a_slice_that_was_resized_while_its_job_was_being_started_binds_once_it_runs(engine: Engine) -> None:
+    entry = granted(engine, supervisor=myself())
+    engine.enforcer.prepare(entry.job, engine.gpus.gpus())
+    make_engine(engine.gpus._root).resize(entry.job.id, GIB // 2)  # type: ignore[attr-defined]
+    assert limit_bytes(engine, entry.job.id) == GIB
+    _mark_running(engine, entry.job)
+    assert limit_bytes(engine, entry.job.id) == GIB // 2
+
+
+@pytest.mark.parametrize("memory_bytes", [GIB // 2, 2 * GIB])
+def test_a_resize_that_cannot_bind_leaves_the_ledger_as_it_was(engine: Engine, memory_bytes: int) -> None:
+    before = running(engine, holder=myself(), supervisor=myself())
+    engine.enforcer = Stuck(engine.gpus._root)  # type: ignore[attr-defined]
+    with pytest.raises(EnforcementError):
+        engine.resize(before.job.id, memory_bytes)
+    assert engine.ledger.entry(before.job.id) == before

@@ -1,0 +1,84 @@
+"""A proof that a limit binds holds for this boot, driver, enforcer and delivery; and each lease has its own enforcer."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.fakes.enforcers import Binding
+
+from pgpu.enforcement import Enforcer
+from pgpu.enforcement.ladder import Ladder, Rung
+from pgpu.enforcement.self_test import SelfTest
+from pgpu.model import Delivery, Gpu, Job, JobSpec, JobState, Lease, Request, Slice
+
+GPU = Gpu("GPU-1", "One", 0, 100, "1.0", is_simulated=False)
+LEASE = Lease("0123456789ab", (Slice("GPU-1", 50),), 0.0)
+JOB = Job("0123456789ab", JobSpec(("true",), "process"), Request(50), JobState.STARTING, 0.0, lease=LEASE)
+CONTAINER = replace(JOB, spec=JobSpec((), "docker", image="one"))
+
+
+class Memory(dict[str, str]):
+    """Facts without a ledger."""
+
+    def put(self, key: str, value: str) -> None:
+        self[key] = value
+
+
+class Proofs:
+    """Counts the throw-away jobs of one machine."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._self_test = SelfTest(Memory(), self._run)
+
+    def _run(self, _job: Job, _delivery: Delivery) -> str:
+        self.count += 1
+        return "context 0\nallocate 2\n"
+
+    def count_after(self, enforcer: Enforcer, job: Job = JOB, gpu: Gpu = GPU) -> int:
+        self._self_test.prove(enforcer, job, gpu)
+        return self.count
+
+
+def test_what_was_proved_is_not_proved_again() -> None:
+    proofs = Proofs()
+    assert [proofs.count_after(Binding()) for _ in range(2)] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("job", "gpu", "enforcer"),
+    [
+        (replace(JOB, lease=replace(LEASE, is_advisory=True)), GPU, Binding()),
+        (CONTAINER, GPU, Binding()),
+        (JOB, replace(GPU, driver_version="1.1"), Binding()),
+        (JOB, replace(GPU, name="Two"), Binding()),
+        (JOB, GPU, Binding("another")),
+    ],
+)
+def test_another_delivery_driver_gpu_or_enforcer_is_proved_anew(job: Job, gpu: Gpu, enforcer: Enforcer) -> None:
+    proofs = Proofs()
+    proofs.count_after(Binding())
+    assert proofs.count_after(enforcer, job, gpu) == 2
+
+
+def test_another_image_or_user_is_proved_anew() -> None:
+    proofs = Proofs()
+    others = (replace(CONTAINER.spec, image="two"), replace(CONTAINER.spec, user="1000"))
+    specs = (CONTAINER.spec, *others)
+    assert [proofs.count_after(Binding(), replace(CONTAINER, spec=spec)) for spec in specs] == [1, 2, 3]
+
+
+def test_after_a_boot_everything_is_proved_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    proofs = Proofs()
+    proofs.count_after(Binding())
+    boot = tmp_path / "boot_id"
+    boot.write_text("the next boot\n")
+    monkeypatch.setattr("pgpu.enforcement.self_test._BOOT_ID_PATH", boot)
+    assert proofs.count_after(Binding()) == 2
+
+
+def test_a_lease_is_read_by_the_enforcer_that_made_it() -> None:
+    rungs = [Rung(Binding("strong"), lambda _: True), Rung(Binding("weak"), lambda _: True)]
+    ladder = Ladder(rungs, lambda: [GPU], SelfTest(Memory(), lambda _job, _delivery: None))
+    for name in ("strong", "weak"):
+        assert ladder.use(replace(LEASE, enforcer=name))[0].gpu_uuid == name

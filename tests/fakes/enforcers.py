@@ -1,0 +1,36 @@
+"""Enforcers that do one thing as no real one should, or nothing but that."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.fakes.machine import FileEnforcer
+
+from pgpu.enforcement import SliceUse
+from pgpu.enforcement.refusal import Refusal
+from pgpu.errors import EnforcementError
+from pgpu.model import Delivery, Gpu, Job, Lease
+
+
+class Binding(Refusal):
+    """An enforcer that refuses what it should."""
+
+    def __init__(self, name: str = "binding") -> None:
+        super().__init__("", "")
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def prepare(self, job: Job, gpus: Sequence[Gpu]) -> Delivery:
+        return Delivery(Path("/slice"), Path("/usage"), ("GPU-1",))
+
+    def use(self, lease: Lease) -> Sequence[SliceUse]:
+        return [SliceUse(self._name, 0, 0, 1)]
+
+
+class Stuck(FileEnforcer):
+    """Changes no slice."""
+
+    def resize(self, lease: Lease, memory_bytes: int) -> None:
+        raise EnforcementError("the limit cannot be written")

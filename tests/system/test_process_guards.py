@@ -1,0 +1,157 @@
+"""What a process runtime must never do: take a stranger's process for the job's, or let the job's words win over its
+slice's."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pgpu.errors import RuntimeUnavailableError
+from pgpu.model import Delivery, Job, JobSpec, JobState, ProcessHolder, Request
+from pgpu.runtimes import Stdio
+from pgpu.runtimes.launching import launch
+from pgpu.runtimes.lineage import JOB_ID_VARIABLE, Lineage, identify
+from pgpu.runtimes.process import _environment, _lineage, append_host_preloads
+from pgpu.runtimes.process_job import RunningProcess
+
+
+@contextmanager
+def sleeper(*words: str) -> Iterator[ProcessHolder]:
+    """A process in a session of its own, which says a line once it is there."""
+    command = [*words, "sh", "-c", "echo there; exec sleep 60"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline()
+            yield named(process.pid)
+        finally:
+            process.kill()
+
+
+def named(pid: int) -> ProcessHolder:
+    holder = identify(pid)
+    assert holder is not None
+    return holder
+
+
+def stranger_of(holder: ProcessHolder) -> ProcessHolder:
+    """Who had this PID before."""
+    return replace(holder, start_time_ticks=holder.start_time_ticks - 1)
+
+
+def test_a_stranger_that_was_given_the_main_process_s_pid_is_not_the_job_s() -> None:
+    with sleeper() as holder:
+        assert Lineage("0123456789ab", holder, None).owns(holder.pid)
+        assert not Lineage("0123456789ab", stranger_of(holder), None).owns(holder.pid)
+
+
+@pytest.mark.userns
+def test_a_stranger_s_mount_namespace_is_not_taken_for_the_job_s() -> None:
+    with sleeper("unshare", "--user", "--map-root-user", "--mount") as holder:
+        ours = _lineage("0123456789ab", holder, is_private=True)
+        assert ours.private_namespace is not None
+        ours.close()
+        assert _lineage("0123456789ab", stranger_of(holder), is_private=True).private_namespace is None
+
+
+def test_a_child_that_left_session_and_environment_is_known_by_its_ancestors() -> None:
+    script = "env -i setsid sleep 60 & echo $!; wait"
+    with subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, start_new_session=True) as main:
+        assert main.stdout is not None
+        child = int(main.stdout.readline())
+        try:
+            assert Lineage("0123456789ab", named(main.pid), None).owns(child)
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_a_process_that_looks_for_members_never_finds_itself() -> None:
+    code = (
+        "import os; from pgpu.runtimes.lineage import Lineage, identify;"
+        "me = Lineage('0123456789ab', identify(os.getpid()), None);"
+        "assert me.owns(os.getpid()); assert os.getpid() not in me.members()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, start_new_session=True)
+
+
+class Endless(Lineage):
+    """Members that cannot be ended."""
+
+    def members(self) -> set[int]:
+        return {1 << 22}
+
+
+def test_a_job_that_cannot_be_ended_is_named_instead_of_killed_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pgpu.runtimes.process_job._KILL_DEADLINE_SECONDS", 0.05)
+    with sleeper() as holder:
+        job = RunningProcess(holder, Endless("0123456789ab", holder, None), os.pidfd_open(holder.pid), None)
+        with pytest.raises(RuntimeUnavailableError, match=str(1 << 22)):
+            job.kill()
+        job.close()
+
+
+@pytest.mark.parametrize("is_private", [True, False])
+def test_the_slice_s_words_win_over_the_job_s(is_private: bool) -> None:
+    environment = (("CUDA_VISIBLE_DEVICES", "all"), (JOB_ID_VARIABLE, "another"), ("OWN", "kept"))
+    spec = JobSpec(("true",), "process", environment=environment)
+    job = Job("0123456789ab", spec, Request(1), JobState.STARTING, 0.0)
+    delivery = Delivery(Path("/slice"), Path("/usage"), ("GPU-1",), environment=(("CUDA_VISIBLE_DEVICES", "GPU-1"),))
+    found = _environment(job, delivery, is_private=is_private)
+    assert (found["CUDA_VISIBLE_DEVICES"], found[JOB_ID_VARIABLE], found["OWN"]) == ("GPU-1", job.id, "kept")
+
+
+def test_what_the_machine_preloads_comes_after_the_slice_s_own(tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    ours.write_text("/.pgpu/libpgpu.so\n")
+    append_host_preloads(ours, theirs)
+    assert ours.read_text() == "/.pgpu/libpgpu.so\n"
+    theirs.write_text("/lib/their.so\n")
+    append_host_preloads(ours, theirs)
+    assert ours.read_text().split() == ["/.pgpu/libpgpu.so", "/lib/their.so"]
+
+
+@contextmanager
+def streams() -> Iterator[tuple[Stdio, int]]:
+    """Standard streams of a job, and where its output can be read."""
+    reader, writer = os.pipe()
+    try:
+        yield Stdio(writer, writer, writer), reader
+    finally:
+        os.close(writer)
+        os.close(reader)
+
+
+def launched(words: Sequence[str]) -> bytes:
+    with streams() as (stdio, output), launch(["--", *words], stdio) as started:
+        started.hand_over({"PATH": os.environ["PATH"]})
+        started.let_go()
+        os.waitpid(started.pid, 0)
+        return os.read(output, 4096)
+
+
+def test_a_job_inherits_no_signal_that_python_ignores() -> None:
+    ignored = int(launched(["grep", "SigIgn", "/proc/self/status"]).split()[1], 16)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        assert not ignored >> (number - 1) & 1
+
+
+def given_up(stdio: Stdio) -> int:
+    with launch(["--", "echo", "ran"], stdio) as started:
+        started.hand_over({})
+    return started.pid
+
+
+def test_a_launcher_that_was_not_let_go_is_gone_and_reaped() -> None:
+    with streams() as (stdio, output):
+        pid = given_up(stdio)
+        with pytest.raises(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+        os.set_blocking(output, False)
+        with pytest.raises(BlockingIOError):
+            os.read(output, 1)
