@@ -29,6 +29,11 @@ static const uint16_t text_at[] = {
 
 static __typeof__(nvmlErrorString) *real_error_string;
 
+/* NVML's counterpart of cuGetExportTable, which no header names and nvidia-smi does not run without. */
+__attribute__((visibility("default"))) nvmlReturn_t nvmlInternalGetExportTable(const void **table,
+                                                                               const void *table_id);
+static __typeof__(nvmlInternalGetExportTable) *real_export_table;
+
 static nvmlReturn_t lack(void) {
     return NVML_ERROR_FUNCTION_NOT_FOUND;
 }
@@ -63,6 +68,7 @@ static void *open_library(void) {
 static void publish(void *library) {
     __atomic_store_n(&real_error_string, (__typeof__(nvmlErrorString) *)dlsym(library, "nvmlErrorString"),
                      __ATOMIC_RELEASE);
+    __atomic_store_n(&real_export_table, dlsym(library, "nvmlInternalGetExportTable"), __ATOMIC_RELEASE);
     for (unsigned function = 0; function < PGPU_NVML_COUNT; function++) {
         void *real = dlsym(library, (const char *)&texts + text_at[function]);
         __atomic_store_n(&pgpu_nvml_real[function], real == NULL ? (void *)lack : real, __ATOMIC_RELEASE);
@@ -101,7 +107,7 @@ nvmlReturn_t nvmlInitWithFlags(unsigned int flags) {
     return result == NVML_SUCCESS ? learn_after(PGPU_NVML_REAL(nvmlInitWithFlags)(flags)) : result;
 }
 
-/* These two answer without nvmlInit. */
+/* These three answer without nvmlInit. */
 nvmlReturn_t nvmlSystemGetCudaDriverVersion(int *version) {
     nvmlReturn_t result = load();
     return result == NVML_SUCCESS ? PGPU_NVML_REAL(nvmlSystemGetCudaDriverVersion)(version) : result;
@@ -110,6 +116,13 @@ nvmlReturn_t nvmlSystemGetCudaDriverVersion(int *version) {
 nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *version) {
     nvmlReturn_t result = load();
     return result == NVML_SUCCESS ? PGPU_NVML_REAL(nvmlSystemGetCudaDriverVersion_v2)(version) : result;
+}
+
+nvmlReturn_t nvmlInternalGetExportTable(const void **table, const void *table_id) {
+    nvmlReturn_t result = load();
+    if (result != NVML_SUCCESS) return result;
+    __typeof__(nvmlInternalGetExportTable) *real = __atomic_load_n(&real_export_table, __ATOMIC_ACQUIRE);
+    return real != NULL ? real(table, table_id) : NVML_ERROR_FUNCTION_NOT_FOUND;
 }
 
 /* What nvmlInit itself may have answered must have words where the real library cannot be reached. */

@@ -14,6 +14,9 @@ from tests.plain_slice import PlainSlice
 from pgpu.enforcement.meter import set_limit_bytes, set_overhead_bytes
 from pgpu.libraries import NVML_SHIM, SIMULATED_NVML, library_path
 
+EXPORT_TABLE = "nvmlInternalGetExportTable"
+"""In no header, exported by every NVML of NVIDIA's: nvidia-smi asks for it."""
+
 INIT = "import ctypes, sys; print(ctypes.CDLL(sys.argv[1]).nvmlInit_v2())"
 
 
@@ -156,4 +159,17 @@ def test_it_exports_exactly_what_nvml_exports() -> None:
         symbols = subprocess.run(command, capture_output=True, text=True, check=True)
         return {line.split()[-1] for line in symbols.stdout.splitlines()}
 
-    assert exported(NVML_SHIM) == exported(SIMULATED_NVML)
+    assert exported(NVML_SHIM) == exported(SIMULATED_NVML) | {EXPORT_TABLE}
+
+
+def test_a_private_table_is_the_real_library_s_also_before_init(slice_: PlainSlice) -> None:
+    code = f"""
+import ctypes, sys
+table, name = ctypes.c_void_p(), ctypes.create_string_buffer(16)
+result = ctypes.CDLL(sys.argv[1]).{EXPORT_TABLE}(ctypes.byref(table), name)
+print(result, table.value == ctypes.addressof(name))
+"""
+    without = run_with_library(code, slice_.library, environment=slice_.gpus.environment)
+    slice_.write_limit(client_path("nvml", "nvml-tables.so"))
+    done = run_with_library(code, slice_.library, environment=slice_.gpus.environment)
+    assert (without.stdout, done.stdout, done.stderr) == ("13 False\n", "0 True\n", "")
