@@ -187,6 +187,15 @@ def test_no_words_at_all_ask_for_help(run: Run, capsys: Any) -> None:
         assert "Commands:" in capsys.readouterr().out
 
 
+def test_options_after_the_command_are_the_command_s_and_say_nothing_of_pgpu_s_errors(run: Run, capsys: Any) -> None:
+    """As `docker run IMAGE --rm`: what follows the first word that is no option is passed on."""
+    assert run("run", "--memory", "999GiB", "nvidia-smi", "--json") == 125
+    complaint = capsys.readouterr().err
+    assert complaint.startswith("pgpu: ")
+    assert run("run", "--json", "--memory", "999GiB", "nvidia-smi") == 125
+    assert json.loads(capsys.readouterr().err)["error"]["exit_code"] == 125
+
+
 def test_errors_are_json_where_json_was_asked(run: Run, capsys: Any) -> None:
     for words in (
         ("run", "--json", "--memory", "999GiB", "--", "x"),

@@ -33,6 +33,9 @@ class Invocation:
     make_client: ClientFactory = _embedded
     """How the client is made; tests hand in their own."""
 
+    as_json: bool = False
+    """Whether the verb was given --json, known once its words were read."""
+
     def settings(self, **verb_flags: str | None) -> "Settings":
         """Join files, environment, global flags and a verb's own flags.
 

@@ -85,20 +85,21 @@ def main(arguments: Sequence[str] | None = None, invocation: Invocation | None =
     """Run one command line and return its exit code."""
     standard_streams.prepare()
     words = list(sys.argv[1:] if arguments is None else arguments)
-    as_json = "--json" in (words[: words.index("--")] if "--" in words else words)
+    called = invocation or Invocation()
     try:
-        return _run(words, invocation or Invocation())
+        return _run(words, called)
     except PgpuError as exc:
-        return _fail(exc, as_json=as_json)
+        return _fail(exc, as_json=called.as_json)
     except _UsageError as exc:
-        return _help_or_fail(exc, as_json=as_json)
+        # Words that cannot be read as they are: where the command of `run` begins is unknown then.
+        return _help_or_fail(exc, as_json="--json" in (words[: words.index("--")] if "--" in words else words))
     except (KeyboardInterrupt, typer.Abort):
         return exits.CANCELLED
     except BrokenPipeError:
         standard_streams.silence_output()
         return exits.READER_GONE
     except Exception as exc:  # noqa: BLE001 - the edge: users see a line and where the details are, never a traceback
-        return _fail(_explained(exc), as_json=as_json)
+        return _fail(_explained(exc), as_json=called.as_json)
 
 
 def _run(words: Sequence[str], invocation: Invocation) -> int:

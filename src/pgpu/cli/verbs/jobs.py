@@ -45,7 +45,13 @@ def logs(
         str, typer.Option("--tail", "-n", metavar="LINES", help="Only the last lines of what is stored, or all.")
     ] = "all",
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object for each piece of output; errors are JSON on stderr.")
+        bool,
+        typer.Option(
+            "--json",
+            callback=options.note_json,
+            is_eager=True,
+            help="Print one JSON object for each piece of output; errors are JSON on stderr.",
+        ),
     ] = False,
 ) -> None:
     """Print what a job wrote: its stdout on stdout, its stderr on stderr."""
