@@ -45,10 +45,13 @@ static void start_over(struct pgpu_meter *meter) {
     memcpy(&meter->leaf, &fresh, sizeof(fresh));
 }
 
+/* Read without the mutex: in such a child nobody would ever unlock it. */
+bool pgpu_meter_is_forked(const struct pgpu_meter *meter) {
+    return __atomic_load_n(&meter->usage, __ATOMIC_ACQUIRE) != NULL && !pgpu_meter_is_claimed(meter);
+}
+
 void pgpu_meter_forget_if_forked(struct pgpu_meter *meter) {
-    /* Read without the mutex: in such a child nobody would ever unlock it. */
-    bool has_slot = __atomic_load_n(&meter->usage, __ATOMIC_ACQUIRE) != NULL;
-    if (has_slot && !pgpu_meter_is_claimed(meter)) start_over(meter);
+    if (pgpu_meter_is_forked(meter)) start_over(meter);
 }
 
 void pgpu_meter_before_fork(struct pgpu_meter *meter) {

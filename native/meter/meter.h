@@ -44,6 +44,9 @@ enum pgpu_meter_status pgpu_meter_claim(struct pgpu_meter *meter, const char *pa
 /* Whether this very process (not its parent) holds a slot. */
 bool pgpu_meter_is_claimed(const struct pgpu_meter *meter);
 
+/* Whether the slot is a parent's, and this process was made in a way that runs no atfork handlers. */
+bool pgpu_meter_is_forked(const struct pgpu_meter *meter);
+
 /* Count `bytes` more unless the total would pass `limit_bytes`; what dead processes left is taken back first
  * where it would not fit. `reaped` (may be NULL) tells that this happened, so that the driver may still be
  * cleaning up. */

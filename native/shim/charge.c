@@ -44,6 +44,8 @@ static bool has_made_room(int gpu) {
 CUresult pgpu_charge_begin(struct pgpu_charge *charge, int gpu, uint64_t bytes) {
     *charge = (struct pgpu_charge){.gpu = gpu, .bytes = bytes};
     if (gpu == PGPU_NO_GPU) return CUDA_ERROR_NOT_PERMITTED;
+    if (!pgpu_meter_is_claimed(&pgpu_slice_meter)) return CUDA_ERROR_NOT_INITIALIZED;
+    if (!pgpu_holdings_have_room()) return CUDA_ERROR_OUT_OF_MEMORY;
     if (bytes == 0) return CUDA_SUCCESS; /* the driver has an error of its own for it */
     enum pgpu_meter_status status = reserve(gpu, bytes);
     if (status == PGPU_METER_REFUSED && has_made_room(gpu)) status = reserve(gpu, bytes);

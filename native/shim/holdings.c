@@ -4,6 +4,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "slice.h"
+
 #define FIRST_CAPACITY 1024u /* a power of two */
 
 /* Open addressing with linear probing, at most half full; removal shifts the run back, so there are no
@@ -54,8 +56,42 @@ static bool grow(void) {
     return true;
 }
 
+/* Set while the next row might need a larger table. */
+static bool is_tight = true;
+
+static bool is_half_empty(void) {
+    return (table.used + 1) * 2 <= table.capacity;
+}
+
+/* Where the kernel has no memory for a larger table, the other half takes the rows that were promised. */
 static bool has_room(void) {
-    return (table.used + 1) * 2 <= table.capacity || grow();
+    return is_half_empty() || grow() || table.used + 2 <= table.capacity;
+}
+
+static void add_row(struct pgpu_holding *place, const struct pgpu_holding *row) {
+    *place = *row;
+    table.used++;
+    __atomic_store_n(&is_tight, !is_half_empty(), __ATOMIC_RELAXED);
+}
+
+/* A child that was made without atfork handlers has a table that is not its own, and perhaps a mutex that
+ * nobody will ever unlock: to it the table is empty. So it is before there is a slot. */
+static bool lock(void) {
+    if (!pgpu_meter_is_claimed(&pgpu_slice_meter)) return false;
+    pthread_mutex_lock(&table.leaf);
+    return true;
+}
+
+static void unlock(void) {
+    pthread_mutex_unlock(&table.leaf);
+}
+
+bool pgpu_holdings_have_room(void) {
+    if (!__atomic_load_n(&is_tight, __ATOMIC_RELAXED)) return true;
+    if (!lock()) return false;
+    bool fits = is_half_empty() || grow();
+    unlock();
+    return fits;
 }
 
 /* Move back whatever in the run behind `hole` may not stay behind an empty place. */
@@ -79,39 +115,41 @@ static struct pgpu_holding *find(enum pgpu_kind kind, uint64_t key) {
 }
 
 bool pgpu_holdings_put(const struct pgpu_holding *holding) {
-    pthread_mutex_lock(&table.leaf);
+    if (!lock()) return false;
     bool fits = has_room();
     if (fits) {
         struct pgpu_holding *row = seek(holding->kind, holding->key);
-        if (row->kind == PGPU_KIND_NONE) table.used++;
-        *row = *holding;
+        if (row->kind == PGPU_KIND_NONE)
+            add_row(row, holding);
+        else
+            *row = *holding;
     }
-    pthread_mutex_unlock(&table.leaf);
+    unlock();
     return fits;
 }
 
 bool pgpu_holdings_find(enum pgpu_kind kind, uint64_t key, struct pgpu_holding *found) {
-    pthread_mutex_lock(&table.leaf);
+    if (!lock()) return false;
     struct pgpu_holding *row = find(kind, key);
     if (row != NULL) *found = *row;
-    pthread_mutex_unlock(&table.leaf);
+    unlock();
     return row != NULL;
 }
 
 bool pgpu_holdings_take(enum pgpu_kind kind, uint64_t key, struct pgpu_holding *taken) {
-    pthread_mutex_lock(&table.leaf);
+    if (!lock()) return false;
     struct pgpu_holding *row = find(kind, key);
     if (row != NULL) {
         *taken = *row;
         remove_row(row);
     }
-    pthread_mutex_unlock(&table.leaf);
+    unlock();
     return row != NULL;
 }
 
 int64_t pgpu_holdings_count(enum pgpu_kind kind, uint64_t key, int change, struct pgpu_holding *after) {
     int64_t count = -1;
-    pthread_mutex_lock(&table.leaf);
+    if (!lock()) return count;
     struct pgpu_holding *row = find(kind, key);
     if (row != NULL) {
         row->count += (uint32_t)change;
@@ -119,30 +157,28 @@ int64_t pgpu_holdings_count(enum pgpu_kind kind, uint64_t key, int change, struc
         if (after != NULL) *after = *row;
         if (count == 0) remove_row(row);
     }
-    pthread_mutex_unlock(&table.leaf);
+    unlock();
     return count;
 }
 
 bool pgpu_holdings_join(const struct pgpu_holding *holding) {
-    pthread_mutex_lock(&table.leaf);
+    if (!lock()) return false;
     struct pgpu_holding *row = find(holding->kind, holding->key);
     bool is_new = row == NULL;
     if (!is_new)
         row->count++;
-    else if (has_room()) {
-        *seek(holding->kind, holding->key) = *holding;
-        table.used++;
-    }
-    pthread_mutex_unlock(&table.leaf);
+    else if (has_room())
+        add_row(seek(holding->kind, holding->key), holding);
+    unlock();
     return is_new;
 }
 
 bool pgpu_holdings_edit(enum pgpu_kind kind, uint64_t key, void (*edit)(struct pgpu_holding *, void *),
                         void *context) {
-    pthread_mutex_lock(&table.leaf);
+    if (!lock()) return false;
     struct pgpu_holding *row = find(kind, key);
     if (row != NULL) edit(row, context);
-    pthread_mutex_unlock(&table.leaf);
+    unlock();
     return row != NULL;
 }
 
@@ -170,28 +206,28 @@ static void take_owned(enum pgpu_kind kind, uint64_t owner, uint64_t bytes[PGPU_
 
 void pgpu_holdings_edit_owned(enum pgpu_kind kind, uint64_t owner,
                               void (*edit)(struct pgpu_holding *, void *), void *context) {
-    pthread_mutex_lock(&table.leaf);
+    if (!lock()) return;
     for (uint64_t at = 0; at < table.capacity; at++)
         if (is_owned(&table.rows[at], kind, owner)) edit(&table.rows[at], context);
-    pthread_mutex_unlock(&table.leaf);
+    unlock();
 }
 
 void pgpu_holdings_take_owned(enum pgpu_kind kind, uint64_t owner, uint64_t bytes[PGPU_MAX_GPUS]) {
-    pthread_mutex_lock(&table.leaf);
+    if (!lock()) return;
     if (table.capacity != 0) take_owned(kind, owner, bytes);
-    pthread_mutex_unlock(&table.leaf);
+    unlock();
 }
 
 /* One row of `kind` at or after `*at`, which is moved past it. */
 static bool next_row(enum pgpu_kind kind, uint64_t *at, struct pgpu_holding *found) {
     bool is_found = false;
-    pthread_mutex_lock(&table.leaf);
+    if (!lock()) return false;
     while (!is_found && *at < table.capacity) {
         is_found = table.rows[*at].kind == kind;
         if (is_found) *found = table.rows[*at];
         ++*at;
     }
-    pthread_mutex_unlock(&table.leaf);
+    unlock();
     return is_found;
 }
 
@@ -210,8 +246,13 @@ void pgpu_holdings_before_fork(void) {
 
 void pgpu_holdings_after_fork(bool is_child) {
     pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
-    if (is_child)
-        memcpy(&table.leaf, &fresh, sizeof(fresh));
-    else
+    if (!is_child) {
         pthread_mutex_unlock(&table.leaf);
+        return;
+    }
+    memcpy(&table.leaf, &fresh, sizeof(fresh));
+    if (table.rows != NULL) munmap(table.rows, table.capacity * sizeof(struct pgpu_holding));
+    table.rows = NULL;
+    table.capacity = table.used = 0;
+    __atomic_store_n(&is_tight, true, __ATOMIC_RELAXED);
 }

@@ -38,6 +38,9 @@ struct pgpu_holding {
     int8_t gpu;
 };
 
+/* Whether a row can still be added; asked before the driver is, so that what it grants can be followed. */
+bool pgpu_holdings_have_room(void);
+
 /* Add a row, or replace the one with its kind and key. False: no memory for the table; the charge then stays.
  */
 bool pgpu_holdings_put(const struct pgpu_holding *holding);
@@ -70,6 +73,7 @@ void pgpu_holdings_take_owned(enum pgpu_kind kind, uint64_t owner, uint64_t byte
 bool pgpu_holdings_visit(enum pgpu_kind kind, bool (*visit)(const struct pgpu_holding *, void *),
                          void *context);
 
+/* The rows of a parent are not its child's. */
 void pgpu_holdings_before_fork(void);
 void pgpu_holdings_after_fork(bool is_child);
 

@@ -1,5 +1,7 @@
 #include "pools.h"
 
+#include <sched.h>
+
 #include "functions.h"
 #include "slice.h"
 
@@ -18,14 +20,35 @@ static uint64_t blocks(uint64_t bytes) {
     return (bytes + BLOCK_BYTES - 1) / BLOCK_BYTES * BLOCK_BYTES;
 }
 
+static void begin_asking(struct pgpu_holding *pool, void *context) {
+    *(bool *)context = pool->owner != DESTROYED;
+    if (*(bool *)context) pool->count++;
+}
+
+/* A thread that destroys the pool waits until nobody has to do with it any more. */
+static bool may_ask(uint64_t pool) {
+    bool is_alive = false;
+    pgpu_holdings_edit(PGPU_KIND_POOL, pool, begin_asking, &is_alive);
+    return is_alive;
+}
+
+static void end_asking(uint64_t pool) {
+    pgpu_holdings_count(PGPU_KIND_POOL, pool, -1, NULL);
+}
+
+static bool ask_pool(uint64_t pool, uint64_t *reserved_bytes) {
+    if (!may_ask(pool)) return false;
+    CUresult result = PGPU_REAL(cuMemPoolGetAttribute)((CUmemoryPool)pool,
+                                                       CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, reserved_bytes);
+    end_asking(pool);
+    return result == CUDA_SUCCESS;
+}
+
 /* False: the driver does not say, and what is charged stays. */
 static bool ask_reserved(uint64_t pool, uint64_t *reserved_bytes) {
-    if (is_graph_pool(pool))
-        return PGPU_REAL(cuDeviceGetGraphMemAttribute)((CUdevice)(pool - 1),
-                                                       CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT,
-                                                       reserved_bytes) == CUDA_SUCCESS;
-    return PGPU_REAL(cuMemPoolGetAttribute)((CUmemoryPool)pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
-                                            reserved_bytes) == CUDA_SUCCESS;
+    if (!is_graph_pool(pool)) return ask_pool(pool, reserved_bytes);
+    return PGPU_REAL(cuDeviceGetGraphMemAttribute)(
+               (CUdevice)(pool - 1), CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, reserved_bytes) == CUDA_SUCCESS;
 }
 
 /* What graphs have in use, of those that are gone too. */
@@ -72,7 +95,8 @@ CUresult pgpu_pools_take(uint64_t pool, int gpu, uint64_t bytes, struct pgpu_cha
     /* No row for it: a row without a GPU is a host pool's, which is never charged. */
     if (gpu == PGPU_NO_GPU) return CUDA_ERROR_NOT_PERMITTED;
     ensure_row(pool, gpu);
-    pgpu_holdings_edit(PGPU_KIND_POOL, pool, hand_out, &change);
+    /* Without a row nothing could be charged. */
+    if (!pgpu_holdings_edit(PGPU_KIND_POOL, pool, hand_out, &change)) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = pgpu_charge_begin(charge, gpu, change.difference);
     if (result != CUDA_SUCCESS) pgpu_holdings_edit(PGPU_KIND_POOL, pool, undo_hand_out, &change);
     return result;
@@ -184,11 +208,12 @@ struct trim {
 
 static bool trim_row(const struct pgpu_holding *row, void *context) {
     struct trim *trim = context;
-    if (row->gpu != trim->gpu || row->owner == DESTROYED) return false;
+    if (row->gpu != trim->gpu || !may_ask(row->key)) return false;
     if (is_graph_pool(row->key))
         PGPU_REAL(cuDeviceGraphMemTrim)((CUdevice)(row->key - 1));
     else
         PGPU_REAL(cuMemPoolTrimTo)((CUmemoryPool)row->key, 0);
+    end_asking(row->key);
     if (settle(row->key) != 0) trim->has_refunded = true;
     return false;
 }
@@ -209,9 +234,17 @@ static void mark_alive(struct pgpu_holding *pool, void *unused) {
     pool->owner = 0;
 }
 
-/* Marked first, so that no thread that synchronises meanwhile asks the driver about a pool that is gone. */
+static bool is_being_asked(uint64_t pool) {
+    struct pgpu_holding row;
+    return pgpu_holdings_find(PGPU_KIND_POOL, pool, &row) && row.count > 1;
+}
+
+/* Marked first, so that no thread that synchronises meanwhile asks the driver about a pool that is gone.
+ * Whoever asks already is soon done; a forked child, which has no such thread, finds no row. */
 PGPU_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool) {
     bool is_known = pgpu_holdings_edit(PGPU_KIND_POOL, (uint64_t)pool, mark_destroyed, NULL);
+    while (is_known && is_being_asked((uint64_t)pool))
+        sched_yield();
     CUresult result = PGPU_REAL(cuMemPoolDestroy)(pool);
     if (is_known && result == CUDA_SUCCESS) settle((uint64_t)pool);
     if (is_known && result != CUDA_SUCCESS)

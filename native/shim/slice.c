@@ -1,10 +1,11 @@
 #include "slice.h"
 
 #include "functions.h"
+#include "holdings.h"
 #include "report.h"
 
-/* More ordinals than a machine has GPUs; further ones are outside every lease. */
-#define MAX_ORDINALS 64
+/* More ordinals than a machine has GPUs and MIG instances; further ones are outside every lease. */
+#define MAX_ORDINALS 1024
 #define MIB          (1024ull * 1024ull)
 
 const struct pgpu_limit *pgpu_slice_published_limit;
@@ -32,7 +33,7 @@ static CUresult learn_gpus(void) {
         int gpu = pgpu_limit_index_of(pgpu_slice_limit(), (const uint8_t *)uuid.bytes);
         __atomic_store_n(&gpu_plus_one[ordinal], (uint8_t)(gpu + 1), __ATOMIC_RELEASE);
     }
-    __atomic_store_n(&device_count, count < MAX_ORDINALS ? count : MAX_ORDINALS, __ATOMIC_RELEASE);
+    __atomic_store_n(&device_count, count, __ATOMIC_RELEASE);
     return result;
 }
 
@@ -41,6 +42,7 @@ CUresult pgpu_slice_enter(void) {
     CUresult result = learn_gpus();
     if (result != CUDA_SUCCESS) return result;
     pgpu_slice_guard_forks();
+    if (pgpu_meter_is_forked(&pgpu_slice_meter)) pgpu_holdings_after_fork(true);
     enum pgpu_meter_status status =
         pgpu_meter_claim(&pgpu_slice_meter, pgpu_slice_limit()->usage_path, pgpu_slice_limit()->gpu_count);
     if (status == PGPU_METER_OK) return CUDA_SUCCESS;
@@ -87,7 +89,10 @@ CUresult pgpu_slice_of_stream(CUstream stream, bool is_per_thread, struct pgpu_p
     return result;
 }
 
+/* A thread may come here while another is still in the first cuInit, whose driver serves everybody already.
+ */
 int pgpu_slice_device_count(void) {
+    if (!pgpu_meter_is_claimed(&pgpu_slice_meter)) pgpu_slice_enter();
     return __atomic_load_n(&device_count, __ATOMIC_ACQUIRE);
 }
 

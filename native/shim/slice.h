@@ -36,7 +36,7 @@ CUresult pgpu_slice_current(struct pgpu_place *place);
 /* The same for work on a stream. `is_per_thread`: the handle 0 means the thread's own default stream. */
 CUresult pgpu_slice_of_stream(CUstream stream, bool is_per_thread, struct pgpu_place *place);
 
-/* The number of devices that cuInit found. */
+/* The number of devices that there are; 0 before cuInit. */
 int pgpu_slice_device_count(void);
 
 /* What a context of this GPU is charged. */

@@ -4,7 +4,7 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from tests.cuda_session import OUT_OF_MEMORY
+from tests.cuda_session import NOT_PERMITTED, OUT_OF_MEMORY
 from tests.native_clients import client_path
 from tests.slice_world import CONTEXT_BYTES, MIB, SliceWorld, a_slice
 
@@ -53,6 +53,96 @@ cu.call("cuMemPoolDestroy", c_uint64(pool))
 print(json.dumps("alive"))
 """)
     assert held == "alive"
+
+
+def test_nobody_destroys_a_pool_while_a_thread_asks_the_driver_about_it(world: SliceWorld) -> None:
+    """Played by the driver: while it is asked, a thread of its own destroys the pool through the shim."""
+    world.environment["PGPU_TEST_DESTROY_WHEN_ASKED"] = "1"
+    held = world.answer("""
+cu.call("cuInit", 0)
+cu.number("cuDevicePrimaryCtxRetain", 0)
+cu.pool()
+cu.alloc_async(64 * MIB)
+print(json.dumps("alive"))
+""")
+    assert held == "alive"
+
+
+def test_a_context_that_is_made_during_another_thread_s_first_init_is_charged(world: SliceWorld) -> None:
+    world.environment["PGPU_TEST_BEGIN_EARLY"] = "1"
+    with world.running("cu.call('cuInit', 0); print('begun', flush=True); sys.stdin.readline()"):
+        assert world.use().used_bytes == CONTEXT_BYTES
+
+
+@pytest.mark.parametrize("ordinal", [1, 65, 1999])
+def test_a_device_outside_the_lease_is_refused_whatever_its_number(world: SliceWorld, ordinal: int) -> None:
+    world.environment["PGPU_TEST_DEVICES"] = "2000"
+    codes = world.answer(
+        """
+cu.call("cuInit", 0)
+ordinal = int(sys.argv[1])
+attempts = (lambda: cu.number("cuDevicePrimaryCtxRetain", ordinal), lambda: cu.create(2 * MIB, ordinal=ordinal))
+print(json.dumps([outcome(attempt) for attempt in attempts]))
+""",
+        str(ordinal),
+    )
+    assert codes == [NOT_PERMITTED, NOT_PERMITTED]
+
+
+class TestAProcessWithoutMemoryForTheTableOfWhatItHolds:
+    """Its address space is as large as it may get."""
+
+    _FILL = """
+import resource
+cu.call("cuInit", 0)
+cu.number("cuDevicePrimaryCtxRetain", 0)
+pointers = [0] * 2000
+with open("/proc/self/statm") as file:
+    size_bytes = int(file.read().split()[0]) * 4096
+resource.setrlimit(resource.RLIMIT_AS, (size_bytes, resource.RLIM_INFINITY))
+done = 0
+try:
+    while done < 2000:
+        pointers[done] = cu.alloc(512)
+        done += 1
+except Refused as refused:
+    code = refused.code
+"""
+
+    def test_is_refused_before_anything_is_lost_from_sight(self, world: SliceWorld) -> None:
+        done, code, again, held = world.answer(
+            self._FILL
+            + """
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+again = outcome(lambda: cu.free(cu.alloc(512)))
+for pointer in pointers[:done]:
+    cu.free(pointer)
+print(json.dumps([done, code, again, cu.held()]))
+"""
+        )
+        assert 500 <= done < 1024
+        assert (code, again, held) == (OUT_OF_MEMORY, 0, CONTEXT_BYTES)
+
+    def test_gets_nothing_uncounted_from_a_pool(self, world: SliceWorld) -> None:
+        code = world.answer(
+            self._FILL.replace("except Refused as refused:\n    code = refused.code", "except Refused:\n    pass")
+            + "code = outcome(lambda: cu.alloc_async(2048 * MIB))\n"
+            + "resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))\n"
+            + "print(json.dumps(code))"
+        )
+        assert code == OUT_OF_MEMORY
+
+
+def test_a_child_of_the_bare_system_call_is_refused_and_never_stuck(world: SliceWorld) -> None:
+    done = subprocess.run(
+        [str(client_path("shim", "shim-raw-clone"))],
+        env=world.environment_for(is_shimmed=True),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout, done.returncode) == ("300\n", 0), done.stderr
 
 
 class TestMemoryFreedOnAStream:
