@@ -19,13 +19,13 @@ struct sim_driver {
     char directory[SIM_PATH_BYTES];
 };
 
-extern struct sim_driver sim_driver;
+extern SIM_INTERNAL struct sim_driver sim_driver;
 
 /* A page that a forked child reads as zero: the child of a process that used CUDA cannot use it. */
 struct sim_process {
     uint32_t is_ready;
 };
-extern struct sim_process *sim_process;
+extern SIM_INTERNAL struct sim_process *sim_process;
 
 static inline bool sim_is_ready(void) {
     struct sim_process *process = __atomic_load_n(&sim_process, __ATOMIC_ACQUIRE);
@@ -53,8 +53,8 @@ static inline bool sim_is_ready(void) {
         if (sim_result != CUDA_SUCCESS) return sim_result;                                                   \
     } while (0)
 
-extern __thread CUcontext sim_current; /* the top of the thread's stack */
-extern struct sim_slab sim_contexts;
+extern SIM_INTERNAL __thread CUcontext sim_current; /* the top of the thread's stack */
+extern SIM_INTERNAL struct sim_slab sim_contexts;
 
 static inline CUresult sim_current_context(CUcontext *context) {
     *context = sim_current;

@@ -42,6 +42,7 @@ static struct sim_head *take(struct sim_slab *slab) {
     if (slab->used == slab->capacity) return NULL;
     struct sim_head *head = slot_at(slab, slab->used);
     __atomic_store_n(&slab->used, slab->used + 1, __ATOMIC_RELEASE);
+    __atomic_store_n(&slab->used_bytes, slab->used * slab->slot_bytes, __ATOMIC_RELEASE);
     return head;
 }
 

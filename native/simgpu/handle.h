@@ -10,6 +10,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Of what other files of the driver use: reached without a detour through the table of symbols. */
+#define SIM_INTERNAL __attribute__((visibility("hidden")))
+
 /* The first member of every object. */
 struct sim_head {
     uint32_t is_live;
@@ -20,7 +23,8 @@ struct sim_slab {
     const size_t slot_bytes; /* a power of two */
     const uint32_t capacity;
     char *base;
-    uint32_t used; /* slots ever handed out */
+    uint32_t used;     /* slots ever handed out */
+    size_t used_bytes; /* what they cover, for a quick look at a handle */
     uint32_t first_free, last_free, free_count;
     pthread_mutex_t mutex;
     const bool is_guarded; /* its users hold sim_lock already, so the mutex is left alone */
@@ -42,8 +46,8 @@ void *sim_at(struct sim_slab *slab, uint32_t index);
 
 static inline bool sim_is_live(const struct sim_slab *slab, const void *object) {
     uintptr_t offset = (uintptr_t)object - (uintptr_t)slab->base;
-    if (slab->base == NULL || offset >= __atomic_load_n(&slab->used, __ATOMIC_ACQUIRE) * slab->slot_bytes)
-        return false;
+    /* Nothing is covered before the first is handed out, so the base need not be looked at. */
+    if (offset >= __atomic_load_n(&slab->used_bytes, __ATOMIC_ACQUIRE)) return false;
     if ((offset & (slab->slot_bytes - 1)) != 0) return false;
     return __atomic_load_n(&((const struct sim_head *)object)->is_live, __ATOMIC_ACQUIRE) != 0;
 }

@@ -2,13 +2,12 @@
 
 #include <string.h>
 
-#define MOST_THREADS       1024u
 #define MOST_BLOCKS_PER_SM 32u
 /* What the driver keeps of a block's shared memory for itself. */
 #define OWN_SHARED_BYTES 1024u
 
 unsigned sim_blocks_per_sm(const struct sim_gpu *gpu, unsigned threads, size_t shared_bytes) {
-    if (threads == 0 || threads > MOST_THREADS) return 0;
+    if (threads == 0 || threads > SIM_MOST_THREADS) return 0;
     uint64_t blocks = gpu->threads_per_sm / ((threads + 31u) / 32u * 32u);
     uint64_t by_shared =
         shared_bytes == 0 ? blocks : gpu->shared_bytes_per_sm / (shared_bytes + OWN_SHARED_BYTES);
@@ -28,29 +27,10 @@ uint64_t sim_kernel_cost_ns(const struct sim_gpu *gpu, const struct sim_kernel_l
     return cost->fixed_ns + waves * cost->wave_ns + (uint64_t)((double)launch->argument * cost->ns_per_unit);
 }
 
-static size_t most_shared_bytes(const struct sim_gpu *gpu, CUfunction function) {
-    size_t opted_bytes = (size_t)function->attribute[CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES];
-    return opted_bytes < gpu->shared_bytes_per_sm ? opted_bytes : gpu->shared_bytes_per_sm;
-}
-
-static bool is_too_large(const unsigned grid[3], const unsigned block[3]) {
-    if (grid[0] > 0x7fffffffu || grid[1] > 65535u || grid[2] > 65535u) return true;
-    if (block[0] > 1024u || block[1] > 1024u || block[2] > 64u) return true;
-    return (uint64_t)block[0] * block[1] * block[2] > MOST_THREADS;
-}
-
-static bool has_zero(const unsigned size[3]) {
-    return size[0] == 0 || size[1] == 0 || size[2] == 0;
-}
-
-CUresult sim_kernel_check(const struct sim_gpu *gpu, const struct sim_kernel_launch *launch) {
-    if (has_zero(launch->grid) || has_zero(launch->block)) return CUDA_ERROR_INVALID_VALUE;
-    if (is_too_large(launch->grid, launch->block)) return CUDA_ERROR_INVALID_VALUE;
-    if (launch->shared_bytes > most_shared_bytes(gpu, launch->function)) return CUDA_ERROR_INVALID_VALUE;
-    if (!launch->is_cooperative) return CUDA_SUCCESS;
-    unsigned threads = launch->block[0] * launch->block[1] * launch->block[2];
-    uint64_t room = gpu->sm_count * sim_blocks_per_sm(gpu, threads, launch->shared_bytes);
-    uint64_t blocks = (uint64_t)launch->grid[0] * launch->grid[1] * launch->grid[2];
+CUresult sim_kernel_check_room(const struct sim_gpu *gpu, struct sim_kernel_launch launch) {
+    unsigned threads = launch.block[0] * launch.block[1] * launch.block[2];
+    uint64_t room = gpu->sm_count * sim_blocks_per_sm(gpu, threads, launch.shared_bytes);
+    uint64_t blocks = (uint64_t)launch.grid[0] * launch.grid[1] * launch.grid[2];
     return blocks > room ? CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE : CUDA_SUCCESS;
 }
 

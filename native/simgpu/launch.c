@@ -6,8 +6,17 @@ static inline bool is_free_of_time(CUstream stream) {
     return !sim_driver.has_backing && stream->capture == NULL && stream->first == NULL;
 }
 
-static CUresult launch(const struct sim_kernel_launch *kernel, CUstream named, void **parameters,
-                       void **extra) {
+static __attribute__((noinline)) CUresult queue(struct sim_kernel_launch kernel, CUstream stream,
+                                                void **parameters, void **extra) {
+    struct sim_work work = {.kind = SIM_WORK_KERNEL, .kernel = kernel};
+    work.kernel.argument = sim_kernel_argument(kernel.function, parameters, extra);
+    return sim_submit(stream, &work);
+}
+
+/* Inline in each of the launches below, so that the shape is checked where it arrives: in registers. */
+static inline __attribute__((always_inline)) CUresult launch(const struct sim_kernel_launch *kernel,
+                                                             CUstream named, void **parameters,
+                                                             void **extra) {
     CUstream stream;
     CUfunction function = kernel->function;
     SIM_ENTER();
@@ -19,9 +28,7 @@ static CUresult launch(const struct sim_kernel_launch *kernel, CUstream named, v
     if (parameters != NULL && extra != NULL) return CUDA_ERROR_INVALID_VALUE;
     SIM_TRY(sim_kernel_check(&sim_driver.config.gpu[stream->context->gpu], kernel));
     if (is_free_of_time(stream)) return CUDA_SUCCESS;
-    struct sim_work work = {.kind = SIM_WORK_KERNEL, .kernel = *kernel};
-    work.kernel.argument = sim_kernel_argument(function, parameters, extra);
-    return sim_submit(stream, &work);
+    return queue(*kernel, stream, parameters, extra);
 }
 
 SIM_EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y,

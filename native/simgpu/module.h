@@ -56,7 +56,7 @@ struct CUlib_st {
     CUmodule module;
 };
 
-extern struct sim_slab sim_modules, sim_functions, sim_libraries;
+extern SIM_INTERNAL struct sim_slab sim_modules, sim_functions, sim_libraries;
 
 static inline bool sim_is_function(CUfunction function) {
     return function != NULL && sim_is_live(&sim_functions, function);

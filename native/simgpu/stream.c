@@ -95,14 +95,8 @@ static CUstream own_stream(CUcontext context) {
     return stream;
 }
 
-CUresult sim_stream_of(CUstream named, CUstream *stream) {
+CUresult sim_default_stream_of(CUstream named, CUstream *stream) {
     CUcontext context;
-    if (named > CU_STREAM_PER_THREAD) {
-        if (!sim_is_live(&sim_streams, named)) return CUDA_ERROR_INVALID_HANDLE;
-        *stream = named;
-        if (named->is_detached) return CUDA_ERROR_STREAM_DETACHED;
-        return sim_is_context(named->context) ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    }
     SIM_TRY(sim_current_context(&context));
     bool is_own = named == CU_STREAM_PER_THREAD || (named == NULL && sim_is_per_thread_call);
     *stream = is_own ? own_stream(context) : context->legacy;

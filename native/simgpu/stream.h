@@ -43,7 +43,7 @@ struct CUevent_st {
     struct sim_nodes captured_after; /* of a recording inside a capture */
 };
 
-extern struct sim_slab sim_streams, sim_events;
+extern SIM_INTERNAL struct sim_slab sim_streams, sim_events;
 
 /* Forget an event. Under sim_lock. */
 void sim_event_delete(CUevent event);
@@ -56,11 +56,23 @@ void sim_streams_detach(CUcontext from, CUcontext to);
 /* The priority nearest to the one that was asked for. */
 int sim_stream_priority(int priority);
 
-/* Turn what a client calls a stream (0, 1, 2 or a handle) into a stream of the current context. */
-CUresult sim_stream_of(CUstream named, CUstream *stream);
-
 /* Whether 0 means the per-thread default stream in this call; set by the _ptds and _ptsz entry points. */
-extern __thread bool sim_is_per_thread_call;
+extern SIM_INTERNAL __thread bool sim_is_per_thread_call;
+
+/* Turn what a client calls a stream (0, 1, 2 or a handle) into a stream of the current context. */
+CUresult sim_default_stream_of(CUstream named, CUstream *stream);
+static inline CUresult sim_stream_of(CUstream named, CUstream *stream) {
+    if (named == NULL && !sim_is_per_thread_call && sim_current != NULL &&
+        sim_is_live(&sim_contexts, sim_current)) {
+        *stream = sim_current->legacy;
+        return CUDA_SUCCESS;
+    }
+    if (named <= CU_STREAM_PER_THREAD) return sim_default_stream_of(named, stream);
+    if (!sim_is_live(&sim_streams, named)) return CUDA_ERROR_INVALID_HANDLE;
+    *stream = named;
+    if (named->is_detached) return CUDA_ERROR_STREAM_DETACHED;
+    return sim_is_context(named->context) ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
 
 /* Wait until all that was queued so far is done. Not under sim_lock. */
 void sim_stream_wait(CUstream stream);
