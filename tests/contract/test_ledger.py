@@ -155,6 +155,20 @@ def test_only_the_newest_of_the_dead_are_remembered(ledger: Ledger) -> None:
     assert [entry.sequence for entry in ledger.entries(include_final=True)] == [1, 5, 6]
 
 
+def test_the_asker_s_environment_is_kept_until_its_job_is_final_and_then_gone_from_the_disk(
+    ledger: Ledger, ledger_path: Path
+) -> None:
+    entry = waiting()
+    with ledger.decision() as decision:
+        entry = decision.add(entry, tuple((f"TOKEN_{number}", "a-secret" * 100) for number in range(100)))
+    assert len(ledger.environment(entry.job.id)) == 100
+    with ledger.decision() as decision:
+        decision.put(replace(entry, job=replace(entry.job, state=JobState.EXITED)))
+    assert ledger.environment(entry.job.id) == ()
+    ledger.close()
+    assert b"a-secret" not in ledger_path.read_bytes()
+
+
 def test_facts_are_kept(ledger: Ledger, ledger_path: Path) -> None:
     assert ledger.facts.get("k") is None
     ledger.facts.put("k", "1")

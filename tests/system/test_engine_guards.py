@@ -7,22 +7,24 @@ The storms of test_engine_crashes meet them together, where one covers up for an
 import fcntl
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.fakes.enforcers import Stuck
-from tests.fakes.machine import make_engine, make_machine
+from tests.fakes.machine import FileGpus, make_engine, make_machine
+from tests.system.engine_worlds import until, world
 
 from pgpu.engine.engine import Engine
-from pgpu.engine.identity import myself
+from pgpu.engine.gpu_lock import GpuLocks
+from pgpu.engine.identity import identify, is_alive, myself
 from pgpu.engine.recovery import SPAWN_PATIENCE_SECONDS, _finish, _take_over, recover
 from pgpu.engine.supervisor import supervise
 from pgpu.engine.supervisor.starting import _announce, _mark_running
-from pgpu.errors import CancelledError, EnforcementError, PgpuBug
+from pgpu.errors import CancelledError, EnforcementError, NodeError, PgpuBug
 from pgpu.ledger import Entry
-from pgpu.model import JobSpec, JobState, ProcessHolder, Request
+from pgpu.model import Gpu, JobSpec, JobState, ProcessHolder, Request
 from pgpu.units import GIB
 
 DEAD = ProcessHolder(1 << 22, 1, "another boot")
@@ -173,3 +175,34 @@ def test_a_resize_that_cannot_bind_leaves_the_ledger_as_it_was(engine: Engine, m
     with pytest.raises(EnforcementError):
         engine.resize(before.job.id, memory_bytes)
     assert engine.ledger.entry(before.job.id) == before
+
+
+class RealGpus(FileGpus):
+    """The same numbers, taken for GPUs of the machine."""
+
+    def gpus(self) -> Sequence[Gpu]:
+        return [replace(gpu, is_simulated=False) for gpu in super().gpus()]
+
+
+@pytest.mark.parametrize("step", ["a job is submitted", "a supervisor begins"])
+def test_gpus_that_another_ledger_shares_out_are_refused(engine: Engine, tmp_path: Path, step: str) -> None:
+    theirs = GpuLocks(tmp_path / "theirs.db", [tmp_path / "locks"])
+    engine.gpus = RealGpus(engine.gpus._root)  # type: ignore[attr-defined]
+    engine._locks = GpuLocks(engine.ledger.path, [tmp_path / "locks"])
+    theirs.hold(engine.gpus.gpus())
+    with pytest.raises(NodeError, match=r"theirs\.db"):
+        granted(engine) if step == "a job is submitted" else engine.hold_gpus()
+    assert engine.ledger.entries(include_final=True) == []
+    theirs.close()
+
+
+def test_what_a_stopped_job_started_is_ended_with_it() -> None:
+    script = "(trap '' TERM; exec sleep 600) & echo $! >child; trap 'exit 3' TERM; echo there; wait"
+    with world() as made:
+        spec = JobSpec(("sh", "-c", script), "process", working_directory=str(made.root))
+        job = made.client.submit(spec, Request(GIB), wait_timeout_seconds=None)
+        until(lambda: b"there" in b"".join(data for _, data in made.client.logs(job.id, follow=False)))
+        child = identify(int((made.root / "child").read_text()))
+        assert child is not None
+        assert made.client.stop(job.id, grace_seconds=60).exit_code == 3
+        until(lambda: not is_alive(child))

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.system.engine_worlds import until
 
 from pgpu.errors import RuntimeUnavailableError
 from pgpu.model import Delivery, Job, JobSpec, JobState, ProcessHolder, Request
@@ -66,6 +67,7 @@ def test_a_child_that_left_session_and_environment_is_known_by_its_ancestors() -
         assert main.stdout is not None
         child = int(main.stdout.readline())
         try:
+            until(lambda: os.getsid(child) == child)
             assert Lineage("0123456789ab", named(main.pid), None).owns(child)
         finally:
             os.kill(child, signal.SIGKILL)

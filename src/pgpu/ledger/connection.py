@@ -129,6 +129,8 @@ class Connections:
             self._patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA foreign_keys = ON")
+            # An asker's environment may hold secrets: what is deleted is overwritten, not only forgotten.
+            connection.execute("PRAGMA secure_delete = ON")
             self._patiently(lambda: self._prepare(connection))
         except BaseException:  # Ctrl-C too: a connection that is on no list is closed by nobody.
             connection.close()
