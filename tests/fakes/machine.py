@@ -1,33 +1,30 @@
 """A machine without GPUs, drivers or containers, whose parts live in files, so that many processes can share it.
 
-GPUs are numbers, slices are directories, jobs are plain processes. Where `requests` of a slice go past its limit is no
-question here: real enforcers answer it. A job finds its slice through `FAKE_SLICE` and may write `used` there, or hold
-`held` locked as a process does that keeps the driver's descriptors.
+GPUs are numbers and slices are directories; jobs are real processes of the real runtime. Where `requests` of a slice go
+past its limit is no question here: real enforcers answer it. A job finds its slice through `FAKE_SLICE` and may write
+`used` there, or hold `held` locked as a process does that keeps the driver's descriptors.
 """
 
-import contextlib
 import fcntl
 import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from pgpu.client.embedded import EmbeddedClient
 from pgpu.enforcement import Enforcer, SliceUse
 from pgpu.engine.engine import Engine
-from pgpu.engine.identity import identify, is_alive, open_pidfd
 from pgpu.engine.settings import EngineSettings
-from pgpu.errors import CommandNotFoundError, EnforcementError, RequestError
+from pgpu.errors import EnforcementError, RequestError
 from pgpu.ledger import Ledger
-from pgpu.model import Delivery, Gpu, GpuMemory, GpuProcess, Holder, Job, JobSpec, Lease, ProcessHolder
+from pgpu.libraries import CUDA_SHIM, NVML_SHIM, library_path
+from pgpu.model import Delivery, Gpu, GpuMemory, GpuProcess, Holder, Job, Lease
 from pgpu.runtimes import Stdio
-
-_HOLD_BACK = 'IFS= read -r go </proc/self/fd/"$1" || exit 125; shift; exec "$@"'
+from pgpu.runtimes.process import ProcessRuntime
+from pgpu.runtimes.process_job import RunningProcess
 
 
 class FileGpus:
@@ -86,6 +83,9 @@ class FileEnforcer:
             raise EnforcementError("the fake refuses", hint="remove the file")
         directory = self._slices / job.id
         directory.mkdir(parents=True, exist_ok=True)
+        for name in (CUDA_SHIM, NVML_SHIM):  # which the real runtime preloads; they do nothing without a CUDA program
+            (directory / name).unlink(missing_ok=True)
+            (directory / name).symlink_to(library_path(name))
         (directory / "held").touch()
         (directory / "limit").write_text(str(job.request.memory_bytes))
         environment = (("FAKE_SLICE", str(directory)),)
@@ -119,105 +119,20 @@ class FileEnforcer:
         shutil.rmtree(self._slices / lease.job_id, ignore_errors=True)
 
 
-@dataclass
-class PlainJob:
-    """A process, as a `RunningJob`."""
-
-    holder: ProcessHolder
-    process: "subprocess.Popen[bytes] | None"
-    pidfd: int
-
-    def fileno(self) -> int:
-        return self.pidfd
-
-    def exit_code(self) -> int | None:
-        if self.process is None or (code := self.process.poll()) is None:
-            return None
-        return code if code >= 0 else 128 - code
-
-    def is_alive(self) -> bool:
-        return is_alive(self.holder)
-
-    def owns(self, pid: int) -> bool:
-        return pid == self.holder.pid
-
-    def signal(self, number: int) -> None:
-        if self.is_alive():
-            os.kill(self.holder.pid, number)
-
-    def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.holder.pid, signal.SIGKILL)
-
-    def resize_terminal(self, size: os.terminal_size) -> None:
-        pass
-
-    def close(self) -> None:
-        os.close(self.pidfd)
-
-
-class PlainRuntime:
-    """Starts processes, held back until they are announced."""
-
-    name = "process"
-
-    def check(self, spec: JobSpec) -> None:
-        pass
-
-    def start(self, job: Job, delivery: Delivery, stdio: Stdio, announce: Callable[[Holder], None]) -> PlainJob:
-        if shutil.which(job.spec.command[0]) is None:
-            raise CommandNotFoundError(f"{job.spec.command[0]}: not found")
-        gate, go = os.pipe()
-        with os.fdopen(go, "wb", buffering=0) as opened:
-            process = subprocess.Popen(
-                ["sh", "-c", _HOLD_BACK, "sh", str(gate), *job.spec.command],
-                stdin=stdio.stdin,
-                stdout=stdio.stdout,
-                stderr=stdio.stderr,
-                cwd=job.spec.working_directory,
-                env={**os.environ, **dict(job.spec.environment), **dict(delivery.environment)},
-                pass_fds=[gate],
-                start_new_session=True,
-            )
-            os.close(gate)
-            holder = identify(process.pid)
-            assert holder is not None
-            self.before_announce(job)
-            announce(holder)
-            self.after_announce(job)
-            opened.write(b"\n")
-        pidfd = os.pidfd_open(process.pid)
-        return PlainJob(holder, process, pidfd)
-
-    def before_announce(self, job: Job) -> None:
-        """Where a test may end this process."""
-
-    def after_announce(self, job: Job) -> None:
-        """Likewise."""
-
-    def adopt(self, job: Job, stdio: Stdio) -> PlainJob | None:
-        assert isinstance(job.holder, ProcessHolder)
-        pidfd = open_pidfd(job.holder)
-        return None if pidfd is None else PlainJob(job.holder, None, pidfd)
-
-    def is_advisory(self, spec: JobSpec) -> bool:
-        return True
-
-    def can_load_driver(self, spec: JobSpec) -> bool:
-        return True
-
-
-class DyingRuntime(PlainRuntime):
-    """Kills its supervisor at the points that files of the machine name, once each."""
+class DyingRuntime(ProcessRuntime):
+    """Real processes, whose supervisor is killed at the points that files of the machine name, once each."""
 
     def __init__(self, root: Path) -> None:
+        super().__init__(can_make_views=lambda: False)
         self._root = root
 
-    def before_announce(self, job: Job) -> None:
-        self._die_at("before-announce", job)
+    def start(self, job: Job, delivery: Delivery, stdio: Stdio, announce: Callable[[Holder], None]) -> RunningProcess:
+        def announce_and_die(holder: Holder) -> None:
+            self._die_at("before-announce", job)
+            announce(holder)
+            self._die_at("after-announce", job)
 
-    def after_announce(self, job: Job) -> None:
-        self._die_at("after-announce", job)
+        return super().start(job, delivery, stdio, announce_and_die)
 
     def _die_at(self, point: str, job: Job) -> None:
         order = self._root / f"die-{point}"
