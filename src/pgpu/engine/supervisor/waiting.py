@@ -150,6 +150,9 @@ class Waiting:
 
     def _look(self) -> None:
         """Admit if that is on this job, then sleep until the next event that concerns it."""
+        self.entry = self._engine.ledger.entry(self.entry.job.id)
+        if self.is_over:
+            return  # Granted: nobody else is of interest, and memory is held from now on.
         entries = self._refreshed()
         is_out_of_time = self._seconds_left() == 0.0
         if not self.is_over and (is_head(self.entry, entries) or is_out_of_time):
