@@ -1,0 +1,51 @@
+"""What a slice's files must be for the limit to bind, looked at one by one."""
+
+import fcntl
+import os
+import stat
+import struct
+
+import pytest
+from tests.system.slice_stage import opened_stage
+
+from pgpu.enforcement import meter
+from pgpu.enforcement.slice_files import _refuse_noexec
+from pgpu.errors import EnforcementError
+
+
+@pytest.mark.parametrize("is_advisory", [False, True])
+def test_a_limit_must_lie_on_a_read_only_mount_wherever_a_job_has_a_view_of_its_own(is_advisory: bool) -> None:
+    with opened_stage() as stage, stage.prepared(job := stage.job(["true"], is_advisory=is_advisory)):
+        limit = meter.read_limit(stage.enforcer.files(job.id).limit)
+        assert limit.requires_read_only is not is_advisory
+
+
+def test_a_slice_is_closed_to_other_users_and_its_usage_file_alone_is_writable() -> None:
+    with opened_stage() as stage, stage.prepared(job := stage.job(["true"])):
+        files = stage.enforcer.files(job.id)
+        modes = {
+            path: stat.S_IMODE(path.stat().st_mode) for path in (files.home, files.meter, files.usage, files.limit)
+        }
+        assert list(modes.values()) == [0o700, 0o700, 0o666, 0o644]
+        assert all(not path.stat().st_mode & 0o022 for path in (files.view, *files.view.rglob("*")))
+
+
+def test_a_place_from_which_no_library_can_be_loaded_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened_stage() as stage:
+        _refuse_noexec(stage.directory)
+        mounted = os.statvfs(stage.directory)
+        noexec = os.statvfs_result((*mounted[:8], mounted.f_flag | os.ST_NOEXEC, mounted.f_namemax))
+        monkeypatch.setattr("pgpu.enforcement.slice_files.os.statvfs", lambda _: noexec)
+        with pytest.raises(EnforcementError, match="noexec"):
+            stage.enforcer.prepare(stage.job(["true"]), stage.gpus)
+
+
+def test_a_slice_that_somebody_holds_is_not_made_anew() -> None:
+    """A second start of the same job would wipe the meter from under its processes."""
+    with opened_stage() as stage, stage.prepared(job := stage.job(["true"])):
+        usage = stage.enforcer.files(job.id).usage
+        with usage.open("r+b") as file:
+            fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("@hhqqi", fcntl.F_WRLCK, 0, meter.LOCK_HOLDING, 1, 0))
+            with pytest.raises(EnforcementError, match="still held"):
+                stage.enforcer.prepare(job, stage.gpus)
+            assert usage.exists()
