@@ -34,6 +34,7 @@ class Outcome:
     exit_code: int | None = 0
     error: str | None = None
     warning: str | None = None
+    is_advisory: bool = False
     stdout: bytes = b""
     stderr: bytes = b""
 
@@ -129,7 +130,9 @@ class FakeClient:
         return request.memory_bytes <= GPU.memory_bytes - self.gpus()[0].granted_bytes
 
     def _granted(self, job: Job) -> Job:
-        lease = Lease(job.id, (Slice(GPU.uuid, job.request.memory_bytes),), NOW_SECONDS, enforcer="shim")
+        lease = Lease(
+            job.id, (Slice(GPU.uuid, job.request.memory_bytes),), NOW_SECONDS, "shim", self.outcome.is_advisory
+        )
         return replace(job, state=JobState.RUNNING, lease=lease, started_at_seconds=NOW_SECONDS)
 
     def _find(self, id_or_name: str) -> Job:

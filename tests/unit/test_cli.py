@@ -305,6 +305,15 @@ def test_a_warning_is_said_once_the_job_ended(run: Run, client: FakeClient, caps
     assert "pgpu: held 3 GiB of a slice of 2 GiB" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("is_advisory", [True, False])
+def test_a_limit_that_the_job_could_have_dropped_is_told(
+    run: Run, client: FakeClient, capsys: Any, is_advisory: bool
+) -> None:
+    client.outcome = Outcome(is_advisory=is_advisory)
+    assert run("run", "--memory", "2GiB", "--", "true") == 0
+    assert ("advisory" in capsys.readouterr().err) is is_advisory
+
+
 def test_what_was_not_granted_in_time_exits_so() -> None:
     spec, request = JobSpec(("true",), "process"), Request(MIB)
     job = Job("0" * 12, spec, request, JobState.CANCELLED, 0.0)

@@ -27,6 +27,12 @@ def say_simulated(job: Job) -> None:
         speech.remark(f"job {job.id} runs on a simulated {job.gpu_model}: its kernels compute nothing")
 
 
+def say_advisory(job: Job) -> None:
+    """Say that the job could have dropped its limit, where that is so."""
+    if job.lease is not None and job.lease.is_advisory:
+        speech.remark(f"the limit of job {job.id} was advisory, its environment could drop it; see `pgpu doctor`")
+
+
 @contextmanager
 def deferred_signals() -> Iterator[list[int]]:
     """Note signals instead of dying of them, while a request is written that a dying caller would leave behind.

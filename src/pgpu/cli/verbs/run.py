@@ -9,7 +9,7 @@ from pgpu.cli import exits, options
 from pgpu.cli.invocation import invocation_of
 from pgpu.cli.output import documents, speech
 from pgpu.cli.verbs import asking
-from pgpu.cli.verbs.attaching import attach, deferred_signals, pass_on, say_simulated
+from pgpu.cli.verbs.attaching import attach, deferred_signals, pass_on, say_advisory, say_simulated
 from pgpu.client import Client
 
 
@@ -114,6 +114,7 @@ def run(
         ended = attach(client, job, came, as_json=as_json)
     sys.stdout.flush()
     if not as_json:
+        say_advisory(ended)
         for line in filter(None, (ended.warning, ended.error)):
             speech.remark(line)
     raise typer.Exit(exits.of_job(ended))
