@@ -70,7 +70,7 @@ static const struct attribute fixed[] = {
     IS(NUMA_CONFIG, CU_DEVICE_NUMA_CONFIG_NONE),
     IS(HOST_NUMA_ID, 0),
     IS(IPC_EVENT_SUPPORTED, 1),
-    IS(UNIFIED_FUNCTION_POINTERS, 1),
+    IS(UNIFIED_FUNCTION_POINTERS, 0),
 };
 
 static int hex_at(const char *text, size_t at) {

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -134,13 +135,61 @@ def _wait_until_ended(descriptor: int) -> None:
 
 
 def test_the_driver_exports_every_function_of_the_table(gpus: Path) -> None:
-    table = Path(__file__).parents[2] / "native" / "api" / "cuda_functions.def"
-    wanted = set(re.findall(r"^CUDA_FUNCTION\((\w+)", table.read_text(), re.MULTILINE))
+    wanted = _functions()
     library = environment(gpus)["LD_LIBRARY_PATH"] + "/libcuda.so.1"
     listed = subprocess.run(["nm", "-D", "--defined-only", library], capture_output=True, text=True, check=True).stdout
     exported = {line.split()[-1] for line in listed.splitlines()}
     assert len(wanted) > 600
     assert exported == wanted
+
+
+def _functions() -> set[str]:
+    table = Path(__file__).parents[2] / "native" / "api" / "cuda_functions.def"
+    return set(re.findall(r"^CUDA_FUNCTION\((\w+)", table.read_text(), re.MULTILINE))
+
+
+def _unsupported(gpus: Path) -> set[str]:
+    library = environment(gpus)["LD_LIBRARY_PATH"] + "/libcuda.so.1"
+    listed = subprocess.run(["nm", "-D", "--defined-only", library], capture_output=True, text=True, check=True).stdout
+    return {line.split()[-1] for line in listed.splitlines() if line.split()[-2] in {"W", "V"}}
+
+
+def test_what_is_not_supported_stands_in_the_readme_with_its_reason(gpus: Path) -> None:
+    readme = (Path(__file__).parents[2] / "native" / "simgpu" / "README.md").read_text()
+    rows = [line.split("|")[1] for line in readme.splitlines() if line.startswith("| ") and "`cu" in line.split("|")[1]]
+    patterns = {pattern for row in rows for pattern in re.findall(r"`(cu[A-Z][\w*]+)`", row)}
+    functions, unsupported = _functions(), _unsupported(gpus)
+    old = {name for name in unsupported if f"{name}_v2" in functions}
+    unlisted = {name for name in unsupported - old if not any(fnmatchcase(name, pattern) for pattern in patterns)}
+    assert unlisted == set()
+    assert {pattern for pattern in patterns if not any(fnmatchcase(name, pattern) for name in unsupported)} == set()
+
+
+_NULL_CALLS = """
+import ctypes, sys
+driver = ctypes.CDLL("libcuda.so.1")
+assert driver.cuInit(0) == 0
+context = ctypes.c_void_p()
+assert driver.cuCtxCreate_v2(ctypes.byref(context), 0, 0) == 0
+for name in sys.stdin.read().split():
+    print(name, flush=True)
+    driver.cuCtxSetCurrent(context)
+    getattr(driver, name)(*[ctypes.c_void_p(0)] * 14)
+print("all")
+"""
+
+
+def test_no_function_crashes_when_it_gets_nothing(gpus: Path) -> None:
+    preload = {"LD_PRELOAD": os.environ.get("PGPU_TEST_PRELOAD", "")}
+    done = subprocess.run(
+        [sys.executable, "-c", _NULL_CALLS],
+        input="\n".join(sorted(_functions())),
+        env=environment(gpus, preload),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split()[-1] == "all", done.stderr
 
 
 def test_cuda_bindings_run_on_it(gpus: Path) -> None:
