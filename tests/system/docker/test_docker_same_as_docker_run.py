@@ -228,3 +228,40 @@ def test_a_stopped_job_has_its_grace_and_then_no_mercy(images: str, shared_place
     assert shared_place.run("stop", "--time", "1", name).returncode == 0
     assert process.stdout.read() == "not yet\n"
     assert process.wait(DEADLINE_SECONDS) == 137
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [(("rm", "--force"), "137\n"), (("stop", "--time", "0"), "137\n"), (("kill", "--signal", "TERM"), "9\n")],
+    ids=["rm", "stop", "kill"],
+)
+def test_a_container_that_is_ended_behind_pgpu_s_back_ends_its_job_and_frees_its_lease(
+    words: tuple[str, ...], code: str, images: str, shared_place: Place, eventually: Callable[[Callable[[], Any]], Any]
+) -> None:
+    name = _started_until_ready(images, shared_place, eventually)
+    docker(*words, name)
+    assert shared_place.run("wait", name).stdout == code
+    eventually(lambda: shared_place.json("gpus")["gpus"][0]["granted_bytes"] == 0)
+    assert docker("ps", "--all", "--quiet", "--filter", f"name={name}").stdout == b""
+
+
+def test_a_container_that_the_kernel_ends_for_want_of_ram_has_137_and_frees_its_lease(
+    images: str, shared_place: Place, eventually: Callable[[Callable[[], Any]], Any]
+) -> None:
+    name = _started_until_ready(images, shared_place, eventually)
+    docker("update", "--memory", "32m", "--memory-swap", "32m", name)
+    docker("exec", name, "touch", "/tmp/go")
+    assert shared_place.run("wait", name).stdout == "137\n"
+    eventually(lambda: shared_place.json("gpus")["gpus"][0]["granted_bytes"] == 0)
+
+
+def _started_until_ready(image: str, place: Place, eventually: Callable[[Callable[[], Any]], Any]) -> str:
+    """Start a container that ends with 9 on SIGTERM, and takes a GiB of RAM once /tmp/go exists."""
+    name = f"pgpu-test-{uuid.uuid4().hex[:8]}"
+    script = "trap 'exit 9' TERM; echo begun; until [ -e /tmp/go ]; do sleep 0.1; done; "
+    script += "exec dd if=/dev/zero of=/dev/null bs=1G count=1 iflag=fullblock"
+    words = ("run", *_SLICE, "--detach", "--name", name, "--image", f"{image}:tiny", "--", *_SHELL)
+    done = place.run(*words, script)
+    assert done.returncode == 0, done.stderr
+    eventually(lambda: b"begun" in docker("logs", name, check=False).stdout)
+    return name

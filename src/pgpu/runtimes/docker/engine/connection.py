@@ -70,7 +70,7 @@ class Engine:
         Raises:
             RequestError: It is not on this machine.
         """
-        with translated("cannot inspect the image"):
+        with translated(f"cannot inspect the image {name}"):  # Podman's own words need not name it
             try:
                 return dict(self._api.inspect_image(name))  # type: ignore[no-untyped-call]
             except docker_errors.ImageNotFound as error:
