@@ -1,5 +1,6 @@
 """The shim before a driver of the test's own, which has green contexts and, as NVIDIA's, handles that are addresses."""
 
+import os
 import subprocess
 from collections.abc import Iterator
 
@@ -134,6 +135,8 @@ print(json.dumps([done, code, again, cu.held()]))
 
 
 def test_a_child_of_the_bare_system_call_is_refused_and_never_stuck(world: SliceWorld) -> None:
+    # The thread sanitizer would keep each of the children for a second more.
+    world.environment["TSAN_OPTIONS"] = f"{os.environ.get('TSAN_OPTIONS', '')}:atexit_sleep_ms=0"
     done = subprocess.run(
         [str(client_path("shim", "shim-raw-clone"))],
         env=world.environment_for(is_shimmed=True),
