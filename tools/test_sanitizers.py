@@ -27,7 +27,7 @@ TESTS = (
     "tests/native/test_meter_storm.py",
     "tests/native/test_shim_threads.py",
     "tests/native/test_shim_strict_driver.py",
-    "tests/native/test_shim_limits.py",
+    "tests/native/test_shim_context_limits.py",
     "tests/native/test_simgpu.py",
 )
 EXIT_CODE = 99
