@@ -1,16 +1,22 @@
 """What a slice's files must be for the limit to bind, looked at one by one."""
 
+import errno
 import fcntl
 import os
 import stat
 import struct
+from dataclasses import replace
 
 import pytest
-from tests.system.slice_stage import opened_stage
+from tests.system.slice_stage import SLICE_BYTES, opened_stage
 
 from pgpu.enforcement import meter
-from pgpu.enforcement.slice_files import _refuse_noexec
+from pgpu.enforcement.slice_files import IN_JOB, _refuse_noexec
 from pgpu.errors import EnforcementError
+from pgpu.libraries import PROBE
+from pgpu.runtimes.process import ProcessRuntime
+
+_STAT_BLOCK_BYTES = 512
 
 
 @pytest.mark.parametrize("is_advisory", [False, True])
@@ -28,6 +34,40 @@ def test_a_slice_is_closed_to_other_users_and_its_usage_file_alone_is_writable()
         }
         assert list(modes.values()) == [0o700, 0o700, 0o666, 0o644]
         assert all(not path.stat().st_mode & 0o022 for path in (files.view, *files.view.rglob("*")))
+
+
+def test_all_memory_of_a_usage_file_is_taken_before_a_job_starts() -> None:
+    """A page taken at first touch is a SIGBUS in cuInit once somebody else has filled the tmpfs."""
+    with opened_stage() as stage, stage.prepared(job := stage.job(["true"])):
+        told = stage.enforcer.files(job.id).usage.stat()
+        assert told.st_size == meter.USAGE_BYTES
+        assert told.st_blocks * _STAT_BLOCK_BYTES >= meter.USAGE_BYTES
+
+
+@pytest.mark.parametrize("is_advisory", [False, True])
+def test_a_program_that_may_write_no_file_uses_its_slice(is_advisory: bool) -> None:
+    """A process that grew the file itself would be killed by SIGXFSZ in cuInit."""
+    probe = 'exec "$0" allocate "$1"'
+    with opened_stage() as stage:
+        job = stage.job(["true"], is_advisory=is_advisory)
+        program = (stage.enforcer.files(job.id).view if is_advisory else IN_JOB) / PROBE
+
+        def output(script: str) -> str:
+            command = ("/bin/sh", "-c", script, str(program), str(2 * SLICE_BYTES))
+            return stage.output(ProcessRuntime(), replace(job, spec=replace(job.spec, command=command)))
+
+        output(probe)  # The simulated driver makes files of its own when it is first used.
+        assert "allocate 2" in output(f"ulimit -f 0; {probe}")
+
+
+def test_a_limit_on_file_sizes_that_pgpu_runs_under_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: int) -> None:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+
+    monkeypatch.setattr("pgpu.enforcement.slice_files.os.posix_fallocate", refuse)
+    with opened_stage() as stage, pytest.raises(EnforcementError, match="File too large") as refusal:
+        stage.enforcer.prepare(stage.job(["true"]), stage.gpus)
+    assert "ulimit -f" in str(refusal.value.hint)
 
 
 def test_a_place_from_which_no_library_can_be_loaded_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

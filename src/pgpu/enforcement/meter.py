@@ -42,6 +42,7 @@ USAGE_SLOT_HEADER = struct.Struct("<IIQQ40x")
 USAGE_ENTRY = struct.Struct("<QQQQQQ")
 USAGE_HEADER_BYTES = 4096
 USAGE_SLOT_BYTES = USAGE_SLOT_HEADER.size + MAX_GPUS * USAGE_ENTRY.size
+USAGE_BYTES = USAGE_HEADER_BYTES + MAX_SLOTS * USAGE_SLOT_BYTES
 
 _FLOCK = struct.Struct("hh4xqqi4x")
 """`struct flock` of 64-bit Linux."""

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pgpu.enforcement import meter
 from pgpu.enforcement.capped_tmpfs import mount_capped, unmount
 from pgpu.enforcement.publishing import publish
 from pgpu.errors import EnforcementError
@@ -25,6 +26,10 @@ IN_JOB = Path("/.pgpu")
 """Where a job with a view of its own finds its slice."""
 
 _PRELOAD_LINES = f"{IN_JOB / CUDA_SHIM}\n{IN_JOB / NVML_SHIM}\n"
+_HINTS = {
+    errno.ENOSPC: "free memory on that tmpfs",
+    errno.EFBIG: "run pgpu with a larger `ulimit -f`, at least 1024",
+}
 _LIBRARY_MODE = 0o555
 _USAGE_MODE = 0o666
 
@@ -133,6 +138,10 @@ class SliceFiles:
         self.meter.mkdir(mode=0o700)
         mount_capped(self.meter)
         _write(self.usage, "", _USAGE_MODE)
+        with self.usage.open("r+b") as file:
+            # All its memory now: a page that is taken when a process first touches it is a SIGBUS in cuInit once somebody
+            # else has filled the tmpfs, and a file that a process grows is a SIGXFSZ under `ulimit -f`.
+            os.posix_fallocate(file.fileno(), 0, meter.USAGE_BYTES)
 
 
 class LibraryStore:
@@ -179,5 +188,5 @@ def _explaining(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as exc:
-        hint = "free memory on that tmpfs" if exc.errno == errno.ENOSPC else None
-        raise EnforcementError(f"the slice's files in {path} cannot be handled: {exc.strerror}", hint=hint) from exc
+        told = f"the slice's files in {path} cannot be handled: {exc.strerror}"
+        raise EnforcementError(told, hint=_HINTS.get(exc.errno or 0)) from exc
