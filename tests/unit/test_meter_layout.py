@@ -37,7 +37,6 @@ LIMIT = LimitFile(
         ("sizeof(struct pgpu_usage_entry)", meter.USAGE_ENTRY.size),
         ("sizeof(struct pgpu_usage_slot)", meter.USAGE_SLOT_BYTES),
         ("offsetof(struct pgpu_usage, slot)", meter.USAGE_HEADER_BYTES),
-        ("sizeof(struct pgpu_usage)", meter.USAGE_BYTES),
     ],
 )
 def test_the_layout_is_the_header_s(text: str, value: int) -> None:
