@@ -6,7 +6,7 @@
 
 struct sim_range *sim_managed_at(CUdeviceptr address, size_t bytes) {
     struct sim_range *range = sim_range_at(&sim_ranges, address);
-    if (range == NULL || range->kind != SIM_MANAGED) return NULL;
+    if (range == NULL || !sim_is_managed(range)) return NULL;
     return bytes > 0 && bytes <= range->bytes - (address - range->start) ? range : NULL;
 }
 

@@ -180,6 +180,7 @@ static CUresult place(CUmodule module, struct sim_variable *variable) {
     range->backed_bytes = variable->bytes;
     range->gpu = context->gpu;
     range->device = context->device;
+    range->is_managed = variable->is_managed;
     variable->address = start;
     return CUDA_SUCCESS;
 }

@@ -47,12 +47,12 @@ static CUresult answer(void *to, CUpointer_attribute name, const struct sim_rang
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
         return put(to, address, sizeof(CUdeviceptr));
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-        if (!is_host(range) && range->kind != SIM_MANAGED) return CUDA_ERROR_INVALID_VALUE;
+        if (!is_host(range) && !sim_is_managed(range)) return CUDA_ERROR_INVALID_VALUE;
         return put(to, address, sizeof(void *));
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
         return put(to, range->syncs_copies, sizeof(int));
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-        return put(to, range->kind == SIM_MANAGED, sizeof(int));
+        return put(to, sim_is_managed(range), sizeof(int));
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
         return put(to, is_for_ipc(range), sizeof(int));
     case CU_POINTER_ATTRIBUTE_MAPPED:

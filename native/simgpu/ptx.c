@@ -67,7 +67,17 @@ struct declaration {
     const char *name;
     size_t name_length, element_bytes, alignment, count;
     bool is_texture, is_surface; /* a reference, which is no memory */
+    bool is_managed;
 };
+
+/* What stands in the parentheses behind `.attribute`. */
+static bool read_attribute(struct reader *reader) {
+    const char *token;
+    bool is_managed = false;
+    for (size_t length; (length = next(reader, &token)) > 0 && *token != ')';)
+        is_managed |= is(token, length, ".managed");
+    return is_managed;
+}
 
 /* What stands between `.param` or `.global` and the next `,` `)` `;` `=`. Returns that sign, or 0 at the end.
  */
@@ -76,6 +86,10 @@ static char read_declaration(struct reader *reader, struct declaration *declarat
     *declaration = (struct declaration){.count = 1};
     for (size_t length; (length = next(reader, &token)) > 0;) {
         size_t bytes = type_bytes(token, length);
+        if (is(token, length, ".attribute")) {
+            declaration->is_managed |= read_attribute(reader);
+            continue;
+        }
         if (length == 1 && strchr(",);=", *token) != NULL) return *token;
         declaration->is_texture |= is(token, length, ".texref");
         declaration->is_surface |= is(token, length, ".surfref");
@@ -115,7 +129,7 @@ static bool read_entry(struct reader *reader) {
     return read_parameters(reader, function);
 }
 
-static void read_variable(struct reader *reader, bool is_managed) {
+static void read_variable(struct reader *reader) {
     struct declaration variable;
     char sign = read_declaration(reader, &variable);
     size_t bytes = variable.element_bytes * variable.count;
@@ -123,7 +137,7 @@ static void read_variable(struct reader *reader, bool is_managed) {
     if (variable.is_texture || variable.is_surface)
         sim_reference_add(reader->module, variable.name, variable.name_length, variable.is_surface);
     else if (bytes > 0)
-        sim_variable_add(reader->module, variable.name, variable.name_length, bytes, is_managed);
+        sim_variable_add(reader->module, variable.name, variable.name_length, bytes, variable.is_managed);
 }
 
 static void skip_body(struct reader *reader) {
@@ -135,13 +149,12 @@ static void skip_body(struct reader *reader) {
 
 static CUresult read_all(struct reader *reader) {
     const char *token;
-    bool has_version = false, is_managed = false;
+    bool has_version = false;
     for (size_t length; (length = next(reader, &token)) > 0;) {
         has_version = has_version || is(token, length, ".version");
         if (is(token, length, ".entry") && !read_entry(reader)) return CUDA_ERROR_INVALID_PTX;
         if (*token == '{') skip_body(reader);
-        if (is(token, length, ".global") || is(token, length, ".const")) read_variable(reader, is_managed);
-        is_managed = is(token, length, ".attribute") || (is_managed && *token != ';' && *token != '}');
+        if (is(token, length, ".global") || is(token, length, ".const")) read_variable(reader);
     }
     return has_version ? CUDA_SUCCESS : CUDA_ERROR_INVALID_PTX;
 }

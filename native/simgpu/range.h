@@ -38,6 +38,7 @@ struct sim_range {
     size_t offset;      /* into that handle */
     bool is_accessible; /* VMM: cuMemSetAccess was called */
     bool syncs_copies;
+    bool is_managed;        /* of a module's variable */
     void *source;           /* what an imported range was opened from */
     struct sim_hint *hints; /* what the client said of managed memory; NULL: nothing */
 };
@@ -60,6 +61,10 @@ struct sim_range *sim_range_from(const struct sim_tree *tree, uintptr_t start);
 struct sim_range *sim_range_after(const struct sim_tree *tree, uintptr_t address);
 /* The memory behind an address: an allocation or a mapping, never a bare reservation. */
 struct sim_range *sim_memory_at(uintptr_t address);
+static inline bool sim_is_managed(const struct sim_range *range) {
+    return range->kind == SIM_MANAGED || range->is_managed;
+}
+
 /* Whether [address, address + bytes) is memory of the driver; adjoining mappings count as one. */
 bool sim_is_device_memory(uintptr_t address, size_t bytes);
 

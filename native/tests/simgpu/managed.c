@@ -98,7 +98,29 @@ static void what_is_not_managed_has_no_attributes(void) {
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemAdvise(ordinary, PAGE, CU_MEM_ADVISE_SET_READ_MOSTLY, 0));
 }
 
-CASES({"advice_holds_for_the_pages_it_was_given_for", advice_holds_for_the_pages_it_was_given_for},
+static const char text[] = ".version 7.0\n.target sm_50\n.address_size 64\n"
+                           ".visible .global .attribute(.managed) .align 4 .b8 shared[65536];\n"
+                           ".visible .global .align 4 .b8 plain[16];\n";
+
+static void a_managed_variable_is_managed_memory(void) {
+    test_begin();
+    CUmodule module;
+    CUdeviceptr address;
+    size_t bytes;
+    int is_managed = 0;
+    OK(cuModuleLoadData(&module, text));
+    OK(cuModuleGetGlobal_v2(&address, &bytes, module, "shared"));
+    CHECK(bytes == PAGE);
+    OK(cuPointerGetAttribute(&is_managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address));
+    CHECK(is_managed == 1);
+    OK(cuMemAdvise(address, bytes, CU_MEM_ADVISE_SET_READ_MOSTLY, 0));
+    CHECK(asked(CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, address, bytes) == 1);
+    OK(cuModuleGetGlobal_v2(&address, &bytes, module, "plain"));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemAdvise(address, bytes, CU_MEM_ADVISE_SET_READ_MOSTLY, 0));
+}
+
+CASES({"a_managed_variable_is_managed_memory", a_managed_variable_is_managed_memory},
+      {"advice_holds_for_the_pages_it_was_given_for", advice_holds_for_the_pages_it_was_given_for},
       {"those_who_use_memory_are_listed", those_who_use_memory_are_listed},
       {"prefetching_is_remembered_one_by_one_and_in_batches",
        prefetching_is_remembered_one_by_one_and_in_batches},
