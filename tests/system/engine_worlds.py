@@ -4,6 +4,7 @@ import io
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,13 @@ from pgpu.units import GIB
 
 DEADLINE_SECONDS = 60.0
 LONG = ("sleep", "600")
+WITHOUT_MAIN_THREAD = (
+    sys.executable,
+    "-c",
+    "import ctypes, threading, time; threading.Thread(target=time.sleep, args=(600,)).start();"
+    "ctypes.CDLL(None).pthread_exit(None)",
+)
+"""A program whose main thread ends while another goes on."""
 
 
 @dataclass
@@ -113,6 +121,11 @@ def kill(holder: ProcessHolder) -> None:
     if identify(holder.pid) == holder:
         os.kill(holder.pid, signal.SIGKILL)
         until(lambda: identify(holder.pid) != holder)
+
+
+def main_thread_has_ended(pid: int) -> bool:
+    """Whether nothing of this process is left, or its other threads alone: both look the same to most."""
+    return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] == "Z"
 
 
 def until(question: Callable[[], bool], complaint: Callable[[], str] = lambda: "") -> None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.system.engine_worlds import World, another, kill, until, world
+from tests.system.engine_worlds import WITHOUT_MAIN_THREAD, World, another, kill, main_thread_has_ended, until, world
 
 from pgpu.engine.identity import is_alive
 from pgpu.engine.recovery import LOST, recover
@@ -65,6 +65,19 @@ def test_a_job_whose_supervisor_died_goes_on_under_another_and_its_end_is_notice
     kill_job(machine, first.id)
     machine.until_running(second)
     assert machine.entry(first).job.error == LOST
+
+
+def test_a_job_whose_main_thread_ended_runs_on_and_keeps_its_lease(machine: World) -> None:
+    job = machine.submit(WITHOUT_MAIN_THREAD)
+    holder = machine.until_running(job).holder
+    assert isinstance(holder, ProcessHolder)
+    until(lambda: main_thread_has_ended(holder.pid))
+    dead = machine.kill_supervisor(job)
+    assert [found.job.id for found in another(machine).jobs(include_final=False)] == [job.id]
+    until(lambda: machine.entry(job).supervisor not in {dead, None})
+    assert machine.state(job) is JobState.RUNNING
+    another(machine).stop(job.id, grace_seconds=0)
+    assert not is_alive(holder)
 
 
 def test_an_adopted_jobs_output_goes_on_without_a_gap(machine: World) -> None:

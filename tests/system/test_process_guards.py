@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.system.engine_worlds import until
+from tests.system.engine_worlds import WITHOUT_MAIN_THREAD, main_thread_has_ended, until
 
 from pgpu.errors import RuntimeUnavailableError
 from pgpu.model import Delivery, Job, JobSpec, JobState, ProcessHolder, Request
@@ -71,6 +71,26 @@ def test_a_child_that_left_session_and_environment_is_known_by_its_ancestors() -
             assert Lineage("0123456789ab", named(main.pid), None).owns(child)
         finally:
             os.kill(child, signal.SIGKILL)
+
+
+@pytest.mark.userns
+@pytest.mark.parametrize("is_private", [True, False])
+def test_a_process_whose_main_thread_ended_is_known_by_its_other_threads(is_private: bool) -> None:
+    namespace = ["unshare", "--user", "--map-root-user", "--mount"] if is_private else []
+    environment = {**os.environ, JOB_ID_VARIABLE: "0123456789ab"}
+    command = [*namespace, *WITHOUT_MAIN_THREAD]
+    with subprocess.Popen(command, env=environment, start_new_session=True) as process, sleeper() as other:
+        try:
+            until(lambda: main_thread_has_ended(process.pid))
+            by_environment = Lineage("0123456789ab", other, None)
+            assert by_environment.owns(process.pid)
+            assert process.pid in by_environment.members()
+            by_place = _lineage("another job", named(process.pid), is_private=is_private)
+            assert (by_place.private_namespace is not None) == is_private
+            assert process.pid in by_place.members()
+            by_place.close()
+        finally:
+            process.kill()
 
 
 def test_a_process_that_looks_for_members_never_finds_itself() -> None:

@@ -9,10 +9,11 @@ from pathlib import Path
 
 from pgpu.model import ProcessHolder
 
-_START_TIME = 19
-"""Index of field 22 of /proc/PID/stat in what follows the command's name, which is field 2. Source: proc(5)."""
+_STATE, _THREAD_COUNT, _START_TIME = 0, 17, 19
+"""Indices of fields 3, 20 and 22 of /proc/PID/stat in what follows the command's name, which is field 2. Source: proc(5)."""
 
 _DEAD = {"Z", "X", "x"}
+"""Of the main thread: one that called pthread_exit looks like this too, while others of its process live on."""
 
 
 @cache
@@ -28,7 +29,7 @@ def identify(pid: int) -> ProcessHolder | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     fields = text[text.rindex(b")") + 2 :].decode("ascii").split()
-    if fields[0] in _DEAD:
+    if fields[_STATE] in _DEAD and int(fields[_THREAD_COUNT]) <= 1:
         return None
     return ProcessHolder(pid, int(fields[_START_TIME]), boot_id())
 

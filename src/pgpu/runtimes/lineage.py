@@ -6,6 +6,7 @@ none, its session), its ancestry, and `PGPU_JOB_ID` in the environment. A proces
 program that means to; the lease still counts it, by the locks in its slice.
 """
 
+import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ JOB_ID_VARIABLE = "PGPU_JOB_ID"
 _BOOT_ID_PATH = Path("/proc/sys/kernel/random/boot_id")
 
 # Fields of /proc/PID/stat after the name in parentheses, which may itself hold spaces and parentheses: proc(5).
-_STATE, _PARENT, _SESSION, _START_TIME = 0, 1, 3, 19
+_STATE, _PARENT, _SESSION, _THREAD_COUNT, _START_TIME = 0, 1, 3, 17, 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +45,14 @@ def boot_id() -> str:
 
 def mount_namespace(pid: int) -> str | None:
     """Name a process's mount namespace; None where it is gone or not ours to ask."""
-    try:
-        return str(Path(f"/proc/{pid}/ns/mnt").readlink())
-    except OSError:
-        return None
+    for directory in _places(pid):
+        try:
+            return str((directory / "ns" / "mnt").readlink())
+        except PermissionError:
+            return None
+        except OSError:
+            continue
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +69,22 @@ class HeldNamespace:
 
 def hold_mount_namespace(pid: int) -> HeldNamespace | None:
     """Open a process's mount namespace; None where it is gone, not ours to ask, or the one that we are in."""
-    try:
-        descriptor = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+    descriptor = _open_mount_namespace(pid)
+    if descriptor is None:
         return None
     name = str(Path(f"/proc/self/fd/{descriptor}").readlink())
     if name != mount_namespace(os.getpid()):
         return HeldNamespace(name, descriptor)
     os.close(descriptor)
+    return None
+
+
+def _open_mount_namespace(pid: int) -> int | None:
+    for directory in _places(pid):
+        try:
+            return os.open(directory / "ns" / "mnt", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            continue
     return None
 
 
@@ -148,7 +161,8 @@ def _read_status(pid: int) -> _Status | None:
         return None
     fields = text.rpartition(")")[2].split()
     return _Status(
-        is_zombie=fields[_STATE] in {"Z", "X"},
+        # A main thread that called pthread_exit looks dead while other threads of its process live on.
+        is_zombie=fields[_STATE] in {"Z", "X"} and int(fields[_THREAD_COUNT]) <= 1,
         parent=int(fields[_PARENT]),
         session=int(fields[_SESSION]),
         start_time_ticks=int(fields[_START_TIME]),
@@ -156,7 +170,19 @@ def _read_status(pid: int) -> _Status | None:
 
 
 def _environment(pid: int) -> list[bytes]:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return []
+    for directory in _places(pid):
+        try:
+            if block := (directory / "environ").read_bytes():
+                return block.split(b"\0")
+        except PermissionError:
+            return []
+        except OSError:  # ESRCH or nothing to read, as the kernel has it: its memory is gone.
+            continue
+    return []
+
+
+def _places(pid: int) -> Iterator[Path]:
+    """Where /proc tells of a process: its main thread first, then all, since one that has ended tells nothing any more."""
+    yield Path(f"/proc/{pid}")
+    with contextlib.suppress(OSError):
+        yield from sorted(Path(f"/proc/{pid}/task").iterdir())
