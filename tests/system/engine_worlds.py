@@ -26,8 +26,9 @@ LONG = ("sleep", "600")
 WITHOUT_MAIN_THREAD = (
     sys.executable,
     "-c",
-    "import ctypes, threading, time; threading.Thread(target=time.sleep, args=(600,)).start();"
-    "ctypes.CDLL(None).pthread_exit(None)",
+    """import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(600,)).start()
+ctypes.CDLL(None).pthread_exit(None)""",
 )
 """A program whose main thread ends while another goes on."""
 
