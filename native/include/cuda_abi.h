@@ -53,6 +53,10 @@ typedef struct CUmemPoolHandle_st *CUmemoryPool;
 typedef struct CUuserObject_st *CUuserObject;
 typedef struct CUlogsCallbackEntry_st *CUlogsCallbackHandle;
 
+/* VDPAU's, which the interface to it passes on. */
+typedef uint32_t VdpDevice;
+typedef int VdpGetProcAddress(VdpDevice, uint32_t, void **);
+
 typedef void (*CUhostFn)(void *);
 typedef void (*CUstreamCallback)(CUstream, CUresult, void *);
 typedef size_t (*CUoccupancyB2DSize)(int);

@@ -82,6 +82,24 @@ PGPU_EXPORT CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *param
     CREATE(ordinal, context, PGPU_REAL(cuCtxCreate_v4)(context, parameters, flags, ordinal));
 }
 
+PGPU_EXPORT CUresult cuGLCtxCreate(CUcontext *context, unsigned int flags, CUdevice ordinal) {
+    CREATE(ordinal, context, PGPU_REAL(cuGLCtxCreate)(context, flags, ordinal));
+}
+
+PGPU_EXPORT CUresult cuGLCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice ordinal) {
+    CREATE(ordinal, context, PGPU_REAL(cuGLCtxCreate_v2)(context, flags, ordinal));
+}
+
+PGPU_EXPORT CUresult cuVDPAUCtxCreate(CUcontext *context, unsigned int flags, CUdevice ordinal,
+                                      VdpDevice vdpau, VdpGetProcAddress *look_up) {
+    CREATE(ordinal, context, PGPU_REAL(cuVDPAUCtxCreate)(context, flags, ordinal, vdpau, look_up));
+}
+
+PGPU_EXPORT CUresult cuVDPAUCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice ordinal,
+                                         VdpDevice vdpau, VdpGetProcAddress *look_up) {
+    CREATE(ordinal, context, PGPU_REAL(cuVDPAUCtxCreate_v2)(context, flags, ordinal, vdpau, look_up));
+}
+
 /* The row goes before the driver may give the handle to another thread's context. */
 static bool begin_destroy(CUcontext context, struct pgpu_holding *row) {
     pgpu_freeing_pause((uint64_t)context);

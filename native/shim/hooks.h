@@ -32,8 +32,12 @@
 #define PGPU_HOOKED_cuDevicePrimaryCtxReset      PGPU_YES
 #define PGPU_HOOKED_cuDevicePrimaryCtxReset_v2   PGPU_YES
 #define PGPU_HOOKED_cuDevicePrimaryCtxRetain     PGPU_YES
+#define PGPU_HOOKED_cuGLCtxCreate                PGPU_YES
+#define PGPU_HOOKED_cuGLCtxCreate_v2             PGPU_YES
 #define PGPU_HOOKED_cuGreenCtxCreate             PGPU_YES
 #define PGPU_HOOKED_cuGreenCtxDestroy            PGPU_YES
+#define PGPU_HOOKED_cuVDPAUCtxCreate             PGPU_YES
+#define PGPU_HOOKED_cuVDPAUCtxCreate_v2          PGPU_YES
 /* limits */
 #define PGPU_HOOKED_cuCtxSetLimit PGPU_YES
 /* modules */

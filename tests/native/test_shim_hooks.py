@@ -61,5 +61,12 @@ def test_the_shim_exports_every_function_of_the_driver_and_nothing_else() -> Non
     assert _exports(library(CUDA_SHIM)) == {symbol for symbol, *_ in FUNCTIONS}
 
 
+def test_the_shim_exports_whatever_nvidia_s_library_does() -> None:
+    """A program that is linked against a name, or that takes it for mandatory, does not run without it."""
+    real = set((_NATIVE / "api" / "libcuda_exports.txt").read_text("utf-8").split("\n\n")[-1].split())
+    assert len(real) > 600
+    assert real - _exports(library(CUDA_SHIM)) == set()
+
+
 def test_the_shim_exports_whatever_the_simulated_driver_does() -> None:
     assert _exports(library(CUDA_SHIM)) >= _exports(library(SIMULATED_CUDA))

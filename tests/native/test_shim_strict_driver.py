@@ -43,6 +43,37 @@ print("released", flush=True); sys.stdin.readline()
     assert held == [all_bytes, all_bytes, 64 * MIB]
 
 
+@pytest.mark.parametrize(("function", "more"), [("cuGLCtxCreate_v2", ""), ("cuVDPAUCtxCreate_v2", ", 7, c_void_p(1)")])
+def test_a_context_that_shares_with_a_graphics_interface_is_charged_and_refunded(
+    world: SliceWorld, function: str, more: str
+) -> None:
+    steps = f"""
+cu.call("cuInit", 0)
+context = cu.number("{function}", 0, 0{more})
+print("made", flush=True); sys.stdin.readline()
+cu.call("cuCtxDestroy_v2", c_uint64(context))
+print("destroyed", flush=True); sys.stdin.readline()
+"""
+    with world.running(steps) as job:
+        held = [world.use().used_bytes]
+        _step(job)
+        held.append(world.use().used_bytes)
+    assert held == [CONTEXT_BYTES, 0]
+
+
+@pytest.mark.parametrize(("function", "more"), [("cuGLCtxCreate_v2", ""), ("cuVDPAUCtxCreate_v2", ", 7, c_void_p(1)")])
+def test_a_context_that_shares_with_a_graphics_interface_needs_its_place_in_the_slice(
+    world: SliceWorld, function: str, more: str
+) -> None:
+    world.limits = [CONTEXT_BYTES - MIB]
+    world.write_limit()
+    steps = f"""
+cu.call("cuInit", 0)
+print(json.dumps(outcome(lambda: cu.number("{function}", 0, 0{more}))))
+"""
+    assert world.answer(steps) == OUT_OF_MEMORY
+
+
 def test_nobody_asks_the_driver_about_a_pool_while_it_is_destroyed(world: SliceWorld) -> None:
     """The driver aborts when it is asked; a thread that synchronises meanwhile is played by the driver itself."""
     held = world.answer("""

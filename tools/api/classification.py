@@ -23,6 +23,7 @@ CHARGE = frozenset({
     "cuImportExternalMemory", "cuIpcOpenMemHandle", "cuMemPoolImportPointer", "cuMemPoolImportFromShareableHandle",
     # contexts
     "cuCtxCreate", "cuCtxAttach", "cuDevicePrimaryCtxRetain", "cuGreenCtxCreate", "cuCtxFromGreenCtx", "cuGLCtxCreate",
+    "cuVDPAUCtxCreate",
     # pools keep what was freed into them
     "cuMemPoolCreate",
     # graphs with allocation nodes
@@ -65,6 +66,8 @@ PASS_THOUGH_IT_HANDS_OUT_A_HANDLE = frozenset({
     "cuArrayGetPlane", "cuMipmappedArrayGetLevel", "cuExternalMemoryGetMappedBuffer",
     "cuExternalMemoryGetMappedMipmappedArray", "cuGraphicsSubResourceGetMappedArray",
     "cuGraphicsResourceGetMappedMipmappedArray", "cuSurfRefGetArray", "cuTexRefGetArray", "cuTexRefGetMipmappedArray",
+    # a graphics interface's buffers, which are that interface's own memory
+    "cuGLMapBufferObject", "cuGLMapBufferObjectAsync",
     # answers about what exists
     "cuCtxGetCurrent", "cuCtxPopCurrent", "cuStreamGetCtx", "cuDeviceGetMemPool", "cuDeviceGetDefaultMemPool",
     "cuMemGetDefaultMemPool", "cuMemGetMemPool", "cuFuncGetModule", "cuKernelGetLibrary", "cuLibraryGetModule",

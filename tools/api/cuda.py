@@ -1,6 +1,7 @@
 """The CUDA driver's facts: exports with ABI version, stream variant and class; constants; prototypes.
 
-The symbols come from cuda.h, the ABI versions from cudaTypedefs.h (`PFN_name_vVERSION`). The two are joined by order:
+The symbols come from cuda.h and the headers of graphics interfaces beside it, the ABI versions from their typedefs
+(`PFN_name_vVERSION` in cudaTypedefs.h, cudaGLTypedefs.h, …). The two are joined by order:
 the n-th ABI of a name by suffix (`cuCtxCreate`, `cuCtxCreate_v2`, …) is its n-th by version. A count that differs is
 an error, so the join never guesses.
 """
@@ -16,9 +17,13 @@ from tools.api.classification import class_of, unclassified_allocators, unknown_
 from tools.api.headers import Function
 
 _ALL_VERSIONS = ("__CUDA_API_VERSION_INTERNAL",)
+_HEADERS = ("cuda", "cudaGL", "cudaEGL", "cudaVDPAU")
+_IN_NO_HEADER = {"cuEGLApiInit": 7000, "cuMemGetAttribute": 10000, "cuMemGetAttribute_v2": 10020}
+"""Exported by NVIDIA's library and declared nowhere; versions are those of the interfaces around them."""
+
 _SYMBOL = re.compile(r"(cu\w+?)(?:_v(\d+))?(?:_(ptsz|ptds))?")
 _TYPEDEF = re.compile(r"\(\s*(?:CUDAAPI)?\s*\*PFN_(cu\w+?)_v(\d+)(?:_(ptsz|ptds))?\)\s*\(([^;]*)\)\s*;")
-_TYPE_NAME = re.compile(r"\b(?:CU\w+|cl_\w+|cuuint\w+)\b")
+_TYPE_NAME = re.compile(r"\b(?:CU\w+|cl_\w+|cuuint\w+|GL\w+|EGL\w+|Vdp\w+)\b")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -44,10 +49,10 @@ def exports(include: Path) -> list[Export]:
     Raises:
         ValueError: Header and typedefs disagree, or a function that may allocate is unclassified.
     """
-    declared = headers.functions(headers.preprocess(include / "cuda.h", _ALL_VERSIONS))
-    typedefs = headers.preprocess(include / "cudaTypedefs.h", _ALL_VERSIONS)
+    declared = _texts(include, "{}.h")
     profiler = (include / "cudaProfilerTypedefs.h").read_text()
-    found = _joined(declared, _versions(typedefs)) + _profiler_exports(profiler)
+    found = _joined(headers.functions(declared), _versions(_texts(include, "{}Typedefs.h")))
+    found += _profiler_exports(profiler) + _undeclared_exports()
     _check_classes(found)
     return sorted(found)
 
@@ -91,7 +96,8 @@ def render_prototypes(found: Sequence[Export], declared_types: Path, constants: 
     """Write prototypes of the functions whose types `cuda_abi*.h` declare, so that ours must match them."""
     texts = [path.read_text() for path in (*sorted(declared_types.glob("cuda_abi*.h")), constants)]
     known = {name for text in texts for name in _TYPE_NAME.findall(text)}
-    rows = (_prototype(export.function) for export in found if _types_of(export.function) <= known)
+    told = (export.function for export in found if export.symbol not in _IN_NO_HEADER)
+    rows = (_prototype(function) for function in told if _types_of(function) <= known)
     return _heading(version, "prototypes; included by cuda_abi.h") + "".join(rows)
 
 
@@ -100,6 +106,11 @@ def render_per_thread(found: Sequence[Export], prototypes: str, version: int) ->
     declared = set(re.findall(r"CUresult (\w+)\(", prototypes))
     rows = (_per_thread(export) for export in found if export.variant != "PLAIN" and export.symbol in declared)
     return _heading(version, "CUDA_PER_THREAD(symbol, plain_symbol, (parameters), (arguments))") + "".join(rows)
+
+
+def _texts(include: Path, pattern: str) -> str:
+    defines = (*_ALL_VERSIONS, "CUDAAPI=")  # which cudaVDPAU.h uses and leaves to its includer
+    return "".join(headers.preprocess(include / pattern.format(name), defines) for name in _HEADERS)
 
 
 def _per_thread(export: Export) -> str:
@@ -143,9 +154,9 @@ def _split(symbol: str) -> tuple[str, int, str]:
 
 
 def _versions(typedefs: str) -> dict[tuple[str, str], list[int]]:
-    versions: dict[tuple[str, str], list[int]] = defaultdict(list)
+    versions: dict[tuple[str, str], set[int]] = defaultdict(set)
     for base, version, variant, _ in _TYPEDEF.findall(typedefs):
-        versions[base, (variant or "plain").upper()].append(int(version))
+        versions[base, (variant or "plain").upper()].add(int(version))
     return {key: sorted(found) for key, found in versions.items()}
 
 
@@ -176,12 +187,18 @@ def _profiler_exports(typedefs: str) -> list[Export]:
     ]
 
 
+def _undeclared_exports() -> list[Export]:
+    return [
+        Export(_split(symbol)[0], "PLAIN", version, symbol, Function(symbol, ()))
+        for symbol, version in _IN_NO_HEADER.items()
+    ]
+
+
 def _check_classes(found: Sequence[Export]) -> None:
     named = [(export.base, export.function) for export in found]
     missing = unclassified_allocators(named)
     if missing:
         raise ValueError(f"these may allocate and are in no class of tools/api/classification.py: {missing}")
-    # A name of another header (OpenGL) is classified ahead of its table.
-    gone = [name for name in unknown_names(named) if not name.startswith("cuGL")]
+    gone = unknown_names(named)
     if gone:
         raise ValueError(f"classified, but in no header: {gone}")

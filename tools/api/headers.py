@@ -13,6 +13,7 @@ from pathlib import Path
 _FUNCTION = re.compile(r"(?:CUresult|nvmlReturn_t)\s+(\w+)\s*\(([^;]*)\)\s*;")
 _ENUM = re.compile(r"typedef\s+enum\s*\w*\s*\{([^}]*)\}\s*(\w+)\s*;")
 _DEFINE = re.compile(r"^#define\s+(\w+)\s+(\S.*)$", re.MULTILINE)
+_BLANK_HEADERS = ("GL/gl.h", "EGL/egl.h", "EGL/eglext.h", "vdpau/vdpau.h")
 _NUMBER = re.compile(r"\(?(?:\(unsigned int\))?\s*(?:0[xX][0-9a-fA-F]+|-?\d+)[uUlL]*\)?")
 
 
@@ -31,9 +32,11 @@ def preprocess(header: Path, defines: Sequence[str] = (), *, keep_macros: bool =
     Raises:
         subprocess.CalledProcessError: The compiler refused the header.
     """
-    command = ["gcc", "-E", *(["-dM"] if keep_macros else ["-P"]), f"-I{header.parent}", "-x", "c", str(header)]
-    command += [f"-D{name}" for name in defines]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    with tempfile.TemporaryDirectory() as folder:
+        _write_blanks(Path(folder))
+        command = ["gcc", "-E", *(["-dM"] if keep_macros else ["-P"]), f"-I{header.parent}", f"-I{folder}", "-x", "c"]
+        command += [str(header), *(f"-D{name}" for name in defines)]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def functions(preprocessed: str) -> list[Function]:
@@ -70,6 +73,13 @@ def evaluate(header: Path, names: Iterable[str], defines: Sequence[str] = ()) ->
         subprocess.run(command, input=source, text=True, check=True)
         printed = subprocess.run([str(program)], capture_output=True, text=True, check=True).stdout
     return {name: int(value) for name, value in (line.split() for line in printed.splitlines())}
+
+
+def _write_blanks(folder: Path) -> None:
+    """Stand in for headers of others, of which nothing is needed: a preprocessor does not ask what a type is."""
+    for name in _BLANK_HEADERS:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).touch()
 
 
 def _enumerators(body: str) -> list[str]:
