@@ -101,8 +101,11 @@ class FileEnforcer:
         path = self._slices / lease.job_id / "used"
         if not path.exists():
             return []
-        used = int(path.read_text() or 0)
-        return [SliceUse(lease.slices[0].gpu_uuid, used, used, 0)]
+        used, uuid = int(path.read_text() or 0), lease.slices[0].gpu_uuid
+        overhead = path.with_name(f"overhead-{uuid}")
+        if used and overhead.exists():
+            used += int(overhead.read_text())
+        return [SliceUse(uuid, used, used, 0)]
 
     def is_held(self, lease: Lease) -> bool:
         path = self._slices / lease.job_id / "held"

@@ -49,7 +49,7 @@ class Watch:
                 self.peak_bytes = max(self.peak_bytes, use.peak_bytes)
                 before = counted_before.get(part.gpu_uuid, use)
                 if driver_bytes is not None:
-                    self._follow_drift(job, part, driver_bytes - max(before.used_bytes, use.used_bytes))
+                    self._follow_drift(job, part, max(before.used_bytes, use.used_bytes), driver_bytes)
             if driver_bytes is not None and driver_bytes > part.memory_bytes * TOLERANCE and self.violation is None:
                 self.violation = _violation(part, driver_bytes)
 
@@ -62,17 +62,30 @@ class Watch:
         held = [process.used_bytes for process in self.engine.gpus.processes(gpu_uuid) if running.owns(process.pid)]
         return None if None in held else sum(amount for amount in held if amount is not None)
 
-    def _follow_drift(self, job: Job, part: Slice, drift_bytes: int) -> None:
-        """Believe a difference that two readings in a row show: one alone may be an allocation under way."""
+    def _follow_drift(self, job: Job, part: Slice, charged_bytes: int, driver_bytes: int) -> None:
+        """Believe a difference that two readings in a row show: one alone may be an allocation under way.
+
+        Where nobody holds anything nothing can be under way: the next process of the job starts with its whole slice.
+        """
+        told = self._overhead_bytes.get(part.gpu_uuid, 0)
+        drift_bytes = driver_bytes - (
+            charged_bytes or told
+        )  # a slice of which nothing is used shows no overhead either
         before = self._last_drift_bytes.get(part.gpu_uuid, 0)
         self._last_drift_bytes[part.gpu_uuid] = drift_bytes
-        steady = min(before, drift_bytes) if drift_bytes > 0 else max(before, drift_bytes)
-        told = self._overhead_bytes.get(part.gpu_uuid, 0)
-        wanted = max(0, told + steady)
+        is_empty = charged_bytes == driver_bytes == 0
+        wanted = max(0, told + (drift_bytes if is_empty else _shown_by_both(before, drift_bytes)))
         if abs(wanted - told) >= _DRIFT_BYTES and job.lease is not None:
             self._overhead_bytes[part.gpu_uuid] = wanted
             self._last_drift_bytes[part.gpu_uuid] = 0
             self.engine.enforcer.set_overhead(job.lease, part.gpu_uuid, wanted)
+
+
+def _shown_by_both(one_bytes: int, other_bytes: int) -> int:
+    """Return the smaller of two differences; 0 where one is a surplus and the other none."""
+    if one_bytes > 0 and other_bytes > 0:
+        return min(one_bytes, other_bytes)
+    return max(one_bytes, other_bytes) if one_bytes < 0 and other_bytes < 0 else 0
 
 
 def _violation(part: Slice, driver_bytes: int) -> str:
