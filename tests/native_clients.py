@@ -1,11 +1,28 @@
-"""Where the clients of the native tests are: the small C programs once they were built, and the frameworks."""
+"""What the native tests run: the C libraries under test, the small C programs once they were built, and the frameworks.
+
+`make test-sanitizers` puts other builds of libraries and clients in their place, and its run-time libraries before them.
+"""
 
 import os
 from pathlib import Path
 
 import pytest
 
+from pgpu.libraries import library_path
+
 _ROOT = Path(__file__).parent.parent
+
+
+def library(name: str) -> Path:
+    """A library of this installation, or of the build that PGPU_NATIVE_DIR names (with sanitizers, say)."""
+    built = os.environ.get("PGPU_NATIVE_DIR")
+    return Path(built) / name if built else library_path(name)
+
+
+def preloading(*libraries: Path) -> dict[str, str]:
+    """The environment that preloads libraries, after the sanitizers' own where there are some."""
+    words = [word for word in (os.environ.get("PGPU_TEST_PRELOAD"), *map(str, libraries)) if word]
+    return {"LD_PRELOAD": ":".join(words)} if words else {}
 
 
 def client_path(topic: str, name: str) -> Path:

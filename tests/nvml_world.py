@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.native_clients import client_path
+from tests.native_clients import client_path, preloading
 
 from pgpu.gpu.catalog import parse_model
 from pgpu.gpu.simulated import simulated_uuid, start_simulated
@@ -69,7 +69,7 @@ class SimulatedGpus:
 
     @property
     def environment(self) -> dict[str, str]:
-        return {**os.environ, "PGPU_SIMGPU_DIR": str(self.directory)}
+        return {**os.environ, **preloading(), "PGPU_SIMGPU_DIR": str(self.directory)}
 
     @contextmanager
     def held(self, *gpu_and_bytes: int, **how: Any) -> Iterator[int]:

@@ -9,10 +9,11 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from tests.native_clients import library, preloading
 from tests.nvml_world import MIB, SimulatedGpus, held
 
 from pgpu.enforcement.meter import LimitFile, LimitGpu, read_use, write_limit
-from pgpu.libraries import CUDA_SHIM, NVML_SHIM, SIMULATED_CUDA, SIMULATED_NVML, library_path
+from pgpu.libraries import CUDA_SHIM, NVML_SHIM, SIMULATED_CUDA, SIMULATED_NVML
 
 CONTEXT_BYTES = 254 * MIB
 """Of the catalog's RTX 3090."""
@@ -36,7 +37,7 @@ class PlainSlice:
         self.limit = self.directory / "limit"
         self.usage = self.directory / "usage"
         self.usage.touch(0o666)
-        self.write_limit(library_path(SIMULATED_NVML))
+        self.write_limit(library(SIMULATED_NVML))
 
     def write_limit(self, real_nvml: Path | str) -> None:
         self.limit.unlink(missing_ok=True)
@@ -45,7 +46,7 @@ class PlainSlice:
             LimitFile(
                 job_id="1" * 12,
                 gpus=tuple(LimitGpu(uuid, self.limit_bytes, CONTEXT_BYTES) for uuid in self.uuids),
-                real_cuda_path=str(library_path(SIMULATED_NVML).with_name(Path(SIMULATED_CUDA).name)),
+                real_cuda_path=str(library(SIMULATED_NVML).with_name(Path(SIMULATED_CUDA).name)),
                 real_nvml_path=str(real_nvml),
                 usage_path=str(self.usage),
                 requires_read_only=False,
@@ -56,7 +57,7 @@ class PlainSlice:
     def environment(self) -> dict[str, str]:
         return {
             **self.gpus.environment,
-            "LD_PRELOAD": f"{self.cuda_library}:{self.library}",
+            **preloading(self.cuda_library, self.library),
             "CUDA_VISIBLE_DEVICES": ",".join(self.uuids),
         }
 
@@ -89,6 +90,6 @@ class PlainSlice:
 
     def _deliver(self, name: str) -> Path:
         target = self.directory / name
-        shutil.copy(library_path(name), target)
+        shutil.copy(library(name), target)
         os.chmod(target, 0o755)  # noqa: PTH101 - a preload must be readable and executable
         return target

@@ -14,10 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.native_clients import library, preloading
+
 from pgpu.enforcement import SliceUse, meter
 from pgpu.gpu.catalog import parse_model
 from pgpu.gpu.simulated import simulated_uuid, start_simulated
-from pgpu.libraries import CUDA_SHIM, SIMULATED_CUDA, library_path
+from pgpu.libraries import CUDA_SHIM, SIMULATED_CUDA
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -27,12 +29,6 @@ _DEADLINE_SECONDS = 60
 _PRELUDE = (
     "import json, os, signal, sys, ctypes\nfrom ctypes import *\nfrom tests.cuda_session import *\ncu = Session()\n"
 )
-
-
-def library(name: str) -> Path:
-    """A library of this installation, or of the build that PGPU_NATIVE_DIR names (with sanitizers, say)."""
-    built = os.environ.get("PGPU_NATIVE_DIR")
-    return Path(built) / name if built else library_path(name)
 
 
 class SliceWorld:
@@ -95,13 +91,11 @@ class SliceWorld:
 
     def environment_for(self, *, is_shimmed: bool) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "PGPU_SIM"))}
-        runtimes = [path for path in (os.environ.get("PGPU_TEST_PRELOAD"),) if path]
-        preloads = [*runtimes, *([str(self.shim)] if is_shimmed else [])]
         found = {} if is_shimmed else {"LD_LIBRARY_PATH": str(self.driver.parent)}
         return {
             **kept,
             **found,
-            **({"LD_PRELOAD": ":".join(preloads)} if preloads else {}),
+            **preloading(*([self.shim] if is_shimmed else [])),
             **self.environment,
             **self._found(),
         }

@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.native_clients import library, preloading
 from tests.nvml_world import MIB, SimulatedGpus, run_with_library
 from tests.plain_slice import PlainSlice
 
 from pgpu.gpu.simulated import simulated_instance_uuid
-from pgpu.libraries import SIMULATED_CUDA, SIMULATED_NVML, library_path
+from pgpu.libraries import SIMULATED_CUDA, SIMULATED_NVML
 
 MODEL = "H100 mig 1g.10gb+2g.20gb x2"
 SMALL_BYTES, LARGE_BYTES = 9_984 * MIB, 20_096 * MIB
-NVML = library_path(SIMULATED_NVML)
+NVML = library(SIMULATED_NVML)
 
 CUDA_DEVICES = """
 import ctypes, json, sys, uuid
@@ -110,7 +111,7 @@ def environment(gpus: SimulatedGpus, visible: str | None) -> dict[str, str]:
 
 
 def cuda_devices(gpus: SimulatedGpus, visible: str | None) -> Any:
-    done = run_with_library(CUDA_DEVICES, library_path(SIMULATED_CUDA), environment=environment(gpus, visible))
+    done = run_with_library(CUDA_DEVICES, library(SIMULATED_CUDA), environment=environment(gpus, visible))
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -133,7 +134,7 @@ def test_cuda_shows_one_instance_whatever_it_is_asked_for(gpus: SimulatedGpus) -
 
 
 def test_an_instance_is_full_by_itself(gpus: SimulatedGpus) -> None:
-    cuda = str(library_path(SIMULATED_CUDA))
+    cuda = str(library(SIMULATED_CUDA))
     command = [sys.executable, "-c", FILL, cuda]
     first, second = (environment(gpus, uuid_of(gpus, 0, number)) for number in (0, 1))
     with subprocess.Popen(
@@ -180,7 +181,7 @@ def test_nvml_lists_the_instances_below_their_gpu(gpus: SimulatedGpus) -> None:
 
 
 def listed(directory: Path) -> Any:
-    done = run_with_library(SOURCE, NVML, str(directory), environment=dict(os.environ))
+    done = run_with_library(SOURCE, NVML, str(directory), environment={**os.environ, **preloading()})
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -209,7 +210,7 @@ def test_a_divided_gpu_without_instances_is_none_to_anybody(gpus: SimulatedGpus)
     assert listed(gpus.directory) == []
     no_device = 100
     script = "import ctypes, sys; print(ctypes.CDLL(sys.argv[1]).cuInit(0))"
-    done = run_with_library(script, library_path(SIMULATED_CUDA), environment=environment(gpus, None))
+    done = run_with_library(script, library(SIMULATED_CUDA), environment=environment(gpus, None))
     assert int(done.stdout) == no_device
 
 

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.native_clients import library
 from tests.nvml_world import MIB, SimulatedGpus, run_with_library
 from tests.plain_slice import CONTEXT_BYTES
 
-from pgpu.libraries import SIMULATED_NVML, library_path
+from pgpu.libraries import SIMULATED_NVML
 
-LIBRARY = library_path(SIMULATED_NVML)
+LIBRARY = library(SIMULATED_NVML)
 HIERARCHIES = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/memory", "/sys/fs/cgroup/devices")
 
 FILL = """

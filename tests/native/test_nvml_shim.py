@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.native_clients import client_path
+from tests.native_clients import client_path, library
 from tests.nvml_world import MIB, run_with_library
 from tests.plain_slice import PlainSlice
 
 from pgpu.enforcement.meter import set_limit_bytes, set_overhead_bytes
-from pgpu.libraries import NVML_SHIM, SIMULATED_NVML, library_path
+from pgpu.libraries import NVML_SHIM, SIMULATED_NVML
 
 EXPORT_TABLE = "nvmlInternalGetExportTable"
 """In no header, exported by every NVML of NVIDIA's: nvidia-smi asks for it."""
@@ -40,7 +40,7 @@ def test_the_lease_s_gpus_are_all_there_is_and_in_its_order(slice_: PlainSlice) 
 
 def test_neighbours_of_a_gpu_are_only_those_of_the_lease(slice_: PlainSlice) -> None:
     assert [device["nearest"] for device in slice_.report()["devices"]] == [1, 1]
-    assert slice_.gpus.report(library_path(SIMULATED_NVML))["devices"][0]["nearest"] == 2
+    assert slice_.gpus.report(library(SIMULATED_NVML))["devices"][0]["nearest"] == 2
 
 
 def test_both_versions_of_memory_info_show_the_slice(slice_: PlainSlice) -> None:
@@ -64,7 +64,7 @@ def test_a_full_device_is_told_as_it_is(slice_: PlainSlice) -> None:
 
 
 def test_the_bar1_window_is_left_alone(slice_: PlainSlice) -> None:
-    real = slice_.gpus.report(library_path(SIMULATED_NVML))["devices"][0]["bar1"]
+    real = slice_.gpus.report(library(SIMULATED_NVML))["devices"][0]["bar1"]
     assert slice_.report()["devices"][0]["bar1"] == real
 
 
@@ -155,7 +155,7 @@ except nvml.NVMLError as error:
 
 def test_it_exports_exactly_what_nvml_exports() -> None:
     def exported(name: str) -> set[str]:
-        command = ("nm", "-D", "--defined-only", library_path(name))
+        command = ("nm", "-D", "--defined-only", library(name))
         symbols = subprocess.run(command, capture_output=True, text=True, check=True)
         return {line.split()[-1] for line in symbols.stdout.splitlines()}
 

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.native_clients import client_path
+from tests.native_clients import client_path, library, preloading
 from tests.nvml_world import MIB, RTX_3090_BYTES, RTX_3090_TOTAL_BYTES, SimulatedGpus, run_with_library
 
-from pgpu.libraries import SIMULATED_NVML, library_path
+from pgpu.libraries import SIMULATED_NVML
 
-LIBRARY = library_path(SIMULATED_NVML)
+LIBRARY = library(SIMULATED_NVML)
 EXPORTS = Path(__file__).parents[2] / "native" / "api" / "nvml_functions.def"
 
 EVERY_QUERY = """
@@ -167,7 +167,7 @@ def test_a_question_that_pynvml_knows_is_answered_or_not_supported_and_nothing_e
 
 def test_without_simulated_gpus_the_driver_is_not_loaded(tmp_path: Path) -> None:
     code = "import ctypes, sys; print(ctypes.CDLL(sys.argv[1]).nvmlInit_v2())"
-    done = run_with_library(code, LIBRARY, environment={"PGPU_SIMGPU_DIR": str(tmp_path)})
+    done = run_with_library(code, LIBRARY, environment={**preloading(), "PGPU_SIMGPU_DIR": str(tmp_path)})
     assert done.stdout.strip() == "9"
 
 

@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.slice_world import library
+from tests.native_clients import library
 
 from pgpu.libraries import CUDA_SHIM, SIMULATED_CUDA
 
