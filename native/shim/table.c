@@ -71,6 +71,13 @@ static int choose_by_address(const char *name, bool is_per_thread, const void *r
     return chosen;
 }
 
+/* By the call that every driver has which has either. */
+static void *ask_driver(const char *name, int cuda_version, cuuint64_t flags) {
+    void *real = NULL;
+    PGPU_REAL(cuGetProcAddress)(name, &real, cuda_version, flags);
+    return real;
+}
+
 /* Where the driver's two tables differ, the newest version that was asked for and that it has is meant. */
 static int choose_by_version(const char *name, int cuda_version, bool is_per_thread) {
     int chosen = -1;
@@ -82,18 +89,32 @@ static int choose_by_version(const char *name, int cuda_version, bool is_per_thr
     return chosen;
 }
 
-/* A name that already carries its version, such as `cuMemAlloc_v2`. */
+/* And only where it is the same function: a version that is newer than ours has other arguments. */
+static int choose_by_meaning(const char *name, int cuda_version, cuuint64_t flags, bool is_per_thread,
+                             const void *real) {
+    int chosen = choose_by_version(name, cuda_version, is_per_thread);
+    return chosen >= 0 && ask_driver(name, rows[chosen].version, flags) == real ? chosen : -1;
+}
+
+/* A name that already carries its version, such as `cuMemAlloc_v2`; `cuMemAlloc` means every version. */
 static int choose_by_symbol(const char *name) {
     for (unsigned function = 0; function < PGPU_FUNCTION_COUNT; function++)
-        if (strcmp(pgpu_table_symbol(function), name) == 0) return (int)function;
+        if (strcmp(pgpu_table_symbol(function), name) == 0 && !is_named(function, name)) return (int)function;
     return -1;
+}
+
+static bool is_hooked_in_some_version(const char *name) {
+    for (unsigned function = 0; function < PGPU_FUNCTION_COUNT; function++)
+        if (hooks[function] != NULL && is_named(function, name)) return true;
+    return false;
 }
 
 void *pgpu_table_wrap(const char *name, int cuda_version, cuuint64_t flags, void *real) {
     bool is_per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
     int chosen = choose_by_address(name, is_per_thread, real);
-    if (chosen < 0 && is_per_thread) chosen = choose_by_version(name, cuda_version, true);
-    if (chosen < 0) chosen = choose_by_version(name, cuda_version, false);
+    if (chosen < 0 && is_per_thread) chosen = choose_by_meaning(name, cuda_version, flags, true, real);
+    if (chosen < 0) chosen = choose_by_meaning(name, cuda_version, flags, false, real);
     if (chosen < 0) chosen = choose_by_symbol(name);
-    return chosen < 0 || hooks[chosen] == NULL ? real : hooks[chosen];
+    if (chosen >= 0) return hooks[chosen] == NULL ? real : hooks[chosen];
+    return is_hooked_in_some_version(name) ? NULL : real;
 }
