@@ -13,6 +13,9 @@ _NATIVE = Path(__file__).parent / "_native"
 CUDA_SHIM = "libpgpu.so"
 """Stands between a job and libcuda.so.1 (SONAME libcuda.so.1)."""
 
+CUDA_SHIM_VERSION = 13050
+"""The newest CUDA whose functions it knows, as 1000 · major + 10 · minor."""
+
 NVML_SHIM = "libpgpu-ml.so"
 """Stands between a job and libnvidia-ml.so.1 (SONAME libnvidia-ml.so.1)."""
 

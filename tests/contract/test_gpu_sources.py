@@ -15,6 +15,7 @@ from tests.nvml_world import MIB, RTX_3090_BYTES, SimulatedGpus
 from pgpu.errors import NodeError
 from pgpu.gpu import GpuSource
 from pgpu.gpu.nvml import NvmlSource
+from pgpu.gpu.simulated import CUDA_VERSION
 
 
 class World(Protocol):
@@ -99,6 +100,11 @@ def test_nvml_says_clearly_that_a_gpu_is_not_there(tmp_path: Path) -> None:
     source = NvmlWorld(tmp_path).source
     with pytest.raises(NodeError, match="cannot read the memory of GPU-0: NVML says not found"):
         source.memory("GPU-0")
+
+
+def test_nvml_tells_which_cuda_the_driver_serves(tmp_path: Path) -> None:
+    SimulatedGpus(tmp_path, "RTX 3090")
+    assert NvmlSource(tmp_path).cuda_version() == CUDA_VERSION
 
 
 def test_one_process_can_ask_several_simulated_machines_in_turn(tmp_path: Path) -> None:

@@ -63,6 +63,18 @@ class NvmlSource:
         except _NoDriverError:
             return ()
 
+    def cuda_version(self) -> int | None:
+        """Return the newest CUDA that the driver serves, as 1000 · major + 10 · minor; None without a driver.
+
+        Raises:
+            NodeError: There is a driver, and it cannot be asked.
+        """
+        try:
+            with _library.opened(self._directory), translating("read the CUDA version"):
+                return int(pynvml.nvmlSystemGetCudaDriverVersion_v2())
+        except _NoDriverError:
+            return None
+
     def memory(self, gpu_uuid: str) -> GpuMemory:
         """Read what all processes hold of one GPU, without what the driver reserves.
 

@@ -4,12 +4,14 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from pgpu.app.doctor.finding import Finding, fine, weak
 from pgpu.app.settings import Settings
 from pgpu.app.wiring import open_ledger
 from pgpu.engine.gpu_lock import GpuLocks
 from pgpu.errors import NodeError
+from pgpu.libraries import CUDA_SHIM_VERSION
 from pgpu.model import Gpu
 from pgpu.units import format_memory
 
@@ -17,8 +19,9 @@ _PATIENCE_SECONDS = 60
 
 
 def driver(settings: Settings) -> Iterator[Finding]:
-    """List the real GPUs."""
-    found = real_gpus()
+    """List the real GPUs, and ask whether the shim knows their driver's functions."""
+    listing = _listing()
+    found = _gpus(listing)
     for gpu in found:
         memory = format_memory(gpu.memory_bytes)
         yield fine("driver", f"GPU {gpu.place}: {gpu.name}, {memory}, driver {gpu.driver_version}, {gpu.uuid}")
@@ -31,6 +34,25 @@ def driver(settings: Settings) -> Iterator[Finding]:
         yield weak(
             "driver", "no GPU: no NVIDIA driver, or MIG is on and no instance was made; simulated GPUs work", remedy
         )
+
+    yield from knowledge_of(listing["cuda_version"])
+
+
+def knowledge_of(cuda_version: int | None) -> Iterator[Finding]:
+    """Compare the newest CUDA that the driver serves with the newest whose functions the shim knows.
+
+    Args:
+        cuda_version: As 1000 · major + 10 · minor; None without a driver.
+    """
+    if cuda_version is None or cuda_version <= CUDA_SHIM_VERSION:
+        return
+    served, known = _written(cuda_version), _written(CUDA_SHIM_VERSION)
+    yield weak(
+        "driver",
+        f"the driver serves CUDA {served}, and this pgpu knows its functions up to {known}: "
+        "memory taken by functions that are newer is not limited, newer versions of limited functions are refused",
+        "install a pgpu that is newer, or a driver that is older",
+    )
 
 
 def locks(settings: Settings) -> Iterator[Finding]:
@@ -51,6 +73,18 @@ def real_gpus() -> Sequence[Gpu]:
     Raises:
         NodeError: There is a driver, and it cannot be asked.
     """
+    return _gpus(_listing())
+
+
+def _gpus(listing: dict[str, Any]) -> Sequence[Gpu]:
+    return [Gpu(**gpu) for gpu in listing["gpus"]]
+
+
+def _written(cuda_version: int) -> str:
+    return f"{cuda_version // 1000}.{cuda_version % 1000 // 10}"
+
+
+def _listing() -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-P", "-m", "pgpu.app.doctor.listing"],
         capture_output=True,
@@ -61,4 +95,5 @@ def real_gpus() -> Sequence[Gpu]:
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise NodeError(f"the NVIDIA driver cannot be asked: {last}", hint="see whether nvidia-smi works")
-    return [Gpu(**gpu) for gpu in json.loads(done.stdout)]
+    listing: dict[str, Any] = json.loads(done.stdout)
+    return listing

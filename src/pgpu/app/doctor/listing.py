@@ -1,4 +1,4 @@
-"""`python -m pgpu.app.doctor.listing`: the real GPUs as JSON, for `gpus`, which wants them from another process."""
+"""`python -m pgpu.app.doctor.listing`: driver and real GPUs as JSON, for `gpus`, which wants them from another process."""
 
 import dataclasses
 import json
@@ -9,6 +9,8 @@ from pgpu.errors import PgpuError
 
 if __name__ == "__main__":
     try:
-        sys.stdout.write(json.dumps([dataclasses.asdict(gpu) for gpu in gpu_source(None).gpus()]))
+        source = gpu_source(None)
+        found = {"cuda_version": source.cuda_version(), "gpus": [dataclasses.asdict(gpu) for gpu in source.gpus()]}
+        sys.stdout.write(json.dumps(found))
     except PgpuError as exc:
         raise SystemExit(str(exc)) from exc
