@@ -24,7 +24,8 @@ static inline bool sim_is_side(unsigned size, unsigned most) {
 static inline bool sim_is_shape(const unsigned grid[3], const unsigned block[3]) {
     bool is_grid =
         sim_is_side(grid[0], 0x7fffffffu) && sim_is_side(grid[1], 65535u) && sim_is_side(grid[2], 65535u);
-    bool is_block = sim_is_side(block[0], 1024u) && sim_is_side(block[1], 1024u) && sim_is_side(block[2], 64u);
+    bool is_block =
+        sim_is_side(block[0], 1024u) && sim_is_side(block[1], 1024u) && sim_is_side(block[2], 64u);
     return is_grid && is_block && (uint64_t)block[0] * block[1] * block[2] <= SIM_MOST_THREADS;
 }
 
