@@ -7,6 +7,7 @@ must be caught, so that a storm that cannot fail would show.
 import json
 import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from tests.native_clients import client_path
 _DEADLINE_SECONDS = 120
 _RARE = {"RECOVER_DECIDED", "RECOVER_SETTLED"}
 """Reached only where a process meets another that died in the middle; several births are armed for each."""
+
+_MOST_STORMS = 5
+"""How often the rare points are sought: whether two processes meet is up to the machine's scheduler."""
 
 
 @pytest.fixture
@@ -48,11 +52,15 @@ def test_killed_from_outside_at_any_moment_the_count_is_the_sum_of_the_living(
 
 
 def test_killed_at_every_point_inside_an_operation_the_count_is_the_sum_of_the_living(usage: Path) -> None:
-    result = _result(_storm("faults", "run", str(usage), "4", "630", "points", "forks"))
-    missed = {name for name, times in result["points"].items() if times == 0}
-    assert missed <= _RARE
-    assert sum(result["points"][name] for name in _RARE) > 0
-    assert result["over_limit"] == 0
+    reached: Counter[str] = Counter()
+    for _ in range(_MOST_STORMS):
+        result = _result(_storm("faults", "run", str(usage), "4", "630", "points", "forks"))
+        assert {name for name, times in result["points"].items() if times == 0} <= _RARE
+        assert result["over_limit"] == 0
+        reached.update(result["points"])
+        if any(reached[name] for name in _RARE):
+            return
+    pytest.fail(f"none of {sorted(_RARE)} was reached in {_MOST_STORMS} storms")
 
 
 def test_a_protocol_with_a_step_left_out_is_caught(usage: Path) -> None:
