@@ -9,6 +9,8 @@ from tests.fakes.enforcers import Binding
 from pgpu.enforcement import Enforcer
 from pgpu.enforcement.ladder import Ladder, Rung
 from pgpu.enforcement.self_test import SelfTest
+from pgpu.enforcement.shim import shims_id
+from pgpu.libraries import CUDA_SHIM, NVML_SHIM, PROBE
 from pgpu.model import Delivery, Gpu, Job, JobSpec, JobState, Lease, Request, Slice
 
 GPU = Gpu("GPU-1", "One", 0, 100, "1.0", is_simulated=False)
@@ -29,7 +31,8 @@ class Proofs:
 
     def __init__(self) -> None:
         self.count = 0
-        self._self_test = SelfTest(Memory(), self._run)
+        self.content_id = "shim and image"
+        self._self_test = SelfTest(Memory(), self._run, lambda _job: self.content_id)
 
     def _run(self, _job: Job, _delivery: Delivery) -> str:
         self.count += 1
@@ -68,6 +71,25 @@ def test_another_image_or_user_is_proved_anew() -> None:
     assert [proofs.count_after(Binding(), replace(CONTAINER, spec=spec)) for spec in specs] == [1, 2, 3]
 
 
+def test_another_shim_or_another_image_of_the_same_name_is_proved_anew() -> None:
+    proofs = Proofs()
+    proofs.count_after(Binding(), CONTAINER)
+    proofs.content_id = "shim and the image after `docker build`"
+    assert [proofs.count_after(Binding(), CONTAINER) for _ in range(2)] == [2, 2]
+
+
+def test_the_shims_have_another_name_as_soon_as_one_byte_differs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgpu.enforcement.shim.library_path", tmp_path.__truediv__)
+    for name in (CUDA_SHIM, NVML_SHIM, PROBE):
+        (tmp_path / name).write_bytes(b"one")
+    before = shims_id()
+    assert shims_id() == before
+    (tmp_path / NVML_SHIM).write_bytes(b"two")
+    assert shims_id() != before
+
+
 def test_after_a_boot_everything_is_proved_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     proofs = Proofs()
     proofs.count_after(Binding())
@@ -79,6 +101,6 @@ def test_after_a_boot_everything_is_proved_anew(tmp_path: Path, monkeypatch: pyt
 
 def test_a_lease_is_read_by_the_enforcer_that_made_it() -> None:
     rungs = [Rung(Binding("strong"), lambda _: True), Rung(Binding("weak"), lambda _: True)]
-    ladder = Ladder(rungs, lambda: [GPU], SelfTest(Memory(), lambda _job, _delivery: None))
+    ladder = Ladder(rungs, lambda: [GPU], SelfTest(Memory(), lambda _job, _delivery: None, lambda _job: ""))
     for name in ("strong", "weak"):
         assert ladder.use(replace(LEASE, enforcer=name))[0].gpu_uuid == name

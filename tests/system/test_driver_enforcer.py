@@ -90,7 +90,9 @@ def test_a_driver_that_does_not_bind_is_caught_although_the_shim_would(stage: St
     driver, unaided = (kind(stage.enforcer, nvml.set_limit) for kind in (DriverEnforcer, UnaidedDriver))
     runtime = ProcessRuntime(limit_cgroup=driver.limit_cgroup)
     self_test = SelfTest(
-        Ledger(tmp_path / "ledger.db").facts, lambda job, delivery: run_throwaway(runtime, job, delivery)
+        Ledger(tmp_path / "ledger.db").facts,
+        lambda job, delivery: run_throwaway(runtime, job, delivery),
+        lambda _job: "",
     )
     ladder = Ladder([Rung(driver, lambda _: True, unaided)], lambda: stage.gpus, self_test)
     with pytest.raises(EnforcementError, match="the driver enforcer does not bind"):

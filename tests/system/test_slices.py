@@ -47,7 +47,7 @@ def _context_sizes(stage: Stage, ledger: Ledger) -> ContextSizes:
 
 
 def _self_test(ledger: Ledger) -> SelfTest:
-    return SelfTest(ledger.facts, lambda job, delivery: run_throwaway(_RUNTIME, job, delivery))
+    return SelfTest(ledger.facts, lambda job, delivery: run_throwaway(_RUNTIME, job, delivery), lambda _job: "")
 
 
 def test_a_slice_shows_its_size_and_refuses_more(stage: Stage) -> None:
@@ -219,7 +219,9 @@ def test_a_limit_that_binds_is_proved_once_for_each_way_of_delivery(
         runs.append(job)
         return run_throwaway(_RUNTIME, job, delivery)
 
-    ladder = Ladder([Rung(stage.enforcer, lambda _: True)], lambda: stage.gpus, SelfTest(ledger.facts, run))
+    ladder = Ladder(
+        [Rung(stage.enforcer, lambda _: True)], lambda: stage.gpus, SelfTest(ledger.facts, run, lambda _job: "")
+    )
     for _ in range(2):
         job = stage.job(["true"], is_advisory=is_advisory)
         ladder.prepare(job, stage.gpus)

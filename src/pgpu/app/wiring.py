@@ -204,9 +204,14 @@ def _ladder(
     from pgpu.enforcement.ladder import Ladder, Rung
     from pgpu.enforcement.refusal import Refusal
     from pgpu.enforcement.self_test import SelfTest
+    from pgpu.enforcement.shim import shims_id
 
     shim, driver, mig = enforcers
-    self_test = SelfTest(ledger.facts, lambda job, delivery: try_throwaway(runtimes[job.spec.runtime], job, delivery))
+    self_test = SelfTest(
+        ledger.facts,
+        lambda job, delivery: try_throwaway(runtimes[job.spec.runtime], job, delivery),
+        lambda job: f"{shims_id()}/{runtimes[job.spec.runtime].image_id(job.spec)}",
+    )
     rungs = (
         Rung(mig, lambda gpu: gpu.is_instance),
         Rung(

@@ -1,6 +1,6 @@
 """Proves that a limit binds: a throw-away process, started through the same delivery, asks for more than its slice.
 
-What is proved once holds for this boot, driver, enforcer and way of delivery. This module refuses to take a driver's
+What is proved once holds for this boot, driver, enforcer, way of delivery and the contents of shim and image. This module refuses to take a driver's
 own shortage for a refusal of ours: where there is a meter, it must have counted the refusal.
 """
 
@@ -20,6 +20,10 @@ RunThrowaway = Callable[[Job, Delivery], str | None]
 """Starts a job through the runtime that its spec names and returns what it wrote to standard output; None where no program
 of such a job could load a driver, so that there is nothing to limit."""
 
+ContentId = Callable[[Job], str]
+"""Names the files that a job's delivery depends on, the shim's and its image's, by what is in them: a name such as `app:latest`
+stands for another image after the next build, which the shim may not be readable in."""
+
 _PASSED = "passed"
 _SUCCESS = "0"
 _OUT_OF_MEMORY = "2"
@@ -29,9 +33,10 @@ _BOOT_ID_PATH = Path("/proc/sys/kernel/random/boot_id")
 class SelfTest:
     """Remembers what was proved, and proves the rest."""
 
-    def __init__(self, facts: Facts, run: RunThrowaway) -> None:
+    def __init__(self, facts: Facts, run: RunThrowaway, content_id: ContentId) -> None:
         self._facts = facts
         self._run = run
+        self._content_id = content_id
 
     def prove(self, enforcer: Enforcer, job: Job, gpu: Gpu, *, is_metered: bool = True) -> None:
         """Make sure that this enforcer binds on this GPU for jobs that are delivered like this one.
@@ -48,7 +53,7 @@ class SelfTest:
         Raises:
             EnforcementError: An allocation past the slice was not refused, or the test could not be run.
         """
-        key = f"self-test/{_boot_id()}/{gpu.name}/{gpu.driver_version}/{enforcer.name}/{_way(job)}"
+        key = f"self-test/{_boot_id()}/{gpu.name}/{gpu.driver_version}/{enforcer.name}/{_way(job)}/{self._content_id(job)}"
         if self._facts.get(key) == _PASSED:
             return
         self._try(enforcer, _throwaway(job, gpu), gpu, is_metered=is_metered)

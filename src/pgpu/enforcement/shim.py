@@ -5,6 +5,7 @@ the host writes, and the job's own usage file is read with suspicion.
 """
 
 import contextlib
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from pgpu.model import Delivery, Gpu, Job, Lease
 from pgpu.units import GIB, format_memory
 
 _NANOSECONDS = 1_000_000_000
+_DELIVERED = (CUDA_SHIM, NVML_SHIM, PROBE)
 
 LARGEST_CONTEXT_BYTES = GIB
 """No context is as large: slices from here on are never compared with one before they are made, since a context that was
@@ -164,7 +166,7 @@ class ShimEnforcer:
         return files
 
     def _libraries(self) -> Mapping[str, Path]:
-        sources = {name: library_path(name) for name in (CUDA_SHIM, NVML_SHIM, PROBE)}
+        sources = {name: library_path(name) for name in _DELIVERED}
         if self._simulated is not None:
             for name, simulated in zip(DRIVER_FILES, (SIMULATED_CUDA, SIMULATED_NVML), strict=True):
                 sources[f"driver/{name}"] = library_path(simulated)
@@ -217,6 +219,15 @@ class ShimEnforcer:
             driver_files=() if driver is None else tuple(zip(DRIVER_FILES, (driver.cuda, driver.nvml), strict=True)),
             environment=tuple(environment),
         )
+
+
+def shims_id() -> str:
+    """Name what is in the files that every slice is given, so that those of another version have another name.
+
+    Raises:
+        NodeError: One is missing from this installation.
+    """
+    return hashlib.sha256(b"".join(library_path(name).read_bytes() for name in _DELIVERED)).hexdigest()[:16]
 
 
 def _is_there(files: SliceFiles) -> bool:

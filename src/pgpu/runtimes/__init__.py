@@ -120,6 +120,15 @@ class Runtime(Protocol):
         """Whether this runtime can only preload here, so that a job that drops its environment drops its limit."""
         ...
 
+    def image_id(self, spec: JobSpec) -> str:
+        """Return what the name of the job's image stands for now; empty where there is no image.
+
+        Raises:
+            RequestError: There is no such image.
+            RuntimeUnavailableError: The engine cannot be reached.
+        """
+        ...
+
     def can_load_driver(self, spec: JobSpec) -> bool:
         """Whether a program of this job could load a GPU's driver at all; one of an image without glibc cannot."""
         ...

@@ -95,6 +95,10 @@ class ProcessRuntime:
         """Whether only a preload is possible here."""
         return not self._can_make_views()
 
+    def image_id(self, spec: JobSpec) -> str:  # noqa: ARG002 - the same for every process
+        """Empty: a process runs on this machine's own files."""
+        return ""
+
     def can_load_driver(self, spec: JobSpec) -> bool:  # noqa: ARG002 - the same for every process
         """Always: this machine's C library is the one that pgpu runs with."""
         return True

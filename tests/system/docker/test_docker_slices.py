@@ -120,6 +120,20 @@ _LIFTING = [
 ]
 
 
+def test_a_name_that_stands_for_another_image_has_another_id(stage: Stage, runtime: DockerRuntime, images: str) -> None:
+    """What was proved of an image is not taken for proved of the next one that is built under its name."""
+    name = f"{images}-renamed:{uuid.uuid4().hex[:12]}"
+    job = _shell(stage, name, "true")
+    try:
+        docker("tag", f"{images}:tiny", name)
+        before = runtime.image_id(job.spec)
+        assert before == runtime.image_id(_shell(stage, f"{images}:tiny", "true").spec)
+        docker("tag", f"{images}:user", name)
+        assert runtime.image_id(job.spec) != before
+    finally:
+        docker("image", "rm", name)
+
+
 def test_the_container_s_root_cannot_lift_its_limit(stage: Stage, runtime: DockerRuntime, images: str) -> None:
     tries = "; ".join(f"({attempt}) 2>/dev/null && echo 'done: {attempt}'" for attempt in _LIFTING)
     job = _shell(stage, f"{images}:latest", f"{tries}; exec python3 -c '{_TAKE_TWICE}'")

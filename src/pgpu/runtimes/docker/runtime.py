@@ -51,6 +51,11 @@ class DockerRuntime:
         """Never: the slice is mounted into the container, whatever the job does to its environment."""
         return False
 
+    def image_id(self, spec: JobSpec) -> str:
+        """Return the image's id, which another build of the same name has not."""
+        with Engine(engine_url()) as engine:
+            return str(engine.image(spec.image or "")["Id"])
+
     def can_load_driver(self, spec: JobSpec) -> bool:
         """Whether the image has glibc: NVIDIA makes no driver for musl, and a static program loads none."""
         with Engine(engine_url()) as engine:
