@@ -29,6 +29,19 @@ class Binding(Refusal):
         return [SliceUse(self._name, 0, 0, 1)]
 
 
+class HalfWay(FileEnforcer):
+    """Changes a slice on its first GPU and is refused on the next, unless it gets back the size that it had."""
+
+    def __init__(self, root: Path, had_bytes: int) -> None:
+        super().__init__(root)
+        self._had_bytes = had_bytes
+
+    def resize(self, lease: Lease, memory_bytes: int) -> None:
+        super().resize(lease, memory_bytes)
+        if memory_bytes != self._had_bytes:
+            raise EnforcementError("the limit of the second GPU cannot be set")
+
+
 class Stuck(FileEnforcer):
     """Changes no slice."""
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.fakes.enforcers import Stuck
+from tests.fakes.enforcers import HalfWay, Stuck
 from tests.fakes.machine import FileGpus, make_engine, make_machine
 from tests.system.engine_worlds import until, world
 
@@ -65,6 +65,17 @@ def running(engine: Engine, **words: object) -> Entry:
 def test_a_supervisor_that_was_just_started_is_waited_for(engine: Engine) -> None:
     before = granted(engine)
     recover(engine)
+    assert engine.ledger.entry(before.job.id) == before
+
+
+@pytest.mark.parametrize("memory_bytes", [GIB // 2, 2 * GIB])
+def test_a_resize_that_fails_half_way_is_taken_back_where_it_took(engine: Engine, memory_bytes: int) -> None:
+    before = running(engine, holder=myself(), supervisor=myself())
+    engine.enforcer.prepare(before.job, engine.gpus.gpus())
+    engine.enforcer = HalfWay(engine.gpus._root, had_bytes=GIB)  # type: ignore[attr-defined]
+    with pytest.raises(EnforcementError, match="second GPU"):
+        engine.resize(before.job.id, memory_bytes)
+    assert limit_bytes(engine, before.job.id) == GIB
     assert engine.ledger.entry(before.job.id) == before
 
 

@@ -9,7 +9,7 @@ import re
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -215,22 +215,30 @@ class Engine:
             decision.put(after)
             is_larger = memory_bytes > before.job.request.memory_bytes
             if not is_larger:
-                self._bind(after)
+                self._bind(after, before)
             concerned = self._admit(decision, snapshot)
         if is_larger:
             self._bind_or_undo(after, before)
         self.wake([job_id, *concerned])
         return self.ledger.job(job_id)
 
-    def _bind(self, entry: Entry) -> None:
-        """A job that is only starting binds its lease itself."""
-        if entry.job.lease is not None and entry.job.state is JobState.RUNNING:
-            self.enforcer.resize(entry.job.lease, entry.job.request.memory_bytes)
+    def _bind(self, after: Entry, before: Entry) -> None:
+        """Where one GPU refuses, those that took the new size get back the old one; a starting job binds by itself."""
+        lease = after.job.lease
+        if lease is None or after.job.state is not JobState.RUNNING:
+            return
+        try:
+            self.enforcer.resize(lease, after.job.request.memory_bytes)
+        except PgpuError:
+            # In the same order, so that all GPUs that took it come before the one that refuses again.
+            with suppress(PgpuError):
+                self.enforcer.resize(lease, before.job.request.memory_bytes)
+            raise
 
     def _bind_or_undo(self, after: Entry, before: Entry) -> None:
         """The ledger knows of more memory before the job does, of less after: a crash in between grants too little."""
         try:
-            self._bind(after)
+            self._bind(after, before)
         except PgpuError:
             with self.ledger.decision() as decision:
                 entry = decision.entry(after.job.id)
