@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "cancellation.h"
 #include "identity.h"
 #include "lock.h"
 #include "meter.h"
@@ -163,13 +164,13 @@ enum pgpu_meter_status pgpu_meter_claim(struct pgpu_meter *meter, const char *pa
     if (strlen(path) >= sizeof(meter->path) || gpu_count == 0 || gpu_count > PGPU_MAX_GPUS)
         return PGPU_METER_GARBLED;
     pgpu_meter_forget_if_forked(meter);
-    pthread_mutex_lock(&meter->leaf);
+    int before = pgpu_lock_leaf(&meter->leaf);
     enum pgpu_meter_status status = PGPU_METER_OK;
     if (meter->usage == NULL) {
         memcpy(meter->path, path, strlen(path) + 1);
         meter->gpu_count = gpu_count;
         status = claim(meter);
     }
-    pthread_mutex_unlock(&meter->leaf);
+    pgpu_unlock_leaf(&meter->leaf, before);
     return status;
 }

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "cancellation.h"
 #include "lock.h"
 #include "meter.h"
 #include "operation.h"
@@ -60,9 +61,9 @@ enum pgpu_meter_status pgpu_meter_reserve(struct pgpu_meter *meter, unsigned gpu
                                           uint64_t limit_bytes, bool *reaped) {
     bool has_reaped = false;
     if (!pgpu_meter_is_claimed(meter) || gpu >= meter->gpu_count) return PGPU_METER_NOT_CLAIMED;
-    pthread_mutex_lock(&meter->leaf);
+    int before = pgpu_lock_leaf(&meter->leaf);
     bool is_reserved = reserve(meter, gpu, bytes, limit_bytes, &has_reaped);
-    pthread_mutex_unlock(&meter->leaf);
+    pgpu_unlock_leaf(&meter->leaf, before);
     if (!is_reserved) __atomic_fetch_add(&meter->usage->gpu[gpu].refusals, 1, __ATOMIC_RELAXED);
     if (reaped != NULL) *reaped = has_reaped;
     return is_reserved ? PGPU_METER_OK : PGPU_METER_REFUSED;
@@ -70,18 +71,18 @@ enum pgpu_meter_status pgpu_meter_reserve(struct pgpu_meter *meter, unsigned gpu
 
 void pgpu_meter_refund(struct pgpu_meter *meter, unsigned gpu, uint64_t bytes) {
     if (!pgpu_meter_is_claimed(meter) || gpu >= meter->gpu_count) return;
-    pthread_mutex_lock(&meter->leaf);
+    int before = pgpu_lock_leaf(&meter->leaf);
     uint64_t own_bytes = pgpu_meter_entry_bytes(&meter->usage->slot[meter->slot].gpu[gpu]);
     if (bytes > own_bytes) bytes = own_bytes;
     if (bytes != 0) pgpu_meter_operate(meter->usage, meter->slot, gpu, -(int64_t)bytes, UINT64_MAX);
-    pthread_mutex_unlock(&meter->leaf);
+    pgpu_unlock_leaf(&meter->leaf, before);
 }
 
 bool pgpu_meter_reap(struct pgpu_meter *meter, unsigned gpu) {
     if (!pgpu_meter_is_claimed(meter) || gpu >= meter->gpu_count) return false;
-    pthread_mutex_lock(&meter->leaf);
+    int before = pgpu_lock_leaf(&meter->leaf);
     bool has_reaped = reap(meter, gpu);
-    pthread_mutex_unlock(&meter->leaf);
+    pgpu_unlock_leaf(&meter->leaf, before);
     return has_reaped;
 }
 

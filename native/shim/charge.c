@@ -2,6 +2,7 @@
 
 #include <time.h>
 
+#include "cancellation.h"
 #include "exports.h"
 #include "freeing.h"
 #include "pools.h"
@@ -19,7 +20,9 @@ static uint64_t now_ns(void) {
 
 static void pause_shortly(void) {
     struct timespec pause = {.tv_nsec = PAUSE_NS};
+    int before = pgpu_cancellation_defer(); /* with a reservation in hand */
     nanosleep(&pause, NULL);
+    pgpu_cancellation_restore(before);
 }
 
 static enum pgpu_meter_status reserve(int gpu, uint64_t bytes) {

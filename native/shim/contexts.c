@@ -2,6 +2,7 @@
  * it, when it is gone. A primary context is charged once for each device, however often it is retained. */
 #include <sched.h>
 
+#include "cancellation.h"
 #include "charge.h"
 #include "freeing.h"
 #include "functions.h"
@@ -168,10 +169,12 @@ static void learn_handle(struct pgpu_holding *row, void *context) {
 static unsigned charging;
 
 static CUresult charge_primary(CUdevice ordinal, struct pgpu_charge *charge) {
+    int before = pgpu_cancellation_defer();
     __atomic_fetch_add(&charging, 1, __ATOMIC_SEQ_CST);
     CUresult result = begin(charge, ordinal);
     if (result == CUDA_SUCCESS) note_primary(charge, ordinal);
     __atomic_fetch_sub(&charging, 1, __ATOMIC_SEQ_CST);
+    pgpu_cancellation_restore(before);
     return result;
 }
 

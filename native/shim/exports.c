@@ -13,6 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "cancellation.h"
 #include "functions.h"
 #include "holdings.h"
 #include "lock.h"
@@ -95,10 +96,13 @@ static bool settle_row(const struct pgpu_holding *row, void *context) {
 }
 
 void pgpu_exports_settle(void) {
+    int before = pgpu_cancellation_defer();
     int fd = open_control();
-    if (fd < 0) return;
-    pgpu_holdings_visit(PGPU_KIND_EXPORT, settle_row, &fd);
-    close(fd);
+    if (fd >= 0) {
+        pgpu_holdings_visit(PGPU_KIND_EXPORT, settle_row, &fd);
+        close(fd);
+    }
+    pgpu_cancellation_restore(before);
 }
 
 /* The charge stays with the process from here on, whoever frees the row. */

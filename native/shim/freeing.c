@@ -2,6 +2,7 @@
 
 #include <sched.h>
 
+#include "cancellation.h"
 #include "charge.h"
 #include "functions.h"
 #include "slice.h"
@@ -123,9 +124,11 @@ bool pgpu_freeing_settle(void) {
     struct sweep sweep = {.has_refunded = false};
     if (!__atomic_load_n(&is_pending, __ATOMIC_ACQUIRE)) return false;
     __atomic_store_n(&is_pending, false, __ATOMIC_RELEASE);
+    int before = pgpu_cancellation_defer();
     CUstreamCaptureMode mode = exchange_mode(CU_STREAM_CAPTURE_MODE_RELAXED);
     pgpu_holdings_visit(PGPU_KIND_FREEING, settle_row, &sweep);
     exchange_mode(mode);
+    pgpu_cancellation_restore(before);
     if (sweep.has_more) __atomic_store_n(&is_pending, true, __ATOMIC_RELEASE);
     return sweep.has_refunded;
 }

@@ -2,6 +2,7 @@
 
 #include <sched.h>
 
+#include "cancellation.h"
 #include "functions.h"
 #include "slice.h"
 
@@ -38,9 +39,11 @@ static void end_asking(uint64_t pool) {
 
 static bool ask_pool(uint64_t pool, uint64_t *reserved_bytes) {
     if (!may_ask(pool)) return false;
+    int before = pgpu_cancellation_defer();
     CUresult result = PGPU_REAL(cuMemPoolGetAttribute)((CUmemoryPool)pool,
                                                        CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, reserved_bytes);
     end_asking(pool);
+    pgpu_cancellation_restore(before);
     return result == CUDA_SUCCESS;
 }
 
@@ -196,9 +199,11 @@ static bool settle_row(const struct pgpu_holding *row, void *context) {
 void pgpu_pools_settle_all(void) {
     if (!__atomic_load_n(&has_slack, __ATOMIC_RELAXED)) return;
     bool is_slack_left = false;
+    int before = pgpu_cancellation_defer();
     __atomic_store_n(&has_slack, false, __ATOMIC_RELAXED);
     pgpu_holdings_visit(PGPU_KIND_POOL, settle_row, &is_slack_left);
     if (is_slack_left) __atomic_store_n(&has_slack, true, __ATOMIC_RELAXED);
+    pgpu_cancellation_restore(before);
 }
 
 struct trim {
@@ -220,7 +225,10 @@ static bool trim_row(const struct pgpu_holding *row, void *context) {
 
 bool pgpu_pools_trim(int gpu) {
     struct trim trim = {.gpu = gpu};
-    if (__atomic_load_n(&has_slack, __ATOMIC_RELAXED)) pgpu_holdings_visit(PGPU_KIND_POOL, trim_row, &trim);
+    if (!__atomic_load_n(&has_slack, __ATOMIC_RELAXED)) return false;
+    int before = pgpu_cancellation_defer();
+    pgpu_holdings_visit(PGPU_KIND_POOL, trim_row, &trim);
+    pgpu_cancellation_restore(before);
     return trim.has_refunded;
 }
 

@@ -26,6 +26,27 @@ def test_threads_that_begin_and_allocate_together_leave_one_context_counted(room
         assert world.use().peak_bytes <= CONTEXT_BYTES + room_blocks * 2 * MIB
 
 
+@pytest.mark.parametrize("what", ["allocate", "retain"])
+def test_a_thread_that_is_cancelled_while_it_is_refused_leaves_the_others_free_to_go_on(what: str) -> None:
+    """A sibling with memory makes every refusal look whether it lives, and that opens a file."""
+    held_blocks = 3 if what == "allocate" else 5
+    with (
+        a_slice(CONTEXT_BYTES * 3) as world,
+        world.running(
+            f"cu.begin(); [cu.alloc(100 * MIB) for _ in range({held_blocks})]; print(1, flush=True); input()"
+        ),
+    ):
+        done = subprocess.run(
+            [str(client_path("shim", "shim-cancelled")), what],
+            env=world.environment_for(is_shimmed=True),
+            capture_output=True,
+            text=True,
+            timeout=_DEADLINE_SECONDS,
+            check=False,
+        )
+        assert (done.returncode, done.stdout) == (0, "200\n"), done.stderr
+
+
 def test_a_fork_while_threads_allocate_leaves_a_child_that_is_refused_and_not_stuck() -> None:
     with a_slice(1024 * MIB) as world:
         codes = world.answer("""
