@@ -71,13 +71,6 @@ static int choose_by_address(const char *name, bool is_per_thread, const void *r
     return chosen;
 }
 
-/* By the call that every driver has which has either. */
-static void *ask_driver(const char *name, int cuda_version, cuuint64_t flags) {
-    void *real = NULL;
-    PGPU_REAL(cuGetProcAddress)(name, &real, cuda_version, flags);
-    return real;
-}
-
 /* Where the driver's two tables differ, the newest version that was asked for and that it has is meant. */
 static int choose_by_version(const char *name, int cuda_version, bool is_per_thread) {
     int chosen = -1;
@@ -90,10 +83,11 @@ static int choose_by_version(const char *name, int cuda_version, bool is_per_thr
 }
 
 /* And only where it is the same function: a version that is newer than ours has other arguments. */
-static int choose_by_meaning(const char *name, int cuda_version, cuuint64_t flags, bool is_per_thread,
-                             const void *real) {
-    int chosen = choose_by_version(name, cuda_version, is_per_thread);
-    return chosen >= 0 && ask_driver(name, rows[chosen].version, flags) == real ? chosen : -1;
+static int choose_by_meaning(const struct pgpu_question *question, bool is_per_thread) {
+    int chosen = choose_by_version(question->name, question->cuda_version, is_per_thread);
+    if (chosen < 0) return -1;
+    void *known = question->ask_driver(question->name, rows[chosen].version, question->flags);
+    return known == question->answer ? chosen : -1;
 }
 
 /* A name that already carries its version, such as `cuMemAlloc_v2`; `cuMemAlloc` means every version. */
@@ -109,12 +103,12 @@ static bool is_hooked_in_some_version(const char *name) {
     return false;
 }
 
-void *pgpu_table_wrap(const char *name, int cuda_version, cuuint64_t flags, void *real) {
-    bool is_per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
-    int chosen = choose_by_address(name, is_per_thread, real);
-    if (chosen < 0 && is_per_thread) chosen = choose_by_meaning(name, cuda_version, flags, true, real);
-    if (chosen < 0) chosen = choose_by_meaning(name, cuda_version, flags, false, real);
-    if (chosen < 0) chosen = choose_by_symbol(name);
-    if (chosen >= 0) return hooks[chosen] == NULL ? real : hooks[chosen];
-    return is_hooked_in_some_version(name) ? NULL : real;
+void *pgpu_table_wrap(const struct pgpu_question *question) {
+    bool is_per_thread = (question->flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
+    int chosen = choose_by_address(question->name, is_per_thread, question->answer);
+    if (chosen < 0 && is_per_thread) chosen = choose_by_meaning(question, true);
+    if (chosen < 0) chosen = choose_by_meaning(question, false);
+    if (chosen < 0) chosen = choose_by_symbol(question->name);
+    if (chosen >= 0) return hooks[chosen] == NULL ? question->answer : hooks[chosen];
+    return is_hooked_in_some_version(question->name) ? NULL : question->answer;
 }

@@ -44,6 +44,44 @@ def test_a_second_ledger_is_refused_and_told_who_holds_it(make: Make, tmp_path: 
     make("b").hold([OTHER])
 
 
+_OF_ANOTHER_MACHINE = """
+mount -t tmpfs private "$1" && exec "$2" -c "$3" "$1/ledger" "$4"
+"""
+
+
+@pytest.mark.userns
+def test_a_ledger_of_the_same_path_in_another_container_is_another(make: Make, tmp_path: Path) -> None:
+    """Two containers that share the locks' directory each have their own /root/.local/state/pgpu/ledger.db."""
+    (tmp_path / "state").mkdir()
+    make("state/ledger").hold([REAL])
+    words = [
+        "sh",
+        "-c",
+        _OF_ANOTHER_MACHINE,
+        "sh",
+        str(tmp_path / "state"),
+        sys.executable,
+        HOLD,
+        str(tmp_path / "locks"),
+    ]
+    done = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--mount", *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "is shared out by the ledger" in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_ledger_that_moved_with_its_directory_is_the_same(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    make("state/ledger").hold([REAL])
+    (tmp_path / "state").rename(tmp_path / "elsewhere")
+    make("elsewhere/ledger").hold([REAL])
+
+
 def test_the_lock_is_free_once_the_last_process_lets_go(make: Make) -> None:
     first, second = make("a"), make("a")
     first.hold([REAL])

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.native_clients import library
+from tests.native_clients import library, preloading
 from tests.nvml_world import MIB, SimulatedGpus, run_with_library
 from tests.plain_slice import CONTEXT_BYTES
 
@@ -92,8 +92,10 @@ def limit(gpus: SimulatedGpus, group: Path, *words: int) -> Any:
 def start(gpus: SimulatedGpus, group: Path | None, prefix: Sequence[str] = ()) -> subprocess.Popen[str]:
     """Start a program that fills GPU 0, in a group."""
     enter = f"echo $$ >{group}/cgroup.procs && " if group else ""
-    command = ["sh", "-c", f'{enter}exec "$@"', "sh", *prefix, sys.executable, "-c", FILL]
-    environment = {**gpus.environment, "LD_LIBRARY_PATH": str(LIBRARY.parent)}
+    preloads = [f"{name}={words}" for name, words in preloading().items()]  # for the program alone: they break a shell
+    command = ["sh", "-c", f'{enter}exec "$@"', "sh", *prefix, "env", *preloads, sys.executable, "-c", FILL]
+    kept = {name: words for name, words in gpus.environment.items() if name not in preloading()}
+    environment = {**kept, "LD_LIBRARY_PATH": str(LIBRARY.parent)}
     pipe = subprocess.PIPE
     return subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 

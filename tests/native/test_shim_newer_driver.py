@@ -62,6 +62,15 @@ print(json.dumps(cu.found("cuCtxCreate", {version}) == cu.symbol("cuCtxCreate_v4
 """)
 
 
+def test_a_known_version_is_the_hook_through_the_first_cu_get_proc_address_too(world: SliceWorld) -> None:
+    assert world.answer("""
+cu.call("cuInit", 0)
+address = c_void_p()
+cu.call("cuGetProcAddress", b"cuCtxCreate", byref(address), 13000, c_uint64(0))
+print(json.dumps(address.value == cu.symbol("cuCtxCreate_v4")))
+""")
+
+
 def test_a_function_that_no_table_knows_is_the_driver_s_own(world: SliceWorld) -> None:
     """Whether it allocates nobody can tell; `pgpu doctor` warns of such a driver."""
     assert world.answer("""

@@ -1,7 +1,8 @@
 """One ledger for each real GPU: two ledgers on one GPU would each grant all of its memory.
 
 Every process of a ledger holds a shared `flock` on one file for each GPU, machine-wide, as long as it looks after jobs;
-the file names the ledger. Whoever finds it locked by another ledger is refused. Another user can hold a lock without
+the file names the ledger: by its directory's device and inode, since a path means another place in another container, and by
+its path, for people. Whoever finds it locked by another ledger is refused. Another user can hold a lock without
 need and so keep this one out (never the reverse): an accepted risk until a server owns the GPUs. Simulated GPUs belong
 to their state directory and need no lock.
 """
@@ -11,7 +12,7 @@ import getpass
 import json
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pgpu.errors import NodeError
@@ -32,7 +33,13 @@ class GpuLocks:
     """The locks that this process holds, until it ends."""
 
     def __init__(self, ledger_path: Path, directories: Sequence[Path] = LOCK_DIRECTORIES) -> None:
-        self._owner = json.dumps({"ledger": str(ledger_path.resolve()), "user": _user()})
+        """Lock nothing yet.
+
+        Args:
+            ledger_path: Of this process's ledger; its directory is made with the first lock.
+            directories: Where the locks may lie.
+        """
+        self._ledger_path = ledger_path
         self._directories = directories
         self._descriptors: dict[str, int] = {}
 
@@ -62,16 +69,18 @@ class GpuLocks:
 
     def _take(self, descriptor: int, gpu: Gpu) -> None:
         """Alone, write our name and share; else share only what bears our name."""
+        ours = _owner(self._ledger_path)
         if _try_lock(descriptor, fcntl.LOCK_EX):
             os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, self._owner.encode(), 0)
+            os.pwrite(descriptor, json.dumps(ours).encode(), 0)
         # Turning an exclusive lock into a shared one lets others in between, so the name is read under the shared one.
         for _ in range(_MOST_TRIES):
             if _try_lock(descriptor, fcntl.LOCK_SH):
                 break
             threading.Event().wait(_TRY_SECONDS)  # Somebody is writing a name.
-        if _read(descriptor) != self._owner:
-            raise _refusal(gpu, _read(descriptor))
+        found = _read(descriptor)
+        if found.get("identity") != ours["identity"]:
+            raise _refusal(gpu, found)
 
     def _open(self, gpu_uuid: str) -> int:
         directory = _usable(self._directories)
@@ -110,16 +119,35 @@ def _try_lock(descriptor: int, kind: int) -> bool:
     return True
 
 
-def _read(descriptor: int) -> str:
-    return os.pread(descriptor, _MOST_BYTES, 0).decode("utf-8", "replace")
-
-
-def _refusal(gpu: Gpu, owner: str) -> NodeError:
+def _owner(ledger_path: Path) -> dict[str, object]:
+    path = ledger_path.resolve()
     try:
-        fields = json.loads(owner)
-        who = f"the ledger {fields['ledger']} of user {fields['user']}"
-    except (ValueError, KeyError, TypeError):
-        who = "another pgpu"
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory = path.parent.stat()
+    except OSError as exc:
+        raise NodeError(f"the ledger's directory {path.parent} cannot be used: {exc.strerror}") from exc
+    return {
+        "ledger": str(path),
+        "user": _user(),
+        "identity": [directory.st_dev, directory.st_ino, path.name, os.geteuid()],
+    }
+
+
+def _read(descriptor: int) -> dict[str, object]:
+    """Return what a lock's file says of its owner; nothing where others have spoilt it."""
+    try:
+        found = json.loads(os.pread(descriptor, _MOST_BYTES, 0))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _refusal(gpu: Gpu, owner: Mapping[str, object]) -> NodeError:
+    who = (
+        f"the ledger {owner['ledger']} of user {owner['user']}"
+        if {"ledger", "user"} <= owner.keys()
+        else "another pgpu"
+    )
     return NodeError(
         f"GPU {gpu.place} ({gpu.name}, {gpu.uuid}) is shared out by {who}",
         hint="use that --state-dir, or wait until its jobs have ended",
