@@ -87,6 +87,11 @@ def _cudart(place: Place) -> list[str]:
     return _opening("cudart", str(client_path("cudart", "libcudart.so.13")))(place)
 
 
+def _covering(place: Place) -> list[str]:
+    sizes = [str(SLICE_BYTES), str(4 * SLICE_BYTES)]
+    return [str(client_path("interception", "interception-covering")), *sizes, *_opening("dlsym")(place)]
+
+
 _COMMANDS: dict[str, Callable[[Place], list[str]]] = {
     "linked": lambda _: [str(client_path("interception", "interception-linked")), _PAST_THE_SLICE],
     "absolute": lambda place: _absolute(place.driver / "libcuda.so.1"),
@@ -96,6 +101,7 @@ _COMMANDS: dict[str, Callable[[Place], list[str]]] = {
     "empty-environment": _empty_environment,
     "other-user": _other_user,
     "cudart": _cudart,
+    "covering": _covering,
 }
 
 
