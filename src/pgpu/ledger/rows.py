@@ -7,7 +7,19 @@ from dataclasses import asdict
 from typing import Any
 
 from pgpu.ledger.entry import Entry
-from pgpu.model import ContainerHolder, Holder, Job, JobSpec, JobState, Lease, Mount, ProcessHolder, Request, Slice
+from pgpu.model import (
+    ContainerHolder,
+    Holder,
+    Job,
+    JobSpec,
+    JobState,
+    Lease,
+    Mount,
+    Place,
+    ProcessHolder,
+    Request,
+    Slice,
+)
 
 Columns = dict[str, str | int | float | None]
 
@@ -29,6 +41,12 @@ def columns_of_arrival(entry: Entry, environment: Sequence[tuple[str, str]], inh
         "gpu_model": job.gpu_model,
         "spec": json.dumps(asdict(job.spec)),
         "gpu_count": job.request.gpu_count,
+        "compute_share": job.request.compute_share,
+        "is_estimated": int(job.request.is_estimated),
+        "retries_out_of_memory": int(job.request.retries_out_of_memory),
+        "owner_uid": job.owner_uid,
+        "place": json.dumps(asdict(job.place)),
+        "signature": job.signature,
         "created_at": job.created_at_seconds,
         "wait_deadline": entry.wait_deadline_seconds,
         "environment": json.dumps(list(environment)),
@@ -42,6 +60,9 @@ def columns_of_life(entry: Entry) -> Columns:
     return {
         "state": job.state.value,
         "memory_bytes": job.request.memory_bytes,
+        "priority": job.request.priority,
+        "attempt": job.attempt,
+        "expected_start": job.expected_start_seconds,
         "started_at": job.started_at_seconds,
         "finished_at": job.finished_at_seconds,
         "exit_code": job.exit_code,
@@ -75,7 +96,7 @@ def _job(row: sqlite3.Row) -> Job:
     return Job(
         id=row["id"],
         spec=_spec(row["spec"]),
-        request=Request(memory_bytes=row["memory_bytes"], gpu_count=row["gpu_count"]),
+        request=_request(row),
         state=JobState(row["state"]),
         created_at_seconds=row["created_at"],
         started_at_seconds=row["started_at"],
@@ -89,7 +110,29 @@ def _job(row: sqlite3.Row) -> Job:
         lease=_lease(row),
         holder=_holder(row["holder"]),
         gpu_model=row["gpu_model"],
+        owner_uid=row["owner_uid"],
+        place=_place(row["place"]),
+        signature=row["signature"],
+        attempt=row["attempt"],
+        expected_start_seconds=row["expected_start"],
     )
+
+
+def _request(row: sqlite3.Row) -> Request:
+    return Request(
+        memory_bytes=row["memory_bytes"],
+        gpu_count=row["gpu_count"],
+        compute_share=row["compute_share"],
+        priority=row["priority"],
+        is_estimated=bool(row["is_estimated"]),
+        retries_out_of_memory=bool(row["retries_out_of_memory"]),
+    )
+
+
+def _place(text: str) -> Place:
+    fields: dict[str, Any] = json.loads(text)
+    fields["after"] = tuple(fields.get("after", ()))
+    return Place(**fields)
 
 
 def _spec(text: str) -> JobSpec:

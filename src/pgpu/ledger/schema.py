@@ -79,7 +79,35 @@ _INHERITED = """
 ALTER TABLE jobs ADD COLUMN inherited TEXT;
 """
 
-MIGRATIONS = (_FIRST, _WATCHED, _INHERITED)
+_QUEUED = """
+ALTER TABLE jobs ADD COLUMN owner_uid INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN compute_share REAL;
+ALTER TABLE jobs ADD COLUMN priority INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN is_estimated INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN retries_out_of_memory INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN place TEXT NOT NULL DEFAULT '{}';
+ALTER TABLE jobs ADD COLUMN signature TEXT NOT NULL DEFAULT '';
+ALTER TABLE jobs ADD COLUMN attempt INTEGER NOT NULL DEFAULT 1;
+ALTER TABLE jobs ADD COLUMN expected_start REAL;
+
+CREATE TABLE runs (
+    sequence INTEGER PRIMARY KEY AUTOINCREMENT,
+    signature TEXT NOT NULL,
+    gpu_name TEXT NOT NULL,
+    job_id TEXT NOT NULL,
+    owner_uid INTEGER NOT NULL,
+    slice_bytes INTEGER NOT NULL,
+    peak_bytes INTEGER NOT NULL,
+    context_bytes INTEGER NOT NULL,
+    refusals INTEGER NOT NULL,
+    duration_seconds REAL NOT NULL,
+    ended_at REAL NOT NULL,
+    exit_code INTEGER
+) STRICT;
+CREATE INDEX runs_by_signature ON runs (signature, gpu_name, sequence);
+"""
+
+MIGRATIONS = (_FIRST, _WATCHED, _INHERITED, _QUEUED)
 """Script i leads from version i to version i + 1."""
 
 VERSION = len(MIGRATIONS)

@@ -6,9 +6,10 @@ Nothing here acts: no clock, file, socket, randomness or log. Units stand in the
 from pgpu.model.delivery import Delivery
 from pgpu.model.gpu import Gpu, GpuMemory, GpuProcess
 from pgpu.model.holder import ContainerHolder, Holder, ProcessHolder
-from pgpu.model.job import Job, JobSpec, JobState, Mount
+from pgpu.model.job import Job, JobSpec, JobState, Mount, Place
 from pgpu.model.lease import Lease, Slice
 from pgpu.model.request import Request
+from pgpu.model.run import Run
 
 __all__ = [
     "ContainerHolder",
@@ -22,7 +23,9 @@ __all__ = [
     "JobState",
     "Lease",
     "Mount",
+    "Place",
     "ProcessHolder",
     "Request",
+    "Run",
     "Slice",
 ]

@@ -84,6 +84,20 @@ class JobSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """How a job stands to other jobs of the same asker."""
+
+    after: tuple[str, ...] = ()
+    """Ids of jobs that must end with exit code 0 before it may start; it is cancelled if one does not."""
+
+    array_id: str | None = None
+    """Id of the first job of the array it is part of; None outside of arrays."""
+
+    array_index: int | None = None
+    """Its number in the array, which it finds in `PGPU_ARRAY_INDEX`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """One job as the ledger knows it."""
 
@@ -121,6 +135,21 @@ class Job:
 
     holder: Holder | None = None
     """The process or container; None until started."""
+
+    owner_uid: int = 0
+    """Who submitted it."""
+
+    place: Place = Place()
+    """What it waits for besides memory."""
+
+    signature: str = ""
+    """What makes two runs the same program, so that one's history tells the other's size; see `scheduling.demand`."""
+
+    attempt: int = 1
+    """Counts from 1; more where it hit its own limit and asked to be tried again."""
+
+    expected_start_seconds: float | None = None
+    """When it will probably be granted, in seconds since the epoch; None unless it waits and that can be told."""
 
     gpu_model: str | None = None
     """The simulated model and count it was asked for (`RTX 3090x4`); None on real GPUs."""
