@@ -72,9 +72,9 @@ def test_the_head_gets_the_smallest_free_instance_that_covers_it(machine: list[G
 
 def test_each_job_gets_an_instance_of_its_own_and_the_next_one_waits() -> None:
     machine = [room(instance(0, 10 * GIB)), room(instance(1, 20 * GIB)), room(instance(2, 40 * GIB))]
-    assert placed(machine, queue(15, 1, 1, 1)) == {"job0": "MIG-1", "job1": "MIG-0", "job2": "MIG-2"}
-    assert admit(machine, queue(15, 1, 1, 1), 0.0).waits[0].reason == (
-        "waits for 1 GiB on one GPU: at most 0 B free of 10 GiB on any of 3"
+    assert placed(machine, queue(15, 15, 15, 15)) == {"job0": "MIG-1", "job1": "MIG-2"}
+    assert admit(machine, queue(15, 15, 15, 15), 0.0).waits[0].reason == (
+        "waits for 15 GiB on one GPU: at most 10 GiB free of 10 GiB on any of 3"
     )
 
 

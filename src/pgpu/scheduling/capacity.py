@@ -41,6 +41,9 @@ class GpuRoom:
     granted_bytes: int
     """What slices sum to, or more where a slice was made smaller than what it holds."""
 
+    granted_compute: float = 0.0
+    """What compute shares sum to, 0 to 1."""
+
     @property
     def capacity_bytes(self) -> int:
         """What slices may sum to now; none of an instance that others use. Source: P1; pgpu admits only what fits."""

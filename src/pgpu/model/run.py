@@ -1,0 +1,37 @@
+"""What one finished run of a program showed, which makes its next request better."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run as its signature's history keeps it."""
+
+    signature: str
+    """Which program; see `Job.signature`."""
+
+    gpu_name: str
+    """Product name of its GPU: peaks and durations differ between models."""
+
+    job_id: str
+    owner_uid: int
+    slice_bytes: int
+    """Per GPU, at its end."""
+
+    peak_bytes: int
+    """Most that any one of its slices held, context included."""
+
+    context_bytes: int
+    """Of `peak_bytes`, what CUDA contexts took; 0 where it could not be told apart."""
+
+    refusals: int
+    """Allocations that its own limit refused."""
+
+    duration_seconds: float
+    """From its start to its end."""
+
+    ended_at_seconds: float
+    """Seconds since the epoch."""
+
+    exit_code: int | None
+    """None where nobody saw it end."""

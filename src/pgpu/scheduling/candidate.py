@@ -1,0 +1,57 @@
+"""What admission is told of jobs: those that wait, those that hold memory, and what each user may hold.
+
+Values only; who fills them in reads the ledger.
+"""
+
+from dataclasses import dataclass
+
+from pgpu.model import Request, Slice
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One waiting job."""
+
+    job_id: str
+    request: Request
+    deadline_seconds: float | None = None
+    """When its wait runs out, in seconds since the epoch; None for never."""
+
+    owner_uid: int = 0
+    created_at_seconds: float = 0.0
+    """Seconds since the epoch."""
+
+    duration_seconds: float | None = None
+    """How long it will probably run: the median of its history; None where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One job whose slices count."""
+
+    job_id: str
+    owner_uid: int
+    slices: tuple[Slice, ...]
+    granted_at_seconds: float
+    compute_share: float = 0.0
+    """Of each of its GPUs, 0 to 1."""
+
+    duration_seconds: float | None = None
+    """As of a candidate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """What one user may hold at a time."""
+
+    memory_bytes: int | None = None
+    """Over all GPUs; None for as much as there is."""
+
+    jobs: int | None = None
+    """Granted at a time; None for any number."""
+
+    weight: float = 1.0
+    """Above 0: a user of weight 2 is entitled to twice the share of one of weight 1."""
+
+
+NO_QUOTA = Quota()

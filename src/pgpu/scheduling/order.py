@@ -1,0 +1,122 @@
+"""In which order waiting jobs are looked at.
+
+First whoever has waited longer than anybody should, oldest first. Then by priority; of one priority the user who holds the
+smallest share of the machine; of that user's jobs the one with the smallest memory-time, whose rank grows with its wait.
+
+Sources: dominant resource fairness (Ghodsi et al., NSDI'11), applied to memory and compute; shortest job first on
+memory-time with ageing.
+"""
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from pgpu.scheduling.candidate import NO_QUOTA, Candidate, Quota
+
+
+@dataclass(frozen=True, slots=True)
+class OrderRules:
+    """How long things are taken to be."""
+
+    default_duration_seconds: float = 600.0
+    """Of a job without history. Default: what a first look at a model takes."""
+
+    ageing_seconds: float = 600.0
+    """A job's rank has doubled after waiting so long. Default: as long as a job of unknown length."""
+
+    patience_seconds: float = 1800.0
+    """Who waits longer goes before everybody else. Default: half an hour, so that nobody starves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """All GPUs together, for shares of the whole."""
+
+    capacity_bytes: int
+    gpu_count: int
+
+    def dominant_share(self, memory_bytes: int, compute_share: float) -> float:
+        """Return the larger of the shares of all memory and of all GPU time; `compute_share` is summed over GPUs."""
+        return max(memory_bytes / max(1, self.capacity_bytes), compute_share / max(1, self.gpu_count))
+
+
+class Turns:
+    """Yields candidates one by one; each grant that is told moves its user back."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        shares: Mapping[int, float],
+        quotas: Mapping[int, Quota],
+        rules: OrderRules,
+        now_seconds: float,
+    ) -> None:
+        """Start from what every user holds.
+
+        Args:
+            machine: What shares are shares of.
+            shares: By UID, the dominant share that is held now.
+            quotas: By UID, whose weight counts here.
+            rules: How long things are taken to be.
+            now_seconds: Seconds since the epoch.
+        """
+        self._machine = machine
+        self._shares = defaultdict(float, shares)
+        self._quotas = quotas
+        self._rules = rules
+        self._now_seconds = now_seconds
+
+    def granted(self, candidate: Candidate) -> None:
+        """Count what a candidate was just given."""
+        request = candidate.request
+        self._shares[candidate.owner_uid] += self._machine.dominant_share(
+            request.memory_bytes * request.gpu_count, (request.compute_share or 0.0) * request.gpu_count
+        )
+
+    def of(self, queue: Sequence[Candidate]) -> Iterator[Candidate]:
+        """Yield every candidate once.
+
+        Args:
+            queue: In order of arrival, which decides between equals.
+        """
+        patient: dict[int, list[Candidate]] = defaultdict(list)
+        for candidate in queue:
+            if self._waited_seconds(candidate) > self._rules.patience_seconds:
+                yield candidate
+            else:
+                patient[-candidate.request.priority].append(candidate)
+        for _, candidates in sorted(patient.items()):
+            yield from self._fairly(candidates)
+
+    def _fairly(self, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
+        """Between users the smallest share first, read anew at each turn."""
+        rows: dict[int, list[tuple[float, int, Candidate]]] = defaultdict(list)
+        for place, candidate in enumerate(candidates):
+            rows[candidate.owner_uid].append((-self._rank(candidate), place, candidate))
+        for row in rows.values():
+            row.sort(reverse=True)
+        users = [(self._weighed_share(uid), row[-1][:2], uid) for uid, row in rows.items()]
+        heapq.heapify(users)
+        while users:
+            _, _, uid = users[0]
+            row = rows[uid]
+            yield row.pop()[2]
+            if row:
+                heapq.heapreplace(users, (self._weighed_share(uid), row[-1][:2], uid))
+            else:
+                heapq.heappop(users)
+
+    def _rank(self, candidate: Candidate) -> float:
+        """The more urgent, the larger."""
+        request = candidate.request
+        duration_seconds = candidate.duration_seconds or self._rules.default_duration_seconds
+        memory_share = request.memory_bytes * request.gpu_count / max(1, self._machine.capacity_bytes)
+        ageing = 1 + self._waited_seconds(candidate) / self._rules.ageing_seconds
+        return ageing / (max(duration_seconds, 1.0) * memory_share)
+
+    def _waited_seconds(self, candidate: Candidate) -> float:
+        return max(0.0, self._now_seconds - candidate.created_at_seconds)
+
+    def _weighed_share(self, uid: int) -> float:
+        return self._shares[uid] / self._quotas.get(uid, NO_QUOTA).weight
