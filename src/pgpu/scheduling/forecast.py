@@ -1,0 +1,106 @@
+"""Until about when each waiting job waits: the rounds to come, played forward on what durations are thought to be."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pgpu.scheduling.admission import admit
+from pgpu.scheduling.backfill import expected_end_seconds
+from pgpu.scheduling.candidate import Candidate, Held, Quota
+from pgpu.scheduling.capacity import GpuRoom, taken_bytes
+from pgpu.scheduling.order import OrderRules
+
+MOST_JOBS = 200
+"""So many of the queue are told; past that, nobody's guess is worth its time."""
+
+
+def expected_starts(
+    rooms: Sequence[GpuRoom],
+    queue: Sequence[Candidate],
+    now_seconds: float,
+    *,
+    held: Sequence[Held] = (),
+    quotas: Mapping[int, Quota] | None = None,
+    rules: OrderRules | None = None,
+) -> dict[str, float]:
+    """Return when waiting jobs will probably start, by job id, in seconds since the epoch.
+
+    A job of unknown length is taken to run as long as the rules say. Missing are those past the first 200 in the order of
+    today's round, and those that nothing known will let start. Arguments as of `admit`.
+    """
+    rules = rules or OrderRules()
+    today = admit(rooms, queue, now_seconds, held=held, quotas=quotas, rules=rules)
+    wanted = {*(wait.job_id for wait in today.waits[:MOST_JOBS]), *(grant.job_id for grant in today.grants)}
+    future = _Future(rooms, [candidate for candidate in queue if candidate.job_id in wanted], held, rules, now_seconds)
+    while future.waiting:
+        future.start_what_fits(quotas or {})
+        if not future.ends:
+            break
+        future.go_on()
+    return future.starts
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    at_seconds: float
+    held: Held
+
+
+class _Future:
+    """The machine at one moment to come."""
+
+    def __init__(
+        self,
+        rooms: Sequence[GpuRoom],
+        waiting: Sequence[Candidate],
+        held: Sequence[Held],
+        rules: OrderRules,
+        now_seconds: float,
+    ) -> None:
+        self.starts: dict[str, float] = {}
+        self.waiting = [replace(candidate, deadline_seconds=None) for candidate in waiting]
+        self.ends = [
+            _End(expected_end_seconds(each, rules.default_duration_seconds, now_seconds), each) for each in held
+        ]
+        self._rooms = {room.gpu.uuid: room for room in rooms}
+        self._rules = rules
+        self._now_seconds = now_seconds
+
+    def start_what_fits(self, quotas: Mapping[int, Quota]) -> None:
+        """Play one round."""
+        held = [end.held for end in self.ends]
+        rooms = list(self._rooms.values())
+        admission = admit(rooms, self.waiting, self._now_seconds, held=held, quotas=quotas, rules=self._rules)
+        known = {candidate.job_id: candidate for candidate in self.waiting}
+        for grant in admission.grants:
+            candidate = known.pop(grant.job_id)
+            share = candidate.request.compute_share or 0.0
+            started = Held(
+                grant.job_id,
+                candidate.owner_uid,
+                grant.slices,
+                self._now_seconds,
+                share,
+                self._lasts_seconds(candidate),
+            )
+            self.starts[grant.job_id] = self._now_seconds
+            self.ends.append(_End(self._now_seconds + self._lasts_seconds(candidate), started))
+            self._change(started, 1)
+        self.waiting = list(known.values())
+
+    def go_on(self) -> None:
+        """Jump to the next end."""
+        self.ends.sort(key=lambda end: end.at_seconds)
+        self._now_seconds = self.ends[0].at_seconds
+        while self.ends and self.ends[0].at_seconds <= self._now_seconds:
+            self._change(self.ends.pop(0).held, -1)
+
+    def _lasts_seconds(self, candidate: Candidate) -> float:
+        return candidate.duration_seconds or self._rules.default_duration_seconds
+
+    def _change(self, held: Held, sign: int) -> None:
+        for part in held.slices:
+            room = self._rooms.get(part.gpu_uuid)
+            if room is not None:
+                granted_bytes = room.granted_bytes + sign * taken_bytes(room.gpu, part.memory_bytes)
+                granted_compute = room.granted_compute + sign * held.compute_share
+                self._rooms[part.gpu_uuid] = replace(room, granted_bytes=granted_bytes, granted_compute=granted_compute)

@@ -1,0 +1,56 @@
+"""When a waiting job will probably start."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pgpu.model import Gpu, Request, Slice
+from pgpu.scheduling import Candidate, GpuRoom, Held, OrderRules, Quota, expected_starts
+from pgpu.scheduling.forecast import MOST_JOBS
+from pgpu.units import GIB
+
+NOW = 10_000.0
+
+
+def room(gib: int = 24, granted_gib: int = 0) -> GpuRoom:
+    return GpuRoom(Gpu("GPU-0", "Test", 0, gib * GIB, "1.0", is_simulated=False), 0, 0, granted_gib * GIB)
+
+
+def job(name: str, gib: int, lasts: float | None = None, uid: int = 0) -> Candidate:
+    return Candidate(name, Request(gib * GIB), None, uid, NOW, lasts)
+
+
+def holds(gib: int, lasts: float | None) -> Held:
+    return Held("running", 0, (Slice("GPU-0", gib * GIB),), NOW, 0.0, lasts)
+
+
+def test_a_job_starts_when_the_one_that_holds_its_memory_ends() -> None:
+    waiting = [job("first", 20, 100), job("second", 20, 200)]
+    starts = expected_starts([room(granted_gib=16)], waiting, NOW, held=[holds(16, 60)])
+    assert starts == {"first": NOW + 60, "second": NOW + 160}
+
+
+def test_jobs_of_unknown_length_are_taken_to_run_as_long_as_the_rules_say() -> None:
+    waiting = [job("first", 20), job("second", 20)]
+    starts = expected_starts([room()], waiting, NOW, rules=OrderRules(default_duration_seconds=50))
+    assert starts == {"first": NOW, "second": NOW + 50}
+
+
+def test_nothing_is_foretold_of_a_job_that_no_end_will_let_start() -> None:
+    outsiders = GpuRoom(room().gpu, 0, 10 * GIB, 0)
+    assert expected_starts([outsiders], [job("large", 20)], NOW) == {}
+    assert expected_starts([room()], [job("banned", 1)], NOW, quotas={0: Quota(jobs=0)}) == {}
+
+
+def test_the_end_of_a_long_queue_is_left_open() -> None:
+    starts = expected_starts([room()], [job(f"job{i}", 20, 1) for i in range(MOST_JOBS + 50)], NOW)
+    assert len(starts) == MOST_JOBS + 1
+
+
+@given(st.lists(st.tuples(st.integers(1, 24), st.integers(1, 100)), max_size=8))
+def test_at_no_foretold_moment_more_is_held_than_there_is(parts: list[tuple[int, int]]) -> None:
+    waiting = [job(f"job{i}", gib, lasts) for i, (gib, lasts) in enumerate(parts)]
+    starts = expected_starts([room()], waiting, NOW)
+    assert starts.keys() == {each.job_id for each in waiting}
+    for moment in starts.values():
+        holding = [w for w in waiting if starts[w.job_id] <= moment < starts[w.job_id] + (w.duration_seconds or 0)]
+        assert sum(each.request.memory_bytes for each in holding) <= 24 * GIB
