@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from pgpu.enforcement import Enforcer
+from pgpu.engine.asker import Asker, this_process
 from pgpu.engine.gpu_lock import GpuLocks
-from pgpu.engine.inheritance import inheritance
 from pgpu.engine.places import JobPlaces, places_of
 from pgpu.engine.settings import EngineSettings
 from pgpu.engine.snapshot import BLIND, Snapshot, take_snapshot
@@ -68,17 +68,35 @@ class Engine:
         except KeyError:
             raise RequestError(f"there is no runtime {name!r} here") from None
 
-    def submit(self, spec: JobSpec, request: Request, *, wait_timeout_seconds: float | None = None) -> Job:
-        """Accept a request durably and start a supervisor for it; see `Client.submit`."""
+    def submit(
+        self,
+        spec: JobSpec,
+        request: Request,
+        *,
+        wait_timeout_seconds: float | None = None,
+        asker: Asker | None = None,
+        job_id: str | None = None,
+    ) -> Job:
+        """Accept a request durably and start a supervisor for it; see `Client.submit`.
+
+        Args:
+            spec: What to run.
+            request: What it needs.
+            wait_timeout_seconds: How long it may wait.
+            asker: Whose job it is; None for this process's own user.
+            job_id: Twelve hexadecimal digits that no job has; None chooses some.
+        """
+        asker = asker or this_process()
         gpus = self.check(spec, request)
         now_seconds = time.time()
         entry = Entry(
             job=Job(
-                id=secrets.token_hex(6),
+                id=job_id or secrets.token_hex(6),
                 spec=_placed(spec),
                 request=request,
                 state=JobState.WAITING,
                 created_at_seconds=now_seconds,
+                owner_uid=asker.uid,
                 gpu_model=self.settings.gpu_model,
             ),
             wait_deadline_seconds=None if wait_timeout_seconds is None else now_seconds + wait_timeout_seconds,
@@ -87,10 +105,10 @@ class Engine:
         gives_up = wait_timeout_seconds is not None and wait_timeout_seconds <= 0
         with self.deciding(entry.job.id if gives_up else None) as decision:
             decision.see(gpus, now_seconds)
-            decision.add(entry, tuple(os.environ.items()), inheritance())
+            decision.add(entry, asker.environment, asker.inherited)
             forgotten = decision.forget_oldest(self.settings.kept_jobs)
-        for job_id in forgotten:
-            self.places(job_id).remove()
+        for forgotten_id in forgotten:
+            self.places(forgotten_id).remove()
         accepted = self.ledger.entry(entry.job.id)
         if accepted.is_live:
             self._spawn_or_fail(entry.job.id)

@@ -1,0 +1,25 @@
+"""Who asks for a job, and what the job has of them: the user, the environment, the umask and the limits.
+
+In the embedded form it is this very process; a server is told by its client, and believes the user id of the kernel
+alone. This module refuses to say what an asker may.
+"""
+
+import os
+from dataclasses import dataclass
+
+from pgpu.engine.inheritance import inheritance
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """What a job has of whoever asked for it."""
+
+    uid: int
+    environment: tuple[tuple[str, str], ...]
+    inherited: str | None
+    """As `inheritance` writes it; None for what this process has."""
+
+
+def this_process() -> Asker:
+    """Return this process as an asker."""
+    return Asker(os.getuid(), tuple(os.environ.items()), inheritance())
