@@ -3,6 +3,7 @@
 Nothing here acts: no clock, file, socket, randomness or log. Units stand in the names.
 """
 
+from pgpu.model.account import Account
 from pgpu.model.delivery import Delivery
 from pgpu.model.gpu import Gpu, GpuMemory, GpuProcess
 from pgpu.model.holder import ContainerHolder, Holder, ProcessHolder
@@ -10,8 +11,11 @@ from pgpu.model.job import Job, JobSpec, JobState, Mount, Place
 from pgpu.model.lease import Lease, Slice
 from pgpu.model.request import Request
 from pgpu.model.run import Run
+from pgpu.model.submission import Array, Submission
 
 __all__ = [
+    "Account",
+    "Array",
     "ContainerHolder",
     "Delivery",
     "Gpu",
@@ -28,4 +32,5 @@ __all__ = [
     "Request",
     "Run",
     "Slice",
+    "Submission",
 ]

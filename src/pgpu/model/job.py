@@ -91,10 +91,13 @@ class Place:
     """Ids of jobs that must end with exit code 0 before it may start; it is cancelled if one does not."""
 
     array_id: str | None = None
-    """Id of the first job of the array it is part of; None outside of arrays."""
+    """Id of the array it is part of, which is no job's; None outside of arrays."""
 
     array_index: int | None = None
     """Its number in the array, which it finds in `PGPU_ARRAY_INDEX`."""
+
+    array_most_at_once: int | None = None
+    """How many jobs of its array may be granted at a time; None for as many as fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +119,7 @@ class Job:
     """0–255, 128 + signal number for a signal; None until it ended, or where nobody could see it end."""
 
     reason: str | None = None
-    """Why it waits, in one line; None unless it waits."""
+    """Why it waits, or was cancelled by pgpu itself, in one line; None otherwise."""
 
     error: str | None = None
     """What went wrong in pgpu itself, in one line; None unless it failed."""

@@ -1,0 +1,93 @@
+"""Submissions that are handed in together become jobs: an array's elements each with its number, nobody before whom it awaits.
+
+Pure. It refuses to look names up that are not of the batch: its caller does.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
+
+from pgpu.errors import RequestError
+from pgpu.model import Array, JobSpec, Place, Submission
+
+INDEX_VARIABLE = "PGPU_ARRAY_INDEX"
+ARRAY_VARIABLE = "PGPU_ARRAY_ID"
+
+MOST_ELEMENTS = 10_000
+"""Of one array: what one queue is built for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """One job to be."""
+
+    job_id: str
+    spec: JobSpec
+    place: Place
+    submission: Submission
+
+
+def elements(
+    submissions: Sequence[Submission], find: Callable[[str], Sequence[str]], new_id: Callable[[], str]
+) -> list[Element]:
+    """Make jobs of submissions.
+
+    Args:
+        submissions: Handed in together.
+        find: Returns the ids of the jobs that a word stands for that is no name of these.
+        new_id: Returns another id each time.
+
+    Returns:
+        The jobs, each after those it waits for.
+
+    Raises:
+        RequestError: They wait for each other, or an array is none.
+    """
+    named: dict[str, list[str]] = {}
+    made: list[Element] = []
+    for submission in arranged(submissions):
+        after = dict.fromkeys(job_id for word in submission.after for job_id in named.get(word) or find(word))
+        some = list(_elements(submission, tuple(after), new_id))
+        if submission.spec.name is not None:
+            named[submission.spec.name] = [element.job_id for element in some]
+        made += some
+    return made
+
+
+def arranged(submissions: Sequence[Submission]) -> list[Submission]:
+    """Return submissions so that nobody comes before whom it waits for.
+
+    Raises:
+        RequestError: They wait for each other.
+    """
+    places = {submission.spec.name: place for place, submission in enumerate(submissions) if submission.spec.name}
+    graph: TopologicalSorter[int] = TopologicalSorter()
+    for place, submission in enumerate(submissions):
+        graph.add(place, *(places[word] for word in submission.after if word in places))
+    try:
+        return [submissions[place] for place in graph.static_order()]
+    except CycleError as exc:
+        circle = " → ".join(submissions[place].spec.name or "?" for place in reversed(exc.args[1]))
+        raise RequestError(f"these jobs would wait for each other: {circle}", hint="leave one `after` out") from exc
+
+
+def _elements(submission: Submission, after: tuple[str, ...], new_id: Callable[[], str]) -> Iterator[Element]:
+    array, spec = submission.array, submission.spec
+    if array is None:
+        yield Element(new_id(), spec, Place(after), submission)
+        return
+    _check(array)
+    array_id = new_id()
+    for index in array.indices:
+        variables = ((ARRAY_VARIABLE, array_id), (INDEX_VARIABLE, str(index)))
+        own = replace(spec, name=spec.name and f"{spec.name}-{index}", environment=(*spec.environment, *variables))
+        yield Element(new_id(), own, Place(after, array_id, index, array.most_at_once), submission)
+
+
+def _check(array: Array) -> None:
+    if not array.indices or len(set(array.indices)) < len(array.indices) or min(array.indices) < 0:
+        raise RequestError("an array's indices are distinct numbers from 0 on", hint="write 0-9, 0-9:2 or 1,3,7")
+    if len(array.indices) > MOST_ELEMENTS:
+        raise RequestError(f"an array has at most {MOST_ELEMENTS} jobs", hint="submit several arrays")
+    if array.most_at_once is not None and array.most_at_once < 1:
+        raise RequestError("of an array at least one job may run at a time", hint="write 0-9%2")

@@ -1,0 +1,90 @@
+"""Submissions become jobs in an order in which nobody comes before whom it waits for."""
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from pgpu.engine.batch import MOST_ELEMENTS, Element, arranged, elements
+from pgpu.errors import JobNotFoundError, RequestError
+from pgpu.model import Array, JobSpec, Request, Submission
+from pgpu.units import MIB
+
+
+def submission(name: str | None = None, *after: str, array: Array | None = None) -> Submission:
+    return Submission(JobSpec(("true",), "process", name=name), Request(MIB), after, array)
+
+
+def counted() -> Callable[[], str]:
+    numbers = itertools.count(1)
+    return lambda: str(next(numbers))
+
+
+def nobody(word: str) -> Sequence[str]:
+    raise JobNotFoundError(f"no job has the id or name {word!r}")
+
+
+def made(*submissions: Submission, find: Callable[[str], Sequence[str]] = nobody) -> list[Element]:
+    return elements(submissions, find, counted())
+
+
+def test_jobs_keep_their_order_where_nobody_waits() -> None:
+    assert [each.spec.name for each in made(submission("a"), submission(), submission("c"))] == ["a", None, "c"]
+
+
+def test_whoever_others_wait_for_comes_first() -> None:
+    jobs = made(submission("last", "middle"), submission("middle", "first"), submission("first"))
+    assert [each.spec.name for each in jobs] == ["first", "middle", "last"]
+    assert [each.place.after for each in jobs] == [(), ("1",), ("2",)]
+
+
+def test_a_name_of_the_batch_beats_one_of_the_ledger() -> None:
+    jobs = made(submission("a"), submission("b", "a", "old"), find=lambda word: [f"ledger's {word}"])
+    assert jobs[1].place.after == ("1", "ledger's old")
+
+
+def test_one_that_is_named_twice_is_waited_for_once() -> None:
+    assert made(submission("a"), submission("b", "a", "a"))[1].place.after == ("1",)
+
+
+@pytest.mark.parametrize(
+    ("submissions", "circle"),
+    [
+        ((submission("a", "b"), submission("b", "a")), "a → b → a"),
+        ((submission("self", "self"),), "self → self"),
+        ((submission("x"), submission("a", "c"), submission("b", "a"), submission("c", "b")), "→"),
+    ],
+)
+def test_jobs_that_wait_for_each_other_are_refused(submissions: Sequence[Submission], circle: str) -> None:
+    with pytest.raises(RequestError, match="would wait for each other") as caught:
+        arranged(submissions)
+    assert circle in str(caught.value)
+
+
+def test_each_element_of_an_array_has_its_number() -> None:
+    jobs = made(submission("train", array=Array((3, 5), 1)), submission("end", "train"))
+    assert [each.spec.name for each in jobs] == ["train-3", "train-5", "end"]
+    assert [each.place.array_index for each in jobs] == [3, 5, None]
+    assert {each.place.array_id for each in jobs[:2]} == {"1"}
+    assert jobs[0].spec.environment == (("PGPU_ARRAY_ID", "1"), ("PGPU_ARRAY_INDEX", "3"))
+    assert jobs[0].place.array_most_at_once == 1
+    assert jobs[2].place.after == (jobs[0].job_id, jobs[1].job_id)
+
+
+def test_an_array_s_number_cannot_be_overridden_by_its_asker() -> None:
+    spec = JobSpec(("true",), "process", environment=(("PGPU_ARRAY_INDEX", "9"),))
+    job = elements([Submission(spec, Request(MIB), array=Array((1,)))], nobody, counted())[0]
+    assert dict(job.spec.environment)["PGPU_ARRAY_INDEX"] == "1"
+
+
+@pytest.mark.parametrize(
+    "array", [Array(()), Array((1, 1)), Array((-1,)), Array(tuple(range(MOST_ELEMENTS + 1))), Array((1,), 0)]
+)
+def test_what_is_no_array_is_refused(array: Array) -> None:
+    with pytest.raises(RequestError):
+        made(submission(array=array))
+
+
+def test_a_word_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(JobNotFoundError):
+        made(submission("a", "who"))

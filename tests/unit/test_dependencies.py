@@ -1,0 +1,118 @@
+"""Who may start after whom, and who never will."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pgpu.engine.dependencies import names_of_the_awaited, standing
+from pgpu.model import Job, JobSpec, JobState, Place, Request
+from pgpu.units import MIB
+
+_JOB = Job("", JobSpec(("true",), "process"), Request(MIB), JobState.WAITING, 0.0)
+
+
+def job(job_id: str, *after: str, state: JobState = JobState.WAITING, exit_code: int | None = None) -> Job:
+    return replace(_JOB, id=job_id, state=state, exit_code=exit_code, place=Place(after))
+
+
+def ended(job_id: str, exit_code: int | None = 0, state: JobState = JobState.EXITED) -> dict[str, Job]:
+    return {job_id: job(job_id, state=state, exit_code=exit_code)}
+
+
+def test_a_job_without_others_may_start() -> None:
+    found = standing([job("a")], {})
+    assert (found.held, found.doomed) == ({}, {})
+
+
+@pytest.mark.parametrize("state", [JobState.WAITING, JobState.STARTING, JobState.RUNNING])
+def test_a_job_is_held_while_one_that_it_goes_after_has_not_ended(state: JobState) -> None:
+    found = standing([job("a", state=state), job("b", "a")], {})
+    assert found.held == {"b": "waits for the end of job a"}
+
+
+def test_how_many_more_it_waits_for_is_told() -> None:
+    found = standing([job("a"), job("b"), job("c", "a", "b")], {})
+    assert found.held["c"] == "waits for the end of job a and of 1 more"
+
+
+def test_a_job_may_start_once_all_ended_well() -> None:
+    found = standing([job("b", "a")], ended("a"))
+    assert (found.held, found.doomed) == ({}, {})
+
+
+def test_one_that_ended_while_its_memory_is_not_free_yet_has_ended() -> None:
+    found = standing([job("a", state=JobState.EXITED, exit_code=0), job("b", "a")], {})
+    assert found.held == {}
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "state", "says"),
+    [
+        (3, JobState.EXITED, "job a ended with exit code 3"),
+        (None, JobState.FAILED, "job a failed"),
+        (None, JobState.CANCELLED, "job a was cancelled"),
+    ],
+)
+def test_whoever_goes_after_a_failure_never_starts(exit_code: int | None, state: JobState, says: str) -> None:
+    found = standing([job("b", "a"), job("c", "b")], ended("a", exit_code, state))
+    assert says in found.doomed["b"]
+    assert "job b, which was cancelled" in found.doomed["c"]
+
+
+def test_one_failure_dooms_at_once_though_others_still_run() -> None:
+    found = standing([job("x", state=JobState.RUNNING), job("b", "x", "a")], ended("a", 1))
+    assert set(found.doomed) == {"b"}
+
+
+def test_whoever_goes_after_a_job_that_is_forgotten_never_starts() -> None:
+    assert "nothing is known" in standing([job("b", "gone")], {}).doomed["b"]
+
+
+def element(job_id: str, state: JobState = JobState.WAITING, most: int | None = 2) -> Job:
+    return replace(_JOB, id=job_id, state=state, place=Place((), "array", 0, most))
+
+
+def test_of_an_array_so_many_may_start_as_were_asked_for() -> None:
+    found = standing([element("a", JobState.RUNNING), element("b"), element("c"), element("d")], {})
+    assert set(found.held) == {"c", "d"}
+    assert "of which 2 may run at a time" in found.held["c"]
+
+
+def test_an_array_without_a_limit_holds_nobody() -> None:
+    assert not standing([element(name, most=None) for name in "abcdef"], {}).held
+
+
+def test_those_to_look_up_are_the_ones_that_are_not_there() -> None:
+    assert names_of_the_awaited([job("a"), job("b", "a", "x"), job("c", "y", state=JobState.RUNNING)]) == {"x"}
+
+
+@st.composite
+def crowds(draw: st.DrawFn) -> Sequence[Job]:
+    """Live jobs that go after older ones, of which some have ended while their memory is not free yet."""
+    states = draw(st.lists(st.sampled_from(list(JobState)), min_size=1, max_size=12))
+    jobs = []
+    for place, state in enumerate(states):
+        after = draw(st.sets(st.integers(0, place - 1), max_size=3)) if place else set()
+        code = draw(st.sampled_from([0, 1])) if state is JobState.EXITED else None
+        jobs.append(job(str(place), *map(str, sorted(after)), state=state, exit_code=code))
+    return jobs
+
+
+@given(crowds())
+def test_nobody_starts_before_all_that_it_goes_after_ended_well(jobs: Sequence[Job]) -> None:
+    found = standing(jobs, {})
+    known = {each.id: each for each in jobs}
+    for each in jobs:
+        if each.state is not JobState.WAITING:
+            assert each.id not in {*found.held, *found.doomed}
+            continue
+        may_start = each.id not in {*found.held, *found.doomed}
+        assert may_start == all(known[name].exit_code == 0 for name in each.place.after)
+        is_lost = any(
+            name in found.doomed or (known[name].state.is_final and known[name].exit_code != 0)
+            for name in each.place.after
+        )
+        assert (each.id in found.doomed) == is_lost
