@@ -7,6 +7,8 @@ Our exception hierarchy:
     + CommandNotFoundError      the command does not exist (exit code 127)
     + CommandNotExecutableError the command cannot be executed (exit code 126)
     + JobNotFoundError          no job has this id or name
+    + AccessError               the caller may not do this
+      - UnauthenticatedError        nobody knows who the caller is
   x CapacityError           try again later
     + WaitTimeoutError          not granted in time (exit code 124)
     + CancelledError            the wait was cancelled (exit code 130)
@@ -14,6 +16,7 @@ Our exception hierarchy:
     + LedgerError               the ledger cannot be read, written or understood
     + EnforcementError          a limit cannot be made to bind; nothing is started without one
     + RuntimeUnavailableError   Docker or the kernel cannot start the job
+    + ServerUnavailableError    `pgpu serve` does not answer, or does not let this user in
   x PgpuBug                 report it
 
 Foreign errors become one of these at the edge of the room that meets them. This module refuses to format: the
@@ -57,6 +60,14 @@ class JobNotFoundError(RequestError):
     """No job has this id or name, or several ids begin with it."""
 
 
+class AccessError(RequestError):
+    """The caller may not do this."""
+
+
+class UnauthenticatedError(AccessError):
+    """The caller did not show who they are."""
+
+
 class CapacityError(PgpuError):
     """There is no room now; the same request may succeed later."""
 
@@ -83,6 +94,10 @@ class EnforcementError(NodeError):
 
 class RuntimeUnavailableError(NodeError):
     """The container engine or the kernel cannot start the job."""
+
+
+class ServerUnavailableError(NodeError):
+    """A server of pgpu cannot be reached, or does not let this user in."""
 
 
 class PgpuBug(PgpuError):  # noqa: N818 - the house's word for it
