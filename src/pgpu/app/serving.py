@@ -1,0 +1,49 @@
+"""Joins the parts of `pgpu serve`: the engine, the desk before it, and the sockets.
+
+It refuses to answer and to decide. The server's own engine is like everybody's; what makes it the server is its lock.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pgpu.app.settings import Settings
+from pgpu.app.wiring import make_engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pgpu.server.listening import Tcp
+
+
+def serve(settings: Settings, unix: Path, tcp: "Tcp | None", say: "Callable[[str], None]") -> None:
+    """Be the server of a state directory until SIGTERM or SIGINT.
+
+    Args:
+        settings: Of the engine.
+        unix: Where the Unix socket goes.
+        tcp: Another address, or None.
+        say: Called with one line for each address once it takes requests.
+
+    Raises:
+        PgpuError: It cannot listen there, or the settings name what is not there.
+    """
+    from pgpu.engine.recovery import recover
+    from pgpu.server import listening
+    from pgpu.server.access import Access
+    from pgpu.server.app import create_app
+    from pgpu.server.desk import Desk
+
+    with listening.only_server(settings.state_dir / "server.lock"):
+        engine = make_engine(settings)
+        recover(engine)
+        desk = Desk(engine, Access(), lambda model: make_engine(replace(settings, simulate=model)))
+        app = create_app(desk)
+        with listening.listen_unix(unix) as socket:
+            say(f"listening at unix://{unix}")
+            if tcp is None:
+                listening.serve(app, socket)
+                return
+            with listening.listen_tcp(tcp) as other:
+                say(f"listening at {'http' if tcp.certificate is None else 'https'}://{tcp.host}:{tcp.port}")
+                listening.serve(app, socket, (tcp, other))

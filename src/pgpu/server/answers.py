@@ -1,0 +1,95 @@
+"""Our values and errors as HTTP answers, and request bodies as our values.
+
+Bodies are read and written by `pgpu.client.wire` on both sides: FastAPI routes and describes, it does not convert. This
+module refuses to word errors: their messages are the engine's.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from fastapi import FastAPI, Request
+from fastapi.openapi.utils import get_openapi
+from pydantic import TypeAdapter
+from starlette.responses import Response
+
+from pgpu.client import complaints, wire
+from pgpu.errors import (
+    AccessError,
+    CapacityError,
+    JobNotFoundError,
+    NodeError,
+    PgpuError,
+    RequestError,
+    UnauthenticatedError,
+)
+
+T = TypeVar("T")
+
+MOST_BODY_BYTES = 16 << 20
+"""A request's most: an environment and a command as large as the kernel takes, several times."""
+
+_STATUSES: tuple[tuple[type[PgpuError], int], ...] = (
+    (UnauthenticatedError, 401),
+    (AccessError, 403),
+    (JobNotFoundError, 404),
+    (RequestError, 400),
+    (CapacityError, 409),
+    (NodeError, 503),
+)
+
+
+class Answer(Response):
+    """A value of ours as JSON."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        """See `Response`."""
+        return wire.encode(content)
+
+
+def refusal(error: PgpuError) -> Answer:
+    """Return the answer that an error becomes."""
+    status = next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
+    return Answer(complaints.of_error(error), status)
+
+
+def body_of(kind: type[T]) -> Callable[[Request], Awaitable[T]]:
+    """Return a dependency that reads a request's body as a value of ours."""
+
+    async def read(request: Request) -> T:
+        return wire.decode(kind, wire.parse(await _bounded_body(request)))
+
+    return read
+
+
+async def _bounded_body(request: Request) -> bytes:
+    data = bytearray()
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > MOST_BODY_BYTES:
+            raise RequestError(f"the request is longer than {MOST_BODY_BYTES >> 20} MiB")
+    return bytes(data)
+
+
+def takes(kind: type[Any]) -> dict[str, Any]:
+    """Return what a route says in OpenAPI of the body that it reads by `body_of`."""
+    schema = {"$ref": f"#/components/schemas/{kind.__name__}"}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def describe(app: FastAPI, bodies: tuple[type[Any], ...]) -> None:
+    """Let the application's OpenAPI hold the schemas of the bodies that `takes` refers to."""
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+            components = schema.setdefault("components", {}).setdefault("schemas", {})
+            for kind in bodies:
+                described = TypeAdapter(kind).json_schema(ref_template="#/components/schemas/{model}")
+                components.update(described.pop("$defs", {}))
+                components[kind.__name__] = described
+            app.openapi_schema = schema
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign] # FastAPI's own way: fastapi.tiangolo.com/how-to/extending-openapi

@@ -1,0 +1,61 @@
+"""Joins routes, desk and access into one ASGI application.
+
+It refuses to listen and to read settings: `listening` and the command line do.
+"""
+
+from importlib.metadata import version
+
+from fastapi import FastAPI, Request, WebSocket
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from pgpu.errors import JobNotFoundError, PgpuError, RequestError
+from pgpu.server.answers import describe, refusal
+from pgpu.server.desk import Desk
+from pgpu.server.following import Following
+from pgpu.server.routes import gpus, jobs, streams
+
+_BODIES = (*jobs.BODIES,)
+
+
+def create_app(desk: Desk) -> FastAPI:
+    """Make the application that answers from a desk."""
+    app = FastAPI(
+        title="pgpu",
+        version=version("pgpu"),
+        description="Hard slices of a GPU's memory: submit, watch and stop jobs. Errors are JSON with a class, a message and a hint.",
+        docs_url=None,  # Its page loads scripts from elsewhere.
+        redoc_url=None,
+    )
+    app.state.desk = desk
+    app.state.following = Following(desk.engine)
+    for router in (streams.routes, jobs.routes, gpus.routes):
+        app.include_router(router)
+    app.add_exception_handler(PgpuError, _ours)
+    app.add_exception_handler(RequestValidationError, _unreadable)
+    app.add_exception_handler(HTTPException, _no_such_route)
+    describe(app, _BODIES)
+    return app
+
+
+async def _ours(connection: Request | WebSocket, error: Exception) -> Response:
+    answer = refusal(error if isinstance(error, PgpuError) else PgpuError(str(error)))
+    if isinstance(connection, WebSocket):
+        await connection.send_denial_response(answer)
+    return answer
+
+
+def _unreadable(_request: Request, error: Exception) -> Response:
+    """Say in one line which parameter of the path or query is wrong."""
+    first = error.errors()[0] if isinstance(error, RequestValidationError) else {}
+    where = ".".join(str(part) for part in first.get("loc", ())[1:])
+    return refusal(RequestError(f"{where}: {first.get('msg', 'it cannot be read')}"))
+
+
+def _no_such_route(_request: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException) and error.status_code == 404:  # noqa: PLR2004 - HTTP's own number
+        return refusal(JobNotFoundError("there is no such route", hint="GET /openapi.json describes all of them"))
+    answer = refusal(RequestError(str(getattr(error, "detail", error))))
+    answer.status_code = getattr(error, "status_code", answer.status_code)
+    return answer

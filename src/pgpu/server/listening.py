@@ -1,0 +1,189 @@
+"""The sockets of a server, and its life from the first request that it takes to the last that it answers.
+
+One server for each ledger: a lock that the kernel lets go of with the process says so, whatever is left of the socket of
+one that was killed. Requests under way are answered before it goes; jobs are none of its business then. It refuses TCP
+without TLS, except on loopback.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import grp
+import ipaddress
+import os
+import signal
+import socket
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI
+
+from pgpu.engine.sockets import connect
+from pgpu.errors import NodeError, RequestError
+from pgpu.server.peers import PeerProtocol
+
+GROUP = "pgpu"
+"""Who may connect beside root, where there is such a group."""
+
+_BACKLOG = 1024
+_GRACE_SECONDS = 3
+"""How long requests under way may take once the server was told to go; who waits for a job comes again."""
+
+_MOST_MESSAGE_BYTES = 1 << 21
+
+
+@dataclass(frozen=True, slots=True)
+class Tcp:
+    """An address beside the Unix socket."""
+
+    host: str
+    port: int
+    certificate: Path | None = None
+    """PEM, the chain after it; None speaks without TLS, on loopback alone."""
+
+    key: Path | None = None
+
+
+@contextlib.contextmanager
+def only_server(lock_path: Path) -> Iterator[None]:
+    """Be the one server of a ledger.
+
+    Raises:
+        NodeError: There is one already.
+    """
+    try:
+        lock_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as exc:
+        raise NodeError(f"{lock_path} cannot be opened: {exc.strerror}") from exc
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as exc:
+            raise NodeError(
+                f"another server runs on {lock_path.parent}", hint="stop it, or choose another --state-dir"
+            ) from exc
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def listen_unix(path: Path) -> socket.socket:
+    """Return a socket at `path` in the place of one that nobody answers at; open to root and to the group `pgpu`.
+
+    Raises:
+        NodeError: Somebody answers there, or it cannot be made.
+    """
+    _refuse_taken(path)
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        fresh = path.with_name(f".{path.name}.{os.getpid()}")
+        fresh.unlink(missing_ok=True)
+        made.bind(str(fresh))
+        _open_to_group(fresh)
+        made.listen(_BACKLOG)
+        fresh.rename(path)
+    except OSError as exc:
+        made.close()
+        raise NodeError(f"{path} cannot be listened at: {exc.strerror or exc}", hint="choose another --host") from exc
+    return made
+
+
+def _refuse_taken(path: Path) -> None:
+    try:
+        is_socket = stat.S_ISSOCK(path.lstat().st_mode)
+    except OSError:
+        return
+    if not is_socket:
+        raise NodeError(f"{path} exists and is no socket", hint="choose another --host")
+    with contextlib.suppress(OSError):
+        connect(path).close()
+        raise NodeError(f"somebody answers at {path} already", hint="stop that server, or choose another --host")
+
+
+def _open_to_group(path: Path) -> None:
+    """Before the socket has its name: nobody connects while it is open to more."""
+    try:
+        group_id = grp.getgrnam(GROUP).gr_gid
+    except KeyError:
+        path.chmod(0o600)
+        return
+    with contextlib.suppress(PermissionError):  # A user's own server serves that user.
+        os.chown(path, -1, group_id)
+    path.chmod(0o660)
+
+
+def listen_tcp(tcp: Tcp) -> socket.socket:
+    """Return a socket at a TCP address.
+
+    Raises:
+        RequestError: It is off loopback and has no certificate.
+        NodeError: It cannot be made.
+    """
+    if tcp.certificate is None and not _is_loopback(tcp.host):
+        raise RequestError(
+            f"TCP at {tcp.host} needs TLS: a token would be read on the way",
+            hint="name --tls-certificate and --tls-key, or listen at 127.0.0.1",
+        )
+    try:
+        return socket.create_server(
+            (tcp.host, tcp.port), family=socket.AF_INET6 if ":" in tcp.host else socket.AF_INET, backlog=_BACKLOG
+        )
+    except OSError as exc:
+        raise NodeError(f"{tcp.host}:{tcp.port} cannot be listened at: {exc.strerror or exc}") from exc
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def serve(app: FastAPI, unix: socket.socket, tcp: tuple[Tcp, socket.socket] | None = None) -> None:
+    """Answer requests until SIGTERM or SIGINT."""
+    configurations = [(_configuration(app), [unix])]
+    if tcp is not None:
+        configurations.append((_configuration(app, tcp[0]), [tcp[1]]))
+    asyncio.run(_serve([(_Quiet(configuration), sockets) for configuration, sockets in configurations]))
+
+
+class _Quiet(uvicorn.Server):
+    """A server that leaves signals to `_serve`: there may be two of them."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def _serve(servers: Sequence[tuple[_Quiet, list[socket.socket]]]) -> None:
+    def leave() -> None:
+        for server, _ in servers:
+            server.should_exit = True
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, leave)
+    await asyncio.gather(*(server.serve(sockets) for server, sockets in servers))
+
+
+def _configuration(app: FastAPI, tcp: Tcp | None = None) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=PeerProtocol,
+        ws="websockets-sansio",
+        ws_max_size=_MOST_MESSAGE_BYTES,
+        ws_per_message_deflate=False,
+        lifespan="off",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=_GRACE_SECONDS,
+        ssl_certfile=None if tcp is None else tcp.certificate,
+        ssl_keyfile=None if tcp is None else tcp.key,
+    )

@@ -1,0 +1,62 @@
+"""Who is on the other side of a Unix socket, in the kernel's own words.
+
+A peer is read once, when its connection is made: the credentials are those of the moment of its `connect`, whatever the
+process becomes later. This module refuses to trust anything that a client says. Source: unix(7), SO_PEERCRED;
+socket(7), SO_PEERGROUPS.
+"""
+
+import array
+import contextlib
+import socket
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+STATE_KEY = "peer"
+"""Where a request's ASGI `state` holds its `Peer`; None for what came over TCP."""
+
+_SO_PEERGROUPS = 59
+_MOST_GROUPS = 256
+"""As many as Python's getsockopt can take; of a peer with more none is believed."""
+
+_CREDENTIALS = struct.Struct("3i")
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A process that connected."""
+
+    pid: int
+    """As this process's PID namespace sees it; 0 where it is in another one."""
+
+    uid: int
+    gid: int
+    groups: frozenset[int]
+    """Its supplementary groups."""
+
+
+def peer_of(connection: socket.socket) -> Peer | None:
+    """Return who is connected; None unless it is a Unix socket."""
+    if connection.family != socket.AF_UNIX:
+        return None
+    pid, uid, gid = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return Peer(pid, uid, gid, _groups(connection))
+
+
+def _groups(connection: socket.socket) -> frozenset[int]:
+    groups = array.array("I")
+    with contextlib.suppress(OSError):
+        groups.frombytes(connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MOST_GROUPS * groups.itemsize))
+    return frozenset(groups)
+
+
+class PeerProtocol(H11Protocol):
+    """Uvicorn's HTTP connection that tells each of its requests, WebSockets included, who its peer is."""
+
+    def connection_made(self, transport: Any) -> None:
+        """See `asyncio.Protocol`."""
+        connection = transport.get_extra_info("socket")
+        self.app_state = {**self.app_state, STATE_KEY: peer_of(connection)}
+        super().connection_made(transport)

@@ -1,0 +1,16 @@
+"""Routes of the machine: its GPUs."""
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from pgpu.client.protocol import GpuReport
+from pgpu.server.answers import Answer
+from pgpu.server.routes.asking import ACaller, ADesk
+
+routes = APIRouter(prefix="/v1", tags=["gpus"])
+
+
+@routes.get("/gpus", response_model=list[GpuReport])
+def gpus(desk: ADesk, caller: ACaller, simulate: str | None = None) -> Response:
+    """Report every GPU, in NVML index order; of the jobs on it only those that the caller sees."""
+    return Answer(desk.gpus(caller, simulate))

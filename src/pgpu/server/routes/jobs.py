@@ -1,0 +1,85 @@
+"""Routes of jobs: submit, list, look, wait, stop, signal, resize."""
+
+from typing import Annotated
+
+import anyio
+from fastapi import APIRouter, Depends, Query
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from pgpu.client.asking import Ask, Resize, Signal, Stop, Window
+from pgpu.client.protocol import JobReport
+from pgpu.model import Job
+from pgpu.server.answers import Answer, body_of, takes
+from pgpu.server.routes.asking import ACaller, ADesk, AFollowing
+
+routes = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+
+BODIES = (Ask, Stop, Signal, Window, Resize)
+
+_MOST_WAIT_SECONDS = 60.0
+
+
+@routes.post("", status_code=201, response_model=Job, openapi_extra=takes(Ask))
+async def submit(desk: ADesk, caller: ACaller, ask: Annotated[Ask, Depends(body_of(Ask))]) -> Response:
+    """Accept a job durably and leave it to a supervisor of its own."""
+    return Answer(await run_in_threadpool(desk.submit, caller, ask), 201)
+
+
+@routes.get("", response_model=list[JobReport])
+def list_jobs(desk: ADesk, caller: ACaller, *, include_final: bool = False) -> Response:
+    """List the caller's jobs, an administrator's are everybody's, oldest first."""
+    return Answer(desk.jobs(caller, include_final=include_final))
+
+
+@routes.get("/{job}", response_model=JobReport)
+def look(desk: ADesk, caller: ACaller, job: str) -> Response:
+    """Find one job by id, by a beginning of its id that only one has, or by name."""
+    return Answer(desk.report(desk.find(caller, job)))
+
+
+@routes.get("/{job}/wait", response_model=Job)
+async def wait(
+    desk: ADesk,
+    caller: ACaller,
+    following: AFollowing,
+    job: str,
+    timeout_seconds: Annotated[float, Query(ge=0, le=_MOST_WAIT_SECONDS)] = _MOST_WAIT_SECONDS,
+) -> Response:
+    """Wait until a job is final, or for so long; return it as it is then."""
+    found = await run_in_threadpool(desk.find, caller, job)
+    with anyio.move_on_after(timeout_seconds):
+        return Answer(await following.until_final(found.job.id))
+    return Answer(await run_in_threadpool(desk.engine.ledger.job, found.job.id))
+
+
+@routes.post("/{job}/stop", response_model=Job, openapi_extra=takes(Stop))
+async def stop(desk: ADesk, caller: ACaller, job: str, words: Annotated[Stop, Depends(body_of(Stop))]) -> Response:
+    """Cancel a waiting job; end a running one with SIGTERM and, after the grace, SIGKILL. Does not wait for its end."""
+    return Answer(await run_in_threadpool(desk.stop, caller, job, words.grace_seconds))
+
+
+@routes.post("/{job}/signal", status_code=204, openapi_extra=takes(Signal))
+async def signal(
+    desk: ADesk, caller: ACaller, job: str, words: Annotated[Signal, Depends(body_of(Signal))]
+) -> Response:
+    """Send a signal to a running job's main process."""
+    await run_in_threadpool(desk.signal, caller, job, words.number)
+    return Response(status_code=204)
+
+
+@routes.post("/{job}/window", status_code=204, openapi_extra=takes(Window))
+async def window(
+    desk: ADesk, caller: ACaller, job: str, words: Annotated[Window, Depends(body_of(Window))]
+) -> Response:
+    """Tell a job with a terminal the size of the caller's."""
+    await run_in_threadpool(desk.window, caller, job, words.columns, words.rows)
+    return Response(status_code=204)
+
+
+@routes.post("/{job}/resize", response_model=Job, openapi_extra=takes(Resize))
+async def resize(
+    desk: ADesk, caller: ACaller, job: str, words: Annotated[Resize, Depends(body_of(Resize))]
+) -> Response:
+    """Change the slices of a waiting or running job, all of them or none."""
+    return Answer(await run_in_threadpool(desk.resize, caller, job, words.memory_bytes))
