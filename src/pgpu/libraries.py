@@ -22,6 +22,15 @@ NVML_SHIM = "libpgpu-ml.so"
 LAUNCHER = "pgpu-launch"
 """Starts a process job inside a private user and mount namespace."""
 
+STAGER = "pgpu-stage"
+"""Lets root mount into a container what the container's user may open."""
+
+HOLD = "pgpu-hold"
+"""Stands at a container's beginning until its slice is granted."""
+
+OCI_RUNTIME = "pgpu-runtime"
+"""What a container engine calls in the place of runc."""
+
 PROBE = "pgpu-probe"
 """The smallest CUDA client there is: proves limits and lets a context be measured."""
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pgpu.capped_tmpfs import mount_capped, unmount
 from pgpu.enforcement import meter
-from pgpu.enforcement.capped_tmpfs import mount_capped, unmount
 from pgpu.enforcement.publishing import publish
 from pgpu.errors import EnforcementError
 from pgpu.libraries import CUDA_SHIM, NVML_SHIM

@@ -1,12 +1,12 @@
 """A small tmpfs for what a job may write, so that no tenant fills the machine's memory through its usage file.
 
 Only root can mount one, and only where a container engine sees it too: not in a mount namespace whose mounts stay its own
-(a systemd unit with PrivateTmp). Elsewhere the usage file lies on the runtime tmpfs itself.
+(a systemd unit with PrivateTmp). Elsewhere the usage file lies on the runtime tmpfs itself. It belongs to no room, since the
+creation of a container, which has milliseconds, needs it without loading one.
 """
 
 import ctypes
 import os
-from pathlib import Path
 
 _CAP_OPTIONS = b"size=1m,nr_inodes=4,mode=0700"
 """A usage file takes 836 KiB (native/include/meter_abi.h)."""
@@ -17,7 +17,7 @@ _MNT_DETACH = 2
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def mount_capped(directory: Path) -> bool:
+def mount_capped(directory: str | os.PathLike[str]) -> bool:
     """Cover a directory with a capped tmpfs where that is possible; say whether it was."""
     if os.geteuid() != 0 or _stays_private(directory):
         return False
@@ -25,17 +25,18 @@ def mount_capped(directory: Path) -> bool:
     return bool(_libc.mount(b"pgpu", os.fsencode(directory), b"tmpfs", flags, _CAP_OPTIONS) == 0)
 
 
-def unmount(directory: Path) -> None:
+def unmount(directory: str | os.PathLike[str]) -> None:
     """Take the capped tmpfs away; jobs that still have the file keep it until they close it."""
     if os.path.ismount(directory):
         _libc.umount2(os.fsencode(directory), _MNT_DETACH)
 
 
-def _stays_private(directory: Path) -> bool:
+def _stays_private(directory: str | os.PathLike[str]) -> bool:
     """Whether what is mounted below a directory is hidden from the namespace that this one was made from."""
-    mounts = [line.split(" ") for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()]
-    real = directory.resolve()
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123 - see above
+        mounts = [line.split(" ") for line in file]
+    real = f"{os.path.realpath(directory)}/"
     # proc_pid_mountinfo(5): the mount point is the fifth field, optional fields begin at the seventh.
-    above = [fields for fields in mounts if real.is_relative_to(fields[4])]
+    above = [fields for fields in mounts if real.startswith(f"{fields[4].rstrip('/')}/")]
     nearest = max(above, key=lambda fields: len(fields[4]))
     return any(word.startswith("master:") for word in nearest[6 : nearest.index("-")])

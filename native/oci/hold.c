@@ -1,0 +1,156 @@
+/* pgpu-hold: stands at the beginning of a container whose slice is not granted yet, says why, and becomes the
+ * container's own command once it is.
+ *
+ * It is process 1 of the container, so it takes every signal that would end a program by itself: the kernel
+ * protects process 1 from them, and `docker stop` would wait for ten seconds. It is linked with no library,
+ * so that it starts in any image, asks for no privilege, and refuses to let the command start without a word
+ * from outside. The word comes through a pipe with a name, one line each: =TEXT   say TEXT        +   go
+ * -CODE   end with CODE */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <time.h>
+
+#include "command.h"
+#include "system.h"
+#include "text.h"
+
+#define GATE     "/.pgpu/gate"
+#define SETTINGS "/.pgpu/environment"
+
+#define MOST_LINE           1024
+#define EAGAIN              11
+#define EINTR               4
+#define TERMINAL_ATTRIBUTES 0x5401 /* TCGETS */
+#define SIGNAL_EXIT_BASE    128
+#define SIGNAL_INFO_BYTES   128
+#define MASK_BYTES          8
+#define PATIENCE_SECONDS    60 /* for a supervisor that died to be replaced */
+
+typedef unsigned long mask;
+
+ENTRY;
+_Noreturn void begin(long *stack);
+
+/* gcc writes a loop that fills or copies as a call of these. */
+void *memset(void *start, int byte, size_t length) {
+    for (volatile char *at = start; length > 0; length--)
+        *at++ = (char)byte;
+    return start;
+}
+
+void *memcpy(void *to, const void *from, size_t length) {
+    const char *source = from;
+    for (volatile char *at = to; length > 0; length--)
+        *at++ = *source++;
+    return to;
+}
+
+static mask bit(int number) {
+    return 1UL << (number - 1);
+}
+
+static bool has_terminal(void) {
+    char attributes[256];
+    for (int descriptor = 0; descriptor < 3; descriptor++)
+        if (CALL(__NR_ioctl, descriptor, TERMINAL_ATTRIBUTES, attributes, 0) == 0) return true;
+    return false;
+}
+
+/* The signals that end the wait. SIGWINCH is some images' word for "stop", and on a terminal it is nothing.
+ */
+static mask ending(void) {
+    const mask harmless =
+        bit(SIGCHLD) | bit(SIGCONT) | bit(SIGURG) | bit(SIGTSTP) | bit(SIGTTIN) | bit(SIGTTOU);
+    return ~(harmless | (has_terminal() ? bit(SIGWINCH) : 0));
+}
+
+static mask block_signals(void) {
+    const mask all = ~0UL;
+    mask before = 0;
+    CALL(__NR_rt_sigprocmask, SIG_SETMASK, &all, &before, MASK_BYTES);
+    return before;
+}
+
+static void restore_signals(mask before) {
+    CALL(__NR_rt_sigprocmask, SIG_SETMASK, &before, 0, MASK_BYTES);
+}
+
+static void leave_if_signalled(int signals) {
+    unsigned info[SIGNAL_INFO_BYTES / sizeof(unsigned)];
+    if (read_some(signals, (char *)info, sizeof info) == (long)sizeof info)
+        leave(SIGNAL_EXIT_BASE + (int)info[0]);
+}
+
+static int number_in(const char *text) {
+    int number = 0;
+    for (; *text >= '0' && *text <= '9' && number < 256; text++)
+        number = number * 10 + *text - '0';
+    return number & 255;
+}
+
+/* True for the word to go. */
+static bool obey(const char *line) {
+    if (*line == '=') say(line + 1);
+    if (*line == '-') leave(number_in(line + 1));
+    return *line == '+';
+}
+
+/* True once the word to go was read; `*is_attended` says whether anybody holds the other end. */
+static bool listen(int gate, bool *is_attended) {
+    static char line[MOST_LINE];
+    static size_t length;
+    char byte;
+    long got;
+    while ((got = read_some(gate, &byte, 1)) == 1) {
+        if (byte != '\n') {
+            if (length + 1 < MOST_LINE) line[length++] = byte;
+            continue;
+        }
+        line[length] = '\0';
+        length = 0;
+        if (obey(line)) return true;
+    }
+    *is_attended = got == -EAGAIN || got == -EINTR;
+    return false;
+}
+
+static void rest(int gate, int signals, bool is_attended) {
+    struct pollfd waits[] = {{.fd = signals, .events = POLLIN}, {.fd = gate, .events = POLLIN}};
+    struct timespec second = {.tv_sec = 1};
+    CALL(__NR_ppoll, waits, is_attended ? 2 : 1, is_attended ? NULL : &second, 0);
+    leave_if_signalled(signals);
+}
+
+static void wait_for_word(void) {
+    const mask wanted = ending();
+    const int signals = (int)CALL(__NR_signalfd4, -1, &wanted, MASK_BYTES, O_NONBLOCK | O_CLOEXEC);
+    const int gate = (int)CALL(__NR_openat, AT_FDCWD, GATE, O_RDONLY | O_NONBLOCK | O_CLOEXEC, 0);
+    if (signals < 0 || gate < 0) {
+        say("this container's slice is gone: start it anew");
+        leave(125);
+    }
+    int alone_seconds = 0;
+    for (bool is_attended; !listen(gate, &is_attended);) {
+        alone_seconds = is_attended ? 0 : alone_seconds + 1;
+        if (alone_seconds > PATIENCE_SECONDS) {
+            say("nobody looks after this container's request for GPU memory any more");
+            leave(125);
+        }
+        rest(gate, signals, is_attended);
+    }
+}
+
+_Noreturn void begin(long *stack) {
+    char **command = (char **)(stack + 2);
+    char **environment = (char **)(stack + 1) + *stack + 1;
+    if (*stack < 2) leave(127);
+    const mask before = block_signals();
+    const int missing = missing_command(command, environment);
+    if (missing != 0) leave(missing);
+    wait_for_word();
+    environment = with_settings(environment, SETTINGS);
+    restore_signals(before);
+    become_command(command, environment);
+}

@@ -1,0 +1,134 @@
+/* pgpu-runtime: what a container engine is told to call in the place of runc.
+ *
+ * Everything that concerns no GPU memory goes to runc at once, by exec, with runc's own words, streams and
+ * exit code: only the creation of a container whose configuration names a request is handed to Python. It
+ * reads that configuration as bytes and refuses to understand it. Its own words stand before runc's:
+ *   --pgpu-python=PATH  --pgpu-runc=PATH  --pgpu-config=FILE  --pgpu-engine=URL */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define OURS   "--pgpu-"
+#define SCRIPT "/../app/oci/create.py"
+
+static const char *const VALUED[] = {"root", "log", "log-format", "criu", "rootless"};
+static const char *const REQUESTS[] = {"PGPU_MEMORY", "pgpu.memory"};
+
+static const char *flag_name(const char *word) {
+    return word[1] == '-' ? word + 2 : word + 1;
+}
+
+static bool takes_next(const char *word) {
+    for (size_t i = 0; i < sizeof VALUED / sizeof *VALUED; i++)
+        if (strcmp(flag_name(word), VALUED[i]) == 0) return true;
+    return false;
+}
+
+/* The first word that is no flag of runc's and no flag's value. */
+static char **find_command(char **words) {
+    for (; *words != NULL; words++) {
+        if (**words != '-') return words;
+        if (takes_next(*words) && words[1] != NULL) words++;
+    }
+    return words;
+}
+
+static const char *bundle(char **words) {
+    const char *found = ".";
+    for (; *words != NULL; words++) {
+        const char *name = **words == '-' ? flag_name(*words) : "";
+        if ((strcmp(name, "bundle") == 0 || strcmp(name, "b") == 0) && words[1] != NULL) found = *++words;
+        if (strncmp(name, "bundle=", 7) == 0) found = name + 7;
+        if (strncmp(name, "b=", 2) == 0) found = name + 2;
+    }
+    return found;
+}
+
+static bool mentions_request(const char *text, size_t length) {
+    for (size_t i = 0; i < sizeof REQUESTS / sizeof *REQUESTS; i++)
+        if (memmem(text, length, REQUESTS[i], strlen(REQUESTS[i])) != NULL) return true;
+    return false;
+}
+
+/* A configuration that cannot be read is runc's to complain about. */
+static bool asks_for_memory(const char *directory) {
+    char path[PATH_MAX];
+    struct stat status;
+    snprintf(path, sizeof path, "%s/config.json", directory);
+    const int descriptor = open(path, O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0) return false;
+    bool answer = false;
+    if (fstat(descriptor, &status) == 0 && status.st_size > 0) {
+        char *text = mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_PRIVATE, descriptor, 0);
+        if (text != MAP_FAILED) {
+            answer = mentions_request(text, (size_t)status.st_size);
+            munmap(text, (size_t)status.st_size);
+        }
+    }
+    close(descriptor);
+    return answer;
+}
+
+static bool makes_container(const char *command) {
+    return strcmp(command, "create") == 0 || strcmp(command, "run") == 0 || strcmp(command, "restore") == 0;
+}
+
+static const char *value_of_ours(char **words, const char *name, const char *otherwise) {
+    const size_t length = strlen(name);
+    for (; *words != NULL && strncmp(*words, OURS, strlen(OURS)) == 0; words++)
+        if (strncmp(*words, name, length) == 0) return *words + length;
+    return otherwise;
+}
+
+static _Noreturn void fail(const char *program) {
+    fprintf(stderr, "pgpu-runtime: %s: %s\n", program, strerror(errno));
+    exit(127);
+}
+
+/* -I and -S: neither the environment of whoever called nor site-packages have a say in what runs here. */
+static _Noreturn void become_python(char **words) {
+    static char script[PATH_MAX + sizeof SCRIPT];
+    const ssize_t length = readlink("/proc/self/exe", script, PATH_MAX);
+    if (length <= 0) fail("/proc/self/exe");
+    script[length] = '\0';
+    strcpy(strrchr(script, '/'), SCRIPT);
+    size_t count = 0;
+    while (words[count] != NULL)
+        count++;
+    const char **line = calloc(count + 5, sizeof *line);
+    if (line == NULL) fail("memory");
+    const char *python = value_of_ours(words, OURS "python=", "python3");
+    line[0] = python;
+    line[1] = "-I";
+    line[2] = "-S";
+    line[3] = script;
+    memcpy(line + 4, words, count * sizeof *line);
+    execvp(python, (char **)line);
+    fail(python);
+}
+
+static _Noreturn void become_runc(char **ours, char **words) {
+    const char *runc = value_of_ours(ours, OURS "runc=", "runc");
+    *--words = (char *)runc; /* over the last word of ours, or our own name */
+    execvp(runc, words);
+    fail(runc);
+}
+
+int main(int count, char **arguments) {
+    (void)count;
+    char **ours = arguments + 1;
+    char **words = ours;
+    while (*words != NULL && strncmp(*words, OURS, strlen(OURS)) == 0)
+        words++;
+    char **command = find_command(words);
+    if (*command != NULL && makes_container(*command) && asks_for_memory(bundle(command + 1)))
+        become_python(ours);
+    become_runc(ours, words);
+}
