@@ -52,10 +52,12 @@ class World:
         gib: float = 4,
         timeout: float | None = None,
         count: int = 1,
+        priority: int = 0,
         **words: object,
     ) -> Job:
         spec = JobSpec(tuple(command), "process", working_directory="/", **words)  # type: ignore[arg-type]
-        return self.client.submit(spec, Request(int(gib * GIB), count), wait_timeout_seconds=timeout)
+        request = Request(int(gib * GIB), count, priority=priority)
+        return self.client.submit(spec, request, wait_timeout_seconds=timeout)
 
     def run(self, command: Sequence[str], **words: object) -> tuple[Job, bytes, bytes]:
         job = self.submit(command, **words)  # type: ignore[arg-type]

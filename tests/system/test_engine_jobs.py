@@ -95,12 +95,15 @@ def test_what_does_not_fit_waits_says_why_and_starts_when_memory_is_free(machine
     assert machine.state(third) is JobState.WAITING
 
 
-def test_a_small_job_does_not_overtake_the_head_of_the_queue(machine: World) -> None:
+def test_a_small_job_goes_first_on_memory_that_the_head_of_the_queue_leaves_free(machine: World) -> None:
     machine.submit(gib=6)
-    head = machine.submit(gib=6)
-    small = machine.submit(("true",), gib=1)
-    machine.until_supervised(small)
-    assert (machine.state(head), machine.state(small)) == (JobState.WAITING, JobState.WAITING)
+    head = machine.submit(gib=8, priority=1)
+    in_the_way = machine.submit(("true",), gib=3)
+    beside = machine.submit(("true",), gib=2)
+    machine.until_free(beside)
+    assert (machine.state(head), machine.state(in_the_way)) == (JobState.WAITING, JobState.WAITING)
+    reason = machine.client.job(in_the_way.id).job.reason
+    assert reason == f"waits its turn: the memory that is free is kept for job {head.id}; 1 job ahead"
 
 
 def test_a_job_can_have_several_gpus_and_never_one_of_them_twice() -> None:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pgpu.enforcement import Enforcer
+from pgpu.engine.admitting import Rounds
 from pgpu.engine.asker import Asker, this_process
 from pgpu.engine.gpu_lock import GpuLocks
 from pgpu.engine.places import JobPlaces, places_of
@@ -24,9 +25,9 @@ from pgpu.engine.spawn import spawn_supervisor
 from pgpu.errors import CapacityError, LedgerError, NodeError, PgpuError, RequestError
 from pgpu.gpu import GpuSource
 from pgpu.ledger import Decision, Entry, Ledger
-from pgpu.model import Gpu, Job, JobSpec, JobState, Lease, Request
+from pgpu.model import Gpu, Job, JobSpec, JobState, Lease, Place, Request
 from pgpu.runtimes import Runtime
-from pgpu.scheduling import Candidate, Headroom, admit, check_can_ever_fit, usable
+from pgpu.scheduling import Headroom, check_can_ever_fit, usable
 from pgpu.units import format_memory
 
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}")
@@ -49,6 +50,8 @@ class Engine:
         self.gpus = gpus
         self.enforcer = enforcer
         self.headroom = Headroom(settings.headroom_least_bytes, settings.headroom_fraction)
+        self.rounds = Rounds(settings.gpu_model, self.headroom)
+        """How a round is decided; `app` may give it more to decide on."""
         self._runtimes = runtimes
         self._supervisor_command = tuple(supervisor_command)
         self._locks = GpuLocks(ledger.path)
@@ -74,6 +77,8 @@ class Engine:
         request: Request,
         *,
         wait_timeout_seconds: float | None = None,
+        place: Place | None = None,
+        signature: str = "",
         asker: Asker | None = None,
         job_id: str | None = None,
     ) -> Job:
@@ -83,6 +88,8 @@ class Engine:
             spec: What to run.
             request: What it needs.
             wait_timeout_seconds: How long it may wait.
+            place: How it stands to other jobs.
+            signature: Which program it is; see `Job.signature`.
             asker: Whose job it is; None for this process's own user.
             job_id: Twelve hexadecimal digits that no job has; None chooses some.
         """
@@ -97,6 +104,8 @@ class Engine:
                 state=JobState.WAITING,
                 created_at_seconds=now_seconds,
                 owner_uid=asker.uid,
+                place=place or Place(),
+                signature=signature,
                 gpu_model=self.settings.gpu_model,
             ),
             wait_deadline_seconds=None if wait_timeout_seconds is None else now_seconds + wait_timeout_seconds,
@@ -185,7 +194,9 @@ class Engine:
         Raises:
             NodeError: A GPU cannot be read.
         """
-        return take_snapshot(self.gpus, self.enforcer, self.queue_of(self.ledger.entries(include_final=False)))
+        with self.ledger.view() as view:
+            holding = self.queue_of(view.holding())
+        return take_snapshot(self.gpus, self.enforcer, holding)
 
     def _snapshot_or_blind(self) -> Snapshot:
         try:
@@ -285,21 +296,16 @@ class Engine:
     def _admit(self, decision: Decision, snapshot: Snapshot, gives_up: str | None = None) -> list[str]:
         """Write what scheduling says, and return who must hear of it: the started, the given up, and the new head."""
         now_seconds = time.time()
-        entries = {entry.job.id: entry for entry in self.queue_of(decision.live())}
-        rooms = snapshot.rooms(list(entries.values()), self.headroom)
-        queue = [
-            Candidate(entry.job.id, entry.job.request, now_seconds if entry.job.id == gives_up else None)
-            for entry in entries.values()
-            if entry.job.state is JobState.WAITING
-        ]
-        admission = admit(rooms, queue, now_seconds)
+        situation = self.rounds.situation(decision, snapshot)
+        admission = situation.giving_up(gives_up, now_seconds).admission(now_seconds)
         for grant in admission.grants:
-            decision.put(_granted(entries[grant.job_id], Lease(grant.job_id, grant.slices, now_seconds)))
+            decision.put(_granted(decision.entry(grant.job_id), Lease(grant.job_id, grant.slices, now_seconds)))
         for job_id in admission.expired:
-            decision.put(cancelled(entries[job_id], now_seconds, timed_out=True))
+            decision.put(cancelled(decision.entry(job_id), now_seconds, timed_out=True))
         for wait in admission.waits:
-            if entries[wait.job_id].job.reason != wait.reason:
-                decision.put(replace(entries[wait.job_id], job=replace(entries[wait.job_id].job, reason=wait.reason)))
+            entry = decision.entry(wait.job_id)
+            if entry.job.reason != wait.reason:
+                decision.put(replace(entry, job=replace(entry.job, reason=wait.reason)))
         moved = [grant.job_id for grant in admission.grants] + list(admission.expired)
         return moved + [wait.job_id for wait in admission.waits[:1]] if moved else []
 

@@ -36,8 +36,15 @@ class Snapshot:
     def rooms(self, entries: Sequence[Entry], headroom: Headroom) -> tuple[GpuRoom, ...]:
         """Put leases, read later than the GPUs, beside what the GPUs hold."""
         granted = self._granted_bytes(entries)
+        compute = _granted_compute(entries)
         return tuple(
-            GpuRoom(gpu, headroom.of(gpu), self.outsiders_bytes(gpu.uuid), taken_bytes(gpu, granted.get(gpu.uuid, 0)))
+            GpuRoom(
+                gpu,
+                headroom.of(gpu),
+                self.outsiders_bytes(gpu.uuid),
+                taken_bytes(gpu, granted.get(gpu.uuid, 0)),
+                compute.get(gpu.uuid, 0.0),
+            )
             for gpu in self.gpus
         )
 
@@ -49,6 +56,15 @@ class Snapshot:
                 amount = max(part.memory_bytes, self.held_bytes.get((lease.job_id, part.gpu_uuid), 0))
                 granted[part.gpu_uuid] = granted.get(part.gpu_uuid, 0) + amount
         return granted
+
+
+def _granted_compute(entries: Sequence[Entry]) -> dict[str, float]:
+    granted: dict[str, float] = {}
+    for entry in entries:
+        if entry.job.lease is not None and entry.is_lease_held:
+            for part in entry.job.lease.slices:
+                granted[part.gpu_uuid] = granted.get(part.gpu_uuid, 0.0) + (entry.job.request.compute_share or 0.0)
+    return granted
 
 
 BLIND = Snapshot((), {}, {})

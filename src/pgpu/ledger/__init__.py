@@ -7,5 +7,6 @@ from pgpu.ledger.decision import Decision
 from pgpu.ledger.entry import Entry
 from pgpu.ledger.facts import Facts
 from pgpu.ledger.ledger import Ledger
+from pgpu.ledger.view import View, Waiting
 
-__all__ = ["Decision", "Entry", "Facts", "Ledger"]
+__all__ = ["Decision", "Entry", "Facts", "Ledger", "View", "Waiting"]

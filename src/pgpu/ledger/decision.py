@@ -7,12 +7,12 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pgpu.errors import JobNotFoundError, RequestError
+from pgpu.errors import RequestError
 from pgpu.ledger.entry import Entry
-from pgpu.ledger.rows import SELECT, columns_of_arrival, columns_of_life, entry_of
+from pgpu.ledger.rows import columns_of_arrival, columns_of_life
+from pgpu.ledger.view import LIVE, View
 from pgpu.model import Gpu, Lease
-
-LIVE = "state IN ('waiting', 'starting', 'running') OR (granted_at IS NOT NULL AND released_at IS NULL)"
+from pgpu.scheduling import Quota
 
 _FORGET = f"""
 DELETE FROM jobs WHERE sequence IN (
@@ -22,27 +22,8 @@ DELETE FROM jobs WHERE sequence IN (
 """  # noqa: S608 - words of our own
 
 
-class Decision:
+class Decision(View):
     """Reads and writes of one transaction; made by `Ledger.decision`."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-
-    def live(self) -> list[Entry]:
-        """Return every job that is not final or whose memory is not free yet, oldest first."""
-        rows = self._connection.execute(f"{SELECT} WHERE {LIVE} ORDER BY sequence")
-        return [entry_of(row) for row in rows]
-
-    def entry(self, job_id: str) -> Entry:
-        """Return one job.
-
-        Raises:
-            JobNotFoundError: It is not there.
-        """
-        row = self._connection.execute(f"{SELECT} WHERE id = ?", (job_id,)).fetchone()
-        if row is None:
-            raise JobNotFoundError(f"no job {job_id}")
-        return entry_of(row)
 
     def add(self, entry: Entry, environment: Sequence[tuple[str, str]], inherited: str | None = None) -> Entry:
         """Put a new job at the end of the queue.
@@ -82,6 +63,14 @@ class Decision:
         """Remove the oldest jobs to which nothing can happen any more, beyond so many, and return their ids."""
         rows = self._connection.execute(_FORGET, (most_kept,))
         return [row["id"] for row in rows.fetchall()]
+
+    def put_quota(self, uid: int, quota: Quota | None) -> None:
+        """Write what one user may hold; None for as much as there is."""
+        if quota is None:
+            self._connection.execute("DELETE FROM quotas WHERE uid = ?", (uid,))
+        else:
+            values = (uid, quota.memory_bytes, quota.jobs, quota.weight)
+            self._connection.execute("INSERT OR REPLACE INTO quotas VALUES (?, ?, ?, ?)", values)
 
     def see(self, gpus: Sequence[Gpu], now_seconds: float) -> None:
         """Keep what was found of each GPU, for the day when it is gone."""

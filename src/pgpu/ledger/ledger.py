@@ -8,11 +8,12 @@ from pathlib import Path
 
 from pgpu.errors import JobNotFoundError
 from pgpu.ledger.connection import BUSY_TIMEOUT_SECONDS, Connections
-from pgpu.ledger.decision import LIVE, Decision
+from pgpu.ledger.decision import Decision
 from pgpu.ledger.entry import Entry
 from pgpu.ledger.facts import Facts
 from pgpu.ledger.rows import SELECT, entry_of
 from pgpu.ledger.schema import migrate
+from pgpu.ledger.view import LIVE, View
 from pgpu.model import Job
 
 
@@ -42,6 +43,12 @@ class Ledger:
         """Decide alone among all writers; what was put is durable once left, nothing is changed if an error leaves it."""
         with self._connections.writing() as connection:
             yield Decision(connection)
+
+    @contextmanager
+    def view(self) -> Iterator[View]:
+        """Ask several questions about one moment; no writer waits for it."""
+        with self._connections.reading() as connection:
+            yield View(connection)
 
     def entries(self, *, include_final: bool) -> list[Entry]:
         """Return jobs, oldest first; without the final ones only those that are live."""

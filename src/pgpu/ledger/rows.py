@@ -96,7 +96,7 @@ def _job(row: sqlite3.Row) -> Job:
     return Job(
         id=row["id"],
         spec=_spec(row["spec"]),
-        request=_request(row),
+        request=request_of(row),
         state=JobState(row["state"]),
         created_at_seconds=row["created_at"],
         started_at_seconds=row["started_at"],
@@ -118,7 +118,8 @@ def _job(row: sqlite3.Row) -> Job:
     )
 
 
-def _request(row: sqlite3.Row) -> Request:
+def request_of(row: sqlite3.Row) -> Request:
+    """Read what a job asks for."""
     return Request(
         memory_bytes=row["memory_bytes"],
         gpu_count=row["gpu_count"],

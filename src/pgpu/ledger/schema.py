@@ -107,7 +107,17 @@ CREATE TABLE runs (
 CREATE INDEX runs_by_signature ON runs (signature, gpu_name, sequence);
 """
 
-MIGRATIONS = (_FIRST, _WATCHED, _INHERITED, _QUEUED)
+_QUOTAS = """
+CREATE TABLE quotas (
+    uid INTEGER PRIMARY KEY,
+    memory_bytes INTEGER,
+    jobs INTEGER,
+    weight REAL NOT NULL
+) STRICT;
+CREATE INDEX queue ON jobs (gpu_model, sequence) WHERE state = 'waiting';
+"""
+
+MIGRATIONS = (_FIRST, _WATCHED, _INHERITED, _QUEUED, _QUOTAS)
 """Script i leads from version i to version i + 1."""
 
 VERSION = len(MIGRATIONS)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from pgpu.cli import exits
-from pgpu.client import GpuReport, JobReport
+from pgpu.client import GpuReport, JobReport, QueueReport
 from pgpu.errors import PgpuError, RequestError
 from pgpu.model import Job
 
@@ -46,6 +46,11 @@ def of_jobs(reports: Iterable[JobReport]) -> Document:
     return document(jobs=[_job(report) for report in reports])
 
 
+def of_queue(reports: Iterable[QueueReport]) -> Document:
+    """Describe the waiting jobs, in the order given."""
+    return document(queue=[{"position": each.position, "job": _job(JobReport(each.job, ()))} for each in reports])
+
+
 def of_gpus(reports: Iterable[GpuReport]) -> Document:
     """Describe GPUs, in the order given."""
     return document(gpus=[_gpu(report) for report in reports])
@@ -79,6 +84,11 @@ def _job(report: JobReport) -> Document:
         "peak_bytes": job.peak_bytes,
         "lease": _lease(report),
         "holder": dataclasses.asdict(job.holder) if job.holder else None,
+        "owner_uid": job.owner_uid,
+        "place": {**dataclasses.asdict(job.place), "after": list(job.place.after)},
+        "signature": job.signature,
+        "attempt": job.attempt,
+        "expected_start_seconds": job.expected_start_seconds,
     }
 
 

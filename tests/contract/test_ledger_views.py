@@ -1,0 +1,43 @@
+"""What a round of admission is told by the ledger, without reading what each job would run."""
+
+from dataclasses import replace
+
+from tests.ledger_entries import add, waiting
+
+from pgpu.ledger import Ledger
+from pgpu.model import JobState, Lease, Place, Slice
+from pgpu.scheduling import Quota
+
+
+def test_waiting_jobs_are_told_by_model_in_order_of_arrival(ledger: Ledger) -> None:
+    for number, model in enumerate(("m", None, "m", "other")):
+        entry = waiting(f"{number}" * 12)
+        place = Place(after=("a" * 12,) if number == 2 else ())
+        add(ledger, replace(entry, job=replace(entry.job, gpu_model=model, owner_uid=number, place=place)))
+    with ledger.view() as view:
+        first, second = view.waiting("m")
+        assert [each.job_id for each in view.waiting(None)] == ["1" * 12]
+    assert (first.job_id, first.owner_uid, first.has_predecessors) == ("0" * 12, 0, False)
+    assert (second.job_id, second.owner_uid, second.has_predecessors) == ("2" * 12, 2, True)
+    assert first.request == waiting().job.request
+
+
+def test_those_that_hold_memory_are_told_until_it_is_free(ledger: Ledger) -> None:
+    entry = add(ledger, waiting())
+    lease = Lease(entry.job.id, (Slice("GPU-0", 5),), 1.0)
+    granted = replace(entry, job=replace(entry.job, state=JobState.EXITED, lease=lease))
+    with ledger.decision() as decision:
+        assert decision.holding() == []
+        decision.put(granted)
+        assert [each.job.lease for each in decision.holding()] == [lease]
+        decision.put(replace(granted, lease_released_at_seconds=2.0))
+        assert decision.holding() == []
+
+
+def test_a_quota_is_kept_until_it_is_taken_back(ledger: Ledger) -> None:
+    with ledger.decision() as decision:
+        decision.put_quota(7, Quota(memory_bytes=5, jobs=None, weight=2.0))
+        decision.put_quota(8, Quota(jobs=1))
+        decision.put_quota(8, None)
+    with ledger.view() as view:
+        assert view.quotas() == {7: Quota(memory_bytes=5, weight=2.0)}
