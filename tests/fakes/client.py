@@ -5,15 +5,17 @@ tests/contract/test_client.py. A job is granted at once where its slice fits the
 submitted job ends as `outcome` says when somebody attaches or waits.
 """
 
+import itertools
 import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import BinaryIO
 
-from pgpu.client import GpuReport, JobReport
+from pgpu.client import GpuReport, JobReport, QueueReport
 from pgpu.enforcement import SliceUse
+from pgpu.engine.batch import Element, elements
 from pgpu.errors import CancelledError, JobNotFoundError, RequestError, WaitTimeoutError
-from pgpu.model import Gpu, Job, JobSpec, JobState, Lease, Request, Slice
+from pgpu.model import Gpu, Job, JobSpec, JobState, Lease, Request, Slice, Submission
 from pgpu.units import MIB
 
 GPU = Gpu(
@@ -47,21 +49,57 @@ class FakeClient:
     stored: dict[str, Job] = field(default_factory=dict)
     waits: list[float | None] = field(default_factory=list)
     signals: list[int] = field(default_factory=list)
+    ids: int = 0
     interruption: int | None = None
     """A signal that this process gets while a request is written."""
 
     def submit(self, spec: JobSpec, request: Request, *, wait_timeout_seconds: float | None) -> Job:
-        self.waits.append(wait_timeout_seconds)
+        return self.submit_all([Submission(spec, request, wait_timeout_seconds=wait_timeout_seconds)])[0]
+
+    def _add(self, element: Element) -> Job:
+        spec, request = element.spec, element.submission.request
+        self.waits.append(element.submission.wait_timeout_seconds)
         if request.memory_bytes > GPU.memory_bytes:
             raise RequestError("no GPU here has that much memory", nearest_bytes=GPU.memory_bytes)
         if any(job.spec.name == spec.name and not job.state.is_final for job in self.stored.values() if spec.name):
             raise RequestError(f"a job named {spec.name} exists")
-        job_id = f"{len(self.stored) + 1:012x}"
-        job = Job(job_id, spec, request, JobState.WAITING, NOW_SECONDS, gpu_model="rtx-3090")
-        self.stored[job_id] = self._granted(job) if self._fits(request) else replace(job, reason="no room")
+        job = Job(
+            element.job_id, spec, request, JobState.WAITING, NOW_SECONDS, place=element.place, gpu_model="rtx-3090"
+        )
+        if any(not self.stored[job_id].state.is_final for job_id in element.place.after):
+            self.stored[job.id] = replace(job, reason="waits for the end of others")
+        else:
+            self.stored[job.id] = self._granted(job) if self._fits(request) else replace(job, reason="no room")
         if self.interruption is not None:
             signal.raise_signal(self.interruption)
-        return self.stored[job_id]
+        return self.stored[job.id]
+
+    def submit_all(self, submissions: Sequence[Submission]) -> Sequence[Job]:
+        before = dict(self.stored)
+        try:
+            made = elements(submissions, lambda word: [report.job.id for report in self.members(word)], self._new_id)
+            return [self._add(element) for element in made]
+        except RequestError:
+            self.stored = before
+            raise
+
+    def _new_id(self) -> str:
+        self.ids += 1
+        return f"{self.ids:012x}"
+
+    def members(self, id_or_name: str) -> Sequence[JobReport]:
+        found = [job for job in self.stored.values() if job.place.array_id and job.place.array_id == id_or_name]
+        return [_report(job) for job in found] or [self.job(id_or_name)]
+
+    def queue(self) -> Sequence[QueueReport]:
+        waiting = [job for job in self.stored.values() if job.state is JobState.WAITING]
+        held = [job for job in waiting if any(not self.stored[name].state.is_final for name in job.place.after)]
+        line = [replace(job, expected_start_seconds=NOW_SECONDS + 60) for job in waiting if job not in held]
+        return [*itertools.starmap(QueueReport, enumerate(line, 1)), *(QueueReport(None, job) for job in held)]
+
+    def cancel(self, ids_or_names: Sequence[str], *, grace_seconds: float) -> Sequence[Job]:
+        ids = [report.job.id for name in ids_or_names for report in self.members(name)]
+        return [self.stop(job_id, grace_seconds=grace_seconds) for job_id in ids]
 
     def attach(self, job_id: str, stdin: BinaryIO | None, stdout: BinaryIO, stderr: BinaryIO) -> Job:
         stdout.write(self.outcome.stdout)

@@ -5,9 +5,10 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from pgpu.engine.batch import MOST_ELEMENTS, Element, arranged, elements
+from pgpu.engine.batch import Element, arranged, elements
 from pgpu.errors import JobNotFoundError, RequestError
 from pgpu.model import Array, JobSpec, Request, Submission
+from pgpu.model.submission import MOST_ELEMENTS
 from pgpu.units import MIB
 
 

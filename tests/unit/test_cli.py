@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import signal
-from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import jsonschema
 import pytest
 from referencing import Registry, Resource
 from tests.fakes.client import FakeClient, Outcome
+from tests.unit.conftest import Run
 
 from pgpu.cli import exits
 from pgpu.cli.invocation import Invocation
@@ -21,25 +21,6 @@ from pgpu.client import Client
 from pgpu.experiments.report import Report, Table
 from pgpu.model import Job, JobSpec, JobState, Request
 from pgpu.units import MIB
-
-Run = Callable[..., int]
-
-
-@pytest.fixture
-def client() -> FakeClient:
-    return FakeClient()
-
-
-@pytest.fixture
-def run(client: FakeClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
-    for name in ("PGPU_SIMULATE", "PGPU_STATE_DIR", "PGPU_WAIT_TIMEOUT", "PGPU_STOP_GRACE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-
-    def answer(_settings: Any) -> Client:
-        return client
-
-    return lambda *words: main(words, Invocation(make_client=answer))
 
 
 def _schemas() -> dict[str, Any]:

@@ -12,7 +12,7 @@ import typer
 from pgpu.cli import exits
 from pgpu.cli.invocation import Invocation
 from pgpu.cli.output import speech, standard_streams
-from pgpu.cli.verbs import doctor, experiment, gpus, jobs, run, version
+from pgpu.cli.verbs import doctor, experiment, gpus, jobs, queue, run, submit, version
 from pgpu.errors import NodeError, PgpuError, RequestError
 
 _UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
@@ -65,7 +65,10 @@ def make_app() -> typer.Typer:
         rich_markup_mode=None,
     )
     app.command(context_settings={"allow_interspersed_args": False})(run.run)
+    app.command(context_settings={"allow_interspersed_args": False})(submit.submit)
     for verb in (
+        queue.queue,
+        queue.cancel,
         jobs.ps,
         jobs.logs,
         jobs.stop,

@@ -21,3 +21,63 @@ Json = Annotated[
 ]
 Jobs = Annotated[list[str], typer.Argument(metavar="JOB...", help="Ids, beginnings of ids, or names.")]
 OneJob = Annotated[str, typer.Argument(metavar="JOB", help="Id, beginning of an id, or name.")]
+
+# Of verbs that submit jobs.
+Command = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[--] COMMAND", help="What to run; with --image the image's own command by default."),
+]
+Memory = Annotated[
+    str | None,
+    typer.Option(
+        "--memory",
+        "-m",
+        metavar="AMOUNT",
+        help="GPU memory of the slice, CUDA context included, such as 2GiB. Required.",
+    ),
+]
+Gpus = Annotated[int, typer.Option("--gpus", metavar="N", help="Number of GPUs, each with a slice.")]
+Image = Annotated[str | None, typer.Option("--image", metavar="IMAGE", help="Run in a container of this image.")]
+Priority = Annotated[
+    str,
+    typer.Option(
+        "--priority", metavar="P", help="Before those of a lower one: low, normal, high, or a number from -100 to 100."
+    ),
+]
+After = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--after", metavar="JOB", help="Start once this job or array ended with exit code 0; cancelled if it does not."
+    ),
+]
+WaitTimeout = Annotated[
+    str | None,
+    typer.Option("--wait-timeout", metavar="TIME", help="Give up (exit code 124) after waiting this long: 30s, 5m."),
+]
+Environment = Annotated[
+    list[str] | None,
+    typer.Option("--env", "-e", metavar="KEY[=VALUE]", help="Set a variable, or pass on yours."),
+]
+EnvironmentFiles = Annotated[
+    list[str] | None, typer.Option("--env-file", metavar="FILE", help="Read variables from a file.")
+]
+Volumes = Annotated[
+    list[str] | None,
+    typer.Option("--volume", "-v", metavar="HOST:CONTAINER[:OPTIONS]", help="Mount a path or a named volume."),
+]
+WorkingDirectory = Annotated[
+    str | None, typer.Option("--workdir", "-w", metavar="PATH", help="Directory that the command starts in.")
+]
+User = Annotated[
+    str | None, typer.Option("--user", "-u", metavar="USER[:GROUP]", help="Run as this user of the image.")
+]
+Name = Annotated[str | None, typer.Option("--name", help="A name for the job, and for its container.")]
+Remove = Annotated[bool, typer.Option("--rm/--keep", help="Remove the container once it ended, or keep it.")]
+WaitForMemory = Annotated[
+    str,
+    typer.Option(
+        "--wait-for-memory",
+        metavar="TIME",
+        help="How long an allocation inside the slice waits for memory that the device lacks right now.",
+    ),
+]

@@ -3,6 +3,6 @@
 Today one form exists: the engine in this process (`embedded`). This room refuses to print and to read settings.
 """
 
-from pgpu.client.protocol import Client, GpuReport, JobReport
+from pgpu.client.protocol import Client, GpuReport, JobReport, QueueReport
 
-__all__ = ["Client", "GpuReport", "JobReport"]
+__all__ = ["Client", "GpuReport", "JobReport", "QueueReport"]

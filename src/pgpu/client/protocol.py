@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
 from pgpu.enforcement import SliceUse
-from pgpu.model import Gpu, Job, JobSpec, Request
+from pgpu.model import Gpu, Job, JobSpec, Request, Submission
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,17 @@ class JobReport:
     """One for each slice; empty unless it runs."""
 
 
+@dataclass(frozen=True, slots=True)
+class QueueReport:
+    """One waiting job as `pgpu queue` shows it."""
+
+    position: int | None
+    """From 1 on, in the order in which jobs are looked at now; None where it waits for other jobs first."""
+
+    job: Job
+    """Its reason and its expected start are of this moment."""
+
+
 class Client(Protocol):
     """Everything that the command line needs of an engine."""
 
@@ -52,6 +63,19 @@ class Client(Protocol):
 
         Raises:
             RequestError: It can never be met; nothing was stored.
+        """
+        ...
+
+    def submit_all(self, submissions: Sequence[Submission]) -> Sequence[Job]:
+        """Accept several jobs durably, all or none; returns at once.
+
+        Returns:
+            The jobs, each array's elements by index, in the order of the submissions except that whoever others among
+            them wait for comes first.
+
+        Raises:
+            RequestError: One of them can never be met, waits for what is not there or has failed, or they wait for each
+                other; nothing was stored.
         """
         ...
 
@@ -76,6 +100,30 @@ class Client(Protocol):
 
         Raises:
             JobNotFoundError: None or several match.
+        """
+        ...
+
+    def members(self, id_or_name: str) -> Sequence[JobReport]:
+        """Find the jobs of an array by its id, by a beginning of it or by the name it was submitted with; else one job.
+
+        Raises:
+            JobNotFoundError: None or several match.
+        """
+        ...
+
+    def queue(self) -> Sequence[QueueReport]:
+        """List the jobs that wait for this client's GPUs in the order in which they are looked at, the held ones last."""
+        ...
+
+    def cancel(self, ids_or_names: Sequence[str], *, grace_seconds: float) -> Sequence[Job]:
+        """Cancel waiting jobs and end running ones, all told at once, and wait for their ends.
+
+        Args:
+            ids_or_names: As of `members`.
+            grace_seconds: Between SIGTERM and SIGKILL for those that run.
+
+        Raises:
+            JobNotFoundError: One of them is not there; nothing was changed.
         """
         ...
 

@@ -9,12 +9,10 @@ from graphlib import CycleError, TopologicalSorter
 
 from pgpu.errors import RequestError
 from pgpu.model import Array, JobSpec, Place, Submission
+from pgpu.model.submission import MOST_ELEMENTS
 
 INDEX_VARIABLE = "PGPU_ARRAY_INDEX"
 ARRAY_VARIABLE = "PGPU_ARRAY_ID"
-
-MOST_ELEMENTS = 10_000
-"""Of one array: what one queue is built for."""
 
 
 @dataclass(frozen=True, slots=True)

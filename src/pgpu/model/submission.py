@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from pgpu.model.job import JobSpec
 from pgpu.model.request import Request
 
+MOST_ELEMENTS = 10_000
+"""Of one array: what one queue is built for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Array:

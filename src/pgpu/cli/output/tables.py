@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from pgpu.client import GpuReport, JobReport
+from pgpu.client import GpuReport, JobReport, QueueReport
 from pgpu.model import Job, JobState
 from pgpu.units import format_duration, format_memory
 
@@ -49,6 +49,34 @@ def _job_cells(report: JobReport, now_seconds: float, *, is_uncut: bool) -> dict
         "IMAGE": Text(job.spec.image or ""),
         "COMMAND": Text(_command(job.spec.command, is_uncut=is_uncut)),
     }
+
+
+def of_queue(reports: Iterable[QueueReport], now_seconds: float | None = None) -> Table:
+    """Lay out waiting jobs, one a line."""
+    now = time.time() if now_seconds is None else now_seconds
+    table = _table("PLACE", "JOB", "NAME", "PRIORITY", "SLICE", "WAITED", "STARTS", "REASON")
+    for report in reports:
+        job = report.job
+        table.add_row(
+            "held" if report.position is None else str(report.position),
+            job.id,
+            job.spec.name or "",
+            str(job.request.priority),
+            _slice(job),
+            format_duration(now - job.created_at_seconds),
+            _start(job.expected_start_seconds, now),
+            Text(job.reason or ""),
+        )
+    return table
+
+
+def _start(expected_seconds: float | None, now_seconds: float) -> str:
+    """`?` where nothing known would let it start."""
+    if expected_seconds is None:
+        return "?"
+    return (
+        "soon" if expected_seconds - now_seconds < 1 else f"in about {format_duration(expected_seconds - now_seconds)}"
+    )
 
 
 def of_gpus(reports: Iterable[GpuReport]) -> Table:
@@ -97,8 +125,8 @@ def _state(job: Job, now_seconds: float) -> str:
         return "exited" if job.exit_code is None else f"exited ({job.exit_code})"
     if job.state is JobState.CANCELLED and job.wait_timed_out:
         return "not granted in time"
-    if job.state is JobState.FAILED and job.error:
-        return f"failed: {job.error}"
+    if job.state in {JobState.CANCELLED, JobState.FAILED} and (why := job.error or job.reason):
+        return f"{job.state.value}: {why}"
     return job.state.value
 
 

@@ -3,11 +3,19 @@
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pgpu.errors import RequestError
-from pgpu.model import JobSpec, Mount, Request
+from pgpu.model import Array, JobSpec, Mount, Request
+from pgpu.model.submission import MOST_ELEMENTS
 from pgpu.units import parse_duration_seconds, parse_memory_bytes
+
+MOST_PRIORITY = 100
+PRIORITIES = {"low": -50, "normal": 0, "high": 50}
+_PRIORITY_HINT = "write low, normal, high, or a number from -100 to 100"
+_ARRAY_HINT = "write it like 0-9, 0-9:2, 1,3,7 or 0-99%4"
+_MOST_DIGITS = 9
 
 
 def read(
@@ -15,6 +23,7 @@ def read(
     command: tuple[str, ...],
     memory: str | None,
     gpu_count: int,
+    priority: str,
     image: str | None,
     environment_words: Sequence[str],
     environment_files: Sequence[str],
@@ -33,7 +42,7 @@ def read(
     Raises:
         RequestError: Something is missing, unreadable, or does not go together.
     """
-    request = read_request(memory, gpu_count)
+    request = replace(read_request(memory, gpu_count), priority=read_priority(priority))
     if image is None:
         _refuse_container_words(command, volume_words, user)
     if wants_tty and wants_stdin and not is_detached and not sys.stdin.isatty():
@@ -61,11 +70,58 @@ def read_request(memory: str | None, gpu_count: int) -> Request:
     Raises:
         RequestError: No amount, an unreadable one, or no GPU.
     """
+    if memory == "auto":
+        raise RequestError("--memory auto: the size of a job cannot be found out yet", hint="say it: --memory 2GiB")
     if memory is None:
         raise RequestError("--memory is missing", hint="say how much GPU memory the job may hold: --memory 2GiB")
     if gpu_count < 1:
         raise RequestError(f"--gpus {gpu_count}: a job needs at least one GPU", hint="leave --gpus out for one")
     return Request(parse_memory_bytes(memory), gpu_count)
+
+
+def read_priority(text: str) -> int:
+    """Read a class of priority, or a number.
+
+    Raises:
+        RequestError: It is neither.
+    """
+    if text in PRIORITIES:
+        return PRIORITIES[text]
+    digits = text.removeprefix("-").removeprefix("+")
+    if not (digits.isascii() and digits.isdecimal()) or abs(int(digits)) > MOST_PRIORITY:
+        raise RequestError(f"--priority {text!r} is none", hint=_PRIORITY_HINT)
+    return int(text)
+
+
+def read_array(text: str) -> Array:
+    """Read `0-9`, `0-9:2`, `1,3,7` or a list of these, with `%N` behind it for at most N at a time.
+
+    Raises:
+        RequestError: It is none of these, or names too many.
+    """
+    words, percent, most = text.partition("%")
+    if percent and not _is_number(most):
+        raise RequestError(f"--array {text!r}: what follows % is no number", hint=_ARRAY_HINT)
+    indices = list(dict.fromkeys(index for word in words.split(",") for index in _indices(word, text)))
+    return Array(tuple(indices), int(most) if percent else None)
+
+
+def _indices(word: str, text: str) -> range:
+    span, colon, step = word.partition(":")
+    first, dash, last = span.partition("-")
+    given = [first, *([last] if dash else []), *([step] if colon else [])]
+    if not all(_is_number(number) for number in given) or (colon and (not dash or int(step) < 1)):
+        raise RequestError(f"--array {text!r} cannot be read", hint=_ARRAY_HINT)
+    found = range(int(first), int(last if dash else first) + 1, int(step) if colon else 1)
+    if not found:
+        raise RequestError(f"--array {text!r}: there is nothing from {first} to {last}", hint=_ARRAY_HINT)
+    if len(found) > MOST_ELEMENTS:
+        raise RequestError(f"--array {text!r}: an array has at most {MOST_ELEMENTS} jobs", hint="submit several arrays")
+    return found
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
 
 
 def _refuse_container_words(command: Sequence[str], volume_words: Sequence[str], user: str | None) -> None:

@@ -11,69 +11,35 @@ from pgpu.cli.output import documents, speech
 from pgpu.cli.verbs import asking
 from pgpu.cli.verbs.attaching import attach, deferred_signals, pass_on, say_advisory, say_simulated
 from pgpu.client import Client
+from pgpu.model import Submission
 
 
 def run(
     context: typer.Context,
-    command: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[--] COMMAND", help="What to run; with --image the image's own command by default."),
-    ] = None,
+    command: options.Command = None,
     *,
-    memory: Annotated[
-        str | None,
-        typer.Option(
-            "--memory",
-            "-m",
-            metavar="AMOUNT",
-            help="GPU memory of the slice, CUDA context included, such as 2GiB. Required.",
-        ),
-    ] = None,
-    gpus: Annotated[int, typer.Option("--gpus", metavar="N", help="Number of GPUs, each with a slice.")] = 1,
-    image: Annotated[
-        str | None, typer.Option("--image", metavar="IMAGE", help="Run in a container of this image.")
-    ] = None,
+    memory: options.Memory = None,
+    gpus: options.Gpus = 1,
+    image: options.Image = None,
+    priority: options.Priority = "normal",
+    after: options.After = None,
     no_wait: Annotated[
         bool, typer.Option("--no-wait", help="Give up (exit code 124) unless it can start now.")
     ] = False,
-    wait_timeout: Annotated[
-        str | None,
-        typer.Option(
-            "--wait-timeout", metavar="TIME", help="Give up (exit code 124) after waiting this long: 30s, 5m."
-        ),
-    ] = None,
-    environment: Annotated[
-        list[str] | None,
-        typer.Option("--env", "-e", metavar="KEY[=VALUE]", help="Set a variable, or pass on yours."),
-    ] = None,
-    environment_files: Annotated[
-        list[str] | None, typer.Option("--env-file", metavar="FILE", help="Read variables from a file.")
-    ] = None,
-    volumes: Annotated[
-        list[str] | None,
-        typer.Option("--volume", "-v", metavar="HOST:CONTAINER[:OPTIONS]", help="Mount a path or a named volume."),
-    ] = None,
-    working_directory: Annotated[
-        str | None, typer.Option("--workdir", "-w", metavar="PATH", help="Directory that the command starts in.")
-    ] = None,
-    user: Annotated[
-        str | None, typer.Option("--user", "-u", metavar="USER[:GROUP]", help="Run as this user of the image.")
-    ] = None,
-    name: Annotated[str | None, typer.Option("--name", help="A name for the job, and for its container.")] = None,
+    wait_timeout: options.WaitTimeout = None,
+    environment: options.Environment = None,
+    environment_files: options.EnvironmentFiles = None,
+    volumes: options.Volumes = None,
+    working_directory: options.WorkingDirectory = None,
+    user: options.User = None,
+    name: options.Name = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Print the job's id and leave it to itself.")] = False,
     interactive: Annotated[
         bool, typer.Option("--interactive", "-i", help="Hand standard input to the command.")
     ] = False,
     tty: Annotated[bool, typer.Option("--tty", "-t", help="Give the command a terminal.")] = False,
-    remove: Annotated[bool, typer.Option("--rm/--keep", help="Remove the container once it ended, or keep it.")] = True,
-    wait_for_memory: Annotated[
-        str,
-        typer.Option(
-            "--wait-for-memory",
-            metavar="TIME",
-            help="How long an allocation inside the slice waits for memory that the device lacks right now.",
-        ),
-    ] = "0s",
+    remove: options.Remove = True,
+    wait_for_memory: options.WaitForMemory = "0s",
     as_json: options.Json = False,
 ) -> None:
     """Run a command inside a hard slice of GPU memory; wait until the slice fits.
@@ -86,6 +52,7 @@ def run(
         command=tuple(command or ()),
         memory=memory,
         gpu_count=gpus,
+        priority=priority,
         image=image,
         environment_words=environment or (),
         environment_files=environment_files or (),
@@ -103,7 +70,8 @@ def run(
     settings = invocation.settings(wait_timeout="0" if no_wait else wait_timeout)
     client = invocation.make_client(settings)
     with deferred_signals() as came:
-        job = client.submit(spec, request, wait_timeout_seconds=settings.wait_timeout)
+        submission = Submission(spec, request, tuple(after or ()), wait_timeout_seconds=settings.wait_timeout)
+        [job] = client.submit_all([submission])
         if not as_json:
             say_simulated(job)
         if detach:

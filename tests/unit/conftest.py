@@ -1,0 +1,31 @@
+"""The command line over a client that runs nothing, for the tests of its verbs."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.fakes.client import FakeClient
+
+from pgpu.cli.invocation import Invocation
+from pgpu.cli.main import main
+from pgpu.client import Client
+
+Run = Callable[..., int]
+
+
+@pytest.fixture
+def client() -> FakeClient:
+    return FakeClient()
+
+
+@pytest.fixture
+def run(client: FakeClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    for name in ("PGPU_SIMULATE", "PGPU_STATE_DIR", "PGPU_WAIT_TIMEOUT", "PGPU_STOP_GRACE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+    def answer(_settings: Any) -> Client:
+        return client
+
+    return lambda *words: main(words, Invocation(make_client=answer))

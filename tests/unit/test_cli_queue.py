@@ -1,0 +1,251 @@
+"""The verbs of the queue over a client that runs nothing: words and job files in, ids, documents and lines out."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.fakes.client import FakeClient
+from tests.unit.conftest import Run
+from tests.unit.test_cli import validate
+
+from pgpu.model import Job, JobState
+from pgpu.units import GIB
+
+SUBMIT = ("submit", "--memory", "2GiB")
+FILE = """
+[defaults]
+memory = "2GiB"
+priority = "low"
+env = { A = "0", B = 1 }
+
+[jobs.train]
+command = ["python", "train.py"]
+after = "prepare"
+array = "0-9:3%2"
+env = { A = "own" }
+wait-timeout = "5m"
+
+[jobs.prepare]
+command = "sh -c 'echo two words'"
+memory = "4GiB"
+gpus = 1
+priority = 7
+"""
+
+
+def named(client: FakeClient) -> dict[str | None, Job]:
+    return {job.spec.name: job for job in client.stored.values()}
+
+
+def test_what_is_submitted_is_left_to_itself_and_its_id_printed(run: Run, client: FakeClient, capsys: Any) -> None:
+    assert run(*SUBMIT, "--name", "one", "--priority", "high", "--wait-timeout", "5m", "--", "true", "--json") == 0
+    captured = capsys.readouterr()
+    job = named(client)["one"]
+    assert captured.out == f"{job.id}\n"
+    assert "simulated" in captured.err
+    assert job.spec.command == ("true", "--json")
+    assert (job.request.priority, client.waits) == (50, [300.0])
+
+
+@pytest.mark.parametrize(("words", "priority"), [("-100", -100), ("low", -50), ("normal", 0), ("+3", 3), ("100", 100)])
+def test_priorities_are_classes_or_numbers(run: Run, client: FakeClient, words: str, priority: int) -> None:
+    assert run("run", "-d", "--memory", "2GiB", "--priority", words, "--", "true") == 0
+    assert run(*SUBMIT, "--priority", words, "--", "true") == 0
+    assert [job.request.priority for job in client.stored.values()] == [priority, priority]
+
+
+def test_a_job_waits_for_those_that_it_goes_after(run: Run, client: FakeClient) -> None:
+    for name in ("first", "second"):
+        run(*SUBMIT, "--name", name, "--", "true")
+    assert run(*SUBMIT, "--name", "last", "--after", "first", "--after", "second", "--", "true") == 0
+    assert run("run", "-d", "--memory", "2GiB", "--name", "too", "--after", "first", "--", "true") == 0
+    jobs = named(client)
+    assert jobs["last"].place.after == (jobs["first"].id, jobs["second"].id)
+    assert jobs["too"].place.after == (jobs["first"].id,)
+
+
+@pytest.mark.parametrize(
+    ("words", "indices", "most"),
+    [
+        ("0-3", (0, 1, 2, 3), None),
+        ("0-9:4", (0, 4, 8), None),
+        ("7,1,3", (7, 1, 3), None),
+        ("5", (5,), None),
+        ("0-1,1-2,9%3", (0, 1, 2, 9), 3),
+    ],
+)
+def test_an_array_is_a_job_for_each_index(
+    run: Run, client: FakeClient, capsys: Any, words: str, indices: Sequence[int], most: int | None
+) -> None:
+    assert run(*SUBMIT, "--array", words, "--", "true") == 0
+    jobs = list(client.stored.values())
+    assert [job.place.array_index for job in jobs] == list(indices)
+    assert {job.place.array_most_at_once for job in jobs} == {most}
+    assert capsys.readouterr().out == f"{jobs[0].place.array_id}\n"
+
+
+def test_a_file_of_jobs_is_read_with_its_defaults(run: Run, client: FakeClient, capsys: Any, tmp_path: Path) -> None:
+    path = tmp_path / "jobs.toml"
+    path.write_text(FILE)
+    assert run("submit", str(path)) == 0
+    jobs = named(client)
+    assert list(jobs) == ["prepare", "train-0", "train-3", "train-6", "train-9"]
+    prepare, train = jobs["prepare"], jobs["train-3"]
+    assert prepare.spec.command == ("sh", "-c", "echo two words")
+    assert (prepare.request.memory_bytes, train.request.memory_bytes) == (4 * GIB, 2 * GIB)
+    assert (prepare.request.priority, train.request.priority) == (7, -50)
+    assert train.place.after == (prepare.id,)
+    assert dict(train.spec.environment) == {
+        "A": "own",
+        "B": "1",
+        "PGPU_ARRAY_ID": train.place.array_id,
+        "PGPU_ARRAY_INDEX": "3",
+    }
+    assert train.place.array_most_at_once == 2
+    assert client.waits == [None, 300.0, 300.0, 300.0, 300.0]
+    assert capsys.readouterr().out.split() == [prepare.id, train.place.array_id]
+
+
+def test_a_file_that_is_an_argument_of_an_image_is_no_file_of_jobs(run: Run, client: FakeClient) -> None:
+    assert run(*SUBMIT, "--image", "img", "--", "config.toml") == 0
+    assert next(iter(client.stored.values())).spec.command == ("config.toml",)
+
+
+def test_submitted_jobs_are_printed_as_their_schema_promises(run: Run, capsys: Any, tmp_path: Path) -> None:
+    path = tmp_path / "jobs.toml"
+    path.write_text(FILE)
+    assert run("submit", "--json", str(path)) == 0
+    shown = validate("jobs", capsys.readouterr().out)["jobs"]
+    assert [job["place"]["array_index"] for job in shown] == [None, 0, 3, 6, 9]
+
+
+BAD_WORDS = [
+    (("submit", "--", "true"), "--memory is missing", "--memory 2GiB"),
+    (("submit", "--memory", "auto", "--", "true"), "auto", "--memory 2GiB"),
+    ((*SUBMIT,), "no command", None),
+    ((*SUBMIT, "--priority", "urgent", "--", "true"), "--priority 'urgent' is none", "-100 to 100"),
+    ((*SUBMIT, "--priority", "101", "--", "true"), "--priority '101' is none", "-100 to 100"),
+    ((*SUBMIT, "--after", "nobody", "--", "true"), "0 jobs are called nobody", None),
+    ((*SUBMIT, "--array", "", "--", "true"), "--array '' cannot be read", "0-9:2"),
+    ((*SUBMIT, "--array", "a-b", "--", "true"), "cannot be read", "0-9:2"),
+    ((*SUBMIT, "--array", "3:2", "--", "true"), "cannot be read", "0-9:2"),
+    ((*SUBMIT, "--array", "0-9:0", "--", "true"), "cannot be read", "0-9:2"),
+    ((*SUBMIT, "--array", "9-0", "--", "true"), "nothing from 9 to 0", "0-9:2"),
+    ((*SUBMIT, "--array", "0-9%", "--", "true"), "no number", "0-99%4"),
+    ((*SUBMIT, "--array", "0-9%0", "--", "true"), "at least one", "0-9%2"),
+    ((*SUBMIT, "--array", "0-10000", "--", "true"), "at most 10000", "several"),
+    ((*SUBMIT, "--array", "0-99999999999999", "--", "true"), "cannot be read", None),
+    ((*SUBMIT, "--array", "0-9999,10000-10001", "--", "true"), "at most 10000", "several"),
+    ((*SUBMIT, "--wait-timeout", "soon", "--", "true"), "not a duration", "30s"),
+    (("submit", "nowhere.toml"), "nowhere.toml cannot be read", None),
+    (("submit", "--memory", "2GiB", "nowhere.toml"), "--memory is for one job", "[defaults]"),
+    (("cancel",), "Missing argument", "--help"),
+    (("cancel", "x"), "0 jobs", None),
+    (("cancel", "--time", "soon", "x"), "not a duration", None),
+    (("queue", "x"), "unexpected extra argument", "--help"),
+]
+
+
+def complains(run: Run, client: FakeClient, capsys: Any, words: Sequence[str], says: str, hint: str | None) -> None:
+    assert run(*words) == 125
+    captured = capsys.readouterr()
+    lines = captured.err.splitlines()
+    assert captured.out == ""
+    assert says in lines[0]
+    assert len(lines) <= 2
+    assert hint is None or hint in lines[1]
+    assert not client.stored
+
+
+@pytest.mark.parametrize(
+    ("words", "says", "hint"), BAD_WORDS, ids=lambda value: " ".join(value) if isinstance(value, tuple) else ""
+)
+def test_bad_words_get_one_line_and_change_nothing(
+    run: Run, client: FakeClient, capsys: Any, words: tuple[str, ...], says: str, hint: str | None
+) -> None:
+    complains(run, client, capsys, words, says, hint)
+
+
+GOOD_JOB = '[jobs.good]\nmemory = "2GiB"\ncommand = "true"\n'
+BAD_FILES = [
+    ("jobs = 3", "no jobs in it", "[jobs.NAME]"),
+    ("", "no jobs in it", "[jobs.NAME]"),
+    ("[jobs", "is not TOML", None),
+    ('[default]\nmemory = "2GiB"\n' + GOOD_JOB, "'default' is no key", "did you mean defaults?"),
+    (GOOD_JOB + "[jobs.bad]\nmemroy = 3", "jobs.bad: 'memroy' is no key", "did you mean memory?"),
+    (GOOD_JOB + "[jobs.bad]\nxyzzy = 3", "'xyzzy' is no key", "the keys are command"),
+    (GOOD_JOB + "[jobs]\nbad = 3", "jobs.bad is no table", "[jobs.bad]"),
+    ("jobs.bad = 3\n" + GOOD_JOB, "jobs.bad is no table", "[jobs.bad]"),
+    (GOOD_JOB + "[jobs.bad]\ncommand = 'true'", "jobs.bad: --memory is missing", None),
+    (GOOD_JOB + "[jobs.bad]\nmemory = '2GiB'", "jobs.bad: there is no command", None),
+    (GOOD_JOB + "[jobs.bad]\nmemory = '4G'\ncommand = 'x'", "ambiguous", None),
+    (GOOD_JOB + "[jobs.bad]\nmemory = '99GiB'\ncommand = 'x'", "no GPU here has that much", None),
+    (GOOD_JOB + '[jobs.bad]\ncommand = "it\'s"', "jobs.bad: command must be a command", None),
+    (GOOD_JOB + "[jobs.bad]\ncommand = [1, 2]", "command must be text or a list of texts", None),
+    (GOOD_JOB + "[jobs.bad]\ngpus = true", "gpus must be a whole number", None),
+    (GOOD_JOB + "[jobs.bad]\nrm = 'no'", "rm must be true or false", None),
+    (GOOD_JOB + "[jobs.bad]\nenv = { A = [] }", "env must be a table", None),
+    (GOOD_JOB + "[jobs.bad]\nenv = 3", "env must be text or a list of texts", None),
+    (GOOD_JOB + "[jobs.bad]\nimage = 3", "image must be text", None),
+    (GOOD_JOB + "[jobs.bad]\nmemory = true", "memory must be text or a number", None),
+    (GOOD_JOB + "[jobs.'a b']\nmemory = '2GiB'\ncommand = 'x'", "no name", None),
+    (GOOD_JOB + "[jobs.bad]\nmemory = '2GiB'\ncommand = 'x'\nafter = 'who'", "0 jobs are called who", None),
+    (GOOD_JOB + "[jobs.bad]\nmemory = '2GiB'\ncommand = 'x'\narray = '9-0'", "jobs.bad: --array '9-0'", None),
+    (GOOD_JOB + "[jobs.bad]\nmemory = '2GiB'\ncommand = 'x'\nwait-timeout = 'soon'", "jobs.bad: 'soon'", None),
+    (
+        "[defaults]\nmemory = '2GiB'\ncommand = 'x'\n[jobs.aa]\nafter = 'bb'\n[jobs.bb]\nafter = ['aa']",
+        "would wait for each other: aa → bb → aa",
+        "leave one",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "says", "hint"), BAD_FILES, ids=[says for _, says, _ in BAD_FILES])
+def test_a_bad_file_of_jobs_gets_one_line_and_changes_nothing(
+    run: Run, client: FakeClient, capsys: Any, tmp_path: Path, text: str, says: str, hint: str | None
+) -> None:
+    path = tmp_path / "jobs.toml"
+    path.write_text(text)
+    complains(run, client, capsys, ("submit", str(path)), says, hint)
+
+
+def test_a_file_of_bytes_is_refused(run: Run, client: FakeClient, capsys: Any, tmp_path: Path) -> None:
+    path = tmp_path / "jobs.toml"
+    path.write_bytes(b"\xff\xfe")
+    complains(run, client, capsys, ("submit", str(path)), "cannot be read", None)
+
+
+def test_the_queue_shows_places_starts_and_those_that_are_held(run: Run, capsys: Any) -> None:
+    run(*SUBMIT, "--name", "runs", "--", "true")
+    run("submit", "--memory", "23GiB", "--name", "large", "--", "true")
+    run(*SUBMIT, "--name", "later", "--after", "runs", "--", "true")
+    capsys.readouterr()
+    assert run("queue") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["PLACE", "JOB", "NAME", "PRIORITY", "SLICE", "WAITED", "STARTS", "REASON"]
+    assert [line.split()[0] for line in lines[1:]] == ["1", "held"]
+    assert "no room" in lines[1]
+    assert run("queue", "--json") == 0
+    shown = validate("queue", capsys.readouterr().out)["queue"]
+    assert [(each["position"], each["job"]["name"]) for each in shown] == [(1, "large"), (None, "later")]
+
+
+def test_cancel_takes_single_jobs_and_whole_arrays(run: Run, client: FakeClient, capsys: Any) -> None:
+    run(*SUBMIT, "--name", "runs", "--", "true")
+    capsys.readouterr()
+    run(*SUBMIT, "--array", "0-2", "--after", "runs", "--", "true")
+    array_id = capsys.readouterr().out.strip()
+    assert run("cancel", array_id, "runs") == 0
+    assert len(capsys.readouterr().out.split()) == 4
+    states = [job.state for job in client.stored.values()]
+    assert states == [JobState.EXITED, *[JobState.CANCELLED] * 3]
+    assert run("cancel", "--json", "runs") == 0
+    validate("jobs", capsys.readouterr().out)
+
+
+def test_one_word_that_names_no_job_cancels_nothing(run: Run, client: FakeClient, capsys: Any) -> None:
+    run(*SUBMIT, "--name", "runs", "--", "true")
+    capsys.readouterr()
+    assert run("cancel", "runs", "nobody") == 125
+    assert named(client)["runs"].state is JobState.RUNNING
