@@ -1,0 +1,293 @@
+"""Which node and which of its GPUs a job gets: those whose free parts lose least worth to the jobs likely to come.
+
+Ties go to the best fit, then to GPUs that are in the wanted sharing mode already, then to the lowest predicted slowdown,
+then to the first in the order given. Nothing is refused that some node could host. It refuses to know how jobs slow each
+other down: who asks brings the predictions.
+
+Source: after fragmentation gradient descent (Weng et al., USENIX ATC 2023), with the worth of `outlook` for its measure.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import NamedTuple
+
+from pgpu.scheduling.offers import GpuOffer, NodeOffer, Shape, SharingMode
+from pgpu.scheduling.outlook import GpuWorth, Outlook
+
+CPU_PER_GPU = 2.0
+"""How many times its even share of the node's free CPU a GPU is taken to have. With all of the CPU for each, 0.3 points
+are lost on openb: a node's last CPU would count once for every gap."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a job would rather have, where several GPUs serve equally well."""
+
+    sharing_mode: SharingMode | None = None
+    """Also a limit: a GPU whose jobs share it in another mode cannot host the job. None for any."""
+
+    slowdowns: Mapping[str, float] = field(default_factory=dict)
+    """Predicted slowdown on each GPU, by UUID; 1, which is none, for those not named."""
+
+
+ANYHOW = Wish()
+
+
+class Rating(NamedTuple):
+    """How well a job would sit on some GPUs of one node; the smaller, the better."""
+
+    unlinked_pairs: int
+    """Pairs of its GPUs that NVLink does not join."""
+
+    lost: float
+    """Worth that the free parts of the node lose, in whole GPUs, to 9 digits."""
+
+    node_left: float
+    """What stays free of the node's GPUs, in whole GPUs."""
+
+    gpus_left: float
+    """What stays free of those it gets."""
+
+    mode_changes: int
+    """GPUs that would change their sharing mode."""
+
+    slowdown: float
+    """Predicted, the worst of its GPUs."""
+
+    gpu_indexes: tuple[int, ...]
+    """Which of the node's GPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a job starts."""
+
+    node: str
+    gpu_uuids: tuple[str, ...]
+    rating: Rating
+
+
+def rate(shape: Shape, node: NodeOffer, outlook: Outlook, wish: Wish = ANYHOW) -> Rating | None:
+    """Rate the best GPUs that one node has for a job; None if it cannot host it."""
+    return rate_state(shape, State(node, outlook), wish)
+
+
+def place(shape: Shape, nodes: Sequence[NodeOffer], outlook: Outlook, wish: Wish = ANYHOW) -> Placement | None:
+    """Choose node and GPUs for a job; None if no node can host it.
+
+    Pure: the same arguments always give the same answer.
+
+    Args:
+        shape: What the job asks for.
+        nodes: The candidates. Their order settles ties: keep it the same from job to job.
+        outlook: What is likely to come.
+        wish: Sharing mode and predicted slowdowns.
+    """
+    return best_of(nodes, [rate(shape, node, outlook, wish) for node in nodes])
+
+
+@dataclass(slots=True)
+class _Gap:
+    """GPUs of one node that are alike: size, what is free and sharing mode."""
+
+    gpu: GpuOffer
+    free_compute_milli: int
+    free_memory_bytes: int
+    is_idle: bool
+    share: float
+    """What is free of each, as a share of it."""
+
+    worths: GpuWorth
+    cell: int
+    indexes: list[int]
+    """Which of the node's GPUs."""
+
+
+class _Seat(NamedTuple):
+    """One GPU for a job on several."""
+
+    slowdown: float
+    gpu_index: int
+    gap_number: int
+    gap: _Gap
+
+
+class State:
+    """What is free of one node, with what does not depend on who asks."""
+
+    __slots__ = (
+        "cpu_milli",
+        "gaps",
+        "host_memory_bytes",
+        "idle",
+        "most_compute_milli",
+        "node",
+        "outlook",
+        "share",
+        "worth",
+    )
+
+    def __init__(self, node: NodeOffer, outlook: Outlook) -> None:
+        self.node = node
+        self.outlook = outlook
+        self.cpu_milli = node.cpu_milli
+        self.host_memory_bytes = node.host_memory_bytes
+        self.gaps = list(_gaps(node, outlook))
+        self.most_compute_milli = max((gap.free_compute_milli for gap in self.gaps), default=0)
+        self.idle = sum(len(gap.indexes) for gap in self.gaps if gap.is_idle)
+        self.share = sum(gap.share * len(gap.indexes) for gap in self.gaps)
+        self.worth = _worth(self.gaps, self.cpu_milli, self.share) + outlook.idle_worth(
+            self.idle, self.cpu_milli, self.host_memory_bytes
+        )
+
+
+def _gaps(node: NodeOffer, outlook: Outlook) -> Iterator[_Gap]:
+    """Group GPUs that are alike; those without anything free are left out."""
+    alike: dict[tuple[int, int, int, int, SharingMode | None], list[int]] = {}
+    for index, gpu in enumerate(node.gpus):
+        if gpu.free_compute_milli or gpu.free_memory_bytes:
+            size = (gpu.compute_milli, gpu.memory_bytes)
+            kind = (gpu.free_compute_milli, gpu.free_memory_bytes, *size, gpu.sharing_mode)
+            alike.setdefault(kind, []).append(index)
+    for (compute_milli, memory_bytes, *_), indexes in alike.items():
+        gpu = node.gpus[indexes[0]]
+        worths = outlook.worth(gpu)
+        cell = worths.cell(compute_milli, memory_bytes)
+        yield _Gap(gpu, compute_milli, memory_bytes, gpu.is_idle, gpu.free_share, worths, cell, indexes)
+
+
+def _worth_one(worths: GpuWorth, cell: int, share: float, cpu_milli: int, node_share: float) -> float:
+    """Return what one gap is worth, in a node of which so much CPU and so many GPUs are free."""
+    part = CPU_PER_GPU * share
+    if part < node_share:
+        return worths.by_cpu[bisect_right(worths.thresholds_milli, cpu_milli * part / node_share)][cell]
+    return worths.by_cpu[bisect_right(worths.thresholds_milli, cpu_milli)][cell]
+
+
+def _worth(gaps: Sequence[_Gap], cpu_milli: int, node_share: float) -> float:
+    return sum(len(gap.indexes) * _worth_one(gap.worths, gap.cell, gap.share, cpu_milli, node_share) for gap in gaps)
+
+
+def rate_state(shape: Shape, state: State, wish: Wish = ANYHOW) -> Rating | None:
+    """Rate as `rate` does."""
+    if (
+        shape.cpu_milli > state.cpu_milli
+        or shape.host_memory_bytes > state.host_memory_bytes
+        or shape.compute_milli > state.most_compute_milli
+    ):
+        return None
+    if shape.gpu_count == 1:
+        return _rate_one(shape, state, wish)
+    return _rate_several(shape, state, wish) if shape.gpu_count else _rate_none(shape, state)
+
+
+def _rate_none(shape: Shape, state: State) -> Rating:
+    cpu_milli = state.cpu_milli - shape.cpu_milli
+    left = _worth(state.gaps, cpu_milli, state.share) + state.outlook.idle_worth(
+        state.idle, cpu_milli, state.host_memory_bytes - shape.host_memory_bytes
+    )
+    return Rating(0, round(state.worth - left, 9), state.share, 0.0, 0, 1.0, ())
+
+
+def _rate_one(shape: Shape, state: State, wish: Wish) -> Rating | None:
+    """Rate the best GPU for a job on one: the same figures as `_rate_set`, with what the gaps share computed once."""
+    cpu_milli = state.cpu_milli - shape.cpu_milli
+    host_memory_bytes = state.host_memory_bytes - shape.host_memory_bytes
+    compute_milli, memory_bytes = shape.compute_milli, shape.memory_bytes
+    best: tuple[float, float, float, int, float, int] | None = None
+    worth_of_all, share_of_all = 0.0, -1.0
+    for gap in state.gaps:
+        if gap.free_compute_milli < compute_milli or gap.free_memory_bytes < memory_bytes:
+            continue
+        gpu = gap.gpu
+        if not (gap.is_idle or gpu.admits(wish.sharing_mode)):
+            continue
+        taken = gpu.share_of(compute_milli, memory_bytes)
+        node_left = state.share - taken
+        if node_left != share_of_all:
+            worth_of_all, share_of_all = _worth(state.gaps, cpu_milli, node_left), node_left
+        kept = worth_of_all + _gained(shape, gap, cpu_milli, node_left)
+        if state.idle:
+            kept += state.outlook.idle_worth(state.idle - gap.is_idle, cpu_milli, host_memory_bytes)
+        lost = round(state.worth - kept, 9)
+        if best is None or lost <= best[0]:
+            slowdown, index = _calmest(gap, state, wish)
+            rated = (lost, node_left, gap.share - taken, gpu.changes_mode(wish.sharing_mode), slowdown, index)
+            best = rated if best is None else min(best, rated)
+    return None if best is None else Rating(0, *best[:5], (best[5],))
+
+
+def _calmest(gap: _Gap, state: State, wish: Wish) -> tuple[float, int]:
+    """Return the lowest predicted slowdown of GPUs that are alike, and the index of the first that has it."""
+    if not wish.slowdowns:
+        return 1.0, gap.indexes[0]
+    return min((wish.slowdowns.get(state.node.gpus[index].uuid, 1.0), index) for index in gap.indexes)
+
+
+def _gained(shape: Shape, gap: _Gap, cpu_milli: int, node_share: float) -> float:
+    """Return what one GPU of a gap gains in worth, below 0, by hosting the job."""
+    left = gap.share - gap.gpu.share_of(shape.compute_milli, shape.memory_bytes)
+    cell = gap.worths.cell(gap.free_compute_milli - shape.compute_milli, gap.free_memory_bytes - shape.memory_bytes)
+    before = _worth_one(gap.worths, gap.cell, gap.share, cpu_milli, node_share)
+    return _worth_one(gap.worths, cell, left, cpu_milli, node_share) - before
+
+
+def _rate_several(shape: Shape, state: State, wish: Wish) -> Rating | None:
+    return min((_rate_set(shape, state, wish, chosen) for chosen in _sets(shape, state, wish)), default=None)
+
+
+def _sets(shape: Shape, state: State, wish: Wish) -> Iterator[tuple[_Seat, ...]]:
+    """Yield sets of GPUs that can host a job on several; of sets that are rated alike, the first only."""
+    seats = sorted(
+        _Seat(wish.slowdowns.get(state.node.gpus[index].uuid, 1.0), index, number, gap)
+        for number, gap in enumerate(state.gaps)
+        if gap.gpu.can_host(shape, wish.sharing_mode)
+        for index in gap.indexes
+    )
+    if len({seat.gap_number for seat in seats}) == 1 and not state.node.nvlinks:
+        yield from [tuple(seats[: shape.gpu_count])][: len(seats) >= shape.gpu_count]
+        return
+    seen = set()
+    for chosen in combinations(seats, shape.gpu_count):
+        kind = (_unlinked(chosen, state), chosen[-1].slowdown, *sorted(seat.gap_number for seat in chosen))
+        if kind not in seen:
+            seen.add(kind)
+            yield chosen
+
+
+def _unlinked(chosen: Sequence[_Seat], state: State) -> int:
+    gpus, links = state.node.gpus, state.node.nvlinks
+    pairs = combinations((gpus[seat.gpu_index].uuid for seat in chosen), 2)
+    return sum(frozenset(pair) not in links for pair in pairs)
+
+
+def _rate_set(shape: Shape, state: State, wish: Wish, chosen: Sequence[_Seat]) -> Rating:
+    cpu_milli = state.cpu_milli - shape.cpu_milli
+    gpus = [seat.gap.gpu for seat in chosen]
+    gpus_share = sum(gpu.share_of(shape.compute_milli, shape.memory_bytes) for gpu in gpus)
+    node_left = state.share - gpus_share
+    kept = _worth(state.gaps, cpu_milli, node_left) + state.outlook.idle_worth(
+        state.idle - sum(gpu.is_idle for gpu in gpus), cpu_milli, state.host_memory_bytes - shape.host_memory_bytes
+    )
+    for seat in chosen:
+        kept += _gained(shape, seat.gap, cpu_milli, node_left)
+    return Rating(
+        unlinked_pairs=_unlinked(chosen, state),
+        lost=round(state.worth - kept, 9),
+        node_left=node_left,
+        gpus_left=sum(gpu.free_share for gpu in gpus) - gpus_share,
+        mode_changes=sum(gpu.changes_mode(wish.sharing_mode) for gpu in gpus),
+        slowdown=max(seat.slowdown for seat in chosen),
+        gpu_indexes=tuple(sorted(seat.gpu_index for seat in chosen)),
+    )
+
+
+def best_of(nodes: Sequence[NodeOffer], ratings: Sequence[Rating | None]) -> Placement | None:
+    """Choose by ratings that are known; of equal ones, the first."""
+    rated = [(rating, node) for rating, node in zip(ratings, nodes, strict=True) if rating is not None]
+    if not rated:
+        return None
+    rating, node = min(rated, key=lambda pair: pair[0][:-1])
+    return Placement(node.name, tuple(node.gpus[index].uuid for index in rating.gpu_indexes), rating)

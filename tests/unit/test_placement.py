@@ -1,0 +1,195 @@
+"""Placement never takes what is not there, never refuses what is, and keeps whole what likely jobs need whole."""
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pgpu.scheduling.offers import GpuOffer, NodeOffer, Shape, SharingMode
+from pgpu.scheduling.outlook import GpuWorth, Outlook
+from pgpu.scheduling.placement import Placement, Wish, place, rate
+from pgpu.scheduling.placer import Placer
+from pgpu.units import GIB
+
+MODES = [None, SharingMode.TIME_SLICE, SharingMode.MPS]
+
+shapes = st.builds(
+    Shape,
+    gpu_count=st.sampled_from([0, 1, 1, 1, 1, 2, 3]),
+    compute_milli=st.sampled_from([0, 100, 250, 500, 810, 1000]),
+    memory_bytes=st.sampled_from([0, 1, 3, 8, 11, 24]).map(lambda gib: gib * GIB),
+    cpu_milli=st.sampled_from([0, 1000, 4000]),
+    host_memory_bytes=st.sampled_from([0, 4, 30]).map(lambda gib: gib * GIB),
+)
+
+
+def node_of(name: str, gpu_count: int, *, cpu_milli: int = 16_000) -> NodeOffer:
+    gpus = tuple(
+        GpuOffer(f"{name}-{index}", 1000, 24 * GIB, compute_milli=1000, memory_bytes=24 * GIB)
+        for index in range(gpu_count)
+    )
+    return NodeOffer(name, gpus, cpu_milli, 64 * GIB)
+
+
+nodes_of_a_cluster = st.lists(st.integers(1, 4), min_size=1, max_size=6).map(
+    lambda counts: [node_of(f"node{number}", count) for number, count in enumerate(counts)]
+)
+
+
+def taken(nodes: list[NodeOffer], shape: Shape, placement: Placement, mode: SharingMode | None, sign: int = 1) -> None:
+    """Take what a placement takes, or give it back."""
+    number = next(number for number, node in enumerate(nodes) if node.name == placement.node)
+    node = nodes[number]
+    gpus = tuple(
+        gpu
+        if gpu.uuid not in placement.gpu_uuids
+        else replace(
+            gpu,
+            free_compute_milli=gpu.free_compute_milli - sign * shape.compute_milli,
+            free_memory_bytes=gpu.free_memory_bytes - sign * shape.memory_bytes,
+            sharing_mode=mode or gpu.sharing_mode if sign > 0 else gpu.sharing_mode,
+        )
+        for gpu in node.gpus
+    )
+    nodes[number] = replace(
+        node,
+        gpus=gpus,
+        cpu_milli=node.cpu_milli - sign * shape.cpu_milli,
+        host_memory_bytes=node.host_memory_bytes - sign * shape.host_memory_bytes,
+    )
+
+
+jobs = st.lists(st.tuples(shapes, st.sampled_from(MODES), st.integers(0, 7)), max_size=40)
+
+
+@settings(max_examples=60, deadline=None)
+@given(nodes_of_a_cluster, jobs)
+def test_a_job_gets_free_distinct_gpus_of_one_node_and_is_refused_only_where_no_node_can_host_it(
+    nodes: list[NodeOffer], coming: list[tuple[Shape, SharingMode | None, int]]
+) -> None:
+    outlook = Outlook([shape for shape, _, _ in coming], nodes)
+    for shape, mode, _ in coming:
+        placement = place(shape, nodes, outlook, Wish(mode))
+        assert (placement is None) == (not any(node.can_host(shape, mode) for node in nodes))
+        if placement is None:
+            continue
+        node = next(node for node in nodes if node.name == placement.node)
+        chosen = [gpu for gpu in node.gpus if gpu.uuid in placement.gpu_uuids]
+        assert len(chosen) == len(placement.gpu_uuids) == shape.gpu_count
+        assert all(gpu.can_host(shape, mode) for gpu in chosen)
+        taken(nodes, shape, placement, mode)
+        assert all(gpu.free_compute_milli >= 0 and gpu.free_memory_bytes >= 0 for each in nodes for gpu in each.gpus)
+
+
+@settings(max_examples=60, deadline=None)
+@given(nodes_of_a_cluster, jobs)
+def test_who_remembers_answers_as_who_does_not_while_jobs_come_and_go(
+    nodes: list[NodeOffer], coming: list[tuple[Shape, SharingMode | None, int]]
+) -> None:
+    outlook = Outlook([shape for shape, _, _ in coming], nodes)
+    placer = Placer(outlook)
+    running: list[tuple[Shape, Placement, SharingMode | None]] = []
+    for shape, mode, leaver in coming:
+        placement = placer.place(shape, nodes, Wish(mode))
+        assert placement == place(shape, nodes, outlook, Wish(mode))
+        if placement is not None:
+            taken(nodes, shape, placement, mode)
+            running.append((shape, placement, mode))
+        if leaver < len(running):
+            taken(nodes, *running.pop(leaver), sign=-1)
+
+
+@given(st.lists(shapes, min_size=1, max_size=30))
+def test_no_filling_of_a_gpu_is_worth_more_than_the_gpu(recent: list[Shape]) -> None:
+    """The prices are feasible for the dual of cutting stock, so an idle GPU is the most that any part can be worth."""
+    offer = node_of("node", 1).gpus[0]
+    worth = GpuWorth(Outlook(recent).recent, offer.compute_milli, offer.memory_bytes)
+    whole = worth.by_cpu[-1][worth.cell(offer.free_compute_milli, offer.free_memory_bytes)]
+    assert 0 <= whole <= 1 + 1e-6
+
+
+@given(st.lists(shapes, min_size=1, max_size=30), st.integers(0, 1000), st.integers(0, 24))
+def test_a_part_is_worth_no_more_to_those_who_find_less_cpu(recent: list[Shape], compute_milli: int, gib: int) -> None:
+    worth = GpuWorth(Outlook(recent).recent, 1000, 24 * GIB)
+    cell = worth.cell(compute_milli, gib * GIB)
+    assert worth.by_cpu[0][cell] == 0
+    assert max(level[cell] for level in worth.by_cpu) <= 1 + 1e-6
+
+
+def memory(gib: int, gpu_count: int = 1) -> Shape:
+    return Shape(gpu_count, 0, gib * GIB)
+
+
+def with_free(node: NodeOffer, *free_gib: int) -> NodeOffer:
+    gpus = tuple(
+        replace(gpu, free_memory_bytes=gib * GIB, free_compute_milli=1000)
+        for gpu, gib in zip(node.gpus, free_gib, strict=True)
+    )
+    return replace(node, gpus=gpus)
+
+
+def test_a_small_job_leaves_the_idle_gpu_to_those_who_need_all_of_it() -> None:
+    outlook = Outlook([memory(4), memory(24)])
+    placement = place(memory(4), [with_free(node_of("node", 2), 24, 20)], outlook)
+    assert placement is not None
+    assert placement.gpu_uuids == ("node-1",)
+
+
+def test_a_gap_that_two_likely_jobs_fill_is_not_broken_for_one_that_strands_the_rest() -> None:
+    """Best fit would take the gap of 12 GiB for 10 GiB, and leave 2 GiB to nobody."""
+    outlook = Outlook([memory(6)] * 8 + [memory(10)])
+    node = with_free(node_of("node", 2), 12, 16)
+    placement = place(memory(10), [node], outlook)
+    assert placement is not None
+    assert placement.gpu_uuids == ("node-1",)
+
+
+def test_without_any_knowledge_of_what_comes_the_best_fit_wins() -> None:
+    placement = place(memory(4), [with_free(node_of("node", 3), 24, 6, 10)], Outlook([]))
+    assert placement is not None
+    assert placement.gpu_uuids == ("node-1",)
+
+
+def test_equal_gpus_go_in_one_fixed_order() -> None:
+    nodes = [node_of("b", 2), node_of("a", 2)]
+    placement = place(memory(4), nodes, Outlook([memory(4)]))
+    assert placement is not None
+    assert placement.gpu_uuids == ("b-0",)
+
+
+def test_of_equal_gpus_the_one_with_the_lowest_predicted_slowdown_is_chosen() -> None:
+    wish = Wish(slowdowns={"node-0": 1.4, "node-1": 1.2, "node-2": 1.1})
+    one = place(memory(4), [node_of("node", 3)], Outlook([memory(4)]), wish)
+    two = place(memory(4, 2), [node_of("node", 3)], Outlook([memory(4)]), wish)
+    assert one is not None
+    assert two is not None
+    assert one.gpu_uuids == ("node-2",)
+    assert two.gpu_uuids == ("node-1", "node-2")
+
+
+def test_of_equal_gpus_one_that_is_in_the_wanted_mode_already_is_chosen() -> None:
+    node = with_free(node_of("node", 2), 12, 12)
+    node = replace(node, gpus=(node.gpus[0], replace(node.gpus[1], sharing_mode=SharingMode.MPS)))
+    placement = place(memory(4), [node], Outlook([memory(4)]), Wish(SharingMode.MPS))
+    assert placement is not None
+    assert placement.gpu_uuids == ("node-1",)
+
+
+def test_two_modes_never_meet_on_a_gpu_and_an_exclusive_one_is_left_alone() -> None:
+    node = with_free(node_of("node", 2), 12, 12)
+    modes = (SharingMode.MPS, SharingMode.EXCLUSIVE)
+    gpus = tuple(replace(gpu, sharing_mode=mode) for gpu, mode in zip(node.gpus, modes, strict=True))
+    node = replace(node, gpus=gpus)
+    assert rate(memory(4), node, Outlook([]), Wish(SharingMode.TIME_SLICE)) is None
+    assert rate(memory(4), node, Outlook([]), Wish(SharingMode.EXCLUSIVE)) is None
+    assert rate(memory(4), node, Outlook([]), Wish(SharingMode.MPS)) is not None
+
+
+def test_a_job_on_two_gpus_gets_a_pair_that_nvlink_joins() -> None:
+    pair = frozenset({frozenset({"node-1", "node-3"})})
+    nodes = [replace(node_of("node", 4), nvlinks=pair), node_of("later", 2)]
+    outlook = Outlook([memory(4, 2)])
+    assert place(memory(4, 2), nodes, outlook) == Placer(outlook).place(memory(4, 2), nodes)
+    placement = place(memory(4, 2), nodes, outlook)
+    assert placement is not None
+    assert placement.gpu_uuids == ("node-1", "node-3")
