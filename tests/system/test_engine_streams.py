@@ -14,6 +14,7 @@ import pytest
 from tests.system.engine_worlds import World, until, world
 
 from pgpu.client.attaching import _pass_on
+from pgpu.client.following import EngineHand
 from pgpu.engine.loop import Loop
 from pgpu.engine.places import JobPlaces
 from pgpu.engine.sockets import connect
@@ -218,7 +219,7 @@ def test_ctrl_c_while_a_granted_job_is_being_started_is_not_lost(machine: World)
     machine.engine._supervisor_command = ("true",)
     job = machine.submit()
     assert machine.state(job) is JobState.STARTING
-    _pass_on(machine.engine, job, [signal.SIGINT])
+    _pass_on(EngineHand(machine.engine, job.id), job.spec, [signal.SIGINT])
     assert machine.entry(job).stop_grace_seconds == 0.0
 
 

@@ -14,12 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from io import UnsupportedOperation
 from typing import BinaryIO
 
-from pgpu.client.following import Follower
-from pgpu.engine.engine import Engine
+from pgpu.client.line import Hand, Line, Sender
 from pgpu.engine.streams.frames import Kind, encode_frame
 from pgpu.engine.streams.records import STDOUT
-from pgpu.engine.talking import send_signal, send_window
-from pgpu.model import Job, JobState
+from pgpu.model import JobSpec, JobState
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 """Passed on to the job. A SIGHUP is not: when the terminal goes, the job goes on."""
@@ -27,59 +25,60 @@ FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, sign
 _CHUNK_BYTES = 1 << 16
 
 
-def attach(engine: Engine, job: Job, stdin: BinaryIO | None, stdout: BinaryIO, stderr: BinaryIO) -> None:
+def attach(
+    line: Line, hand: Hand, spec: JobSpec, *, stdin: BinaryIO | None, stdout: BinaryIO, stderr: BinaryIO
+) -> None:
     """Carry everything between the caller and a job until the job is final.
 
     Raises:
-        LedgerError: The ledger cannot be read.
+        NodeError: The ledger cannot be read, or the server cannot be reached.
         BrokenPipeError: The caller's output was closed; the job goes on.
     """
-    follower = Follower(engine, job.id, holds_back=True)
-    takes_stdin = stdin is not None and job.spec.wants_stdin
-    follower.owns_stdin = takes_stdin
+    takes_stdin = stdin is not None and spec.wants_stdin
+    line.owns_stdin = takes_stdin
     with contextlib.ExitStack() as stack:
-        follower.on_connected = _greeting(engine, job, _Stdin(stdin) if stdin is not None and takes_stdin else None)
-        if job.spec.wants_tty:
+        line.on_connected = _greeting(hand, spec, _Stdin(stdin) if stdin is not None and takes_stdin else None)
+        if spec.wants_tty:
             stack.enter_context(_raw(stdin))
         reader, numbers = stack.enter_context(_caught((*FORWARDED, signal.SIGWINCH)))
-        follower.wake_descriptor = reader
-        follower.on_wake = lambda: _pass_on(engine, job, numbers())
-        for record in follower.records():
+        line.wake_descriptor = reader
+        line.on_wake = lambda: _pass_on(hand, spec, numbers())
+        for record in line.records():
             output = stdout if record.stream == STDOUT else stderr
             output.write(record.payload)
             output.flush()
 
 
-def _greeting(engine: Engine, job: Job, stdin: "_Stdin | None") -> Callable[[socket.socket], None]:
+def _greeting(hand: Hand, spec: JobSpec, stdin: "_Stdin | None") -> Callable[[Sender], None]:
     """Return what is done on each new connection; before the first, nobody is there to hear of the window."""
 
-    def greet(connection: socket.socket) -> None:
-        if job.spec.wants_tty:
-            _tell_window(engine, job.id)
+    def greet(connection: Sender) -> None:
+        if spec.wants_tty:
+            _tell_window(hand)
         if stdin is not None:
             stdin.feed(connection)
 
     return greet
 
 
-def _pass_on(engine: Engine, job: Job, numbers: Sequence[int]) -> None:
+def _pass_on(hand: Hand, spec: JobSpec, numbers: Sequence[int]) -> None:
     """Hand signals to the job; before it runs nobody could take them, so one that would end it cancels it."""
     for number in numbers:
         if number == signal.SIGWINCH:
-            if job.spec.wants_tty:
-                _tell_window(engine, job.id)
-        elif engine.ledger.job(job.id).state in {JobState.WAITING, JobState.STARTING}:
-            engine.ask_to_stop(job.id, 0.0)
+            if spec.wants_tty:
+                _tell_window(hand)
+        elif hand.state() in {JobState.WAITING, JobState.STARTING}:
+            hand.cancel()
         else:
-            send_signal(engine, job.id, number)
+            hand.send_signal(number)
 
 
-def _tell_window(engine: Engine, job_id: str) -> None:
+def _tell_window(hand: Hand) -> None:
     """Tell the size of whichever standard stream is a terminal; COLUMNS and LINES may be older than the window."""
     for descriptor in range(3):
         with contextlib.suppress(OSError):
             size = os.get_terminal_size(descriptor)
-            send_window(engine, job_id, size.columns, size.lines)
+            hand.send_window(size.columns, size.lines)
             return
 
 
@@ -88,10 +87,10 @@ class _Stdin:
 
     def __init__(self, stdin: BinaryIO) -> None:
         self._read = _reader_of(stdin)
-        self._connection: socket.socket | None = None
+        self._connection: Sender | None = None
         self._thread: threading.Thread | None = None
 
-    def feed(self, connection: socket.socket) -> None:
+    def feed(self, connection: Sender) -> None:
         """Send input over this connection from now on."""
         self._connection = connection
         if self._thread is None:

@@ -5,15 +5,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO
 
 from pgpu.client.attaching import attach
-from pgpu.client.following import FROM_NOW_ON, Follower
-from pgpu.client.protocol import GpuReport, JobReport
+from pgpu.client.following import FROM_NOW_ON, EngineHand, Follower
+from pgpu.client.protocol import GpuReport, JobReport, QueueReport
 from pgpu.engine.engine import Engine
 from pgpu.engine.recovery import recover
 from pgpu.engine.streams.records import Record
 from pgpu.engine.talking import send_signal
 from pgpu.errors import CancelledError, RequestError, WaitTimeoutError
 from pgpu.ledger import Entry
-from pgpu.model import Gpu, Job, JobSpec, JobState, Request
+from pgpu.model import Gpu, Job, JobSpec, JobState, Request, Submission
 
 
 class EmbeddedClient:
@@ -35,15 +35,17 @@ class EmbeddedClient:
         recover(self._engine)
         return self._engine.submit(spec, request, wait_timeout_seconds=wait_timeout_seconds)
 
+    def submit_all(self, submissions: Sequence[Submission]) -> Sequence[Job]:
+        """Accept several jobs, all or none; see `Client.submit_all`."""
+        return [self.submit(s.spec, s.request, wait_timeout_seconds=s.wait_timeout_seconds) for s in submissions]
+
     def attach(self, job_id: str, stdin: BinaryIO | None, stdout: BinaryIO, stderr: BinaryIO) -> Job:
         """Stay with a job to its end; see `Client.attach`."""
-        attach(self._engine, self._engine.ledger.job(job_id), stdin, stdout, stderr)
+        found = self._engine.ledger.job(job_id)
+        line = Follower(self._engine, job_id, holds_back=True)
+        attach(line, EngineHand(self._engine, job_id), found.spec, stdin=stdin, stdout=stdout, stderr=stderr)
         job = self._engine.ledger.job(job_id)
-        if job.wait_timed_out:
-            raise WaitTimeoutError(f"job {job.id} was not granted in time")
-        if job.state is JobState.CANCELLED:
-            raise CancelledError(f"job {job.id} was cancelled")
-        return job
+        return granted(job)
 
     def jobs(self, *, include_final: bool) -> Sequence[JobReport]:
         """List jobs; see `Client.jobs`."""
@@ -118,6 +120,20 @@ class EmbeddedClient:
     def _report(self, entry: Entry) -> JobReport:
         lease = entry.job.lease if entry.is_lease_held else None
         return JobReport(entry.job, tuple(self._engine.enforcer.use(lease)) if lease is not None else ())
+
+
+def granted(job: Job) -> Job:
+    """Return a job that ended, unless it was never granted.
+
+    Raises:
+        WaitTimeoutError: Its wait ran out.
+        CancelledError: It was cancelled while it waited.
+    """
+    if job.wait_timed_out:
+        raise WaitTimeoutError(f"job {job.id} was not granted in time")
+    if job.state is JobState.CANCELLED:
+        raise CancelledError(f"job {job.id} was cancelled")
+    return job
 
 
 def _holders(gpu: Gpu, entries: Sequence[Entry]) -> tuple[str, ...]:

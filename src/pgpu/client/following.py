@@ -9,13 +9,17 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
 
+from pgpu.client.line import Reading, Sender
 from pgpu.engine.engine import Engine
 from pgpu.engine.recovery import recover
 from pgpu.engine.sockets import connect
-from pgpu.engine.streams.frames import Frame, FrameDecoder, Hello, Kind, decode_gap, encode_hello
+from pgpu.engine.streams.frames import FrameDecoder, Hello, Kind, encode_hello
 from pgpu.engine.streams.log import stored
-from pgpu.engine.streams.records import Record, RecordDecoder
+from pgpu.engine.streams.records import Record
+from pgpu.engine.talking import send_signal, send_window
+from pgpu.model import JobState
 
 FROM_NOW_ON = (1 << 63) - 1
 """An offset behind every log: only the end is heard of."""
@@ -39,11 +43,10 @@ class Follower:
         """
         self._engine = engine
         self._job_id = job_id
-        self._offset = offset
+        self.reading = Reading(offset)
         self._holds_back = holds_back
-        self._records = RecordDecoder()
         self.owns_stdin = False
-        self.on_connected: Callable[[socket.socket], None] = lambda _: None
+        self.on_connected: Callable[[Sender], None] = lambda _: None
         self.on_wake: Callable[[], None] = lambda: None
         self.wake_descriptor: int | None = None
         """Polled beside the socket; `on_wake` is called when it is readable."""
@@ -76,7 +79,7 @@ class Follower:
         except OSError:
             return None
         with contextlib.suppress(OSError):
-            connection.sendall(encode_hello(Hello(self._offset, self._holds_back, self.owns_stdin)))
+            connection.sendall(encode_hello(Hello(self.reading.offset, self._holds_back, self.owns_stdin)))
         self.on_connected(connection)
         return connection
 
@@ -87,7 +90,7 @@ class Follower:
             for frame in frames.feed(data):
                 if frame.kind is Kind.END:
                     return True
-                yield from self._read_frame(frame)
+                yield from self.reading.read_frame(frame)
         return False
 
     def _receive(self, connection: socket.socket) -> bytes:
@@ -110,21 +113,33 @@ class Follower:
         elif select.select([self.wake_descriptor], [], [], seconds)[0]:
             self.on_wake()
 
-    def _read_frame(self, frame: Frame) -> Iterator[Record]:
-        if frame.kind is Kind.GAP:
-            self._jump(decode_gap(frame.payload))
-        elif frame.kind is Kind.OUTPUT:
-            self._offset += len(frame.payload)
-            yield from self._records.feed(frame.payload)
-
     def stored_records(self) -> Iterator[Record]:
         """Yield what is stored now; `records` goes on behind it."""
-        for offset, data in stored(self._engine.places(self._job_id).log, self._offset):
-            if offset != self._offset:
-                self._jump(offset)
-            self._offset += len(data)
-            yield from self._records.feed(data)
+        for offset, data in stored(self._engine.places(self._job_id).log, self.reading.offset):
+            if offset != self.reading.offset:
+                self.reading.jump(offset)
+            yield from self.reading.read(data)
 
-    def _jump(self, offset: int) -> None:
-        self._records.forget()
-        self._offset = offset
+
+@dataclass(frozen=True, slots=True)
+class EngineHand:
+    """What a caller does to a job of an engine in this process; see `Hand`."""
+
+    engine: Engine
+    job_id: str
+
+    def state(self) -> JobState:
+        """See `Hand`."""
+        return self.engine.ledger.job(self.job_id).state
+
+    def cancel(self) -> None:
+        """See `Hand`."""
+        self.engine.ask_to_stop(self.job_id, 0.0)
+
+    def send_signal(self, number: int) -> None:
+        """See `Hand`."""
+        send_signal(self.engine, self.job_id, number)
+
+    def send_window(self, columns: int, rows: int) -> None:
+        """See `Hand`."""
+        send_window(self.engine, self.job_id, columns, rows)
