@@ -64,12 +64,15 @@ struct pgpu_usage_gpu {
     uint64_t peak_bytes;  /* largest total; may lag behind it after a kill */
     uint64_t refusals;    /* reservations refused for the limit */
     uint64_t reaped_ns;   /* when a dead process's bytes were taken back last, by CLOCK_MONOTONIC; 0: never */
-    uint64_t reserved[3];
+    uint64_t
+        attempted_bytes; /* largest total that a refused reservation would have made; 0: none was refused */
+    uint64_t reserved[2];
 };
 static_assert(offsetof(struct pgpu_usage_gpu, tag) == 8, "layout");
 static_assert(offsetof(struct pgpu_usage_gpu, peak_bytes) == 16, "layout");
 static_assert(offsetof(struct pgpu_usage_gpu, refusals) == 24, "layout");
 static_assert(offsetof(struct pgpu_usage_gpu, reaped_ns) == 32, "layout");
+static_assert(offsetof(struct pgpu_usage_gpu, attempted_bytes) == 40, "layout");
 static_assert(sizeof(struct pgpu_usage_gpu) == 64, "layout");
 
 /* One slot on one GPU; it holds used_bytes[settled & 1]. Changed by the holder of A(i) alone, except `done`.

@@ -94,6 +94,13 @@ uint64_t pgpu_meter_now_ns(void) {
     return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
 }
 
+void pgpu_meter_note_refusal(struct pgpu_usage *usage, unsigned gpu, uint64_t bytes) {
+    struct pgpu_usage_gpu *shared = &usage->gpu[gpu];
+    uint64_t total_bytes = load(&shared->total_bytes);
+    raise_to(&shared->attempted_bytes, bytes > UINT64_MAX - total_bytes ? UINT64_MAX : total_bytes + bytes);
+    __atomic_fetch_add(&shared->refusals, 1, __ATOMIC_RELAXED);
+}
+
 void pgpu_meter_note_reap(struct pgpu_usage *usage, unsigned gpu) {
     __atomic_store_n(&usage->gpu[gpu].reaped_ns, pgpu_meter_now_ns(), __ATOMIC_SEQ_CST);
 }

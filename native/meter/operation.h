@@ -18,6 +18,9 @@ void pgpu_meter_recover(struct pgpu_usage *usage, unsigned slot, unsigned gpu);
 /* By CLOCK_MONOTONIC, which all processes of a machine share. */
 uint64_t pgpu_meter_now_ns(void);
 
+/* Count a refusal, and what the total would have become. */
+void pgpu_meter_note_refusal(struct pgpu_usage *usage, unsigned gpu, uint64_t bytes);
+
 /* Before a dead process's bytes become anyone's: tell that the driver may not have done with them yet. */
 void pgpu_meter_note_reap(struct pgpu_usage *usage, unsigned gpu);
 

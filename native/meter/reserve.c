@@ -64,7 +64,7 @@ enum pgpu_meter_status pgpu_meter_reserve(struct pgpu_meter *meter, unsigned gpu
     int before = pgpu_lock_leaf(&meter->leaf);
     bool is_reserved = reserve(meter, gpu, bytes, limit_bytes, &has_reaped);
     pgpu_unlock_leaf(&meter->leaf, before);
-    if (!is_reserved) __atomic_fetch_add(&meter->usage->gpu[gpu].refusals, 1, __ATOMIC_RELAXED);
+    if (!is_reserved) pgpu_meter_note_refusal(meter->usage, gpu, bytes);
     if (reaped != NULL) *reaped = has_reaped;
     return is_reserved ? PGPU_METER_OK : PGPU_METER_REFUSED;
 }

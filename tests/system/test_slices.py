@@ -58,6 +58,7 @@ def test_a_slice_shows_its_size_and_refuses_more(stage: Stage) -> None:
         assert job.ask(f"take {2 * MIB}") == _OUT_OF_MEMORY
         (use,) = stage.enforcer.use(_lease(job.job))
         assert (use.used_bytes, use.refusals) == (SLICE_BYTES, 2)
+        assert use.attempted_bytes == _CONTEXT_BYTES + SLICE_BYTES, "the larger of the two attempts"
 
 
 def test_a_larger_limit_holds_at_once_and_a_smaller_one_when_use_is_below_it(stage: Stage) -> None:
@@ -157,7 +158,7 @@ def _forge(path: Path) -> None:
     """Claim the whole GPU and more, and that no slot was ever used."""
     with path.open("r+b") as file:
         file.seek(meter.USAGE_HEADER.size)
-        file.write(meter.USAGE_GPU.pack(1 << 62, 0, 1 << 62, 1 << 62) * meter.MAX_GPUS)
+        file.write(meter.USAGE_GPU.pack(1 << 62, 0, 1 << 62, 1 << 62, 0, 1 << 62) * meter.MAX_GPUS)
         file.seek(12)
         file.write(bytes(4))
 

@@ -25,6 +25,9 @@ class SliceUse:
     refusals: int
     """Allocations refused because they would have passed the slice."""
 
+    attempted_bytes: int = 0
+    """Largest `used_bytes` that a refused allocation would have made; 0 if none was refused."""
+
 
 class Enforcer(Protocol):
     """Makes memory limits bind on a kind of GPU."""

@@ -37,7 +37,7 @@ LIMIT_WORD_OFFSET = 16
 OVERHEAD_WORD_OFFSET = 32
 
 USAGE_HEADER = struct.Struct("<QII48x")
-USAGE_GPU = struct.Struct("<QQQQ32x")
+USAGE_GPU = struct.Struct("<QQQQQQ16x")
 USAGE_SLOT_HEADER = struct.Struct("<IIQQ40x")
 USAGE_ENTRY = struct.Struct("<QQQQQQ")
 USAGE_HEADER_BYTES = 4096
@@ -48,6 +48,7 @@ _FLOCK = struct.Struct("hh4xqqi4x")
 """`struct flock` of 64-bit Linux."""
 
 _LIMIT_MODE = 0o644
+_Totals = tuple[int, int, int, int]
 _INSTANCE = "MIG-"
 
 
@@ -180,28 +181,28 @@ def is_held(usage_path: Path) -> bool:
         return any(_is_locked(descriptor, first, MAX_SLOTS) for first in (LOCK_ALIVE, LOCK_HOLDING))
 
 
-def _slice_use(gpu: LimitGpu, index: int, total: tuple[int, int, int], dead: Sequence[UsedSlot]) -> SliceUse:
-    total_bytes, peak_bytes, refusals = total
+def _slice_use(gpu: LimitGpu, index: int, total: _Totals, dead: Sequence[UsedSlot]) -> SliceUse:
+    total_bytes, peak_bytes, refusals, attempted_bytes = total
     used_bytes = max(0, total_bytes - sum(slot.used_bytes[index] for slot in dead))
     if used_bytes:
         used_bytes += gpu.overhead_bytes
-    return SliceUse(
-        gpu.uuid, used_bytes, max(peak_bytes + gpu.overhead_bytes if peak_bytes else 0, used_bytes), refusals
-    )
+    peak_bytes = max(peak_bytes + gpu.overhead_bytes if peak_bytes else 0, used_bytes)
+    attempted_bytes += gpu.overhead_bytes if attempted_bytes else 0
+    return SliceUse(gpu.uuid, used_bytes, peak_bytes, refusals, attempted_bytes)
 
 
-def _totals(descriptor: int, path: Path) -> list[tuple[int, int, int]]:
-    """Return total, peak and refusals of each GPU; zeros of a file that no process has used yet."""
+def _totals(descriptor: int, path: Path) -> list[_Totals]:
+    """Return total, peak, refusals and attempted bytes of each GPU; zeros of a file that no process has used yet."""
     data = os.pread(descriptor, USAGE_HEADER_BYTES, 0)
     if not data or data[:8] == bytes(8):
-        return [(0, 0, 0)] * MAX_GPUS
+        return [(0, 0, 0, 0)] * MAX_GPUS
     if len(data) < USAGE_HEADER_BYTES:
         raise EnforcementError(f"the usage file {path} is cut short")
     magic, abi, _ = USAGE_HEADER.unpack_from(data)
     if magic != USAGE_MAGIC or not OLDEST_ABI <= abi <= ABI:
         raise EnforcementError(f"{path} is no usage file of this version")
     found = (USAGE_GPU.unpack_from(data, USAGE_HEADER.size + index * USAGE_GPU.size) for index in range(MAX_GPUS))
-    return [(total_bytes, peak_bytes, refusals) for total_bytes, _, peak_bytes, refusals in found]
+    return [(total, peak, refusals, attempted) for total, _, peak, refusals, _, attempted in found]
 
 
 def _slots(descriptor: int) -> Iterator[tuple[UsedSlot, bool]]:

@@ -24,7 +24,7 @@ class GrowthRules:
     """Where a line is believed, and how far."""
 
     factor: float = 1.17
-    """Times the line; see above. The two halves of the models ask for 1.152 and 1.198, all of them together for this."""
+    """Times the line; see above. The two halves of the models ask for 1.152 and 1.198, all together for 1.163."""
 
     least_growth: float = 1.2
     """Peak over peak of half the number: below, other things than the number decide."""
