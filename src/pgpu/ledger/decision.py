@@ -4,7 +4,7 @@ It refuses to decide: the engine brings new values, this writes them.
 """
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pgpu.errors import RequestError
@@ -63,6 +63,23 @@ class Decision(View):
         """Remove the oldest jobs to which nothing can happen any more, beyond so many, and return their ids."""
         rows = self._connection.execute(_FORGET, (most_kept,))
         return [row["id"] for row in rows.fetchall()]
+
+    def put_estimates(self, gpu_model: str | None, estimates: Mapping[tuple[str, int], tuple[int, str]]) -> None:
+        """Change what waiting jobs reserve whose size pgpu chose, those on a second try left alone.
+
+        Args:
+            gpu_model: Of the jobs.
+            estimates: By signature and UID: bytes, and what they rest on.
+        """
+        self._connection.executemany(
+            "UPDATE jobs SET memory_bytes = ?1, basis = ?2 WHERE state = 'waiting' AND gpu_model IS ?3 AND is_estimated"
+            " AND attempt = 1 AND signature = ?4 AND owner_uid = ?5 AND (memory_bytes, basis) IS NOT (?1, ?2)",
+            [(size, basis, gpu_model, signature, uid) for (signature, uid), (size, basis) in estimates.items()],
+        )
+
+    def take_back(self, job_id: str) -> None:
+        """Forget a lease as if it had never been granted; its memory must be free."""
+        self._connection.execute("DELETE FROM leases WHERE job_id = ?", (job_id,))
 
     def put_quota(self, uid: int, quota: Quota | None) -> None:
         """Write what one user may hold; None for as much as there is."""

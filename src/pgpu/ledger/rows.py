@@ -60,6 +60,7 @@ def columns_of_life(entry: Entry) -> Columns:
     return {
         "state": job.state.value,
         "memory_bytes": job.request.memory_bytes,
+        "basis": job.request.basis,
         "priority": job.request.priority,
         "attempt": job.attempt,
         "expected_start": job.expected_start_seconds,
@@ -111,7 +112,7 @@ def _job(row: sqlite3.Row) -> Job:
         holder=_holder(row["holder"]),
         gpu_model=row["gpu_model"],
         owner_uid=row["owner_uid"],
-        place=_place(row["place"]),
+        place=place_of(row["place"]),
         signature=row["signature"],
         attempt=row["attempt"],
         expected_start_seconds=row["expected_start"],
@@ -127,10 +128,12 @@ def request_of(row: sqlite3.Row) -> Request:
         priority=row["priority"],
         is_estimated=bool(row["is_estimated"]),
         retries_out_of_memory=bool(row["retries_out_of_memory"]),
+        basis=row["basis"],
     )
 
 
-def _place(text: str) -> Place:
+def place_of(text: str) -> Place:
+    """Read how a job stands to others."""
     fields: dict[str, Any] = json.loads(text)
     fields["after"] = tuple(fields.get("after", ()))
     return Place(**fields)

@@ -117,7 +117,11 @@ CREATE TABLE quotas (
 CREATE INDEX queue ON jobs (gpu_model, sequence) WHERE state = 'waiting';
 """
 
-MIGRATIONS = (_FIRST, _WATCHED, _INHERITED, _QUEUED, _QUOTAS)
+_ESTIMATED = """
+ALTER TABLE jobs ADD COLUMN basis TEXT;
+"""
+
+MIGRATIONS = (_FIRST, _WATCHED, _INHERITED, _QUEUED, _QUOTAS, _ESTIMATED)
 """Script i leads from version i to version i + 1."""
 
 VERSION = len(MIGRATIONS)

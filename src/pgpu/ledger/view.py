@@ -3,22 +3,48 @@
 The queue may be ten thousand jobs long, so those that wait are read without what they would run.
 """
 
+import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from pgpu.errors import JobNotFoundError
 from pgpu.ledger.entry import Entry
-from pgpu.ledger.rows import SELECT, entry_of, request_of
-from pgpu.model import Request
+from pgpu.ledger.history import History
+from pgpu.ledger.rows import SELECT, entry_of, place_of, request_of
+from pgpu.model import JobState, Place, Request
 from pgpu.scheduling import Quota
 
 LIVE = "state IN ('waiting', 'starting', 'running') OR (granted_at IS NOT NULL AND released_at IS NULL)"
 
 _WAITING = """
-SELECT id, memory_bytes, gpu_count, compute_share, priority, is_estimated, retries_out_of_memory, owner_uid, created_at,
-    wait_deadline, signature, json_array_length(place, '$.after') AS predecessors
+SELECT id, memory_bytes, gpu_count, compute_share, priority, is_estimated, retries_out_of_memory, basis, owner_uid,
+    created_at, wait_deadline, signature, json_array_length(place, '$.after') AS predecessors
 FROM jobs WHERE state = 'waiting' AND gpu_model IS ? ORDER BY sequence
+"""
+
+
+CONDITIONAL = """state = 'waiting' AND (json_array_length(place, '$.after') > 0
+    OR json_extract(place, '$.array_most_at_once') IS NOT NULL)"""
+"""Which jobs others may keep back; the index `conditional` has the same words."""
+
+_PEER = "SELECT id, name, state, exit_code, reason, place FROM jobs"
+
+_ARRAY = """
+SELECT array_id, is_exact, count(DISTINCT array_id) OVER () AS count FROM (
+    SELECT json_extract(place, '$.array_id') AS array_id, max(sequence) AS newest,
+        max(json_extract(place, '$.array_id') = :word OR name = :word || '-' || json_extract(place, '$.array_index')) AS is_exact
+    FROM jobs
+    WHERE json_extract(place, '$.array_id') IS NOT NULL AND (:uid IS NULL OR owner_uid = :uid)
+        AND (name = :word || '-' || json_extract(place, '$.array_index')
+            OR (:word != '' AND substr(json_extract(place, '$.array_id'), 1, length(:word)) = :word))
+    GROUP BY array_id
+) ORDER BY is_exact DESC, newest DESC LIMIT 1
+"""
+
+_GRANTED_OF_ARRAYS = """
+SELECT json_extract(place, '$.array_id') AS array_id, count(*) AS count FROM jobs
+WHERE state IN ('starting', 'running') AND json_extract(place, '$.array_id') IS NOT NULL GROUP BY array_id
 """
 
 
@@ -40,11 +66,25 @@ class Waiting:
     """Whether it names jobs that must end before it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """What other jobs need to know of one."""
+
+    job_id: str
+    name: str | None
+    state: JobState
+    exit_code: int | None
+    reason: str | None
+    place: Place
+
+
 class View:
     """Reads of one transaction; made by `Ledger.view`."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
+        self.history = History(connection)
+        """What ended runs showed."""
 
     def live(self) -> list[Entry]:
         """Return every job that is not final or whose memory is not free yet, oldest first."""
@@ -58,6 +98,34 @@ class View:
     def waiting(self, gpu_model: str | None) -> list[Waiting]:
         """Return the jobs that wait for GPUs of one model, oldest first."""
         return [_waiting_of(row) for row in self._connection.execute(_WAITING, (gpu_model,))]
+
+    def conditional(self) -> list[Peer]:
+        """Return the jobs that wait and that others may keep back, of GPUs of every model, oldest first."""
+        return self._peers(f"WHERE {CONDITIONAL} ORDER BY sequence", ())
+
+    def peers(self, job_ids: Collection[str]) -> dict[str, Peer]:
+        """Return those of these jobs that are known, by id."""
+        found = self._peers("WHERE id IN (SELECT value FROM json_each(?))", (json.dumps(list(job_ids)),))
+        return {peer.job_id: peer for peer in found}
+
+    def members(self, word: str, owner_uid: int | None) -> list[Peer]:
+        """Return the jobs of the array that has this id, that was submitted with this name, or whose id begins so.
+
+        The newest, where there are several of a name; none, where several arrays' ids begin so.
+
+        Args:
+            word: What somebody wrote.
+            owner_uid: Whose jobs; None for everybody's.
+        """
+        row = self._connection.execute(_ARRAY, {"word": word, "uid": owner_uid}).fetchone()
+        if row is None or (row["count"] > 1 and not row["is_exact"]):
+            return []
+        return self._peers("WHERE json_extract(place, '$.array_id') = ? ORDER BY sequence", (row["array_id"],))
+
+    def granted_of_arrays(self) -> dict[str, int]:
+        """Return how many jobs of each array are granted now, by the array's id."""
+        rows = self._connection.execute(_GRANTED_OF_ARRAYS)
+        return {row["array_id"]: row["count"] for row in rows}
 
     def quotas(self) -> dict[int, Quota]:
         """Return what each user may hold, by UID; who is missing has no quota."""
@@ -75,8 +143,16 @@ class View:
             raise JobNotFoundError(f"no job {job_id}")
         return found[0]
 
+    def _peers(self, clause: str, arguments: Sequence[str]) -> list[Peer]:
+        return [_peer_of(row) for row in self._connection.execute(f"{_PEER} {clause}", arguments)]
+
     def _entries(self, clause: str, arguments: Sequence[str | int]) -> list[Entry]:
         return [entry_of(row) for row in self._connection.execute(f"{SELECT} {clause}", arguments)]
+
+
+def _peer_of(row: sqlite3.Row) -> Peer:
+    state = JobState(row["state"])
+    return Peer(row["id"], row["name"], state, row["exit_code"], row["reason"], place_of(row["place"]))
 
 
 def _waiting_of(row: sqlite3.Row) -> Waiting:

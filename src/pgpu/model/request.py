@@ -8,7 +8,7 @@ class Request:
     """An amount of GPU memory on a number of GPUs, and how it stands among others."""
 
     memory_bytes: int
-    """Per GPU; the CUDA context is included."""
+    """Per GPU; the CUDA context is included. 0 only in what is asked for, where pgpu shall choose (`is_estimated`)."""
 
     gpu_count: int = 1
     """Distinct GPUs, each with a slice of `memory_bytes`; at least 1."""
@@ -24,3 +24,6 @@ class Request:
 
     retries_out_of_memory: bool = False
     """Whether a run that hit its own limit is queued again with a larger slice."""
+
+    basis: str | None = None
+    """What the estimate rests on (`scheduling.demand.Basis`); None unless pgpu chose `memory_bytes`."""

@@ -1,0 +1,62 @@
+"""What the ledger remembers of ended runs."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pgpu.ledger import Ledger
+from pgpu.model import Run
+
+CALL = "train.py@0a1b2c3d --epochs 5"
+RUN = Run(CALL, "RTX 3090", "a" * 12, 1000, 2_000, 1_000, 100, 0, 12.5, 1_000.0, 0)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    found = Ledger(tmp_path / "ledger.db")
+    yield found
+    found.close()
+
+
+def remember(ledger: Ledger, *runs: Run) -> None:
+    with ledger.decision() as decision:
+        for run in runs:
+            decision.history.add(run)
+
+
+def test_a_run_comes_back_as_it_was_written_to_another_process(ledger: Ledger) -> None:
+    remember(ledger, RUN, replace(RUN, exit_code=None))
+    with Ledger(ledger.path).view() as view:
+        assert view.history.runs(None, 10) == [RUN, replace(RUN, exit_code=None)]
+
+
+def test_every_call_of_one_program_is_found_and_no_other_program_s(ledger: Ledger) -> None:
+    other_call = replace(RUN, signature="train.py@0a1b2c3d")
+    remember(ledger, RUN, other_call, replace(RUN, signature="train.py@0a1b2c3dx --epochs 5"))
+    with ledger.view() as view:
+        assert view.history.of_program("train.py@0a1b2c3d", "RTX 3090", 1000) == [RUN, other_call]
+        assert view.history.of_program("train.py@0a1b2c3d", "H100", 1000) == []
+
+
+def test_one_user_s_runs_tell_another_nothing(ledger: Ledger) -> None:
+    remember(ledger, RUN, replace(RUN, owner_uid=1001))
+    with ledger.view() as view:
+        assert view.history.of_program("train.py@0a1b2c3d", "RTX 3090", 1001) == [replace(RUN, owner_uid=1001)]
+        assert view.history.runs(1000, 10) == [RUN]
+
+
+def test_durations_are_of_runs_that_ended_well_newest_first(ledger: Ledger) -> None:
+    remember(ledger, RUN, replace(RUN, duration_seconds=20.0), replace(RUN, duration_seconds=1.0, exit_code=1))
+    with ledger.view() as view:
+        assert view.history.durations([CALL, "unknown"], 10) == {CALL: [20.0, 12.5]}
+
+
+def test_the_oldest_runs_are_forgotten(ledger: Ledger) -> None:
+    runs = [replace(RUN, ended_at_seconds=float(number)) for number in range(5)]
+    remember(ledger, *runs)
+    with ledger.decision() as decision:
+        decision.history.forget_all_but(2)
+    with ledger.view() as view:
+        assert view.history.runs(None, 10) == runs[3:]
