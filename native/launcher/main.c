@@ -1,13 +1,15 @@
 /* pgpu-launch: puts a process into its slice, holds it back until the runtime has recorded it, and becomes
  * its command.
  *
- * It needs no SUID bit and no capability, keeps the caller's identity, streams and limits, and refuses to run
+ * It needs no SUID bit and no capability, and keeps the caller's streams and limits. Started by root for
+ * another user (--as) it becomes that user before it touches any path that the user named. It refuses to run
  * the command in a weaker way than it was told: what cannot be set up ends it with 125 and one line for the
  * runtime. */
 #include <fcntl.h>
 #include <unistd.h>
 
 #include "command.h"
+#include "identity.h"
 #include "namespace.h"
 #include "report.h"
 #include "view.h"
@@ -24,6 +26,24 @@ static void enter_slice(const struct options *options) {
     if (!enter_view(options) && !options->is_probe) preload(IN_VIEW);
 }
 
+static void enter_directory(const struct options *options) {
+    if (options->directory != NULL && chdir(options->directory) != 0)
+        give_up("directory", options->directory);
+}
+
+static void take_limits(const struct options *options) {
+    for (int i = 0; i < options->limit_count; i++)
+        take_limit(options->limits[i]);
+}
+
+/* The directory is entered by the job's own user, in its own view: root may go where the user may not. */
+static void enter_as_another(const struct options *options) {
+    enter_slice(options);
+    take_limits(options);
+    become(options->identity);
+    enter_directory(options);
+}
+
 int main(int count, char **arguments) {
     (void)count;
     fcntl(CONTROL_FD, F_SETFD, FD_CLOEXEC);
@@ -36,8 +56,14 @@ int main(int count, char **arguments) {
     }
     read_environment();
     start_session(options.has_terminal);
-    if (options.directory != NULL && chdir(options.directory) != 0) give_up("directory", options.directory);
-    if (options.slice != NULL) enter_slice(&options);
+    if (options.mask != NULL) take_mask(options.mask);
+    if (options.identity != NULL) {
+        enter_as_another(&options);
+    } else {
+        enter_directory(&options);
+        if (options.slice != NULL) enter_slice(&options);
+        take_limits(&options);
+    }
     wait_until_let_go();
     run_command(options.command);
 }

@@ -16,6 +16,14 @@ static void add_pair(struct pair *pairs, int *count, char *text) {
     pairs[(*count)++] = (struct pair){.name = text, .path = equals + 1};
 }
 
+static void add_limit(struct options *options, const char *text) {
+    if (options->limit_count == MAX_LIMITS) {
+        errno = EINVAL;
+        give_up("options", text);
+    }
+    options->limits[options->limit_count++] = text;
+}
+
 static bool read_switch(struct options *options, const char *word) {
     if (strcmp(word, "--tty") == 0)
         options->has_terminal = true;
@@ -36,6 +44,12 @@ static bool read_value(struct options *options, const char *word, char *value) {
         options->simulated = value;
     else if (strcmp(word, "--preload-path") == 0)
         options->preload_path = value;
+    else if (strcmp(word, "--as") == 0)
+        options->identity = value;
+    else if (strcmp(word, "--umask") == 0)
+        options->mask = value;
+    else if (strcmp(word, "--limit") == 0)
+        add_limit(options, value);
     else if (strcmp(word, "--directory") == 0)
         options->directory = value;
     else if (strcmp(word, "--driver") == 0)
@@ -59,7 +73,8 @@ void read_options(struct options *options, char **argv) {
     }
     if (*word != NULL) options->command = word + 1;
     const bool has_command = options->command != NULL && options->command[0] != NULL;
-    if (has_command == options->is_probe || (options->slice != NULL && options->usage == NULL)) {
+    if (has_command == options->is_probe || (options->slice != NULL && options->usage == NULL) ||
+        (options->identity != NULL && options->slice == NULL)) {
         errno = EINVAL;
         give_up("options", "incomplete");
     }

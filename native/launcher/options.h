@@ -4,7 +4,8 @@
 
 #include <stdbool.h>
 
-#define MAX_PAIRS 64
+#define MAX_PAIRS  64
+#define MAX_LIMITS 32
 
 /* `--driver NAME=PATH`, `--shadow NAME=PATH`: a file of the slice and a path of the host. */
 struct pair {
@@ -18,6 +19,10 @@ struct options {
     const char *simulated; /* becomes /.pgpu/simgpu; NULL on a real GPU */
     const char
         *preload_path; /* the host's ld.so.preload, which the slice's one is put over or made to appear as */
+    const char *identity; /* UID:GID:GROUP,… of whom the job runs for; NULL: of whom started the launcher */
+    const char *mask;     /* file mode mask in octal; NULL: of whom started the launcher */
+    const char *limits[MAX_LIMITS]; /* RESOURCE:SOFT:HARD in the kernel's numbers; -1: none */
+    int limit_count;
     const char *directory; /* where the command starts; NULL: where the launcher was started */
     bool has_terminal;     /* stdin becomes the controlling terminal */
     bool is_probe;         /* build a view of empty files, run nothing, exit 0 */

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pgpu.model import Delivery, Holder, Job, JobSpec, JobState, Lease, Request
+from pgpu.model import Account, Delivery, Holder, Job, JobSpec, JobState, Lease, Request
 from pgpu.runtimes import RunningJob, Runtime, Stdio
 
 DEADLINE_SECONDS = 30.0
@@ -134,13 +134,14 @@ class RuntimeWorld:
         *,
         streams: Streams | None = None,
         announce: Callable[[Holder], None] = lambda _: None,
+        account: Account | None = None,
         **spec: Any,
     ) -> Started:
         """Start a command; it is ended when the world is."""
         job = self.job(command, **spec)
         ours = streams or pipes()
         try:
-            running = self.runtime.start(job, self.delivery(job), ours.job_side, announce)
+            running = self.runtime.start(job, self.delivery(job), ours.job_side, announce, account)
         except BaseException:
             ours.close()
             raise

@@ -21,7 +21,7 @@ from pgpu.engine.settings import EngineSettings
 from pgpu.errors import EnforcementError, RequestError
 from pgpu.ledger import Ledger
 from pgpu.libraries import CUDA_SHIM, NVML_SHIM, library_path
-from pgpu.model import Delivery, Gpu, GpuMemory, GpuProcess, Holder, Job, Lease
+from pgpu.model import Account, Delivery, Gpu, GpuMemory, GpuProcess, Holder, Job, Lease
 from pgpu.runtimes import Stdio
 from pgpu.runtimes.process import ProcessRuntime
 from pgpu.runtimes.process_job import RunningProcess
@@ -129,13 +129,20 @@ class DyingRuntime(ProcessRuntime):
         super().__init__(can_make_views=lambda: False)
         self._root = root
 
-    def start(self, job: Job, delivery: Delivery, stdio: Stdio, announce: Callable[[Holder], None]) -> RunningProcess:
+    def start(
+        self,
+        job: Job,
+        delivery: Delivery,
+        stdio: Stdio,
+        announce: Callable[[Holder], None],
+        account: Account | None = None,
+    ) -> RunningProcess:
         def announce_and_die(holder: Holder) -> None:
             self._die_at("before-announce", job)
             announce(holder)
             self._die_at("after-announce", job)
 
-        return super().start(job, delivery, stdio, announce_and_die)
+        return super().start(job, delivery, stdio, announce_and_die, account)
 
     def _die_at(self, point: str, job: Job) -> None:
         order = self._root / f"die-{point}"

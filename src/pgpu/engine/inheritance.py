@@ -1,13 +1,17 @@
 """What a job inherits of whoever asked for it, beside the environment: the umask and the resource limits.
 
 The first supervisor has them from the asker itself; one that another process started later takes them on from the
-ledger. This module refuses to raise a limit above what its process may: it goes as far as it can.
+ledger. A server's supervisor stays the server's: the job alone gets the account of whoever asked. This module refuses
+to raise a limit above what its process may: it goes as far as it can.
 """
 
 import json
 import os
 import resource
+from collections.abc import Sequence
 from pathlib import Path
+
+from pgpu.model import Account
 
 _STATUS = Path("/proc/self/status")
 _NAMES = sorted(name for name in dir(resource) if name.startswith("RLIMIT_") and name != "RLIMIT_OFILE")
@@ -17,6 +21,27 @@ _NAMES = sorted(name for name in dir(resource) if name.startswith("RLIMIT_") and
 def inheritance() -> str:
     """Return this process's own, as a text for the ledger."""
     return json.dumps({"umask": _umask(), "limits": {name: resource.getrlimit(_number(name)) for name in _NAMES}})
+
+
+def inheritance_of(account: Account) -> str:
+    """Return what a job inherits that runs under this account, as a text for the ledger; without the environment."""
+    return json.dumps(
+        {
+            "umask": account.umask,
+            "limits": {name: (soft, hard) for name, soft, hard in account.limits},
+            "account": {"uid": account.uid, "gid": account.gid, "groups": account.groups},
+        }
+    )
+
+
+def account_of(text: str | None, environment: Sequence[tuple[str, str]]) -> Account | None:
+    """Return the account that `inheritance_of` wrote; None where the job is of whoever runs the engine."""
+    fields = {} if text is None else json.loads(text)
+    if "account" not in fields:
+        return None
+    named = fields["account"]
+    limits = tuple((name, soft, hard) for name, (soft, hard) in fields["limits"].items() if name in _NAMES)
+    return Account(named["uid"], named["gid"], tuple(named["groups"]), fields["umask"], limits, tuple(environment))
 
 
 def take_on(text: str | None) -> None:

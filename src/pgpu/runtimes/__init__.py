@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from pgpu.model import Delivery, Holder, Job, JobSpec
+from pgpu.model import Account, Delivery, Holder, Job, JobSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,12 @@ class Runtime(Protocol):
         """`process` or `docker`."""
         ...
 
-    def check(self, spec: JobSpec) -> None:
+    def check(self, spec: JobSpec, account: Account | None = None) -> None:
         """Refuse what can never start, before the request is accepted.
+
+        Args:
+            spec: What to run.
+            account: Under which it will run; nothing that a user other than this process's own named is opened here.
 
         Raises:
             RequestError: Unknown image, bad volume, an option that this runtime has not.
@@ -83,7 +87,14 @@ class Runtime(Protocol):
         """
         ...
 
-    def start(self, job: Job, delivery: Delivery, stdio: Stdio, announce: Callable[[Holder], None]) -> RunningJob:
+    def start(
+        self,
+        job: Job,
+        delivery: Delivery,
+        stdio: Stdio,
+        announce: Callable[[Holder], None],
+        account: Account | None = None,
+    ) -> RunningJob:
         """Start the job with what `delivery` names in place before its first instruction.
 
         The holder is made first, held back (a process waits on a pipe whose end it treats as "go away", a container is
@@ -97,6 +108,8 @@ class Runtime(Protocol):
             delivery: What the enforcer made.
             stdio: The job's ends of its standard streams.
             announce: Writes the holder durably into the ledger before the job's first instruction.
+            account: Under which it runs; None for this process's own, environment included. Of another user than root
+                nothing is opened, and nothing looked up, with root's rights.
 
         Raises:
             CommandNotFoundError: Exit code 127, as Docker's.

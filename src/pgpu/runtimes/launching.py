@@ -113,7 +113,7 @@ def launch(words: Sequence[str], stdio: Stdio) -> Launch:
     control_end, control = os.pipe()
     report, report_end = os.pipe()
     try:
-        pid = _spawn(program, words, (stdio.stdin, stdio.stdout, stdio.stderr, control_end, report_end))
+        pid = spawn(program, words, (stdio.stdin, stdio.stdout, stdio.stderr, control_end, report_end))
     except OSError as exc:
         os.close(control)
         os.close(report)
@@ -124,7 +124,14 @@ def launch(words: Sequence[str], stdio: Stdio) -> Launch:
     return Launch(pid, control, report)
 
 
-def _spawn(program: Path, words: Sequence[str], descriptors: Sequence[int]) -> int:
+def spawn(program: Path, words: Sequence[str], descriptors: Sequence[int]) -> int:
+    """Start one of our own programs without an environment.
+
+    Args:
+        program: Which.
+        words: Its arguments, without its own name.
+        descriptors: Of this process; they become its 0, 1, 2 and so on, and it gets no other.
+    """
     # By way of numbers above all of them: one that is low already must not be overwritten before its turn.
     above = max(*descriptors, _REPORT_FD) + 1
     moves = [(os.POSIX_SPAWN_DUP2, number, above + place) for place, number in enumerate(descriptors)]

@@ -15,8 +15,9 @@ from pathlib import Path
 
 from pgpu.errors import EnforcementError, NodeError, PgpuBug, RequestError, RuntimeUnavailableError
 from pgpu.libraries import CUDA_SHIM, LAUNCHER, NVML_SHIM, library_path
-from pgpu.model import Delivery, Holder, Job, JobSpec, ProcessHolder
+from pgpu.model import Account, Delivery, Holder, Job, JobSpec, ProcessHolder
 from pgpu.runtimes import Stdio
+from pgpu.runtimes.account import give_streams, give_usage, launcher_words, switches
 from pgpu.runtimes.cgroup_leaf import LimitCgroup
 from pgpu.runtimes.launching import Launch, launch
 from pgpu.runtimes.lineage import JOB_ID_VARIABLE, Lineage, hold_mount_namespace, identify
@@ -44,11 +45,12 @@ class ProcessRuntime:
         """`process`."""
         return "process"
 
-    def check(self, spec: JobSpec) -> None:
+    def check(self, spec: JobSpec, account: Account | None = None) -> None:
         """Refuse what only containers have.
 
         Raises:
             RequestError: No command, or an option of containers.
+            RuntimeUnavailableError: This process cannot start jobs under that account.
         """
         if not spec.command:
             raise RequestError("there is no command to run", hint="name one after --")
@@ -56,11 +58,21 @@ class ProcessRuntime:
         for what, value in wrong.items():
             if value:
                 raise RequestError(f"a process cannot be given {what}", hint="run it in a container with --image")
+        if switches(account):
+            self._refuse_without_views()
+            return  # whether its directory exists is for its own user to see
         directory = spec.working_directory
         if directory is not None and not Path(directory).is_dir():
             raise RequestError(f"working directory {directory} does not exist", hint="name a directory that exists")
 
-    def start(self, job: Job, delivery: Delivery, stdio: Stdio, announce: Callable[[Holder], None]) -> RunningProcess:
+    def start(
+        self,
+        job: Job,
+        delivery: Delivery,
+        stdio: Stdio,
+        announce: Callable[[Holder], None],
+        account: Account | None = None,
+    ) -> RunningProcess:
         """Start the job, held back until `announce` returned.
 
         Raises:
@@ -72,8 +84,10 @@ class ProcessRuntime:
         if job.lease is None:
             raise PgpuBug(f"job {job.id} is started without a lease")
         is_private = not job.lease.is_advisory
-        words = _launcher_words(job.spec, delivery, is_private=is_private)
-        environment = _environment(job, delivery, is_private=is_private)
+        words = [*launcher_words(account), *_launcher_words(job.spec, delivery, is_private=is_private)]
+        environment = _environment(job, delivery, account, is_private=is_private)
+        if account is not None and switches(account):
+            _give(stdio, delivery, account, is_private=is_private)
         with launch(words, stdio) as launched:
             launched.hand_over(environment)
             running = _take_charge(job, launched, stdio, is_private=is_private)
@@ -102,6 +116,13 @@ class ProcessRuntime:
     def can_load_driver(self, spec: JobSpec) -> bool:  # noqa: ARG002 - the same for every process
         """Always: this machine's C library is the one that pgpu runs with."""
         return True
+
+    def _refuse_without_views(self) -> None:
+        if not self._can_make_views():
+            raise RuntimeUnavailableError(
+                f"users cannot be kept apart here: {why_no_private_view() or 'no private view can be made'}",
+                hint="the server needs CAP_SYS_ADMIN in its own user namespace",
+            )
 
     def _let_go(
         self, running: RunningProcess, delivery: Delivery, launched: Launch, announce: Callable[[Holder], None]
@@ -176,13 +197,22 @@ def append_host_preloads(slice_file: Path, host_file: Path) -> None:
     slice_file.write_text(f"{ours.rstrip()}\n{theirs}", encoding="utf-8", errors="surrogateescape")
 
 
-def _environment(job: Job, delivery: Delivery, *, is_private: bool) -> Mapping[str, str]:
-    """Join the asker's environment (the supervisor has it), what the asker added, and what the slice needs."""
-    environment = {**os.environ, **dict(job.spec.environment), **dict(delivery.environment), JOB_ID_VARIABLE: job.id}
+def _give(stdio: Stdio, delivery: Delivery, account: Account, *, is_private: bool) -> None:
+    """Give the account what is its own of the job."""
+    if not is_private:
+        raise PgpuBug(f"a job of user {account.uid} was granted a slice that others may read")
+    give_streams(stdio, account)
+    give_usage(delivery.usage_path, account)
+
+
+def _environment(job: Job, delivery: Delivery, account: Account | None, *, is_private: bool) -> Mapping[str, str]:
+    """Join the asker's environment (without an account the supervisor has it), what was added, what the slice needs."""
+    theirs = dict(os.environ if account is None else account.environment)
+    environment = {**theirs, **dict(job.spec.environment), **dict(delivery.environment), JOB_ID_VARIABLE: job.id}
     if not is_private:
         shims = [str(delivery.slice_directory / name) for name in (CUDA_SHIM, NVML_SHIM)]
-        theirs = environment.get("LD_PRELOAD")
-        environment["LD_PRELOAD"] = ":".join([*shims, *([theirs] if theirs else [])])
+        present = environment.get("LD_PRELOAD")
+        environment["LD_PRELOAD"] = ":".join([*shims, *([present] if present else [])])
     return environment
 
 

@@ -5,16 +5,20 @@ announced never runs. It refuses to pull images, to choose a GPU and to add priv
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pgpu.errors import EnforcementError, RequestError
+from pgpu.errors import EnforcementError, RequestError, RuntimeUnavailableError
 from pgpu.libraries import CUDA_SHIM, NVML_SHIM, library_path
-from pgpu.model import ContainerHolder, Delivery, Holder, Job, JobSpec
+from pgpu.model import Account, ContainerHolder, Delivery, Holder, Job, JobSpec, Mount
 from pgpu.runtimes import Stdio
+from pgpu.runtimes.account import give_usage
 from pgpu.runtimes.cgroup_leaf import LimitCgroup
 from pgpu.runtimes.docker.cgroup import leaf_cgroup
+from pgpu.runtimes.docker.confinement import SOCKETS_OF_ROOT, confined, is_confined, refuse_more_than_own
 from pgpu.runtimes.docker.creation import JOB_LABEL, binds, container_configuration, container_name
 from pgpu.runtimes.docker.devices import gpu_request
 from pgpu.runtimes.docker.engine import Engine, engine_url
@@ -23,6 +27,7 @@ from pgpu.runtimes.docker.image.library_versions import newest_glibc
 from pgpu.runtimes.docker.job import DockerJob
 from pgpu.runtimes.docker.mounting import plan_mounts, preload_lines
 from pgpu.runtimes.docker.refusals import refuse_bad_image, refuse_bad_words, refuse_old_libc, refuse_unknown_user
+from pgpu.runtimes.docker.staging import Staging
 from pgpu.runtimes.docker.streams import AttachedStreams
 
 _SHIMS = (CUDA_SHIM, NVML_SHIM)
@@ -32,13 +37,17 @@ _NEVER_STARTED = "0001-01-01T00:00:00Z"
 class DockerRuntime:
     """Runs jobs in containers."""
 
-    def __init__(self, facts_directory: Path, *, limit_cgroup: LimitCgroup | None = None) -> None:
+    def __init__(
+        self, facts_directory: Path, *, limit_cgroup: LimitCgroup | None = None, staging: Staging | None = None
+    ) -> None:
         """Make the runtime; the engine is asked only when it is needed.
 
         Args:
             facts_directory: Where facts about images are remembered between processes; made if missing.
             limit_cgroup: What sets a driver's limit on a container's control group; None where no enforcer needs it.
+            staging: Hands the engine the volumes of users other than root; None where there are none.
         """
+        self._staging = staging
         self._cache = FactsCache(facts_directory)
         self._limit_cgroup = limit_cgroup
 
@@ -61,7 +70,7 @@ class DockerRuntime:
         with Engine(engine_url()) as engine:
             return image_facts(engine, engine.image(spec.image or ""), [], self._cache).libc == "glibc"
 
-    def check(self, spec: JobSpec) -> None:
+    def check(self, spec: JobSpec, account: Account | None = None) -> None:
         """Refuse what can never start: bad words, an unknown or unfit image or user, a taken name, no engine."""
         refuse_bad_words(spec)
         with Engine(engine_url()) as engine:
@@ -71,26 +80,63 @@ class DockerRuntime:
             shims = [library_path(name) for name in _SHIMS]
             facts = image_facts(engine, image, [], self._cache)
             refuse_old_libc(spec, facts, _needed_glibc(shims))
-            refuse_unknown_user(spec, image, facts)
+            if not is_confined(account):
+                refuse_unknown_user(spec, image, facts)
+            with self._volumes(engine, spec, account):
+                pass
 
-    def start(self, job: Job, delivery: Delivery, stdio: Stdio, announce: Callable[[Holder], None]) -> DockerJob:
+    def start(
+        self,
+        job: Job,
+        delivery: Delivery,
+        stdio: Stdio,
+        announce: Callable[[Holder], None],
+        account: Account | None = None,
+    ) -> DockerJob:
         """Create the container, announce it, attach to it, start it."""
         engine = Engine(engine_url())
         try:
-            configuration = self._configuration(engine, job, delivery)
-            # What an earlier start of this job created and never announced.
-            for leftover in engine.containers_with_label(f"{JOB_LABEL}={job.id}"):
-                engine.remove(leftover)
-            holder = ContainerHolder(engine.create(configuration, container_name(job)), engine.url)
-            try:
-                announce(holder)
-                return self._run(engine, holder, job.spec, delivery, stdio)
-            except BaseException:  # Ctrl-C too: what was not announced must never run, and nobody else knows of it.
-                engine.remove(holder.container_id)
-                raise
+            with self._volumes(engine, job.spec, account) as volumes:
+                spec = replace(job.spec, volumes=volumes)
+                configuration = self._configuration(engine, replace(job, spec=spec), delivery, account)
+                return self._start(engine, job, configuration, delivery, stdio, announce)
         except BaseException:  # A job that was not returned closes no engine.
             engine.close()
             raise
+
+    def _start(  # noqa: PLR0917 - the parts of one start
+        self,
+        engine: Engine,
+        job: Job,
+        configuration: dict[str, Any],
+        delivery: Delivery,
+        stdio: Stdio,
+        announce: Callable[[Holder], None],
+    ) -> DockerJob:
+        # What an earlier start of this job created and never announced.
+        for leftover in engine.containers_with_label(f"{JOB_LABEL}={job.id}"):
+            engine.remove(leftover)
+        holder = ContainerHolder(engine.create(configuration, container_name(job)), engine.url)
+        try:
+            announce(holder)
+            return self._run(engine, holder, job.spec, delivery, stdio)
+        except BaseException:  # Ctrl-C too: what was not announced must never run, and nobody else knows of it.
+            engine.remove(holder.container_id)
+            raise
+
+    @contextmanager
+    def _volumes(self, engine: Engine, spec: JobSpec, account: Account | None) -> Iterator[tuple[Mount, ...]]:
+        """Open what is mounted with no more rights than its asker has, and keep it in place meanwhile."""
+        if account is None or not is_confined(account):
+            yield spec.volumes
+            return
+        refuse_more_than_own(spec, account)
+        if self._staging is None:
+            raise RuntimeUnavailableError("containers of other users cannot be made here")
+        self._staging.sweep()
+        secrets = [Path(engine.url.removeprefix("unix://")), *SOCKETS_OF_ROOT]
+        with self._staging.staged(spec.volumes, account, secrets) as volumes:
+            yield volumes
 
     def adopt(self, job: Job, stdio: Stdio) -> DockerJob | None:
         """Take charge of a container that another process started, running or ended."""
@@ -109,13 +155,17 @@ class DockerRuntime:
             engine.close()
             raise
 
-    def _configuration(self, engine: Engine, job: Job, delivery: Delivery) -> dict[str, Any]:
+    def _configuration(self, engine: Engine, job: Job, delivery: Delivery, account: Account | None) -> dict[str, Any]:
         facts = image_facts(engine, engine.image(job.spec.image or ""), binds(job.spec), self._cache)
         refuse_old_libc(job.spec, facts, _needed_glibc(delivery.slice_directory / name for name in _SHIMS))
         preload = delivery.slice_directory / "ld.so.preload"
         preload.write_text(preload_lines(preload.read_text(encoding="utf-8"), facts.preload_lines), encoding="utf-8")
         request = {} if delivery.is_simulated else gpu_request(engine.information(), delivery.gpu_uuids)
-        return container_configuration(job, delivery, plan_mounts(delivery, facts), request)
+        configuration = container_configuration(job, delivery, plan_mounts(delivery, facts), request)
+        if account is None or not is_confined(account):
+            return configuration
+        give_usage(delivery.usage_path, account)
+        return confined(configuration, account, job.spec.volumes)
 
     def _run(
         self, engine: Engine, holder: ContainerHolder, spec: JobSpec, delivery: Delivery, stdio: Stdio

@@ -1,0 +1,21 @@
+/* Becoming the user for whom the job runs, where root starts it for another. */
+#ifndef PGPU_LAUNCHER_IDENTITY_H
+#define PGPU_LAUNCHER_IDENTITY_H
+
+/* Take on `UID:GID:GROUP,GROUP…` for good. A user other than root keeps no capability, cannot gain one from
+ * any file (no_new_privs: the view lays files over the machine's, which no privileged program should have to
+ * trust), and gets no descriptor and no key of ours. Gives up unless all of it is in force. */
+void become(const char *identity);
+
+/* Look at files as this user would, without a capability, until `see_as_root`; what was open stays open. */
+void see_as(const char *identity);
+void see_as_root(void);
+
+/* Take on a resource limit, `RESOURCE:SOFT:HARD`, or as much of it as this process may have. Before `become`:
+ * a user who has as many processes as allowed gets no further one. */
+void take_limit(const char *text);
+
+/* Take on a file mode mask, written in octal. */
+void take_mask(const char *octal);
+
+#endif
