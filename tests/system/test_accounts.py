@@ -10,7 +10,7 @@ import pytest
 from tests.contract.runtime_worlds import RuntimeWorld, opened, terminal
 
 from pgpu.errors import CommandNotExecutableError, CommandNotFoundError, RequestError, RuntimeUnavailableError
-from pgpu.model import Account, JobSpec
+from pgpu.model import Account, JobSpec, ProcessHolder
 from pgpu.runtimes.process import ProcessRuntime, can_make_private_views
 
 ALICE = Account(
@@ -137,7 +137,8 @@ def test_another_users_job_tells_neither_its_environment_nor_its_slice(world: Ru
     secret = replace(ALICE, environment=(*ALICE.environment, ("SECRET", "of alice")))
     alice = world.shell("echo up; sleep 600", account=secret)
     alice.streams.read_until(b"up")
-    pid = alice.running.holder.pid  # type: ignore[union-attr] - a process has one
+    assert isinstance(alice.running.holder, ProcessHolder)
+    pid = alice.running.holder.pid
     for path in ("environ", "root/.pgpu/usage", "root/.pgpu/limit", "fd/1", "mem", "cwd/"):
         assert world.shell(f"cat /proc/{pid}/{path} >/dev/null", account=BOB).wait() != 0, path
     assert world.shell(f"kill {pid}", account=BOB).wait() != 0

@@ -124,7 +124,7 @@ def test_the_slice_s_words_win_over_the_job_s(is_private: bool) -> None:
     spec = JobSpec(("true",), "process", environment=environment)
     job = Job("0123456789ab", spec, Request(1), JobState.STARTING, 0.0)
     delivery = Delivery(Path("/slice"), Path("/usage"), ("GPU-1",), environment=(("CUDA_VISIBLE_DEVICES", "GPU-1"),))
-    found = _environment(job, delivery, is_private=is_private)
+    found = _environment(job, delivery, None, is_private=is_private)
     assert (found["CUDA_VISIBLE_DEVICES"], found[JOB_ID_VARIABLE], found["OWN"]) == ("GPU-1", job.id, "kept")
 
 

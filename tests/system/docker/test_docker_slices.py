@@ -17,7 +17,7 @@ from tests.system.docker.conftest import docker
 from tests.system.slice_stage import MIB, SLICE_BYTES, Stage, opened_stage
 
 from pgpu.errors import CommandNotFoundError
-from pgpu.model import ContainerHolder, Delivery, Job
+from pgpu.model import Account, ContainerHolder, Delivery, Job
 from pgpu.runtimes.docker.creation import JOB_LABEL, container_name
 from pgpu.runtimes.docker.engine import Engine, engine_url
 from pgpu.runtimes.docker.runtime import DockerRuntime
