@@ -28,6 +28,9 @@ class SliceUse:
     attempted_bytes: int = 0
     """Largest `used_bytes` that a refused allocation would have made; 0 if none was refused."""
 
+    context_bytes: int = 0
+    """What each CUDA context is charged."""
+
 
 class Enforcer(Protocol):
     """Makes memory limits bind on a kind of GPU."""

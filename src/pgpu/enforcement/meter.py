@@ -188,7 +188,7 @@ def _slice_use(gpu: LimitGpu, index: int, total: _Totals, dead: Sequence[UsedSlo
         used_bytes += gpu.overhead_bytes
     peak_bytes = max(peak_bytes + gpu.overhead_bytes if peak_bytes else 0, used_bytes)
     attempted_bytes += gpu.overhead_bytes if attempted_bytes else 0
-    return SliceUse(gpu.uuid, used_bytes, peak_bytes, refusals, attempted_bytes)
+    return SliceUse(gpu.uuid, used_bytes, peak_bytes, refusals, attempted_bytes, gpu.context_bytes)
 
 
 def _totals(descriptor: int, path: Path) -> list[_Totals]:

@@ -73,6 +73,10 @@ class History:
         """Return the newest runs of one user, or of all, oldest first."""
         return [_run_of(row) for row in self._connection.execute(_ALL, (owner_uid, most))][::-1]
 
+    def newest(self) -> int:
+        """Return a number that changes whenever a run is added."""
+        return int(self._connection.execute("SELECT coalesce(max(sequence), 0) FROM runs").fetchone()[0])
+
     def durations(self, signatures: Collection[str], most_runs: int) -> dict[str, Sequence[float]]:
         """Return how long the newest runs of each call lasted that ended well, in seconds; without those that have none."""
         found = {

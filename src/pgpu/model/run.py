@@ -16,13 +16,13 @@ class Run:
     job_id: str
     owner_uid: int
     slice_bytes: int
-    """Per GPU, at its end."""
+    """Per GPU, the largest that it had."""
 
     peak_bytes: int
     """Most that any one of its slices held, context included."""
 
     context_bytes: int
-    """Of `peak_bytes`, what CUDA contexts took; 0 where it could not be told apart."""
+    """Of one CUDA context on its GPU; 0 where that is not known."""
 
     refusals: int
     """Allocations that its own limit refused."""

@@ -33,6 +33,12 @@ class Basis(StrEnum):
     UNKNOWN = "unknown"
     """Nothing; it is measured."""
 
+    MEASURED = "measured"
+    """What this very run held once it was stable."""
+
+    RETRY = "retry"
+    """The slice that was too small before."""
+
 
 @dataclass(frozen=True, slots=True)
 class DemandRules:

@@ -1,0 +1,175 @@
+"""What runs teach: each one's peak and length is remembered, and tells the next of its program how much to reserve.
+
+It reads and writes the history in the ledger; what follows from it `scheduling.demand` says. One user's runs tell
+another's jobs nothing, and simulated runs real ones nothing.
+"""
+
+import statistics
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pgpu.ledger import Decision, View, Waiting
+from pgpu.model import Gpu, Job, Request, Run
+from pgpu.scheduling import GpuRoom, Headroom, usable
+from pgpu.scheduling.demand import UNKNOWN, Basis, Estimate, estimate, retry_bytes
+from pgpu.scheduling.signature import program_of
+from pgpu.units import SMALLEST_SLICE_BYTES
+
+GROWTH_WISHES = (("TF_FORCE_GPU_ALLOW_GROWTH", "true"), ("XLA_PYTHON_CLIENT_PREALLOCATE", "false"))
+"""Ask TensorFlow and JAX for what they need instead of all they see; only of jobs whose size pgpu chooses (P2)."""
+
+MOST_TRIES = 3
+"""Of a job that hits its own limit; the last one has its GPUs for itself."""
+
+KEPT_RUNS = 20_000
+"""How many runs are remembered: 100 of each of 200 programs."""
+
+DURATION_RUNS = 15
+"""How many of a call's newest runs tell how long it lasts."""
+
+CAREFUL_SHARE = 0.5
+"""Of the largest GPU: a job of unknown size starts in no less, and in more where more is free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What the watch saw of a job until its end."""
+
+    slice_bytes: int
+    """Largest that one of its slices was."""
+
+    peak_bytes: int
+    context_bytes: int
+    """Of one CUDA context on its GPU."""
+
+    refusals: int
+    attempted_bytes: int
+    """Most that one of its slices would have held, had it not refused; 0 if none did."""
+
+
+class Learning:
+    """The history of one engine's kind of GPUs."""
+
+    def __init__(self, gpu_model: str | None, headroom: Headroom) -> None:
+        self._gpu_model = gpu_model
+        self._headroom = headroom
+        self._durations: dict[str, float | None] = {}
+        self._durations_as_of = -1
+
+    def chosen(self, view: View, request: Request, signature: str, owner_uid: int, gpus: Sequence[Gpu]) -> Request:
+        """Return a request with the amount that its history tells, where pgpu shall choose; another as it is."""
+        if not request.is_estimated:
+            return request
+        most = self._most_bytes(gpus, request.gpu_count)
+        found = self._estimated(view, signature, owner_uid, gpus)
+        memory_bytes = int(most * CAREFUL_SHARE) if found.memory_bytes is None else min(found.memory_bytes, most)
+        return replace(request, memory_bytes=max(SMALLEST_SLICE_BYTES, memory_bytes), basis=found.basis.value)
+
+    def sized(self, rooms: Sequence[GpuRoom], waiting: Sequence[Waiting]) -> list[Waiting]:
+        """Let those whose need nobody knows ask for the largest slice that is free, at least for the careful one."""
+        return [_sized(each, rooms) if each.request.basis == Basis.UNKNOWN else each for each in waiting]
+
+    def durations(self, view: View, signatures: Collection[str]) -> Mapping[str, float]:
+        """Tell how long calls last: the median of their newest runs, in seconds; without those that have none."""
+        newest = view.history.newest()
+        if newest != self._durations_as_of:
+            self._durations, self._durations_as_of = {}, newest
+        missing = [signature for signature in signatures if signature not in self._durations]
+        found = view.history.durations(missing, DURATION_RUNS)
+        for signature in missing:
+            self._durations[signature] = statistics.median(found[signature]) if signature in found else None
+        known = ((signature, self._durations[signature]) for signature in signatures)
+        return {signature: seconds for signature, seconds in known if seconds is not None}
+
+    def remember(self, decision: Decision, job: Job, observed: Observed, gpus: Sequence[Gpu]) -> None:
+        """Add a job that ended to its history, and let waiting jobs of its program learn from it.
+
+        Args:
+            decision: In which it ended.
+            job: In its final state.
+            observed: What it held.
+            gpus: Every GPU of this engine.
+        """
+        run = _run_of(job, observed, gpus)
+        if run is None:
+            return
+        decision.history.add(run)
+        decision.history.forget_all_but(KEPT_RUNS)
+        self._review(decision, program_of(run.signature), run.owner_uid, gpus)
+
+    def next_try(self, job: Job, observed: Observed, gpus: Sequence[Gpu]) -> Request | None:
+        """Return what a job asks for that hit its own limit and asked to be tried again; None if it ends here.
+
+        Args:
+            job: As it would end, with its exit code.
+            observed: What it held.
+            gpus: Every GPU of this engine.
+        """
+        failed = job.exit_code not in {0, None} and observed.refusals > 0
+        most = self._most_bytes(gpus, job.request.gpu_count)
+        if not (failed and job.request.retries_out_of_memory) or job.attempt >= MOST_TRIES:
+            return None
+        if observed.slice_bytes >= most:
+            return None
+        wanted = retry_bytes(observed.slice_bytes, observed.attempted_bytes)
+        memory_bytes = most if job.attempt + 1 == MOST_TRIES else min(wanted, most)
+        return replace(job.request, memory_bytes=memory_bytes, basis=Basis.RETRY.value)
+
+    def estimate(self, view: View, signature: str, owner_uid: int, gpu_name: str) -> Estimate:
+        """Say what a call needs on one model of GPU."""
+        runs = view.history.of_program(program_of(signature), gpu_name, owner_uid)
+        return estimate(signature, runs)
+
+    def _estimated(self, view: View, signature: str, owner_uid: int, gpus: Sequence[Gpu]) -> Estimate:
+        """On several models of GPUs the largest that any of them tells."""
+        if not signature:
+            return UNKNOWN
+        names = {history_name(gpu) for gpu in gpus}
+        found = [self.estimate(view, signature, owner_uid, name) for name in sorted(names)]
+        return max(found, key=lambda each: each.memory_bytes or 0, default=UNKNOWN)
+
+    def _review(self, decision: Decision, program: str, owner_uid: int, gpus: Sequence[Gpu]) -> None:
+        estimates: dict[tuple[str, int, int], tuple[int, str]] = {}
+        for signature, gpu_count in decision.estimated_calls(self._gpu_model, program, owner_uid):
+            request = self.chosen(decision, Request(0, gpu_count, is_estimated=True), signature, owner_uid, gpus)
+            estimates[signature, owner_uid, gpu_count] = (request.memory_bytes, request.basis or Basis.UNKNOWN.value)
+        decision.put_estimates(self._gpu_model, estimates)
+
+    def _most_bytes(self, gpus: Sequence[Gpu], gpu_count: int) -> int:
+        """Return the largest slice that so many GPUs could ever grant; 0 if there are too few."""
+        sizes = [gpu.memory_bytes - self._headroom.of(gpu) for gpu in gpus if usable(gpu, gpu_count)]
+        return sorted(sizes, reverse=True)[gpu_count - 1] if gpu_count <= len(sizes) else 0
+
+
+def history_name(gpu: Gpu) -> str:
+    """Return under which name runs on this GPU are remembered."""
+    return f"simulated {gpu.name}" if gpu.is_simulated else gpu.name
+
+
+def _sized(waiting: Waiting, rooms: Sequence[GpuRoom]) -> Waiting:
+    count = waiting.request.gpu_count
+    free = sorted((room.free_bytes for room in rooms if usable(room.gpu, count)), reverse=True)
+    if len(free) < count or free[count - 1] <= waiting.request.memory_bytes:
+        return waiting
+    return replace(waiting, request=replace(waiting.request, memory_bytes=free[count - 1]))
+
+
+def _run_of(job: Job, observed: Observed, gpus: Sequence[Gpu]) -> Run | None:
+    """None of a job that never ran, or of which nobody can tell which program it was."""
+    names = {gpu.uuid: history_name(gpu) for gpu in gpus}
+    uuid = job.lease.slices[0].gpu_uuid if job.lease is not None else ""
+    if not job.signature or uuid not in names or job.started_at_seconds is None or job.finished_at_seconds is None:
+        return None
+    return Run(
+        signature=job.signature,
+        gpu_name=names[uuid],
+        job_id=job.id,
+        owner_uid=job.owner_uid,
+        slice_bytes=observed.slice_bytes,
+        peak_bytes=observed.peak_bytes,
+        context_bytes=observed.context_bytes,
+        refusals=observed.refusals,
+        duration_seconds=job.finished_at_seconds - job.started_at_seconds,
+        ended_at_seconds=job.finished_at_seconds,
+        exit_code=job.exit_code,
+    )
