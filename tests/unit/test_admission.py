@@ -105,9 +105,14 @@ def test_as_many_of_p1s_jobs_run_at_once_as_its_table_allows(headroom: Headroom,
     assert len(admit(machine, waiting, 0.0).grants) == jobs
 
 
-def test_gpus_are_tried_in_their_order() -> None:
-    admission = admit([room(0, 4 * GIB), room(1), room(2)], queue(4, 6, 3), 0.0)
-    assert [grant.slices[0].gpu_uuid for grant in admission.grants] == ["GPU-0", "GPU-1", "GPU-1"]
+def test_equal_gpus_are_taken_in_their_order_and_the_last_stays_whole() -> None:
+    admission = admit([room(0), room(1), room(2)], queue(12, 12, 12), 0.0)
+    assert [grant.slices[0].gpu_uuid for grant in admission.grants] == ["GPU-0", "GPU-0", "GPU-1"]
+
+
+def test_a_small_job_leaves_the_idle_gpu_whole_for_a_large_one() -> None:
+    admission = admit([room(0), room(1, granted_bytes=12 * GIB)], queue(4, 24), 0.0)
+    assert [grant.slices[0].gpu_uuid for grant in admission.grants] == ["GPU-1", "GPU-0"]
 
 
 def test_what_outsiders_hold_is_not_granted() -> None:

@@ -15,6 +15,9 @@ from pgpu.scheduling.backfill import NEVER, Reservation, expected_end_seconds, r
 from pgpu.scheduling.candidate import NO_QUOTA, Candidate, Held, Quota
 from pgpu.scheduling.capacity import GpuRoom, taken_bytes, usable
 from pgpu.scheduling.order import Machine, OrderRules, Turns
+from pgpu.scheduling.outlook import Outlook
+from pgpu.scheduling.planned import NO_PLAN, BatchPlan, PlannedTurns
+from pgpu.scheduling.seats import Seats, likely
 from pgpu.units import format_memory
 
 
@@ -34,6 +37,9 @@ class Cause(Enum):
 
     TURN = "turn"
     """They fit, and would delay the job that memory is kept for."""
+
+    PLAN = "plan"
+    """The batch ends sooner if they start later."""
 
     QUOTA = "quota"
     """Its owner holds as much as they may."""
@@ -78,12 +84,14 @@ def admit(
     held: Sequence[Held] = (),
     quotas: Mapping[int, Quota] | None = None,
     rules: OrderRules | None = None,
+    outlook: Outlook | None = None,
+    plan: BatchPlan = NO_PLAN,
 ) -> Admission:
     """Decide which waiting requests start now, and on which GPUs.
 
     Pure: the same arguments always give the same answer. A job on one GPU gets the smallest free MIG instance that covers
-    it, whole; where there is none, GPUs are tried in order, first fit. One job's are distinct. A job whose wait has run out
-    still starts if it fits now.
+    it, whole; where there is none, the GPUs whose free parts lose least worth to the jobs likely to come (`placement`). One
+    job's are distinct. A job whose wait has run out still starts if it fits now.
 
     Args:
         rooms: Every GPU and MIG instance, in NVML index order.
@@ -92,9 +100,14 @@ def admit(
         held: Every job whose slices are part of what the rooms have granted.
         quotas: By UID; who is missing has none.
         rules: How long things are taken to be.
+        outlook: What is likely to come; by default, the like of what waits and runs.
+        plan: Whose jobs go first and in which order (`plan_batch`); nobody keeps memory for one of them.
     """
-    round_ = _Round(rooms, held, quotas or {}, rules or OrderRules(), now_seconds)
-    for candidate in round_.turns.of(queue):
+    seats = Seats(rooms, lambda: outlook or likely(rooms, queue, held))
+    round_ = _Round(rooms, held, quotas or {}, rules or OrderRules(), now_seconds, seats=seats, plan=plan)
+    for candidate in round_.planned.first(queue):
+        round_.consider(candidate)
+    for candidate in round_.turns.of([each for each in queue if not round_.planned.knows(each)]):
         round_.consider(candidate)
     return Admission(tuple(round_.grants), tuple(round_.waits), tuple(round_.expired))
 
@@ -109,11 +122,15 @@ class _Round:
         quotas: Mapping[int, Quota],
         rules: OrderRules,
         now_seconds: float,
+        *,
+        seats: Seats,
+        plan: BatchPlan,
     ) -> None:
         self.grants: list[Grant] = []
         self.waits: list[Wait] = []
         self.expired: list[str] = []
         self._rooms = rooms
+        self._seats = seats
         self._free = {room.gpu.uuid: room.free_bytes for room in rooms}
         self._free_compute = {room.gpu.uuid: 1.0 - room.granted_compute for room in rooms}
         self._most_free = max(self._free.values(), default=0)
@@ -123,6 +140,7 @@ class _Round:
         self._held = list(held)
         self._reservation: Reservation | None = None
         self._owned = _owned(held)
+        self.planned = PlannedTurns(plan, held)
         machine = Machine(sum(room.capacity_bytes for room in rooms), len(rooms))
         shares = {uid: machine.dominant_share(own.memory_bytes, own.compute_share) for uid, own in self._owned.items()}
         self.turns = Turns(machine, shares, quotas, rules, now_seconds)
@@ -143,6 +161,8 @@ class _Round:
         request = candidate.request
         if cause is Cause.QUOTA:
             return self._explain_quota(candidate)
+        if cause is Cause.PLAN:
+            return "waits its turn: its batch ends sooner if it starts later"
         if cause is Cause.TURN and self._reservation is not None:
             return f"waits its turn: the memory that is free is kept for job {self._reservation.job_id}"
         where = "one GPU" if request.gpu_count == 1 else f"each of {request.gpu_count} GPUs"
@@ -152,6 +172,8 @@ class _Round:
         """What keeps a candidate from being placed at all; told without looking at each GPU."""
         if self._is_past_quota(candidate):
             return Cause.QUOTA
+        if self.planned.holds_back(candidate):
+            return Cause.PLAN
         return Cause.MEMORY if candidate.request.memory_bytes > self._most_free else None
 
     def _is_past_quota(self, candidate: Candidate) -> bool:
@@ -166,8 +188,8 @@ class _Round:
         fitting = [gpu for gpu in self._fitting(candidate) if self._is_admitted(gpu, candidate)]
         if len(fitting) < request.gpu_count:
             return None
-        fitting.sort(key=lambda gpu: (not gpu.is_instance, gpu.memory_bytes if gpu.is_instance else 0))
-        return tuple(Slice(gpu.uuid, request.memory_bytes) for gpu in fitting[: request.gpu_count])
+        chosen = self._seats.choose(request, fitting, self._free, self._free_compute)
+        return tuple(Slice(gpu.uuid, request.memory_bytes) for gpu in chosen)
 
     def _fitting(self, candidate: Candidate) -> list[Gpu]:
         request, share = candidate.request, candidate.request.compute_share or 0.0
@@ -175,6 +197,7 @@ class _Round:
             room.gpu
             for room in self._rooms
             if self._free[room.gpu.uuid] >= request.memory_bytes
+            and not self.planned.has_enough(room.gpu.uuid)
             and self._free_compute[room.gpu.uuid] >= share
             and usable(room.gpu, request.gpu_count)
         ]
@@ -199,13 +222,15 @@ class _Round:
         self._held.append(_held(candidate, slices, self._now_seconds))
         self._owned[candidate.owner_uid].add(self._held[-1])
         self.turns.granted(candidate)
+        self.planned.granted(slices)
         self.grants.append(Grant(candidate.job_id, slices))
 
     def _obstacle(self, candidate: Candidate) -> Cause:
         return Cause.TURN if len(self._fitting(candidate)) >= candidate.request.gpu_count else Cause.MEMORY
 
     def _keep_waiting(self, candidate: Candidate, cause: Cause) -> None:
-        if self._reservation is None and cause is not Cause.QUOTA:
+        self.planned.kept_waiting(candidate)
+        if self._reservation is None and cause is not Cause.QUOTA and not self.planned.knows(candidate):
             self._reservation = self._reserved(candidate)
         self.waits.append(Wait(candidate.job_id, cause, len(self.waits), self, candidate))
 

@@ -8,6 +8,8 @@ from pgpu.scheduling.backfill import expected_end_seconds
 from pgpu.scheduling.candidate import Candidate, Held, Quota
 from pgpu.scheduling.capacity import GpuRoom, taken_bytes
 from pgpu.scheduling.order import OrderRules
+from pgpu.scheduling.outlook import Outlook
+from pgpu.scheduling.seats import likely
 
 MOST_JOBS = 200
 """So many of the queue are told; past that, nobody's guess is worth its time."""
@@ -28,11 +30,12 @@ def expected_starts(
     today's round, and those that nothing known will let start. Arguments as of `admit`.
     """
     rules = rules or OrderRules()
-    today = admit(rooms, queue, now_seconds, held=held, quotas=quotas, rules=rules)
+    outlook = likely(rooms, queue, held)
+    today = admit(rooms, queue, now_seconds, held=held, quotas=quotas, rules=rules, outlook=outlook)
     wanted = {*(wait.job_id for wait in today.waits[:MOST_JOBS]), *(grant.job_id for grant in today.grants)}
     future = _Future(rooms, [candidate for candidate in queue if candidate.job_id in wanted], held, rules, now_seconds)
     while future.waiting:
-        future.start_what_fits(quotas or {})
+        future.start_what_fits(quotas or {}, outlook)
         if not future.ends:
             break
         future.go_on()
@@ -65,11 +68,13 @@ class _Future:
         self._rules = rules
         self._now_seconds = now_seconds
 
-    def start_what_fits(self, quotas: Mapping[int, Quota]) -> None:
+    def start_what_fits(self, quotas: Mapping[int, Quota], outlook: Outlook) -> None:
         """Play one round."""
         held = [end.held for end in self.ends]
         rooms = list(self._rooms.values())
-        admission = admit(rooms, self.waiting, self._now_seconds, held=held, quotas=quotas, rules=self._rules)
+        admission = admit(
+            rooms, self.waiting, self._now_seconds, held=held, quotas=quotas, rules=self._rules, outlook=outlook
+        )
         known = {candidate.job_id: candidate for candidate in self.waiting}
         for grant in admission.grants:
             candidate = known.pop(grant.job_id)

@@ -68,7 +68,12 @@ class GpuOffer:
         return (compute_share + memory_bytes / self.memory_bytes) / 2 if self.memory_bytes else compute_share
 
     def can_host(self, shape: Shape, wanted: SharingMode | None = None) -> bool:
-        """Whether a slice of this shape fits here beside the jobs that are on it, in the wanted sharing mode."""
+        """Whether a slice of this shape fits here beside the jobs that are on it, in the wanted sharing mode.
+
+        A GPU of which nothing is free hosts nobody, even one who asks for nothing of it.
+        """
+        if not (self.free_compute_milli or self.free_memory_bytes):
+            return False
         fits = shape.compute_milli <= self.free_compute_milli and shape.memory_bytes <= self.free_memory_bytes
         return fits and self.admits(wanted)
 

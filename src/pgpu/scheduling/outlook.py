@@ -22,7 +22,13 @@ from dataclasses import dataclass
 from pgpu.scheduling.offers import GpuOffer, NodeOffer, Shape
 
 STEPS_ALONE = 100
-"""Steps that a GPU is divided into where its jobs ask for one resource. Finer changes nothing on openb (steps of 1 %)."""
+"""Steps that a GPU is divided into where its jobs ask for one resource: so many, or a multiple of it where they are of
+few kinds. Finer ones change nothing on openb, whose jobs ask for hundredths."""
+
+MOST_STEPS_ALONE = 1000
+
+STEPS_OF_ALL_KINDS = 6400
+"""Steps times kinds: what making the prices costs, some 10 ms of CPU at most."""
 
 STEPS_TOGETHER = 32
 """Steps of each resource where jobs ask for two: a thousand free parts to weigh, not ten thousand."""
@@ -32,6 +38,12 @@ PATIENCE = 0.03
 
 BEST_SHARE = 0.5
 """Weight of the best filling; the rest is the random one's."""
+
+MOST_KINDS = 64
+"""Kinds of job that are weighed: the most frequent. openb has 20 on one GPU."""
+
+MOST_TRIED = 16
+"""Kinds that are tried in front when prices are made: the most frequent."""
 
 WIDE_WEIGHT = 0.7
 """Of the share of jobs that need several GPUs, in what idle GPUs are worth to them. More of it serves openb with
@@ -54,15 +66,16 @@ class _Kind:
 class _Worth(dict[int, float]):
     """Worth of each free part, found when it is first asked for, to the kinds that the CPU suffices for."""
 
-    def __init__(self, kinds: Sequence[_Kind], width: int) -> None:
+    def __init__(self, kinds: Sequence[_Kind], width: int, best_share: float) -> None:
         super().__init__()
+        self._best_share = best_share
         self._kinds = kinds
         self._width = width
         self._parts: dict[int, tuple[float, float]] = {}
 
     def __missing__(self, cell: int) -> float:
         best, filled = self._both(cell)
-        self[cell] = worth = BEST_SHARE * best + (1 - BEST_SHARE) * filled
+        self[cell] = worth = self._best_share * best + (1 - self._best_share) * filled
         return worth
 
     def _both(self, cell: int) -> tuple[float, float]:
@@ -86,25 +99,39 @@ class _Worth(dict[int, float]):
 class GpuWorth:
     """What free parts of GPUs of one size are worth. Remembers what it computed; its answers never change."""
 
-    def __init__(self, recent: Counter[Shape], compute_milli: int, memory_bytes: int) -> None:
+    def __init__(
+        self, recent: Counter[Shape], compute_milli: int, memory_bytes: int, best_share: float = BEST_SHARE
+    ) -> None:
         alone = [shape for shape in recent if shape.gpu_count == 1]
         self._compute_milli = compute_milli if any(shape.compute_milli for shape in alone) else 0
         self._memory_bytes = memory_bytes if any(shape.memory_bytes for shape in alone) else 0
-        self._steps = STEPS_TOGETHER if self._compute_milli and self._memory_bytes else STEPS_ALONE
+        fitting = [shape for shape in alone if self._fits(shape, compute_milli, memory_bytes)]
+        self._steps = self._steps_for(fitting)
         self._width = self._steps + 1 if self._memory_bytes else 1
-        kinds = self._kinds(recent, [d for d in alone if self._fits(d, compute_milli, memory_bytes)])
+        kinds = self._kinds(recent, fitting)
         self.thresholds_milli = sorted({kind.cpu_milli for kind in kinds})
         self.by_cpu = [
-            _Worth([kind for kind in kinds if kind.cpu_milli <= most], self._width)
+            _Worth([kind for kind in kinds if kind.cpu_milli <= most], self._width, best_share)
             for most in (-1, *self.thresholds_milli)
         ]
 
     def cell(self, free_compute_milli: int, free_memory_bytes: int) -> int:
-        """Name a free part, rounded down to whole steps."""
-        steps = free_compute_milli * self._steps // self._compute_milli if self._compute_milli else 0
+        """Name a free part, in whole steps.
+
+        Rounded up, as what jobs ask for is: a gap that a job leaves is one that the next of its kind fills. Whether it
+        really fits is not asked here.
+        """
+        steps = -(-free_compute_milli * self._steps // self._compute_milli) if self._compute_milli else 0
         if not self._memory_bytes:
             return steps
-        return steps * self._width + free_memory_bytes * self._steps // self._memory_bytes
+        return steps * self._width - (-free_memory_bytes * self._steps // self._memory_bytes)
+
+    def _steps_for(self, fitting: Sequence[Shape]) -> int:
+        if self._compute_milli and self._memory_bytes:
+            return STEPS_TOGETHER
+        kinds = len({(shape.compute_milli, shape.memory_bytes) for shape in fitting})
+        steps = STEPS_OF_ALL_KINDS // max(1, kinds) // STEPS_ALONE * STEPS_ALONE
+        return max(STEPS_ALONE, min(MOST_STEPS_ALONE, steps))
 
     @staticmethod
     def _fits(shape: Shape, compute_milli: int, memory_bytes: int) -> bool:
@@ -122,7 +149,8 @@ class GpuWorth:
         for shape in fitting:
             steps[self._steps_of(shape)] += recent[shape]
             with_cpu[self._steps_of(shape), shape.cpu_milli] += recent[shape]
-        prices = _prices(steps, self._steps, self._width)
+        frequent = sorted(steps, key=lambda kind: (-steps[kind], kind))[:MOST_KINDS]
+        prices = _prices(Counter({kind: steps[kind] for kind in frequent}), self._steps, self._width)
         return [
             _Kind(
                 cell=compute * self._width + memory,
@@ -133,25 +161,23 @@ class GpuWorth:
                 price=prices[compute, memory],
             )
             for ((compute, memory), cpu_milli), count in sorted(with_cpu.items())
+            if (compute, memory) in prices
         ]
 
 
 def _prices(counts: Counter[tuple[int, int]], most: int, width: int) -> dict[tuple[int, int], float]:
     """Price kinds of job so that no filling of a GPU is worth over 1, and all of them together nearly as much as can be.
 
-    Kinds are priced one after the other, the most frequent first; then each is tried in front, while that helps. On openb
-    the first order ends at the optimum of the linear program already; on samples of it some do 0.6 points worse.
+    Kinds are priced one after the other, the most frequent first; then those are tried in front. On openb the first order
+    ends at the optimum of the linear program already; on samples of it some do 0.6 points worse.
     """
     order = sorted(counts, key=lambda kind: (-counts[kind], kind))
     prices = _prices_in(order, most, width)
-    helps = True
-    while helps:
-        helps = False
-        for kind in sorted(counts):
-            tried = [kind, *(other for other in order if other != kind)]
-            found = _prices_in(tried, most, width)
-            if _total(found, counts) > _total(prices, counts) + 1e-9:
-                order, prices, helps = tried, found, True
+    for kind in order[:MOST_TRIED]:
+        tried = [kind, *(other for other in order if other != kind)]
+        found = _prices_in(tried, most, width)
+        if _total(found, counts) > _total(prices, counts) + 1e-9:
+            order, prices = tried, found
     return prices
 
 
@@ -178,8 +204,17 @@ def _prices_in(order: Sequence[tuple[int, int]], most: int, width: int) -> dict[
 class Outlook:
     """What is likely to come, by who came lately. Remembers what it computed; its answers never change."""
 
-    def __init__(self, recent: Iterable[Shape], idle_nodes: Sequence[NodeOffer] = ()) -> None:
-        """Take the last few thousand shapes, and every node as it is when nothing runs on it."""
+    def __init__(
+        self, recent: Iterable[Shape], idle_nodes: Sequence[NodeOffer] = (), *, best_share: float = BEST_SHARE
+    ) -> None:
+        """Take what came lately.
+
+        Args:
+            recent: The last few thousand shapes.
+            idle_nodes: Every node as it is when nothing runs on it.
+            best_share: Weight of the best filling, 0 to 1; the rest is the random one's.
+        """
+        self._best_share = best_share
         self.recent = Counter(recent)
         self._worths: dict[tuple[int, int], GpuWorth] = {}
         self._wide = [
@@ -197,7 +232,7 @@ class Outlook:
         size = (gpu.compute_milli, gpu.memory_bytes)
         known = self._worths.get(size)
         if known is None:
-            known = self._worths[size] = GpuWorth(self.recent, *size)
+            known = self._worths[size] = GpuWorth(self.recent, *size, self._best_share)
         return known
 
     def idle_worth(self, idle_gpus: int, cpu_milli: int, host_memory_bytes: int) -> float:

@@ -175,7 +175,7 @@ def rate_state(shape: Shape, state: State, wish: Wish = ANYHOW) -> Rating | None
     if (
         shape.cpu_milli > state.cpu_milli
         or shape.host_memory_bytes > state.host_memory_bytes
-        or shape.compute_milli > state.most_compute_milli
+        or (shape.gpu_count and shape.compute_milli > state.most_compute_milli)
     ):
         return None
     if shape.gpu_count == 1:

@@ -44,7 +44,8 @@ class _Rated:
 
     def learn(self, changed: Iterable[int], state_of: Sequence[int], states: Sequence[State]) -> None:
         """Rate nodes again that are no longer in the state that they were in."""
-        cpu_milli, compute_milli = self.shape.cpu_milli, self.shape.compute_milli
+        cpu_milli = self.shape.cpu_milli
+        compute_milli = self.shape.compute_milli if self.shape.gpu_count else 0
         for index in changed:
             number = state_of[index]
             state = states[number]
