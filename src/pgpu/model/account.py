@@ -21,8 +21,3 @@ class Account:
 
     environment: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """All of it: a process inherits nothing of the server's. Left out of every text, since it holds secrets."""
-
-    @property
-    def is_administrator(self) -> bool:
-        """Whether this is root, who may do everything on this machine anyhow."""
-        return self.uid == 0

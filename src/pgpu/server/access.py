@@ -5,11 +5,22 @@ so does the user who runs the server. This module refuses to know of HTTP.
 """
 
 import os
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
-from pgpu.errors import AccessError, JobNotFoundError, UnauthenticatedError
+from pgpu.engine.inheritance import inheritance_of
+from pgpu.errors import AccessError, JobNotFoundError, RequestError, UnauthenticatedError
 from pgpu.model import Job, JobSpec
+from pgpu.server.accounts import Person
 from pgpu.server.peers import Peer
+
+SUBMITTERS = "pgpu"
+"""The group of this machine whose members may submit."""
+
+
+def no_tokens(_token: str) -> int | None:
+    """Know no token."""
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +35,9 @@ class Caller:
     is_admin: bool
     """Whether they see and stop everybody's jobs and set what others may."""
 
+    person: Person | None = field(default=None, compare=False)
+    """How they were recognised; None for callers that submit nothing."""
+
     @property
     def sees_uid(self) -> int | None:
         """Whose jobs they see; None for everybody's."""
@@ -33,29 +47,62 @@ class Caller:
 class Access:
     """What each caller may."""
 
+    def __init__(self, uid_of_token: Callable[[str], int | None] = no_tokens, submitters: str = SUBMITTERS) -> None:
+        """Take over the rules.
+
+        Args:
+            uid_of_token: Tells whose a token is; None for one that is not valid, or not any more.
+            submitters: Name of the group whose members may submit.
+        """
+        self._uid_of_token = uid_of_token
+        self._submitters = submitters
+
     def caller(self, peer: Peer | None, token: str | None) -> Caller:
         """Tell who calls.
 
         Args:
             peer: Who is connected over the Unix socket; None for TCP.
-            token: What the request showed; None if it showed none.
+            token: What the request showed; None if it showed none. Over the socket it counts for nothing.
 
         Raises:
             UnauthenticatedError: Nobody can tell.
         """
-        del token
-        if peer is None:
-            raise UnauthenticatedError("no token was shown, or one that is not valid")
-        return Caller(peer.uid, peer.gid, peer.groups, is_admin=peer.uid in {0, os.geteuid()})
+        person = Person.of_peer(peer) if peer is not None else self._bearer(token)
+        is_admin = person.uid in {0, os.geteuid()}
+        return Caller(person.uid, person.gid, person.groups, is_admin, person)
+
+    def _bearer(self, token: str | None) -> Person:
+        uid = None if token is None else self._uid_of_token(token)
+        if uid is None:
+            raise UnauthenticatedError(
+                "no token was shown, or one that is not valid", hint="`pgpu admin token create` makes one: PGPU_TOKEN"
+            )
+        return Person.of_uid(uid)
 
     def check_submission(self, caller: Caller, spec: JobSpec) -> JobSpec:
         """Refuse what the caller may not run; return what is run for them.
 
         Raises:
-            AccessError: They may not.
+            AccessError: They may not submit.
+            RequestError: It does not say where it starts, which only the asker knows.
         """
-        del caller
+        is_member = caller.person is not None and caller.person.is_in(self._submitters)
+        if not caller.is_admin and not is_member:
+            raise AccessError(
+                f"user {caller.uid} may not submit: not in the group {self._submitters}",
+                hint=f"ask the administrator: usermod -aG {self._submitters} NAME, then log in anew",
+            )
+        if spec.runtime == "process" and not (spec.working_directory or "").startswith("/"):
+            raise RequestError("the working directory of a process must be an absolute path")
         return spec
+
+    def inherited(self, caller: Caller, claimed: str | None) -> str | None:
+        """Return what a job has of its asker, for the ledger; of the client's own words the umask alone is believed.
+
+        Raises:
+            AccessError: The asker is gone already.
+        """
+        return None if caller.person is None else inheritance_of(caller.person.account(claimed))
 
     def check_sees(self, caller: Caller, job: Job) -> None:
         """Refuse a job that is not the caller's, in the words for one that does not exist.

@@ -17,7 +17,7 @@ from pgpu.model import Account, ContainerHolder, Delivery, Holder, Job, JobSpec,
 from pgpu.runtimes import Stdio
 from pgpu.runtimes.account import give_usage
 from pgpu.runtimes.cgroup_leaf import LimitCgroup
-from pgpu.runtimes.docker.cgroup import leaf_cgroup
+from pgpu.runtimes.container_cgroup import leaf_cgroup
 from pgpu.runtimes.docker.confinement import SOCKETS_OF_ROOT, confined, is_confined, refuse_more_than_own
 from pgpu.runtimes.docker.creation import JOB_LABEL, binds, container_configuration, container_name
 from pgpu.runtimes.docker.devices import gpu_request
