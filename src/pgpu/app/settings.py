@@ -15,6 +15,7 @@ from typing import Any, Literal, cast
 
 import platformdirs
 
+from pgpu.client.address import parse_host
 from pgpu.errors import NodeError, PgpuError, RequestError
 from pgpu.scheduling.capacity import Headroom
 from pgpu.units import MIB, parse_duration_seconds, parse_memory_bytes
@@ -53,6 +54,12 @@ def _violation_answer(text: str) -> Literal["report", "stop"]:
     return cast("Literal['report', 'stop']", text)
 
 
+def _image_requests(text: str) -> Literal["ignore", "allow"]:
+    if text not in {"ignore", "allow"}:
+        raise RequestError(f"{text!r} is neither 'ignore' nor 'allow'")
+    return cast("Literal['ignore', 'allow']", text)
+
+
 def _wait(text: str) -> float | None:
     return None if text == "forever" else parse_duration_seconds(text)
 
@@ -73,6 +80,17 @@ class Settings:
     """Model of the simulated GPU and how many, such as `RTX 3090` or `RTX 3090x4`. Default: none, so that a job that
     computed nothing never looks done. Flag: `--simulate`."""
 
+    host: str | None = field(default=None, metadata={"read": parse_host})
+    """Who answers: a server at `unix:///run/pgpu/pgpu.sock` or `https://HOST:PORT`, or `embedded`, the engine in each
+    command. Default: this machine's server where one is installed, else `embedded`. Also where `pgpu serve` listens."""
+
+    token: str | None = field(default=None, repr=False, metadata={"read": str})
+    """What proves to a server over TCP who you are; `pgpu admin token create` makes one. Default: none, since a Unix
+    socket needs none."""
+
+    tls_certificate: Path | None = field(default=None, metadata={"read": _path})
+    """PEM file of the certificate that a server over TCP must prove. Default: whom this machine trusts."""
+
     headroom: Headroom = field(default=Headroom(256 * MIB, 0.03), metadata={"read": _headroom})
     """Memory of each GPU that is never granted: `0`, a share (`3%`) or an amount (`512MiB`). Default: the larger of
     256 MiB and 3 %, for what drivers and displays take without asking."""
@@ -92,6 +110,14 @@ class Settings:
     stop_grace: float = field(default=10.0, metadata={"read": parse_duration_seconds})
     """How long a stopped job has between SIGTERM and SIGKILL. Default: `10s`, as Docker's. Flag: `stop --time`.
     Seconds in the program."""
+
+    image_requests: Literal["ignore", "allow"] = field(default="ignore", metadata={"read": _image_requests})
+    """What a `PGPU_MEMORY` that stands in an image itself means to `docker run --runtime=pgpu`: `ignore` or `allow`.
+    Default: `ignore`, since whoever made an image does not decide who gets this machine's GPUs."""
+
+    stable_time: float = field(default=60.0, metadata={"read": parse_duration_seconds})
+    """How long the peak of a job of unknown size must not have grown before its slice is made to fit. Default: `1m`, in
+    which a training has been through its first steps. Seconds in the program."""
 
 
 NAMES = tuple(setting.name for setting in dataclasses.fields(Settings))

@@ -1,31 +1,39 @@
-"""What clients send to a server, beside the values of `pgpu.model`: bodies of requests, as `wire` carries them."""
+"""What clients and a server send each other, beside the values of `pgpu.model`: requests' bodies, as `wire` carries them."""
 
 from dataclasses import dataclass
 
-from pgpu.model import JobSpec, Request
+from pgpu.model import Submission
+
+END_HEADER = "Pgpu-Log-Offset"
+"""The header of an answer with a log's last lines: where in the log they end, for those who follow from there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A job that somebody asks for."""
+    """Jobs that somebody asks for, all or none."""
 
-    spec: JobSpec
-    request: Request
-    id: str | None = None
-    """Chosen by the asker: twelve hexadecimal digits that no job has. Asked twice with one id, for an answer was lost, it
-    is one job. None lets the server choose."""
-
-    wait_timeout_seconds: float | None = None
-    """See `Client.submit`."""
+    submissions: tuple[Submission, ...]
+    key: str | None = None
+    """Chosen by the asker, up to 64 letters and digits. Asked twice with one key, for an answer was lost, they are the jobs
+    of the first time. None is never asked twice."""
 
     environment: tuple[tuple[str, str], ...] = ()
-    """The asker's own, which a process has beside what `spec` adds."""
+    """The asker's own, which a process has beside what a `spec` adds."""
 
     inherited: str | None = None
-    """The asker's umask and resource limits, as `pgpu.engine.inheritance` writes them; None for the server's."""
+    """The asker's umask and resource limits, as `pgpu.engine.inheritance` writes them; None for the usual ones."""
 
     simulate: str | None = None
     """The simulated GPUs that it is for, such as `RTX 3090x4`; None for the server's own GPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Word that several jobs or arrays must end, all told at once."""
+
+    jobs: tuple[str, ...]
+    grace_seconds: float
+    """Between SIGTERM and SIGKILL for those that run."""
 
 
 @dataclass(frozen=True, slots=True)

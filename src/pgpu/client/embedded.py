@@ -2,12 +2,14 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from itertools import starmap
 from typing import BinaryIO
 
 from pgpu.client.attaching import attach
 from pgpu.client.following import FROM_NOW_ON, EngineHand, Follower
 from pgpu.client.protocol import GpuReport, JobReport, QueueReport
 from pgpu.engine.engine import Engine
+from pgpu.engine.line import read_line
 from pgpu.engine.recovery import recover
 from pgpu.engine.streams.records import Record
 from pgpu.engine.talking import send_signal
@@ -37,7 +39,8 @@ class EmbeddedClient:
 
     def submit_all(self, submissions: Sequence[Submission]) -> Sequence[Job]:
         """Accept several jobs, all or none; see `Client.submit_all`."""
-        return [self.submit(s.spec, s.request, wait_timeout_seconds=s.wait_timeout_seconds) for s in submissions]
+        recover(self._engine)
+        return self._engine.submit_all(submissions)
 
     def attach(self, job_id: str, stdin: BinaryIO | None, stdout: BinaryIO, stderr: BinaryIO) -> Job:
         """Stay with a job to its end; see `Client.attach`."""
@@ -57,6 +60,24 @@ class EmbeddedClient:
         """Find one job; see `Client.job`."""
         return self._report(self._engine.ledger.find(id_or_name))
 
+    def members(self, id_or_name: str) -> Sequence[JobReport]:
+        """Find an array's jobs, or one; see `Client.members`."""
+        ledger = self._engine.ledger
+        return [self._report(ledger.entry(job_id)) for job_id in ledger.members(id_or_name)]
+
+    def queue(self) -> Sequence[QueueReport]:
+        """List the jobs that wait; see `Client.queue`."""
+        recover(self._engine)
+        line, held = read_line(self._engine)
+        return [*starmap(QueueReport, enumerate(line, 1)), *(QueueReport(None, job) for job in held)]
+
+    def cancel(self, ids_or_names: Sequence[str], *, grace_seconds: float) -> Sequence[Job]:
+        """End several jobs; see `Client.cancel`."""
+        recover(self._engine)
+        ids = dict.fromkeys(job_id for word in ids_or_names for job_id in self._engine.ledger.members(word))
+        self._engine.ask_all_to_stop(list(ids), grace_seconds)
+        return [self.wait(job_id) for job_id in ids]
+
     def wait(self, id_or_name: str) -> Job:
         """Wait for a job's end; see `Client.wait`."""
         job_id = self._engine.ledger.find(id_or_name).job.id
@@ -69,7 +90,7 @@ class EmbeddedClient:
         entry = self._engine.ledger.find(id_or_name)
         follower = Follower(self._engine, entry.job.id)
         if tail_lines is not None:
-            yield from _last_lines(follower.stored_records(), tail_lines)
+            yield from last_lines(follower.stored_records(), tail_lines)
         elif not follow:
             yield from _pairs(follower.stored_records())
         if follow:
@@ -150,7 +171,7 @@ def _pairs(records: Iterator[Record]) -> Iterator[tuple[str, bytes]]:
     return ((record.stream, record.payload) for record in records)
 
 
-def _last_lines(records: Iterator[Record], count: int) -> Iterator[tuple[str, bytes]]:
+def last_lines(records: Iterator[Record], count: int) -> Iterator[tuple[str, bytes]]:
     """Return the last lines of both streams together, in the order in which they were begun."""
     lines: deque[tuple[str, bytes]] = deque(maxlen=count)
     for record in records:

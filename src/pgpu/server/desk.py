@@ -4,24 +4,29 @@ Every method blocks on the ledger or on GPUs, so routes call it in threads. It r
 jobs: `following` does.
 """
 
+import hashlib
 import math
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from itertools import count, islice, starmap
 
 from pgpu.client.asking import Ask
-from pgpu.client.embedded import EmbeddedClient
-from pgpu.client.protocol import GpuReport, JobReport
+from pgpu.client.embedded import EmbeddedClient, last_lines
+from pgpu.client.following import Follower
+from pgpu.client.protocol import GpuReport, JobReport, QueueReport
 from pgpu.engine.asker import Asker
 from pgpu.engine.engine import Engine
+from pgpu.engine.line import read_line
 from pgpu.engine.talking import send_signal, send_window
 from pgpu.errors import JobNotFoundError, RequestError
 from pgpu.ledger import Entry
 from pgpu.model import Job, JobState
 from pgpu.server.access import Access, Caller
 
-_ID = re.compile(r"[0-9a-f]{12}")
+_KEY = re.compile(r"[0-9A-Za-z]{1,64}")
 _MOST_SIGNAL = 64
 _MOST_CHARACTERS = 65_535
 _MOST_SECONDS = 10.0 * 365 * 86_400
@@ -72,38 +77,36 @@ class Desk:
         """Return the engine whose GPUs a job uses."""
         return self.engine_for(job.gpu_model)
 
-    def submit(self, caller: Caller, ask: Ask) -> Job:
-        """Accept a job; asked twice with one id, return the one that was accepted.
+    def submit(self, caller: Caller, ask: Ask) -> Sequence[Job]:
+        """Accept jobs, all or none; asked twice with one key, return those that were accepted.
 
         Raises:
-            RequestError: It can never be met, or the id is another job's.
+            RequestError: One of them can never be met; nothing was stored.
         """
-        if ask.id is not None and not _ID.fullmatch(ask.id):
-            raise RequestError("an id is twelve hexadecimal digits")
-        _check_seconds(ask.wait_timeout_seconds)
-        spec = self.access.check_submission(caller, ask.spec)
-        accepted = self._accepted(caller, ask)
-        if accepted is not None:
+        _check_ask(ask)
+        submissions = [replace(each, spec=self.access.check_submission(caller, each.spec)) for each in ask.submissions]
+        asker = Asker(caller.uid, ask.environment, self.access.inherited(caller, ask.inherited))
+        engine = self.engine_for(ask.simulate)
+        if ask.key is None:
+            return engine.submit_all(submissions, asker)
+        ids = _ids_of(caller, ask.key)
+        if accepted := self._accepted(ask, _ids_of(caller, ask.key)):
             return accepted
-        return self.engine_for(ask.simulate).submit(
-            spec,
-            ask.request,
-            wait_timeout_seconds=ask.wait_timeout_seconds,
-            asker=Asker(caller.uid, ask.environment, ask.inherited),
-            job_id=ask.id,
-        )
-
-    def _accepted(self, caller: Caller, ask: Ask) -> Job | None:
-        if ask.id is None:
-            return None
         try:
-            job = self.engine.ledger.job(ask.id)
-        except JobNotFoundError:
-            return None
-        is_it = job.owner_uid == caller.uid and job.spec.command == ask.spec.command
-        if not is_it:
-            raise RequestError(f"the id {ask.id} is another job's")
-        return job
+            return engine.submit_all(submissions, asker, lambda: next(ids))
+        except RequestError:
+            # The same question may have been under way beside this one.
+            if accepted := self._accepted(ask, _ids_of(caller, ask.key)):
+                return accepted
+            raise
+
+    def _accepted(self, ask: Ask, ids: Iterator[str]) -> Sequence[Job]:
+        most = sum(1 if each.array is None else 1 + len(each.array.indices) for each in ask.submissions)
+        found: list[Job] = []
+        for job_id in islice(ids, most):
+            with suppress(JobNotFoundError):  # An array's id is no job's.
+                found.append(self.engine.ledger.job(job_id))
+        return found
 
     def jobs(self, caller: Caller, *, include_final: bool) -> Sequence[JobReport]:
         """List the jobs that the caller sees, oldest first."""
@@ -122,6 +125,30 @@ class Desk:
         entry = self.engine.ledger.find(id_or_name)
         self.access.check_sees(caller, entry.job)
         return entry
+
+    def members(self, caller: Caller, word: str) -> Sequence[Entry]:
+        """Find an array's jobs, or one job.
+
+        Raises:
+            JobNotFoundError: There is none that the caller sees.
+        """
+        entries = [self.engine.ledger.entry(job_id) for job_id in self.engine.ledger.members(word)]
+        for entry in entries:
+            self.access.check_sees(caller, entry.job)
+        return entries
+
+    def queue(self, caller: Caller, simulate: str | None) -> Sequence[QueueReport]:
+        """List the jobs that wait, each at its place among everybody's; only those that the caller sees."""
+        line, held = read_line(self.engine_for(simulate))
+        reports = [*starmap(QueueReport, enumerate(line, 1)), *(QueueReport(None, job) for job in held)]
+        return [report for report in reports if caller.sees_uid in {None, report.job.owner_uid}]
+
+    def cancel(self, caller: Caller, words: Sequence[str], grace_seconds: float) -> Sequence[Job]:
+        """Leave word that jobs and arrays must end, all told at once, and return them as they are now."""
+        _check_seconds(grace_seconds)
+        ids = list(dict.fromkeys(entry.job.id for word in words for entry in self.members(caller, word)))
+        self.engine.ask_all_to_stop(ids, grace_seconds)
+        return [self.engine.ledger.job(job_id) for job_id in ids]
 
     def report(self, entry: Entry) -> JobReport:
         """Return a job and what it holds now."""
@@ -162,10 +189,29 @@ class Desk:
         seen = {report.job.id for report in self.jobs(caller, include_final=False)}
         return [replace(report, jobs=tuple(job for job in report.jobs if job in seen)) for report in reports]
 
-    def logs(self, caller: Caller, id_or_name: str, tail_lines: int | None) -> Iterator[tuple[str, bytes]]:
+    def log(self, caller: Caller, id_or_name: str) -> Iterator[tuple[str, bytes]]:
         """Read what is stored of a job's output."""
-        job = self.find(caller, id_or_name).job
-        return EmbeddedClient(self.engine).logs(job.id, follow=False, tail_lines=tail_lines)
+        follower = Follower(self.engine, self.find(caller, id_or_name).job.id)
+        return ((record.stream, record.payload) for record in follower.stored_records())
+
+    def log_end(self, caller: Caller, id_or_name: str, line_count: int) -> tuple[Sequence[tuple[str, bytes]], int]:
+        """Return the last lines of what is stored, and where in the log they end."""
+        follower = Follower(self.engine, self.find(caller, id_or_name).job.id)
+        return list(last_lines(follower.stored_records(), line_count)), follower.reading.offset
+
+
+def _check_ask(ask: Ask) -> None:
+    if ask.key is not None and not _KEY.fullmatch(ask.key):
+        raise RequestError("a key is up to 64 letters and digits")
+    for each in ask.submissions:
+        _check_seconds(each.wait_timeout_seconds)
+        _check_seconds(each.spec.wait_for_memory_seconds)
+
+
+def _ids_of(caller: Caller, key: str) -> Iterator[str]:
+    """Yield the ids of the jobs that one caller asks for with one key, the same each time and nobody else's."""
+    for number in count():
+        yield hashlib.sha256(f"{caller.uid} {key} {number}".encode()).hexdigest()[:12]
 
 
 def _check_seconds(seconds: float | None) -> None:

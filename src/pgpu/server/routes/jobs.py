@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Query
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from pgpu.client.asking import Ask, Resize, Signal, Stop, Window
+from pgpu.client.asking import Ask, Cancel, Resize, Signal, Stop, Window
 from pgpu.client.protocol import JobReport
 from pgpu.model import Job
 from pgpu.server.answers import Answer, body_of, takes
@@ -15,14 +15,14 @@ from pgpu.server.routes.asking import ACaller, ADesk, AFollowing
 
 routes = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
-BODIES = (Ask, Stop, Signal, Window, Resize)
+BODIES = (Ask, Cancel, Stop, Signal, Window, Resize)
 
 _MOST_WAIT_SECONDS = 60.0
 
 
-@routes.post("", status_code=201, response_model=Job, openapi_extra=takes(Ask))
+@routes.post("", status_code=201, response_model=list[Job], openapi_extra=takes(Ask))
 async def submit(desk: ADesk, caller: ACaller, ask: Annotated[Ask, Depends(body_of(Ask))]) -> Response:
-    """Accept a job durably and leave it to a supervisor of its own."""
+    """Accept jobs durably, all or none, and leave them to themselves."""
     return Answer(await run_in_threadpool(desk.submit, caller, ask), 201)
 
 
@@ -32,10 +32,22 @@ def list_jobs(desk: ADesk, caller: ACaller, *, include_final: bool = False) -> R
     return Answer(desk.jobs(caller, include_final=include_final))
 
 
+@routes.post("/cancel", response_model=list[Job], openapi_extra=takes(Cancel))
+async def cancel(desk: ADesk, caller: ACaller, words: Annotated[Cancel, Depends(body_of(Cancel))]) -> Response:
+    """Cancel waiting jobs and end running ones, all told at once. Does not wait for their ends."""
+    return Answer(await run_in_threadpool(desk.cancel, caller, words.jobs, words.grace_seconds))
+
+
 @routes.get("/{job}", response_model=JobReport)
 def look(desk: ADesk, caller: ACaller, job: str) -> Response:
     """Find one job by id, by a beginning of its id that only one has, or by name."""
     return Answer(desk.report(desk.find(caller, job)))
+
+
+@routes.get("/{job}/members", response_model=list[JobReport])
+def members(desk: ADesk, caller: ACaller, job: str) -> Response:
+    """Find the jobs of an array by its id, a beginning of it or its name; else one job."""
+    return Answer([desk.report(entry) for entry in desk.members(caller, job)])
 
 
 @routes.get("/{job}/wait", response_model=Job)

@@ -7,7 +7,7 @@ a job's supervisor speaks them, so a terminal, its input and held-back output wo
 import asyncio
 import contextlib
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated
 
 from fastapi import APIRouter, Query, WebSocket
@@ -15,6 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 from starlette.websockets import WebSocketDisconnect
 
+from pgpu.client.asking import END_HEADER
 from pgpu.engine.streams.frames import FrameDecoder, Hello, Kind, decode_hello
 from pgpu.server.following import Following, receive, send
 from pgpu.server.routes.asking import ACaller, ADesk, AFollowing
@@ -35,11 +36,13 @@ def logs(
     desk: ADesk, caller: ACaller, job: str, tail_lines: Annotated[int | None, Query(ge=0, le=1 << 31)] = None
 ) -> Response:
     """Return what is stored of a job's output, or its last lines, as Docker multiplexes streams."""
-    desk.find(caller, job)
-    return StreamingResponse(_multiplexed(desk.logs(caller, job, tail_lines)), media_type=MULTIPLEXED)
+    if tail_lines is None:
+        return StreamingResponse(_multiplexed(desk.log(caller, job)), media_type=MULTIPLEXED)
+    lines, end = desk.log_end(caller, job, tail_lines)
+    return StreamingResponse(_multiplexed(lines), media_type=MULTIPLEXED, headers={END_HEADER: str(end)})
 
 
-def _multiplexed(pieces: Iterator[tuple[str, bytes]]) -> Iterator[bytes]:
+def _multiplexed(pieces: Iterable[tuple[str, bytes]]) -> Iterator[bytes]:
     for stream, data in pieces:
         yield _NUMBERS[stream].to_bytes(4, "little") + len(data).to_bytes(4, "big") + data
 

@@ -1,0 +1,85 @@
+"""`pgpu serve`: the engine as a server for everybody on this machine."""
+
+import dataclasses
+import importlib.util
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pgpu.cli.invocation import invocation_of
+from pgpu.cli.output import speech
+from pgpu.client.address import SYSTEM_SOCKET, UnixAddress, address_of
+from pgpu.errors import NodeError, RequestError
+
+if TYPE_CHECKING:
+    from pgpu.app.settings import Settings
+    from pgpu.server.listening import Tcp
+
+_SYSTEM_STATE = Path("/var/lib/pgpu")
+_MOST_PORT = 65_535
+
+
+def serve(
+    context: typer.Context,
+    *,
+    host: Annotated[
+        str | None,
+        typer.Option(
+            "--host",
+            metavar="unix:///PATH",
+            help="The Unix socket (PGPU_HOST); root's is unix:///run/pgpu/pgpu.sock by default.",
+        ),
+    ] = None,
+    tcp: Annotated[
+        str | None,
+        typer.Option("--tcp", metavar="ADDRESS:PORT", help="Listen there, too, for callers with a token."),
+    ] = None,
+    tls_certificate: Annotated[
+        Path | None,
+        typer.Option("--tls-certificate", metavar="FILE", help="PEM file that proves who the server is; off loopback."),
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="PEM file of its key.")] = None,
+) -> None:
+    """Serve this machine's GPUs to all its users, until SIGTERM; jobs go on without it.
+
+    Callers on the socket are who the kernel says: they see and stop their own jobs; root administers.
+    """
+    if importlib.util.find_spec("fastapi") is None or importlib.util.find_spec("uvicorn") is None:
+        raise NodeError("the server's libraries are not installed", hint="pip install 'pgpu[server]'")
+    settings = _of_server(invocation_of(context).settings(host=host))
+    from pgpu.app.serving import serve as serve_until_told
+
+    serve_until_told(settings, _socket(settings), _tcp(tcp, tls_certificate, tls_key), speech.remark)
+
+
+def _of_server(settings: "Settings") -> "Settings":
+    """Root's server keeps its state where a system's services do, not in root's home."""
+    from pgpu.app.settings import Settings
+
+    if os.geteuid() == 0 and settings.state_dir == Settings().state_dir:
+        return dataclasses.replace(settings, state_dir=_SYSTEM_STATE)
+    return settings
+
+
+def _socket(settings: "Settings") -> Path:
+    address = None if settings.host is None else address_of(settings.host)
+    if isinstance(address, UnixAddress):
+        return address.path
+    if settings.host is not None or os.geteuid() != 0:
+        raise RequestError("a server needs a Unix socket", hint='write --host "unix://$XDG_RUNTIME_DIR/pgpu.sock"')
+    return SYSTEM_SOCKET
+
+
+def _tcp(words: str | None, certificate: Path | None, key: Path | None) -> "Tcp | None":
+    from pgpu.server.listening import Tcp
+
+    if words is None:
+        if certificate is not None or key is not None:
+            raise RequestError("a certificate is for TCP", hint="add --tcp ADDRESS:PORT")
+        return None
+    address, _, port = words.rpartition(":")
+    if not address or not port.isdecimal() or not 0 <= int(port) <= _MOST_PORT:
+        raise RequestError(f"--tcp {words!r} is not ADDRESS:PORT", hint="write --tcp 127.0.0.1:7878")
+    return Tcp(address.strip("[]"), int(port), certificate, key)

@@ -1,0 +1,128 @@
+"""The client of a server: the words of the `Client` protocol over HTTP, for one user of the machine.
+
+What a job has of its asker, environment, umask and limits, is read here and sent along; who the asker is, is not: the
+server asks the kernel. This module refuses to fall back to an engine of its own.
+"""
+
+import secrets
+from collections.abc import Iterator, Sequence
+from typing import Any, BinaryIO, TypeVar
+from urllib.parse import urlencode
+
+from pgpu.client import wire
+from pgpu.client.asking import END_HEADER, Ask, Cancel, Resize, Signal, Stop
+from pgpu.client.attaching import attach
+from pgpu.client.connection import Server, Streaming
+from pgpu.client.embedded import granted
+from pgpu.client.protocol import GpuReport, JobReport, QueueReport
+from pgpu.client.served import ServedHand, ServedLine, path_of
+from pgpu.engine.asker import this_process
+from pgpu.model import Job, JobSpec, Request, Submission
+
+T = TypeVar("T")
+
+_WAIT_SECONDS = 50
+_STREAMS = {1: "stdout", 2: "stderr"}
+_HEADER_BYTES = 8
+
+
+class HttpClient:
+    """The `Client` of one server."""
+
+    def __init__(self, server: Server, simulate: str | None = None) -> None:
+        """Ask nothing yet.
+
+        Args:
+            server: Whom to ask.
+            simulate: The simulated GPUs that this caller asks for; None for the server's own GPUs.
+        """
+        self._server = server
+        self._simulate = simulate
+
+    def submit(self, spec: JobSpec, request: Request, *, wait_timeout_seconds: float | None) -> Job:
+        """Accept a request; see `Client.submit`."""
+        return self.submit_all([Submission(spec, request, wait_timeout_seconds=wait_timeout_seconds)])[0]
+
+    def submit_all(self, submissions: Sequence[Submission]) -> Sequence[Job]:
+        """Accept several jobs, all or none; see `Client.submit_all`."""
+        asker = this_process()
+        key = secrets.token_hex(16)
+        ask = Ask(tuple(submissions), key, asker.environment, asker.inherited, self._simulate)
+        return self._asked(tuple[Job, ...], "POST", "/v1/jobs", ask)
+
+    def attach(self, job_id: str, stdin: BinaryIO | None, stdout: BinaryIO, stderr: BinaryIO) -> Job:
+        """Stay with a job to its end; see `Client.attach`."""
+        found = self.job(job_id).job
+        line = ServedLine(self._server, found.id, holds_back=True)
+        attach(line, ServedHand(self._server, found.id), found.spec, stdin=stdin, stdout=stdout, stderr=stderr)
+        return granted(self.job(found.id).job)
+
+    def jobs(self, *, include_final: bool) -> Sequence[JobReport]:
+        """List jobs; see `Client.jobs`."""
+        return self._asked(tuple[JobReport, ...], "GET", f"/v1/jobs?include_final={str(include_final).lower()}")
+
+    def job(self, id_or_name: str) -> JobReport:
+        """Find one job; see `Client.job`."""
+        return self._asked(JobReport, "GET", path_of(id_or_name))
+
+    def members(self, id_or_name: str) -> Sequence[JobReport]:
+        """Find an array's jobs, or one; see `Client.members`."""
+        return self._asked(tuple[JobReport, ...], "GET", path_of(id_or_name, "/members"))
+
+    def queue(self) -> Sequence[QueueReport]:
+        """List the jobs that wait; see `Client.queue`."""
+        return self._asked(tuple[QueueReport, ...], "GET", "/v1/queue" + self._simulated)
+
+    def cancel(self, ids_or_names: Sequence[str], *, grace_seconds: float) -> Sequence[Job]:
+        """End several jobs; see `Client.cancel`."""
+        told = self._asked(tuple[Job, ...], "POST", "/v1/jobs/cancel", Cancel(tuple(ids_or_names), grace_seconds))
+        return [self.wait(job.id) for job in told]
+
+    def wait(self, id_or_name: str) -> Job:
+        """Wait for a job's end; see `Client.wait`."""
+        while True:
+            job = self._asked(Job, "GET", path_of(id_or_name, f"/wait?timeout_seconds={_WAIT_SECONDS}"))
+            if job.state.is_final:
+                return job
+            id_or_name = job.id
+
+    def logs(self, id_or_name: str, *, follow: bool, tail_lines: int | None = None) -> Iterator[tuple[str, bytes]]:
+        """Read a job's output; see `Client.logs`."""
+        job_id = self.job(id_or_name).job.id
+        line = ServedLine(self._server, job_id)
+        if tail_lines is not None or not follow:
+            query = "" if tail_lines is None else f"?tail_lines={tail_lines}"
+            with self._server.streaming(path_of(job_id, f"/logs{query}")) as answer:
+                line.reading.jump(int(answer.header(END_HEADER) or 0))
+                yield from _demultiplexed(answer)
+        if follow:
+            yield from ((record.stream, record.payload) for record in line.records())
+
+    def stop(self, id_or_name: str, *, grace_seconds: float) -> Job:
+        """End a job; see `Client.stop`."""
+        return self.wait(self._asked(Job, "POST", path_of(id_or_name, "/stop"), Stop(grace_seconds)).id)
+
+    def signal(self, id_or_name: str, number: int) -> None:
+        """Send a signal to a running job; see `Client.signal`."""
+        self._server.ask("POST", path_of(id_or_name, "/signal"), Signal(number), is_repeatable=False)
+
+    def resize(self, id_or_name: str, memory_bytes: int) -> Job:
+        """Change a job's slices; see `Client.resize`."""
+        return self._asked(Job, "POST", path_of(id_or_name, "/resize"), Resize(memory_bytes))
+
+    def gpus(self) -> Sequence[GpuReport]:
+        """Report every GPU; see `Client.gpus`."""
+        return self._asked(tuple[GpuReport, ...], "GET", "/v1/gpus" + self._simulated)
+
+    @property
+    def _simulated(self) -> str:
+        return "" if self._simulate is None else "?" + urlencode({"simulate": self._simulate})
+
+    def _asked(self, kind: type[T], method: str, path: str, body: Any = None) -> T:
+        return wire.decode(kind, self._server.ask(method, path, body))
+
+
+def _demultiplexed(answer: Streaming) -> Iterator[tuple[str, bytes]]:
+    """Read what Docker's multiplexed streams carry, as the server's route writes it."""
+    while len(header := answer.read(_HEADER_BYTES)) == _HEADER_BYTES:
+        yield _STREAMS[header[0]], answer.read(int.from_bytes(header[4:], "big"))
