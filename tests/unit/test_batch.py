@@ -39,6 +39,16 @@ def test_whoever_others_wait_for_comes_first() -> None:
     assert [each.place.after for each in jobs] == [(), ("1",), ("2",)]
 
 
+def test_jobs_come_in_the_order_of_the_batch_as_far_as_they_can() -> None:
+    jobs = arranged([submission("a"), submission("b", "a"), submission("c"), submission("d", "f"), submission("f")])
+    assert [job.spec.name for job in jobs] == ["a", "b", "c", "f", "d"]
+
+
+def test_a_chain_of_thousands_is_arranged() -> None:
+    chain = [submission(f"j{place}", f"j{place + 1}") for place in range(5000)]
+    assert arranged([*chain, submission("j5000")])[0].spec.name == "j5000"
+
+
 def test_a_name_of_the_batch_beats_one_of_the_ledger() -> None:
     jobs = made(submission("a"), submission("b", "a", "old"), find=lambda word: [f"ledger's {word}"])
     assert jobs[1].place.after == ("1", "ledger's old")

@@ -1,24 +1,29 @@
 """Who may start after whom, and who never will."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgpu.engine.dependencies import names_of_the_awaited, standing
-from pgpu.model import Job, JobSpec, JobState, Place, Request
-from pgpu.units import MIB
-
-_JOB = Job("", JobSpec(("true",), "process"), Request(MIB), JobState.WAITING, 0.0)
-
-
-def job(job_id: str, *after: str, state: JobState = JobState.WAITING, exit_code: int | None = None) -> Job:
-    return replace(_JOB, id=job_id, state=state, exit_code=exit_code, place=Place(after))
+from pgpu.engine.dependencies import Standing
+from pgpu.engine.dependencies import standing as stand
+from pgpu.ledger import Peer
+from pgpu.model import JobState, Place
 
 
-def ended(job_id: str, exit_code: int | None = 0, state: JobState = JobState.EXITED) -> dict[str, Job]:
+def standing(jobs: Sequence[Peer], ended: Mapping[str, Peer]) -> Standing:
+    """As a round sees them: those that wait, those they may go after, and how many of the array are granted."""
+    waiting = [each for each in jobs if each.state is JobState.WAITING]
+    granted = sum(each.state in {JobState.STARTING, JobState.RUNNING} for each in jobs if each.place.array_id)
+    return stand(waiting, {**ended, **{each.job_id: each for each in jobs}}, {"array": granted})
+
+
+def job(job_id: str, *after: str, state: JobState = JobState.WAITING, exit_code: int | None = None) -> Peer:
+    return Peer(job_id, None, state, exit_code, None, Place(after))
+
+
+def ended(job_id: str, exit_code: int | None = 0, state: JobState = JobState.EXITED) -> dict[str, Peer]:
     return {job_id: job(job_id, state=state, exit_code=exit_code)}
 
 
@@ -71,8 +76,8 @@ def test_whoever_goes_after_a_job_that_is_forgotten_never_starts() -> None:
     assert "nothing is known" in standing([job("b", "gone")], {}).doomed["b"]
 
 
-def element(job_id: str, state: JobState = JobState.WAITING, most: int | None = 2) -> Job:
-    return replace(_JOB, id=job_id, state=state, place=Place((), "array", 0, most))
+def element(job_id: str, state: JobState = JobState.WAITING, most: int | None = 2) -> Peer:
+    return Peer(job_id, None, state, None, None, Place((), "array", 0, most))
 
 
 def test_of_an_array_so_many_may_start_as_were_asked_for() -> None:
@@ -85,12 +90,8 @@ def test_an_array_without_a_limit_holds_nobody() -> None:
     assert not standing([element(name, most=None) for name in "abcdef"], {}).held
 
 
-def test_those_to_look_up_are_the_ones_that_are_not_there() -> None:
-    assert names_of_the_awaited([job("a"), job("b", "a", "x"), job("c", "y", state=JobState.RUNNING)]) == {"x"}
-
-
 @st.composite
-def crowds(draw: st.DrawFn) -> Sequence[Job]:
+def crowds(draw: st.DrawFn) -> Sequence[Peer]:
     """Live jobs that go after older ones, of which some have ended while their memory is not free yet."""
     states = draw(st.lists(st.sampled_from(list(JobState)), min_size=1, max_size=12))
     jobs = []
@@ -102,17 +103,17 @@ def crowds(draw: st.DrawFn) -> Sequence[Job]:
 
 
 @given(crowds())
-def test_nobody_starts_before_all_that_it_goes_after_ended_well(jobs: Sequence[Job]) -> None:
+def test_nobody_starts_before_all_that_it_goes_after_ended_well(jobs: Sequence[Peer]) -> None:
     found = standing(jobs, {})
-    known = {each.id: each for each in jobs}
+    known = {each.job_id: each for each in jobs}
     for each in jobs:
         if each.state is not JobState.WAITING:
-            assert each.id not in {*found.held, *found.doomed}
+            assert each.job_id not in {*found.held, *found.doomed}
             continue
-        may_start = each.id not in {*found.held, *found.doomed}
+        may_start = each.job_id not in {*found.held, *found.doomed}
         assert may_start == all(known[name].exit_code == 0 for name in each.place.after)
         is_lost = any(
             name in found.doomed or (known[name].state.is_final and known[name].exit_code != 0)
             for name in each.place.after
         )
-        assert (each.id in found.doomed) == is_lost
+        assert (each.job_id in found.doomed) == is_lost

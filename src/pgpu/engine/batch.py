@@ -3,6 +3,7 @@
 Pure. It refuses to look names up that are not of the batch: its caller does.
 """
 
+import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
@@ -53,7 +54,7 @@ def elements(
 
 
 def arranged(submissions: Sequence[Submission]) -> list[Submission]:
-    """Return submissions so that nobody comes before whom it waits for.
+    """Return submissions so that nobody comes before whom it waits for, and else as they came.
 
     Raises:
         RequestError: They wait for each other.
@@ -63,10 +64,23 @@ def arranged(submissions: Sequence[Submission]) -> list[Submission]:
     for place, submission in enumerate(submissions):
         graph.add(place, *(places[word] for word in submission.after if word in places))
     try:
-        return [submissions[place] for place in graph.static_order()]
+        graph.prepare()
     except CycleError as exc:
         circle = " → ".join(submissions[place].spec.name or "?" for place in reversed(exc.args[1]))
         raise RequestError(f"these jobs would wait for each other: {circle}", hint="leave one `after` out") from exc
+    return [submissions[place] for place in _first_things_first(graph)]
+
+
+def _first_things_first(graph: TopologicalSorter[int]) -> Iterator[int]:
+    """Yield the smallest number that waits for nobody any more, again and again."""
+    ready: list[int] = list(graph.get_ready())
+    heapq.heapify(ready)
+    while ready:
+        place = heapq.heappop(ready)
+        yield place
+        graph.done(place)
+        for freed in graph.get_ready():
+            heapq.heappush(ready, freed)
 
 
 def _elements(submission: Submission, after: tuple[str, ...], new_id: Callable[[], str]) -> Iterator[Element]:

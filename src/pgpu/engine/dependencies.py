@@ -1,17 +1,16 @@
 """Which waiting jobs must not be looked at yet, and which never will be, because of what others did.
 
 A job goes after those it names once all of them ended with exit code 0; as soon as one ended otherwise it is cancelled, and
-with it those that wait for it. That is Slurm's `afterok`. An array may say how many of it are granted at a time. Pure: it
-refuses to know of memory, order and clocks.
+with it those that wait for it. That is Slurm's `afterok`. An array may say how many of it are granted at a time. It refuses
+to know of memory, order and clocks, and to write anything.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pgpu.model import Job, JobState
-
-_GRANTED = {JobState.STARTING, JobState.RUNNING}
+from pgpu.ledger import Peer, View
+from pgpu.model import JobState
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,55 +24,60 @@ class Standing:
     """By id: why it will never start, in one line."""
 
 
-def standing(jobs: Sequence[Job], ended: Mapping[str, Job]) -> Standing:
-    """Judge every waiting job.
+def judge(view: View) -> Standing:
+    """Judge every waiting job that others may keep back."""
+    return judged(view, view.conditional())
+
+
+def judged(view: View, waiting: Sequence[Peer]) -> Standing:
+    """Judge waiting jobs, `View.conditional` as it was read already."""
+    if not waiting:
+        return Standing({}, {})
+    named = {job_id for peer in waiting for job_id in peer.place.after}
+    return standing(waiting, view.peers(named), view.granted_of_arrays())
+
+
+def standing(waiting: Sequence[Peer], awaited: Mapping[str, Peer], granted: Mapping[str, int]) -> Standing:
+    """Judge waiting jobs.
 
     Args:
-        jobs: Every job that is not final, oldest first; nobody waits for a younger one.
-        ended: By id, those that these wait for and that are not among them. Who is in neither is forgotten.
+        waiting: Oldest first; nobody waits for a younger one.
+        awaited: By id, whom these go after. Who is missing is forgotten.
+        granted: By id of an array, how many of it are granted now.
     """
-    known = {**ended, **{job.id: job for job in jobs}}
-    granted = Counter(job.place.array_id for job in jobs if job.state in _GRANTED)
+    counted: Counter[str | None] = Counter(granted)
     held: dict[str, str] = {}
     doomed: dict[str, str] = {}
-    for job in jobs:
-        if job.state is not JobState.WAITING:
-            continue
-        if why := next(_failures(job, known, doomed), None):
-            doomed[job.id] = why
-        elif why := _hindrance(job, known, granted):
-            held[job.id] = why
+    for peer in waiting:
+        if why := next(_failures(peer, awaited, doomed), None):
+            doomed[peer.job_id] = why
+        elif why := _hindrance(peer, awaited, counted):
+            held[peer.job_id] = why
         else:
-            granted[job.place.array_id] += 1
+            counted[peer.place.array_id] += 1
     return Standing(held, doomed)
 
 
-def names_of_the_awaited(jobs: Sequence[Job]) -> set[str]:
-    """Return the ids of the jobs that waiting ones wait for and that are not among these themselves."""
-    named = {job_id for job in jobs if job.state is JobState.WAITING for job_id in job.place.after}
-    return named - {job.id for job in jobs}
-
-
-def failure(job: Job) -> str | None:
+def failure(peer: Peer) -> str | None:
     """Say how a job ended otherwise than well; None while it has not, or if it ended well."""
-    who = called(job)
-    if job.state is JobState.CANCELLED:
+    who = called(peer)
+    if peer.state is JobState.CANCELLED:
         return f"{who} was cancelled"
-    if job.state is JobState.FAILED:
+    if peer.state is JobState.FAILED:
         return f"{who} failed"
-    if job.state is JobState.EXITED and job.exit_code != 0:
-        return f"{who} ended with exit code {job.exit_code}"
+    if peer.state is JobState.EXITED and peer.exit_code != 0:
+        return f"{who} ended with exit code {peer.exit_code}"
     return None
 
 
-def called(job: Job) -> str:
+def called(peer: Peer) -> str:
     """Return how people know a job: `job 0123456789ab (train)`."""
-    return f"job {job.id} ({job.spec.name})" if job.spec.name else f"job {job.id}"
+    return f"job {peer.job_id} ({peer.name})" if peer.name else f"job {peer.job_id}"
 
 
-def _failures(job: Job, known: Mapping[str, Job], doomed: Mapping[str, str]) -> Iterator[str]:
-    for job_id in job.place.after:
-        other = known.get(job_id)
+def _failures(peer: Peer, awaited: Mapping[str, Peer], doomed: Mapping[str, str]) -> Iterator[str]:
+    for job_id in peer.place.after:
+        other = awaited.get(job_id)
         if other is None:
             yield f"it was to go after job {job_id}, of which nothing is known any more"
         elif job_id in doomed:
@@ -82,12 +86,12 @@ def _failures(job: Job, known: Mapping[str, Job], doomed: Mapping[str, str]) -> 
             yield f"it was to go after others, and {why}"
 
 
-def _hindrance(job: Job, known: Mapping[str, Job], granted: Mapping[str | None, int]) -> str | None:
-    open_ends = [known[job_id] for job_id in job.place.after if not known[job_id].state.is_final]
+def _hindrance(peer: Peer, awaited: Mapping[str, Peer], granted: Mapping[str | None, int]) -> str | None:
+    open_ends = [awaited[job_id] for job_id in peer.place.after if not awaited[job_id].state.is_final]
     if open_ends:
         more = f" and of {len(open_ends) - 1} more" if len(open_ends) > 1 else ""
         return f"waits for the end of {called(open_ends[0])}{more}"
-    most = job.place.array_most_at_once
-    if most is not None and granted[job.place.array_id] >= most:
+    most = peer.place.array_most_at_once
+    if most is not None and granted[peer.place.array_id] >= most:
         return f"waits for others of its array, of which {most} may run at a time"
     return None

@@ -7,6 +7,7 @@ from pgpu.ledger.decision import Decision
 from pgpu.ledger.entry import Entry
 from pgpu.ledger.facts import Facts
 from pgpu.ledger.ledger import Ledger
-from pgpu.ledger.view import View, Waiting
+from pgpu.ledger.schema import VERSION as LEDGER_VERSION
+from pgpu.ledger.view import Peer, View, Waiting
 
-__all__ = ["Decision", "Entry", "Facts", "Ledger", "View", "Waiting"]
+__all__ = ["LEDGER_VERSION", "Decision", "Entry", "Facts", "Ledger", "Peer", "View", "Waiting"]

@@ -17,7 +17,10 @@ from pgpu.scheduling import Quota
 _FORGET = f"""
 DELETE FROM jobs WHERE sequence IN (
     SELECT sequence FROM jobs LEFT JOIN leases ON leases.job_id = jobs.id
-    WHERE NOT ({LIVE}) ORDER BY sequence DESC LIMIT -1 OFFSET ?
+    WHERE NOT ({LIVE}) AND id NOT IN (
+        SELECT json_each.value FROM jobs AS waiting, json_each(waiting.place, '$.after') WHERE waiting.state = 'waiting'
+    )
+    ORDER BY sequence DESC LIMIT -1 OFFSET ?
 ) RETURNING id
 """  # noqa: S608 - words of our own
 
@@ -60,21 +63,24 @@ class Decision(View):
             self._connection.execute("UPDATE jobs SET environment = NULL WHERE id = ?", (entry.job.id,))
 
     def forget_oldest(self, most_kept: int) -> list[str]:
-        """Remove the oldest jobs to which nothing can happen any more, beyond so many, and return their ids."""
+        """Remove the oldest jobs to which nothing can happen any more, beyond so many, and return their ids.
+
+        How a job ended that others wait for is kept.
+        """
         rows = self._connection.execute(_FORGET, (most_kept,))
         return [row["id"] for row in rows.fetchall()]
 
-    def put_estimates(self, gpu_model: str | None, estimates: Mapping[tuple[str, int], tuple[int, str]]) -> None:
+    def put_estimates(self, gpu_model: str | None, estimates: Mapping[tuple[str, int, int], tuple[int, str]]) -> None:
         """Change what waiting jobs reserve whose size pgpu chose, those on a second try left alone.
 
         Args:
             gpu_model: Of the jobs.
-            estimates: By signature and UID: bytes, and what they rest on.
+            estimates: By signature, UID and number of GPUs: bytes, and what they rest on.
         """
         self._connection.executemany(
             "UPDATE jobs SET memory_bytes = ?1, basis = ?2 WHERE state = 'waiting' AND gpu_model IS ?3 AND is_estimated"
-            " AND attempt = 1 AND signature = ?4 AND owner_uid = ?5 AND (memory_bytes, basis) IS NOT (?1, ?2)",
-            [(size, basis, gpu_model, signature, uid) for (signature, uid), (size, basis) in estimates.items()],
+            " AND attempt = 1 AND signature = ?4 AND owner_uid = ?5 AND gpu_count = ?6 AND (memory_bytes, basis) IS NOT (?1, ?2)",
+            [(size, basis, gpu_model, *call) for call, (size, basis) in estimates.items()],
         )
 
     def take_back(self, job_id: str) -> None:

@@ -97,6 +97,25 @@ class Ledger:
             raise JobNotFoundError(f"no job has the id or name {id_or_name!r}", hint="`pgpu ps --all` lists them")
         return begun[0]
 
+    def members(self, word: str) -> list[str]:
+        """Return the ids of an array's jobs, or of the one job that `find` finds.
+
+        Args:
+            word: Id or name of a job; else id of an array, the name it was submitted with, or a beginning of its id.
+
+        Raises:
+            JobNotFoundError: None or several match.
+        """
+        with self.view() as view:
+            elements = view.elements(word)
+        try:
+            job = self.find(word).job
+        except JobNotFoundError:
+            if not elements:
+                raise
+            return elements
+        return [job.id] if word in {job.id, job.spec.name} or not elements else elements
+
     def environment(self, job_id: str) -> tuple[tuple[str, str], ...]:
         """Return the environment of the process that submitted a job; empty once the job is final."""
         with self._connections.reading() as connection:

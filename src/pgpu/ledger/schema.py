@@ -121,7 +121,13 @@ _ESTIMATED = """
 ALTER TABLE jobs ADD COLUMN basis TEXT;
 """
 
-MIGRATIONS = (_FIRST, _WATCHED, _INHERITED, _QUEUED, _QUOTAS, _ESTIMATED)
+_CONDITIONAL = """
+CREATE INDEX conditional ON jobs (sequence) WHERE state = 'waiting' AND (json_array_length(place, '$.after') > 0
+    OR json_extract(place, '$.array_most_at_once') IS NOT NULL);
+CREATE INDEX arrays ON jobs (json_extract(place, '$.array_id')) WHERE json_extract(place, '$.array_id') IS NOT NULL;
+"""
+
+MIGRATIONS = (_FIRST, _WATCHED, _INHERITED, _QUEUED, _QUOTAS, _ESTIMATED, _CONDITIONAL)
 """Script i leads from version i to version i + 1."""
 
 VERSION = len(MIGRATIONS)

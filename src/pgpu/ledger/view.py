@@ -28,16 +28,17 @@ CONDITIONAL = """state = 'waiting' AND (json_array_length(place, '$.after') > 0
     OR json_extract(place, '$.array_most_at_once') IS NOT NULL)"""
 """Which jobs others may keep back; the index `conditional` has the same words."""
 
-_PEER = "SELECT id, name, state, exit_code, reason, place FROM jobs"
+_PEER = "SELECT id, name, state, exit_code, reason, place, owner_uid FROM jobs"
 
 _ARRAY = """
-SELECT array_id, is_exact, count(DISTINCT array_id) OVER () AS count FROM (
+SELECT array_id, is_exact, count(*) OVER () AS count FROM (
     SELECT json_extract(place, '$.array_id') AS array_id, max(sequence) AS newest,
-        max(json_extract(place, '$.array_id') = :word OR name = :word || '-' || json_extract(place, '$.array_index')) AS is_exact
+        max(json_extract(place, '$.array_id') = :word
+            OR ifnull(name = :word || '-' || json_extract(place, '$.array_index'), 0)) AS is_exact
     FROM jobs
-    WHERE json_extract(place, '$.array_id') IS NOT NULL AND (:uid IS NULL OR owner_uid = :uid)
+    WHERE json_extract(place, '$.array_id') IS NOT NULL
         AND (name = :word || '-' || json_extract(place, '$.array_index')
-            OR (:word != '' AND substr(json_extract(place, '$.array_id'), 1, length(:word)) = :word))
+            OR substr(json_extract(place, '$.array_id'), 1, length(:word)) = :word)
     GROUP BY array_id
 ) ORDER BY is_exact DESC, newest DESC LIMIT 1
 """
@@ -45,6 +46,12 @@ SELECT array_id, is_exact, count(DISTINCT array_id) OVER () AS count FROM (
 _GRANTED_OF_ARRAYS = """
 SELECT json_extract(place, '$.array_id') AS array_id, count(*) AS count FROM jobs
 WHERE state IN ('starting', 'running') AND json_extract(place, '$.array_id') IS NOT NULL GROUP BY array_id
+"""
+
+_ESTIMATED_CALLS = """
+SELECT DISTINCT signature, gpu_count FROM jobs
+WHERE state = 'waiting' AND gpu_model IS ?1 AND is_estimated AND attempt = 1 AND owner_uid = ?2
+    AND (signature = ?3 OR signature >= ?3 || ' ' AND signature < ?3 || '!')
 """
 
 
@@ -76,6 +83,7 @@ class Peer:
     exit_code: int | None
     reason: str | None
     place: Place
+    owner_uid: int = 0
 
 
 class View:
@@ -105,27 +113,31 @@ class View:
 
     def peers(self, job_ids: Collection[str]) -> dict[str, Peer]:
         """Return those of these jobs that are known, by id."""
-        found = self._peers("WHERE id IN (SELECT value FROM json_each(?))", (json.dumps(list(job_ids)),))
+        found = self._peers(
+            "WHERE id IN (SELECT value FROM json_each(?)) ORDER BY sequence", (json.dumps(list(job_ids)),)
+        )
         return {peer.job_id: peer for peer in found}
 
-    def members(self, word: str, owner_uid: int | None) -> list[Peer]:
-        """Return the jobs of the array that has this id, that was submitted with this name, or whose id begins so.
+    def elements(self, word: str) -> list[str]:
+        """Return the ids of the jobs of the array that has this id, or that was submitted with this name, or whose id begins so.
 
-        The newest, where there are several of a name; none, where several arrays' ids begin so.
-
-        Args:
-            word: What somebody wrote.
-            owner_uid: Whose jobs; None for everybody's.
+        The newest array, where several had the name; none, where several arrays' ids begin so.
         """
-        row = self._connection.execute(_ARRAY, {"word": word, "uid": owner_uid}).fetchone()
+        row = self._connection.execute(_ARRAY, {"word": word}).fetchone() if word else None
         if row is None or (row["count"] > 1 and not row["is_exact"]):
             return []
-        return self._peers("WHERE json_extract(place, '$.array_id') = ? ORDER BY sequence", (row["array_id"],))
+        clause = "WHERE json_extract(place, '$.array_id') = ? ORDER BY sequence"
+        return [peer.job_id for peer in self._peers(clause, (row["array_id"],))]
 
     def granted_of_arrays(self) -> dict[str, int]:
         """Return how many jobs of each array are granted now, by the array's id."""
         rows = self._connection.execute(_GRANTED_OF_ARRAYS)
         return {row["array_id"]: row["count"] for row in rows}
+
+    def estimated_calls(self, gpu_model: str | None, program: str, owner_uid: int) -> list[tuple[str, int]]:
+        """Return signature and number of GPUs of each call of a program that waits and whose size pgpu chose."""
+        rows = self._connection.execute(_ESTIMATED_CALLS, (gpu_model, owner_uid, program))
+        return [(row["signature"], row["gpu_count"]) for row in rows]
 
     def quotas(self) -> dict[int, Quota]:
         """Return what each user may hold, by UID; who is missing has no quota."""
@@ -152,7 +164,8 @@ class View:
 
 def _peer_of(row: sqlite3.Row) -> Peer:
     state = JobState(row["state"])
-    return Peer(row["id"], row["name"], state, row["exit_code"], row["reason"], place_of(row["place"]))
+    place = place_of(row["place"])
+    return Peer(row["id"], row["name"], state, row["exit_code"], row["reason"], place, row["owner_uid"])
 
 
 def _waiting_of(row: sqlite3.Row) -> Waiting:

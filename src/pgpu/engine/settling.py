@@ -1,0 +1,52 @@
+"""What becomes of waiting jobs before memory counts: those that will never start are cancelled, the held ones say why they wait.
+
+It refuses to judge: `dependencies` does.
+"""
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from pgpu.engine.dependencies import judged
+from pgpu.ledger import Decision, Entry, View
+from pgpu.model import JobState
+
+
+def settle(decision: Decision, now_seconds: float, gives_up: Collection[str] = ()) -> list[str]:
+    """Write what follows from how other jobs ended, and return who was cancelled.
+
+    Args:
+        decision: Where to read and write.
+        now_seconds: Seconds since the epoch.
+        gives_up: The jobs whose wait has run out; cancelled here if they are held.
+    """
+    waiting = decision.conditional()
+    found = judged(decision, waiting)
+    for job_id, why in found.doomed.items():
+        decision.put(cancelled(decision.entry(job_id), now_seconds, reason=why))
+    if given_up := [job_id for job_id in gives_up if job_id in found.held]:
+        for job_id in given_up:
+            decision.put(cancelled(decision.entry(job_id), now_seconds, timed_out=True))
+        return [*found.doomed, *given_up, *settle(decision, now_seconds)]
+    for peer in waiting:
+        why = found.held.get(peer.job_id)
+        if why is not None and why != peer.reason:
+            entry = decision.entry(peer.job_id)
+            decision.put(replace(entry, job=replace(entry.job, reason=why)))
+    return list(found.doomed)
+
+
+def has_to_settle(view: View, gives_up: Collection[str] = ()) -> bool:
+    """Whether `settle` would write anything."""
+    waiting = view.conditional()
+    found = judged(view, waiting)
+    reasons = {peer.job_id: peer.reason for peer in waiting}
+    is_stale = any(reasons[job_id] != why for job_id, why in found.held.items())
+    return bool(found.doomed) or is_stale or any(job_id in found.held for job_id in gives_up)
+
+
+def cancelled(entry: Entry, now_seconds: float, *, timed_out: bool = False, reason: str | None = None) -> Entry:
+    """Return a waiting job that was given up; `reason` says why where nobody asked for it."""
+    job = replace(
+        entry.job, state=JobState.CANCELLED, finished_at_seconds=now_seconds, reason=reason, wait_timed_out=timed_out
+    )
+    return replace(entry, job=job)

@@ -1,0 +1,200 @@
+"""Jobs that go after others, arrays and batches, on a machine of files."""
+
+import shutil
+from collections.abc import Iterator, Sequence
+
+import pytest
+from tests.system.engine_worlds import LONG, World, another, kill, until, world
+
+from pgpu.errors import JobNotFoundError, RequestError
+from pgpu.model import Array, Job, JobSpec, JobState, ProcessHolder, Request, Submission
+from pgpu.units import GIB
+
+
+@pytest.fixture
+def machine() -> Iterator[World]:
+    with world() as made:
+        yield made
+
+
+def ask(
+    name: str | None = None,
+    command: Sequence[str] = ("true",),
+    after: Sequence[str] = (),
+    gib: float = 4,
+    array: Array | None = None,
+    timeout: float | None = None,
+) -> Submission:
+    spec = JobSpec(tuple(command), "process", working_directory="/", name=name)
+    return Submission(spec, Request(int(gib * GIB)), tuple(after), array, timeout)
+
+
+def submitted(machine: World, *submissions: Submission) -> list[Job]:
+    return list(machine.client.submit_all(submissions))
+
+
+def test_a_job_starts_once_those_before_it_ended_well(machine: World) -> None:
+    path = machine.root / "order"
+    says = [("sh", "-c", f"sleep 0.1; echo {name} >> {path}") for name in ("first", "second", "third")]
+    *_, third = submitted(
+        machine, ask("third", says[2], ["second"]), ask("second", says[1], ["first"]), ask("first", says[0])
+    )
+    assert machine.until_state(third, JobState.EXITED).exit_code == 0
+    assert path.read_text().split() == ["first", "second", "third"]
+
+
+def test_a_job_after_one_that_runs_is_held_with_a_reason_and_room_is_not_kept_for_it(machine: World) -> None:
+    first, second = submitted(machine, ask("first", LONG), ask("second", after=["first"], gib=10))
+    machine.until_running(first)
+    machine.engine.step()
+    assert machine.entry(second).job.reason == f"waits for the end of job {first.id} (first)"
+    third = machine.submit(("true",), gib=6)
+    assert machine.until_state(third, JobState.EXITED).exit_code == 0
+    assert machine.client.resize(first.id, 5 * GIB).request.memory_bytes == 5 * GIB
+    assert machine.state(second) is JobState.WAITING
+
+
+def test_a_failure_cancels_those_after_it_and_those_after_them(machine: World) -> None:
+    first, second, third = submitted(
+        machine,
+        ask("first", ("sh", "-c", "exit 3")),
+        ask("second", after=["first"]),
+        ask("third", after=["second"]),
+    )
+    assert "ended with exit code 3" in (machine.until_state(second, JobState.CANCELLED).reason or "")
+    assert f"job {second.id} (second)" in (machine.until_state(third, JobState.CANCELLED).reason or "")
+    assert machine.until_free(first).exit_code == 3
+
+
+def test_cancelling_a_job_cancels_those_after_it(machine: World) -> None:
+    first, second = submitted(machine, ask("first", LONG), ask("second", after=["first"]))
+    machine.until_running(first)
+    [ended] = machine.client.cancel(["first"], grace_seconds=5)
+    assert ended.exit_code == 143
+    assert "exit code 143" in (machine.until_state(second, JobState.CANCELLED).reason or "")
+
+
+def test_a_job_may_go_after_one_that_has_ended_well_already(machine: World) -> None:
+    first = machine.submit(("true",), name="first")
+    machine.until_free(first)
+    [second] = submitted(machine, ask(after=["first"]))
+    assert machine.until_state(second, JobState.EXITED).exit_code == 0
+
+
+def test_going_after_what_failed_or_is_not_there_is_refused_and_stores_nothing(machine: World) -> None:
+    failed = machine.submit(("false",), name="failed")
+    machine.until_free(failed)
+    with pytest.raises(RequestError, match=r"would never start: job .* ended with exit code 1"):
+        submitted(machine, ask(), ask(after=["failed"]))
+    with pytest.raises(JobNotFoundError):
+        submitted(machine, ask(), ask(after=["nobody"]))
+    assert [entry.job.id for entry in machine.engine.ledger.entries(include_final=True)] == [failed.id]
+
+
+def test_a_batch_of_which_one_job_can_never_run_stores_nothing(machine: World) -> None:
+    machine.submit(LONG, name="taken")
+    for bad in (ask(gib=99), ask("taken"), ask("a b"), ask("a1", after=["b1"])):
+        others = [ask("b1", after=["a1"])] if bad.spec.name == "a1" else []
+        with pytest.raises(RequestError):
+            submitted(machine, ask("good", LONG), bad, *others)
+    assert len(machine.engine.ledger.entries(include_final=True)) == 1
+
+
+def test_each_element_of_an_array_finds_its_number(machine: World) -> None:
+    path = machine.root / "numbers"
+    command = ("sh", "-c", f'echo "$PGPU_ARRAY_INDEX $PGPU_ARRAY_ID" >> {path}')
+    jobs = submitted(machine, ask("sweep", command, array=Array((2, 4, 6)), gib=1))
+    assert [job.spec.name for job in jobs] == ["sweep-2", "sweep-4", "sweep-6"]
+    for job in jobs:
+        machine.until_state(job, JobState.EXITED)
+    array_id = jobs[0].place.array_id
+    assert sorted(path.read_text().splitlines()) == [f"{index} {array_id}" for index in (2, 4, 6)]
+
+
+def test_of_an_array_no_more_run_than_were_asked_for(machine: World) -> None:
+    gate, count = machine.root / "gate", machine.root / "count"
+    command = ("sh", "-c", f"echo x >> {count}; while [ ! -e {gate} ]; do sleep 0.02; done")
+    jobs = submitted(machine, ask(command=command, array=Array(tuple(range(5)), 2), gib=1))
+    until(lambda: count.exists() and len(count.read_text().split()) == 2)
+    states = [machine.state(job) for job in jobs]
+    assert states[2:] == [JobState.WAITING] * 3
+    assert "of which 2 may run at a time" in (machine.entry(jobs[2]).job.reason or "")
+    gate.touch()
+    for job in jobs:
+        machine.until_state(job, JobState.EXITED)
+
+
+def test_an_array_is_named_by_its_id_its_name_and_a_beginning_of_its_id(machine: World) -> None:
+    holder = machine.submit(LONG, gib=10)
+    machine.until_running(holder)
+    jobs = submitted(machine, ask("sweep", array=Array((0, 1))))
+    array_id = jobs[0].place.array_id or ""
+    for word in (array_id, array_id[:11], "sweep"):
+        assert [report.job.id for report in machine.client.members(word)] == [job.id for job in jobs]
+    assert [report.job.id for report in machine.client.members("sweep-1")] == [jobs[1].id]
+    with pytest.raises(JobNotFoundError):
+        machine.client.members("nothing")
+    ended = machine.client.cancel(["sweep", jobs[0].id], grace_seconds=0)
+    assert [(job.id, job.state) for job in ended] == [(job.id, JobState.CANCELLED) for job in jobs]
+    with pytest.raises(JobNotFoundError):
+        machine.client.cancel([holder.id, "nobody"], grace_seconds=0)
+    assert machine.state(holder) is JobState.RUNNING
+
+
+def test_a_job_after_an_array_waits_for_all_of_it(machine: World) -> None:
+    *elements, last = submitted(
+        machine, ask("sweep", ("sleep", "0.2"), array=Array((0, 1, 2))), ask("last", after=["sweep"])
+    )
+    machine.until_state(last, JobState.EXITED)
+    assert {machine.state(element) for element in elements} == {JobState.EXITED}
+
+
+def test_a_held_job_whose_wait_runs_out_is_cancelled(machine: World) -> None:
+    first, second = submitted(machine, ask("first", LONG), ask(after=["first"], timeout=0.2))
+    assert machine.until_state(second, JobState.CANCELLED).wait_timed_out
+    [third] = submitted(machine, ask(after=["first"], timeout=0))
+    assert machine.entry(third).job.wait_timed_out
+    assert machine.state(first) is not JobState.CANCELLED
+
+
+def test_the_line_tells_places_starts_and_who_is_held(machine: World) -> None:
+    holder = machine.submit(LONG, gib=10)
+    machine.until_running(holder)
+    low, high, held = machine.client.submit_all(
+        [
+            ask("low"),
+            Submission(ask("high").spec, Request(4 * GIB, priority=50)),
+            ask("held", after=["low"]),
+        ]
+    )
+    reports = machine.client.queue()
+    assert [(report.position, report.job.id) for report in reports] == [(1, high.id), (2, low.id), (None, held.id)]
+    assert all(report.job.expected_start_seconds for report in reports[:2])
+    assert reports[0].job.reason == "waits for 4 GiB on one GPU: 0 B free of 10 GiB"
+    assert reports[2].job.expected_start_seconds is None
+
+
+def test_held_jobs_survive_the_end_of_every_process(machine: World) -> None:
+    """As after a reboot: nothing runs any more, and the runtime directory is empty."""
+    first, second, third = submitted(machine, ask("first", LONG), ask("second", after=["first"]), ask("third", gib=8))
+    running = machine.until_running(first)
+    for job in (third, second, first):
+        machine.kill_supervisor(job)
+    assert isinstance(running.holder, ProcessHolder)
+    kill(running.holder)
+    shutil.rmtree(machine.engine.settings.runtime_directory, ignore_errors=True)
+    another(machine).jobs(include_final=False)
+    assert machine.until_state(third, JobState.EXITED).exit_code == 0
+    assert "failed" in (machine.until_state(second, JobState.CANCELLED).reason or "")
+
+
+def test_how_a_job_ended_is_kept_as_long_as_others_wait_for_it() -> None:
+    with world(kept_jobs=0) as machine:
+        first, blocker = machine.submit(("true",), name="first"), machine.submit(LONG, name="blocker")
+        machine.until_free(first)
+        [second] = submitted(machine, ask(after=["first", "blocker"]))
+        machine.until_free(machine.submit(("true",)))
+        machine.submit(("true",))
+        assert machine.engine.ledger.job(first.id).exit_code == 0
+        machine.client.stop(blocker.id, grace_seconds=5)
+        assert machine.until_state(second, JobState.CANCELLED).reason
