@@ -38,7 +38,7 @@ def runtime_directory(chosen: Path | None, state_directory: Path, environment: M
         _make_private(folder)
         return folder
     parent = _first_on_tmpfs(environment)
-    _make_private(parent)
+    _make_parent(parent)
     return _linked(link, _folder(parent, state_directory))
 
 
@@ -136,16 +136,27 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[Path]:
     yield Path(f"/dev/shm/pgpu-{os.geteuid()}")  # noqa: S108 - owner and mode are verified below
 
 
+def _make_parent(path: Path) -> None:
+    """Where the folders of state directories lie; others may pass through root's, in which a server's socket is."""
+    _make_ours(path, _OWNER_ONLY, forbidden=0o022)
+    if os.geteuid() == 0:
+        path.chmod(stat.S_IMODE(path.stat().st_mode) | 0o011)
+
+
 def _make_private(path: Path) -> None:
+    _make_ours(path, _OWNER_ONLY, forbidden=0o077)
+
+
+def _make_ours(path: Path, mode: int, forbidden: int) -> None:
     try:
-        path.mkdir(mode=_OWNER_ONLY, parents=True, exist_ok=True)
+        path.mkdir(mode=mode, parents=True, exist_ok=True)
         found = path.lstat()
     except OSError as exc:
         raise NodeError(
             f"{path} cannot be made: {exc.strerror}", hint="set runtime_dir to a place you may write"
         ) from exc
     is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-    if not is_ours or stat.S_IMODE(found.st_mode) & 0o077:
+    if not is_ours or stat.S_IMODE(found.st_mode) & forbidden:
         raise NodeError(
             f"{path} is not a directory of yours alone", hint="remove it, or set runtime_dir to another place"
         )
