@@ -33,7 +33,7 @@ def unmount(directory: str | os.PathLike[str]) -> None:
 
 def _stays_private(directory: str | os.PathLike[str]) -> bool:
     """Whether what is mounted below a directory is hidden from the namespace that this one was made from."""
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123 - see above
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
         mounts = [line.split(" ") for line in file]
     real = f"{os.path.realpath(directory)}/"
     # proc_pid_mountinfo(5): the mount point is the fifth field, optional fields begin at the seventh.

@@ -23,7 +23,7 @@ from pgpu.errors import (
     RuntimeUnavailableError,
 )
 from pgpu.model import Delivery, Job, JobSpec, JobState, Mount, Request
-from pgpu.runtimes.docker.cgroup import leaf_cgroup
+from pgpu.runtimes.container_cgroup import leaf_cgroup
 from pgpu.runtimes.docker.creation import container_configuration
 from pgpu.runtimes.docker.devices import gpu_request
 from pgpu.runtimes.docker.engine.addresses import engine_url

@@ -105,7 +105,7 @@ def _lease_of(job: Job) -> Lease:
 
 def _way(job: Job) -> str:
     """Say how the shim gets into the job: another image or user may be unable to read it, a view cannot."""
-    if job.spec.runtime == "docker":
+    if job.spec.runtime in {"docker", "oci"}:
         return f"container/{job.spec.image}/{job.spec.user or ''}"
     return "preload" if _lease_of(job).is_advisory else "view"
 

@@ -96,8 +96,9 @@ class ShimEnforcer:
         driver = None if self._simulated else self._find_real_driver()
         files = self._cleared(lease)
         try:
-            files.make(self._libraries())
-            self._adapt_to_delivery(files, is_advisory=lease.is_advisory)
+            if not files.is_laid_out:
+                files.make(self.libraries())
+                self._adapt_to_delivery(files, is_advisory=lease.is_advisory)
             meter.write_limit(files.limit, self._limit(job, lease, contexts, driver))
         except BaseException:  # Ctrl-C too: half a slice must not be taken for a whole one.
             files.remove()
@@ -162,15 +163,32 @@ class ShimEnforcer:
                 f"the slice of job {lease.job_id} is still held by a process", hint="stop the job and start a new one"
             )
         files = self.files(lease.job_id)
-        files.remove()
+        if files.is_laid_out:
+            files.forget_limit()
+        else:
+            files.remove()
         return files
 
-    def _libraries(self) -> Mapping[str, Path]:
+    def libraries(self) -> Mapping[str, Path]:
+        """Return the copies that a slice's links lead to, by their paths in the slice.
+
+        Raises:
+            NodeError: One is missing from this installation.
+            EnforcementError: One cannot be copied.
+        """
         sources = {name: library_path(name) for name in _DELIVERED}
         if self._simulated is not None:
             for name, simulated in zip(DRIVER_FILES, (SIMULATED_CUDA, SIMULATED_NVML), strict=True):
                 sources[f"driver/{name}"] = library_path(simulated)
         return {name: self._store.copy_of(source) for name, source in sources.items()}
+
+    def copy_of(self, library: Path) -> Path:
+        """Return the copy of one more library that is to be linked into slices.
+
+        Raises:
+            EnforcementError: It cannot be copied.
+        """
+        return self._store.copy_of(library)
 
     def _adapt_to_delivery(self, files: SliceFiles, *, is_advisory: bool) -> None:
         """Make what mounts will lie on; where there are none, the simulated driver finds its state by a link."""

@@ -25,6 +25,9 @@ DRIVER_FILES = ("libcuda.so.1", "libnvidia-ml.so.1")
 IN_JOB = Path("/.pgpu")
 """Where a job with a view of its own finds its slice."""
 
+LAID_OUT = "container.json"
+"""In a slice's directory where a container was created that waits for it: what must be known of that container."""
+
 _PRELOAD_LINES = f"{IN_JOB / CUDA_SHIM}\n{IN_JOB / NVML_SHIM}\n"
 _HINTS = {
     errno.ENOSPC: "free memory on that tmpfs",
@@ -79,6 +82,16 @@ class SliceFiles:
             for name, source in libraries.items():
                 os.link(source, self.view / name)
         _refuse_noexec(self.view)
+
+    @property
+    def is_laid_out(self) -> bool:
+        """Whether a container that waits for this slice sees its files already; then only the limit is missing."""
+        return (self.home / LAID_OUT).exists()
+
+    def forget_limit(self) -> None:
+        """Take the limit out of a slice that is laid out, after a start that came to nothing."""
+        with _explaining(self.home):
+            self.limit.unlink(missing_ok=True)
 
     def make_placeholders(self) -> None:
         """Make empty files that a runtime mounts the real driver over."""

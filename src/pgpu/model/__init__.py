@@ -9,11 +9,14 @@ from pgpu.model.gpu import Gpu, GpuMemory, GpuProcess
 from pgpu.model.holder import ContainerHolder, Holder, ProcessHolder
 from pgpu.model.job import Job, JobSpec, JobState, Mount, Place
 from pgpu.model.lease import Lease, Slice
+from pgpu.model.owner import DOCKER_NAME, DOCKER_UID
 from pgpu.model.request import Request
 from pgpu.model.run import Run
 from pgpu.model.submission import Array, Submission
 
 __all__ = [
+    "DOCKER_NAME",
+    "DOCKER_UID",
     "Account",
     "Array",
     "ContainerHolder",

@@ -55,7 +55,9 @@ class JobSpec:
     command: tuple[str, ...]
     """Argument vector. For a container it may be empty: the image's own command runs then."""
 
-    runtime: Literal["process", "docker"]
+    runtime: Literal["process", "docker", "oci"]
+    """`oci`: a container that somebody else created, by `docker run --runtime=pgpu`; never asked for by a client."""
+
     image: str | None = None
     """Only for `docker`."""
 

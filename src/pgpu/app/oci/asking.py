@@ -1,0 +1,90 @@
+"""What a container asks for, and whether it was its user who asked.
+
+An annotation beats a variable. A variable that stands in the image with the same value was not asked for by whoever
+started the container: it counts as the image's, which asks for nothing unless the operator lets images ask.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from pgpu.app.oci.refusing import RefusedError
+from pgpu.errors import PgpuError
+from pgpu.units import parse_duration_seconds, parse_memory_bytes
+
+_NAMES = {"memory": "PGPU_MEMORY", "gpus": "PGPU_GPUS", "wait-timeout": "PGPU_WAIT_TIMEOUT"}
+_MOST_GPUS = 16
+_OWN_GPUS = "leave out --gpus and --device: the runtime pgpu brings the GPU that it grants"
+
+
+class Ask:
+    """An amount of GPU memory that a container is to have."""
+
+    def __init__(self, memory_bytes: int, gpu_count: int, wait_timeout: float | None, *, has_timeout: bool) -> None:
+        self.memory_bytes = memory_bytes
+        self.gpu_count = gpu_count
+        self.wait_timeout_seconds = wait_timeout
+        """None waits for ever, or as long as the settings say where `has_timeout` is false."""
+
+        self.has_timeout = has_timeout
+
+
+def asked(
+    configuration: dict[str, Any], image_environment: Callable[[], list[str]], *, images_may_ask: bool
+) -> Ask | None:
+    """Read what a container's configuration asks for; None if it asks for no GPU.
+
+    Args:
+        configuration: The content of `config.json`.
+        image_environment: Tells the variables of its image; only called where a variable asks.
+        images_may_ask: Whether those may ask, too.
+
+    Raises:
+        RefusedError: It cannot be read, or a GPU is asked for in another way as well.
+    """
+    annotations = configuration.get("annotations") or {}
+    words = {key: annotations[f"pgpu.{key}"] for key in _NAMES if f"pgpu.{key}" in annotations}
+    missing = {variable: key for key, variable in _NAMES.items() if key not in words}
+    settings = [word for word in _environment(configuration) if word.partition("=")[0] in missing]
+    if settings and not images_may_ask:
+        of_the_image = set(image_environment())
+        settings = [word for word in settings if word not in of_the_image]
+    for word in settings:
+        name, _, value = word.partition("=")
+        words[missing[name]] = value
+    if not words.get("memory"):
+        return None
+    _refuse_other_gpus(configuration)
+    return _read(words)
+
+
+def _environment(configuration: dict[str, Any]) -> list[str]:
+    return list((configuration.get("process") or {}).get("env") or [])
+
+
+def _read(words: dict[str, str]) -> Ask:
+    try:
+        wait = words.get("wait-timeout")
+        return Ask(
+            parse_memory_bytes(words["memory"]),
+            _gpu_count(words.get("gpus", "1")),
+            None if wait in {None, "forever"} else parse_duration_seconds(str(wait)),
+            has_timeout=wait is not None,
+        )
+    except PgpuError as exc:
+        raise RefusedError(str(exc), hint=exc.hint) from exc
+
+
+def _gpu_count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= _MOST_GPUS:
+        raise RefusedError(f"PGPU_GPUS={text!r} is no number of GPUs", hint=f"write 1 to {_MOST_GPUS}")
+    return int(text)
+
+
+def _refuse_other_gpus(configuration: dict[str, Any]) -> None:
+    """Refuse what would give the container whole GPUs beside its slice."""
+    for stage in (configuration.get("hooks") or {}).values():
+        if any("nvidia" in str(hook.get("path", "")) for hook in stage or ()):
+            raise RefusedError("PGPU_MEMORY and --gpus were both asked for", hint=_OWN_GPUS)
+    for device in (configuration.get("linux") or {}).get("devices") or ():
+        if str(device.get("path", "")).startswith("/dev/nvidia"):
+            raise RefusedError(f"PGPU_MEMORY and the device {device['path']} were both asked for", hint=_OWN_GPUS)

@@ -1,0 +1,167 @@
+"""`python -m pgpu.app.oci.attending CONFIG STATE_DIR JOB`: looks after one container that asked for GPU memory.
+
+It asks for the memory in the container's name, tells the container why it waits, gives up when the container ends, and is
+the job's supervisor once the memory is granted. Whatever goes wrong it says through the container, whose log its user reads.
+"""
+
+import select
+import sys
+import time
+from contextlib import closing, suppress
+
+from pgpu.app.oci.machine import machine_settings
+from pgpu.app.oci.prepared import clean_environment
+from pgpu.app.runtime_directory import runtime_directory
+from pgpu.app.settings import Settings
+from pgpu.app.wiring import make_engine
+from pgpu.enforcement.slice_files import SliceFiles
+from pgpu.engine.acceptance import accept
+from pgpu.engine.asker import Asker
+from pgpu.engine.engine import Engine
+from pgpu.engine.identity import open_pidfd
+from pgpu.engine.supervisor import attend, supervise
+from pgpu.errors import PgpuError, RequestError
+from pgpu.model import DOCKER_UID, Job, JobSpec, JobState, Request, Submission
+from pgpu.runtimes.oci import CONTAINER_VARIABLE, Container, container_of
+from pgpu.runtimes.oci.record import Gate
+from pgpu.units import format_duration, format_memory
+
+LOOK_SECONDS = 0.2
+"""How often a waiting container's job is looked at, where nobody wakes who waits for it."""
+
+_END_SECONDS = 5.0
+_SAY_AGAIN_SECONDS = 30.0
+_CODES = {JobState.FAILED: 125, JobState.CANCELLED: 130}
+
+
+def main() -> None:
+    """Look after one container."""
+    config, state_dir, job_id = sys.argv[1:]
+    settings = machine_settings(config, state_dir)
+    files = SliceFiles(runtime_directory(settings.runtime_dir, settings.state_dir) / "slices" / job_id)
+    container = container_of(files.home)
+    with closing(Gate(container.gate)) as gate:
+        try:
+            _look_after(settings, container, gate, job_id)
+        except PgpuError as exc:
+            _end(container, gate, str(exc) if exc.hint is None else f"{exc} ({exc.hint})", 125)
+            sys.stderr.write(f"{exc}\n")
+        except BaseException as exc:  # a bug of ours must not leave a container waiting
+            _end(container, gate, f"a bug in pgpu: {exc!r}", 125)
+            raise
+    files.remove()
+
+
+def _look_after(settings: Settings, container: Container, gate: Gate, job_id: str) -> None:
+    engine = make_engine(settings)
+    _ask(engine, settings, container, job_id)
+    attend(engine, job_id)
+    _Wait(engine, container, gate, job_id).until_over()
+    supervise(engine, job_id)
+    _tell_end(engine.ledger.job(job_id), container, gate)
+
+
+def _ask(engine: Engine, settings: Settings, container: Container, job_id: str) -> None:
+    """A name that another job has is only a name: the container's id stays."""
+    asker = Asker(DOCKER_UID, tuple(clean_environment().items()), None)
+    timeout = container.wait_timeout_seconds if container.has_timeout else settings.wait_timeout
+    for name in dict.fromkeys((container.name or None, None)):
+        submission = Submission(_spec(container, name), _request(container), wait_timeout_seconds=timeout)
+        try:
+            accept(engine, [submission], asker, lambda: job_id)
+        except RequestError:
+            if name is None:
+                raise
+        else:
+            return
+
+
+def _spec(container: Container, name: str | None) -> JobSpec:
+    return JobSpec(
+        command=container.command,
+        runtime="oci",
+        image=container.image or container.container_id[:12],
+        environment=((CONTAINER_VARIABLE, str(container.home)),),
+        user=container.user,
+        name=name,
+        remove=False,
+    )
+
+
+def _request(container: Container) -> Request:
+    return Request(memory_bytes=container.memory_bytes, gpu_count=container.gpu_count)
+
+
+class _Wait:
+    """The time until a container's memory is granted, or nobody wants it any more."""
+
+    def __init__(self, engine: Engine, container: Container, gate: Gate, job_id: str) -> None:
+        self._engine = engine
+        self._container = container
+        self._gate = gate
+        self._id = job_id
+        self._first: int | None = None
+        self._said = ""
+        self._said_at_seconds = -_SAY_AGAIN_SECONDS
+        wait = container.wait_timeout_seconds if container.has_timeout else None
+        self._deadline_seconds = None if wait is None else time.monotonic() + wait
+
+    def until_over(self) -> None:
+        """Wait; a container that ends while it waits takes its request back."""
+        while (job := self._engine.ledger.job(self._id)).state is JobState.WAITING:
+            if self._is_gone():
+                self._engine.ask_to_stop(self._id, 0.0)
+                return
+            self._say(job)
+            self._rest()
+            is_late = self._deadline_seconds is not None and time.monotonic() >= self._deadline_seconds
+            self._engine.step([self._id] if is_late else [])
+        while self._container.is_being_created:  # Granted at once: whoever makes the container is not ready yet.
+            self._rest()
+
+    def _is_gone(self) -> bool:
+        if self._first is not None:
+            return bool(select.select([self._first], [], [], 0)[0])
+        if self._container.is_being_created:
+            return False
+        holder = self._container.first_process()
+        self._first = open_pidfd(holder) if holder is not None else None
+        return self._first is None
+
+    def _rest(self) -> None:
+        select.select([] if self._first is None else [self._first], [], [], LOOK_SECONDS)
+
+    def _say(self, job: Job) -> None:
+        """Once at the beginning, and then not every change."""
+        reason = job.reason or "its turn"
+        now_seconds = time.monotonic()
+        if reason == self._said or now_seconds - self._said_at_seconds < _SAY_AGAIN_SECONDS:
+            return
+        self._said, self._said_at_seconds = reason, now_seconds
+        amount = format_memory(job.request.memory_bytes)
+        self._gate.say(f"=job {job.id} waits for {amount} of GPU memory: {reason}")
+
+
+def _tell_end(job: Job, container: Container, gate: Gate) -> None:
+    """Tell a container that never got its memory why; one that did has ended, and hears nothing."""
+    if job.wait_timed_out:
+        waited = format_duration((job.finished_at_seconds or time.time()) - job.created_at_seconds)
+        _end(container, gate, f"no GPU memory was free for {waited}: given up", 124)
+    elif job.state in _CODES:
+        _end(container, gate, job.error or "its request for GPU memory was cancelled", _CODES[job.state])
+
+
+def _end(container: Container, gate: Gate, reason: str, code: int) -> None:
+    gate.say(f"={reason}", f"-{code}")
+    deadline_seconds = time.monotonic() + _END_SECONDS
+    while container.is_being_created and time.monotonic() < deadline_seconds:
+        select.select([], [], [], LOOK_SECONDS)
+    with suppress(OSError):
+        holder = container.first_process()
+        descriptor = open_pidfd(holder) if holder is not None else None
+        if descriptor is not None:
+            select.select([descriptor], [], [], _END_SECONDS)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Where a program of a container will look for a file, told from outside before the container exists.
+
+Symbolic links are followed inside the container's root by hand: the kernel would follow them out of it. What the container
+mounts is seen where it is bound from a host path. It reads; it refuses to write.
+"""
+
+import os
+import posixpath
+from typing import Any
+
+_MOST_LINKS = 40
+
+
+class Rootfs:
+    """The files of a container that is being created."""
+
+    def __init__(self, root: str, mounts: list[dict[str, Any]]) -> None:
+        """Look at nothing yet.
+
+        Args:
+            root: Its root on the host.
+            mounts: As `config.json` has them.
+        """
+        self._root = root
+        self._mounts = sorted(
+            ((posixpath.normpath(mount["destination"]), mount) for mount in mounts), key=lambda each: -len(each[0])
+        )
+
+    def resolve(self, path: str) -> str | None:
+        """Return where a path ends after all symbolic links; None if nothing is there."""
+        links = 0
+        rest = [name for name in path.split("/") if name not in {"", "."}]
+        at = "/"
+        while rest:
+            name = rest.pop(0)
+            if name == "..":
+                at = posixpath.dirname(at)
+                continue
+            step = posixpath.join(at, name)
+            host = self._on_host(step)
+            if host is None or not os.path.lexists(host):
+                return None
+            if not os.path.islink(host):
+                at = step
+                continue
+            links += 1
+            if links > _MOST_LINKS:
+                return None
+            target = os.readlink(host)
+            rest = [part for part in target.split("/") if part not in {"", "."}] + rest
+            at = "/" if target.startswith("/") else at
+        return at
+
+    def read(self, path: str) -> bytes | None:
+        """Return the content of a regular file, links followed; None if there is none."""
+        found = self.resolve(path)
+        host = self._on_host(found) if found else None
+        if host is None or not os.path.isfile(host):
+            return None
+        with open(host, "rb") as file:
+            return file.read()
+
+    def _on_host(self, path: str) -> str | None:
+        for destination, mount in self._mounts:
+            if path == destination or path.startswith(f"{destination.rstrip('/')}/"):
+                source = str(mount.get("source") or "")
+                if mount.get("type") != "bind" and "bind" not in (mount.get("options") or ()):
+                    return None
+                return os.path.realpath(source) + path[len(destination.rstrip("/")) :]
+        return self._root + path

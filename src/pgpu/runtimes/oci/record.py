@@ -1,0 +1,131 @@
+"""What is known of one container that waits for its slice or runs in it, as `pgpu.app.oci.create` wrote it down."""
+
+import contextlib
+import json
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pgpu.errors import RuntimeUnavailableError
+from pgpu.model import ProcessHolder
+from pgpu.runtimes.lineage import identify
+
+RECORD = "container.json"
+GATE = "gate"
+ENVIRONMENT = "environment"
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """One container and its slice's directory."""
+
+    home: Path
+    """Of the slice; what the container sees of it is below, in `view`."""
+
+    container_id: str
+    runc: tuple[str, ...]
+    """The lower runtime's program and its `--root`."""
+
+    engine: str
+    """Address of the Docker engine that it probably belongs to."""
+
+    bundle: Path
+    pid_file: Path | None
+    creator: int
+    """PID of the process that created it; it ends when the container is there, or cannot be."""
+
+    memory_bytes: int
+    gpu_count: int
+    wait_timeout_seconds: float | None
+    has_timeout: bool
+    """Whether `wait_timeout_seconds` was asked for."""
+
+    command: tuple[str, ...]
+    user: str
+    """UID:GID in numbers."""
+
+    image: str
+    """As its user wrote it; empty where nobody had to ask the engine."""
+
+    image_id: str
+    name: str
+    glibc: bool
+    """Whether the container has glibc, without which no driver can be loaded."""
+
+    @property
+    def gate(self) -> Path:
+        """The pipe through which the container hears."""
+        return self.home / "view" / GATE
+
+    def first_process(self) -> ProcessHolder | None:
+        """Return the container's first process; None while there is none, or where it has ended."""
+        pid = self._pid_in_file() or self._pid_of_runtime()
+        return identify(pid) if pid else None
+
+    @property
+    def is_being_created(self) -> bool:
+        """Whether the process that creates it still runs."""
+        return identify(self.creator) is not None and self._pid_in_file() is None
+
+    def _pid_in_file(self) -> int | None:
+        if self.pid_file is None:
+            return None
+        with contextlib.suppress(OSError, ValueError):
+            return int(self.pid_file.read_text(encoding="ascii"))
+        return None
+
+    def _pid_of_runtime(self) -> int | None:
+        if self.pid_file is not None:
+            return None
+        done = subprocess.run([*self.runc, "state", self.container_id], capture_output=True, check=False)
+        with contextlib.suppress(ValueError):
+            return int(json.loads(done.stdout).get("pid", 0)) or None
+        return None
+
+
+def container_of(home: Path) -> Container:
+    """Read the record in a slice's directory.
+
+    Raises:
+        RuntimeUnavailableError: There is none: the container's slice is gone.
+    """
+    try:
+        fields: dict[str, Any] = json.loads((home / RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as exc:
+        raise RuntimeUnavailableError(f"what was known of the container in {home} is gone") from exc
+    fields["runc"] = tuple(fields["runc"])
+    fields["command"] = tuple(fields["command"])
+    fields["bundle"] = Path(fields["bundle"])
+    fields["pid_file"] = Path(fields["pid_file"]) if fields["pid_file"] else None
+    return Container(home=home, **fields)
+
+
+class Gate:
+    """The pipe through which a held container hears; as long as nobody has it open, the container knows that it is alone."""
+
+    def __init__(self, path: Path) -> None:
+        """Open it.
+
+        Raises:
+            RuntimeUnavailableError: The container's slice is gone.
+        """
+        try:
+            self._descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as exc:
+            raise RuntimeUnavailableError(f"the container's pipe {path} cannot be opened: {exc.strerror}") from exc
+
+    def say(self, *lines: str) -> None:
+        """Tell the container something; who has ended hears nothing, and a pipe that is full is read by nobody.
+
+        Args:
+            lines: `=TEXT` to be said, `+` to go, `-CODE` to end.
+        """
+        text = "".join(f"{' '.join(line.splitlines())}\n" for line in lines)
+        with contextlib.suppress(OSError):
+            os.write(self._descriptor, text.encode("utf-8", "replace"))
+
+    def close(self) -> None:
+        """Let go of it."""
+        os.close(self._descriptor)

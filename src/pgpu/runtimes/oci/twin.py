@@ -1,0 +1,118 @@
+"""A short-lived second container of the same files and user, in which the limit is proved before the first is let go.
+
+It has the first one's configuration with another slice, no network and another command. It refuses to run anything but
+what the self-test asks for, and to run beside the first container's own program, which is held back all the while.
+"""
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from pgpu.errors import RuntimeUnavailableError
+from pgpu.model import Delivery, Job, ProcessHolder
+from pgpu.runtimes import Stdio
+from pgpu.runtimes.lineage import identify
+from pgpu.runtimes.oci.record import Container
+
+_END_SECONDS = 10.0
+
+
+class Twin:
+    """The `RunningJob` of a second container."""
+
+    def __init__(self, process: subprocess.Popen[bytes], bundle: Path) -> None:
+        """Take charge of the lower runtime's process, which lasts as long as its container."""
+        holder = identify(process.pid)
+        if holder is None:
+            raise RuntimeUnavailableError("the lower runtime vanished")
+        self._process = process
+        self._bundle = bundle
+        self._holder = holder
+        self._pidfd = os.pidfd_open(process.pid)
+
+    @property
+    def holder(self) -> ProcessHolder:
+        """The lower runtime's process."""
+        return self._holder
+
+    def fileno(self) -> int:
+        """Return the pidfd."""
+        return self._pidfd
+
+    def exit_code(self) -> int | None:
+        """Return its exit code once it ended."""
+        return self._process.poll()
+
+    def is_alive(self) -> bool:
+        """Whether it still runs."""
+        return self._process.poll() is None
+
+    def owns(self, pid: int) -> bool:
+        """Whether a process is the lower runtime itself; nobody asks for more of a twin."""
+        return pid == self._process.pid
+
+    def signal(self, number: int) -> None:
+        """Send a signal, which the lower runtime passes on."""
+        if self.is_alive():
+            self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """End it: the lower runtime passes SIGTERM on and cleans up; only one that hangs is killed."""
+        self.signal(signal.SIGTERM)
+        if not select.select([self._pidfd], [], [], _END_SECONDS)[0]:
+            self.signal(signal.SIGKILL)
+        self._process.wait()
+
+    def resize_terminal(self, size: os.terminal_size) -> None:
+        """Do nothing: it has no terminal."""
+
+    def close(self) -> None:
+        """Remove its bundle."""
+        os.close(self._pidfd)
+        shutil.rmtree(self._bundle, ignore_errors=True)
+
+
+def start_twin(container: Container, job: Job, delivery: Delivery, stdio: Stdio) -> Twin:
+    """Start a command in a twin of a container, in another slice.
+
+    Raises:
+        RuntimeUnavailableError: The lower runtime cannot be started.
+    """
+    bundle = delivery.slice_directory.parent / "twin"
+    bundle.mkdir(mode=0o700)
+    try:
+        configuration = twin_configuration(container, job, delivery)
+        (bundle / "config.json").write_text(json.dumps(configuration), encoding="utf-8", errors="surrogateescape")
+        words = [container.runc[0], "--root", str(bundle / "state"), "run", "--bundle", str(bundle), f"pgpu-{job.id}"]
+        process = subprocess.Popen(words, stdin=stdio.stdin, stdout=stdio.stdout, stderr=stdio.stderr)
+    except OSError as exc:
+        shutil.rmtree(bundle, ignore_errors=True)
+        raise RuntimeUnavailableError(f"{container.runc[0]} cannot be started: {exc.strerror}") from exc
+    return Twin(process, bundle)
+
+
+def twin_configuration(container: Container, job: Job, delivery: Delivery) -> dict[str, Any]:
+    """Return the configuration of a twin: the same files and user, another slice and command, no network, no hooks."""
+    text = (container.bundle / "config.json").read_text(encoding="utf-8", errors="surrogateescape")
+    configuration: dict[str, Any] = json.loads(text)
+    root = configuration["root"]
+    root.update(path=os.path.join(container.bundle, root["path"]), readonly=True)  # noqa: PTH118 - either may be absolute
+    configuration["process"].update(args=list(job.spec.command), terminal=False)
+    configuration["process"]["env"] += [f"{name}={value}" for name, value in delivery.environment]
+    for mount in configuration["mounts"]:
+        with contextlib.suppress(ValueError, KeyError):
+            inside = Path(mount["source"]).relative_to(container.home)
+            mount["source"] = str(delivery.slice_directory.parent / inside)
+    linux = configuration.setdefault("linux", {})
+    kept = [each["type"] for each in linux.get("namespaces", ()) if each["type"] not in {"network", "user"}]
+    users = [each for each in linux.get("namespaces", ()) if each["type"] == "user"]
+    linux["namespaces"] = [*({"type": kind} for kind in kept), {"type": "network"}, *users]
+    linux["cgroupsPath"] = f"/pgpu-{job.id}"
+    configuration.pop("hooks", None)
+    return configuration
