@@ -10,6 +10,7 @@ from pgpu.errors import JobNotFoundError
 from pgpu.ledger.connection import BUSY_TIMEOUT_SECONDS, Connections
 from pgpu.ledger.decision import Decision
 from pgpu.ledger.entry import Entry
+from pgpu.ledger.events import Events
 from pgpu.ledger.facts import Facts
 from pgpu.ledger.rows import SELECT, entry_of
 from pgpu.ledger.schema import migrate
@@ -33,6 +34,7 @@ class Ledger:
         self.path = path
         self._connections = Connections(path, self._prepare, busy_timeout_seconds)
         self.facts = Facts(self._connections)
+        self.events = Events(self._connections)
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         connection.row_factory = sqlite3.Row
@@ -75,11 +77,15 @@ class Ledger:
         return self.entry(job_id).job
 
     def first_waiting(self, gpu_model: str | None) -> str | None:
-        """Return the id of the job that waits longest for GPUs of this model; None if none waits."""
-        statement = "SELECT id FROM jobs WHERE state = 'waiting' AND gpu_model IS ? ORDER BY sequence LIMIT 1"
+        """See `View.first_waiting`."""
+        with self.view() as view:
+            return view.first_waiting(gpu_model)
+
+    def waits(self, job_id: str) -> bool:
+        """Whether there is such a job and it waits."""
         with self._connections.reading() as connection:
-            row = connection.execute(statement, (gpu_model,)).fetchone()
-        return None if row is None else str(row["id"])
+            statement = "SELECT 1 FROM jobs WHERE id = ? AND state = 'waiting'"
+            return connection.execute(statement, (job_id,)).fetchone() is not None
 
     def find(self, id_or_name: str) -> Entry:
         """Return the job with this id, else the newest with this name, else the one whose id begins so.

@@ -127,7 +127,33 @@ CREATE INDEX conditional ON jobs (sequence) WHERE state = 'waiting' AND (json_ar
 CREATE INDEX arrays ON jobs (json_extract(place, '$.array_id')) WHERE json_extract(place, '$.array_id') IS NOT NULL;
 """
 
-MIGRATIONS = (_FIRST, _WATCHED, _INHERITED, _QUEUED, _QUOTAS, _ESTIMATED, _CONDITIONAL)
+_EVENTS = """
+CREATE TABLE events (
+    sequence INTEGER PRIMARY KEY AUTOINCREMENT,
+    at REAL NOT NULL,
+    kind TEXT NOT NULL,
+    job_id TEXT,
+    owner_uid INTEGER,
+    state TEXT,
+    message TEXT
+) STRICT;
+CREATE TRIGGER newest_events AFTER INSERT ON events BEGIN
+    DELETE FROM events WHERE sequence <= NEW.sequence - 10000; END;
+CREATE TRIGGER job_came AFTER INSERT ON jobs BEGIN
+    INSERT INTO events (at, kind, job_id, owner_uid, state)
+    VALUES ((julianday('now') - 2440587.5) * 86400, 'job', NEW.id, NEW.owner_uid, NEW.state); END;
+CREATE TRIGGER job_moved AFTER UPDATE OF state ON jobs WHEN NEW.state IS NOT OLD.state BEGIN
+    INSERT INTO events (at, kind, job_id, owner_uid, state, message)
+    VALUES ((julianday('now') - 2440587.5) * 86400, 'job', NEW.id, NEW.owner_uid, NEW.state, NEW.error); END;
+CREATE TRIGGER job_resized AFTER UPDATE OF memory_bytes ON jobs WHEN NEW.memory_bytes IS NOT OLD.memory_bytes BEGIN
+    INSERT INTO events (at, kind, job_id, owner_uid, state, message)
+    VALUES ((julianday('now') - 2440587.5) * 86400, 'resized', NEW.id, NEW.owner_uid, NEW.state, NEW.memory_bytes); END;
+CREATE TRIGGER job_warned AFTER UPDATE OF warning ON jobs WHEN NEW.warning IS NOT NULL AND NEW.warning IS NOT OLD.warning BEGIN
+    INSERT INTO events (at, kind, job_id, owner_uid, state, message)
+    VALUES ((julianday('now') - 2440587.5) * 86400, 'warned', NEW.id, NEW.owner_uid, NEW.state, NEW.warning); END;
+"""
+
+MIGRATIONS = (_FIRST, _WATCHED, _INHERITED, _QUEUED, _QUOTAS, _ESTIMATED, _CONDITIONAL, _EVENTS)
 """Script i leads from version i to version i + 1."""
 
 VERSION = len(MIGRATIONS)

@@ -5,10 +5,12 @@ Nothing here acts: no clock, file, socket, randomness or log. Units stand in the
 
 from pgpu.model.account import Account
 from pgpu.model.delivery import Delivery
+from pgpu.model.event import Event
 from pgpu.model.gpu import Gpu, GpuMemory, GpuProcess
 from pgpu.model.holder import ContainerHolder, Holder, ProcessHolder
 from pgpu.model.job import Job, JobSpec, JobState, Mount, Place
 from pgpu.model.lease import Lease, Slice
+from pgpu.model.outsider import Outsider
 from pgpu.model.owner import DOCKER_NAME, DOCKER_UID
 from pgpu.model.request import Request
 from pgpu.model.run import Run
@@ -21,6 +23,7 @@ __all__ = [
     "Array",
     "ContainerHolder",
     "Delivery",
+    "Event",
     "Gpu",
     "GpuMemory",
     "GpuProcess",
@@ -30,6 +33,7 @@ __all__ = [
     "JobState",
     "Lease",
     "Mount",
+    "Outsider",
     "Place",
     "ProcessHolder",
     "Request",
