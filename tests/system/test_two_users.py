@@ -1,0 +1,204 @@
+"""Two users on one machine, through a server of root: what is one's is not the other's. Each attempt is a test."""
+
+import contextlib
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from tests.system.user_world import Answer, User, UserWorld, opened_world
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[UserWorld]:
+    with opened_world() as made:
+        yield made
+
+
+@dataclass
+class Pair:
+    """Alice, who runs a job that tells nobody anything, and Bob, who wants to know."""
+
+    alice: User
+    bob: User
+    job: str
+    pid: int
+
+
+@pytest.fixture(scope="module")
+def pair(world: UserWorld) -> Iterator[Pair]:
+    alice, bob = world.user(), world.user()
+    said = alice.submit("sh", "-c", "echo $SECRET; exec sleep 600 # of-alice", name="alices-name")
+    assert said.status == 201, said.text
+    job_id = said.value["id"]
+    job = alice.until(job_id, "running")
+    yield Pair(alice, bob, job_id, job["holder"]["pid"])
+    with contextlib.suppress(AssertionError):
+        alice.ask("POST", f"/v1/jobs/{job_id}/stop", {"grace_seconds": 0})
+
+
+def assert_tells_nothing(pair: Pair, answer: Answer) -> None:
+    for secret in (pair.alice.secret, "of-alice", "alices-name", pair.job, "sleep 600"):
+        assert secret not in answer.text
+
+
+def test_a_job_runs_as_its_asker_with_the_askers_groups_and_environment_alone(world: UserWorld) -> None:
+    alice = world.user()
+    said = alice.submit("sh", "-c", "id -u; id -G; pwd; env; ulimit -Hn", working_directory="/tmp")
+    assert said.status == 201, said.text
+    assert alice.until(said.value["id"], "exited", "failed")["exit_code"] == 0
+    logs = alice.logs(said.value["id"]).text
+    assert str(alice.uid) in logs
+    assert f"{alice.uid} 61900" in logs
+    assert f"SECRET={alice.secret}" in logs
+    assert "ROOTS_SECRET" not in logs
+
+
+def test_the_owner_sees_all_of_their_own_job(pair: Pair) -> None:
+    assert pair.alice.job(pair.job)["spec"]["name"] == "alices-name"
+    assert pair.alice.secret in pair.alice.logs(pair.job).text
+
+
+@pytest.mark.parametrize("word", ["id", "name", "beginning"])
+def test_another_users_job_is_not_there(pair: Pair, word: str) -> None:
+    named = {"id": pair.job, "name": "alices-name", "beginning": pair.job[:5]}[word]
+    answer = pair.bob.ask("GET", f"/v1/jobs/{named}")
+    assert answer.status == 404
+    assert pair.alice.secret not in answer.text
+    nobody = pair.bob.ask("GET", "/v1/jobs/ffffffffffff")
+    assert answer.text.replace(named, "") == nobody.text.replace("ffffffffffff", "")
+
+
+def test_no_route_of_a_job_answers_for_another_user(world: UserWorld, pair: Pair) -> None:
+    bodies: dict[str, Any] = {
+        "stop": {"grace_seconds": 0},
+        "signal": {"number": 9},
+        "window": {"columns": 80, "rows": 24},
+        "resize": {"memory_bytes": 2 << 30},
+    }
+    paths = world.root.ask("GET", "/openapi.json").value["paths"]
+    tried = 0
+    for path, methods in paths.items():
+        if "{job}" not in path:
+            continue
+        for method in methods:
+            answer = pair.bob.ask(method.upper(), path.replace("{job}", pair.job), bodies.get(path.rpartition("/")[2]))
+            assert 400 <= answer.status < 500, (method, path, answer)
+            assert_tells_nothing(pair, Answer(answer.status, answer.text.replace(pair.job, "")))
+            tried += 1
+    assert tried >= 6
+    assert pair.alice.job(pair.job)["state"] == "running"
+    assert pair.alice.job(pair.job)["request"]["memory_bytes"] == 1 << 30
+
+
+def test_no_list_tells_of_another_users_job(world: UserWorld, pair: Pair) -> None:
+    paths = world.root.ask("GET", "/openapi.json").value["paths"]
+    lists = [path for path, methods in paths.items() if "get" in methods and "{" not in path]
+    assert "/v1/jobs" in lists
+    for path in lists:
+        if path == "/openapi.json":
+            continue
+        assert_tells_nothing(pair, pair.bob.ask("GET", f"{path}?include_final=true", seconds=2))
+
+
+def test_anothers_running_job_is_a_nameless_row_with_its_memory(pair: Pair) -> None:
+    rows = pair.bob.ask("GET", "/v1/jobs").value
+    row = next(row for row in rows if row["job"]["id"] == "-")
+    assert row["job"]["request"]["memory_bytes"] == 1 << 30
+    assert not row["job"]["spec"]["command"]
+    assert {name for name, value in row["job"].items() if value} <= {
+        "id",
+        "spec",
+        "request",
+        "state",
+        "lease",
+        "owner_uid",
+        "place",
+        "attempt",
+        "gpu_model",
+    }
+
+
+@pytest.mark.parametrize("path", ["environ", "root/.pgpu/usage", "root/.pgpu/limit", "fd/1", "mem", "cwd/."])
+def test_the_kernel_keeps_a_job_from_others(pair: Pair, path: str) -> None:
+    assert pair.bob.run("cat", f"/proc/{pair.pid}/{path}").returncode != 0
+
+
+def test_nobody_kills_anothers_job_or_its_supervisor(world: UserWorld, pair: Pair) -> None:
+    for pid in (pair.pid, world.server.pid):
+        assert pair.bob.run("kill", "-9", str(pid)).returncode != 0
+
+
+def test_state_and_runtime_directory_are_roots_alone(world: UserWorld, pair: Pair) -> None:
+    state = world.place.path / "state"
+    assert stat.S_IMODE(state.stat().st_mode) == 0o700
+    assert stat.S_IMODE((state / "ledger.db").stat().st_mode) == 0o600
+    for path in (state / "ledger.db", state / "jobs" / pair.job / "log", world.place.path / "run"):
+        assert pair.bob.run("ls", str(path)).returncode != 0
+
+
+def test_who_is_not_in_the_group_cannot_even_connect(world: UserWorld) -> None:
+    stranger = world.user(groups=())
+    with pytest.raises(AssertionError, match="Permission denied"):
+        stranger.ask("GET", "/v1/jobs")
+
+
+def test_nobody_claims_to_be_root(world: UserWorld) -> None:
+    mallory = world.user()
+    claim = (
+        '{"umask": 18, "limits": {"RLIMIT_NOFILE": [999999, 999999]}, "account": {"uid": 0, "gid": 0, "groups": [0]}}'
+    )
+    ask = {
+        "spec": {"command": ["sh", "-c", "id -u; ulimit -Hn"], "runtime": "process", "working_directory": "/"},
+        "request": {"memory_bytes": 1 << 30},
+        "environment": [["PATH", "/usr/bin:/bin"]],
+        "inherited": claim,
+    }
+    said = mallory.ask("POST", "/v1/jobs", ask)
+    assert said.status == 201, said.text
+    mallory.until(said.value["id"], "exited", "failed")
+    logs = mallory.logs(said.value["id"]).text
+    assert str(mallory.uid) in logs
+    assert "999999" not in logs
+
+
+def test_an_environment_that_makes_programs_run_anything_reaches_the_job_alone(world: UserWorld) -> None:
+    mallory = world.user()
+    ask = {
+        "spec": {"command": ["/bin/true"], "runtime": "process", "working_directory": "/"},
+        "request": {"memory_bytes": 1 << 30},
+        "environment": [
+            ["PYTHONPATH", "/nowhere/evil"],
+            ["LD_PRELOAD", "/nowhere/evil.so"],
+            ["PGPU_STATE_DIR", "/nowhere"],
+        ],
+    }
+    said = mallory.ask("POST", "/v1/jobs", ask)
+    assert mallory.until(said.value["id"], "exited", "failed")["exit_code"] == 0
+    assert world.root.job(said.value["id"])["state"] == "exited"
+
+
+def test_nobody_waits_for_a_job_of_another(pair: Pair) -> None:
+    answer = pair.bob.submit("true", after=[pair.job])
+    assert answer.status != 201 or pair.job not in answer.text
+
+
+def test_root_sees_and_stops_everybodys(world: UserWorld) -> None:
+    alice = world.user()
+    job_id = alice.submit("sleep", "600").value["id"]
+    alice.until(job_id, "running")
+    assert world.root.ask("POST", f"/v1/jobs/{job_id}/stop", {"grace_seconds": 0}).status == 200
+    assert alice.until(job_id, "exited")["exit_code"] in {137, 143}
+
+
+def test_control_characters_of_a_name_never_reach_a_terminal(world: UserWorld) -> None:
+    alice = world.user()
+    said = alice.submit("sh", "-c", "exec sleep 600 # \x1b[31mred\x07")
+    alice.until(said.value["id"], "running")
+    for words in (["ps"], ["ps", "--all"]):
+        shown = world.place.run(*words, PGPU_HOST=f"unix://{world.socket}")
+        assert shown.returncode == 0, shown.stderr
+        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", shown.stdout)
+    alice.ask("POST", f"/v1/jobs/{said.value['id']}/stop", {"grace_seconds": 0})

@@ -1,0 +1,179 @@
+"""A server of root and users of the machine beside it, as processes with real UIDs that only speak HTTP.
+
+The users are numbers that nobody has. The group `pgpu` stands in a copy of /etc/group that lies over the machine's in
+the server's own mount namespace, so that nothing of the machine is changed. A user's program is the machine's own
+Python, since another UID may not be able to read this test's.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.system.conftest import DEADLINE_SECONDS, PGPU, Place, opened_place
+
+SUBMITTERS = 61900
+"""The number of the group `pgpu` here."""
+
+_PYTHON = "/usr/bin/python3"
+
+_ASK = """
+import http.client, json, socket, sys
+path, method, route, body, seconds = sys.argv[1:6]
+class Connection(http.client.HTTPConnection):
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(float(seconds))
+        self.sock.connect(path)
+connection = Connection("localhost")
+connection.request(method, route, body or None, {"Content-Type": "application/json"})
+answer = connection.getresponse()
+text = b""
+try:
+    while chunk := answer.read1(65536):
+        text += chunk
+except TimeoutError:
+    pass
+print(json.dumps([answer.status, text.decode("utf-8", "replace")]))
+"""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the server said."""
+
+    status: int
+    text: str
+
+    @property
+    def value(self) -> Any:
+        """The body as JSON."""
+        return json.loads(self.text)
+
+
+@dataclass
+class User:
+    """One user of the machine."""
+
+    uid: int
+    socket: Path
+    groups: tuple[int, ...] = (SUBMITTERS,)
+    secret: str = ""
+
+    def ask(self, method: str, route: str, body: object = None, *, seconds: float = DEADLINE_SECONDS) -> Answer:
+        """Send one request as this user; an answer that goes on is cut after `seconds`."""
+        text = "" if body is None else json.dumps(body)
+        done = self.run(_PYTHON, "-c", _ASK, str(self.socket), method, route, text, str(seconds))
+        assert done.returncode == 0, done.stderr
+        return Answer(*json.loads(done.stdout))
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run a program of the machine as this user."""
+        return subprocess.run(
+            words,
+            user=self.uid,
+            group=self.uid,
+            extra_groups=self.groups,
+            cwd="/",
+            env={"PATH": "/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+            timeout=2 * DEADLINE_SECONDS,
+            check=False,
+        )
+
+    def submit(self, *command: str, memory: int = 1 << 30, **spec: Any) -> Answer:
+        """Ask for a process."""
+        said = {"command": command, "runtime": "process", "working_directory": "/", **spec}
+        environment = [["PATH", "/usr/bin:/bin"], ["SECRET", self.secret]]
+        ask = {"spec": said, "request": {"memory_bytes": memory}, "environment": environment}
+        return self.ask("POST", "/v1/jobs", ask)
+
+    def job(self, job_id: str) -> Any:
+        """Look at a job of one's own."""
+        answer = self.ask("GET", f"/v1/jobs/{job_id}")
+        assert answer.status == 200, answer.text
+        return answer.value["job"]
+
+    def until(self, job_id: str, *states: str) -> Any:
+        """Wait until a job is in one of these states."""
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while (job := self.job(job_id))["state"] not in states:
+            assert time.monotonic() < deadline, job
+            time.sleep(0.05)  # noqa: TID251 - the pause between two looks
+        return job
+
+    def logs(self, job_id: str) -> Answer:
+        """Read a job's output."""
+        return self.ask("GET", f"/v1/jobs/{job_id}/logs")
+
+
+@dataclass
+class UserWorld:
+    """A machine with a server."""
+
+    place: Place
+    socket: Path
+    server: subprocess.Popen[str]
+    _next_uid: int = field(default=61001)
+
+    def user(self, *, groups: tuple[int, ...] = (SUBMITTERS,)) -> User:
+        """A user whom nobody met before."""
+        self._next_uid += 1
+        return User(self._next_uid, self.socket, groups, secret=f"secret-of-{self._next_uid}")
+
+    @property
+    def root(self) -> User:
+        """The administrator."""
+        return User(0, self.socket, ())
+
+
+@contextlib.contextmanager
+def opened_world() -> Iterator[UserWorld]:
+    """Start a server as root; skips, with the reason, where that cannot be."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can serve several users")
+    if not Path(_PYTHON).exists():
+        pytest.skip(f"{_PYTHON}, which speaks for the users, is not there")
+    open_to_all = Path(tempfile.mkdtemp(prefix="pgpu-users-", dir="/dev/shm"))
+    open_to_all.chmod(0o755)
+    group = open_to_all / "group"
+    group.write_text(f"{Path('/etc/group').read_text(encoding='utf-8')}pgpu:x:{SUBMITTERS}:\n", encoding="utf-8")
+    with opened_place() as place:
+        server = _start(place, open_to_all, group)
+        try:
+            yield UserWorld(place, open_to_all / "pgpu.sock", server)
+        finally:
+            _end(server)
+            shutil.rmtree(open_to_all)
+
+
+def _start(place: Place, directory: Path, group: Path) -> subprocess.Popen[str]:
+    script = 'mount --bind "$1" /etc/group && shift && exec "$@"'
+    words = [PGPU, "serve", "--host", f"unix://{directory / 'pgpu.sock'}"]
+    server = subprocess.Popen(
+        ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", group, *words],
+        env={**place.environment, "ROOTS_SECRET": "hidden"},
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert server.stderr is not None
+    said = server.stderr.readline()
+    assert "listening" in said, said + server.stderr.read()
+    return server
+
+
+def _end(server: subprocess.Popen[str]) -> None:
+    server.send_signal(signal.SIGTERM)
+    server.communicate(timeout=DEADLINE_SECONDS)
