@@ -11,11 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import BinaryIO
 
-from pgpu.client import GpuReport, JobReport, QueueReport
+from pgpu.client import CallHistory, GpuReport, JobReport, QueueReport, Waste
 from pgpu.enforcement import SliceUse
 from pgpu.engine.batch import Element, elements
+from pgpu.engine.usage import waste_of
 from pgpu.errors import CancelledError, JobNotFoundError, RequestError, WaitTimeoutError
-from pgpu.model import Gpu, Job, JobSpec, JobState, Lease, Request, Slice, Submission
+from pgpu.model import Gpu, Job, JobSpec, JobState, Lease, Request, Run, Slice, Submission
+from pgpu.scheduling.demand import UNKNOWN
 from pgpu.units import MIB
 
 GPU = Gpu(
@@ -49,6 +51,7 @@ class FakeClient:
     stored: dict[str, Job] = field(default_factory=dict)
     waits: list[float | None] = field(default_factory=list)
     signals: list[int] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
     ids: int = 0
     interruption: int | None = None
     """A signal that this process gets while a request is written."""
@@ -157,6 +160,16 @@ class FakeClient:
             raise RequestError("no GPU here has that much memory", nearest_bytes=GPU.memory_bytes)
         self.stored[job.id] = replace(job, request=replace(job.request, memory_bytes=memory_bytes))
         return self.stored[job.id]
+
+    def history(self, word: str | None) -> Sequence[CallHistory]:
+        calls = [CallHistory(run.signature, run.gpu_name, run.owner_uid, (run,), UNKNOWN) for run in self.runs]
+        found = [call for call in calls if word is None or call.signature.startswith(word)]
+        if word is not None and not found:
+            raise RequestError(f"no run of {word!r} is known")
+        return found
+
+    def waste(self) -> Sequence[Waste]:
+        return [waste_of(run) for run in self.runs]
 
     def gpus(self) -> Sequence[GpuReport]:
         running = [job for job in self.stored.values() if job.lease and not job.state.is_final]

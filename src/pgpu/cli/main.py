@@ -12,7 +12,7 @@ import typer
 from pgpu.cli import exits
 from pgpu.cli.invocation import Invocation
 from pgpu.cli.output import speech, standard_streams
-from pgpu.cli.verbs import doctor, experiment, gpus, jobs, queue, run, serve, submit, version
+from pgpu.cli.verbs import doctor, experiment, gpus, jobs, learning, queue, run, serve, submit, version
 from pgpu.errors import NodeError, PgpuError, RequestError
 
 _UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
@@ -76,6 +76,8 @@ def make_app() -> typer.Typer:
         jobs.resize,
         gpus.gpus,
         gpus.top,
+        learning.history,
+        learning.waste,
         serve.serve,
         doctor.doctor,
         version.version,

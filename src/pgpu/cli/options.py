@@ -33,8 +33,12 @@ Memory = Annotated[
         "--memory",
         "-m",
         metavar="AMOUNT",
-        help="GPU memory of the slice, CUDA context included, such as 2GiB. Required.",
+        help="GPU memory of the slice, CUDA context included, such as 2GiB; auto lets pgpu choose by earlier runs.",
     ),
+]
+RetryOom = Annotated[
+    bool,
+    typer.Option("--retry-oom", help="If it fails at its own limit, queue it again with a larger slice, twice."),
 ]
 Gpus = Annotated[int, typer.Option("--gpus", metavar="N", help="Number of GPUs, each with a slice.")]
 Image = Annotated[str | None, typer.Option("--image", metavar="IMAGE", help="Run in a container of this image.")]

@@ -4,5 +4,6 @@ Today one form exists: the engine in this process (`embedded`). This room refuse
 """
 
 from pgpu.client.protocol import Client, GpuReport, JobReport, QueueReport
+from pgpu.engine.usage import CallHistory, Waste
 
-__all__ = ["Client", "GpuReport", "JobReport", "QueueReport"]
+__all__ = ["CallHistory", "Client", "GpuReport", "JobReport", "QueueReport", "Waste"]

@@ -13,6 +13,8 @@ from pgpu.engine.line import read_line
 from pgpu.engine.recovery import recover
 from pgpu.engine.streams.records import Record
 from pgpu.engine.talking import send_signal
+from pgpu.engine.usage import CallHistory, Waste, read_history, read_waste
+from pgpu.engine.watchdog import look_once
 from pgpu.errors import CancelledError, RequestError, WaitTimeoutError
 from pgpu.ledger import Entry
 from pgpu.model import Gpu, Job, JobSpec, JobState, Request, Submission
@@ -114,11 +116,20 @@ class EmbeddedClient:
         job = self._engine.ledger.find(id_or_name).job
         return self._engine_of_job(job).resize(job.id, memory_bytes)
 
+    def history(self, word: str | None) -> Sequence[CallHistory]:
+        """Tell what is known of calls; see `Client.history`."""
+        return read_history(self._engine, word)
+
+    def waste(self) -> Sequence[Waste]:
+        """Tell what was reserved for nothing; see `Client.waste`."""
+        return read_waste(self._engine)
+
     def gpus(self) -> Sequence[GpuReport]:
         """Report every GPU; see `Client.gpus`."""
         entries = self._engine.queue_of(self._engine.ledger.entries(include_final=False))
         snapshot = self._engine.snapshot()
         rooms = {room.gpu.uuid: room for room in snapshot.rooms(entries, self._engine.headroom)}
+        outsiders = look_once(self._engine)
         return [
             GpuReport(
                 gpu=gpu,
@@ -129,6 +140,7 @@ class EmbeddedClient:
                 does_not_cover=self._engine.enforcer.for_gpus([gpu]).does_not_cover,
                 utilisation_percent=self._engine.gpus.utilisation_percent(gpu.uuid),
                 jobs=_holders(gpu, entries),
+                outsiders=tuple(each for each in outsiders if each.gpu_uuid == gpu.uuid),
             )
             for gpu in snapshot.gpus
         ]

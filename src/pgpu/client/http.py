@@ -17,6 +17,7 @@ from pgpu.client.embedded import granted
 from pgpu.client.protocol import GpuReport, JobReport, QueueReport
 from pgpu.client.served import ServedHand, ServedLine, path_of
 from pgpu.engine.asker import this_process
+from pgpu.engine.usage import CallHistory, Waste
 from pgpu.model import Job, JobSpec, Request, Submission
 
 T = TypeVar("T")
@@ -109,6 +110,15 @@ class HttpClient:
     def resize(self, id_or_name: str, memory_bytes: int) -> Job:
         """Change a job's slices; see `Client.resize`."""
         return self._asked(Job, "POST", path_of(id_or_name, "/resize"), Resize(memory_bytes))
+
+    def history(self, word: str | None) -> Sequence[CallHistory]:
+        """Tell what is known of calls; see `Client.history`."""
+        query = "" if word is None else "?" + urlencode({"word": word})
+        return self._asked(tuple[CallHistory, ...], "GET", "/v1/history" + query)
+
+    def waste(self) -> Sequence[Waste]:
+        """Tell what was reserved for nothing; see `Client.waste`."""
+        return self._asked(tuple[Waste, ...], "GET", "/v1/waste")
 
     def gpus(self) -> Sequence[GpuReport]:
         """Report every GPU; see `Client.gpus`."""

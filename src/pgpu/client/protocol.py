@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
 from pgpu.enforcement import SliceUse
-from pgpu.model import Gpu, Job, JobSpec, Request, Submission
+from pgpu.engine.usage import CallHistory, Waste
+from pgpu.model import Gpu, Job, JobSpec, Outsider, Request, Submission
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,9 @@ class GpuReport:
     utilisation_percent: int | None
     jobs: tuple[str, ...]
     """Ids of the jobs that hold a slice of it."""
+
+    outsiders: tuple[Outsider, ...] = ()
+    """Processes that compute on it outside of every lease."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +159,21 @@ class Client(Protocol):
         Raises:
             CapacityError: The larger slice does not fit now; nothing was changed.
         """
+        ...
+
+    def history(self, word: str | None) -> Sequence[CallHistory]:
+        """Tell what is known of each call of each program that ran, the one that ran last first.
+
+        Args:
+            word: A signature, the beginning of one, or the id or name of a job; None for all.
+
+        Raises:
+            RequestError: Nothing is known under this word.
+        """
+        ...
+
+    def waste(self) -> Sequence[Waste]:
+        """Tell what jobs reserved and what they used of it, the oldest first, running ones last."""
         ...
 
     def gpus(self) -> Sequence[GpuReport]:

@@ -8,8 +8,9 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from pgpu.enforcement import SliceUse
 from pgpu.ledger import Decision, View, Waiting
-from pgpu.model import Gpu, Job, Request, Run
+from pgpu.model import Gpu, Job, Request, Run, Slice
 from pgpu.scheduling import GpuRoom, Headroom, usable
 from pgpu.scheduling.demand import UNKNOWN, Basis, Estimate, estimate, retry_bytes
 from pgpu.scheduling.signature import program_of
@@ -45,6 +46,20 @@ class Observed:
     refusals: int
     attempted_bytes: int
     """Most that one of its slices would have held, had it not refused; 0 if none did."""
+
+    def with_more(self, use: SliceUse, part: Slice) -> "Observed":
+        """Return what was seen after another look at one slice, whose counts only grow."""
+        return Observed(
+            slice_bytes=max(self.slice_bytes, part.memory_bytes),
+            peak_bytes=max(self.peak_bytes, use.peak_bytes),
+            context_bytes=max(self.context_bytes, use.context_bytes),
+            refusals=max(self.refusals, use.refusals),
+            attempted_bytes=max(self.attempted_bytes, use.attempted_bytes),
+        )
+
+
+NOTHING = Observed(0, 0, 0, 0, 0)
+"""Seen of a job before the first look."""
 
 
 class Learning:

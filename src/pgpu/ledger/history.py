@@ -73,6 +73,14 @@ class History:
         """Return the newest runs of one user, or of all, oldest first."""
         return [_run_of(row) for row in self._connection.execute(_ALL, (owner_uid, most))][::-1]
 
+    def need_of_call(self, signature: str, owner_uid: int) -> list[int]:
+        """Return the peaks of a call's runs on any GPU, in bytes, take-all ones left out."""
+        rows = self._connection.execute(
+            "SELECT peak_bytes FROM runs WHERE signature = ? AND owner_uid = ? AND peak_bytes < 0.9 * slice_bytes",
+            (signature, owner_uid),
+        )
+        return [row[0] for row in rows]
+
     def newest(self) -> int:
         """Return a number that changes whenever a run is added."""
         return int(self._connection.execute("SELECT coalesce(max(sequence), 0) FROM runs").fetchone()[0])

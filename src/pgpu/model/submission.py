@@ -35,3 +35,6 @@ class Submission:
     array: Array | None = None
     wait_timeout_seconds: float | None = None
     """After this long in the queue it is cancelled; 0 unless it can start now, None never."""
+
+    signature: str = ""
+    """Which program it is, as `Job.signature`; found by the engine, whatever is asked."""

@@ -134,6 +134,25 @@ def retry_bytes(slice_bytes: int, attempted_bytes: int, rules: DemandRules | Non
     return max(math.ceil(rules.retry_factor * slice_bytes), math.ceil(1.1 * attempted_bytes))
 
 
+def shrunk_bytes(
+    slice_bytes: int, peak_bytes: int, used_bytes: int, floor_bytes: int, rules: DemandRules | None = None
+) -> int | None:
+    """Return the slice that fits a job whose peak has been stable; None if its own fits already, or cannot be told.
+
+    Args:
+        slice_bytes: What it has.
+        peak_bytes: Most that it held.
+        used_bytes: What it holds now.
+        floor_bytes: Most that an earlier run of it held; 0 if there was none.
+        rules: How careful to be.
+    """
+    rules = rules or DemandRules()
+    if peak_bytes >= rules.greed_share * slice_bytes:
+        return None
+    fit_bytes = max(math.ceil(1.1 * peak_bytes), math.ceil(1.1 * floor_bytes), used_bytes + rules.margin_bytes)
+    return fit_bytes if fit_bytes < slice_bytes else None
+
+
 def _of_the_same(same: Sequence[Run], rules: DemandRules) -> Estimate:
     peaks = sorted(run.peak_bytes for run in same if _is_telling(run, rules))
     if len(peaks) < rules.least_runs:

@@ -21,6 +21,7 @@ from pgpu.engine.asker import Asker
 from pgpu.engine.engine import Engine
 from pgpu.engine.line import read_line
 from pgpu.engine.talking import send_signal, send_window
+from pgpu.engine.usage import CallHistory, Waste, read_history, read_waste
 from pgpu.errors import JobNotFoundError, RequestError
 from pgpu.ledger import Entry
 from pgpu.model import Job, JobState
@@ -180,6 +181,14 @@ class Desk:
         """Change the slices of a job."""
         job = self.find(caller, id_or_name).job
         return self.engine_of_job(job).resize(job.id, memory_bytes)
+
+    def history(self, caller: Caller, word: str | None) -> Sequence[CallHistory]:
+        """Tell what is known of the calls whose runs the caller sees."""
+        return read_history(self.engine, word, caller.sees_uid)
+
+    def waste(self, caller: Caller) -> Sequence[Waste]:
+        """Tell what was reserved for nothing by the jobs that the caller sees."""
+        return read_waste(self.engine, caller.sees_uid)
 
     def gpus(self, caller: Caller, simulate: str | None) -> Sequence[GpuReport]:
         """Report every GPU; of the jobs on it only those that the caller sees."""

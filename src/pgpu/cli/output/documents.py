@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from pgpu.cli import exits
-from pgpu.client import GpuReport, JobReport, QueueReport
+from pgpu.client import CallHistory, GpuReport, JobReport, QueueReport, Waste
 from pgpu.errors import PgpuError, RequestError
 from pgpu.model import Job
 
@@ -54,6 +54,16 @@ def of_queue(reports: Iterable[QueueReport]) -> Document:
 def of_gpus(reports: Iterable[GpuReport]) -> Document:
     """Describe GPUs, in the order given."""
     return document(gpus=[_gpu(report) for report in reports])
+
+
+def of_history(calls: Iterable[CallHistory]) -> Document:
+    """Describe calls and their runs, in the order given."""
+    return document(calls=[dataclasses.asdict(call) for call in calls])
+
+
+def of_waste(found: Iterable[Waste]) -> Document:
+    """Describe what jobs reserved and used, in the order given."""
+    return document(jobs=[{**dataclasses.asdict(each), "factor": each.factor} for each in found])
 
 
 def of_top(gpus: Iterable[GpuReport], jobs: Iterable[JobReport]) -> Document:
@@ -116,7 +126,11 @@ def _lease(report: JobReport) -> Document | None:
 
 def _gpu(report: GpuReport) -> Document:
     rest = {name.name: getattr(report, name.name) for name in dataclasses.fields(report) if name.name != "gpu"}
-    return {**dataclasses.asdict(report.gpu), **rest, "jobs": list(report.jobs)}
+    outsiders = [
+        {"pid": each.process.pid, "program": each.program, "uid": each.uid, "used_bytes": each.used_bytes}
+        for each in report.outsiders
+    ]
+    return {**dataclasses.asdict(report.gpu), **rest, "jobs": list(report.jobs), "outsiders": outsiders}
 
 
 def final(job: Job) -> Document:

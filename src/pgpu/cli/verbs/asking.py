@@ -11,6 +11,9 @@ from pgpu.model import Array, JobSpec, Mount, Request
 from pgpu.model.submission import MOST_ELEMENTS
 from pgpu.units import parse_duration_seconds, parse_memory_bytes
 
+AUTO = "auto"
+"""The amount of memory that pgpu chooses by what earlier runs held."""
+
 MOST_PRIORITY = 100
 PRIORITIES = {"low": -50, "normal": 0, "high": 50}
 _PRIORITY_HINT = "write low, normal, high, or a number from -100 to 100"
@@ -24,6 +27,7 @@ def read(
     memory: str | None,
     gpu_count: int,
     priority: str,
+    retries_out_of_memory: bool = False,
     image: str | None,
     environment_words: Sequence[str],
     environment_files: Sequence[str],
@@ -42,7 +46,9 @@ def read(
     Raises:
         RequestError: Something is missing, unreadable, or does not go together.
     """
-    request = replace(read_request(memory, gpu_count), priority=read_priority(priority))
+    request = replace(
+        read_request(memory, gpu_count), priority=read_priority(priority), retries_out_of_memory=retries_out_of_memory
+    )
     if image is None:
         _refuse_container_words(command, volume_words, user)
     if wants_tty and wants_stdin and not is_detached and not sys.stdin.isatty():
@@ -70,12 +76,14 @@ def read_request(memory: str | None, gpu_count: int) -> Request:
     Raises:
         RequestError: No amount, an unreadable one, or no GPU.
     """
-    if memory == "auto":
-        raise RequestError("--memory auto: the size of a job cannot be found out yet", hint="say it: --memory 2GiB")
     if memory is None:
-        raise RequestError("--memory is missing", hint="say how much GPU memory the job may hold: --memory 2GiB")
+        raise RequestError(
+            "--memory is missing", hint="say how much GPU memory the job may hold: --memory 2GiB, or --memory auto"
+        )
     if gpu_count < 1:
         raise RequestError(f"--gpus {gpu_count}: a job needs at least one GPU", hint="leave --gpus out for one")
+    if memory == AUTO:
+        return Request(0, gpu_count, is_estimated=True)
     return Request(parse_memory_bytes(memory), gpu_count)
 
 

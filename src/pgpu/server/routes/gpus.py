@@ -1,9 +1,10 @@
-"""Routes of the machine: its GPUs and the queue for them."""
+"""Routes of the machine: its GPUs, the queue for them, and what jobs used of them."""
 
 from fastapi import APIRouter
 from starlette.responses import Response
 
 from pgpu.client.protocol import GpuReport, QueueReport
+from pgpu.engine.usage import CallHistory, Waste
 from pgpu.server.answers import Answer
 from pgpu.server.routes.asking import ACaller, ADesk
 
@@ -20,3 +21,15 @@ def gpus(desk: ADesk, caller: ACaller, simulate: str | None = None) -> Response:
 def queue(desk: ADesk, caller: ACaller, simulate: str | None = None) -> Response:
     """List the caller's waiting jobs in the order in which jobs are looked at, the held ones last."""
     return Answer(desk.queue(caller, simulate))
+
+
+@routes.get("/history", response_model=list[CallHistory])
+def history(desk: ADesk, caller: ACaller, word: str | None = None) -> Response:
+    """Tell what the caller's programs held and what `--memory auto` would reserve for them, the newest run first."""
+    return Answer(desk.history(caller, word))
+
+
+@routes.get("/waste", response_model=list[Waste])
+def waste(desk: ADesk, caller: ACaller) -> Response:
+    """Tell what the caller's jobs reserved and what they used of it."""
+    return Answer(desk.waste(caller))

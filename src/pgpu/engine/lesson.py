@@ -1,0 +1,86 @@
+"""What one ended job leaves behind: its run in the history, and where it hit its own limit another try in the queue."""
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pgpu.engine.engine import Engine
+from pgpu.engine.learning import Learning, Observed
+from pgpu.errors import PgpuError
+from pgpu.ledger import Decision, Entry
+from pgpu.model import Gpu, Job, JobState, Request
+
+
+@dataclass(frozen=True, slots=True)
+class NextTry:
+    """A job that goes back to the queue."""
+
+    job: Job
+    """As it would have ended."""
+
+    request: Request
+    lesson: "Lesson"
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What was seen of one job until its end."""
+
+    learning: Learning
+    observed: Observed
+    gpus: tuple[Gpu, ...]
+
+    def learn(self, decision: Decision, job: Job) -> None:
+        """Write it into the history, in the transaction in which the job ended."""
+        self.learning.remember(decision, job, self.observed, self.gpus)
+
+    def next_try(self, job: Job) -> NextTry | None:
+        """Return the next try of a job that hit its own limit and asked for it; None if this was the last."""
+        request = self.learning.next_try(job, self.observed, self.gpus)
+        return None if request is None else NextTry(job, request, self)
+
+
+def lesson_of(engine: Engine, observed: Observed) -> Lesson | None:
+    """Return what there is to learn of a job; None while the GPUs cannot be read, which must not hold up its end."""
+    try:
+        gpus: Sequence[Gpu] = engine.gpus.gpus()
+    except PgpuError as exc:
+        sys.stderr.write(f"{exc}\n")
+        return None
+    return Lesson(engine.learning, observed, tuple(gpus))
+
+
+def queue_again(engine: Engine, again: NextTry) -> None:
+    """Put a job back into the queue with what it asks for now; one that was asked to stop meanwhile ends instead.
+
+    Its memory must be free and its supervisor at its end.
+
+    Raises:
+        PgpuError: The ledger cannot be written; who recovers the job finds it lost.
+    """
+    lease = again.job.lease
+    if lease is not None:
+        engine.enforcer.release(lease)
+    with engine.deciding() as decision:
+        entry = decision.entry(again.job.id)
+        again.lesson.learn(decision, again.job)
+        if entry.stop_grace_seconds is not None:
+            decision.put(replace(entry, job=again.job, supervisor=None, lease_released_at_seconds=time.time()))
+            return
+        decision.take_back(entry.job.id)
+        decision.put(_waiting(entry, again.request))
+
+
+def _waiting(entry: Entry, request: Request) -> Entry:
+    job = replace(
+        entry.job,
+        state=JobState.WAITING,
+        request=request,
+        attempt=entry.job.attempt + 1,
+        lease=None,
+        holder=None,
+        started_at_seconds=None,
+        warning=None,
+    )
+    return replace(entry, job=job, supervisor=None, spawned_at_seconds=None, lease_released_at_seconds=None)

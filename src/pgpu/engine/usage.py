@@ -1,0 +1,165 @@
+"""What jobs reserved and what they used: the history of each call, and where memory was reserved for nothing.
+
+It reads; it refuses to change anything, and leaves it to its caller who may see whose runs.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pgpu.engine.engine import Engine
+from pgpu.engine.learning import history_name
+from pgpu.errors import JobNotFoundError, RequestError
+from pgpu.ledger import Entry, View
+from pgpu.model import Run
+from pgpu.scheduling.demand import Estimate, is_greedy, right_size_bytes, was_too_small
+
+MOST_RUNS = 5000
+"""So many of the newest runs are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallHistory:
+    """What is known of one call of a program on one model of GPU, by one user."""
+
+    signature: str
+    gpu_name: str
+    owner_uid: int
+    runs: tuple[Run, ...]
+    """Oldest first."""
+
+    estimate: Estimate
+    """What `--memory auto` would reserve for it now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waste:
+    """One job's slice, and what it used of it."""
+
+    job_id: str
+    owner_uid: int
+    signature: str
+    gpu_name: str
+    reserved_bytes: int
+    """Per GPU."""
+
+    peak_bytes: int
+    should_ask_bytes: int | None
+    """What it should have asked; None where its peak does not tell."""
+
+    is_greedy: bool
+    """Whether it took what it saw, so that nobody can tell what it needed."""
+
+    was_too_small: bool
+    """Whether it failed at its own limit."""
+
+    duration_seconds: float | None
+    """None while it runs."""
+
+    @property
+    def factor(self) -> float | None:
+        """How many times what it used was reserved; None if it used nothing."""
+        return self.reserved_bytes / self.peak_bytes if self.peak_bytes else None
+
+
+def read_history(engine: Engine, word: str | None, owner_uid: int | None = None) -> list[CallHistory]:
+    """Return the history of every call, the one that ran last first.
+
+    Args:
+        engine: Whose ledger it is.
+        word: A signature, the beginning of one, or the id or name of a job; None for all.
+        owner_uid: Whose runs; None for everybody's.
+
+    Raises:
+        RequestError: Nothing is known under this word.
+    """
+    with engine.ledger.view() as view:
+        calls: dict[tuple[str, str, int], list[Run]] = {}
+        for run in view.history.runs(owner_uid, MOST_RUNS):
+            calls.setdefault((run.signature, run.gpu_name, run.owner_uid), []).append(run)
+        wanted = calls if word is None else _matching(engine, word, calls, owner_uid)
+        newest_first = sorted(wanted, key=lambda call: calls[call][-1].ended_at_seconds, reverse=True)
+        return [_history_of(engine, view, call, calls[call]) for call in newest_first]
+
+
+def _matching(
+    engine: Engine, word: str, calls: dict[tuple[str, str, int], list[Run]], owner_uid: int | None
+) -> Sequence[tuple[str, str, int]]:
+    begun = [call for call in calls if call[0].startswith(word)]
+    same = [call for call in begun if call[0] == word]
+    by_job = [call for call, runs in calls.items() if any(run.job_id.startswith(word) for run in runs)]
+    if not same and not begun and not by_job:
+        signature = _signature_of_job(engine, word, owner_uid)
+        by_job = [call for call in calls if signature and call[0] == signature]
+    if not (same or begun or by_job):
+        raise RequestError(f"no run of {word!r} is known", hint="`pgpu history` lists every program that ran")
+    return same or begun or by_job
+
+
+def _signature_of_job(engine: Engine, word: str, owner_uid: int | None) -> str:
+    try:
+        job = engine.ledger.find(word).job
+    except JobNotFoundError:
+        return ""
+    return job.signature if owner_uid is None or job.owner_uid == owner_uid else ""
+
+
+def _history_of(engine: Engine, view: View, call: tuple[str, str, int], runs: Sequence[Run]) -> CallHistory:
+    signature, gpu_name, uid = call
+    return CallHistory(*call, tuple(runs), engine.learning.estimate(view, signature, uid, gpu_name))
+
+
+def read_waste(engine: Engine, owner_uid: int | None = None) -> list[Waste]:
+    """Return what every remembered job reserved and used, running ones last.
+
+    Args:
+        engine: Whose ledger it is.
+        owner_uid: Whose jobs; None for everybody's.
+
+    Raises:
+        NodeError: A meter or the GPUs cannot be read.
+    """
+    with engine.ledger.view() as view:
+        ended = [waste_of(run) for run in view.history.runs(owner_uid, MOST_RUNS)]
+        holding = [entry for entry in view.holding() if owner_uid in {None, entry.job.owner_uid}]
+    return ended + list(_running(engine, [entry for entry in engine.queue_of(holding) if entry.is_live]))
+
+
+def waste_of(run: Run) -> Waste:
+    """Return what one ended run reserved and used."""
+    greedy = is_greedy(run)
+    is_known = run.peak_bytes > 0 and not greedy
+    return Waste(
+        run.job_id,
+        run.owner_uid,
+        run.signature,
+        run.gpu_name,
+        run.slice_bytes,
+        run.peak_bytes,
+        right_size_bytes(run.peak_bytes) if is_known else None,
+        greedy,
+        was_too_small(run),
+        run.duration_seconds,
+    )
+
+
+def _running(engine: Engine, entries: Sequence[Entry]) -> Iterator[Waste]:
+    names = {gpu.uuid: history_name(gpu) for gpu in engine.gpus.gpus()}
+    for entry in entries:
+        job = entry.job
+        if job.lease is None or job.state.is_final:
+            continue
+        peak_bytes = max((use.peak_bytes for use in engine.enforcer.use(job.lease)), default=0)
+        part = job.lease.slices[0]
+        name = names.get(part.gpu_uuid, part.gpu_uuid)
+        yield Waste(
+            job.id,
+            job.owner_uid,
+            job.signature,
+            name,
+            part.memory_bytes,
+            peak_bytes,
+            should_ask_bytes=None,
+            is_greedy=False,
+            was_too_small=False,
+            duration_seconds=None,
+        )
