@@ -3,8 +3,10 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from tests.ledger_entries import waiting
 
+from pgpu.errors import RequestError
 from pgpu.ledger import Ledger
 from pgpu.model import JobState
 
@@ -28,12 +30,9 @@ def test_a_job_s_life_is_told_in_order(ledger: Ledger) -> None:
 
 
 def test_what_is_undone_was_never_told(ledger: Ledger) -> None:
-    try:
-        with ledger.decision() as decision:
-            decision.add(waiting(), ())
-            raise KeyError
-    except KeyError:
-        pass
+    with pytest.raises(RequestError), ledger.decision() as decision:
+        decision.add(waiting(name="one"), ())
+        decision.add(waiting("another00000", name="one"), ())
     assert ledger.events.newest() == 0
 
 
