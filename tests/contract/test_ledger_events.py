@@ -30,9 +30,13 @@ def test_a_job_s_life_is_told_in_order(ledger: Ledger) -> None:
 
 
 def test_what_is_undone_was_never_told(ledger: Ledger) -> None:
-    with pytest.raises(RequestError), ledger.decision() as decision:
-        decision.add(waiting(name="one"), ())
-        decision.add(waiting("another00000", name="one"), ())
+    def add_two_of_one_name() -> None:
+        with ledger.decision() as decision:
+            decision.add(waiting(name="one"), ())
+            decision.add(waiting("another00000", name="one"), ())
+
+    with pytest.raises(RequestError):
+        add_two_of_one_name()
     assert ledger.events.newest() == 0
 
 
