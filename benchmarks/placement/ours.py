@@ -1,0 +1,52 @@
+"""pgpu's own placer on openb. It learns the mix from the pods that came, and knows nothing of those to come."""
+
+from benchmarks.placement.cluster import WHOLE, Cluster, of_kind
+
+from pgpu.scheduling.offers import GpuOffer, NodeOffer, Shape
+from pgpu.scheduling.outlook import Outlook
+from pgpu.scheduling.placer import Placer
+from pgpu.units import MIB
+
+FIRST_LOOK = 32
+"""Pods after which the mix is looked at for the first time; then after twice as many, up to 4096 more."""
+
+MOST_BETWEEN_LOOKS = 4096
+MOST_RECENT = 8192
+"""Pods that the mix is taken from."""
+
+
+class Ours:
+    """`pgpu.scheduling.placer` behind the replay's words."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._shapes = [self._shape(kind) for kind in range(len(cluster.trace.kinds))]
+        self._nodes = [self._offer(node) for node in range(len(cluster.trace.gpus))]
+        self._idle = list(self._nodes)
+        self._recent: list[Shape] = []
+        self._next_look = FIRST_LOOK
+        self._placer = Placer(Outlook([], self._idle))
+
+    def choose(self, kind: int) -> tuple[int, list[int]] | None:
+        """Return node and GPUs, or None if no node can host the pod."""
+        if len(self._recent) == self._next_look:
+            self._placer = Placer(Outlook(self._recent[-MOST_RECENT:], self._idle))
+            self._next_look += min(self._next_look, MOST_BETWEEN_LOOKS)
+        shape = self._shapes[kind]
+        self._recent.append(shape)
+        placement = self._placer.place(shape, self._nodes)
+        return None if placement is None else (int(placement.node), [int(uuid) for uuid in placement.gpu_uuids])
+
+    def changed(self, node: int) -> None:
+        """Learn that a node is no longer what it was."""
+        self._nodes[node] = self._offer(node)
+
+    def _shape(self, kind: int) -> Shape:
+        cpu_milli, memory_mib, gpus, milli = of_kind(self._cluster.trace.kinds, kind)
+        return Shape(gpus, milli, 0, cpu_milli, memory_mib * MIB)
+
+    def _offer(self, node: int) -> NodeOffer:
+        cluster = self._cluster
+        cards = cluster.cards[node, : cluster.trace.gpus[node]].tolist()
+        gpus = tuple(GpuOffer(str(card), free, compute_milli=WHOLE) for card, free in enumerate(cards))
+        return NodeOffer(str(node), gpus, int(cluster.cpu_milli[node]), int(cluster.memory_mib[node]) * MIB)
