@@ -99,6 +99,11 @@ class Settings:
     """What happens to a job that the driver sees holding over 5 % more than its slice: `report` or `stop`. Default:
     `report`, since a driver's own estimate should not end a job unless its operator says so."""
 
+    on_outsider: Literal["report", "stop"] = field(default="report", metadata={"read": _violation_answer})
+    """What happens to a process that computes on a GPU outside of every lease: `report` or `stop` (SIGTERM, and after
+    `stop_grace` SIGKILL). Default: `report`, in the event log and by `pgpu gpus`, since it may be somebody's who knows
+    nothing of pgpu. Programs that only draw are left alone."""
+
     wait_timeout: float | None = field(default=None, metadata={"read": _wait})
     """How long a request waits before it is given up (exit code 124), such as `5m`; `0` starts it now or never, and
     `forever` waits. Default: `forever`, as a queue does. Flag: `--wait-timeout`. Seconds in the program."""

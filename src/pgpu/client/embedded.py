@@ -1,14 +1,18 @@
 """The client whose engine runs in this very process: no daemon, the ledger joins all of them."""
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import starmap
 from typing import BinaryIO
 
 from pgpu.client.attaching import attach
 from pgpu.client.following import FROM_NOW_ON, EngineHand, Follower
 from pgpu.client.protocol import GpuReport, JobReport, QueueReport
+from pgpu.engine.admitting import Outcome
 from pgpu.engine.engine import Engine
+from pgpu.engine.keeper.doorstep import Doorstep
 from pgpu.engine.line import read_line
 from pgpu.engine.recovery import recover
 from pgpu.engine.streams.records import Record
@@ -33,6 +37,7 @@ class EmbeddedClient:
         """
         self._engine = engine
         self._engine_of = engine_of
+        self._doorsteps: dict[str, Doorstep] = {}
 
     def submit(self, spec: JobSpec, request: Request, *, wait_timeout_seconds: float | None) -> Job:
         """Accept a request; see `Client.submit`."""
@@ -56,16 +61,16 @@ class EmbeddedClient:
         """List jobs; see `Client.jobs`."""
         recover(self._engine)
         entries = self._engine.ledger.entries(include_final=include_final)
-        return [self._report(entry) for entry in entries if include_final or not entry.job.state.is_final]
+        return self._reports([entry for entry in entries if include_final or not entry.job.state.is_final])
 
     def job(self, id_or_name: str) -> JobReport:
         """Find one job; see `Client.job`."""
-        return self._report(self._engine.ledger.find(id_or_name))
+        return self._reports([self._engine.ledger.find(id_or_name)])[0]
 
     def members(self, id_or_name: str) -> Sequence[JobReport]:
         """Find an array's jobs, or one; see `Client.members`."""
         ledger = self._engine.ledger
-        return [self._report(ledger.entry(job_id)) for job_id in ledger.members(id_or_name)]
+        return self._reports([ledger.entry(job_id) for job_id in ledger.members(id_or_name)])
 
     def queue(self) -> Sequence[QueueReport]:
         """List the jobs that wait; see `Client.queue`."""
@@ -79,6 +84,19 @@ class EmbeddedClient:
         ids = dict.fromkeys(job_id for word in ids_or_names for job_id in self._engine.ledger.members(word))
         self._engine.ask_all_to_stop(list(ids), grace_seconds)
         return [self.wait(job_id) for job_id in ids]
+
+    def still_waits(self, job_id: str, *, timeout_seconds: float) -> str | None:
+        """Rest until a job waits no longer; see `Client.still_waits`."""
+        deadline = time.monotonic() + timeout_seconds
+        while (job := self._engine.ledger.job(job_id)).state is JobState.WAITING:
+            doorstep = self._doorsteps.setdefault(job_id, Doorstep(self._engine, job_id, job.gpu_model))
+            left_seconds = deadline - time.monotonic()
+            if left_seconds <= 0:
+                return doorstep.reason
+            doorstep.rest(left_seconds)
+        if job_id in self._doorsteps:
+            self._doorsteps.pop(job_id).close()
+        return None
 
     def wait(self, id_or_name: str) -> Job:
         """Wait for a job's end; see `Client.wait`."""
@@ -126,7 +144,8 @@ class EmbeddedClient:
 
     def gpus(self) -> Sequence[GpuReport]:
         """Report every GPU; see `Client.gpus`."""
-        entries = self._engine.queue_of(self._engine.ledger.entries(include_final=False))
+        with self._engine.ledger.view() as view:
+            entries = self._engine.queue_of(view.holding())
         snapshot = self._engine.snapshot()
         rooms = {room.gpu.uuid: room for room in snapshot.rooms(entries, self._engine.headroom)}
         outsiders = look_once(self._engine)
@@ -150,9 +169,18 @@ class EmbeddedClient:
             return self._engine
         return self._engine_of(job.gpu_model)
 
-    def _report(self, entry: Entry) -> JobReport:
+    def _reports(self, entries: Sequence[Entry]) -> list[JobReport]:
+        """Report jobs; those that wait say why, as a round would find it now."""
+        models = {entry.job.gpu_model: entry.job for entry in entries if entry.job.state is JobState.WAITING}
+        outlooks = {model: self._engine_of_job(job).outlook() for model, job in models.items()}
+        return [self._report(entry, outlooks.get(entry.job.gpu_model)) for entry in entries]
+
+    def _report(self, entry: Entry, outlook: Outcome | None) -> JobReport:
         lease = entry.job.lease if entry.is_lease_held else None
-        return JobReport(entry.job, tuple(self._engine.enforcer.use(lease)) if lease is not None else ())
+        job = entry.job
+        if job.state is JobState.WAITING and outlook is not None:
+            job = replace(job, reason=outlook.reason(job.id) or job.reason)
+        return JobReport(job, tuple(self._engine.enforcer.use(lease)) if lease is not None else ())
 
 
 def granted(job: Job) -> Job:

@@ -131,6 +131,14 @@ class Client(Protocol):
         """
         ...
 
+    def still_waits(self, job_id: str, *, timeout_seconds: float) -> str | None:
+        """Rest until a job waits no longer, at most so long.
+
+        Returns:
+            Why it still waits, in one line, empty where nobody has said it yet; None if it waits no longer.
+        """
+        ...
+
     def wait(self, id_or_name: str) -> Job:
         """Block until a job is final and return it."""
         ...

@@ -32,8 +32,16 @@ class EngineSettings:
     """What happens to a job that the driver sees holding over 5 % more than its slice. Default: report it, since a
     driver's own estimate should not end a job unless the operator says so."""
 
+    on_outsider: Literal["report", "stop"] = "report"
+    """What happens to a process that computes on a GPU outside of every lease. Default: report it, since it may be
+    somebody's who knows nothing of pgpu."""
+
     log_cap_bytes: int = 100 * MIB
     """How much of each job's output is kept; the older half goes first."""
+
+    stable_seconds: float = 60.0
+    """How long the peak of a job of unknown size must not have grown before its slice is made to fit. Default: a minute,
+    in which a training has been through its first steps."""
 
     stop_grace_seconds: float = 10.0
     """Between SIGTERM and SIGKILL where nobody said otherwise. Default: Docker's."""

@@ -33,7 +33,7 @@ _PROCESS_QUERIES: tuple[tuple[_Query, ...], ...] = (
     (pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3, pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v2),
     (pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3, pynvml.nvmlDeviceGetGraphicsRunningProcesses_v2),
 )
-"""Three lists of processes; drivers before r510 know the older call alone."""
+"""Three lists of processes, of those that draw the last; drivers before r510 know the older call alone."""
 
 
 class NvmlSource:
@@ -91,7 +91,8 @@ class NvmlSource:
             NodeError: The GPU or its driver is gone.
         """
         with self._asking(gpu_uuid, "processes") as handle:
-            return _merged(gpu_uuid, [entry for queries in _PROCESS_QUERIES for entry in _first_told(queries, handle)])
+            *computing, drawing = (_first_told(queries, handle) for queries in _PROCESS_QUERIES)
+            return _merged(gpu_uuid, [entry for entries in computing for entry in entries], drawing)
 
     def utilisation_percent(self, gpu_uuid: str) -> int | None:
         """Return the share of the last sample period in which a kernel ran, 0-100; None where the driver cannot tell.
@@ -262,10 +263,11 @@ def _first_told(queries: Sequence[_Query], handle: Any) -> Sequence[Any]:
     return next((answer for answer in answers if answer is not None), ())
 
 
-def _merged(gpu_uuid: str, entries: Sequence[Any]) -> Sequence[GpuProcess]:
+def _merged(gpu_uuid: str, computing: Sequence[Any], drawing: Sequence[Any]) -> Sequence[GpuProcess]:
     """One entry for each PID: a process that computes and draws stands in two of NVML's lists."""
     used: dict[int, int | None] = {}
-    for entry in entries:
+    for entry in (*computing, *drawing):
         told = [amount for amount in (used.get(entry.pid), entry.usedGpuMemory) if amount is not None]
         used[entry.pid] = max(told) if told else None
-    return [GpuProcess(gpu_uuid=gpu_uuid, pid=pid, used_bytes=amount) for pid, amount in sorted(used.items())]
+    compute_pids = {entry.pid for entry in computing}
+    return [GpuProcess(gpu_uuid, pid, amount, pid not in compute_pids) for pid, amount in sorted(used.items())]

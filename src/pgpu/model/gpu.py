@@ -61,3 +61,6 @@ class GpuProcess:
 
     used_bytes: int | None
     """None where the driver does not tell."""
+
+    only_draws: bool = False
+    """Whether the driver lists it among those that draw and not among those that compute."""

@@ -81,7 +81,9 @@ def _start(expected_seconds: float | None, now_seconds: float) -> str:
 
 def of_gpus(reports: Iterable[GpuReport]) -> Table:
     """Lay out GPUs, one a line."""
-    table = _table("GPU", "NAME", "UUID", "MEMORY", "USED", "GRANTED", "GRANTABLE", "BUSY", "JOBS", "ENFORCER")
+    table = _table(
+        "GPU", "NAME", "UUID", "MEMORY", "USED", "GRANTED", "GRANTABLE", "OUTSIDE", "BUSY", "JOBS", "ENFORCER"
+    )
     for report in reports:
         gpu = report.gpu
         table.add_row(
@@ -92,11 +94,30 @@ def of_gpus(reports: Iterable[GpuReport]) -> Table:
             format_memory(report.used_bytes),
             format_memory(report.granted_bytes),
             format_memory(max(0, report.capacity_bytes - report.granted_bytes)),
+            Text(_outside(report), style="red"),
             "?" if report.utilisation_percent is None else f"{report.utilisation_percent} %",
             str(len(report.jobs)),
             report.enforcer,
         )
     return table
+
+
+def _outside(report: GpuReport) -> str:
+    """What is held outside of every lease, and by how many; empty where nobody does."""
+    known = [each.used_bytes for each in report.outsiders if each.used_bytes is not None]
+    amount = format_memory(sum(known)) if len(known) == len(report.outsiders) else "?"
+    return f"{amount} ({len(report.outsiders)})" if report.outsiders else ""
+
+
+def outside(reports: Iterable[GpuReport]) -> Sequence[str]:
+    """Say who holds memory outside of every lease."""
+    return [
+        f"process {each.process.pid} ({each.program or '?'}) of user {each.uid} holds "
+        f"{'memory' if each.used_bytes is None else format_memory(each.used_bytes)} of GPU {report.gpu.place} "
+        "outside of every lease"
+        for report in reports
+        for each in report.outsiders
+    ]
 
 
 def uncovered(reports: Iterable[GpuReport]) -> Sequence[str]:

@@ -1,0 +1,70 @@
+"""Whose a process is, for whoever has no hand on the jobs: told from what the ledger knows of their holders.
+
+What is learnt of a job while its first process lives, such as its mount namespace, is kept until the job is forgotten, so
+that what it left behind is still known as its own. It refuses to end anybody.
+"""
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from pgpu.model import ContainerHolder, Job, ProcessHolder
+from pgpu.runtimes.lineage import Lineage, hold_mount_namespace, identify
+
+
+class _Marks(Protocol):
+    def owns(self, pid: int) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+class Belonging:
+    """Remembers the marks of jobs from question to question."""
+
+    def __init__(self) -> None:
+        self._marks: dict[str, _Marks] = {}
+
+    def owner(self, pid: int, jobs: Sequence[Job]) -> str | None:
+        """Return the id of the job that a process of the host is part of, as far as one can tell; None for nobody's.
+
+        Args:
+            pid: As the host sees it.
+            jobs: Every job that may hold memory.
+        """
+        self._remember(jobs)
+        return next((job_id for job_id, marks in self._marks.items() if marks.owns(pid)), None)
+
+    def close(self) -> None:
+        """Forget every job."""
+        self._remember(())
+
+    def _remember(self, jobs: Sequence[Job]) -> None:
+        known = {job.id: job.holder for job in jobs}
+        for job_id in set(self._marks) - set(known):
+            self._marks.pop(job_id).close()
+        for job_id, holder in known.items():
+            if job_id not in self._marks and holder is not None:
+                self._marks[job_id] = _marks_of(job_id, holder)
+
+
+class _Container:
+    """A container's processes stand in control groups that are named after it."""
+
+    def __init__(self, container_id: str) -> None:
+        self._id = container_id
+
+    def owns(self, pid: int) -> bool:
+        with contextlib.suppress(OSError):
+            return self._id in Path(f"/proc/{pid}/cgroup").read_text(encoding="ascii", errors="replace")
+        return False
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _marks_of(job_id: str, holder: ProcessHolder | ContainerHolder) -> _Marks:
+    if isinstance(holder, ContainerHolder):
+        return _Container(holder.container_id)
+    is_there = identify(holder.pid) == holder
+    return Lineage(job_id, holder, hold_mount_namespace(holder.pid) if is_there else None)
