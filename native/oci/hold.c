@@ -116,25 +116,46 @@ static bool listen(int gate, bool *is_attended) {
     return false;
 }
 
+static int open_gate(void) {
+    return (int)CALL(__NR_openat, AT_FDCWD, GATE, O_RDONLY | O_NONBLOCK | O_CLOEXEC, 0);
+}
+
+/* A pipe whose writer left polls as hung up for ever; one that is opened anew waits for the next writer. */
+static int opened_anew(int gate) {
+    const int fresh = open_gate();
+    if (fresh < 0) return gate;
+    CALL(__NR_close, gate, 0, 0, 0);
+    return fresh;
+}
+
 static void rest(int gate, int signals, bool is_attended) {
     struct pollfd waits[] = {{.fd = signals, .events = POLLIN}, {.fd = gate, .events = POLLIN}};
     struct timespec second = {.tv_sec = 1};
-    CALL(__NR_ppoll, waits, is_attended ? 2 : 1, is_attended ? NULL : &second, 0);
+    CALL(__NR_ppoll, waits, 2, is_attended ? NULL : &second, 0);
     leave_if_signalled(signals);
+}
+
+static long now_seconds(void) {
+    struct timespec now = {0};
+    CALL(__NR_clock_gettime, CLOCK_BOOTTIME, &now, 0, 0);
+    return now.tv_sec;
 }
 
 static void wait_for_word(void) {
     const mask wanted = ending();
     const int signals = (int)CALL(__NR_signalfd4, -1, &wanted, MASK_BYTES, O_NONBLOCK | O_CLOEXEC);
-    const int gate = (int)CALL(__NR_openat, AT_FDCWD, GATE, O_RDONLY | O_NONBLOCK | O_CLOEXEC, 0);
+    int gate = open_gate();
     if (signals < 0 || gate < 0) {
         say("this container's slice is gone: start it anew");
         leave(125);
     }
-    int alone_seconds = 0;
+    long attended_seconds = now_seconds();
     for (bool is_attended; !listen(gate, &is_attended);) {
-        alone_seconds = is_attended ? 0 : alone_seconds + 1;
-        if (alone_seconds > PATIENCE_SECONDS) {
+        if (is_attended)
+            attended_seconds = now_seconds();
+        else
+            gate = opened_anew(gate);
+        if (now_seconds() - attended_seconds > PATIENCE_SECONDS) {
             say("nobody looks after this container's request for GPU memory any more");
             leave(125);
         }

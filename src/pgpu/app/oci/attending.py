@@ -1,4 +1,4 @@
-"""`python -m pgpu.app.oci.attending CONFIG STATE_DIR JOB`: looks after one container that asked for GPU memory.
+"""Looks after one container that asked for GPU memory, in a process of its own that `nursery` made.
 
 It asks for the memory in the container's name, tells the container why it waits, gives up when the container ends, and is
 the job's supervisor once the memory is granted. Whatever goes wrong it says through the container, whose log its user reads.
@@ -34,9 +34,17 @@ _SAY_AGAIN_SECONDS = 30.0
 _CODES = {JobState.FAILED: 125, JobState.CANCELLED: 130}
 
 
-def main() -> None:
-    """Look after one container."""
-    config, state_dir, job_id = sys.argv[1:]
+def attend_to(config: str, state_dir: str, job_id: str) -> None:
+    """Look after one container.
+
+    Args:
+        config: The machine's settings file.
+        state_dir: Where the machine's ledger lies.
+        job_id: Of the slice that was laid out for the container, and of its job.
+
+    Raises:
+        PgpuError: The container's slice is gone.
+    """
     settings = machine_settings(config, state_dir)
     files = SliceFiles(runtime_directory(settings.runtime_dir, settings.state_dir) / "slices" / job_id)
     container = container_of(files.home)
@@ -161,7 +169,3 @@ def _end(container: Container, gate: Gate, reason: str, code: int) -> None:
         descriptor = open_pidfd(holder) if holder is not None else None
         if descriptor is not None:
             select.select([descriptor], [], [], _END_SECONDS)
-
-
-if __name__ == "__main__":
-    main()

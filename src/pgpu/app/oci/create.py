@@ -4,8 +4,10 @@ It never waits for memory: the container is created at once, and its entrypoint 
 a script by `python -I -S`, with the standard library alone.
 """
 
+import contextlib
 import json
 import os
+import socket
 import sys
 
 if __name__ == "__main__":  # -I: nothing but the standard library is on the path
@@ -22,6 +24,7 @@ from pgpu.app.oci.refusing import RefusedError
 from pgpu.app.oci.words import Words
 
 _DESCRIPTORS = 65536
+_PATIENCE_SECONDS = 2.0
 
 
 def main(arguments: list[str]) -> NoReturn:
@@ -71,7 +74,7 @@ def put_into_slice(words: Words) -> None:
     put_in_slice(configuration, home, view, prepared, job_id)
     write_record(home, record)
     _write_configuration(path, configuration)
-    _start_attendant(words, job_id)
+    _have_attended(words, f"{prepared['runtime_directory']}/oci.sock", job_id)
 
 
 def _record(words: Words, configuration: dict[str, Any], ask: Ask, command: list[str]) -> dict[str, Any]:
@@ -100,7 +103,18 @@ def _write_configuration(path: str, configuration: dict[str, Any]) -> None:
     os.rename(f"{path}.pgpu", path)
 
 
-def _start_attendant(words: Words, job_id: str) -> None:
+def _have_attended(words: Words, address: str, job_id: str) -> None:
+    """Have somebody look after the container: who has loaded all of pgpu already, or a new process."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(_PATIENCE_SECONDS)
+        connection.connect(address)
+        connection.sendall(f"{job_id}\n".encode())
+        if connection.recv(1) == b"+":
+            return
+    _start_nursery(words, address, job_id)
+
+
+def _start_nursery(words: Words, address: str, job_id: str) -> None:
     """Start it as nobody's child, with none of the container's streams: an open one would keep the container's log open."""
     child = os.fork()
     if child != 0:
@@ -109,19 +123,19 @@ def _start_attendant(words: Words, job_id: str) -> None:
     try:
         os.setsid()
         if os.fork() == 0:
-            _become_attendant(words, job_id)
+            _become_nursery(words, address, job_id)
     finally:
         os._exit(0)
 
 
-def _become_attendant(words: Words, job_id: str) -> None:
+def _become_nursery(words: Words, address: str, job_id: str) -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     log = os.open(f"{words.state_dir}/oci-runtime.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for descriptor, target in ((nothing, 0), (nothing, 1), (log, 2)):
         os.dup2(descriptor, target)
     os.closerange(3, _DESCRIPTORS)
     os.chdir("/")
-    command = [words.python, "-P", "-m", "pgpu.app.oci.attending", words.config, words.state_dir, job_id]
+    command = [words.python, "-P", "-m", "pgpu.app.oci.nursery", words.config, words.state_dir, address, job_id]
     os.execvpe(words.python, command, clean_environment())
 
 
