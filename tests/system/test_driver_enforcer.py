@@ -1,12 +1,16 @@
-"""The driver's enforcer without such a driver: NVML's call is recorded, everything around it is real."""
+"""The driver's enforcer: NVML's call recorded, with everything around it real; and chosen by itself on the simulated driver."""
 
 import os
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.contract.runtime_worlds import pipes
+from tests.system.conftest import Place
 from tests.system.slice_stage import MIB, SLICE_BYTES, Stage, opened_stage
 
 from pgpu.app.throwaway import run_throwaway
@@ -98,3 +102,54 @@ def test_a_driver_that_does_not_bind_is_caught_although_the_shim_would(stage: St
     with pytest.raises(EnforcementError, match="the driver enforcer does not bind"):
         ladder.prepare(stage.job(["true"], memory_bytes=SLICE_BYTES + MIB), stage.gpus)
     assert nvml.calls, "the driver was asked"
+
+
+PAST_THE_SHIM = """
+import ctypes
+cuda, context, address = ctypes.CDLL("/.pgpu/driver/libcuda.so.1"), ctypes.c_void_p(), ctypes.c_uint64()
+assert cuda.cuInit(0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+count = 0
+while (error := cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(64 << 20))) == 0:
+    count += 1
+print(count * 64, error)
+"""
+"""Fills the device through the driver itself, as code does that the shim does not catch."""
+
+_OUT_OF_MEMORY = 2
+
+
+@pytest.fixture
+def limiting(place: Place) -> Place:
+    place.environment["PGPU_SIMULATE"] = "RTX 3090 cgroup"
+    return place
+
+
+def test_the_driver_is_chosen_where_it_limits_and_binds_code_that_gets_past_the_shim(limiting: Place) -> None:
+    assert [gpu["enforcer"] for gpu in limiting.json("gpus")["gpus"]] == ["driver"]
+    done = limiting.run("run", "--memory", "2GiB", "--name", "past", "--", sys.executable, "-c", PAST_THE_SHIM)
+    assert done.returncode == 0, done.stderr
+    held_mib, error = map(int, done.stdout.split())
+    assert error == _OUT_OF_MEMORY
+    assert 1024 <= held_mib < 2048
+    assert limiting.job("past")["lease"]["enforcer"] == "driver"
+
+
+def test_without_such_a_driver_the_same_code_gets_past(place: Place) -> None:
+    """What the test before would show if nothing bound: it can fail."""
+    done = place.run("run", "--memory", "2GiB", "--", sys.executable, "-c", PAST_THE_SHIM)
+    assert int(done.stdout.split()[0]) > 10_000
+
+
+def test_a_slice_that_the_driver_keeps_grows_live(
+    limiting: Place, eventually: Callable[[Callable[[], Any]], Any]
+) -> None:
+    waits = PAST_THE_SHIM.replace("count = 0", "input()\ncount = 0")
+    process = limiting.start(
+        "run", "-i", "--memory", "2GiB", "--name", "grows", "--", sys.executable, "-c", waits, stdin=subprocess.PIPE
+    )
+    eventually(lambda: (limiting.job("grows") or {}).get("state") == "running")
+    assert limiting.run("resize", "grows", "--memory", "4GiB").returncode == 0
+    held, _ = process.communicate("\n")
+    assert 3072 <= int(held.split()[0]) < 4096

@@ -52,11 +52,22 @@ class SimulatedGpus:
 
 
 def open_client(settings: Settings) -> Client:
-    """Return a client of the engine in this process.
+    """Return a client of the server that the settings name or this machine has; where there is none, of the engine here.
 
     Raises:
         PgpuError: The settings name what is not there.
     """
+    from pgpu.client.address import address_of, installed_server
+
+    if settings.host is None:
+        address = installed_server()
+    else:
+        address = address_of(settings.host, settings.token, settings.tls_certificate)
+    if address is not None:
+        from pgpu.client.connection import Server
+        from pgpu.client.http import HttpClient
+
+        return HttpClient(Server(address), settings.simulate)
     from pgpu.client.embedded import EmbeddedClient
 
     return EmbeddedClient(make_engine(settings), lambda model: make_engine(replace(settings, simulate=model)))
@@ -78,16 +89,24 @@ def make_engine(settings: Settings) -> Engine:
     runtimes = Runtimes(
         {
             "process": lambda: _process_runtime(simulated, driver.limit_cgroup),
-            "docker": lambda: _docker_runtime(settings, simulated, driver.limit_cgroup),
+            "docker": lambda: _docker_runtime(settings, runtime_path, simulated, driver.limit_cgroup),
+            "oci": lambda: _oci_runtime(driver.limit_cgroup),
         }
     )
     return Engine(
         _engine_settings(settings, runtime_path, simulated),
         ledger,
         source,
-        _ladder(enforcers, source, ledger, runtimes),
+        _ladder(
+            enforcers,
+            source,
+            ledger,
+            runtimes,
+            may_limit_cgroups=simulated is None or simulated.model.limits_cgroups,
+        ),
         runtimes,
         supervisor_command(settings),
+        keeper_command(settings),
     )
 
 
@@ -128,11 +147,21 @@ def gpu_source(simulated: SimulatedGpus | None) -> NvmlSource:
 
 
 def supervisor_command(settings: Settings) -> tuple[str, ...]:
-    """Return the words that become a supervisor once a job's id is added; they carry what flags may have said."""
+    """Return the words that become a supervisor once a job's id is added."""
+    return (*_own_command(settings), "supervise")
+
+
+def keeper_command(settings: Settings) -> tuple[str, ...]:
+    """Return the words that become a keeper once its GPUs' model and its lock's descriptor are added."""
+    return (*_own_command(settings), "keep")
+
+
+def _own_command(settings: Settings) -> tuple[str, ...]:
+    """Return the words that become this program again; they carry what flags may have said."""
     words = [sys.executable, "-P", "-m", "pgpu.app", "--state-dir", str(settings.state_dir)]
     if settings.runtime_dir is not None:
         words += ["--runtime-dir", str(settings.runtime_dir)]
-    return (*words, "supervise")
+    return tuple(words)
 
 
 def supervise(settings: Settings, job_id: str) -> None:
@@ -174,8 +203,10 @@ def _engine_settings(settings: Settings, runtime_path: Path, simulated: Simulate
         headroom_least_bytes=settings.headroom.least_bytes,
         headroom_fraction=settings.headroom.fraction,
         on_violation=settings.on_violation,
+        on_outsider=settings.on_outsider,
         log_cap_bytes=settings.log_cap,
         stop_grace_seconds=settings.stop_grace,
+        stable_seconds=settings.stable_time,
     )
 
 
@@ -198,6 +229,8 @@ def _ladder(
     source: NvmlSource,
     ledger: Ledger,
     runtimes: Mapping[str, Runtime],
+    *,
+    may_limit_cgroups: bool,
 ) -> Enforcer:
     from pgpu.app.throwaway import try_throwaway
     from pgpu.enforcement.driver import UnaidedDriver
@@ -216,7 +249,7 @@ def _ladder(
         Rung(mig, lambda gpu: gpu.is_instance),
         Rung(
             driver,
-            lambda gpu: not gpu.is_simulated and source.can_limit_cgroups(gpu.uuid),
+            lambda gpu: may_limit_cgroups and not gpu.is_instance and source.can_limit_cgroups(gpu.uuid),
             UnaidedDriver(shim, source.limit_cgroup),
         ),
         Rung(shim, lambda gpu: gpu.is_simulated or not source.is_divided(gpu.uuid)),
@@ -241,13 +274,23 @@ def _process_runtime(simulated: SimulatedGpus | None, limit_cgroup: "LimitCgroup
     return ProcessRuntime(limit_cgroup=limit_cgroup)
 
 
-def _docker_runtime(settings: Settings, simulated: SimulatedGpus | None, limit_cgroup: "LimitCgroup") -> Runtime:
+def _docker_runtime(
+    settings: Settings, runtime_path: Path, simulated: SimulatedGpus | None, limit_cgroup: "LimitCgroup"
+) -> Runtime:
     if importlib.util.find_spec("docker") is None:
         raise RuntimeUnavailableError("the docker SDK is not installed", hint="pip install 'pgpu[docker]'")
     from pgpu.runtimes.docker import DockerRuntime
+    from pgpu.runtimes.docker.staging import Staging
 
     _check_libraries(simulated)
-    return DockerRuntime(settings.state_dir / "images", limit_cgroup=limit_cgroup)
+    staging = Staging(runtime_path / "volumes")
+    return DockerRuntime(settings.state_dir / "images", limit_cgroup=limit_cgroup, staging=staging)
+
+
+def _oci_runtime(limit_cgroup: "LimitCgroup") -> Runtime:
+    from pgpu.runtimes.oci import OciRuntime
+
+    return OciRuntime(limit_cgroup=limit_cgroup)
 
 
 def _check_libraries(simulated: SimulatedGpus | None) -> None:

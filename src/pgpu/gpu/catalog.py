@@ -1,6 +1,6 @@
 """How users write simulated GPUs: `RTX 3090`, `rtx3090x4`, `A100-80 x 2`, `H100 mig 1g.10gb+3g.40gb`.
 
-It refuses to know figures, which are `products`'.
+`RTX 3090 cgroup` is one whose driver limits control groups. It refuses to know figures, which are `products`'.
 """
 
 import re
@@ -18,13 +18,15 @@ _BRANDS = re.compile(r"^(nvidia|geforce|tesla)+")
 _DIVIDED = re.compile(
     r"(?P<model>.+?)[\s-]+mig[\s-]+(?P<instances>[\w.+\s]+?)(?:\s*[x×]\s*(?P<count>\d+))?\s*", re.IGNORECASE | re.ASCII
 )
+_LIMITING = re.compile(r"(?P<model>.+?)[\s-]+cgroup(?:\s*[x×]\s*(?P<count>\d+))?\s*", re.IGNORECASE | re.ASCII)
 _COUNTED = re.compile(r"(?P<model>.+)[x×]\s*(?P<count>\d+)\s*", re.IGNORECASE | re.ASCII)
 
 
 def parse_model(text: str) -> tuple[GpuModel, int]:
     """Read what users write for simulated GPUs: `RTX 3090`, `rtx3090x4`, `A100-80 x 2`, `H100 mig 1g.10gb+3g.40gb`.
 
-    Case, spaces, hyphens and NVIDIA's brand names do not matter.
+    Case, spaces, hyphens and NVIDIA's brand names do not matter. `cgroup` behind the model means that its driver limits
+    control groups.
 
     Returns:
         The model, divided as asked, and how many of it, 1-16.
@@ -32,6 +34,9 @@ def parse_model(text: str) -> tuple[GpuModel, int]:
     Raises:
         RequestError: Unknown model (the known ones are listed), or not 1 to 16 of it; instances that it does not have.
     """
+    limiting = _LIMITING.fullmatch(text.strip())
+    if limiting:
+        return _limiting(limiting["model"], int(limiting["count"] or 1))
     divided = _DIVIDED.fullmatch(text.strip())
     if divided:
         return _divided(divided["model"], divided["instances"], int(divided["count"] or 1))
@@ -61,6 +66,13 @@ def _divided(word: str, instances: str, count: int) -> tuple[GpuModel, int]:
     if not 1 <= count <= most:
         raise RequestError(f"{count} GPUs that are divided so cannot be simulated", hint=f"ask for 1 to {most}")
     return model, count
+
+
+def _limiting(word: str, count: int) -> tuple[GpuModel, int]:
+    model = _by_word(word)
+    if model is None:
+        raise _unknown(word)
+    return replace(model, slug=f"{model.slug}-cgroup", limits_cgroups=True), _checked_count(count, model)
 
 
 def _unknown(text: str) -> RequestError:

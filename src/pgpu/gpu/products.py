@@ -71,6 +71,9 @@ class GpuModel:
     instances: tuple[MigProfile, ...] = ()
     """What MIG divides each GPU of it into; empty where MIG is off."""
 
+    limits_cgroups: bool = False
+    """Whether pgpu may have its simulated driver limit control groups, as NVIDIA's does since r615."""
+
     @property
     def pcie_bytes_per_second(self) -> int:
         """What copies reach on 16 lanes: three quarters of the link's 8, 16, 32 … billion bits a second and lane."""
