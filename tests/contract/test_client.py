@@ -5,15 +5,19 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.fakes.client import FakeClient, Outcome
+from tests.served import serving
 
+from pgpu.app.settings import Settings
+from pgpu.app.wiring import open_client
 from pgpu.client import Client
 from pgpu.errors import CapacityError, JobNotFoundError, RequestError, WaitTimeoutError
-from pgpu.model import Job, JobSpec, JobState, Request
+from pgpu.model import Array, Job, JobSpec, JobState, Request, Submission
 from pgpu.units import GIB
 
 DEADLINE_SECONDS = 60.0
@@ -21,25 +25,37 @@ LONG = ("sleep", "600")
 SAYS_HI = ("sh", "-c", "echo hi; exit 3")
 
 
-def _fake(_path: Path) -> Client:
-    return FakeClient(outcome=Outcome(exit_code=3, stdout=b"hi\n"))
+@contextmanager
+def _fake(_path: Path) -> Iterator[Client]:
+    yield FakeClient(outcome=Outcome(exit_code=3, stdout=b"hi\n"))
 
 
-def _embedded(path: Path) -> Client:
-    from pgpu.app.settings import Settings  # noqa: PLC0415 - only this world needs the whole program
-    from pgpu.app.wiring import open_client  # noqa: PLC0415 - likewise
+@contextmanager
+def _embedded(path: Path) -> Iterator[Client]:
+    settings = Settings(state_dir=path / "state", runtime_dir=path, simulate="RTX 3090", host="embedded")
+    with _emptied(open_client(settings)) as client:
+        yield client
 
-    return open_client(Settings(state_dir=path / "state", runtime_dir=path, simulate="RTX 3090"))
+
+@contextmanager
+def _served(path: Path) -> Iterator[Client]:
+    with serving(path) as server, _emptied(open_client(Settings(host=server.host))) as client:
+        yield client
 
 
-@pytest.fixture(params=[_fake, _embedded], ids=["fake", "embedded"])
+@contextmanager
+def _emptied(client: Client) -> Iterator[Client]:
+    yield client
+    for report in client.jobs(include_final=False):
+        client.stop(report.job.id, grace_seconds=0)
+
+
+@pytest.fixture(params=[_fake, _embedded, _served], ids=["fake", "embedded", "served"])
 def client(request: pytest.FixtureRequest) -> Iterator[Client]:
     path = Path(tempfile.mkdtemp(prefix="pgpu-test-", dir="/dev/shm"))
-    made: Client = request.param(path)
     try:
-        yield made
-        for report in made.jobs(include_final=False):
-            made.stop(report.job.id, grace_seconds=0)
+        with request.param(path) as made:
+            yield made
     finally:
         shutil.rmtree(path, ignore_errors=True)
 
@@ -145,3 +161,40 @@ def test_stopping_ends_a_running_job(client: Client) -> None:
     job = submit(client)
     until(lambda: state(client, job) is JobState.RUNNING)
     assert client.stop(job.id, grace_seconds=5).exit_code == 143
+
+
+def test_several_jobs_are_accepted_together_or_none(client: Client) -> None:
+    def ask(name: str, gib: int) -> Submission:
+        return Submission(JobSpec(LONG, "process", name=name, working_directory="/"), Request(gib * GIB))
+
+    with pytest.raises(RequestError):
+        client.submit_all([ask("one", 2), ask("two", 100)])
+    assert not client.jobs(include_final=True)
+    jobs = client.submit_all([ask("one", 20), ask("two", 20)])
+    assert [job.spec.name for job in jobs] == ["one", "two"]
+    until(lambda: [report.job.id for report in client.queue()] == [jobs[1].id])
+    assert [job.state for job in client.cancel(["two"], grace_seconds=0)] == [JobState.CANCELLED]
+
+
+def test_an_array_is_found_as_one(client: Client) -> None:
+    spec = JobSpec(SAYS_HI, "process", name="many", working_directory="/")
+    jobs = client.submit_all([Submission(spec, Request(2 * GIB), array=Array((0, 1)))])
+    assert [job.place.array_index for job in jobs] == [0, 1]
+    array_id = jobs[0].place.array_id
+    assert array_id is not None
+    assert [report.job.id for report in client.members(array_id)] == [job.id for job in jobs]
+
+
+def test_the_last_lines_are_read_and_followed(client: Client) -> None:
+    job = submit(client, SAYS_HI)
+    client.wait(job.id)
+    for follow in (False, True):
+        pieces = list(client.logs(job.id, follow=follow, tail_lines=1))
+        assert b"".join(data for stream, data in pieces if stream == "stdout") == b"hi\n"
+
+
+def test_a_signal_is_for_jobs_that_run(client: Client) -> None:
+    job = submit(client)
+    until(lambda: state(client, job) is JobState.RUNNING)
+    client.signal(job.id, 15)
+    assert client.wait(job.id).exit_code in {143, 3}

@@ -10,13 +10,13 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from pgpu.errors import JobNotFoundError, PgpuError, RequestError
+from pgpu.errors import JobNotFoundError, PgpuBug, PgpuError, RequestError
 from pgpu.server.answers import describe, refusal
 from pgpu.server.desk import Desk
 from pgpu.server.following import Following
-from pgpu.server.routes import gpus, jobs, streams
+from pgpu.server.routes import admin, gpus, jobs, streams
 
-_BODIES = (*jobs.BODIES,)
+_BODIES = (*jobs.BODIES, *admin.BODIES)
 
 
 def create_app(desk: Desk) -> FastAPI:
@@ -30,9 +30,10 @@ def create_app(desk: Desk) -> FastAPI:
     )
     app.state.desk = desk
     app.state.following = Following(desk.engine)
-    for router in (streams.routes, jobs.routes, gpus.routes):
+    for router in (streams.routes, jobs.routes, gpus.routes, admin.routes):
         app.include_router(router)
     app.add_exception_handler(PgpuError, _ours)
+    app.add_exception_handler(Exception, _bug)
     app.add_exception_handler(RequestValidationError, _unreadable)
     app.add_exception_handler(HTTPException, _no_such_route)
     describe(app, _BODIES)
@@ -44,6 +45,11 @@ async def _ours(connection: Request | WebSocket, error: Exception) -> Response:
     if isinstance(connection, WebSocket):
         await connection.send_denial_response(answer)
     return answer
+
+
+def _bug(request: Request, _error: Exception) -> Response:
+    """Say that it is ours to mend; what it was stands in the server's log, for callers need not see our insides."""
+    return refusal(PgpuBug(f"{request.method} {request.url.path} failed", hint="please report what the server logged"))
 
 
 def _unreadable(_request: Request, error: Exception) -> Response:

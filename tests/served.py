@@ -1,0 +1,84 @@
+"""A real `pgpu serve` for tests: started, waited for, and ended."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+DEADLINE_SECONDS = 60
+_PGPU = Path(sys.executable).parent / "pgpu"
+
+
+@dataclass
+class ServerProcess:
+    """One server, which may be killed and started again."""
+
+    environment: Mapping[str, str]
+    socket: Path
+    words: tuple[str, ...] = ()
+    process: "subprocess.Popen[bytes]" = field(init=False)
+
+    def start(self) -> None:
+        """Start it and wait until it takes requests."""
+        self.begin()
+        until(lambda: "listening at" in self.said() or self.process.poll() is not None)
+        assert "listening at" in self.said(), self.said()
+
+    def begin(self) -> None:
+        """Start it, and leave it to itself."""
+        command = [str(_PGPU), "serve", "--host", self.host, *self.words]
+        with self.log.open("w") as errors:
+            self.process = subprocess.Popen(command, env=dict(self.environment), stderr=errors)
+
+    @property
+    def log(self) -> Path:
+        """Where it speaks."""
+        return self.socket.with_suffix(".log")
+
+    def said(self) -> str:
+        """Return everything that it said since it was started last."""
+        return self.log.read_text()
+
+    @property
+    def host(self) -> str:
+        """What PGPU_HOST is for its clients."""
+        return f"unix://{self.socket}"
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Signal it, wait for its end, and return its exit code."""
+        with suppress(ProcessLookupError):
+            self.process.send_signal(number)
+        return self.process.wait(DEADLINE_SECONDS)
+
+
+def until(question: Callable[[], bool]) -> None:
+    """Wait for a condition, up to a deadline."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not question():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)  # noqa: TID251 - the pause between two looks
+
+
+@contextmanager
+def serving(
+    directory: Path, *words: str, simulate: str = "RTX 3090", environment: Mapping[str, str] | None = None
+) -> Iterator[ServerProcess]:
+    """Serve a state directory below `directory`, which is on a tmpfs."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PGPU_")}
+    settings = {
+        "PGPU_STATE_DIR": str(directory / "state"),
+        "PGPU_RUNTIME_DIR": str(directory),
+        "PGPU_SIMULATE": simulate,
+        "XDG_CONFIG_HOME": str(directory / "config"),
+    }
+    server = ServerProcess({**kept, **settings, **(environment or {})}, directory / "pgpu.sock", words)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.end()
