@@ -8,6 +8,19 @@ from pgpu.ledger.entry import Entry
 from pgpu.ledger.facts import Facts
 from pgpu.ledger.ledger import Ledger
 from pgpu.ledger.schema import VERSION as LEDGER_VERSION
-from pgpu.ledger.view import Peer, View, Waiting
+from pgpu.ledger.tokens import Token, Tokens
+from pgpu.ledger.view import ALL_GPUS, Peer, View, Waiting
 
-__all__ = ["LEDGER_VERSION", "Decision", "Entry", "Facts", "Ledger", "Peer", "View", "Waiting"]
+__all__ = [
+    "ALL_GPUS",
+    "LEDGER_VERSION",
+    "Decision",
+    "Entry",
+    "Facts",
+    "Ledger",
+    "Peer",
+    "Token",
+    "Tokens",
+    "View",
+    "Waiting",
+]

@@ -95,6 +95,14 @@ class Decision(View):
             values = (uid, quota.memory_bytes, quota.jobs, quota.weight)
             self._connection.execute("INSERT OR REPLACE INTO quotas VALUES (?, ?, ?, ?)", values)
 
+    def close_gpu(self, uuid: str, now_seconds: float) -> None:
+        """Let nothing new start on a GPU, or on `ALL_GPUS`."""
+        self._connection.execute("INSERT OR IGNORE INTO closed_gpus VALUES (?, ?)", (uuid, now_seconds))
+
+    def open_gpu(self, uuid: str) -> None:
+        """Let jobs start there again; does nothing if they may."""
+        self._connection.execute("DELETE FROM closed_gpus WHERE uuid = ?", (uuid,))
+
     def see(self, gpus: Sequence[Gpu], now_seconds: float) -> None:
         """Keep what was found of each GPU, for the day when it is gone."""
         self._connection.executemany(

@@ -14,6 +14,7 @@ from pgpu.ledger.events import Events
 from pgpu.ledger.facts import Facts
 from pgpu.ledger.rows import SELECT, entry_of
 from pgpu.ledger.schema import migrate
+from pgpu.ledger.tokens import Tokens
 from pgpu.ledger.view import LIVE, View
 from pgpu.model import Job
 
@@ -34,6 +35,7 @@ class Ledger:
         self.path = path
         self._connections = Connections(path, self._prepare, busy_timeout_seconds)
         self.facts = Facts(self._connections)
+        self.tokens = Tokens(self._connections)
         self.events = Events(self._connections)
 
     def _prepare(self, connection: sqlite3.Connection) -> None:

@@ -153,7 +153,21 @@ CREATE TRIGGER job_warned AFTER UPDATE OF warning ON jobs WHEN NEW.warning IS NO
     VALUES ((julianday('now') - 2440587.5) * 86400, 'warned', NEW.id, NEW.owner_uid, NEW.state, NEW.warning); END;
 """
 
-MIGRATIONS = (_FIRST, _WATCHED, _INHERITED, _QUEUED, _QUOTAS, _ESTIMATED, _CONDITIONAL, _EVENTS)
+_ADMINISTERED = """
+CREATE TABLE closed_gpus (
+    uuid TEXT PRIMARY KEY,
+    closed_at REAL NOT NULL
+) STRICT;
+
+CREATE TABLE tokens (
+    id TEXT PRIMARY KEY,
+    uid INTEGER NOT NULL,
+    digest TEXT NOT NULL,
+    created_at REAL NOT NULL
+) STRICT;
+"""
+
+MIGRATIONS = (_FIRST, _WATCHED, _INHERITED, _QUEUED, _QUOTAS, _ESTIMATED, _CONDITIONAL, _EVENTS, _ADMINISTERED)
 """Script i leads from version i to version i + 1."""
 
 VERSION = len(MIGRATIONS)

@@ -15,6 +15,8 @@ from pgpu.ledger.rows import SELECT, entry_of, place_of, request_of
 from pgpu.model import JobState, Place, Request
 from pgpu.scheduling import Quota
 
+ALL_GPUS = "*"
+
 LIVE = "state IN ('waiting', 'starting', 'running') OR (granted_at IS NOT NULL AND released_at IS NULL)"
 
 _WAITING = """
@@ -107,6 +109,17 @@ class View:
         """Return the jobs that wait for GPUs of one model, oldest first."""
         return [_waiting_of(row) for row in self._connection.execute(_WAITING, (gpu_model,))]
 
+    def first_waiting(self, gpu_model: str | None) -> str | None:
+        """Return the id of the job that waits longest for GPUs of this model; None if none waits."""
+        statement = "SELECT id FROM jobs WHERE state = 'waiting' AND gpu_model IS ? ORDER BY sequence LIMIT 1"
+        row = self._connection.execute(statement, (gpu_model,)).fetchone()
+        return None if row is None else str(row["id"])
+
+    def queues(self) -> set[str | None]:
+        """Return the models of GPUs that jobs wait for."""
+        rows = self._connection.execute("SELECT DISTINCT gpu_model FROM jobs WHERE state = 'waiting'")
+        return {row["gpu_model"] for row in rows}
+
     def conditional(self) -> list[Peer]:
         """Return the jobs that wait and that others may keep back, of GPUs of every model, oldest first."""
         return self._peers(f"WHERE {CONDITIONAL} ORDER BY sequence", ())
@@ -143,6 +156,10 @@ class View:
         """Return what each user may hold, by UID; who is missing has no quota."""
         rows = self._connection.execute("SELECT uid, memory_bytes, jobs, weight FROM quotas")
         return {row["uid"]: Quota(row["memory_bytes"], row["jobs"], row["weight"]) for row in rows}
+
+    def closed_gpus(self) -> frozenset[str]:
+        """Return the UUIDs of the GPUs on which nothing new may start; `ALL_GPUS` stands for every one."""
+        return frozenset(row["uuid"] for row in self._connection.execute("SELECT uuid FROM closed_gpus"))
 
     def entry(self, job_id: str) -> Entry:
         """Return one job.
