@@ -28,6 +28,7 @@ def serve(settings: Settings, unix: Path, tcp: "Tcp | None", say: "Callable[[str
     Raises:
         PgpuError: It cannot listen there, or the settings name what is not there.
     """
+    from pgpu.client.administration import uid_of_token
     from pgpu.engine.recovery import recover
     from pgpu.server import listening
     from pgpu.server.access import Access
@@ -37,7 +38,11 @@ def serve(settings: Settings, unix: Path, tcp: "Tcp | None", say: "Callable[[str
     with listening.only_server(settings.state_dir / "server.lock"):
         engine = make_engine(settings)
         recover(engine)
-        desk = Desk(engine, Access(), lambda model: make_engine(replace(settings, simulate=model)))
+        desk = Desk(
+            engine,
+            Access(lambda token: uid_of_token(engine.ledger.tokens, token)),
+            lambda model: make_engine(replace(settings, simulate=model)),
+        )
         app = create_app(desk)
         with listening.listen_unix(unix) as socket:
             say(f"listening at unix://{unix}")

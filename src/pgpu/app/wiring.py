@@ -28,6 +28,8 @@ from pgpu.libraries import CUDA_SHIM, LAUNCHER, NVML_SHIM, PROBE, SIMULATED_CUDA
 from pgpu.runtimes import Runtime
 
 if TYPE_CHECKING:
+    from pgpu.client.administration import Administration
+    from pgpu.client.connection import Server
     from pgpu.enforcement.driver import DriverEnforcer
     from pgpu.enforcement.mig import MigEnforcer
     from pgpu.enforcement.shim import ShimEnforcer
@@ -57,20 +59,44 @@ def open_client(settings: Settings) -> Client:
     Raises:
         PgpuError: The settings name what is not there.
     """
+    server = _server(settings)
+    if server is not None:
+        from pgpu.client.http import HttpClient
+
+        return HttpClient(server, settings.simulate)
+    from pgpu.client.embedded import EmbeddedClient
+
+    return EmbeddedClient(make_engine(settings), lambda model: make_engine(replace(settings, simulate=model)))
+
+
+def open_administration(settings: Settings) -> "Administration":
+    """Return what an administrator asks, of the same server or engine.
+
+    Raises:
+        PgpuError: The settings name what is not there.
+    """
+    server = _server(settings)
+    if server is not None:
+        from pgpu.client.administration_http import HttpAdministration
+
+        return HttpAdministration(server)
+    from pgpu.client.administration import EmbeddedAdministration
+
+    return EmbeddedAdministration(make_engine(settings))
+
+
+def _server(settings: Settings) -> "Server | None":
     from pgpu.client.address import address_of, installed_server
 
     if settings.host is None:
         address = installed_server()
     else:
         address = address_of(settings.host, settings.token, settings.tls_certificate)
-    if address is not None:
-        from pgpu.client.connection import Server
-        from pgpu.client.http import HttpClient
+    if address is None:
+        return None
+    from pgpu.client.connection import Server
 
-        return HttpClient(Server(address), settings.simulate)
-    from pgpu.client.embedded import EmbeddedClient
-
-    return EmbeddedClient(make_engine(settings), lambda model: make_engine(replace(settings, simulate=model)))
+    return Server(address)
 
 
 def make_engine(settings: Settings) -> Engine:

@@ -1,0 +1,200 @@
+"""`pgpu admin`: what the administrator sets for everybody: quotas, GPUs that take no jobs, tokens, and the end of jobs."""
+
+import pwd
+import time
+from typing import Annotated, Any
+
+import typer
+
+from pgpu.cli import options
+from pgpu.cli.invocation import invocation_of
+from pgpu.cli.output import speech
+from pgpu.client.administration import Administration, UserQuota
+from pgpu.errors import RequestError
+from pgpu.units import format_memory, parse_memory_bytes
+
+verbs = typer.Typer(
+    help="Set what others may: quotas, GPUs that take no jobs, tokens. For root.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+_tokens = typer.Typer(help="Tokens prove to a server over TCP who asks.", no_args_is_help=True, rich_markup_mode=None)
+verbs.add_typer(_tokens, name="token")
+
+_ALL_GPUS = "*"
+User = Annotated[str, typer.Argument(metavar="USER", help="A user of this machine, by name or number.")]
+
+
+@verbs.command()
+def quota(
+    context: typer.Context,
+    user: Annotated[str | None, typer.Argument(metavar="[USER]", help="Whose; left out: show all.")] = None,
+    *,
+    memory: Annotated[
+        str | None,
+        typer.Option("--memory", "-m", metavar="SIZE", help="Most GPU memory granted at a time, over all GPUs."),
+    ] = None,
+    jobs: Annotated[int | None, typer.Option("--jobs", metavar="N", help="Most jobs granted at a time.")] = None,
+    weight: Annotated[
+        float, typer.Option("--weight", metavar="W", help="Share beside others who wait: 2 gets twice as much as 1.")
+    ] = 1.0,
+    is_removed: Annotated[bool, typer.Option("--remove", help="Let this user hold as much as there is.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Show or set what one user may hold at a time; more than that waits. What runs goes on."""
+    administration = _administration(context)
+    if user is None:
+        _show_quotas(administration, as_json=as_json)
+    elif is_removed:
+        administration.remove_quota(_uid(user))
+    else:
+        memory_bytes = None if memory is None else parse_memory_bytes(memory)
+        administration.set_quota(UserQuota(_uid(user), memory_bytes, jobs, weight))
+
+
+@verbs.command()
+def drain(
+    context: typer.Context,
+    *,
+    is_ended: Annotated[bool, typer.Option("--end", help="Let jobs start again.")] = False,
+) -> None:
+    """Let nothing new start on this machine: what runs goes on, what waits and what comes stays in the queue."""
+    administration = _administration(context)
+    if is_ended:
+        administration.open_gpu(_ALL_GPUS)
+    else:
+        administration.close_gpu(_ALL_GPUS)
+
+
+@verbs.command()
+def exclude(
+    context: typer.Context,
+    gpu: Annotated[str | None, typer.Argument(metavar="[GPU]", help="UUID of a GPU; left out: show all.")] = None,
+    *,
+    is_ended: Annotated[bool, typer.Option("--end", help="Let this GPU take jobs again.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Let one GPU take no new jobs; those on it go on."""
+    administration = _administration(context)
+    if gpu is None:
+        _show_closed(administration, as_json=as_json)
+    elif is_ended:
+        administration.open_gpu(gpu)
+    else:
+        administration.close_gpu(gpu)
+
+
+@verbs.command()
+def stop(
+    context: typer.Context,
+    jobs: Annotated[list[str] | None, typer.Argument(metavar="[JOB]...", help="Ids or names.")] = None,
+    *,
+    user: Annotated[str | None, typer.Option("--user", metavar="USER", help="All jobs of this user.")] = None,
+    is_all: Annotated[bool, typer.Option("--all", help="Everybody's jobs.")] = False,
+    grace: Annotated[
+        str | None, typer.Option("--time", "-t", metavar="DURATION", help="Between SIGTERM and SIGKILL.")
+    ] = None,
+) -> None:
+    """Cancel waiting jobs and end running ones, whoever's they are; print their ids."""
+    from pgpu.units import parse_duration_seconds
+
+    if bool(jobs) + (user is not None) + is_all != 1:
+        raise RequestError("whose jobs?", hint="name jobs, or --user USER, or --all")
+    _administration(context)  # an ordinary user is told so before anything else is said
+    invocation = invocation_of(context)
+    client = invocation.client()
+    uid = None if user is None else _uid(user)
+    chosen = jobs or [
+        report.job.id
+        for report in client.jobs(include_final=False)
+        if not report.job.state.is_final and uid in {None, report.job.owner_uid}
+    ]
+    grace_seconds = invocation.settings().stop_grace if grace is None else parse_duration_seconds(grace)
+    if chosen:
+        for job in client.cancel(chosen, grace_seconds=grace_seconds):
+            print(job.id)
+
+
+@_tokens.command("create")
+def create_token(
+    context: typer.Context,
+    *,
+    user: Annotated[str, typer.Option("--user", metavar="USER", help="Whose jobs its holder submits, sees and stops.")],
+    as_json: options.Json = False,
+) -> None:
+    """Make a token and print it, this once: its holder sets PGPU_TOKEN."""
+    made = _administration(context).create_token(_uid(user))
+    if as_json:
+        speech.print_json({"id": made.id, "uid": made.uid, "token": made.text})
+    else:
+        print(made.text)
+
+
+@_tokens.command("list")
+def list_tokens(context: typer.Context, *, as_json: options.Json = False) -> None:
+    """List the tokens that are valid; none can be shown again."""
+    found = _administration(context).tokens()
+    if as_json:
+        rows = [{"id": each.id, "uid": each.uid, "created_at_seconds": each.created_at_seconds} for each in found]
+        speech.print_json({"tokens": rows})
+        return
+    for each in found:
+        day = time.strftime("%Y-%m-%d", time.localtime(each.created_at_seconds))
+        print(f"{each.id}  {_name(each.uid)}  {day}")
+
+
+@_tokens.command("revoke")
+def revoke_token(
+    context: typer.Context, token: Annotated[str, typer.Argument(metavar="ID", help="As `token list` shows it.")]
+) -> None:
+    """Make a token worth nothing, at once."""
+    _administration(context).revoke_token(token)
+
+
+def _administration(context: typer.Context) -> Administration:
+    from pgpu.app.wiring import open_administration
+
+    return open_administration(invocation_of(context).settings())
+
+
+def _show_quotas(administration: Administration, *, as_json: bool) -> None:
+    found = administration.quotas()
+    if as_json:
+        speech.print_json({"quotas": [_quota_document(each) for each in found]})
+        return
+    for each in found:
+        memory = "any memory" if each.memory_bytes is None else format_memory(each.memory_bytes)
+        jobs = "any number of jobs" if each.jobs is None else f"{each.jobs} jobs"
+        print(f"{_name(each.uid)}: {memory}, {jobs}, weight {each.weight:g}")
+    if not found:
+        speech.remark("nobody has a quota: everybody may hold as much as there is, in turn")
+
+
+def _quota_document(each: UserQuota) -> dict[str, Any]:
+    return {"uid": each.uid, "memory_bytes": each.memory_bytes, "jobs": each.jobs, "weight": each.weight}
+
+
+def _show_closed(administration: Administration, *, as_json: bool) -> None:
+    found = administration.closed_gpus()
+    if as_json:
+        speech.print_json({"is_drained": _ALL_GPUS in found, "excluded": [each for each in found if each != _ALL_GPUS]})
+        return
+    for each in found:
+        print("all of them: drained" if each == _ALL_GPUS else each)
+
+
+def _uid(user: str) -> int:
+    """Return a user's number; one that is written as a number needs no entry in the machine's database."""
+    if user.isdecimal():
+        return int(user)
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        raise RequestError(f"this machine has no user {user!r}") from None
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
