@@ -12,7 +12,20 @@ import typer
 from pgpu.cli import exits
 from pgpu.cli.invocation import Invocation
 from pgpu.cli.output import speech, standard_streams
-from pgpu.cli.verbs import doctor, experiment, gpus, jobs, learning, queue, run, serve, submit, version
+from pgpu.cli.verbs import (
+    admin,
+    doctor,
+    experiment,
+    gpus,
+    install_runtime,
+    jobs,
+    learning,
+    queue,
+    run,
+    serve,
+    submit,
+    version,
+)
 from pgpu.errors import NodeError, PgpuError, RequestError
 
 _UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
@@ -79,10 +92,12 @@ def make_app() -> typer.Typer:
         learning.history,
         learning.waste,
         serve.serve,
+        install_runtime.install_runtime,
         doctor.doctor,
         version.version,
     ):
         app.command()(verb)
+    app.add_typer(admin.verbs, name="admin")
     app.add_typer(experiment.verbs, name="experiment")
     return app
 

@@ -16,7 +16,7 @@ from pgpu.enforcement.driver_library import find_driver
 from pgpu.enforcement.publishing import publish
 from pgpu.enforcement.shim import ShimEnforcer
 from pgpu.enforcement.slice_files import DRIVER_FILES
-from pgpu.errors import PgpuBug, PgpuError
+from pgpu.errors import NodeError, PgpuBug, PgpuError
 from pgpu.libraries import CUDA_SHIM, HOLD, NVML_SHIM, PROBE, SIMULATED_CUDA, SIMULATED_NVML, library_path
 from pgpu.model import Gpu
 
@@ -50,7 +50,15 @@ def prepare(config: str, state_dir: str) -> None:
         "stamps": {path: stamp(path) for path in (config, *map(str, _sources()))},
         "needed": needed,
     }
-    publish(settings.state_dir / NAME, json.dumps(found, indent=1).encode(), 0o600)
+    _keep(settings.state_dir, json.dumps(found, indent=1))
+
+
+def _keep(state_dir: Path, text: str) -> None:
+    try:
+        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        publish(state_dir / NAME, text.encode(), 0o600)
+    except OSError as exc:
+        raise NodeError(f"{state_dir / NAME} cannot be written: {exc.strerror}") from exc
 
 
 def _libraries(runtime_path: Path, simulated: SimulatedGpus | None) -> dict[str, str]:

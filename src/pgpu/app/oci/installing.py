@@ -1,0 +1,152 @@
+"""Makes a container engine know the runtime `pgpu`, in its configuration file.
+
+What stands in that file stays, in its order; the file is written whole or not at all. It refuses to touch a file that is no
+JSON object, and to reload or restart an engine: containers are its administrator's.
+"""
+
+import difflib
+import json
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pgpu.app.oci.preparing import prepare
+from pgpu.app.oci.words import RUNC
+from pgpu.enforcement.publishing import publish
+from pgpu.errors import NodeError
+from pgpu.libraries import OCI_RUNTIME, library_path
+
+_MODE = 0o644
+_INDENT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """What an engine is told of the runtime."""
+
+    name: str
+    """How containers ask for it: `--runtime=NAME`."""
+
+    settings: Path
+    """The machine's settings file."""
+
+    state_dir: Path
+    """Where the machine's ledger lies."""
+
+    engine: str
+    """The engine's address, by which it is asked for images."""
+
+    def entry(self) -> dict[str, Any]:
+        """Return the element of `runtimes`.
+
+        Raises:
+            NodeError: The runtime's program is missing from this installation.
+        """
+        words = {
+            "python": sys.executable,
+            "runc": shutil.which(RUNC) or RUNC,
+            "config": str(self.settings),
+            "state-dir": str(self.state_dir),
+            "engine": self.engine,
+        }
+        return {
+            "path": str(library_path(OCI_RUNTIME)),
+            "runtimeArgs": [f"--pgpu-{name}={value}" for name, value in words.items()],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A configuration file before and after."""
+
+    path: Path
+    before: str
+    after: str
+
+    @property
+    def is_none(self) -> bool:
+        """Whether everything stands there already."""
+        return self.before == self.after
+
+    def shown(self) -> str:
+        """Return the change as `diff -u` would."""
+        lines = difflib.unified_diff(
+            self.before.splitlines(), self.after.splitlines(), str(self.path), str(self.path), lineterm=""
+        )
+        return "\n".join(lines)
+
+    def make(self) -> None:
+        """Write it.
+
+        Raises:
+            NodeError: The file cannot be written; it is as it was.
+        """
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            mode = self.path.stat().st_mode & 0o777 if self.path.exists() else _MODE
+            publish(self.path.resolve(), self.after.encode(), mode)
+        except OSError as exc:
+            raise NodeError(
+                f"{self.path} cannot be written: {exc.strerror}", hint="run it as the engine's administrator, with sudo"
+            ) from exc
+
+
+def installed(path: Path, installation: Installation) -> Change:
+    """Return what makes an engine know the runtime.
+
+    Raises:
+        NodeError: The file is no JSON object, or this machine cannot be a host of such containers.
+    """
+    before, content = _read(path)
+    runtimes = content.setdefault("runtimes", {})
+    if not isinstance(runtimes, dict):
+        raise NodeError(f"{path}: `runtimes` is no object", hint="mend it first; nothing was changed")
+    runtimes[installation.name] = installation.entry()
+    return _change(path, before, content)
+
+
+def uninstalled(path: Path, name: str) -> Change:
+    """Return what makes an engine forget the runtime.
+
+    Raises:
+        NodeError: The file is no JSON object.
+    """
+    before, content = _read(path)
+    runtimes = content.get("runtimes")
+    if not isinstance(runtimes, dict) or name not in runtimes:
+        return Change(path, before, before)
+    del runtimes[name]
+    if not runtimes:
+        del content["runtimes"]
+    return _change(path, before, content)
+
+
+def check_machine(installation: Installation) -> None:
+    """Find out what creating containers needs to know of this machine.
+
+    Raises:
+        PgpuError: Something is missing, such as a driver.
+    """
+    prepare(str(installation.settings), str(installation.state_dir))
+
+
+def _read(path: Path) -> tuple[str, dict[str, Any]]:
+    try:
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        content = json.loads(text) if text.strip() else {}
+    except (OSError, ValueError) as exc:
+        raise NodeError(f"{path} cannot be read: {exc}", hint="mend it first; nothing was changed") from exc
+    if not isinstance(content, dict):
+        raise NodeError(f"{path} is no JSON object", hint="mend it first; nothing was changed")
+    return text, content
+
+
+def _change(path: Path, before: str, content: dict[str, Any]) -> Change:
+    """A file whose content stays is not written in another style."""
+    is_same = bool(before.strip()) and json.loads(before) == content
+    return Change(
+        path, before, before if is_same else json.dumps(content, indent=_INDENT, ensure_ascii=False) + os.linesep
+    )
