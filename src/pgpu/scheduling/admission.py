@@ -226,6 +226,9 @@ class _Round:
         self.grants.append(Grant(candidate.job_id, slices))
 
     def _obstacle(self, candidate: Candidate) -> Cause:
+        memory_bytes = candidate.request.memory_bytes
+        if any(self.planned.has_enough(uuid) and free >= memory_bytes for uuid, free in self._free.items()):
+            return Cause.PLAN
         return Cause.TURN if len(self._fitting(candidate)) >= candidate.request.gpu_count else Cause.MEMORY
 
     def _keep_waiting(self, candidate: Candidate, cause: Cause) -> None:

@@ -9,9 +9,12 @@ Source: list scheduling (Graham, 1969).
 
 import heapq
 import math
+import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import starmap
+
+from pgpu.scheduling.doubt import expected_left_seconds, possible_left_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +41,11 @@ class Busy:
     """Place of its GPU in the capacities."""
 
     memory_bytes: int
-    left_seconds: float
-    """How long it would still run if it were alone."""
+    duration_seconds: float
+    """Predicted, of its whole run, alone on its GPU."""
+
+    elapsed_seconds: float = 0.0
+    """Run so far."""
 
     compute_share: float = 0.0
 
@@ -58,6 +64,9 @@ class Batch:
     release_seconds: tuple[float, ...]
     capacity_bytes: tuple[int, ...]
     busy: tuple[Busy, ...]
+    busy_left_seconds: tuple[float, ...]
+    """How long each that runs already would still run if it were alone."""
+
     pace: tuple[float, ...]
     """By number of jobs on a GPU: the seconds that one second of work takes."""
 
@@ -86,7 +95,23 @@ class Batch:
             tuple(job.release_seconds for job in jobs),
             tuple(capacity_bytes),
             tuple(busy),
+            tuple(expected_left_seconds(each.duration_seconds, each.elapsed_seconds) for each in busy),
             (1.0, *(1.0 if slowdown is None else slowdown(count) for count in counts)),
+        )
+
+    def as_it_may_be(self, doubt: float, count: int, dice: random.Random) -> "tuple[Batch, ...]":
+        """Return so many copies whose durations are what they may turn out to be. Arguments as of `possible_left_seconds`."""
+        waiting = [possible_left_seconds(each, 0.0, doubt, count, dice) for each in self.duration_seconds]
+        running = [
+            possible_left_seconds(each.duration_seconds, each.elapsed_seconds, doubt, count, dice) for each in self.busy
+        ]
+        return tuple(
+            replace(
+                self,
+                duration_seconds=tuple(draws[copy] for draws in waiting),
+                busy_left_seconds=tuple(draws[copy] for draws in running),
+            )
+            for copy in range(count)
         )
 
     @property
@@ -105,9 +130,9 @@ class Batch:
         """
         most_bytes, count = max(self.capacity_bytes, default=1), max(1, len(self.capacity_bytes))
         pieces = list(zip(self.memory_bytes, self.duration_seconds, strict=True))
-        pieces += [(busy.memory_bytes, busy.left_seconds) for busy in self.busy]
+        pieces += [(busy.memory_bytes, left) for busy, left in zip(self.busy, self.busy_left_seconds, strict=True)]
         ends = [start + lasts for start, lasts in zip(self.release_seconds, self.duration_seconds, strict=True)]
-        ends += [busy.left_seconds for busy in self.busy]
+        ends += self.busy_left_seconds
         thresholds = {0, *(memory_bytes for memory_bytes, _ in pieces if 2 * memory_bytes <= most_bytes)}
         loads = [_load(pieces, threshold, most_bytes) / count for threshold in thresholds]
         work = sum(starmap(lambda memory_bytes, seconds: memory_bytes * seconds, pieces))
@@ -206,8 +231,10 @@ class _Machine:
         self._compute_share = batch.compute_share + tuple(busy.compute_share for busy in batch.busy)
         self._gpus = [_PlayedGpu(free) for free in batch.capacity_bytes]
         self._releases = sorted({seconds for seconds in batch.release_seconds if seconds > 0}, reverse=True)
-        for place, busy in enumerate(batch.busy, start=count):
-            self._occupy(self._gpus[busy.gpu], place, busy.left_seconds)
+        for place, (busy, left_seconds) in enumerate(
+            zip(batch.busy, batch.busy_left_seconds, strict=True), start=count
+        ):
+            self._occupy(self._gpus[busy.gpu], place, left_seconds)
 
     def start_what_fits(self, waiting: Sequence[int]) -> list[int]:
         """Start each job that fits, in order; return those that still wait."""

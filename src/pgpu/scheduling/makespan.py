@@ -8,39 +8,87 @@ ends early or late, or a new one comes.
 Source: P1 (its 25 jobs end in 17.97 s as 12 + 13, in 25.56 s as 20 + 5); list scheduling (Graham, 1969).
 """
 
+import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 from pgpu.scheduling.batch import NO_HOLDS, Batch, BatchJob, Busy, Played, Slowdown, play
+from pgpu.scheduling.candidate import Candidate, Held
+from pgpu.scheduling.capacity import GpuRoom
+from pgpu.scheduling.order import OrderRules
+from pgpu.scheduling.planned import BatchPlan
 
 STEPS_PER_SECOND = 60_000
 """Jobs that are played in a second of an ordinary core, roughly: what `plan_batch` counts its effort in."""
+
+MOST_PLANNED = 200
+"""Jobs that are played; what is behind so many has time to be planned later."""
 
 _SEED = 1
 """The same batch always gets the same plan."""
 
 _MOST_HOLDS_AT_A_TIME = 3
 
+_WORLDS = 16
+"""So many ways in which durations may turn out are played where they are doubtful."""
 
-@dataclass(frozen=True, slots=True)
-class BatchPlan:
-    """What to do with a batch: at each moment those that fit start in this order."""
 
-    order: tuple[str, ...]
-    """Ids of the jobs."""
+def plan_waiting(
+    rooms: Sequence[GpuRoom],
+    queue: Sequence[Candidate],
+    now_seconds: float,
+    *,
+    held: Sequence[Held] = (),
+    rules: OrderRules | None = None,
+    slowdown: Slowdown | None = None,
+    doubt: float = 0.0,
+    effort: int = STEPS_PER_SECOND,
+) -> BatchPlan:
+    """Plan what waits, for `admit`: long before it or in between, since a plan still holds when jobs ended meanwhile.
 
-    most_at_once: int = 0
-    """So many jobs on one GPU at most, though more may fit; 0 for as many as fit."""
+    Jobs on several GPUs, and what no GPU can hold now, are left to the usual order, after the plan. Of a long queue the jobs
+    with the largest memory-time are planned, and the others go after them in that order. A MIG instance is taken for a
+    GPU that several jobs may share; admission knows better.
 
-    holds: Mapping[str, str] = field(default_factory=dict)
-    """By id of a job: who of those before it in the order must have started first, though it fits."""
+    Args:
+        rooms: Every GPU and MIG instance, in NVML index order.
+        queue: Waiting requests, oldest first.
+        now_seconds: Seconds since the epoch.
+        held: Every job whose slices are part of what the rooms have granted.
+        rules: How long jobs without history are taken to run.
+        slowdown: By how much each of so many jobs on one GPU is slowed down; None if nobody knows.
+        doubt: As of `plan_batch`.
+        effort: As of `plan_batch`.
+    """
+    rules = rules or OrderRules()
+    gpus = {room.gpu.uuid: place for place, room in enumerate(rooms)}
+    busy = list(_busy(gpus, held, rules, now_seconds))
+    capacity_bytes = [room.free_bytes for room in rooms]
+    for each in busy:
+        capacity_bytes[each.gpu] += each.memory_bytes
+    jobs = [_job(candidate, rules) for candidate in queue if candidate.request.gpu_count == 1]
+    jobs = [job for job in jobs if job.memory_bytes <= max(capacity_bytes, default=0)]
+    jobs.sort(key=lambda job: -job.memory_bytes * job.duration_seconds)
+    near, far = jobs[:MOST_PLANNED], jobs[MOST_PLANNED:]
+    plan = plan_batch(near, capacity_bytes, busy=busy, slowdown=slowdown, doubt=doubt, effort=effort)
+    return replace(plan, order=(*plan.order, *(job.job_id for job in far)))
 
-    end_seconds: float = 0.0
-    """When the last will end, from now."""
 
-    least_seconds: float = 0.0
-    """No plan ends before; equal to `end_seconds` where this one is known to be the best."""
+def _busy(gpus: Mapping[str, int], held: Sequence[Held], rules: OrderRules, now_seconds: float) -> Iterator[Busy]:
+    for each in held:
+        duration_seconds = each.duration_seconds or rules.default_duration_seconds
+        elapsed_seconds = max(0.0, now_seconds - each.granted_at_seconds)
+        for part in each.slices:
+            if part.gpu_uuid in gpus:
+                gpu = gpus[part.gpu_uuid]
+                yield Busy(gpu, part.memory_bytes, duration_seconds, elapsed_seconds, each.compute_share)
+
+
+def _job(candidate: Candidate, rules: OrderRules) -> BatchJob:
+    request = candidate.request
+    duration_seconds = candidate.duration_seconds or rules.default_duration_seconds
+    return BatchJob(candidate.job_id, request.memory_bytes, duration_seconds, request.compute_share or 0.0)
 
 
 def plan_batch(
@@ -49,6 +97,7 @@ def plan_batch(
     *,
     busy: Sequence[Busy] = (),
     slowdown: Slowdown | None = None,
+    doubt: float = 0.0,
     effort: int = STEPS_PER_SECOND,
 ) -> BatchPlan:
     """Find an order that ends a batch early.
@@ -60,6 +109,8 @@ def plan_batch(
         capacity_bytes: What slices may sum to, by GPU.
         busy: What runs already; it fits.
         slowdown: By how much each of so many jobs on one GPU is slowed down, at least 1; None if they are not.
+        doubt: Standard deviation of the logarithm of true over predicted durations: 0 if they are known, 0.7 if they are
+            often off by a factor of two. The plan is then the one whose end is soonest on average.
         effort: So many jobs are played at most, those of the first orders not counted. Default: about a second.
 
     Returns:
@@ -69,23 +120,23 @@ def plan_batch(
         ValueError: A job fits on none of the GPUs.
     """
     batch = Batch.of(jobs, capacity_bytes, busy, slowdown)
-    guesses = (play(batch, order, NO_HOLDS, most_at_once) for order, most_at_once in _first_guesses(batch))
-    best = min(guesses, key=lambda played: played.value)
-    best = _Search(batch, best).improved(effort // max(1, len(jobs)))
+    search = _Search(batch, doubt)
+    best = search.improved(effort // max(1, len(jobs)))
     ids = [job.job_id for job in jobs]
     return BatchPlan(
         tuple(ids[place] for place in best.order),
         best.most_at_once,
         {ids[job]: ids[first] for job, first in best.holds.items()},
-        best.end_seconds,
+        play(batch, best.order, best.holds, best.most_at_once).end_seconds,
         batch.least_seconds(),
     )
 
 
 def _first_guesses(batch: Batch) -> Iterator[tuple[list[int], int]]:
     places = range(len(batch.memory_bytes))
+    most_that_fit = max(batch.capacity_bytes, default=0) // max(1, min(batch.memory_bytes, default=1))
     orders = [list(places), *(sorted(places, key=key, reverse=True) for key in _keys(batch))]
-    for most_at_once in (0, *range(1, len(batch.pace))) if batch.is_slowed else (0,):
+    for most_at_once in (0, *range(1, min(len(batch.pace), most_that_fit + 1))) if batch.is_slowed else (0,):
         for order in orders:
             yield order, most_at_once
 
@@ -104,30 +155,70 @@ def _keys(batch: Batch) -> tuple[Callable[[int], float], ...]:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """An order, played on everything that may be."""
+
+    played: Played
+    """On the first of it."""
+
+    value: tuple[float, float]
+    """The smaller, the better: the sums of the ends, and of how late jobs end."""
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        return self.played.order
+
+    @property
+    def holds(self) -> Mapping[int, int]:
+        return self.played.holds
+
+    @property
+    def most_at_once(self) -> int:
+        return self.played.most_at_once
+
+
 class _Search:
-    """Local search from one plan: a change is kept if the batch ends no later."""
+    """Local search from the best of the first guesses: a change is kept if the batch ends no later."""
 
-    def __init__(self, batch: Batch, best: Played) -> None:
-        self._batch = batch
-        self._least_seconds = batch.least_seconds()
+    def __init__(self, batch: Batch, doubt: float) -> None:
         self._dice = random.Random(_SEED)  # noqa: S311 - spreads the search, guards nothing
+        self._batch = batch
+        self._worlds = batch.as_it_may_be(doubt, _WORLDS, self._dice) if doubt else (batch,)
+        self._least_seconds = [world.least_seconds() for world in self._worlds]
         self._hold_odds = 0.3 if any(batch.release_seconds) else 0.15
-        self._keep(best)
+        guesses = (self._tried(order, NO_HOLDS, most, math.inf) for order, most in _first_guesses(batch))
+        self._keep(min((guess for guess in guesses if guess is not None), key=lambda trial: trial.value))
 
-    def improved(self, tries: int) -> Played:
-        """Return the best plan that so many changes lead to."""
-        for _ in range(tries):
-            if self._best.end_seconds <= self._least_seconds * (1 + 1e-9) or len(self._best.order) <= 1:
+    def improved(self, effort: int) -> _Trial:
+        """Return the best plan that changes lead to, with so many plays at most."""
+        for _ in range(effort // len(self._worlds)):
+            if self._best.value[0] <= sum(self._least_seconds) * (1 + 1e-9) or len(self._best.order) <= 1:
                 break
             order, holds = self._changed()
-            played = play(self._batch, order, holds, self._best.most_at_once)
-            if played.value <= self._best.value:
-                self._keep(played)
+            trial = self._tried(order, holds, self._best.most_at_once, self._best.value[0])
+            if trial is not None and trial.value <= self._best.value:
+                self._keep(trial)
         return self._best
 
-    def _keep(self, played: Played) -> None:
-        self._best = played
-        self._latest = sorted(played.order, key=lambda job: -played.ends_seconds[job])
+    def _tried(self, order: Sequence[int], holds: Mapping[int, int], most: int, enough_seconds: float) -> _Trial | None:
+        """Play an order everywhere; None as soon as it can no longer be as good as that."""
+        first: Played | None = None
+        ends, lateness, to_come = 0.0, 0.0, sum(self._least_seconds)
+        for world, least_seconds in zip(self._worlds, self._least_seconds, strict=True):
+            played = play(world, order, holds, most)
+            first = first or played
+            ends += played.value[0]
+            lateness += played.value[1]
+            to_come -= least_seconds
+            if ends + to_come > enough_seconds * (1 + 1e-9):
+                return None
+        return None if first is None else _Trial(first, (ends, lateness))
+
+    def _keep(self, trial: _Trial) -> None:
+        self._best = trial
+        ends_seconds = trial.played.ends_seconds
+        self._latest = sorted(trial.order, key=lambda job: -ends_seconds[job])
 
     def _changed(self) -> tuple[list[int], Mapping[int, int]]:
         order, holds = list(self._best.order), self._best.holds
@@ -146,7 +237,7 @@ class _Search:
             del holds[self._dice.choice(list(holds))]
             return order, holds
         late = self._one_of_the_latest(4)
-        starts, ends = self._best.starts_seconds, self._best.ends_seconds
+        starts, ends = self._best.played.starts_seconds, self._best.played.ends_seconds
         release_seconds = self._batch.release_seconds[late]
         in_the_way = [job for job in order if starts[job] < starts[late] and ends[job] > release_seconds]
         if in_the_way:

@@ -1,0 +1,227 @@
+"""Plays a day of jobs through the real `admit`: they come, wait, are granted memory, run as long as they run, and end.
+
+Only time is simulated. What admission is told of durations may differ from what they turn out to be, and companions may
+slow jobs down. It refuses to forgive: a grant that passes a GPU's memory, and a job that is never granted, are errors.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pgpu.model import Gpu, Request
+from pgpu.scheduling import Admission, Candidate, GpuRoom, Headroom, Held, OrderRules, admit
+from pgpu.scheduling.batch import Slowdown
+from pgpu.scheduling.makespan import plan_waiting
+from pgpu.scheduling.planned import BatchPlan
+
+Policy = Callable[[Sequence[GpuRoom], Sequence[Candidate], float, Sequence[Held]], Admission]
+"""Rooms, queue, seconds, what is held → who starts."""
+
+_SOON_SECONDS = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One job as it really is."""
+
+    candidate: Candidate
+    """What admission is told."""
+
+    duration_seconds: float
+    """Alone on its GPU."""
+
+    used_bytes: int = 0
+    """At its peak; 0 for all that it asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """How a job fared; seconds of the replay."""
+
+    came_seconds: float
+    started_seconds: float
+    ended_seconds: float
+
+    @property
+    def response_seconds(self) -> float:
+        """From its arrival to its end."""
+        return self.ended_seconds - self.came_seconds
+
+
+class MemoryFailureError(AssertionError):
+    """Jobs hold more than their GPU has: one of them would fail."""
+
+
+def replay(
+    gpus: Sequence[Gpu],
+    arrivals: Iterable[Arrival],
+    policy: Policy,
+    *,
+    headroom: Headroom | None = None,
+    slowdown: Slowdown | None = None,
+) -> Mapping[str, Fate]:
+    """Play until the last job has ended.
+
+    Raises:
+        MemoryFailureError: A grant passed what a GPU has.
+        RuntimeError: A job would wait for ever.
+    """
+    day = _Day(gpus, arrivals, headroom or Headroom(), slowdown)
+    while not day.is_over:
+        day.start(policy)
+        day.go_on()
+    return day.fates
+
+
+@dataclass(slots=True)
+class _Running:
+    arrival: Arrival
+    held: Held
+    left_seconds: float
+    """Of work, were it alone."""
+
+
+class _Day:
+    """Everything at one moment of the replay."""
+
+    def __init__(
+        self, gpus: Sequence[Gpu], arrivals: Iterable[Arrival], headroom: Headroom, slowdown: Slowdown | None
+    ) -> None:
+        self.fates: dict[str, Fate] = {}
+        self._gpus = gpus
+        self._headroom = headroom
+        self._slowdown = slowdown
+        self._coming = sorted(arrivals, key=lambda arrival: -arrival.candidate.created_at_seconds)
+        self._waiting: dict[str, Arrival] = {}
+        self._running: list[_Running] = []
+        self._now_seconds = 0.0
+        self._let_in()
+
+    @property
+    def is_over(self) -> bool:
+        return not (self._coming or self._waiting or self._running)
+
+    def start(self, policy: Policy) -> None:
+        """Let admission decide, and hold it to the memory that is there."""
+        held = [running.held for running in self._running]
+        queue = [arrival.candidate for arrival in self._waiting.values()]
+        admission = policy(self._rooms(held), queue, self._now_seconds, held)
+        for grant in admission.grants:
+            arrival = self._waiting.pop(grant.job_id)
+            candidate = arrival.candidate
+            share = candidate.request.compute_share or 0.0
+            job = Held(
+                grant.job_id, candidate.owner_uid, grant.slices, self._now_seconds, share, candidate.duration_seconds
+            )
+            self._running.append(_Running(arrival, job, arrival.duration_seconds))
+        self._check_memory()
+
+    def go_on(self) -> None:
+        """Jump to the next end or arrival."""
+        paces = self._paces()
+        next_end = min(
+            (running.left_seconds * pace for running, pace in zip(self._running, paces, strict=True)), default=None
+        )
+        until_arrival = self._coming[-1].candidate.created_at_seconds - self._now_seconds if self._coming else None
+        steps = [seconds for seconds in (next_end, until_arrival) if seconds is not None]
+        if not steps:
+            raise RuntimeError(f"{len(self._waiting)} jobs would wait for ever")
+        self._advance(max(0.0, min(steps)), paces)
+        self._let_in()
+
+    def _advance(self, seconds: float, paces: Sequence[float]) -> None:
+        self._now_seconds += seconds
+        for running, pace in zip(self._running, paces, strict=True):
+            running.left_seconds -= seconds / pace
+        ended = [running for running in self._running if running.left_seconds <= _SOON_SECONDS]
+        self._running = [running for running in self._running if running.left_seconds > _SOON_SECONDS]
+        for running in ended:
+            came_seconds = running.arrival.candidate.created_at_seconds
+            fate = Fate(came_seconds, running.held.granted_at_seconds, self._now_seconds)
+            self.fates[running.held.job_id] = fate
+
+    def _let_in(self) -> None:
+        while self._coming and self._coming[-1].candidate.created_at_seconds <= self._now_seconds + _SOON_SECONDS:
+            arrival = self._coming.pop()
+            self._waiting[arrival.candidate.job_id] = arrival
+
+    def _rooms(self, held: Sequence[Held]) -> list[GpuRoom]:
+        granted = dict.fromkeys((gpu.uuid for gpu in self._gpus), 0)
+        compute = dict.fromkeys(granted, 0.0)
+        for each in held:
+            for part in each.slices:
+                granted[part.gpu_uuid] += part.memory_bytes
+                compute[part.gpu_uuid] += each.compute_share
+        return [GpuRoom(gpu, self._headroom.of(gpu), 0, granted[gpu.uuid], compute[gpu.uuid]) for gpu in self._gpus]
+
+    def _paces(self) -> list[float]:
+        if self._slowdown is None:
+            return [1.0] * len(self._running)
+        counts: dict[str, int] = {}
+        for running in self._running:
+            for part in running.held.slices:
+                counts[part.gpu_uuid] = counts.get(part.gpu_uuid, 0) + 1
+        return [max(self._slowdown(counts[part.gpu_uuid]) for part in running.held.slices) for running in self._running]
+
+    def _check_memory(self) -> None:
+        for gpu in self._gpus:
+            held = sum(
+                running.arrival.used_bytes or part.memory_bytes
+                for running in self._running
+                for part in running.held.slices
+                if part.gpu_uuid == gpu.uuid
+            )
+            if held > gpu.memory_bytes:
+                raise MemoryFailureError(f"{held} bytes on a GPU of {gpu.memory_bytes}")
+
+
+def default_objective(
+    rooms: Sequence[GpuRoom], queue: Sequence[Candidate], now_seconds: float, held: Sequence[Held]
+) -> Admission:
+    """Admit as pgpu does unless told otherwise: for response time."""
+    return admit(rooms, queue, now_seconds, held=held)
+
+
+_OLDEST_FIRST = OrderRules(patience_seconds=-1.0)
+
+
+def easy(rooms: Sequence[GpuRoom], queue: Sequence[Candidate], now_seconds: float, held: Sequence[Held]) -> Admission:
+    """Admit the oldest first, and whoever delays it not."""
+    return admit(rooms, queue, now_seconds, held=held, rules=_OLDEST_FIRST)
+
+
+def fifo(rooms: Sequence[GpuRoom], queue: Sequence[Candidate], now_seconds: float, held: Sequence[Held]) -> Admission:
+    """Admit the oldest first, and nobody before it."""
+    for count in range(len(queue) + 1):
+        admission = admit(rooms, queue[:count], now_seconds, held=held, rules=_OLDEST_FIRST)
+        if len(admission.grants) < count:
+            break
+    return replace(admission, grants=admission.grants[: max(0, count - 1)] if admission.waits else admission.grants)
+
+
+def in_order_of(key: Callable[[Candidate], float]) -> Policy:
+    """Return a policy that starts whatever fits, the largest key first."""
+
+    def policy(
+        rooms: Sequence[GpuRoom], queue: Sequence[Candidate], now_seconds: float, held: Sequence[Held]
+    ) -> Admission:
+        order = tuple(candidate.job_id for candidate in sorted(queue, key=key, reverse=True))
+        return admit(rooms, queue, now_seconds, held=held, plan=BatchPlan(order))
+
+    return policy
+
+
+def makespan_objective(effort: int, *, slowdown: Slowdown | None = None, doubt: float = 0.0) -> Policy:
+    """Return a policy that plans anew at each arrival and each end."""
+
+    def policy(
+        rooms: Sequence[GpuRoom], queue: Sequence[Candidate], now_seconds: float, held: Sequence[Held]
+    ) -> Admission:
+        plan = plan_waiting(rooms, queue, now_seconds, held=held, slowdown=slowdown, doubt=doubt, effort=effort)
+        return admit(rooms, queue, now_seconds, held=held, plan=plan)
+
+    return policy
+
+
+def candidate_of(job_id: str, memory_bytes: int, came_seconds: float, predicted_seconds: float | None) -> Candidate:
+    """Return one job on one GPU as admission is told of it."""
+    return Candidate(job_id, Request(memory_bytes), None, 0, came_seconds, predicted_seconds)
