@@ -8,11 +8,10 @@ from pgpu.scheduling.placer import Placer
 from pgpu.units import MIB
 
 FIRST_LOOK = 32
-"""Pods after which the mix is looked at for the first time; then after twice as many, up to 4096 more."""
+"""Pods after which the mix is looked at for the first time; then after twice as many."""
 
-MOST_BETWEEN_LOOKS = 4096
 MOST_RECENT = 8192
-"""Pods that the mix is taken from."""
+"""Pods that the mix is taken from; after so many it is looked at again."""
 
 
 class Ours:
@@ -21,29 +20,31 @@ class Ours:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._shapes = [self._shape(kind) for kind in range(len(cluster.trace.kinds))]
-        self._nodes = [self._offer(node) for node in range(len(cluster.trace.gpus))]
-        self._idle = list(self._nodes)
+        self._idle = self._offers()
         self._recent: list[Shape] = []
         self._next_look = FIRST_LOOK
-        self._placer = Placer(Outlook([], self._idle))
+        self._placer = Placer(Outlook([], self._idle), self._idle)
 
     def choose(self, kind: int) -> tuple[int, list[int]] | None:
         """Return node and GPUs, or None if no node can host the pod."""
         if len(self._recent) == self._next_look:
-            self._placer = Placer(Outlook(self._recent[-MOST_RECENT:], self._idle))
-            self._next_look += min(self._next_look, MOST_BETWEEN_LOOKS)
+            self._placer = Placer(Outlook(self._recent[-MOST_RECENT:], self._idle), self._offers())
+            self._next_look += min(self._next_look, MOST_RECENT)
         shape = self._shapes[kind]
         self._recent.append(shape)
-        placement = self._placer.place(shape, self._nodes)
+        placement = self._placer.place(shape)
         return None if placement is None else (int(placement.node), [int(uuid) for uuid in placement.gpu_uuids])
 
     def changed(self, node: int) -> None:
         """Learn that a node is no longer what it was."""
-        self._nodes[node] = self._offer(node)
+        self._placer.change(node, self._offer(node))
 
     def _shape(self, kind: int) -> Shape:
         cpu_milli, memory_mib, gpus, milli = of_kind(self._cluster.trace.kinds, kind)
         return Shape(gpus, milli, 0, cpu_milli, memory_mib * MIB)
+
+    def _offers(self) -> list[NodeOffer]:
+        return [self._offer(node) for node in range(len(self._cluster.trace.gpus))]
 
     def _offer(self, node: int) -> NodeOffer:
         cluster = self._cluster

@@ -36,8 +36,10 @@ nodes_of_a_cluster = st.lists(st.integers(1, 4), min_size=1, max_size=6).map(
 )
 
 
-def taken(nodes: list[NodeOffer], shape: Shape, placement: Placement, mode: SharingMode | None, sign: int = 1) -> None:
-    """Take what a placement takes, or give it back."""
+def taken(
+    nodes: list[NodeOffer], shape: Shape, placement: Placement, mode: SharingMode | None, sign: int = 1
+) -> tuple[int, NodeOffer]:
+    """Take what a placement takes, or give it back; return the node as it is then."""
     number = next(number for number, node in enumerate(nodes) if node.name == placement.node)
     node = nodes[number]
     gpus = tuple(
@@ -57,6 +59,7 @@ def taken(nodes: list[NodeOffer], shape: Shape, placement: Placement, mode: Shar
         cpu_milli=node.cpu_milli - sign * shape.cpu_milli,
         host_memory_bytes=node.host_memory_bytes - sign * shape.host_memory_bytes,
     )
+    return number, nodes[number]
 
 
 jobs = st.lists(st.tuples(shapes, st.sampled_from(MODES), st.integers(0, 7)), max_size=40)
@@ -87,16 +90,16 @@ def test_who_remembers_answers_as_who_does_not_while_jobs_come_and_go(
     nodes: list[NodeOffer], coming: list[tuple[Shape, SharingMode | None, int]]
 ) -> None:
     outlook = Outlook([shape for shape, _, _ in coming], nodes)
-    placer = Placer(outlook)
+    placer = Placer(outlook, nodes)
     running: list[tuple[Shape, Placement, SharingMode | None]] = []
     for shape, mode, leaver in coming:
-        placement = placer.place(shape, nodes, Wish(mode))
+        placement = placer.place(shape, Wish(mode))
         assert placement == place(shape, nodes, outlook, Wish(mode))
         if placement is not None:
-            taken(nodes, shape, placement, mode)
+            placer.change(*taken(nodes, shape, placement, mode))
             running.append((shape, placement, mode))
         if leaver < len(running):
-            taken(nodes, *running.pop(leaver), sign=-1)
+            placer.change(*taken(nodes, *running.pop(leaver), sign=-1))
 
 
 @given(st.lists(shapes, min_size=1, max_size=30))
@@ -189,7 +192,7 @@ def test_a_job_on_two_gpus_gets_a_pair_that_nvlink_joins() -> None:
     pair = frozenset({frozenset({"node-1", "node-3"})})
     nodes = [replace(node_of("node", 4), nvlinks=pair), node_of("later", 2)]
     outlook = Outlook([memory(4, 2)])
-    assert place(memory(4, 2), nodes, outlook) == Placer(outlook).place(memory(4, 2), nodes)
+    assert place(memory(4, 2), nodes, outlook) == Placer(outlook, nodes).place(memory(4, 2))
     placement = place(memory(4, 2), nodes, outlook)
     assert placement is not None
     assert placement.gpu_uuids == ("node-1", "node-3")

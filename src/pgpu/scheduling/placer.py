@@ -7,8 +7,6 @@ anything that `place` does not; what it forgets costs time and changes no answer
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import compress, count
-from operator import is_not
 
 from pgpu.scheduling.offers import NodeOffer, Shape, SharingMode
 from pgpu.scheduling.outlook import Outlook
@@ -33,12 +31,11 @@ class _Rated:
     losses: list[float]
     """By node."""
 
-    changes_seen: int = 0
-    """How many changes of nodes `losses` knows."""
+    changes_seen: int
+    """How many changes of nodes `losses` knows; −1 if not even how they were at first."""
 
     loss_by_state: dict[int, float] = field(default_factory=dict)
-    """The first two figures of the rating as one number that sorts alike, since no node loses a thousand GPUs of worth;
-    infinite for a state that cannot host the shape."""
+    """The first figures of the rating as one number; infinite for a state that cannot host the shape."""
 
     rating_by_state: dict[int, Rating] = field(default_factory=dict)
 
@@ -60,7 +57,7 @@ class _Rated:
         if rating is None:
             loss = math.inf
         else:
-            loss = rating.unlinked_pairs * 1000 + rating.lost
+            loss = _as_one_number(rating)
             self.rating_by_state[number] = rating
         self.loss_by_state[number] = loss
         return loss
@@ -77,50 +74,42 @@ class _Rated:
 class Placer:
     """Chooses node and GPUs for one job after the other."""
 
-    def __init__(self, outlook: Outlook) -> None:
+    def __init__(self, outlook: Outlook, nodes: Sequence[NodeOffer]) -> None:
+        """Take what is likely to come, and the nodes in the order that settles ties."""
         self._outlook = outlook
-        self._forget(0)
+        self._nodes = list(nodes)
+        self._forget()
 
-    def place(self, shape: Shape, nodes: Sequence[NodeOffer], wish: Wish = ANYHOW) -> Placement | None:
-        """Choose node and GPUs for a job; None if no node can host it. Arguments and answers as of `place`."""
+    def change(self, index: int, node: NodeOffer) -> None:
+        """Note what is left of the node at this place in the order."""
+        if len(self._states) > MOST_STATES or len(self._changes) > MOST_CHANGES:
+            self._forget()
+        self._nodes[index] = node
+        self._state_of[index] = self._number_of(node)
+        self._changes.append(index)
+
+    def place(self, shape: Shape, wish: Wish = ANYHOW) -> Placement | None:
+        """Choose node and GPUs for a job; None if no node can host it. Answers as `placement.place` does."""
         if wish.slowdowns:
-            return place(shape, nodes, self._outlook, wish)
-        self._look(nodes)
+            return place(shape, self._nodes, self._outlook, wish)
         rated = self._rated(shape, wish)
-        first_by_state: dict[int, NodeOffer] = {}
+        first_by_state: dict[int, int] = {}
         for index in rated.least():
-            first_by_state.setdefault(self._state_of[index], nodes[index])
-        ratings = [rated.rating_by_state[number] for number in first_by_state]
-        chosen = best_of(list(first_by_state.values()), ratings)
-        return None if chosen is None else self._with_its_own_gpus(chosen, first_by_state.values(), shape, wish)
-
-    def _with_its_own_gpus(
-        self, chosen: Placement, tied: Iterable[NodeOffer], shape: Shape, wish: Wish
-    ) -> Placement | None:
-        """Name the GPUs of the chosen node: its rating may be that of another one in the same state."""
-        node = next(node for node in tied if node.name == chosen.node)
+            first_by_state.setdefault(self._state_of[index], index)
+        if not first_by_state:
+            return None
+        number, index = min(first_by_state.items(), key=lambda pair: rated.rating_by_state[pair[0]][:-1])
+        node = self._nodes[index]
+        if self._states[number].node is node:
+            return best_of([node], [rated.rating_by_state[number]])
         return place(shape, [node], self._outlook, wish)
 
-    def _look(self, nodes: Sequence[NodeOffer]) -> None:
-        """Note which nodes are no longer what they were."""
-        if (
-            len(nodes) != len(self._nodes)
-            or len(self._states) > MOST_STATES
-            or len(self._changes) > MOST_CHANGES + len(nodes)
-        ):
-            self._forget(len(nodes))
-        for index in compress(count(), map(is_not, nodes, self._nodes)):
-            self._nodes[index] = nodes[index]
-            self._state_of[index] = self._number_of(nodes[index])
-            self._changes.append(index)
-
-    def _forget(self, node_count: int) -> None:
-        self._nodes: list[NodeOffer | None] = [None] * node_count
+    def _forget(self) -> None:
         self._states: list[State] = []
-        self._state_of = [-1] * node_count
         self._number_by_key: dict[tuple[object, ...], int] = {}
-        self._changes: list[int] = []
         self._rated_by_shape: dict[tuple[Shape, SharingMode | None], _Rated] = {}
+        self._state_of = [self._number_of(node) for node in self._nodes]
+        self._changes: list[int] = []
 
     def _number_of(self, node: NodeOffer) -> int:
         key = _key(node)
@@ -135,15 +124,23 @@ class Placer:
         if rated is None:
             if len(self._rated_by_shape) >= MOST_SHAPES:
                 del self._rated_by_shape[next(iter(self._rated_by_shape))]
-            rated = _Rated(shape, wish, [math.inf] * len(self._nodes))
+            rated = _Rated(shape, wish, [math.inf] * len(self._nodes), -1)
             self._rated_by_shape[shape, wish.sharing_mode] = rated
-        rated.learn(self._changed_since(rated.changes_seen), self._state_of, self._states)
+        unseen = len(self._changes) - rated.changes_seen
+        is_all = rated.changes_seen < 0 or unseen > len(self._nodes)
+        changed = range(len(self._nodes)) if is_all else self._changes[rated.changes_seen :]
+        rated.learn(changed, self._state_of, self._states)
         rated.changes_seen = len(self._changes)
         return rated
 
-    def _changed_since(self, changes: int) -> Sequence[int]:
-        unseen = len(self._changes) - changes
-        return range(len(self._nodes)) if unseen > len(self._nodes) else self._changes[changes:]
+
+def _as_one_number(rating: Rating) -> float:
+    """Write the first three figures as one number that sorts alike, or as equal where it is too short for them.
+
+    Steps of 1e-9 GPUs of worth, of which no node loses a thousand, then thousandths of the GPUs that stay free.
+    """
+    lost = round((rating.unlinked_pairs * 1000 + rating.lost) * 1e9)
+    return float(lost * 100_000 + round(rating.node_left * 1000))
 
 
 def _key(node: NodeOffer) -> tuple[object, ...]:
