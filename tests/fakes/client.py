@@ -118,6 +118,10 @@ class FakeClient:
     def job(self, id_or_name: str) -> JobReport:
         return _report(self._find(id_or_name))
 
+    def still_waits(self, job_id: str, *, timeout_seconds: float) -> str | None:
+        job = self._find(job_id)
+        return (job.reason or "") if job.state is JobState.WAITING else None
+
     def wait(self, id_or_name: str) -> Job:
         job = self._find(id_or_name)
         if job.state is JobState.WAITING and self.waits[-1] is not None:

@@ -161,6 +161,7 @@ def make_engine(root: Path, **settings: object) -> Engine:
         FileEnforcer(root),
         {"process": DyingRuntime(root)},
         (sys.executable, str(Path(__file__).with_name("supervise.py")), str(root)),
+        (sys.executable, str(Path(__file__).with_name("keep.py")), str(root)),
     )
 
 

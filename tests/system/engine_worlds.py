@@ -17,6 +17,7 @@ from tests.fakes.machine import FileGpus, make_client, make_engine, make_machine
 from pgpu.client.embedded import EmbeddedClient
 from pgpu.engine.engine import Engine
 from pgpu.engine.identity import identify
+from pgpu.engine.keeper.calling import GO, LOOK
 from pgpu.ledger import Entry
 from pgpu.model import Job, JobSpec, JobState, ProcessHolder, Request
 from pgpu.units import GIB
@@ -80,6 +81,11 @@ class World:
         until(lambda: self.state(job) in states, lambda: f"{self.entry(job)}\n{self.words_of(job)}")
         return self.entry(job).job
 
+    def until_one_of(self, jobs: Sequence[Job], state: JobState) -> Job:
+        """Wait until one of these, no matter which, is there."""
+        until(lambda: state in {self.state(job) for job in jobs})
+        return next(job for job in jobs if self.state(job) is state)
+
     def until_running(self, job: Job) -> Job:
         return self.until_state(job, JobState.RUNNING)
 
@@ -98,12 +104,33 @@ class World:
         kill(supervisor)
         return supervisor
 
+    def until_kept(self) -> ProcessHolder:
+        """Wait until somebody keeps the queue, and has looked at it once."""
+        until(lambda: self.engine.keepers.tell("fake", LOOK))
+        keeper = self.engine.keepers.process("fake")
+        assert keeper is not None
+        self.seen.add(keeper)
+        return keeper
+
+    def until_looked_at(self, job: Job) -> None:
+        """Wait until the keeper has seen that a job waits."""
+        until(lambda: bool(self.client.still_waits(job.id, timeout_seconds=0.1)))
+
+    def kill_keeper(self) -> ProcessHolder:
+        keeper = self.until_kept()
+        kill(keeper)
+        return keeper
+
+    def reason(self, job: Job) -> str | None:
+        return self.client.job(job.id).job.reason
+
     def words_of(self, job: Job) -> str:
         path = self.engine.places(job.id).supervisor_log
         return path.read_text() if path.exists() else "no supervisor has spoken"
 
     def close(self) -> None:
         self._end_all_jobs()
+        self.engine.keepers.tell("fake", GO)
         for entry in self.engine.ledger.entries(include_final=True):
             self.seen.update(h for h in (entry.supervisor, entry.job.holder) if isinstance(h, ProcessHolder))
         for holder in self.seen:

@@ -21,7 +21,7 @@ def machine() -> Iterator[World]:
 def test_a_clock_that_is_set_forward_cancels_no_waiting_job(machine: World) -> None:
     holder = machine.submit(gib=10)
     waiting = machine.submit(("true",), gib=10, timeout=600)
-    machine.until_supervised(waiting)
+    machine.until_looked_at(waiting)
     _write_deadline(machine, waiting, time.time() - 3600)
     machine.engine.step()
     assert machine.state(waiting) is JobState.WAITING
@@ -33,7 +33,7 @@ def test_a_clock_that_is_set_forward_cancels_no_waiting_job(machine: World) -> N
 def test_a_clock_that_is_set_back_makes_no_wait_longer(machine: World) -> None:
     machine.submit(gib=10)
     waiting = machine.submit(("true",), gib=10, timeout=2)
-    machine.until_supervised(waiting)
+    machine.until_looked_at(waiting)
     _write_deadline(machine, waiting, time.time() + 3600)
     assert machine.until_state(waiting, JobState.CANCELLED).wait_timed_out
 
@@ -51,7 +51,7 @@ def test_a_job_that_grows_takes_nothing_from_one_that_waits(machine: World) -> N
 
 def test_a_job_grows_on_a_gpu_that_nobody_who_waits_could_use() -> None:
     with world((10, 20)) as machine:
-        small, large = machine.submit(gib=4), machine.submit(gib=20)
+        large, small = machine.submit(gib=20), machine.submit(gib=4)
         machine.until_running(small)
         machine.until_running(large)
         machine.submit(gib=15)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from pgpu.client.line import Reading, Sender
 from pgpu.engine.engine import Engine
+from pgpu.engine.keeper.doorstep import Doorstep
 from pgpu.engine.recovery import recover
 from pgpu.engine.sockets import connect
 from pgpu.engine.streams.frames import FrameDecoder, Hello, Kind, encode_hello
@@ -59,7 +60,7 @@ class Follower:
         """
         recover_at_seconds = 0.0
         while True:
-            was_final = self._engine.ledger.job(self._job_id).state.is_final
+            was_final = self._wait_for_grant().is_final
             connection = self._connected()
             if connection is not None:
                 with connection:
@@ -72,6 +73,16 @@ class Follower:
                 recover(self._engine)
                 recover_at_seconds = time.monotonic() + _RECOVER_SECONDS
             self._wait(_RECONNECT_SECONDS)
+
+    def _wait_for_grant(self) -> JobState:
+        """Return the first state after `waiting`."""
+        job = self._engine.ledger.job(self._job_id)
+        with Doorstep(self._engine, job.id, job.gpu_model) as doorstep:
+            while job.state is JobState.WAITING:
+                doorstep.wake_descriptor, doorstep.on_wake = self.wake_descriptor, self.on_wake
+                doorstep.rest()
+                job = self._engine.ledger.job(self._job_id)
+        return job.state
 
     def _connected(self) -> socket.socket | None:
         try:

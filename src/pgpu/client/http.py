@@ -5,6 +5,8 @@ server asks the kernel. This module refuses to fall back to an engine of its own
 """
 
 import secrets
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, TypeVar
 from urllib.parse import urlencode
@@ -18,11 +20,12 @@ from pgpu.client.protocol import GpuReport, JobReport, QueueReport
 from pgpu.client.served import ServedHand, ServedLine, path_of
 from pgpu.engine.asker import this_process
 from pgpu.engine.usage import CallHistory, Waste
-from pgpu.model import Job, JobSpec, Request, Submission
+from pgpu.model import Job, JobSpec, JobState, Request, Submission
 
 T = TypeVar("T")
 
 _WAIT_SECONDS = 50
+_LOOK_SECONDS = 0.2
 _STREAMS = {1: "stdout", 2: "stderr"}
 _HEADER_BYTES = 8
 
@@ -78,6 +81,15 @@ class HttpClient:
         """End several jobs; see `Client.cancel`."""
         told = self._asked(tuple[Job, ...], "POST", "/v1/jobs/cancel", Cancel(tuple(ids_or_names), grace_seconds))
         return [self.wait(job.id) for job in told]
+
+    def still_waits(self, job_id: str, *, timeout_seconds: float) -> str | None:
+        """See `Client.still_waits`."""
+        deadline = time.monotonic() + timeout_seconds
+        while (job := self.job(job_id).job).state is JobState.WAITING:
+            if time.monotonic() >= deadline:
+                return job.reason or ""
+            threading.Event().wait(min(_LOOK_SECONDS, timeout_seconds))
+        return None
 
     def wait(self, id_or_name: str) -> Job:
         """Wait for a job's end; see `Client.wait`."""

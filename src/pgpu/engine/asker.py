@@ -7,7 +7,8 @@ alone. This module refuses to say what an asker may.
 import os
 from dataclasses import dataclass
 
-from pgpu.engine.inheritance import inheritance
+from pgpu.engine.inheritance import account_of, inheritance
+from pgpu.model import Account
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,12 @@ class Asker:
     uid: int
     environment: tuple[tuple[str, str], ...]
     inherited: str | None
-    """As `inheritance` writes it; None for what this process has."""
+    """As `inheritance` or `inheritance_of` writes it; None for what this process has."""
+
+    @property
+    def account(self) -> Account | None:
+        """Under which account their jobs run; None for that of whoever runs the engine."""
+        return account_of(self.inherited, self.environment)
 
 
 def this_process() -> Asker:

@@ -6,26 +6,30 @@ own to sit beside a job is the supervisor's.
 
 import os
 import re
-import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 
 from pgpu.enforcement import Enforcer
-from pgpu.engine.admitting import Rounds
-from pgpu.engine.asker import Asker, this_process
+from pgpu.engine.acceptance import accept, new_job_id
+from pgpu.engine.admitting import Outcome, Rounds, outcome_of
+from pgpu.engine.asker import Asker
+from pgpu.engine.dependencies import judge
 from pgpu.engine.gpu_lock import GpuLocks
+from pgpu.engine.inheritance import account_of
+from pgpu.engine.keeper.calling import START, Keepers
+from pgpu.engine.learning import Learning
 from pgpu.engine.places import JobPlaces, places_of
 from pgpu.engine.settings import EngineSettings
+from pgpu.engine.settling import cancelled, has_to_settle, settle
 from pgpu.engine.snapshot import BLIND, Snapshot, take_snapshot
 from pgpu.engine.sockets import tell
 from pgpu.engine.spawn import spawn_supervisor
 from pgpu.errors import CapacityError, LedgerError, NodeError, PgpuError, RequestError
 from pgpu.gpu import GpuSource
-from pgpu.ledger import Decision, Entry, Ledger
-from pgpu.model import Gpu, Job, JobSpec, JobState, Lease, Place, Request
+from pgpu.ledger import Decision, Entry, Ledger, View
+from pgpu.model import Account, Gpu, Job, JobSpec, JobState, Lease, Request, Submission
 from pgpu.runtimes import Runtime
 from pgpu.scheduling import Headroom, check_can_ever_fit, usable
 from pgpu.units import format_memory
@@ -44,17 +48,25 @@ class Engine:
         enforcer: Enforcer,
         runtimes: Mapping[str, Runtime],
         supervisor_command: Sequence[str],
+        keeper_command: Sequence[str],
     ) -> None:
         self.settings = settings
         self.ledger = ledger
         self.gpus = gpus
         self.enforcer = enforcer
         self.headroom = Headroom(settings.headroom_least_bytes, settings.headroom_fraction)
-        self.rounds = Rounds(settings.gpu_model, self.headroom)
+        self.learning = Learning(settings.gpu_model, self.headroom)
+        self.rounds = Rounds(settings.gpu_model, self.headroom, self.learning.durations, sized=self.learning.sized)
         """How a round is decided; `app` may give it more to decide on."""
         self._runtimes = runtimes
         self._supervisor_command = tuple(supervisor_command)
+        self.keepers = Keepers(settings, keeper_command)
+        self.starter: Callable[[str], bool] = self._tell_keeper_to_start
+        """Starts a job's supervisor quickly, or returns False; a keeper has a way of its own."""
         self._locks = GpuLocks(ledger.path)
+
+    def _tell_keeper_to_start(self, job_id: str) -> bool:
+        return self.keepers.tell(self.settings.gpu_model, b"%s %s" % (START, job_id.encode()))
 
     def places(self, job_id: str) -> JobPlaces:
         """Return where a job's files lie."""
@@ -77,54 +89,36 @@ class Engine:
         request: Request,
         *,
         wait_timeout_seconds: float | None = None,
-        place: Place | None = None,
-        signature: str = "",
         asker: Asker | None = None,
         job_id: str | None = None,
     ) -> Job:
-        """Accept a request durably and start a supervisor for it; see `Client.submit`.
+        """Accept one job durably and have it looked after; see `Client.submit`.
 
         Args:
             spec: What to run.
             request: What it needs.
             wait_timeout_seconds: How long it may wait.
-            place: How it stands to other jobs.
-            signature: Which program it is; see `Job.signature`.
             asker: Whose job it is; None for this process's own user.
             job_id: Twelve hexadecimal digits that no job has; None chooses some.
         """
-        asker = asker or this_process()
-        gpus = self.check(spec, request)
-        now_seconds = time.time()
-        entry = Entry(
-            job=Job(
-                id=job_id or secrets.token_hex(6),
-                spec=_placed(spec),
-                request=request,
-                state=JobState.WAITING,
-                created_at_seconds=now_seconds,
-                owner_uid=asker.uid,
-                place=place or Place(),
-                signature=signature,
-                gpu_model=self.settings.gpu_model,
-            ),
-            wait_deadline_seconds=None if wait_timeout_seconds is None else now_seconds + wait_timeout_seconds,
-            spawned_at_seconds=now_seconds,
-        )
-        gives_up = wait_timeout_seconds is not None and wait_timeout_seconds <= 0
-        with self.deciding(entry.job.id if gives_up else None) as decision:
-            decision.see(gpus, now_seconds)
-            decision.add(entry, asker.environment, asker.inherited)
-            forgotten = decision.forget_oldest(self.settings.kept_jobs)
-        for forgotten_id in forgotten:
-            self.places(forgotten_id).remove()
-        accepted = self.ledger.entry(entry.job.id)
-        if accepted.is_live:
-            self._spawn_or_fail(entry.job.id)
-        return accepted.job
+        submission = Submission(spec, request, wait_timeout_seconds=wait_timeout_seconds)
+        return self.submit_all([submission], asker, lambda: job_id or new_job_id())[0]
 
-    def check(self, spec: JobSpec, request: Request) -> Sequence[Gpu]:
-        """Refuse what can never run here, and return the GPUs; changes nothing.
+    def submit_all(
+        self,
+        submissions: Sequence[Submission],
+        asker: Asker | None = None,
+        new_id: Callable[[], str] = new_job_id,
+    ) -> list[Job]:
+        """Accept jobs durably, all or none, and have them looked after; see `accept`."""
+        jobs = accept(self, submissions, asker, new_id)
+        for job in jobs:
+            if job.state is JobState.STARTING:
+                self._have_started(job.id)
+        return jobs
+
+    def check(self, spec: JobSpec, request: Request, account: Account | None = None) -> Sequence[Gpu]:
+        """Refuse what can never run here, or not under this account, and return the GPUs; changes nothing.
 
         Raises:
             RequestError: The request or the command is wrong.
@@ -135,7 +129,7 @@ class Engine:
         if not gpus:
             raise NodeError("no GPU was found", hint='--simulate "RTX 3090" runs on a simulated one')
         self._check_amount(gpus, request)
-        self.runtime(spec.runtime).check(spec)
+        self.runtime(spec.runtime).check(spec, account)
         self._locks.hold(gpus)
         return gpus
 
@@ -164,29 +158,80 @@ class Engine:
         """
         self._locks.hold(self.gpus.gpus())
 
-    def step(self, gives_up: str | None = None) -> None:
-        """Admit what fits now; see `deciding`."""
-        with self.deciding(gives_up):
-            pass
-
-    @contextmanager
-    def deciding(self, gives_up: str | None = None) -> Iterator[Decision]:
-        """Make changes and, in the same transaction, admit what fits after them; then wake whom it concerns.
+    def step(self, gives_up: Collection[str] = ()) -> Outcome:
+        """Admit what fits now. Others may write meanwhile, unless there is something to write down.
 
         While the GPUs cannot be read nothing is admitted, and all else goes on.
 
         Args:
-            gives_up: The job whose wait has run out, cancelled if it cannot start now. Only who waits for it can tell:
+            gives_up: Jobs whose wait has run out, cancelled if they cannot start now. Only who waits for them can tell:
                 the ledger's deadline is wall time, and that may be set.
+
+        Raises:
+            LedgerError: The ledger cannot be used; nothing was changed.
+        """
+        snapshot = self._snapshot_or_blind()
+        with self.ledger.view() as view:
+            outcome = self._round(view, snapshot, gives_up)
+        if not outcome.is_news:
+            return outcome
+        with self.ledger.decision() as decision:
+            return self._admit(decision, snapshot, gives_up)
+
+    @contextmanager
+    def deciding(self) -> Iterator[Decision]:
+        """Make changes in one transaction; then have whoever keeps a queue look at it.
 
         Raises:
             LedgerError: The ledger cannot be written; nothing was changed.
         """
-        snapshot = self._snapshot_or_blind()
         with self.ledger.decision() as decision:
             yield decision
-            concerned = self._admit(decision, snapshot, gives_up)
-        self.wake(concerned)
+            queues = decision.queues()
+        with suppress(NodeError):  # Whoever comes by next starts a keeper.
+            self._call_keepers(queues)
+
+    @contextmanager
+    def arriving(self, count: int, gives_up: Collection[str] = ()) -> Iterator[Decision]:
+        """Take new jobs in; a single one that nobody waits before is granted in the same transaction, if it fits.
+
+        Args:
+            count: How many are added.
+            gives_up: Those of them that are cancelled unless they can start at once.
+
+        Raises:
+            LedgerError: The ledger cannot be written; nothing was changed.
+            NodeError: No keeper could be started for those that wait; they are in the ledger.
+        """
+        model = self.settings.gpu_model
+        may_go_first = (count == 1 and self.ledger.first_waiting(model) is None) or bool(gives_up)
+        snapshot = self._snapshot_or_blind() if may_go_first else BLIND
+        with self.ledger.decision() as decision:
+            is_first = decision.first_waiting(model) is None
+            yield decision
+            if may_go_first and (is_first or gives_up):
+                self._admit(decision, snapshot, gives_up)
+            queues = decision.queues()
+        self._call_keepers(queues)
+
+    def _call_keepers(self, queues: Collection[str | None]) -> None:
+        for model in {*queues, self.settings.gpu_model}:
+            self.keepers.call(model, must_exist=model in queues)
+
+    def outlook(self) -> Outcome:
+        """Say what a round would find now, and change nothing.
+
+        Raises:
+            LedgerError: The ledger cannot be read.
+        """
+        snapshot = self._snapshot_or_blind()
+        with self.ledger.view() as view:
+            return self._round(view, snapshot, ())
+
+    def capacities(self) -> Mapping[str, int]:
+        """Return what slices may sum to on each GPU now, by UUID; none while the GPUs cannot be read."""
+        snapshot = self._snapshot_or_blind()
+        return {room.gpu.uuid: room.capacity_bytes for room in snapshot.rooms((), self.headroom)}
 
     def snapshot(self) -> Snapshot:
         """Read this engine's GPUs and its jobs' meters.
@@ -225,14 +270,19 @@ class Engine:
 
     def ask_to_stop(self, job_id: str, grace_seconds: float) -> Job:
         """Cancel a job that waits; leave word that a running one, or what an ended one left behind, must end."""
-        with self.deciding() as decision:
-            entry = decision.entry(job_id)
-            if entry.job.state is JobState.WAITING:
-                decision.put(cancelled(entry, time.time()))
-            elif entry.is_live:
-                decision.put(replace(entry, stop_grace_seconds=grace_seconds))
-        self.wake([job_id])
+        self.ask_all_to_stop([job_id], grace_seconds)
         return self.ledger.job(job_id)
+
+    def ask_all_to_stop(self, job_ids: Sequence[str], grace_seconds: float) -> None:
+        """Do as `ask_to_stop` for several jobs at one moment, so that none starts because another makes room."""
+        with self.deciding() as decision:
+            for job_id in job_ids:
+                entry = decision.entry(job_id)
+                if entry.job.state is JobState.WAITING:
+                    decision.put(cancelled(entry, time.time()))
+                elif entry.is_live:
+                    decision.put(replace(entry, stop_grace_seconds=grace_seconds))
+        self.wake(job_ids)
 
     def resize(self, job_id: str, memory_bytes: int) -> Job:
         """Change a job's slices; see `Client.resize`."""
@@ -245,10 +295,12 @@ class Engine:
             is_larger = memory_bytes > before.job.request.memory_bytes
             if not is_larger:
                 self._bind(after, before)
-            concerned = self._admit(decision, snapshot)
+            queues = decision.queues()
         if is_larger:
             self._bind_or_undo(after, before)
-        self.wake([job_id, *concerned])
+        self.wake([job_id])
+        with suppress(NodeError):
+            self._call_keepers(queues)
         return self.ledger.job(job_id)
 
     def _bind(self, after: Entry, before: Entry) -> None:
@@ -274,16 +326,27 @@ class Engine:
                 decision.put(replace(entry, job=replace(entry.job, request=before.job.request, lease=before.job.lease)))
             raise
 
+    def account(self, job_id: str) -> Account | None:
+        """Return the account under which a job runs that is not of this process's own user.
+
+        Its supervisor is this user's and inherits nothing of that account: an environment can make a program run
+        anything.
+        """
+        return account_of(self.ledger.inherited(job_id), self.ledger.environment(job_id))
+
     def respawn(self, job_id: str) -> None:
-        """Start another supervisor for a job that has none.
+        """Start a supervisor for a job that has none: out of the keeper's zygote, else anew.
 
         Raises:
             NodeError: The process cannot be started.
         """
-        environment = dict(self.ledger.environment(job_id)) or dict(os.environ)
+        if self.starter(job_id):
+            return
+        theirs = {} if self.account(job_id) else dict(self.ledger.environment(job_id))
+        environment = theirs or dict(os.environ)
         spawn_supervisor((*self._supervisor_command, job_id), self.places(job_id), environment)
 
-    def _spawn_or_fail(self, job_id: str) -> None:
+    def _have_started(self, job_id: str) -> None:
         try:
             self.respawn(job_id)
         except NodeError as exc:
@@ -293,21 +356,27 @@ class Engine:
                 decision.put(replace(entry, job=failed, lease_released_at_seconds=time.time()))
             raise
 
-    def _admit(self, decision: Decision, snapshot: Snapshot, gives_up: str | None = None) -> list[str]:
-        """Write what scheduling says, and return who must hear of it: the started, the given up, and the new head."""
+    def _round(self, view: View, snapshot: Snapshot, gives_up: Collection[str]) -> Outcome:
+        """Say what a round would write."""
         now_seconds = time.time()
+        situation = self.rounds.situation(view, snapshot)
+        admission = situation.giving_up(gives_up, now_seconds).admission(now_seconds)
+        return outcome_of(situation, admission, is_news=has_to_settle(view, gives_up))
+
+    def _admit(self, decision: Decision, snapshot: Snapshot, gives_up: Collection[str] = ()) -> Outcome:
+        """Write what scheduling says."""
+        now_seconds = time.time()
+        settle(decision, now_seconds, gives_up)
         situation = self.rounds.situation(decision, snapshot)
         admission = situation.giving_up(gives_up, now_seconds).admission(now_seconds)
         for grant in admission.grants:
             decision.put(_granted(decision.entry(grant.job_id), Lease(grant.job_id, grant.slices, now_seconds)))
         for job_id in admission.expired:
             decision.put(cancelled(decision.entry(job_id), now_seconds, timed_out=True))
-        for wait in admission.waits:
-            entry = decision.entry(wait.job_id)
-            if entry.job.reason != wait.reason:
-                decision.put(replace(entry, job=replace(entry.job, reason=wait.reason)))
-        moved = [grant.job_id for grant in admission.grants] + list(admission.expired)
-        return moved + [wait.job_id for wait in admission.waits[:1]] if moved else []
+        if admission.expired:
+            settle(decision, now_seconds)
+        unattended = tuple(grant.job_id for grant in admission.grants if is_unattended(decision.entry(grant.job_id)))
+        return replace(outcome_of(situation, admission, is_news=True), granted=unattended)
 
     def _resized(self, entry: Entry, memory_bytes: int, snapshot: Snapshot, decision: Decision) -> Entry:
         job = replace(entry.job, request=replace(entry.job.request, memory_bytes=memory_bytes))
@@ -316,6 +385,8 @@ class Engine:
         if job.lease is None:
             return replace(entry, job=job)
         entries = self.queue_of(decision.live())
+        held = judge(decision).held
+        entries = [entry for entry in entries if entry.job.id not in held]
         rooms = {room.gpu.uuid: room for room in snapshot.rooms(entries, self.headroom)}
         for part in job.lease.slices:
             room = rooms.get(part.gpu_uuid)
@@ -345,23 +416,15 @@ class Engine:
                 )
 
 
-def cancelled(entry: Entry, now_seconds: float, *, timed_out: bool = False) -> Entry:
-    """Return a waiting job that was given up."""
-    job = replace(
-        entry.job, state=JobState.CANCELLED, finished_at_seconds=now_seconds, reason=None, wait_timed_out=timed_out
-    )
-    return replace(entry, job=job)
+def is_unattended(entry: Entry) -> bool:
+    """Whether somebody must be started to look after a granted job; a container of another tool brings its own."""
+    return entry.supervisor is None and entry.job.spec.runtime != "oci"
 
 
 def _granted(entry: Entry, lease: Lease) -> Entry:
-    return replace(entry, job=replace(entry.job, state=JobState.STARTING, lease=lease, reason=None))
-
-
-def _placed(spec: JobSpec) -> JobSpec:
-    """A process starts where its asker stands, which only the asker knows."""
-    if spec.runtime != "process":
-        return spec
-    return replace(spec, working_directory=str(Path(spec.working_directory or ".").absolute()))
+    """What was granted is what it asks for from now on: a job of unknown size asked for whatever was free."""
+    request = replace(entry.job.request, memory_bytes=lease.slices[0].memory_bytes)
+    return replace(entry, job=replace(entry.job, state=JobState.STARTING, lease=lease, reason=None, request=request))
 
 
 def _check_words(spec: JobSpec, request: Request) -> None:

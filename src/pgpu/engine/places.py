@@ -67,3 +67,23 @@ class JobPlaces:
 def places_of(settings: EngineSettings, job_id: str) -> JobPlaces:
     """Return the places of one job."""
     return JobPlaces(settings.state_directory / "jobs" / job_id, settings.runtime_directory / "jobs" / job_id)
+
+
+@dataclass(frozen=True, slots=True)
+class KeeperPlaces:
+    """Where the keeper of one queue is found, all in the runtime directory."""
+
+    lock: Path
+    """Locked as long as it lives; says who it is."""
+
+    wake_socket: Path
+    """Where it is told to look."""
+
+    door_socket: Path
+    """Where those who wait for one job hear that it waits no longer."""
+
+
+def places_of_keepers(settings: EngineSettings, gpu_model: str | None) -> KeeperPlaces:
+    """Return the places of the keeper of one queue."""
+    directory, name = settings.runtime_directory / "keepers", gpu_model or "gpus"
+    return KeeperPlaces(directory / f"{name}.lock", directory / f"{name}.wake", directory / f"{name}.door")

@@ -1,4 +1,4 @@
-"""What is done for jobs whose supervisor died: anybody who comes by finishes the dead and gives the living another one.
+"""What is done for granted jobs whose supervisor died: anybody who comes by finishes the dead and gives the living another one.
 
 It relies on the ledger alone, so it works after any crash: of the job, of its supervisor, of both, of the machine.
 """
@@ -14,6 +14,9 @@ from pgpu.model import Job, JobState, ProcessHolder
 SPAWN_PATIENCE_SECONDS = 20.0
 """How long a supervisor may take from its start to its first word in the ledger; a busy machine starts hundreds."""
 
+GRANT_PATIENCE_SECONDS = 2.0
+"""How long whoever granted a job may take to have its supervisor speak. Starting a second one harms nobody: it goes."""
+
 LOST = "its supervisor died, and nobody saw how it ended"
 
 
@@ -23,13 +26,17 @@ def recover(engine: Engine) -> None:
     Raises:
         NodeError: The ledger cannot be used, or no process can be started.
     """
-    for entry in engine.ledger.entries(include_final=False):
+    with engine.ledger.view() as view:
+        granted, queues = view.holding(), view.queues()
+    for entry in granted:
         if _is_supervised(entry):
             continue
         if _is_gone(engine, entry):
             _finish(engine, entry.job.id)
         elif not _is_expected(entry) and _take_over(engine, entry):
             engine.respawn(entry.job.id)
+    for model in queues:
+        engine.keepers.ensure(model)
 
 
 def _is_supervised(entry: Entry) -> bool:
@@ -37,9 +44,11 @@ def _is_supervised(entry: Entry) -> bool:
 
 
 def _is_expected(entry: Entry) -> bool:
-    """Whether a supervisor was started for it and has not spoken yet."""
-    if entry.supervisor is not None or entry.spawned_at_seconds is None:
+    """Whether somebody is on the way to it and has not spoken yet."""
+    if entry.supervisor is not None or entry.job.lease is None:
         return False
+    if entry.spawned_at_seconds is None:
+        return abs(time.time() - entry.job.lease.granted_at_seconds) < GRANT_PATIENCE_SECONDS
     return abs(time.time() - entry.spawned_at_seconds) < SPAWN_PATIENCE_SECONDS
 
 

@@ -23,15 +23,15 @@ def settle(decision: Decision, now_seconds: float, gives_up: Collection[str] = (
     found = judged(decision, waiting)
     for job_id, why in found.doomed.items():
         decision.put(cancelled(decision.entry(job_id), now_seconds, reason=why))
-    if given_up := [job_id for job_id in gives_up if job_id in found.held]:
-        for job_id in given_up:
-            decision.put(cancelled(decision.entry(job_id), now_seconds, timed_out=True))
+    if given_up := [late_id for late_id in gives_up if late_id in found.held]:
+        for late_id in given_up:
+            decision.put(cancelled(decision.entry(late_id), now_seconds, timed_out=True))
         return [*found.doomed, *given_up, *settle(decision, now_seconds)]
     for peer in waiting:
-        why = found.held.get(peer.job_id)
-        if why is not None and why != peer.reason:
+        reason = found.held.get(peer.job_id)
+        if reason is not None and reason != peer.reason:
             entry = decision.entry(peer.job_id)
-            decision.put(replace(entry, job=replace(entry.job, reason=why)))
+            decision.put(replace(entry, job=replace(entry.job, reason=reason)))
     return list(found.doomed)
 
 
@@ -40,7 +40,7 @@ def has_to_settle(view: View, gives_up: Collection[str] = ()) -> bool:
     waiting = view.conditional()
     found = judged(view, waiting)
     reasons = {peer.job_id: peer.reason for peer in waiting}
-    is_stale = any(reasons[job_id] != why for job_id, why in found.held.items())
+    is_stale = any(reasons[held_id] != why for held_id, why in found.held.items())
     return bool(found.doomed) or is_stale or any(job_id in found.held for job_id in gives_up)
 
 

@@ -1,6 +1,8 @@
 """Starts a job's supervisor: a session of its own, no descriptor of ours, so that it outlives whoever started it."""
 
+import os
 import subprocess
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 
@@ -35,3 +37,14 @@ def spawn_supervisor(command: Sequence[str], places: JobPlaces, environment: Map
         raise NodeError(f"no supervisor can be started: {exc}") from exc
     # Reaps it if it ends before this process does; as a daemon the thread never holds this process back.
     threading.Thread(target=process.wait, daemon=True).start()
+
+
+def speak_into(places: JobPlaces) -> None:
+    """Let what this process has to say from now on go where a supervisor's words go.
+
+    Raises:
+        NodeError: The job's directories cannot be made.
+    """
+    places.make()
+    with places.supervisor_log.open("ab") as errors:
+        os.dup2(errors.fileno(), sys.stderr.fileno())

@@ -13,6 +13,9 @@ from pgpu.ledger import Entry, View
 from pgpu.model import Run
 from pgpu.scheduling.demand import Estimate, is_greedy, right_size_bytes, was_too_small
 
+_Call = tuple[str, str, int]
+"""Signature, product name of the GPU, UID."""
+
 MOST_RUNS = 5000
 """So many of the newest runs are looked at."""
 
@@ -72,27 +75,24 @@ def read_history(engine: Engine, word: str | None, owner_uid: int | None = None)
     Raises:
         RequestError: Nothing is known under this word.
     """
+    called = "" if word is None else _signature_of_job(engine, word, owner_uid)
     with engine.ledger.view() as view:
-        calls: dict[tuple[str, str, int], list[Run]] = {}
+        calls: dict[_Call, list[Run]] = {}
         for run in view.history.runs(owner_uid, MOST_RUNS):
             calls.setdefault((run.signature, run.gpu_name, run.owner_uid), []).append(run)
-        wanted = calls if word is None else _matching(engine, word, calls, owner_uid)
+        wanted = list(calls) if word is None else _matching(word, called, calls)
         newest_first = sorted(wanted, key=lambda call: calls[call][-1].ended_at_seconds, reverse=True)
         return [_history_of(engine, view, call, calls[call]) for call in newest_first]
 
 
-def _matching(
-    engine: Engine, word: str, calls: dict[tuple[str, str, int], list[Run]], owner_uid: int | None
-) -> Sequence[tuple[str, str, int]]:
+def _matching(word: str, called: str, calls: dict[_Call, list[Run]]) -> Sequence[_Call]:
+    """Return the call that is named exactly, else those whose names begin so, else those of the job that is meant."""
     begun = [call for call in calls if call[0].startswith(word)]
     same = [call for call in begun if call[0] == word]
-    by_job = [call for call, runs in calls.items() if any(run.job_id.startswith(word) for run in runs)]
-    if not same and not begun and not by_job:
-        signature = _signature_of_job(engine, word, owner_uid)
-        by_job = [call for call in calls if signature and call[0] == signature]
-    if not (same or begun or by_job):
+    of_job = [call for call, runs in calls.items() if call[0] == called or any(run.job_id == word for run in runs)]
+    if not (same or begun or of_job):
         raise RequestError(f"no run of {word!r} is known", hint="`pgpu history` lists every program that ran")
-    return same or begun or by_job
+    return same or begun or of_job
 
 
 def _signature_of_job(engine: Engine, word: str, owner_uid: int | None) -> str:
@@ -103,7 +103,7 @@ def _signature_of_job(engine: Engine, word: str, owner_uid: int | None) -> str:
     return job.signature if owner_uid is None or job.owner_uid == owner_uid else ""
 
 
-def _history_of(engine: Engine, view: View, call: tuple[str, str, int], runs: Sequence[Run]) -> CallHistory:
+def _history_of(engine: Engine, view: View, call: _Call, runs: Sequence[Run]) -> CallHistory:
     signature, gpu_name, uid = call
     return CallHistory(*call, tuple(runs), engine.learning.estimate(view, signature, uid, gpu_name))
 

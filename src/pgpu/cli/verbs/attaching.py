@@ -14,9 +14,9 @@ from pgpu.client import Client
 from pgpu.errors import CancelledError
 from pgpu.model import Job, JobState
 
-_FIRST_LOOKS = 10
-_FIRST_PAUSE_SECONDS = 0.02
 _PAUSE_SECONDS = 0.2
+"""How often a wait is interrupted to see whether a signal came."""
+
 _FORWARDED = (signal.SIGINT, signal.SIGTERM)
 """A SIGHUP is not among them: when the terminal goes, the job keeps its place and runs."""
 
@@ -75,12 +75,10 @@ def _wait_for_grant(client: Client, job: Job, came_before: Sequence[int], *, is_
         if came_before:
             pass_on(client, job.id, came_before[0])
             return
-        looks = 0
-        while (current := client.job(job.id).job).state is JobState.WAITING:
-            looks += 1
-            if looks > _FIRST_LOOKS and current.reason:
-                notice(f"waiting: {current.reason}")
-            came = signal.sigtimedwait(_FORWARDED, _FIRST_PAUSE_SECONDS if looks <= _FIRST_LOOKS else _PAUSE_SECONDS)
+        while (reason := client.still_waits(job.id, timeout_seconds=_PAUSE_SECONDS)) is not None:
+            if reason:
+                notice(f"waiting: {reason}")
+            came = signal.sigtimedwait(_FORWARDED, 0)
             if came is not None:
                 pass_on(client, job.id, came.si_signo)
                 return

@@ -3,6 +3,6 @@
 It outlives the command line. If it dies, another one finds everything it needs in the ledger and goes on.
 """
 
-from pgpu.engine.supervisor.life import supervise
+from pgpu.engine.supervisor.life import attend, supervise
 
-__all__ = ["supervise"]
+__all__ = ["attend", "supervise"]

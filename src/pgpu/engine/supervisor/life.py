@@ -15,14 +15,14 @@ from dataclasses import replace
 from pgpu.engine.engine import Engine
 from pgpu.engine.identity import is_alive, myself
 from pgpu.engine.inheritance import take_on
+from pgpu.engine.lesson import Lesson, NextTry, lesson_of, queue_again
 from pgpu.engine.loop import READABLE, Loop
 from pgpu.engine.recovery import lost
 from pgpu.engine.sockets import bind
 from pgpu.engine.streams.carrier import Carrier
 from pgpu.engine.supervisor.running import Running
-from pgpu.engine.supervisor.starting import adopt, get_ready, start
+from pgpu.engine.supervisor.starting import adopt, start
 from pgpu.engine.supervisor.terminations import Terminations
-from pgpu.engine.supervisor.waiting import Waiting
 from pgpu.engine.talking import SIGNAL_WORD, WINDOW_WORD
 from pgpu.errors import (
     CancelledError,
@@ -62,19 +62,31 @@ def supervise(engine: Engine, job_id: str) -> None:
     """
     entry = _claim(engine, job_id)
     if entry is not None:
-        take_on(engine.ledger.inherited(job_id))
+        if engine.account(job_id) is None:
+            take_on(engine.ledger.inherited(job_id))
         supervisor = _Supervisor(engine, entry)
         try:
-            supervisor.run(entry)
+            supervisor.run()
         finally:
             supervisor.close()
+        supervisor.try_again()
+
+
+def attend(engine: Engine, job_id: str) -> None:
+    """Be known as the one who looks after a job that waits, before `supervise` does it once it is granted.
+
+    Raises:
+        LedgerError: The ledger cannot be used.
+    """
+    _claim(engine, job_id)
 
 
 def _claim(engine: Engine, job_id: str) -> Entry | None:
     me = myself()
     with engine.ledger.decision() as decision:
         entry = decision.entry(job_id)
-        if not entry.is_live or (entry.supervisor is not None and is_alive(entry.supervisor)):
+        others = entry.supervisor if entry.supervisor != me else None
+        if not entry.is_live or (others is not None and is_alive(others)):
             return None
         entry = replace(entry, supervisor=me)
         decision.put(entry)
@@ -96,12 +108,14 @@ class _Supervisor:
         self._running: RunningJob | None = None
         self._on_wake: Callable[[], None] = lambda: None
         self._signals: list[int] = []
+        self._lesson: Lesson | None = None
+        self._next_try: NextTry | None = None
         self._terminations = Terminations(self._loop, self._told_to_stop)
 
-    def run(self, entry: Entry) -> None:
+    def run(self) -> None:
         """Do whatever the job's state asks for, until it is final and its memory is free."""
         try:
-            self._live(entry)
+            self._live()
         except PgpuError as exc:
             self._end(_failed(exc))
         except Exception as exc:  # noqa: BLE001 - the engine's loop: a bug of ours must not leave a job without an end
@@ -109,7 +123,13 @@ class _Supervisor:
             self._kill_running()
             self._end(_failed(PgpuBug(f"a bug in pgpu: {exc!r}")))
         self._linger()
-        self._serve_the_last()
+        if self._next_try is None:
+            self._serve_the_last()
+
+    def try_again(self) -> None:
+        """Queue a job that wants another try, once nothing of this one is left; whoever comes by gives it a supervisor."""
+        if self._next_try is not None:
+            queue_again(self._engine, self._next_try)
 
     def close(self) -> None:
         """Let go of everything."""
@@ -120,11 +140,9 @@ class _Supervisor:
         self._loop.close()
         self._places.remove_live()
 
-    def _live(self, entry: Entry) -> None:
+    def _live(self) -> None:
         if self._job.holder is None:
             self._engine.hold_gpus()
-        if self._job.state is JobState.WAITING:
-            self._wait(entry)
         if self._job.state is JobState.STARTING and self._job.holder is None:
             self._running = self._start()
         elif not self._job.state.is_final:
@@ -150,20 +168,27 @@ class _Supervisor:
         if self._running is None:
             self._end(lambda job: lost(job, time.time()))
 
-    def _wait(self, entry: Entry) -> None:
-        waiting = Waiting(self._engine, self._loop, entry)
-        self._on_wake = waiting.woken
-        readiness = self._loop.call_later(0.0, lambda: get_ready(self._engine, entry.job))
-        self._job = waiting.until_over().job
-        readiness.cancel()
-
     def _accompany(self, running: RunningJob) -> None:
         self._carrier.on_window = lambda columns, rows: running.resize_terminal(os.terminal_size((columns, rows)))
         life = Running(self._engine, self._loop, self._job, running, self._signals)
         self._on_wake = life.woken
         final = life.until_ended()
         self._carrier.drain()
-        self._end(final)
+        self._lesson = lesson_of(self._engine, life.observed)
+        if not self._is_tried_again(final):
+            self._end(final)
+
+    def _is_tried_again(self, final: Callable[[Job], Job]) -> bool:
+        """Whether the job hit its own limit and wants another try: it then ends for nobody but its history."""
+        try:
+            entry = self._engine.ledger.entry(self._job.id)
+        except PgpuError as exc:
+            self._complain(exc)
+            return False
+        is_asked_to_stop = entry.stop_grace_seconds is not None
+        if self._lesson is not None and not is_asked_to_stop:
+            self._next_try = self._lesson.next_try(final(entry.job))
+        return self._next_try is not None
 
     def _end(self, final: Callable[[Job], Job]) -> None:
         """Write how the job ended, however long the ledger refuses."""
@@ -174,6 +199,8 @@ class _Supervisor:
                     if not entry.job.state.is_final:
                         entry = replace(entry, job=final(entry.job))
                         decision.put(entry)
+                        if self._lesson is not None:
+                            self._lesson.learn(decision, entry.job)
             except LedgerError as exc:
                 self._complain(exc)
                 self._pause(RETRY_SECONDS)
@@ -188,14 +215,16 @@ class _Supervisor:
         after, if processes that the job left behind keep it.
         """
         self._on_wake = self._stop_what_lingers
-        self._loop.call_later(LAST_WORD_SECONDS, self._carrier.finish)
+        if self._next_try is None:  # else nobody is told an end: followers go on with the next try
+            self._loop.call_later(LAST_WORD_SECONDS, self._carrier.finish)
         looks = 0
         while not self._try_release():
             self._pause(LINGER_PAUSES_SECONDS[min(looks, len(LINGER_PAUSES_SECONDS) - 1)])
             looks += 1
         # Before the last word too: a container is gone, and its name free, when its caller hears of its end.
         self._close_running()
-        self._carrier.finish()
+        if self._next_try is None:
+            self._carrier.finish()
 
     def _close_running(self) -> None:
         running, self._running = self._running, None
@@ -209,7 +238,8 @@ class _Supervisor:
         try:
             if self._job.lease is not None and self._engine.enforcer.is_held(self._job.lease):
                 return False
-            self._engine.release(self._job.id)
+            if self._next_try is None:
+                self._engine.release(self._job.id)
         except PgpuError as exc:
             self._complain(exc)
             self._pause(RETRY_SECONDS)

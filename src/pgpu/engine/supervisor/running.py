@@ -7,11 +7,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from pgpu.engine.engine import Engine
+from pgpu.engine.learning import Observed
 from pgpu.engine.loop import READABLE, Loop, Timer
 from pgpu.engine.recovery import lost, recover
-from pgpu.engine.supervisor.vigil import watched
-from pgpu.engine.supervisor.waiting import Vigil
+from pgpu.engine.shrinking import Shrinking
+from pgpu.engine.supervisor.ring import watched
 from pgpu.engine.supervisor.watch import Watch
+from pgpu.engine.vigil import Vigil
+from pgpu.engine.watchdog import Watchdog
 from pgpu.errors import LedgerError, PgpuError
 from pgpu.ledger import Entry
 from pgpu.model import Job, JobState
@@ -45,7 +48,9 @@ class Running:
         self._running = running
         self._signals = signals
         self._watch = Watch(engine)
+        self._shrinking = Shrinking(engine, engine.settings.stable_seconds)
         self._vigil = Vigil(loop, self._somebody_died)
+        self._watchdog = Watchdog(engine)
         self._ticks = 0
         self._tick_timer: Timer | None = None
         self._kill_timer: Timer | None = None
@@ -65,18 +70,26 @@ class Running:
         self._loop.run_until(lambda: self._has_ended)
         self._loop.forget(descriptor)
         self._vigil.watch(set())
+        self._watchdog.close()
         for timer in (self._tick_timer, self._kill_timer):
             if timer is not None:
                 timer.cancel()
         return self._final(self._exit_code(), time.time())
+
+    @property
+    def observed(self) -> Observed:
+        """What the job held until now."""
+        return self._watch.observed
 
     def woken(self) -> None:
         """Pass signals on, and see whether the job is to be stopped."""
         while self._signals:
             self._signal(self._signals.pop(0))
         try:
-            entry = self._engine.ledger.entry(self._id)
-            self._vigil.watch(watched(entry, self._engine.ledger.entries(include_final=False)))
+            with self._engine.ledger.view() as view:
+                entry, granted, queues = view.entry(self._id), view.holding(), view.queues()
+            keeper = self._engine.keepers.process(entry.job.gpu_model) if entry.job.gpu_model in queues else None
+            self._vigil.watch(watched(entry, granted, keeper))
         except LedgerError as exc:
             _complain(exc)
             return
@@ -110,7 +123,7 @@ class Running:
 
     def _final(self, exit_code: int | None, now_seconds: float) -> Callable[[Job], Job]:
         self._look_at_memory()
-        peak_bytes = self._watch.peak_bytes or None
+        peak_bytes = self._watch.observed.peak_bytes or None
         if self._is_stopping:
             self._kill()
 
@@ -141,13 +154,22 @@ class Running:
         self._look_at_memory()
         if self._watch.violation is not None and had_violation is None:
             self._report(self._watch.violation)
+        self._look_for_outsiders()
         if self._ticks % _TICKS_BETWEEN_ROUNDS == 0:
             self.woken()
         self._tick_timer = self._loop.call_later(TICK_SECONDS, self._tick)
 
+    def _look_for_outsiders(self) -> None:
+        try:
+            self._watchdog.tick()
+        except PgpuError as exc:
+            _complain(exc)
+
     def _look_at_memory(self) -> None:
         try:
-            self._watch.look(self._engine.ledger.job(self._id), self._running)
+            job = self._engine.ledger.job(self._id)
+            self._watch.look(job, self._running)
+            self._shrinking.look(job, self._watch.observed, self._watch.used_bytes, time.monotonic())
         except PgpuError as exc:
             _complain(exc)  # A driver that cannot be asked for a moment must not end a job.
 

@@ -4,7 +4,6 @@ The holder is in the ledger before its first instruction. So whoever comes after
 ran and starts it, or a holder and takes charge of it; where even that is unsure the job is given up, never started twice.
 """
 
-import contextlib
 import sys
 import time
 from dataclasses import replace
@@ -12,20 +11,10 @@ from dataclasses import replace
 from pgpu.engine.engine import Engine
 from pgpu.engine.identity import myself
 from pgpu.engine.streams.carrier import Carrier
-from pgpu.errors import CancelledError, LedgerError, NodeError, PgpuBug, PgpuError
+from pgpu.errors import CancelledError, LedgerError, NodeError, PgpuBug
 from pgpu.ledger import Entry
 from pgpu.model import Gpu, Holder, Job, JobState, Lease
 from pgpu.runtimes import RunningJob
-
-
-def get_ready(engine: Engine, job: Job) -> None:
-    """Load and find out, while a job waits, what its start needs of its runtime; a process remembers both.
-
-    That takes tens of milliseconds, in which a job that was granted would hold memory that it does not use. What fails
-    here fails again at the start, which says so.
-    """
-    with contextlib.suppress(PgpuError):
-        engine.runtime(job.spec.runtime).is_advisory(job.spec)
 
 
 def start(engine: Engine, job: Job, carrier: Carrier) -> RunningJob:
@@ -40,7 +29,9 @@ def start(engine: Engine, job: Job, carrier: Carrier) -> RunningJob:
     enforcer = engine.enforcer.for_gpus(gpus).name
     bound = replace(job, lease=replace(_lease(job), enforcer=enforcer, is_advisory=runtime.is_advisory(job.spec)))
     delivery = engine.enforcer.prepare(bound, gpus)
-    running = runtime.start(bound, delivery, carrier.open(), lambda holder: _announce(engine, bound, holder))
+    running = runtime.start(
+        bound, delivery, carrier.open(), lambda holder: _announce(engine, bound, holder), engine.account(job.id)
+    )
     carrier.started()
     _mark_running(engine, bound)
     return running

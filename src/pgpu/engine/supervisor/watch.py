@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from pgpu.enforcement import SliceUse
 from pgpu.engine.engine import Engine
+from pgpu.engine.learning import NOTHING, Observed
 from pgpu.model import Job, Lease, Slice
 from pgpu.runtimes import RunningJob
 from pgpu.units import MIB, format_memory
@@ -23,8 +24,11 @@ class Watch:
     """What is remembered of one running job from second to second."""
 
     engine: Engine
-    peak_bytes: int = 0
-    """Most that any of its slices held."""
+    observed: Observed = NOTHING
+    """What its slices held until now."""
+
+    used_bytes: int = 0
+    """Most that one of its slices holds now."""
 
     violation: str | None = None
     """The first time that it held more than its slice, in one line."""
@@ -43,10 +47,11 @@ class Watch:
         counted_before = self._counted(job.lease)
         told = {part.gpu_uuid: self._driver_bytes(part.gpu_uuid, running) for part in job.lease.slices}
         counted_after = self._counted(job.lease)
+        self.used_bytes = max((use.used_bytes for use in counted_after.values()), default=0)
         for part in job.lease.slices:
             driver_bytes = told[part.gpu_uuid]
             if (use := counted_after.get(part.gpu_uuid)) is not None:
-                self.peak_bytes = max(self.peak_bytes, use.peak_bytes)
+                self.observed = self.observed.with_more(use, part)
                 before = counted_before.get(part.gpu_uuid, use)
                 if driver_bytes is not None:
                     self._follow_drift(job, part, max(before.used_bytes, use.used_bytes), driver_bytes)

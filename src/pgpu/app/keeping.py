@@ -1,0 +1,67 @@
+"""What a keeper and its zygote are made of. The zygote is forked before anything is opened."""
+
+import importlib
+import os
+from dataclasses import replace
+from functools import partial
+
+from pgpu.app.runtime_directory import runtime_directory
+from pgpu.app.settings import Settings, load_settings
+from pgpu.app.wiring import keeper_command, make_engine, open_ledger, supervise
+from pgpu.engine.inheritance import account_of
+from pgpu.engine.keeper.calling import try_lock
+from pgpu.engine.keeper.life import keep as sit_with
+from pgpu.engine.keeper.zygote import fork_zygote
+from pgpu.engine.places import places_of
+from pgpu.engine.settings import EngineSettings
+from pgpu.engine.spawn import speak_into
+
+
+def keep(settings: Settings, gpu_model: str | None, lock: int) -> None:
+    """Be the keeper of a queue until nothing waits in it.
+
+    Args:
+        settings: As whoever started it had them.
+        gpu_model: Which queue; None for real GPUs.
+        lock: Descriptor that holds the keeper's lock; -1 where it must be taken first.
+
+    Raises:
+        PgpuError: The machine or its settings do not allow an engine.
+    """
+    own = replace(settings, simulate=gpu_model)
+    again = (*keeper_command(own), gpu_model or "")
+    lock = _locked(own, gpu_model, lock)
+    if lock < 0:
+        return
+    zygote = fork_zygote(_load_for_supervisors, partial(_become_supervisor, settings), (*again, "-1"), [lock])
+    sit_with(make_engine(own), zygote, lock, again)
+
+
+def _locked(settings: Settings, gpu_model: str | None, lock: int) -> int:
+    """Return the descriptor of a keeper's lock that this process holds; -1 if another keeper does."""
+    if lock < 0:
+        places = EngineSettings(settings.state_dir, runtime_directory(settings.runtime_dir, settings.state_dir))
+        taken = try_lock(places, gpu_model)
+        lock = -1 if taken is None else taken
+    if lock >= 0:
+        os.set_inheritable(lock, False)  # noqa: FBT003 - its only form
+    return lock
+
+
+def _load_for_supervisors() -> None:
+    """Import what every supervisor of a process needs; nothing is opened."""
+    for name in ("engine.supervisor", "enforcement.shim", "enforcement.ladder", "runtimes.process", "app.throwaway"):
+        importlib.import_module(f"pgpu.{name}")
+
+
+def _become_supervisor(settings: Settings, job_id: str) -> None:
+    """Be the supervisor of a job in a fork of the zygote, with the environment of whoever asked for it."""
+    runtime_path = runtime_directory(settings.runtime_dir, settings.state_dir)
+    speak_into(places_of(EngineSettings(settings.state_dir, runtime_path), job_id))
+    ledger = open_ledger(settings)
+    environment = ledger.environment(job_id)
+    own_runtime = None if settings.runtime_dir is None else str(settings.runtime_dir)
+    if environment and account_of(ledger.inherited(job_id), environment) is None:
+        os.environ.clear()
+        os.environ.update(environment)
+    supervise(load_settings({"state_dir": str(settings.state_dir), "runtime_dir": own_runtime}), job_id)

@@ -1,0 +1,105 @@
+"""The side of somebody who waits for one job: asleep until its keeper says that there is something new.
+
+Where there is no keeper one is started. It refuses to say that a job waits no longer: the ledger does.
+"""
+
+import select
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Self
+
+from pgpu.engine.engine import Engine
+from pgpu.engine.recovery import recover
+
+_AGAIN_SECONDS = 0.02
+"""Between two looks for a keeper that is just starting."""
+
+_CHUNK_BYTES = 4096
+
+
+class Doorstep:
+    """One job's wait."""
+
+    def __init__(self, engine: Engine, job_id: str, gpu_model: str | None) -> None:
+        """Connect to nobody yet.
+
+        Args:
+            engine: Of the ledger.
+            job_id: Who waits.
+            gpu_model: In which queue.
+        """
+        self.reason = ""
+        """Why it waited when somebody last said so."""
+
+        self.wake_descriptor: int | None = None
+        """Polled beside the connection; `on_wake` is called when it is readable."""
+
+        self.on_wake: Callable[[], None] = lambda: None
+        self._engine = engine
+        self._id = job_id
+        self._gpu_model = gpu_model
+        self._connection: socket.socket | None = None
+        self._unread = b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def rest(self, timeout_seconds: float | None = None) -> None:
+        """Sleep until there may be news, at most so long.
+
+        Raises:
+            PgpuError: There is no keeper and none can be started.
+        """
+        if self._connection is None:
+            self._connection = self._connected()
+        if self._connection is None:
+            recover(self._engine)
+            self._poll(None, _AGAIN_SECONDS)
+        elif self._poll(self._connection, timeout_seconds):
+            self._read(self._connection)
+
+    def close(self) -> None:
+        """Go away."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _connected(self) -> socket.socket | None:
+        try:
+            connection = self._engine.keepers.connect(self._gpu_model)
+        except OSError:
+            return None
+        with suppress(OSError):
+            connection.sendall(self._id.encode() + b"\n")
+        return connection
+
+    def _poll(self, connection: socket.socket | None, timeout_seconds: float | None) -> bool:
+        watched = [each for each in (connection, self.wake_descriptor) if each is not None]
+        if not watched:
+            threading.Event().wait(timeout_seconds)
+            return False
+        poll = select.poll()
+        for each in watched:
+            poll.register(each, select.POLLIN)
+        ready = dict(poll.poll(None if timeout_seconds is None else timeout_seconds * 1000))
+        if self.wake_descriptor in ready:
+            self.on_wake()
+        return connection is not None and connection.fileno() in ready
+
+    def _read(self, connection: socket.socket) -> None:
+        """Take the last whole line; the connection's end means that there is something to look at."""
+        try:
+            data = connection.recv(_CHUNK_BYTES)
+        except ConnectionError:
+            data = b""
+        if not data:
+            self.close()
+            return
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        if lines:
+            self.reason = lines[-1].decode("utf-8", "replace")

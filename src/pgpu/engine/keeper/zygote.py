@@ -1,0 +1,106 @@
+"""A process that has loaded everything a supervisor needs and forks one whenever the keeper says so.
+
+It is forked before the keeper opens ledger, driver or thread, and never opens any itself: what it forks starts clean. Its
+supervisors are sessions of their own and outlive it and the keeper. If the keeper dies it becomes the next one.
+"""
+
+import gc
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import NoReturn
+
+_MOST_BYTES = 256
+_FAREWELL = b"go"
+
+
+class Zygote:
+    """The keeper's side of it."""
+
+    def __init__(self, pid: int, connection: socket.socket) -> None:
+        self.pid = pid
+        self._connection = connection
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable once it died."""
+        return self._connection.fileno()
+
+    def start(self, job_id: str) -> bool:
+        """Have a supervisor forked; False if there is nobody any more who could."""
+        try:
+            self._connection.send(job_id.encode())
+        except OSError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Let it go in peace."""
+        with suppress(OSError):
+            self._connection.send(_FAREWELL)
+        self._connection.close()
+        with suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+
+
+def fork_zygote(
+    load: Callable[[], None], become: Callable[[str], None], successor: Sequence[str], kept_out: Sequence[int]
+) -> Zygote:
+    """Fork; returns in the keeper alone.
+
+    Args:
+        load: Imports what a supervisor needs.
+        become: Lives the life of one job's supervisor, whose id it is given.
+        successor: argv of another keeper, for the case that this one dies.
+        kept_out: Descriptors that are the keeper's alone.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    pid = os.fork()
+    if not pid:
+        ours.close()
+        for descriptor in kept_out:
+            os.close(descriptor)
+        _be_zygote(theirs, load, become, successor)
+    theirs.close()
+    return Zygote(pid, ours)
+
+
+def _be_zygote(
+    orders: socket.socket, load: Callable[[], None], become: Callable[[str], None], successor: Sequence[str]
+) -> NoReturn:
+    order = b""
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Nobody asks how a supervisor ended: the kernel reaps it.
+        load()
+        gc.freeze()  # Pages that nobody collects stay shared.
+        while (order := orders.recv(_MOST_BYTES)) and order != _FAREWELL:
+            _fork_supervisor(orders, order.decode(), become)
+        if not order:
+            os.execv(successor[0], list(successor))  # noqa: S606 - another keeper, through no shell
+    except BaseException:  # noqa: BLE001 - nothing of the keeper's own code may run on in this copy of it
+        traceback.print_exc()
+    finally:
+        os._exit(0)
+
+
+def _fork_supervisor(orders: socket.socket, job_id: str, become: Callable[[str], None]) -> None:
+    try:
+        pid = os.fork()
+    except OSError as exc:
+        sys.stderr.write(f"no supervisor of job {job_id} can be forked: {exc.strerror}\n")
+        return  # The keeper sees in the ledger that nobody came.
+    if pid:
+        return
+    try:
+        orders.close()
+        os.setsid()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        become(job_id)
+    except BaseException:  # noqa: BLE001 - likewise: the zygote's loop is not this process's
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(0)
