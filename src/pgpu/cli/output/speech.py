@@ -8,22 +8,24 @@ import sys
 from typing import Any
 
 from pgpu.cli.output import documents
+from pgpu.cli.output.visible import visible, visible_json
 from pgpu.errors import PgpuError
 
 
 def print_json(content: documents.Document) -> None:
     """Print one object as a result."""
-    print(json.dumps(content, ensure_ascii=False, indent=2))
+    print(visible_json(json.dumps(content, ensure_ascii=False, indent=2)))
 
 
 def print_json_line(content: documents.Document, *, to_stderr: bool = False) -> None:
     """Print one object on one line, for streams of objects."""
-    print(json.dumps(content, ensure_ascii=False), file=sys.stderr if to_stderr else sys.stdout, flush=True)
+    line = visible_json(json.dumps(content, ensure_ascii=False))
+    print(line, file=sys.stderr if to_stderr else sys.stdout, flush=True)
 
 
 def remark(line: str) -> None:
     """Say something that is no result."""
-    print(f"pgpu: {line}", file=sys.stderr, flush=True)
+    print(f"pgpu: {visible(line)}", file=sys.stderr, flush=True)
 
 
 def complain(error: PgpuError, *, as_json: bool) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from rich.table import Table
 from rich.text import Text
 
+from pgpu.cli.output.plain_table import PlainTable
 from pgpu.client import GpuReport, JobReport, QueueReport
 from pgpu.model import Job, JobState
 from pgpu.units import format_duration, format_memory
@@ -126,7 +127,7 @@ def uncovered(reports: Iterable[GpuReport]) -> Sequence[str]:
 
 
 def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table = PlainTable(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
         table.add_column(column, overflow="fold", no_wrap=column in {"JOB", "SLICE", "USED", "PEAK", "GPU", "UUID"})
     return table

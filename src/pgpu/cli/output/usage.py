@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from rich.table import Table
 from rich.text import Text
 
+from pgpu.cli.output.plain_table import PlainTable
 from pgpu.client import CallHistory, Waste
 from pgpu.scheduling.demand import Basis
 from pgpu.units import format_duration, format_memory
@@ -110,7 +111,7 @@ def _advice(each: Waste) -> str:
 
 
 def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table = PlainTable(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
         table.add_column(column, overflow="fold", no_wrap=column not in {"PROGRAM", "BY", "GPU"})
     return table

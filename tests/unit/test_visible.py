@@ -1,0 +1,32 @@
+"""No word that somebody else chose steers the terminal of whoever reads it."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pgpu.cli.output.visible import visible, visible_json
+
+STEERING = ["\x1b[31m", "\x07", "\r", "\n", "\x7f", "\x9b31m", "\u202e", "\u2066", "\u200b", "\u2028", "\udc9b"]
+
+
+@pytest.mark.parametrize("text", STEERING)
+def test_what_steers_a_terminal_is_written_out(text: str) -> None:
+    shown = visible(text)
+    assert shown.startswith("\\")
+    assert shown.isprintable()
+
+
+@given(st.text())
+def test_what_is_shown_is_always_printable_and_printable_words_stay(text: str) -> None:
+    assert all(each.isprintable() or each.isspace() for each in visible(text))
+    words = "".join(each for each in text if each.isprintable())
+    assert visible(words) == words
+
+
+@given(st.text())
+def test_json_means_the_same_and_steers_nothing(text: str) -> None:
+    shown = visible_json(json.dumps({"name": text}, ensure_ascii=False))
+    assert json.loads(shown) == {"name": text}
+    assert not set(shown) & set("\x1b\x07\x7f\x9b\u202e\u2066\u2028")
