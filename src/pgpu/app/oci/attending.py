@@ -19,18 +19,24 @@ from pgpu.engine.acceptance import accept
 from pgpu.engine.asker import Asker
 from pgpu.engine.engine import Engine
 from pgpu.engine.identity import open_pidfd
+from pgpu.engine.keeper.doorstep import Doorstep
 from pgpu.engine.supervisor import attend, supervise
 from pgpu.errors import PgpuError, RequestError
 from pgpu.model import DOCKER_UID, Job, JobSpec, JobState, Request, Submission
 from pgpu.runtimes.oci import CONTAINER_VARIABLE, Container, container_of
 from pgpu.runtimes.oci.record import Gate
-from pgpu.units import format_duration, format_memory
+from pgpu.units import format_duration
 
 LOOK_SECONDS = 0.2
-"""How often a waiting container's job is looked at, where nobody wakes who waits for it."""
+"""How often a container is looked for that is still being created."""
+
+CREATION_LOOK_SECONDS = 0.005
+"""The same where its memory is granted already."""
+
+SAY_AGAIN_SECONDS = 30.0
+"""Between two reasons in a container's log."""
 
 _END_SECONDS = 5.0
-_SAY_AGAIN_SECONDS = 30.0
 _CODES = {JobState.FAILED: 125, JobState.CANCELLED: 130}
 
 
@@ -110,22 +116,20 @@ class _Wait:
         self._id = job_id
         self._first: int | None = None
         self._said = ""
-        self._said_at_seconds = -_SAY_AGAIN_SECONDS
-        wait = container.wait_timeout_seconds if container.has_timeout else None
-        self._deadline_seconds = None if wait is None else time.monotonic() + wait
+        self._may_say_at_seconds = 0.0
 
     def until_over(self) -> None:
         """Wait; a container that ends while it waits takes its request back."""
-        while (job := self._engine.ledger.job(self._id)).state is JobState.WAITING:
-            if self._is_gone():
-                self._engine.ask_to_stop(self._id, 0.0)
-                return
-            self._say(job)
-            self._rest()
-            is_late = self._deadline_seconds is not None and time.monotonic() >= self._deadline_seconds
-            self._engine.step([self._id] if is_late else [])
+        with Doorstep(self._engine, self._id, self._engine.settings.gpu_model) as doorstep:
+            while self._engine.ledger.job(self._id).state is JobState.WAITING:
+                if self._is_gone():
+                    self._engine.ask_to_stop(self._id, 0.0)
+                    return
+                doorstep.wake_descriptor = self._first
+                self._say(doorstep.reason)
+                doorstep.rest(LOOK_SECONDS if self._first is None or not self._said else SAY_AGAIN_SECONDS)
         while self._container.is_being_created:  # Granted at once: whoever makes the container is not ready yet.
-            self._rest()
+            select.select([], [], [], CREATION_LOOK_SECONDS)
 
     def _is_gone(self) -> bool:
         if self._first is not None:
@@ -136,18 +140,13 @@ class _Wait:
         self._first = open_pidfd(holder) if holder is not None else None
         return self._first is None
 
-    def _rest(self) -> None:
-        select.select([] if self._first is None else [self._first], [], [], LOOK_SECONDS)
-
-    def _say(self, job: Job) -> None:
+    def _say(self, reason: str) -> None:
         """Once at the beginning, and then not every change."""
-        reason = job.reason or "its turn"
         now_seconds = time.monotonic()
-        if reason == self._said or now_seconds - self._said_at_seconds < _SAY_AGAIN_SECONDS:
+        if reason in {"", self._said} or now_seconds < self._may_say_at_seconds:
             return
-        self._said, self._said_at_seconds = reason, now_seconds
-        amount = format_memory(job.request.memory_bytes)
-        self._gate.say(f"=job {job.id} waits for {amount} of GPU memory: {reason}")
+        self._said, self._may_say_at_seconds = reason, now_seconds + SAY_AGAIN_SECONDS
+        self._gate.say(f"=job {self._id} {reason if reason.startswith('waits') else f'waits: {reason}'}")
 
 
 def _tell_end(job: Job, container: Container, gate: Gate) -> None:
