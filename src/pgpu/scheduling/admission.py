@@ -6,7 +6,7 @@ needs and how long it runs are told.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -105,10 +105,9 @@ def admit(
     """
     seats = Seats(rooms, lambda: outlook or likely(rooms, queue, held))
     round_ = _Round(rooms, held, quotas or {}, rules or OrderRules(), now_seconds, seats=seats, plan=plan)
-    for candidate in round_.planned.first(queue):
-        round_.consider(candidate)
-    for candidate in round_.turns.of([each for each in queue if not round_.planned.knows(each)]):
-        round_.consider(candidate)
+    for part in round_.in_turn(queue):
+        for candidate in part:
+            round_.consider(candidate)
     return Admission(tuple(round_.grants), tuple(round_.waits), tuple(round_.expired))
 
 
@@ -144,6 +143,16 @@ class _Round:
         machine = Machine(sum(room.capacity_bytes for room in rooms), len(rooms))
         shares = {uid: machine.dominant_share(own.memory_bytes, own.compute_share) for uid, own in self._owned.items()}
         self.turns = Turns(machine, shares, quotas, rules, now_seconds)
+
+    def in_turn(self, queue: Sequence[Candidate]) -> Iterator[Iterable[Candidate]]:
+        """Yield whoever is overdue, the jobs of the plan, and the rest; a job that the plan knows is never overdue."""
+        if not self.planned:
+            yield self.turns.of(queue)
+            return
+        others = [candidate for candidate in queue if not self.planned.knows(candidate)]
+        yield self.turns.of([candidate for candidate in others if self.turns.is_overdue(candidate)])
+        yield self.planned.first(queue)
+        yield self.turns.of([candidate for candidate in others if not self.turns.is_overdue(candidate)])
 
     def consider(self, candidate: Candidate) -> None:
         """Grant, keep waiting or give up one candidate."""

@@ -74,6 +74,10 @@ class Turns:
             request.memory_bytes * request.gpu_count, (request.compute_share or 0.0) * request.gpu_count
         )
 
+    def is_overdue(self, candidate: Candidate) -> bool:
+        """Whether it has waited longer than anybody should."""
+        return self._waited_seconds(candidate) > self._rules.patience_seconds
+
     def of(self, queue: Sequence[Candidate]) -> Iterator[Candidate]:
         """Yield every candidate once.
 
@@ -82,7 +86,7 @@ class Turns:
         """
         patient: dict[int, list[Candidate]] = defaultdict(list)
         for candidate in queue:
-            if self._waited_seconds(candidate) > self._rules.patience_seconds:
+            if self.is_overdue(candidate):
                 yield candidate
             else:
                 patient[-candidate.request.priority].append(candidate)

@@ -44,8 +44,11 @@ class PlannedTurns:
         self._waiting: set[str] = set()
         self._jobs_on = Counter(part.gpu_uuid for each in held for part in each.slices)
 
+    def __bool__(self) -> bool:
+        return bool(self._places)
+
     def first(self, queue: Sequence[Candidate]) -> list[Candidate]:
-        """Return those that the plan knows in its order, within one priority; nobody else's turn comes before theirs."""
+        """Return those that the plan knows in its order, within one priority."""
         planned = [candidate for candidate in queue if self.knows(candidate)]
         return sorted(planned, key=lambda each: (-each.request.priority, self._places[each.job_id]))
 
