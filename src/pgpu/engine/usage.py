@@ -97,10 +97,9 @@ def _matching(word: str, called: str, calls: dict[_Call, list[Run]]) -> Sequence
 
 def _signature_of_job(engine: Engine, word: str, owner_uid: int | None) -> str:
     try:
-        job = engine.ledger.find(word).job
+        return engine.ledger.find(word, owner_uid).job.signature
     except JobNotFoundError:
         return ""
-    return job.signature if owner_uid is None or job.owner_uid == owner_uid else ""
 
 
 def _history_of(engine: Engine, view: View, call: _Call, runs: Sequence[Run]) -> CallHistory:

@@ -1,0 +1,193 @@
+"""What runs teach, from the command line to the ledger and back: sizes nobody had to say."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from tests.system.conftest import Place, opened_place
+
+from pgpu.units import GIB, MIB
+
+Eventually = Callable[[Callable[[], Any]], Any]
+
+P2_USES_BYTES = 1205 * MIB
+JOB = """
+import pathlib, sys, time
+from pgpu.workloads.__main__ import main
+sys.argv[1:] = ["training", "--epochs", "1", "--batches", "5", "--host-ms", "1"]
+code = main()
+while pathlib.Path("held").exists():
+    time.sleep(0.05)
+sys.exit(code)
+"""
+"""P2's job with TensorFlow's default, unchanged: it takes nearly all it sees unless its environment says otherwise."""
+
+HOLDER = """
+import ctypes, pathlib, sys, time
+from cuda.bindings import driver as cuda
+cuda.cuInit(0)
+context = cuda.cuDevicePrimaryCtxRetain(0)[1]
+cuda.cuCtxSetCurrent(context)
+for mib in sys.argv[1:]:
+    error = cuda.cuMemAlloc(int(mib) << 20)[0]
+    print(mib, int(error), flush=True)
+    if int(error):
+        sys.exit(9)
+while pathlib.Path("held").exists():
+    time.sleep(0.05)
+"""
+"""Takes so many MiB one after another, and ends with 9 where it is refused."""
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    with opened_place() as made:
+        made.environment["PGPU_STABLE_TIME"] = "1s"
+        (made.path / "p2.py").write_text(JOB)
+        (made.path / "hold.py").write_text(HOLDER)
+        yield made
+
+
+def run_p2(place: Place) -> Any:
+    done = place.run("run", "--memory", "auto", "--", "python", "p2.py")
+    assert done.returncode == 0, done.stderr
+    return place.json("ps", "--all")["jobs"][-1]
+
+
+def test_p2_s_job_unchanged_reserves_what_it_uses_by_its_fourth_run_and_as_many_as_fit_run_together(
+    place: Place, eventually: Eventually
+) -> None:
+    first = [run_p2(place) for _ in range(3)]
+    assert [job["request"]["basis"] for job in first] == ["unknown"] * 3
+    assert all(job["request"]["memory_bytes"] > 22 * GIB for job in first), "nobody knew, and the GPU was free"
+    fourth = run_p2(place)
+    assert fourth["request"]["basis"] == "history"
+    assert fourth["request"]["memory_bytes"] <= 1.3 * P2_USES_BYTES
+
+    (place.path / "held").touch()
+    fit = place.json("gpus")["gpus"][0]["capacity_bytes"] // fourth["request"]["memory_bytes"]
+    place.run("submit", "--array", f"0-{fit}", "--", "python", "p2.py")
+    eventually(lambda: [job["state"] for job in place.json("ps")["jobs"]].count("running") == fit)
+    jobs = place.json("ps")["jobs"]
+    assert sum(job["state"] == "waiting" for job in jobs) == 1, f"{fit} fit, and one more was asked for"
+    assert fit >= 15
+    (place.path / "held").unlink()
+    eventually(lambda: not place.json("ps")["jobs"])
+    ended = place.json("ps", "--all")["jobs"]
+    assert [job["exit_code"] for job in ended] == [0] * (4 + fit + 1)
+
+
+def test_waste_shows_p2_s_nineteenfold_and_what_should_have_been_asked(place: Place) -> None:
+    done = place.run("run", "--memory", "22885MiB", "-e", "TF_FORCE_GPU_ALLOW_GROWTH=true", "--", "python", "p2.py")
+    assert done.returncode == 0, done.stderr
+    document = place.json("waste")
+    check(document, "waste.schema.json")
+    (wasted,) = document["jobs"]
+    assert 19 <= wasted["factor"] < 20
+    assert wasted["should_ask_bytes"] <= 1.3 * P2_USES_BYTES
+    assert "19." in place.run("waste").stdout
+
+
+def test_what_a_take_all_program_takes_is_called_greed_and_not_need(place: Place) -> None:
+    assert place.run("run", "--memory", "20GiB", "--", "python", "p2.py").returncode == 0
+    (wasted,) = place.json("waste")["jobs"]
+    assert (wasted["is_greedy"], wasted["should_ask_bytes"]) == (True, None)
+    assert "it took all it saw" in place.run("waste").stdout
+    assert place.json("history")["calls"][0]["estimate"] == {"memory_bytes": 20 * GIB, "basis": "sufficed", "runs": 1}
+
+
+def test_history_names_the_program_its_runs_and_what_auto_would_reserve(place: Place) -> None:
+    for _ in range(3):
+        run_p2(place)
+    document = place.json("history")
+    check(document, "history.schema.json")
+    (call,) = document["calls"]
+    assert call["signature"].startswith("p2.py@")
+    assert call["estimate"]["basis"] == "history"
+    assert [run["exit_code"] for run in call["runs"]] == [0, 0, 0]
+    assert all(run["context_bytes"] > 200 * MIB for run in call["runs"])
+    by_job = place.json("history", call["runs"][1]["job_id"])
+    assert by_job["calls"] == [call]
+    assert place.run("history", "p2.py").stdout.count(" 254 MiB") == 3
+    unknown = place.run("history", "nothing")
+    assert (unknown.returncode, unknown.stdout) == (125, "")
+
+
+def test_a_job_of_unknown_size_shrinks_to_what_it_holds_once_it_is_stable(place: Place, eventually: Eventually) -> None:
+    (place.path / "held").touch()
+    place.run("submit", "--name", "unknown", "--", "python", "hold.py", "3000")
+    eventually(lambda: (job := place.job("unknown")) and job["request"]["basis"] == "measured")
+    job = place.job("unknown")
+    peak_bytes = job["lease"]["slices"][0]["peak_bytes"]
+    assert peak_bytes < job["request"]["memory_bytes"] <= 1.15 * peak_bytes
+    place.run("submit", "--name", "beside", "--memory", "18GiB", "--", "python", "hold.py", "17000")
+    eventually(lambda: place.job("beside")["state"] == "running")
+    (place.path / "held").unlink()
+    eventually(lambda: not place.json("ps")["jobs"])
+    assert [place.job(name)["exit_code"] for name in ("unknown", "beside")] == [0, 0]
+
+
+def test_what_a_program_holds_that_takes_all_is_not_shrunk(place: Place, eventually: Eventually) -> None:
+    (place.path / "held").touch()
+    place.run("submit", "--name", "greedy", "--", "python", "hold.py", "22500")
+    eventually(lambda: (job := place.job("greedy")) and job["state"] == "running")
+    eventually(lambda: time.time() > place.job("greedy")["started_at_seconds"] + 4)
+    assert place.job("greedy")["request"]["memory_bytes"] > 22 * GIB
+
+
+def test_a_job_that_hit_its_limit_is_tried_again_with_more_and_its_caller_hears_of_the_last_try_alone(
+    place: Place,
+) -> None:
+    done = place.run("run", "--memory", "1GiB", "--retry-oom", "--", "python", "hold.py", "500", "800")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "500 0\n800 2\n500 0\n800 0\n"
+    (job,) = place.json("ps", "--all")["jobs"]
+    assert (job["attempt"], job["state"], job["exit_code"]) == (2, "exited", 0)
+    assert job["request"]["memory_bytes"] >= 1.1 * (500 + 800 + 254) * MIB, "1.1 times what it attempted"
+    (call,) = place.json("history")["calls"]
+    assert [(run["exit_code"], run["refusals"]) for run in call["runs"]] == [(9, 1), (0, 0)]
+
+
+def test_after_three_tries_or_alone_on_the_gpu_a_job_that_does_not_fit_fails(place: Place) -> None:
+    done = place.run("run", "--memory", "1GiB", "--retry-oom", "--", "python", "hold.py", "900", "1200", "22000")
+    assert done.returncode == 9
+    (job,) = place.json("ps", "--all")["jobs"]
+    assert job["attempt"] == 3
+    assert job["request"]["memory_bytes"] > 22 * GIB, "the last one had the GPU for itself"
+
+
+def test_a_job_that_fails_for_another_reason_or_did_not_ask_is_not_tried_again(place: Place) -> None:
+    assert place.run("run", "--memory", "1GiB", "--", "python", "hold.py", "2000").returncode == 9
+    assert place.run("run", "--memory", "1GiB", "--retry-oom", "--", "false").returncode == 1
+    assert [job["attempt"] for job in place.json("ps", "--all")["jobs"]] == [1, 1]
+
+
+def test_waiting_jobs_learn_from_runs_that_end_meanwhile(place: Place, eventually: Eventually) -> None:
+    for _ in range(2):
+        run_p2(place)
+    (place.path / "held").touch()
+    place.run("submit", "--name", "third", "--", "python", "p2.py")
+    eventually(lambda: (job := place.job("third")) and job["request"]["basis"] == "measured")
+    place.run("submit", "--name", "blocker", "--memory", "20GiB", "--", "sleep", "600")
+    eventually(lambda: place.job("blocker")["state"] == "running")
+    place.run("submit", "--name", "fourth", "--", "python", "p2.py")
+    assert place.job("fourth")["request"]["basis"] == "unknown"
+    (place.path / "held").unlink()
+    eventually(lambda: place.job("fourth")["state"] == "exited")
+    assert place.job("fourth")["request"]["basis"] == "history"
+    assert place.job("blocker")["state"] == "running", "it started beside it, in what it needs"
+
+
+def check(document: Any, schema: str) -> None:
+    import pgpu.cli  # noqa: PLC0415 - only its place is wanted
+
+    directory = Path(pgpu.cli.__file__).parent / "schemas"
+    from referencing import Registry, Resource  # noqa: PLC0415 - only here
+
+    files = {path.name: Resource.from_contents(json.loads(path.read_text())) for path in directory.glob("*.json")}
+    registry: Registry[Any] = Registry().with_resources(files.items())
+    jsonschema.Draft202012Validator(json.loads((directory / schema).read_text()), registry=registry).validate(document)
