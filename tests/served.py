@@ -66,12 +66,16 @@ def until(question: Callable[[], bool]) -> None:
 
 @contextmanager
 def serving(
-    directory: Path, *words: str, simulate: str = "RTX 3090", environment: Mapping[str, str] | None = None
+    directory: Path,
+    *words: str,
+    state_dir: Path | None = None,
+    simulate: str = "RTX 3090",
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[ServerProcess]:
-    """Serve a state directory below `directory`, which is on a tmpfs."""
+    """Serve with sockets and runtime files in `directory`, which is on a tmpfs; the state is below it by default."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PGPU_")}
     settings = {
-        "PGPU_STATE_DIR": str(directory / "state"),
+        "PGPU_STATE_DIR": str(state_dir or directory / "state"),
         "PGPU_RUNTIME_DIR": str(directory),
         "PGPU_SIMULATE": simulate,
         "XDG_CONFIG_HOME": str(directory / "config"),

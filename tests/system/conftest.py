@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.served import serving
 
 DEADLINE_SECONDS = 60.0
 PGPU = Path(sys.executable).parent / "pgpu"
@@ -99,6 +100,7 @@ def opened_place() -> Iterator[Place]:
         "PGPU_STATE_DIR": str(path / "state"),
         "PGPU_RUNTIME_DIR": str(path / "run"),
         "PGPU_SIMULATE": "RTX 3090",
+        "PGPU_HOST": "embedded",
         "XDG_CONFIG_HOME": str(path / "config"),
     }
     made = Place(path, environment)
@@ -109,9 +111,26 @@ def opened_place() -> Iterator[Place]:
         shutil.rmtree(path, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def served_place() -> Iterator[Place]:
+    """Make a place whose commands ask a server."""
+    with opened_place() as made, contextlib.ExitStack() as stack:
+        server = stack.enter_context(serving(made.path / "run", state_dir=made.path / "state"))
+        made.environment["PGPU_HOST"] = server.host
+        stack.callback(made.close)
+        yield made
+
+
 @pytest.fixture
 def place() -> Iterator[Place]:
     with opened_place() as made:
+        yield made
+
+
+@pytest.fixture(params=[opened_place, served_place], ids=["embedded", "served"])
+def either_place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    """Return a place of each form, for what must not differ between them."""
+    with request.param() as made:
         yield made
 
 

@@ -18,6 +18,12 @@ from pgpu.units import GIB, MIB
 Eventually = Callable[[Callable[[], Any]], Any]
 
 
+@pytest.fixture
+def place(either_place: Place) -> Place:
+    """Run everything here against the engine of each command and against a server."""
+    return either_place
+
+
 def test_a_job_s_streams_and_exit_code_are_its_own(place: Place) -> None:
     done = place.run("run", "--memory", "2GiB", "--", "sh", "-c", "echo out; echo err >&2; exit 7")
     assert done.returncode == 7
