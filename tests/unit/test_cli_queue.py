@@ -55,6 +55,14 @@ def test_priorities_are_classes_or_numbers(run: Run, client: FakeClient, words: 
     assert [job.request.priority for job in client.stored.values()] == [priority, priority]
 
 
+def test_without_an_amount_pgpu_chooses_one(run: Run, client: FakeClient, tmp_path: Path) -> None:
+    path = tmp_path / "jobs.toml"
+    path.write_text("[jobs.one]\ncommand = 'true'")
+    for words in (("--", "true"), ("--memory", "auto", "--", "true"), (str(path),)):
+        assert run("submit", *words) == 0
+    assert [job.request.is_estimated for job in client.stored.values()] == [True] * 3
+
+
 def test_a_job_waits_for_those_that_it_goes_after(run: Run, client: FakeClient) -> None:
     for name in ("first", "second"):
         run(*SUBMIT, "--name", name, "--", "true")
@@ -121,8 +129,6 @@ def test_submitted_jobs_are_printed_as_their_schema_promises(run: Run, capsys: A
 
 
 BAD_WORDS = [
-    (("submit", "--", "true"), "--memory is missing", "--memory 2GiB"),
-    (("submit", "--memory", "auto", "--", "true"), "auto", "--memory 2GiB"),
     ((*SUBMIT,), "no command", None),
     ((*SUBMIT, "--priority", "urgent", "--", "true"), "--priority 'urgent' is none", "-100 to 100"),
     ((*SUBMIT, "--priority", "101", "--", "true"), "--priority '101' is none", "-100 to 100"),
@@ -177,7 +183,6 @@ BAD_FILES = [
     (GOOD_JOB + "[jobs.bad]\nxyzzy = 3", "'xyzzy' is no key", "the keys are command"),
     (GOOD_JOB + "[jobs]\nbad = 3", "jobs.bad is no table", "[jobs.bad]"),
     ("jobs.bad = 3\n" + GOOD_JOB, "jobs.bad is no table", "[jobs.bad]"),
-    (GOOD_JOB + "[jobs.bad]\ncommand = 'true'", "jobs.bad: --memory is missing", None),
     (GOOD_JOB + "[jobs.bad]\nmemory = '2GiB'", "jobs.bad: there is no command", None),
     (GOOD_JOB + "[jobs.bad]\nmemory = '4G'\ncommand = 'x'", "ambiguous", None),
     (GOOD_JOB + "[jobs.bad]\nmemory = '99GiB'\ncommand = 'x'", "no GPU here has that much", None),
@@ -249,3 +254,13 @@ def test_one_word_that_names_no_job_cancels_nothing(run: Run, client: FakeClient
     capsys.readouterr()
     assert run("cancel", "runs", "nobody") == 125
     assert named(client)["runs"].state is JobState.RUNNING
+
+
+def test_stop_and_wait_take_whole_arrays(run: Run, client: FakeClient, capsys: Any) -> None:
+    run(*SUBMIT, "--array", "0-2", "--", "true")
+    array_id = capsys.readouterr().out.strip()
+    assert run("wait", array_id) == 0
+    assert capsys.readouterr().out == "0\n0\n0\n"
+    assert run("stop", array_id, "nobody") == 125
+    assert len(capsys.readouterr().out.split()) == 3
+    assert all(job.state is JobState.EXITED for job in client.stored.values())

@@ -19,7 +19,9 @@ Json = Annotated[
         "--json", callback=note_json, is_eager=True, help="Print one JSON object instead; errors are JSON on stderr."
     ),
 ]
-Jobs = Annotated[list[str], typer.Argument(metavar="JOB...", help="Ids, beginnings of ids, or names.")]
+Jobs = Annotated[
+    list[str], typer.Argument(metavar="JOB...", help="Ids, beginnings of ids, or names of jobs and arrays.")
+]
 OneJob = Annotated[str, typer.Argument(metavar="JOB", help="Id, beginning of an id, or name.")]
 
 # Of verbs that submit jobs.

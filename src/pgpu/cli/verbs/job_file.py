@@ -71,9 +71,10 @@ def _submission(name: str, table: object, defaults: Table, place: str, read_wait
     try:
         spec, request = asking.read(
             command=tuple(values.get("command", ())),
-            memory=values.get("memory"),
+            memory=values.get("memory", asking.AUTO),
             gpu_count=values.get("gpus", 1),
             priority=values.get("priority", "normal"),
+            retries_out_of_memory=values.get("retry-oom", False),
             image=values.get("image"),
             environment_words=values["env"],
             environment_files=values.get("env-file", ()),
@@ -179,6 +180,7 @@ _READERS: Mapping[str, Callable[[object], Any]] = {
     "priority": _text_or_number,
     "after": _texts,
     "array": _text_or_number,
+    "retry-oom": _truth,
     "wait-timeout": _text_or_number,
     "image": _text,
     "env": _variables,

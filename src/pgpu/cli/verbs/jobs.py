@@ -10,8 +10,8 @@ import typer
 from pgpu.cli import exits, options
 from pgpu.cli.invocation import invocation_of
 from pgpu.cli.output import documents, speech
-from pgpu.client import JobReport
-from pgpu.errors import PgpuError, RequestError
+from pgpu.client import Client, JobReport
+from pgpu.errors import JobNotFoundError, PgpuError, RequestError
 from pgpu.model import Job
 
 
@@ -29,7 +29,8 @@ def ps(
         speech.print_json(documents.of_jobs(reports))
     elif is_quiet:
         for report in reports:
-            print(report.job.id)
+            if not report.job.is_anonymous:
+                print(report.job.id)
     else:
         from pgpu.cli.output import tables
 
@@ -88,13 +89,18 @@ def stop(
     invocation = invocation_of(context)
     settings = invocation.settings(stop_grace=grace)
     client = invocation.make_client(settings)
-    _on_each(jobs, lambda job: client.stop(job, grace_seconds=settings.stop_grace), lambda job: job.id, as_json=as_json)
+    _on_each(
+        _elements(client, jobs),
+        lambda job: client.stop(job, grace_seconds=settings.stop_grace),
+        lambda job: job.id,
+        as_json=as_json,
+    )
 
 
 def wait(context: typer.Context, jobs: options.Jobs, *, as_json: options.Json = False) -> None:
     """Block until jobs ended, then print their exit codes, one a line."""
     client = invocation_of(context).client()
-    _on_each(jobs, client.wait, lambda job: str(exits.of_job(job)), as_json=as_json)
+    _on_each(_elements(client, jobs), client.wait, lambda job: str(exits.of_job(job)), as_json=as_json)
 
 
 def resize(
@@ -123,6 +129,17 @@ def resize(
         speech.print_json(documents.of_job(client.job(changed.id)))
     else:
         print(changed.id)
+
+
+def _elements(client: Client, words: Sequence[str]) -> list[str]:
+    """Put an array's jobs in its place; what names nothing stays, for its own complaint."""
+    found: list[str] = []
+    for word in words:
+        try:
+            found += [report.job.id for report in client.members(word)]
+        except JobNotFoundError:
+            found.append(word)
+    return list(dict.fromkeys(found))
 
 
 def _on_each(names: Sequence[str], act: Callable[[str], Job], describe: Callable[[Job], str], *, as_json: bool) -> None:

@@ -26,9 +26,7 @@ def queue(context: typer.Context, *, as_json: options.Json = False) -> None:
 
 def cancel(
     context: typer.Context,
-    jobs: Annotated[
-        list[str], typer.Argument(metavar="JOB...", help="Ids, beginnings of ids, or names of jobs and arrays.")
-    ],
+    jobs: options.Jobs,
     *,
     grace: Annotated[
         str | None,
