@@ -14,7 +14,7 @@ from pgpu.engine.asker import Asker, this_process
 from pgpu.engine.batch import Element, elements
 from pgpu.engine.dependencies import failure
 from pgpu.engine.sizing import sized
-from pgpu.errors import JobNotFoundError, RequestError
+from pgpu.errors import RequestError
 from pgpu.ledger import Entry
 from pgpu.model import Gpu, Job, JobSpec, JobState, Submission
 
@@ -62,11 +62,9 @@ def _awaited(engine: "Engine", word: str, asker: Asker) -> list[str]:
     Raises:
         RequestError: There is none, or one of them has failed.
     """
-    members = engine.ledger.members(word)
+    members = engine.ledger.members(word, asker.uid or None)
     with engine.ledger.view() as view:
         found = view.peers(members)
-    if asker.uid != 0 and any(peer.owner_uid != asker.uid for peer in found.values()):
-        raise JobNotFoundError(f"no job has the id or name {word!r}", hint="`pgpu ps --all` lists them")
     for peer in found.values():
         if (why := failure(peer)) is not None:
             raise RequestError(

@@ -124,7 +124,8 @@ class Decision(View):
     def _name_taken(self, entry: Entry) -> RequestError:
         name = entry.job.spec.name
         row = self._connection.execute(
-            "SELECT id FROM jobs WHERE name = ? AND state IN ('waiting', 'starting', 'running')", (name,)
+            "SELECT id FROM jobs WHERE name = ? AND owner_uid = ? AND state IN ('waiting', 'starting', 'running')",
+            (name, entry.job.owner_uid),
         ).fetchone()
         holder = f"job {row[0]}" if row else "another job"
         return RequestError(f"the name {name!r} is taken by {holder}", hint="choose another --name, or stop that job")

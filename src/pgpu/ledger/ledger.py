@@ -5,6 +5,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from pgpu.errors import JobNotFoundError
 from pgpu.ledger.connection import BUSY_TIMEOUT_SECONDS, Connections
@@ -15,7 +16,7 @@ from pgpu.ledger.facts import Facts
 from pgpu.ledger.rows import SELECT, entry_of
 from pgpu.ledger.schema import migrate
 from pgpu.ledger.tokens import Tokens
-from pgpu.ledger.view import LIVE, View
+from pgpu.ledger.view import LIVE, View, Waiting
 from pgpu.model import Job
 
 
@@ -34,6 +35,7 @@ class Ledger:
         """
         self.path = path
         self._connections = Connections(path, self._prepare, busy_timeout_seconds)
+        self._waiting_seen: dict[tuple[Any, ...], Waiting] = {}
         self.facts = Facts(self._connections)
         self.tokens = Tokens(self._connections)
         self.events = Events(self._connections)
@@ -46,13 +48,13 @@ class Ledger:
     def decision(self) -> Iterator[Decision]:
         """Decide alone among all writers; what was put is durable once left, nothing is changed if an error leaves it."""
         with self._connections.writing() as connection:
-            yield Decision(connection)
+            yield Decision(connection, self._waiting_seen)
 
     @contextmanager
     def view(self) -> Iterator[View]:
         """Ask several questions about one moment; no writer waits for it."""
         with self._connections.reading() as connection:
-            yield View(connection)
+            yield View(connection, self._waiting_seen)
 
     def entries(self, *, include_final: bool) -> list[Entry]:
         """Return jobs, oldest first; without the final ones only those that are live."""
@@ -89,35 +91,42 @@ class Ledger:
             statement = "SELECT 1 FROM jobs WHERE id = ? AND state = 'waiting'"
             return connection.execute(statement, (job_id,)).fetchone() is not None
 
-    def find(self, id_or_name: str) -> Entry:
+    def find(self, id_or_name: str, owner_uid: int | None = None) -> Entry:
         """Return the job with this id, else the newest with this name, else the one whose id begins so.
+
+        Args:
+            id_or_name: The word.
+            owner_uid: Whose jobs alone are looked at; None for everybody's.
 
         Raises:
             JobNotFoundError: None or several match.
         """
-        named = self._entries("WHERE id = ?1 OR name = ?1 ORDER BY id = ?1 DESC, sequence DESC LIMIT 1", (id_or_name,))
+        clause = "WHERE (id = ?1 OR name = ?1) AND owner_uid = ifnull(?2, owner_uid)"
+        named = self._entries(f"{clause} ORDER BY id = ?1 DESC, sequence DESC LIMIT 1", (id_or_name, owner_uid))
         if named:
             return named[0]
-        begun = self._entries("WHERE substr(id, 1, ?) = ? LIMIT 2", (len(id_or_name), id_or_name)) if id_or_name else []
+        clause = "WHERE substr(id, 1, length(?1)) = ?1 AND owner_uid = ifnull(?2, owner_uid) LIMIT 2"
+        begun = self._entries(clause, (id_or_name, owner_uid)) if id_or_name else []
         if len(begun) > 1:
             raise JobNotFoundError(f"several jobs' ids begin with {id_or_name}", hint="write more of the id")
         if not begun:
             raise JobNotFoundError(f"no job has the id or name {id_or_name!r}", hint="`pgpu ps --all` lists them")
         return begun[0]
 
-    def members(self, word: str) -> list[str]:
+    def members(self, word: str, owner_uid: int | None = None) -> list[str]:
         """Return the ids of an array's jobs, or of the one job that `find` finds.
 
         Args:
             word: Id or name of a job; else id of an array, the name it was submitted with, or a beginning of its id.
+            owner_uid: As of `find`.
 
         Raises:
             JobNotFoundError: None or several match.
         """
         with self.view() as view:
-            elements = view.elements(word)
+            elements = view.elements(word, owner_uid)
         try:
-            job = self.find(word).job
+            job = self.find(word, owner_uid).job
         except JobNotFoundError:
             if not elements:
                 raise
@@ -142,6 +151,6 @@ class Ledger:
         """Close this process's connections; the next use opens anew."""
         self._connections.close()
 
-    def _entries(self, clause: str, arguments: Sequence[str | int]) -> list[Entry]:
+    def _entries(self, clause: str, arguments: Sequence[str | int | None]) -> list[Entry]:
         with self._connections.reading() as connection:
             return [entry_of(row) for row in connection.execute(f"{SELECT} {clause}", arguments)]

@@ -154,6 +154,10 @@ CREATE TRIGGER job_warned AFTER UPDATE OF warning ON jobs WHEN NEW.warning IS NO
 """
 
 _ADMINISTERED = """
+DROP INDEX names_of_unfinished_jobs;
+CREATE UNIQUE INDEX names_of_unfinished_jobs ON jobs (owner_uid, name)
+    WHERE name IS NOT NULL AND state IN ('waiting', 'starting', 'running');
+
 CREATE TABLE closed_gpus (
     uuid TEXT PRIMARY KEY,
     closed_at REAL NOT NULL

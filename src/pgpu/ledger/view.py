@@ -7,15 +7,19 @@ import json
 import sqlite3
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pgpu.errors import JobNotFoundError
 from pgpu.ledger.entry import Entry
 from pgpu.ledger.history import History
-from pgpu.ledger.rows import SELECT, entry_of, place_of, request_of
+from pgpu.ledger.rows import SELECT, entry_of, place_of
 from pgpu.model import JobState, Place, Request
 from pgpu.scheduling import Quota
 
 ALL_GPUS = "*"
+
+_MOST_FORGOTTEN = 1000
+"""So many rows of jobs that wait no longer, beside those that do, are not worth the work of forgetting."""
 
 LIVE = "state IN ('waiting', 'starting', 'running') OR (granted_at IS NOT NULL AND released_at IS NULL)"
 
@@ -38,7 +42,7 @@ SELECT array_id, is_exact, count(*) OVER () AS count FROM (
         max(json_extract(place, '$.array_id') = :word
             OR ifnull(name = :word || '-' || json_extract(place, '$.array_index'), 0)) AS is_exact
     FROM jobs
-    WHERE json_extract(place, '$.array_id') IS NOT NULL
+    WHERE json_extract(place, '$.array_id') IS NOT NULL AND owner_uid = ifnull(:owner, owner_uid)
         AND (name = :word || '-' || json_extract(place, '$.array_index')
             OR substr(json_extract(place, '$.array_id'), 1, length(:word)) = :word)
     GROUP BY array_id
@@ -91,10 +95,21 @@ class Peer:
 class View:
     """Reads of one transaction; made by `Ledger.view`."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, seen: "dict[tuple[Any, ...], Waiting] | None" = None) -> None:
+        """Read over one connection.
+
+        Args:
+            connection: In a transaction.
+            seen: Waiting jobs that another view has read, by their rows: most of a long queue is what it was.
+        """
         self._connection = connection
+        self._seen = {} if seen is None else seen
         self.history = History(connection)
         """What ended runs showed."""
+
+    def version(self) -> int:
+        """Return a number that is another one as soon as another connection has written anything."""
+        return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
 
     def live(self) -> list[Entry]:
         """Return every job that is not final or whose memory is not free yet, oldest first."""
@@ -107,7 +122,14 @@ class View:
 
     def waiting(self, gpu_model: str | None) -> list[Waiting]:
         """Return the jobs that wait for GPUs of one model, oldest first."""
-        return [_waiting_of(row) for row in self._connection.execute(_WAITING, (gpu_model,))]
+        cursor = self._connection.cursor()
+        cursor.row_factory = None
+        seen = self._seen
+        found = {row: seen.get(row) or _waiting_of(row) for row in cursor.execute(_WAITING, (gpu_model,))}
+        if len(seen) > 2 * len(found) + _MOST_FORGOTTEN:
+            seen.clear()
+        seen.update(found)
+        return list(found.values())
 
     def first_waiting(self, gpu_model: str | None) -> str | None:
         """Return the id of the job that waits longest for GPUs of this model; None if none waits."""
@@ -131,12 +153,12 @@ class View:
         )
         return {peer.job_id: peer for peer in found}
 
-    def elements(self, word: str) -> list[str]:
+    def elements(self, word: str, owner_uid: int | None = None) -> list[str]:
         """Return the ids of the jobs of the array that has this id, or that was submitted with this name, or whose id begins so.
 
         The newest array, where several had the name; none, where several arrays' ids begin so.
         """
-        row = self._connection.execute(_ARRAY, {"word": word}).fetchone() if word else None
+        row = self._connection.execute(_ARRAY, {"word": word, "owner": owner_uid}).fetchone() if word else None
         if row is None or (row["count"] > 1 and not row["is_exact"]):
             return []
         clause = "WHERE json_extract(place, '$.array_id') = ? ORDER BY sequence"
@@ -185,13 +207,15 @@ def _peer_of(row: sqlite3.Row) -> Peer:
     return Peer(row["id"], row["name"], state, row["exit_code"], row["reason"], place, row["owner_uid"])
 
 
-def _waiting_of(row: sqlite3.Row) -> Waiting:
+def _waiting_of(row: tuple[Any, ...]) -> Waiting:
+    job_id, memory_bytes, gpu_count, compute_share, priority, is_estimated, retries, basis, *rest = row
+    owner_uid, created_at_seconds, wait_deadline_seconds, signature, predecessors = rest
     return Waiting(
-        row["id"],
-        request_of(row),
-        row["owner_uid"],
-        row["created_at"],
-        row["wait_deadline"],
-        row["signature"],
-        bool(row["predecessors"]),
+        job_id,
+        Request(memory_bytes, gpu_count, compute_share, priority, bool(is_estimated), bool(retries), basis),
+        owner_uid,
+        created_at_seconds,
+        wait_deadline_seconds,
+        signature,
+        bool(predecessors),
     )

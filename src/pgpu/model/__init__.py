@@ -8,7 +8,7 @@ from pgpu.model.delivery import Delivery
 from pgpu.model.event import Event
 from pgpu.model.gpu import Gpu, GpuMemory, GpuProcess
 from pgpu.model.holder import ContainerHolder, Holder, ProcessHolder
-from pgpu.model.job import Job, JobSpec, JobState, Mount, Place
+from pgpu.model.job import ANONYMOUS, Job, JobSpec, JobState, Mount, Place
 from pgpu.model.lease import Lease, Slice
 from pgpu.model.outsider import Outsider
 from pgpu.model.owner import DOCKER_NAME, DOCKER_UID
@@ -17,6 +17,7 @@ from pgpu.model.run import Run
 from pgpu.model.submission import Array, Submission
 
 __all__ = [
+    "ANONYMOUS",
     "DOCKER_NAME",
     "DOCKER_UID",
     "Account",

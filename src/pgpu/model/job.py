@@ -8,6 +8,9 @@ from pgpu.model.holder import Holder
 from pgpu.model.lease import Lease
 from pgpu.model.request import Request
 
+ANONYMOUS = "-"
+"""Stands for the id of a job of which its reader may know no more than how much memory it takes."""
+
 
 class JobState(StrEnum):
     """Where a job is in its life: waiting → starting → running → exited, or cancelled, or failed."""
@@ -107,7 +110,7 @@ class Job:
     """One job as the ledger knows it."""
 
     id: str
-    """12 hexadecimal digits."""
+    """12 hexadecimal digits, or `ANONYMOUS`."""
 
     spec: JobSpec
     request: Request
@@ -158,6 +161,11 @@ class Job:
 
     gpu_model: str | None = None
     """The simulated model and count it was asked for (`RTX 3090x4`); None on real GPUs."""
+
+    @property
+    def is_anonymous(self) -> bool:
+        """Whether it is another user's, of which nothing else is told."""
+        return self.id == ANONYMOUS
 
     @property
     def is_simulated(self) -> bool:

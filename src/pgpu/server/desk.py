@@ -26,6 +26,7 @@ from pgpu.errors import JobNotFoundError, RequestError
 from pgpu.ledger import Entry
 from pgpu.model import Job, JobState
 from pgpu.server.access import Access, Caller
+from pgpu.server.anonymity import anonymous
 
 _KEY = re.compile(r"[0-9A-Za-z]{1,64}")
 _MOST_SIGNAL = 64
@@ -110,11 +111,12 @@ class Desk:
         return found
 
     def jobs(self, caller: Caller, *, include_final: bool) -> Sequence[JobReport]:
-        """List the jobs that the caller sees, oldest first."""
+        """List the jobs that the caller sees, oldest first; of others' that are not final, what they hold alone."""
+        entries = self.engine.ledger.entries(include_final=include_final)
         return [
-            self.report(entry)
-            for entry in self.engine.ledger.entries(include_final=include_final)
-            if (include_final or not entry.job.state.is_final) and caller.sees_uid in {None, entry.job.owner_uid}
+            self.report(entry) if caller.sees_uid in {None, entry.job.owner_uid} else anonymous(entry)
+            for entry in entries
+            if (include_final and caller.sees_uid in {None, entry.job.owner_uid}) or not entry.job.state.is_final
         ]
 
     def find(self, caller: Caller, id_or_name: str) -> Entry:
@@ -123,7 +125,7 @@ class Desk:
         Raises:
             JobNotFoundError: There is none.
         """
-        entry = self.engine.ledger.find(id_or_name)
+        entry = self.engine.ledger.find(id_or_name, caller.sees_uid)
         self.access.check_sees(caller, entry.job)
         return entry
 
@@ -133,7 +135,7 @@ class Desk:
         Raises:
             JobNotFoundError: There is none that the caller sees.
         """
-        entries = [self.engine.ledger.entry(job_id) for job_id in self.engine.ledger.members(word)]
+        entries = [self.engine.ledger.entry(job_id) for job_id in self.engine.ledger.members(word, caller.sees_uid)]
         for entry in entries:
             self.access.check_sees(caller, entry.job)
         return entries

@@ -134,6 +134,8 @@ def _table(*columns: str) -> Table:
 
 
 def _status(job: Job, now_seconds: float) -> str:
+    if job.is_anonymous:
+        return f"{job.state.value}, another user's"
     return f"{_state(job, now_seconds)}; {job.warning}" if job.warning else _state(job, now_seconds)
 
 
