@@ -11,7 +11,7 @@ from pgpu.model import Gpu, Request
 from pgpu.scheduling import Admission, Candidate, GpuRoom, Headroom, Held, OrderRules, admit
 from pgpu.scheduling.batch import Slowdown
 from pgpu.scheduling.makespan import plan_waiting
-from pgpu.scheduling.planned import BatchPlan
+from pgpu.scheduling.planned import NO_PLAN, BatchPlan
 
 Policy = Callable[[Sequence[GpuRoom], Sequence[Candidate], float, Sequence[Held]], Admission]
 """Rooms, queue, seconds, what is held → who starts."""
@@ -70,6 +70,17 @@ def replay(
         day.start(policy)
         day.go_on()
     return day.fates
+
+
+def cards(count: int, memory_bytes: int) -> list[Gpu]:
+    """Return so many equal GPUs that nothing but a replay knows."""
+    return [
+        Gpu(f"GPU-{index:08}-0000-0000-0000-000000000000", "replayed", index, memory_bytes, "", is_simulated=True)
+        for index in range(count)
+    ]
+
+
+NO_HEADROOM = Headroom(0, 0.0)
 
 
 @dataclass(slots=True)
@@ -210,14 +221,21 @@ def in_order_of(key: Callable[[Candidate], float]) -> Policy:
     return policy
 
 
-def makespan_objective(effort: int, *, slowdown: Slowdown | None = None, doubt: float = 0.0) -> Policy:
-    """Return a policy that plans anew at each arrival and each end."""
+def makespan_objective(
+    effort: int, effort_again: int, *, slowdown: Slowdown | None = None, doubt: float = 0.0
+) -> Policy:
+    """Return a policy that plans anew at each arrival and each end, from the plan before on and with less effort."""
+    last = NO_PLAN
 
     def policy(
         rooms: Sequence[GpuRoom], queue: Sequence[Candidate], now_seconds: float, held: Sequence[Held]
     ) -> Admission:
-        plan = plan_waiting(rooms, queue, now_seconds, held=held, slowdown=slowdown, doubt=doubt, effort=effort)
-        return admit(rooms, queue, now_seconds, held=held, plan=plan)
+        nonlocal last
+        spend = effort_again if last.order else effort
+        last = plan_waiting(
+            rooms, queue, now_seconds, held=held, slowdown=slowdown, doubt=doubt, last=last, effort=spend
+        )
+        return admit(rooms, queue, now_seconds, held=held, plan=last)
 
     return policy
 

@@ -222,3 +222,14 @@ def test_of_a_long_queue_the_largest_are_planned_and_the_others_go_after_them() 
     plan = plan_waiting([room()], queue, NOW, effort=0)
     assert sorted(plan.order) == sorted(candidate.job_id for candidate in queue)
     assert "job0" in plan.order[MOST_PLANNED:]
+
+
+def test_a_plan_that_is_made_again_is_no_worse_than_the_one_before() -> None:
+    dice = random.Random(4)
+    jobs = [BatchJob(f"job{number}", dice.randint(1, 12) * GIB, dice.uniform(1, 99)) for number in range(30)]
+    long_sought = plan_batch(jobs, [CARD_BYTES], effort=9000)
+    again = plan_batch(jobs, [CARD_BYTES], last=long_sought, effort=0)
+    assert again.end_seconds <= long_sought.end_seconds
+    with_a_new_job = [BatchJob("new", GIB, 1), *jobs[3:]]
+    plan = plan_batch(with_a_new_job, [CARD_BYTES], last=long_sought, effort=0)
+    assert sorted(plan.order) == sorted(job.job_id for job in with_a_new_job)

@@ -17,7 +17,7 @@ from pgpu.scheduling.batch import NO_HOLDS, Batch, BatchJob, Busy, Played, Slowd
 from pgpu.scheduling.candidate import Candidate, Held
 from pgpu.scheduling.capacity import GpuRoom
 from pgpu.scheduling.order import OrderRules
-from pgpu.scheduling.planned import BatchPlan
+from pgpu.scheduling.planned import NO_PLAN, BatchPlan
 
 STEPS_PER_SECOND = 60_000
 """Jobs that are played in a second of an ordinary core, roughly: what `plan_batch` counts its effort in."""
@@ -43,6 +43,7 @@ def plan_waiting(
     rules: OrderRules | None = None,
     slowdown: Slowdown | None = None,
     doubt: float = 0.0,
+    last: BatchPlan = NO_PLAN,
     effort: int = STEPS_PER_SECOND,
 ) -> BatchPlan:
     """Plan what waits, for `admit`: long before it or in between, since a plan still holds when jobs ended meanwhile.
@@ -59,6 +60,7 @@ def plan_waiting(
         rules: How long jobs without history are taken to run.
         slowdown: By how much each of so many jobs on one GPU is slowed down; None if nobody knows.
         doubt: As of `plan_batch`.
+        last: As of `plan_batch`.
         effort: As of `plan_batch`.
     """
     rules = rules or OrderRules()
@@ -71,7 +73,7 @@ def plan_waiting(
     jobs = [job for job in jobs if job.memory_bytes <= max(capacity_bytes, default=0)]
     jobs.sort(key=lambda job: -job.memory_bytes * job.duration_seconds)
     near, far = jobs[:MOST_PLANNED], jobs[MOST_PLANNED:]
-    plan = plan_batch(near, capacity_bytes, busy=busy, slowdown=slowdown, doubt=doubt, effort=effort)
+    plan = plan_batch(near, capacity_bytes, busy=busy, slowdown=slowdown, doubt=doubt, last=last, effort=effort)
     return replace(plan, order=(*plan.order, *(job.job_id for job in far)))
 
 
@@ -98,6 +100,7 @@ def plan_batch(
     busy: Sequence[Busy] = (),
     slowdown: Slowdown | None = None,
     doubt: float = 0.0,
+    last: BatchPlan = NO_PLAN,
     effort: int = STEPS_PER_SECOND,
 ) -> BatchPlan:
     """Find an order that ends a batch early.
@@ -111,6 +114,7 @@ def plan_batch(
         slowdown: By how much each of so many jobs on one GPU is slowed down, at least 1; None if they are not.
         doubt: Standard deviation of the logarithm of true over predicted durations: 0 if they are known, 0.7 if they are
             often off by a factor of two. The plan is then the one whose end is soonest on average.
+        last: The plan until now: where the search begins if it is still good.
         effort: So many jobs are played at most, those of the first orders not counted. Default: about a second.
 
     Returns:
@@ -120,9 +124,9 @@ def plan_batch(
         ValueError: A job fits on none of the GPUs.
     """
     batch = Batch.of(jobs, capacity_bytes, busy, slowdown)
-    search = _Search(batch, doubt)
-    best = search.improved(effort // max(1, len(jobs)))
     ids = [job.job_id for job in jobs]
+    guesses = [*_first_guesses(batch), *_still_good(last, ids)]
+    best = _Search(batch, doubt, guesses).improved(effort // max(1, len(jobs)))
     return BatchPlan(
         tuple(ids[place] for place in best.order),
         best.most_at_once,
@@ -132,13 +136,31 @@ def plan_batch(
     )
 
 
-def _first_guesses(batch: Batch) -> Iterator[tuple[list[int], int]]:
+_Guess = tuple[Sequence[int], Mapping[int, int], int]
+"""Order, holds and how many at once."""
+
+
+def _first_guesses(batch: Batch) -> Iterator[_Guess]:
     places = range(len(batch.memory_bytes))
     most_that_fit = max(batch.capacity_bytes, default=0) // max(1, min(batch.memory_bytes, default=1))
     orders = [list(places), *(sorted(places, key=key, reverse=True) for key in _keys(batch))]
     for most_at_once in (0, *range(1, min(len(batch.pace), most_that_fit + 1))) if batch.is_slowed else (0,):
         for order in orders:
-            yield order, most_at_once
+            yield order, NO_HOLDS, most_at_once
+
+
+def _still_good(last: BatchPlan, ids: Sequence[str]) -> Iterator[_Guess]:
+    """Yield what is left of a plan, if anything; jobs that it does not know go last."""
+    places = {job_id: place for place, job_id in enumerate(ids)}
+    order = [places[job_id] for job_id in last.order if job_id in places]
+    if order:
+        holds = {
+            places[job_id]: places[first]
+            for job_id, first in last.holds.items()
+            if job_id in places and first in places
+        }
+        known = set(order)
+        yield [*order, *(place for place in places.values() if place not in known)], holds, last.most_at_once
 
 
 def _keys(batch: Batch) -> tuple[Callable[[int], float], ...]:
@@ -181,14 +203,14 @@ class _Trial:
 class _Search:
     """Local search from the best of the first guesses: a change is kept if the batch ends no later."""
 
-    def __init__(self, batch: Batch, doubt: float) -> None:
+    def __init__(self, batch: Batch, doubt: float, guesses: Sequence[_Guess]) -> None:
         self._dice = random.Random(_SEED)  # noqa: S311 - spreads the search, guards nothing
         self._batch = batch
         self._worlds = batch.as_it_may_be(doubt, _WORLDS, self._dice) if doubt else (batch,)
         self._least_seconds = [world.least_seconds() for world in self._worlds]
         self._hold_odds = 0.3 if any(batch.release_seconds) else 0.15
-        guesses = (self._tried(order, NO_HOLDS, most, math.inf) for order, most in _first_guesses(batch))
-        self._keep(min((guess for guess in guesses if guess is not None), key=lambda trial: trial.value))
+        trials = (self._tried(order, holds, most, math.inf) for order, holds, most in guesses)
+        self._keep(min((trial for trial in trials if trial is not None), key=lambda trial: trial.value))
 
     def improved(self, effort: int) -> _Trial:
         """Return the best plan that changes lead to, with so many plays at most."""
