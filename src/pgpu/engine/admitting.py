@@ -5,12 +5,11 @@ It asks and answers; whoever holds the transaction writes the answer down.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 from pgpu.engine.dependencies import judge
 from pgpu.engine.snapshot import Snapshot
 from pgpu.ledger import ALL_GPUS, Entry, View, Waiting
-from pgpu.scheduling import Admission, Candidate, GpuRoom, Headroom, Held, Quota, Wait, admit
+from pgpu.scheduling import Admission, Candidate, GpuRoom, Headroom, Held, Quota, admit
 
 Durations = Callable[[View, Collection[str]], Mapping[str, float]]
 """Tells how long the programs with these signatures will probably run, in seconds; who is missing is unknown."""
@@ -71,12 +70,21 @@ class Situation:
         )
         return replace(self, queue=queue)
 
+    def admits_nobody(self) -> bool:
+        """Whether it is plain, without asking whose turn it is, that no slice fits and no wait ends."""
+        most_free = max((room.free_bytes for room in self.rooms), default=0)
+        return all(each.request.memory_bytes > most_free and each.deadline_seconds is None for each in self.queue)
+
+    def decided(self, now_seconds: float) -> Admission | None:
+        """Decide; None where nothing changes, and whose turn it is was not asked."""
+        return None if self.admits_nobody() else self.admission(now_seconds)
+
     def admission(self, now_seconds: float) -> Admission:
-        """Decide."""
+        """Decide, and say of each who waits why."""
         return admit(self.rooms, self.queue, now_seconds, held=self.held, quotas=self.quotas)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Rounds:
     """Reads the situation of one kind of GPUs."""
 
@@ -85,6 +93,8 @@ class Rounds:
     durations: Durations = unknown_durations
     hindered: Hindered = hindered_by_others
     sized: Sized = as_asked
+    _candidates: dict[str, tuple[Waiting, Candidate]] = field(default_factory=dict, compare=False, repr=False)
+    """By id: those of the last round, most of whom still wait."""
 
     def situation(self, view: View, snapshot: Snapshot) -> Situation:
         """Read what a round is decided on.
@@ -105,7 +115,7 @@ class Rounds:
         return Situation(
             rooms=open_rooms,
             capacities={room.gpu.uuid: room.capacity_bytes for room in rooms},
-            queue=tuple(_candidate(each, lasting) for each in waiting if each.job_id not in hindered),
+            queue=self._queue(waiting, hindered, lasting),
             held=tuple(_held(entry, lasting) for entry in holding),
             quotas=view.quotas(),
             hindered=hindered,
@@ -114,66 +124,27 @@ class Rounds:
             },
         )
 
+    def _queue(
+        self, waiting: Sequence[Waiting], hindered: Mapping[str, str], lasting: Mapping[str, float]
+    ) -> tuple[Candidate, ...]:
+        before, now = self._candidates, {}
+        for each in waiting:
+            if each.job_id not in hindered:
+                known = before.get(each.job_id)
+                seconds = lasting.get(each.signature)
+                if known is None or known[0] is not each or known[1].duration_seconds != seconds:
+                    known = (each, _candidate(each, seconds))
+                now[each.job_id] = known
+        self._candidates = now
+        return tuple([candidate for _, candidate in now.values()])
+
 
 def _open(rooms: Sequence[GpuRoom], closed: Collection[str]) -> tuple[GpuRoom, ...]:
     """Leave out the GPUs on which the administrator lets nothing new start; what runs there goes on."""
     return tuple(room for room in rooms if ALL_GPUS not in closed and room.gpu.uuid not in closed)
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What came of one round."""
-
-    granted: tuple[str, ...] = ()
-    """Ids."""
-
-    waits: tuple[Wait, ...] = ()
-    """In the order in which they will be looked at."""
-
-    hindered: Mapping[str, str] = field(default_factory=dict)
-    """As of the situation."""
-
-    deadlines_seconds: Mapping[str, float] = field(default_factory=dict)
-    """As of the situation; of those that still wait."""
-
-    capacities: Mapping[str, int] = field(default_factory=dict)
-    """By UUID of each GPU: what slices may sum to."""
-
-    is_news: bool = False
-    """Whether there was anything to write down."""
-
-    @property
-    def waiting_count(self) -> int:
-        """How many still wait."""
-        return len(self.waits) + len(self.hindered)
-
-    @cached_property
-    def _waits_by_id(self) -> dict[str, Wait]:
-        return {wait.job_id: wait for wait in self.waits}
-
-    def reason(self, job_id: str) -> str | None:
-        """Say why a job waits; None if it does not, as far as this round knows."""
-        wait = self._waits_by_id.get(job_id)
-        return self.hindered.get(job_id) if wait is None else wait.reason
-
-
-def outcome_of(situation: Situation, admission: Admission, *, is_news: bool) -> Outcome:
-    """Put together what came of a round; `is_news` where something else than admission was to be written."""
-    granted = tuple(grant.job_id for grant in admission.grants)
-    gone = {*granted, *admission.expired}
-    return Outcome(
-        granted=granted,
-        waits=admission.waits,
-        hindered=situation.hindered,
-        deadlines_seconds={
-            job_id: seconds for job_id, seconds in situation.deadlines_seconds.items() if job_id not in gone
-        },
-        capacities=situation.capacities,
-        is_news=is_news or bool(gone),
-    )
-
-
-def _candidate(waiting: Waiting, lasting: Mapping[str, float]) -> Candidate:
+def _candidate(waiting: Waiting, duration_seconds: float | None) -> Candidate:
     """Without a deadline: the ledger's is wall time, which may be set; who waits for it tells when it ran out."""
     return Candidate(
         waiting.job_id,
@@ -181,7 +152,7 @@ def _candidate(waiting: Waiting, lasting: Mapping[str, float]) -> Candidate:
         None,
         waiting.owner_uid,
         waiting.created_at_seconds,
-        lasting.get(waiting.signature),
+        duration_seconds,
     )
 
 

@@ -13,13 +13,14 @@ from dataclasses import replace
 
 from pgpu.enforcement import Enforcer
 from pgpu.engine.acceptance import accept, new_job_id
-from pgpu.engine.admitting import Outcome, Rounds, outcome_of
+from pgpu.engine.admitting import Rounds
 from pgpu.engine.asker import Asker
 from pgpu.engine.dependencies import judge
 from pgpu.engine.gpu_lock import GpuLocks
 from pgpu.engine.inheritance import account_of
 from pgpu.engine.keeper.calling import START, Keepers
 from pgpu.engine.learning import Learning
+from pgpu.engine.outcome import NOBODY, Outcome
 from pgpu.engine.places import JobPlaces, places_of
 from pgpu.engine.settings import EngineSettings
 from pgpu.engine.settling import cancelled, has_to_settle, settle
@@ -172,10 +173,13 @@ class Engine:
         """
         snapshot = self._snapshot_or_blind()
         with self.ledger.view() as view:
+            has_news, version = has_to_settle(view, gives_up), view.version()
             outcome = self._round(view, snapshot, gives_up)
-        if not outcome.is_news:
+        if not has_news and not outcome.admits_anybody:
             return outcome
         with self.ledger.decision() as decision:
+            if not has_news and decision.version() == version:
+                return self._written(decision, outcome)
             return self._admit(decision, snapshot, gives_up)
 
     @contextmanager
@@ -356,19 +360,22 @@ class Engine:
                 decision.put(replace(entry, job=failed, lease_released_at_seconds=time.time()))
             raise
 
-    def _round(self, view: View, snapshot: Snapshot, gives_up: Collection[str]) -> Outcome:
+    def _round(self, view: View, snapshot: Snapshot, gives_up: Collection[str] = ()) -> Outcome:
         """Say what a round would write."""
         now_seconds = time.time()
-        situation = self.rounds.situation(view, snapshot)
-        admission = situation.giving_up(gives_up, now_seconds).admission(now_seconds)
-        return outcome_of(situation, admission, is_news=has_to_settle(view, gives_up))
+        situation = self.rounds.situation(view, snapshot).giving_up(gives_up, now_seconds)
+        return Outcome(situation, situation.decided(now_seconds))
 
     def _admit(self, decision: Decision, snapshot: Snapshot, gives_up: Collection[str] = ()) -> Outcome:
         """Write what scheduling says."""
+        settle(decision, time.time(), gives_up)
+        return self._written(decision, self._round(decision, snapshot, gives_up))
+
+    @staticmethod
+    def _written(decision: Decision, outcome: Outcome) -> Outcome:
+        """Write what came of a round, and return it with those for whom somebody must be started."""
         now_seconds = time.time()
-        settle(decision, now_seconds, gives_up)
-        situation = self.rounds.situation(decision, snapshot)
-        admission = situation.giving_up(gives_up, now_seconds).admission(now_seconds)
+        admission = outcome.admission or NOBODY
         for grant in admission.grants:
             decision.put(_granted(decision.entry(grant.job_id), Lease(grant.job_id, grant.slices, now_seconds)))
         for job_id in admission.expired:
@@ -376,7 +383,7 @@ class Engine:
         if admission.expired:
             settle(decision, now_seconds)
         unattended = tuple(grant.job_id for grant in admission.grants if is_unattended(decision.entry(grant.job_id)))
-        return replace(outcome_of(situation, admission, is_news=True), granted=unattended)
+        return replace(outcome, granted=unattended)
 
     def _resized(self, entry: Entry, memory_bytes: int, snapshot: Snapshot, decision: Decision) -> Entry:
         job = replace(entry.job, request=replace(entry.job.request, memory_bytes=memory_bytes))

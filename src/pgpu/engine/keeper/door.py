@@ -4,7 +4,7 @@ They ask with the job's id and a newline, and get lines; nobody of them can hold
 """
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 
 from pgpu.engine.loop import READABLE, Loop
@@ -40,14 +40,16 @@ class Door:
         listener.listen(socket.SOMAXCONN)
         loop.watch(listener.fileno(), READABLE, lambda _: self._accept())
 
-    def tell(self) -> None:
-        """After a round: say what is new to each, and let those go whose jobs it did not find waiting."""
+    def let_go(self, waiting_ids: Collection[str]) -> None:
+        """Hang up on those whose jobs are not among the waiting ones."""
         for descriptor, job_id in list(self._jobs.items()):
-            reason = self._reason(job_id)
-            if reason is None:
+            if job_id not in waiting_ids:
                 self._drop(descriptor)
-            else:
-                self._say(descriptor, reason)
+
+    def tell(self) -> None:
+        """Say what is new to each."""
+        for descriptor, job_id in self._jobs.items():
+            self._say(descriptor, self._reason(job_id))
 
     def close(self) -> None:
         """Hang up on everybody."""

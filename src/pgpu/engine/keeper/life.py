@@ -11,13 +11,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from pgpu.engine.admitting import Outcome
 from pgpu.engine.engine import Engine
 from pgpu.engine.keeper.calling import GO, START, begin_anew, is_locked_file, try_lock, write_identity
 from pgpu.engine.keeper.deadlines import Deadlines, now_seconds
 from pgpu.engine.keeper.door import Door
 from pgpu.engine.keeper.zygote import Zygote
 from pgpu.engine.loop import READABLE, Loop, Timer
+from pgpu.engine.outcome import Outcome
 from pgpu.engine.places import places_of_keepers
 from pgpu.engine.recovery import recover
 from pgpu.engine.sockets import bind
@@ -32,6 +32,9 @@ PAUSES_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 ROUND_SECONDS = 10.0
 """At least so often everything is looked at: places in the order change with time, and a word may have been lost."""
+
+REASONS_SECONDS = 0.2
+"""Those who wait are told why at most so often."""
 
 RETRY_SECONDS = 1.0
 """Before a ledger or machine that refused is tried again."""
@@ -93,7 +96,8 @@ class _Keeper:
         self._vigil = Vigil(self._loop, self._somebody_died)
         self._watchdog = Watchdog(engine)
         self._deadlines = Deadlines()
-        self._outcome = Outcome()
+        self._outcome = self._said = Outcome()
+        self._said_at_seconds = 0.0
         self._capacities: Mapping[str, int] = {}
         self._timer: Timer | None = None
         self._glances = 0
@@ -128,7 +132,7 @@ class _Keeper:
         with suppress(BlockingIOError):
             while True:
                 words = self._wake.recv(_MOST_WORD_BYTES)
-                self._needed_at_seconds = -LINGER_SECONDS
+                self._needed_at_seconds = now_seconds()
                 if words == GO:
                     self.is_dismissed = self._is_over = True
                 elif words.startswith(START):
@@ -153,12 +157,13 @@ class _Keeper:
         self._outcome = self._engine.step(due)
         self._round_at_seconds = now_seconds()
         self._capacities = self._outcome.capacities
-        if self._outcome.waiting_count:
+        if self._outcome.waiting_ids:
             self._needed_at_seconds = now_seconds()
         for job_id in self._outcome.granted:
             self._zygote.start(job_id)
         self._deadlines.follow(self._outcome.deadlines_seconds)
-        self._door.tell()
+        self._door.let_go(self._outcome.waiting_ids)
+        self._say_reasons()
         self._watch_holders()
         self._sleep()
 
@@ -167,7 +172,7 @@ class _Keeper:
         self._glances += 1
         if not is_locked_file(self._places.lock, self._lock):
             self._is_over = self.is_dismissed = True  # Its directory is gone: nobody can find it here.
-        elif self._outcome.waiting_count == 0:
+        elif not self._outcome.waiting_ids:
             self._is_over = now_seconds() - self._needed_at_seconds > LINGER_SECONDS
             self._sleep()
         elif now_seconds() - self._round_at_seconds > ROUND_SECONDS:
@@ -175,8 +180,15 @@ class _Keeper:
         elif self._deadlines.due() or self._engine.capacities() != self._capacities:
             self._look()
         else:
+            self._say_reasons()
             self._watch_holders()
             self._sleep()
+
+    def _say_reasons(self) -> None:
+        """Not after each of many rounds in a row: to tell reasons, whose turn it is must be found out."""
+        if self._said is not self._outcome and now_seconds() - self._said_at_seconds > REASONS_SECONDS:
+            self._said, self._said_at_seconds = self._outcome, now_seconds()
+            self._door.tell()
 
     def _watch_holders(self) -> None:
         """Watch whoever holds memory and whoever looks after it: their deaths free some, or leave it to nobody."""
@@ -210,7 +222,7 @@ class _Keeper:
             self._timer.cancel()
         if seconds is None:
             pause = PAUSES_SECONDS[min(self._glances, len(PAUSES_SECONDS) - 1)]
-            seconds = min(pause if self._outcome.waiting_count else PAUSES_SECONDS[-1], self._deadlines.next_seconds())
+            seconds = min(pause if self._outcome.waiting_ids else PAUSES_SECONDS[-1], self._deadlines.next_seconds())
         self._timer = self._loop.call_later(seconds, lambda: self._patiently(self._glance))
 
 

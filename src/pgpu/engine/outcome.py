@@ -1,0 +1,67 @@
+"""What came of one round of admission.
+
+Of ten thousand jobs that wait nobody asks why, most of the time: whose turn it is, is told when somebody does.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from pgpu.engine.admitting import Situation
+from pgpu.scheduling import Admission, Wait
+
+NOBODY = Admission((), (), ())
+"""What is decided where nothing changes."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One round's."""
+
+    situation: Situation = field(default_factory=lambda: Situation((), (), (), {}, {}, {}))
+    admission: Admission | None = None
+    """None where nobody could start and none was given up."""
+
+    granted: tuple[str, ...] = ()
+    """Ids of the jobs for which somebody must be started."""
+
+    @property
+    def admits_anybody(self) -> bool:
+        """Whether somebody starts or is given up."""
+        return bool(self._gone)
+
+    @property
+    def capacities(self) -> Mapping[str, int]:
+        """By UUID of each GPU: what slices may sum to."""
+        return self.situation.capacities
+
+    @cached_property
+    def waiting_ids(self) -> frozenset[str]:
+        """Who still waits, whatever for."""
+        queued = {candidate.job_id for candidate in self.situation.queue}
+        return frozenset(queued - self._gone).union(self.situation.hindered)
+
+    @property
+    def deadlines_seconds(self) -> Mapping[str, float]:
+        """The ledger's, by id, of those that still wait and have one."""
+        told = self.situation.deadlines_seconds
+        return {job_id: seconds for job_id, seconds in told.items() if job_id not in self._gone}
+
+    @cached_property
+    def _gone(self) -> set[str]:
+        if self.admission is None:
+            return set()
+        return {*(grant.job_id for grant in self.admission.grants), *self.admission.expired}
+
+    @cached_property
+    def _waits(self) -> dict[str, Wait]:
+        told = self.admission or self.situation.admission(time.time())
+        return {wait.job_id: wait for wait in told.waits}
+
+    def reason(self, job_id: str) -> str | None:
+        """Say why a job waits; None if it does not, as far as this round knows."""
+        if job_id not in self.waiting_ids:
+            return None
+        hindered = self.situation.hindered.get(job_id)
+        return self._waits[job_id].reason if hindered is None and job_id in self._waits else hindered
