@@ -10,10 +10,10 @@ from typing import BinaryIO
 from pgpu.client.attaching import attach
 from pgpu.client.following import FROM_NOW_ON, EngineHand, Follower
 from pgpu.client.protocol import GpuReport, JobReport, QueueReport
-from pgpu.engine.admitting import Outcome
 from pgpu.engine.engine import Engine
 from pgpu.engine.keeper.doorstep import Doorstep
 from pgpu.engine.line import read_line
+from pgpu.engine.outcome import Outcome
 from pgpu.engine.recovery import recover
 from pgpu.engine.streams.records import Record
 from pgpu.engine.talking import send_signal
