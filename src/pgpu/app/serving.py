@@ -3,6 +3,7 @@
 It refuses to answer and to decide. The server's own engine is like everybody's; what makes it the server is its lock.
 """
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,26 +30,28 @@ def serve(settings: Settings, unix: Path, tcp: "Tcp | None", say: "Callable[[str
         PgpuError: It cannot listen there, or the settings name what is not there.
     """
     from pgpu.client.administration import uid_of_token
-    from pgpu.engine.recovery import recover
     from pgpu.server import listening
     from pgpu.server.access import Access
     from pgpu.server.app import create_app
+    from pgpu.server.care import Caretaker
     from pgpu.server.desk import Desk
 
     with listening.only_server(settings.state_dir / "server.lock"):
         engine = make_engine(settings)
-        recover(engine)
         desk = Desk(
             engine,
             Access(lambda token: uid_of_token(engine.ledger.tokens, token)),
             lambda model: make_engine(replace(settings, simulate=model)),
         )
-        app = create_app(desk)
-        with listening.listen_unix(unix) as socket:
+        caretaker = Caretaker(engine)
+        app = create_app(desk, caretaker)
+        with listening.listen_unix(unix) as socket, contextlib.ExitStack() as stack:
+            other = None if tcp is None else (tcp, stack.enter_context(listening.listen_tcp(tcp)))
+            caretaker.start()
             say(f"listening at unix://{unix}")
-            if tcp is None:
-                listening.serve(app, socket)
-                return
-            with listening.listen_tcp(tcp) as other:
+            if tcp is not None:
                 say(f"listening at {'http' if tcp.certificate is None else 'https'}://{tcp.host}:{tcp.port}")
-                listening.serve(app, socket, (tcp, other))
+            try:
+                listening.serve(app, socket, other)
+            finally:
+                caretaker.stop()

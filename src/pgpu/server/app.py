@@ -12,15 +12,19 @@ from starlette.responses import Response
 
 from pgpu.errors import JobNotFoundError, PgpuBug, PgpuError, RequestError
 from pgpu.server.answers import describe, refusal
+from pgpu.server.bulletin import Bulletin
+from pgpu.server.care import Caretaker
 from pgpu.server.desk import Desk
 from pgpu.server.following import Following
-from pgpu.server.routes import admin, gpus, jobs, streams
+from pgpu.server.metrics import Metered, Meters
+from pgpu.server.readiness import Examiner
+from pgpu.server.routes import admin, events, gpus, health, jobs, streams
 
 _BODIES = (*jobs.BODIES, *admin.BODIES)
 
 
-def create_app(desk: Desk) -> FastAPI:
-    """Make the application that answers from a desk."""
+def create_app(desk: Desk, caretaker: Caretaker) -> FastAPI:
+    """Make the application that answers from a desk, and tells how its caretaker found things."""
     app = FastAPI(
         title="pgpu",
         version=version("pgpu"),
@@ -29,8 +33,12 @@ def create_app(desk: Desk) -> FastAPI:
         redoc_url=None,
     )
     app.state.desk = desk
-    app.state.following = Following(desk.engine)
-    for router in (streams.routes, jobs.routes, gpus.routes, admin.routes):
+    app.state.bulletin = Bulletin(desk.engine.ledger)
+    app.state.following = Following(desk.engine, app.state.bulletin)
+    app.state.examiner = Examiner(desk.engine, caretaker)
+    app.state.meters = Meters()
+    app.add_middleware(Metered, meters=app.state.meters)
+    for router in (streams.routes, jobs.routes, gpus.routes, admin.routes, events.routes, health.routes):
         app.include_router(router)
     app.add_exception_handler(PgpuError, _ours)
     app.add_exception_handler(Exception, _bug)

@@ -17,20 +17,25 @@ from pgpu.engine.engine import Engine
 from pgpu.engine.sockets import connect
 from pgpu.engine.streams.frames import Hello, Kind, encode_frame, encode_gap, encode_hello
 from pgpu.engine.streams.log import stored
-from pgpu.model import Job
+from pgpu.model import Job, JobState
+from pgpu.server.bulletin import Bulletin
 
 T = TypeVar("T")
 
 _FIRST_PAUSE_SECONDS = 0.01
-_MOST_PAUSE_SECONDS = 0.25
+_MOST_PAUSE_SECONDS = 0.1
+_GLANCE_SECONDS = 1.0
+"""A job that waits is looked at so often without any news: what changed before somebody listened is not heard."""
+
 _CHUNK_BYTES = 1 << 18
 
 
 class Following:
     """The jobs of one ledger, as those who stay with them see them."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, bulletin: Bulletin) -> None:
         self._engine = engine
+        self._bulletin = bulletin
 
     async def until_final(self, job_id: str) -> Job:
         """Wait until a job is final, and return it."""
@@ -51,12 +56,15 @@ class Following:
     async def _upstream(self, job_id: str) -> socket.socket | None:
         pause_seconds = _FIRST_PAUSE_SECONDS
         while True:
-            was_final = (await run_in_threadpool(self._engine.ledger.job, job_id)).state.is_final
+            state = (await run_in_threadpool(self._engine.ledger.job, job_id)).state
             upstream = await run_in_threadpool(self._try_connect, job_id)
-            if upstream is not None or was_final:
+            if upstream is not None or state.is_final:
                 return upstream
-            await asyncio.sleep(pause_seconds)
-            pause_seconds = min(2 * pause_seconds, _MOST_PAUSE_SECONDS)
+            if state is JobState.WAITING:
+                await self._bulletin.until_changed(job_id, _GLANCE_SECONDS)
+            else:
+                await asyncio.sleep(pause_seconds)
+                pause_seconds = min(2 * pause_seconds, _MOST_PAUSE_SECONDS)
 
     def _try_connect(self, job_id: str) -> socket.socket | None:
         with contextlib.suppress(OSError):

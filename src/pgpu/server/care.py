@@ -1,0 +1,63 @@
+"""What a server does without being asked: it looks after jobs that nobody looks after, and at what they need.
+
+A command of a user did the same in passing; where a server is, there may be none for hours. Whatever refuses for a while
+(a full disk, a locked ledger, a container engine that is away) is tried again and ends nothing. Nothing is decided here:
+`recover` and the keeper do.
+"""
+
+import importlib.util
+import threading
+from collections.abc import Callable
+
+from pgpu.engine.engine import Engine
+from pgpu.engine.recovery import recover
+from pgpu.errors import PgpuError
+
+_ROUND_SECONDS = 1.0
+_DOCKER_SECONDS = 5.0
+
+
+class Caretaker:
+    """The rounds of one server."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._is_over = threading.Event()
+        self.trouble: str | None = None
+        """Why the last round failed, in one line; None if it did not, or there was none yet."""
+
+        self.docker_trouble: str | None = None
+        """Why containers cannot be started now; None if they can, or where there is no container engine to ask."""
+
+    def start(self) -> None:
+        """Go round from now on, in threads that nobody waits for."""
+        threading.Thread(target=self._go_round, args=(self._look_after, _ROUND_SECONDS), daemon=True).start()
+        if importlib.util.find_spec("docker") is not None:
+            threading.Thread(target=self._go_round, args=(self._look_at_docker, _DOCKER_SECONDS), daemon=True).start()
+
+    def stop(self) -> None:
+        """Begin no other round."""
+        self._is_over.set()
+
+    def _go_round(self, look: Callable[[], None], pause_seconds: float) -> None:
+        look()
+        while not self._is_over.wait(pause_seconds):
+            look()
+
+    def _look_after(self) -> None:
+        try:
+            recover(self._engine)
+            self.trouble = None
+        except PgpuError as exc:
+            self.trouble = str(exc)
+
+    def _look_at_docker(self) -> None:
+        from pgpu.runtimes.docker.engine import Engine as DockerEngine  # noqa: PLC0415 - an extra of pgpu
+        from pgpu.runtimes.docker.engine import engine_url  # noqa: PLC0415 - likewise
+
+        try:
+            with DockerEngine(engine_url()) as engine:
+                engine.version()
+            self.docker_trouble = None
+        except PgpuError as exc:
+            self.docker_trouble = str(exc)

@@ -1,0 +1,178 @@
+"""What Prometheus scrapes: GPUs, jobs and the server itself.
+
+Names and units are Prometheus' (base units, `_total` for what only grows); the labels of a GPU are those of NVIDIA's
+dcgm-exporter (`gpu`, `UUID`, `modelName`), so that both join in one query. A caller gets the series of jobs that they see.
+Sources: prometheus.io/docs/practices/naming, github.com/NVIDIA/dcgm-exporter.
+"""
+
+import time
+from collections import Counter as Tally
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib.metadata import version
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.registry import Collector
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from pgpu.client.protocol import GpuReport, JobReport
+from pgpu.errors import NodeError
+from pgpu.model import Job, JobState
+from pgpu.server.access import Caller
+from pgpu.server.desk import Desk
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+
+_GPU_LABELS = ("gpu", "UUID", "modelName")
+_SLICE_LABELS = ("job", "name", "uid", "UUID")
+_UNMATCHED = "none"
+_LATENCY_BUCKETS_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class Meters:
+    """What one server counts of itself, and how it tells what the ledger knows."""
+
+    def __init__(self) -> None:
+        self._own = CollectorRegistry()
+        ProcessCollector(registry=self._own)
+        self._requests = Counter(
+            "pgpu_http_requests", "Requests answered.", ("method", "route", "code"), registry=self._own
+        )
+        self._durations = Histogram(
+            "pgpu_http_request_duration_seconds",
+            "From a request's arrival to the last byte of its answer, streams and waits left out.",
+            ("route",),
+            registry=self._own,
+            buckets=_LATENCY_BUCKETS_SECONDS,
+        )
+
+    def note(self, method: str, route: str, code: int, seconds: float | None) -> None:
+        """Count an answer; without a time it was a stream or a wait."""
+        self._requests.labels(method, route, str(code)).inc()
+        if seconds is not None:
+            self._durations.labels(route).observe(seconds)
+
+    def text(self, desk: Desk, caller: Caller) -> bytes:
+        """Return everything that a caller may know, in Prometheus' text format."""
+        registry = CollectorRegistry()
+        registry.register(_State(desk, caller))
+        own = generate_latest(self._own) if caller.is_admin else b""
+        return generate_latest(registry) + own
+
+
+class _State(Collector):
+    """What the ledger and the GPUs tell at one moment."""
+
+    def __init__(self, desk: Desk, caller: Caller) -> None:
+        self._desk = desk
+        self._caller = caller
+
+    def describe(self) -> Iterable[Metric]:
+        """Say nothing before it is asked: see `CollectorRegistry.register`."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Read everything afresh; a GPU that cannot be read leaves its series out, as an exporter's does."""
+        info = GaugeMetricFamily("pgpu_build_info", "Which pgpu answers.", labels=("version",))
+        info.add_metric((version("pgpu"),), 1)
+        yield info
+        entries = self._desk.engine.ledger.entries(include_final=False)
+        seen = [entry for entry in entries if self._caller.sees_uid in {None, entry.job.owner_uid}]
+        yield from _of_jobs([entry.job for entry in seen if not entry.job.state.is_final])
+        yield from _of_slices([self._desk.report(entry) for entry in seen])
+        try:
+            gpus = self._desk.gpus(self._caller, None)
+        except NodeError:
+            return
+        yield from _of_gpus(gpus)
+
+
+def _of_gpus(reports: Sequence[GpuReport]) -> Iterator[Metric]:
+    amounts: tuple[tuple[str, str, Callable[[GpuReport], int]], ...] = (
+        ("pgpu_gpu_memory_bytes", "Memory that programs can use.", lambda report: report.gpu.memory_bytes),
+        ("pgpu_gpu_memory_used_bytes", "Held by anybody.", lambda report: report.used_bytes),
+        ("pgpu_gpu_memory_granted_bytes", "Sum of the slices granted.", lambda report: report.granted_bytes),
+        ("pgpu_gpu_memory_grantable_bytes", "What slices may sum to now.", lambda report: report.capacity_bytes),
+    )
+    for name, help_text, of in amounts:
+        family = GaugeMetricFamily(name, help_text, labels=_GPU_LABELS)
+        for report in reports:
+            family.add_metric(_gpu_labels(report), of(report))
+        yield family
+    busy = GaugeMetricFamily(
+        "pgpu_gpu_utilization_ratio", "Of the last sample period a kernel ran in, 0 to 1.", labels=_GPU_LABELS
+    )
+    for report in reports:
+        if report.utilisation_percent is not None:
+            busy.add_metric(_gpu_labels(report), report.utilisation_percent / 100)
+    yield busy
+
+
+def _gpu_labels(report: GpuReport) -> tuple[str, str, str]:
+    return report.gpu.place, report.gpu.uuid, report.gpu.name
+
+
+def _of_jobs(jobs: Sequence[Job]) -> Iterator[Metric]:
+    family = GaugeMetricFamily("pgpu_jobs", "Jobs that are not final.", labels=("state",))
+    tally = Tally(job.state for job in jobs)
+    for state in JobState:
+        if not state.is_final:
+            family.add_metric((state.value,), tally[state])
+    yield family
+    waits = [time.time() - job.created_at_seconds for job in jobs if job.state is JobState.WAITING]
+    yield GaugeMetricFamily(
+        "pgpu_queue_oldest_wait_seconds", "How long the job that waits longest has waited.", max(waits, default=0.0)
+    )
+
+
+def _of_slices(reports: Sequence[JobReport]) -> Iterator[Metric]:
+    limit = GaugeMetricFamily("pgpu_slice_memory_limit_bytes", "Memory of a slice.", labels=_SLICE_LABELS)
+    used = GaugeMetricFamily("pgpu_slice_memory_used_bytes", "Held by its job.", labels=_SLICE_LABELS)
+    peak = GaugeMetricFamily("pgpu_slice_memory_peak_bytes", "Most that was held.", labels=_SLICE_LABELS)
+    refused = CounterMetricFamily("pgpu_slice_refusals", "Allocations refused at its limit.", labels=_SLICE_LABELS)
+    for report in reports:
+        if report.job.lease is None or not report.use:
+            continue
+        for part in report.job.lease.slices:
+            limit.add_metric(_slice_labels(report.job, part.gpu_uuid), part.memory_bytes)
+        for use in report.use:
+            labels = _slice_labels(report.job, use.gpu_uuid)
+            used.add_metric(labels, use.used_bytes)
+            peak.add_metric(labels, use.peak_bytes)
+            refused.add_metric(labels, use.refusals)
+    yield from (limit, used, peak, refused)
+
+
+def _slice_labels(job: Job, gpu_uuid: str) -> tuple[str, str, str, str]:
+    return job.id, job.spec.name or "", str(job.owner_uid), gpu_uuid
+
+
+class Metered:
+    """Counts each request of an application; the route's pattern is the label, never a path that a caller chose."""
+
+    def __init__(self, app: ASGIApp, meters: Meters) -> None:
+        self._app = app
+        self._meters = meters
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        code = 500
+        began_at_seconds = time.perf_counter()
+
+        async def noting(message: Message) -> None:
+            nonlocal code
+            if message["type"] == "http.response.start":
+                code = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting)
+        finally:
+            route = getattr(scope.get("route"), "path", _UNMATCHED)
+            is_stay = route.endswith(("/wait", "/events", "/logs"))
+            seconds = None if is_stay else time.perf_counter() - began_at_seconds
+            self._meters.note(scope["method"] if route != _UNMATCHED else "ANY", route, code, seconds)
