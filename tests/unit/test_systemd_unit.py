@@ -1,0 +1,43 @@
+"""The unit of `deploy/systemd`: systemd reads it, and nothing in it takes from jobs what they need of the machine."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+UNIT = Path(__file__).parents[2] / "deploy" / "systemd" / "pgpu.service"
+
+NAMESPACING = ["PrivateTmp", "PrivateDevices", "PrivateMounts", "PrivateUsers", "PrivateNetwork", "ProtectSystem", "ProtectHome", "ProtectKernelModules", "ProtectKernelTunables", "ProtectKernelLogs", "ProtectControlGroups", "ProtectProc", "ProcSubset", "ProtectHostname", "MountFlags", "ReadOnlyPaths", "ReadWritePaths", "InaccessiblePaths", "ExecPaths", "NoExecPaths", "TemporaryFileSystem", "BindPaths", "BindReadOnlyPaths", "RootDirectory", "RootImage", "MountImages", "DynamicUser", "RestrictNamespaces", "User", "Group"]
+"""With one of these the service lives in a mount namespace of its own, may make none, or is not root. Source: systemd.exec(5)."""
+
+DEVICES = ["DeviceAllow", "DevicePolicy", "ProtectClock"]
+
+
+def settings() -> dict[str, str]:
+    lines = [
+        line.split("=", 1) for line in UNIT.read_text(encoding="utf-8").splitlines() if "=" in line and line[0] != "#"
+    ]
+    return {name: value for name, value in lines}
+
+
+def test_systemd_reads_the_unit() -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("there is no systemd-analyze here")
+    done = subprocess.run(["systemd-analyze", "verify", UNIT], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", [*NAMESPACING, *DEVICES])
+def test_jobs_keep_the_machines_mounts_and_devices(name: str) -> None:
+    assert name not in settings()
+
+
+def test_a_restart_ends_no_job_and_keeps_their_slices() -> None:
+    found = settings()
+    assert (found["KillMode"], found["RuntimeDirectoryPreserve"], found["SendSIGKILL"]) == ("process", "yes", "no")
+
+
+def test_state_is_roots_and_users_pass_through_to_the_socket() -> None:
+    found = settings()
+    assert (found["StateDirectoryMode"], found["RuntimeDirectoryMode"]) == ("0700", "0711")
