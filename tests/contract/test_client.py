@@ -198,3 +198,10 @@ def test_a_signal_is_for_jobs_that_run(client: Client) -> None:
     until(lambda: state(client, job) is JobState.RUNNING)
     client.signal(job.id, 15)
     assert client.wait(job.id).exit_code in {143, 3}
+
+
+def test_nothing_is_known_of_what_never_ran(client: Client) -> None:
+    assert list(client.history(None)) == []
+    assert list(client.waste()) == []
+    with pytest.raises(RequestError, match="nothing"):
+        client.history("nothing")
