@@ -7,14 +7,18 @@ A command of a user did the same in passing; where a server is, there may be non
 
 import importlib.util
 import threading
+import time
 from collections.abc import Callable
 
 from pgpu.engine.engine import Engine
+from pgpu.engine.keeper.calling import LOOK
+from pgpu.engine.keeper.life import LINGER_SECONDS
 from pgpu.engine.recovery import recover
 from pgpu.errors import PgpuError
 
 _ROUND_SECONDS = 1.0
 _DOCKER_SECONDS = 5.0
+_CALL_SECONDS = LINGER_SECONDS / 2
 
 
 class Caretaker:
@@ -23,6 +27,7 @@ class Caretaker:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._is_over = threading.Event()
+        self._called_at_seconds = -_CALL_SECONDS
         self.trouble: str | None = None
         """Why the last round failed, in one line; None if it did not, or there was none yet."""
 
@@ -47,9 +52,21 @@ class Caretaker:
     def _look_after(self) -> None:
         try:
             recover(self._engine)
+            self._keep_keeper()
             self.trouble = None
         except PgpuError as exc:
             self.trouble = str(exc)
+
+    def _keep_keeper(self) -> None:
+        """Have the keeper stay although nothing waits: it forks a supervisor in a tenth of the time that one starts in."""
+        now_seconds = time.monotonic()
+        if now_seconds < self._called_at_seconds + _CALL_SECONDS:
+            return
+        model = self._engine.settings.gpu_model
+        if self._engine.keepers.tell(model, LOOK):
+            self._called_at_seconds = now_seconds
+        else:
+            self._engine.keepers.ensure(model)
 
     def _look_at_docker(self) -> None:
         from pgpu.runtimes.docker.engine import Engine as DockerEngine  # noqa: PLC0415 - an extra of pgpu
