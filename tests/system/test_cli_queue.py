@@ -1,0 +1,150 @@
+"""`pgpu submit`, `queue` and `cancel` and the watchdog from the command line, on a simulated GPU."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.system.conftest import Place
+
+from pgpu.libraries import SIMULATED_CUDA, library_path
+
+Eventually = Callable[[Callable[[], Any]], Any]
+
+JOBS = """
+[defaults]
+memory = "1GiB"
+
+[jobs.report]
+command = "cat numbers"
+after = "sweep"
+
+[jobs.sweep]
+command = ["sh", "-c", "echo $PGPU_ARRAY_INDEX >> numbers"]
+array = "1-9:4%1"
+"""
+
+OUTSIDER = """
+import ctypes, sys
+cuda, context, address = ctypes.CDLL(sys.argv[1]), ctypes.c_void_p(), ctypes.c_uint64()
+assert cuda.cuInit(0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+assert cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(1 << 30)) == 0
+print("holds", flush=True)
+sys.stdin.read()
+"""
+
+
+def start_outsider(place: Place) -> "subprocess.Popen[str]":
+    """Hold a GiB of the place's simulated GPU, as a program does that knows nothing of pgpu."""
+    [directory] = (Path(place.environment["PGPU_RUNTIME_DIR"])).rglob("simulated/*")
+    command = [sys.executable, "-c", OUTSIDER, str(library_path(SIMULATED_CUDA))]
+    environment = {**place.environment, "PGPU_SIMGPU_DIR": str(directory)}
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True)
+    place.started.append(process)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "holds\n"
+    return process
+
+
+def test_a_file_of_jobs_runs_in_its_order(place: Place) -> None:
+    (place.path / "jobs.toml").write_text(JOBS)
+    done = place.run("submit", "jobs.toml")
+    assert done.returncode == 0, done.stderr
+    array_id, report_id = done.stdout.split()
+    assert "4 jobs run on a simulated" in done.stderr
+    assert place.run("wait", report_id, array_id).stdout == "0\n" * 4
+    assert place.run("logs", "report").stdout.split() == ["1", "5", "9"]
+
+
+def test_a_bad_file_of_jobs_leaves_nothing_behind(place: Place) -> None:
+    for text in (JOBS.replace('"1GiB"', '"99GiB"'), JOBS.replace('after = "sweep"', 'after = "weep"')):
+        (place.path / "jobs.toml").write_text(text)
+        done = place.run("submit", "jobs.toml")
+        assert done.returncode == 125
+        assert done.stdout == ""
+        assert len(done.stderr.splitlines()) <= 2
+    assert place.run("ps", "--all", "--quiet").stdout == ""
+
+
+def test_the_queue_says_why_and_until_when_and_cancel_empties_it(place: Place, eventually: Eventually) -> None:
+    place.detach("holder", "20GiB", ["sleep", "600"])
+    eventually(lambda: place.job("holder")["state"] == "running")
+    submit = ("submit", "--memory", "10GiB")
+    assert place.run(*submit, "--name", "low", "--priority", "low", "--", "true").returncode == 0
+    assert place.run(*submit, "--name", "high", "--priority", "high", "--", "true").returncode == 0
+    assert place.run(*submit, "--name", "sweep", "--array", "0-1", "--after", "low", "--", "true").returncode == 0
+    queue = place.json("queue")["queue"]
+    shown = [(each["position"], each["job"]["name"]) for each in queue]
+    assert shown == [(1, "high"), (2, "low"), (None, "sweep-0"), (None, "sweep-1")]
+    assert queue[0]["job"]["reason"].startswith("waits for 10 GiB on one GPU: 2.99 GiB free of 22.99 GiB")
+    assert queue[0]["job"]["expected_start_seconds"] > queue[0]["job"]["created_at_seconds"]
+    assert len(place.run("cancel", "low", "high").stdout.split()) == 2
+    assert "low" in place.job("sweep-1")["reason"]
+    assert place.json("queue")["queue"] == []
+    assert place.run("cancel", "--time", "0", "holder").returncode == 0
+    assert [place.job(name)["state"] for name in ("low", "sweep-0", "holder")] == ["cancelled", "cancelled", "exited"]
+
+
+def test_run_after_a_failure_is_refused_and_after_a_running_job_waits(place: Place, eventually: Eventually) -> None:
+    place.detach("fails", "1GiB", ["false"])
+    eventually(lambda: place.job("fails")["state"] == "exited")
+    done = place.run("run", "--memory", "1GiB", "--after", "fails", "--", "true")
+    assert done.returncode == 125
+    assert "would never start" in done.stderr
+    place.detach("works", "1GiB", ["sh", "-c", "while [ ! -e go ]; do sleep 0.05; done"])
+    waiting = place.start("run", "--memory", "1GiB", "--after", "works", "--name", "later", "--", "echo", "ran")
+    eventually(lambda: (place.job("later") or {}).get("reason"))
+    (place.path / "go").touch()
+    output, errors = waiting.communicate()
+    assert (output, waiting.returncode) == ("ran\n", 0), errors
+
+
+def test_a_process_outside_every_lease_is_shown_by_gpus(place: Place, eventually: Eventually) -> None:
+    place.detach("job", "2GiB", ["python", "-m", "pgpu.workloads", "hog", "--seconds", "600"])
+    eventually(lambda: any(gpu["used_bytes"] > 1 << 30 for gpu in place.json("gpus")["gpus"]))
+    assert place.json("gpus")["gpus"][0]["outsiders"] == []
+    outsider = start_outsider(place)
+    [shown] = place.json("gpus")["gpus"][0]["outsiders"]
+    assert (shown["pid"], shown["uid"]) == (outsider.pid, os.getuid())
+    assert shown["used_bytes"] >= 1 << 30
+    done = place.run("gpus")
+    assert f"process {outsider.pid}" in done.stderr
+    assert "outside of every lease" in done.stderr
+    outsider.kill()
+    outsider.wait()
+    eventually(lambda: place.json("gpus")["gpus"][0]["outsiders"] == [])
+
+
+@pytest.mark.parametrize("answer", ["report", "stop"])
+def test_a_process_outside_every_lease_is_stopped_only_where_that_is_set(
+    place: Place, eventually: Eventually, answer: str
+) -> None:
+    place.environment.update(PGPU_ON_OUTSIDER=answer, PGPU_STOP_GRACE="1s")
+    place.detach("job", "2GiB", ["sleep", "600"])
+    eventually(lambda: place.job("job")["state"] == "running")
+    outsider = start_outsider(place)
+    kinds = ["outsider", "outsider-stopped"] if answer == "stop" else ["outsider"]
+    eventually(lambda: set(kinds) <= set(_events(place)))
+    if answer == "stop":
+        outsider.wait(60)
+        eventually(lambda: "outsider-gone" in _events(place))
+    else:
+        assert outsider.poll() is None
+    assert place.job("job")["state"] == "running"
+
+
+def _events(place: Place) -> list[str]:
+    code = (
+        "import json, sys; from pathlib import Path; from pgpu.ledger import Ledger;"
+        "print(json.dumps([event.kind for event in Ledger(Path(sys.argv[1])).events.after(0, 1000)]))"
+    )
+    done = place.run_python("-c", code, str(place.path / "state" / "ledger.db"))
+    kinds: list[str] = json.loads(done.stdout)
+    return kinds
