@@ -7,12 +7,12 @@ benchmarks/results after every part, and prints the mean of the seeds.
 import argparse
 import json
 import statistics
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from benchmarks.placement.cluster import Cluster, Outcome, Placer, percentile, replay
-from benchmarks.placement.openb import Stream, Trace, arrivals, departures, read_trace
+from benchmarks.placement.compiled import replay_compiled
+from benchmarks.placement.openb import Trace, arrivals, departures, read_trace
 from benchmarks.placement.others import RULES, Other, typical
 from benchmarks.placement.ours import Ours
 from benchmarks.shim_overhead import RESULTS, circumstances
@@ -44,11 +44,11 @@ def main() -> None:
 
 
 def _played(trace: Trace, part: str, name: str, seed: int) -> dict[str, float]:
-    stream: Callable[[Trace, int], Stream] = (
-        arrivals if part == ARRIVALS else lambda pods, number: departures(pods, number, float(part))
-    )
     cluster = Cluster(trace.shuffled(seed))
-    return _figures(part, replay(cluster, stream(trace, seed), _placer(name, cluster, trace, seed)))
+    stream = arrivals(trace, seed) if part == ARRIVALS else departures(trace, seed, float(part))
+    if name == OURS or part == ARRIVALS:
+        return _figures(part, replay(cluster, stream, _placer(name, cluster, trace, seed)))
+    return _figures(part, replay_compiled(cluster, stream, RULES[name], typical(trace), seed))
 
 
 def _placer(name: str, cluster: Cluster, trace: Trace, seed: int) -> Placer:
@@ -57,6 +57,8 @@ def _placer(name: str, cluster: Cluster, trace: Trace, seed: int) -> Placer:
 
 def _figures(part: str, outcome: Outcome) -> dict[str, float]:
     percent = outcome.allocated if part == ARRIVALS else outcome.rejected
+    if not outcome.seconds:
+        return {"percent": 100 * percent}
     return {
         "percent": 100 * percent,
         "decisions_per_second": len(outcome.seconds) / sum(outcome.seconds),

@@ -145,7 +145,7 @@ def _score(  # noqa: PLR0917 - likewise
     return 0.0, best
 
 
-def _choose(  # noqa: PLR0917 - likewise
+def choose(  # noqa: PLR0917 - likewise
     rule: int,
     kind: Ints,
     changed: Ints,
@@ -180,7 +180,7 @@ _useful = njit(cache=True)(_useful)
 _fgd = njit(cache=True)(_fgd)
 _packing = njit(cache=True)(_packing)
 _score = njit(cache=True)(_score)
-_choose = njit(cache=True)(_choose)
+choose = njit(cache=True)(choose)
 
 
 class Other:
@@ -202,7 +202,7 @@ class Other:
         changed = np.array(sorted(set(self._changes[self._seen[kind] :])), dtype=np.int64)
         self._seen[kind] = len(self._changes)
         cluster, known, row = self._cluster, self._known, self._cluster.trace.kinds[kind]
-        node = _choose(
+        node = choose(
             self._rule,
             row,
             changed,

@@ -10,7 +10,7 @@ from pgpu.units import MIB
 FIRST_LOOK = 32
 """Pods after which the mix is looked at for the first time; then after twice as many."""
 
-MOST_RECENT = 8192
+MOST_RECENT = 16_384
 """Pods that the mix is taken from; after so many it is looked at again."""
 
 

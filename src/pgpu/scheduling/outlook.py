@@ -1,7 +1,7 @@
 """What the free part of a GPU will be worth to the jobs that are likely to come.
 
 All it knows of the future is who came lately. Each kind of job has a price in whole GPUs: what one more of it adds to the
-number of GPUs that all of them need when packed as well as can be. A free part is worth the mean of two sums of prices:
+number of GPUs that all of them need when packed as well as can be. A free part is worth a mean of two sums of prices:
 
 - that of its best filling;
 - that which jobs coming at random will bring, where a gap that waits long for a job that fits counts less.
@@ -10,7 +10,7 @@ The first knows which fillings are good, and that a gap is worth nothing when mo
 fill them. The second tells those apart that the first finds equal. It refuses to know what is free now: `placement` does.
 
 Sources: the prices are the dual of the cutting-stock problem (Gilmore and Gomory 1961); to count what a job drawn from
-the recent mix cannot use is fragmentation gradient descent (Weng et al., USENIX ATC 2023). The mean of both and the
+the recent mix cannot use is fragmentation gradient descent (Weng et al., USENIX ATC 2023). Their mean and the
 constants are ours, chosen on openb with other seeds than those reported (benchmarks/placement).
 """
 
@@ -36,7 +36,7 @@ STEPS_TOGETHER = 32
 PATIENCE = 0.03
 """How rare the jobs that fit may be before a gap loses half of what they would bring, as a share of arrivals."""
 
-BEST_SHARE = 0.5
+BEST_SHARE = 0.65
 """Weight of the best filling; the rest is the random one's."""
 
 MOST_KINDS = 64
