@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.makespan import p1
-from benchmarks.makespan.optima import OPTIMA, SEEDS, read
+from benchmarks.makespan.answers import OPTIMA, SEEDS, read, write
 from benchmarks.makespan.sets import CARD_MIB, KINDS, JobSet
 from benchmarks.replaying import (
     NO_HEADROOM,
@@ -81,13 +81,6 @@ def main() -> int:
     write(arguments.output, report)
     print_report(report)
     return 0 if all(report["bars"].values()) else 1
-
-
-def write(path: Path, report: Mapping[str, Any]) -> None:
-    """Write all of it at once: a run may be cut off."""
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(report, indent=1) + "\n", "utf-8")
-    part.replace(path)
 
 
 def played(jobs: JobSet, sigma: float, seed: int) -> dict[str, dict[str, float]]:

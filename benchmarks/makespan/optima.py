@@ -4,18 +4,15 @@ Needs the dependency group `benchmarks`, and half an hour; what is in the file a
 """
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
+from benchmarks.makespan.answers import OPTIMA, SEEDS, read, write
 from benchmarks.makespan.optimum import optimum
 from benchmarks.makespan.sets import KINDS, JobSet
 
 from pgpu.scheduling.batch import Batch, play
 from pgpu.scheduling.makespan import plan_batch
-
-OPTIMA = Path(__file__).parent.parent / "results" / "makespan-optima.json"
-SEEDS = 20
 
 
 def main() -> int:
@@ -30,15 +27,9 @@ def main() -> int:
             answers = known.setdefault(kind, {})
             if str(seed) not in answers:
                 answers[str(seed)] = solved(make(seed), arguments.limit)
-                arguments.file.write_text(json.dumps(known, indent=1) + "\n", "utf-8")
+                write(arguments.file, known)
                 print(kind, seed, answers[str(seed)], flush=True)
     return 0
-
-
-def read(path: Path = OPTIMA) -> dict[str, dict[str, Any]]:
-    """Return what is known: by kind and seed the seconds of the best plan, a bound, and whether the plan is proven best."""
-    known: dict[str, dict[str, Any]] = json.loads(path.read_text("utf-8")) if path.exists() else {}
-    return known
 
 
 def solved(jobs: JobSet, limit_seconds: float) -> dict[str, Any]:
