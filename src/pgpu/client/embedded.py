@@ -3,7 +3,6 @@
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from itertools import starmap
 from typing import BinaryIO
 
@@ -13,7 +12,7 @@ from pgpu.client.protocol import GpuReport, JobReport, QueueReport
 from pgpu.engine.engine import Engine
 from pgpu.engine.keeper.doorstep import Doorstep
 from pgpu.engine.line import read_line
-from pgpu.engine.outcome import Outcome
+from pgpu.engine.reasons import with_reasons
 from pgpu.engine.recovery import recover
 from pgpu.engine.streams.records import Record
 from pgpu.engine.talking import send_signal
@@ -170,17 +169,11 @@ class EmbeddedClient:
         return self._engine_of(job.gpu_model)
 
     def _reports(self, entries: Sequence[Entry]) -> list[JobReport]:
-        """Report jobs; those that wait say why, as a round would find it now."""
-        models = {entry.job.gpu_model: entry.job for entry in entries if entry.job.state is JobState.WAITING}
-        outlooks = {model: self._engine_of_job(job).outlook() for model, job in models.items()}
-        return [self._report(entry, outlooks.get(entry.job.gpu_model)) for entry in entries]
+        return [self._report(entry) for entry in with_reasons(entries, self._engine_of_job)]
 
-    def _report(self, entry: Entry, outlook: Outcome | None) -> JobReport:
+    def _report(self, entry: Entry) -> JobReport:
         lease = entry.job.lease if entry.is_lease_held else None
-        job = entry.job
-        if job.state is JobState.WAITING and outlook is not None:
-            job = replace(job, reason=outlook.reason(job.id) or job.reason)
-        return JobReport(job, tuple(self._engine.enforcer.use(lease)) if lease is not None else ())
+        return JobReport(entry.job, tuple(self._engine.enforcer.use(lease)) if lease is not None else ())
 
 
 def granted(job: Job) -> Job:

@@ -20,6 +20,7 @@ from pgpu.client.protocol import GpuReport, JobReport, QueueReport
 from pgpu.engine.asker import Asker
 from pgpu.engine.engine import Engine
 from pgpu.engine.line import read_line
+from pgpu.engine.reasons import with_reasons
 from pgpu.engine.talking import send_signal, send_window
 from pgpu.engine.usage import CallHistory, Waste, read_history, read_waste
 from pgpu.errors import JobNotFoundError, RequestError
@@ -112,7 +113,7 @@ class Desk:
 
     def jobs(self, caller: Caller, *, include_final: bool) -> Sequence[JobReport]:
         """List the jobs that the caller sees, oldest first; of others' that are not final, what they hold alone."""
-        entries = self.engine.ledger.entries(include_final=include_final)
+        entries = with_reasons(self.engine.ledger.entries(include_final=include_final), self.engine_of_job)
         return [
             self.report(entry) if caller.sees_uid in {None, entry.job.owner_uid} else anonymous(entry)
             for entry in entries
@@ -154,7 +155,9 @@ class Desk:
         return [self.engine.ledger.job(job_id) for job_id in ids]
 
     def report(self, entry: Entry) -> JobReport:
-        """Return a job and what it holds now."""
+        """Return a job and what it holds now; one that waits says why."""
+        if entry.job.state is JobState.WAITING and entry.job.reason is None:
+            entry = with_reasons([entry], self.engine_of_job)[0]
         lease = entry.job.lease if entry.is_lease_held else None
         return JobReport(entry.job, tuple(self.engine.enforcer.use(lease)) if lease is not None else ())
 
