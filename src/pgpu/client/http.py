@@ -5,7 +5,6 @@ server asks the kernel. This module refuses to fall back to an engine of its own
 """
 
 import secrets
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, TypeVar
@@ -25,7 +24,7 @@ from pgpu.model import Job, JobSpec, JobState, Request, Submission
 T = TypeVar("T")
 
 _WAIT_SECONDS = 50
-_LOOK_SECONDS = 0.2
+_REASON_SECONDS = 2.0
 _STREAMS = {1: "stdout", 2: "stderr"}
 _HEADER_BYTES = 8
 
@@ -42,6 +41,8 @@ class HttpClient:
         """
         self._server = server
         self._simulate = simulate
+        self._why = ""
+        self._ask_why_at_seconds = 0.0
 
     def submit(self, spec: JobSpec, request: Request, *, wait_timeout_seconds: float | None) -> Job:
         """Accept a request; see `Client.submit`."""
@@ -83,13 +84,16 @@ class HttpClient:
         return [self.wait(job.id) for job in told]
 
     def still_waits(self, job_id: str, *, timeout_seconds: float) -> str | None:
-        """See `Client.still_waits`."""
-        deadline = time.monotonic() + timeout_seconds
-        while (job := self.job(job_id).job).state is JobState.WAITING:
-            if time.monotonic() >= deadline:
-                return job.reason or ""
-            threading.Event().wait(min(_LOOK_SECONDS, timeout_seconds))
-        return None
+        """See `Client.still_waits`; the server is asked why only now and then, for that is work."""
+        wants_reason = time.monotonic() >= self._ask_why_at_seconds
+        query = urlencode({"timeout_seconds": timeout_seconds, "wants_reason": str(wants_reason).lower()})
+        job = self._asked(Job, "GET", path_of(job_id, f"/granted?{query}"))
+        if job.state is not JobState.WAITING:
+            return None
+        if wants_reason:
+            self._why = job.reason or ""
+            self._ask_why_at_seconds = time.monotonic() + _REASON_SECONDS
+        return self._why
 
     def wait(self, id_or_name: str) -> Job:
         """Wait for a job's end; see `Client.wait`."""

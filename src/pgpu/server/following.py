@@ -46,6 +46,12 @@ class Following:
                     pass
         return await run_in_threadpool(self._engine.ledger.job, job_id)
 
+    async def until_granted(self, job_id: str) -> Job:
+        """Wait until a job waits no longer, and return it."""
+        while (job := await run_in_threadpool(self._engine.ledger.job, job_id)).state is JobState.WAITING:
+            await self._bulletin.until_changed(job_id, _GLANCE_SECONDS)
+        return job
+
     async def joined(self, job_id: str, hello: Hello) -> socket.socket | None:
         """Wait until a job can be attached to; None where it is final and only its stored log is left."""
         upstream = await self._upstream(job_id)

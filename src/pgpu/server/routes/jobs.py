@@ -65,6 +65,24 @@ async def wait(
     return Answer(await run_in_threadpool(desk.engine.ledger.job, found.job.id))
 
 
+@routes.get("/{job}/granted", response_model=Job)
+async def granted(
+    desk: ADesk,
+    caller: ACaller,
+    following: AFollowing,
+    job: str,
+    timeout_seconds: Annotated[float, Query(ge=0, le=_MOST_WAIT_SECONDS)] = _MOST_WAIT_SECONDS,
+    *,
+    wants_reason: bool = True,
+) -> Response:
+    """Wait until a job waits no longer, or for so long; return it as it is then, with the reason where it still waits."""
+    found = await run_in_threadpool(desk.find, caller, job)
+    with anyio.move_on_after(timeout_seconds):
+        return Answer(await following.until_granted(found.job.id))
+    entry = await run_in_threadpool(desk.engine.ledger.entry, found.job.id)
+    return Answer((await run_in_threadpool(desk.report, entry)).job if wants_reason else entry.job)
+
+
 @routes.post("/{job}/stop", response_model=Job, openapi_extra=takes(Stop))
 async def stop(desk: ADesk, caller: ACaller, job: str, words: Annotated[Stop, Depends(body_of(Stop))]) -> Response:
     """Cancel a waiting job; end a running one with SIGTERM and, after the grace, SIGKILL. Does not wait for its end."""
