@@ -30,9 +30,7 @@ class Pair:
 @pytest.fixture(scope="module")
 def pair(world: UserWorld) -> Iterator[Pair]:
     alice, bob = world.user(), world.user()
-    said = alice.submit("sh", "-c", "echo $SECRET; exec sleep 600 # of-alice", name="alices-name")
-    assert said.status == 201, said.text
-    job_id = said.value["id"]
+    job_id = alice.started("sh", "-c", "echo $SECRET; exec sleep 600 # of-alice", name="alices-name")
     job = alice.until(job_id, "running")
     yield Pair(alice, bob, job_id, job["holder"]["pid"])
     with contextlib.suppress(AssertionError):
@@ -46,10 +44,9 @@ def assert_tells_nothing(pair: Pair, answer: Answer) -> None:
 
 def test_a_job_runs_as_its_asker_with_the_askers_groups_and_environment_alone(world: UserWorld) -> None:
     alice = world.user()
-    said = alice.submit("sh", "-c", "id -u; id -G; pwd; env; ulimit -Hn", working_directory="/tmp")
-    assert said.status == 201, said.text
-    assert alice.until(said.value["id"], "exited", "failed")["exit_code"] == 0
-    logs = alice.logs(said.value["id"]).text
+    job_id = alice.started("sh", "-c", "id -u; id -G; pwd; env; ulimit -Hn", working_directory="/tmp")
+    assert alice.until(job_id, "exited", "failed")["exit_code"] == 0
+    logs = alice.logs(job_id).text
     assert str(alice.uid) in logs
     assert f"{alice.uid} 61900" in logs
     assert f"SECRET={alice.secret}" in logs
@@ -150,34 +147,19 @@ def test_nobody_claims_to_be_root(world: UserWorld) -> None:
     claim = (
         '{"umask": 18, "limits": {"RLIMIT_NOFILE": [999999, 999999]}, "account": {"uid": 0, "gid": 0, "groups": [0]}}'
     )
-    ask = {
-        "spec": {"command": ["sh", "-c", "id -u; ulimit -Hn"], "runtime": "process", "working_directory": "/"},
-        "request": {"memory_bytes": 1 << 30},
-        "environment": [["PATH", "/usr/bin:/bin"]],
-        "inherited": claim,
-    }
-    said = mallory.ask("POST", "/v1/jobs", ask)
-    assert said.status == 201, said.text
-    mallory.until(said.value["id"], "exited", "failed")
-    logs = mallory.logs(said.value["id"]).text
+    job_id = mallory.started("sh", "-c", "id -u; ulimit -Hn", inherited=claim)
+    mallory.until(job_id, "exited", "failed")
+    logs = mallory.logs(job_id).text
     assert str(mallory.uid) in logs
     assert "999999" not in logs
 
 
 def test_an_environment_that_makes_programs_run_anything_reaches_the_job_alone(world: UserWorld) -> None:
     mallory = world.user()
-    ask = {
-        "spec": {"command": ["/bin/true"], "runtime": "process", "working_directory": "/"},
-        "request": {"memory_bytes": 1 << 30},
-        "environment": [
-            ["PYTHONPATH", "/nowhere/evil"],
-            ["LD_PRELOAD", "/nowhere/evil.so"],
-            ["PGPU_STATE_DIR", "/nowhere"],
-        ],
-    }
-    said = mallory.ask("POST", "/v1/jobs", ask)
-    assert mallory.until(said.value["id"], "exited", "failed")["exit_code"] == 0
-    assert world.root.job(said.value["id"])["state"] == "exited"
+    evil = [["PYTHONPATH", "/nowhere/evil"], ["LD_PRELOAD", "/nowhere/evil.so"], ["PGPU_STATE_DIR", "/nowhere"]]
+    job_id = mallory.started("/bin/true", environment=evil)
+    assert mallory.until(job_id, "exited", "failed")["exit_code"] == 0
+    assert world.root.job(job_id)["state"] == "exited"
 
 
 def test_nobody_waits_for_a_job_of_another(pair: Pair) -> None:
@@ -187,7 +169,7 @@ def test_nobody_waits_for_a_job_of_another(pair: Pair) -> None:
 
 def test_root_sees_and_stops_everybodys(world: UserWorld) -> None:
     alice = world.user()
-    job_id = alice.submit("sleep", "600").value["id"]
+    job_id = alice.started("sleep", "600")
     alice.until(job_id, "running")
     assert world.root.ask("POST", f"/v1/jobs/{job_id}/stop", {"grace_seconds": 0}).status == 200
     assert alice.until(job_id, "exited")["exit_code"] in {137, 143}
@@ -195,10 +177,10 @@ def test_root_sees_and_stops_everybodys(world: UserWorld) -> None:
 
 def test_control_characters_of_a_name_never_reach_a_terminal(world: UserWorld) -> None:
     alice = world.user()
-    said = alice.submit("sh", "-c", "exec sleep 600 # \x1b[31mred\x07")
-    alice.until(said.value["id"], "running")
+    job_id = alice.started("sh", "-c", "exec sleep 600 # \x1b[31mred\x07")
+    alice.until(job_id, "running")
     for words in (["ps"], ["ps", "--all"]):
         shown = world.place.run(*words, PGPU_HOST=f"unix://{world.socket}")
         assert shown.returncode == 0, shown.stderr
         assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", shown.stdout)
-    alice.ask("POST", f"/v1/jobs/{said.value['id']}/stop", {"grace_seconds": 0})
+    alice.ask("POST", f"/v1/jobs/{job_id}/stop", {"grace_seconds": 0})

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -91,12 +91,27 @@ class User:
             check=False,
         )
 
-    def submit(self, *command: str, memory: int = 1 << 30, **spec: Any) -> Answer:
-        """Ask for a process."""
-        said = {"command": command, "runtime": "process", "working_directory": "/", **spec}
-        environment = [["PATH", "/usr/bin:/bin"], ["SECRET", self.secret]]
-        ask = {"spec": said, "request": {"memory_bytes": memory}, "environment": environment}
+    def submit(self, *command: str, memory: int = 1 << 30, after: Sequence[str] = (), **said: Any) -> Answer:
+        """Ask for a process.
+
+        Args:
+            command: To run.
+            memory: In bytes.
+            after: Jobs that must end first.
+            said: More of the job's specification; `environment` and `inherited` are what the client says of itself.
+        """
+        environment = said.pop("environment", [["PATH", "/usr/bin:/bin"], ["SECRET", self.secret]])
+        inherited = said.pop("inherited", None)
+        spec = {"command": command, "runtime": "process", "working_directory": "/", **said}
+        submission = {"spec": spec, "request": {"memory_bytes": memory}, "after": list(after)}
+        ask = {"submissions": [submission], "environment": environment, "inherited": inherited}
         return self.ask("POST", "/v1/jobs", ask)
+
+    def started(self, *command: str, **said: Any) -> str:
+        """Ask for a process and return its id."""
+        answer = self.submit(*command, **said)
+        assert answer.status == 201, answer.text
+        return str(answer.value[0]["id"])
 
     def job(self, job_id: str) -> Any:
         """Look at a job of one's own."""
@@ -138,8 +153,13 @@ class UserWorld:
 
 
 @contextlib.contextmanager
-def opened_world() -> Iterator[UserWorld]:
-    """Start a server as root; skips, with the reason, where that cannot be."""
+def opened_world(*options: str, **variables: str) -> Iterator[UserWorld]:
+    """Start a server as root; skips, with the reason, where that cannot be.
+
+    Args:
+        options: More words of `pgpu serve`.
+        variables: More of its environment.
+    """
     if os.geteuid() != 0:
         pytest.skip("only root can serve several users")
     if not Path(_PYTHON).exists():
@@ -149,7 +169,7 @@ def opened_world() -> Iterator[UserWorld]:
     group = open_to_all / "group"
     group.write_text(f"{Path('/etc/group').read_text(encoding='utf-8')}pgpu:x:{SUBMITTERS}:\n", encoding="utf-8")
     with opened_place() as place:
-        server = _start(place, open_to_all, group)
+        server = _start(place, open_to_all, group, options, variables)
         try:
             yield UserWorld(place, open_to_all / "pgpu.sock", server)
         finally:
@@ -157,12 +177,14 @@ def opened_world() -> Iterator[UserWorld]:
             shutil.rmtree(open_to_all)
 
 
-def _start(place: Place, directory: Path, group: Path) -> subprocess.Popen[str]:
+def _start(
+    place: Place, directory: Path, group: Path, options: Sequence[str], variables: Mapping[str, str]
+) -> subprocess.Popen[str]:
     script = 'mount --bind "$1" /etc/group && shift && exec "$@"'
-    words = [PGPU, "serve", "--host", f"unix://{directory / 'pgpu.sock'}"]
+    words = [str(PGPU), "serve", "--host", f"unix://{directory / 'pgpu.sock'}", *options]
     server = subprocess.Popen(
-        ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", group, *words],
-        env={**place.environment, "ROOTS_SECRET": "hidden"},
+        ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", str(group), *words],
+        env={**place.environment, "ROOTS_SECRET": "hidden", **variables},
         cwd="/",
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -18,7 +18,7 @@ def settings() -> dict[str, str]:
     lines = [
         line.split("=", 1) for line in UNIT.read_text(encoding="utf-8").splitlines() if "=" in line and line[0] != "#"
     ]
-    return {name: value for name, value in lines}
+    return dict(lines)
 
 
 def test_systemd_reads_the_unit() -> None:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
-from pgpu.engine.dependencies import judge
 from pgpu.engine.engine import Engine
 from pgpu.model import Job, JobState
 from pgpu.scheduling import expected_starts
@@ -23,7 +22,6 @@ def read_line(engine: Engine) -> tuple[list[Job], list[Job]]:
     now_seconds = time.time()
     with engine.ledger.view() as view:
         situation = engine.rounds.situation(view, snapshot)
-        held = judge(view).held
         entries = engine.queue_of(view.live())
     waiting = {entry.job.id: entry.job for entry in entries if entry.job.state is JobState.WAITING}
     admission = situation.admission(now_seconds)
@@ -33,7 +31,9 @@ def read_line(engine: Engine) -> tuple[list[Job], list[Job]]:
         situation.rooms, situation.queue, now_seconds, held=situation.held, quotas=situation.quotas
     )
     line = [_told(waiting[job_id], reasons, starts) for job_id in order if job_id in waiting]
-    return line, [replace(job, reason=held[job.id]) for job in waiting.values() if job.id in held]
+    return line, [
+        replace(job, reason=situation.hindered[job.id]) for job in waiting.values() if job.id in situation.hindered
+    ]
 
 
 def _told(job: Job, reasons: Mapping[str, str], starts: Mapping[str, float]) -> Job:

@@ -1,0 +1,194 @@
+"""What the administrator sets for everybody, and that nobody else does."""
+
+import contextlib
+import json
+import socket
+import stat
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from tests.system.user_world import User, UserWorld, opened_world
+
+GIB = 1 << 30
+
+ADMINISTERING: list[tuple[str, str, object]] = [
+    ("GET", "/v1/admin/quotas", None),
+    ("POST", "/v1/admin/quotas", {"uid": 1, "memory_bytes": 1}),
+    ("DELETE", "/v1/admin/quotas/1", None),
+    ("GET", "/v1/admin/closed-gpus", None),
+    ("PUT", "/v1/admin/closed-gpus/*", None),
+    ("DELETE", "/v1/admin/closed-gpus/*", None),
+    ("GET", "/v1/admin/tokens", None),
+    ("POST", "/v1/admin/tokens?uid=0", None),
+    ("DELETE", "/v1/admin/tokens/00000000", None),
+]
+
+
+@pytest.fixture(scope="module")
+def port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def world(port: int) -> Iterator[UserWorld]:
+    with opened_world("--tcp", f"127.0.0.1:{port}") as made:
+        yield made
+
+
+@pytest.fixture
+def admin(world: UserWorld) -> Callable[..., str]:
+    """`pgpu admin` of root; returns what it printed."""
+
+    def run(*words: str) -> str:
+        done = world.place.run("admin", *words, PGPU_HOST=f"unix://{world.socket}")
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+@contextlib.contextmanager
+def sleeping(user: User, memory: int = GIB, **said: Any) -> Iterator[str]:
+    job_id = user.started("sleep", "600", memory=memory, **said)
+    try:
+        yield job_id
+    finally:
+        user.ask("POST", f"/v1/jobs/{job_id}/stop", {"grace_seconds": 0})
+        user.until(job_id, "exited", "cancelled", "failed")
+
+
+def reason(user: User, job_id: str) -> str:
+    """Why a job waits, as its owner is told."""
+    rows = user.ask("GET", "/v1/queue").value
+    return str(next(row["job"]["reason"] for row in rows if row["job"]["id"] == job_id))
+
+
+def test_more_than_a_users_quota_waits_and_others_go_on(world: UserWorld, admin: Callable[..., str]) -> None:
+    alice, bob = world.user(), world.user()
+    admin("quota", str(alice.uid), "--memory", "2GiB")
+    assert json.loads(admin("quota", "--json"))["quotas"] == [
+        {"uid": alice.uid, "memory_bytes": 2 * GIB, "jobs": None, "weight": 1.0}
+    ]
+    with sleeping(alice, 2 * GIB) as first, sleeping(alice, GIB) as second, sleeping(bob, 4 * GIB) as others:
+        alice.until(first, "running")
+        bob.until(others, "running")
+        assert "quota" in reason(alice, second)
+        admin("quota", str(alice.uid), "--remove")
+        alice.until(second, "running")
+    assert json.loads(admin("quota", "--json"))["quotas"] == []
+
+
+def test_a_drain_starts_nothing_new_and_ends_nothing(world: UserWorld, admin: Callable[..., str]) -> None:
+    alice = world.user()
+    with sleeping(alice) as before:
+        alice.until(before, "running")
+        admin("drain")
+        try:
+            assert json.loads(admin("exclude", "--json")) == {"is_drained": True, "excluded": []}
+            with sleeping(alice) as after:
+                assert "administrator" in reason(alice, after)
+                assert alice.job(before)["state"] == "running"
+                admin("drain", "--end")
+                alice.until(after, "running")
+        finally:
+            world.root.ask("DELETE", "/v1/admin/closed-gpus/*")
+
+
+def test_a_gpu_that_is_taken_out_takes_no_job(world: UserWorld, admin: Callable[..., str]) -> None:
+    alice = world.user()
+    gpu = world.root.ask("GET", "/v1/gpus").value[0]["gpu"]["uuid"]
+    admin("exclude", gpu)
+    try:
+        with sleeping(alice) as job:
+            alice.until(job, "waiting")
+            admin("exclude", gpu, "--end")
+            alice.until(job, "running")
+    finally:
+        assert json.loads(admin("exclude", "--json"))["excluded"] == []
+
+
+def test_the_administrator_ends_all_jobs_of_one_user(world: UserWorld, admin: Callable[..., str]) -> None:
+    alice, bob = world.user(), world.user()
+    with sleeping(alice) as first, sleeping(alice) as second, sleeping(bob) as others:
+        bob.until(others, "running")
+        assert set(admin("stop", "--user", str(alice.uid), "--time", "0s").split()) == {first, second}
+        assert bob.job(others)["state"] == "running"
+
+
+@pytest.mark.parametrize(("method", "route", "body"), ADMINISTERING)
+def test_nobody_but_root_administers(world: UserWorld, method: str, route: str, body: object) -> None:
+    answer = world.user().ask(method, route, body)
+    assert answer.status == 403
+    assert "administrator" in answer.text
+
+
+def test_every_route_of_the_administrator_is_tried_above(world: UserWorld) -> None:
+    paths = world.root.ask("GET", "/openapi.json").value["paths"]
+    there = {(method.upper(), path) for path, methods in paths.items() if "/admin/" in path for method in methods}
+    tried = {(method, _of_openapi(route)) for method, route, _ in ADMINISTERING}
+    assert there == tried
+
+
+def _of_openapi(route: str) -> str:
+    for value, name in (("/1", "/{uid}"), ("/*", "/{uuid}"), ("/00000000", "/{token}")):
+        route = route.replace(value, name)
+    return route.partition("?")[0]
+
+
+def show(port: int, route: str, token: str | None) -> tuple[int, str]:
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{route}", headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_a_token_stands_for_its_user_until_it_is_revoked(admin: Callable[..., str], port: int) -> None:
+    nobody = 65534  # of this machine's database, whoever lives on it
+    made = json.loads(admin("token", "create", "--user", str(nobody), "--json"))
+    assert show(port, "/v1/jobs", made["token"]) == (200, "[]")
+    assert show(port, "/v1/admin/tokens", made["token"])[0] == 403
+    assert made["token"] not in admin("token", "list")
+    assert made["id"] in admin("token", "list")
+    admin("token", "revoke", made["id"])
+    assert show(port, "/v1/jobs", made["token"])[0] == 401
+
+
+@pytest.mark.parametrize("token", [None, "", "pgpu_", "pgpu_00000000_", "pgpu__x", "root", "pgpu_00000000_guess", "0"])
+def test_no_token_and_no_guess_lets_anybody_in(world: UserWorld, port: int, token: str | None) -> None:
+    assert world.server.poll() is None
+    assert show(port, "/v1/jobs", token)[0] == 401
+
+
+def test_the_ledger_holds_no_token(world: UserWorld, admin: Callable[..., str]) -> None:
+    text = json.loads(admin("token", "create", "--user", "nobody", "--json"))["token"]
+    secret = text.rpartition("_")[2].encode() if text.count("_") == 2 else text.split("_", 2)[2].encode()
+    state = world.place.path / "state"
+    for path in state.glob("ledger.db*"):
+        assert secret not in path.read_bytes()
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    admin("token", "revoke", text.split("_")[1])
+
+
+def test_bad_words_of_the_administrator_get_one_line_and_change_nothing(world: UserWorld) -> None:
+    for words in (
+        ["quota", "no-such-user", "--jobs", "1"],
+        ["quota", "nobody", "--jobs", "-1"],
+        ["quota", "nobody", "--weight", "0"],
+        ["exclude", "GPU-of-nobody"],
+        ["exclude", "GPU-of-nobody", "--end"],
+        ["drain", "--end"],
+        ["token", "revoke", "00000000"],
+        ["stop"],
+        ["stop", "--all", "--user", "nobody"],
+    ):
+        done = world.place.run("admin", *words, PGPU_HOST=f"unix://{world.socket}")
+        assert (done.returncode, done.stdout) == (125, ""), words
+        assert 1 <= len(done.stderr.splitlines()) <= 2, done.stderr
+    assert world.root.ask("GET", "/v1/admin/quotas").value == []
