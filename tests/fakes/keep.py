@@ -11,20 +11,17 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 def main() -> None:
     from tests.fakes.machine import make_engine  # noqa: PLC0415 - after the path is set
 
-    from pgpu.engine.keeper.calling import try_lock  # noqa: PLC0415 - likewise
+    from pgpu.engine.keeper.calling import TAKE_LOCK, take_lock  # noqa: PLC0415 - likewise
     from pgpu.engine.keeper.life import keep  # noqa: PLC0415 - likewise
     from pgpu.engine.keeper.zygote import fork_zygote  # noqa: PLC0415 - likewise
     from pgpu.engine.settings import EngineSettings  # noqa: PLC0415 - likewise
 
     root, model = Path(sys.argv[1]), sys.argv[2]
     again = (sys.executable, __file__, str(root), model)
-    lock: int | None = int(sys.argv[3])
-    if lock == -1:
-        lock = try_lock(EngineSettings(root / "state", root / "run"), model)
+    lock = take_lock(EngineSettings(root / "state", root / "run"), model, int(sys.argv[3]))
     if lock is None:
         return
-    os.set_inheritable(lock, False)
-    zygote = fork_zygote(_load, partial(_become, root), (*again, "-1"), [lock])
+    zygote = fork_zygote(_load, partial(_become, root), (*again, str(TAKE_LOCK)), [lock])
     keep(make_engine(root), zygote, lock, again)
 
 

@@ -9,7 +9,7 @@ from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.settings import Settings, load_settings
 from pgpu.app.wiring import keeper_command, make_engine, open_ledger, supervise
 from pgpu.engine.inheritance import account_of
-from pgpu.engine.keeper.calling import try_lock
+from pgpu.engine.keeper.calling import TAKE_LOCK, take_lock
 from pgpu.engine.keeper.life import keep as sit_with
 from pgpu.engine.keeper.zygote import fork_zygote
 from pgpu.engine.places import places_of
@@ -23,29 +23,23 @@ def keep(settings: Settings, gpu_model: str | None, lock: int) -> None:
     Args:
         settings: As whoever started it had them.
         gpu_model: Which queue; None for real GPUs.
-        lock: Descriptor that holds the keeper's lock; -1 where it must be taken first.
+        lock: As of `take_lock`.
 
     Raises:
         PgpuError: The machine or its settings do not allow an engine.
     """
     own = replace(settings, simulate=gpu_model)
     again = (*keeper_command(own), gpu_model or "")
-    lock = _locked(own, gpu_model, lock)
-    if lock < 0:
+    places = EngineSettings(settings.state_dir, runtime_directory(settings.runtime_dir, settings.state_dir))
+    held = take_lock(places, gpu_model, lock)
+    if held is None:
         return
-    zygote = fork_zygote(_load_for_supervisors, partial(_become_supervisor, settings), (*again, "-1"), [lock])
-    sit_with(make_engine(own), zygote, lock, again)
-
-
-def _locked(settings: Settings, gpu_model: str | None, lock: int) -> int:
-    """Return the descriptor of a keeper's lock that this process holds; -1 if another keeper does."""
-    if lock < 0:
-        places = EngineSettings(settings.state_dir, runtime_directory(settings.runtime_dir, settings.state_dir))
-        taken = try_lock(places, gpu_model)
-        lock = -1 if taken is None else taken
-    if lock >= 0:
-        os.set_inheritable(lock, False)  # noqa: FBT003 - its only form
-    return lock
+    become = partial(_become_supervisor, settings)
+    zygote = fork_zygote(_load_for_supervisors, become, (*again, str(TAKE_LOCK)), [held])
+    try:
+        sit_with(make_engine(own), zygote, held, again)
+    finally:
+        zygote.close()  # It takes the place only of a keeper that was killed.
 
 
 def _load_for_supervisors() -> None:

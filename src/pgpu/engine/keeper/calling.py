@@ -10,13 +10,14 @@ import os
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from pgpu.engine.identity import myself
+from pgpu.engine.identity import is_alive
 from pgpu.engine.places import places_of_keepers
 from pgpu.engine.settings import EngineSettings
 from pgpu.engine.sockets import connect, tell
@@ -29,7 +30,14 @@ GO = b"go"
 START = b"start"
 """Begins a message that names a granted job to be looked after: `start 0123456789ab`."""
 
-_MOST_BYTES = 4096
+TAKE_LOCK = -1
+"""Stands for the lock's descriptor where a new keeper must take the lock itself, or go."""
+
+WAIT_FOR_LOCK = -2
+"""The same where another keeper was told to go."""
+
+_LOCK_PATIENCE_SECONDS = 30.0
+_LOCK_PAUSE_SECONDS = 0.01
 _DIRECTORY_MODE = 0o700
 _FILE_MODE = 0o600
 
@@ -64,8 +72,8 @@ class Keepers:
             NodeError: None can be started.
         """
         found = self.identity(gpu_model)
-        if found is not None and found.version != LEDGER_VERSION:
-            self.tell(gpu_model, GO)
+        if found is not None and found.version != LEDGER_VERSION and is_alive(found.process):
+            self._replace(gpu_model, found)
         if not self.tell(gpu_model, LOOK) and must_exist:
             self.ensure(gpu_model)
 
@@ -109,6 +117,13 @@ class Keepers:
         found = self.identity(gpu_model)
         return None if found is None else found.process
 
+    def _replace(self, gpu_model: str | None, found: KeeperIdentity) -> None:
+        """Let a keeper of another version go, and start one that waits for its lock; who comes next finds it replaced."""
+        with places_of_keepers(self._settings, gpu_model).lock.open("r+b") as file:
+            write_identity(file.fileno(), found.process)
+        self.tell(gpu_model, GO)
+        self._start(gpu_model, WAIT_FOR_LOCK)
+
     def _start(self, gpu_model: str | None, descriptor: int) -> None:
         command = (*self._command, gpu_model or "", str(descriptor))
         try:
@@ -120,7 +135,7 @@ class Keepers:
                     stderr=errors,
                     cwd="/",
                     start_new_session=True,
-                    pass_fds=(descriptor,),
+                    pass_fds=(descriptor,) if descriptor >= 0 else (),
                 )
         except OSError as exc:
             raise NodeError(f"no keeper of the queue can be started: {exc}") from exc
@@ -147,9 +162,33 @@ def try_lock(settings: EngineSettings, gpu_model: str | None) -> int | None:
     return descriptor
 
 
-def write_identity(descriptor: int) -> None:
-    """Write this process into the lock that it holds."""
-    text = json.dumps({"process": asdict(myself()), "version": LEDGER_VERSION}).encode()
+def take_lock(settings: EngineSettings, gpu_model: str | None, given: int) -> int | None:
+    """Return the descriptor of the lock that a new keeper holds, which no program that it starts inherits.
+
+    Args:
+        settings: Say where it lies.
+        gpu_model: Of which queue.
+        given: As on the keeper's command line: a descriptor, `TAKE_LOCK` or `WAIT_FOR_LOCK`.
+
+    Returns:
+        None if another keeper has it.
+
+    Raises:
+        NodeError: The lock cannot be opened.
+    """
+    taken = given if given >= 0 else try_lock(settings, gpu_model)
+    deadline = time.monotonic() + (_LOCK_PATIENCE_SECONDS if given == WAIT_FOR_LOCK else 0.0)
+    while taken is None and time.monotonic() < deadline:
+        threading.Event().wait(_LOCK_PAUSE_SECONDS)
+        taken = try_lock(settings, gpu_model)
+    if taken is not None:
+        os.set_inheritable(taken, False)  # noqa: FBT003 - its only form
+    return taken
+
+
+def write_identity(descriptor: int, process: ProcessHolder) -> None:
+    """Write into a keeper's lock who holds it."""
+    text = json.dumps({"process": asdict(process), "version": LEDGER_VERSION}).encode()
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, text, 0)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from pgpu.engine.engine import Engine
+from pgpu.engine.identity import myself
 from pgpu.engine.keeper.calling import GO, START, begin_anew, is_locked_file, try_lock, write_identity
 from pgpu.engine.keeper.deadlines import Deadlines, now_seconds
 from pgpu.engine.keeper.door import Door
@@ -88,7 +89,7 @@ class _Keeper:
         self._zygote = zygote
         self._lock = lock
         self._places = places_of_keepers(engine.settings, engine.settings.gpu_model)
-        write_identity(lock)
+        write_identity(lock, myself())
         self._loop = Loop()
         self._wake = bind(socket.SOCK_DGRAM, self._places.wake_socket)
         door = bind(socket.SOCK_STREAM, self._places.door_socket)

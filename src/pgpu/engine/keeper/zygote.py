@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -16,6 +17,8 @@ from typing import NoReturn
 
 _MOST_BYTES = 256
 _FAREWELL = b"go"
+_MOURNING_SECONDS = 0.2
+"""Before it takes a dead keeper's place: whatever kills each of them is not to busy the machine."""
 
 
 class Zygote:
@@ -79,6 +82,7 @@ def _be_zygote(
         while (order := orders.recv(_MOST_BYTES)) and order != _FAREWELL:
             _fork_supervisor(orders, order.decode(), become)
         if not order:
+            threading.Event().wait(_MOURNING_SECONDS)
             os.execv(successor[0], list(successor))  # noqa: S606 - another keeper, through no shell
     except BaseException:  # noqa: BLE001 - nothing of the keeper's own code may run on in this copy of it
         traceback.print_exc()

@@ -1,0 +1,140 @@
+"""kill -9 of keepers, zygotes, supervisors and clients under load.
+
+After each kill the ledger must add up; in the end every job that was accepted has run once, from beginning to end, or
+never and says so. The long form is benchmarks/kill_storm.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.system.engine_worlds import World, until
+
+from pgpu.engine.identity import identify, is_alive
+from pgpu.engine.recovery import LOST
+from pgpu.model import JobState, ProcessHolder
+from pgpu.units import GIB
+
+CAPACITY_GIB = 10
+JOBS_OF_A_CLIENT = 3
+CLIENTS = 2
+
+CLIENT = """import secrets, sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from tests.fakes.machine import make_client, make_engine
+from pgpu.model import JobSpec, Request
+root, client = Path(sys.argv[2]), make_client(make_engine(Path(sys.argv[2])))
+script = f"echo begin >> {root}/fates/$FATE; sleep 0.1; echo end >> {root}/fates/$FATE"
+for gib in map(int, sys.argv[3:]):
+    environment = (("FATE", secrets.token_hex(8)),)
+    spec = JobSpec(("sh", "-c", script), "process", working_directory="/", environment=environment)
+    job = client.submit(spec, Request(gib << 30), wait_timeout_seconds=None)
+client.wait(job.id)
+"""
+
+
+@dataclass
+class Storm:
+    """One machine under load, and who is killed on it."""
+
+    machine: World
+    chance: random.Random
+    clients: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    killed: dict[str, int] = field(default_factory=dict)
+
+    def rage(self, kills: int) -> None:
+        """Kill so many processes, and look after each."""
+        (self.machine.root / "fates").mkdir()
+        while sum(self.killed.values()) < kills:
+            self._keep_clients()
+            self._kill_one()
+            self.check()
+        self.calm()
+
+    def calm(self) -> None:
+        """Let everything end, and account for every job."""
+        for client in self.clients:
+            client.wait()
+        until(self._is_over, lambda: str(self.machine.engine.ledger.entries(include_final=False)))
+        self.check()
+        for entry in self.machine.engine.ledger.entries(include_final=True):
+            self._check_fate(entry.job.id)
+        assert self.machine.client.gpus()[0].granted_bytes == 0
+
+    def check(self) -> None:
+        """See that no more is granted than there is, and that nothing ran twice."""
+        with self.machine.engine.ledger.view() as view:
+            held = [entry.job.lease for entry in view.holding()]
+            starting = [entry for entry in view.live() if entry.job.state is JobState.STARTING]
+        granted = sum(part.memory_bytes for lease in held if lease is not None for part in lease.slices)
+        assert granted <= CAPACITY_GIB * GIB
+        assert all(entry.job.lease is not None for entry in starting)
+        for path in (self.machine.root / "fates").iterdir():
+            assert path.read_text() in {"", "begin\n", "begin\nend\n"}, path.read_text()
+
+    def _check_fate(self, job_id: str) -> None:
+        job = self.machine.engine.ledger.job(job_id)
+        path = self.machine.root / "fates" / dict(job.spec.environment)["FATE"]
+        ran = path.read_text() if path.exists() else ""
+        if job.state is JobState.EXITED:
+            assert (job.exit_code, ran) == (0, "begin\nend\n"), job
+        else:
+            assert (job.state, job.error) == (JobState.FAILED, LOST), job
+            assert ran in {"", "begin\nend\n"}, (job, ran)
+
+    def _is_over(self) -> bool:
+        self.machine.client.jobs(include_final=False)
+        return not self.machine.engine.ledger.entries(include_final=False)
+
+    def _keep_clients(self) -> None:
+        self.clients = [client for client in self.clients if client.poll() is None]
+        while len(self.clients) < CLIENTS:
+            amounts = [str(self.chance.choice((2, 4, 6))) for _ in range(JOBS_OF_A_CLIENT)]
+            words = [sys.executable, "-c", CLIENT, str(Path(__file__).parents[2]), str(self.machine.root), *amounts]
+            self.clients.append(subprocess.Popen(words, stderr=subprocess.DEVNULL))
+
+    def _kill_one(self) -> None:
+        kinds: dict[str, Callable[[], ProcessHolder | None]] = {
+            "keeper": self._keeper,
+            "zygote": self._zygote,
+            "supervisor": self._supervisor,
+            "client": lambda: identify(self.chance.choice(self.clients).pid),
+        }
+        kind = self.chance.choice(sorted(kinds))
+        deadline = time.monotonic() + self.chance.uniform(0.0, 0.3)
+        until(lambda: time.monotonic() > deadline)
+        found = kinds[kind]()
+        if found is not None:
+            _kill(found)
+            self.killed[kind] = self.killed.get(kind, 0) + 1
+
+    def _keeper(self) -> ProcessHolder | None:
+        found = self.machine.engine.keepers.process("fake")
+        return found if found is not None and is_alive(found) else None
+
+    def _zygote(self) -> ProcessHolder | None:
+        keeper = self._keeper()
+        children = Path(f"/proc/{keeper.pid}/task/{keeper.pid}/children") if keeper else None
+        try:
+            pids = children.read_text().split() if children else []
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        return identify(int(pids[0])) if pids else None
+
+    def _supervisor(self) -> ProcessHolder | None:
+        with self.machine.engine.ledger.view() as view:
+            found = [entry.supervisor for entry in view.holding() if entry.supervisor is not None]
+        return self.chance.choice(found) if found else None
+
+
+def _kill(holder: ProcessHolder) -> None:
+    """Not waited for: what happens in between is what is asked about."""
+    if identify(holder.pid) == holder:
+        os.kill(holder.pid, signal.SIGKILL)

@@ -1,0 +1,133 @@
+"""The one process that keeps a queue: there is exactly one, and it matters to nobody which."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.system.engine_worlds import World, another, until, world
+from tests.system.keeper_storm import CAPACITY_GIB, Storm
+
+from pgpu.engine.identity import is_alive
+from pgpu.engine.keeper.calling import TAKE_LOCK
+from pgpu.engine.places import places_of_keepers
+from pgpu.model import JobState
+from pgpu.units import GIB
+
+
+@pytest.fixture
+def machine() -> Iterator[World]:
+    with world() as made:
+        yield made
+
+
+def keepers(machine: World) -> list[int]:
+    """Return the processes that are the keeper of this machine or its zygote."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if b"keep.py" in words and str(machine.root).encode() in words:
+            found.append(int(path.parent.name))
+    return found
+
+
+def fill(machine: World) -> None:
+    """Let outsiders hold everything, so that whoever asks waits."""
+    machine.gpus.set_outsiders("GPU-0", 10 * GIB)
+
+
+def test_of_many_who_miss_a_keeper_one_starts_it(machine: World) -> None:
+    fill(machine)
+    clients = [another(machine) for _ in range(8)]
+    threads = [threading.Thread(target=lambda c=client: c.jobs(include_final=False)) for client in clients]
+    job = machine.submit(("true",), gib=1)
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    machine.until_looked_at(job)
+    assert len(keepers(machine)) == 2
+
+
+def test_a_second_keeper_goes_at_once_and_leaves_the_first_alone(machine: World) -> None:
+    fill(machine)
+    job = machine.submit(("true",), gib=1)
+    keeper = machine.until_kept()
+    script = Path(__file__).parents[1] / "fakes" / "keep.py"
+    second = subprocess.run(
+        [sys.executable, script, str(machine.root), "fake", str(TAKE_LOCK)], check=False, timeout=60
+    )
+    assert second.returncode == 0
+    assert machine.until_kept() == keeper
+    machine.gpus.set_outsiders("GPU-0", 0)
+    assert machine.until_state(job, JobState.EXITED).exit_code == 0
+
+
+def test_a_keeper_of_another_version_is_replaced(machine: World) -> None:
+    fill(machine)
+    job = machine.submit(("true",), gib=1)
+    old = machine.until_kept()
+    lock = places_of_keepers(machine.engine.settings, "fake").lock
+    lock.write_text(json.dumps({**json.loads(lock.read_text()), "version": 0}))
+    machine.submit(("true",), gib=1)
+    until(lambda: not is_alive(old))
+    until(lambda: machine.engine.keepers.process("fake") != old)
+    machine.gpus.set_outsiders("GPU-0", 0)
+    machine.until_state(job, JobState.EXITED)
+
+
+def test_a_keeper_that_was_killed_has_a_successor_with_nobody_there_to_miss_it(machine: World) -> None:
+    fill(machine)
+    machine.submit(("true",), gib=1)
+    old = machine.kill_keeper()
+    until(lambda: machine.engine.keepers.process("fake") != old)
+
+
+def test_a_keeper_whose_zygote_was_killed_starts_jobs_all_the_same(machine: World) -> None:
+    fill(machine)
+    job = machine.submit(("true",), gib=1)
+    keeper = machine.until_kept()
+    until(lambda: len(keepers(machine)) == 2)
+    (zygote,) = [pid for pid in keepers(machine) if pid != keeper.pid]
+    os.kill(zygote, 9)
+    machine.gpus.set_outsiders("GPU-0", 0)
+    assert machine.until_state(job, JobState.EXITED).exit_code == 0
+
+
+def test_whoever_waits_finds_the_next_keeper_and_hears_of_the_grant(machine: World) -> None:
+    fill(machine)
+    job = machine.submit(("echo", "hi"), gib=1)
+    machine.until_looked_at(job)
+    machine.kill_keeper()
+    assert machine.client.still_waits(job.id, timeout_seconds=0.0) is not None
+    machine.gpus.set_outsiders("GPU-0", 0)
+    assert machine.attach(job)[1] == b"hi\n"
+
+
+def test_a_wait_that_runs_out_is_ended_by_whichever_keeper_there_is(machine: World) -> None:
+    fill(machine)
+    job = machine.submit(("true",), gib=1, timeout=2)
+    machine.until_looked_at(job)
+    machine.kill_keeper()
+    assert machine.until_state(job, JobState.CANCELLED).wait_timed_out
+
+
+def test_a_keeper_goes_once_its_directory_is_gone(machine: World) -> None:
+    fill(machine)
+    machine.submit(("true",), gib=1)
+    keeper = machine.until_kept()
+    places_of_keepers(machine.engine.settings, "fake").lock.unlink()
+    until(lambda: not is_alive(keeper))
+
+
+def test_a_storm_of_kills_loses_no_job_starts_none_twice_and_kills_none() -> None:
+    with world((CAPACITY_GIB,)) as machine:
+        Storm(machine, random.Random(7)).rage(kills=16)
