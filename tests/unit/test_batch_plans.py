@@ -63,6 +63,7 @@ def over_capacity(batch: Batch, starts: Sequence[float], ends: Sequence[float], 
     return False
 
 
+@settings(max_examples=40)
 @given(batches(), st.randoms(use_true_random=False))
 def test_a_played_batch_never_exceeds_a_gpu_and_starts_every_job_once_it_came(
     drawn: tuple[list[BatchJob], list[int], list[Busy]], dice: random.Random
@@ -79,6 +80,7 @@ def test_a_played_batch_never_exceeds_a_gpu_and_starts_every_job_once_it_came(
     assert played.end_seconds >= batch.least_seconds() * (1 - 1e-9) or busy
 
 
+@settings(max_examples=40)
 @given(batches(), st.integers(1, 3))
 def test_no_more_jobs_run_at_once_than_told(
     drawn: tuple[list[BatchJob], list[int], list[Busy]], most_at_once: int

@@ -226,6 +226,8 @@ class _Machine:
         count = len(batch.memory_bytes)
         self.starts_seconds, self.ends_seconds, self.gpu_of = [0.0] * count, [0.0] * count, [0] * count
         self._now_seconds = 0.0
+        self._smallest_bytes = 0
+        """Of those that still wait."""
         self._batch, self._holds, self._most_at_once = batch, holds, most_at_once
         self._memory_bytes = batch.memory_bytes + tuple(busy.memory_bytes for busy in batch.busy)
         self._compute_share = batch.compute_share + tuple(busy.compute_share for busy in batch.busy)
@@ -240,6 +242,8 @@ class _Machine:
         """Start each job that fits, in order; return those that still wait."""
         memory_bytes, release_seconds, now_seconds = self._memory_bytes, self._batch.release_seconds, self._now_seconds
         most_free = self._most_free()
+        if most_free < self._smallest_bytes:
+            return list(waiting)
         kept: list[int] = []
         for job in waiting:
             fits = memory_bytes[job] <= most_free and release_seconds[job] <= now_seconds
@@ -247,6 +251,7 @@ class _Machine:
                 most_free = self._most_free()
             else:
                 kept.append(job)
+        self._smallest_bytes = min((memory_bytes[job] for job in kept), default=0)
         return kept
 
     def go_on(self) -> None:

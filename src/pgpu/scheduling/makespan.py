@@ -10,9 +10,10 @@ Source: P1 (its 25 jobs end in 17.97 s as 12 + 13, in 25.56 s as 20 + 5); list s
 
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from pgpu.errors import PgpuBug
 from pgpu.scheduling.batch import NO_HOLDS, Batch, BatchJob, Busy, Played, Slowdown, play
 from pgpu.scheduling.candidate import Candidate, Held
 from pgpu.scheduling.capacity import GpuRoom
@@ -125,7 +126,7 @@ def plan_batch(
     """
     batch = Batch.of(jobs, capacity_bytes, busy, slowdown)
     ids = [job.job_id for job in jobs]
-    guesses = [*_first_guesses(batch), *_still_good(last, ids)]
+    guesses = [*_still_good(last, ids), *_first_guesses(batch)]
     best = _Search(batch, doubt, guesses).improved(effort // max(1, len(jobs)))
     return BatchPlan(
         tuple(ids[place] for place in best.order),
@@ -209,8 +210,7 @@ class _Search:
         self._worlds = batch.as_it_may_be(doubt, _WORLDS, self._dice) if doubt else (batch,)
         self._least_seconds = [world.least_seconds() for world in self._worlds]
         self._hold_odds = 0.3 if any(batch.release_seconds) else 0.15
-        trials = (self._tried(order, holds, most, math.inf) for order, holds, most in guesses)
-        self._keep(min((trial for trial in trials if trial is not None), key=lambda trial: trial.value))
+        self._keep(self._best_of(guesses))
 
     def improved(self, effort: int) -> _Trial:
         """Return the best plan that changes lead to, with so many plays at most."""
@@ -222,6 +222,16 @@ class _Search:
             if trial is not None and trial.value <= self._best.value:
                 self._keep(trial)
         return self._best
+
+    def _best_of(self, guesses: Iterable[_Guess]) -> _Trial:
+        best: _Trial | None = None
+        for order, holds, most_at_once in guesses:
+            trial = self._tried(order, holds, most_at_once, math.inf if best is None else best.value[0])
+            if trial is not None and (best is None or trial.value < best.value):
+                best = trial
+        if best is None:
+            raise PgpuBug("no first guess at a plan")
+        return best
 
     def _tried(self, order: Sequence[int], holds: Mapping[int, int], most: int, enough_seconds: float) -> _Trial | None:
         """Play an order everywhere; None as soon as it can no longer be as good as that."""
