@@ -1,0 +1,108 @@
+"""Docker Compose with services on the runtime `pgpu`: what fits runs together, and what waits says so."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.system.conftest import DEADLINE_SECONDS
+from tests.system.docker.oci_place import OciPlace, opened_oci_place
+
+pytestmark = pytest.mark.docker
+
+Eventually = Callable[[Callable[[], Any]], Any]
+
+
+@dataclass(frozen=True)
+class Project:
+    """One Compose project."""
+
+    place: OciPlace
+    directory: Path
+
+    def write(self, **services: dict[str, Any]) -> None:
+        """Write the project's file; JSON is YAML."""
+        common = {"image": f"{self.place.images}:latest", "runtime": self.place.runtime, "network_mode": "none"}
+        content = {"version": "2.4", "services": {name: {**common, **words} for name, words in services.items()}}
+        (self.directory / "docker-compose.yml").write_text(json.dumps(content))
+
+    def compose(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run one verb of Compose."""
+        return subprocess.run(
+            ["docker-compose", "--no-ansi", "--project-name", self.place.runtime, *words],
+            cwd=self.directory,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_SECONDS,
+            check=False,
+        )
+
+    def states(self) -> dict[str, str]:
+        """Return the newest job's state of each service of the project's file."""
+        services = json.loads((self.directory / "docker-compose.yml").read_text())["services"]
+        found = {job["name"].split("_")[1]: job["state"] for job in self.place.jobs()}
+        return {name: state for name, state in found.items() if name in services}
+
+
+@pytest.fixture(scope="module")
+def place(images: str) -> Iterator[OciPlace]:
+    if shutil.which("docker-compose") is None:
+        pytest.skip("docker-compose is not installed")
+    with opened_oci_place(images) as made:
+        yield made
+
+
+@pytest.fixture
+def project(place: OciPlace, tmp_path: Path, eventually: Eventually) -> Iterator[Project]:
+    made = Project(place, tmp_path)
+    yield made
+    down = made.compose("down", "--timeout", "0")
+    assert down.returncode == 0, down.stderr
+    eventually(place.is_empty)
+
+
+def _sleeper(memory: str, **words: Any) -> dict[str, Any]:
+    return {"command": ["sleep", "600"], "environment": {"PGPU_MEMORY": memory}, **words}
+
+
+def test_two_services_run_side_by_side_in_their_slices(project: Project, eventually: Eventually) -> None:
+    project.write(train=_sleeper("8GiB"), serve=_sleeper("4GiB", depends_on=["train"]))
+    up = project.compose("up", "--detach")
+    assert up.returncode == 0, up.stderr
+    eventually(lambda: project.states() == {"train": "running", "serve": "running"})
+    probe = project.compose("exec", "-T", "serve", "/.pgpu/pgpu-probe", "allocate", str(4 << 30))
+    assert probe.stdout.splitlines()[-1] == "allocate 2"
+
+
+def test_a_service_that_does_not_fit_beside_the_one_it_depends_on_says_so_and_starts_later(
+    project: Project, eventually: Eventually
+) -> None:
+    project.write(first=_sleeper("20GiB"), second=_sleeper("20GiB", depends_on=["first"]))
+    assert project.compose("up", "--detach").returncode == 0
+    eventually(lambda: project.states() == {"first": "running", "second": "waiting"})
+    eventually(lambda: "waits for 20 GiB on one GPU" in project.compose("logs", "second").stdout)
+    assert project.compose("stop", "--timeout", "0", "first").returncode == 0
+    eventually(lambda: project.states()["second"] == "running")
+
+
+def test_a_service_that_is_to_be_healthy_and_waits_fails_its_dependants_instead_of_hanging(
+    project: Project, eventually: Eventually
+) -> None:
+    can_allocate = "/.pgpu/pgpu-probe allocate 1000000 | grep -qx 'allocate 0'"
+    check = {"test": ["CMD-SHELL", can_allocate], "interval": "200ms", "retries": 3}
+    project.write(
+        holder=_sleeper("20GiB"),
+        model=_sleeper("20GiB", depends_on={"holder": {"condition": "service_started"}}, healthcheck=check),
+        client=_sleeper("1GiB", depends_on={"model": {"condition": "service_healthy"}}),
+    )
+    assert project.compose("up", "--detach", "holder").returncode == 0
+    eventually(lambda: project.states().get("holder") == "running")
+    up = project.compose("up", "--detach", "client")
+    assert up.returncode != 0
+    assert "unhealthy" in up.stderr
+    assert "waits for 20 GiB" in project.compose("logs", "model").stdout
