@@ -10,6 +10,7 @@ from pgpu.engine.dependencies import judge
 from pgpu.engine.snapshot import Snapshot
 from pgpu.ledger import ALL_GPUS, Entry, View, Waiting
 from pgpu.scheduling import Admission, Candidate, GpuRoom, Headroom, Held, Quota, admit
+from pgpu.scheduling.planned import NO_PLAN, BatchPlan
 
 Durations = Callable[[View, Collection[str]], Mapping[str, float]]
 """Tells how long the programs with these signatures will probably run, in seconds; who is missing is unknown."""
@@ -18,8 +19,8 @@ Hindered = Callable[[View, Collection[Waiting]], Mapping[str, str]]
 """Tells, by id, which of these jobs may not start yet, whatever is free, and why."""
 
 
-Sized = Callable[[Sequence[GpuRoom], Sequence[Waiting]], Sequence[Waiting]]
-"""Tells what waiting jobs ask for in this round, whose need nobody knows."""
+Sized = Callable[[Sequence[GpuRoom], Sequence[Waiting], Mapping[int, int]], Sequence[Waiting]]
+"""Tells what waiting jobs ask for in this round, whose need nobody knows; it is told what quotas leave, in bytes by UID."""
 
 
 CLOSED = "waits for the administrator, who lets nothing new start for now"
@@ -30,9 +31,16 @@ def unknown_durations(_view: View, _signatures: Collection[str]) -> Mapping[str,
     return {}
 
 
-def as_asked(_rooms: Sequence[GpuRoom], waiting: Sequence[Waiting]) -> Sequence[Waiting]:
+def as_asked(
+    _rooms: Sequence[GpuRoom], waiting: Sequence[Waiting], _left_bytes: Mapping[int, int]
+) -> Sequence[Waiting]:
     """Take every request as it is."""
     return waiting
+
+
+def without_a_plan() -> BatchPlan:
+    """Have the usual order."""
+    return NO_PLAN
 
 
 def hindered_by_others(view: View, _waiting: Collection[Waiting]) -> Mapping[str, str]:
@@ -58,6 +66,9 @@ class Situation:
     deadlines_seconds: Mapping[str, float]
     """By id of the waiting jobs that have one: the ledger's."""
 
+    plan: BatchPlan = NO_PLAN
+    """Of a queue that should end soonest."""
+
     capacities: Mapping[str, int] = field(default_factory=dict)
     """By UUID of every GPU: what slices may sum to."""
 
@@ -81,7 +92,7 @@ class Situation:
 
     def admission(self, now_seconds: float) -> Admission:
         """Decide, and say of each who waits why."""
-        return admit(self.rooms, self.queue, now_seconds, held=self.held, quotas=self.quotas)
+        return admit(self.rooms, self.queue, now_seconds, held=self.held, quotas=self.quotas, plan=self.plan)
 
 
 @dataclass(slots=True)
@@ -93,6 +104,7 @@ class Rounds:
     durations: Durations = unknown_durations
     hindered: Hindered = hindered_by_others
     sized: Sized = as_asked
+    planned: Callable[[], BatchPlan] = without_a_plan
     _candidates: dict[str, tuple[Waiting, Candidate]] = field(default_factory=dict, compare=False, repr=False)
     """By id: those of the last round, most of whom still wait."""
 
@@ -106,7 +118,8 @@ class Rounds:
         holding = [entry for entry in view.holding() if entry.job.gpu_model == self.gpu_model]
         rooms = snapshot.rooms(holding, self.headroom)
         open_rooms = _open(rooms, view.closed_gpus())
-        waiting = self.sized(open_rooms, view.waiting(self.gpu_model))
+        quotas = view.quotas()
+        waiting = self.sized(open_rooms, view.waiting(self.gpu_model), _left_bytes(quotas, holding))
         signatures = {each.signature for each in waiting} | {entry.job.signature for entry in holding}
         lasting = self.durations(view, signatures - {""})
         hindered = dict(self.hindered(view, waiting))
@@ -117,8 +130,9 @@ class Rounds:
             capacities={room.gpu.uuid: room.capacity_bytes for room in rooms},
             queue=self._queue(waiting, hindered, lasting),
             held=tuple(_held(entry, lasting) for entry in holding),
-            quotas=view.quotas(),
+            quotas=quotas,
             hindered=hindered,
+            plan=self.planned(),
             deadlines_seconds={
                 each.job_id: each.wait_deadline_seconds for each in waiting if each.wait_deadline_seconds is not None
             },
@@ -137,6 +151,15 @@ class Rounds:
                 now[each.job_id] = known
         self._candidates = now
         return tuple([candidate for _, candidate in now.values()])
+
+
+def _left_bytes(quotas: Mapping[int, Quota], holding: Sequence[Entry]) -> dict[int, int]:
+    """Return what each user with a quota of memory may still be granted."""
+    left = {uid: quota.memory_bytes for uid, quota in quotas.items() if quota.memory_bytes is not None}
+    for entry in holding:
+        if entry.job.owner_uid in left and entry.job.lease is not None:
+            left[entry.job.owner_uid] -= sum(part.memory_bytes for part in entry.job.lease.slices)
+    return left
 
 
 def _open(rooms: Sequence[GpuRoom], closed: Collection[str]) -> tuple[GpuRoom, ...]:

@@ -5,7 +5,7 @@ another's jobs nothing, and simulated runs real ones nothing.
 """
 
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pgpu.enforcement import SliceUse
@@ -76,13 +76,24 @@ class Learning:
         if not request.is_estimated:
             return request
         most = self._most_bytes(gpus, request.gpu_count)
+        quota = view.quotas().get(owner_uid)
+        if quota is not None and quota.memory_bytes is not None:
+            most = min(most, quota.memory_bytes // request.gpu_count)
         found = self._estimated(view, signature, owner_uid, gpus)
         memory_bytes = int(most * CAREFUL_SHARE) if found.memory_bytes is None else min(found.memory_bytes, most)
         return replace(request, memory_bytes=max(SMALLEST_SLICE_BYTES, memory_bytes), basis=found.basis.value)
 
-    def sized(self, rooms: Sequence[GpuRoom], waiting: Sequence[Waiting]) -> list[Waiting]:
-        """Let those whose need nobody knows ask for the largest slice that is free, at least for the careful one."""
-        return [_sized(each, rooms) if each.request.basis == Basis.UNKNOWN else each for each in waiting]
+    def sized(
+        self, rooms: Sequence[GpuRoom], waiting: Sequence[Waiting], left_bytes: Mapping[int, int]
+    ) -> list[Waiting]:
+        """Let those whose need nobody knows ask for the largest slice that is free, at least for the careful one.
+
+        Args:
+            rooms: Where something may start.
+            waiting: Who waits.
+            left_bytes: By UID: what a quota leaves its user.
+        """
+        return [_sized(each, rooms, left_bytes) if each.request.basis in _SIZED_LATE else each for each in waiting]
 
     def durations(self, view: View, signatures: Collection[str]) -> Mapping[str, float]:
         """Tell how long calls last: the median of their newest runs, in seconds; without those that have none."""
@@ -127,8 +138,9 @@ class Learning:
         if observed.slice_bytes >= most:
             return None
         wanted = retry_bytes(observed.slice_bytes, observed.attempted_bytes)
-        memory_bytes = most if job.attempt + 1 == MOST_TRIES else min(wanted, most)
-        return replace(job.request, memory_bytes=memory_bytes, basis=Basis.RETRY.value)
+        if job.attempt + 1 == MOST_TRIES or wanted >= most:
+            return replace(job.request, memory_bytes=most, basis=Basis.ALONE.value)
+        return replace(job.request, memory_bytes=wanted, basis=Basis.RETRY.value)
 
     def estimate(self, view: View, signature: str, owner_uid: int, gpu_name: str) -> Estimate:
         """Say what a call needs on one model of GPU."""
@@ -161,12 +173,30 @@ def history_name(gpu: Gpu) -> str:
     return f"simulated {gpu.name}" if gpu.is_simulated else gpu.name
 
 
-def _sized(waiting: Waiting, rooms: Sequence[GpuRoom]) -> Waiting:
-    count = waiting.request.gpu_count
-    free = sorted((room.free_bytes for room in rooms if usable(room.gpu, count)), reverse=True)
-    if len(free) < count or free[count - 1] <= waiting.request.memory_bytes:
+_SIZED_LATE = {Basis.UNKNOWN.value, Basis.ALONE.value}
+
+
+def _sized(waiting: Waiting, rooms: Sequence[GpuRoom], left_bytes: Mapping[int, int]) -> Waiting:
+    """Of unknown size: what is free and the quota leaves. Alone: what the GPU has beside what others than jobs hold."""
+    request = waiting.request
+    if request.basis == Basis.ALONE:
+        memory_bytes = _at_most(rooms, request.gpu_count, lambda room: room.capacity_bytes)
+        return _asking(waiting, min(request.memory_bytes, memory_bytes or request.memory_bytes))
+    free_bytes = _at_most(rooms, request.gpu_count, lambda room: room.free_bytes)
+    quota_bytes = left_bytes.get(waiting.owner_uid, free_bytes * request.gpu_count) // request.gpu_count
+    return _asking(waiting, max(request.memory_bytes, min(free_bytes, quota_bytes)))
+
+
+def _at_most(rooms: Sequence[GpuRoom], gpu_count: int, amount: Callable[[GpuRoom], int]) -> int:
+    """Return the largest amount that so many rooms have; 0 if there are too few."""
+    found = sorted((amount(room) for room in rooms if usable(room.gpu, gpu_count)), reverse=True)
+    return found[gpu_count - 1] if gpu_count <= len(found) else 0
+
+
+def _asking(waiting: Waiting, memory_bytes: int) -> Waiting:
+    if memory_bytes == waiting.request.memory_bytes:
         return waiting
-    return replace(waiting, request=replace(waiting.request, memory_bytes=free[count - 1]))
+    return replace(waiting, request=replace(waiting.request, memory_bytes=memory_bytes))
 
 
 def _run_of(job: Job, observed: Observed, gpus: Sequence[Gpu]) -> Run | None:

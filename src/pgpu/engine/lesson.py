@@ -68,7 +68,7 @@ def queue_again(engine: Engine, again: NextTry) -> None:
         if entry.stop_grace_seconds is not None:
             decision.put(replace(entry, job=again.job, supervisor=None, lease_released_at_seconds=time.time()))
             return
-        decision.take_back(entry.job.id)
+        decision.begin_again(entry.job.id)
         decision.put(_waiting(entry, again.request))
 
 

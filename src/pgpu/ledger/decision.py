@@ -62,6 +62,12 @@ class Decision(View):
         if entry.job.state.is_final:
             self._connection.execute("UPDATE jobs SET environment = NULL WHERE id = ?", (entry.job.id,))
 
+    def put_reasons(self, reasons: Mapping[str, str]) -> None:
+        """Write why jobs wait, by id; nothing else of them changes."""
+        self._connection.executemany(
+            "UPDATE jobs SET reason = ?2 WHERE id = ?1 AND state = 'waiting'", list(reasons.items())
+        )
+
     def forget_oldest(self, most_kept: int) -> list[str]:
         """Remove the oldest jobs to which nothing can happen any more, beyond so many, and return their ids.
 
@@ -83,9 +89,10 @@ class Decision(View):
             [(size, basis, gpu_model, *call) for call, (size, basis) in estimates.items()],
         )
 
-    def take_back(self, job_id: str) -> None:
-        """Forget a lease as if it had never been granted; its memory must be free."""
+    def begin_again(self, job_id: str) -> None:
+        """Forget a lease as if it had never been granted, and how long its job would wait; its memory must be free."""
         self._connection.execute("DELETE FROM leases WHERE job_id = ?", (job_id,))
+        self._connection.execute("UPDATE jobs SET wait_deadline = NULL WHERE id = ?", (job_id,))
 
     def put_quota(self, uid: int, quota: Quota | None) -> None:
         """Write what one user may hold; None for as much as there is."""

@@ -39,6 +39,9 @@ class Basis(StrEnum):
     RETRY = "retry"
     """The slice that was too small before."""
 
+    ALONE = "alone"
+    """The last try: all of its GPUs."""
+
 
 @dataclass(frozen=True, slots=True)
 class DemandRules:

@@ -20,6 +20,7 @@ _LONGEST_WORD = 64
 """Longer arguments are code or data, of which only a digest is kept."""
 
 _NUMBER = re.compile(r"(?:^|(?<=[ =,:]))\d+(?:\.\d+)?(?=[ ,:]|$)")
+_SCRIPTS = (".py", ".sh", ".ipynb", ".jl", ".R", ".pl", ".rb", ".js", ".lua")
 _PLAIN = re.compile(r"[!-~]+")
 
 
@@ -65,8 +66,16 @@ def _argument(text: str) -> str:
     return _without_path(text)
 
 
+def is_script(word: str) -> bool:
+    """Whether a word is named like a script."""
+    return word.endswith(_SCRIPTS) and not word.startswith("-")
+
+
 def _without_path(text: str) -> str:
-    return PATH if "/" in text or text in {".", "..", "~"} else _word(text)
+    """Of a script its name stays: it says what is done, wherever it lies."""
+    if "/" not in text and text not in {".", "..", "~"}:
+        return _word(text)
+    return f"{PATH}/{_word(text.rpartition('/')[2])}" if is_script(text) else PATH
 
 
 def _word(text: str) -> str:

@@ -1,0 +1,136 @@
+"""What jobs of unknown size ask for, when a job is tried again, and which program a command is."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pgpu.engine.learning import Learning, Observed
+from pgpu.engine.programs import signature_of_job
+from pgpu.ledger import Waiting
+from pgpu.model import Gpu, Job, JobSpec, JobState, Request
+from pgpu.scheduling import GpuRoom, Headroom
+from pgpu.scheduling.demand import Basis, shrunk_bytes
+from pgpu.units import GIB, MIB
+
+GPU = Gpu("GPU-" + "0" * 36, "RTX 3090", 0, 24 * GIB, "615.42.01", is_simulated=True)
+LEARNING = Learning("rtx-3090", Headroom(GIB, 0.0))
+MOST_BYTES = 23 * GIB
+UNKNOWN = Waiting("a" * 12, Request(8 * GIB, is_estimated=True, basis="unknown"), 1000, 0.0, None, "a@b", False)
+FAILED = Job(
+    id="a" * 12,
+    spec=JobSpec(("train",), "process"),
+    request=Request(4 * GIB, retries_out_of_memory=True),
+    state=JobState.EXITED,
+    created_at_seconds=0.0,
+    exit_code=1,
+)
+OBSERVED = Observed(4 * GIB, 4 * GIB - MIB, 254 * MIB, refusals=1, attempted_bytes=5 * GIB)
+
+
+def a_room(granted_bytes: int = 0, outsiders_bytes: int = 0) -> GpuRoom:
+    return GpuRoom(GPU, GIB, outsiders_bytes, granted_bytes)
+
+
+def asked(waiting: Waiting, room: GpuRoom, left_bytes: dict[int, int] | None = None) -> int:
+    (found,) = LEARNING.sized([room], [waiting], left_bytes or {})
+    return found.request.memory_bytes
+
+
+def test_a_job_of_unknown_size_asks_for_all_that_is_free_and_for_no_less_than_is_careful() -> None:
+    assert asked(UNKNOWN, a_room()) == MOST_BYTES
+    assert asked(UNKNOWN, a_room(granted_bytes=10 * GIB)) == 13 * GIB
+    assert asked(UNKNOWN, a_room(granted_bytes=20 * GIB)) == 8 * GIB
+
+
+def test_a_job_of_unknown_size_takes_no_more_than_its_user_s_quota_leaves() -> None:
+    assert asked(UNKNOWN, a_room(), {1000: 10 * GIB}) == 10 * GIB
+    assert asked(UNKNOWN, a_room(), {1001: 10 * GIB}) == MOST_BYTES
+
+
+def test_a_job_of_known_size_asks_for_what_it_asks() -> None:
+    known = replace(UNKNOWN, request=replace(UNKNOWN.request, basis="history"))
+    assert asked(known, a_room()) == 8 * GIB
+
+
+def test_the_last_try_has_all_that_jobs_can_have_beside_outsiders() -> None:
+    alone = replace(UNKNOWN, request=Request(MOST_BYTES, basis="alone"))
+    assert asked(alone, a_room(granted_bytes=20 * GIB)) == MOST_BYTES
+    assert asked(alone, a_room(outsiders_bytes=2 * GIB)) == 21 * GIB
+
+
+@given(st.integers(0, 30 * GIB), st.integers(0, 3 * GIB), st.integers(0, 30 * GIB))
+def test_what_is_asked_can_be_granted_one_day(granted_bytes: int, outsiders_bytes: int, left_bytes: int) -> None:
+    for waiting in (UNKNOWN, replace(UNKNOWN, request=Request(MOST_BYTES, basis="alone"))):
+        room = a_room(granted_bytes, outsiders_bytes)
+        assert asked(waiting, room, {1000: left_bytes}) <= room.capacity_bytes
+
+
+def test_a_job_that_hit_its_limit_asks_for_half_as_much_again_or_what_it_attempted() -> None:
+    first = LEARNING.next_try(FAILED, OBSERVED, [GPU])
+    assert first is not None
+    assert (first.memory_bytes, first.basis) == (6 * GIB, Basis.RETRY)
+    more = LEARNING.next_try(FAILED, replace(OBSERVED, attempted_bytes=10 * GIB), [GPU])
+    assert more is not None
+    assert more.memory_bytes == 11 * GIB
+    last = LEARNING.next_try(replace(FAILED, attempt=2), OBSERVED, [GPU])
+    assert last is not None
+    assert (last.memory_bytes, last.basis) == (MOST_BYTES, Basis.ALONE)
+
+
+@pytest.mark.parametrize(
+    ("job", "observed"),
+    [
+        (replace(FAILED, attempt=3), OBSERVED),
+        (replace(FAILED, exit_code=0), OBSERVED),
+        (replace(FAILED, exit_code=None), OBSERVED),
+        (FAILED, replace(OBSERVED, refusals=0)),
+        (FAILED, replace(OBSERVED, slice_bytes=MOST_BYTES)),
+        (replace(FAILED, request=Request(4 * GIB)), OBSERVED),
+    ],
+    ids=["third try", "ended well", "end unseen", "never refused", "had all", "did not ask"],
+)
+def test_nothing_else_is_tried_again(job: Job, observed: Observed) -> None:
+    assert LEARNING.next_try(job, observed, [GPU]) is None
+
+
+@given(
+    st.integers(MIB, 24 * GIB),
+    st.floats(0, 1),
+    st.floats(0, 1),
+    st.integers(0, 24 * GIB),
+)
+def test_a_slice_shrinks_to_less_and_never_below_what_is_held(
+    slice_bytes: int, peak_share: float, used_share: float, floor_bytes: int
+) -> None:
+    peak_bytes = int(slice_bytes * peak_share)
+    used_bytes = int(peak_bytes * used_share)
+    fit_bytes = shrunk_bytes(slice_bytes, peak_bytes, used_bytes, floor_bytes)
+    if fit_bytes is not None:
+        assert max(peak_bytes * 1.1, floor_bytes, used_bytes + 256 * MIB) <= fit_bytes < slice_bytes
+
+
+def a_process(*command: str, directory: str = "/home/a") -> str:
+    return signature_of_job(JobSpec(command, "process", working_directory=directory), "")
+
+
+def test_a_script_is_the_program_and_its_interpreter_only_how_it_was_called() -> None:
+    signature = a_process("python3", "-u", "train.py", "--epochs", "5")
+    assert signature.startswith("train.py@")
+    assert signature.endswith(" python3 -u --epochs 5")
+    assert a_process("/usr/bin/python3", "-u", "a/../train.py", "--epochs", "5") == signature
+    assert a_process("python3", "-u", "/home/a/train.py", "--epochs", "5", directory="/") == signature
+    assert a_process("python3", "-u", "train.py", "--epochs", "5", directory="/home/b") != signature
+    assert a_process("torchrun", "--nproc", "2", "train.py").startswith("train.py@")
+    assert a_process("bash", "-e", "job").startswith("job@")
+
+
+def test_a_module_a_program_and_an_image_have_names_of_their_own() -> None:
+    module = a_process("python3", "-m", "tool.train", "8")
+    assert module.endswith(" -m tool.train 8")
+    image = JobSpec(("python", "/app/train.py"), "docker", image="registry:5000/lab/train:3")
+    assert signature_of_job(image, "sha256:one") != signature_of_job(image, "sha256:two")
+    assert signature_of_job(image, "sha256:one").startswith("train:3@")
+    assert signature_of_job(image, "sha256:one").endswith(" python */train.py")
+    assert a_process("no-such-program\0")
