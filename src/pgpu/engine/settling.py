@@ -27,11 +27,8 @@ def settle(decision: Decision, now_seconds: float, gives_up: Collection[str] = (
         for late_id in given_up:
             decision.put(cancelled(decision.entry(late_id), now_seconds, timed_out=True))
         return [*found.doomed, *given_up, *settle(decision, now_seconds)]
-    for peer in waiting:
-        reason = found.held.get(peer.job_id)
-        if reason is not None and reason != peer.reason:
-            entry = decision.entry(peer.job_id)
-            decision.put(replace(entry, job=replace(entry.job, reason=reason)))
+    before = {peer.job_id: peer.reason for peer in waiting}
+    decision.put_reasons({job_id: why for job_id, why in found.held.items() if before[job_id] != why})
     return list(found.doomed)
 
 

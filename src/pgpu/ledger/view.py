@@ -7,12 +7,13 @@ import json
 import sqlite3
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from pgpu.errors import JobNotFoundError
 from pgpu.ledger.entry import Entry
 from pgpu.ledger.history import History
-from pgpu.ledger.rows import SELECT, entry_of, place_of
+from pgpu.ledger.rows import SELECT, entry_of
 from pgpu.model import JobState, Place, Request
 from pgpu.scheduling import Quota
 
@@ -34,7 +35,12 @@ CONDITIONAL = """state = 'waiting' AND (json_array_length(place, '$.after') > 0
     OR json_extract(place, '$.array_most_at_once') IS NOT NULL)"""
 """Which jobs others may keep back; the index `conditional` has the same words."""
 
-_PEER = "SELECT id, name, state, exit_code, reason, place, owner_uid FROM jobs"
+_PEER = """
+SELECT id, name, state, exit_code, reason, owner_uid, json_extract(place, '$.after') AS after,
+    json_extract(place, '$.array_id') AS array_id, json_extract(place, '$.array_index') AS array_index,
+    json_extract(place, '$.array_most_at_once') AS array_most_at_once
+FROM jobs
+"""
 
 _ARRAY = """
 SELECT array_id, is_exact, count(*) OVER () AS count FROM (
@@ -144,7 +150,7 @@ class View:
 
     def conditional(self) -> list[Peer]:
         """Return the jobs that wait and that others may keep back, of GPUs of every model, oldest first."""
-        return self._peers(f"WHERE {CONDITIONAL} ORDER BY sequence", ())
+        return self._peers(f"INDEXED BY conditional WHERE {CONDITIONAL} ORDER BY sequence", ())
 
     def peers(self, job_ids: Collection[str]) -> dict[str, Peer]:
         """Return those of these jobs that are known, by id."""
@@ -202,9 +208,14 @@ class View:
 
 
 def _peer_of(row: sqlite3.Row) -> Peer:
-    state = JobState(row["state"])
-    place = place_of(row["place"])
-    return Peer(row["id"], row["name"], state, row["exit_code"], row["reason"], place, row["owner_uid"])
+    job_id, name, state, exit_code, reason, owner_uid, after, *array = row
+    return Peer(job_id, name, JobState(state), exit_code, reason, Place(_ids(after), *array), owner_uid)
+
+
+@lru_cache(maxsize=1024)
+def _ids(text: str | None) -> tuple[str, ...]:
+    """Read a list of ids, which many jobs share."""
+    return tuple(json.loads(text)) if text else ()
 
 
 def _waiting_of(row: tuple[Any, ...]) -> Waiting:
