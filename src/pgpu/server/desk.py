@@ -196,12 +196,19 @@ class Desk:
         return read_waste(self.engine, caller.sees_uid)
 
     def gpus(self, caller: Caller, simulate: str | None) -> Sequence[GpuReport]:
-        """Report every GPU; of the jobs on it only those that the caller sees."""
+        """Report every GPU; of the jobs and of the processes outside on it only those that the caller sees."""
         reports = EmbeddedClient(self.engine_for(simulate)).gpus()
         if caller.sees_uid is None:
             return reports
         seen = {report.job.id for report in self.jobs(caller, include_final=False)}
-        return [replace(report, jobs=tuple(job for job in report.jobs if job in seen)) for report in reports]
+        return [
+            replace(
+                report,
+                jobs=tuple(job for job in report.jobs if job in seen),
+                outsiders=tuple(each for each in report.outsiders if each.uid == caller.sees_uid),
+            )
+            for report in reports
+        ]
 
     def log(self, caller: Caller, id_or_name: str) -> Iterator[tuple[str, bytes]]:
         """Read what is stored of a job's output."""

@@ -102,6 +102,16 @@ def _of_gpus(reports: Sequence[GpuReport]) -> Iterator[Metric]:
         ("pgpu_gpu_memory_used_bytes", "Held by anybody.", lambda report: report.used_bytes),
         ("pgpu_gpu_memory_granted_bytes", "Sum of the slices granted.", lambda report: report.granted_bytes),
         ("pgpu_gpu_memory_grantable_bytes", "What slices may sum to now.", lambda report: report.capacity_bytes),
+        (
+            "pgpu_gpu_outsiders",
+            "Processes that compute outside of every lease, as far as the caller sees them.",
+            lambda report: len(report.outsiders),
+        ),
+        (
+            "pgpu_gpu_outsiders_memory_bytes",
+            "Held by processes that compute outside of every lease.",
+            lambda report: sum(each.used_bytes or 0 for each in report.outsiders),
+        ),
     )
     for name, help_text, of in amounts:
         family = GaugeMetricFamily(name, help_text, labels=_GPU_LABELS)
