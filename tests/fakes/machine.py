@@ -46,6 +46,10 @@ class FileGpus:
         path = self._root / f"processes-{gpu_uuid}.json"
         return [GpuProcess(gpu_uuid, *pair) for pair in json.loads(path.read_text())] if path.exists() else []
 
+    def busy_pids(self, gpu_uuid: str, since_seconds: float) -> frozenset[int] | None:
+        path = self._root / f"busy-{gpu_uuid}.json"
+        return frozenset(json.loads(path.read_text())) if path.exists() else None
+
     def utilisation_percent(self, gpu_uuid: str) -> int | None:
         return None
 

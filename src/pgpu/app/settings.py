@@ -54,10 +54,20 @@ def _violation_answer(text: str) -> Literal["report", "stop"]:
     return cast("Literal['report', 'stop']", text)
 
 
+def _objective(text: str) -> Literal["response", "makespan"]:
+    if text not in {"response", "makespan"}:
+        raise RequestError(f"{text!r} is neither 'response' nor 'makespan'")
+    return cast("Literal['response', 'makespan']", text)
+
+
 def _image_requests(text: str) -> Literal["ignore", "allow"]:
     if text not in {"ignore", "allow"}:
         raise RequestError(f"{text!r} is neither 'ignore' nor 'allow'")
     return cast("Literal['ignore', 'allow']", text)
+
+
+def _idle_timeout(text: str) -> float | None:
+    return None if text == "never" else parse_duration_seconds(text)
 
 
 def _wait(text: str) -> float | None:
@@ -99,6 +109,13 @@ class Settings:
     """What happens to a job that the driver sees holding over 5 % more than its slice: `report` or `stop`. Default:
     `report`, since a driver's own estimate should not end a job unless its operator says so."""
 
+    idle_timeout: float | None = field(default=None, metadata={"read": _idle_timeout})
+    """How long a job may hold memory without any work on its GPUs before it is reported as idle, such as `2h`, or
+    `never`. Default: `never`, since an open notebook may be wanted. Flag: `serve --idle-timeout`. Seconds in the program."""
+
+    on_idle: Literal["report", "stop"] = field(default="report", metadata={"read": _violation_answer})
+    """What happens to a job that is idle: `report` or `stop`. Default: `report`, since it may wait for its owner."""
+
     on_outsider: Literal["report", "stop"] = field(default="report", metadata={"read": _violation_answer})
     """What happens to a process that computes on a GPU outside of every lease: `report` or `stop` (SIGTERM, and after
     `stop_grace` SIGKILL). Default: `report`, in the event log and by `pgpu gpus`, since it may be somebody's who knows
@@ -107,6 +124,11 @@ class Settings:
     wait_timeout: float | None = field(default=None, metadata={"read": _wait})
     """How long a request waits before it is given up (exit code 124), such as `5m`; `0` starts it now or never, and
     `forever` waits. Default: `forever`, as a queue does. Flag: `--wait-timeout`. Seconds in the program."""
+
+    objective: Literal["response", "makespan"] = field(default="response", metadata={"read": _objective})
+    """What the order of waiting jobs is for: `response`, that each job is soon done, or `makespan`, that all of them end
+    soonest; then nobody's share counts, and whoever stands in the plan waits as long as that takes. Default: `response`,
+    since most queues have several users. Who keeps the queue decides: set it in `/etc/pgpu/config.toml`."""
 
     log_cap: int = field(default=100 * MIB, metadata={"read": parse_memory_bytes})
     """How much of each job's output is kept, such as `100MiB`; the oldest goes first. Default: 100 MiB, a day of

@@ -32,9 +32,19 @@ class EngineSettings:
     """What happens to a job that the driver sees holding over 5 % more than its slice. Default: report it, since a
     driver's own estimate should not end a job unless the operator says so."""
 
+    idle_timeout_seconds: float | None = None
+    """After so long without any work of it on its GPUs a job is called idle; None for never."""
+
+    on_idle: Literal["report", "stop"] = "report"
+    """What happens to a job that is idle. Default: report it, since it may wait for its owner's next word."""
+
     on_outsider: Literal["report", "stop"] = "report"
     """What happens to a process that computes on a GPU outside of every lease. Default: report it, since it may be
     somebody's who knows nothing of pgpu."""
+
+    objective: Literal["response", "makespan"] = "response"
+    """What the order of waiting jobs is for: that each is soon done, or that all are. Default: response, since most queues
+    have several users, none of whom waits for the others' jobs."""
 
     log_cap_bytes: int = 100 * MIB
     """How much of each job's output is kept; the older half goes first."""

@@ -32,6 +32,18 @@ class GpuSource(Protocol):
         """List the processes that hold memory of one GPU, by host PID."""
         ...
 
+    def busy_pids(self, gpu_uuid: str, since_seconds: float) -> frozenset[int] | None:
+        """Return the processes, by host PID, that ran kernels on a GPU lately; None where the driver cannot tell.
+
+        Args:
+            gpu_uuid: The GPU.
+            since_seconds: Samples older than this are left out; since the epoch.
+
+        Raises:
+            NodeError: The GPU or its driver is gone.
+        """
+        ...
+
     def utilisation_percent(self, gpu_uuid: str) -> int | None:
         """Return the share of the last sample period in which a kernel ran, 0–100; None where the driver cannot tell."""
         ...

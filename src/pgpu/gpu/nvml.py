@@ -104,6 +104,20 @@ class NvmlSource:
             rates = _told(pynvml.nvmlDeviceGetUtilizationRates, handle)
             return None if rates is None else int(rates.gpu)
 
+    def busy_pids(self, gpu_uuid: str, since_seconds: float) -> frozenset[int] | None:
+        """Return the processes, by host PID, that ran kernels on a GPU lately; None where the driver cannot tell.
+
+        Args:
+            gpu_uuid: The GPU.
+            since_seconds: Samples older than this are left out; since the epoch.
+
+        Raises:
+            NodeError: The GPU or its driver is gone.
+        """
+        with self._asking(gpu_uuid, "processes' utilisation") as handle:
+            samples = _told(lambda each: _samples(each, since_seconds), handle)
+            return None if samples is None else frozenset(sample.pid for sample in samples if sample.smUtil > 0)
+
     def is_divided(self, gpu_uuid: str) -> bool:
         """Whether MIG is on, so that no program can use this GPU as a whole.
 
@@ -249,6 +263,13 @@ def _memory(handle: Any) -> Any:
 
 def _reserved_bytes(memory: Any) -> int:
     return int(getattr(memory, "reserved", 0))
+
+
+def _samples(handle: Any, since_seconds: float) -> Sequence[Any]:
+    try:
+        return list(pynvml.nvmlDeviceGetProcessUtilization(handle, int(since_seconds * 1e6)))
+    except (pynvml.NVMLError_NoData, pynvml.NVMLError_NotFound):
+        return []
 
 
 def _told(query: Callable[[Any], Any], handle: Any) -> Any | None:

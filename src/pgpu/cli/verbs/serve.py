@@ -41,6 +41,14 @@ def serve(
         typer.Option("--tls-certificate", metavar="FILE", help="PEM file that proves who the server is; off loopback."),
     ] = None,
     tls_key: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="PEM file of its key.")] = None,
+    idle_timeout: Annotated[
+        str | None,
+        typer.Option(
+            "--idle-timeout",
+            metavar="DURATION",
+            help="Report jobs that did nothing on their GPUs for so long (PGPU_IDLE_TIMEOUT); PGPU_ON_IDLE=stop ends them.",
+        ),
+    ] = None,
 ) -> None:
     """Serve this machine's GPUs to all its users, until SIGTERM; jobs go on without it.
 
@@ -48,7 +56,9 @@ def serve(
     """
     if importlib.util.find_spec("fastapi") is None or importlib.util.find_spec("uvicorn") is None:
         raise NodeError("the server's libraries are not installed", hint="pip install 'pgpu[server]'")
-    settings = _of_server(invocation_of(context).settings(host=host))
+    settings = _of_server(invocation_of(context).settings(host=host, idle_timeout=idle_timeout))
+    if idle_timeout is not None:  # Supervisors are processes of their own, and read it there.
+        os.environ["PGPU_IDLE_TIMEOUT"] = idle_timeout
     from pgpu.app.serving import serve as serve_until_told
 
     serve_until_told(settings, _socket(settings), _tcp(tcp, tls_certificate, tls_key), speech.remark)

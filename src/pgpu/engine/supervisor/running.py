@@ -11,6 +11,7 @@ from pgpu.engine.learning import Observed
 from pgpu.engine.loop import READABLE, Loop, Timer
 from pgpu.engine.recovery import lost, recover
 from pgpu.engine.shrinking import Shrinking
+from pgpu.engine.supervisor.idleness import Idleness
 from pgpu.engine.supervisor.ring import watched
 from pgpu.engine.supervisor.watch import Watch
 from pgpu.engine.vigil import Vigil
@@ -51,6 +52,8 @@ class Running:
         self._shrinking = Shrinking(engine, engine.settings.stable_seconds)
         self._vigil = Vigil(loop, self._somebody_died)
         self._watchdog = Watchdog(engine)
+        self._idleness = Idleness(engine, engine.settings.idle_timeout_seconds)
+        self._idle_report: str | None = None
         self._ticks = 0
         self._tick_timer: Timer | None = None
         self._kill_timer: Timer | None = None
@@ -128,7 +131,7 @@ class Running:
             self._kill()
 
         def final(job: Job) -> Job:
-            job = replace(job, peak_bytes=peak_bytes, warning=self._watch.violation)
+            job = replace(job, peak_bytes=peak_bytes, warning=self._watch.violation or self._idle_report)
             if exit_code is None:
                 return lost(job, now_seconds)
             return replace(job, state=JobState.EXITED, exit_code=exit_code, finished_at_seconds=now_seconds)
@@ -153,7 +156,8 @@ class Running:
         had_violation = self._watch.violation
         self._look_at_memory()
         if self._watch.violation is not None and had_violation is None:
-            self._report(self._watch.violation)
+            self._report(self._watch.violation, is_end=self._engine.settings.on_violation == "stop")
+        self._look_for_work()
         self._look_for_outsiders()
         if self._ticks % _TICKS_BETWEEN_ROUNDS == 0:
             self.woken()
@@ -173,18 +177,28 @@ class Running:
         except PgpuError as exc:
             _complain(exc)  # A driver that cannot be asked for a moment must not end a job.
 
-    def _report(self, violation: str) -> None:
+    def _look_for_work(self) -> None:
+        try:
+            told = self._idleness.look(self._engine.ledger.job(self._id), self._running)
+        except PgpuError as exc:
+            _complain(exc)
+            return
+        if told is not None and self._idle_report is None:
+            self._idle_report = told
+            self._report(told, is_end=self._engine.settings.on_idle == "stop")
+
+    def _report(self, warning: str, *, is_end: bool) -> None:
         try:
             with self._engine.ledger.decision() as decision:
                 entry = decision.entry(self._id)
-                decision.put(self._with_warning(entry, violation))
+                decision.put(self._with_warning(entry, warning, is_end=is_end))
         except LedgerError as exc:
             _complain(exc)
         self.woken()
 
-    def _with_warning(self, entry: Entry, violation: str) -> Entry:
-        warned = replace(entry, job=replace(entry.job, warning=violation))
-        if self._engine.settings.on_violation == "report" or entry.stop_grace_seconds is not None:
+    def _with_warning(self, entry: Entry, warning: str, *, is_end: bool) -> Entry:
+        warned = replace(entry, job=replace(entry.job, warning=warning))
+        if not is_end or entry.stop_grace_seconds is not None:
             return warned
         return replace(warned, stop_grace_seconds=self._engine.settings.stop_grace_seconds)
 
