@@ -168,3 +168,14 @@ def test_who_reads_while_another_repairs_the_journal_waits_for_it(ledger: Ledger
         assert repair.stdout.readline() == b"repairing\n"
         assert ledger.facts.get("key") == "value"
         assert repair.wait() == 0
+
+
+def test_a_ledger_that_was_moved_away_is_not_written_any_more(ledger: Ledger, ledger_path: Path) -> None:
+    ledger.facts.put("key", "old")
+    for part in list(ledger_path.parent.iterdir()):
+        part.rename(part.with_name(f"moved-{part.name}"))
+    assert ledger.facts.get("key") is None
+    ledger.facts.put("key", "new")
+    other = Ledger(ledger_path)
+    assert other.facts.get("key") == "new"
+    other.close()

@@ -117,10 +117,20 @@ class Connections:
 
     def _connection(self) -> sqlite3.Connection:
         connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if connection is not None and self._local.identity != _identity(self._path):
+            self._forget(connection)
+            connection = None
         if connection is None:
             connection = self._open()
-            self._local.connection = connection
+            self._local.connection, self._local.identity = connection, _identity(self._path)
         return connection
+
+    def _forget(self, connection: sqlite3.Connection) -> None:
+        """Let go of a database that was moved away: a process that lives on would write where nobody reads."""
+        with self._guard:
+            if connection in self._opened:
+                self._opened.remove(connection)
+        connection.close()
 
     def _open(self) -> sqlite3.Connection:
         _make_private_file(self._path)
@@ -151,6 +161,15 @@ class Connections:
                 threading.Event().wait(random.uniform(*_PAUSES_SECONDS))  # noqa: S311 - spreads writers, guards nothing
             else:
                 return
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Tell a file from another one of its name, without opening it; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _make_private_file(path: Path) -> None:

@@ -1,0 +1,213 @@
+"""A real `pgpu serve`: what is different where one process answers for all, and what is not although it dies."""
+
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.served import ServerProcess, serving
+from tests.system.conftest import Place, opened_place
+
+Eventually = Callable[[Callable[[], Any]], Any]
+LONG = ["sleep", "600"]
+
+
+class Served(Place):
+    """A place and the server that answers in it."""
+
+    server: ServerProcess
+
+
+@pytest.fixture
+def place() -> Iterator[Served]:
+    with opened_place() as made, serving(made.path / "run", state_dir=made.path / "state") as server:
+        served = Served(made.path, {**made.environment, "PGPU_HOST": server.host}, made.started)
+        served.server = server
+        yield served
+        if server.process.poll() is not None:
+            server.start()
+        served.close()
+
+
+class _Connection(http.client.HTTPConnection):
+    def __init__(self, path: Path) -> None:
+        super().__init__("pgpu", timeout=60)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(60)
+        self.sock.connect(str(self._path))
+
+
+def get(place: Served, path: str) -> tuple[int, bytes]:
+    connection = _Connection(place.server.socket)
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    data = answer.read()
+    connection.close()
+    return answer.status, data
+
+
+def checks(place: Served) -> dict[str, Any]:
+    return {check["name"]: check for check in json.loads(get(place, "/readyz")[1])["checks"]}
+
+
+def test_a_server_that_is_down_is_an_error_with_a_hint_and_nothing_else_answers(place: Served) -> None:
+    place.server.end()
+    for words in (["ps"], ["run", "--memory", "2GiB", "--", "true"], ["gpus"]):
+        done = place.run(*words)
+        assert done.returncode == 125
+        assert str(place.server.socket) in done.stderr
+        assert "pgpu serve" in done.stderr
+        assert len(done.stderr.splitlines()) == 2
+
+
+def test_a_second_server_of_one_ledger_is_refused(place: Served) -> None:
+    second = place.run("serve", "--host", f"unix://{place.path}/other.sock")
+    assert second.returncode == 125
+    assert "another server" in second.stderr
+    assert place.run("ps").returncode == 0
+
+
+def test_a_killed_server_leaves_its_jobs_alone_and_the_next_one_has_them(place: Served, eventually: Eventually) -> None:
+    job_id = place.detach("runs", "4GiB", LONG)
+    place.detach("waits", "22GiB", ["true"])
+    eventually(lambda: place.job("runs")["state"] == "running")
+    holder = place.job("runs")["holder"]
+    place.server.end(signal.SIGKILL)
+    os.kill(holder["pid"], 0)
+    place.server.start()
+    assert place.job("runs")["holder"] == holder
+    assert place.job("waits")["state"] == "waiting"
+    assert place.run("stop", "--time", "0", job_id).returncode == 0
+    assert place.run("wait", "waits").stdout == "0\n"
+
+
+def test_an_attached_command_outlives_its_server(place: Served) -> None:
+    script = "echo one; while [ ! -e go ]; do sleep 0.05; done; echo two; exit 3"
+    asker = place.start("run", "--name", "talks", "--memory", "2GiB", "--", "sh", "-c", script)
+    assert asker.stdout is not None
+    assert asker.stdout.readline() == "one\n"
+    place.server.end(signal.SIGKILL)
+    (place.path / "go").touch()
+    place.server.start()
+    rest, _ = asker.communicate(timeout=60)
+    assert rest == "two\n"
+    assert asker.returncode == 3
+
+
+def test_what_happens_is_told_as_it_happens(place: Served) -> None:
+    connection = _Connection(place.server.socket)
+    connection.request("GET", "/v1/events")
+    answer = connection.getresponse()
+    assert answer.getheader("Content-Type", "").startswith("text/event-stream")
+    answer.readline()
+    place.run("run", "--memory", "2GiB", "--", "true")
+    states: list[str] = []
+    while "exited" not in states:
+        line = answer.readline()
+        if line.startswith(b"data: "):
+            states.append(json.loads(line[6:])["state"])
+    assert [state for state in states if state != "starting"] == ["waiting", "running", "exited"]
+    connection.close()
+
+
+def test_events_that_were_missed_are_asked_for(place: Served) -> None:
+    place.run("run", "--memory", "2GiB", "--", "true")
+    connection = _Connection(place.server.socket)
+    connection.request("GET", "/v1/events", headers={"Last-Event-ID": "1"})
+    answer = connection.getresponse()
+    lines = [answer.readline() for _ in range(3)]
+    assert b"id: 2\n" in lines
+    connection.close()
+
+
+def test_metrics_have_gpus_jobs_and_slices(place: Served, eventually: Eventually) -> None:
+    place.detach("one", "4GiB", LONG)
+    eventually(lambda: place.job("one")["state"] == "running")
+    status, text = get(place, "/metrics")
+    assert status == 200
+    lines = dict(line.rsplit(" ", 1) for line in text.decode().splitlines() if not line.startswith("#"))
+    [granted] = [value for name, value in lines.items() if name.startswith("pgpu_gpu_memory_granted_bytes{")]
+    assert float(granted) == 4 * 2**30
+    assert lines['pgpu_jobs{state="running"}'] == "1.0"
+    [limit] = [value for name, value in lines.items() if name.startswith("pgpu_slice_memory_limit_bytes{")]
+    assert float(limit) == 4 * 2**30
+    assert any(name.startswith("pgpu_http_requests_total{") for name in lines)
+
+
+def test_a_server_that_cannot_write_says_so_and_recovers(place: Served, eventually: Eventually) -> None:
+    place.detach("one", "4GiB", LONG)
+    eventually(lambda: get(place, "/readyz")[0] == 200)
+    ledger = place.path / "state" / "ledger.db"
+    kept = place.path / "kept"
+    shutil.copytree(ledger.parent, kept, symlinks=True)
+    content = ledger.read_bytes()
+    ledger.write_bytes(b"no database at all" + content[18:])
+    try:
+        eventually(lambda: get(place, "/readyz")[0] == 503)
+        assert not checks(place)["ledger"]["is_good"]
+        assert "ledger" in checks(place)["ledger"]["message"]
+        assert get(place, "/healthz")[0] == 200
+        refused = place.run("run", "--memory", "2GiB", "--", "true")
+        assert refused.returncode == 125
+        assert "Traceback" not in refused.stderr
+    finally:
+        ledger.write_bytes(content)
+    eventually(lambda: get(place, "/readyz")[0] == 200)
+    assert place.job("one")["state"] == "running"
+
+
+def test_a_request_asked_twice_is_one_job(place: Served) -> None:
+    ask = {
+        "key": "abc",
+        "submissions": [
+            {
+                "spec": {"command": LONG, "runtime": "process", "working_directory": "/"},
+                "request": {"memory_bytes": 2**31},
+            }
+        ],
+        "environment": [["PATH", os.environ["PATH"]]],
+    }
+    seen = []
+    for _ in range(2):
+        connection = _Connection(place.server.socket)
+        connection.request("POST", "/v1/jobs", json.dumps(ask))
+        answer = connection.getresponse()
+        assert answer.status == 201
+        seen.append([job["id"] for job in json.loads(answer.read())])
+        connection.close()
+    assert seen[0] == seen[1]
+    assert place.run("ps", "--quiet").stdout.split() == seen[0]
+
+
+def test_a_graceful_stop_answers_what_is_under_way_and_leaves_no_socket_behind_that_answers(place: Served) -> None:
+    place.detach("one", "4GiB", LONG)
+    waiting = place.start("wait", "one")
+    assert place.server.end(signal.SIGTERM) == 0
+    assert "Traceback" not in place.server.said()
+    place.server.start()
+    place.run("stop", "--time", "0", "one")
+    assert waiting.communicate(timeout=60)[0] == "137\n" or waiting.returncode == 0
+
+
+def test_tcp_off_loopback_needs_tls(place: Served) -> None:
+    with tempfile.TemporaryDirectory() as other:
+        done = place.run("serve", "--host", f"unix://{other}/s.sock", "--tcp", "0.0.0.0:0", PGPU_STATE_DIR=other)
+    assert done.returncode == 125
+    assert "TLS" in done.stderr
+
+
+@pytest.mark.parametrize("words", [["--host", "https://x"], ["--host", "nonsense"], ["--tcp", "7878"]])
+def test_an_address_that_is_none_is_refused_in_one_line(place: Served, words: list[str]) -> None:
+    done = place.run("serve", *words)
+    assert done.returncode == 125
+    assert len(done.stderr.splitlines()) == 2
