@@ -21,7 +21,8 @@ from pgpu.engine.inheritance import account_of
 from pgpu.engine.keeper.calling import START, Keepers
 from pgpu.engine.learning import Learning
 from pgpu.engine.outcome import NOBODY, Outcome
-from pgpu.engine.places import JobPlaces, places_of
+from pgpu.engine.places import JobPlaces, places_of, places_of_keepers
+from pgpu.engine.planning import Planning, read_plan
 from pgpu.engine.settings import EngineSettings
 from pgpu.engine.settling import cancelled, has_to_settle, settle
 from pgpu.engine.snapshot import BLIND, Snapshot, take_snapshot
@@ -59,6 +60,9 @@ class Engine:
         self.learning = Learning(settings.gpu_model, self.headroom)
         self.rounds = Rounds(settings.gpu_model, self.headroom, self.learning.durations, sized=self.learning.sized)
         """How a round is decided; `app` may give it more to decide on."""
+        plan = places_of_keepers(settings, settings.gpu_model).plan
+        self.rounds.planned = lambda: read_plan(plan)
+        self._planning = Planning(plan)
         self._runtimes = runtimes
         self._supervisor_command = tuple(supervisor_command)
         self.keepers = Keepers(settings, keeper_command)
@@ -221,6 +225,20 @@ class Engine:
     def _call_keepers(self, queues: Collection[str | None]) -> None:
         for model in {*queues, self.settings.gpu_model}:
             self.keepers.call(model, must_exist=model in queues)
+
+    def plan(self) -> None:
+        """Plan what waits, where all of it should end soonest: for the rounds to come, and outside of any transaction.
+
+        Raises:
+            LedgerError: The ledger cannot be read.
+        """
+        if self.settings.objective == "response":
+            self._planning.end()
+            return
+        snapshot = self._snapshot_or_blind()
+        with self.ledger.view() as view:
+            situation = self.rounds.situation(view, snapshot)
+        self._planning.look(situation, time.time())
 
     def outlook(self) -> Outcome:
         """Say what a round would find now, and change nothing.

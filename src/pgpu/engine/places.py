@@ -82,8 +82,11 @@ class KeeperPlaces:
     door_socket: Path
     """Where those who wait for one job hear that it waits no longer."""
 
+    plan: Path
+    """In which order its jobs start, where the queue should end soonest."""
+
 
 def places_of_keepers(settings: EngineSettings, gpu_model: str | None) -> KeeperPlaces:
     """Return the places of the keeper of one queue."""
     directory, name = settings.runtime_directory / "keepers", gpu_model or "gpus"
-    return KeeperPlaces(directory / f"{name}.lock", directory / f"{name}.wake", directory / f"{name}.door")
+    return KeeperPlaces(*(directory / f"{name}.{ending}" for ending in ("lock", "wake", "door", "plan")))

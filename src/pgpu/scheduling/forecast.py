@@ -9,6 +9,7 @@ from pgpu.scheduling.candidate import Candidate, Held, Quota
 from pgpu.scheduling.capacity import GpuRoom, taken_bytes
 from pgpu.scheduling.order import OrderRules
 from pgpu.scheduling.outlook import Outlook
+from pgpu.scheduling.planned import NO_PLAN, BatchPlan
 from pgpu.scheduling.seats import likely
 
 MOST_JOBS = 200
@@ -23,6 +24,7 @@ def expected_starts(
     held: Sequence[Held] = (),
     quotas: Mapping[int, Quota] | None = None,
     rules: OrderRules | None = None,
+    plan: BatchPlan = NO_PLAN,
 ) -> dict[str, float]:
     """Return when waiting jobs will probably start, by job id, in seconds since the epoch.
 
@@ -31,11 +33,11 @@ def expected_starts(
     """
     rules = rules or OrderRules()
     outlook = likely(rooms, queue, held)
-    today = admit(rooms, queue, now_seconds, held=held, quotas=quotas, rules=rules, outlook=outlook)
+    today = admit(rooms, queue, now_seconds, held=held, quotas=quotas, rules=rules, outlook=outlook, plan=plan)
     wanted = {*(wait.job_id for wait in today.waits[:MOST_JOBS]), *(grant.job_id for grant in today.grants)}
     future = _Future(rooms, [candidate for candidate in queue if candidate.job_id in wanted], held, rules, now_seconds)
     while future.waiting:
-        future.start_what_fits(quotas or {}, outlook)
+        future.start_what_fits(quotas or {}, outlook, plan)
         if not future.ends:
             break
         future.go_on()
@@ -68,12 +70,19 @@ class _Future:
         self._rules = rules
         self._now_seconds = now_seconds
 
-    def start_what_fits(self, quotas: Mapping[int, Quota], outlook: Outlook) -> None:
+    def start_what_fits(self, quotas: Mapping[int, Quota], outlook: Outlook, plan: BatchPlan) -> None:
         """Play one round."""
         held = [end.held for end in self.ends]
         rooms = list(self._rooms.values())
         admission = admit(
-            rooms, self.waiting, self._now_seconds, held=held, quotas=quotas, rules=self._rules, outlook=outlook
+            rooms,
+            self.waiting,
+            self._now_seconds,
+            held=held,
+            quotas=quotas,
+            rules=self._rules,
+            outlook=outlook,
+            plan=plan,
         )
         known = {candidate.job_id: candidate for candidate in self.waiting}
         for grant in admission.grants:

@@ -155,6 +155,7 @@ class _Keeper:
     def _look(self) -> None:
         """Admit what fits, have it started, and tell whoever waits."""
         due = self._deadlines.due()
+        self._engine.plan()
         self._outcome = self._engine.step(due)
         self._round_at_seconds = now_seconds()
         self._capacities = self._outcome.capacities

@@ -1,0 +1,59 @@
+"""A queue that should end soonest: its keeper plans it, and every round follows the plan; on a machine of files."""
+
+from collections.abc import Sequence
+
+import pytest
+from tests.system.engine_worlds import World, until, world
+
+from pgpu.engine.places import places_of_keepers
+from pgpu.engine.planning import read_plan
+from pgpu.model import Job, JobState
+from pgpu.scheduling.planned import NO_PLAN, BatchPlan
+
+SIZES_GIB = (3.0, 4.0, 6.0, 7.0)
+"""Smallest first, three of them go one after the other; in pairs all of them go in two turns."""
+
+
+def test_jobs_that_should_all_end_soonest_start_in_the_pairs_that_fill_the_gpu() -> None:
+    with world((10,), objective="makespan") as machine:
+        holder, jobs = waiting_behind_one(machine)
+        until(lambda: len(plan_of(machine).order) == len(jobs))
+        machine.client.stop(holder.id, grace_seconds=1)
+        until(lambda: len(running(machine, jobs)) == 2)
+        assert sum(size for size, job in zip(SIZES_GIB, jobs, strict=True) if job in running(machine, jobs)) == 10
+
+
+def test_jobs_that_should_each_end_soon_have_no_plan_even_if_one_lies_there() -> None:
+    with world((10,)) as machine:
+        path = places_of_keepers(machine.engine.settings, "fake").plan
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text('[["nobody"], 1, {}]', "utf-8")
+        holder, jobs = waiting_behind_one(machine)
+        machine.until_looked_at(jobs[0])
+        until(lambda: not path.exists())
+        machine.client.stop(holder.id, grace_seconds=1)
+        machine.until_running(jobs[0])
+        machine.until_running(jobs[1])
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '["a"]', "[1, 2, 3]", "null"])
+def test_a_plan_that_cannot_be_read_is_none(text: str) -> None:
+    with world((10,)) as machine:
+        path = places_of_keepers(machine.engine.settings, "fake").plan
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+        assert plan_of(machine) == NO_PLAN
+
+
+def waiting_behind_one(machine: World) -> tuple[Job, list[Job]]:
+    holder = machine.submit(gib=10)
+    machine.until_running(holder)
+    return holder, [machine.submit(gib=size) for size in SIZES_GIB]
+
+
+def running(machine: World, jobs: Sequence[Job]) -> list[Job]:
+    return [job for job in jobs if machine.state(job) is JobState.RUNNING]
+
+
+def plan_of(machine: World) -> BatchPlan:
+    return read_plan(places_of_keepers(machine.engine.settings, "fake").plan)
