@@ -184,3 +184,17 @@ def test_control_characters_of_a_name_never_reach_a_terminal(world: UserWorld) -
         assert shown.returncode == 0, shown.stderr
         assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", shown.stdout)
     alice.ask("POST", f"/v1/jobs/{job_id}/stop", {"grace_seconds": 0})
+
+
+def test_nobody_learns_what_anothers_ended_runs_held(world: UserWorld) -> None:
+    alice, bob = world.user(), world.user()
+    job_id = alice.started("true", "of-alice")
+    alice.until(job_id, "exited")
+    ours = alice.ask("GET", "/v1/history").value
+    assert [call["signature"].split()[1:] for call in ours] == [["of-alice"]]
+    assert [each["job_id"] for each in alice.ask("GET", "/v1/waste").value] == [job_id]
+    for path in ("/v1/history", "/v1/waste"):
+        assert bob.ask("GET", path).value == []
+    for word in (job_id, "true", ours[0]["signature"].split()[0]):
+        answer = bob.ask("GET", f"/v1/history?word={word}")
+        assert (answer.status, "of-alice" in answer.text) == (400, False)

@@ -74,7 +74,7 @@ class Learning:
     def chosen(self, view: View, request: Request, signature: str, owner_uid: int, gpus: Sequence[Gpu]) -> Request:
         """Return a request with the amount that its history tells, where pgpu shall choose; another as it is."""
         if not request.is_estimated:
-            return request
+            return replace(request, basis=None)  # whatever an asker says that their amount rests on
         most = self._most_bytes(gpus, request.gpu_count)
         quota = view.quotas().get(owner_uid)
         if quota is not None and quota.memory_bytes is not None:

@@ -24,11 +24,10 @@ def sized(engine: "Engine", submission: Submission, asker: Asker) -> Submission:
         return submission
     image_id = engine.runtime(spec.runtime).image_id(spec) if spec.image is not None else ""
     signature = signature_of_job(spec, image_id)
-    if request.is_estimated:
-        gpus = engine.gpus.gpus()
-        with engine.ledger.view() as view:
-            request = engine.learning.chosen(view, request, signature, asker.uid, gpus)
-        spec = _wishing_growth(spec, asker)
+    gpus = engine.gpus.gpus() if request.is_estimated else ()
+    with engine.ledger.view() as view:
+        request = engine.learning.chosen(view, request, signature, asker.uid, gpus)
+    spec = _wishing_growth(spec, asker) if request.is_estimated else spec
     return replace(submission, spec=spec, request=request, signature=signature)
 
 
