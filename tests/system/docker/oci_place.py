@@ -109,7 +109,7 @@ def opened_oci_place(images: str) -> Iterator[OciPlace]:
     settings = path / "config.toml"
     settings.write_text(f'simulate = "RTX 3090"\nruntime_dir = "{path / "run"}"\n')
     place = OciPlace(path, f"pgpu-{secrets.token_hex(4)}", images)
-    words = ["--state-dir", path / "state", "install-runtime", "--config", engine / "daemon.json"]
+    words: list[str | Path] = ["--state-dir", path / "state", "install-runtime", "--config", engine / "daemon.json"]
     words += ["--name", place.runtime, "--settings", settings, "--engine", os.environ["DOCKER_HOST"]]
     try:
         with _reconfigured(engine, place.runtime, is_there=True):

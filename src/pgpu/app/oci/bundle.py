@@ -7,8 +7,9 @@ import platform
 import posixpath
 from typing import Any
 
+from pgpu.app.oci.devices import add_devices
 from pgpu.app.oci.refusing import RefusedError
-from pgpu.app.oci.rootfs import Rootfs
+from pgpu.app.oci.rootfs import Rootfs, plain_path
 
 JOB_DIRECTORY = "/.pgpu"
 HOLD = f"{JOB_DIRECTORY}/pgpu-hold"
@@ -54,7 +55,7 @@ def refuse_covered(configuration: dict[str, Any]) -> None:
         RefusedError: One does.
     """
     for mount in configuration.get("mounts") or ():
-        target = posixpath.normpath(mount["destination"])
+        target = plain_path(mount["destination"])
         is_ours = target in {JOB_DIRECTORY, PRELOAD} or target.startswith(f"{JOB_DIRECTORY}/")
         if is_ours or posixpath.basename(target) in _SHADOWED:
             raise RefusedError(f"a volume lies where pgpu puts the slice: {target}", hint="leave it out")
@@ -69,11 +70,16 @@ def put_in_slice(configuration: dict[str, Any], home: str, view: View, prepared:
         view: Where its files have to lie.
         prepared: What `preparing` wrote.
         job_id: Of the job that will be granted the slice.
+
+    Raises:
+        RefusedError: A device of the GPU is not there.
     """
     process = configuration["process"]
     process["args"] = [HOLD, *process["args"]]
     process["env"] = [word for word in process["env"] if not word.startswith("NVIDIA_VISIBLE_DEVICES=")]
     process["env"].append("NVIDIA_VISIBLE_DEVICES=void")
+    if prepared["cdi"]:
+        add_devices(configuration, prepared["cdi"])
     configuration.setdefault("mounts", []).extend(_mounts(home, view, prepared))
     configuration.setdefault("annotations", {})[JOB_ANNOTATION] = job_id
 

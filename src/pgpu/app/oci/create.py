@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from pgpu.app.oci.asking import Ask, asked
 from pgpu.app.oci.bundle import put_in_slice, refuse_covered, view_of
 from pgpu.app.oci.images import Image, image_of
-from pgpu.app.oci.layout import lay_out, write_record
+from pgpu.app.oci.layout import lay_out, take_away, write_record
 from pgpu.app.oci.prepared import clean_environment, load_prepared
 from pgpu.app.oci.refusing import RefusedError
 from pgpu.app.oci.words import Words
@@ -71,7 +71,11 @@ def put_into_slice(words: Words) -> None:
     found = seen[0] if seen else None
     record.update(image_id=found.id if found else "", glibc=view.has_glibc)
     record.update(image=found.name if found else "", name=found.container_name if found else "")
-    put_in_slice(configuration, home, view, prepared, job_id)
+    try:
+        put_in_slice(configuration, home, view, prepared, job_id)
+    except RefusedError:
+        take_away(home)
+        raise
     write_record(home, record)
     _write_configuration(path, configuration)
     _have_attended(words, f"{prepared['runtime_directory']}/oci.sock", job_id)

@@ -8,7 +8,7 @@ import json
 import os
 from typing import Any
 
-from pgpu.capped_tmpfs import mount_capped
+from pgpu.capped_tmpfs import mount_capped, unmount
 
 USAGE_BYTES = 4096 + 1024 * (64 + 16 * 48)
 HOLD = "pgpu-hold"
@@ -48,6 +48,17 @@ def lay_out(prepared: dict[str, Any], job_id: str, preload_lines: list[str]) -> 
     os.mkfifo(f"{view}/{GATE}")
     os.chmod(f"{view}/{GATE}", 0o444)
     return home
+
+
+def take_away(home: str) -> None:
+    """Remove a slice that nobody has seen yet."""
+    unmount(f"{home}/meter")
+    for directory, directories, files in os.walk(home, topdown=False):
+        for name in files:
+            os.unlink(f"{directory}/{name}")
+        for name in directories:
+            os.rmdir(f"{directory}/{name}")
+    os.rmdir(home)
 
 
 def write_record(home: str, record: dict[str, Any]) -> None:

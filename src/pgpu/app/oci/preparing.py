@@ -8,6 +8,7 @@ import os
 import sys
 from pathlib import Path
 
+from pgpu.app.oci.cdi import gpu_edits
 from pgpu.app.oci.machine import machine_settings
 from pgpu.app.oci.prepared import NAME, stamp
 from pgpu.app.runtime_directory import runtime_directory
@@ -40,14 +41,16 @@ def prepare(config: str, state_dir: str) -> None:
     simulated = simulated_gpus(settings, runtime_path)
     libraries = _libraries(runtime_path, simulated)
     driver = {} if simulated else _driver_files()
+    edits, descriptions = (None, []) if simulated else gpu_edits()
     needed = [*libraries.values(), *driver.values(), *([str(simulated.directory)] if simulated else [])]
     found = {
         "runtime_directory": str(runtime_path),
         "libraries": libraries,
         "driver_files": driver,
         "simulated": str(simulated.directory) if simulated else None,
+        "cdi": edits,
         "images_may_ask": settings.image_requests == "allow",
-        "stamps": {path: stamp(path) for path in (config, *map(str, _sources()))},
+        "stamps": {path: stamp(path) for path in (config, *map(str, _sources()), *map(str, descriptions))},
         "needed": needed,
     }
     _keep(settings.state_dir, json.dumps(found, indent=1))

@@ -11,6 +11,11 @@ from typing import Any
 _MOST_LINKS = 40
 
 
+def plain_path(path: str) -> str:
+    """Write a container's path as the kernel sees it: two slashes at its beginning are one, though POSIX leaves them apart."""
+    return posixpath.normpath(f"/{path.lstrip('/')}")
+
+
 class Rootfs:
     """The files of a container that is being created."""
 
@@ -23,7 +28,7 @@ class Rootfs:
         """
         self._root = root
         self._mounts = sorted(
-            ((posixpath.normpath(mount["destination"]), mount) for mount in mounts), key=lambda each: -len(each[0])
+            ((plain_path(mount["destination"]), mount) for mount in mounts), key=lambda each: -len(each[0])
         )
 
     def resolve(self, path: str) -> str | None:

@@ -1,0 +1,206 @@
+"""What `docker run --runtime=pgpu` makes of a container's configuration: pure, and in milliseconds."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pgpu.app.oci.asking import asked
+from pgpu.app.oci.bundle import View, put_in_slice, refuse_covered
+from pgpu.app.oci.create import _record
+from pgpu.app.oci.layout import lay_out, take_away
+from pgpu.app.oci.refusing import RefusedError
+from pgpu.app.oci.rootfs import Rootfs
+from pgpu.app.oci.words import Words
+from pgpu.enforcement import meter
+from pgpu.enforcement.slice_files import LAID_OUT, SliceFiles
+from pgpu.libraries import CUDA_SHIM, HOLD, NVML_SHIM, PROBE
+from pgpu.runtimes.oci import container_of
+from pgpu.runtimes.oci.record import RECORD
+
+_CREATE = ["--root", "/r", "--log", "/l", "--log-format=json", "create", "--bundle", "/b", "--pid-file", "/p", "abc"]
+_SOURCES = Path(__file__).parents[2] / "src"
+
+
+def test_words_of_ours_stand_before_runcs_and_are_not_handed_on() -> None:
+    words = Words(["--pgpu-runc=/bin/runc", "--pgpu-state-dir=/s", *_CREATE])
+    assert (words.runc, words.state_dir, words.config) == ("/bin/runc", "/s", "/etc/pgpu/config.toml")
+    assert words.runcs == _CREATE
+    assert (words.command, words.bundle, words.container_id) == ("create", "/b", "abc")
+    assert (words.flags["root"], words.flags["log"], words.flags["pid-file"]) == ("/r", "/l", "/p")
+
+
+@pytest.mark.parametrize("words", [["-b", "/b"], ["-b=/b"], ["--bundle=/b"], ["-bundle", "/b"]])
+def test_a_bundle_is_named_in_each_way_that_runc_reads(words: list[str]) -> None:
+    assert Words(["create", *words, "abc"]).bundle == "/b"
+
+
+def _asked(*environment: str, image: tuple[str, ...] = (), allow: bool = False, **annotations: str) -> Any:
+    configuration = {"process": {"env": list(environment)}, "annotations": annotations}
+    return asked(configuration, lambda: list(image), images_may_ask=allow)
+
+
+def test_nothing_is_asked_for_without_an_amount() -> None:
+    assert _asked("PATH=/bin", "PGPU_GPUS=2") is None
+    assert _asked("PGPU_MEMORY=") is None
+
+
+def test_a_variable_asks() -> None:
+    ask = _asked("PGPU_MEMORY=4GiB", "PGPU_GPUS=2", "PGPU_WAIT_TIMEOUT=5m")
+    assert (ask.memory_bytes, ask.gpu_count, ask.wait_timeout_seconds) == (4 << 30, 2, 300.0)
+
+
+def test_waiting_for_ever_is_told_from_having_said_nothing() -> None:
+    assert _asked("PGPU_MEMORY=1GiB", "PGPU_WAIT_TIMEOUT=forever").has_timeout
+    assert not _asked("PGPU_MEMORY=1GiB").has_timeout
+
+
+def test_an_annotation_beats_a_variable_and_needs_no_engine() -> None:
+    def nobody() -> list[str]:
+        raise AssertionError("the engine was asked")
+
+    annotations = {"pgpu.memory": "2GiB", "pgpu.gpus": "1", "pgpu.wait-timeout": "1s"}
+    configuration = {"process": {"env": ["PGPU_MEMORY=4GiB"]}, "annotations": annotations}
+    ask = asked(configuration, nobody, images_may_ask=False)
+    assert ask is not None
+    assert ask.memory_bytes == 2 << 30
+
+
+def test_what_stands_in_the_image_asks_for_nothing_unless_it_may() -> None:
+    assert _asked("PGPU_MEMORY=4GiB", image=("PGPU_MEMORY=4GiB",)) is None
+    assert _asked("PGPU_MEMORY=2GiB", image=("PGPU_MEMORY=4GiB",)).memory_bytes == 2 << 30
+    assert _asked("PGPU_MEMORY=4GiB", image=("PGPU_MEMORY=4GiB",), allow=True).memory_bytes == 4 << 30
+
+
+@pytest.mark.parametrize("word", ["PGPU_MEMORY=4G", "PGPU_MEMORY=-1", "PGPU_MEMORY=0"])
+def test_an_amount_that_cannot_be_read_is_refused(word: str) -> None:
+    with pytest.raises(RefusedError, match=r"memory|ambiguous|MiB"):
+        _asked(word)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"hooks": {"prestart": [{"path": "/usr/bin/nvidia-container-runtime-hook"}]}},
+        {"linux": {"devices": [{"path": "/dev/nvidia0"}]}},
+    ],
+)
+def test_gpus_of_docker_beside_a_slice_are_refused(other: dict[str, Any]) -> None:
+    with pytest.raises(RefusedError, match="were both asked for"):
+        asked({"process": {"env": ["PGPU_MEMORY=4GiB"]}, **other}, list, images_may_ask=True)
+
+
+@pytest.mark.parametrize("target", ["/.pgpu", "/.pgpu/x", "//.pgpu/", "/etc/ld.so.preload", "/x/libcuda.so.1"])
+def test_volumes_over_the_slice_are_refused(target: str) -> None:
+    with pytest.raises(RefusedError, match="a volume lies"):
+        refuse_covered({"mounts": [{"destination": target, "source": "/tmp", "type": "bind"}]})
+
+
+def test_links_in_an_image_never_lead_out_of_it(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    (root / "usr/lib").mkdir(parents=True)
+    (root / "lib").symlink_to("/usr/lib")
+    (root / "out").symlink_to("../../../../etc/passwd")
+    (root / "loop").symlink_to("loop")
+    (root / "usr/lib/real").write_text("x")
+    files = Rootfs(str(root), [])
+    assert files.resolve("/lib/real") == "/usr/lib/real"
+    assert files.read("/lib/real") == b"x"
+    assert files.resolve("/out") is None
+    assert files.resolve("/loop") is None
+
+
+def test_what_a_container_mounts_is_seen_and_what_it_covers_is_not(tmp_path: Path) -> None:
+    root, volume = tmp_path / "root", tmp_path / "volume"
+    (root / "etc").mkdir(parents=True)
+    (root / "etc/hidden").write_text("x")
+    volume.mkdir()
+    (volume / "shown").write_text("y")
+    files = Rootfs(str(root), [{"destination": "/etc", "source": str(volume), "type": "bind"}])
+    assert files.read("/etc/shown") == b"y"
+    assert files.resolve("/etc/hidden") is None
+    assert Rootfs(str(root), [{"destination": "/etc", "type": "tmpfs"}]).resolve("/etc/hidden") is None
+
+
+def _prepared(tmp_path: Path) -> dict[str, Any]:
+    libraries = {}
+    (tmp_path / "store").mkdir()
+    for name in (CUDA_SHIM, NVML_SHIM, PROBE, HOLD, "driver/libcuda.so.1", "driver/libnvidia-ml.so.1"):
+        (tmp_path / "store" / name.replace("/", "-")).write_text(name)
+        libraries[name] = str(tmp_path / "store" / name.replace("/", "-"))
+    return {
+        "runtime_directory": str(tmp_path),
+        "libraries": libraries,
+        "driver_files": {},
+        "simulated": "/simulated",
+        "cdi": None,
+    }
+
+
+def test_the_slice_of_a_waiting_container_is_laid_out_as_any_other(tmp_path: Path) -> None:
+    prepared = _prepared(tmp_path)
+    early = Path(lay_out(prepared, "0123456789ab", []))
+    usual = SliceFiles(tmp_path / "usual")
+    usual.make({name: Path(path) for name, path in prepared["libraries"].items()})
+    usual.make_simulated_mount_point()
+    try:
+        of_both = {path.relative_to(usual.home): path.lstat() for path in usual.home.rglob("*")}
+        ours = {path.relative_to(early): path.lstat() for path in early.rglob("*")}
+        more = {str(path) for path in ours.keys() - of_both.keys()}
+        assert more == {"view/gate", "view/environment"}
+        assert not of_both.keys() - ours.keys()
+        assert {path: ours[path].st_mode for path in of_both} == {path: was.st_mode for path, was in of_both.items()}
+        assert (early / "view/ld.so.preload").read_text() == (usual.view / "ld.so.preload").read_text()
+        assert ours[Path("meter/usage")].st_size == meter.USAGE_BYTES
+        assert LAID_OUT == RECORD
+    finally:
+        take_away(str(early))
+        usual.remove()
+    assert not early.exists()
+
+
+def test_a_configuration_gets_the_slice_and_is_held_first(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    (root / "usr/lib64").mkdir(parents=True)
+    (root / "usr/lib64/libc.so.6").write_text("")
+    configuration: dict[str, Any] = {"process": {"args": ["train", "-v"], "env": ["NVIDIA_VISIBLE_DEVICES=all", "A=b"]}}
+    put_in_slice(configuration, "/home", View(Rootfs(str(root), []), []), _prepared(tmp_path), "0123456789ab")
+    assert configuration["process"]["args"] == ["/.pgpu/pgpu-hold", "train", "-v"]
+    assert configuration["process"]["env"] == ["A=b", "NVIDIA_VISIBLE_DEVICES=void"]
+    assert configuration["annotations"] == {"pgpu.job": "0123456789ab"}
+    mounts = {mount["destination"]: mount for mount in configuration["mounts"]}
+    assert mounts["/.pgpu"]["options"] == ["bind", "ro", "rprivate"]
+    assert mounts["/.pgpu/usage"]["options"] == ["bind", "rw", "rprivate"]
+    assert mounts["/usr/lib64/libcuda.so.1"]["source"] == "/home/view/libpgpu.so"
+    assert mounts["/usr/lib64/libnvidia-ml.so.1"]["source"] == "/home/view/libpgpu-ml.so"
+    assert mounts["/etc/ld.so.preload"]["source"] == "/home/view/ld.so.preload"
+
+
+def test_creating_a_container_loads_the_standard_library_alone() -> None:
+    code = (
+        f"import sys; sys.path.insert(0, {str(_SOURCES)!r}); import pgpu.app.oci.create;"
+        "print(*{name.partition('.')[0] for name in sys.modules} - set(sys.stdlib_module_names));"
+        "print(*sorted(name for name in sys.modules if name.startswith('pgpu.')));"
+        "print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
+    foreign, ours, loaded = done.stdout.splitlines()
+    assert sorted(foreign.split()) == ["__main__", "pgpu"]
+    rooms = {name.split(".")[1] for name in ours.split()}
+    assert rooms == {"app", "capped_tmpfs", "errors", "units"}
+    assert not {"dataclasses", "pathlib", "sqlite3", "tomllib", "typing_extensions"} & set(loaded.split())
+
+
+def test_the_record_of_a_container_is_read_as_it_was_written(tmp_path: Path) -> None:
+    words = Words(["--pgpu-engine=unix:///e", *_CREATE])
+    ask = _asked("PGPU_MEMORY=4GiB")
+    record = _record(words, {"process": {"user": {"uid": 5, "gid": 6}}}, ask, ["train"])
+    record.update(image_id="i", image="n", name="c", glibc=True)
+    (tmp_path / RECORD).write_text(json.dumps(record))
+    container = container_of(tmp_path)
+    assert (container.container_id, container.runc, container.engine) == ("abc", ("runc", "--root", "/r"), "unix:///e")
+    assert (container.memory_bytes, container.command, container.user) == (4 << 30, ("train",), "5:6")
+    assert container.bundle == Path("/b")
