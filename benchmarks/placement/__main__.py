@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.placement.cluster import Cluster, Outcome, Placer, percentile, replay
-from benchmarks.placement.compiled import replay_compiled
+from benchmarks.placement.compiled import replay_others, replay_ours
 from benchmarks.placement.openb import Trace, arrivals, departures, read_trace
 from benchmarks.placement.others import RULES, Other, typical
 from benchmarks.placement.ours import Ours
@@ -30,6 +30,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--placers", nargs="*", default=[OURS, *RULES])
     parser.add_argument("--parts", nargs="*", default=[ARRIVALS, *map(str, LOADS)], help="arrivals, or loads")
+    parser.add_argument("--compiled", action="store_true", help="compiled copies: seconds, and no times of decisions")
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     trace = read_trace(arguments.openb)
@@ -37,18 +38,22 @@ def main() -> None:
     result = json.loads(output.read_text("utf-8")) if output.exists() else {"parts": {}}
     for part in arguments.parts:
         for name in arguments.placers:
-            figures = [_played(trace, part, name, FIRST_SEED + number) for number in range(arguments.seeds)]
+            seeds = range(FIRST_SEED, FIRST_SEED + arguments.seeds)
+            figures = [_played(trace, part, name, seed, is_compiled=arguments.compiled) for seed in seeds]
             result["parts"].setdefault(part, {})[name] = _summary(figures)
             print(part, name, result["parts"][part][name], flush=True)
             output.write_text(json.dumps({**circumstances(), **_setting(trace), **result}, indent=1) + "\n", "utf-8")
 
 
-def _played(trace: Trace, part: str, name: str, seed: int) -> dict[str, float]:
+def _played(trace: Trace, part: str, name: str, seed: int, *, is_compiled: bool) -> dict[str, float]:
     cluster = Cluster(trace.shuffled(seed))
     stream = arrivals(trace, seed) if part == ARRIVALS else departures(trace, seed, float(part))
-    if name == OURS or part == ARRIVALS:
+    if not is_compiled:
         return _figures(part, replay(cluster, stream, _placer(name, cluster, trace, seed)))
-    return _figures(part, replay_compiled(cluster, stream, RULES[name], typical(trace), seed))
+    known = typical(trace)
+    if name == OURS:
+        return _figures(part, replay_ours(cluster, stream, known))
+    return _figures(part, replay_others(cluster, stream, RULES[name], known, seed))
 
 
 def _placer(name: str, cluster: Cluster, trace: Trace, seed: int) -> Placer:

@@ -19,18 +19,18 @@ class Ours:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._shapes = [self._shape(kind) for kind in range(len(cluster.trace.kinds))]
-        self._idle = self._offers()
+        self.shapes = [self._shape(kind) for kind in range(len(cluster.trace.kinds))]
+        self.idle = self._offers()
         self._recent: list[Shape] = []
         self._next_look = FIRST_LOOK
-        self._placer = Placer(Outlook([], self._idle), self._idle)
+        self._placer = Placer(Outlook([], self.idle), self.idle)
 
     def choose(self, kind: int) -> tuple[int, list[int]] | None:
         """Return node and GPUs, or None if no node can host the pod."""
         if len(self._recent) == self._next_look:
-            self._placer = Placer(Outlook(self._recent[-MOST_RECENT:], self._idle), self._offers())
+            self._placer = Placer(Outlook(self._recent[-MOST_RECENT:], self.idle), self._offers())
             self._next_look += min(self._next_look, MOST_RECENT)
-        shape = self._shapes[kind]
+        shape = self.shapes[kind]
         self._recent.append(shape)
         placement = self._placer.place(shape)
         return None if placement is None else (int(placement.node), [int(uuid) for uuid in placement.gpu_uuids])

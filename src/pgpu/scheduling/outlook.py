@@ -217,14 +217,14 @@ class Outlook:
         self._best_share = best_share
         self.recent = Counter(recent)
         self._worths: dict[tuple[int, int], GpuWorth] = {}
-        self._wide = [
+        self.wide = [
             (shape, WIDE_WEIGHT * count / self.recent.total() * _scarcity(shape, idle_nodes))
             for shape, count in self.recent.items()
             if shape.gpu_count > 1
         ]
-        self._most_wide = max((shape.gpu_count for shape, _ in self._wide), default=0)
-        self._wide_cpu_milli = sorted({shape.cpu_milli for shape, _ in self._wide})
-        self._wide_host_bytes = sorted({shape.host_memory_bytes for shape, _ in self._wide})
+        self._most_wide = max((shape.gpu_count for shape, _ in self.wide), default=0)
+        self._wide_cpu_milli = sorted({shape.cpu_milli for shape, _ in self.wide})
+        self._wide_host_bytes = sorted({shape.host_memory_bytes for shape, _ in self.wide})
         self._wide_weights: dict[tuple[int, int, int], float] = {}
 
     def worth(self, gpu: GpuOffer) -> GpuWorth:
@@ -246,7 +246,7 @@ class Outlook:
         if weight is None:
             weight = self._wide_weights[key] = sum(
                 weight
-                for shape, weight in self._wide
+                for shape, weight in self.wide
                 if shape.gpu_count <= idle_gpus
                 and shape.cpu_milli <= cpu_milli
                 and shape.host_memory_bytes <= host_memory_bytes
