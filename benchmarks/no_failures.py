@@ -30,6 +30,9 @@ from pgpu.units import GIB, MIB
 RESULTS = Path(__file__).parent / "results"
 P1_BYTES = 1205 * MIB
 P1_SECONDS = 8.5
+SEEDS_PLANNED = 2
+"""Days that are played with the makespan objective, too."""
+
 LOAD = 1.3
 """Memory-time that comes, over what the GPUs have while it comes: a queue builds up."""
 
@@ -40,18 +43,18 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    days = [
-        day(name, make, gpu_count, seed)
-        for name, make in (("P1's 25 jobs", p1_jobs), ("300 mixed jobs", mixed_jobs))
-        for gpu_count in (1, 2, 8)
-        for seed in range(arguments.seeds)
-    ]
+    days = []
+    for seed in range(arguments.seeds):
+        for name, make in (("P1's 25 jobs", p1_jobs), ("300 mixed jobs", mixed_jobs)):
+            for gpu_count in (1, 2, 8):
+                days.append(day(name, make, gpu_count, seed))
+                print(days[-1], flush=True)
     date = dt.datetime.now(dt.UTC).date().isoformat()
     report = {"date": date, "summary": summary(days), "days": days}
     for row in report["summary"]:
         print(row)
     (arguments.output / f"no-failures-{date}.json").write_text(json.dumps(report, indent=1) + "\n", "utf-8")
-    return 1 if any(each["failed"] or each["failed_planned"] for each in days) else 0
+    return 1 if any(each["failed"] or each["planned"].get("failed") for each in days) else 0
 
 
 def p1_jobs(seed: int, gpu_count: int) -> list[Arrival]:
@@ -98,7 +101,10 @@ def day(name: str, make: Callable[[int, int], list[Arrival]], gpu_count: int, se
     """Replay one day in three ways."""
     arrivals = make(seed, gpu_count)
     failed, ended, end_seconds = _admitted(arrivals, gpu_count, is_planned=False)
-    failed_planned, ended_planned, end_planned_seconds = _admitted(arrivals, gpu_count, is_planned=True)
+    planned = {}
+    if seed < SEEDS_PLANNED:
+        failed_planned, ended_planned, end_planned_seconds = _admitted(arrivals, gpu_count, is_planned=True)
+        planned = {"ended": ended_planned, "failed": failed_planned, "end_seconds": end_planned_seconds}
     return {
         "jobs": name,
         "gpus": gpu_count,
@@ -107,9 +113,7 @@ def day(name: str, make: Callable[[int, int], list[Arrival]], gpu_count: int, se
         "ended": ended,
         "failed": failed,
         "end_seconds": end_seconds,
-        "ended_planned": ended_planned,
-        "failed_planned": failed_planned,
-        "end_planned_seconds": end_planned_seconds,
+        "planned": planned,
         "failed_without_admission": without_admission(arrivals, gpu_count),
     }
 
@@ -149,6 +153,7 @@ def summary(days: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     kinds = dict.fromkeys((each["jobs"], each["gpus"]) for each in days)
     rows = []
     for jobs, gpus in kinds:
+        planned = [each for each in days if (each["jobs"], each["gpus"]) == (jobs, gpus) and each["planned"]]
         same = [each for each in days if (each["jobs"], each["gpus"]) == (jobs, gpus)]
         rows.append(
             {
@@ -157,13 +162,11 @@ def summary(days: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                 "days": len(same),
                 "ended": sum(each["ended"] for each in same),
                 "failed": sum(each["failed"] for each in same),
-                "failed_planned": sum(each["failed_planned"] for each in same),
+                "days_planned": len(planned),
+                "failed_planned": sum(each["planned"]["failed"] for each in planned),
                 "failed_without_admission": sum(each["failed_without_admission"] for each in same),
                 "end_planned_over_default": round(
-                    statistics.fmean(
-                        each["end_planned_seconds"] / each["end_seconds"] for each in same if each["ended"]
-                    ),
-                    3,
+                    statistics.fmean(each["planned"]["end_seconds"] / each["end_seconds"] for each in planned), 3
                 ),
             }
         )
