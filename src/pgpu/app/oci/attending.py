@@ -8,12 +8,13 @@ import select
 import sys
 import time
 from contextlib import closing, suppress
+from pathlib import Path
 
 from pgpu.app.oci.machine import machine_settings
 from pgpu.app.oci.prepared import clean_environment
 from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.settings import Settings
-from pgpu.app.wiring import make_engine
+from pgpu.app.wiring import make_engine, open_ledger
 from pgpu.enforcement.slice_files import SliceFiles
 from pgpu.engine.acceptance import accept
 from pgpu.engine.asker import Asker
@@ -21,10 +22,11 @@ from pgpu.engine.engine import Engine
 from pgpu.engine.identity import open_pidfd
 from pgpu.engine.keeper.doorstep import Doorstep
 from pgpu.engine.supervisor import attend, supervise
-from pgpu.errors import PgpuError, RequestError
+from pgpu.errors import JobNotFoundError, PgpuError, RequestError
+from pgpu.ledger import Ledger
 from pgpu.model import DOCKER_UID, Job, JobSpec, JobState, Request, Submission
 from pgpu.runtimes.oci import CONTAINER_VARIABLE, Container, container_of
-from pgpu.runtimes.oci.record import Gate
+from pgpu.runtimes.oci.record import RECORD, Gate
 from pgpu.units import format_duration
 
 LOOK_SECONDS = 0.2
@@ -32,6 +34,9 @@ LOOK_SECONDS = 0.2
 
 CREATION_LOOK_SECONDS = 0.005
 """The same where its memory is granted already."""
+
+ORPHAN_SECONDS = 60.0
+"""A container that was created longer ago has a first process, or has ended."""
 
 SAY_AGAIN_SECONDS = 30.0
 """Between two reasons in a container's log."""
@@ -64,6 +69,28 @@ def attend_to(config: str, state_dir: str, job_id: str) -> None:
             _end(container, gate, f"a bug in pgpu: {exc!r}", 125)
             raise
     files.remove()
+    remove_orphans(settings, files.home.parent)
+
+
+def remove_orphans(settings: Settings, slices: Path) -> None:
+    """Remove the slices of containers that ended before anybody asked for their memory, such as after a crash of ours."""
+    ledger = open_ledger(settings)
+    for record in slices.glob(f"*/{RECORD}"):
+        with suppress(PgpuError, OSError):
+            is_old = time.time() - record.stat().st_mtime > ORPHAN_SECONDS
+            if (
+                is_old
+                and container_of(record.parent).first_process() is None
+                and not _is_known(ledger, record.parent.name)
+            ):
+                SliceFiles(record.parent).remove()
+
+
+def _is_known(ledger: Ledger, job_id: str) -> bool:
+    try:
+        return ledger.entry(job_id).is_live
+    except JobNotFoundError:
+        return False
 
 
 def _look_after(settings: Settings, container: Container, gate: Gate, job_id: str) -> None:

@@ -35,6 +35,9 @@ def main(arguments: list[str]) -> NoReturn:
     except RefusedError as exc:
         _explain(words, f"pgpu: {exc}")
         sys.exit(1)
+    except Exception as exc:  # noqa: BLE001 - the edge: an engine shows what is in its log, and no traceback
+        _explain(words, f"pgpu: this is a bug of pgpu: {exc!r}")
+        sys.exit(1)
     os.execvp(words.runc, [words.runc, *words.runcs])
 
 

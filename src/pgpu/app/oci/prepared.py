@@ -12,6 +12,8 @@ from pgpu.app.oci.refusing import RefusedError
 from pgpu.app.oci.words import Words
 
 NAME = "oci-runtime.json"
+FORMAT = 2
+"""Grows when other words are looked up in the file."""
 
 
 def load_prepared(words: Words) -> dict[str, Any]:
@@ -36,7 +38,7 @@ def _load(state_dir: str) -> dict[str, Any] | None:
     try:
         with open(f"{state_dir}/{NAME}", encoding="utf-8") as file:
             found: dict[str, Any] = json.load(file)
-        is_true = all(stamp(path) == was for path, was in found["stamps"].items())
+        is_true = found["format"] == FORMAT and all(stamp(path) == was for path, was in found["stamps"].items())
         are_there = all(os.path.exists(path) for path in found["needed"])
     except (OSError, ValueError, KeyError):
         return None

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pgpu.app.oci.cdi import gpu_edits
 from pgpu.app.oci.machine import machine_settings
-from pgpu.app.oci.prepared import NAME, stamp
+from pgpu.app.oci.prepared import FORMAT, NAME, stamp
 from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.wiring import SimulatedGpus, simulated_gpus
 from pgpu.enforcement.driver_library import find_driver
@@ -44,6 +44,7 @@ def prepare(config: str, state_dir: str) -> None:
     edits, descriptions = (None, []) if simulated else gpu_edits()
     needed = [*libraries.values(), *driver.values(), *([str(simulated.directory)] if simulated else [])]
     found = {
+        "format": FORMAT,
         "runtime_directory": str(runtime_path),
         "libraries": libraries,
         "driver_files": driver,
@@ -80,8 +81,9 @@ def _driver_files() -> dict[str, str]:
 
 
 def _sources() -> list[Path]:
+    """Our own modules too: another version finds out something else."""
     names = (CUDA_SHIM, NVML_SHIM, PROBE, HOLD, SIMULATED_CUDA, SIMULATED_NVML)
-    return [library_path(name) for name in names]
+    return [*(library_path(name) for name in names), *Path(__file__).parent.glob("*.py")]
 
 
 if __name__ == "__main__":
