@@ -168,6 +168,12 @@ def test_a_signature_names_the_program_and_leaves_paths_out() -> None:
     assert program_of(one).startswith("train.py@")
 
 
+def test_what_may_name_a_model_or_is_code_is_no_path() -> None:
+    calls = ["org/small", "org/large", "ls /a", "ls /b", "a=/b c", "."]
+    signatures = {signature_of("x", "x", ["-c", call]) for call in calls}
+    assert len(signatures) == len(calls)
+
+
 def test_a_family_is_the_call_without_its_numbers() -> None:
     call = signature_of("a", "a", ["--batch-size=64", "resnet50", "--lr", "0.1", "1e-3", "-n2"])
     assert family_of(call).numbers == (64.0, 0.1)

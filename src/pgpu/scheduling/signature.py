@@ -21,6 +21,9 @@ _LONGEST_WORD = 64
 
 _NUMBER = re.compile(r"(?:^|(?<=[ =,:]))\d+(?:\.\d+)?(?=[ ,:]|$)")
 _SCRIPTS = (".py", ".sh", ".ipynb", ".jl", ".R", ".pl", ".rb", ".js", ".lua")
+_PATH = re.compile(r"(/|\.\.?/|~|file://)[^\s]*$|\.\.?$")
+"""Written so that it can be nothing else: `org/model` may name a model, and models differ in size."""
+
 _PLAIN = re.compile(r"[!-~]+")
 
 
@@ -73,7 +76,7 @@ def is_script(word: str) -> bool:
 
 def _without_path(text: str) -> str:
     """Of a script its name stays: it says what is done, wherever it lies."""
-    if "/" not in text and text not in {".", "..", "~"}:
+    if not _PATH.match(text):
         return _word(text)
     return f"{PATH}/{_word(text.rpartition('/')[2])}" if is_script(text) else PATH
 
