@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from tests.system.user_world import Answer, User, UserWorld, opened_world
+from tests.system.user_world import SUBMITTERS, Answer, User, UserWorld, opened_world
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_a_job_runs_as_its_asker_with_the_askers_groups_and_environment_alone(wo
     assert alice.until(job_id, "exited", "failed")["exit_code"] == 0
     logs = alice.logs(job_id).text
     assert str(alice.uid) in logs
-    assert f"{alice.uid} 61900" in logs
+    assert f"{alice.uid} {SUBMITTERS.gr_gid}" in logs
     assert f"SECRET={alice.secret}" in logs
     assert "ROOTS_SECRET" not in logs
 

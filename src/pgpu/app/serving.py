@@ -40,12 +40,12 @@ def serve(settings: Settings, unix: Path, tcp: "Tcp | None", say: "Callable[[str
         engine = make_engine(settings)
         desk = Desk(
             engine,
-            Access(lambda token: uid_of_token(engine.ledger.tokens, token)),
+            Access(lambda token: uid_of_token(engine.ledger.tokens, token), settings.submitters),
             lambda model: make_engine(replace(settings, simulate=model)),
         )
         caretaker = Caretaker(engine)
         app = create_app(desk, caretaker)
-        with listening.listen_unix(unix) as socket, contextlib.ExitStack() as stack:
+        with listening.listen_unix(unix, settings.submitters) as socket, contextlib.ExitStack() as stack:
             other = None if tcp is None else (tcp, stack.enter_context(listening.listen_tcp(tcp)))
             caretaker.start()
             say(f"listening at unix://{unix}")

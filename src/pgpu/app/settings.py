@@ -101,6 +101,10 @@ class Settings:
     tls_certificate: Path | None = field(default=None, metadata={"read": _path})
     """PEM file of the certificate that a server over TCP must prove. Default: whom this machine trusts."""
 
+    submitters: str = field(default="pgpu", metadata={"read": str})
+    """Name of the group of this machine whose members may ask root's server; nobody else but root reaches its socket.
+    Default: `pgpu`."""
+
     headroom: Headroom = field(default=Headroom(256 * MIB, 0.03), metadata={"read": _headroom})
     """Memory of each GPU that is never granted: `0`, a share (`3%`) or an amount (`512MiB`). Default: the larger of
     256 MiB and 3 %, for what drivers and displays take without asking."""

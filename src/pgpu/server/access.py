@@ -14,9 +14,6 @@ from pgpu.model import Job, JobSpec
 from pgpu.server.accounts import Person
 from pgpu.server.peers import Peer
 
-SUBMITTERS = "pgpu"
-"""The group of this machine whose members may submit."""
-
 
 def no_tokens(_token: str) -> int | None:
     """Know no token."""
@@ -47,7 +44,7 @@ class Caller:
 class Access:
     """What each caller may."""
 
-    def __init__(self, uid_of_token: Callable[[str], int | None] = no_tokens, submitters: str = SUBMITTERS) -> None:
+    def __init__(self, uid_of_token: Callable[[str], int | None] = no_tokens, submitters: str = "pgpu") -> None:
         """Take over the rules.
 
         Args:

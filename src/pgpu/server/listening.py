@@ -25,9 +25,6 @@ from pgpu.engine.sockets import connect
 from pgpu.errors import NodeError, RequestError
 from pgpu.server.peers import PeerProtocol
 
-GROUP = "pgpu"
-"""Who may connect beside root, where there is such a group."""
-
 _BACKLOG = 1024
 _GRACE_SECONDS = 3
 """How long requests under way may take once the server was told to go; who waits for a job comes again."""
@@ -71,8 +68,8 @@ def only_server(lock_path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def listen_unix(path: Path) -> socket.socket:
-    """Return a socket at `path` in the place of one that nobody answers at; open to root and to the group `pgpu`.
+def listen_unix(path: Path, group: str) -> socket.socket:
+    """Return a socket at `path` in the place of one that nobody answers at; open to root and to a group, if it exists.
 
     Raises:
         NodeError: Somebody answers there, or it cannot be made.
@@ -84,7 +81,7 @@ def listen_unix(path: Path) -> socket.socket:
         fresh = path.with_name(f".{path.name}.{os.getpid()}")
         fresh.unlink(missing_ok=True)
         made.bind(str(fresh))
-        _open_to_group(fresh)
+        _open_to_group(fresh, group)
         made.listen(_BACKLOG)
         fresh.rename(path)
     except OSError as exc:
@@ -105,10 +102,10 @@ def _refuse_taken(path: Path) -> None:
         raise NodeError(f"somebody answers at {path} already", hint="stop that server, or choose another --host")
 
 
-def _open_to_group(path: Path) -> None:
+def _open_to_group(path: Path, group: str) -> None:
     """Before the socket has its name: nobody connects while it is open to more."""
     try:
-        group_id = grp.getgrnam(GROUP).gr_gid
+        group_id = grp.getgrnam(group).gr_gid
     except KeyError:
         path.chmod(0o600)
         return
