@@ -110,17 +110,19 @@ def _figures(fates: Mapping[str, Fate]) -> dict[str, float]:
 
 def summary(rows: Rows, optima: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Put ends over the optimum, responses over first come, first served, and say which bars are met."""
+    proven = {kind: {seed: each for seed, each in optima.get(kind, {}).items() if each["is_proven"]} for kind in KINDS}
     tables = {sigma: {kind: _over(seeds, optima.get(kind, {})) for kind, seeds in kinds.items()}
               for sigma, kinds in rows.items()}  # fmt: skip
-    proven = {kind: sum(each["is_proven"] for each in optima.get(kind, {}).values()) for kind in KINDS}
+    known = {kind: _over(seeds, proven.get(kind, {})) for kind, seeds in rows["0.0"].items()}
     responses = {sigma: {kind: _responses(seeds) for kind, seeds in kinds.items()} for sigma, kinds in rows.items()}
     ends = p1.ends()
     return {
-        "end_over_optimum": tables,
-        "sets_with_a_proven_optimum": proven,
+        "end_over_optimum_or_bound": tables,
+        "end_over_proven_optimum": known,
+        "sets_with_a_proven_optimum": {kind: len(each) for kind, each in proven.items()},
         "response_over_first_come": responses,
         "p1_25_jobs_end_seconds": ends,
-        "bars": bars(tables, ends),
+        "bars": bars(known, tables[str(SIGMA)], ends),
     }
 
 
@@ -152,10 +154,12 @@ def _responses(seeds: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[s
     }
 
 
-def bars(tables: Mapping[str, Mapping[str, Any]], p1_ends: Mapping[str, float]) -> dict[str, bool]:
-    """Compare with the bars of the design."""
-    known = [row.get(TOLD, row["planned"]) for row in tables["0.0"].values() if row]
-    doubtful = [row["planned"] for row in tables[str(SIGMA)].values() if row]
+def bars(
+    proven: Mapping[str, Mapping[str, Any]], at_sigma: Mapping[str, Mapping[str, Any]], p1_ends: Mapping[str, float]
+) -> dict[str, bool]:
+    """Compare with the bars of the design: of known durations where an optimum is proven, of doubtful ones everywhere."""
+    known = [row.get(TOLD, row["planned"]) for row in proven.values() if row]
+    doubtful = [row["planned"] for row in at_sigma.values() if row]
     return {
         "known durations: mean of each kind ≤ 1.02": all(row["mean"] <= 1.02 for row in known),
         "known durations: worst ≤ 1.05": all(row["worst"] <= 1.05 for row in known),
@@ -167,8 +171,9 @@ def bars(tables: Mapping[str, Mapping[str, Any]], p1_ends: Mapping[str, float]) 
 
 def print_report(report: Mapping[str, Any]) -> None:
     """Print Markdown."""
-    for sigma, kinds in report["end_over_optimum"].items():
-        print(f"\nEnd over the optimum (mean, worst), σ = {sigma}\n")
+    tables = {"known, proven optima only": report["end_over_proven_optimum"], **report["end_over_optimum_or_bound"]}
+    for sigma, kinds in tables.items():
+        print(f"\nEnd over the optimum or a bound (mean, worst), σ = {sigma}\n")
         for kind, row in kinds.items():
             cells = [f"{name} {figures['mean']:.3f}, {figures['worst']:.3f}" for name, figures in row.items()]
             print(f"| {kind} | {report['sets_with_a_proven_optimum'][kind]} proven | " + " | ".join(cells) + " |")
