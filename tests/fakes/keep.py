@@ -22,7 +22,7 @@ def main() -> None:
     if lock is None:
         return
     zygote = fork_zygote(_load, partial(_become, root), (*again, str(TAKE_LOCK)), [lock])
-    keep(make_engine(root), zygote, lock, again)
+    keep(partial(make_engine, root), zygote, lock, again)
 
 
 def _load() -> None:

@@ -36,10 +36,7 @@ def keep(settings: Settings, gpu_model: str | None, lock: int) -> None:
         return
     become = partial(_become_supervisor, settings)
     zygote = fork_zygote(_load_for_supervisors, become, (*again, str(TAKE_LOCK)), [held])
-    try:
-        sit_with(make_engine(own), zygote, held, again)
-    finally:
-        zygote.close()  # It takes the place only of a keeper that was killed.
+    sit_with(partial(make_engine, own), zygote, held, again)
 
 
 def _load_for_supervisors() -> None:

@@ -9,7 +9,7 @@ import resource
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 
 from pgpu.engine.engine import Engine
 from pgpu.engine.identity import myself
@@ -46,20 +46,19 @@ LINGER_SECONDS = 10.0
 _MOST_WORD_BYTES = 64
 
 
-def keep(engine: Engine, zygote: Zygote, lock: int, again: Sequence[str]) -> None:
+def keep(make_engine: Callable[[], Engine], zygote: Zygote, lock: int, again: Sequence[str]) -> None:
     """Keep the queue of one engine until nothing waits.
 
     Args:
-        engine: Whose GPUs are waited for.
-        zygote: Forks supervisors; closed at the end.
+        make_engine: Makes the engine whose GPUs are waited for.
+        zygote: Forks supervisors; closed at the end, however it comes: it takes the place only of a keeper that was killed.
         lock: Descriptor that holds the keeper's lock; closed at the end.
         again: argv that becomes another keeper, where this one must begin anew; the lock's descriptor is appended.
     """
-    keeper = _Keeper(engine, zygote, lock)
-    try:
-        keeper.run()
-    finally:
-        keeper.close()
+    with closing(zygote):
+        engine = make_engine()
+        with closing(_Keeper(engine, zygote, lock)) as keeper:
+            keeper.run()
     if keeper.is_lamed:
         begin_anew(again, lock)
     os.close(lock)
@@ -125,7 +124,6 @@ class _Keeper:
         self._door.close()
         self._vigil.watch(set())
         self._watchdog.close()
-        self._zygote.close()
         self._loop.close()
 
     def _read_words(self) -> None:
