@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
-PAGES = ("README.md", "docs/guide/first-steps.md", "docs/guide/queue.md")
+PAGES = ("README.md", "docs/guide/first-steps.md", "docs/guide/queue.md", "docs/guide/learning.md")
 _BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
