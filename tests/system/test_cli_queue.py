@@ -53,73 +53,81 @@ def start_outsider(place: Place) -> "subprocess.Popen[str]":
     return process
 
 
-def test_a_file_of_jobs_runs_in_its_order(place: Place) -> None:
-    (place.path / "jobs.toml").write_text(JOBS)
-    done = place.run("submit", "jobs.toml")
+def test_a_file_of_jobs_runs_in_its_order(either_place: Place) -> None:
+    (either_place.path / "jobs.toml").write_text(JOBS)
+    done = either_place.run("submit", "jobs.toml")
     assert done.returncode == 0, done.stderr
     array_id, report_id = done.stdout.split()
     assert "4 jobs run on a simulated" in done.stderr
-    assert place.run("wait", report_id, array_id).stdout == "0\n" * 4
-    assert place.run("logs", "report").stdout.split() == ["1", "5", "9"]
+    assert either_place.run("wait", report_id, array_id).stdout == "0\n" * 4
+    assert either_place.run("logs", "report").stdout.split() == ["1", "5", "9"]
 
 
-def test_a_bad_file_of_jobs_leaves_nothing_behind(place: Place) -> None:
+def test_a_bad_file_of_jobs_leaves_nothing_behind(either_place: Place) -> None:
     for text in (JOBS.replace('"1GiB"', '"99GiB"'), JOBS.replace('after = "sweep"', 'after = "weep"')):
-        (place.path / "jobs.toml").write_text(text)
-        done = place.run("submit", "jobs.toml")
+        (either_place.path / "jobs.toml").write_text(text)
+        done = either_place.run("submit", "jobs.toml")
         assert done.returncode == 125
         assert done.stdout == ""
         assert len(done.stderr.splitlines()) <= 2
-    assert place.run("ps", "--all", "--quiet").stdout == ""
+    assert either_place.run("ps", "--all", "--quiet").stdout == ""
 
 
-def test_the_queue_says_why_and_until_when_and_cancel_empties_it(place: Place, eventually: Eventually) -> None:
-    place.detach("holder", "20GiB", ["sleep", "600"])
-    eventually(lambda: place.job("holder")["state"] == "running")
+def test_the_queue_says_why_and_until_when_and_cancel_empties_it(either_place: Place, eventually: Eventually) -> None:
+    either_place.detach("holder", "20GiB", ["sleep", "600"])
+    eventually(lambda: either_place.job("holder")["state"] == "running")
     submit = ("submit", "--memory", "10GiB")
-    assert place.run(*submit, "--name", "low", "--priority", "low", "--", "true").returncode == 0
-    assert place.run(*submit, "--name", "high", "--priority", "high", "--", "true").returncode == 0
-    assert place.run(*submit, "--name", "sweep", "--array", "0-1", "--after", "low", "--", "true").returncode == 0
-    queue = place.json("queue")["queue"]
+    assert either_place.run(*submit, "--name", "low", "--priority", "low", "--", "true").returncode == 0
+    assert either_place.run(*submit, "--name", "high", "--priority", "high", "--", "true").returncode == 0
+    assert (
+        either_place.run(*submit, "--name", "sweep", "--array", "0-1", "--after", "low", "--", "true").returncode == 0
+    )
+    queue = either_place.json("queue")["queue"]
     shown = [(each["position"], each["job"]["name"]) for each in queue]
     assert shown == [(1, "high"), (2, "low"), (None, "sweep-0"), (None, "sweep-1")]
     assert queue[0]["job"]["reason"].startswith("waits for 10 GiB on one GPU: 2.99 GiB free of 22.99 GiB")
     assert queue[0]["job"]["expected_start_seconds"] > queue[0]["job"]["created_at_seconds"]
-    assert len(place.run("cancel", "low", "high").stdout.split()) == 2
-    assert "low" in place.job("sweep-1")["reason"]
-    assert place.json("queue")["queue"] == []
-    assert place.run("cancel", "--time", "0", "holder").returncode == 0
-    assert [place.job(name)["state"] for name in ("low", "sweep-0", "holder")] == ["cancelled", "cancelled", "exited"]
+    assert len(either_place.run("cancel", "low", "high").stdout.split()) == 2
+    assert "low" in either_place.job("sweep-1")["reason"]
+    assert either_place.json("queue")["queue"] == []
+    assert either_place.run("cancel", "--time", "0", "holder").returncode == 0
+    assert [either_place.job(name)["state"] for name in ("low", "sweep-0", "holder")] == [
+        "cancelled",
+        "cancelled",
+        "exited",
+    ]
 
 
-def test_run_after_a_failure_is_refused_and_after_a_running_job_waits(place: Place, eventually: Eventually) -> None:
-    place.detach("fails", "1GiB", ["false"])
-    eventually(lambda: place.job("fails")["state"] == "exited")
-    done = place.run("run", "--memory", "1GiB", "--after", "fails", "--", "true")
+def test_run_after_a_failure_is_refused_and_after_a_running_job_waits(
+    either_place: Place, eventually: Eventually
+) -> None:
+    either_place.detach("fails", "1GiB", ["false"])
+    eventually(lambda: either_place.job("fails")["state"] == "exited")
+    done = either_place.run("run", "--memory", "1GiB", "--after", "fails", "--", "true")
     assert done.returncode == 125
     assert "would never start" in done.stderr
-    place.detach("works", "1GiB", ["sh", "-c", "while [ ! -e go ]; do sleep 0.05; done"])
-    waiting = place.start("run", "--memory", "1GiB", "--after", "works", "--name", "later", "--", "echo", "ran")
-    eventually(lambda: (place.job("later") or {}).get("reason"))
-    (place.path / "go").touch()
+    either_place.detach("works", "1GiB", ["sh", "-c", "while [ ! -e go ]; do sleep 0.05; done"])
+    waiting = either_place.start("run", "--memory", "1GiB", "--after", "works", "--name", "later", "--", "echo", "ran")
+    eventually(lambda: (either_place.job("later") or {}).get("reason"))
+    (either_place.path / "go").touch()
     output, errors = waiting.communicate()
     assert (output, waiting.returncode) == ("ran\n", 0), errors
 
 
-def test_a_process_outside_every_lease_is_shown_by_gpus(place: Place, eventually: Eventually) -> None:
-    place.detach("job", "2GiB", ["python", "-m", "pgpu.workloads", "hog", "--seconds", "600"])
-    eventually(lambda: any(gpu["used_bytes"] > 1 << 30 for gpu in place.json("gpus")["gpus"]))
-    assert place.json("gpus")["gpus"][0]["outsiders"] == []
-    outsider = start_outsider(place)
-    [shown] = place.json("gpus")["gpus"][0]["outsiders"]
+def test_a_process_outside_every_lease_is_shown_by_gpus(either_place: Place, eventually: Eventually) -> None:
+    either_place.detach("job", "2GiB", ["python", "-m", "pgpu.workloads", "hog", "--seconds", "600"])
+    eventually(lambda: any(gpu["used_bytes"] > 1 << 30 for gpu in either_place.json("gpus")["gpus"]))
+    assert either_place.json("gpus")["gpus"][0]["outsiders"] == []
+    outsider = start_outsider(either_place)
+    [shown] = either_place.json("gpus")["gpus"][0]["outsiders"]
     assert (shown["pid"], shown["uid"]) == (outsider.pid, os.getuid())
     assert shown["used_bytes"] >= 1 << 30
-    done = place.run("gpus")
+    done = either_place.run("gpus")
     assert f"process {outsider.pid}" in done.stderr
     assert "outside of every lease" in done.stderr
     outsider.kill()
     outsider.wait()
-    eventually(lambda: place.json("gpus")["gpus"][0]["outsiders"] == [])
+    eventually(lambda: either_place.json("gpus")["gpus"][0]["outsiders"] == [])
 
 
 @pytest.mark.parametrize("answer", ["report", "stop"])
