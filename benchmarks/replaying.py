@@ -101,7 +101,7 @@ class _Day:
         self._gpus = gpus
         self._headroom = headroom
         self._slowdown = slowdown
-        self._coming = sorted(arrivals, key=lambda arrival: -arrival.candidate.created_at_seconds)
+        self._coming = sorted(arrivals, key=lambda arrival: arrival.candidate.created_at_seconds)[::-1]
         self._waiting: dict[str, Arrival] = {}
         self._running: list[_Running] = []
         self._now_seconds = 0.0
