@@ -14,6 +14,7 @@ from pgpu.errors import JobNotFoundError, PgpuBug, PgpuError, RequestError
 from pgpu.server.answers import describe, refusal
 from pgpu.server.bulletin import Bulletin
 from pgpu.server.care import Caretaker
+from pgpu.server.departures import Departures
 from pgpu.server.desk import Desk
 from pgpu.server.following import Following
 from pgpu.server.metrics import Metered, Meters
@@ -36,6 +37,7 @@ def create_app(desk: Desk, caretaker: Caretaker) -> FastAPI:
     app.state.bulletin = Bulletin(desk.engine.ledger)
     app.state.following = Following(desk.engine, app.state.bulletin)
     app.state.examiner = Examiner(desk.engine, caretaker)
+    app.state.departures = Departures()
     app.state.meters = Meters()
     app.add_middleware(Metered, meters=app.state.meters)
     for router in (streams.routes, jobs.routes, gpus.routes, admin.routes, events.routes, health.routes):

@@ -1,9 +1,9 @@
 """Routes of jobs: submit, list, look, wait, stop, signal, resize."""
 
-from typing import Annotated
+from typing import Annotated, cast
 
 import anyio
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Depends, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
@@ -11,6 +11,7 @@ from pgpu.client.asking import Ask, Cancel, Resize, Signal, Stop, Window
 from pgpu.client.protocol import JobReport
 from pgpu.model import Job
 from pgpu.server.answers import Answer, body_of, takes
+from pgpu.server.departures import Departures
 from pgpu.server.routes.asking import ACaller, ADesk, AFollowing
 
 routes = APIRouter(prefix="/v1/jobs", tags=["jobs"])
@@ -27,9 +28,14 @@ async def submit(desk: ADesk, caller: ACaller, ask: Annotated[Ask, Depends(body_
 
 
 @routes.get("", response_model=list[JobReport])
-def list_jobs(desk: ADesk, caller: ACaller, *, include_final: bool = False) -> Response:
+async def list_jobs(request: Request, desk: ADesk, caller: ACaller, *, include_final: bool = False) -> Response:
     """List the caller's jobs, an administrator's are everybody's, oldest first."""
-    return Answer(desk.jobs(caller, include_final=include_final))
+    departures = cast("Departures", request.app.state.departures)
+
+    def listed() -> Response:
+        return Answer(desk.jobs(caller, include_final=include_final))
+
+    return cast("Response", await departures.answer(("jobs", caller.sees_uid, include_final), listed))
 
 
 @routes.post("/cancel", response_model=list[Job], openapi_extra=takes(Cancel))
