@@ -3,7 +3,7 @@
 It refuses to add a privilege: a simulated GPU needs none, and a real one brings the devices that its CDI description names.
 """
 
-import platform
+import os
 import posixpath
 from typing import Any
 
@@ -32,7 +32,7 @@ class View:
             files: The container's files.
             library_path: The directories of its LD_LIBRARY_PATH.
         """
-        standard = [f"/usr/lib/{platform.machine()}-linux-gnu", "/usr/lib64"]
+        standard = [f"/usr/lib/{os.uname().machine}-linux-gnu", "/usr/lib64"]
         self.has_glibc = any(files.resolve(f"{at}/libc.so.6") for at in (*standard, "/lib64", "/usr/lib", "/lib"))
         self.preload_path = files.resolve(PRELOAD) or PRELOAD
         self.preload_lines = (files.read(PRELOAD) or b"").decode(errors="replace").splitlines()

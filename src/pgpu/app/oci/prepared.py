@@ -5,7 +5,6 @@ One file in the state directory, written by `preparing`, and only believed while
 
 import json
 import os
-import subprocess
 from typing import Any
 
 from pgpu.app.oci.refusing import RefusedError
@@ -46,6 +45,8 @@ def _load(state_dir: str) -> dict[str, Any] | None:
 
 
 def _prepare(words: Words) -> dict[str, Any]:
+    import subprocess  # seldom needed, and slow to load
+
     command = [words.python, "-P", "-m", "pgpu.app.oci.preparing", words.config, words.state_dir]
     done = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, check=False)
     found = _load(words.state_dir) if done.returncode == 0 else None
