@@ -97,7 +97,12 @@ def test_no_list_tells_of_another_users_job(world: UserWorld, pair: Pair) -> Non
     for path in lists:
         if path == "/openapi.json":
             continue
-        assert_tells_nothing(pair, pair.bob.ask("GET", f"{path}?include_final=true", seconds=2))
+        assert_tells_nothing(pair, pair.bob.ask("GET", f"{path}?include_final=true&after=0", seconds=2))
+
+
+@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/events?after=0", "/metrics"])
+def test_the_same_lists_do_tell_the_owner(pair: Pair, path: str) -> None:
+    assert pair.job in pair.alice.ask("GET", path, seconds=2).text
 
 
 def test_anothers_running_job_is_a_nameless_row_with_its_memory(pair: Pair) -> None:

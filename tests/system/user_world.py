@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from tests.system.conftest import DEADLINE_SECONDS, PGPU, Place, opened_place
 
-SUBMITTERS = grp.getgrgid(Path("/dev/tty").stat().st_gid)
+SUBMITTERS = next(each for each in grp.getgrall() if each.gr_name in {"users", "nogroup", "nobody"})
 """Some group that every machine has."""
 
 _PYTHON = "/usr/bin/python3"
