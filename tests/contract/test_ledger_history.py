@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from pgpu.engine.learning import Learning
 from pgpu.ledger import Ledger
 from pgpu.model import Run
+from pgpu.scheduling import Headroom
 
 CALL = "train.py@0a1b2c3d --epochs 5"
 RUN = Run(CALL, "RTX 3090", "a" * 12, 1000, 2_000, 1_000, 100, 0, 12.5, 1_000.0, 0)
@@ -60,3 +62,24 @@ def test_the_oldest_runs_are_forgotten(ledger: Ledger) -> None:
         decision.history.forget_all_but(2)
     with ledger.view() as view:
         assert view.history.runs(None, 10) == runs[3:]
+
+
+def test_who_asks_again_hears_only_of_calls_that_ran_since(ledger: Ledger) -> None:
+    remember(ledger, RUN)
+    with ledger.view() as view:
+        number, changed = view.history.since(0)
+        assert changed == {CALL}
+        assert view.history.since(number) == (number, set())
+    remember(ledger, replace(RUN, signature="other@1"))
+    with ledger.view() as view:
+        assert view.history.since(number) == (number + 1, {"other@1"})
+
+
+def test_how_long_a_call_lasts_is_learnt_from_each_run_that_ends(ledger: Ledger) -> None:
+    learning = Learning(None, Headroom())
+    with ledger.view() as view:
+        assert learning.durations(view, [CALL]) == {}
+    for seconds, median in ((10.0, 10.0), (30.0, 20.0), (14.0, 14.0)):
+        remember(ledger, replace(RUN, duration_seconds=seconds))
+        with ledger.view() as view:
+            assert learning.durations(view, [CALL, "never@0"]) == {CALL: median}

@@ -28,6 +28,9 @@ KEPT_RUNS = 20_000
 DURATION_RUNS = 15
 """How many of a call's newest runs tell how long it lasts."""
 
+MOST_REVIEWED = 200
+"""How many waiting calls of a program are estimated anew when a run of it ends: those who come next."""
+
 CAREFUL_SHARE = 0.5
 """Of the largest GPU: a job of unknown size starts in no less, and in more where more is free."""
 
@@ -69,7 +72,8 @@ class Learning:
         self._gpu_model = gpu_model
         self._headroom = headroom
         self._durations: dict[str, float | None] = {}
-        self._durations_as_of = -1
+        self._durations_as_of = 0
+        self._read: tuple[int, tuple[str, str, int], Sequence[Run]] | None = None
 
     def chosen(self, view: View, request: Request, signature: str, owner_uid: int, gpus: Sequence[Gpu]) -> Request:
         """Return a request with the amount that its history tells, where pgpu shall choose; another as it is."""
@@ -97,14 +101,14 @@ class Learning:
 
     def durations(self, view: View, signatures: Collection[str]) -> Mapping[str, float]:
         """Tell how long calls last: the median of their newest runs, in seconds; without those that have none."""
-        newest = view.history.newest()
-        if newest != self._durations_as_of:
-            self._durations, self._durations_as_of = {}, newest
+        self._durations_as_of, changed = view.history.since(self._durations_as_of)
+        for signature in changed:
+            self._durations.pop(signature, None)
         missing = [signature for signature in signatures if signature not in self._durations]
         found = view.history.durations(missing, DURATION_RUNS)
         for signature in missing:
             self._durations[signature] = statistics.median(found[signature]) if signature in found else None
-        known = ((signature, self._durations[signature]) for signature in signatures)
+        known = ((signature, self._durations.get(signature)) for signature in signatures)
         return {signature: seconds for signature, seconds in known if seconds is not None}
 
     def remember(self, decision: Decision, job: Job, observed: Observed, gpus: Sequence[Gpu]) -> None:
@@ -144,8 +148,14 @@ class Learning:
 
     def estimate(self, view: View, signature: str, owner_uid: int, gpu_name: str) -> Estimate:
         """Say what a call needs on one model of GPU."""
-        runs = view.history.of_program(program_of(signature), gpu_name, owner_uid)
-        return estimate(signature, runs)
+        return estimate(signature, self._runs(view, (program_of(signature), gpu_name, owner_uid)))
+
+    def _runs(self, view: View, whose: tuple[str, str, int]) -> Sequence[Run]:
+        """Read a program's runs once for the thousand calls of it that are submitted together."""
+        newest = view.history.newest()
+        if self._read is None or self._read[:2] != (newest, whose):
+            self._read = (newest, whose, view.history.of_program(*whose))
+        return self._read[2]
 
     def _estimated(self, view: View, signature: str, owner_uid: int, gpus: Sequence[Gpu]) -> Estimate:
         """On several models of GPUs the largest that any of them tells."""
@@ -157,7 +167,7 @@ class Learning:
 
     def _review(self, decision: Decision, program: str, owner_uid: int, gpus: Sequence[Gpu]) -> None:
         estimates: dict[tuple[str, int, int], tuple[int, str]] = {}
-        for signature, gpu_count in decision.estimated_calls(self._gpu_model, program, owner_uid):
+        for signature, gpu_count in decision.estimated_calls(self._gpu_model, program, owner_uid, MOST_REVIEWED):
             request = self.chosen(decision, Request(0, gpu_count, is_estimated=True), signature, owner_uid, gpus)
             estimates[signature, owner_uid, gpu_count] = (request.memory_bytes, request.basis or Basis.UNKNOWN.value)
         decision.put_estimates(self._gpu_model, estimates)

@@ -82,8 +82,16 @@ class History:
         return [row[0] for row in rows]
 
     def newest(self) -> int:
-        """Return a number that changes whenever a run is added."""
+        """Return the newest run's number; 0 if there is none."""
         return int(self._connection.execute("SELECT coalesce(max(sequence), 0) FROM runs").fetchone()[0])
+
+    def since(self, number: int) -> tuple[int, set[str]]:
+        """Return the newest run's number, and which calls ran after the run of `number`."""
+        newest = self.newest()
+        if newest == number:
+            return newest, set()
+        rows = self._connection.execute("SELECT DISTINCT signature FROM runs WHERE sequence > ?", (number,))
+        return newest, {row[0] for row in rows}
 
     def durations(self, signatures: Collection[str], most_runs: int) -> dict[str, Sequence[float]]:
         """Return how long the newest runs of each call lasted that ended well, in seconds; without those that have none."""

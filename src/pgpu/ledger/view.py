@@ -61,9 +61,10 @@ WHERE state IN ('starting', 'running') AND json_extract(place, '$.array_id') IS 
 """
 
 _ESTIMATED_CALLS = """
-SELECT DISTINCT signature, gpu_count FROM jobs
+SELECT signature, gpu_count FROM jobs
 WHERE state = 'waiting' AND gpu_model IS ?1 AND is_estimated AND attempt = 1 AND owner_uid = ?2
     AND (signature = ?3 OR signature >= ?3 || ' ' AND signature < ?3 || '!')
+GROUP BY signature, gpu_count ORDER BY min(sequence) LIMIT ?4
 """
 
 
@@ -175,9 +176,9 @@ class View:
         rows = self._connection.execute(_GRANTED_OF_ARRAYS)
         return {row["array_id"]: row["count"] for row in rows}
 
-    def estimated_calls(self, gpu_model: str | None, program: str, owner_uid: int) -> list[tuple[str, int]]:
-        """Return signature and number of GPUs of each call of a program that waits and whose size pgpu chose."""
-        rows = self._connection.execute(_ESTIMATED_CALLS, (gpu_model, owner_uid, program))
+    def estimated_calls(self, gpu_model: str | None, program: str, owner_uid: int, most: int) -> list[tuple[str, int]]:
+        """Return signature and number of GPUs of the calls of a program that wait longest and whose size pgpu chose."""
+        rows = self._connection.execute(_ESTIMATED_CALLS, (gpu_model, owner_uid, program, most))
         return [(row["signature"], row["gpu_count"]) for row in rows]
 
     def quotas(self) -> dict[int, Quota]:

@@ -9,6 +9,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 PATH = "*"
 """Stands for a path: outputs and data sets move, the program stays."""
@@ -55,6 +56,7 @@ def program_of(signature: str) -> str:
     return signature.partition(" ")[0]
 
 
+@lru_cache(maxsize=4096)
 def family_of(signature: str) -> Family:
     """Take the numbers out of how a program is called."""
     program, space, rest = signature.partition(" ")
