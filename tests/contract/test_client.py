@@ -205,3 +205,10 @@ def test_nothing_is_known_of_what_never_ran(client: Client) -> None:
     assert list(client.waste()) == []
     with pytest.raises(RequestError, match="nothing"):
         client.history("nothing")
+
+
+def test_where_nobody_computes_outside_of_a_lease_nobody_is_told_of(client: Client) -> None:
+    job = submit(client)
+    until(lambda: state(client, job) is JobState.RUNNING)
+    assert list(client.outsiders()) == []
+    assert [gpu.outsiders for gpu in client.gpus()] == [()]

@@ -16,7 +16,7 @@ from pgpu.enforcement import SliceUse
 from pgpu.engine.batch import Element, elements
 from pgpu.engine.usage import waste_of
 from pgpu.errors import CancelledError, JobNotFoundError, RequestError, WaitTimeoutError
-from pgpu.model import Gpu, Job, JobSpec, JobState, Lease, Request, Run, Slice, Submission
+from pgpu.model import Gpu, Job, JobSpec, JobState, Lease, Outsider, Request, Run, Slice, Submission
 from pgpu.scheduling.demand import UNKNOWN
 from pgpu.units import MIB
 
@@ -53,6 +53,7 @@ class FakeClient:
     signals: list[int] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
     ids: int = 0
+    outside: list[Outsider] = field(default_factory=list)
     interruption: int | None = None
     """A signal that this process gets while a request is written."""
 
@@ -174,6 +175,9 @@ class FakeClient:
 
     def waste(self) -> Sequence[Waste]:
         return [waste_of(run) for run in self.runs]
+
+    def outsiders(self) -> Sequence[Outsider]:
+        return self.outside
 
     def gpus(self) -> Sequence[GpuReport]:
         running = [job for job in self.stored.values() if job.lease and not job.state.is_final]

@@ -104,7 +104,9 @@ def test_of_several_watchdogs_one_looks_and_another_takes_over(machine: World) -
             first.tick()
             second.tick()
         assert events(machine) == ["outsider"]
+        assert len(machine.client.outsiders()) == 1
         first.close()
+        assert not machine.client.outsiders(), "nobody is on duty, so nobody knows"
         second.tick()
         second.tick()
         assert events(machine) == ["outsider", "outsider"]
@@ -148,6 +150,8 @@ def test_the_supervisor_of_a_running_job_looks(machine: World) -> None:
         until(lambda: events(machine) == ["outsider"])
         [gpu] = machine.client.gpus()
         assert [each.process.pid for each in gpu.outsiders] == [process.pid]
+        until(lambda: [each.process.pid for each in machine.client.outsiders()] == [process.pid])
+    until(lambda: not machine.client.outsiders())
 
 
 def test_the_keeper_of_a_waiting_job_looks(machine: World) -> None:

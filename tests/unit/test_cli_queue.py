@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fakes.client import FakeClient
+from tests.fakes.client import GPU, FakeClient
 from tests.unit.conftest import Run
 from tests.unit.test_cli import validate
 
-from pgpu.model import Job, JobState
+from pgpu.model import Job, JobState, Outsider, ProcessHolder
 from pgpu.units import GIB
 
 SUBMIT = ("submit", "--memory", "2GiB")
@@ -264,3 +264,11 @@ def test_stop_and_wait_take_whole_arrays(run: Run, client: FakeClient, capsys: A
     assert run("stop", array_id, "nobody") == 125
     assert len(capsys.readouterr().out.split()) == 3
     assert all(job.state is JobState.EXITED for job in client.stored.values())
+
+
+def test_ps_marks_processes_outside_of_every_lease(run: Run, client: FakeClient, capsys: Any) -> None:
+    for words in (("ps",), ("ps", "--json"), ("ps", "-q")):
+        client.outside = [Outsider(GPU.uuid, ProcessHolder(4711, 1, "boot"), 2 * GIB, "python3", 1000)]
+        assert run(*words) == 0
+        is_marked = "process 4711 (python3) of user 1000 holds 2 GiB" in capsys.readouterr().err
+        assert is_marked is (words == ("ps",))

@@ -17,10 +17,10 @@ from pgpu.engine.recovery import recover
 from pgpu.engine.streams.records import Record
 from pgpu.engine.talking import send_signal
 from pgpu.engine.usage import CallHistory, Waste, read_history, read_waste
-from pgpu.engine.watchdog import look_once
+from pgpu.engine.watchdog import look_once, reported
 from pgpu.errors import CancelledError, RequestError, WaitTimeoutError
 from pgpu.ledger import Entry
-from pgpu.model import Gpu, Job, JobSpec, JobState, Request, Submission
+from pgpu.model import Gpu, Job, JobSpec, JobState, Outsider, Request, Submission
 
 
 class EmbeddedClient:
@@ -140,6 +140,10 @@ class EmbeddedClient:
     def waste(self) -> Sequence[Waste]:
         """Tell what was reserved for nothing; see `Client.waste`."""
         return read_waste(self._engine)
+
+    def outsiders(self) -> Sequence[Outsider]:
+        """Return who was told of; see `Client.outsiders`."""
+        return reported(self._engine)
 
     def gpus(self) -> Sequence[GpuReport]:
         """Report every GPU; see `Client.gpus`."""

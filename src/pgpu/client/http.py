@@ -19,7 +19,7 @@ from pgpu.client.protocol import GpuReport, JobReport, QueueReport
 from pgpu.client.served import ServedHand, ServedLine, path_of
 from pgpu.engine.asker import this_process
 from pgpu.engine.usage import CallHistory, Waste
-from pgpu.model import Job, JobSpec, JobState, Request, Submission
+from pgpu.model import Job, JobSpec, JobState, Outsider, Request, Submission
 
 T = TypeVar("T")
 
@@ -135,6 +135,10 @@ class HttpClient:
     def waste(self) -> Sequence[Waste]:
         """Tell what was reserved for nothing; see `Client.waste`."""
         return self._asked(tuple[Waste, ...], "GET", "/v1/waste")
+
+    def outsiders(self) -> Sequence[Outsider]:
+        """Return who was told of; see `Client.outsiders`."""
+        return self._asked(tuple[Outsider, ...], "GET", "/v1/outsiders" + self._simulated)
 
     def gpus(self) -> Sequence[GpuReport]:
         """Report every GPU; see `Client.gpus`."""

@@ -187,3 +187,7 @@ class Client(Protocol):
     def gpus(self) -> Sequence[GpuReport]:
         """Report every GPU, in NVML index order."""
         ...
+
+    def outsiders(self) -> Sequence[Outsider]:
+        """Return the processes that compute outside of every lease and that were told of, without asking any GPU."""
+        ...

@@ -7,11 +7,12 @@ ledger. It refuses to judge what only draws: displays take what headroom is for.
 
 import contextlib
 import fcntl
+import json
 import os
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pgpu.engine.engine import Engine
@@ -61,6 +62,8 @@ class Watchdog:
         """In the last look."""
 
         self._reported: dict[_Key, _Reported] = {}
+        self._has_told = False
+        """Whether the ledger knows what it reported, and not what somebody before it did."""
 
     def tick(self) -> None:
         """Look, if nobody else of this queue does; called about once a second.
@@ -71,7 +74,8 @@ class Watchdog:
         if not self._is_on_duty():
             return
         found = {(each.gpu_uuid, each.process): each for each in outsiders(self._engine, self._belonging)}
-        for key in set(self._reported) - set(found):
+        before = set(self._reported)
+        for key in before - set(found):
             self._say("outsider-gone", self._reported[key].outsider)
             del self._reported[key]
         for key, outsider in found.items():
@@ -80,9 +84,12 @@ class Watchdog:
                 self._say("outsider", outsider)
                 self._reported[key] = _Reported(outsider)
         self._seen = set(found)
+        if before != set(self._reported) or not self._has_told:
+            _tell(self._engine, [each.outsider for each in self._reported.values()])
+            self._has_told = True
         if self._engine.settings.on_outsider == "stop":
-            for reported in self._reported.values():
-                self._stop(reported)
+            for each in self._reported.values():
+                self._stop(each)
 
     def close(self) -> None:
         """Leave the duty to somebody else."""
@@ -96,17 +103,17 @@ class Watchdog:
             self._lock = _try_lock(_lock_path(self._engine))
         return self._lock is not None
 
-    def _stop(self, reported: "_Reported") -> None:
+    def _stop(self, found: "_Reported") -> None:
         """Ask it to end, and after the grace end it."""
         if not _pids_are_the_machines(self._engine):
             return
         now_seconds = time.monotonic()
-        if reported.kill_at_seconds is None:
-            reported.kill_at_seconds = now_seconds + self._engine.settings.stop_grace_seconds
-            self._send(reported.outsider, signal.SIGTERM)
-        elif not reported.is_killed and now_seconds >= reported.kill_at_seconds:
-            reported.is_killed = True
-            self._send(reported.outsider, signal.SIGKILL)
+        if found.kill_at_seconds is None:
+            found.kill_at_seconds = now_seconds + self._engine.settings.stop_grace_seconds
+            self._send(found.outsider, signal.SIGTERM)
+        elif not found.is_killed and now_seconds >= found.kill_at_seconds:
+            found.is_killed = True
+            self._send(found.outsider, signal.SIGKILL)
 
     def _send(self, outsider: Outsider, number: signal.Signals) -> None:
         descriptor = open_pidfd(outsider.process)
@@ -152,6 +159,29 @@ def look_once(engine: Engine) -> Sequence[Outsider]:
         return outsiders(engine, belonging)
     finally:
         belonging.close()
+
+
+def reported(engine: Engine) -> list[Outsider]:
+    """Return whom the watchdog on duty has told of, without asking any GPU; nobody, where none is on duty.
+
+    Raises:
+        LedgerError: The ledger cannot be read.
+    """
+    if (lock := _try_lock(_lock_path(engine))) is not None:
+        os.close(lock)
+        return []
+    text = engine.ledger.facts.get(_fact(engine))
+    return [
+        Outsider(**{**fields, "process": ProcessHolder(**fields["process"])}) for fields in json.loads(text or "[]")
+    ]
+
+
+def _tell(engine: Engine, found: Sequence[Outsider]) -> None:
+    engine.ledger.facts.put(_fact(engine), json.dumps([asdict(outsider) for outsider in found]))
+
+
+def _fact(engine: Engine) -> str:
+    return f"outsiders/{engine.settings.gpu_model or ''}"
 
 
 def _lock_path(engine: Engine) -> Path:

@@ -23,9 +23,10 @@ from pgpu.engine.line import read_line
 from pgpu.engine.reasons import with_reasons
 from pgpu.engine.talking import send_signal, send_window
 from pgpu.engine.usage import CallHistory, Waste, read_history, read_waste
+from pgpu.engine.watchdog import reported
 from pgpu.errors import JobNotFoundError, RequestError
 from pgpu.ledger import Entry
-from pgpu.model import Job, JobState
+from pgpu.model import Job, JobState, Outsider
 from pgpu.server.access import Access, Caller
 from pgpu.server.anonymity import anonymous
 
@@ -209,6 +210,11 @@ class Desk:
             )
             for report in reports
         ]
+
+    def outsiders(self, caller: Caller, simulate: str | None) -> Sequence[Outsider]:
+        """Return whom the watchdog has told of, of those that the caller sees."""
+        found = reported(self.engine_for(simulate))
+        return [each for each in found if caller.sees_uid in {None, each.uid}]
 
     def log(self, caller: Caller, id_or_name: str) -> Iterator[tuple[str, bytes]]:
         """Read what is stored of a job's output."""

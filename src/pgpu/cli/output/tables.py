@@ -9,7 +9,7 @@ from rich.text import Text
 
 from pgpu.cli.output.plain_table import PlainTable
 from pgpu.client import GpuReport, JobReport, QueueReport
-from pgpu.model import Job, JobState
+from pgpu.model import Job, JobState, Outsider
 from pgpu.units import format_duration, format_memory
 
 _COMMAND_CHARACTERS = 32
@@ -110,14 +110,13 @@ def _outside(report: GpuReport) -> str:
     return f"{amount} ({len(report.outsiders)})" if report.outsiders else ""
 
 
-def outside(reports: Iterable[GpuReport]) -> Sequence[str]:
+def outside(outsiders: Iterable[Outsider]) -> Sequence[str]:
     """Say who holds memory outside of every lease."""
     return [
         f"process {each.process.pid} ({each.program or '?'}) of user {each.uid} holds "
-        f"{'memory' if each.used_bytes is None else format_memory(each.used_bytes)} of GPU {report.gpu.place} "
+        f"{'memory' if each.used_bytes is None else format_memory(each.used_bytes)} of {each.gpu_uuid} "
         "outside of every lease"
-        for report in reports
-        for each in report.outsiders
+        for each in outsiders
     ]
 
 

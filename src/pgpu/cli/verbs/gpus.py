@@ -22,7 +22,7 @@ def gpus(context: typer.Context, *, as_json: options.Json = False) -> None:
         speech.remark(
             "no GPU was found; `pgpu doctor` says why, and --simulate 'RTX 3090' before the verb simulates one"
         )
-    for line in (*tables.outside(reports), *tables.uncovered(reports)):
+    for line in (*tables.outside(each for report in reports for each in report.outsiders), *tables.uncovered(reports)):
         speech.remark(line)
 
 

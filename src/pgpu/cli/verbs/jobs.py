@@ -24,7 +24,8 @@ def ps(
     as_json: options.Json = False,
 ) -> None:
     """List jobs: those that wait, with the reason, and those that run, with what they hold."""
-    reports = invocation_of(context).client().jobs(include_final=include_final)
+    client = invocation_of(context).client()
+    reports = client.jobs(include_final=include_final)
     if as_json:
         speech.print_json(documents.of_jobs(reports))
     elif is_quiet:
@@ -35,6 +36,8 @@ def ps(
         from pgpu.cli.output import tables
 
         speech.print_table(tables.of_jobs(reports, is_uncut=is_uncut))
+        for line in tables.outside(client.outsiders()):
+            speech.remark(line)
 
 
 def logs(

@@ -5,6 +5,7 @@ from starlette.responses import Response
 
 from pgpu.client.protocol import GpuReport, QueueReport
 from pgpu.engine.usage import CallHistory, Waste
+from pgpu.model import Outsider
 from pgpu.server.answers import Answer
 from pgpu.server.routes.asking import ACaller, ADesk
 
@@ -15,6 +16,12 @@ routes = APIRouter(prefix="/v1", tags=["gpus"])
 def gpus(desk: ADesk, caller: ACaller, simulate: str | None = None) -> Response:
     """Report every GPU, in NVML index order; of the jobs on it only those that the caller sees."""
     return Answer(desk.gpus(caller, simulate))
+
+
+@routes.get("/outsiders", response_model=list[Outsider])
+def outsiders(desk: ADesk, caller: ACaller, simulate: str | None = None) -> Response:
+    """List the caller's processes that compute outside of every lease and that were told of; an administrator sees all."""
+    return Answer(desk.outsiders(caller, simulate))
 
 
 @routes.get("/queue", response_model=list[QueueReport])
