@@ -131,6 +131,16 @@ def test_a_job_of_unknown_size_shrinks_to_what_it_holds_once_it_is_stable(place:
     assert [place.job(name)["exit_code"] for name in ("unknown", "beside")] == [0, 0]
 
 
+def test_a_size_that_somebody_said_meanwhile_is_not_estimated_any_more(place: Place, eventually: Eventually) -> None:
+    place.run("submit", "--name", "blocker", "--memory", "20GiB", "--", "sleep", "600")
+    place.run("submit", "--name", "waiting", "--", "python", "hold.py", "10")
+    assert place.job("waiting")["request"]["basis"] == "unknown"
+    assert place.run("resize", "waiting", "--memory", "2GiB").returncode == 0
+    eventually(lambda: place.job("waiting")["state"] == "exited")
+    request = place.job("waiting")["request"]
+    assert (request["memory_bytes"], request["basis"]) == (2 * GIB, None)
+
+
 def test_what_a_program_holds_that_takes_all_is_not_shrunk(place: Place, eventually: Eventually) -> None:
     (place.path / "held").touch()
     place.run("submit", "--name", "greedy", "--", "python", "hold.py", "22500")

@@ -23,6 +23,7 @@ from pgpu.engine.learning import Learning
 from pgpu.engine.outcome import NOBODY, Outcome
 from pgpu.engine.places import JobPlaces, places_of, places_of_keepers
 from pgpu.engine.planning import Planning, read_plan
+from pgpu.engine.quotas import refuse_growth_past_quota
 from pgpu.engine.settings import EngineSettings
 from pgpu.engine.settling import cancelled, has_to_settle, settle
 from pgpu.engine.snapshot import BLIND, Snapshot, take_snapshot
@@ -404,11 +405,13 @@ class Engine:
         return replace(outcome, granted=unattended)
 
     def _resized(self, entry: Entry, memory_bytes: int, snapshot: Snapshot, decision: Decision) -> Entry:
-        job = replace(entry.job, request=replace(entry.job.request, memory_bytes=memory_bytes))
+        request = replace(entry.job.request, memory_bytes=memory_bytes, basis=None)  # said, and no longer estimated
+        job = replace(entry.job, request=request)
         if job.state.is_final:
             raise RequestError(f"job {job.id} has ended: there is nothing to resize")
         if job.lease is None:
             return replace(entry, job=job)
+        refuse_growth_past_quota(decision, entry, memory_bytes)
         entries = self.queue_of(decision.live())
         held = judge(decision).held
         entries = [entry for entry in entries if entry.job.id not in held]

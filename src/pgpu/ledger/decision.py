@@ -16,11 +16,14 @@ from pgpu.scheduling import Quota
 
 _FORGET = f"""
 DELETE FROM jobs WHERE sequence IN (
-    SELECT sequence FROM jobs LEFT JOIN leases ON leases.job_id = jobs.id
-    WHERE NOT ({LIVE}) AND id NOT IN (
-        SELECT json_each.value FROM jobs AS waiting, json_each(waiting.place, '$.after') WHERE waiting.state = 'waiting'
-    )
-    ORDER BY sequence DESC LIMIT -1 OFFSET ?
+    SELECT sequence FROM (
+        SELECT sequence, row_number() OVER (PARTITION BY owner_uid ORDER BY sequence DESC) AS place_from_newest
+        FROM jobs LEFT JOIN leases ON leases.job_id = jobs.id
+        WHERE NOT ({LIVE}) AND id NOT IN (
+            SELECT json_each.value FROM jobs AS waiting, json_each(waiting.place, '$.after')
+            WHERE waiting.state = 'waiting'
+        )
+    ) WHERE place_from_newest > ?
 ) RETURNING id
 """  # noqa: S608 - words of our own
 
@@ -69,7 +72,7 @@ class Decision(View):
         )
 
     def forget_oldest(self, most_kept: int) -> list[str]:
-        """Remove the oldest jobs to which nothing can happen any more, beyond so many, and return their ids.
+        """Remove each user's oldest jobs to which nothing can happen any more, beyond so many, and return their ids.
 
         How a job ended that others wait for is kept.
         """
@@ -84,7 +87,7 @@ class Decision(View):
             estimates: By signature, UID and number of GPUs: bytes, and what they rest on.
         """
         self._connection.executemany(
-            "UPDATE jobs SET memory_bytes = ?1, basis = ?2 WHERE state = 'waiting' AND gpu_model IS ?3 AND is_estimated"
+            "UPDATE jobs SET memory_bytes = ?1, basis = ?2 WHERE state = 'waiting' AND gpu_model IS ?3 AND basis IS NOT NULL"
             " AND attempt = 1 AND signature = ?4 AND owner_uid = ?5 AND gpu_count = ?6 AND (memory_bytes, basis) IS NOT (?1, ?2)",
             [(size, basis, gpu_model, *call) for call, (size, basis) in estimates.items()],
         )

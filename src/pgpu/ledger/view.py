@@ -62,7 +62,7 @@ WHERE state IN ('starting', 'running') AND json_extract(place, '$.array_id') IS 
 
 _ESTIMATED_CALLS = """
 SELECT signature, gpu_count FROM jobs
-WHERE state = 'waiting' AND gpu_model IS ?1 AND is_estimated AND attempt = 1 AND owner_uid = ?2
+WHERE state = 'waiting' AND gpu_model IS ?1 AND basis IS NOT NULL AND attempt = 1 AND owner_uid = ?2
     AND (signature = ?3 OR signature >= ?3 || ' ' AND signature < ?3 || '!')
 GROUP BY signature, gpu_count ORDER BY min(sequence) LIMIT ?4
 """

@@ -7,6 +7,7 @@ import contextlib
 import os
 import socket
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -128,8 +129,14 @@ class _Supervisor:
 
     def try_again(self) -> None:
         """Queue a job that wants another try, once nothing of this one is left; whoever comes by gives it a supervisor."""
-        if self._next_try is not None:
-            queue_again(self._engine, self._next_try)
+        while self._next_try is not None:
+            try:
+                queue_again(self._engine, self._next_try)
+            except LedgerError as exc:
+                self._complain(exc)
+                threading.Event().wait(RETRY_SECONDS)
+            else:
+                return
 
     def close(self) -> None:
         """Let go of everything."""
