@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgpu.model import Gpu, Request, Slice
-from pgpu.scheduling import Candidate, Cause, GpuRoom, Held, admit
+from pgpu.scheduling import Candidate, Cause, GpuRoom, Held, admit, expected_starts
 from pgpu.scheduling.batch import Batch, BatchJob, Busy, play
 from pgpu.scheduling.doubt import possible_left_seconds
 from pgpu.scheduling.makespan import MOST_PLANNED, plan_batch, plan_waiting
@@ -235,3 +235,10 @@ def test_a_plan_that_is_made_again_is_no_worse_than_the_one_before() -> None:
     with_a_new_job = [BatchJob("new", GIB, 1), *jobs[3:]]
     plan = plan_batch(with_a_new_job, [CARD_BYTES], last=long_sought, effort=0)
     assert sorted(plan.order) == sorted(job.job_id for job in with_a_new_job)
+
+
+def test_expected_starts_follow_the_plan() -> None:
+    queue = [waits("short", 20, lasts=10), waits("long", 20, lasts=100)]
+    plan = BatchPlan(("long", "short"))
+    assert expected_starts([room()], queue, NOW, plan=plan) == {"long": NOW, "short": NOW + 100}
+    assert expected_starts([room()], queue, NOW) == {"short": NOW, "long": NOW + 10}
