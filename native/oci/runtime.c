@@ -15,6 +15,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "executing.h"
+
 #define OURS   "--pgpu-"
 #define SCRIPT "/../app/oci/create.py"
 
@@ -130,5 +132,6 @@ int main(int count, char **arguments) {
     char **command = find_command(words);
     if (*command != NULL && makes_container(*command) && asks_for_memory(bundle(command + 1)))
         become_python(ours);
+    if (*command != NULL && strcmp(*command, "exec") == 0) add_settings(command + 1);
     become_runc(ours, words);
 }

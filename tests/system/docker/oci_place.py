@@ -28,6 +28,7 @@ class OciPlace:
     path: Path
     runtime: str
     images: str
+    model: str = "RTX 3090"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -38,7 +39,7 @@ class OciPlace:
             "PATH": f"{PGPU.parent}:{kept['PATH']}",
             "PGPU_STATE_DIR": str(self.path / "state"),
             "PGPU_RUNTIME_DIR": str(self.path / "run"),
-            "PGPU_SIMULATE": "RTX 3090",
+            "PGPU_SIMULATE": self.model,
             "XDG_CONFIG_HOME": str(self.path / "config"),
         }
 
@@ -101,14 +102,14 @@ def inspected(name: str, what: str) -> str:
 
 
 @contextlib.contextmanager
-def opened_oci_place(images: str) -> Iterator[OciPlace]:
+def opened_oci_place(images: str, model: str = "RTX 3090") -> Iterator[OciPlace]:
     """Give the engine a runtime with a ledger of its own, and take both away again."""
     engine = _engine_directory()
     path = Path(tempfile.mkdtemp(prefix="pgpu-oci-", dir="/dev/shm"))
     (path / "run").mkdir(mode=0o700)
     settings = path / "config.toml"
-    settings.write_text(f'simulate = "RTX 3090"\nruntime_dir = "{path / "run"}"\n')
-    place = OciPlace(path, f"pgpu-{secrets.token_hex(4)}", images)
+    settings.write_text(f'simulate = "{model}"\nruntime_dir = "{path / "run"}"\n')
+    place = OciPlace(path, f"pgpu-{secrets.token_hex(4)}", images, model)
     words: list[str | Path] = ["--state-dir", path / "state", "install-runtime", "--config", engine / "daemon.json"]
     words += ["--name", place.runtime, "--settings", settings, "--engine", os.environ["DOCKER_HOST"]]
     try:

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from pgpu.app.oci.asking import Ask, asked
 from pgpu.app.oci.bundle import put_in_slice, refuse_covered, view_of
 from pgpu.app.oci.images import Image, image_of
-from pgpu.app.oci.layout import lay_out, take_away, write_record
+from pgpu.app.oci.layout import ENVIRONMENT, lay_out, take_away, write_record
 from pgpu.app.oci.prepared import clean_environment, load_prepared
 from pgpu.app.oci.refusing import RefusedError
 from pgpu.app.oci.words import Words
@@ -81,6 +81,7 @@ def put_into_slice(words: Words) -> None:
         raise
     write_record(home, record)
     _write_configuration(path, configuration)
+    _link_settings(words.bundle, home)
     _have_attended(words, f"{prepared['runtime_directory']}/oci.sock", job_id)
 
 
@@ -108,6 +109,14 @@ def _write_configuration(path: str, configuration: dict[str, Any]) -> None:
         json.dump(configuration, file)
         os.fchmod(file.fileno(), mode)
     os.rename(f"{path}.pgpu", path)
+
+
+def _link_settings(bundle: str, home: str) -> None:
+    """`exec` finds there what its process has to know of the lease (native/oci/executing.c)."""
+    link = f"{bundle}/pgpu-environment"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(link)
+    os.symlink(f"{home}/view/{ENVIRONMENT}", link)
 
 
 def _have_attended(words: Words, address: str, job_id: str) -> None:
