@@ -47,7 +47,7 @@ def outsiders(engine: Engine, belonging: Belonging) -> list[Outsider]:
     return [
         Outsider(told.gpu_uuid, holder, told.used_bytes, _program(told.pid), _uid(told.pid))
         for told, holder in seen
-        if not _is_our_probe(told.pid) and belonging.owner(told.pid, jobs) is None and identify(told.pid) == holder
+        if not _is_our_probe(told.pid) and belonging.owner(holder, jobs) is None and identify(told.pid) == holder
     ]
 
 

@@ -24,16 +24,24 @@ class Belonging:
 
     def __init__(self) -> None:
         self._marks: dict[str, _Marks] = {}
+        self._owners: dict[ProcessHolder, str] = {}
+        """Whose a process is it stays, so it is found out once."""
 
-    def owner(self, pid: int, jobs: Sequence[Job]) -> str | None:
+    def owner(self, process: ProcessHolder, jobs: Sequence[Job]) -> str | None:
         """Return the id of the job that a process of the host is part of, as far as one can tell; None for nobody's.
 
         Args:
-            pid: As the host sees it.
+            process: One that lives.
             jobs: Every job that may hold memory.
         """
         self._remember(jobs)
-        return next((job_id for job_id, marks in self._marks.items() if marks.owns(pid)), None)
+        known = self._owners.get(process)
+        if known is not None:
+            return known
+        found = next((job_id for job_id, marks in self._marks.items() if marks.owns(process.pid)), None)
+        if found is not None:
+            self._owners[process] = found
+        return found
 
     def close(self) -> None:
         """Forget every job."""
@@ -41,8 +49,11 @@ class Belonging:
 
     def _remember(self, jobs: Sequence[Job]) -> None:
         known = {job.id: job.holder for job in jobs}
-        for job_id in set(self._marks) - set(known):
+        gone = set(self._marks) - set(known)
+        for job_id in gone:
             self._marks.pop(job_id).close()
+        if gone:
+            self._owners = {process: job_id for process, job_id in self._owners.items() if job_id not in gone}
         for job_id, holder in known.items():
             if job_id not in self._marks and holder is not None:
                 self._marks[job_id] = _marks_of(job_id, holder)
