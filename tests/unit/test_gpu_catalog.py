@@ -116,3 +116,23 @@ def test_each_instance_is_smaller_than_its_gpu() -> None:
         for profile in profiles.values():
             assert profile.memory_bytes <= whole.memory_bytes * profile.memory_slices / 8
             assert profile.sm_count <= whole.sm_count
+
+
+@pytest.mark.parametrize(
+    ("text", "slug", "count"),
+    [
+        ("RTX 3090 cgroup", "rtx-3090-cgroup", 1),
+        ("rtx-3090-cgroupx4", "rtx-3090-cgroup", 4),
+        ("h100 CGROUP x 2", "h100-cgroup", 2),
+    ],
+)
+def test_a_driver_that_limits_control_groups_is_asked_for_behind_the_model(text: str, slug: str, count: int) -> None:
+    model, found = parse_model(text)
+    assert (model.slug, found, model.limits_cgroups) == (slug, count, True)
+    assert parse_model(f"{slug}x{count}") == (model, count)
+
+
+@pytest.mark.parametrize("text", ["cgroup", "GTX 9999 cgroup", "RTX 3090 cgroup x 17", "H100 mig 1g.10gb cgroup"])
+def test_what_is_no_model_before_it_is_refused(text: str) -> None:
+    with pytest.raises(RequestError):
+        parse_model(text)
