@@ -31,7 +31,9 @@ static void enter_directory(const struct options *options) {
         give_up("directory", options->directory);
 }
 
-static void take_limits(const struct options *options) {
+/* After the view was built, which a full mask or a small limit would spoil. */
+static void take_mask_and_limits(const struct options *options) {
+    if (options->mask != NULL) take_mask(options->mask);
     for (int i = 0; i < options->limit_count; i++)
         take_limit(options->limits[i]);
 }
@@ -39,7 +41,7 @@ static void take_limits(const struct options *options) {
 /* The directory is entered by the job's own user, in its own view: root may go where the user may not. */
 static void enter_as_another(const struct options *options) {
     enter_slice(options);
-    take_limits(options);
+    take_mask_and_limits(options);
     become(options->identity);
     enter_directory(options);
 }
@@ -56,13 +58,12 @@ int main(int count, char **arguments) {
     }
     read_environment();
     start_session(options.has_terminal);
-    if (options.mask != NULL) take_mask(options.mask);
     if (options.identity != NULL) {
         enter_as_another(&options);
     } else {
         enter_directory(&options);
         if (options.slice != NULL) enter_slice(&options);
-        take_limits(&options);
+        take_mask_and_limits(&options);
     }
     wait_until_let_go();
     run_command(options.command);

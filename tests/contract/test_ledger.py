@@ -243,3 +243,45 @@ def test_kills_at_random_points_lose_nothing_acknowledged_and_leave_nothing_half
         assert job_id == "0123456789ab" or (entry.job.lease is not None and len(entry.job.lease.slices) == 2)
     with ledger._connections.reading() as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+
+
+def owned(entry: Entry, owner_uid: int, **words: object) -> Entry:
+    return replace(entry, job=replace(entry.job, owner_uid=owner_uid, **words))  # type: ignore[arg-type]
+
+
+def test_one_users_many_jobs_push_no_job_of_another_out(ledger: Ledger) -> None:
+    ended = [owned(waiting(f"{number:012x}"), 1 if number == 0 else 2, state=JobState.EXITED) for number in range(5)]
+    for entry in ended:
+        add(ledger, entry)
+    with ledger.decision() as decision:
+        assert decision.forget_oldest(2) == [entry.job.id for entry in ended[1:3]]
+
+
+def test_two_users_have_jobs_of_one_name_and_each_finds_their_own(ledger: Ledger) -> None:
+    mine = add(ledger, owned(waiting("aa0000000000", name="train"), 1))
+    theirs = add(ledger, owned(waiting("aa0000000001", name="train"), 2))
+    with pytest.raises(RequestError):
+        add(ledger, owned(waiting("aa0000000002", name="train"), 1))
+    for word in ("train", "aa"):
+        assert ledger.find(word, 1).job.id == mine.job.id
+        assert ledger.find(word, 2).job.id == theirs.job.id
+    with pytest.raises(JobNotFoundError):
+        ledger.find(theirs.job.id, 1)
+
+
+def test_a_token_is_found_until_it_is_removed(ledger: Ledger) -> None:
+    ledger.tokens.put("00000000", 7, "digest")
+    found = ledger.tokens.get("00000000")
+    assert found is not None
+    assert (found.uid, found.digest, ledger.tokens.all()) == (7, "digest", [found])
+    assert [ledger.tokens.remove("00000000"), ledger.tokens.remove("00000000")] == [True, False]
+    assert ledger.tokens.get("00000000") is None
+
+
+def test_a_gpu_is_closed_until_it_is_opened(ledger: Ledger) -> None:
+    with ledger.decision() as decision:
+        decision.close_gpu("GPU-1", 1.0)
+        decision.close_gpu("GPU-1", 2.0)
+        assert decision.closed_gpus() == {"GPU-1"}
+        decision.open_gpu("GPU-1")
+        assert decision.closed_gpus() == frozenset()

@@ -82,6 +82,31 @@ def test_more_than_a_users_quota_waits_and_others_go_on(world: UserWorld, admin:
     assert json.loads(admin("quota", "--json"))["quotas"] == []
 
 
+def test_no_job_grows_past_its_owners_quota(world: UserWorld, admin: Callable[..., str]) -> None:
+    alice = world.user()
+    admin("quota", str(alice.uid), "--memory", "2GiB")
+    with sleeping(alice, GIB) as job:
+        alice.until(job, "running")
+        answer = alice.ask("POST", f"/v1/jobs/{job}/resize", {"memory_bytes": 3 * GIB})
+        assert (answer.status, "quota" in answer.text) == (409, True)
+        assert alice.ask("POST", f"/v1/jobs/{job}/resize", {"memory_bytes": 2 * GIB}).status == 200
+    admin("quota", str(alice.uid), "--remove")
+
+
+def test_nobody_but_root_goes_before_others_by_priority(world: UserWorld) -> None:
+    alice = world.user()
+    ask = {
+        "submissions": [
+            {
+                "spec": {"command": ["true"], "runtime": "process", "working_directory": "/"},
+                "request": {"memory_bytes": GIB, "priority": 1},
+            }
+        ]
+    }
+    assert alice.ask("POST", "/v1/jobs", ask).status == 403
+    assert world.root.ask("POST", "/v1/jobs", ask).status == 201
+
+
 def test_a_drain_starts_nothing_new_and_ends_nothing(world: UserWorld, admin: Callable[..., str]) -> None:
     alice = world.user()
     with sleeping(alice) as before:

@@ -57,4 +57,4 @@ class EngineSettings:
     """Between SIGTERM and SIGKILL where nobody said otherwise. Default: Docker's."""
 
     kept_jobs: int = 1000
-    """How many jobs that ended are remembered, with their logs; the oldest go first. Default: months of ordinary use."""
+    """How many jobs of each user that ended are remembered, with their logs; the oldest go first. Default: months of ordinary use."""

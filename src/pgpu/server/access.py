@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from pgpu.engine.inheritance import inheritance_of
 from pgpu.errors import AccessError, JobNotFoundError, RequestError, UnauthenticatedError
-from pgpu.model import Job, JobSpec
+from pgpu.model import Job, JobSpec, Request
 from pgpu.server.accounts import Person
 from pgpu.server.peers import Peer
 
@@ -92,6 +92,18 @@ class Access:
         if spec.runtime == "process" and not (spec.working_directory or "").startswith("/"):
             raise RequestError("the working directory of a process must be an absolute path")
         return spec
+
+    def check_request(self, caller: Caller, request: Request) -> None:
+        """Refuse a place in the queue before everybody else's.
+
+        Raises:
+            AccessError: Only an administrator gives one.
+        """
+        if request.priority > 0 and not caller.is_admin:
+            raise AccessError(
+                f"priority {request.priority} would go before other users' jobs",
+                hint="priorities of yours go from -100 to 0; ask the administrator for more",
+            )
 
     def inherited(self, caller: Caller, claimed: str | None) -> str | None:
         """Return what a job has of its asker, for the ledger; of the client's own words the umask alone is believed.

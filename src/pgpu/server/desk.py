@@ -89,6 +89,8 @@ class Desk:
         """
         _check_ask(ask)
         submissions = [replace(each, spec=self.access.check_submission(caller, each.spec)) for each in ask.submissions]
+        for each in ask.submissions:
+            self.access.check_request(caller, each.request)
         asker = Asker(caller.uid, ask.environment, self.access.inherited(caller, ask.inherited))
         engine = self.engine_for(ask.simulate)
         if ask.key is None:
