@@ -18,6 +18,8 @@ from pgpu.units import MIB
 _TICKS = 10
 """Of a second."""
 
+TICK_SECONDS = 1 / _TICKS
+
 
 @dataclass(frozen=True, slots=True)
 class Optimum:
@@ -28,11 +30,6 @@ class Optimum:
 
     bound_seconds: float
     """Nothing ends before."""
-
-    @property
-    def is_proven(self) -> bool:
-        """Whether nothing ends sooner than the solver's plan; to the tenth of a second that times are told in."""
-        return self.end_seconds <= self.bound_seconds + 1 / _TICKS
 
 
 def optimum(jobs: JobSet, hint_starts: list[float] | None = None, *, limit_seconds: float = 30.0) -> Optimum:
