@@ -1,11 +1,12 @@
 """A real `pgpu serve`: what is different where one process answers for all, and what is not although it dies."""
 
+import contextlib
 import http.client
 import json
 import os
-import shutil
 import signal
 import socket
+import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -139,29 +140,41 @@ def test_metrics_have_gpus_jobs_and_slices(place: Served, eventually: Eventually
     [granted] = [value for name, value in lines.items() if name.startswith("pgpu_gpu_memory_granted_bytes{")]
     assert float(granted) == 4 * 2**30
     assert lines['pgpu_jobs{state="running"}'] == "1.0"
+    assert lines["pgpu_jobs_over_slice"] == "0.0"
+    [outsiders] = [value for name, value in lines.items() if name.startswith("pgpu_gpu_outsiders{")]
+    assert outsiders == "0.0"
     [limit] = [value for name, value in lines.items() if name.startswith("pgpu_slice_memory_limit_bytes{")]
     assert float(limit) == 4 * 2**30
     assert any(name.startswith("pgpu_http_requests_total{") for name in lines)
 
 
-def test_a_server_that_cannot_write_says_so_and_recovers(place: Served, eventually: Eventually) -> None:
+def test_a_locked_ledger_makes_a_server_unready_until_it_is_let_go(place: Served, eventually: Eventually) -> None:
     place.detach("one", "4GiB", LONG)
-    eventually(lambda: get(place, "/readyz")[0] == 200)
-    ledger = place.path / "state" / "ledger.db"
-    kept = place.path / "kept"
-    shutil.copytree(ledger.parent, kept, symlinks=True)
-    content = ledger.read_bytes()
-    ledger.write_bytes(b"no database at all" + content[18:])
-    try:
+    with contextlib.closing(sqlite3.connect(place.path / "state" / "ledger.db", isolation_level=None)) as writer:
+        writer.execute("BEGIN IMMEDIATE")
         eventually(lambda: get(place, "/readyz")[0] == 503)
-        assert not checks(place)["ledger"]["is_good"]
-        assert "ledger" in checks(place)["ledger"]["message"]
+        assert "locked" in checks(place)["ledger"]["message"]
         assert get(place, "/healthz")[0] == 200
-        refused = place.run("run", "--memory", "2GiB", "--", "true")
-        assert refused.returncode == 125
-        assert "Traceback" not in refused.stderr
-    finally:
-        ledger.write_bytes(content)
+        assert place.run("ps", "--quiet").returncode == 0
+        writer.execute("ROLLBACK")
+    eventually(lambda: get(place, "/readyz")[0] == 200)
+
+
+def test_a_broken_ledger_is_said_to_be_one_and_a_mended_one_is_used(place: Served, eventually: Eventually) -> None:
+    place.detach("one", "4GiB", LONG)
+    eventually(lambda: place.job("one")["state"] == "running")
+    state, kept = place.path / "state", place.path / "kept"
+    kept.mkdir()
+    for part in state.glob("ledger.db*"):
+        part.rename(kept / part.name)
+    (state / "ledger.db").write_bytes(b"no database at all" * 100)
+    eventually(lambda: get(place, "/readyz")[0] == 503)
+    assert "not a database" in checks(place)["ledger"]["message"]
+    refused = place.run("run", "--memory", "2GiB", "--", "true")
+    assert refused.returncode == 125
+    assert "Traceback" not in refused.stderr
+    for part in kept.iterdir():
+        part.rename(state / part.name)
     eventually(lambda: get(place, "/readyz")[0] == 200)
     assert place.job("one")["state"] == "running"
 

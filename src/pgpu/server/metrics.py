@@ -138,6 +138,10 @@ def _of_jobs(jobs: Sequence[Job]) -> Iterator[Metric]:
         if not state.is_final:
             family.add_metric((state.value,), tally[state])
     yield family
+    warned = sum(job.warning is not None for job in jobs)
+    yield GaugeMetricFamily(
+        "pgpu_jobs_over_slice", "Running jobs that the driver saw holding more than their slice.", warned
+    )
     waits = [time.time() - job.created_at_seconds for job in jobs if job.state is JobState.WAITING]
     yield GaugeMetricFamily(
         "pgpu_queue_oldest_wait_seconds", "How long the job that waits longest has waited.", max(waits, default=0.0)
