@@ -113,14 +113,16 @@ def _figures(fates: Mapping[str, Fate]) -> dict[str, float]:
 def summary(rows: Rows, optima: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Put ends over the optimum, responses over first come, first served, and say which bars are met."""
     proven = {kind: {seed: each for seed, each in optima.get(kind, {}).items() if each["is_proven"]} for kind in KINDS}
-    tables = {sigma: {kind: _over(seeds, optima.get(kind, {})) for kind, seeds in kinds.items()}
+    tables = {sigma: {kind: _over(seeds, optima.get(kind, {}), soonest) for kind, seeds in kinds.items()}
               for sigma, kinds in rows.items()}  # fmt: skip
-    known = {kind: _over(seeds, proven.get(kind, {})) for kind, seeds in rows["0.0"].items()}
+    known = {kind: _over(seeds, proven.get(kind, {}), soonest) for kind, seeds in rows["0.0"].items()}
+    nearly = {kind: _over(seeds, optima.get(kind, {}), best_known) for kind, seeds in rows["0.0"].items()}
     responses = {sigma: {kind: _responses(seeds) for kind, seeds in kinds.items()} for sigma, kinds in rows.items()}
     ends = p1.ends()
     return {
         "end_over_optimum_or_bound": tables,
         "end_over_proven_optimum": known,
+        "end_over_best_known": nearly,
         "sets_with_a_proven_optimum": {kind: len(each) for kind, each in proven.items()},
         "response_over_first_come": responses,
         "p1_25_jobs_end_seconds": ends,
@@ -128,21 +130,28 @@ def summary(rows: Rows, optima: Mapping[str, Mapping[str, Any]]) -> dict[str, An
     }
 
 
-def _over(seeds: Mapping[str, Mapping[str, Mapping[str, float]]], optima: Mapping[str, Any]) -> dict[str, Any]:
+def _over(
+    seeds: Mapping[str, Mapping[str, Mapping[str, float]]],
+    optima: Mapping[str, Any],
+    reference: Callable[[Mapping[str, Any]], float],
+) -> dict[str, Any]:
     ratios: dict[str, list[float]] = {}
     for seed, answers in seeds.items():
         if seed in optima:
             for name, figures in answers.items():
-                ratios.setdefault(name, []).append(figures["end"] / soonest(optima[seed]))
+                ratios.setdefault(name, []).append(figures["end"] / reference(optima[seed]))
     return {name: {"mean": round(statistics.fmean(each), 4), "worst": round(max(each), 4), "sets": len(each)}
             for name, each in ratios.items()}  # fmt: skip
 
 
 def soonest(optimum: Mapping[str, Any]) -> float:
     """Return the proven optimum, or the bound where there is none."""
-    return float(
-        min(optimum["solver_seconds"], optimum["ours_seconds"]) if optimum["is_proven"] else optimum["bound_seconds"]
-    )
+    return best_known(optimum) if optimum["is_proven"] else float(optimum["bound_seconds"])
+
+
+def best_known(optimum: Mapping[str, Any]) -> float:
+    """Return the soonest end that the solver or we found, with more effort than a replay has."""
+    return float(min(optimum["solver_seconds"], optimum["ours_seconds"]))
 
 
 def _responses(seeds: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, float]:
@@ -175,9 +184,13 @@ def bars(
 
 def print_report(report: Mapping[str, Any]) -> None:
     """Print Markdown."""
-    tables = {"known, proven optima only": report["end_over_proven_optimum"], **report["end_over_optimum_or_bound"]}
+    tables = {
+        "known, over proven optima only": report["end_over_proven_optimum"],
+        "known, over the best that is known": report["end_over_best_known"],
+        **report["end_over_optimum_or_bound"],
+    }
     for sigma, kinds in tables.items():
-        print(f"\nEnd over the optimum or a bound (mean, worst), σ = {sigma}\n")
+        print(f"\nEnd over the optimum, else a bound (mean, worst), σ = {sigma}\n")
         for kind, row in kinds.items():
             cells = [f"{name} {figures['mean']:.3f}, {figures['worst']:.3f}" for name, figures in row.items()]
             print(f"| {kind} | {report['sets_with_a_proven_optimum'][kind]} proven | " + " | ".join(cells) + " |")
