@@ -179,3 +179,15 @@ def test_a_ledger_that_was_moved_away_is_not_written_any_more(ledger: Ledger, le
     other = Ledger(ledger_path)
     assert other.facts.get("key") == "new"
     other.close()
+
+
+def test_a_ledger_that_came_back_is_used_again(ledger: Ledger, ledger_path: Path) -> None:
+    ledger.facts.put("key", "old")
+    for part in list(ledger_path.parent.iterdir()):
+        part.rename(part.with_name(f"moved-{part.name}"))
+    ledger_path.write_bytes(b"no database at all" * 100)
+    with pytest.raises(LedgerError):
+        ledger.facts.get("key")
+    for part in list(ledger_path.parent.glob("moved-*")):
+        part.rename(part.with_name(part.name.removeprefix("moved-")))
+    assert ledger.facts.get("key") == "old"

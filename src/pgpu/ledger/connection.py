@@ -127,6 +127,7 @@ class Connections:
 
     def _forget(self, connection: sqlite3.Connection) -> None:
         """Let go of a database that was moved away: a process that lives on would write where nobody reads."""
+        self._local.connection = None
         with self._guard:
             if connection in self._opened:
                 self._opened.remove(connection)
