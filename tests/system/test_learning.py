@@ -55,7 +55,10 @@ def place() -> Iterator[Place]:
 def run_p2(place: Place) -> Any:
     done = place.run("run", "--memory", "auto", "--", "python", "p2.py")
     assert done.returncode == 0, done.stderr
-    return place.json("ps", "--all")["jobs"][-1]
+    job = place.json("ps", "--all")["jobs"][-1]
+    said = {"unknown": "nothing tells what job", "history": "by what earlier runs of it held"}
+    assert said[job["request"]["basis"]] in done.stderr
+    return job
 
 
 def test_p2_s_job_unchanged_reserves_what_it_uses_by_its_fourth_run_and_as_many_as_fit_run_together(

@@ -13,6 +13,7 @@ from pgpu.cli.output import documents, speech
 from pgpu.client import Client
 from pgpu.errors import CancelledError
 from pgpu.model import Job, JobState
+from pgpu.units import format_memory
 
 _PAUSE_SECONDS = 0.2
 """How often a wait is interrupted to see whether a signal came."""
@@ -20,11 +21,27 @@ _PAUSE_SECONDS = 0.2
 _FORWARDED = (signal.SIGINT, signal.SIGTERM)
 """A SIGHUP is not among them: when the terminal goes, the job keeps its place and runs."""
 
+_ESTIMATES = {
+    "history": "by what earlier runs of it held",
+    "growth": "by what earlier runs with other numbers held",
+    "sufficed": "in which an earlier run of it ended well",
+}
+"""By the basis of a request: why it is as large as it is."""
+
 
 def say_simulated(job: Job) -> None:
     """Say that nothing will be computed, where that is so."""
     if job.is_simulated:
         speech.remark(f"job {job.id} runs on a simulated {job.gpu_model}: its kernels compute nothing")
+
+
+def say_estimated(job: Job) -> None:
+    """Say what pgpu chose for a job that left its size to it, and what that rests on."""
+    why = _ESTIMATES.get(job.request.basis or "")
+    if why is not None:
+        speech.remark(f"job {job.id} reserves {format_memory(job.request.memory_bytes)}, {why}")
+    elif job.request.is_estimated:
+        speech.remark(f"nothing tells what job {job.id} needs yet: it gets the largest free slice, and is measured")
 
 
 def say_advisory(job: Job) -> None:

@@ -9,7 +9,7 @@ from pgpu.cli import exits, options
 from pgpu.cli.invocation import invocation_of
 from pgpu.cli.output import documents, speech
 from pgpu.cli.verbs import asking
-from pgpu.cli.verbs.attaching import attach, deferred_signals, pass_on, say_advisory, say_simulated
+from pgpu.cli.verbs.attaching import attach, deferred_signals, pass_on, say_advisory, say_estimated, say_simulated
 from pgpu.client import Client
 from pgpu.model import Submission
 
@@ -76,6 +76,7 @@ def run(
         [job] = client.submit_all([submission])
         if not as_json:
             say_simulated(job)
+            say_estimated(job)
         if detach:
             if came:
                 pass_on(client, job.id, came[0])

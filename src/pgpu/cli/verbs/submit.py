@@ -10,7 +10,7 @@ from pgpu.cli import options
 from pgpu.cli.invocation import Invocation, invocation_of
 from pgpu.cli.output import documents, speech
 from pgpu.cli.verbs import asking
-from pgpu.cli.verbs.attaching import deferred_signals, say_simulated
+from pgpu.cli.verbs.attaching import deferred_signals, say_estimated, say_simulated
 from pgpu.client import Client, JobReport
 from pgpu.errors import CancelledError, RequestError
 from pgpu.model import Job, Submission
@@ -135,6 +135,7 @@ def _print(jobs: Sequence[Job], *, as_json: bool) -> None:
         return
     if len(jobs) == 1:
         say_simulated(jobs[0])
+        say_estimated(jobs[0])
     elif jobs[0].is_simulated:
         speech.remark(f"{len(jobs)} jobs run on a simulated {jobs[0].gpu_model}: their kernels compute nothing")
     for line in dict.fromkeys(job.place.array_id or job.id for job in jobs):
