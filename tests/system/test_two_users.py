@@ -1,10 +1,15 @@
 """Two users on one machine, through a server of root: what is one's is not the other's. Each attempt is a test."""
 
 import contextlib
+import json
+import os
 import re
+import signal
+import sqlite3
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -165,6 +170,33 @@ def test_an_environment_that_makes_programs_run_anything_reaches_the_job_alone(w
     job_id = mallory.started("/bin/true", environment=evil)
     assert mallory.until(job_id, "exited", "failed")["exit_code"] == 0
     assert world.root.job(job_id)["state"] == "exited"
+
+
+def test_a_supervisor_that_is_killed_is_followed_by_another_of_roots(
+    world: UserWorld, eventually: Callable[[Callable[[], Any]], Any]
+) -> None:
+    alice = world.user()
+    job_id = alice.started("sh", "-c", "echo before; sleep 600")
+    pid = alice.until(job_id, "running")["holder"]["pid"]
+    first = parent_of(pid)
+    os.kill(first, signal.SIGKILL)
+    second = eventually(lambda: supervisor_of(world, job_id, other_than=first))
+    assert alice.secret.encode() not in Path(f"/proc/{second}/environ").read_bytes()
+    assert Path(f"/proc/{second}").stat().st_uid == 0
+    assert alice.job(job_id)["holder"]["pid"] == pid
+    assert alice.ask("POST", f"/v1/jobs/{job_id}/stop", {"grace_seconds": 0}).status == 200
+    alice.until(job_id, "exited", "failed")
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def supervisor_of(world: UserWorld, job_id: str, other_than: int) -> int | None:
+    with sqlite3.connect(f"file:{world.place.path / 'state' / 'ledger.db'}?mode=ro", uri=True) as ledger:
+        (text,) = ledger.execute("SELECT supervisor FROM jobs WHERE id = ?", (job_id,)).fetchone()
+    pid = json.loads(text)["pid"] if text else other_than
+    return None if pid == other_than else int(pid)
 
 
 def test_nobody_waits_for_a_job_of_another(pair: Pair) -> None:
