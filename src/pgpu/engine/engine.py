@@ -426,11 +426,11 @@ class Engine:
                     hint="stop a job on that GPU, or ask for less",
                 )
             if room is not None and memory_bytes > part.memory_bytes:
-                self._refuse_overtaking(room.gpu, entries)
+                self._refuse_overtaking(room.gpu, entries, job.owner_uid)
         slices = tuple(replace(part, memory_bytes=memory_bytes) for part in job.lease.slices)
         return replace(entry, job=replace(job, lease=replace(job.lease, slices=slices)))
 
-    def _refuse_overtaking(self, gpu: Gpu, entries: Sequence[Entry]) -> None:
+    def _refuse_overtaking(self, gpu: Gpu, entries: Sequence[Entry], owner_uid: int) -> None:
         """Memory that is free while a job waits for it is that job's; of a MIG instance all is its one job's already."""
         for entry in entries:
             request = entry.job.request
@@ -438,8 +438,9 @@ class Engine:
                 gpu
             )
             if entry.job.state is JobState.WAITING and is_for_it and not gpu.is_instance:
+                whose = f"job {entry.job.id}" if entry.job.owner_uid == owner_uid else "another user's job"
                 raise CapacityError(
-                    f"job {entry.job.id} waits for the memory that is free; nothing was changed",
+                    f"{whose} waits for the memory that is free; nothing was changed",
                     hint="try again once it has started, or stop it",
                 )
 
