@@ -25,7 +25,7 @@ CAPACITY_GIB = 10
 JOBS_OF_A_CLIENT = 3
 CLIENTS = 2
 
-CLIENT = """import secrets, sys
+CLIENT = """import os, secrets, sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from tests.fakes.machine import make_client, make_engine
@@ -35,6 +35,7 @@ script = f"echo begin >> {root}/fates/$FATE; sleep 0.1; echo end >> {root}/fates
 for gib in map(int, sys.argv[3:]):
     environment = (("FATE", secrets.token_hex(8)),)
     spec = JobSpec(("sh", "-c", script), "process", working_directory="/", environment=environment)
+    (root / "clients" / str(os.getpid())).touch()
     job = client.submit(spec, Request(gib << 30), wait_timeout_seconds=None)
 client.wait(job.id)
 """
@@ -51,7 +52,8 @@ class Storm:
 
     def rage(self, kills: int) -> None:
         """Kill so many processes, and look after each."""
-        (self.machine.root / "fates").mkdir()
+        for name in ("fates", "clients"):
+            (self.machine.root / name).mkdir()
         while sum(self.killed.values()) < kills:
             self._keep_clients()
             self._kill_one()
@@ -105,15 +107,21 @@ class Storm:
             "keeper": self._keeper,
             "zygote": self._zygote,
             "supervisor": self._supervisor,
-            "client": lambda: identify(self.chance.choice(self.clients).pid),
+            "client": self._client,
         }
-        kind = self.chance.choice(sorted(kinds))
+        (kind,) = self.chance.choices(list(kinds), (3, 2, 4, 2))
         deadline = time.monotonic() + self.chance.uniform(0.0, 0.3)
         until(lambda: time.monotonic() > deadline)
         found = kinds[kind]()
         if found is not None:
             _kill(found)
             self.killed[kind] = self.killed.get(kind, 0) + 1
+
+    def _client(self) -> ProcessHolder | None:
+        """One that has asked for something already: the others are only a start of Python."""
+        asked = {int(path.name) for path in (self.machine.root / "clients").iterdir()}
+        found = [client.pid for client in self.clients if client.pid in asked]
+        return identify(self.chance.choice(found)) if found else None
 
     def _keeper(self) -> ProcessHolder | None:
         found = self.machine.engine.keepers.process("fake")

@@ -9,10 +9,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import overload
 
 from pgpu.model import Gpu, Slice
 from pgpu.scheduling.backfill import NEVER, Reservation, expected_end_seconds, reserve
-from pgpu.scheduling.candidate import NO_QUOTA, Candidate, Held, Quota
+from pgpu.scheduling.candidate import Candidate, Held, Quota
 from pgpu.scheduling.capacity import GpuRoom, taken_bytes, usable
 from pgpu.scheduling.order import Machine, OrderRules, Turns
 from pgpu.scheduling.outlook import Outlook
@@ -64,12 +65,42 @@ class Wait:
         return text + (f"; {self.ahead} job{'s' if self.ahead > 1 else ''} ahead" if self.ahead else "")
 
 
+class Waits(Sequence[Wait]):
+    """Those who wait, each put into words only when it is asked for: of ten thousand few are."""
+
+    def __init__(self, found: Sequence[tuple[Candidate, Cause]], round_: "_Round") -> None:
+        self._found = found
+        self._round = round_
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Waits) and self._found == other._found
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._found))
+
+    @overload
+    def __getitem__(self, place: int) -> Wait: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[Wait]: ...
+
+    def __getitem__(self, place: int | slice) -> Wait | list[Wait]:
+        if isinstance(place, slice):
+            return [self[each] for each in range(*place.indices(len(self._found)))]
+        place = range(len(self._found))[place]
+        candidate, cause = self._found[place]
+        return Wait(candidate.job_id, cause, place, self._round, candidate)
+
+
 @dataclass(frozen=True, slots=True)
 class Admission:
     """One answer for each candidate."""
 
     grants: tuple[Grant, ...]
-    waits: tuple[Wait, ...]
+    waits: Sequence[Wait]
     """In the order in which they will be looked at."""
 
     expired: tuple[str, ...]
@@ -108,7 +139,7 @@ def admit(
     for part in round_.in_turn(queue):
         for candidate in part:
             round_.consider(candidate)
-    return Admission(tuple(round_.grants), tuple(round_.waits), tuple(round_.expired))
+    return Admission(tuple(round_.grants), Waits(round_.waits, round_), tuple(round_.expired))
 
 
 class _Round:
@@ -126,7 +157,7 @@ class _Round:
         plan: BatchPlan,
     ) -> None:
         self.grants: list[Grant] = []
-        self.waits: list[Wait] = []
+        self.waits: list[tuple[Candidate, Cause]] = []
         self.expired: list[str] = []
         self._rooms = rooms
         self._seats = seats
@@ -138,6 +169,7 @@ class _Round:
         self._now_seconds = now_seconds
         self._held = list(held)
         self._reservation: Reservation | None = None
+        self._reserved_for_uid: int | None = None
         self._owned = _owned(held)
         self.planned = PlannedTurns(plan, held)
         machine = Machine(sum(room.capacity_bytes for room in rooms), len(rooms))
@@ -173,7 +205,9 @@ class _Round:
         if cause is Cause.PLAN:
             return "waits its turn: its batch ends sooner if it starts later"
         if cause is Cause.TURN and self._reservation is not None:
-            return f"waits its turn: the memory that is free is kept for job {self._reservation.job_id}"
+            is_own = self._reserved_for_uid == candidate.owner_uid
+            whose = f"job {self._reservation.job_id}" if is_own else "another user's job"
+            return f"waits its turn: the memory that is free is kept for {whose}"
         where = "one GPU" if request.gpu_count == 1 else f"each of {request.gpu_count} GPUs"
         return f"waits for {format_memory(request.memory_bytes)} on {where}: {self._what_is_free(candidate)}"
 
@@ -181,12 +215,14 @@ class _Round:
         """What keeps a candidate from being placed at all; told without looking at each GPU."""
         if self._is_past_quota(candidate):
             return Cause.QUOTA
-        if self.planned.holds_back(candidate):
+        if self.planned and self.planned.holds_back(candidate):
             return Cause.PLAN
         return Cause.MEMORY if candidate.request.memory_bytes > self._most_free else None
 
     def _is_past_quota(self, candidate: Candidate) -> bool:
-        quota = self._quotas.get(candidate.owner_uid, NO_QUOTA)
+        quota = self._quotas.get(candidate.owner_uid)
+        if quota is None:
+            return False
         own = self._owned[candidate.owner_uid]
         wanted = candidate.request.memory_bytes * candidate.request.gpu_count
         is_past_memory = quota.memory_bytes is not None and own.memory_bytes + wanted > quota.memory_bytes
@@ -241,10 +277,12 @@ class _Round:
         return Cause.TURN if len(self._fitting(candidate)) >= candidate.request.gpu_count else Cause.MEMORY
 
     def _keep_waiting(self, candidate: Candidate, cause: Cause) -> None:
-        self.planned.kept_waiting(candidate)
+        if self.planned:
+            self.planned.kept_waiting(candidate)
         if self._reservation is None and cause is not Cause.QUOTA and not self.planned.knows(candidate):
             self._reservation = self._reserved(candidate)
-        self.waits.append(Wait(candidate.job_id, cause, len(self.waits), self, candidate))
+            self._reserved_for_uid = candidate.owner_uid
+        self.waits.append((candidate, cause))
 
     def _reserved(self, candidate: Candidate) -> Reservation | None:
         usable_gpus = [room.gpu for room in self._rooms if usable(room.gpu, candidate.request.gpu_count)]

@@ -96,8 +96,8 @@ class Turns:
     def _fairly(self, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
         """Between users the smallest share first, read anew at each turn."""
         rows: dict[int, list[tuple[float, int, Candidate]]] = defaultdict(list)
-        for place, candidate in enumerate(candidates):
-            rows[candidate.owner_uid].append((-self._rank(candidate), place, candidate))
+        for place, (rank, candidate) in enumerate(zip(self._ranks(candidates), candidates, strict=True)):
+            rows[candidate.owner_uid].append((-rank, place, candidate))
         for row in rows.values():
             row.sort(reverse=True)
         users = [(self._weighed_share(uid), row[-1][:2], uid) for uid, row in rows.items()]
@@ -111,13 +111,20 @@ class Turns:
             else:
                 heapq.heappop(users)
 
-    def _rank(self, candidate: Candidate) -> float:
-        """The more urgent, the larger."""
-        request = candidate.request
-        duration_seconds = candidate.duration_seconds or self._rules.default_duration_seconds
-        memory_share = request.memory_bytes * request.gpu_count / max(1, self._machine.capacity_bytes)
-        ageing = 1 + self._waited_seconds(candidate) / self._rules.ageing_seconds
-        return ageing / (max(duration_seconds, 1.0) * memory_share)
+    def _ranks(self, candidates: Sequence[Candidate]) -> list[float]:
+        """The more urgent, the larger. In one go: of ten thousand jobs each is ranked in each round."""
+        now_seconds, rules = self._now_seconds, self._rules
+        capacity_bytes = max(1, self._machine.capacity_bytes)
+        return [
+            (1.0 + max(0.0, now_seconds - each.created_at_seconds) / rules.ageing_seconds)
+            * capacity_bytes
+            / (
+                max(each.duration_seconds or rules.default_duration_seconds, 1.0)
+                * each.request.memory_bytes
+                * each.request.gpu_count
+            )
+            for each in candidates
+        ]
 
     def _waited_seconds(self, candidate: Candidate) -> float:
         return max(0.0, self._now_seconds - candidate.created_at_seconds)
