@@ -72,7 +72,7 @@ def address_of(text: str, token: str | None = None, certificate: Path | None = N
         port = parts.port
     except ValueError as exc:
         raise RequestError(f"{text!r} is no address of a server", hint=hint) from exc
-    if parts.scheme == "unix" and not parts.netloc and parts.path.startswith("/"):
+    if parts.scheme == "unix" and not parts.netloc and parts.path.startswith("/") and Path(parts.path).name:
         return UnixAddress(Path(parts.path))
     if parts.scheme in _PORTS and parts.hostname and parts.path in {"", "/"}:
         return TcpAddress(
