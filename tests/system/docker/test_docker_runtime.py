@@ -197,6 +197,20 @@ def test_pgpu_stop_resize_logs_and_top_work_on_it(place: OciPlace, eventually: E
     assert place.job(name)["exit_code"] == 9
 
 
+def test_all_such_containers_are_one_owners_with_one_quota(place: OciPlace, eventually: Eventually) -> None:
+    assert place.pgpu("admin", "quota", "docker", "--memory", "3GiB").returncode == 0
+    try:
+        first = place.detach("within", "2GiB", "sleep", "600")
+        eventually(lambda: place.job(first)["state"] == "running")
+        second = place.detach("beyond", "2GiB", "sleep", "600")
+        eventually(lambda: place.job(second)["state"] == "waiting")
+        eventually(lambda: "waits" in docker("logs", second).stderr)
+        docker("rm", "--force", first)
+        eventually(lambda: place.job(second)["state"] == "running")
+    finally:
+        assert place.pgpu("admin", "quota", "docker", "--remove").returncode == 0
+
+
 @pytest.mark.parametrize("who", ["container", "shim", "attendant"])
 def test_memory_comes_back_whoever_is_killed(place: OciPlace, eventually: Eventually, who: str) -> None:
     name = place.detach(f"killed-{who}", "20GiB", "sleep", "600")

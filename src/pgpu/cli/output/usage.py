@@ -10,6 +10,7 @@ from rich.text import Text
 
 from pgpu.cli.output.plain_table import PlainTable
 from pgpu.client import CallHistory, Waste
+from pgpu.model import DOCKER_NAME, DOCKER_UID
 from pgpu.scheduling.demand import Basis
 from pgpu.units import format_duration, format_memory
 
@@ -94,6 +95,8 @@ def gib_hours(found: Iterable[Waste]) -> tuple[float, float]:
 
 def user_name(uid: int) -> str:
     """Return a user's name, or the number of one without."""
+    if uid == DOCKER_UID:
+        return DOCKER_NAME
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

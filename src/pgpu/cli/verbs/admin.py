@@ -11,6 +11,7 @@ from pgpu.cli.invocation import invocation_of
 from pgpu.cli.output import speech
 from pgpu.client.administration import Administration, UserQuota
 from pgpu.errors import RequestError
+from pgpu.model import DOCKER_NAME, DOCKER_UID
 from pgpu.units import format_memory, parse_memory_bytes
 
 verbs = typer.Typer(
@@ -184,9 +185,11 @@ def _show_closed(administration: Administration, *, as_json: bool) -> None:
 
 
 def _uid(user: str) -> int:
-    """Return a user's number; one that is written as a number needs no entry in the machine's database."""
+    """Return a user's number; a number and `docker`, who owns `docker run --runtime=pgpu`, need no entry in the machine's."""
     if user.isdecimal():
         return int(user)
+    if user == DOCKER_NAME:
+        return DOCKER_UID
     try:
         return pwd.getpwnam(user).pw_uid
     except KeyError:
@@ -194,6 +197,8 @@ def _uid(user: str) -> int:
 
 
 def _name(uid: int) -> str:
+    if uid == DOCKER_UID:
+        return DOCKER_NAME
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
