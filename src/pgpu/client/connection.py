@@ -126,6 +126,9 @@ class Server:
             except _AnswerLostError as exc:
                 if not is_repeatable:
                     raise
+                if not self._has_answered:  # It was there, although it did not get to say so.
+                    self.has_answered()
+                    absence = self.away()
                 absence.endure(exc)
             except ServerUnavailableError as exc:
                 absence.endure(exc)
