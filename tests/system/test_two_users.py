@@ -58,6 +58,15 @@ def test_a_job_runs_as_its_asker_with_the_askers_groups_and_environment_alone(wo
     assert "ROOTS_SECRET" not in logs
 
 
+def test_a_users_slice_binds_and_is_counted(world: UserWorld) -> None:
+    alice = world.user()
+    probe = "/.pgpu/pgpu-probe"
+    job_id = alice.started("sh", "-c", f"{probe} allocate $((512 << 20)); {probe} allocate $((2 << 30))")
+    job = alice.until(job_id, "exited", "failed")
+    assert re.findall(r"allocate (\d+)", alice.logs(job_id).text) == ["0", "2"]
+    assert job["peak_bytes"] >= 512 << 20
+
+
 def test_the_owner_sees_all_of_their_own_job(pair: Pair) -> None:
     assert pair.alice.job(pair.job)["spec"]["name"] == "alices-name"
     assert pair.alice.secret in pair.alice.logs(pair.job).text

@@ -1,6 +1,7 @@
 """Containers that users ask a server of root for, over its socket."""
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -43,6 +44,15 @@ def test_a_container_is_its_askers_and_mounts_what_they_may_open(home: tuple[Use
     logs = alice.logs(job_id).text
     assert logs.count(str(alice.uid)) == 2
     assert (path / "file").stat().st_uid == alice.uid
+
+
+def test_a_users_slice_binds_in_a_container(home: tuple[User, Path], images: str) -> None:
+    alice, _ = home
+    probe = "/.pgpu/pgpu-probe"
+    script = f"{probe} allocate $((512 << 20)); {probe} allocate $((2 << 30))"
+    job_id = alice.started("sh", "-c", script, **container(images))
+    alice.until(job_id, "exited", "failed")
+    assert re.findall(r"allocate (\d+)", alice.logs(job_id).text) == ["0", "2"]
 
 
 def test_what_would_reach_further_is_refused_before_anything_is_stored(home: tuple[User, Path], images: str) -> None:
