@@ -123,6 +123,13 @@ def test_a_job_that_would_delay_the_first_waits_its_turn(lasts: float | None) ->
     assert waits[1].reason == "waits its turn: the memory that is free is kept for job first; 1 job ahead"
 
 
+def test_who_waits_for_another_users_job_is_not_told_which() -> None:
+    held = [holds("running", 16, lasts=600)]
+    waiting = [job("first", 20, priority=1, uid=1), job("long", 6, lasts=700, uid=2)]
+    waits = admit([room(granted_gib=16)], waiting, NOW, held=held).waits
+    assert waits[1].reason == "waits its turn: the memory that is free is kept for another user's job; 1 job ahead"
+
+
 def test_what_the_first_leaves_free_is_given_to_jobs_of_any_length_once() -> None:
     held = [holds("running", 16, lasts=600)]
     waiting = [job("first", 20, priority=1), job("one", 3), job("two", 3)]
