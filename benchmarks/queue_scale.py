@@ -1,7 +1,7 @@
 """What a queue of 10,000 jobs costs, and how soon a job starts (`python -m benchmarks.queue_scale`).
 
 Rounds of admission are timed in this process, in wall time and in processor time of their own: on a machine that is busy
-with something else only the second says what they cost. Starts are real: jobs on a simulated GPU that print the time as
+with something else only the second says what they cost, or both under `chrt -f 5`, as the report then says. Starts are real: jobs on a simulated GPU that print the time as
 their first word. A keeper is warm, as it is while anything waits and for some seconds after. Writes one JSON file into
 benchmarks/results.
 """
@@ -46,6 +46,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the JSON file")
     arguments = parser.parse_args()
     report: dict[str, Any] = {**circumstances(), "driver": f"simulated {MODEL}", "jobs": arguments.jobs}
+    report["is_real_time"] = os.sched_getscheduler(0) in {os.SCHED_FIFO, os.SCHED_RR}
     with a_machine() as (engine, client), full(client):
         report["queue"] = of_queue(engine, arguments.jobs)
         empty(engine)

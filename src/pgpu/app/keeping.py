@@ -15,6 +15,7 @@ from pgpu.engine.keeper.zygote import fork_zygote
 from pgpu.engine.places import places_of
 from pgpu.engine.settings import EngineSettings
 from pgpu.engine.spawn import speak_into
+from pgpu.runtimes.process import why_no_private_view
 
 
 def keep(settings: Settings, gpu_model: str | None, lock: int) -> None:
@@ -40,9 +41,10 @@ def keep(settings: Settings, gpu_model: str | None, lock: int) -> None:
 
 
 def _load_for_supervisors() -> None:
-    """Import what every supervisor of a process needs; nothing is opened."""
+    """Import what every supervisor of a process needs, and try once what each would try; nothing stays open."""
     for name in ("engine.supervisor", "enforcement.shim", "enforcement.ladder", "runtimes.process", "app.throwaway"):
         importlib.import_module(f"pgpu.{name}")
+    why_no_private_view()
 
 
 def _become_supervisor(settings: Settings, job_id: str) -> None:

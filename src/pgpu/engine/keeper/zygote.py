@@ -76,8 +76,8 @@ def _be_zygote(
 ) -> NoReturn:
     order = b""
     try:
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Nobody asks how a supervisor ended: the kernel reaps it.
         load()
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Nobody asks how a supervisor ended: the kernel reaps it.
         gc.freeze()  # Pages that nobody collects stay shared.
         while (order := orders.recv(_MOST_BYTES)) and order != _FAREWELL:
             _fork_supervisor(orders, order.decode(), become)
