@@ -104,6 +104,22 @@ def test_no_route_of_a_job_answers_for_another_user(world: UserWorld, pair: Pair
     assert pair.alice.job(pair.job)["request"]["memory_bytes"] == 1 << 30
 
 
+_TO_WEBSOCKET = {
+    "Connection": "Upgrade",
+    "Upgrade": "websocket",
+    "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+}
+
+
+def test_nobody_attaches_to_anothers_job(pair: Pair) -> None:
+    route = f"/v1/jobs/{pair.job}/attach"
+    assert pair.alice.ask("GET", route, seconds=2, **_TO_WEBSOCKET).status == 101
+    answer = pair.bob.ask("GET", route, seconds=2, **_TO_WEBSOCKET)
+    assert answer.status == 404
+    assert pair.alice.secret not in answer.text
+
+
 def test_no_list_tells_of_another_users_job(world: UserWorld, pair: Pair) -> None:
     paths = world.root.ask("GET", "/openapi.json").value["paths"]
     lists = [path for path, methods in paths.items() if "get" in methods and "{" not in path]

@@ -28,14 +28,14 @@ _PYTHON = "/usr/bin/python3"
 
 _ASK = """
 import http.client, json, socket, sys
-path, method, route, body, seconds = sys.argv[1:6]
+path, method, route, body, seconds, headers = sys.argv[1:7]
 class Connection(http.client.HTTPConnection):
     def connect(self):
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.settimeout(float(seconds))
         self.sock.connect(path)
 connection = Connection("localhost")
-connection.request(method, route, body or None, {"Content-Type": "application/json"})
+connection.request(method, route, body or None, json.loads(headers))
 answer = connection.getresponse()
 text = b""
 try:
@@ -69,10 +69,13 @@ class User:
     groups: tuple[int, ...] = (SUBMITTERS.gr_gid,)
     secret: str = ""
 
-    def ask(self, method: str, route: str, body: object = None, *, seconds: float = DEADLINE_SECONDS) -> Answer:
+    def ask(
+        self, method: str, route: str, body: object = None, *, seconds: float = DEADLINE_SECONDS, **headers: str
+    ) -> Answer:
         """Send one request as this user; an answer that goes on is cut after `seconds`."""
         text = "" if body is None else json.dumps(body)
-        done = self.run(_PYTHON, "-c", _ASK, str(self.socket), method, route, text, str(seconds))
+        said = json.dumps({"Content-Type": "application/json", **headers})
+        done = self.run(_PYTHON, "-c", _ASK, str(self.socket), method, route, text, str(seconds), said)
         assert done.returncode == 0, done.stderr
         return Answer(*json.loads(done.stdout))
 
