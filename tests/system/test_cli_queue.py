@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.system.conftest import Place
+from tests.system.conftest import Place, served_place
 
 from pgpu.libraries import SIMULATED_CUDA, library_path
 
@@ -156,3 +156,13 @@ def _events(place: Place) -> list[str]:
     done = place.run_python("-c", code, str(place.path / "state" / "ledger.db"))
     kinds: list[str] = json.loads(done.stdout)
     return kinds
+
+
+def test_a_server_looks_though_no_job_runs_and_ps_marks_what_it_saw(eventually: Eventually) -> None:
+    with served_place() as place:
+        assert place.run("gpus").returncode == 0
+        outsider = start_outsider(place)
+        eventually(lambda: f"process {outsider.pid}" in place.run("ps").stderr)
+        outsider.kill()
+        outsider.wait()
+        eventually(lambda: "outside of every lease" not in place.run("ps").stderr)
