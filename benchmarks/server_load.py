@@ -17,9 +17,9 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.shim_overhead import RESULTS, circumstances
 from tests.served import serving
 
-RESULT = Path(__file__).parent / "results" / "server_load.json"
 ASK = {
     "submissions": [
         {
@@ -105,6 +105,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--requests", type=int, default=5)
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the JSON file")
     words = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="pgpu-load-", dir="/dev/shm"))
     try:
@@ -121,10 +122,10 @@ def main() -> None:
             everything.close()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-    result = {"clients": words.clients, "requests_each": words.requests, "cores": os.cpu_count(), **found}
-    result["load_average_before"] = os.getloadavg()[2]
-    RESULT.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    print(json.dumps(result, indent=2))
+    report = {**circumstances(), "clients": words.clients, "requests_each": words.requests, **found}
+    path = words.output / f"server-load-{report['date']}.json"
+    path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    print(json.dumps(report, indent=2))
 
 
 if __name__ == "__main__":

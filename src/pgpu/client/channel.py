@@ -4,6 +4,7 @@ The protocol is the `websockets` library's, without its loop: one thread waits f
 sends input. This module refuses to know what the bytes mean.
 """
 
+import contextlib
 import select
 import socket
 import ssl
@@ -97,10 +98,9 @@ class Channel:
             answers = b"".join(self._protocol.data_to_send())
         # Input under way goes first; what the protocol answers is a courtesy to a server that leaves.
         if answers and self._writing.acquire(blocking=False):
-            try:
+            with contextlib.suppress(OSError):  # It is gone already: whoever reads next sees so.
                 self._send(answers)
-            finally:
-                self._writing.release()
+            self._writing.release()
         return messages if messages or self._protocol.close_rcvd is None else None
 
     def sendall(self, data: bytes, /) -> None:
