@@ -151,6 +151,7 @@ def _become_nursery(words: Words, address: str, job_id: str) -> None:
         os.dup2(descriptor, target)
     os.closerange(3, _DESCRIPTORS)
     os.chdir("/")
+    os.umask(0o077)
     command = [words.python, "-P", "-m", "pgpu.app.oci.nursery", words.config, words.state_dir, address, job_id]
     os.execvpe(words.python, command, clean_environment())
 
