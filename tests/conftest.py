@@ -13,7 +13,11 @@ from collections.abc import Callable
 from functools import cache
 
 import pytest
+from hypothesis import settings
 from tests.native_clients import framework_python
+
+settings.register_profile("pgpu", deadline=None)
+settings.load_profile("pgpu")
 
 _FRAMEWORKS = ("torch", "jax", "tensorflow")
 _PROBE_TIMEOUT_SECONDS = 60
