@@ -2,13 +2,14 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pgpu import errors
 from pgpu.client import complaints, wire
-from pgpu.client.address import TcpAddress, UnixAddress, address_of
+from pgpu.client.address import TcpAddress, UnixAddress, address_of, installed_server
 from pgpu.client.asking import Ask
 from pgpu.client.protocol import GpuReport, JobReport
 from pgpu.enforcement import SliceUse
@@ -121,3 +122,14 @@ def test_an_address_is_read(text: str, found: type[Any]) -> None:
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(RequestError, match="no address"):
         address_of(text)
+
+
+def test_a_server_is_installed_where_its_socket_or_its_marker_is(tmp_path: Path) -> None:
+    place, marker = tmp_path / "pgpu.sock", tmp_path / "server"
+    assert installed_server(place, marker) is None
+    marker.touch()
+    assert installed_server(place, marker) == UnixAddress(place)
+    marker.unlink()
+    place.touch()
+    assert installed_server(place, marker) == UnixAddress(place)
+    assert installed_server(place / "below" / "a" / "file", marker) is None
