@@ -169,20 +169,33 @@ def opened_world(*options: str, **variables: str) -> Iterator[UserWorld]:
         pytest.skip(f"{_PYTHON}, which speaks for the users, is not there")
     open_to_all = Path(tempfile.mkdtemp(prefix="pgpu-users-", dir="/dev/shm"))
     open_to_all.chmod(0o755)
-    with opened_place() as place:
-        server = _start(place, open_to_all, options, variables)
-        try:
+    try:
+        with opened_place() as place, _running(place, open_to_all, options, variables) as server:
             yield UserWorld(place, open_to_all / "pgpu.sock", server)
-        finally:
-            _end(server)
-            shutil.rmtree(open_to_all)
+    finally:
+        shutil.rmtree(open_to_all)
+
+
+@contextlib.contextmanager
+def _running(
+    place: Place, directory: Path, options: Sequence[str], variables: Mapping[str, str]
+) -> Iterator[subprocess.Popen[str]]:
+    server = _start(place, directory, options, variables)
+    try:
+        assert server.stderr is not None
+        said = server.stderr.readline()
+        assert "listening" in said, said + server.stderr.read()
+        yield server
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.communicate(timeout=DEADLINE_SECONDS)
 
 
 def _start(
     place: Place, directory: Path, options: Sequence[str], variables: Mapping[str, str]
 ) -> subprocess.Popen[str]:
     words = [str(PGPU), "serve", "--host", f"unix://{directory / 'pgpu.sock'}", *options]
-    server = subprocess.Popen(
+    return subprocess.Popen(
         words,
         env={**place.environment, "ROOTS_SECRET": "hidden", "PGPU_SUBMITTERS": SUBMITTERS.gr_name, **variables},
         cwd="/",
@@ -190,12 +203,3 @@ def _start(
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert server.stderr is not None
-    said = server.stderr.readline()
-    assert "listening" in said, said + server.stderr.read()
-    return server
-
-
-def _end(server: subprocess.Popen[str]) -> None:
-    server.send_signal(signal.SIGTERM)
-    server.communicate(timeout=DEADLINE_SECONDS)
