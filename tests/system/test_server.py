@@ -105,6 +105,23 @@ def test_an_attached_command_outlives_its_server(place: Served) -> None:
     assert asker.returncode == 3
 
 
+def test_a_server_that_is_killed_again_and_again_loses_no_line_and_starts_nothing_twice(place: Served) -> None:
+    script = 'echo started >>"$0"; for i in $(seq 40); do echo $i; sleep 0.1; done'
+    words = ["run", "--memory", "2GiB", "--", "sh", "-c", script]
+    askers = [place.start(*words, str(place.path / f"starts-{number}")) for number in range(3)]
+    for asker in askers:
+        assert asker.stdout is not None
+        assert asker.stdout.readline() == "1\n"
+    for _ in range(3):
+        place.server.end(signal.SIGKILL)
+        place.server.start()
+    for number, asker in enumerate(askers):
+        rest, said = asker.communicate(timeout=120)
+        assert asker.returncode == 0, said
+        assert rest.split() == [str(line) for line in range(2, 41)]
+        assert (place.path / f"starts-{number}").read_text() == "started\n"
+
+
 def test_what_happens_is_told_as_it_happens(place: Served) -> None:
     connection = _Connection(place.server.socket)
     connection.request("GET", "/v1/events")
