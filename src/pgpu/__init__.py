@@ -7,7 +7,7 @@ Rooms, from the outside in; each may use only those below it (checked by import-
     experiments  the papers' experiments, reproduced
     client       one protocol for callers of the engine
     engine       admit, start, watch, reclaim
-    runtimes     put a job into a lease: process, docker
+    runtimes     put a job into a lease: process, docker, oci
     enforcement  make a lease bind: shim, driver, mig
     gpu          what a GPU tells, and the simulated one
     ledger       SQLite: the one truth that survives a crash
