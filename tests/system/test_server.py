@@ -224,7 +224,13 @@ def test_a_graceful_stop_ends_nothing_and_who_stays_goes_on_with_the_next_server
     follower = place.start("logs", "--follow", "one")
     assert follower.stdout is not None
     assert follower.stdout.readline() == "ready\n"
+    connection = _Connection(place.server.socket)
+    connection.request("GET", "/v1/events")
+    events = connection.getresponse()
+    assert events.readline()
     assert place.server.end(signal.SIGTERM) == 0
+    assert b"event" not in events.read()
+    connection.close()
     assert "Traceback" not in place.server.said()
     place.server.start()
     assert place.job("one")["state"] == "running"

@@ -25,6 +25,13 @@ class Bulletin:
         self._ledger = ledger
         self._listeners: set[_Listener] = set()
         self._reader: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    def close(self) -> None:
+        """End what `events` tells, for everybody."""
+        self._is_closed = True
+        for listener in self._listeners:
+            listener.news.set()
 
     async def events(self, after: int | None = None, pause_seconds: float = 15.0) -> AsyncIterator[Sequence[Event]]:
         """Yield what comes, in pieces; an empty piece where nothing came for so long.
@@ -35,7 +42,7 @@ class Bulletin:
         """
         with self._listening() as listener:
             seen = await run_in_threadpool(self._ledger.events.newest) if after is None else after
-            while True:
+            while not self._is_closed:
                 listener.news.clear()
                 found = await run_in_threadpool(self._ledger.events.after, seen, _MOST_AT_ONCE)
                 if found:

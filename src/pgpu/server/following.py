@@ -7,7 +7,7 @@ what it carries, except for the greeting, which says where in the log a client i
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import TypeVar
 
 from starlette.concurrency import run_in_threadpool
@@ -36,6 +36,22 @@ class Following:
     def __init__(self, engine: Engine, bulletin: Bulletin) -> None:
         self._engine = engine
         self._bulletin = bulletin
+        self._leaving = asyncio.Event()
+
+    def leave(self) -> None:
+        """Let everybody go who stays: the server is told to end, and they come again."""
+        self._leaving.set()
+        self._bulletin.close()
+
+    async def stay(self, work: Coroutine[None, None, T], most_seconds: float) -> T | None:
+        """Return what some work gives; None if it takes longer, or if the server leaves."""
+        tasks = asyncio.create_task(work), asyncio.create_task(self._leaving.wait())
+        try:
+            done, _ = await asyncio.wait(tasks, timeout=most_seconds, return_when=asyncio.FIRST_COMPLETED)
+            return tasks[0].result() if tasks[0] in done else None
+        finally:
+            for task in tasks:
+                task.cancel()
 
     async def until_final(self, job_id: str) -> Job:
         """Wait until a job is final, and return it."""

@@ -17,12 +17,14 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import uvicorn
 from fastapi import FastAPI
 
 from pgpu.engine.sockets import connect
 from pgpu.errors import NodeError, RequestError
+from pgpu.server.following import Following
 from pgpu.server.peers import PeerProtocol
 
 _BACKLOG = 1024
@@ -146,7 +148,8 @@ def serve(app: FastAPI, unix: socket.socket, tcp: tuple[Tcp, socket.socket] | No
     configurations = [(_configuration(app), [unix])]
     if tcp is not None:
         configurations.append((_configuration(app, tcp[0]), [tcp[1]]))
-    asyncio.run(_serve([(_Quiet(configuration), sockets) for configuration, sockets in configurations]))
+    servers = [(_Quiet(configuration), sockets) for configuration, sockets in configurations]
+    asyncio.run(_serve(servers, cast("Following", app.state.following)))
 
 
 class _Quiet(uvicorn.Server):
@@ -157,8 +160,9 @@ class _Quiet(uvicorn.Server):
         yield
 
 
-async def _serve(servers: Sequence[tuple[_Quiet, list[socket.socket]]]) -> None:
+async def _serve(servers: Sequence[tuple[_Quiet, list[socket.socket]]], following: Following) -> None:
     def leave() -> None:
+        following.leave()
         for server, _ in servers:
             server.should_exit = True
 

@@ -2,7 +2,6 @@
 
 from typing import Annotated, cast
 
-import anyio
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
@@ -66,9 +65,8 @@ async def wait(
 ) -> Response:
     """Wait until a job is final, or for so long; return it as it is then."""
     found = await run_in_threadpool(desk.find, caller, job)
-    with anyio.move_on_after(timeout_seconds):
-        return Answer(await following.until_final(found.job.id))
-    return Answer(await run_in_threadpool(desk.engine.ledger.job, found.job.id))
+    ended = await following.stay(following.until_final(found.job.id), timeout_seconds)
+    return Answer(ended or await run_in_threadpool(desk.engine.ledger.job, found.job.id))
 
 
 @routes.get("/{job}/granted", response_model=Job)
@@ -83,8 +81,8 @@ async def granted(
 ) -> Response:
     """Wait until a job waits no longer, or for so long; return it as it is then, with the reason where it still waits."""
     found = await run_in_threadpool(desk.find, caller, job)
-    with anyio.move_on_after(timeout_seconds):
-        return Answer(await following.until_granted(found.job.id))
+    if waits_no_longer := await following.stay(following.until_granted(found.job.id), timeout_seconds):
+        return Answer(waits_no_longer)
     entry = await run_in_threadpool(desk.engine.ledger.entry, found.job.id)
     return Answer((await run_in_threadpool(desk.report, entry)).job if wants_reason else entry.job)
 
