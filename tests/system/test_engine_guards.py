@@ -5,6 +5,7 @@ The storms of test_engine_crashes meet them together, where one covers up for an
 """
 
 import fcntl
+import os
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -95,7 +96,7 @@ def test_of_two_who_notice_a_death_one_starts_another_supervisor(engine: Engine)
 
 
 def test_a_job_that_is_looked_after_gets_no_second_supervisor(engine: Engine) -> None:
-    before = granted(engine, supervisor=myself())
+    before = granted(engine, supervisor=identify(os.getppid()))
     recover(engine)
     supervise(engine, before.job.id)
     assert engine.ledger.entry(before.job.id) == before

@@ -61,16 +61,16 @@ def _is_gone(engine: Engine, entry: Entry) -> bool:
 
 
 def _finish(engine: Engine, job_id: str) -> None:
-    """Write the end of a job of which nothing is left; somebody else may have done it by now."""
-    lease = engine.ledger.job(job_id).lease
-    if lease is not None:
-        engine.enforcer.release(lease)
+    """Write the end of a job of which nothing is left, unless somebody looks after it by now: its files are theirs."""
     with engine.deciding() as decision:
         entry = decision.entry(job_id)
-        if entry.is_live and not _is_supervised(entry):
-            now_seconds = time.time()
-            job = entry.job if entry.job.state.is_final else lost(entry.job, now_seconds)
-            decision.put(replace(entry, job=job, supervisor=None, lease_released_at_seconds=now_seconds))
+        if not entry.is_live or _is_supervised(entry):
+            return
+        if entry.job.lease is not None:
+            engine.enforcer.release(entry.job.lease)
+        now_seconds = time.time()
+        job = entry.job if entry.job.state.is_final else lost(entry.job, now_seconds)
+        decision.put(replace(entry, job=job, supervisor=None, lease_released_at_seconds=now_seconds))
     engine.places(job_id).remove_live()
 
 
