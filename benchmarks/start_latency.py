@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import json
 import math
+import os
 import statistics
 import tempfile
 import time
@@ -65,7 +66,14 @@ def main() -> int:
     arguments = parser.parse_args()
     starts = measure(arguments.waiting)
     groups = summary(starts)
-    report = {**circumstances(), "driver": f"simulated {MODEL}", "waiting": arguments.waiting, "starts_ms": groups}
+    is_real_time = os.sched_getscheduler(0) in {os.SCHED_FIFO, os.SCHED_RR}
+    report = {
+        **circumstances(),
+        "is_real_time": is_real_time,
+        "driver": f"simulated {MODEL}",
+        "waiting": arguments.waiting,
+        "starts_ms": groups,
+    }
     print_table(report)
     path = arguments.output / f"start-latency-{report['date']}.json"
     path.write_text(json.dumps(report, indent=2) + "\n", "utf-8")
