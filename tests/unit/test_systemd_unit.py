@@ -8,8 +8,42 @@ import pytest
 
 UNIT = Path(__file__).parents[2] / "deploy" / "systemd" / "pgpu.service"
 
-NAMESPACING = ["PrivateTmp", "PrivateDevices", "PrivateMounts", "PrivateUsers", "PrivateNetwork", "ProtectSystem", "ProtectHome", "ProtectKernelModules", "ProtectKernelTunables", "ProtectKernelLogs", "ProtectControlGroups", "ProtectProc", "ProcSubset", "ProtectHostname", "MountFlags", "ReadOnlyPaths", "ReadWritePaths", "InaccessiblePaths", "ExecPaths", "NoExecPaths", "TemporaryFileSystem", "BindPaths", "BindReadOnlyPaths", "RootDirectory", "RootImage", "MountImages", "DynamicUser", "RestrictNamespaces", "User", "Group"]
-"""With one of these the service lives in a mount namespace of its own, may make none, or is not root. Source: systemd.exec(5)."""
+NAMESPACING = [
+    "PrivateTmp",
+    "PrivateDevices",
+    "PrivateMounts",
+    "PrivateUsers",
+    "PrivateNetwork",
+    "ProtectSystem",
+    "ProtectHome",
+    "ProtectKernelModules",
+    "ProtectKernelTunables",
+    "ProtectKernelLogs",
+    "ProtectControlGroups",
+    "ProtectProc",
+    "ProcSubset",
+    "ProtectHostname",
+    "MountFlags",
+    "ReadOnlyPaths",
+    "ReadWritePaths",
+    "InaccessiblePaths",
+    "ExecPaths",
+    "NoExecPaths",
+    "TemporaryFileSystem",
+    "BindPaths",
+    "BindReadOnlyPaths",
+    "RootDirectory",
+    "RootImage",
+    "MountImages",
+    "DynamicUser",
+    "RestrictNamespaces",
+    "User",
+    "Group",
+]
+"""With one of these the service lives in a mount namespace of its own, may make none, or is not root.
+
+Source: systemd.exec(5).
+"""
 
 DEVICES = ["DeviceAllow", "DevicePolicy", "ProtectClock"]
 
