@@ -103,7 +103,7 @@ class _Keeper:
         self._glances = 0
         self._round_at_seconds = 0.0
         self._needed_at_seconds = -LINGER_SECONDS
-        self._is_over = False
+        self._is_over = self._has_unattended = False
         engine.starter = zygote.start
         self._loop.watch(self._wake.fileno(), READABLE, lambda _: self._read_words())
         self._loop.watch(zygote.fileno(), READABLE, lambda _: self._lame())
@@ -170,6 +170,9 @@ class _Keeper:
     def _glance(self) -> None:
         """See cheaply whether there is anything to look at."""
         self._glances += 1
+        if self._has_unattended:
+            recover(self._engine)
+            self._watch_holders()
         if not is_locked_file(self._places.lock, self._lock):
             self._is_over = self.is_dismissed = True  # Its directory is gone: nobody can find it here.
         elif not self._outcome.waiting_ids:
@@ -195,6 +198,9 @@ class _Keeper:
         with self._engine.ledger.view() as view:
             entries = self._engine.queue_of(view.holding())
         self._vigil.watch({holder for entry in entries for holder in _processes(entry)})
+        self._has_unattended = any(entry.supervisor is None for entry in entries)
+        if self._has_unattended:  # Whoever was to start its supervisor may have died over it.
+            self._needed_at_seconds = now_seconds()
 
     def _look_for_outsiders(self) -> None:
         self._patiently(self._watchdog.tick)
