@@ -37,8 +37,6 @@ def main() -> int:
         "jobs": len(states),
         "ran_once_to_their_end": states.count(JobState.EXITED),
         "ended_unseen": states.count(JobState.FAILED),
-        "ran_twice": 0,
-        "lost": 0,
         "seconds": round(time.monotonic() - began),
     }
     path = arguments.output / f"kill-storm-{report['date']}.json"
