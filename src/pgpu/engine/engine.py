@@ -5,17 +5,15 @@ own to sit beside a job is the supervisor's.
 """
 
 import os
-import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from pgpu.enforcement import Enforcer
-from pgpu.engine.acceptance import accept, new_job_id
+from pgpu.engine.acceptance import accept, check_words, new_job_id
 from pgpu.engine.admitting import Rounds
 from pgpu.engine.asker import Asker
-from pgpu.engine.dependencies import judge
 from pgpu.engine.gpu_lock import GpuLocks
 from pgpu.engine.inheritance import account_of
 from pgpu.engine.keeper.calling import START, Keepers
@@ -23,21 +21,18 @@ from pgpu.engine.learning import Learning
 from pgpu.engine.outcome import NOBODY, Outcome
 from pgpu.engine.places import JobPlaces, places_of, places_of_keepers
 from pgpu.engine.planning import Planning, read_plan
-from pgpu.engine.quotas import refuse_growth_past_quota
+from pgpu.engine.resizing import bind, resized
 from pgpu.engine.settings import EngineSettings
 from pgpu.engine.settling import cancelled, has_to_settle, settle
 from pgpu.engine.snapshot import BLIND, Snapshot, take_snapshot
 from pgpu.engine.sockets import tell
 from pgpu.engine.spawn import spawn_supervisor
-from pgpu.errors import CapacityError, LedgerError, NodeError, PgpuError, RequestError
+from pgpu.errors import LedgerError, NodeError, PgpuError, RequestError
 from pgpu.gpu import GpuSource
 from pgpu.ledger import Decision, Entry, Ledger, View
 from pgpu.model import Account, Gpu, Job, JobSpec, JobState, Lease, Request, Submission
 from pgpu.runtimes import Runtime
 from pgpu.scheduling import Headroom, check_can_ever_fit, usable
-from pgpu.units import format_memory
-
-_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}")
 
 
 class Engine:
@@ -130,7 +125,7 @@ class Engine:
             RequestError: The request or the command is wrong.
             NodeError: There is no GPU, or another ledger shares them out.
         """
-        _check_words(spec, request)
+        check_words(spec, request)
         gpus = self.gpus.gpus()
         if not gpus:
             raise NodeError("no GPU was found", hint='--simulate "RTX 3090" runs on a simulated one')
@@ -313,11 +308,11 @@ class Engine:
         snapshot = self.snapshot()
         with self.ledger.decision() as decision:
             before = decision.entry(job_id)
-            after = self._resized(before, memory_bytes, snapshot, decision)
+            after = resized(before, memory_bytes, snapshot, decision, self.headroom)
             decision.put(after)
             is_larger = memory_bytes > before.job.request.memory_bytes
             if not is_larger:
-                self._bind(after, before)
+                bind(self.enforcer, after, before)
             queues = decision.queues()
         if is_larger:
             self._bind_or_undo(after, before)
@@ -326,23 +321,10 @@ class Engine:
             self._call_keepers(queues)
         return self.ledger.job(job_id)
 
-    def _bind(self, after: Entry, before: Entry) -> None:
-        """Where one GPU refuses, those that took the new size get back the old one; a starting job binds by itself."""
-        lease = after.job.lease
-        if lease is None or after.job.state is not JobState.RUNNING:
-            return
-        try:
-            self.enforcer.resize(lease, after.job.request.memory_bytes)
-        except PgpuError:
-            # In the same order, so that all GPUs that took it come before the one that refuses again.
-            with suppress(PgpuError):
-                self.enforcer.resize(lease, before.job.request.memory_bytes)
-            raise
-
     def _bind_or_undo(self, after: Entry, before: Entry) -> None:
         """The ledger knows of more memory before the job does, of less after: a crash in between grants too little."""
         try:
-            self._bind(after, before)
+            bind(self.enforcer, after, before)
         except PgpuError:
             with self.ledger.decision() as decision:
                 entry = decision.entry(after.job.id)
@@ -404,46 +386,6 @@ class Engine:
         unattended = tuple(grant.job_id for grant in admission.grants if is_unattended(decision.entry(grant.job_id)))
         return replace(outcome, granted=unattended)
 
-    def _resized(self, entry: Entry, memory_bytes: int, snapshot: Snapshot, decision: Decision) -> Entry:
-        request = replace(entry.job.request, memory_bytes=memory_bytes, basis=None)  # said, and no longer estimated
-        job = replace(entry.job, request=request)
-        if job.state.is_final:
-            raise RequestError(f"job {job.id} has ended: there is nothing to resize")
-        if job.lease is None:
-            return replace(entry, job=job)
-        refuse_growth_past_quota(decision, entry, memory_bytes)
-        entries = self.queue_of(decision.live())
-        held = judge(decision).held
-        entries = [entry for entry in entries if entry.job.id not in held]
-        rooms = {room.gpu.uuid: room for room in snapshot.rooms(entries, self.headroom)}
-        for part in job.lease.slices:
-            room = rooms.get(part.gpu_uuid)
-            most_bytes = part.memory_bytes if room is None else room.most_bytes(part.memory_bytes)
-            if memory_bytes > max(most_bytes, part.memory_bytes):
-                raise CapacityError(
-                    f"{format_memory(memory_bytes - part.memory_bytes)} more do not fit: "
-                    f"{format_memory(most_bytes - part.memory_bytes)} are free; nothing was changed",
-                    hint="stop a job on that GPU, or ask for less",
-                )
-            if room is not None and memory_bytes > part.memory_bytes:
-                self._refuse_overtaking(room.gpu, entries, job.owner_uid)
-        slices = tuple(replace(part, memory_bytes=memory_bytes) for part in job.lease.slices)
-        return replace(entry, job=replace(job, lease=replace(job.lease, slices=slices)))
-
-    def _refuse_overtaking(self, gpu: Gpu, entries: Sequence[Entry], owner_uid: int) -> None:
-        """Memory that is free while a job waits for it is that job's; of a MIG instance all is its one job's already."""
-        for entry in entries:
-            request = entry.job.request
-            is_for_it = usable(gpu, request.gpu_count) and request.memory_bytes <= gpu.memory_bytes - self.headroom.of(
-                gpu
-            )
-            if entry.job.state is JobState.WAITING and is_for_it and not gpu.is_instance:
-                whose = f"job {entry.job.id}" if entry.job.owner_uid == owner_uid else "another user's job"
-                raise CapacityError(
-                    f"{whose} waits for the memory that is free; nothing was changed",
-                    hint="try again once it has started, or stop it",
-                )
-
 
 def is_unattended(entry: Entry) -> bool:
     """Whether somebody must be started to look after a granted job; a container of another tool brings its own."""
@@ -454,10 +396,3 @@ def _granted(entry: Entry, lease: Lease) -> Entry:
     """What was granted is what it asks for from now on: a job of unknown size asked for whatever was free."""
     request = replace(entry.job.request, memory_bytes=lease.slices[0].memory_bytes)
     return replace(entry, job=replace(entry.job, state=JobState.STARTING, lease=lease, reason=None, request=request))
-
-
-def _check_words(spec: JobSpec, request: Request) -> None:
-    if request.memory_bytes <= 0 or request.gpu_count <= 0:
-        raise RequestError("a request is for at least one byte on at least one GPU")
-    if spec.name is not None and not _NAME.fullmatch(spec.name):
-        raise RequestError(f"{spec.name!r} is no name", hint="letters, digits, and _ . - after the first, up to 128")
