@@ -9,7 +9,7 @@
 #include <sys/mount.h>
 #include <unistd.h>
 
-#define FORGED "/tmp/limit"
+#define FORGED "/sys/limit"
 
 static const char *limit_path(void) {
     static char path[4096];
@@ -44,13 +44,13 @@ static size_t read_limit(const char *path, uint64_t *words, size_t most) {
     return size > 0 ? (size_t)size : 0;
 }
 
-/* The slice's size in every word that says it. */
+/* The slice's size in every word that says it, in a file where no program lies that is to run. */
 static int forge(const char *path, uint64_t from, uint64_t to) {
     static uint64_t words[1 << 16];
     size_t size = read_limit(path, words, sizeof words);
     for (size_t word = 0; word < size / sizeof *words; word++)
         if (words[word] == from) words[word] = to;
-    if (mount("tmpfs", "/tmp", "tmpfs", 0, NULL) != 0) return -1;
+    if (mount("tmpfs", "/sys", "tmpfs", 0, NULL) != 0) return -1;
     int file = open(FORGED, O_WRONLY | O_CREAT, 0644);
     int result = size > 0 && file >= 0 && write(file, words, size) == (ssize_t)size ? 0 : -1;
     close(file);
