@@ -8,7 +8,11 @@ from hypothesis import strategies as st
 
 from pgpu.cli.output.visible import visible, visible_json
 
-STEERING = ["\x1b[31m", "\x07", "\r", "\n", "\x7f", "\x9b31m", "\u202e", "\u2066", "\u200b", "\u2028", "\udc9b"]
+STEERING = ["\x1b[31m", "\x07", "\r", "\n", "\x7f", "\x9b31m", "\u202e", "\u2066", "\u200b", "\u2028"]
+
+
+def test_a_byte_that_is_no_text_is_a_question_mark() -> None:
+    assert visible("a\udc9bb") == "a?b"
 
 
 @pytest.mark.parametrize("text", STEERING)

@@ -22,4 +22,6 @@ def visible_json(text: str) -> str:
 
 
 def _shown(character: str) -> str:
-    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
+    if unicodedata.category(character) == "Cs":
+        return "?"  # a byte of the command line that is no text
+    return character.encode("unicode_escape").decode("ascii")

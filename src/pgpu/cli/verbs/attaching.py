@@ -52,7 +52,7 @@ def say_advisory(job: Job) -> None:
 
 @contextmanager
 def deferred_signals() -> Iterator[list[int]]:
-    """Note signals instead of dying of them, while a request is written that a dying caller would leave behind.
+    """Note signals instead of dying of them, from when a request is written, which a dying caller would leave behind.
 
     Yields:
         The numbers that came, oldest first.
@@ -72,7 +72,7 @@ def attach(client: Client, job: Job, came: Sequence[int], *, as_json: bool) -> J
     Args:
         client: Who has the job.
         job: As it was submitted.
-        came: Signals that came while it was submitted; more may be added until the wait begins.
+        came: Signals that came since it was submitted; `deferred_signals` adds more while it waits.
         as_json: Say the end as one JSON object on stderr, and nothing else.
 
     Raises:
@@ -87,18 +87,13 @@ def attach(client: Client, job: Job, came: Sequence[int], *, as_json: bool) -> J
     return ended
 
 
-def _wait_for_grant(client: Client, job: Job, came_before: Sequence[int], *, is_quiet: bool) -> None:
-    with _blocked_signals(), _notice(is_quiet=is_quiet) as notice:
-        if came_before:
-            pass_on(client, job.id, came_before[0])
-            return
-        while (reason := client.still_waits(job.id, timeout_seconds=_PAUSE_SECONDS)) is not None:
+def _wait_for_grant(client: Client, job: Job, came: Sequence[int], *, is_quiet: bool) -> None:
+    with _notice(is_quiet=is_quiet) as notice:
+        while not came and (reason := client.still_waits(job.id, timeout_seconds=_PAUSE_SECONDS)) is not None:
             if reason:
                 notice(f"waiting: {reason}")
-            came = signal.sigtimedwait(_FORWARDED, 0)
-            if came is not None:
-                pass_on(client, job.id, came.si_signo)
-                return
+        if came:
+            pass_on(client, job.id, came[0])
 
 
 def pass_on(client: Client, job_id: str, number: int) -> None:
@@ -108,16 +103,6 @@ def pass_on(client: Client, job_id: str, number: int) -> None:
             raise CancelledError(f"job {job_id} was cancelled while it waited")
         return
     client.signal(job_id, number)
-
-
-@contextmanager
-def _blocked_signals() -> Iterator[None]:
-    """Keep signals for `sigtimedwait`, so that no handler runs in the middle of anything."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class _Lines:
