@@ -11,7 +11,8 @@ fill them. The second tells those apart that the first finds equal. It refuses t
 
 Sources: the prices are the dual of the cutting-stock problem (Gilmore and Gomory 1961); to count what a job drawn from
 the recent mix cannot use is fragmentation gradient descent (Weng et al., USENIX ATC 2023). Their mean and the
-constants are ours, chosen on openb with other seeds than those reported (benchmarks/placement).
+constants are ours, chosen on openb with other seeds than those reported; that the first weight of the best filling had missed a
+bar on those was known when this one was chosen (benchmarks/README.md).
 """
 
 from bisect import bisect_right
