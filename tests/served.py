@@ -4,13 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-DEADLINE_SECONDS = 60
+from tests.waiting import DEADLINE_SECONDS, until
+
 _PGPU = Path(sys.executable).parent / "pgpu"
 
 
@@ -54,14 +54,6 @@ class ServerProcess:
         with suppress(ProcessLookupError):
             self.process.send_signal(number)
         return self.process.wait(DEADLINE_SECONDS)
-
-
-def until(question: Callable[[], bool]) -> None:
-    """Wait for a condition, up to a deadline."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not question():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)  # noqa: TID251 - the pause between two looks
 
 
 @contextmanager

@@ -3,8 +3,7 @@
 import io
 import shutil
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 from tests.fakes.client import FakeClient, Outcome
 from tests.served import serving
+from tests.waiting import until
 
 from pgpu.app.settings import Settings
 from pgpu.app.wiring import open_client
@@ -20,7 +20,6 @@ from pgpu.errors import CapacityError, JobNotFoundError, RequestError, WaitTimeo
 from pgpu.model import Array, Job, JobSpec, JobState, Request, Submission
 from pgpu.units import GIB
 
-DEADLINE_SECONDS = 60.0
 LONG = ("sleep", "600")
 SAYS_HI = ("sh", "-c", "echo hi; exit 3")
 
@@ -64,13 +63,6 @@ def submit(client: Client, command: tuple[str, ...] = LONG, gib: int = 2, **word
     timeout = words.pop("wait_timeout_seconds", None)
     spec = JobSpec(command, "process", working_directory="/", **words)
     return client.submit(spec, Request(gib * GIB), wait_timeout_seconds=timeout)
-
-
-def until(question: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not question():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)  # noqa: TID251 - the pause between two looks
 
 
 def state(client: Client, job: Job) -> JobState:

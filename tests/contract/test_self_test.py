@@ -29,10 +29,10 @@ class Memory(dict[str, str]):
 class Proofs:
     """Counts the throw-away jobs of one machine."""
 
-    def __init__(self) -> None:
+    def __init__(self, *boot_id_path: Path) -> None:
         self.count = 0
         self.content_id = "shim and image"
-        self._self_test = SelfTest(Memory(), self._run, lambda _job: self.content_id)
+        self._self_test = SelfTest(Memory(), self._run, lambda _job: self.content_id, *boot_id_path)
 
     def _run(self, _job: Job, _delivery: Delivery) -> str:
         self.count += 1
@@ -78,24 +78,21 @@ def test_another_shim_or_another_image_of_the_same_name_is_proved_anew() -> None
     assert [proofs.count_after(Binding(), CONTAINER) for _ in range(2)] == [2, 2]
 
 
-def test_the_shims_have_another_name_as_soon_as_one_byte_differs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pgpu.enforcement.shim.library_path", tmp_path.__truediv__)
+def test_the_shims_have_another_name_as_soon_as_one_byte_differs(tmp_path: Path) -> None:
     for name in (CUDA_SHIM, NVML_SHIM, PROBE):
         (tmp_path / name).write_bytes(b"one")
-    before = shims_id()
-    assert shims_id() == before
+    before = shims_id(tmp_path.joinpath)
+    assert shims_id(tmp_path.joinpath) == before
     (tmp_path / NVML_SHIM).write_bytes(b"two")
-    assert shims_id() != before
+    assert shims_id(tmp_path.joinpath) != before
 
 
-def test_after_a_boot_everything_is_proved_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    proofs = Proofs()
-    proofs.count_after(Binding())
+def test_after_a_boot_everything_is_proved_anew(tmp_path: Path) -> None:
     boot = tmp_path / "boot_id"
+    boot.write_text("this boot\n")
+    proofs = Proofs(boot)
+    assert [proofs.count_after(Binding()) for _ in range(2)] == [1, 1]
     boot.write_text("the next boot\n")
-    monkeypatch.setattr("pgpu.enforcement.self_test._BOOT_ID_PATH", boot)
     assert proofs.count_after(Binding()) == 2
 
 

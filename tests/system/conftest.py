@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +15,8 @@ from typing import Any
 
 import pytest
 from tests.served import serving
+from tests.waiting import DEADLINE_SECONDS, until
 
-DEADLINE_SECONDS = 60.0
 PGPU = Path(sys.executable).parent / "pgpu"
 
 
@@ -137,12 +136,4 @@ def either_place(request: pytest.FixtureRequest) -> Iterator[Place]:
 @pytest.fixture
 def eventually() -> Callable[[Callable[[], Any]], Any]:
     """Ask again and again until the answer is true, and return it."""
-
-    def ask(question: Callable[[], Any]) -> Any:
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while not (answer := question()):
-            assert time.monotonic() < deadline, "it never came true"
-            time.sleep(0.02)  # noqa: TID251 - the pause between two looks
-        return answer
-
-    return ask
+    return until

@@ -7,12 +7,13 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tests.fakes.machine import FileGpus, make_client, make_engine, make_machine
+from tests.waiting import until
 
 from pgpu.client.embedded import EmbeddedClient
 from pgpu.engine.engine import Engine
@@ -22,7 +23,6 @@ from pgpu.ledger import Entry
 from pgpu.model import Job, JobSpec, JobState, ProcessHolder, Request
 from pgpu.units import GIB
 
-DEADLINE_SECONDS = 60.0
 LONG = ("sleep", "600")
 WITHOUT_MAIN_THREAD = (
     sys.executable,
@@ -156,14 +156,6 @@ def kill(holder: ProcessHolder) -> None:
 def main_thread_has_ended(pid: int) -> bool:
     """Whether nothing of this process is left, or its other threads alone: both look the same to most."""
     return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] == "Z"
-
-
-def until(question: Callable[[], bool], complaint: Callable[[], str] = lambda: "") -> None:
-    """Wait for a condition, up to a deadline."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not question():
-        assert time.monotonic() < deadline, complaint()
-        time.sleep(0.01)  # noqa: TID251 - the pause between two looks
 
 
 @contextmanager

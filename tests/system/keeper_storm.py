@@ -14,7 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.system.engine_worlds import World, until
+from tests.system.engine_worlds import World
+from tests.waiting import until
 
 from pgpu.engine.identity import identify, is_alive
 from pgpu.engine.recovery import LOST

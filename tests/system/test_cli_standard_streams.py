@@ -3,7 +3,8 @@
 import subprocess
 
 import pytest
-from tests.system.conftest import DEADLINE_SECONDS, PGPU, Place
+from tests.system.conftest import PGPU, Place
+from tests.waiting import DEADLINE_SECONDS
 
 
 def _in_shell(place: Place, script: str) -> "subprocess.CompletedProcess[str]":

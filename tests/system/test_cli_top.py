@@ -9,7 +9,8 @@ import subprocess
 import termios
 import time
 
-from tests.system.conftest import DEADLINE_SECONDS, PGPU, Place
+from tests.system.conftest import PGPU, Place
+from tests.waiting import DEADLINE_SECONDS
 
 
 class Terminal:

@@ -4,7 +4,8 @@ import shutil
 from collections.abc import Iterator, Sequence
 
 import pytest
-from tests.system.engine_worlds import LONG, World, another, kill, until, world
+from tests.system.engine_worlds import LONG, World, another, kill, world
+from tests.waiting import until
 
 from pgpu.errors import JobNotFoundError, RequestError
 from pgpu.model import Array, Job, JobSpec, JobState, ProcessHolder, Request, Submission

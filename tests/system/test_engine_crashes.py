@@ -14,7 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.system.engine_worlds import WITHOUT_MAIN_THREAD, World, another, kill, main_thread_has_ended, until, world
+from tests.system.engine_worlds import WITHOUT_MAIN_THREAD, World, another, kill, main_thread_has_ended, world
+from tests.waiting import until
 
 from pgpu.engine.identity import is_alive
 from pgpu.engine.recovery import LOST, recover

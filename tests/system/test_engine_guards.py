@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 from tests.fakes.enforcers import HalfWay, Stuck
 from tests.fakes.machine import FileGpus, make_engine, make_machine
-from tests.system.engine_worlds import until, world
+from tests.system.engine_worlds import world
+from tests.waiting import until
 
 from pgpu.engine.engine import Engine
 from pgpu.engine.gpu_lock import GpuLocks

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.system.engine_worlds import LONG, World, another, until, world
+from tests.system.engine_worlds import LONG, World, another, world
+from tests.waiting import until
 
 from pgpu.errors import CapacityError, JobNotFoundError, NodeError, RequestError, WaitTimeoutError
 from pgpu.model import Job, JobState

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 import pytest
-from tests.system.engine_worlds import World, until, world
+from tests.system.engine_worlds import World, world
+from tests.waiting import until
 
 from pgpu.engine.places import places_of_keepers
 from pgpu.engine.planning import read_plan

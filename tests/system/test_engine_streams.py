@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.system.engine_worlds import World, until, world
+from tests.system.engine_worlds import World, world
+from tests.waiting import until
 
 from pgpu.client.attaching import _pass_on
 from pgpu.client.following import EngineHand

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.system.engine_worlds import LONG, World, until, world
+from tests.system.engine_worlds import LONG, World, world
+from tests.waiting import until
 
 from pgpu.engine.watchdog import Watchdog, described, look_once
 from pgpu.model import ProcessHolder

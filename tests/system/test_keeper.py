@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.system.engine_worlds import World, another, until, world
+from tests.system.engine_worlds import World, another, world
 from tests.system.keeper_storm import CAPACITY_GIB, Storm
+from tests.waiting import until
 
 from pgpu.engine.identity import is_alive
 from pgpu.engine.keeper.calling import TAKE_LOCK

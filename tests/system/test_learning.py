@@ -1,10 +1,11 @@
 """What runs teach, from the command line to the ledger and back: sizes nobody had to say."""
 
+import fcntl
 import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import jsonschema
 import pytest
@@ -16,18 +17,17 @@ Eventually = Callable[[Callable[[], Any]], Any]
 
 P2_USES_BYTES = 1205 * MIB
 JOB = """
-import pathlib, sys, time
+import fcntl, sys
 from pgpu.workloads.__main__ import main
 sys.argv[1:] = ["training", "--epochs", "1", "--batches", "5", "--host-ms", "1"]
 code = main()
-while pathlib.Path("held").exists():
-    time.sleep(0.05)
+fcntl.flock(open("held", "a"), fcntl.LOCK_SH)  # until nobody holds it back
 sys.exit(code)
 """
 """P2's job with TensorFlow's default, unchanged: it takes nearly all it sees unless its environment says otherwise."""
 
 HOLDER = """
-import ctypes, pathlib, sys, time
+import ctypes, fcntl, sys
 from cuda.bindings import driver as cuda
 cuda.cuInit(0)
 context = cuda.cuDevicePrimaryCtxRetain(0)[1]
@@ -37,8 +37,7 @@ for mib in sys.argv[1:]:
     print(mib, int(error), flush=True)
     if int(error):
         sys.exit(9)
-while pathlib.Path("held").exists():
-    time.sleep(0.05)
+fcntl.flock(open("held", "a"), fcntl.LOCK_SH)  # until nobody holds it back
 """
 """Takes so many MiB one after another, and ends with 9 where it is refused."""
 
@@ -50,6 +49,13 @@ def place() -> Iterator[Place]:
         (made.path / "p2.py").write_text(JOB)
         (made.path / "hold.py").write_text(HOLDER)
         yield made
+
+
+def held_back(place: Place) -> IO[str]:
+    """Keep these programs from ending until the file is closed."""
+    held = (place.path / "held").open("w")
+    fcntl.flock(held, fcntl.LOCK_EX)
+    return held
 
 
 def run_p2(place: Place) -> Any:
@@ -71,14 +77,14 @@ def test_p2_s_job_unchanged_reserves_what_it_uses_by_its_fourth_run_and_as_many_
     assert fourth["request"]["basis"] == "history"
     assert fourth["request"]["memory_bytes"] <= 1.3 * P2_USES_BYTES
 
-    (place.path / "held").touch()
+    held = held_back(place)
     fit = place.json("gpus")["gpus"][0]["capacity_bytes"] // fourth["request"]["memory_bytes"]
     place.run("submit", "--array", f"0-{fit}", "--", "python", "p2.py")
     eventually(lambda: [job["state"] for job in place.json("ps")["jobs"]].count("running") == fit)
     jobs = place.json("ps")["jobs"]
     assert sum(job["state"] == "waiting" for job in jobs) == 1, f"{fit} fit, and one more was asked for"
     assert fit >= 15
-    (place.path / "held").unlink()
+    held.close()
     eventually(lambda: not place.json("ps")["jobs"])
     ended = place.json("ps", "--all")["jobs"]
     assert [job["exit_code"] for job in ended] == [0] * (4 + fit + 1)
@@ -121,7 +127,7 @@ def test_history_names_the_program_its_runs_and_what_auto_would_reserve(place: P
 
 
 def test_a_job_of_unknown_size_shrinks_to_what_it_holds_once_it_is_stable(place: Place, eventually: Eventually) -> None:
-    (place.path / "held").touch()
+    held = held_back(place)
     place.run("submit", "--name", "unknown", "--", "python", "hold.py", "3000")
     eventually(lambda: (job := place.job("unknown")) and job["request"]["basis"] == "measured")
     job = place.job("unknown")
@@ -129,7 +135,7 @@ def test_a_job_of_unknown_size_shrinks_to_what_it_holds_once_it_is_stable(place:
     assert peak_bytes < job["request"]["memory_bytes"] <= 1.15 * peak_bytes
     place.run("submit", "--name", "beside", "--memory", "18GiB", "--", "python", "hold.py", "17000")
     eventually(lambda: place.job("beside")["state"] == "running")
-    (place.path / "held").unlink()
+    held.close()
     eventually(lambda: not place.json("ps")["jobs"])
     assert [place.job(name)["exit_code"] for name in ("unknown", "beside")] == [0, 0]
 
@@ -145,11 +151,11 @@ def test_a_size_that_somebody_said_meanwhile_is_not_estimated_any_more(place: Pl
 
 
 def test_what_a_program_holds_that_takes_all_is_not_shrunk(place: Place, eventually: Eventually) -> None:
-    (place.path / "held").touch()
-    place.run("submit", "--name", "greedy", "--", "python", "hold.py", "22500")
-    eventually(lambda: (job := place.job("greedy")) and job["state"] == "running")
-    eventually(lambda: time.time() > place.job("greedy")["started_at_seconds"] + 4)
-    assert place.job("greedy")["request"]["memory_bytes"] > 22 * GIB
+    with held_back(place):
+        place.run("submit", "--name", "greedy", "--", "python", "hold.py", "22500")
+        eventually(lambda: (job := place.job("greedy")) and job["state"] == "running")
+        eventually(lambda: time.time() > place.job("greedy")["started_at_seconds"] + 4)
+        assert place.job("greedy")["request"]["memory_bytes"] > 22 * GIB
 
 
 def test_a_job_that_hit_its_limit_is_tried_again_with_more_and_its_caller_hears_of_the_last_try_alone(
@@ -182,14 +188,14 @@ def test_a_job_that_fails_for_another_reason_or_did_not_ask_is_not_tried_again(p
 def test_waiting_jobs_learn_from_runs_that_end_meanwhile(place: Place, eventually: Eventually) -> None:
     for _ in range(2):
         run_p2(place)
-    (place.path / "held").touch()
+    held = held_back(place)
     place.run("submit", "--name", "third", "--", "python", "p2.py")
     eventually(lambda: (job := place.job("third")) and job["request"]["basis"] == "measured")
     place.run("submit", "--name", "blocker", "--memory", "20GiB", "--", "sleep", "600")
     eventually(lambda: place.job("blocker")["state"] == "running")
     place.run("submit", "--name", "fourth", "--", "python", "p2.py")
     assert place.job("fourth")["request"]["basis"] == "unknown"
-    (place.path / "held").unlink()
+    held.close()
     eventually(lambda: place.job("fourth")["state"] == "exited")
     assert place.job("fourth")["request"]["basis"] == "history"
     assert place.job("blocker")["state"] == "running", "it started beside it, in what it needs"

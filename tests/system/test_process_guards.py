@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.system.engine_worlds import WITHOUT_MAIN_THREAD, main_thread_has_ended, until
+from tests.system.engine_worlds import WITHOUT_MAIN_THREAD, main_thread_has_ended
+from tests.waiting import until
 
 from pgpu.errors import RuntimeUnavailableError
 from pgpu.model import Delivery, Job, JobSpec, JobState, ProcessHolder, Request
@@ -109,10 +110,10 @@ class Endless(Lineage):
         return {1 << 22}
 
 
-def test_a_job_that_cannot_be_ended_is_named_instead_of_killed_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgpu.runtimes.process_job._KILL_DEADLINE_SECONDS", 0.05)
+def test_a_job_that_cannot_be_ended_is_named_instead_of_killed_for_ever() -> None:
     with sleeper() as holder:
         job = RunningProcess(holder, Endless("0123456789ab", holder, None), os.pidfd_open(holder.pid), None)
+        job.kill_deadline_seconds = 0.05
         with pytest.raises(RuntimeUnavailableError, match=str(1 << 22)):
             job.kill()
         job.close()

@@ -1,8 +1,8 @@
 """What a slice's files must be for the limit to bind, looked at one by one."""
 
-import errno
 import fcntl
 import os
+import resource
 import stat
 import struct
 from dataclasses import replace
@@ -60,13 +60,17 @@ def test_a_program_that_may_write_no_file_uses_its_slice(is_advisory: bool) -> N
         assert "allocate 2" in output(f"ulimit -f 0; {probe}")
 
 
-def test_a_limit_on_file_sizes_that_pgpu_runs_under_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: int) -> None:
-        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
-
-    monkeypatch.setattr("pgpu.enforcement.slice_files.os.posix_fallocate", refuse)
-    with opened_stage() as stage, pytest.raises(EnforcementError, match="File too large") as refusal:
-        stage.enforcer.prepare(stage.job(["true"]), stage.gpus)
+def test_a_limit_on_file_sizes_that_pgpu_runs_under_is_named() -> None:
+    with opened_stage() as stage:
+        with stage.prepared(stage.job(["true"])):
+            pass  # The libraries are copied now, which are larger.
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (meter.USAGE_BYTES - 1, hard))
+        try:
+            with pytest.raises(EnforcementError, match="File too large") as refusal:
+                stage.enforcer.prepare(stage.job(["true"]), stage.gpus)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert "ulimit -f" in str(refusal.value.hint)
 
 

@@ -12,14 +12,14 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.system.conftest import DEADLINE_SECONDS, PGPU, Place, opened_place
+from tests.system.conftest import PGPU, Place, opened_place
+from tests.waiting import DEADLINE_SECONDS, until
 
 SUBMITTERS = next(each for each in grp.getgrall() if each.gr_name in {"users", "nogroup", "nobody"})
 """Some group that every machine has."""
@@ -124,11 +124,8 @@ class User:
 
     def until(self, job_id: str, *states: str) -> Any:
         """Wait until a job is in one of these states."""
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while (job := self.job(job_id))["state"] not in states:
-            assert time.monotonic() < deadline, job
-            time.sleep(0.05)  # noqa: TID251 - the pause between two looks
-        return job
+        until(lambda: self.job(job_id)["state"] in states, lambda: self.job(job_id))
+        return self.job(job_id)
 
     def logs(self, job_id: str) -> Answer:
         """Read a job's output."""

@@ -33,10 +33,13 @@ _BOOT_ID_PATH = Path("/proc/sys/kernel/random/boot_id")
 class SelfTest:
     """Remembers what was proved, and proves the rest."""
 
-    def __init__(self, facts: Facts, run: RunThrowaway, content_id: ContentId) -> None:
+    def __init__(
+        self, facts: Facts, run: RunThrowaway, content_id: ContentId, boot_id_path: Path = _BOOT_ID_PATH
+    ) -> None:
         self._facts = facts
         self._run = run
         self._content_id = content_id
+        self._boot_id_path = boot_id_path
 
     def prove(self, enforcer: Enforcer, job: Job, gpu: Gpu, *, is_metered: bool = True) -> None:
         """Make sure that this enforcer binds on this GPU for jobs that are delivered like this one.
@@ -53,7 +56,7 @@ class SelfTest:
         Raises:
             EnforcementError: An allocation past the slice was not refused, or the test could not be run.
         """
-        key = f"self-test/{_boot_id()}/{gpu.name}/{gpu.driver_version}/{enforcer.name}/{_way(job)}/{self._content_id(job)}"
+        key = f"self-test/{self._boot_id_path.read_text(encoding='ascii').strip()}/{gpu.name}/{gpu.driver_version}/{enforcer.name}/{_way(job)}/{self._content_id(job)}"
         if self._facts.get(key) == _PASSED:
             return
         self._try(enforcer, _throwaway(job, gpu), gpu, is_metered=is_metered)
@@ -112,7 +115,3 @@ def _way(job: Job) -> str:
 
 def _answers(text: str) -> dict[str, str]:
     return dict(line.split(" ", 1) for line in text.splitlines() if " " in line)
-
-
-def _boot_id() -> str:
-    return _BOOT_ID_PATH.read_text(encoding="ascii").strip()

@@ -239,13 +239,16 @@ class ShimEnforcer:
         )
 
 
-def shims_id() -> str:
+def shims_id(find: Callable[[str], Path] = library_path) -> str:
     """Name what is in the files that every slice is given, so that those of another version have another name.
+
+    Args:
+        find: Returns where a file of this name lies.
 
     Raises:
         NodeError: One is missing from this installation.
     """
-    return hashlib.sha256(b"".join(library_path(name).read_bytes() for name in _DELIVERED)).hexdigest()[:16]
+    return hashlib.sha256(b"".join(find(name).read_bytes() for name in _DELIVERED)).hexdigest()[:16]
 
 
 def _is_there(files: SliceFiles) -> bool:

@@ -20,12 +20,14 @@ from pgpu.runtimes.cgroup_leaf import enter_leaf, kill_leaf, remove_leaf
 from pgpu.runtimes.lineage import Lineage, identify
 
 _SIGNAL_EXIT_BASE = 128
-_KILL_DEADLINE_SECONDS = 10.0
 _KILL_ROUND_SECONDS = 0.2
 
 
 class RunningProcess:
     """The `RunningJob` of the process runtime."""
+
+    kill_deadline_seconds = 10.0
+    """How long the job's processes may take to end once they are killed."""
 
     def __init__(self, holder: ProcessHolder, lineage: Lineage, pidfd: int, terminal: Path | None) -> None:
         """Take charge of a process.
@@ -89,12 +91,12 @@ class RunningProcess:
         if self._leaf is not None:
             kill_leaf(self._leaf)
         self.signal(signal.SIGKILL)
-        deadline = time.monotonic() + _KILL_DEADLINE_SECONDS
+        deadline = time.monotonic() + self.kill_deadline_seconds
         while members := self._lineage.members():
             if time.monotonic() > deadline:
                 raise RuntimeUnavailableError(f"these processes of the job do not end: {sorted(members)}")
             _kill_and_wait(members, self._lineage)
-        _wait_until_ended([self._pidfd], _KILL_DEADLINE_SECONDS)
+        _wait_until_ended([self._pidfd], self.kill_deadline_seconds)
 
     def resize_terminal(self, size: os.terminal_size) -> None:
         """Tell a job with a terminal its new size in characters."""

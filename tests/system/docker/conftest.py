@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.system.conftest import DEADLINE_SECONDS, Place, opened_place
+from tests.system.conftest import Place, opened_place
+from tests.waiting import DEADLINE_SECONDS
 
 IMAGE = os.environ.get("PGPU_TEST_IMAGE", "pgpu-test")
 _TAGS = frozenset({"latest", "tiny", "user", "preload", "musl"})

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.system.conftest import DEADLINE_SECONDS
 from tests.system.docker.oci_place import OciPlace, opened_oci_place
+from tests.waiting import DEADLINE_SECONDS
 
 pytestmark = pytest.mark.docker
 

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.system.conftest import DEADLINE_SECONDS, PGPU, Place
+from tests.system.conftest import PGPU, Place
 from tests.system.docker.conftest import docker
+from tests.waiting import DEADLINE_SECONDS
 
 pytestmark = pytest.mark.docker
 
