@@ -62,12 +62,12 @@ def _model(jobs: JobSet, hint_starts: list[float] | None, bound_seconds: float) 
         model.add(start + ticks <= end)
     for start, hint in zip(starts, hint_starts or [], strict=bool(hint_starts)):
         model.add_hint(start, round(hint * _TICKS))
-    _fit_on_cards(model, jobs, starts, lasts)
+    _fit_on_cards(model, jobs, starts, lasts, end)
     model.minimize(end)
     return model
 
 
-def _fit_on_cards(model: cp_model.CpModel, jobs: JobSet, starts: list[Any], lasts: list[int]) -> None:
+def _fit_on_cards(model: cp_model.CpModel, jobs: JobSet, starts: list[Any], lasts: list[int], end: Any) -> None:
     memory_mib = [job.memory_bytes // MIB for job in jobs.jobs]
     if jobs.cards == 1:
         whole = [
@@ -78,12 +78,40 @@ def _fit_on_cards(model: cp_model.CpModel, jobs: JobSet, starts: list[Any], last
     lies_on = [[model.new_bool_var("") for _ in range(jobs.cards)] for _ in jobs.jobs]
     for row in lies_on:
         model.add_exactly_one(row)
+    for job, row in enumerate(lies_on[: jobs.cards - 1]):
+        for card in range(job + 1, jobs.cards):  # cards are alike: the first job lies on the first, and so on
+            model.add(row[card] == 0)
     for card in range(jobs.cards):
         intervals = [
             model.new_optional_fixed_size_interval_var(start, ticks, row[card], "")
             for start, ticks, row in zip(starts, lasts, lies_on, strict=True)
         ]
         model.add_cumulative(intervals, memory_mib, CARD_MIB)
+    _tell_how_much_lies_on_a_card(model, jobs, end, lasts, lies_on)
+
+
+def _tell_how_much_lies_on_a_card(
+    model: cp_model.CpModel, jobs: JobSet, end: Any, lasts: list[int], lies_on: list[list[Any]]
+) -> None:
+    """Say what follows from the above, which the solver sees late: no card gives more memory-time than it has.
+
+    A job that leaves less than a threshold counts as all of the card, one smaller than it as nothing (Martello and Toth).
+    """
+    memory_mib = [job.memory_bytes // MIB for job in jobs.jobs]
+    releases = sorted({round(job.release_seconds * _TICKS) for job in jobs.jobs})
+    for threshold in {0, *(mib for mib in memory_mib if 2 * mib <= CARD_MIB)}:
+        weights = [_weight(mib, threshold) for mib in memory_mib]
+        for release in releases[:: max(1, len(releases) // 8)]:
+            late = [j for j, job in enumerate(jobs.jobs) if round(job.release_seconds * _TICKS) >= release]
+            for card in range(jobs.cards):
+                load = sum(weights[j] * lasts[j] * lies_on[j][card] for j in late)
+                model.add(load <= CARD_MIB * (end - release))
+
+
+def _weight(memory_mib: int, threshold_mib: int) -> int:
+    if memory_mib > CARD_MIB - threshold_mib:
+        return CARD_MIB
+    return memory_mib if memory_mib >= threshold_mib else 0
 
 
 def least_seconds(jobs: JobSet) -> float:

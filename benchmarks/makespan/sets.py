@@ -39,6 +39,11 @@ def inference(seed: int) -> JobSet:
     return JobSet(tuple(jobs), 1)
 
 
+def first(jobs: JobSet, count: int) -> JobSet:
+    """Return the first so many jobs of a set."""
+    return replace(jobs, jobs=jobs.jobs[:count])
+
+
 def mixed(seed: int) -> JobSet:
     """Twenty-eight jobs on one card: half inference, half training that takes a quarter to three quarters of it."""
     dice = random.Random(seed)
@@ -84,4 +89,14 @@ KINDS: dict[str, Callable[[int], JobSet]] = {
     "20 jobs after openb, 2 cards": lambda seed: cluster(seed, 20, 2),
     "20 jobs after openb, 2 cards, arriving": lambda seed: arriving(cluster(seed, 20, 2), seed, 1.0),
 }
-"""Those of 20 jobs are small enough for a proof that nothing ends sooner."""
+"""The kinds that others have measured, and two of theirs with fewer jobs."""
+
+SMALL_KINDS: dict[str, Callable[[int], JobSet]] = {
+    "20 inference jobs, 1 card": lambda seed: first(inference(seed), 20),
+    "12 mixed jobs, 1 card": lambda seed: first(mixed(seed), 12),
+    "12 jobs after openb, 2 cards": lambda seed: cluster(seed, 12, 2),
+    "12 jobs after openb, 2 cards, arriving": lambda seed: arriving(cluster(seed, 12, 2), seed, 1.0),
+}
+"""The same with so few jobs that a solver proves nearly every optimum."""
+
+ALL_KINDS = SMALL_KINDS | KINDS
