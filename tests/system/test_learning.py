@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,8 @@ import jsonschema
 import pytest
 from tests.system.conftest import Place, opened_place
 
+from pgpu.ledger import Ledger
+from pgpu.scheduling import Quota
 from pgpu.units import GIB, MIB
 
 Eventually = Callable[[Callable[[], Any]], Any]
@@ -49,6 +52,15 @@ def place() -> Iterator[Place]:
         (made.path / "p2.py").write_text(JOB)
         (made.path / "hold.py").write_text(HOLDER)
         yield made
+
+
+def set_quota(place: Place, memory_bytes: int) -> None:
+    """Let this user hold no more."""
+    place.run("ps")
+    ledger = Ledger(place.path / "state" / "ledger.db")
+    with ledger.decision() as decision:
+        decision.put_quota(os.getuid(), Quota(memory_bytes))
+    ledger.close()
 
 
 def held_back(place: Place) -> IO[str]:
@@ -177,6 +189,26 @@ def test_after_three_tries_or_alone_on_the_gpu_a_job_that_does_not_fit_fails(pla
     (job,) = place.json("ps", "--all")["jobs"]
     assert job["attempt"] == 3
     assert job["request"]["memory_bytes"] > 22 * GIB, "the last one had the GPU for itself"
+
+
+def test_no_try_asks_for_more_than_its_owner_s_quota_and_whoever_had_that_is_told_why_it_ends(place: Place) -> None:
+    set_quota(place, 2 * GIB)
+    done = place.run("run", "--memory", "1GiB", "--retry-oom", "--", "python", "hold.py", "500", "3000")
+    assert done.returncode == 9, done.stderr
+    (job,) = place.json("ps", "--all")["jobs"]
+    assert (job["attempt"], job["request"]["memory_bytes"]) == (2, 2 * GIB)
+    assert "not tried again: its owner's quota allows no larger slice than 2 GiB" in done.stderr
+    assert "its owner's quota" in job["warning"]
+
+
+def test_the_time_a_job_may_wait_holds_for_its_later_tries(place: Place, eventually: Eventually) -> None:
+    place.detach("blocker", "18GiB", ("sleep", "600"))
+    eventually(lambda: place.job("blocker")["state"] == "running")
+    done = place.run("run", "--memory", "4GiB", "--retry-oom", "--no-wait", "--", "python", "hold.py", "500", "4000")
+    assert (done.returncode, done.stdout) == (124, "500 0\n4000 2\n")
+    assert "not granted in time for try 2" in done.stderr
+    job = place.json("ps", "--all")["jobs"][-1]
+    assert (job["attempt"], job["state"], job["wait_timed_out"]) == (2, "cancelled", True)
 
 
 def test_a_job_that_fails_for_another_reason_or_did_not_ask_is_not_tried_again(place: Place) -> None:

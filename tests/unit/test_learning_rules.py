@@ -1,16 +1,20 @@
 """What jobs of unknown size ask for, when a job is tried again, and which program a command is."""
 
+import sqlite3
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pgpu.engine.learning import Learning, Observed
+from pgpu.engine.lesson import Lesson, NextTry
 from pgpu.engine.programs import signature_of_job
-from pgpu.ledger import Waiting
+from pgpu.ledger import Decision, View, Waiting
+from pgpu.ledger.schema import migrate
 from pgpu.model import Gpu, Job, JobSpec, JobState, Request
-from pgpu.scheduling import GpuRoom, Headroom
+from pgpu.scheduling import GpuRoom, Headroom, Quota
 from pgpu.scheduling.demand import Basis, shrunk_bytes
 from pgpu.units import GIB, MIB
 
@@ -68,31 +72,68 @@ def test_what_is_asked_can_be_granted_one_day(granted_bytes: int, outsiders_byte
 
 
 def test_a_job_that_hit_its_limit_asks_for_half_as_much_again_or_what_it_attempted() -> None:
-    first = LEARNING.next_try(FAILED, OBSERVED, [GPU])
-    assert first is not None
+    first = follows(FAILED)
     assert (first.memory_bytes, first.basis) == (6 * GIB, Basis.RETRY)
-    more = LEARNING.next_try(FAILED, replace(OBSERVED, attempted_bytes=10 * GIB), [GPU])
-    assert more is not None
-    assert more.memory_bytes == 11 * GIB
-    last = LEARNING.next_try(replace(FAILED, attempt=2), OBSERVED, [GPU])
-    assert last is not None
+    assert follows(FAILED, replace(OBSERVED, attempted_bytes=10 * GIB)).memory_bytes == 11 * GIB
+    last = follows(replace(FAILED, attempt=2))
     assert (last.memory_bytes, last.basis) == (MOST_BYTES, Basis.ALONE)
+
+
+def test_no_try_asks_for_more_than_its_owner_s_quota_could_ever_grant() -> None:
+    assert follows(FAILED, quota_bytes=5 * GIB).memory_bytes == 5 * GIB
+    assert follows(replace(FAILED, attempt=2), quota_bytes=5 * GIB).memory_bytes == 5 * GIB
+    assert follows(FAILED, quota_bytes=90 * GIB).memory_bytes == 6 * GIB
+    on_two = replace(FAILED, request=replace(FAILED.request, gpu_count=2))
+    assert follows(on_two, quota_bytes=10 * GIB, gpus=(GPU, replace(GPU, uuid="other"))).memory_bytes == 5 * GIB
+
+
+@pytest.mark.parametrize(
+    ("job", "observed", "quota_bytes", "why"),
+    [
+        (replace(FAILED, attempt=3), OBSERVED, None, "this was the last of 3 tries"),
+        (FAILED, replace(OBSERVED, slice_bytes=MOST_BYTES), None, "no slice can be larger than 23 GiB"),
+        (FAILED, OBSERVED, 4 * GIB, "its owner's quota allows no larger slice than 4 GiB"),
+    ],
+    ids=["third try", "had all", "had its quota"],
+)
+def test_a_last_try_says_why_it_was_the_last(job: Job, observed: Observed, quota_bytes: int | None, why: str) -> None:
+    told = Lesson(LEARNING, observed, (GPU,)).follow(a_view(quota_bytes), job)
+    assert isinstance(told, str)
+    assert told.endswith(f"and was not tried again: {why}")
 
 
 @pytest.mark.parametrize(
     ("job", "observed"),
     [
-        (replace(FAILED, attempt=3), OBSERVED),
         (replace(FAILED, exit_code=0), OBSERVED),
         (replace(FAILED, exit_code=None), OBSERVED),
         (FAILED, replace(OBSERVED, refusals=0)),
-        (FAILED, replace(OBSERVED, slice_bytes=MOST_BYTES)),
         (replace(FAILED, request=Request(4 * GIB)), OBSERVED),
     ],
-    ids=["third try", "ended well", "end unseen", "never refused", "had all", "did not ask"],
+    ids=["ended well", "end unseen", "never refused", "did not ask"],
 )
 def test_nothing_else_is_tried_again(job: Job, observed: Observed) -> None:
-    assert LEARNING.next_try(job, observed, [GPU]) is None
+    assert Lesson(LEARNING, observed, (GPU,)).follow(a_view(), job) is None
+
+
+def a_view(quota_bytes: int | None = None) -> View:
+    """Read a ledger in memory in which the job's owner has a quota, or none."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    connection.row_factory = sqlite3.Row
+    migrate(connection, Path(":memory:"))
+    decision = Decision(connection)
+    if quota_bytes is not None:
+        decision.put_quota(FAILED.owner_uid, Quota(quota_bytes))
+    return decision
+
+
+def follows(
+    job: Job, observed: Observed = OBSERVED, quota_bytes: int | None = None, gpus: tuple[Gpu, ...] = (GPU,)
+) -> Request:
+    """Return what the next try asks for."""
+    found = Lesson(LEARNING, observed, gpus).follow(a_view(quota_bytes), job)
+    assert isinstance(found, NextTry)
+    return found.request
 
 
 @given(

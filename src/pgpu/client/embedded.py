@@ -188,7 +188,8 @@ def granted(job: Job) -> Job:
         CancelledError: It was cancelled while it waited.
     """
     if job.wait_timed_out:
-        raise WaitTimeoutError(f"job {job.id} was not granted in time")
+        again = f" for try {job.attempt}" if job.attempt > 1 else ""
+        raise WaitTimeoutError(f"job {job.id} was not granted in time{again}")
     if job.state is JobState.CANCELLED:
         raise CancelledError(f"job {job.id} was cancelled")
     return job

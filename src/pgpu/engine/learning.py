@@ -9,18 +9,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pgpu.enforcement import SliceUse
+from pgpu.engine.tries import Most
 from pgpu.ledger import Decision, View, Waiting
 from pgpu.model import Gpu, Job, Request, Run, Slice
 from pgpu.scheduling import GpuRoom, Headroom, usable
-from pgpu.scheduling.demand import UNKNOWN, Basis, Estimate, estimate, retry_bytes
+from pgpu.scheduling.candidate import NO_QUOTA
+from pgpu.scheduling.demand import UNKNOWN, Basis, Estimate, estimate
 from pgpu.scheduling.signature import program_of
 from pgpu.units import SMALLEST_SLICE_BYTES
 
 GROWTH_WISHES = (("TF_FORCE_GPU_ALLOW_GROWTH", "true"), ("XLA_PYTHON_CLIENT_PREALLOCATE", "false"))
 """Ask TensorFlow and JAX for what they need instead of all they see; only of jobs whose size pgpu chooses (P2)."""
-
-MOST_TRIES = 3
-"""Of a job that hits its own limit; the last one has its GPUs for itself."""
 
 KEPT_RUNS = 20_000
 """How many runs are remembered: 100 of each of 200 programs."""
@@ -79,10 +78,7 @@ class Learning:
         """Return a request with the amount that its history tells, where pgpu shall choose; another as it is."""
         if not request.is_estimated:
             return replace(request, basis=None)  # whatever an asker says that their amount rests on
-        most = self._most_bytes(gpus, request.gpu_count)
-        quota = view.quotas().get(owner_uid)
-        if quota is not None and quota.memory_bytes is not None:
-            most = min(most, quota.memory_bytes // request.gpu_count)
+        most = self.most(view, owner_uid, gpus, request.gpu_count).memory_bytes
         found = self._estimated(view, signature, owner_uid, gpus)
         memory_bytes = int(most * CAREFUL_SHARE) if found.memory_bytes is None else min(found.memory_bytes, most)
         return replace(request, memory_bytes=max(SMALLEST_SLICE_BYTES, memory_bytes), basis=found.basis.value)
@@ -127,28 +123,18 @@ class Learning:
         decision.history.forget_all_but(KEPT_RUNS)
         self._review(decision, program_of(run.signature), run.owner_uid, gpus)
 
-    def next_try(self, job: Job, observed: Observed, gpus: Sequence[Gpu]) -> Request | None:
-        """Return what a job asks for that hit its own limit and asked to be tried again; None if it ends here.
-
-        Args:
-            job: As it would end, with its exit code.
-            observed: What it held.
-            gpus: Every GPU of this engine.
-        """
-        failed = job.exit_code not in {0, None} and observed.refusals > 0
-        most = self._most_bytes(gpus, job.request.gpu_count)
-        if not (failed and job.request.retries_out_of_memory) or job.attempt >= MOST_TRIES:
-            return None
-        if observed.slice_bytes >= most:
-            return None
-        wanted = retry_bytes(observed.slice_bytes, observed.attempted_bytes)
-        if job.attempt + 1 == MOST_TRIES or wanted >= most:
-            return replace(job.request, memory_bytes=most, basis=Basis.ALONE.value)
-        return replace(job.request, memory_bytes=wanted, basis=Basis.RETRY.value)
-
     def estimate(self, view: View, signature: str, owner_uid: int, gpu_name: str) -> Estimate:
         """Say what a call needs on one model of GPU."""
         return estimate(signature, self._runs(view, (program_of(signature), gpu_name, owner_uid)))
+
+    def most(self, view: View, owner_uid: int, gpus: Sequence[Gpu], gpu_count: int) -> Most:
+        """Return the largest slice that so many GPUs, and their user's quota, could ever grant."""
+        sizes = [gpu.memory_bytes - self._headroom.of(gpu) for gpu in gpus if usable(gpu, gpu_count)]
+        most_bytes = sorted(sizes, reverse=True)[gpu_count - 1] if gpu_count <= len(sizes) else 0
+        quota_bytes = view.quotas().get(owner_uid, NO_QUOTA).memory_bytes
+        if quota_bytes is None or quota_bytes // gpu_count >= most_bytes:
+            return Most(most_bytes)
+        return Most(quota_bytes // gpu_count, is_quota=True)
 
     def _runs(self, view: View, whose: tuple[str, str, int]) -> Sequence[Run]:
         """Read a program's runs once for the thousand calls of it that are submitted together."""
@@ -171,11 +157,6 @@ class Learning:
             request = self.chosen(decision, Request(0, gpu_count, is_estimated=True), signature, owner_uid, gpus)
             estimates[signature, owner_uid, gpu_count] = (request.memory_bytes, request.basis or Basis.UNKNOWN.value)
         decision.put_estimates(self._gpu_model, estimates)
-
-    def _most_bytes(self, gpus: Sequence[Gpu], gpu_count: int) -> int:
-        """Return the largest slice that so many GPUs could ever grant; 0 if there are too few."""
-        sizes = [gpu.memory_bytes - self._headroom.of(gpu) for gpu in gpus if usable(gpu, gpu_count)]
-        return sorted(sizes, reverse=True)[gpu_count - 1] if gpu_count <= len(sizes) else 0
 
 
 def history_name(gpu: Gpu) -> str:

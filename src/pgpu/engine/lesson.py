@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from pgpu.engine.engine import Engine
 from pgpu.engine.learning import Learning, Observed
+from pgpu.engine.tries import next_try, why_no_more
 from pgpu.errors import PgpuError
-from pgpu.ledger import Decision, Entry
+from pgpu.ledger import Decision, Entry, View
 from pgpu.model import Gpu, Job, JobState, Request
 
 
@@ -35,10 +36,23 @@ class Lesson:
         """Write it into the history, in the transaction in which the job ended."""
         self.learning.remember(decision, job, self.observed, self.gpus)
 
-    def next_try(self, job: Job) -> NextTry | None:
-        """Return the next try of a job that hit its own limit and asked for it; None if this was the last."""
-        request = self.learning.next_try(job, self.observed, self.gpus)
-        return None if request is None else NextTry(job, request, self)
+    def follow(self, view: View, job: Job) -> NextTry | str | None:
+        """Say what follows for a job that failed at its own limit and asked to be tried again.
+
+        Args:
+            view: Of the ledger.
+            job: As it would end, with its exit code.
+
+        Returns:
+            Its next try, or in one line why there is none; None for every other job.
+        """
+        failed = job.exit_code not in {0, None} and self.observed.refusals > 0
+        if not (failed and job.request.retries_out_of_memory):
+            return None
+        most = self.learning.most(view, job.owner_uid, self.gpus, job.request.gpu_count)
+        slice_bytes = self.observed.slice_bytes
+        request = next_try(job, slice_bytes, self.observed.attempted_bytes, most)
+        return why_no_more(job, slice_bytes, most) if request is None else NextTry(job, request, self)
 
 
 def lesson_of(engine: Engine, observed: Observed) -> Lesson | None:
@@ -68,8 +82,16 @@ def queue_again(engine: Engine, again: NextTry) -> None:
         if entry.stop_grace_seconds is not None:
             decision.put(replace(entry, job=again.job, supervisor=None, lease_released_at_seconds=time.time()))
             return
-        decision.begin_again(entry.job.id)
+        decision.begin_again(entry.job.id, _deadline_seconds(entry, time.time()))
         decision.put(_waiting(entry, again.request))
+
+
+def _deadline_seconds(entry: Entry, now_seconds: float) -> float | None:
+    """What an earlier try left of the time that the job may wait, all its tries together, is left for the next one."""
+    deadline_seconds, lease = entry.wait_deadline_seconds, entry.job.lease
+    if deadline_seconds is None or lease is None:
+        return deadline_seconds
+    return now_seconds + max(0.0, deadline_seconds - lease.granted_at_seconds)
 
 
 def _waiting(entry: Entry, request: Request) -> Entry:

@@ -92,10 +92,15 @@ class Decision(View):
             [(size, basis, gpu_model, *call) for call, (size, basis) in estimates.items()],
         )
 
-    def begin_again(self, job_id: str) -> None:
-        """Forget a lease as if it had never been granted, and how long its job would wait; its memory must be free."""
+    def begin_again(self, job_id: str, wait_deadline_seconds: float | None) -> None:
+        """Forget a lease as if it had never been granted; its memory must be free.
+
+        Args:
+            job_id: Its job, which waits again.
+            wait_deadline_seconds: Until when, in seconds since the epoch; None for as long as it takes.
+        """
         self._connection.execute("DELETE FROM leases WHERE job_id = ?", (job_id,))
-        self._connection.execute("UPDATE jobs SET wait_deadline = NULL WHERE id = ?", (job_id,))
+        self._connection.execute("UPDATE jobs SET wait_deadline = ? WHERE id = ?", (wait_deadline_seconds, job_id))
 
     def put_quota(self, uid: int, quota: Quota | None) -> None:
         """Write what one user may hold; None for as much as there is."""

@@ -136,7 +136,7 @@ class Job:
     """Most that any one of its slices held; None until it ended, or where nobody could measure it."""
 
     warning: str | None = None
-    """What the watch saw, such as more memory held than its slice, in one line."""
+    """What was seen of it, such as more memory held than its slice, or why it was not tried again; in one line."""
 
     lease: Lease | None = None
     """What it holds or held; None until granted."""

@@ -182,20 +182,24 @@ class _Supervisor:
         final = life.until_ended()
         self._carrier.drain()
         self._lesson = lesson_of(self._engine, life.observed)
-        if not self._is_tried_again(final):
-            self._end(final)
+        what_follows = self._what_follows(final)
+        if isinstance(what_follows, NextTry):
+            self._next_try = what_follows  # The job ends for nobody but its history.
+        else:
+            self._end(_warned(final, what_follows))
 
-    def _is_tried_again(self, final: Callable[[Job], Job]) -> bool:
-        """Whether the job hit its own limit and wants another try: it then ends for nobody but its history."""
+    def _what_follows(self, final: Callable[[Job], Job]) -> NextTry | str | None:
+        """Of a job that hit its own limit and wants another try: that, or why there is none."""
         try:
-            entry = self._engine.ledger.entry(self._job.id)
+            with self._engine.ledger.view() as view:
+                entry = view.entry(self._job.id)
+                is_asked_to_stop = entry.stop_grace_seconds is not None
+                if self._lesson is None or is_asked_to_stop:
+                    return None
+                return self._lesson.follow(view, final(entry.job))
         except PgpuError as exc:
             self._complain(exc)
-            return False
-        is_asked_to_stop = entry.stop_grace_seconds is not None
-        if self._lesson is not None and not is_asked_to_stop:
-            self._next_try = self._lesson.next_try(final(entry.job))
-        return self._next_try is not None
+            return None
 
     def _end(self, final: Callable[[Job], Job]) -> None:
         """Write how the job ended, however long the ledger refuses."""
@@ -303,6 +307,16 @@ class _Supervisor:
     @staticmethod
     def _complain(exc: PgpuError) -> None:
         sys.stderr.write(f"{exc}\n")
+
+
+def _warned(final: Callable[[Job], Job], warning: str | None) -> Callable[[Job], Job]:
+    """Return what makes of a job one that ended so, with one more thing to say of it."""
+
+    def warned(job: Job) -> Job:
+        ended = final(job)
+        return replace(ended, warning="; ".join(filter(None, (ended.warning, warning))) or None)
+
+    return warned
 
 
 def _failed(exc: PgpuError) -> Callable[[Job], Job]:
