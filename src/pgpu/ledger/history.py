@@ -15,7 +15,21 @@ _COLUMNS = (
     "signature, gpu_name, job_id, owner_uid, slice_bytes, peak_bytes, context_bytes, refusals, duration_seconds,"
     " ended_at, exit_code"
 )
-_PUT = f"INSERT INTO runs ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - words of our own
+_PUT = f"INSERT INTO runs ({_COLUMNS}, together) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - words of our own
+_BESIDE = """
+SELECT sum(max(0, min(coalesce(other.finished_at, :until), :until) - max(other.started_at, :since)))
+FROM (
+    SELECT job_id FROM leases WHERE released_at IS NULL UNION ALL SELECT job_id FROM leases WHERE released_at > :since
+) AS held
+CROSS JOIN slices AS theirs ON theirs.job_id = held.job_id
+CROSS JOIN jobs AS other ON other.id = held.job_id
+WHERE theirs.gpu_uuid = (SELECT gpu_uuid FROM slices WHERE job_id = :job_id AND position = 0)
+    AND held.job_id <> :job_id AND other.started_at < :until
+"""
+_COMPANY = """
+SELECT duration_seconds, together FROM runs
+WHERE signature = ? AND exit_code = 0 AND together IS NOT NULL ORDER BY sequence DESC LIMIT ?
+"""
 _OF_PROGRAM = f"""
 SELECT {_COLUMNS} FROM runs
 WHERE (signature = ?1 OR signature >= ?1 || ' ' AND signature < ?1 || '!') AND owner_uid = ?2 AND gpu_name = ?3
@@ -34,7 +48,7 @@ class History:
         self._connection = connection
 
     def add(self, run: Run) -> None:
-        """Remember one run; only in a decision."""
+        """Remember one run, and how many jobs its GPU had meanwhile; only in a decision."""
         self._connection.execute(
             _PUT,
             (
@@ -49,6 +63,7 @@ class History:
                 run.duration_seconds,
                 run.ended_at_seconds,
                 run.exit_code,
+                self._together(run),
             ),
         )
 
@@ -100,6 +115,19 @@ class History:
             for signature in signatures
         }
         return {signature: seconds for signature, seconds in found.items() if seconds}
+
+    def company(self, signature: str, most_runs: int) -> list[tuple[float, float]]:
+        """Return of the newest runs of a call that ended well: seconds, and how many jobs its GPU had on average, itself counted."""
+        return [(row[0], row[1]) for row in self._connection.execute(_COMPANY, (signature, most_runs))]
+
+    def _together(self, run: Run) -> float | None:
+        """Count the jobs on a run's first GPU by the time that they ran beside it; None of a run without length."""
+        if run.duration_seconds <= 0:
+            return None
+        until = run.ended_at_seconds
+        words = {"job_id": run.job_id, "since": until - run.duration_seconds, "until": until}
+        beside_seconds = self._connection.execute(_BESIDE, words).fetchone()[0] or 0.0
+        return 1.0 + float(beside_seconds) / run.duration_seconds
 
 
 def _run_of(row: sqlite3.Row) -> Run:

@@ -171,7 +171,23 @@ CREATE TABLE tokens (
 ) STRICT;
 """
 
-MIGRATIONS = (_FIRST, _WATCHED, _INHERITED, _QUEUED, _QUOTAS, _ESTIMATED, _CONDITIONAL, _EVENTS, _ADMINISTERED)
+_TOGETHER = """
+ALTER TABLE runs ADD COLUMN together REAL;
+CREATE INDEX released_leases ON leases (released_at) WHERE released_at IS NOT NULL;
+"""
+
+MIGRATIONS = (
+    _FIRST,
+    _WATCHED,
+    _INHERITED,
+    _QUEUED,
+    _QUOTAS,
+    _ESTIMATED,
+    _CONDITIONAL,
+    _EVENTS,
+    _ADMINISTERED,
+    _TOGETHER,
+)
 """Script i leads from version i to version i + 1."""
 
 VERSION = len(MIGRATIONS)

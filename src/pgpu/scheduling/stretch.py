@@ -1,0 +1,96 @@
+"""How much longer a program runs beside others, learnt from its runs.
+
+What is known are durations beside some numbers of jobs. Companions never make a job faster here, whatever chance shows; and
+between two numbers a GPU has room up to a point, and is shared in proportion from there on. Beyond the largest number seen
+nobody knows, and nothing is held against trying it. It refuses to tell programs that stand beside it apart.
+
+Source: pool adjacent violators (Ayer et al., 1955).
+"""
+
+import math
+import statistics
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pgpu.scheduling.batch import Slowdown
+
+LEAST_RUNS = 5
+"""Below, a difference between two numbers of companions may be chance."""
+
+_PRIOR_RUNS = 2
+"""The prior doubt counts as much as so many runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """How long one program runs."""
+
+    alone_seconds: float
+    levels: tuple[tuple[int, float], ...]
+    """(Jobs on its GPU, by how much they slow it down), ascending in both; at least one."""
+
+    doubt: float
+    """Standard deviation of the logarithm of its durations around that."""
+
+    def slowdown(self, count: int) -> float:
+        """Return by how much it is slowed down, 1 or more, where its GPU has so many jobs, itself counted."""
+        place = bisect_right(self.levels, (count, math.inf))
+        before = self.levels[place - 1][1] if place else 1.0
+        if not 0 < place < len(self.levels):
+            return before
+        next_count, next_slowdown = self.levels[place]
+        return max(before, next_slowdown * count / next_count)
+
+
+def stretch_of(runs: Sequence[tuple[float, float]], prior_doubt: float) -> Stretch | None:
+    """Learn from runs.
+
+    Args:
+        runs: Duration in seconds, and how many jobs the GPU had on average, itself counted.
+        prior_doubt: What is believed of a program without history.
+
+    Returns:
+        None without runs.
+    """
+    seen = [(math.log(seconds), max(1, round(together))) for seconds, together in runs if seconds > 0]
+    if not seen:
+        return None
+    levels = _ascending(seen) if len(seen) >= LEAST_RUNS else [(1, statistics.median(log for log, _ in seen))]
+    base = levels[0][1]
+    stretch = Stretch(math.exp(base), tuple((count, math.exp(level - base)) for count, level in levels), 0.0)
+    off = sum((log - base - math.log(stretch.slowdown(count))) ** 2 for log, count in seen)
+    doubt = math.sqrt((off + _PRIOR_RUNS * prior_doubt**2) / (len(seen) + _PRIOR_RUNS))
+    return Stretch(stretch.alone_seconds, stretch.levels, doubt)
+
+
+def shared_slowdown(jobs: Iterable[tuple[Stretch | None, float]]) -> Slowdown | None:
+    """Return how jobs slow each other down on average.
+
+    Args:
+        jobs: Each one's stretch, None if nobody knows it, and its seconds: long ones count for more.
+
+    Returns:
+        None if no companions are known to cost time.
+    """
+    weighed = list(jobs)
+    known = [(stretch, weight) for stretch, weight in weighed if stretch is not None and len(stretch.levels) > 1]
+    total = sum(weight for _, weight in weighed)
+    if not known or total <= 0:
+        return None
+    return lambda count: 1.0 + sum(weight * (stretch.slowdown(count) - 1.0) for stretch, weight in known) / total
+
+
+def _ascending(seen: Sequence[tuple[float, int]]) -> list[tuple[int, float]]:
+    """Return (number, level of the logarithm), each number's median pooled with its neighbours' until none falls."""
+    by_count: dict[int, list[float]] = {}
+    for log, count in seen:
+        by_count.setdefault(count, []).append(log)
+    pools: list[tuple[list[int], float, int]] = []
+    for count, logs in sorted(by_count.items()):
+        pools.append(([count], statistics.median(logs), len(logs)))
+        while len(pools) > 1 and pools[-2][1] >= pools[-1][1]:
+            (counts, level, weight), (more, next_level, next_weight) = pools[-2:]
+            pooled = (level * weight + next_level * next_weight) / (weight + next_weight)
+            pools[-2:] = [([*counts, *more], pooled, weight + next_weight)]
+    return [(count, level) for counts, level, _ in pools for count in sorted({counts[0], counts[-1]})]
