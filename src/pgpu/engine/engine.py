@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from pgpu.enforcement import Enforcer
-from pgpu.engine.acceptance import accept, check_words, new_job_id
+from pgpu.engine.acceptance import accept, new_job_id
 from pgpu.engine.admitting import Rounds
 from pgpu.engine.asker import Asker
 from pgpu.engine.gpu_lock import GpuLocks
@@ -20,7 +20,7 @@ from pgpu.engine.keeper.calling import START, Keepers
 from pgpu.engine.learning import Learning
 from pgpu.engine.outcome import NOBODY, Outcome
 from pgpu.engine.places import JobPlaces, places_of, places_of_keepers
-from pgpu.engine.planning import Planning, read_plan
+from pgpu.engine.planning import Planning, Stretches, read_plan
 from pgpu.engine.resizing import bind, resized
 from pgpu.engine.settings import EngineSettings
 from pgpu.engine.settling import cancelled, has_to_settle, settle
@@ -59,6 +59,7 @@ class Engine:
         plan = places_of_keepers(settings, settings.gpu_model).plan
         self.rounds.planned = lambda: read_plan(plan)
         self._planning = Planning(plan)
+        self._stretches = Stretches()
         self._runtimes = runtimes
         self._supervisor_command = tuple(supervisor_command)
         self.keepers = Keepers(settings, keeper_command)
@@ -125,7 +126,6 @@ class Engine:
             RequestError: The request or the command is wrong.
             NodeError: There is no GPU, or another ledger shares them out.
         """
-        check_words(spec, request)
         gpus = self.gpus.gpus()
         if not gpus:
             raise NodeError("no GPU was found", hint='--simulate "RTX 3090" runs on a simulated one')
@@ -234,7 +234,8 @@ class Engine:
         snapshot = self._snapshot_or_blind()
         with self.ledger.view() as view:
             situation = self.rounds.situation(view, snapshot)
-        self._planning.look(situation, time.time())
+            stretches = self._stretches.of(view, self.settings.gpu_model)
+        self._planning.look(situation, stretches, time.time())
 
     def outlook(self) -> Outcome:
         """Say what a round would find now, and change nothing.

@@ -7,20 +7,48 @@ holds. It refuses to make a plan twice for the same jobs.
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pgpu.engine.admitting import Situation
+from pgpu.ledger import View
 from pgpu.scheduling import Candidate, Held
 from pgpu.scheduling.makespan import plan_waiting
 from pgpu.scheduling.planned import NO_PLAN, BatchPlan
+from pgpu.scheduling.stretch import Stretch, stretch_of
 
 EFFORT = 15_000
 """A quarter of a second of a core at most: so long the keeper hears nobody."""
 
 DOUBT = 0.5
-"""How far durations from history are off: the standard deviation of the logarithm. A guess: half a factor of two more or
-less. `benchmarks/makespan` shows that a plan made with too much doubt still beats one made with none."""
+"""How far durations are off where no history tells: the standard deviation of the logarithm. A guess: half a factor of two
+more or less. `benchmarks/makespan` shows that a plan made with too much doubt still beats one made with none."""
+
+STRETCH_RUNS = 100
+"""How many of a call's newest runs tell what companions cost it: four times P1's batch."""
+
+
+class Stretches:
+    """What the history tells of each call beside companions, read once for each run that ends."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Stretch | None] = {}
+        self._as_of = 0
+
+    def of(self, view: View, gpu_model: str | None) -> dict[str, Stretch]:
+        """Return, by job id, what is known of those that wait or hold memory."""
+        self._as_of, changed = view.history.since(self._as_of)
+        for signature in changed:
+            self._known.pop(signature, None)
+        jobs = [(each.job_id, each.signature) for each in view.waiting(gpu_model)]
+        jobs += [(entry.job.id, entry.job.signature) for entry in view.holding() if entry.job.gpu_model == gpu_model]
+        found = ((job_id, self._of_call(view, signature)) for job_id, signature in jobs if signature)
+        return {job_id: stretch for job_id, stretch in found if stretch is not None}
+
+    def _of_call(self, view: View, signature: str) -> Stretch | None:
+        if signature not in self._known:
+            self._known[signature] = stretch_of(view.history.company(signature, STRETCH_RUNS), DOUBT)
+        return self._known[signature]
 
 
 def read_plan(path: Path) -> BatchPlan:
@@ -49,8 +77,14 @@ class Planning:
         self._path = path
         self._planned_for: tuple[object, ...] | None = None
 
-    def look(self, situation: Situation, now_seconds: float) -> None:
-        """Make a plan for what waits now, unless it is the same as before."""
+    def look(self, situation: Situation, stretches: Mapping[str, Stretch], now_seconds: float) -> None:
+        """Make a plan for what waits now, unless it is the same as before.
+
+        Args:
+            situation: Of this round.
+            stretches: By job id, as of `plan_waiting`.
+            now_seconds: Seconds since the epoch.
+        """
         jobs = _names(situation.queue, situation.held)
         if jobs != self._planned_for:
             last = read_plan(self._path)
@@ -59,6 +93,7 @@ class Planning:
                 situation.queue,
                 now_seconds,
                 held=situation.held,
+                stretches=stretches,
                 doubt=DOUBT,
                 last=last,
                 effort=EFFORT,

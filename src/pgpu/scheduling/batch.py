@@ -32,6 +32,9 @@ class BatchJob:
     release_seconds: float = 0.0
     """Not before; seconds from now."""
 
+    doubt: float | None = None
+    """Of its duration: the standard deviation of the logarithm; None for what is said of the batch."""
+
 
 @dataclass(frozen=True, slots=True)
 class Busy:
@@ -45,9 +48,11 @@ class Busy:
     """Predicted, of its whole run, alone on its GPU."""
 
     elapsed_seconds: float = 0.0
-    """Run so far."""
+    """Run so far, as if it had been alone."""
 
     compute_share: float = 0.0
+    doubt: float | None = None
+    """As of a job that waits."""
 
 
 Slowdown = Callable[[int], float]
@@ -66,6 +71,9 @@ class Batch:
     busy: tuple[Busy, ...]
     busy_left_seconds: tuple[float, ...]
     """How long each that runs already would still run if it were alone."""
+
+    doubts: tuple[float | None, ...]
+    """Of those that wait."""
 
     pace: tuple[float, ...]
     """By number of jobs on a GPU: the seconds that one second of work takes."""
@@ -96,20 +104,33 @@ class Batch:
             tuple(capacity_bytes),
             tuple(busy),
             tuple(expected_left_seconds(each.duration_seconds, each.elapsed_seconds) for each in busy),
+            tuple(job.doubt for job in jobs),
             (1.0, *(1.0 if slowdown is None else slowdown(count) for count in counts)),
         )
 
     def as_it_may_be(self, doubt: float, count: int, dice: random.Random) -> "tuple[Batch, ...]":
-        """Return so many copies whose durations are what they may turn out to be. Arguments as of `possible_left_seconds`."""
-        waiting = [possible_left_seconds(each, 0.0, doubt, count, dice) for each in self.duration_seconds]
-        running = [
-            possible_left_seconds(each.duration_seconds, each.elapsed_seconds, doubt, count, dice) for each in self.busy
+        """Return so many copies whose durations are what they may turn out to be; just itself where nothing is doubtful.
+
+        Args:
+            doubt: Of those jobs that have none of their own; as of `possible_left_seconds`.
+            count: So many copies.
+            dice: As of `possible_left_seconds`.
+        """
+        doubts = [doubt if each is None else each for each in (*self.doubts, *(busy.doubt for busy in self.busy))]
+        if not any(doubts):
+            return (self,)
+        runs = [(seconds, 0.0) for seconds in self.duration_seconds]
+        runs += [(busy.duration_seconds, busy.elapsed_seconds) for busy in self.busy]
+        draws = [
+            possible_left_seconds(lasts, elapsed, each, count, dice)
+            for (lasts, elapsed), each in zip(runs, doubts, strict=True)
         ]
+        waiting, running = draws[: len(self.duration_seconds)], draws[len(self.duration_seconds) :]
         return tuple(
             replace(
                 self,
-                duration_seconds=tuple(draws[copy] for draws in waiting),
-                busy_left_seconds=tuple(draws[copy] for draws in running),
+                duration_seconds=tuple(each[copy] for each in waiting),
+                busy_left_seconds=tuple(each[copy] for each in running),
             )
             for copy in range(count)
         )

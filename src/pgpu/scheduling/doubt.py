@@ -25,10 +25,12 @@ def possible_left_seconds(
     Args:
         duration_seconds: Predicted, of the whole run; above 0.
         elapsed_seconds: Run so far.
-        doubt: Standard deviation of the logarithm of the true duration over the predicted one, above 0.
+        doubt: Standard deviation of the logarithm of the true duration over the predicted one; 0 if it is known.
         count: So many draws.
         dice: Shuffles them.
     """
+    if doubt <= 0:
+        return [expected_left_seconds(duration_seconds, elapsed_seconds)] * count
     if duration_seconds <= 0:
         return [elapsed_seconds] * count
     error = NormalDist(math.log(duration_seconds), doubt)

@@ -10,6 +10,7 @@ Source: P1 (its 25 jobs end in 17.97 s as 12 + 13, in 25.56 s as 20 + 5); list s
 
 import math
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,6 +20,7 @@ from pgpu.scheduling.candidate import Candidate, Held
 from pgpu.scheduling.capacity import GpuRoom
 from pgpu.scheduling.order import OrderRules
 from pgpu.scheduling.planned import NO_PLAN, BatchPlan
+from pgpu.scheduling.stretch import Stretch, shared_slowdown
 
 STEPS_PER_SECOND = 60_000
 """Jobs that are played in a second of an ordinary core, roughly: what `plan_batch` counts its effort in."""
@@ -30,6 +32,11 @@ _SEED = 1
 """The same batch always gets the same plan."""
 
 _MOST_HOLDS_AT_A_TIME = 3
+
+_EVERY_NUMBER_TO = 16
+"""As limits to how many share a GPU; from there on in steps."""
+
+NOTHING_KNOWN: Mapping[str, Stretch] = {}
 
 _WORLDS = 16
 """So many ways in which durations may turn out are played where they are doubtful."""
@@ -43,6 +50,7 @@ def plan_waiting(
     held: Sequence[Held] = (),
     rules: OrderRules | None = None,
     slowdown: Slowdown | None = None,
+    stretches: Mapping[str, Stretch] = NOTHING_KNOWN,
     doubt: float = 0.0,
     last: BatchPlan = NO_PLAN,
     effort: int = STEPS_PER_SECOND,
@@ -59,39 +67,63 @@ def plan_waiting(
         now_seconds: Seconds since the epoch.
         held: Every job whose slices are part of what the rooms have granted.
         rules: How long jobs without history are taken to run.
-        slowdown: By how much each of so many jobs on one GPU is slowed down; None if nobody knows.
+        slowdown: By how much each of so many jobs on one GPU is slowed down; None for what the stretches say.
+        stretches: By job id: how long those jobs run whose programs are known, and what companions cost them.
         doubt: As of `plan_batch`.
         last: As of `plan_batch`.
         effort: As of `plan_batch`.
     """
     rules = rules or OrderRules()
-    gpus = {room.gpu.uuid: place for place, room in enumerate(rooms)}
-    busy = list(_busy(gpus, held, rules, now_seconds))
+    told = _Told(rules, stretches, slowdown or _slowdown((*queue, *held), stretches, rules))
+    busy = list(told.busy({room.gpu.uuid: place for place, room in enumerate(rooms)}, held, now_seconds))
     capacity_bytes = [room.free_bytes for room in rooms]
     for each in busy:
         capacity_bytes[each.gpu] += each.memory_bytes
-    jobs = [_job(candidate, rules) for candidate in queue if candidate.request.gpu_count == 1]
+    jobs = [told.job(candidate) for candidate in queue if candidate.request.gpu_count == 1]
     jobs = [job for job in jobs if job.memory_bytes <= max(capacity_bytes, default=0)]
     jobs.sort(key=lambda job: -job.memory_bytes * job.duration_seconds)
     near, far = jobs[:MOST_PLANNED], jobs[MOST_PLANNED:]
-    plan = plan_batch(near, capacity_bytes, busy=busy, slowdown=slowdown, doubt=doubt, last=last, effort=effort)
+    plan = plan_batch(near, capacity_bytes, busy=busy, slowdown=told.slowdown, doubt=doubt, last=last, effort=effort)
     return replace(plan, order=(*plan.order, *(job.job_id for job in far)))
 
 
-def _busy(gpus: Mapping[str, int], held: Sequence[Held], rules: OrderRules, now_seconds: float) -> Iterator[Busy]:
-    for each in held:
-        duration_seconds = each.duration_seconds or rules.default_duration_seconds
-        elapsed_seconds = max(0.0, now_seconds - each.granted_at_seconds)
-        for part in each.slices:
-            if part.gpu_uuid in gpus:
-                gpu = gpus[part.gpu_uuid]
-                yield Busy(gpu, part.memory_bytes, duration_seconds, elapsed_seconds, each.compute_share)
+def _slowdown(jobs: Sequence[Candidate | Held], stretches: Mapping[str, Stretch], rules: OrderRules) -> Slowdown | None:
+    lasting = (each.duration_seconds or rules.default_duration_seconds for each in jobs)
+    return shared_slowdown(zip((stretches.get(each.job_id) for each in jobs), lasting, strict=True))
 
 
-def _job(candidate: Candidate, rules: OrderRules) -> BatchJob:
-    request = candidate.request
-    duration_seconds = candidate.duration_seconds or rules.default_duration_seconds
-    return BatchJob(candidate.job_id, request.memory_bytes, duration_seconds, request.compute_share or 0.0)
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What the planner is told of durations, in the words of a batch."""
+
+    rules: OrderRules
+    stretches: Mapping[str, Stretch]
+    slowdown: Slowdown | None
+
+    def job(self, candidate: Candidate) -> BatchJob:
+        request = candidate.request
+        alone_seconds, doubt = self._alone(candidate)
+        share = request.compute_share or 0.0
+        return BatchJob(candidate.job_id, request.memory_bytes, alone_seconds, share, doubt=doubt)
+
+    def busy(self, gpus: Mapping[str, int], held: Sequence[Held], now_seconds: float) -> Iterator[Busy]:
+        """Those that run have run as slowly until now as they do beside those who are there now: a guess."""
+        counts = Counter(part.gpu_uuid for each in held for part in each.slices)
+        for each in held:
+            alone_seconds, doubt = self._alone(each)
+            for part in each.slices:
+                if part.gpu_uuid in gpus:
+                    pace = self.slowdown(counts[part.gpu_uuid]) if self.slowdown else 1.0
+                    elapsed_seconds = max(0.0, now_seconds - each.granted_at_seconds) / pace
+                    gpu, share = gpus[part.gpu_uuid], each.compute_share
+                    yield Busy(gpu, part.memory_bytes, alone_seconds, elapsed_seconds, share, doubt)
+
+    def _alone(self, job: Candidate | Held) -> tuple[float, float | None]:
+        """Return seconds, and how doubtful they are."""
+        stretch = self.stretches.get(job.job_id)
+        if stretch is not None:
+            return stretch.alone_seconds, stretch.doubt
+        return job.duration_seconds or self.rules.default_duration_seconds, None
 
 
 def plan_batch(
@@ -113,8 +145,9 @@ def plan_batch(
         capacity_bytes: What slices may sum to, by GPU.
         busy: What runs already; it fits.
         slowdown: By how much each of so many jobs on one GPU is slowed down, at least 1; None if they are not.
-        doubt: Standard deviation of the logarithm of true over predicted durations: 0 if they are known, 0.7 if they are
-            often off by a factor of two. The plan is then the one whose end is soonest on average.
+        doubt: Standard deviation of the logarithm of true over predicted durations, of those jobs that have none of their
+            own: 0 if they are known, 0.7 if they are often off by a factor of two. The plan is then the one whose end is
+            soonest on average.
         last: The plan until now: where the search begins if it is still good.
         effort: So many jobs are played at most, those of the first orders not counted. Default: about a second.
 
@@ -143,11 +176,20 @@ _Guess = tuple[Sequence[int], Mapping[int, int], int]
 
 def _first_guesses(batch: Batch) -> Iterator[_Guess]:
     places = range(len(batch.memory_bytes))
-    most_that_fit = max(batch.capacity_bytes, default=0) // max(1, min(batch.memory_bytes, default=1))
-    orders = [list(places), *(sorted(places, key=key, reverse=True) for key in _keys(batch))]
-    for most_at_once in (0, *range(1, min(len(batch.pace), most_that_fit + 1))) if batch.is_slowed else (0,):
-        for order in orders:
-            yield order, NO_HOLDS, most_at_once
+    yield list(places), NO_HOLDS, 0
+    for key in _keys(batch):
+        yield sorted(places, key=key, reverse=True), NO_HOLDS, 0
+
+
+def _fewer_at_once(batch: Batch, order: Sequence[int]) -> Iterator[_Guess]:
+    """Yield the same order with fewer jobs on a GPU than fit, where companions cost time: every small number, then fewer."""
+    if not batch.is_slowed:
+        return
+    fitting = max(batch.capacity_bytes, default=0) // max(1, min(batch.memory_bytes, default=1))
+    most_at_once = 1
+    while most_at_once < min(len(batch.pace), fitting + 1):
+        yield order, NO_HOLDS, most_at_once
+        most_at_once += 1 + most_at_once // _EVERY_NUMBER_TO
 
 
 def _still_good(last: BatchPlan, ids: Sequence[str]) -> Iterator[_Guess]:
@@ -207,10 +249,11 @@ class _Search:
     def __init__(self, batch: Batch, doubt: float, guesses: Sequence[_Guess]) -> None:
         self._dice = random.Random(_SEED)  # noqa: S311 - spreads the search, guards nothing
         self._batch = batch
-        self._worlds = batch.as_it_may_be(doubt, _WORLDS, self._dice) if doubt else (batch,)
+        self._worlds = batch.as_it_may_be(doubt, _WORLDS, self._dice)
         self._least_seconds = [world.least_seconds() for world in self._worlds]
         self._hold_odds = 0.3 if any(batch.release_seconds) else 0.15
-        self._keep(self._best_of(guesses))
+        best = self._best_of(guesses)
+        self._keep(self._best_of(_fewer_at_once(batch, best.order), best))
 
     def improved(self, effort: int) -> _Trial:
         """Return the best plan that changes lead to, with so many plays at most."""
@@ -223,8 +266,7 @@ class _Search:
                 self._keep(trial)
         return self._best
 
-    def _best_of(self, guesses: Iterable[_Guess]) -> _Trial:
-        best: _Trial | None = None
+    def _best_of(self, guesses: Iterable[_Guess], best: _Trial | None = None) -> _Trial:
         for order, holds, most_at_once in guesses:
             trial = self._tried(order, holds, most_at_once, math.inf if best is None else best.value[0])
             if trial is not None and (best is None or trial.value < best.value):
