@@ -1,14 +1,16 @@
 /* pgpu-stage: puts what a user named, and may open, where a container engine can mount it and the user cannot
  * reach.
  *
- *   pgpu-stage open UID:GID:GROUP,… DIRECTORY PATH… [-- SECRET…]   open each path as that user and bind what
- * was opened to DIRECTORY/0, DIRECTORY/1, … pgpu-stage clear DIRECTORY   take all of it away again
+ *   pgpu-stage open UID:GID:GROUP,… DIRECTORY PATH… [-- SECRET… [-- N/PLACE…]]   open each path as that user
+ * and mount what was opened at DIRECTORY/0, DIRECTORY/1, …; of the Nth each PLACE must be there already
+ *   pgpu-stage clear DIRECTORY   take all of it away again
  *
  * An engine that is given the user's own path looks it up as root, later: whatever lies there by then would
  * be mounted. Here the lookup is the user's and the mount is of the file that it found, so that nothing can
  * be swapped in between. Magic links of /proc are not followed: they lead past the permissions of a path.
- * Only directories and plain files are taken: no socket, device or pipe. Run by root; exit code 0, or 125 and
- * one line on descriptor 4. */
+ * Only directories and plain files are taken: no socket, device or pipe. In the mount root's rights do not
+ * count (mapped.h), since an engine looks up and makes mount points as root. Run by root; exit code 0, or 125
+ * and one line on descriptor 4. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -16,6 +18,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -23,10 +26,17 @@
 #include <unistd.h>
 
 #include "identity.h"
+#include "mapped.h"
 #include "report.h"
 
 #ifndef SYS_openat2
 #define SYS_openat2 437
+#endif
+#ifndef SYS_faccessat2
+#define SYS_faccessat2 439
+#endif
+#ifndef AT_EACCESS
+#define AT_EACCESS 0x200
 #endif
 
 #define MOST_VOLUMES    64
@@ -35,11 +45,13 @@
 struct opened {
     int descriptor;
     bool is_directory;
+    uid_t owner; /* the user, or who owns what the user may write */
+    const char *path;
 };
 
-static int open_without_magic(const char *path, uint64_t flags) {
-    struct open_how how = {.flags = flags | O_CLOEXEC, .resolve = RESOLVE_NO_MAGICLINKS};
-    return (int)syscall(SYS_openat2, AT_FDCWD, path, &how, sizeof how);
+static int open_at(int directory, const char *path, uint64_t flags, uint64_t resolve) {
+    struct open_how how = {.flags = flags | O_CLOEXEC, .resolve = RESOLVE_NO_MAGICLINKS | resolve};
+    return (int)syscall(SYS_openat2, directory, path, &how, sizeof how);
 }
 
 static void refuse_unreadable(int descriptor, const char *path) {
@@ -69,9 +81,15 @@ static void refuse_secrets(int descriptor, const char *path, char **secrets) {
         }
 }
 
+/* A directory that its owner opened for others to write must be writable in the mount too. */
+static uid_t believed_owner(int descriptor, uid_t owner) {
+    const bool is_writable = syscall(SYS_faccessat2, descriptor, "", W_OK, AT_EACCESS | AT_EMPTY_PATH) == 0;
+    return is_writable ? owner : geteuid();
+}
+
 static struct opened open_one(const char *path, char **secrets) {
     struct stat info;
-    const int descriptor = open_without_magic(path, O_PATH);
+    const int descriptor = open_at(AT_FDCWD, path, O_PATH, 0);
     if (descriptor < 0 || fstat(descriptor, &info) != 0) give_up("volume", path);
     if (!S_ISDIR(info.st_mode) && !S_ISREG(info.st_mode)) {
         errno = ENOTSUP;
@@ -79,7 +97,22 @@ static struct opened open_one(const char *path, char **secrets) {
     }
     refuse_unreadable(descriptor, path);
     refuse_secrets(descriptor, path, secrets);
-    return (struct opened){.descriptor = descriptor, .is_directory = S_ISDIR(info.st_mode)};
+    return (struct opened){.descriptor = descriptor,
+                           .is_directory = S_ISDIR(info.st_mode),
+                           .owner = believed_owner(descriptor, info.st_uid),
+                           .path = path};
+}
+
+/* A link in between is the engine's to follow, inside the container. */
+static void refuse_missing_place(const struct opened *opened, int count, const char *text) {
+    char *rest;
+    const long number = strtol(text, &rest, 10);
+    errno = EINVAL;
+    if (rest == text || *rest != '/' || number < 0 || number >= count) give_up("options", text);
+    const int found =
+        open_at(opened[number].descriptor, rest + 1, O_PATH, RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS);
+    if (found < 0 && errno != ELOOP) give_up("place", text);
+    if (found >= 0) close(found);
 }
 
 static void make_mount_point(const char *path, bool is_directory) {
@@ -90,17 +123,16 @@ static void make_mount_point(const char *path, bool is_directory) {
     close(file);
 }
 
-static void bind_to(const char *directory, int number, struct opened source) {
-    char target[PATH_MAX], opened[64];
+static void mount_at(const char *directory, int number, int tree, bool is_directory) {
+    char target[PATH_MAX];
     if (snprintf(target, sizeof target, "%s/%d", directory, number) >= PATH_MAX) give_up("stage", directory);
-    snprintf(opened, sizeof opened, "/proc/self/fd/%d", source.descriptor);
-    make_mount_point(target, source.is_directory);
-    if (mount(opened, target, NULL, MS_BIND | MS_REC, NULL) != 0) give_up("stage", target);
+    make_mount_point(target, is_directory);
+    attach_tree(tree, target);
 }
 
 /* The words behind `--`, which becomes the end of those before it; NULL without one. */
 static char **split(char **words) {
-    for (; *words != NULL; words++)
+    for (; words != NULL && *words != NULL; words++)
         if (strcmp(*words, "--") == 0) {
             *words = NULL;
             return words + 1;
@@ -108,21 +140,30 @@ static char **split(char **words) {
     return NULL;
 }
 
-static void open_and_bind(const char *identity, const char *directory, char **paths) {
-    struct opened opened[MOST_VOLUMES];
-    char **secrets = split(paths);
+static int open_all(struct opened *opened, char **paths, char **secrets) {
     int count = 0;
-    see_as(identity);
     for (; paths[count] != NULL; count++) {
         errno = E2BIG;
         if (count == MOST_VOLUMES) give_up("volume", paths[count]);
         opened[count] = open_one(paths[count], secrets);
     }
+    return count;
+}
+
+static void open_and_mount(const char *identity, const char *directory, char **paths) {
+    struct opened opened[MOST_VOLUMES];
+    char **secrets = split(paths), **places = split(secrets);
+    see_as(identity);
+    const uid_t user = geteuid();
+    const int count = open_all(opened, paths, secrets);
+    for (; places != NULL && *places != NULL; places++)
+        refuse_missing_place(opened, count, *places);
     see_as_root();
     if (mount("pgpu", directory, "tmpfs", MS_NOSUID | MS_NODEV, STAGING_OPTIONS) != 0)
         give_up("stage", directory);
     for (int i = 0; i < count; i++)
-        bind_to(directory, i, opened[i]);
+        mount_at(directory, i, mapped_tree(opened[i].descriptor, user, opened[i].owner, opened[i].path),
+                 opened[i].is_directory);
 }
 
 /* Whatever lies below goes with it, but the files themselves. */
@@ -135,12 +176,14 @@ static void clear(const char *directory) {
 int main(int count, char **arguments) {
     if (chdir("/") != 0) give_up("stage", "/");
     if (count >= 5 && strcmp(arguments[1], "open") == 0)
-        open_and_bind(arguments[2], arguments[3], arguments + 4);
+        open_and_mount(arguments[2], arguments[3], arguments + 4);
     else if (count == 3 && strcmp(arguments[1], "clear") == 0)
         clear(arguments[2]);
     else {
         errno = EINVAL;
-        give_up("options", "pgpu-stage open UID:GID:GROUPS DIRECTORY PATH… | clear DIRECTORY");
+        give_up(
+            "options",
+            "pgpu-stage open UID:GID:GROUPS DIRECTORY PATH… [-- SECRET… [-- N/PLACE…]] | clear DIRECTORY");
     }
     return 0;
 }

@@ -28,6 +28,9 @@ STAGER = "pgpu-stage"
 HOLD = "pgpu-hold"
 """Stands at a container's beginning until its slice is granted."""
 
+ENTER = "pgpu-enter"
+"""Enters a container's working directory as the container's user."""
+
 OCI_RUNTIME = "pgpu-runtime"
 """What a container engine calls in the place of runc."""
 

@@ -7,12 +7,14 @@ tested elsewhere.
 import contextlib
 import os
 import select
+import shutil
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from pgpu.libraries import ENTER, library_path
 from pgpu.model import Account, Delivery, Holder, Job, JobSpec, JobState, Lease, Request
 from pgpu.runtimes import RunningJob, Runtime, Stdio
 
@@ -26,6 +28,7 @@ def make_bare_delivery(directory: Path) -> Delivery:
         folder.mkdir(parents=True)
     for name in ("libpgpu.so", "libpgpu-ml.so", "limit", "usage", "ld.so.preload", "driver/libcuda.so.1"):
         (view / name).touch()
+    shutil.copy(library_path(ENTER), view / ENTER)
     (directory / "usage").touch()
     (directory / "usage").chmod(0o666)
     return Delivery(view, directory / "usage", ("GPU-00000000-0000-0000-0000-000000000000",), state)

@@ -10,7 +10,7 @@ from pgpu.enforcement import Enforcer
 from pgpu.enforcement.ladder import Ladder, Rung
 from pgpu.enforcement.self_test import SelfTest
 from pgpu.enforcement.shim import shims_id
-from pgpu.libraries import CUDA_SHIM, NVML_SHIM, PROBE
+from pgpu.libraries import CUDA_SHIM, ENTER, NVML_SHIM, PROBE
 from pgpu.model import Delivery, Gpu, Job, JobSpec, JobState, Lease, Request, Slice
 
 GPU = Gpu("GPU-1", "One", 0, 100, "1.0", is_simulated=False)
@@ -79,7 +79,7 @@ def test_another_shim_or_another_image_of_the_same_name_is_proved_anew() -> None
 
 
 def test_the_shims_have_another_name_as_soon_as_one_byte_differs(tmp_path: Path) -> None:
-    for name in (CUDA_SHIM, NVML_SHIM, PROBE):
+    for name in (CUDA_SHIM, NVML_SHIM, PROBE, ENTER):
         (tmp_path / name).write_bytes(b"one")
     before = shims_id(tmp_path.joinpath)
     assert shims_id(tmp_path.joinpath) == before

@@ -24,7 +24,7 @@ from pgpu.gpu.nvml import NvmlSource
 from pgpu.gpu.products import GpuModel
 from pgpu.gpu.simulated import start_simulated
 from pgpu.ledger import Ledger
-from pgpu.libraries import CUDA_SHIM, LAUNCHER, NVML_SHIM, PROBE, SIMULATED_CUDA, SIMULATED_NVML, library_path
+from pgpu.libraries import CUDA_SHIM, ENTER, LAUNCHER, NVML_SHIM, PROBE, SIMULATED_CUDA, SIMULATED_NVML, library_path
 from pgpu.runtimes import Runtime
 
 if TYPE_CHECKING:
@@ -324,5 +324,5 @@ def _oci_runtime(limit_cgroup: "LimitCgroup") -> Runtime:
 
 def _check_libraries(simulated: SimulatedGpus | None) -> None:
     """Miss a library before a request is accepted, not in its supervisor."""
-    for name in (CUDA_SHIM, NVML_SHIM, LAUNCHER, PROBE, *((SIMULATED_CUDA, SIMULATED_NVML) if simulated else ())):
+    for name in (CUDA_SHIM, NVML_SHIM, LAUNCHER, PROBE, ENTER, *((SIMULATED_CUDA, SIMULATED_NVML) if simulated else ())):
         library_path(name)

@@ -95,7 +95,9 @@ def _throwaway(job: Job, gpu: Gpu) -> Job:
     lease = _lease_of(job)
     part = next(part for part in lease.slices if part.gpu_uuid == gpu.uuid)
     job_id = uuid.uuid4().hex[:12]
-    spec = replace(job.spec, name=None, wants_tty=False, wants_stdin=False, remove=True)
+    # A container's own directory may be closed to its user, which is the job's affair; a process has none without.
+    place = "/" if job.spec.runtime == "docker" else job.spec.working_directory
+    spec = replace(job.spec, name=None, wants_tty=False, wants_stdin=False, remove=True, working_directory=place)
     slices = (Slice(part.gpu_uuid, part.memory_bytes),)
     return replace(job, id=job_id, spec=spec, lease=replace(lease, job_id=job_id, slices=slices))
 

@@ -14,12 +14,12 @@ from pgpu.enforcement import Enforcer, SliceUse, meter
 from pgpu.enforcement.driver_library import DriverLibraries, find_driver
 from pgpu.enforcement.slice_files import DRIVER_FILES, IN_JOB, LibraryStore, SliceFiles
 from pgpu.errors import EnforcementError, NodeError, PgpuBug, RequestError
-from pgpu.libraries import CUDA_SHIM, NVML_SHIM, PROBE, SIMULATED_CUDA, SIMULATED_NVML, library_path
+from pgpu.libraries import CUDA_SHIM, ENTER, NVML_SHIM, PROBE, SIMULATED_CUDA, SIMULATED_NVML, library_path
 from pgpu.model import Delivery, Gpu, Job, Lease
 from pgpu.units import GIB, format_memory
 
 _NANOSECONDS = 1_000_000_000
-_DELIVERED = (CUDA_SHIM, NVML_SHIM, PROBE)
+_DELIVERED = (CUDA_SHIM, NVML_SHIM, PROBE, ENTER)
 
 LARGEST_CONTEXT_BYTES = GIB
 """No context is as large: slices from here on are never compared with one before they are made, since a context that was

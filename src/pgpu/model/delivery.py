@@ -9,6 +9,7 @@ Layout of `slice_directory`, which the job sees read-only at `/.pgpu` (a plain p
     limit               the limit file (native/include/meter_abi.h)
     usage               the usage file; empty placeholder that `usage_path` is mounted over where there are mounts
     ld.so.preload       ours first; a runtime appends the lines of the image or host
+    pgpu-enter          begins the container of a user who named a working directory
     driver/             libcuda.so.1 and libnvidia-ml.so.1 behind the shims: the simulated driver's files, or, on a real
                         GPU, empty placeholders that `driver_files` are mounted over where there are mounts
     simgpu/             only with a simulated GPU: mount point of `simulated_state_directory`

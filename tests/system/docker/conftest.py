@@ -1,8 +1,11 @@
 """What the container tests share: the test images, plain `docker`, and a place that proved its limits once for all of them."""
 
 import os
+import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,3 +39,12 @@ def shared_place() -> Iterator[Place]:
     """A place for tests that leave nothing behind."""
     with opened_place() as made:
         yield made
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A directory that every user of the machine can reach."""
+    path = Path(tempfile.mkdtemp(prefix="pgpu-test-", dir="/var/tmp"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)

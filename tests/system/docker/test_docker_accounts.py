@@ -4,25 +4,21 @@ The users are numbers that nobody has; images that want more are made of the sma
 """
 
 import os
-import shutil
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.contract.runtime_worlds import RuntimeWorld, opened
+from tests.contract.runtime_worlds import RuntimeWorld
+from tests.system.docker.account_world import ALICE, check, opened_account_world, output, owned
 from tests.system.docker.conftest import docker
 
 from pgpu.errors import PgpuError, RequestError
-from pgpu.model import Account, JobSpec, Mount
-from pgpu.runtimes.docker import DockerRuntime
+from pgpu.model import Mount
 from pgpu.runtimes.docker.engine import engine_url
-from pgpu.runtimes.docker.staging import Staging
 
 pytestmark = pytest.mark.docker
 
-ALICE = Account(61001, 61001, (61050,))
 SHADOW_GROUP = 42
 GREEDY = f"""
 FROM {{base}}
@@ -43,42 +39,9 @@ def greedy(images: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def shared() -> Iterator[Path]:
-    """A directory that every user of the machine can reach."""
-    path = Path(tempfile.mkdtemp(prefix="pgpu-test-", dir="/var/tmp"))
-    path.chmod(0o755)
-    yield path
-    shutil.rmtree(path)
-
-
-@pytest.fixture
 def world(greedy: str, tmp_path: Path) -> Iterator[RuntimeWorld]:
-    if os.geteuid() != 0:
-        pytest.skip("only root can start jobs under other accounts")
-    runs = Path(tempfile.mkdtemp(prefix="pgpu-test-", dir="/dev/shm"))
-    runtime = DockerRuntime(tmp_path.parent / "images", staging=Staging(runs / "volumes"))
-    with opened(RuntimeWorld(runtime, tmp_path, kind="docker", image=greedy)) as made:
+    with opened_account_world(greedy, tmp_path) as made:
         yield made
-    assert not [line for line in Path("/proc/mounts").read_text().splitlines() if str(runs) in line]
-    shutil.rmtree(runs)
-
-
-def output(world: RuntimeWorld, script: str, *volumes: Mount, account: Account = ALICE) -> str:
-    started = world.shell(script, account=account, volumes=volumes)
-    text = started.streams.read_to_end() + started.streams.read_to_end(started.streams.stderr)
-    started.wait()
-    return text.decode()
-
-
-def check(world: RuntimeWorld, volumes: Sequence[Mount] = (), **spec: str) -> None:
-    world.runtime.check(JobSpec(("true",), "docker", image=world.image, volumes=tuple(volumes), **spec), ALICE)  # type: ignore[arg-type]
-
-
-def owned(path: Path, mode: int = 0o700) -> Path:
-    path.mkdir()
-    path.chmod(mode)
-    os.chown(path, ALICE.uid, ALICE.gid)
-    return path
 
 
 def test_a_container_runs_as_its_asker_whatever_user_the_image_names(world: RuntimeWorld) -> None:

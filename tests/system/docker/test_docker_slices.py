@@ -98,8 +98,10 @@ def test_a_slice_binds_in_a_read_only_container_without_capabilities(stage: Stag
 class _Hardened(DockerRuntime):
     """Adds what an operator's engine may set by default and a job cannot ask for."""
 
-    def _configuration(self, engine: Engine, job: Job, delivery: Delivery, account: Account | None) -> dict[str, Any]:
-        made = super()._configuration(engine, job, delivery, account)
+    def _configuration(
+        self, engine: Engine, image: dict[str, Any], job: Job, delivery: Delivery, account: Account | None
+    ) -> dict[str, Any]:
+        made = super()._configuration(engine, image, job, delivery, account)
         added = {"ReadonlyRootfs": True, "CapDrop": ["ALL"], "SecurityOpt": ["no-new-privileges"]}
         return {**made, "HostConfig": {**made["HostConfig"], **added}}
 

@@ -5,12 +5,15 @@ against whatever the image asks for. It refuses; it never mends a request in sil
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pgpu.errors import RequestError
+from pgpu.libraries import ENTER
 from pgpu.model import Account, JobSpec, Mount
+from pgpu.runtimes.docker.mounting import JOB_DIRECTORY
+from pgpu.runtimes.docker.nesting import plain
 
 SOCKETS_OF_ROOT = tuple(
     map(Path, ("/run/docker.sock", "/run/containerd/containerd.sock", "/run/podman/podman.sock", "/run/crio/crio.sock"))
@@ -54,7 +57,9 @@ def _refuse_volume(volume: Mount) -> None:
         )
 
 
-def confined(configuration: dict[str, Any], account: Account, volumes: Sequence[Mount]) -> dict[str, Any]:
+def confined(
+    configuration: dict[str, Any], account: Account, volumes: Sequence[Mount], image: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the body of `POST /containers/create` for a user other than root.
 
     No group but the user's own first one: the engine looks the others up by name in the image's own /etc/group, where
@@ -64,11 +69,14 @@ def confined(configuration: dict[str, Any], account: Account, volumes: Sequence[
         configuration: The body for root.
         account: Under which it runs.
         volumes: The job's, with sources that nobody but root can change.
+        image: The engine's description of its image.
     """
     host = configuration["HostConfig"]
     return {
         **configuration,
+        **_entering(configuration, image.get("Config") or {}),
         "User": f"{account.uid}:{account.gid}",
+        "WorkingDir": "/",
         "HostConfig": {
             **host,
             "Binds": [],
@@ -85,6 +93,19 @@ def confined(configuration: dict[str, Any], account: Account, volumes: Sequence[
             "UsernsMode": "",
             "NetworkMode": "default",
         },
+    }
+
+
+def _entering(configuration: Mapping[str, Any], image: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the words that enter the working directory as the user; the engine would, or would make it, as root."""
+    directory = plain(f"/{configuration['WorkingDir'] or image.get('WorkingDir') or ''}")
+    if directory == "/":
+        return {}
+    own = {} if "Entrypoint" in configuration else {"Entrypoint": image.get("Entrypoint"), "Cmd": image.get("Cmd")}
+    words = {**own, **configuration}
+    return {
+        "Entrypoint": [f"{JOB_DIRECTORY}/{ENTER}", directory],
+        "Cmd": [*(words.get("Entrypoint") or ()), *(words.get("Cmd") or ())],
     }
 
 

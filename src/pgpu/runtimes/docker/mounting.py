@@ -53,6 +53,17 @@ def _shadow_mounts(delivery: Delivery, facts: ImageFacts) -> Iterator[BindMount]
         yield BindMount(delivery.slice_directory / NVML_SHIM, path, is_read_only=True)
 
 
+def targets_in(facts: ImageFacts) -> list[str]:
+    """Return where a lease, or what gives its GPU to a container, lies over the files of an image; more than there are."""
+    unversioned = [_unversioned(path) for path in facts.cuda_paths]
+    preload = [facts.preload_path] if facts.libc == "glibc" else []
+    return [*preload, *facts.cuda_paths, *unversioned, *facts.nvml_paths]
+
+
+def _unversioned(path: str) -> str:
+    return posixpath.join(posixpath.dirname(path), CUDA_NAME.removesuffix(".1"))
+
+
 def _cuda_targets(delivery: Delivery, facts: ImageFacts) -> list[str]:
     """Return the places of the CUDA shim.
 
@@ -61,8 +72,7 @@ def _cuda_targets(delivery: Delivery, facts: ImageFacts) -> list[str]:
     """
     targets = list(facts.cuda_paths)
     if delivery.is_simulated:
-        unversioned = CUDA_NAME.removesuffix(".1")
-        targets += [posixpath.join(posixpath.dirname(path), unversioned) for path in facts.cuda_paths]
+        targets += [_unversioned(path) for path in facts.cuda_paths]
     return list(dict.fromkeys(targets))
 
 

@@ -13,6 +13,8 @@ from pgpu.errors import RequestError
 from pgpu.model import JobSpec, Mount
 from pgpu.runtimes.docker.image.facts import CUDA_NAME, NVML_NAME, PRELOAD_PATH, ImageFacts
 from pgpu.runtimes.docker.mounting import JOB_DIRECTORY
+from pgpu.runtimes.docker.nesting import plain
+from pgpu.runtimes.docker.references import refuse_bad_reference
 
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+")
 """Source: Docker's own rule for container names."""
@@ -22,6 +24,13 @@ _LIBRARIES = {CUDA_NAME, CUDA_NAME.removesuffix(".1"), NVML_NAME}
 
 _LARGEST_ID = (1 << 31) - 1
 """Source: runc, `uids and gids must be in range 0-2147483647`."""
+
+_PATHS = {"working directory", "volume"}
+_LONGEST_PATH_BYTES = 4096
+"""Source: PATH_MAX of limits.h, with the zero at its end."""
+
+_MOST_VOLUMES = 64
+"""As many as the stager takes (native/launcher/stage.c)."""
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _VOLUME_OPTIONS = re.compile(
@@ -33,6 +42,8 @@ def refuse_bad_words(spec: JobSpec) -> None:
     """Raise RequestError where the words of the request cannot be meant."""
     if not spec.image:
         raise RequestError("a container needs an image", hint="name it with --image")
+    refuse_bad_reference(spec.image)
+    _refuse_bad_text(spec)
     if spec.name is not None and not _NAME.fullmatch(spec.name):
         raise RequestError(
             f"{spec.name!r} is not a container's name", hint="use letters, digits, _ . and -, at least two characters"
@@ -45,20 +56,30 @@ def refuse_bad_words(spec: JobSpec) -> None:
     _refuse_bad_volumes(spec.volumes)
 
 
+def _refuse_bad_text(spec: JobSpec) -> None:
+    """Raise RequestError for what the engine's JSON cannot carry, or would carry as something else."""
+    texts = [("command", word) for word in spec.command]
+    texts += [("working directory", spec.working_directory or ""), ("user", spec.user or "")]
+    texts += [("environment", word) for pair in spec.environment for word in pair]
+    texts += [("volume", word) for volume in spec.volumes for word in (volume.source, volume.target, volume.options)]
+    for what, text in texts:
+        if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
+            raise RequestError(f"the {what} {text[:64]!r} is not text in UTF-8, or has a zero byte")
+    for what, path in texts:
+        if what in _PATHS and len(path.encode()) >= _LONGEST_PATH_BYTES:
+            raise RequestError(f"the {what} {path[:64]!r}… is longer than a path can be")
+    if len(spec.volumes) > _MOST_VOLUMES:
+        raise RequestError(f"{len(spec.volumes)} volumes are too many", hint=f"name {_MOST_VOLUMES} at most")
+
+
 def _refuse_bad_volumes(volumes: tuple[Mount, ...]) -> None:
     targets = set()
     for volume in volumes:
-        target = _plain(volume.target)
+        target = plain(volume.target)
         _refuse_bad_volume(volume, target)
         if target in targets:
             raise RequestError(f"two volumes have the same place in the container: {target}")
         targets.add(target)
-
-
-def _plain(path: str) -> str:
-    """Write a path as the engine will: two slashes at its beginning are one, though POSIX leaves them apart."""
-    plain = posixpath.normpath(path)
-    return f"/{plain.lstrip('/')}" if plain.startswith("/") else plain
 
 
 def _refuse_bad_volume(volume: Mount, target: str) -> None:

@@ -25,7 +25,8 @@ from pgpu.runtimes.docker.engine import Engine, engine_url
 from pgpu.runtimes.docker.image import FactsCache, image_facts
 from pgpu.runtimes.docker.image.library_versions import newest_glibc
 from pgpu.runtimes.docker.job import DockerJob
-from pgpu.runtimes.docker.mounting import plan_mounts, preload_lines
+from pgpu.runtimes.docker.mounting import plan_mounts, preload_lines, targets_in
+from pgpu.runtimes.docker.nesting import needed_places
 from pgpu.runtimes.docker.refusals import refuse_bad_image, refuse_bad_words, refuse_old_libc, refuse_unknown_user
 from pgpu.runtimes.docker.staging import Staging
 from pgpu.runtimes.docker.streams import AttachedStreams
@@ -82,7 +83,7 @@ class DockerRuntime:
             refuse_old_libc(spec, facts, _needed_glibc(shims))
             if not is_confined(account):
                 refuse_unknown_user(spec, image, facts)
-            with self._volumes(engine, spec, account):
+            with self._volumes(engine, spec, account, image):
                 pass
 
     def start(
@@ -96,9 +97,10 @@ class DockerRuntime:
         """Create the container, announce it, attach to it, start it."""
         engine = Engine(engine_url())
         try:
-            with self._volumes(engine, job.spec, account) as volumes:
+            image = engine.image(job.spec.image or "")
+            with self._volumes(engine, job.spec, account, image) as volumes:
                 spec = replace(job.spec, volumes=volumes)
-                configuration = self._configuration(engine, replace(job, spec=spec), delivery, account)
+                configuration = self._configuration(engine, image, replace(job, spec=spec), delivery, account)
                 return self._start(engine, job, configuration, delivery, stdio, announce)
         except BaseException:  # A job that was not returned closes no engine.
             engine.close()
@@ -125,7 +127,9 @@ class DockerRuntime:
             raise
 
     @contextmanager
-    def _volumes(self, engine: Engine, spec: JobSpec, account: Account | None) -> Iterator[tuple[Mount, ...]]:
+    def _volumes(
+        self, engine: Engine, spec: JobSpec, account: Account | None, image: dict[str, Any]
+    ) -> Iterator[tuple[Mount, ...]]:
         """Open what is mounted with no more rights than its asker has, and keep it in place meanwhile."""
         if account is None or not is_confined(account):
             yield spec.volumes
@@ -135,7 +139,10 @@ class DockerRuntime:
             raise RuntimeUnavailableError("containers of other users cannot be made here")
         self._staging.sweep()
         secrets = [Path(engine.url.removeprefix("unix://")), *SOCKETS_OF_ROOT]
-        with self._staging.staged(spec.volumes, account, secrets) as volumes:
+        others = targets_in(image_facts(engine, image, [], self._cache)) if spec.volumes else []
+        others += (image.get("Config") or {}).get("Volumes") or ()
+        places = needed_places(spec.volumes, others)
+        with self._staging.staged(spec.volumes, account, secrets, places) as volumes:
             yield volumes
 
     def adopt(self, job: Job, stdio: Stdio) -> DockerJob | None:
@@ -155,8 +162,10 @@ class DockerRuntime:
             engine.close()
             raise
 
-    def _configuration(self, engine: Engine, job: Job, delivery: Delivery, account: Account | None) -> dict[str, Any]:
-        facts = image_facts(engine, engine.image(job.spec.image or ""), binds(job.spec), self._cache)
+    def _configuration(
+        self, engine: Engine, image: dict[str, Any], job: Job, delivery: Delivery, account: Account | None
+    ) -> dict[str, Any]:
+        facts = image_facts(engine, image, binds(job.spec), self._cache)
         refuse_old_libc(job.spec, facts, _needed_glibc(delivery.slice_directory / name for name in _SHIMS))
         preload = delivery.slice_directory / "ld.so.preload"
         preload.write_text(preload_lines(preload.read_text(encoding="utf-8"), facts.preload_lines), encoding="utf-8")
@@ -165,7 +174,7 @@ class DockerRuntime:
         if account is None or not is_confined(account):
             return configuration
         give_usage(delivery.usage_path, account)
-        return confined(configuration, account, job.spec.volumes)
+        return confined(configuration, account, job.spec.volumes, image)
 
     def _run(
         self, engine: Engine, holder: ContainerHolder, spec: JobSpec, delivery: Delivery, stdio: Stdio

@@ -1,31 +1,21 @@
 """Volumes of a user other than root: opened as that user, then mounted by what was opened, never by name again.
 
-The opening and the binding are native/launcher/stage.c's, a process of its own, since a file system of the user may keep
-whoever looks into it waiting for ever. This module refuses what cannot be proven: where mounts made here would not reach
-the engine there are no volumes.
+The opening and the mounting are native/launcher/stage.c's. This module refuses what cannot be proven: where mounts made here
+would not reach the engine, or where root's rights would count in them, there are no volumes.
 """
 
 import contextlib
 import os
 import secrets
-import select
-import signal
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pgpu.errors import RequestError, RuntimeUnavailableError
-from pgpu.libraries import STAGER, library_path
 from pgpu.model import Account, Mount
-from pgpu.runtimes.launching import spawn
+from pgpu.runtimes.docker.look_ups import LookUpFailedError, LookUps
 
-_DEADLINE_SECONDS = 10.0
-"""For looking up a few paths; a network file system that sleeps takes seconds."""
-
-_KIND = "kind"
-_VOLUME = "volume"
-_ROOTS_SOCKET = "secret"
-_MOST_REPORT_BYTES = 8192
+_ROOT = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +23,15 @@ class Staging:
     """Where volumes are put for the engine to mount; root's alone."""
 
     directory: Path
+    _look_ups: LookUps = field(default_factory=LookUps)
 
     @contextlib.contextmanager
     def staged(
-        self, volumes: Sequence[Mount], account: Account, secrets_of_root: Sequence[Path]
+        self,
+        volumes: Sequence[Mount],
+        account: Account,
+        secrets_of_root: Sequence[Path],
+        places: Sequence[tuple[int, str]] = (),
     ) -> Iterator[tuple[Mount, ...]]:
         """Put volumes in place for as long as the engine needs to mount them into a container.
 
@@ -44,12 +39,14 @@ class Staging:
             volumes: Directories and files by name.
             account: Who may open them.
             secrets_of_root: Paths that no volume may hold, such as the engine's socket.
+            places: What they must hold, as (number of the volume, path in it).
 
         Yields:
-            The same volumes with sources that nobody but root can change.
+            The same volumes with sources that nobody but root can change, and in which root's rights do not count.
 
         Raises:
-            RequestError: The user may not open one of them, or it is no file or directory.
+            RequestError: The user may not open one of them, it is no file or directory, its file system cannot keep root
+                out, or it lacks a place.
             RuntimeUnavailableError: They cannot be mounted here, or the look-up does not end.
         """
         if not volumes:
@@ -57,12 +54,27 @@ class Staging:
             return
         place = self._made(secrets.token_hex(8))
         try:
-            identity = f"{account.uid}:{account.gid}:{','.join(map(str, account.groups))}"
-            forbidden = ("--", *(str(path.resolve()) for path in secrets_of_root))
-            _run("open", identity, str(place), *(volume.source for volume in volumes), *forbidden)
+            self._open(place, volumes, account, (secrets_of_root, places))
             yield tuple(replace(volume, source=str(place / str(number))) for number, volume in enumerate(volumes))
         finally:
             self._clear(place)
+
+    def _open(
+        self,
+        place: Path,
+        volumes: Sequence[Mount],
+        account: Account,
+        conditions: tuple[Sequence[Path], Sequence[tuple[int, str]]],
+    ) -> None:
+        forbidden, places = conditions
+        words = ["open", f"{account.uid}:{account.gid}:{','.join(map(str, account.groups))}", str(place)]
+        words += [volume.source for volume in volumes]
+        words += ["--", *(str(path.resolve()) for path in forbidden)]
+        words += ["--", *(f"{number}/{path}" for number, path in places)]
+        try:
+            self._look_ups.run(words, account.uid)
+        except LookUpFailedError as refusal:
+            raise _failure(refusal.report, volumes) from refusal
 
     def sweep(self) -> None:
         """Take away what processes that were killed have left; what others use at this moment stays."""
@@ -82,10 +94,12 @@ class Staging:
         place.mkdir(mode=0o700)
         return place
 
-    @staticmethod
-    def _clear(place: Path) -> None:
+    def _clear(self, place: Path) -> None:
         """Never by deleting what lies below: that is the user's own, until it is unmounted."""
-        _run("clear", str(place))
+        try:
+            self._look_ups.run(["clear", str(place)], _ROOT)
+        except LookUpFailedError as refusal:
+            raise _failure(refusal.report, ()) from refusal
         with contextlib.suppress(OSError):
             place.rmdir()
 
@@ -99,52 +113,39 @@ def _stays_private(directory: Path) -> bool:
     return any(word.startswith("master:") for word in nearest[6 : nearest.index("-")])
 
 
-def _run(*words: str) -> None:
-    program = library_path(STAGER)
-    report, report_end = os.pipe()
-    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        pid = spawn(program, words, (nothing, nothing, nothing, nothing, report_end))
-    finally:
-        os.close(report_end)
-        os.close(nothing)
-    try:
-        # Whoever hangs in a look-up keeps its end of the pipe: nothing is read of it.
-        report_text = os.read(report, _MOST_REPORT_BYTES) if (status := _wait(pid)) is not None else b""
-    finally:
-        os.close(report)
-    if status != 0 or report_text:
-        raise _failure(os.fsdecode(report_text))
-
-
-def _wait(pid: int) -> int | None:
-    """Return the status of a process that ended in time; one that did not is killed, and None returned."""
-    pidfd = os.pidfd_open(pid)
-    try:
-        if select.select([pidfd], [], [], _DEADLINE_SECONDS)[0]:
-            return os.waitpid(pid, 0)[1]
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, os.WNOHANG)
-        return None
-    finally:
-        os.close(pidfd)
-
-
-def _failure(line: str) -> RequestError | RuntimeUnavailableError:
+def _failure(line: str, volumes: Sequence[Mount]) -> RequestError | RuntimeUnavailableError:
     number, _, rest = line.strip().partition("\t")
     stage, _, detail = rest.partition("\t")
-    if stage == _KIND:
-        return RequestError(
-            f"the volume {detail!r} is neither a directory nor a file", hint="sockets and devices are root's to give"
-        )
-    if stage == _ROOTS_SOCKET:
-        return RequestError(
-            f"the volume {detail!r} holds a socket through which everybody is root", hint="name a directory below it"
-        )
-    if stage == _VOLUME:
-        return RequestError(f"the volume {detail!r} cannot be opened by you: {os.strerror(int(number))}")
     if not stage:
         return RuntimeUnavailableError(
             "the volumes could not be looked up in time", hint="is a network file system away?"
         )
-    return RuntimeUnavailableError(f"the volumes cannot be mounted ({detail}): {os.strerror(int(number))}")
+    reason = os.strerror(int(number))
+    if stage == "place":
+        return _missing_place(detail, volumes, reason)
+    refusals = {
+        "kind": (f"the volume {detail!r} is neither a directory nor a file", "sockets and devices are root's to give"),
+        "secret": (
+            f"the volume {detail!r} holds a socket through which everybody is root",
+            "name a directory below it",
+        ),
+        "volume": (f"the volume {detail!r} cannot be opened by you: {reason}", None),
+        "owners": (
+            f"the volume {detail!r} is on a file system, or holds one, whose owners cannot be mapped",
+            "name a directory on ext4, XFS, Btrfs, ZFS, tmpfs or the like, with no other mount below it",
+        ),
+    }
+    if stage in refusals:
+        return RequestError(refusals[stage][0], hint=refusals[stage][1])
+    hints = {"kernel": "volumes of users need Linux 5.12 or newer", "namespace": "is user.max_user_namespaces 0?"}
+    return RuntimeUnavailableError(f"the volumes cannot be mounted ({detail}): {reason}", hint=hints.get(stage))
+
+
+def _missing_place(detail: str, volumes: Sequence[Mount], reason: str) -> RequestError:
+    number, _, path = detail.partition("/")
+    volume = volumes[int(number)]
+    return RequestError(
+        f"the volume {volume.source}:{volume.target} has no place for what is mounted at"
+        f" {volume.target.rstrip('/')}/{path}: {reason}",
+        hint="make it there first, or mount the volume elsewhere; it would be made as root",
+    )

@@ -11,9 +11,10 @@ from typing import Any, Self
 import docker
 from docker import errors as docker_errors
 
-from pgpu.errors import RequestError
+from pgpu.errors import RequestError, RuntimeUnavailableError
 from pgpu.runtimes.docker.engine.attachment import AttachRefusedError, attach
 from pgpu.runtimes.docker.engine.translation import FOREIGN_ERRORS, one_line, start_error, translated
+from pgpu.runtimes.docker.references import is_image_id, refuse_bad_reference
 
 _TIMEOUT_SECONDS = 120
 """For calls that should answer at once; a busy engine that starts many containers takes its time."""
@@ -68,13 +69,18 @@ class Engine:
         """Return an image's description.
 
         Raises:
-            RequestError: It is not on this machine.
+            RequestError: It is not on this machine, or the name is none.
+            RuntimeUnavailableError: The answer is not an image's.
         """
+        refuse_bad_reference(name)
         with translated(f"cannot inspect the image {name}"):  # Podman's own words need not name it
             try:
-                return dict(self._api.inspect_image(name))  # type: ignore[no-untyped-call]
+                found = dict(self._api.inspect_image(name))  # type: ignore[no-untyped-call]
             except docker_errors.ImageNotFound as error:
                 raise RequestError(f"the image {name} is not on this machine", hint=f"docker pull {name}") from error
+        if not is_image_id(found.get("Id")):
+            raise RuntimeUnavailableError(f"the container engine's answer for the image {name} is not an image")
+        return found
 
     def container(self, id_or_name: str) -> dict[str, Any] | None:
         """Return a container's description, or None if there is none."""
