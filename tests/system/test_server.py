@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import json
 import os
+import select
 import signal
 import socket
 import sqlite3
@@ -15,6 +16,9 @@ from typing import Any
 import pytest
 from tests.served import ServerProcess, serving
 from tests.system.conftest import Place, opened_place
+
+from pgpu.client.channel import Channel
+from pgpu.engine.streams.frames import Kind, encode_frame
 
 Eventually = Callable[[Callable[[], Any]], Any]
 LONG = ["sleep", "600"]
@@ -251,3 +255,19 @@ def test_an_address_that_is_none_is_refused_in_one_line(place: Served, words: li
     done = place.run("serve", *words)
     assert done.returncode == 125
     assert len(done.stderr.splitlines()) == 2
+
+
+def test_an_attach_that_greets_with_nonsense_is_closed_without_a_trace(place: Served) -> None:
+    job_id = place.detach("one", "2GiB", LONG)
+    for greeting in (None, b'{"offset": Infinity, "holds_back": false, "owns_stdin": false}', b"[" * 200_000, b"[]"):
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(str(place.server.socket))
+        with contextlib.closing(Channel(connection, f"/v1/jobs/{job_id}/attach", {})) as channel:
+            if greeting is not None:
+                channel.sendall(encode_frame(Kind.HELLO, greeting))
+                select.select([channel], [], [], 60)
+                assert channel.receive() is None
+    assert get(place, "/healthz")[0] == 200
+    assert place.job("one")["state"] in {"starting", "running"}
+    assert place.server.end() == 0
+    assert "Traceback" not in place.server.said()

@@ -56,6 +56,15 @@ def test_a_greeting_that_is_none_is_refused(payload: bytes) -> None:
         decode_hello(payload)
 
 
+@pytest.mark.parametrize(
+    "offset",
+    [b"Infinity", b"NaN", b"1e400", b"1.5", b"-1", b'"5"', b"true", b"null", b"9" * 30, b"9" * 400, b"[" * 900],
+)
+def test_an_offset_that_is_none_is_refused(offset: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        decode_hello(b'{"holds_back": true, "owns_stdin": false, "offset": %s}' % offset)
+
+
 def test_greetings_and_gaps_come_back() -> None:
     hello = Hello(5, holds_back=True, owns_stdin=False)
     (frame,) = FrameDecoder().feed(encode_hello(hello))

@@ -35,12 +35,18 @@ def serve(settings: Settings, unix: Path, tcp: "Tcp | None", say: "Callable[[str
     from pgpu.server.app import create_app
     from pgpu.server.care import Caretaker
     from pgpu.server.desk import Desk
+    from pgpu.server.entrance import raise_descriptor_limit
 
+    usual_descriptors = raise_descriptor_limit()
     with listening.only_server(settings.state_dir / "server.lock"):
         engine = make_engine(settings)
         desk = Desk(
             engine,
-            Access(lambda token: uid_of_token(engine.ledger.tokens, token), settings.submitters),
+            Access(
+                lambda token: uid_of_token(engine.ledger.tokens, token),
+                settings.submitters,
+                limits=(("RLIMIT_NOFILE", *usual_descriptors),),
+            ),
             lambda model: make_engine(replace(settings, simulate=model)),
         )
         caretaker = Caretaker(engine)
@@ -52,6 +58,6 @@ def serve(settings: Settings, unix: Path, tcp: "Tcp | None", say: "Callable[[str
             if tcp is not None:
                 say(f"listening at {'http' if tcp.certificate is None else 'https'}://{tcp.host}:{tcp.port}")
             try:
-                listening.serve(app, socket, other)
+                listening.serve(app, socket, other, most_connections=settings.connections)
             finally:
                 caretaker.stop()

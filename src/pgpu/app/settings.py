@@ -22,6 +22,7 @@ from pgpu.units import MIB, parse_duration_seconds, parse_memory_bytes
 
 SYSTEM_FILE = Path("/etc/pgpu/config.toml")
 ENVIRONMENT_PREFIX = "PGPU_"
+_MOST_DIGITS = 8
 
 
 def _path(text: str) -> Path:
@@ -66,6 +67,12 @@ def _image_requests(text: str) -> Literal["ignore", "allow"]:
     return cast("Literal['ignore', 'allow']", text)
 
 
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 0 < len(text) < _MOST_DIGITS and int(text)):
+        raise RequestError(f"{text!r} is no count", hint="write a whole number, 1 or more")
+    return int(text)
+
+
 def _idle_timeout(text: str) -> float | None:
     return None if text == "never" else parse_duration_seconds(text)
 
@@ -104,6 +111,10 @@ class Settings:
     submitters: str = field(default="pgpu", metadata={"read": str})
     """Name of the group of this machine whose members may ask root's server; nobody else but root reaches its socket.
     Default: `pgpu`."""
+
+    connections: int = field(default=256, metadata={"read": _count})
+    """How many connections each user may have to a server at a time; a command that waits or follows has one. Default: 256,
+    more than anybody's terminals and scripts, and few enough that many users fit beside each other."""
 
     headroom: Headroom = field(default=Headroom(256 * MIB, 0.03), metadata={"read": _headroom})
     """Memory of each GPU that is never granted: `0`, a share (`3%`) or an amount (`512MiB`). Default: the larger of

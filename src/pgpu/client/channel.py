@@ -48,7 +48,10 @@ class Channel:
     def _flush_handshake(self) -> None:
         for data in self._protocol.data_to_send():
             if data:
-                self._connection.sendall(data)
+                with contextlib.suppress(
+                    BrokenPipeError, ConnectionResetError
+                ):  # Refused already: the answer says why.
+                    self._connection.sendall(data)
 
     def _shake_hands(self) -> list[bytes]:
         """Return the messages that came right behind the answer."""

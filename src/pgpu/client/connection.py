@@ -136,7 +136,8 @@ class Server:
     def _asked_once(self, method: str, path: str, data: bytes | None) -> "_Connection":
         connection = _Connection(self.connect())
         try:
-            connection.request(method, path, data, self.headers)
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # A refusal may have come before the end.
+                connection.request(method, path, data, self.headers)
             connection.answer = connection.getresponse()
         except (OSError, http.client.HTTPException) as exc:
             connection.close()

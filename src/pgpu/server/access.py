@@ -5,7 +5,7 @@ so does the user who runs the server. This module refuses to know of HTTP.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pgpu.engine.inheritance import inheritance_of
@@ -18,6 +18,11 @@ from pgpu.server.peers import Peer
 def no_tokens(_token: str) -> int | None:
     """Know no token."""
     return None
+
+
+def administers(uid: int) -> bool:
+    """Whether a user administers this server: root, and whoever runs it."""
+    return uid in {0, os.geteuid()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +49,21 @@ class Caller:
 class Access:
     """What each caller may."""
 
-    def __init__(self, uid_of_token: Callable[[str], int | None] = no_tokens, submitters: str = "pgpu") -> None:
+    def __init__(
+        self,
+        uid_of_token: Callable[[str], int | None] = no_tokens,
+        submitters: str = "pgpu",
+        limits: Sequence[tuple[str, int, int]] = (),
+    ) -> None:
         """Take over the rules.
 
         Args:
             uid_of_token: Tells whose a token is; None for one that is not valid, or not any more.
             submitters: Name of the group whose members may submit.
+            limits: What jobs of token holders have in the place of this process's own limits; see `Account.limits`.
         """
         self._uid_of_token = uid_of_token
+        self._limits = tuple(limits)
         self._submitters = submitters
 
     def caller(self, peer: Peer | None, token: str | None) -> Caller:
@@ -65,8 +77,7 @@ class Access:
             UnauthenticatedError: Nobody can tell.
         """
         person = Person.of_peer(peer) if peer is not None else self._bearer(token)
-        is_admin = person.uid in {0, os.geteuid()}
-        return Caller(person.uid, person.gid, person.groups, is_admin, person)
+        return Caller(person.uid, person.gid, person.groups, administers(person.uid), person)
 
     def _bearer(self, token: str | None) -> Person:
         uid = None if token is None else self._uid_of_token(token)
@@ -111,7 +122,7 @@ class Access:
         Raises:
             AccessError: The asker is gone already.
         """
-        return None if caller.person is None else inheritance_of(caller.person.account(claimed))
+        return None if caller.person is None else inheritance_of(caller.person.account(claimed, self._limits))
 
     def check_sees(self, caller: Caller, job: Job) -> None:
         """Refuse a job that is not the caller's, in the words for one that does not exist.

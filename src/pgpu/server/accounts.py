@@ -76,16 +76,17 @@ class Person:
             return False
         return number == self.gid or number in self.groups
 
-    def account(self, claimed: str | None) -> Account:
+    def account(self, claimed: str | None, usual: tuple[tuple[str, int, int], ...]) -> Account:
         """Return the account of their jobs, without the environment.
 
         Args:
             claimed: What the client says of itself, as `pgpu.engine.inheritance` writes it; only its umask counts.
+            usual: Limits where nobody can tell theirs.
 
         Raises:
             AccessError: The process that connected is gone, so that nobody knows its limits.
         """
-        limits = () if self.peer_pid is None else tuple(_limits_of(self.peer_pid, self.uid))
+        limits = usual if self.peer_pid is None else tuple(_limits_of(self.peer_pid, self.uid))
         return Account(self.uid, self.gid, tuple(sorted(self.groups)), _umask(claimed), limits)
 
 

@@ -4,6 +4,7 @@ Bodies are read and written by `pgpu.client.wire` on both sides: FastAPI routes 
 module refuses to word errors: their messages are the engine's.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -27,6 +28,8 @@ T = TypeVar("T")
 
 MOST_BODY_BYTES = 16 << 20
 """A request's most: an environment and a command as large as the kernel takes, several times."""
+
+_BODY_SECONDS = 60.0
 
 _STATUSES: tuple[tuple[type[PgpuError], int], ...] = (
     (UnauthenticatedError, 401),
@@ -54,6 +57,13 @@ def refusal(error: PgpuError) -> Answer:
     return Answer(complaints.of_error(error), status)
 
 
+def plain_refusal(status: int, error: PgpuError) -> bytes:
+    """Return a whole HTTP answer for who is hung up on before anything was asked."""
+    body = wire.encode(complaints.of_error(error))
+    head = f"HTTP/1.1 {status} Refused\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+    return head.encode() + b"Connection: close\r\n\r\n" + body
+
+
 def body_of(kind: type[T]) -> Callable[[Request], Awaitable[T]]:
     """Return a dependency that reads a request's body as a value of ours."""
 
@@ -65,10 +75,14 @@ def body_of(kind: type[T]) -> Callable[[Request], Awaitable[T]]:
 
 async def _bounded_body(request: Request) -> bytes:
     data = bytearray()
-    async for chunk in request.stream():
-        data += chunk
-        if len(data) > MOST_BODY_BYTES:
-            raise RequestError(f"the request is longer than {MOST_BODY_BYTES >> 20} MiB")
+    try:
+        async with asyncio.timeout(_BODY_SECONDS):
+            async for chunk in request.stream():
+                data += chunk
+                if len(data) > MOST_BODY_BYTES:
+                    raise RequestError(f"the request is longer than {MOST_BODY_BYTES >> 20} MiB")
+    except TimeoutError:
+        raise RequestError(f"the request did not come within {_BODY_SECONDS:.0f} seconds") from None
     return bytes(data)
 
 

@@ -11,6 +11,7 @@ import fcntl
 import grp
 import ipaddress
 import os
+import resource
 import signal
 import socket
 import stat
@@ -24,6 +25,7 @@ from fastapi import FastAPI
 
 from pgpu.engine.sockets import connect
 from pgpu.errors import NodeError, RequestError
+from pgpu.server.entrance import Entrance, Visitors, room_within
 from pgpu.server.following import Following
 from pgpu.server.peers import PeerProtocol
 
@@ -143,33 +145,62 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def serve(app: FastAPI, unix: socket.socket, tcp: tuple[Tcp, socket.socket] | None = None) -> None:
-    """Answer requests until SIGTERM or SIGINT."""
-    configurations = [(_configuration(app), [unix])]
+def serve(
+    app: FastAPI, unix: socket.socket, tcp: tuple[Tcp, socket.socket] | None = None, *, most_connections: int
+) -> None:
+    """Answer requests until SIGTERM or SIGINT.
+
+    Args:
+        app: What answers.
+        unix: Listens on this machine.
+        tcp: Another address, or None.
+        most_connections: Of one user at a time, fewer where this process may not open enough descriptors.
+    """
+    visitors = Visitors(room_within(resource.getrlimit(resource.RLIMIT_NOFILE)[0], most_connections))
+    servers = [_Quiet(_configuration(app), unix, visitors)]
     if tcp is not None:
-        configurations.append((_configuration(app, tcp[0]), [tcp[1]]))
-    servers = [(_Quiet(configuration), sockets) for configuration, sockets in configurations]
+        servers.append(_Quiet(_configuration(app, tcp[0]), tcp[1], visitors))
     asyncio.run(_serve(servers, cast("Following", app.state.following)))
 
 
 class _Quiet(uvicorn.Server):
-    """A server that leaves signals to `_serve`: there may be two of them."""
+    """A server that leaves signals to `_serve`, for there may be two of them, and its door to an `Entrance`."""
+
+    def __init__(self, configuration: uvicorn.Config, listener: socket.socket, visitors: Visitors) -> None:
+        super().__init__(configuration)
+        self._listener = listener
+        self._visitors = visitors
+        self._entrance: Entrance | None = None
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """See `uvicorn.Server`, which listens at none of its own."""
+        await super().startup(sockets or [])
+        self._entrance = Entrance(self._listener, self._visitors, self._protocol, self.config.ssl)
 
-async def _serve(servers: Sequence[tuple[_Quiet, list[socket.socket]]], following: Following) -> None:
+    def _protocol(self) -> asyncio.Protocol:
+        return PeerProtocol(self.config, self.server_state, self.lifespan.state)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """See `uvicorn.Server`."""
+        if self._entrance is not None:
+            self._entrance.close()
+        await super().shutdown(sockets)
+
+
+async def _serve(servers: Sequence[_Quiet], following: Following) -> None:
     def leave() -> None:
         following.leave()
-        for server, _ in servers:
+        for server in servers:
             server.should_exit = True
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, leave)
-    await asyncio.gather(*(server.serve(sockets) for server, sockets in servers))
+    await asyncio.gather(*(server.serve() for server in servers))
 
 
 def _configuration(app: FastAPI, tcp: Tcp | None = None) -> uvicorn.Config:

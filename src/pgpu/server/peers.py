@@ -6,6 +6,7 @@ socket(7), SO_PEERGROUPS.
 """
 
 import array
+import asyncio
 import contextlib
 import socket
 import struct
@@ -13,6 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from pgpu.errors import RequestError
+from pgpu.server.answers import plain_refusal
 
 STATE_KEY = "peer"
 """Where a request's ASGI `state` holds its `Peer`; None for what came over TCP."""
@@ -53,10 +57,52 @@ def _groups(connection: socket.socket) -> frozenset[int]:
 
 
 class PeerProtocol(H11Protocol):
-    """Uvicorn's HTTP connection that tells each of its requests, WebSockets included, who its peer is."""
+    """Uvicorn's HTTP connection that tells each of its requests, WebSockets included, who its peer is.
+
+    A peer that does not say what it wants is hung up on: uvicorn minds only those that say nothing after an answer.
+    """
+
+    head_seconds = 10.0
+    """How long the head of a request may take, counted from the connection or from the head's first bytes."""
+
+    _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         """See `asyncio.Protocol`."""
         connection = transport.get_extra_info("socket")
         self.app_state = {**self.app_state, STATE_KEY: peer_of(connection)}
         super().connection_made(transport)
+        self._mind_head()
+
+    def handle_events(self) -> None:
+        """See `H11Protocol`."""
+        super().handle_events()
+        self._mind_head()
+
+    def handle_websocket_upgrade(self, event: Any) -> None:
+        """See `H11Protocol`; another protocol has the connection from here on."""
+        super().handle_websocket_upgrade(event)
+        self._is_upgraded = True
+
+    _is_upgraded = False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        self._forget_head()
+        super().connection_lost(exc)
+
+    def _mind_head(self) -> None:
+        is_asking = not self._is_upgraded and (self.cycle is None or self.cycle.response_complete)
+        if not is_asking or self.transport.is_closing():
+            self._forget_head()
+        elif self._head_timer is None:
+            self._head_timer = self.loop.call_later(self.head_seconds, self._hang_up)
+
+    def _forget_head(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _hang_up(self) -> None:
+        self.transport.write(plain_refusal(408, RequestError("the request did not come in time")))
+        self.transport.close()

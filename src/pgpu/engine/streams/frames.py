@@ -9,6 +9,8 @@ from typing import Any
 
 _HEADER = struct.Struct(">BI")
 _MOST_PAYLOAD_BYTES = 1 << 20
+_MOST_HELLO_BYTES = 512
+_MOST_OFFSET = (1 << 63) - 1
 
 
 class Kind(IntEnum):
@@ -70,11 +72,19 @@ def decode_hello(payload: bytes) -> Hello:
     Raises:
         ValueError: It is none.
     """
-    try:
-        fields: dict[str, Any] = json.loads(payload)
-        return Hello(int(fields["offset"]), bool(fields["holds_back"]), bool(fields["owns_stdin"]))
-    except (KeyError, TypeError) as exc:
-        raise ValueError("this is no greeting") from exc
+    if len(payload) > _MOST_HELLO_BYTES:  # Deeper JSON than this has room for ends Python's own reader.
+        raise ValueError("this is no greeting")
+    fields: Any = json.loads(payload)
+    offset, holds_back, owns_stdin = _values_of(fields, "offset", "holds_back", "owns_stdin")
+    if type(offset) is not int or not 0 <= offset <= _MOST_OFFSET:
+        raise ValueError("this is no offset")
+    return Hello(offset, bool(holds_back), bool(owns_stdin))
+
+
+def _values_of(fields: Any, *names: str) -> list[Any]:
+    if not isinstance(fields, dict) or any(name not in fields for name in names):
+        raise ValueError("this is no greeting")
+    return [fields[name] for name in names]
 
 
 def encode_gap(offset: int) -> bytes:

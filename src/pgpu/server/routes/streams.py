@@ -27,6 +27,7 @@ MULTIPLEXED = "application/vnd.docker.multiplexed-stream"
 length. Source: Docker Engine API, ContainerAttach."""
 
 _NUMBERS = {"stdout": 1, "stderr": 2}
+_GREETING_SECONDS = 10.0
 _NORMAL, _UNREADABLE, _GONE = 1000, 1007, 1012
 """Close codes of RFC 6455, and `Service Restart` of the IANA registry: come again."""
 
@@ -51,13 +52,14 @@ def _multiplexed(pieces: Iterable[tuple[str, bytes]]) -> Iterator[bytes]:
 async def attach(websocket: WebSocket, desk: ADesk, caller: ACaller, following: AFollowing, job: str) -> None:
     """Carry a job's streams; its end is said by a frame, and a connection that ends without it wants to be made anew."""
     found = await run_in_threadpool(desk.find, caller, job)
-    await websocket.accept()
-    try:
-        hello, rest = await _greeting(websocket)
-    except ValueError:
-        await websocket.close(_UNREADABLE)
-        return
     with contextlib.suppress(WebSocketDisconnect):
+        await websocket.accept()
+        try:
+            async with asyncio.timeout(_GREETING_SECONDS):
+                hello, rest = await _greeting(websocket)
+        except (ValueError, TimeoutError) as exc:
+            await websocket.close(_UNREADABLE, reason=str(exc)[:100] or "no greeting came")
+            return
         await _carry(websocket, following, found.job.id, hello, rest)
 
 

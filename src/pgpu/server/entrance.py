@@ -1,0 +1,223 @@
+"""Who is let in, and how many at a time: a user who opens connections without end keeps nobody else out.
+
+Each user of the Unix socket, and each address of TCP, has a bound; all together leave a reserve that administrators alone
+may use. Whoever is past it is told so in one line and hung up on. It refuses to read what is asked.
+"""
+
+import asyncio
+import contextlib
+import logging
+import resource
+import socket
+import ssl
+from collections import Counter, deque
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+from pgpu.errors import NodeError
+from pgpu.server.access import administers
+from pgpu.server.answers import plain_refusal
+from pgpu.server.peers import peer_of
+
+_MOST_AT_ONCE = 64
+"""Accepted in one turn, so that those who are in are served between two crowds."""
+
+_PAUSE_SECONDS = 0.5
+_HANDSHAKE_SECONDS = 10.0
+_LINGER_SECONDS = 1.0
+_MOST_REFUSED = 32
+"""Kept open for that long at a time."""
+
+_OWN_DESCRIPTORS = 256
+"""For the ledger, logs, GPUs and threads, and who is being refused."""
+
+_RESERVE = 32
+"""Connections that administrators alone may have."""
+
+_LEAST = 4
+
+_log = logging.getLogger("uvicorn.error")
+
+
+def raise_descriptor_limit() -> tuple[int, int]:
+    """Let this process open as many descriptors as it may; return its soft and hard limit before."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return soft, hard
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How many connections there may be."""
+
+    most_each: int
+    """Of one user."""
+
+    most: int
+    """Of all who do not administer."""
+
+    reserve: int
+    """More of them for administrators."""
+
+
+def room_within(descriptors: int, most_each: int) -> Room:
+    """Return how many connections a process with so many descriptors can hold.
+
+    Args:
+        descriptors: Its limit. A connection that follows a job takes two of them.
+        most_each: Of one user, by the operator's wish; no user takes more than half of all.
+    """
+    both = max((descriptors - _OWN_DESCRIPTORS) // 2, 2 * _LEAST)
+    reserve = min(_RESERVE, both // 2)
+    most = both - reserve
+    return Room(max(min(most_each, most // 2), 1), most, reserve)
+
+
+class Visitors:
+    """The connections that are open now, by who made them."""
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self._counts: Counter[Hashable] = Counter()
+
+    def enter(self, visitor: Hashable, *, is_admin: bool) -> None:
+        """Count one more.
+
+        Raises:
+            NodeError: There is no room for it; it was not counted.
+        """
+        count, everybody = self._counts[visitor], self._counts.total()
+        if not is_admin and count >= self._room.most_each:
+            raise NodeError(
+                f"you have {count} connections to this server already, which is the most",
+                hint="end some of your commands that wait or follow; the administrator sets `connections`",
+            )
+        if everybody >= self._room.most + (self._room.reserve if is_admin else 0):
+            raise NodeError("this server has no room for another connection", hint="try again later")
+        self._counts[visitor] += 1
+
+    def leave(self, visitor: Hashable) -> None:
+        """Count one less."""
+        self._counts[visitor] -= 1
+        if not self._counts[visitor]:
+            del self._counts[visitor]
+
+
+class _Counted(socket.socket):
+    """A connection that is counted until it is closed, whichever protocol it speaks by then."""
+
+    on_close: Callable[[], None] | None = None
+
+    def close(self) -> None:
+        """See `socket.socket`."""
+        super().close()
+        on_close, self.on_close = self.on_close, None
+        if on_close is not None:
+            on_close()
+
+
+class Entrance:
+    """Lets connections in at one listening socket."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        visitors: Visitors,
+        protocol: Callable[[], asyncio.Protocol],
+        encryption: ssl.SSLContext | None = None,
+    ) -> None:
+        """Listen from now on, in the loop that runs.
+
+        Args:
+            listener: Bound; closed by `close`.
+            visitors: Counts them, at other entrances too.
+            protocol: Makes what speaks with each.
+            encryption: For TLS.
+        """
+        self._listener = listener
+        self._visitors = visitors
+        self._protocol = protocol
+        self._encryption = encryption
+        self._loop = asyncio.get_running_loop()
+        self._pause: asyncio.TimerHandle | None = None
+        self._is_exhausted = False
+        self._coming: set[asyncio.Task[None]] = set()
+        self._refused: deque[_Counted] = deque()
+        listener.settimeout(0)
+        self._open()
+
+    def _open(self) -> None:
+        self._pause = None
+        self._loop.add_reader(self._listener.fileno(), self._accept)
+
+    def close(self) -> None:
+        """Let nobody else in."""
+        if self._pause is not None:
+            self._pause.cancel()
+        self._loop.remove_reader(self._listener.fileno())
+        self._listener.close()
+        while self._refused:
+            self._refused.popleft().close()
+
+    def _accept(self) -> None:
+        for _ in range(_MOST_AT_ONCE):
+            try:
+                connection, _ = self._listener.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except ConnectionError:
+                continue  # It hung up before it was answered.
+            except OSError as exc:
+                self._rest(exc)
+                return
+            self._is_exhausted = False
+            self._receive(connection)
+
+    def _rest(self, exc: OSError) -> None:
+        """Let those who call wait outside until there are descriptors again; told once, however long that takes."""
+        if not self._is_exhausted:
+            _log.error("no connection can be accepted: %s; trying again until one can", exc.strerror or exc)
+        self._is_exhausted = True
+        self._loop.remove_reader(self._listener.fileno())
+        self._pause = self._loop.call_later(_PAUSE_SECONDS, self._open)
+
+    def _receive(self, connection: socket.socket) -> None:
+        counted = _Counted(fileno=connection.detach())
+        counted.settimeout(0)
+        try:
+            self._admit(counted)
+        except NodeError as exc:
+            self._refuse(counted, exc)
+        except OSError:  # It is gone already.
+            counted.close()
+        else:
+            task = self._loop.create_task(self._let_in(counted))
+            self._coming.add(task)
+            task.add_done_callback(self._coming.discard)
+
+    def _admit(self, connection: _Counted) -> None:
+        peer = peer_of(connection)
+        visitor: Hashable = connection.getpeername()[0] if peer is None else peer.uid
+        self._visitors.enter(visitor, is_admin=peer is not None and administers(peer.uid))
+        connection.on_close = lambda: self._visitors.leave(visitor)
+
+    def _refuse(self, connection: _Counted, error: NodeError) -> None:
+        """Say why, and give who asks first and reads then a moment to read it."""
+        with contextlib.suppress(OSError):
+            if self._encryption is None:
+                connection.send(plain_refusal(503, error))
+            connection.shutdown(socket.SHUT_WR)
+        self._refused.append(connection)
+        if len(self._refused) > _MOST_REFUSED:
+            self._refused.popleft().close()
+        self._loop.call_later(_LINGER_SECONDS, connection.close)
+
+    async def _let_in(self, connection: _Counted) -> None:
+        options: dict[str, Any] = {}
+        if self._encryption is not None:
+            options = {"ssl": self._encryption, "ssl_handshake_timeout": _HANDSHAKE_SECONDS}
+        try:
+            await self._loop.connect_accepted_socket(self._protocol, connection, **options)
+        except OSError:  # TLS's errors too.
+            connection.close()

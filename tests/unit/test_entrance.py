@@ -1,0 +1,126 @@
+"""Who is let in at a server's door: bounds for each, a reserve for administrators, and patience where nothing is left."""
+
+import asyncio
+import errno
+import logging
+import os
+import socket
+
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
+
+from pgpu.errors import NodeError
+from pgpu.server.entrance import Entrance, Room, Visitors, room_within
+from pgpu.server.peers import PeerProtocol
+
+ROOM = Room(most_each=2, most=3, reserve=1)
+
+
+class Exhausted(socket.socket):
+    """A listening socket in a process that has no descriptor left for some time."""
+
+    refusals = 0
+    asked = 0
+
+    def accept(self) -> tuple[socket.socket, object]:
+        self.asked += 1
+        if self.asked <= self.refusals:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return super().accept()
+
+
+class Answering(asyncio.Protocol):
+    """Says `in` to whoever was let in."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        transport.write(b"in")
+
+
+def test_one_user_is_refused_past_their_bound_and_let_in_again_once_they_left() -> None:
+    visitors = Visitors(ROOM)
+    visitors.enter("alice", is_admin=False)
+    visitors.enter("alice", is_admin=False)
+    with pytest.raises(NodeError, match="2 connections"):
+        visitors.enter("alice", is_admin=False)
+    visitors.leave("alice")
+    visitors.enter("alice", is_admin=False)
+
+
+def test_where_users_fill_all_there_is_the_administrator_comes_in_still() -> None:
+    visitors = Visitors(ROOM)
+    for name in ("alice", "bob", "carol"):
+        visitors.enter(name, is_admin=False)
+    with pytest.raises(NodeError, match="no room"):
+        visitors.enter("dave", is_admin=False)
+    visitors.enter(0, is_admin=True)
+    with pytest.raises(NodeError, match="no room"):
+        visitors.enter(0, is_admin=True)
+
+
+@pytest.mark.parametrize("descriptors", [64, 256, 1024, 4096, 1 << 20])
+def test_no_user_can_take_more_than_half_and_all_fit_into_the_descriptors_there_are(descriptors: int) -> None:
+    room = room_within(descriptors, 256)
+    assert 1 <= room.most_each <= min(256, room.most // 2)
+    assert room.reserve >= 1
+    if descriptors >= 1024:
+        assert 2 * (room.most + room.reserve) + 256 <= descriptors
+
+
+def listening(kind: type[socket.socket]) -> socket.socket:
+    made = kind(socket.AF_UNIX)
+    made.bind(f"\0pgpu-entrance-{os.getpid()}-{id(made)}")
+    made.listen()
+    return made
+
+
+def test_where_no_descriptor_is_left_callers_wait_outside_and_the_log_has_one_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.ERROR, "uvicorn.error")
+    listener = listening(Exhausted)
+    assert isinstance(listener, Exhausted)
+    listener.refusals = 2
+
+    async def call() -> bytes:
+        entrance = Entrance(listener, Visitors(ROOM), Answering)
+        reader, writer = await asyncio.open_unix_connection(listener.getsockname())
+        said = await reader.read(16)
+        writer.close()
+        entrance.close()
+        return said
+
+    assert asyncio.run(call()) == b"in"
+    assert listener.asked <= listener.refusals + 3
+    assert len(caplog.records) == 1
+    assert "Too many open files" in caplog.text
+
+
+class Hasty(PeerProtocol):
+    """Waits for no head of a request as long as a server does."""
+
+    head_seconds = 0.05
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET / HTTP/1.1\r\nHost: x\r\n", b"GET / HTTP/1.1\r\nHost: x\r\n\r\nGET / HT"])
+def test_who_never_says_what_they_want_is_hung_up_on(begun: bytes) -> None:
+    async def answer(_scope: object, _receive: object, send: object) -> None:
+        assert callable(send)
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def call() -> bytes:
+        listener = listening(socket.socket)
+        configuration = uvicorn.Config(answer, log_level="warning", ws="none")
+        configuration.load()
+        visitors = Visitors(ROOM)
+        entrance = Entrance(listener, visitors, lambda: Hasty(configuration, ServerState(), {}))
+        reader, writer = await asyncio.open_unix_connection(listener.getsockname())
+        writer.write(begun)
+        said = await reader.read()
+        writer.close()
+        entrance.close()
+        return said
+
+    assert b"408" in asyncio.run(call())
