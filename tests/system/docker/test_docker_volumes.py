@@ -212,6 +212,18 @@ def test_root_makes_nothing_in_a_volume_of_roots_that_all_may_write(world: Runti
     assert list(scratch.iterdir()) == []
 
 
+def test_what_root_reads_of_a_volume_is_not_told(world: RuntimeWorld, place: Path) -> None:
+    scratch = place / "scratch"
+    scratch.mkdir()
+    scratch.chmod(0o1777)
+    (scratch / "secret").write_text("known-by-root-alone\n")
+    (scratch / "secret").chmod(0o600)
+    for name in ("hosts", "hostname", "resolv.conf"):
+        (scratch / name).touch()
+    (scratch / "ld.so.preload").symlink_to("/etc/secret")
+    assert "known-by-root" not in output(world, "cat /.pgpu/ld.so.preload", Mount(str(scratch), "/etc"))
+
+
 def test_a_read_only_volume_stays_so(world: RuntimeWorld, place: Path) -> None:
     told = output(world, "echo >/data/file; mkdir /data/new", Mount(str(place / "alice"), "/data", "ro"))
     assert told.count("Read-only") == 2

@@ -5,6 +5,7 @@ ended at once. It refuses to know what a look-up is for.
 """
 
 import contextlib
+import errno
 import os
 import select
 import signal
@@ -56,9 +57,10 @@ class LookUps:
         nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         try:
             pid = spawn(library_path(STAGER), words, (nothing, nothing, nothing, nothing, report_end))
-        except OSError as exc:
+        except (OSError, ValueError) as exc:  # ValueError: a word has a zero byte, or is no text
             os.close(report)
-            raise LookUpFailedError(f"{exc.errno}\tstage\tno process can be started\n") from exc
+            number = exc.errno if isinstance(exc, OSError) else errno.EINVAL
+            raise LookUpFailedError(f"{number}\tstage\tno process can be started\n") from exc
         finally:
             os.close(report_end)
             os.close(nothing)

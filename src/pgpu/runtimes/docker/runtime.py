@@ -166,6 +166,9 @@ class DockerRuntime:
         self, engine: Engine, image: dict[str, Any], job: Job, delivery: Delivery, account: Account | None
     ) -> dict[str, Any]:
         facts = image_facts(engine, image, binds(job.spec), self._cache)
+        if is_confined(account):  # What root reads in a volume is not told: only the image's preloads are taken over.
+            own = image_facts(engine, image, [], self._cache)
+            facts = replace(facts, preload_path=own.preload_path, preload_lines=own.preload_lines)
         refuse_old_libc(job.spec, facts, _needed_glibc(delivery.slice_directory / name for name in _SHIMS))
         preload = delivery.slice_directory / "ld.so.preload"
         preload.write_text(preload_lines(preload.read_text(encoding="utf-8"), facts.preload_lines), encoding="utf-8")

@@ -1,0 +1,95 @@
+"""Looking up what users name as volumes, where a file system of theirs answers late or never."""
+
+import contextlib
+import ctypes
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.waiting import until
+
+pytest.importorskip("docker", reason="the docker SDK is not installed")
+
+from pgpu.errors import RequestError, RuntimeUnavailableError
+from pgpu.model import Account, Mount
+from pgpu.runtimes.docker.staging import Staging
+
+ALICE, BOB = Account(61001, 61001, ()), Account(61002, 61002, ())
+_MNT_FORCE, _MNT_DETACH = 1, 2
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+@pytest.fixture
+def silent() -> Iterator[Path]:
+    """A file system of Alice's that never answers."""
+    if os.geteuid() != 0 or not Path("/dev/fuse").exists():
+        pytest.skip("only root can mount a file system that hangs")
+    path = Path(tempfile.mkdtemp(prefix="pgpu-test-", dir="/var/tmp"))
+    path.chmod(0o755)
+    device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+    options = f"fd={device},rootmode=40000,user_id={ALICE.uid},group_id={ALICE.gid},allow_other"
+    assert _LIBC.mount(b"silent", bytes(path), b"fuse", 0, options.encode()) == 0, os.strerror(ctypes.get_errno())
+    try:
+        yield path
+    finally:
+        with contextlib.suppress(OSError):
+            os.close(device)
+        _LIBC.umount2(bytes(path), _MNT_DETACH)
+        path.rmdir()
+
+
+@pytest.fixture
+def staging() -> Iterator[Staging]:
+    runs = Path(tempfile.mkdtemp(prefix="pgpu-test-", dir="/dev/shm"))
+    yield Staging(runs)
+    assert list(runs.iterdir()) == []
+    shutil.rmtree(runs)
+
+
+class LookUp(threading.Thread):
+    """One request that asks for a volume."""
+
+    def __init__(self, staging: Staging, source: Path, account: Account) -> None:
+        super().__init__(daemon=True)
+        self._asked = (staging, source, account)
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        staging, source, account = self._asked
+        try:
+            with staging.staged([Mount(str(source), "/data")], account, []):
+                pass
+        except (RequestError, RuntimeUnavailableError) as error:
+            self.error = error
+
+
+def test_a_user_keeps_few_threads_waiting_and_others_none(staging: Staging, silent: Path) -> None:
+    hanging = [LookUp(staging, silent, ALICE) for _ in range(6)]
+    for look_up in hanging:
+        look_up.start()
+    until(lambda: sum(look_up.is_alive() for look_up in hanging) == 2)
+    ended = [look_up for look_up in hanging if not look_up.is_alive()]
+    assert all("in time" in str(look_up.error) for look_up in ended)
+    others = LookUp(staging, Path("/usr"), BOB)
+    others.run()
+    assert others.error is None
+    own = LookUp(staging, Path("/usr"), ALICE)
+    own.run()
+    assert own.error is None
+    assert sum(look_up.is_alive() for look_up in hanging) == 2
+    assert _LIBC.umount2(bytes(silent), _MNT_FORCE | _MNT_DETACH) == 0
+    for look_up in hanging:
+        look_up.join()
+    assert all(look_up.error for look_up in hanging)
+
+
+def test_a_path_that_cannot_be_handed_on_is_refused(staging: Staging) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root opens volumes for others")
+    for source in ("/x\0y", "/\ud800", "/" + "a" * (1 << 20)):
+        with pytest.raises((RequestError, RuntimeUnavailableError)), staging.staged([Mount(source, "/d")], ALICE, []):
+            pass
