@@ -4,17 +4,32 @@ Only time is simulated. What admission is told of durations may differ from what
 slow jobs down. It refuses to forgive: a grant that passes a GPU's memory, and a job that is never granted, are errors.
 """
 
+import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pgpu.model import Gpu, Request
-from pgpu.scheduling import Admission, Candidate, GpuRoom, Headroom, Held, OrderRules, admit
+from pgpu.scheduling import (
+    NO_PRECEDENCE,
+    Admission,
+    Candidate,
+    GpuRoom,
+    Headroom,
+    Held,
+    OrderRules,
+    Precedence,
+    Quota,
+    Served,
+    admit,
+)
 from pgpu.scheduling.batch import Slowdown
-from pgpu.scheduling.makespan import plan_waiting
+from pgpu.scheduling.makespan import NOTHING_KNOWN, plan_waiting
 from pgpu.scheduling.planned import NO_PLAN, BatchPlan
+from pgpu.scheduling.stretch import Stretch
 
-Policy = Callable[[Sequence[GpuRoom], Sequence[Candidate], float, Sequence[Held]], Admission]
-"""Rooms, queue, seconds, what is held → who starts."""
+Policy = Callable[[Sequence[GpuRoom], Sequence[Candidate], float, Sequence[Held], Precedence], Admission]
+"""Rooms, queue, seconds, what is held, what the rounds before left → who starts."""
 
 _SOON_SECONDS = 1e-6
 
@@ -40,6 +55,8 @@ class Fate:
     came_seconds: float
     started_seconds: float
     ended_seconds: float
+    together: float = 1.0
+    """Jobs on its GPU while it ran, itself counted, on average."""
 
     @property
     def response_seconds(self) -> float:
@@ -90,6 +107,9 @@ class _Running:
     left_seconds: float
     """Of work, were it alone."""
 
+    company_seconds: float = 0.0
+    """Seconds so far, each counted for every job on its GPU."""
+
 
 class _Day:
     """Everything at one moment of the replay."""
@@ -105,6 +125,10 @@ class _Day:
         self._waiting: dict[str, Arrival] = {}
         self._running: list[_Running] = []
         self._now_seconds = 0.0
+        self._precedence = NO_PRECEDENCE
+        self._first: dict[str, Served] = {}
+        """Who went first, by job id."""
+
         self._let_in()
 
     @property
@@ -115,10 +139,15 @@ class _Day:
         """Let admission decide, and hold it to the memory that is there."""
         held = [running.held for running in self._running]
         queue = [arrival.candidate for arrival in self._waiting.values()]
-        admission = policy(self._rooms(held), queue, self._now_seconds, held)
+        precedence = Precedence(self._precedence.claim, tuple(self._first.values()))
+        admission = policy(self._rooms(held), queue, self._now_seconds, held, precedence)
+        self._precedence = Precedence(admission.claim)
         for grant in admission.grants:
             arrival = self._waiting.pop(grant.job_id)
             candidate = arrival.candidate
+            if grant.went_first:
+                memory_bytes = sum(part.memory_bytes for part in grant.slices)
+                self._first[grant.job_id] = Served(candidate.owner_uid, memory_bytes, self._now_seconds)
             share = candidate.request.compute_share or 0.0
             job = Held(
                 grant.job_id, candidate.owner_uid, grant.slices, self._now_seconds, share, candidate.duration_seconds
@@ -141,14 +170,23 @@ class _Day:
 
     def _advance(self, seconds: float, paces: Sequence[float]) -> None:
         self._now_seconds += seconds
+        counts = self._counts()
         for running, pace in zip(self._running, paces, strict=True):
             running.left_seconds -= seconds / pace
+            running.company_seconds += seconds * counts[running.held.slices[0].gpu_uuid]
         ended = [running for running in self._running if running.left_seconds <= _SOON_SECONDS]
         self._running = [running for running in self._running if running.left_seconds > _SOON_SECONDS]
         for running in ended:
-            came_seconds = running.arrival.candidate.created_at_seconds
-            fate = Fate(came_seconds, running.held.granted_at_seconds, self._now_seconds)
-            self.fates[running.held.job_id] = fate
+            came_seconds, started_seconds = (
+                running.arrival.candidate.created_at_seconds,
+                running.held.granted_at_seconds,
+            )
+            together = running.company_seconds / max(self._now_seconds - started_seconds, _SOON_SECONDS)
+            self.fates[running.held.job_id] = Fate(came_seconds, started_seconds, self._now_seconds, together)
+            if running.held.job_id in self._first:
+                first = replace(self._first[running.held.job_id], ended_at_seconds=self._now_seconds)
+                self._first[running.held.job_id] = first
+        self._first = {job_id: each for job_id, each in self._first.items() if each.counts(self._now_seconds)}
 
     def _let_in(self) -> None:
         while self._coming and self._coming[-1].candidate.created_at_seconds <= self._now_seconds + _SOON_SECONDS:
@@ -164,13 +202,13 @@ class _Day:
                 compute[part.gpu_uuid] += each.compute_share
         return [GpuRoom(gpu, self._headroom.of(gpu), 0, granted[gpu.uuid], compute[gpu.uuid]) for gpu in self._gpus]
 
+    def _counts(self) -> Mapping[str, int]:
+        return Counter(part.gpu_uuid for running in self._running for part in running.held.slices)
+
     def _paces(self) -> list[float]:
         if self._slowdown is None:
             return [1.0] * len(self._running)
-        counts: dict[str, int] = {}
-        for running in self._running:
-            for part in running.held.slices:
-                counts[part.gpu_uuid] = counts.get(part.gpu_uuid, 0) + 1
+        counts = self._counts()
         return [max(self._slowdown(counts[part.gpu_uuid]) for part in running.held.slices) for running in self._running]
 
     def _check_memory(self) -> None:
@@ -186,24 +224,62 @@ class _Day:
 
 
 def default_objective(
-    rooms: Sequence[GpuRoom], queue: Sequence[Candidate], now_seconds: float, held: Sequence[Held]
+    rooms: Sequence[GpuRoom],
+    queue: Sequence[Candidate],
+    now_seconds: float,
+    held: Sequence[Held],
+    precedence: Precedence,
 ) -> Admission:
     """Admit as pgpu does unless told otherwise: for response time."""
-    return admit(rooms, queue, now_seconds, held=held)
+    return admit(rooms, queue, now_seconds, held=held, precedence=precedence)
 
 
-_OLDEST_FIRST = OrderRules(patience_seconds=-1.0)
+def with_quotas(quotas: Mapping[int, Quota]) -> Policy:
+    """Return the default objective where users have quotas and weights, by UID."""
+
+    def policy(
+        rooms: Sequence[GpuRoom],
+        queue: Sequence[Candidate],
+        now_seconds: float,
+        held: Sequence[Held],
+        precedence: Precedence,
+    ) -> Admission:
+        return admit(rooms, queue, now_seconds, held=held, quotas=quotas, precedence=precedence)
+
+    return policy
 
 
-def easy(rooms: Sequence[GpuRoom], queue: Sequence[Candidate], now_seconds: float, held: Sequence[Held]) -> Admission:
+_FOR_EVER_PATIENT = OrderRules(patience_seconds=math.inf)
+
+
+def _oldest_first(queue: Sequence[Candidate]) -> list[Candidate]:
+    """Give each a lower priority than the one before it."""
+    return [
+        replace(candidate, request=replace(candidate.request, priority=-place)) for place, candidate in enumerate(queue)
+    ]
+
+
+def easy(
+    rooms: Sequence[GpuRoom],
+    queue: Sequence[Candidate],
+    now_seconds: float,
+    held: Sequence[Held],
+    _precedence: Precedence = NO_PRECEDENCE,
+) -> Admission:
     """Admit the oldest first, and whoever delays it not."""
-    return admit(rooms, queue, now_seconds, held=held, rules=_OLDEST_FIRST)
+    return admit(rooms, _oldest_first(queue), now_seconds, held=held, rules=_FOR_EVER_PATIENT)
 
 
-def fifo(rooms: Sequence[GpuRoom], queue: Sequence[Candidate], now_seconds: float, held: Sequence[Held]) -> Admission:
+def fifo(
+    rooms: Sequence[GpuRoom],
+    queue: Sequence[Candidate],
+    now_seconds: float,
+    held: Sequence[Held],
+    _precedence: Precedence = NO_PRECEDENCE,
+) -> Admission:
     """Admit the oldest first, and nobody before it."""
     for count in range(len(queue) + 1):
-        admission = admit(rooms, queue[:count], now_seconds, held=held, rules=_OLDEST_FIRST)
+        admission = easy(rooms, queue[:count], now_seconds, held)
         if len(admission.grants) < count:
             break
     return replace(admission, grants=admission.grants[: max(0, count - 1)] if admission.waits else admission.grants)
@@ -213,29 +289,50 @@ def in_order_of(key: Callable[[Candidate], float]) -> Policy:
     """Return a policy that starts whatever fits, the largest key first."""
 
     def policy(
-        rooms: Sequence[GpuRoom], queue: Sequence[Candidate], now_seconds: float, held: Sequence[Held]
+        rooms: Sequence[GpuRoom],
+        queue: Sequence[Candidate],
+        now_seconds: float,
+        held: Sequence[Held],
+        _precedence: Precedence,
     ) -> Admission:
         order = tuple(candidate.job_id for candidate in sorted(queue, key=key, reverse=True))
-        return admit(rooms, queue, now_seconds, held=held, plan=BatchPlan(order))
+        return admit(rooms, queue, now_seconds, held=held, plan=BatchPlan(order), rules=_FOR_EVER_PATIENT)
 
     return policy
 
 
 def makespan_objective(
-    effort: int, effort_again: int, *, slowdown: Slowdown | None = None, doubt: float = 0.0
+    effort: int,
+    effort_again: int,
+    *,
+    slowdown: Slowdown | None = None,
+    stretches: Mapping[str, Stretch] = NOTHING_KNOWN,
+    doubt: float = 0.0,
 ) -> Policy:
     """Return a policy that plans anew at each arrival and each end, from the plan before on and with less effort."""
     last = NO_PLAN
 
     def policy(
-        rooms: Sequence[GpuRoom], queue: Sequence[Candidate], now_seconds: float, held: Sequence[Held]
+        rooms: Sequence[GpuRoom],
+        queue: Sequence[Candidate],
+        now_seconds: float,
+        held: Sequence[Held],
+        precedence: Precedence,
     ) -> Admission:
         nonlocal last
         spend = effort_again if last.order else effort
         last = plan_waiting(
-            rooms, queue, now_seconds, held=held, slowdown=slowdown, doubt=doubt, last=last, effort=spend
+            rooms,
+            queue,
+            now_seconds,
+            held=held,
+            slowdown=slowdown,
+            stretches=stretches,
+            doubt=doubt,
+            last=last,
+            effort=spend,
         )
-        return admit(rooms, queue, now_seconds, held=held, plan=last)
+        return admit(rooms, queue, now_seconds, held=held, plan=last, precedence=precedence)
 
     return policy
 

@@ -1,4 +1,11 @@
-"""P1's 25 jobs, stretched by their companions as P1's table says: how soon the last ends."""
+"""P1's 25 jobs, stretched by their companions as P1's table says: how soon the last ends.
+
+Planned with the table; and as the engine plans them, which is told nothing and learns from one batch after another.
+"""
+
+import random
+import statistics
+from collections.abc import Iterator
 
 from benchmarks.makespan.sets import CARD_MIB
 from benchmarks.replaying import (
@@ -13,7 +20,9 @@ from benchmarks.replaying import (
     replay,
 )
 
+from pgpu.engine.planning import DOUBT, EFFORT, STRETCH_RUNS
 from pgpu.scheduling import Headroom
+from pgpu.scheduling.stretch import stretch_of
 from pgpu.units import MIB
 
 JOB_BYTES = 1205 * MIB
@@ -45,6 +54,33 @@ def ends() -> dict[str, float]:
         "first come, first served": _end(fifo, NO_HEADROOM),
         "first come, first served, headroom 3 %": _end(fifo, Headroom()),
     }
+
+
+def learned_ends(batches: int, seed: int = 1, noise: float = 0.02) -> Iterator[float]:
+    """Yield how soon each of several batches ends, one after another, with what the engine's history tells by then.
+
+    Args:
+        batches: Of 25 jobs each.
+        seed: Of the noise.
+        noise: Standard deviation of the logarithm of each job's work.
+    """
+    dice = random.Random(seed)
+    runs: list[tuple[float, float]] = []
+    for _ in range(batches):
+        known = stretch_of(reversed(runs[-STRETCH_RUNS:]), DOUBT)
+        predicted_seconds = statistics.median(seconds for seconds, _ in runs) if runs else None
+        arrivals = [
+            Arrival(
+                candidate_of(f"job{number}", JOB_BYTES, 0.0, predicted_seconds),
+                ALONE_SECONDS * dice.lognormvariate(0, noise),
+            )
+            for number in range(JOBS)
+        ]
+        stretches = {each.candidate.job_id: known for each in arrivals} if known else {}
+        policy = makespan_objective(EFFORT, EFFORT, stretches=stretches, doubt=DOUBT)
+        fates = replay(cards(1, CARD_MIB * MIB), arrivals, policy, slowdown=slowdown)
+        runs += [(fate.ended_seconds - fate.started_seconds, fate.together) for fate in fates.values()]
+        yield round(max(fate.ended_seconds for fate in fates.values()), 3)
 
 
 def _end(policy: Policy, headroom: Headroom) -> float:

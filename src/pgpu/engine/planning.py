@@ -24,8 +24,8 @@ DOUBT = 0.5
 """How far durations are off where no history tells: the standard deviation of the logarithm. A guess: half a factor of two
 more or less. `benchmarks/makespan` shows that a plan made with too much doubt still beats one made with none."""
 
-STRETCH_RUNS = 100
-"""How many of a call's newest runs tell what companions cost it: four times P1's batch."""
+STRETCH_RUNS = 2_000
+"""How many of a call's newest runs are looked at to tell what companions cost it."""
 
 
 class Stretches:

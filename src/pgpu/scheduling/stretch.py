@@ -18,6 +18,9 @@ from pgpu.scheduling.batch import Slowdown
 LEAST_RUNS = 5
 """Below, a difference between two numbers of companions may be chance."""
 
+RUNS_OF_A_NUMBER = 15
+"""So many of the newest are believed, of each number of jobs on the GPU."""
+
 _PRIOR_RUNS = 2
 """The prior doubt counts as much as so many runs."""
 
@@ -43,17 +46,17 @@ class Stretch:
         return max(before, next_slowdown * count / next_count)
 
 
-def stretch_of(runs: Sequence[tuple[float, float]], prior_doubt: float) -> Stretch | None:
+def stretch_of(runs: Iterable[tuple[float, float]], prior_doubt: float) -> Stretch | None:
     """Learn from runs.
 
     Args:
-        runs: Duration in seconds, and how many jobs the GPU had on average, itself counted.
+        runs: Duration in seconds, and how many jobs the GPU had on average, itself counted; newest first.
         prior_doubt: What is believed of a program without history.
 
     Returns:
         None without runs.
     """
-    seen = [(math.log(seconds), max(1, round(together))) for seconds, together in runs if seconds > 0]
+    seen = _newest_of_each_number(runs)
     if not seen:
         return None
     levels = _ascending(seen) if len(seen) >= LEAST_RUNS else [(1, statistics.median(log for log, _ in seen))]
@@ -79,6 +82,16 @@ def shared_slowdown(jobs: Iterable[tuple[Stretch | None, float]]) -> Slowdown | 
     if not known or total <= 0:
         return None
     return lambda count: 1.0 + sum(weight * (stretch.slowdown(count) - 1.0) for stretch, weight in known) / total
+
+
+def _newest_of_each_number(runs: Iterable[tuple[float, float]]) -> list[tuple[float, int]]:
+    """Return (logarithm, number): a number that was dear is not forgotten because it was avoided since."""
+    found: dict[int, list[float]] = {}
+    for seconds, together in runs:
+        logs = found.setdefault(max(1, round(together)), [])
+        if seconds > 0 and len(logs) < RUNS_OF_A_NUMBER:
+            logs.append(math.log(seconds))
+    return [(log, count) for count, logs in found.items() for log in logs]
 
 
 def _ascending(seen: Sequence[tuple[float, int]]) -> list[tuple[int, float]]:
