@@ -66,6 +66,9 @@ class Outcome:
     seconds: list[float] = field(default_factory=list)
     """CPU time of each decision."""
 
+    changing_seconds: float = 0.0
+    """CPU time in which the placer was told of changes, all together."""
+
     @property
     def rejected(self) -> float:
         """Share of the GPUs that were asked for."""
@@ -86,7 +89,7 @@ def replay(cluster: Cluster, stream: Stream, placer: Placer) -> Outcome:
             left = places.pop(-1 - event, None)
             if left is not None:
                 cluster.take(int(stream.kinds[-1 - event]), *left, sign=-1)
-                placer.changed(left[0])
+                outcome.changing_seconds += _told(placer, left[0])
             continue
         kind = int(stream.kinds[event])
         chosen = _timed(placer, kind, outcome.seconds)
@@ -99,7 +102,7 @@ def replay(cluster: Cluster, stream: Stream, placer: Placer) -> Outcome:
             continue
         cluster.take(kind, *chosen)
         places[event] = chosen
-        placer.changed(chosen[0])
+        outcome.changing_seconds += _told(placer, chosen[0])
     outcome.allocated = 1 - int(cluster.cards.sum()) / cluster.trace.capacity_milli
     return outcome
 
@@ -109,6 +112,12 @@ def _timed(placer: Placer, kind: int, seconds: list[float]) -> tuple[int, list[i
     chosen = placer.choose(kind)
     seconds.append(time.thread_time() - start)
     return chosen
+
+
+def _told(placer: Placer, node: int) -> float:
+    start = time.thread_time()
+    placer.changed(node)
+    return time.thread_time() - start
 
 
 def percentile(values: list[float], share: float) -> float:

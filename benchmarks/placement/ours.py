@@ -19,6 +19,7 @@ class Ours:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self._gpus: dict[tuple[int, int], GpuOffer] = {}
         self.shapes = [self._shape(kind) for kind in range(len(cluster.trace.kinds))]
         self.idle = self._offers()
         self._recent: list[Shape] = []
@@ -49,5 +50,11 @@ class Ours:
     def _offer(self, node: int) -> NodeOffer:
         cluster = self._cluster
         cards = cluster.cards[node, : cluster.trace.gpus[node]].tolist()
-        gpus = tuple(GpuOffer(str(card), free, compute_milli=WHOLE) for card, free in enumerate(cards))
+        gpus = tuple(map(self._gpu, range(len(cards)), cards))
         return NodeOffer(str(node), gpus, int(cluster.cpu_milli[node]), int(cluster.memory_mib[node]) * MIB)
+
+    def _gpu(self, card: int, free: int) -> GpuOffer:
+        gpu = self._gpus.get((card, free))
+        if gpu is None:
+            gpu = self._gpus[card, free] = GpuOffer(str(card), free, compute_milli=WHOLE)
+        return gpu

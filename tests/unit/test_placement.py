@@ -23,16 +23,17 @@ shapes = st.builds(
 )
 
 
-def node_of(name: str, gpu_count: int, *, cpu_milli: int = 16_000) -> NodeOffer:
+def node_of(name: str, gpu_count: int, *, cpu_milli: int = 16_000, is_linked: bool = False) -> NodeOffer:
     gpus = tuple(
         GpuOffer(f"{name}-{index}", 1000, 24 * GIB, compute_milli=1000, memory_bytes=24 * GIB)
         for index in range(gpu_count)
     )
-    return NodeOffer(name, gpus, cpu_milli, 64 * GIB)
+    links = frozenset({frozenset({f"{name}-0", f"{name}-{gpu_count - 1}"})}) if is_linked else frozenset()
+    return NodeOffer(name, gpus, cpu_milli, 64 * GIB, links)
 
 
-nodes_of_a_cluster = st.lists(st.integers(1, 4), min_size=1, max_size=6).map(
-    lambda counts: [node_of(f"node{number}", count) for number, count in enumerate(counts)]
+nodes_of_a_cluster = st.lists(st.tuples(st.integers(1, 4), st.booleans()), min_size=1, max_size=6).map(
+    lambda kinds: [node_of(f"node{number}", count, is_linked=linked) for number, (count, linked) in enumerate(kinds)]
 )
 
 

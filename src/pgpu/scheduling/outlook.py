@@ -15,6 +15,7 @@ constants are ours, chosen on openb with other seeds than those reported; that t
 bar on those was known when this one was chosen (benchmarks/README.md).
 """
 
+import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -223,6 +224,7 @@ class Outlook:
             for shape, count in self.recent.items()
             if shape.gpu_count > 1
         ]
+        self._least_wide = min((shape.gpu_count for shape, _ in self.wide), default=math.inf)
         self._most_wide = max((shape.gpu_count for shape, _ in self.wide), default=0)
         self._wide_cpu_milli = sorted({shape.cpu_milli for shape, _ in self.wide})
         self._wide_host_bytes = sorted({shape.host_memory_bytes for shape, _ in self.wide})
@@ -238,6 +240,8 @@ class Outlook:
 
     def idle_worth(self, idle_gpus: int, cpu_milli: int, host_memory_bytes: int) -> float:
         """Return what so many idle GPUs of one node are worth to jobs that need several, in whole GPUs."""
+        if idle_gpus < self._least_wide:
+            return 0.0
         key = (
             min(idle_gpus, self._most_wide),
             bisect_right(self._wide_cpu_milli, cpu_milli),

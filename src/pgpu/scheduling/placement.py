@@ -105,6 +105,18 @@ class _Gap:
     """Which of the node's GPUs."""
 
 
+class _Weight(NamedTuple):
+    """What weighing a gap takes, at hand: it is done ten times for each decision on a cluster."""
+
+    gpus: int
+    part: float
+    """Of the node's free CPU, in free GPUs."""
+
+    thresholds_milli: Sequence[int]
+    by_cpu: Sequence[Mapping[int, float]]
+    cell: int
+
+
 class _Seat(NamedTuple):
     """One GPU for a job on several."""
 
@@ -114,60 +126,79 @@ class _Seat(NamedTuple):
     gap: _Gap
 
 
+class Gaps:
+    """What is free of a node's GPUs, with what does not depend on who asks, nor on the rest of the node."""
+
+    __slots__ = ("alike", "idle", "kinds", "most_compute_milli", "share", "weights")
+
+    def __init__(self, gpus: Sequence[GpuOffer], outlook: Outlook) -> None:
+        self.alike = list(_gaps(gpus, outlook))
+        self.weights = [_weight(gap) for gap in self.alike]
+        self.kinds = tuple(sorted(map(kind_of, gpus)))
+        """Equal for GPUs that are rated alike, in whichever order."""
+
+        self.most_compute_milli = max((gap.free_compute_milli for gap in self.alike), default=0)
+        self.idle = sum(len(gap.indexes) for gap in self.alike if gap.is_idle)
+        self.share = sum(gap.share * len(gap.indexes) for gap in self.alike)
+
+    def worth(self, cpu_milli: int, node_share: float) -> float:
+        """Return what all of them are worth, in a node of which so much CPU and so many GPUs are free."""
+        worth = 0.0
+        for count, part, thresholds_milli, by_cpu, cell in self.weights:
+            enough_milli = cpu_milli * part / node_share if part < node_share else cpu_milli
+            worth += count * by_cpu[bisect_right(thresholds_milli, enough_milli)][cell]
+        return worth
+
+
+def _gaps(gpus: Sequence[GpuOffer], outlook: Outlook) -> Iterator[_Gap]:
+    """Group GPUs that are alike; those without anything free are left out.
+
+    In an order that is theirs alone: nodes with the same gaps in other places are rated alike to the last digit.
+    """
+    alike: dict[tuple[int, int, int, int, SharingMode | str], list[int]] = {}
+    for index, gpu in enumerate(gpus):
+        if gpu.free_compute_milli or gpu.free_memory_bytes:
+            alike.setdefault(kind_of(gpu), []).append(index)
+    for kind in sorted(alike):
+        compute_milli, memory_bytes, *_ = kind
+        gpu = gpus[alike[kind][0]]
+        worths = outlook.worth(gpu)
+        cell = worths.cell(compute_milli, memory_bytes)
+        yield _Gap(gpu, compute_milli, memory_bytes, gpu.is_idle, gpu.free_share, worths, cell, alike[kind])
+
+
+def kind_of(gpu: GpuOffer) -> tuple[int, int, int, int, SharingMode | str]:
+    """Name what GPUs that are alike share; it sorts."""
+    return (gpu.free_compute_milli, gpu.free_memory_bytes, gpu.compute_milli, gpu.memory_bytes, gpu.sharing_mode or "")
+
+
+def _weight(gap: _Gap) -> _Weight:
+    worths = gap.worths
+    return _Weight(len(gap.indexes), CPU_PER_GPU * gap.share, worths.thresholds_milli, worths.by_cpu, gap.cell)
+
+
 class State:
     """What is free of one node, with what does not depend on who asks."""
 
-    __slots__ = (
-        "cpu_milli",
-        "gaps",
-        "host_memory_bytes",
-        "idle",
-        "most_compute_milli",
-        "node",
-        "outlook",
-        "share",
-        "worth",
-    )
+    __slots__ = ("cpu_milli", "gaps", "host_memory_bytes", "node", "outlook", "worth")
 
-    def __init__(self, node: NodeOffer, outlook: Outlook) -> None:
+    def __init__(self, node: NodeOffer, outlook: Outlook, gaps: Gaps | None = None) -> None:
+        """Take a node, and its gaps if somebody has them: of the node's own GPUs, or of others that are as they are."""
         self.node = node
         self.outlook = outlook
         self.cpu_milli = node.cpu_milli
         self.host_memory_bytes = node.host_memory_bytes
-        self.gaps = list(_gaps(node, outlook))
-        self.most_compute_milli = max((gap.free_compute_milli for gap in self.gaps), default=0)
-        self.idle = sum(len(gap.indexes) for gap in self.gaps if gap.is_idle)
-        self.share = sum(gap.share * len(gap.indexes) for gap in self.gaps)
-        self.worth = _worth(self.gaps, self.cpu_milli, self.share) + outlook.idle_worth(
-            self.idle, self.cpu_milli, self.host_memory_bytes
+        self.gaps = gaps = gaps or Gaps(node.gpus, outlook)
+        self.worth = gaps.worth(self.cpu_milli, gaps.share) + outlook.idle_worth(
+            gaps.idle, self.cpu_milli, self.host_memory_bytes
         )
-
-
-def _gaps(node: NodeOffer, outlook: Outlook) -> Iterator[_Gap]:
-    """Group GPUs that are alike; those without anything free are left out."""
-    alike: dict[tuple[int, int, int, int, SharingMode | None], list[int]] = {}
-    for index, gpu in enumerate(node.gpus):
-        if gpu.free_compute_milli or gpu.free_memory_bytes:
-            size = (gpu.compute_milli, gpu.memory_bytes)
-            kind = (gpu.free_compute_milli, gpu.free_memory_bytes, *size, gpu.sharing_mode)
-            alike.setdefault(kind, []).append(index)
-    for (compute_milli, memory_bytes, *_), indexes in alike.items():
-        gpu = node.gpus[indexes[0]]
-        worths = outlook.worth(gpu)
-        cell = worths.cell(compute_milli, memory_bytes)
-        yield _Gap(gpu, compute_milli, memory_bytes, gpu.is_idle, gpu.free_share, worths, cell, indexes)
 
 
 def _worth_one(worths: GpuWorth, cell: int, share: float, cpu_milli: int, node_share: float) -> float:
     """Return what one gap is worth, in a node of which so much CPU and so many GPUs are free."""
     part = CPU_PER_GPU * share
-    if part < node_share:
-        return worths.by_cpu[bisect_right(worths.thresholds_milli, cpu_milli * part / node_share)][cell]
-    return worths.by_cpu[bisect_right(worths.thresholds_milli, cpu_milli)][cell]
-
-
-def _worth(gaps: Sequence[_Gap], cpu_milli: int, node_share: float) -> float:
-    return sum(len(gap.indexes) * _worth_one(gap.worths, gap.cell, gap.share, cpu_milli, node_share) for gap in gaps)
+    enough_milli = cpu_milli * part / node_share if part < node_share else cpu_milli
+    return worths.by_cpu[bisect_right(worths.thresholds_milli, enough_milli)][cell]
 
 
 def rate_state(shape: Shape, state: State, wish: Wish = ANYHOW) -> Rating | None:
@@ -175,7 +206,7 @@ def rate_state(shape: Shape, state: State, wish: Wish = ANYHOW) -> Rating | None
     if (
         shape.cpu_milli > state.cpu_milli
         or shape.host_memory_bytes > state.host_memory_bytes
-        or (shape.gpu_count and shape.compute_milli > state.most_compute_milli)
+        or (shape.gpu_count and shape.compute_milli > state.gaps.most_compute_milli)
     ):
         return None
     if shape.gpu_count == 1:
@@ -184,37 +215,36 @@ def rate_state(shape: Shape, state: State, wish: Wish = ANYHOW) -> Rating | None
 
 
 def _rate_none(shape: Shape, state: State) -> Rating:
-    cpu_milli = state.cpu_milli - shape.cpu_milli
-    left = _worth(state.gaps, cpu_milli, state.share) + state.outlook.idle_worth(
-        state.idle, cpu_milli, state.host_memory_bytes - shape.host_memory_bytes
+    gaps, cpu_milli = state.gaps, state.cpu_milli - shape.cpu_milli
+    left = gaps.worth(cpu_milli, gaps.share) + state.outlook.idle_worth(
+        gaps.idle, cpu_milli, state.host_memory_bytes - shape.host_memory_bytes
     )
-    return Rating(0, round(state.worth - left, 9), state.share, 0.0, 0, 1.0, ())
+    return Rating(0, round(state.worth - left, 9), gaps.share, 0.0, 0, 1.0, ())
 
 
 def _rate_one(shape: Shape, state: State, wish: Wish) -> Rating | None:
     """Rate the best GPU for a job on one: the same figures as `_rate_set`, with what the gaps share computed once."""
-    cpu_milli = state.cpu_milli - shape.cpu_milli
-    host_memory_bytes = state.host_memory_bytes - shape.host_memory_bytes
+    gaps, cpu_milli = state.gaps, state.cpu_milli - shape.cpu_milli
     compute_milli, memory_bytes = shape.compute_milli, shape.memory_bytes
     best: tuple[float, float, float, int, float, int] | None = None
     worth_of_all, share_of_all = 0.0, -1.0
-    for gap in state.gaps:
+    for gap in gaps.alike:
         if gap.free_compute_milli < compute_milli or gap.free_memory_bytes < memory_bytes:
             continue
-        gpu = gap.gpu
-        if not (gap.is_idle or gpu.admits(wish.sharing_mode)):
+        if not (gap.is_idle or gap.gpu.admits(wish.sharing_mode)):
             continue
-        taken = gpu.share_of(compute_milli, memory_bytes)
-        node_left = state.share - taken
+        taken = gap.gpu.share_of(compute_milli, memory_bytes)
+        node_left = gaps.share - taken
         if node_left != share_of_all:
-            worth_of_all, share_of_all = _worth(state.gaps, cpu_milli, node_left), node_left
-        kept = worth_of_all + _gained(shape, gap, cpu_milli, node_left)
-        if state.idle:
-            kept += state.outlook.idle_worth(state.idle - gap.is_idle, cpu_milli, host_memory_bytes)
+            worth_of_all, share_of_all = gaps.worth(cpu_milli, node_left), node_left
+        kept = worth_of_all + _gained(shape, gap, taken, cpu_milli, node_left)
+        if gaps.idle:
+            idle, host_memory_bytes = gaps.idle - gap.is_idle, state.host_memory_bytes - shape.host_memory_bytes
+            kept += state.outlook.idle_worth(idle, cpu_milli, host_memory_bytes)
         lost = round(state.worth - kept, 9)
         if best is None or lost <= best[0]:
             slowdown, index = _calmest(gap, state, wish)
-            rated = (lost, node_left, gap.share - taken, gpu.changes_mode(wish.sharing_mode), slowdown, index)
+            rated = (lost, node_left, gap.share - taken, gap.gpu.changes_mode(wish.sharing_mode), slowdown, index)
             best = rated if best is None else min(best, rated)
     return None if best is None else Rating(0, *best[:5], (best[5],))
 
@@ -226,12 +256,11 @@ def _calmest(gap: _Gap, state: State, wish: Wish) -> tuple[float, int]:
     return min((wish.slowdowns.get(state.node.gpus[index].uuid, 1.0), index) for index in gap.indexes)
 
 
-def _gained(shape: Shape, gap: _Gap, cpu_milli: int, node_share: float) -> float:
-    """Return what one GPU of a gap gains in worth, below 0, by hosting the job."""
-    left = gap.share - gap.gpu.share_of(shape.compute_milli, shape.memory_bytes)
+def _gained(shape: Shape, gap: _Gap, taken: float, cpu_milli: int, node_share: float) -> float:
+    """Return what one GPU of a gap gains in worth, below 0, by hosting the job, which takes this share of it."""
     cell = gap.worths.cell(gap.free_compute_milli - shape.compute_milli, gap.free_memory_bytes - shape.memory_bytes)
     before = _worth_one(gap.worths, gap.cell, gap.share, cpu_milli, node_share)
-    return _worth_one(gap.worths, cell, left, cpu_milli, node_share) - before
+    return _worth_one(gap.worths, cell, gap.share - taken, cpu_milli, node_share) - before
 
 
 def _rate_several(shape: Shape, state: State, wish: Wish) -> Rating | None:
@@ -242,7 +271,7 @@ def _sets(shape: Shape, state: State, wish: Wish) -> Iterator[tuple[_Seat, ...]]
     """Yield sets of GPUs that can host a job on several; of sets that are rated alike, the first only."""
     seats = sorted(
         _Seat(wish.slowdowns.get(state.node.gpus[index].uuid, 1.0), index, number, gap)
-        for number, gap in enumerate(state.gaps)
+        for number, gap in enumerate(state.gaps.alike)
         if gap.gpu.can_host(shape, wish.sharing_mode)
         for index in gap.indexes
     )
@@ -266,13 +295,15 @@ def _unlinked(chosen: Sequence[_Seat], state: State) -> int:
 def _rate_set(shape: Shape, state: State, wish: Wish, chosen: Sequence[_Seat]) -> Rating:
     cpu_milli = state.cpu_milli - shape.cpu_milli
     gpus = [seat.gap.gpu for seat in chosen]
-    gpus_share = sum(gpu.share_of(shape.compute_milli, shape.memory_bytes) for gpu in gpus)
-    node_left = state.share - gpus_share
-    kept = _worth(state.gaps, cpu_milli, node_left) + state.outlook.idle_worth(
-        state.idle - sum(gpu.is_idle for gpu in gpus), cpu_milli, state.host_memory_bytes - shape.host_memory_bytes
+    taken = [gpu.share_of(shape.compute_milli, shape.memory_bytes) for gpu in gpus]
+    gpus_share = sum(taken)
+    node_left = state.gaps.share - gpus_share
+    idle = state.gaps.idle - sum(gpu.is_idle for gpu in gpus)
+    kept = state.gaps.worth(cpu_milli, node_left) + state.outlook.idle_worth(
+        idle, cpu_milli, state.host_memory_bytes - shape.host_memory_bytes
     )
-    for seat in chosen:
-        kept += _gained(shape, seat.gap, cpu_milli, node_left)
+    for seat, share in zip(chosen, taken, strict=True):
+        kept += _gained(shape, seat.gap, share, cpu_milli, node_left)
     return Rating(
         unlinked_pairs=_unlinked(chosen, state),
         lost=round(state.worth - kept, 9),

@@ -4,13 +4,14 @@ A job changes one node, and many nodes are in the same state: a state is rated o
 anything that `place` does not; what it forgets costs time and changes no answer.
 """
 
-import math
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
 from pgpu.scheduling.offers import NodeOffer, Shape, SharingMode
 from pgpu.scheduling.outlook import Outlook
-from pgpu.scheduling.placement import ANYHOW, Placement, Rating, State, Wish, best_of, place, rate_state
+from pgpu.scheduling.placement import ANYHOW, Gaps, Placement, Rating, State, Wish, best_of, kind_of, place, rate_state
 
 MOST_STATES = 20_000
 """States of nodes that are remembered before all of them are forgotten: 2 KB each, and 0.2 KB for each shape that met it."""
@@ -24,51 +25,54 @@ MOST_CHANGES = 100_000
 
 @dataclass(slots=True)
 class _Rated:
-    """What hosting one shape would cost nodes and states."""
+    """What hosting one shape would cost each state that some node is in."""
 
     shape: Shape
     wish: Wish
-    losses: list[float]
-    """By node."""
+    changes_seen: int = -1
+    """How many changes of nodes it knows; −1 if not even how they were at first."""
 
-    changes_seen: int
-    """How many changes of nodes `losses` knows; −1 if not even how they were at first."""
+    cost_by_state: dict[int, int] = field(default_factory=dict)
+    """The first figures of the rating as one number, of states that can host it; what was found once is not found again."""
 
-    loss_by_state: dict[int, float] = field(default_factory=dict)
-    """The first figures of the rating as one number; infinite for a state that cannot host the shape."""
+    cheapest: list[tuple[int, int]] = field(default_factory=list)
+    """A heap of states: cost and number. Those that no node is in any more are left out once they come to its top."""
 
-    rating_by_state: dict[int, Rating] = field(default_factory=dict)
+    in_heap: set[int] = field(default_factory=set)
 
-    def learn(self, changed: Iterable[int], state_of: Sequence[int], states: Sequence[State]) -> None:
-        """Rate nodes again that are no longer in the state that they were in."""
+    def learn(self, numbers: Iterable[int], states: Sequence[State]) -> None:
+        """Rate states that a node came into."""
         cpu_milli = self.shape.cpu_milli
         compute_milli = self.shape.compute_milli if self.shape.gpu_count else 0
-        for index in changed:
-            number = state_of[index]
+        for number in numbers:
             state = states[number]
-            if cpu_milli > state.cpu_milli or compute_milli > state.most_compute_milli:
-                self.losses[index] = math.inf
-                continue
-            loss = self.loss_by_state.get(number)
-            self.losses[index] = self._rate(number, state) if loss is None else loss
+            if cpu_milli <= state.cpu_milli and compute_milli <= state.gaps.most_compute_milli:
+                cost = self.cost_by_state.get(number)
+                if cost is None:
+                    cost = self._cost(number, state)
+                if cost is not None:
+                    self.in_heap.add(number)
+                    heappush(self.cheapest, (cost, number))
 
-    def _rate(self, number: int, state: State) -> float:
+    def _cost(self, number: int, state: State) -> int | None:
         rating = rate_state(self.shape, state, self.wish)
         if rating is None:
-            loss = math.inf
-        else:
-            loss = _as_one_number(rating)
-            self.rating_by_state[number] = rating
-        self.loss_by_state[number] = loss
-        return loss
+            return None
+        self.cost_by_state[number] = cost = _as_one_number(rating)
+        return cost
 
-    def least(self) -> Iterable[int]:
-        """Yield the nodes that lose least; none if none can host the shape."""
-        least = min(self.losses, default=math.inf)
-        index = -1
-        for _ in range(0 if least == math.inf else self.losses.count(least)):
-            index = self.losses.index(least, index + 1)
-            yield index
+    def least(self, nodes_in: Sequence[Sequence[int]]) -> list[int]:
+        """Return the states that lose least; none if none can host the shape."""
+        found: list[tuple[int, int]] = []
+        while self.cheapest and (not found or self.cheapest[0][0] == found[0][0]):
+            cost = heappop(self.cheapest)
+            if nodes_in[cost[1]]:
+                found.append(cost)
+            else:
+                self.in_heap.remove(cost[1])
+        for cost in found:
+            heappush(self.cheapest, cost)
+        return [number for _, number in found]
 
 
 class Placer:
@@ -85,7 +89,11 @@ class Placer:
         if len(self._states) > MOST_STATES or len(self._changes) > MOST_CHANGES:
             self._forget()
         self._nodes[index] = node
-        self._state_of[index] = self._number_of(node)
+        former = self._nodes_in[self._state_of[index]]
+        del former[bisect_left(former, index)]
+        self._gaps_at[index] = gaps = self._gaps_of(node)
+        self._state_of[index] = number = self._number_of(node, gaps)
+        insort(self._nodes_in[number], index)
         self._changes.append(index)
 
     def place(self, shape: Shape, wish: Wish = ANYHOW) -> Placement | None:
@@ -93,62 +101,74 @@ class Placer:
         if wish.slowdowns:
             return place(shape, self._nodes, self._outlook, wish)
         rated = self._rated(shape, wish)
-        first_by_state: dict[int, int] = {}
-        for index in rated.least():
-            first_by_state.setdefault(self._state_of[index], index)
-        if not first_by_state:
+        cheapest = rated.least(self._nodes_in)
+        if not cheapest:
             return None
-        number, index = min(first_by_state.items(), key=lambda pair: rated.rating_by_state[pair[0]][:-1])
-        node = self._nodes[index]
-        if self._states[number].node is node:
-            return best_of([node], [rated.rating_by_state[number]])
-        return place(shape, [node], self._outlook, wish)
+        indexes = sorted(self._nodes_in[number][0] for number in cheapest)
+        nodes = [self._nodes[index] for index in indexes]
+        return best_of(nodes, [rate_state(shape, self._state_at(index), wish) for index in indexes])
+
+    def _state_at(self, index: int) -> State:
+        """Return the state of a node with its own GPUs in it, not those of another that is like it."""
+        state, gaps = self._states[self._state_of[index]], self._gaps_at[index]
+        return state if state.gaps is gaps else State(self._nodes[index], self._outlook, gaps)
 
     def _forget(self) -> None:
         self._states: list[State] = []
+        self._nodes_in: list[list[int]] = []
+        self._gaps_by_kinds: dict[tuple[object, ...], Gaps] = {}
         self._number_by_key: dict[tuple[object, ...], int] = {}
         self._rated_by_shape: dict[tuple[Shape, SharingMode | None], _Rated] = {}
-        self._state_of = [self._number_of(node) for node in self._nodes]
         self._changes: list[int] = []
+        self._gaps_at = [self._gaps_of(node) for node in self._nodes]
+        self._state_of = list(map(self._number_of, self._nodes, self._gaps_at))
+        for index, number in enumerate(self._state_of):
+            self._nodes_in[number].append(index)
 
-    def _number_of(self, node: NodeOffer) -> int:
-        key = _key(node)
+    def _number_of(self, node: NodeOffer, gaps: Gaps) -> int:
+        key = _key(node, gaps)
         number = self._number_by_key.get(key)
         if number is None:
             number = self._number_by_key[key] = len(self._states)
-            self._states.append(State(node, self._outlook))
+            self._states.append(State(node, self._outlook, gaps))
+            self._nodes_in.append([])
         return number
+
+    def _gaps_of(self, node: NodeOffer) -> Gaps:
+        kinds = tuple(map(kind_of, node.gpus))
+        gaps = self._gaps_by_kinds.get(kinds)
+        if gaps is None:
+            gaps = self._gaps_by_kinds[kinds] = Gaps(node.gpus, self._outlook)
+        return gaps
 
     def _rated(self, shape: Shape, wish: Wish) -> _Rated:
         rated = self._rated_by_shape.get((shape, wish.sharing_mode))
         if rated is None:
             if len(self._rated_by_shape) >= MOST_SHAPES:
                 del self._rated_by_shape[next(iter(self._rated_by_shape))]
-            rated = _Rated(shape, wish, [math.inf] * len(self._nodes), -1)
-            self._rated_by_shape[shape, wish.sharing_mode] = rated
-        unseen = len(self._changes) - rated.changes_seen
-        is_all = rated.changes_seen < 0 or unseen > len(self._nodes)
-        changed = range(len(self._nodes)) if is_all else self._changes[rated.changes_seen :]
-        rated.learn(changed, self._state_of, self._states)
+            rated = self._rated_by_shape[shape, wish.sharing_mode] = _Rated(shape, wish)
+        rated.learn(self._states_since(rated.changes_seen) - rated.in_heap, self._states)
         rated.changes_seen = len(self._changes)
         return rated
 
+    def _states_since(self, changes_seen: int) -> set[int]:
+        """Return the states that nodes are in which changed since then."""
+        if changes_seen < 0 or len(self._changes) - changes_seen > len(self._nodes):
+            return set(self._state_of)
+        return set(map(self._state_of.__getitem__, self._changes[changes_seen:]))
 
-def _as_one_number(rating: Rating) -> float:
+
+def _as_one_number(rating: Rating) -> int:
     """Write the first three figures as one number that sorts alike, or as equal where it is too short for them.
 
     Steps of 1e-9 GPUs of worth, of which no node loses a thousand, then thousandths of the GPUs that stay free.
     """
     lost = round((rating.unlinked_pairs * 1000 + rating.lost) * 1e9)
-    return float(lost * 100_000 + round(rating.node_left * 1000))
+    return lost * 100_000 + round(rating.node_left * 1000)
 
 
-def _key(node: NodeOffer) -> tuple[object, ...]:
+def _key(node: NodeOffer, gaps: Gaps) -> tuple[object, ...]:
     """Name the state of a node: equal for nodes that rate alike, whichever GPUs of theirs are in which part of it."""
-    gpus = [
-        (gpu.free_compute_milli, gpu.free_memory_bytes, gpu.compute_milli, gpu.memory_bytes, gpu.sharing_mode or "")
-        for gpu in node.gpus
-    ]
     if node.nvlinks:
-        return (node.cpu_milli, node.host_memory_bytes, *gpus, node.name)
-    return (node.cpu_milli, node.host_memory_bytes, *sorted(gpus))
+        return (node.cpu_milli, node.host_memory_bytes, gaps, node.name)
+    return (node.cpu_milli, node.host_memory_bytes, gaps.kinds)
