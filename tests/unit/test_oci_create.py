@@ -125,6 +125,16 @@ def test_what_a_container_mounts_is_seen_and_what_it_covers_is_not(tmp_path: Pat
     assert Rootfs(str(root), [{"destination": "/etc", "type": "tmpfs"}]).resolve("/etc/hidden") is None
 
 
+def test_a_file_of_an_image_that_is_too_large_to_be_meant_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/ld.so.preload").write_bytes(b"/lib/x.so\n" * 100)
+    files = Rootfs(str(tmp_path), [])
+    assert View(files, []).preload_lines == ["/lib/x.so"] * 100
+    with (tmp_path / "etc/ld.so.preload").open("ab") as file:
+        file.truncate(1 << 40)
+    assert (files.read("/etc/ld.so.preload"), View(files, []).preload_lines) == (None, [])
+
+
 def _prepared(tmp_path: Path) -> dict[str, Any]:
     libraries = {}
     (tmp_path / "store").mkdir()

@@ -15,7 +15,7 @@ from tests.system.docker.conftest import docker
 
 from pgpu.errors import PgpuError, RequestError
 from pgpu.model import Mount
-from pgpu.runtimes.docker.engine import engine_url
+from pgpu.runtimes.docker.engine import Engine, engine_url
 
 pytestmark = pytest.mark.docker
 
@@ -137,6 +137,20 @@ def test_the_engines_socket_is_not_mounted_by_any_name(world: RuntimeWorld, shar
     for source in (str(socket), str(mine / "link"), "/"):
         with pytest.raises(RequestError):
             check(world, [Mount(source, "/data")])
+
+
+def test_no_name_of_an_image_asks_the_engine_for_something_else(world: RuntimeWorld) -> None:
+    other = (
+        docker("create", "--name", f"pgpu-test-other-{os.getpid()}", world.image or "", "true").stdout.decode().strip()
+    )
+    try:
+        with Engine(engine_url()) as engine, pytest.raises(RequestError, match="not an image's name"):
+            engine.image(f"../containers/{other}")
+        world.image = f"../containers/{other}"
+        with pytest.raises(RequestError, match="not an image's name"):
+            check(world)
+    finally:
+        docker("rm", other)
 
 
 @pytest.mark.parametrize("source", ["/dev/null", "/dev/tty"])

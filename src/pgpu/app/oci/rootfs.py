@@ -9,6 +9,8 @@ import posixpath
 from typing import Any
 
 _MOST_LINKS = 40
+_LARGEST_FILE_BYTES = 64 * 1024
+"""Of what is read: lines that name a few libraries. An image's file may be of any size, and whoever reads it is root."""
 
 
 def plain_path(path: str) -> str:
@@ -57,13 +59,14 @@ class Rootfs:
         return at
 
     def read(self, path: str) -> bytes | None:
-        """Return the content of a regular file, links followed; None if there is none."""
+        """Return the content of a regular file, links followed; None if there is none, or one too large to be meant."""
         found = self.resolve(path)
         host = self._on_host(found) if found else None
         if host is None or not os.path.isfile(host):
             return None
         with open(host, "rb") as file:
-            return file.read()
+            content = file.read(_LARGEST_FILE_BYTES + 1)
+        return content if len(content) <= _LARGEST_FILE_BYTES else None
 
     def _on_host(self, path: str) -> str | None:
         for destination, mount in self._mounts:

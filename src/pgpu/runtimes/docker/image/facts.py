@@ -24,6 +24,7 @@ _MUSL_LOADERS = {"amd64": "/lib/ld-musl-x86_64.so.1", "arm64": "/lib/ld-musl-aar
 _COMPAT_DIRECTORIES = ("/usr/local/cuda/compat", "/usr/local/cuda/compat/lib.real")
 """Where CUDA images carry a driver library newer than the kernel module's own ("forward compatibility")."""
 
+_LARGEST_PRELOAD_BYTES = 64 * 1024
 _FORMAT = 2
 
 
@@ -89,12 +90,17 @@ def read_facts(files: ContainerFiles, architecture: str, library_path: Sequence[
         libc="glibc" if libc else _musl(files, architecture),
         glibc_version=newest_glibc(libc) if libc else None,
         preload_path=preload_path or PRELOAD_PATH,
-        preload_lines=tuple((preload or b"").decode(errors="replace").splitlines()),
+        preload_lines=_preload_lines(preload or b""),
         cuda_paths=tuple(_places(files, architecture, library_path, CUDA_NAME)),
         nvml_paths=tuple(_places(files, architecture, library_path, NVML_NAME)),
         users=_names(files, "/etc/passwd"),
         groups=_names(files, "/etc/group"),
     )
+
+
+def _preload_lines(content: bytes) -> tuple[str, ...]:
+    """Return the lines of an /etc/ld.so.preload; none of one too large to be meant, which would fill a slice's tmpfs."""
+    return tuple(content.decode(errors="replace").splitlines()) if len(content) <= _LARGEST_PRELOAD_BYTES else ()
 
 
 def _read_libc(files: ContainerFiles, architecture: str) -> bytes | None:
