@@ -39,8 +39,10 @@ class Stretch:
     def slowdown(self, count: int) -> float:
         """Return by how much it is slowed down, 1 or more, where its GPU has so many jobs, itself counted."""
         place = bisect_right(self.levels, (count, math.inf))
-        before = self.levels[place - 1][1] if place else 1.0
-        if not 0 < place < len(self.levels):
+        if not place:
+            return 1.0
+        seen_count, before = self.levels[place - 1]
+        if seen_count == count or place == len(self.levels):
             return before
         next_count, next_slowdown = self.levels[place]
         return max(before, next_slowdown * count / next_count)
