@@ -21,7 +21,7 @@ from benchmarks.replaying import (
 )
 
 from pgpu.model import Slice
-from pgpu.scheduling import Admission, Candidate, GpuRoom, Grant, Held
+from pgpu.scheduling import Admission, Candidate, GpuRoom, Grant, Held, Precedence
 from pgpu.units import GIB
 
 CARD = cards(1, 10 * GIB)
@@ -57,7 +57,9 @@ def test_companions_slow_jobs_down() -> None:
 
 
 def test_a_grant_past_the_memory_of_a_gpu_is_a_failure() -> None:
-    def careless(rooms: Sequence[GpuRoom], queue: Sequence[Candidate], _now: float, _held: Sequence[Held]) -> Admission:
+    def careless(
+        rooms: Sequence[GpuRoom], queue: Sequence[Candidate], _now: float, _held: Sequence[Held], _before: Precedence
+    ) -> Admission:
         uuid = rooms[0].gpu.uuid
         grants = [Grant(each.job_id, (Slice(uuid, each.request.memory_bytes),)) for each in queue]
         return Admission(tuple(grants), (), ())

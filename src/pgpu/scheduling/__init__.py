@@ -8,17 +8,22 @@ from pgpu.scheduling.candidate import Candidate, Held, Quota
 from pgpu.scheduling.capacity import GpuRoom, Headroom, check_can_ever_fit, taken_bytes, usable
 from pgpu.scheduling.forecast import expected_starts
 from pgpu.scheduling.order import OrderRules
+from pgpu.scheduling.precedence import NO_PRECEDENCE, Claim, Precedence, Served
 
 __all__ = [
+    "NO_PRECEDENCE",
     "Admission",
     "Candidate",
     "Cause",
+    "Claim",
     "GpuRoom",
     "Grant",
     "Headroom",
     "Held",
     "OrderRules",
+    "Precedence",
     "Quota",
+    "Served",
     "Wait",
     "admit",
     "check_can_ever_fit",

@@ -1,25 +1,27 @@
 """Who starts now, and why the others wait.
 
 Nothing is granted past the memory that is really there. The first job in the order that does not fit gets a reservation,
-and nobody who comes after it may delay it; so the GPU is kept full and nobody starves. It refuses to guess: what a job
-needs and how long it runs are told.
+and nobody who comes after it may delay it, so the GPU is kept full. Who has waited too long may go first, and GPUs are kept
+for one of them until it starts, so nobody starves. It refuses to guess: what a job needs and how long it runs are told.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import overload
 
 from pgpu.model import Gpu, Slice
+from pgpu.scheduling.allowance import Allowances, Bar
 from pgpu.scheduling.backfill import NEVER, Reservation, expected_end_seconds, reserve
 from pgpu.scheduling.candidate import Candidate, Held, Quota
 from pgpu.scheduling.capacity import GpuRoom, taken_bytes, usable
+from pgpu.scheduling.claims import Moment, renewed
+from pgpu.scheduling.free_memory import waits_for_memory
 from pgpu.scheduling.order import Machine, OrderRules, Turns
 from pgpu.scheduling.outlook import Outlook
 from pgpu.scheduling.planned import NO_PLAN, BatchPlan, PlannedTurns
+from pgpu.scheduling.precedence import NO_PRECEDENCE, Claim, Heads, Precedence
 from pgpu.scheduling.seats import Seats, likely
-from pgpu.units import format_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,8 @@ class Grant:
 
     job_id: str
     slices: tuple[Slice, ...]
+    went_first: bool = False
+    """Whether it did because it was overdue: to be told to the rounds after this one (`Served`)."""
 
 
 class Cause(Enum):
@@ -44,6 +48,9 @@ class Cause(Enum):
 
     QUOTA = "quota"
     """Its owner holds as much as they may."""
+
+    QUOTA_TURN = "quota turn"
+    """Its owner may hold so much more, and it would delay another job of theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +113,9 @@ class Admission:
     expired: tuple[str, ...]
     """Ids of the jobs that could not start before their wait ran out."""
 
+    claim: Claim | None = None
+    """For whom GPUs are kept from now on: to be told to the next round."""
+
 
 def admit(
     rooms: Sequence[GpuRoom],
@@ -117,6 +127,7 @@ def admit(
     rules: OrderRules | None = None,
     outlook: Outlook | None = None,
     plan: BatchPlan = NO_PLAN,
+    precedence: Precedence = NO_PRECEDENCE,
 ) -> Admission:
     """Decide which waiting requests start now, and on which GPUs.
 
@@ -133,13 +144,17 @@ def admit(
         rules: How long things are taken to be.
         outlook: What is likely to come; by default, the like of what waits and runs.
         plan: Whose jobs go first and in which order (`plan_batch`); nobody keeps memory for one of them.
+        precedence: What the rounds before left: for whom GPUs are kept, and who went first.
     """
     seats = Seats(rooms, lambda: outlook or likely(rooms, queue, held))
-    round_ = _Round(rooms, held, quotas or {}, rules or OrderRules(), now_seconds, seats=seats, plan=plan)
-    for part in round_.in_turn(queue):
+    allowances = Allowances(held, quotas or {}, rules or OrderRules(), now_seconds)
+    round_ = _Round(
+        rooms, held, quotas or {}, rules or OrderRules(), now_seconds, seats=seats, plan=plan, allowances=allowances
+    )
+    for part in round_.in_turn(round_.let_overdue_go_first(queue, precedence)):
         for candidate in part:
             round_.consider(candidate)
-    return Admission(tuple(round_.grants), Waits(round_.waits, round_), tuple(round_.expired))
+    return Admission(tuple(round_.grants), Waits(round_.waits, round_), tuple(round_.expired), round_.claim)
 
 
 class _Round:
@@ -155,11 +170,14 @@ class _Round:
         *,
         seats: Seats,
         plan: BatchPlan,
+        allowances: Allowances,
     ) -> None:
         self.grants: list[Grant] = []
         self.waits: list[tuple[Candidate, Cause]] = []
         self.expired: list[str] = []
+        self.claim: Claim | None = None
         self._rooms = rooms
+        self._gpus = {room.gpu.uuid: room.gpu for room in rooms}
         self._seats = seats
         self._free = {room.gpu.uuid: room.free_bytes for room in rooms}
         self._free_compute = {room.gpu.uuid: 1.0 - room.granted_compute for room in rooms}
@@ -168,23 +186,28 @@ class _Round:
         self._rules = rules
         self._now_seconds = now_seconds
         self._held = list(held)
-        self._reservation: Reservation | None = None
-        self._reserved_for_uid: int | None = None
-        self._owned = _owned(held)
+        self._reservations: list[_For] = []
+        """Of the overdue job that GPUs are kept for, and of the first of the order that does not fit."""
+        self._has_first = False
+        self._allowances = allowances
         self.planned = PlannedTurns(plan, held)
-        machine = Machine(sum(room.capacity_bytes for room in rooms), len(rooms))
-        shares = {uid: machine.dominant_share(own.memory_bytes, own.compute_share) for uid, own in self._owned.items()}
-        self.turns = Turns(machine, shares, quotas, rules, now_seconds)
+        self._machine = Machine(sum(room.capacity_bytes for room in rooms), len(rooms))
+        self.turns = Turns(self._machine, allowances.shares(self._machine), quotas, rules, now_seconds)
+
+    def let_overdue_go_first(self, queue: Sequence[Candidate], precedence: Precedence) -> Sequence[Candidate]:
+        """Look at the oldest overdue job of each user, and return whose turn is still to come."""
+        heads = Heads(precedence, self._machine.capacity_bytes, self._quotas, self._rules, self._now_seconds)
+        planned = {candidate.job_id for candidate in queue if self.planned.knows(candidate)} if self.planned else set()
+        answered = {each.job_id for each in heads.of(queue, planned) if self._go_first(each, heads, precedence.claim)}
+        return [candidate for candidate in queue if candidate.job_id not in answered] if answered else queue
 
     def in_turn(self, queue: Sequence[Candidate]) -> Iterator[Iterable[Candidate]]:
-        """Yield whoever is overdue, the jobs of the plan, and the rest; a job that the plan knows is never overdue."""
+        """Yield the jobs of the plan, and the rest."""
         if not self.planned:
             yield self.turns.of(queue)
             return
-        others = [candidate for candidate in queue if not self.planned.knows(candidate)]
-        yield self.turns.of([candidate for candidate in others if self.turns.is_overdue(candidate)])
         yield self.planned.first(queue)
-        yield self.turns.of([candidate for candidate in others if not self.turns.is_overdue(candidate)])
+        yield self.turns.of([candidate for candidate in queue if not self.planned.knows(candidate)])
 
     def consider(self, candidate: Candidate) -> None:
         """Grant, keep waiting or give up one candidate."""
@@ -192,83 +215,130 @@ class _Round:
         slices = None if cause else self._placed(candidate)
         if slices is not None:
             self._grant(candidate, slices)
-        elif candidate.deadline_seconds is not None and candidate.deadline_seconds <= self._now_seconds:
-            self.expired.append(candidate.job_id)
-        else:
+        elif not self._gives_up(candidate):
             self._keep_waiting(candidate, cause or self._obstacle(candidate))
+
+    def _go_first(self, candidate: Candidate, heads: Heads, before: Claim | None) -> bool:
+        """Answer an overdue candidate now, if it is its turn; its owner's quota is kept for it in any case."""
+        overdue_since_seconds = candidate.created_at_seconds + self._rules.patience_seconds
+        bar = self._allowances.bar(candidate)
+        slices = None
+        if bar is None and heads.may_go_first(candidate):
+            slices = self._placed(candidate, is_planned=False)
+            if slices is not None:
+                heads.granted(candidate)
+                self._grant(candidate, slices, went_first=True)
+                return True
+            if not self._is_late(candidate) and self.claim is None:
+                self._claim(candidate, before)
+        if self._is_late(candidate):
+            return False
+        self._allowances.keep(candidate, since_seconds=overdue_since_seconds)
+        if self.claim is None or self.claim.job_id != candidate.job_id:
+            return False
+        if self.planned:
+            self.planned.kept_waiting(candidate)
+        self.waits.append((candidate, Cause.MEMORY))
+        return True
+
+    def _claim(self, candidate: Candidate, before: Claim | None) -> None:
+        """Keep GPUs for an overdue candidate, if any could host it."""
+        moment = Moment(self._rooms, self._free, self._held, self._rules, self._now_seconds)
+        found = renewed(before, candidate, moment)
+        if found is not None:
+            self.claim, reservation = found
+            self._reservations.append(_For(candidate, reservation))
+
+    def _is_late(self, candidate: Candidate) -> bool:
+        return candidate.deadline_seconds is not None and candidate.deadline_seconds <= self._now_seconds
+
+    def _gives_up(self, candidate: Candidate) -> bool:
+        if self._is_late(candidate):
+            self.expired.append(candidate.job_id)
+        return self._is_late(candidate)
 
     def explain(self, candidate: Candidate, cause: Cause) -> str:
         """Say why a candidate waits, with the figures of the end of the round."""
-        request = candidate.request
-        if cause is Cause.QUOTA:
-            return self._explain_quota(candidate)
+        if cause in _BARS:
+            return self._allowances.explain(candidate, _BARS[cause])
         if cause is Cause.PLAN:
             return "waits its turn: its batch ends sooner if it starts later"
-        if cause is Cause.TURN and self._reservation is not None:
-            is_own = self._reserved_for_uid == candidate.owner_uid
-            whose = f"job {self._reservation.job_id}" if is_own else "another user's job"
-            return f"waits its turn: the memory that is free is kept for {whose}"
-        where = "one GPU" if request.gpu_count == 1 else f"each of {request.gpu_count} GPUs"
-        return f"waits for {format_memory(request.memory_bytes)} on {where}: {self._what_is_free(candidate)}"
+        found = self._kept_from(candidate) if cause is Cause.TURN else None
+        if found is not None:
+            is_own = found.candidate.owner_uid == candidate.owner_uid
+            whose = f"job {found.candidate.job_id}" if is_own else "another user's job"
+            return f"waits its turn: the memory that is free{self._on_gpus(found)} is kept for {whose}"
+        is_kept_for = self.claim is not None and self.claim.job_id == candidate.job_id
+        kept = f"; what becomes free{self._on_gpus(self._reservations[0])} is kept for it" if is_kept_for else ""
+        return waits_for_memory(candidate.request, self._rooms, self._free) + kept
+
+    def _kept_from(self, candidate: Candidate) -> "_For | None":
+        """Return whose reservation keeps a candidate from memory that is free."""
+        fitting = self._fitting(candidate)
+        hindering = (
+            each for each in self._reservations if not all(self._admits(each, gpu, candidate) for gpu in fitting)
+        )
+        return next(hindering, None)
+
+    def _on_gpus(self, reserved: "_For") -> str:
+        """Name its GPUs, where there are others."""
+        places = [self._gpus[uuid].place for uuid in reserved.reservation.spare_bytes]
+        if len(places) == len(self._rooms):
+            return ""
+        return f" on GPU {places[0]}" if len(places) == 1 else f" on GPUs {', '.join(places)}"
 
     def _hindrance(self, candidate: Candidate) -> Cause | None:
         """What keeps a candidate from being placed at all; told without looking at each GPU."""
-        if self._is_past_quota(candidate):
-            return Cause.QUOTA
+        bar = self._allowances.bar(candidate)
+        if bar is not None:
+            return _CAUSES[bar]
         if self.planned and self.planned.holds_back(candidate):
             return Cause.PLAN
         return Cause.MEMORY if candidate.request.memory_bytes > self._most_free else None
 
-    def _is_past_quota(self, candidate: Candidate) -> bool:
-        quota = self._quotas.get(candidate.owner_uid)
-        if quota is None:
-            return False
-        own = self._owned[candidate.owner_uid]
-        wanted = candidate.request.memory_bytes * candidate.request.gpu_count
-        is_past_memory = quota.memory_bytes is not None and own.memory_bytes + wanted > quota.memory_bytes
-        return is_past_memory or (quota.jobs is not None and own.jobs >= quota.jobs)
-
-    def _placed(self, candidate: Candidate) -> tuple[Slice, ...] | None:
+    def _placed(self, candidate: Candidate, *, is_planned: bool = True) -> tuple[Slice, ...] | None:
         request = candidate.request
-        fitting = [gpu for gpu in self._fitting(candidate) if self._is_admitted(gpu, candidate)]
+        fitting = [
+            gpu
+            for gpu in self._fitting(candidate, is_planned=is_planned)
+            if all(self._admits(each, gpu, candidate) for each in self._reservations)
+        ]
         if len(fitting) < request.gpu_count:
             return None
         chosen = self._seats.choose(request, fitting, self._free, self._free_compute)
         return tuple(Slice(gpu.uuid, request.memory_bytes) for gpu in chosen)
 
-    def _fitting(self, candidate: Candidate) -> list[Gpu]:
+    def _fitting(self, candidate: Candidate, *, is_planned: bool = True) -> list[Gpu]:
         request, share = candidate.request, candidate.request.compute_share or 0.0
         return [
             room.gpu
             for room in self._rooms
             if self._free[room.gpu.uuid] >= request.memory_bytes
-            and not self.planned.has_enough(room.gpu.uuid)
+            and not (is_planned and self.planned.has_enough(room.gpu.uuid))
             and self._free_compute[room.gpu.uuid] >= share
             and usable(room.gpu, request.gpu_count)
         ]
 
-    def _is_admitted(self, gpu: Gpu, candidate: Candidate) -> bool:
-        if self._reservation is None:
-            return True
-        return self._reservation.admits(gpu, candidate.request.memory_bytes, self._end_seconds(candidate))
+    def _admits(self, reserved: "_For", gpu: Gpu, candidate: Candidate) -> bool:
+        return reserved.reservation.admits(gpu, candidate.request.memory_bytes, self._end_seconds(candidate))
 
     def _end_seconds(self, candidate: Candidate) -> float:
         return NEVER if candidate.duration_seconds is None else self._now_seconds + candidate.duration_seconds
 
-    def _grant(self, candidate: Candidate, slices: tuple[Slice, ...]) -> None:
+    def _grant(self, candidate: Candidate, slices: tuple[Slice, ...], *, went_first: bool = False) -> None:
         share = candidate.request.compute_share or 0.0
-        gpus = {room.gpu.uuid: room.gpu for room in self._rooms}
         for part in slices:
-            self._free[part.gpu_uuid] -= taken_bytes(gpus[part.gpu_uuid], part.memory_bytes)
+            gpu = self._gpus[part.gpu_uuid]
+            self._free[part.gpu_uuid] -= taken_bytes(gpu, part.memory_bytes)
             self._free_compute[part.gpu_uuid] -= share
-            if self._reservation is not None:
-                self._reservation.let_in(gpus[part.gpu_uuid], part.memory_bytes, self._end_seconds(candidate))
+            for each in self._reservations:
+                each.reservation.let_in(gpu, part.memory_bytes, self._end_seconds(candidate))
         self._most_free = max(self._free.values())
         self._held.append(_held(candidate, slices, self._now_seconds))
-        self._owned[candidate.owner_uid].add(self._held[-1])
+        self._allowances.granted(candidate, self._held[-1])
         self.turns.granted(candidate)
         self.planned.granted(slices)
-        self.grants.append(Grant(candidate.job_id, slices))
+        self.grants.append(Grant(candidate.job_id, slices, went_first))
 
     def _obstacle(self, candidate: Candidate) -> Cause:
         memory_bytes = candidate.request.memory_bytes
@@ -279,56 +349,43 @@ class _Round:
     def _keep_waiting(self, candidate: Candidate, cause: Cause) -> None:
         if self.planned:
             self.planned.kept_waiting(candidate)
-        if self._reservation is None and cause is not Cause.QUOTA and not self.planned.knows(candidate):
-            self._reservation = self._reserved(candidate)
-            self._reserved_for_uid = candidate.owner_uid
+        if cause in _BARS:
+            self._allowances.keep(candidate)
+        elif not self._has_first and not self.planned.knows(candidate):
+            self._reserve(candidate)
         self.waits.append((candidate, cause))
 
-    def _reserved(self, candidate: Candidate) -> Reservation | None:
-        usable_gpus = [room.gpu for room in self._rooms if usable(room.gpu, candidate.request.gpu_count)]
-        ends = [
-            (expected_end_seconds(held, self._rules.default_duration_seconds, self._now_seconds), held)
-            for held in self._held
-        ]
-        return reserve(candidate, usable_gpus, self._free, ends, self._now_seconds)
+    def _reserve(self, candidate: Candidate) -> None:
+        """Keep memory for the first of the order that does not fit: beside an overdue job, or after it."""
+        gpus = [room.gpu for room in self._rooms if usable(room.gpu, candidate.request.gpu_count)]
+        free = dict(self._free)
+        held = list(self._held)
+        ends = [(self._expected_end_seconds(each), each) for each in held]
+        for each in self._reservations:
+            slices = tuple(Slice(uuid, each.candidate.request.memory_bytes) for uuid in each.reservation.spare_bytes)
+            for part in slices:
+                free[part.gpu_uuid] -= taken_bytes(self._gpus[part.gpu_uuid], part.memory_bytes)
+            later = _held(each.candidate, slices, each.reservation.start_seconds)
+            ends.append((max(self._now_seconds, self._expected_end_seconds(later)), later))
+        found = reserve(candidate, gpus, free, ends, self._now_seconds)
+        if found is not None:
+            self._has_first = True
+            self._reservations.append(_For(candidate, found))
 
-    def _explain_quota(self, candidate: Candidate) -> str:
-        quota, own = self._quotas[candidate.owner_uid], self._owned[candidate.owner_uid]
-        if quota.jobs is not None and own.jobs >= quota.jobs:
-            return f"waits for its owner's other jobs: {own.jobs} run, and the quota is {quota.jobs}"
-        most = format_memory(quota.memory_bytes or 0)
-        return f"waits for its owner's other jobs: they hold {format_memory(own.memory_bytes)} of a quota of {most}"
-
-    def _what_is_free(self, candidate: Candidate) -> str:
-        rooms = [room for room in self._rooms if usable(room.gpu, candidate.request.gpu_count)]
-        if not rooms:
-            return "no GPU answers"
-        best = max(rooms, key=lambda room: self._free[room.gpu.uuid])
-        where = f"{format_memory(self._free[best.gpu.uuid])} free of {format_memory(best.capacity_bytes)}"
-        if len(rooms) > 1:
-            where = f"at most {where} on any of {len(rooms)}"
-        return where + (f", {format_memory(best.outsiders_bytes)} held by others" if best.outsiders_bytes else "")
+    def _expected_end_seconds(self, held: Held) -> float:
+        return expected_end_seconds(held, self._rules.default_duration_seconds, self._now_seconds)
 
 
-@dataclass(slots=True)
-class _Owned:
-    """What one user holds."""
-
-    memory_bytes: int = 0
-    compute_share: float = 0.0
-    jobs: int = 0
-
-    def add(self, held: Held) -> None:
-        self.memory_bytes += sum(part.memory_bytes for part in held.slices)
-        self.compute_share += held.compute_share * len(held.slices)
-        self.jobs += 1
+_BARS = {Cause.QUOTA: Bar.FULL, Cause.QUOTA_TURN: Bar.KEPT}
+_CAUSES = {bar: cause for cause, bar in _BARS.items()}
 
 
-def _owned(held: Sequence[Held]) -> defaultdict[int, _Owned]:
-    owned: defaultdict[int, _Owned] = defaultdict(_Owned)
-    for each in held:
-        owned[each.owner_uid].add(each)
-    return owned
+@dataclass(frozen=True, slots=True)
+class _For:
+    """A reservation and whose it is."""
+
+    candidate: Candidate
+    reservation: Reservation
 
 
 def _held(candidate: Candidate, slices: tuple[Slice, ...], now_seconds: float) -> Held:

@@ -1,7 +1,8 @@
 """In which order waiting jobs are looked at.
 
-First whoever has waited longer than anybody should, oldest first. Then by priority; of one priority the user who holds the
-smallest share of the machine; of that user's jobs the one with the smallest memory-time, whose rank grows with its wait.
+By priority; of one priority the user who holds the smallest share of the machine; of that user's jobs the one with the
+smallest memory-time, whose rank grows with its wait. Who goes before this order because nobody should wait so long, it
+refuses to know: `precedence` does.
 
 Sources: dominant resource fairness (Ghodsi et al., NSDI'11), applied to memory and compute; shortest job first on
 memory-time with ageing.
@@ -26,7 +27,14 @@ class OrderRules:
     """A job's rank has doubled after waiting so long. Default: as long as a job of unknown length."""
 
     patience_seconds: float = 1800.0
-    """Who waits longer goes before everybody else. Default: half an hour, so that nobody starves."""
+    """Who waits longer is overdue, and of those the oldest go first (`precedence`). Default: half an hour."""
+
+    planned_patience_seconds: float = 86400.0
+    """The same of a job of a plan, which may be put off for the sake of the whole batch. Default: a day, longer than a night's
+    batch waits."""
+
+    faith_seconds: float = 4 * 3600.0
+    """So long at least an overdue job's GPUs stay the same ones. Default: four hours, longer than most jobs of a lab run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,23 +82,16 @@ class Turns:
             request.memory_bytes * request.gpu_count, (request.compute_share or 0.0) * request.gpu_count
         )
 
-    def is_overdue(self, candidate: Candidate) -> bool:
-        """Whether it has waited longer than anybody should."""
-        return self._waited_seconds(candidate) > self._rules.patience_seconds
-
     def of(self, queue: Sequence[Candidate]) -> Iterator[Candidate]:
         """Yield every candidate once.
 
         Args:
             queue: In order of arrival, which decides between equals.
         """
-        patient: dict[int, list[Candidate]] = defaultdict(list)
+        classes: dict[int, list[Candidate]] = defaultdict(list)
         for candidate in queue:
-            if self.is_overdue(candidate):
-                yield candidate
-            else:
-                patient[-candidate.request.priority].append(candidate)
-        for _, candidates in sorted(patient.items()):
+            classes[-candidate.request.priority].append(candidate)
+        for _, candidates in sorted(classes.items()):
             yield from self._fairly(candidates)
 
     def _fairly(self, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
@@ -125,9 +126,6 @@ class Turns:
             )
             for each in candidates
         ]
-
-    def _waited_seconds(self, candidate: Candidate) -> float:
-        return max(0.0, self._now_seconds - candidate.created_at_seconds)
 
     def _weighed_share(self, uid: int) -> float:
         return self._shares[uid] / self._quotas.get(uid, NO_QUOTA).weight

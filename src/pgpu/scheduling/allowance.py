@@ -1,0 +1,173 @@
+"""What each user holds and may still be granted in one round, and for which of their jobs a quota is kept.
+
+Backfilling inside a quota: while a user's first job waits for it, their later ones start only if they do not delay it. It
+refuses to know of GPUs.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from pgpu.scheduling.backfill import NEVER, expected_end_seconds
+from pgpu.scheduling.candidate import Candidate, Held, Quota
+from pgpu.scheduling.order import Machine, OrderRules
+from pgpu.units import format_memory
+
+
+class Bar(Enum):
+    """What a quota says against a job."""
+
+    FULL = "full"
+    """Its owner holds as much as they may."""
+
+    KEPT = "kept"
+    """It would delay the job that its owner's quota is kept for."""
+
+
+@dataclass(slots=True)
+class _Owned:
+    """What one user holds."""
+
+    memory_bytes: int = 0
+    compute_share: float = 0.0
+    jobs: int = 0
+
+    def add(self, held: Held) -> None:
+        self.memory_bytes += _memory_bytes(held)
+        self.compute_share += held.compute_share * len(held.slices)
+        self.jobs += 1
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A part of one user's quota that is kept for a job from some time on."""
+
+    job_id: str
+    start_seconds: float
+    spare_bytes: float
+    spare_jobs: float
+
+
+class Allowances:
+    """All users' in one round."""
+
+    def __init__(
+        self, held: Sequence[Held], quotas: Mapping[int, Quota], rules: OrderRules, now_seconds: float
+    ) -> None:
+        """Start from what is held. Arguments as of `admit`."""
+        self._held = list(held)
+        self._quotas = quotas
+        self._rules = rules
+        self._now_seconds = now_seconds
+        self._kept: dict[int, _Kept] = {}
+        self._owned: defaultdict[int, _Owned] = defaultdict(_Owned)
+        for each in held:
+            self._owned[each.owner_uid].add(each)
+
+    def shares(self, machine: Machine) -> dict[int, float]:
+        """Return each user's dominant share of a machine, by UID."""
+        return {uid: machine.dominant_share(own.memory_bytes, own.compute_share) for uid, own in self._owned.items()}
+
+    def bar(self, candidate: Candidate) -> Bar | None:
+        """Say what its owner's quota has against a job; None for nothing."""
+        quota = self._quotas.get(candidate.owner_uid)
+        if quota is None:
+            return None
+        own, wanted = self._owned[candidate.owner_uid], _wanted_bytes(candidate)
+        if quota.memory_bytes is not None and own.memory_bytes + wanted > quota.memory_bytes:
+            return Bar.FULL
+        if quota.jobs is not None and own.jobs >= quota.jobs:
+            return Bar.FULL
+        return Bar.KEPT if self._delays(candidate) else None
+
+    def keep(self, candidate: Candidate, *, since_seconds: float | None = None) -> None:
+        """Keep its owner's quota for a job that waits, unless it is kept for another.
+
+        Args:
+            candidate: The job.
+            since_seconds: Where it is overdue, since when: then no later job is let in for its predicted end, and those that were
+                granted since are taken to stay, so that nothing delays it once the others have ended.
+        """
+        quota = self._quotas.get(candidate.owner_uid)
+        if quota is None or candidate.owner_uid in self._kept:
+            return
+        kept = self._reserved(candidate, quota, since_seconds)
+        if kept is not None:
+            self._kept[candidate.owner_uid] = kept
+
+    def granted(self, candidate: Candidate, held: Held) -> None:
+        """Count what a candidate was just given."""
+        self._owned[candidate.owner_uid].add(held)
+        self._held.append(held)
+        kept = self._kept.get(candidate.owner_uid)
+        if kept is None:
+            return
+        if kept.job_id == candidate.job_id:
+            del self._kept[candidate.owner_uid]
+        elif self._end_seconds(candidate) > kept.start_seconds:
+            kept.spare_bytes -= _wanted_bytes(candidate)
+            kept.spare_jobs -= 1
+
+    def explain(self, candidate: Candidate, bar: Bar) -> str:
+        """Say what a job waits for."""
+        quota, own = self._quotas[candidate.owner_uid], self._owned[candidate.owner_uid]
+        if bar is Bar.KEPT and candidate.owner_uid in self._kept:
+            return f"waits its turn: its owner's quota is kept for job {self._kept[candidate.owner_uid].job_id}"
+        wanted_bytes = _wanted_bytes(candidate)
+        if quota.memory_bytes is not None and wanted_bytes > quota.memory_bytes:
+            asked, most = format_memory(wanted_bytes), format_memory(quota.memory_bytes)
+            return f"waits for a larger quota of its owner: {asked} were asked for, and the quota is {most}"
+        if quota.jobs is not None and own.jobs >= quota.jobs:
+            return f"waits for its owner's other jobs: {own.jobs} run, and the quota is {quota.jobs}"
+        most = format_memory(quota.memory_bytes or 0)
+        return f"waits for its owner's other jobs: they hold {format_memory(own.memory_bytes)} of a quota of {most}"
+
+    def _delays(self, candidate: Candidate) -> bool:
+        kept = self._kept.get(candidate.owner_uid)
+        if kept is None or kept.job_id == candidate.job_id or self._end_seconds(candidate) <= kept.start_seconds:
+            return False
+        return _wanted_bytes(candidate) > kept.spare_bytes or kept.spare_jobs < 1
+
+    def _end_seconds(self, candidate: Candidate) -> float:
+        return NEVER if candidate.duration_seconds is None else self._now_seconds + candidate.duration_seconds
+
+    def _reserved(self, candidate: Candidate, quota: Quota, since_seconds: float | None) -> _Kept | None:
+        """Find when its owner's jobs will have left enough; None if they never will: the quota is too small."""
+        own = self._owned[candidate.owner_uid]
+        left_bytes = math.inf if quota.memory_bytes is None else quota.memory_bytes - own.memory_bytes
+        left_jobs = math.inf if quota.jobs is None else quota.jobs - own.jobs
+        left_bytes, left_jobs = left_bytes - _wanted_bytes(candidate), left_jobs - 1
+        start_seconds = self._now_seconds
+        for end_seconds, held in self._ends(candidate.owner_uid, since_seconds):
+            if left_bytes >= 0 and left_jobs >= 0:
+                break
+            start_seconds = end_seconds
+            left_bytes, left_jobs = left_bytes + _memory_bytes(held), left_jobs + 1
+        if since_seconds is not None:
+            return _Kept(candidate.job_id, -NEVER, left_bytes, left_jobs) if _can_hold(quota, candidate) else None
+        return (
+            None if left_bytes < 0 or left_jobs < 0 else _Kept(candidate.job_id, start_seconds, left_bytes, left_jobs)
+        )
+
+    def _ends(self, uid: int, since_seconds: float | None) -> list[tuple[float, Held]]:
+        """Return a user's jobs by expected end; where a job is overdue, those granted since then are not counted on."""
+        own = [each for each in self._held if each.owner_uid == uid]
+        sooner = [each for each in own if since_seconds is None or each.granted_at_seconds < since_seconds]
+        default_seconds = self._rules.default_duration_seconds
+        ends = [(expected_end_seconds(each, default_seconds, self._now_seconds), each) for each in sooner]
+        return sorted(ends, key=lambda pair: pair[0])
+
+
+def _can_hold(quota: Quota, candidate: Candidate) -> bool:
+    has_memory = quota.memory_bytes is None or _wanted_bytes(candidate) <= quota.memory_bytes
+    return has_memory and (quota.jobs is None or quota.jobs > 0)
+
+
+def _memory_bytes(held: Held) -> int:
+    return sum(part.memory_bytes for part in held.slices)
+
+
+def _wanted_bytes(candidate: Candidate) -> int:
+    return candidate.request.memory_bytes * candidate.request.gpu_count

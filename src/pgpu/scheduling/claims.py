@@ -1,0 +1,100 @@
+"""GPUs that are kept for an overdue job: chosen once, and the same in every round until it starts.
+
+Chosen anew in each round, a reservation follows whichever GPU looks best at the moment and none of them ever drains. What
+was there when they were chosen must end, and nothing that comes later may delay the job: so it waits at most as long as
+they take to drain, whatever is known of durations. Where a GPU is not left at all (a service that never ends), others are
+looked for after some hours, and after twice as many the next time.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pgpu.model import Gpu
+from pgpu.scheduling.backfill import Reservation, expected_end_seconds, reserve
+from pgpu.scheduling.candidate import Candidate, Held
+from pgpu.scheduling.capacity import GpuRoom, taken_bytes, usable
+from pgpu.scheduling.order import OrderRules
+from pgpu.scheduling.precedence import Claim
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A machine in the middle of a round."""
+
+    rooms: Sequence[GpuRoom]
+    free_bytes: Mapping[str, int]
+    """By UUID."""
+
+    held: Sequence[Held]
+    """Every job that holds memory."""
+
+    rules: OrderRules
+    now_seconds: float
+    """Since the epoch."""
+
+    def ends(self) -> list[tuple[float, Held]]:
+        """Return what is held with its expected end."""
+        default_seconds = self.rules.default_duration_seconds
+        return [(expected_end_seconds(each, default_seconds, self.now_seconds), each) for each in self.held]
+
+
+def renewed(claim: Claim | None, candidate: Candidate, moment: Moment) -> tuple[Claim, Reservation] | None:
+    """Keep the GPUs of a job that does not fit yet, or choose some.
+
+    Args:
+        claim: Of the round before, of whatever job.
+        candidate: The job.
+        moment: Now.
+
+    Returns:
+        The claim to remember and what it means in this round; None where it would fit on no GPUs even if all jobs ended.
+    """
+    own = claim if claim is not None and claim.job_id == candidate.job_id else None
+    hosts = {room.gpu.uuid: room for room in moment.rooms if _can_host(room, candidate)}
+    kept = [hosts[uuid].gpu for uuid in own.gpu_uuids if uuid in hosts] if own else []
+    found = None
+    if own and len(kept) == candidate.request.gpu_count and moment.now_seconds < own.until_seconds:
+        found = reserve(candidate, kept, moment.free_bytes, moment.ends(), moment.now_seconds)
+    if own is None or found is None:
+        gpus = [room.gpu for room in hosts.values()]
+        found = reserve(candidate, gpus, moment.free_bytes, moment.ends(), moment.now_seconds)
+        if found is None:
+            return None
+        own = _chosen(own, candidate, found, moment)
+    return own, _as_promised(own, found, candidate, moment)
+
+
+def _can_host(room: GpuRoom, candidate: Candidate) -> bool:
+    return usable(room.gpu, candidate.request.gpu_count) and room.capacity_bytes >= candidate.request.memory_bytes
+
+
+def _chosen(before: Claim | None, candidate: Candidate, found: Reservation, moment: Moment) -> Claim:
+    gpu_uuids, now_seconds = tuple(found.spare_bytes), moment.now_seconds
+    if before is None:
+        until_seconds = max(now_seconds + moment.rules.faith_seconds, found.start_seconds)
+        return Claim(candidate.job_id, gpu_uuids, now_seconds, found.start_seconds, until_seconds)
+    until_seconds = now_seconds + 2 * (before.until_seconds - before.since_seconds)
+    since_seconds = before.since_seconds if set(gpu_uuids) == set(before.gpu_uuids) else now_seconds
+    return replace(before, gpu_uuids=gpu_uuids, since_seconds=since_seconds, until_seconds=until_seconds)
+
+
+def _as_promised(claim: Claim, found: Reservation, candidate: Candidate, moment: Moment) -> Reservation:
+    """Let in no more than leaves the memory free once all that was there has ended, however wrong durations are."""
+    spare_bytes = dict(found.spare_bytes)
+    for room in moment.rooms:
+        if room.gpu.uuid in spare_bytes:
+            later = sum(_taken_later(claim, each, room.gpu, moment.now_seconds) for each in moment.held)
+            left_bytes = room.capacity_bytes - taken_bytes(room.gpu, candidate.request.memory_bytes) - later
+            spare_bytes[room.gpu.uuid] = min(spare_bytes[room.gpu.uuid], left_bytes)
+    return Reservation(claim.job_id, min(claim.start_seconds, found.start_seconds), spare_bytes)
+
+
+def _taken_later(claim: Claim, held: Held, gpu: Gpu, now_seconds: float) -> int:
+    """What a job takes that was granted after the choice and need not end in time."""
+    if held.granted_at_seconds < claim.since_seconds:
+        return 0
+    if held.duration_seconds is not None:
+        end_seconds = held.granted_at_seconds + held.duration_seconds
+        if now_seconds <= end_seconds <= claim.start_seconds:
+            return 0
+    return sum(taken_bytes(gpu, part.memory_bytes) for part in held.slices if part.gpu_uuid == gpu.uuid)

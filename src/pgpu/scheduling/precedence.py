@@ -1,0 +1,134 @@
+"""Who goes before everybody else: of those that have waited longer than anybody should, the oldest of each user.
+
+Only so many that priorities and users' shares keep the better part of the machine, however long the queue: what goes first
+counts until it has ended and as long again. Only older jobs go before a job this way, so whoever comes later, its wait is
+bounded. It refuses to grant and to keep memory: `admission` and `claims` do.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pgpu.scheduling.candidate import NO_QUOTA, Candidate, Quota
+from pgpu.scheduling.order import OrderRules
+
+MOST_SHARE = 0.5
+"""Of all memory, that may count as gone first when one more goes first. What ended counts as long again, so that on
+average a quarter is given out this way."""
+
+LONGEST_SECONDS = 4 * 3600.0
+"""So much of a run counts at most: a job that never ends keeps nobody from going first for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """GPUs that are kept for one overdue job, from round to round, until it starts."""
+
+    job_id: str
+    gpu_uuids: tuple[str, ...]
+    since_seconds: float
+    """When they were chosen, in seconds since the epoch: what was granted there later must not delay the job."""
+
+    start_seconds: float
+    """When it was first thought to start; jobs that end by then go before it, and later ones never."""
+
+    until_seconds: float
+    """Other GPUs are looked for from then on: one that nobody leaves keeps the job waiting no longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A job that went first."""
+
+    owner_uid: int
+    memory_bytes: int
+    """Over all its GPUs."""
+
+    granted_at_seconds: float
+    ended_at_seconds: float | None = None
+    """None while it holds memory."""
+
+    def counts(self, now_seconds: float) -> bool:
+        """Whether it keeps others from going first: until its end, and as long again."""
+        run_seconds = (self.ended_at_seconds or now_seconds) - self.granted_at_seconds
+        if self.ended_at_seconds is None and run_seconds < LONGEST_SECONDS:
+            return True
+        return now_seconds - self.granted_at_seconds < 2 * min(run_seconds, LONGEST_SECONDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Precedence:
+    """What one round tells the next."""
+
+    claim: Claim | None = None
+    served: tuple[Served, ...] = ()
+    """Those that may still count."""
+
+
+NO_PRECEDENCE = Precedence()
+
+
+class Heads:
+    """Who may go first in one round."""
+
+    def __init__(
+        self,
+        precedence: Precedence,
+        capacity_bytes: int,
+        quotas: Mapping[int, Quota],
+        rules: OrderRules,
+        now_seconds: float,
+    ) -> None:
+        """Start from who went first before. Arguments as of `Turns`; `capacity_bytes` is of all GPUs."""
+        self._claim = precedence.claim
+        self._capacity_bytes = max(1, capacity_bytes)
+        self._quotas = quotas
+        self._rules = rules
+        self._now_seconds = now_seconds
+        self._all_weights = 1.0
+        self._shares: dict[int, float] = {}
+        for each in precedence.served:
+            if each.counts(now_seconds):
+                self._count(each.owner_uid, each.memory_bytes)
+
+    def of(self, queue: Sequence[Candidate], planned: "frozenset[str] | set[str]") -> list[Candidate]:
+        """Return the job that GPUs are kept for, and the oldest overdue job of each user, oldest first.
+
+        Args:
+            queue: In order of arrival.
+            planned: Ids of the jobs of a plan, which are overdue later.
+        """
+        overdue = self._overdue(queue, planned)
+        found: dict[int, Candidate] = {}
+        for candidate in overdue:
+            found.setdefault(candidate.owner_uid, candidate)
+        self._all_weights = sum(self._weight(uid) for uid in found) or 1.0
+        heads = list(found.values())
+        if self._claim is not None:
+            kept = [candidate for candidate in queue if candidate.job_id == self._claim.job_id]
+            heads = kept + [candidate for candidate in heads if candidate not in kept]
+        return heads
+
+    def may_go_first(self, candidate: Candidate) -> bool:
+        """Whether those that count leave it a turn: of the machine, and of its owner's part."""
+        if self._claim is not None and candidate.job_id == self._claim.job_id:
+            return True
+        entitled = MOST_SHARE * self._weight(candidate.owner_uid) / self._all_weights
+        return sum(self._shares.values()) < MOST_SHARE and self._shares.get(candidate.owner_uid, 0.0) < entitled
+
+    def granted(self, candidate: Candidate) -> None:
+        """Count one that goes first now."""
+        self._count(candidate.owner_uid, candidate.request.memory_bytes * candidate.request.gpu_count)
+
+    def _overdue(self, queue: Sequence[Candidate], planned: "frozenset[str] | set[str]") -> list[Candidate]:
+        came_before = self._now_seconds - self._rules.patience_seconds
+        overdue = [candidate for candidate in queue if candidate.created_at_seconds < came_before]
+        if not planned:
+            return overdue
+        planned_before = self._now_seconds - self._rules.planned_patience_seconds
+        return [each for each in overdue if each.job_id not in planned or each.created_at_seconds < planned_before]
+
+    def _count(self, uid: int, memory_bytes: int) -> None:
+        self._shares[uid] = self._shares.get(uid, 0.0) + memory_bytes / self._capacity_bytes
+
+    def _weight(self, uid: int) -> float:
+        return self._quotas.get(uid, NO_QUOTA).weight
