@@ -58,3 +58,19 @@ def running(machine: World, jobs: Sequence[Job]) -> list[Job]:
 
 def plan_of(machine: World) -> BatchPlan:
     return read_plan(places_of_keepers(machine.engine.settings, "fake").plan)
+
+
+def test_history_tells_how_many_jobs_a_gpu_had_while_each_ran() -> None:
+    with world((10,)) as machine:
+        command = ("sh", "-c", f"while [ ! -e {machine.root}/go ]; do sleep 0.05; done")
+        jobs = [machine.submit(command) for _ in range(2)]
+        for job in jobs:
+            machine.until_running(job)
+        (machine.root / "go").touch()
+        ended = [machine.until_free(job) for job in jobs]
+        machine.until_free(machine.submit(command))
+        with machine.engine.ledger.view() as view:
+            alone, *beside = view.history.company(ended[0].signature, 10)
+    assert alone[1] == pytest.approx(1)
+    assert all(1 < together <= 2 for _, together in beside)
+    assert len(beside) == len(jobs)
