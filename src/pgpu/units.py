@@ -16,8 +16,12 @@ SMALLEST_SLICE_BYTES = MIB
 """A bare number below this is taken for a forgotten unit and refused."""
 
 _BINARY_PREFIXES = {"k": 1, "m": 2, "g": 3, "t": 4}
-_MEMORY = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?)\s*(?P<unit>[A-Za-z]*)")
-_DURATION = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?)(?P<unit>ms|s|m|h|d)?")
+_NUMBER = r"(?P<number>[0-9]{1,18}(?:\.[0-9]{1,18})?)"
+"""Longer ones are no amounts of anything here, and Python reads no number of 5,000 digits."""
+
+_MEMORY = re.compile(_NUMBER + r"\s*(?P<unit>[A-Za-z]*)")
+_DURATION = re.compile(_NUMBER + r"(?P<unit>ms|s|m|h|d)?")
+_LONGEST_QUOTE = 40
 _DURATION_UNITS_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1.0}
 _EXAMPLES = "write it like 4GiB, 1205MiB, 4g (2³⁰) or 4GB (10⁹)"
 
@@ -35,11 +39,16 @@ def parse_memory_bytes(text: str) -> int:
     """
     match = _MEMORY.fullmatch(text.strip())
     if match is None:
-        raise RequestError(f"{text!r} is not an amount of memory", hint=_EXAMPLES)
+        raise RequestError(f"{quoted(text)} is not an amount of memory", hint=_EXAMPLES)
     memory_bytes = int(_exact_product(match["number"], _unit_bytes(match["unit"], text)))
     if memory_bytes < SMALLEST_SLICE_BYTES:
-        raise RequestError(f"{text!r} is less than 1 MiB, the smallest slice", hint=_EXAMPLES)
+        raise RequestError(f"{quoted(text)} is less than 1 MiB, the smallest slice", hint=_EXAMPLES)
     return memory_bytes
+
+
+def quoted(text: str) -> str:
+    """Write what somebody typed into a message, in quotes, and not more of it than one line takes."""
+    return repr(text) if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]!r}…"
 
 
 def _exact_product(number: str, unit_bytes: int) -> int:
@@ -54,10 +63,10 @@ def _unit_bytes(unit: str, text: str) -> int:
     power = _BINARY_PREFIXES.get(unit[0].lower())
     rest = unit[1:]
     if power is None or rest not in {"", "B", "i", "iB", "ib"}:
-        raise RequestError(f"{text!r} is not an amount of memory", hint=_EXAMPLES)
+        raise RequestError(f"{quoted(text)} is not an amount of memory", hint=_EXAMPLES)
     if rest == "" and unit.isupper():
         raise RequestError(
-            f"{text!r} is ambiguous", hint=f"write {unit}iB for powers of 1024 or {unit}B for powers of 1000"
+            f"{quoted(text)} is ambiguous", hint=f"write {unit}iB for powers of 1024 or {unit}B for powers of 1000"
         )
     base = 1000 if rest == "B" else KIB
     return int(base**power)
@@ -80,7 +89,7 @@ def parse_duration_seconds(text: str) -> float:
     """
     match = _DURATION.fullmatch(text.strip())
     if match is None:
-        raise RequestError(f"{text!r} is not a duration", hint="write it like 30s, 5m or 1.5h")
+        raise RequestError(f"{quoted(text)} is not a duration", hint="write it like 30s, 5m or 1.5h")
     return float(match["number"]) * _DURATION_UNITS_SECONDS[match["unit"]]
 
 

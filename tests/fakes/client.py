@@ -17,6 +17,7 @@ from pgpu.engine.batch import Element, elements
 from pgpu.engine.usage import waste_of
 from pgpu.errors import CancelledError, JobNotFoundError, RequestError, WaitTimeoutError
 from pgpu.model import Gpu, Job, JobSpec, JobState, Lease, Outsider, Request, Run, Slice, Submission
+from pgpu.model.words import check_words
 from pgpu.scheduling.demand import UNKNOWN
 from pgpu.units import MIB
 
@@ -80,6 +81,8 @@ class FakeClient:
 
     def submit_all(self, submissions: Sequence[Submission]) -> Sequence[Job]:
         before = dict(self.stored)
+        for submission in submissions:
+            check_words(submission)
         try:
             made = elements(submissions, lambda word: [report.job.id for report in self.members(word)], self._new_id)
             return [self._add(element) for element in made]

@@ -54,6 +54,29 @@ def test_a_name_of_the_batch_beats_one_of_the_ledger() -> None:
     assert jobs[1].place.after == ("1", "ledger's old")
 
 
+def test_one_element_of_an_array_of_the_batch_can_be_waited_for_and_beats_an_older_job_of_its_name() -> None:
+    jobs = made(
+        submission("end", "train-3"), submission("train", array=Array((3, 5))), find=lambda word: [f"ledger's {word}"]
+    )
+    assert [each.spec.name for each in jobs] == ["train-3", "train-5", "end"]
+    assert jobs[2].place.after == (jobs[0].job_id,)
+
+
+def test_an_element_that_the_array_of_the_batch_has_not_is_looked_for_among_older_jobs() -> None:
+    with pytest.raises(JobNotFoundError, match="train-4"):
+        made(submission("train", array=Array((3, 5))), submission("end", "train-4"))
+
+
+def test_an_array_cannot_wait_for_what_waits_for_one_of_its_elements() -> None:
+    with pytest.raises(RequestError, match="train → mid → train"):
+        made(submission("train", "mid", array=Array((3, 5))), submission("mid", "train-3"))
+
+
+def test_a_name_that_two_of_a_batch_would_have_is_refused() -> None:
+    with pytest.raises(RequestError, match="'train-3' is the name of two"):
+        made(submission("train", array=Array((3, 5))), submission("train-3"), submission("end", "train-3"))
+
+
 def test_one_that_is_named_twice_is_waited_for_once() -> None:
     assert made(submission("a"), submission("b", "a", "a"))[1].place.after == ("1",)
 

@@ -1,16 +1,21 @@
 """The verbs of the queue over a client that runs nothing: words and job files in, ids, documents and lines out."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.fakes.client import GPU, FakeClient
 from tests.unit.conftest import Run
 from tests.unit.test_cli import validate
 
+from pgpu.cli.verbs.job_file import KEYS, read_job_file
+from pgpu.errors import RequestError
 from pgpu.model import Job, JobState, Outsider, ProcessHolder
-from pgpu.units import GIB
+from pgpu.units import GIB, parse_duration_seconds
 
 SUBMIT = ("submit", "--memory", "2GiB")
 FILE = """
@@ -71,6 +76,11 @@ def test_a_job_waits_for_those_that_it_goes_after(run: Run, client: FakeClient) 
     jobs = named(client)
     assert jobs["last"].place.after == (jobs["first"].id, jobs["second"].id)
     assert jobs["too"].place.after == (jobs["first"].id,)
+
+
+def test_a_process_may_have_a_name_of_one_letter_and_arguments_of_any_bytes(run: Run, client: FakeClient) -> None:
+    assert run(*SUBMIT, "--name", "x", "--", "true", "\udcff") == 0
+    assert named(client)["x"].spec.command == ("true", "\udcff")
 
 
 @pytest.mark.parametrize(
@@ -144,6 +154,21 @@ BAD_WORDS = [
     ((*SUBMIT, "--array", "0-99999999999999", "--", "true"), "cannot be read", None),
     ((*SUBMIT, "--array", "0-9999,10000-10001", "--", "true"), "at most 10000", "several"),
     ((*SUBMIT, "--wait-timeout", "soon", "--", "true"), "not a duration", "30s"),
+    ((*SUBMIT, "--priority", "9" * 5000, "--", "true"), "--priority '999", "-100 to 100"),
+    ((*SUBMIT, "--wait-timeout", "9" * 5000, "--", "true"), "not a duration", "30s"),
+    (("submit", "--memory", "9" * 5000 + "GiB", "--", "true"), "not an amount", "4GiB"),
+    ((*SUBMIT, "--gpus", "9" * 5000, "--", "true"), "--gpus", None),
+    ((*SUBMIT, "--gpus", "0", "--", "true"), "at least one GPU", None),
+    ((*SUBMIT, "--", ""), "no command", None),
+    ((*SUBMIT, "--env", "A=" + "x" * (128 << 10), "--", "true"), "a variable is longer than 128 KiB", "a file"),
+    ((*SUBMIT, "--image", "img", "--name", "x", "--", "true"), "'x' is no name of a container", "two characters"),
+    ((*SUBMIT, "--image", "img", "--", "a\udcff"), "an argument of a container must be UTF-8: 'a\\udcff'", None),
+    ((*SUBMIT, "--name", "", "--", "true"), "'' is no name", "letters"),
+    ((*SUBMIT, "--name", "-x", "--", "true"), "'-x' is no name", "letters"),
+    ((*SUBMIT, "--name", "x" * 127, "--array", "0-10", "--", "true"), "is too long", "index included"),
+    ((*SUBMIT, "--workdir", "\udcff", "--", "true"), "no such directory", None),
+    ((*SUBMIT, "--env-file", "\udcff", "--", "true"), "cannot be read", None),
+    ((*SUBMIT, "--image", "img", "--volume", "~nobody-here:/a", "--", "true"), "nobody's home", None),
     (("submit", "nowhere.toml"), "nowhere.toml cannot be read", None),
     (("submit", "--memory", "2GiB", "nowhere.toml"), "--memory is for one job", "[defaults]"),
     (("cancel",), "Missing argument", "--help"),
@@ -165,7 +190,7 @@ def complains(run: Run, client: FakeClient, capsys: Any, words: Sequence[str], s
 
 
 @pytest.mark.parametrize(
-    ("words", "says", "hint"), BAD_WORDS, ids=lambda value: " ".join(value) if isinstance(value, tuple) else ""
+    ("words", "says", "hint"), BAD_WORDS, ids=lambda value: " ".join(value)[:80] if isinstance(value, tuple) else ""
 )
 def test_bad_words_get_one_line_and_change_nothing(
     run: Run, client: FakeClient, capsys: Any, words: tuple[str, ...], says: str, hint: str | None
@@ -189,6 +214,29 @@ BAD_FILES = [
     (GOOD_JOB + '[jobs.bad]\ncommand = "it\'s"', "jobs.bad: command must be a command", None),
     (GOOD_JOB + "[jobs.bad]\ncommand = [1, 2]", "command must be text or a list of texts", None),
     (GOOD_JOB + "[jobs.bad]\ngpus = true", "gpus must be a whole number", None),
+    (GOOD_JOB + "[jobs.bad]\ngpus = " + "9" * 5000, "is not TOML", None),
+    (GOOD_JOB + "[jobs.bad]\ngpus = 0x" + "f" * 5000, "jobs.bad: gpus must be a number of at most 18 digits", None),
+    (GOOD_JOB + "[jobs.bad]\npriority = 0x" + "f" * 5000, "priority must be a number of at most 18 digits", None),
+    (GOOD_JOB + "[jobs.bad]\ncommand = 'x'\npriority = '" + "9" * 5000 + "'", "jobs.bad: --priority '999", None),
+    (GOOD_JOB + "[jobs.bad]\ncommand = 'x'\nmemory = '" + "9" * 5000 + "'", "jobs.bad: '999", "4GiB"),
+    (GOOD_JOB + "[jobs.bad]\ncommand = 'x'\nmemory = nan", "jobs.bad: 'nan' is not an amount", "4GiB"),
+    (GOOD_JOB + "[jobs.bad]\ncommand = ['a', 'b\\u0000']".replace("'", '"'), "an argument holds a zero byte", None),
+    (GOOD_JOB + '[jobs.bad]\ncommand = "x"\nenv = { A = "\\u0000" }', "jobs.bad: --env 'A=", None),
+    (
+        GOOD_JOB + '[jobs.bad]\ncommand = "x"\nenv = { "A=B" = 3 }',
+        "env must be a table of variables, whose names",
+        None,
+    ),
+    (GOOD_JOB + '[jobs.bad]\ncommand = "x"\nworkdir = "\\u0000"', "no such directory", None),
+    (GOOD_JOB + '[jobs.bad]\ncommand = "x"\nenv-file = "\\u0000"', "cannot be read", None),
+    (GOOD_JOB + '[jobs.bad]\ncommand = "x"\nafter = "\\u0000"', "0 jobs are called", None),
+    (GOOD_JOB + '[jobs.bad]\ncommand = "x"\nimage = "\\u0000"', "the image holds a zero byte", None),
+    (GOOD_JOB + '[jobs.bad]\ncommand = ""', "jobs.bad: there is no command", None),
+    (GOOD_JOB + '[jobs.bad]\ncommand = [""]', "jobs.bad: there is no command", None),
+    (GOOD_JOB + '[jobs.""]\ncommand = "x"', "'' is no name", "letters"),
+    ("a = " + "[" * 5000, "is not TOML", None),
+    ("[[jobs]]\ncommand = 'x'", "there are no jobs in it", "[jobs.NAME]"),
+    ("defaults = 3\n" + GOOD_JOB, "defaults is no table", "[defaults]"),
     (GOOD_JOB + "[jobs.bad]\nrm = 'no'", "rm must be true or false", None),
     (GOOD_JOB + "[jobs.bad]\nenv = { A = [] }", "env must be a table", None),
     (GOOD_JOB + "[jobs.bad]\nenv = 3", "env must be text or a list of texts", None),
@@ -213,6 +261,44 @@ def test_a_bad_file_of_jobs_gets_one_line_and_changes_nothing(
     path = tmp_path / "jobs.toml"
     path.write_text(text)
     complains(run, client, capsys, ("submit", str(path)), says, hint)
+
+
+TOML_TEXTS = st.one_of(
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
+    st.sampled_from(["2GiB", "auto", "0-9%2", "5m", "good"]),
+)
+TOML_VALUES = st.recursive(
+    st.one_of(
+        TOML_TEXTS.map(json.dumps),
+        st.integers().map(str),
+        st.floats().map(str),
+        st.sampled_from(["true", "1979-05-27T07:32:00Z", "07:32:00", "0x" + "f" * 4000, '"\\u0000"', '""', "[]"]),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3).map(lambda parts: f"[{', '.join(parts)}]"),
+        st.dictionaries(TOML_TEXTS.map(json.dumps), inner, max_size=3).map(
+            lambda parts: "{ " + ", ".join(f"{key} = {value}" for key, value in parts.items()) + " }"
+        ),
+    ),
+    max_leaves=4,
+)
+TABLES = st.dictionaries(st.sampled_from(sorted(KEYS)), TOML_VALUES, max_size=4)
+
+
+@settings(max_examples=300, deadline=None)
+@given(TABLES, TABLES, TOML_TEXTS.map(json.dumps))
+def test_whatever_a_file_of_jobs_holds_it_is_read_or_refused_with_its_name(
+    tmp_path_factory: pytest.TempPathFactory, defaults: dict[str, str], job: dict[str, str], name: str
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.toml"
+    lines = ["[defaults]", *map(" = ".join, defaults.items()), f"[jobs.{name}]", *map(" = ".join, job.items())]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    refusal, submissions = "", []
+    try:
+        submissions = read_job_file(path, lambda text: None if text is None else parse_duration_seconds(text))
+    except RequestError as exc:
+        refusal = str(exc)
+    assert submissions or refusal.startswith(str(path))
 
 
 def test_a_file_of_bytes_is_refused(run: Run, client: FakeClient, capsys: Any, tmp_path: Path) -> None:

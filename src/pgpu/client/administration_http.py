@@ -1,5 +1,6 @@
 """The administration of a server, over HTTP: the server asks the kernel, or a token, whether the caller may."""
 
+import os
 from collections.abc import Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote as quoted
@@ -37,11 +38,11 @@ class HttpAdministration:
 
     def close_gpu(self, uuid: str) -> None:
         """Close a GPU; see `Administration.close_gpu`."""
-        self._server.ask("PUT", f"{_ROOT}/closed-gpus/{quoted(uuid, safe='')}")
+        self._server.ask("PUT", f"{_ROOT}/closed-gpus/{quoted(os.fsencode(uuid), safe='')}")
 
     def open_gpu(self, uuid: str) -> None:
         """Open a GPU; see `Administration.open_gpu`."""
-        self._server.ask("DELETE", f"{_ROOT}/closed-gpus/{quoted(uuid, safe='')}", is_repeatable=False)
+        self._server.ask("DELETE", f"{_ROOT}/closed-gpus/{quoted(os.fsencode(uuid), safe='')}", is_repeatable=False)
 
     def tokens(self) -> Sequence[TokenReport]:
         """List tokens; see `Administration.tokens`."""
@@ -53,7 +54,7 @@ class HttpAdministration:
 
     def revoke_token(self, token_id: str) -> None:
         """Revoke a token; see `Administration.revoke_token`."""
-        self._server.ask("DELETE", f"{_ROOT}/tokens/{quoted(token_id, safe='')}", is_repeatable=False)
+        self._server.ask("DELETE", f"{_ROOT}/tokens/{quoted(os.fsencode(token_id), safe='')}", is_repeatable=False)
 
     def _told(self, kind: type[T], method: str, path: str, **options: Any) -> T:
         return wire.decode(kind, self._server.ask(method, f"{_ROOT}{path}", **options))

@@ -3,6 +3,7 @@
 A server that goes away while the job runs is waited for, and the output goes on where it ended; so do signals and input.
 """
 
+import os
 import select
 import threading
 from collections.abc import Callable, Generator, Iterator
@@ -23,7 +24,7 @@ from pgpu.model import JobState
 
 def path_of(id_or_name: str, rest: str = "") -> str:
     """Return the path of a job's route."""
-    return f"/v1/jobs/{quote(id_or_name, safe='')}{rest}"
+    return f"/v1/jobs/{quote(os.fsencode(id_or_name), safe='')}{rest}"
 
 
 class ServedLine:

@@ -3,7 +3,6 @@
 It refuses to start anything: who was granted and who waits is the engine's to look after.
 """
 
-import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -14,15 +13,15 @@ from typing import TYPE_CHECKING
 from pgpu.engine.asker import Asker, this_process
 from pgpu.engine.batch import Element, elements
 from pgpu.engine.dependencies import failure
+from pgpu.engine.quotas import refuse_more_than_quota
 from pgpu.engine.sizing import sized
 from pgpu.errors import RequestError
 from pgpu.ledger import Entry
-from pgpu.model import Gpu, Job, JobSpec, JobState, Request, Submission
+from pgpu.model import Gpu, Job, JobSpec, JobState, Submission
+from pgpu.model.words import check_words
 
 if TYPE_CHECKING:
     from pgpu.engine.engine import Engine
-
-_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}")
 
 
 def new_job_id() -> str:
@@ -51,8 +50,13 @@ def accept(
     asker = asker or this_process()
     if not submissions:
         raise RequestError("there is nothing to submit")
+    for each in submissions:
+        check_words(each)
     submissions = [sized(engine, each, asker) for each in submissions]
     gpus = [engine.check(each.spec, each.request, asker.account) for each in submissions][-1]
+    with engine.ledger.view() as view:
+        for each in submissions:
+            refuse_more_than_quota(view, asker.uid, each.request)
     made = elements(submissions, lambda word: _awaited(engine, word, asker), new_id)
     entries = [_entry(element, asker, engine.settings.gpu_model) for element in made]
     _write(engine, gpus, entries, asker)
@@ -116,15 +120,3 @@ def _write(engine: "Engine", gpus: Sequence[Gpu], entries: Sequence[Entry], aske
 def _waits_not_at_all(entry: Entry) -> bool:
     deadline_seconds = entry.wait_deadline_seconds
     return deadline_seconds is not None and deadline_seconds <= entry.job.created_at_seconds
-
-
-def check_words(spec: JobSpec, request: Request) -> None:
-    """Refuse what no machine could run.
-
-    Raises:
-        RequestError: An amount or the name is none.
-    """
-    if request.memory_bytes <= 0 or request.gpu_count <= 0:
-        raise RequestError("a request is for at least one byte on at least one GPU")
-    if spec.name is not None and not _NAME.fullmatch(spec.name):
-        raise RequestError(f"{spec.name!r} is no name", hint="letters, digits, and _ . - after the first, up to 128")

@@ -49,6 +49,7 @@ def elements(
         some = list(_elements(submission, tuple(after), new_id))
         if submission.spec.name is not None:
             named[submission.spec.name] = [element.job_id for element in some]
+            named |= {element.spec.name: [element.job_id] for element in some if element.spec.name}
         made += some
     return made
 
@@ -57,9 +58,9 @@ def arranged(submissions: Sequence[Submission]) -> list[Submission]:
     """Return submissions so that nobody comes before whom it waits for, and else as they came.
 
     Raises:
-        RequestError: They wait for each other.
+        RequestError: They wait for each other, or two have one name.
     """
-    places = {submission.spec.name: place for place, submission in enumerate(submissions) if submission.spec.name}
+    places = _places(submissions)
     graph: TopologicalSorter[int] = TopologicalSorter()
     for place, submission in enumerate(submissions):
         graph.add(place, *(places[word] for word in submission.after if word in places))
@@ -69,6 +70,30 @@ def arranged(submissions: Sequence[Submission]) -> list[Submission]:
         circle = " → ".join(submissions[place].spec.name or "?" for place in reversed(exc.args[1]))
         raise RequestError(f"these jobs would wait for each other: {circle}", hint="leave one `after` out") from exc
     return [submissions[place] for place in _first_things_first(graph)]
+
+
+def _places(submissions: Sequence[Submission]) -> dict[str, int]:
+    """Return which of them each name means."""
+    places: dict[str, int] = {}
+    for place, submission in enumerate(submissions):
+        for name in _names(submission):
+            if name in places:
+                raise RequestError(f"{name!r} is the name of two of these jobs", hint="give them names of their own")
+            places[name] = place
+    return places
+
+
+def _names(submission: Submission) -> list[str]:
+    """Return its own name, and those of its elements."""
+    name, array = submission.spec.name, submission.array
+    if not name:
+        return []
+    return [name, *(element_name(name, index) for index in (array.indices if array is not None else ()))]
+
+
+def element_name(name: str, index: int) -> str:
+    """Return how an element of an array is called, in `after` as everywhere."""
+    return f"{name}-{index}"
 
 
 def _first_things_first(graph: TopologicalSorter[int]) -> Iterator[int]:
@@ -92,7 +117,7 @@ def _elements(submission: Submission, after: tuple[str, ...], new_id: Callable[[
     array_id = new_id()
     for index in array.indices:
         variables = ((ARRAY_VARIABLE, array_id), (INDEX_VARIABLE, str(index)))
-        own = replace(spec, name=spec.name and f"{spec.name}-{index}", environment=(*spec.environment, *variables))
+        own = replace(spec, name=spec.name and element_name(spec.name, index), environment=(*spec.environment, *variables))
         yield Element(new_id(), own, Place(after, array_id, index, array.most_at_once), submission)
 
 

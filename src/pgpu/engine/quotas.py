@@ -1,8 +1,32 @@
-"""What a user's quota says of a slice that is to grow; whether a job may start, admission asks itself."""
+"""What a user's quota refuses at once; whether a job may start now, admission asks itself."""
 
-from pgpu.errors import CapacityError
+from pgpu.errors import CapacityError, RequestError
 from pgpu.ledger import Entry, View
+from pgpu.model import Request
+from pgpu.scheduling.capacity import format_down
 from pgpu.units import format_memory
+
+
+def refuse_more_than_quota(view: View, owner_uid: int, request: Request) -> None:
+    """Raise RequestError where a quota could never grant a request, even if its owner held nothing else.
+
+    Args:
+        view: Of the ledger.
+        owner_uid: Whose request it is.
+        request: With the amount that is asked for.
+    """
+    quota = view.quotas().get(owner_uid)
+    if quota is None or quota.memory_bytes is None:
+        return
+    nearest_bytes = quota.memory_bytes // request.gpu_count
+    if request.memory_bytes > nearest_bytes:
+        where = "" if request.gpu_count == 1 else f" on each of {request.gpu_count} GPUs"
+        raise RequestError(
+            f"{format_memory(request.memory_bytes)}{where} can never be granted: "
+            f"the quota of user {owner_uid} is {format_memory(quota.memory_bytes)}",
+            hint=f"ask for at most {format_down(nearest_bytes)}, or ask the administrator",
+            nearest_bytes=nearest_bytes,
+        )
 
 
 def refuse_growth_past_quota(view: View, entry: Entry, memory_bytes: int) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from pgpu.enforcement import Enforcer
 from pgpu.engine.dependencies import judge
-from pgpu.engine.quotas import refuse_growth_past_quota
+from pgpu.engine.quotas import refuse_growth_past_quota, refuse_more_than_quota
 from pgpu.engine.snapshot import Snapshot
 from pgpu.errors import CapacityError, PgpuError, RequestError
 from pgpu.ledger import Decision, Entry
@@ -22,7 +22,7 @@ def resized(entry: Entry, memory_bytes: int, snapshot: Snapshot, decision: Decis
     """Return an entry with other slices, in bytes per GPU.
 
     Raises:
-        RequestError: The job has ended.
+        RequestError: The job has ended, or its owner's quota could never grant so much.
         CapacityError: They do not fit, or somebody waits for that memory.
     """
     request = replace(entry.job.request, memory_bytes=memory_bytes, basis=None)  # said, and no longer estimated
@@ -30,6 +30,7 @@ def resized(entry: Entry, memory_bytes: int, snapshot: Snapshot, decision: Decis
     if job.state.is_final:
         raise RequestError(f"job {job.id} has ended: there is nothing to resize")
     if job.lease is None:
+        refuse_more_than_quota(decision, job.owner_uid, request)
         return replace(entry, job=job)
     refuse_growth_past_quota(decision, entry, memory_bytes)
     entries = _queue(entry, decision)

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pgpu.errors import LedgerError
+from pgpu.errors import LedgerError, RequestError
+from pgpu.model.text import written_out
 
 BUSY_TIMEOUT_SECONDS = 30.0
 """How long a writer waits for the writer before it: a decision takes milliseconds, so this is a stuck process."""
@@ -90,6 +91,7 @@ class Connections:
 
         Raises:
             LedgerError: SQLite failed; nothing was changed.
+            RequestError: A word is no text; nothing was changed.
         """
         with self._transaction("BEGIN IMMEDIATE") as connection:
             yield connection
@@ -114,6 +116,8 @@ class Connections:
                     connection.execute("ROLLBACK")
         except sqlite3.Error as exc:
             raise explained(exc, self._path) from exc
+        except UnicodeEncodeError as exc:  # Where bytes that are no text mean something, they travel as JSON.
+            raise RequestError(f"{written_out(exc.object)} is no text: nothing is called so") from exc
 
     def _connection(self) -> sqlite3.Connection:
         connection: sqlite3.Connection | None = getattr(self._local, "connection", None)

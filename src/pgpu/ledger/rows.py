@@ -20,6 +20,7 @@ from pgpu.model import (
     Request,
     Slice,
 )
+from pgpu.model.text import written_out
 
 Columns = dict[str, str | int | float | None]
 
@@ -67,16 +68,21 @@ def columns_of_life(entry: Entry) -> Columns:
         "started_at": job.started_at_seconds,
         "finished_at": job.finished_at_seconds,
         "exit_code": job.exit_code,
-        "reason": job.reason,
-        "error": job.error,
+        "reason": _message(job.reason),
+        "error": _message(job.error),
         "wait_timed_out": int(job.wait_timed_out),
         "peak_bytes": job.peak_bytes,
-        "warning": job.warning,
+        "warning": _message(job.warning),
         "holder": _holder_text(job.holder),
         "supervisor": _holder_text(entry.supervisor),
         "spawned_at": entry.spawned_at_seconds,
         "stop_grace": entry.stop_grace_seconds,
     }
+
+
+def _message(text: str | None) -> str | None:
+    """What is said of a job may quote its command, which may hold bytes that are no text: SQLite takes none."""
+    return None if text is None else written_out(text)
 
 
 def entry_of(row: sqlite3.Row) -> Entry:

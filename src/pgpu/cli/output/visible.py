@@ -7,8 +7,10 @@ passes through `pgpu logs` and `run` as it is, as with every program.
 import re
 import unicodedata
 
-_UNSAFE_IN_JSON = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
-"""What JSON lets stand as it is; the controls below a space it escapes itself."""
+from pgpu.model.text import is_text, written_out
+
+_UNSAFE_IN_JSON = re.compile("[\ud800-\udfff\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+"""What JSON lets stand as it is, bytes that are no text among it; the controls below a space it escapes itself."""
 
 
 def visible(text: str) -> str:
@@ -22,6 +24,6 @@ def visible_json(text: str) -> str:
 
 
 def _shown(character: str) -> str:
-    if unicodedata.category(character) == "Cs":
-        return "?"  # a byte of the command line that is no text
+    if not is_text(character):
+        return written_out(character)
     return character.encode("unicode_escape").decode("ascii")

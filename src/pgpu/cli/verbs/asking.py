@@ -9,7 +9,7 @@ from pathlib import Path
 from pgpu.errors import RequestError
 from pgpu.model import Array, JobSpec, Mount, Request
 from pgpu.model.submission import MOST_ELEMENTS
-from pgpu.units import parse_duration_seconds, parse_memory_bytes
+from pgpu.units import parse_duration_seconds, parse_memory_bytes, quoted
 
 AUTO = "auto"
 """The amount of memory that pgpu chooses by what earlier runs held."""
@@ -61,7 +61,7 @@ def read(
         volumes=tuple(_mount(word) for word in volume_words),
         working_directory=_working_directory(working_directory, image),
         user=user,
-        name=_name(name),
+        name=name,
         wants_tty=wants_tty,
         wants_stdin=wants_stdin,
         remove=remove,
@@ -96,8 +96,8 @@ def read_priority(text: str) -> int:
     if text in PRIORITIES:
         return PRIORITIES[text]
     digits = text.removeprefix("-").removeprefix("+")
-    if not (digits.isascii() and digits.isdecimal()) or abs(int(digits)) > MOST_PRIORITY:
-        raise RequestError(f"--priority {text!r} is none", hint=_PRIORITY_HINT)
+    if not _is_number(digits) or int(digits) > MOST_PRIORITY:
+        raise RequestError(f"--priority {quoted(text)} is none", hint=_PRIORITY_HINT)
     return int(text)
 
 
@@ -109,7 +109,7 @@ def read_array(text: str) -> Array:
     """
     words, percent, most = text.partition("%")
     if percent and not _is_number(most):
-        raise RequestError(f"--array {text!r}: what follows % is no number", hint=_ARRAY_HINT)
+        raise RequestError(f"--array {quoted(text)}: what follows % is no number", hint=_ARRAY_HINT)
     indices = list(dict.fromkeys(index for word in words.split(",") for index in _indices(word, text)))
     return Array(tuple(indices), int(most) if percent else None)
 
@@ -119,12 +119,14 @@ def _indices(word: str, text: str) -> range:
     first, dash, last = span.partition("-")
     given = [first, *([last] if dash else []), *([step] if colon else [])]
     if not all(_is_number(number) for number in given) or (colon and (not dash or int(step) < 1)):
-        raise RequestError(f"--array {text!r} cannot be read", hint=_ARRAY_HINT)
+        raise RequestError(f"--array {quoted(text)} cannot be read", hint=_ARRAY_HINT)
     found = range(int(first), int(last if dash else first) + 1, int(step) if colon else 1)
     if not found:
-        raise RequestError(f"--array {text!r}: there is nothing from {first} to {last}", hint=_ARRAY_HINT)
+        raise RequestError(f"--array {quoted(text)}: there is nothing from {first} to {last}", hint=_ARRAY_HINT)
     if len(found) > MOST_ELEMENTS:
-        raise RequestError(f"--array {text!r}: an array has at most {MOST_ELEMENTS} jobs", hint="submit several arrays")
+        raise RequestError(
+            f"--array {quoted(text)}: an array has at most {MOST_ELEMENTS} jobs", hint="submit several arrays"
+        )
     return found
 
 
@@ -152,7 +154,7 @@ def _environment(files: Iterable[str], words: Iterable[str]) -> Iterator[tuple[s
 def _lines(path: str) -> Iterator[str]:
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as exc:
+    except (OSError, ValueError) as exc:  # ValueError: no UTF-8, or a path with a zero byte
         raise RequestError(f"--env-file {path} cannot be read: {exc}") from exc
     for line in lines:
         if line.strip() and not line.startswith("#"):
@@ -176,7 +178,7 @@ def _mount(word: str) -> Mount:
     if not source or not target.startswith("/"):
         raise RequestError(f"--volume {word!r} is not HOST:CONTAINER", hint="write /data:/data or ./data:/data:ro")
     if source.startswith((".", "~")):
-        source = str(_absolute(Path(source).expanduser()))
+        source = str(_absolute(_expanded(source, f"--volume {word!r}")))
     return Mount(source, target, mount_options)
 
 
@@ -184,9 +186,23 @@ def _working_directory(path: str | None, image: str | None) -> str | None:
     if image is not None:
         return path
     chosen = _absolute(Path(path or "."))
-    if not chosen.is_dir():
+    if not _is_directory(chosen):
         raise RequestError(f"--workdir {path}: there is no such directory")
     return str(chosen)
+
+
+def _is_directory(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):  # who may not look, a name that is too long, a zero byte
+        return False
+
+
+def _expanded(path: str, place: str) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as exc:
+        raise RequestError(f"{place}: {path} is nobody's home") from exc
 
 
 def _absolute(path: Path) -> Path:
@@ -194,15 +210,3 @@ def _absolute(path: Path) -> Path:
         return path.absolute()
     except FileNotFoundError as exc:
         raise RequestError("the current directory is gone", hint="change to one that exists") from exc
-
-
-def _name(name: str | None) -> str | None:
-    """Refuse what Docker would not take as a container's name."""
-    if name is None:
-        return None
-    is_good = len(name) > 1 and name.isascii() and name[0].isalnum() and all(c.isalnum() or c in "_.-" for c in name)
-    if not is_good:
-        raise RequestError(
-            f"--name {name!r} is no name", hint="use letters, digits, '_', '.', '-'; begin with a letter"
-        )
-    return name

@@ -20,16 +20,20 @@ import shlex
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pgpu.cli.verbs import asking
 from pgpu.errors import RequestError
 from pgpu.model import Submission
+from pgpu.model.words import check_words
 
 ReadWait = Callable[[str | None], float | None]
 """Reads how long a job may wait, in seconds; None is what the settings say."""
 
 Table = Mapping[str, Any]
+Number = TypeVar("Number", int, float)
+
+_LARGEST_NUMBER = 10**18
 
 
 class _WrongValueError(Exception):
@@ -60,8 +64,8 @@ def _parsed(path: Path) -> Table:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as exc:
         raise RequestError(f"{path} cannot be read: {getattr(exc, 'strerror', None) or exc}") from exc
-    except tomllib.TOMLDecodeError as exc:
-        raise RequestError(f"{path} is not TOML: {exc}") from exc
+    except (ValueError, RecursionError) as exc:  # more than TOML's own error: numbers too long, tables too deep
+        raise RequestError(f"{path} is not TOML: {str(exc).partition(';')[0]}") from exc
 
 
 def _submission(name: str, table: object, defaults: Table, place: str, read_wait: ReadWait) -> Submission:
@@ -88,22 +92,24 @@ def _submission(name: str, table: object, defaults: Table, place: str, read_wait
             remove=values.get("rm", True),
             wait_for_memory=values.get("wait-for-memory", "0s"),
         )
-        return Submission(
+        submission = Submission(
             spec,
             request,
             tuple(values.get("after", ())),
             None if array is None else asking.read_array(array),
             read_wait(values.get("wait-timeout")),
         )
+        check_words(submission)
     except RequestError as exc:
         raise RequestError(f"{place}: {exc}", hint=exc.hint, nearest_bytes=exc.nearest_bytes) from exc
+    return submission
 
 
 def _values(table: object, place: str) -> dict[str, Any]:
     """Read the keys of one table into what `asking` takes."""
     if not isinstance(table, dict):
         raise RequestError(f"{place} is no table", hint=f"write [{place.rsplit(': ', 1)[-1]}] on a line of its own")
-    _refuse_unknown(table, tuple(_READERS), place)
+    _refuse_unknown(table, KEYS, place)
     return {key: _value(key, value, place) for key, value in table.items()}
 
 
@@ -131,13 +137,20 @@ def _text(value: object) -> str:
 def _text_or_number(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise _WrongValueError("text or a number")
-    return str(value)
+    return value if isinstance(value, str) else str(_short(value))
 
 
 def _number(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise _WrongValueError("a whole number")
-    return value
+    return _short(value)
+
+
+def _short(number: Number) -> Number:
+    """Refuse what Python would not write in digits."""
+    if abs(number) >= _LARGEST_NUMBER:
+        raise _WrongValueError("a number of at most 18 digits")
+    return number
 
 
 def _truth(value: object) -> bool:
@@ -167,6 +180,8 @@ def _command(value: object) -> list[str]:
 def _variables(value: object) -> list[str]:
     if not isinstance(value, dict):
         return _texts(value)
+    if any("=" in name for name in value):
+        raise _WrongValueError("a table of variables, whose names hold no =")
     try:
         return [f"{name}={_text_or_number(each)}" for name, each in value.items()]
     except _WrongValueError as exc:
@@ -192,3 +207,5 @@ _READERS: Mapping[str, Callable[[object], Any]] = {
     "wait-for-memory": _text_or_number,
 }
 """Each key of a job, and how its value is read."""
+
+KEYS = tuple(_READERS)

@@ -1,0 +1,77 @@
+"""What no machine could run, whoever asks for it: refused in one place, where command line, job files and server meet.
+
+It refuses to know GPUs, images and users: the engine asks those.
+"""
+
+import re
+from collections.abc import Iterator
+
+from pgpu.errors import RequestError
+from pgpu.model.job import JobSpec
+from pgpu.model.request import Request
+from pgpu.model.submission import Submission
+from pgpu.model.text import is_bytes, is_text
+
+_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*")
+_LONGEST_NAME = 128
+
+_LONGEST_WORD_BYTES = (128 << 10) - 1
+"""Linux takes no longer argument or variable (MAX_ARG_STRLEN in execve(2), with the zero at its end)."""
+
+
+def check_words(submission: Submission) -> None:
+    """Refuse what no machine could run.
+
+    Raises:
+        RequestError: An amount, the name or another word is none.
+    """
+    _check_amounts(submission.request)
+    _check_name(submission)
+    spec = submission.spec
+    if (spec.runtime == "process" and not spec.command) or spec.command[:1] == ("",):
+        raise RequestError("there is no command to run", hint="name a program")
+    for place, word in _words(spec):
+        _check_word(spec, place, word)
+
+
+def _check_amounts(request: Request) -> None:
+    is_amount = request.memory_bytes > 0 or (request.is_estimated and request.memory_bytes == 0)
+    if not is_amount or request.gpu_count <= 0:
+        raise RequestError("a request is for at least one byte on at least one GPU")
+
+
+def _check_name(submission: Submission) -> None:
+    """A container's name is Docker's too, which wants two characters; an array's has its largest index behind it."""
+    name, array = submission.spec.name, submission.array
+    if name is None:
+        return
+    if not _NAME.fullmatch(name):
+        raise RequestError(f"{name!r} is no name", hint="letters and digits of ASCII, and _ . - after the first")
+    longest = len(name) if array is None else len(f"{name}-{max(array.indices, default=0)}")
+    if longest > _LONGEST_NAME:
+        raise RequestError(f"the name {name!r} is too long", hint=f"at most {_LONGEST_NAME} characters, index included")
+    if len(name) == 1 and array is None and submission.spec.runtime == "docker":
+        raise RequestError(f"{name!r} is no name of a container", hint="Docker wants at least two characters")
+
+
+def _words(spec: JobSpec) -> Iterator[tuple[str, str]]:
+    """Yield each word that somebody else than pgpu takes, and what it is."""
+    yield from (("an argument", word) for word in spec.command)
+    for name, value in spec.environment:
+        if not name or "=" in name:
+            raise RequestError(f"{name!r} is no name of a variable", hint="letters, digits and _")
+        yield "a variable", f"{name}={value}"
+    for mount in spec.volumes:
+        yield "a volume", f"{mount.source}:{mount.target}:{mount.options}"
+    named = {"the image": spec.image, "the user": spec.user, "the working directory": spec.working_directory}
+    yield from ((place, word) for place, word in named.items() if word is not None)
+
+
+def _check_word(spec: JobSpec, place: str, word: str) -> None:
+    """A process may be given any bytes; a container engine takes text alone."""
+    if not is_bytes(word):
+        raise RequestError(f"{place} holds a zero byte, or half of a character: {word[:40]!r}")
+    if spec.runtime != "process" and not is_text(word):
+        raise RequestError(f"{place} of a container must be UTF-8: {word[:40]!r}")
+    if len(word) * 4 > _LONGEST_WORD_BYTES and len(word.encode(errors="surrogateescape")) > _LONGEST_WORD_BYTES:
+        raise RequestError(f"{place} is longer than 128 KiB: {word[:40]!r}", hint="put it into a file")
