@@ -11,7 +11,8 @@ pytest.importorskip("docker", reason="the docker SDK is not installed")
 
 from pgpu.errors import RequestError
 from pgpu.model import Account, JobSpec, Mount
-from pgpu.runtimes.docker.confinement import confined
+from pgpu.runtimes.docker.confinement import confined, groups_to_add
+from pgpu.runtimes.docker.image.facts import read_facts
 from pgpu.runtimes.docker.nesting import needed_places
 from pgpu.runtimes.docker.references import is_image_id, refuse_bad_reference
 from pgpu.runtimes.docker.refusals import refuse_bad_words
@@ -128,6 +129,50 @@ def test_a_volume_must_hold_what_is_mounted_in_it() -> None:
     assert _places("/usr/lib", others=("/usr/lib/x/libcuda.so.1", "/usr/lib64/libcuda.so.1")) == [(0, "x/libcuda.so.1")]
     assert _places("/etc") == [(0, "hosts"), (0, "hostname"), (0, "resolv.conf")]
     assert _places("/sys") == [(0, "fs/cgroup")]
+
+
+class Files:
+    """An image whose only file is /etc/group."""
+
+    def __init__(self, groups: bytes | None, *, is_readable: bool = True) -> None:
+        self._groups = groups
+        self._is_readable = is_readable
+
+    def resolve(self, path: str) -> str | None:
+        return path if path == "/etc/group" and self._groups is not None else None
+
+    def read(self, path: str) -> bytes | None:
+        return self._groups if self.resolve(path) and self._is_readable else None
+
+
+def _groups(files: Files, *targets: str) -> tuple[int, ...]:
+    account = Account(61001, 61001, (4, 61001, 61050))
+    return groups_to_add(account, read_facts(files, "amd64", []), [Mount("/x", target) for target in targets])
+
+
+@pytest.mark.parametrize("content", [None, b"", b"root:x:0:\nstaff:x:50:a1,b2\n+::\n_x9:x:9:\n"])
+def test_a_container_has_its_asker_s_groups_where_numbers_are_numbers(content: bytes | None) -> None:
+    assert _groups(Files(content)) == (4, 61050)
+    assert _groups(Files(content), "/data", "/home/x", "/etcetera") == (4, 61050)
+    for target in ("/etc", "//etc/", "/etc/group", "/data/../etc/passwd"):
+        assert _groups(Files(content), target) == ()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"61050:x:42:",
+        b" 61050:x:42:",
+        b"61050",
+        b"\x0b61050:x:42:",
+        b"\xc2\xa061050:x:42:",
+        b"+61050:x:42:",
+        b"4:x:0:\r",
+    ],
+)
+def test_an_image_whose_groups_have_numbers_for_names_gives_none(line: bytes) -> None:
+    assert _groups(Files(b"root:x:0:\n" + line + b"\nstaff:x:50:\n")) == ()
+    assert _groups(Files(b"root:x:0:\n", is_readable=False)) == ()
 
 
 @given(st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=4), max_size=5))

@@ -48,6 +48,7 @@ _FACTS = ImageFacts(
     nvml_paths=("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1",),
     users=("root", "ada"),
     groups=("root", "staff"),
+    has_numbered_groups=False,
 )
 _SIMULATED = Delivery(Path("/run/s/view"), Path("/run/s/usage"), (_UUID,), Path("/run/simulated"))
 _REAL = replace(

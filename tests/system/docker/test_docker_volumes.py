@@ -186,6 +186,19 @@ def test_a_file_of_ones_own_may_have_any_group(world: RuntimeWorld, place: Path)
     assert ((mine / "file").read_text(), (mine / "file").stat().st_gid) == ("one\ntwo\n", 61050)
 
 
+def test_what_a_user_may_by_a_group_they_may_in_a_container_too(world: RuntimeWorld, place: Path) -> None:
+    team = place / "team"
+    team.mkdir()
+    os.chown(team, BOB.uid, ALICE.groups[0])
+    team.chmod(0o2770)
+    told = output(
+        world, "id -G; mkdir /data/mine; echo done >/data/mine/file; cat /data/mine/file", Mount(str(team), "/data")
+    )
+    assert told == f"{ALICE.gid} {ALICE.groups[0]}\ndone\n"
+    made = (team / "mine/file").stat()
+    assert (made.st_uid, made.st_gid) == (ALICE.uid, ALICE.groups[0])
+
+
 @pytest.mark.parametrize("owner", [0, BOB.uid])
 def test_a_volume_that_all_may_write_is_written(world: RuntimeWorld, place: Path, owner: int) -> None:
     scratch = place / "scratch"

@@ -12,6 +12,7 @@ from typing import Any
 from pgpu.errors import RequestError
 from pgpu.libraries import ENTER
 from pgpu.model import Account, JobSpec, Mount
+from pgpu.runtimes.docker.image.facts import ImageFacts
 from pgpu.runtimes.docker.mounting import JOB_DIRECTORY
 from pgpu.runtimes.docker.nesting import plain
 
@@ -57,19 +58,38 @@ def _refuse_volume(volume: Mount) -> None:
         )
 
 
+def groups_to_add(account: Account, facts: ImageFacts, volumes: Sequence[Mount]) -> tuple[int, ...]:
+    """Return the supplementary groups that a container can have; none where the engine might take one for another.
+
+    Docker looks numbers up as names, too, in the image's own /etc/group, and Podman in a volume's: there whoever made it
+    decides what they mean, and a line `1001:x:42:` makes 1001 the machine's group 42.
+
+    Args:
+        account: Whose groups.
+        facts: Of the image alone, without volumes.
+        volumes: What lies over its files.
+    """
+    targets = [plain(volume.target) for volume in volumes]
+    if facts.has_numbered_groups or any(target == "/etc" or target.startswith("/etc/") for target in targets):
+        return ()
+    return tuple(group for group in account.groups if group != account.gid)
+
+
 def confined(
-    configuration: dict[str, Any], account: Account, volumes: Sequence[Mount], image: Mapping[str, Any]
+    configuration: dict[str, Any],
+    account: Account,
+    volumes: Sequence[Mount],
+    image: Mapping[str, Any],
+    groups: Sequence[int] = (),
 ) -> dict[str, Any]:
     """Return the body of `POST /containers/create` for a user other than root.
-
-    No group but the user's own first one: the engine looks the others up by name in the image's own /etc/group, where
-    whoever made the image decides what they mean.
 
     Args:
         configuration: The body for root.
         account: Under which it runs.
         volumes: The job's, with sources that nobody but root can change.
         image: The engine's description of its image.
+        groups: The supplementary ones, as `groups_to_add` has them.
     """
     host = configuration["HostConfig"]
     return {
@@ -86,7 +106,7 @@ def confined(
             "CapAdd": [],
             "Privileged": False,
             "Devices": [],
-            "GroupAdd": [],
+            "GroupAdd": [str(group) for group in groups],
             "PidMode": "",
             "IpcMode": "private",
             "UTSMode": "",

@@ -18,7 +18,13 @@ from pgpu.runtimes import Stdio
 from pgpu.runtimes.account import give_usage
 from pgpu.runtimes.cgroup_leaf import LimitCgroup
 from pgpu.runtimes.container_cgroup import leaf_cgroup
-from pgpu.runtimes.docker.confinement import SOCKETS_OF_ROOT, confined, is_confined, refuse_more_than_own
+from pgpu.runtimes.docker.confinement import (
+    SOCKETS_OF_ROOT,
+    confined,
+    groups_to_add,
+    is_confined,
+    refuse_more_than_own,
+)
 from pgpu.runtimes.docker.creation import JOB_LABEL, binds, container_configuration, container_name
 from pgpu.runtimes.docker.devices import gpu_request
 from pgpu.runtimes.docker.engine import Engine, engine_url
@@ -166,8 +172,8 @@ class DockerRuntime:
         self, engine: Engine, image: dict[str, Any], job: Job, delivery: Delivery, account: Account | None
     ) -> dict[str, Any]:
         facts = image_facts(engine, image, binds(job.spec), self._cache)
+        own = image_facts(engine, image, [], self._cache) if is_confined(account) else facts
         if is_confined(account):  # What root reads in a volume is not told: only the image's preloads are taken over.
-            own = image_facts(engine, image, [], self._cache)
             facts = replace(facts, preload_path=own.preload_path, preload_lines=own.preload_lines)
         refuse_old_libc(job.spec, facts, _needed_glibc(delivery.slice_directory / name for name in _SHIMS))
         preload = delivery.slice_directory / "ld.so.preload"
@@ -177,7 +183,8 @@ class DockerRuntime:
         if account is None or not is_confined(account):
             return configuration
         give_usage(delivery.usage_path, account)
-        return confined(configuration, account, job.spec.volumes, image)
+        groups = groups_to_add(account, own, job.spec.volumes)
+        return confined(configuration, account, job.spec.volumes, image, groups)
 
     def _run(
         self, engine: Engine, holder: ContainerHolder, spec: JobSpec, delivery: Delivery, stdio: Stdio

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import posixpath
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,9 @@ _COMPAT_DIRECTORIES = ("/usr/local/cuda/compat", "/usr/local/cuda/compat/lib.rea
 """Where CUDA images carry a driver library newer than the kernel module's own ("forward compatibility")."""
 
 _LARGEST_PRELOAD_BYTES = 64 * 1024
-_FORMAT = 2
+_GROUP_PATH = "/etc/group"
+_NUMBERED = re.compile(rb"[^A-Za-z_:]*[0-9]")
+_FORMAT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,9 @@ class ImageFacts:
 
     groups: tuple[str, ...]
     """The names in its /etc/group."""
+
+    has_numbered_groups: bool
+    """Whether a line of its /etc/group might be found under a number that stands for another group, or it cannot be read."""
 
     def to_json(self) -> str:
         """Write the facts for a cache."""
@@ -94,7 +100,8 @@ def read_facts(files: ContainerFiles, architecture: str, library_path: Sequence[
         cuda_paths=tuple(_places(files, architecture, library_path, CUDA_NAME)),
         nvml_paths=tuple(_places(files, architecture, library_path, NVML_NAME)),
         users=_names(files, "/etc/passwd"),
-        groups=_names(files, "/etc/group"),
+        groups=_names(files, _GROUP_PATH),
+        has_numbered_groups=_has_numbered_groups(files),
     )
 
 
@@ -120,6 +127,14 @@ def _names(files: ContainerFiles, path: str) -> tuple[str, ...]:
     """Return the first field of each line, as passwd(5) and group(5) have it."""
     lines = (files.read(path) or b"").decode(errors="replace").splitlines()
     return tuple(dict.fromkeys(line.partition(":")[0] for line in lines if ":" in line))
+
+
+def _has_numbered_groups(files: ContainerFiles) -> bool:
+    """Err on the safe side: engines trim, split and fill up lines in their own ways."""
+    if files.resolve(_GROUP_PATH) is None:
+        return False
+    content = files.read(_GROUP_PATH)
+    return content is None or any(_NUMBERED.match(line) for line in content.split(b"\n"))
 
 
 def _standard_directories(architecture: str) -> Iterator[str]:
