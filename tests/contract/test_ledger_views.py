@@ -1,12 +1,13 @@
 """What a round of admission is told by the ledger, without reading what each job would run."""
 
+import time
 from dataclasses import replace
 
 from tests.ledger_entries import add, waiting
 
 from pgpu.ledger import Ledger
 from pgpu.model import JobState, Lease, Place, Slice
-from pgpu.scheduling import Quota
+from pgpu.scheduling import NO_PRECEDENCE, Admission, Claim, Grant, Precedence, Quota, Served
 
 
 def test_waiting_jobs_are_told_by_model_in_order_of_arrival(ledger: Ledger) -> None:
@@ -41,3 +42,37 @@ def test_a_quota_is_kept_until_it_is_taken_back(ledger: Ledger) -> None:
         decision.put_quota(8, None)
     with ledger.view() as view:
         assert view.quotas() == {7: Quota(memory_bytes=5, weight=2.0)}
+
+
+def test_gpus_stay_kept_for_a_job_until_it_waits_no_longer(ledger: Ledger) -> None:
+    entry = add(ledger, waiting())
+    claim = Claim(entry.job.id, ("GPU-1", "GPU-0"), 10.0, 20.5, 30.0)
+    with ledger.decision() as decision:
+        decision.put_precedence(entry.job.gpu_model, Admission((), (), (), claim))
+    with ledger.view() as view:
+        assert view.precedence(entry.job.gpu_model) == Precedence(claim)
+        assert view.precedence("another model") == NO_PRECEDENCE
+    with ledger.decision() as decision:
+        decision.put_precedence("another model", Admission((), (), ()))
+        assert decision.precedence(entry.job.gpu_model).claim == claim
+        decision.put(replace(entry, job=replace(entry.job, state=JobState.CANCELLED)))
+        assert decision.precedence(entry.job.gpu_model) == NO_PRECEDENCE
+        decision.put(entry)
+        assert decision.precedence(entry.job.gpu_model) == NO_PRECEDENCE
+
+
+def test_who_went_first_is_told_for_as_long_as_it_counts(ledger: Ledger) -> None:
+    now_seconds = time.time()
+    for number, granted_at_seconds in enumerate((now_seconds - 60, now_seconds - 50, now_seconds - 48 * 3600)):
+        entry = add(ledger, waiting(f"{number}" * 12))
+        lease = Lease(entry.job.id, (Slice("GPU-0", 5), Slice("GPU-1", 6)), granted_at_seconds)
+        went_first = Admission((Grant(entry.job.id, lease.slices, went_first=number != 1),), (), ())
+        with ledger.decision() as decision:
+            decision.put(replace(entry, job=replace(entry.job, state=JobState.RUNNING, lease=lease)))
+            decision.put_precedence(entry.job.gpu_model, went_first)
+    with ledger.view() as view:
+        assert view.precedence(None) == Precedence(None, (Served(entry.job.owner_uid, 11, now_seconds - 60),))
+    with ledger.decision() as decision:
+        first = decision.entry("0" * 12)
+        decision.put(replace(first, lease_released_at_seconds=now_seconds))
+        assert [each.ended_at_seconds for each in decision.precedence(None).served] == [now_seconds]

@@ -9,6 +9,7 @@ from tests.system.engine_worlds import World, world
 
 from pgpu.errors import CapacityError
 from pgpu.model import Job, JobState
+from pgpu.scheduling import Claim
 from pgpu.units import GIB
 
 
@@ -71,6 +72,48 @@ def test_a_waiting_job_that_asks_for_more_starts_once_that_fits(machine: World) 
 
 def _write_deadline(machine: World, job: Job, at_seconds: float) -> None:
     """Make a job's deadline look as it would once somebody had set the clock."""
+    _write(machine, job, "wait_deadline", at_seconds)
+
+
+def _write(machine: World, job: Job, column: str, at_seconds: float) -> None:
     with sqlite3.connect(machine.engine.ledger.path) as connection:
-        connection.execute("UPDATE jobs SET wait_deadline = ? WHERE id = ?", (at_seconds, job.id))
+        connection.execute(f"UPDATE jobs SET {column} = ? WHERE id = ?", (at_seconds, job.id))
     connection.close()
+
+
+def _claim(machine: World) -> Claim | None:
+    with machine.engine.ledger.view() as view:
+        return view.precedence("fake").claim
+
+
+def _gpu_of(machine: World, job: Job) -> str:
+    lease = machine.entry(job).job.lease
+    assert lease is not None
+    return lease.slices[0].gpu_uuid
+
+
+def test_gpus_that_are_kept_for_an_overdue_job_outlive_the_keeper() -> None:
+    with world((10, 10)) as machine:
+        holders = [machine.submit(gib=6), machine.submit(gib=6)]
+        for holder in holders:
+            machine.until_running(holder)
+        large = machine.submit(gib=9)
+        _write(machine, large, "created_at", time.time() - 3600)
+        machine.engine.step()
+        small = machine.submit(gib=3)  # Fits on the GPU that is not kept, and then no more on the other.
+        machine.until_running(small)
+        waiting = machine.submit(gib=3)
+        machine.until_looked_at(waiting)
+        claim = _claim(machine)
+        assert claim is not None
+        assert claim.job_id == large.id
+        assert _gpu_of(machine, small) not in claim.gpu_uuids
+        machine.kill_keeper()
+        machine.engine.step()
+        assert _claim(machine) == claim
+        on_gpu = f" on GPU {claim.gpu_uuids[0][-1]}"
+        assert (
+            machine.reason(waiting)
+            == f"waits its turn: the memory that is free{on_gpu} is kept for job {large.id}; 1 job ahead"
+        )
+        assert (machine.reason(large) or "").endswith(f"; what becomes free{on_gpu} is kept for it")

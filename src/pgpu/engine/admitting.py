@@ -9,7 +9,17 @@ from dataclasses import dataclass, field, replace
 from pgpu.engine.dependencies import judge
 from pgpu.engine.snapshot import Snapshot
 from pgpu.ledger import ALL_GPUS, Entry, View, Waiting
-from pgpu.scheduling import Admission, Candidate, GpuRoom, Headroom, Held, Quota, admit
+from pgpu.scheduling import (
+    NO_PRECEDENCE,
+    Admission,
+    Candidate,
+    GpuRoom,
+    Headroom,
+    Held,
+    Precedence,
+    Quota,
+    admit,
+)
 from pgpu.scheduling.planned import NO_PLAN, BatchPlan
 
 Durations = Callable[[View, Collection[str]], Mapping[str, float]]
@@ -69,6 +79,9 @@ class Situation:
     plan: BatchPlan = NO_PLAN
     """Of a queue that should end soonest."""
 
+    precedence: Precedence = NO_PRECEDENCE
+    """What the round before left."""
+
     capacities: Mapping[str, int] = field(default_factory=dict)
     """By UUID of every GPU: what slices may sum to."""
 
@@ -92,7 +105,15 @@ class Situation:
 
     def admission(self, now_seconds: float) -> Admission:
         """Decide, and say of each who waits why."""
-        return admit(self.rooms, self.queue, now_seconds, held=self.held, quotas=self.quotas, plan=self.plan)
+        return admit(
+            self.rooms,
+            self.queue,
+            now_seconds,
+            held=self.held,
+            quotas=self.quotas,
+            plan=self.plan,
+            precedence=self.precedence,
+        )
 
 
 @dataclass(slots=True)
@@ -133,6 +154,7 @@ class Rounds:
             quotas=quotas,
             hindered=hindered,
             plan=self.planned(),
+            precedence=view.precedence(self.gpu_model),
             deadlines_seconds={
                 each.job_id: each.wait_deadline_seconds for each in waiting if each.wait_deadline_seconds is not None
             },

@@ -175,7 +175,7 @@ class Engine:
         with self.ledger.view() as view:
             has_news, version = has_to_settle(view, gives_up), view.version()
             outcome = self._round(view, snapshot, gives_up)
-        if not has_news and not outcome.admits_anybody:
+        if not has_news and not outcome.admits_anybody and not outcome.changes_claim:
             return outcome
         with self.ledger.decision() as decision:
             if not has_news and decision.version() == version:
@@ -373,13 +373,14 @@ class Engine:
         settle(decision, time.time(), gives_up)
         return self._written(decision, self._round(decision, snapshot, gives_up))
 
-    @staticmethod
-    def _written(decision: Decision, outcome: Outcome) -> Outcome:
+    def _written(self, decision: Decision, outcome: Outcome) -> Outcome:
         """Write what came of a round, and return it with those for whom somebody must be started."""
         now_seconds = time.time()
         admission = outcome.admission or NOBODY
         for grant in admission.grants:
             decision.put(_granted(decision.entry(grant.job_id), Lease(grant.job_id, grant.slices, now_seconds)))
+        if outcome.admission is not None:
+            decision.put_precedence(self.settings.gpu_model, outcome.admission)
         for job_id in admission.expired:
             decision.put(cancelled(decision.entry(job_id), now_seconds, timed_out=True))
         if admission.expired:

@@ -28,7 +28,13 @@ def read_line(engine: Engine) -> tuple[list[Job], list[Job]]:
     reasons = {wait.job_id: wait.reason for wait in admission.waits}
     order = [*(grant.job_id for grant in admission.grants), *reasons]
     starts = expected_starts(
-        situation.rooms, situation.queue, now_seconds, held=situation.held, quotas=situation.quotas, plan=situation.plan
+        situation.rooms,
+        situation.queue,
+        now_seconds,
+        held=situation.held,
+        quotas=situation.quotas,
+        plan=situation.plan,
+        precedence=situation.precedence,
     )
     line = [_told(waiting[job_id], reasons, starts) for job_id in order if job_id in waiting]
     return line, [

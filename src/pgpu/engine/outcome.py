@@ -32,6 +32,11 @@ class Outcome:
         return bool(self._gone)
 
     @property
+    def changes_claim(self) -> bool:
+        """Whether GPUs are kept for another job than before, or other ones."""
+        return self.admission is not None and self.admission.claim != self.situation.precedence.claim
+
+    @property
     def capacities(self) -> Mapping[str, int]:
         """By UUID of each GPU: what slices may sum to."""
         return self.situation.capacities

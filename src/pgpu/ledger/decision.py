@@ -9,10 +9,11 @@ from dataclasses import replace
 
 from pgpu.errors import RequestError
 from pgpu.ledger.entry import Entry
+from pgpu.ledger.precedence import write_precedence
 from pgpu.ledger.rows import columns_of_arrival, columns_of_life
 from pgpu.ledger.view import LIVE, View
 from pgpu.model import Gpu, Lease
-from pgpu.scheduling import Quota
+from pgpu.scheduling import Admission, Quota
 
 _FORGET = f"""
 DELETE FROM jobs WHERE sequence IN (
@@ -102,6 +103,10 @@ class Decision(View):
         self._connection.execute("DELETE FROM leases WHERE job_id = ?", (job_id,))
         self._connection.execute("UPDATE jobs SET wait_deadline = ? WHERE id = ?", (wait_deadline_seconds, job_id))
 
+    def put_precedence(self, gpu_model: str | None, admission: Admission) -> None:
+        """Write what a round tells the next; its grants must have been put."""
+        write_precedence(self._connection, gpu_model, admission)
+
     def put_quota(self, uid: int, quota: Quota | None) -> None:
         """Write what one user may hold; None for as much as there is."""
         if quota is None:
@@ -127,7 +132,8 @@ class Decision(View):
 
     def _put_lease(self, lease: Lease, released_at_seconds: float | None) -> None:
         self._connection.execute(
-            "INSERT INTO leases VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT (job_id) DO UPDATE"
+            "INSERT INTO leases (job_id, granted_at, released_at, enforcer, is_advisory) VALUES (?1, ?2, ?3, ?4, ?5)"
+            " ON CONFLICT (job_id) DO UPDATE"
             " SET granted_at = ?2, released_at = ?3, enforcer = ?4, is_advisory = ?5",
             (lease.job_id, lease.granted_at_seconds, released_at_seconds, lease.enforcer, int(lease.is_advisory)),
         )

@@ -176,6 +176,20 @@ ALTER TABLE runs ADD COLUMN together REAL;
 CREATE INDEX released_leases ON leases (released_at) WHERE released_at IS NOT NULL;
 """
 
+_PRECEDENCE = """
+ALTER TABLE leases ADD COLUMN went_first INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX first_leases ON leases (granted_at) WHERE went_first = 1;
+CREATE TABLE claims (
+    job_id TEXT PRIMARY KEY REFERENCES jobs (id) ON DELETE CASCADE,
+    gpu_uuids TEXT NOT NULL,
+    chosen_at REAL NOT NULL,
+    promised_at REAL NOT NULL,
+    kept_until REAL NOT NULL
+) STRICT;
+CREATE TRIGGER claim_ended AFTER UPDATE OF state ON jobs WHEN NEW.state IS NOT 'waiting' AND OLD.state IS 'waiting' BEGIN
+    DELETE FROM claims WHERE job_id = NEW.id; END;
+"""
+
 MIGRATIONS = (
     _FIRST,
     _WATCHED,
@@ -187,6 +201,7 @@ MIGRATIONS = (
     _EVENTS,
     _ADMINISTERED,
     _TOGETHER,
+    _PRECEDENCE,
 )
 """Script i leads from version i to version i + 1."""
 

@@ -13,16 +13,19 @@ from typing import Any
 from pgpu.errors import JobNotFoundError
 from pgpu.ledger.entry import Entry
 from pgpu.ledger.history import History
+from pgpu.ledger.precedence import read_precedence
 from pgpu.ledger.rows import SELECT, entry_of
 from pgpu.model import JobState, Place, Request
-from pgpu.scheduling import Quota
+from pgpu.model.text import is_text
+from pgpu.scheduling import Precedence, Quota
 
 ALL_GPUS = "*"
 
 _MOST_FORGOTTEN = 1000
 """So many rows of jobs that wait no longer, beside those that do, are not worth the work of forgetting."""
 
-LIVE = "state IN ('waiting', 'starting', 'running') OR (granted_at IS NOT NULL AND released_at IS NULL)"
+NOT_FINAL = "state IN ('waiting', 'starting', 'running')"
+LIVE = f"{NOT_FINAL} OR (granted_at IS NOT NULL AND released_at IS NULL)"
 
 _WAITING = """
 SELECT id, memory_bytes, gpu_count, compute_share, priority, is_estimated, retries_out_of_memory, basis, owner_uid,
@@ -165,7 +168,8 @@ class View:
 
         The newest array, where several had the name; none, where several arrays' ids begin so.
         """
-        row = self._connection.execute(_ARRAY, {"word": word, "owner": owner_uid}).fetchone() if word else None
+        is_word = word and is_text(word)
+        row = self._connection.execute(_ARRAY, {"word": word, "owner": owner_uid}).fetchone() if is_word else None
         if row is None or (row["count"] > 1 and not row["is_exact"]):
             return []
         clause = "WHERE json_extract(place, '$.array_id') = ? ORDER BY sequence"
@@ -185,6 +189,10 @@ class View:
         """Return what each user may hold, by UID; who is missing has no quota."""
         rows = self._connection.execute("SELECT uid, memory_bytes, jobs, weight FROM quotas")
         return {row["uid"]: Quota(row["memory_bytes"], row["jobs"], row["weight"]) for row in rows}
+
+    def precedence(self, gpu_model: str | None) -> Precedence:
+        """Return for whom GPUs of one model are kept, and who went first because they were overdue."""
+        return read_precedence(self._connection, gpu_model)
 
     def closed_gpus(self) -> frozenset[str]:
         """Return the UUIDs of the GPUs on which nothing new may start; `ALL_GPUS` stands for every one."""

@@ -3,13 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pgpu.scheduling.admission import admit
+from pgpu.scheduling.admission import Admission, admit
 from pgpu.scheduling.backfill import expected_end_seconds
 from pgpu.scheduling.candidate import Candidate, Held, Quota
 from pgpu.scheduling.capacity import GpuRoom, taken_bytes
 from pgpu.scheduling.order import OrderRules
 from pgpu.scheduling.outlook import Outlook
 from pgpu.scheduling.planned import NO_PLAN, BatchPlan
+from pgpu.scheduling.precedence import NO_PRECEDENCE, Precedence, Served
 from pgpu.scheduling.seats import likely
 
 MOST_JOBS = 200
@@ -25,6 +26,7 @@ def expected_starts(
     quotas: Mapping[int, Quota] | None = None,
     rules: OrderRules | None = None,
     plan: BatchPlan = NO_PLAN,
+    precedence: Precedence = NO_PRECEDENCE,
 ) -> dict[str, float]:
     """Return when waiting jobs will probably start, by job id, in seconds since the epoch.
 
@@ -33,9 +35,20 @@ def expected_starts(
     """
     rules = rules or OrderRules()
     outlook = likely(rooms, queue, held)
-    today = admit(rooms, queue, now_seconds, held=held, quotas=quotas, rules=rules, outlook=outlook, plan=plan)
+    today = admit(
+        rooms,
+        queue,
+        now_seconds,
+        held=held,
+        quotas=quotas,
+        rules=rules,
+        outlook=outlook,
+        plan=plan,
+        precedence=precedence,
+    )
     wanted = {*(wait.job_id for wait in today.waits[:MOST_JOBS]), *(grant.job_id for grant in today.grants)}
     future = _Future(rooms, [candidate for candidate in queue if candidate.job_id in wanted], held, rules, now_seconds)
+    future.precedence = precedence
     while future.waiting:
         future.start_what_fits(quotas or {}, outlook, plan)
         if not future.ends:
@@ -62,6 +75,7 @@ class _Future:
         now_seconds: float,
     ) -> None:
         self.starts: dict[str, float] = {}
+        self.precedence = NO_PRECEDENCE
         self.waiting = [replace(candidate, deadline_seconds=None) for candidate in waiting]
         self.ends = [
             _End(expected_end_seconds(each, rules.default_duration_seconds, now_seconds), each) for each in held
@@ -83,8 +97,10 @@ class _Future:
             rules=self._rules,
             outlook=outlook,
             plan=plan,
+            precedence=self.precedence,
         )
         known = {candidate.job_id: candidate for candidate in self.waiting}
+        self.precedence = self._precedence_after(admission, known)
         for grant in admission.grants:
             candidate = known.pop(grant.job_id)
             share = candidate.request.compute_share or 0.0
@@ -107,6 +123,17 @@ class _Future:
         self._now_seconds = self.ends[0].at_seconds
         while self.ends and self.ends[0].at_seconds <= self._now_seconds:
             self._change(self.ends.pop(0).held, -1)
+
+    def _precedence_after(self, admission: Admission, known: Mapping[str, Candidate]) -> Precedence:
+        """Return what the round tells the next: of those that go first, when they will have ended."""
+        served = [each for each in self.precedence.served if each.counts(self._now_seconds)]
+        for grant in admission.grants:
+            if grant.went_first:
+                candidate = known[grant.job_id]
+                memory_bytes = sum(part.memory_bytes for part in grant.slices)
+                end_seconds = self._now_seconds + self._lasts_seconds(candidate)
+                served.append(Served(candidate.owner_uid, memory_bytes, self._now_seconds, end_seconds))
+        return Precedence(admission.claim, tuple(served))
 
     def _lasts_seconds(self, candidate: Candidate) -> float:
         return candidate.duration_seconds or self._rules.default_duration_seconds

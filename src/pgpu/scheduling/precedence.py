@@ -1,7 +1,7 @@
 """Who goes before everybody else: of those that have waited longer than anybody should, the oldest of each user.
 
-Only so many that priorities and users' shares keep the better part of the machine, however long the queue: what goes first
-counts until it has ended and as long again. Only older jobs go before a job this way, so whoever comes later, its wait is
+Only so many that priorities and users' shares keep most of the machine, however long the queue: what goes first counts
+until it has ended and three times as long again. Only older jobs go before a job this way, so whoever comes later, its wait is
 bounded. It refuses to grant and to keep memory: `admission` and `claims` do.
 """
 
@@ -12,8 +12,11 @@ from pgpu.scheduling.candidate import NO_QUOTA, Candidate, Quota
 from pgpu.scheduling.order import OrderRules
 
 MOST_SHARE = 0.5
-"""Of all memory, that may count as gone first when one more goes first. What ended counts as long again, so that on
-average a quarter is given out this way."""
+"""Of all memory, that may count as gone first when one more goes first."""
+
+COUNTED_RUNS = 4
+"""A run counts so many times as long as it was: of half of the memory an eighth is in use at a time. Where one job fills
+the machine, those that went first have a quarter of the time."""
 
 LONGEST_SECONDS = 4 * 3600.0
 """So much of a run counts at most: a job that never ends keeps nobody from going first for ever."""
@@ -48,11 +51,11 @@ class Served:
     """None while it holds memory."""
 
     def counts(self, now_seconds: float) -> bool:
-        """Whether it keeps others from going first: until its end, and as long again."""
+        """Whether it keeps others from going first: while it runs, and for some time after."""
         run_seconds = (self.ended_at_seconds or now_seconds) - self.granted_at_seconds
         if self.ended_at_seconds is None and run_seconds < LONGEST_SECONDS:
             return True
-        return now_seconds - self.granted_at_seconds < 2 * min(run_seconds, LONGEST_SECONDS)
+        return now_seconds - self.granted_at_seconds < COUNTED_RUNS * min(run_seconds, LONGEST_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
