@@ -1,48 +1,83 @@
-"""Kills keepers, zygotes, supervisors and clients at random under load (`python -m benchmarks.kill_storm`).
+"""Kills everybody at random under load (`python -m benchmarks.kill_storm`): with a server, and without one.
 
-After each kill the ledger must add up, and in the end every job that was accepted has run once, from beginning to end, or
-never and says so: an assertion fails otherwise. Jobs are real processes, on a machine whose GPU is a number in a file.
-Writes one JSON file into benchmarks/results.
+With one: server, keepers, zygotes, supervisors, jobs and clients, of which some jobs are containers if `--image` names their
+image; without one: keepers, zygotes, supervisors and clients. After each kill the books must balance, and in the end every
+job that was accepted has run once, from beginning to end, or never and says so: an assertion fails otherwise, and says the
+seed. Who is killed when depends on that and on the machine. Writes one JSON file into benchmarks/results.
 """
 
 import argparse
 import json
 import random
+import secrets
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks.shim_overhead import RESULTS, circumstances
 from tests.system.engine_worlds import world
 from tests.system.keeper_storm import CAPACITY_GIB, Storm
+from tests.system.server_storm import opened_storm
 
+from pgpu.engine.recovery import LOST
+from pgpu.ledger import Entry
 from pgpu.model import JobState
+
+_MOST_SEED = 1 << 31
 
 
 def main() -> int:
-    """Let a storm rage, print and write who was killed and what became of the jobs."""
+    """Let both storms rage, print and write who was killed and what became of the jobs."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kills", type=int, default=200, help="in each of the two storms")
+    parser.add_argument("--seed", type=int, help="of a storm that is to be tried again")
+    parser.add_argument("--image", help="the test image (pgpu-test:latest), for a share of containers")
+    parser.add_argument("--only", choices=("server", "keeper"), help="one of the two storms alone")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the JSON file")
     arguments = parser.parse_args()
-    began = time.monotonic()
-    with world((CAPACITY_GIB,)) as machine:
-        storm = Storm(machine, random.Random(arguments.seed))
-        storm.rage(arguments.kills)
-        states = [entry.job.state for entry in machine.engine.ledger.entries(include_final=True)]
-    report = {
-        **circumstances(),
-        "seed": arguments.seed,
-        "kills": storm.killed,
-        "jobs": len(states),
-        "ran_once_to_their_end": states.count(JobState.EXITED),
-        "ended_unseen": states.count(JobState.FAILED),
-        "seconds": round(time.monotonic() - began),
-    }
+    seed = secrets.randbelow(_MOST_SEED) if arguments.seed is None else arguments.seed
+    print(f"seed {seed}", flush=True)
+    report: dict[str, Any] = {**circumstances(), "seed": seed}
+    if arguments.only != "keeper":
+        report["with_a_server"] = _timed(lambda: _server_storm(seed, arguments.kills, arguments.image))
+    if arguments.only != "server":
+        report["without_a_server"] = _timed(lambda: _keeper_storm(seed, arguments.kills))
     path = arguments.output / f"kill-storm-{report['date']}.json"
     path.write_text(json.dumps(report, indent=2) + "\n", "utf-8")
     print(json.dumps(report, indent=2))
     return 0
+
+
+def _timed(rage: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    began = time.monotonic()
+    return {**rage(), "seconds": round(time.monotonic() - began)}
+
+
+def _server_storm(seed: int, kills: int, image: str | None) -> dict[str, Any]:
+    with opened_storm(seed, image) as storm:
+        storm.rage(kills)
+        found = _counted(storm.killed, storm.books.ledger.entries(include_final=True))
+        return {**found, "commands_that_were_told_the_truth": storm.truths}
+
+
+def _keeper_storm(seed: int, kills: int) -> dict[str, Any]:
+    with world((CAPACITY_GIB,)) as machine:
+        storm = Storm(machine, random.Random(seed))
+        storm.rage(kills)
+        return _counted(storm.killed, machine.engine.ledger.entries(include_final=True))
+
+
+def _counted(killed: dict[str, int], entries: Sequence[Entry]) -> dict[str, Any]:
+    ended = [entry.job for entry in entries]
+    return {
+        "kills": dict(sorted(killed.items())),
+        "jobs": len(ended),
+        "containers": sum(job.spec.runtime == "docker" for job in ended),
+        "ran_once_to_their_end": sum(job.exit_code == 0 for job in ended),
+        "killed_by_the_storm": sum(job.state is JobState.EXITED and job.exit_code != 0 for job in ended),
+        "ended_unseen": sum(job.error == LOST for job in ended),
+    }
 
 
 if __name__ == "__main__":
