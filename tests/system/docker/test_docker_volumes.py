@@ -23,8 +23,8 @@ BOB = Account(61002, 61002, ())
 LINKED = """
 FROM {base}
 USER 0
-RUN ln -s /data/closed /way && mkdir -m 700 /inner
-WORKDIR {workdir}
+RUN ln -s /data/closed /way
+WORKDIR /way/secret
 """
 
 
@@ -44,15 +44,11 @@ def place(shared: Path) -> Path:
     return shared
 
 
-def built(base: str, workdir: str) -> str:
+@pytest.fixture(scope="module")
+def linked(images: str) -> Iterator[str]:
+    """An image whose own link and working directory lead into a volume, below a closed directory."""
     name = f"pgpu-test-linked:{os.getpid()}"
-    docker("build", "--tag", name, "-", stdin=LINKED.format(base=f"{base}:tiny", workdir=workdir).encode())
-    return name
-
-
-@pytest.fixture
-def image(request: pytest.FixtureRequest, images: str) -> Iterator[str]:
-    name = built(images, request.param)
+    docker("build", "--tag", name, "-", stdin=LINKED.format(base=f"{images}:tiny").encode())
     yield name
     docker("rmi", "--force", name)
 
@@ -68,19 +64,13 @@ def test_a_working_directory_below_a_closed_one_is_not_entered(world: RuntimeWor
     assert (b"bob" in told, b"permission denied" in told, started.wait()) == (False, True, 126)
 
 
-@pytest.mark.parametrize("image", ["/data/closed/secret", "/way/secret"], indirect=True)
 def test_an_images_own_working_directory_is_entered_by_the_user_alone(
-    world: RuntimeWorld, place: Path, image: str
+    world: RuntimeWorld, place: Path, linked: str
 ) -> None:
-    world.image = image
-    assert "bob" not in output(world, "ls", Mount(str(place), "/data"))
-
-
-@pytest.mark.parametrize("image", ["/inner/of-the-image"], indirect=True)
-def test_the_images_working_directory_is_where_a_command_starts(world: RuntimeWorld, image: str) -> None:
-    world.image = image
+    world.image = linked
+    told = output(world, "ls", Mount(str(place), "/data"))
+    assert ("bob" in told, "cannot enter" in told) == (False, True)
     assert output(world, "pwd", directory="/var") == "/var\n"
-    assert "cannot enter" in output(world, "pwd")
 
 
 def test_a_command_starts_in_its_working_directory_in_a_volume(world: RuntimeWorld, place: Path) -> None:
@@ -126,12 +116,9 @@ def test_a_nested_volume_lies_where_its_owner_made_a_place(world: RuntimeWorld, 
     assert (other / "file").stat().st_uid == ALICE.uid
 
 
-@pytest.mark.parametrize("target", ["/etc", "/usr/lib", "/lib", "/dev"])
-def test_a_volume_over_a_directory_of_the_system_gets_nothing_of_roots(
-    world: RuntimeWorld, place: Path, target: str
-) -> None:
+def test_a_volume_over_a_directory_of_the_system_gets_nothing_of_roots(world: RuntimeWorld, place: Path) -> None:
     with pytest.raises(PgpuError):
-        output(world, "true", Mount(str(place / "alice"), target))
+        output(world, "true", Mount(str(place / "alice"), "/lib"))  # a link of the image
     assert list((place / "alice").iterdir()) == []
 
 
@@ -141,17 +128,17 @@ def test_a_volume_over_a_directory_of_the_system_is_refused_before_it_waits(
 ) -> None:
     with pytest.raises(RequestError, match="has no place"):
         check(world, [Mount(str(place / "alice"), target)])
+    assert list((place / "alice").iterdir()) == []
 
 
-@pytest.mark.parametrize("image", ["/"], indirect=True)
 @pytest.mark.parametrize("name", ["secret", "guessed"])
 def test_no_link_of_an_image_leads_root_below_a_closed_directory(
-    world: RuntimeWorld, place: Path, image: str, name: str
+    world: RuntimeWorld, place: Path, linked: str, name: str
 ) -> None:
-    world.image = image
-    other = owned(place / "other")
+    world.image = linked
+    volumes = (Mount(str(place), "/data"), Mount(str(owned(place / "other")), f"/way/{name}"))
     with pytest.raises(PgpuError):
-        output(world, "true", Mount(str(place), "/data"), Mount(str(other), f"/way/{name}"))
+        output(world, "true", *volumes, directory="/")
     assert {path.name for path in (place / "closed").iterdir()} == {"secret"}
 
 
@@ -250,8 +237,7 @@ def test_a_volume_whose_file_system_cannot_map_owners_is_refused(world: RuntimeW
 def test_a_volume_that_holds_such_a_file_system_is_refused(world: RuntimeWorld, place: Path) -> None:
     inner = place / "alice/inner"
     inner.mkdir()
-    docker_free = ["mount", "--bind", "/sys/kernel", str(inner)]
-    assert os.spawnvp(os.P_WAIT, "mount", docker_free) == 0
+    assert os.spawnvp(os.P_WAIT, "mount", ["mount", "--bind", "/sys/kernel", str(inner)]) == 0
     try:
         with pytest.raises(RequestError, match="owners cannot be mapped"):
             check(world, [Mount(str(place / "alice"), "/data")])
