@@ -9,40 +9,12 @@ from typing import Any
 
 import pytest
 import schemathesis
-from fastapi import FastAPI
 from hypothesis import HealthCheck, given, settings
-from starlette.types import ASGIApp, Receive, Scope, Send
-from tests.fakes.machine import make_machine
+from tests.contract.in_process import AsPeer, make_app
 
-from pgpu.engine.keeper.calling import Keepers
-from pgpu.server.access import Access
-from pgpu.server.app import create_app
-from pgpu.server.care import Caretaker
-from pgpu.server.desk import Desk
-from pgpu.server.peers import STATE_KEY, Peer
-from pgpu.units import GIB
+from pgpu.server.peers import Peer
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "server.md"
-
-
-class AsPeer:
-    """An application whose every caller is one user, as the kernel would have said."""
-
-    def __init__(self, app: ASGIApp, peer: Peer) -> None:
-        self._app = app
-        self._peer = peer
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope["state"] = {**scope.get("state", {}), STATE_KEY: self._peer}
-        await self._app(scope, receive, send)
-
-
-def make_app(root: Path) -> FastAPI:
-    """Serve a machine on whose full GPU nothing that is submitted ever starts."""
-    engine = make_machine(root, [10 * GIB])
-    engine.gpus.set_outsiders("GPU-0", 10 * GIB)  # type: ignore[attr-defined] # a fake
-    engine.keepers = Keepers(engine.settings, ("true",))
-    return create_app(Desk(engine, Access()), Caretaker(engine))
 
 
 @pytest.fixture(scope="module")

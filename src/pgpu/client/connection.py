@@ -7,6 +7,7 @@ does: questions that may be asked twice are asked again. This module refuses to 
 
 import contextlib
 import http.client
+import re
 import socket
 import ssl
 import threading
@@ -27,6 +28,8 @@ _ANSWER_SECONDS = 120.0
 """A server that says nothing for so long hangs: the longest answer is a wait of one minute."""
 
 _REFUSED = 400
+_NEXT = re.compile(r'<(/[^>]*)>; rel="next"')
+"""In the header `Link`. Source: RFC 8288."""
 
 
 class Server:
@@ -89,6 +92,19 @@ class Server:
         with self._answer(method, path, body, is_repeatable=is_repeatable) as response:
             data = Streaming(response, self.address).read()
         return wire.parse(data) if data else None
+
+    def pages(self, path: str) -> Iterator[Any]:
+        """Yield what the server answers, page after page, as parsed JSON.
+
+        Raises:
+            PgpuError: As of `ask`.
+        """
+        while path:
+            with self._answer("GET", path, None, is_repeatable=True) as response:
+                answer = Streaming(response, self.address)
+                data, further = answer.read(), _NEXT.search(answer.header("Link") or "")
+            path = further[1] if further else ""
+            yield wire.parse(data)
 
     @contextmanager
     def streaming(self, path: str) -> Iterator["Streaming"]:

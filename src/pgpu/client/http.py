@@ -5,8 +5,8 @@ server asks the kernel. This module refuses to fall back to an engine of its own
 """
 
 import secrets
-import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, BinaryIO, TypeVar
 from urllib.parse import urlencode
 
@@ -17,14 +17,15 @@ from pgpu.client.connection import Server, Streaming
 from pgpu.client.embedded import granted
 from pgpu.client.protocol import GpuReport, JobReport, QueueReport
 from pgpu.client.served import ServedHand, ServedLine, path_of
+from pgpu.client.watching import Watch
 from pgpu.engine.asker import this_process
 from pgpu.engine.usage import CallHistory, Waste
-from pgpu.model import Job, JobSpec, JobState, Outsider, Request, Submission
+from pgpu.model import Job, JobSpec, Outsider, Request, Submission
 
 T = TypeVar("T")
 
 _WAIT_SECONDS = 50
-_REASON_SECONDS = 2.0
+_PAGE = 1000
 _STREAMS = {1: "stdout", 2: "stderr"}
 _HEADER_BYTES = 8
 
@@ -41,8 +42,7 @@ class HttpClient:
         """
         self._server = server
         self._simulate = simulate
-        self._why = ""
-        self._ask_why_at_seconds = 0.0
+        self._watches: dict[str, Watch] = {}
 
     def submit(self, spec: JobSpec, request: Request, *, wait_timeout_seconds: float | None) -> Job:
         """Accept a request; see `Client.submit`."""
@@ -64,7 +64,8 @@ class HttpClient:
 
     def jobs(self, *, include_final: bool) -> Sequence[JobReport]:
         """List jobs; see `Client.jobs`."""
-        return self._asked(tuple[JobReport, ...], "GET", f"/v1/jobs?include_final={str(include_final).lower()}")
+        pages = self._server.pages(f"/v1/jobs?include_final={str(include_final).lower()}&limit={_PAGE}")
+        return [report for page in pages for report in wire.decode(tuple[JobReport, ...], page)]
 
     def job(self, id_or_name: str) -> JobReport:
         """Find one job; see `Client.job`."""
@@ -84,16 +85,17 @@ class HttpClient:
         return [self.wait(job.id) for job in told]
 
     def still_waits(self, job_id: str, *, timeout_seconds: float) -> str | None:
-        """See `Client.still_waits`; the server is asked why only now and then, for that is work."""
-        wants_reason = time.monotonic() >= self._ask_why_at_seconds
+        """Rest until a job waits no longer; see `Client.still_waits`."""
+        if job_id not in self._watches:
+            self._watches[job_id] = Watch(partial(self._granted, job_id))
+        reason = self._watches[job_id].still_waits(timeout_seconds)
+        if reason is None:
+            del self._watches[job_id]
+        return reason
+
+    def _granted(self, job_id: str, timeout_seconds: float, wants_reason: bool) -> Job:  # noqa: FBT001 - see `Watch`
         query = urlencode({"timeout_seconds": timeout_seconds, "wants_reason": str(wants_reason).lower()})
-        job = self._asked(Job, "GET", path_of(job_id, f"/granted?{query}"))
-        if job.state is not JobState.WAITING:
-            return None
-        if wants_reason:
-            self._why = job.reason or ""
-            self._ask_why_at_seconds = time.monotonic() + _REASON_SECONDS
-        return self._why
+        return self._asked(Job, "GET", path_of(job_id, f"/granted?{query}"))
 
     def wait(self, id_or_name: str) -> Job:
         """Wait for a job's end; see `Client.wait`."""
@@ -129,7 +131,7 @@ class HttpClient:
 
     def history(self, word: str | None) -> Sequence[CallHistory]:
         """Tell what is known of calls; see `Client.history`."""
-        query = "" if word is None else "?" + urlencode({"word": word})
+        query = "" if word is None else "?" + urlencode({"word": word}, errors="surrogateescape")
         return self._asked(tuple[CallHistory, ...], "GET", "/v1/history" + query)
 
     def waste(self) -> Sequence[Waste]:
@@ -146,7 +148,7 @@ class HttpClient:
 
     @property
     def _simulated(self) -> str:
-        return "" if self._simulate is None else "?" + urlencode({"simulate": self._simulate})
+        return "" if self._simulate is None else "?" + urlencode({"simulate": self._simulate}, errors="surrogateescape")
 
     def _asked(self, kind: type[T], method: str, path: str, body: Any = None) -> T:
         return wire.decode(kind, self._server.ask(method, path, body))

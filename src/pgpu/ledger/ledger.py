@@ -16,8 +16,9 @@ from pgpu.ledger.facts import Facts
 from pgpu.ledger.rows import SELECT, entry_of
 from pgpu.ledger.schema import migrate
 from pgpu.ledger.tokens import Tokens
-from pgpu.ledger.view import LIVE, View, Waiting
+from pgpu.ledger.view import LIVE, NOT_FINAL, View, Waiting
 from pgpu.model import Job
+from pgpu.model.text import is_text
 
 
 class Ledger:
@@ -61,6 +62,19 @@ class Ledger:
         where = "" if include_final else f"WHERE {LIVE}"
         return self._entries(f"{where} ORDER BY sequence", ())
 
+    def page(self, after: int, most: int | None, *, ended_of: int | None, include_final: bool) -> list[Entry]:
+        """Return some jobs, oldest first: all that are not final, and of final ones, if asked for, some user's.
+
+        Args:
+            after: Begin behind this `Entry.sequence`.
+            most: At most so many; None for all.
+            ended_of: Whose final jobs; None for everybody's.
+            include_final: Whether final ones are asked for.
+        """
+        ended = "AND owner_uid = ifnull(?2, owner_uid)" if include_final else "AND FALSE"
+        clause = f"WHERE sequence > ?1 AND ({NOT_FINAL} OR TRUE {ended}) ORDER BY sequence LIMIT ?3"
+        return self._entries(clause, (after, ended_of, -1 if most is None else most))
+
     def entry(self, job_id: str) -> Entry:
         """Return one job by its whole id.
 
@@ -101,6 +115,9 @@ class Ledger:
         Raises:
             JobNotFoundError: None or several match.
         """
+        nobody = JobNotFoundError(f"no job has the id or name {id_or_name!r}", hint="`pgpu ps --all` lists them")
+        if not is_text(id_or_name):
+            raise nobody
         clause = "WHERE (id = ?1 OR name = ?1) AND owner_uid = ifnull(?2, owner_uid)"
         named = self._entries(f"{clause} ORDER BY id = ?1 DESC, sequence DESC LIMIT 1", (id_or_name, owner_uid))
         if named:
@@ -110,7 +127,7 @@ class Ledger:
         if len(begun) > 1:
             raise JobNotFoundError(f"several jobs' ids begin with {id_or_name}", hint="write more of the id")
         if not begun:
-            raise JobNotFoundError(f"no job has the id or name {id_or_name!r}", hint="`pgpu ps --all` lists them")
+            raise nobody
         return begun[0]
 
     def members(self, word: str, owner_uid: int | None = None) -> list[str]:

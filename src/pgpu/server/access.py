@@ -92,8 +92,10 @@ class Access:
 
         Raises:
             AccessError: They may not submit.
-            RequestError: It does not say where it starts, which only the asker knows.
+            RequestError: It does not say where it starts, which only the asker knows, or others than clients ask for such.
         """
+        if spec.runtime == "oci":
+            raise RequestError("a container of the runtime oci is Docker's to create", hint="docker run --runtime=pgpu")
         is_member = caller.person is not None and caller.person.is_in(self._submitters)
         if not caller.is_admin and not is_member:
             raise AccessError(

@@ -114,14 +114,28 @@ class Desk:
                 found.append(self.engine.ledger.job(job_id))
         return found
 
-    def jobs(self, caller: Caller, *, include_final: bool) -> Sequence[JobReport]:
-        """List the jobs that the caller sees, oldest first; of others' that are not final, what they hold alone."""
-        entries = with_reasons(self.engine.ledger.entries(include_final=include_final), self.engine_of_job)
-        return [
+    def jobs(
+        self, caller: Caller, *, include_final: bool, after: int = 0, most: int | None = None
+    ) -> tuple[Sequence[JobReport], int | None]:
+        """List the jobs that the caller sees, oldest first; of others' that are not final, what they hold alone.
+
+        Args:
+            caller: Who asks.
+            include_final: Whether their own jobs that ended are listed, too.
+            after: Begin behind this place.
+            most: At most so many; None for all.
+
+        Returns:
+            The jobs, and the place behind which there are more; None where there are not.
+        """
+        room = None if most is None else most + 1
+        found = self.engine.ledger.page(after, room, ended_of=caller.sees_uid, include_final=include_final)
+        entries = with_reasons(found[:most], self.engine_of_job)
+        reports = [
             self.report(entry) if caller.sees_uid in {None, entry.job.owner_uid} else anonymous(entry)
             for entry in entries
-            if (include_final and caller.sees_uid in {None, entry.job.owner_uid}) or not entry.job.state.is_final
         ]
+        return reports, entries[-1].sequence if len(found) > len(entries) else None
 
     def find(self, caller: Caller, id_or_name: str) -> Entry:
         """Find a job that the caller sees.
@@ -203,7 +217,8 @@ class Desk:
         reports = EmbeddedClient(self.engine_for(simulate)).gpus()
         if caller.sees_uid is None:
             return reports
-        seen = {report.job.id for report in self.jobs(caller, include_final=False)}
+        live = self.engine.ledger.entries(include_final=False)
+        seen = {entry.job.id for entry in live if entry.job.owner_uid == caller.sees_uid}
         return [
             replace(
                 report,

@@ -1,12 +1,15 @@
 """Routes of the machine: its GPUs, the queue for them, and what jobs used of them."""
 
-from fastapi import APIRouter
+from typing import cast
+
+from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from pgpu.client.protocol import GpuReport, QueueReport
 from pgpu.engine.usage import CallHistory, Waste
 from pgpu.model import Outsider
 from pgpu.server.answers import Answer
+from pgpu.server.departures import Departures
 from pgpu.server.routes.asking import ACaller, ADesk
 
 routes = APIRouter(prefix="/v1", tags=["gpus"])
@@ -25,9 +28,11 @@ def outsiders(desk: ADesk, caller: ACaller, simulate: str | None = None) -> Resp
 
 
 @routes.get("/queue", response_model=list[QueueReport])
-def queue(desk: ADesk, caller: ACaller, simulate: str | None = None) -> Response:
+async def queue(request: Request, desk: ADesk, caller: ACaller, simulate: str | None = None) -> Response:
     """List the caller's waiting jobs in the order in which jobs are looked at, the held ones last."""
-    return Answer(desk.queue(caller, simulate))
+    departures = cast("Departures", request.app.state.departures)
+    answer = departures.answer(("queue", caller.sees_uid, simulate), lambda: Answer(desk.queue(caller, simulate)))
+    return cast("Response", await answer)
 
 
 @routes.get("/history", response_model=list[CallHistory])

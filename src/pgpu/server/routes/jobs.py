@@ -1,6 +1,7 @@
 """Routes of jobs: submit, list, look, wait, stop, signal, resize."""
 
 from typing import Annotated, cast
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.concurrency import run_in_threadpool
@@ -18,6 +19,7 @@ routes = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 BODIES = (Ask, Cancel, Stop, Signal, Window, Resize)
 
 _MOST_WAIT_SECONDS = 60.0
+_MOST_ON_A_PAGE = 1000
 
 
 @routes.post("", status_code=201, response_model=list[Job], openapi_extra=takes(Ask))
@@ -27,14 +29,30 @@ async def submit(desk: ADesk, caller: ACaller, ask: Annotated[Ask, Depends(body_
 
 
 @routes.get("", response_model=list[JobReport])
-async def list_jobs(request: Request, desk: ADesk, caller: ACaller, *, include_final: bool = False) -> Response:
-    """List the caller's jobs, an administrator's are everybody's, oldest first."""
+async def list_jobs(
+    request: Request,
+    desk: ADesk,
+    caller: ACaller,
+    *,
+    include_final: bool = False,
+    limit: Annotated[int | None, Query(ge=1, le=_MOST_ON_A_PAGE, description="At most so many; else all.")] = None,
+    after: Annotated[int, Query(ge=0, le=(1 << 63) - 1, description="As the link to the next page has it.")] = 0,
+) -> Response:
+    """List the caller's jobs, an administrator's are everybody's, oldest first.
+
+    Where there are more than `limit`, the header `Link` names the next page (`rel="next"`, RFC 8288).
+    """
     departures = cast("Departures", request.app.state.departures)
 
     def listed() -> Response:
-        return Answer(desk.jobs(caller, include_final=include_final))
+        reports, behind = desk.jobs(caller, include_final=include_final, after=after, most=limit)
+        answer = Answer(reports)
+        if behind is not None:
+            query = urlencode({"include_final": str(include_final).lower(), "limit": limit, "after": behind})
+            answer.headers["Link"] = f'<{routes.prefix}?{query}>; rel="next"'
+        return answer
 
-    return cast("Response", await departures.answer(("jobs", caller.sees_uid, include_final), listed))
+    return cast("Response", await departures.answer(("jobs", caller.sees_uid, include_final, limit, after), listed))
 
 
 @routes.post("/cancel", response_model=list[Job], openapi_extra=takes(Cancel))

@@ -1,0 +1,67 @@
+"""The server's application in this process, asked without sockets."""
+
+import asyncio
+from pathlib import Path
+
+from fastapi import FastAPI
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from tests.fakes.machine import make_machine
+
+from pgpu.engine.keeper.calling import Keepers
+from pgpu.server.access import Access
+from pgpu.server.app import create_app
+from pgpu.server.care import Caretaker
+from pgpu.server.desk import Desk
+from pgpu.server.peers import STATE_KEY, Peer
+from pgpu.units import GIB
+
+
+class AsPeer:
+    """An application whose every caller is one user, as the kernel would have said."""
+
+    def __init__(self, app: ASGIApp, peer: Peer) -> None:
+        self._app = app
+        self._peer = peer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["state"] = {**scope.get("state", {}), STATE_KEY: self._peer}
+        await self._app(scope, receive, send)
+
+
+def make_app(root: Path) -> FastAPI:
+    """Serve a machine on whose full GPU nothing that is submitted ever starts."""
+    engine = make_machine(root, [10 * GIB])
+    engine.gpus.set_outsiders("GPU-0", 10 * GIB)  # type: ignore[attr-defined] # a fake
+    engine.keepers = Keepers(engine.settings, ("true",))
+    return create_app(Desk(engine, Access()), Caretaker(engine))
+
+
+def asked(app: ASGIApp, method: str, target: str, body: bytes = b"") -> tuple[int, dict[str, str], bytes]:
+    """Return an answer's status, headers and body."""
+    path, _, query = target.partition("?")
+    scope: Scope = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": query.encode(),
+        "headers": [(b"content-type", b"application/json")],
+        "http_version": "1.1",
+        "scheme": "http",
+        "server": ("pgpu", 80),
+        "client": None,
+    }
+    said: list[Message] = []
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Message) -> None:
+        said.append(message)
+
+    async def ask() -> None:
+        await app(scope, receive, send)
+
+    asyncio.run(ask())
+    headers = {name.decode().lower(): value.decode() for name, value in said[0]["headers"]}
+    return said[0]["status"], headers, b"".join(message.get("body", b"") for message in said)
