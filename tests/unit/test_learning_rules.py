@@ -37,25 +37,15 @@ def a_room(granted_bytes: int = 0, outsiders_bytes: int = 0) -> GpuRoom:
     return GpuRoom(GPU, GIB, outsiders_bytes, granted_bytes)
 
 
-def asked(waiting: Waiting, room: GpuRoom, left_bytes: dict[int, int] | None = None) -> int:
-    (found,) = LEARNING.sized([room], [waiting], left_bytes or {})
+def asked(waiting: Waiting, room: GpuRoom) -> int:
+    (found,) = LEARNING.sized([room], [waiting])
     return found.request.memory_bytes
 
 
-def test_a_job_of_unknown_size_asks_for_all_that_is_free_and_for_no_less_than_is_careful() -> None:
-    assert asked(UNKNOWN, a_room()) == MOST_BYTES
-    assert asked(UNKNOWN, a_room(granted_bytes=10 * GIB)) == 13 * GIB
-    assert asked(UNKNOWN, a_room(granted_bytes=20 * GIB)) == 8 * GIB
-
-
-def test_a_job_of_unknown_size_takes_no_more_than_its_user_s_quota_leaves() -> None:
-    assert asked(UNKNOWN, a_room(), {1000: 10 * GIB}) == 10 * GIB
-    assert asked(UNKNOWN, a_room(), {1001: 10 * GIB}) == MOST_BYTES
-
-
-def test_a_job_of_known_size_asks_for_what_it_asks() -> None:
-    known = replace(UNKNOWN, request=replace(UNKNOWN.request, basis="history"))
-    assert asked(known, a_room()) == 8 * GIB
+def test_every_other_job_asks_for_what_it_asks() -> None:
+    for basis in ("unknown", "history", "retry", None):
+        known = replace(UNKNOWN, request=replace(UNKNOWN.request, basis=basis))
+        assert asked(known, a_room(outsiders_bytes=20 * GIB)) == 8 * GIB
 
 
 def test_the_last_try_has_all_that_jobs_can_have_beside_outsiders() -> None:
@@ -64,11 +54,10 @@ def test_the_last_try_has_all_that_jobs_can_have_beside_outsiders() -> None:
     assert asked(alone, a_room(outsiders_bytes=2 * GIB)) == 21 * GIB
 
 
-@given(st.integers(0, 30 * GIB), st.integers(0, 3 * GIB), st.integers(0, 30 * GIB))
-def test_what_is_asked_can_be_granted_one_day(granted_bytes: int, outsiders_bytes: int, left_bytes: int) -> None:
-    for waiting in (UNKNOWN, replace(UNKNOWN, request=Request(MOST_BYTES, basis="alone"))):
-        room = a_room(granted_bytes, outsiders_bytes)
-        assert asked(waiting, room, {1000: left_bytes}) <= room.capacity_bytes
+@given(st.integers(0, 30 * GIB), st.integers(0, 22 * GIB))
+def test_a_last_try_can_be_granted_one_day(granted_bytes: int, outsiders_bytes: int) -> None:
+    room = a_room(granted_bytes, outsiders_bytes)
+    assert asked(replace(UNKNOWN, request=Request(MOST_BYTES, basis="alone")), room) <= room.capacity_bytes
 
 
 def test_a_job_that_hit_its_limit_asks_for_half_as_much_again_or_what_it_attempted() -> None:

@@ -20,6 +20,7 @@ from pgpu.scheduling import (
     Quota,
     admit,
 )
+from pgpu.scheduling.demand import Basis
 from pgpu.scheduling.planned import NO_PLAN, BatchPlan
 
 Durations = Callable[[View, Collection[str]], Mapping[str, float]]
@@ -29,8 +30,8 @@ Hindered = Callable[[View, Collection[Waiting]], Mapping[str, str]]
 """Tells, by id, which of these jobs may not start yet, whatever is free, and why."""
 
 
-Sized = Callable[[Sequence[GpuRoom], Sequence[Waiting], Mapping[int, int]], Sequence[Waiting]]
-"""Tells what waiting jobs ask for in this round, whose need nobody knows; it is told what quotas leave, in bytes by UID."""
+Sized = Callable[[Sequence[GpuRoom], Sequence[Waiting]], Sequence[Waiting]]
+"""Tells what waiting jobs ask for in this round that shall have all that their GPUs have."""
 
 
 CLOSED = "waits for the administrator, who lets nothing new start for now"
@@ -41,9 +42,7 @@ def unknown_durations(_view: View, _signatures: Collection[str]) -> Mapping[str,
     return {}
 
 
-def as_asked(
-    _rooms: Sequence[GpuRoom], waiting: Sequence[Waiting], _left_bytes: Mapping[int, int]
-) -> Sequence[Waiting]:
+def as_asked(_rooms: Sequence[GpuRoom], waiting: Sequence[Waiting]) -> Sequence[Waiting]:
     """Take every request as it is."""
     return waiting
 
@@ -140,7 +139,7 @@ class Rounds:
         rooms = snapshot.rooms(holding, self.headroom)
         open_rooms = _open(rooms, view.closed_gpus())
         quotas = view.quotas()
-        waiting = self.sized(open_rooms, view.waiting(self.gpu_model), _left_bytes(quotas, holding))
+        waiting = self.sized(open_rooms, view.waiting(self.gpu_model))
         signatures = {each.signature for each in waiting} | {entry.job.signature for entry in holding}
         lasting = self.durations(view, signatures - {""})
         hindered = dict(self.hindered(view, waiting))
@@ -175,15 +174,6 @@ class Rounds:
         return tuple([candidate for _, candidate in now.values()])
 
 
-def _left_bytes(quotas: Mapping[int, Quota], holding: Sequence[Entry]) -> dict[int, int]:
-    """Return what each user with a quota of memory may still be granted."""
-    left = {uid: quota.memory_bytes for uid, quota in quotas.items() if quota.memory_bytes is not None}
-    for entry in holding:
-        if entry.job.owner_uid in left and entry.job.lease is not None:
-            left[entry.job.owner_uid] -= sum(part.memory_bytes for part in entry.job.lease.slices)
-    return left
-
-
 def _open(rooms: Sequence[GpuRoom], closed: Collection[str]) -> tuple[GpuRoom, ...]:
     """Leave out the GPUs on which the administrator lets nothing new start; what runs there goes on."""
     return tuple(room for room in rooms if ALL_GPUS not in closed and room.gpu.uuid not in closed)
@@ -198,6 +188,7 @@ def _candidate(waiting: Waiting, duration_seconds: float | None) -> Candidate:
         waiting.owner_uid,
         waiting.created_at_seconds,
         duration_seconds,
+        takes_free=waiting.request.basis == Basis.UNKNOWN,
     )
 
 

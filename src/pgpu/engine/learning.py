@@ -5,7 +5,7 @@ another's jobs nothing, and simulated runs real ones nothing.
 """
 
 import statistics
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pgpu.enforcement import SliceUse
@@ -83,17 +83,9 @@ class Learning:
         memory_bytes = int(most * CAREFUL_SHARE) if found.memory_bytes is None else min(found.memory_bytes, most)
         return replace(request, memory_bytes=max(SMALLEST_SLICE_BYTES, memory_bytes), basis=found.basis.value)
 
-    def sized(
-        self, rooms: Sequence[GpuRoom], waiting: Sequence[Waiting], left_bytes: Mapping[int, int]
-    ) -> list[Waiting]:
-        """Let those whose need nobody knows ask for the largest slice that is free, at least for the careful one.
-
-        Args:
-            rooms: Where something may start.
-            waiting: Who waits.
-            left_bytes: By UID: what a quota leaves its user.
-        """
-        return [_sized(each, rooms, left_bytes) if each.request.basis in _SIZED_LATE else each for each in waiting]
+    def sized(self, rooms: Sequence[GpuRoom], waiting: Sequence[Waiting]) -> list[Waiting]:
+        """Let those on their last try ask for no more than their GPUs have beside what others than jobs hold."""
+        return [_sized(each, rooms) if each.request.basis == Basis.ALONE else each for each in waiting]
 
     def durations(self, view: View, signatures: Collection[str]) -> Mapping[str, float]:
         """Tell how long calls last: the median of their newest runs, in seconds; without those that have none."""
@@ -164,24 +156,12 @@ def history_name(gpu: Gpu) -> str:
     return f"simulated {gpu.name}" if gpu.is_simulated else gpu.name
 
 
-_SIZED_LATE = {Basis.UNKNOWN.value, Basis.ALONE.value}
-
-
-def _sized(waiting: Waiting, rooms: Sequence[GpuRoom], left_bytes: Mapping[int, int]) -> Waiting:
-    """Of unknown size: what is free and the quota leaves. Alone: what the GPU has beside what others than jobs hold."""
+def _sized(waiting: Waiting, rooms: Sequence[GpuRoom]) -> Waiting:
     request = waiting.request
-    if request.basis == Basis.ALONE:
-        memory_bytes = _at_most(rooms, request.gpu_count, lambda room: room.capacity_bytes)
-        return _asking(waiting, min(request.memory_bytes, memory_bytes or request.memory_bytes))
-    free_bytes = _at_most(rooms, request.gpu_count, lambda room: room.free_bytes)
-    quota_bytes = left_bytes.get(waiting.owner_uid, free_bytes * request.gpu_count) // request.gpu_count
-    return _asking(waiting, max(request.memory_bytes, min(free_bytes, quota_bytes)))
-
-
-def _at_most(rooms: Sequence[GpuRoom], gpu_count: int, amount: Callable[[GpuRoom], int]) -> int:
-    """Return the largest amount that so many rooms have; 0 if there are too few."""
-    found = sorted((amount(room) for room in rooms if usable(room.gpu, gpu_count)), reverse=True)
-    return found[gpu_count - 1] if gpu_count <= len(found) else 0
+    capacities = sorted((room.capacity_bytes for room in rooms if usable(room.gpu, request.gpu_count)), reverse=True)
+    if request.gpu_count > len(capacities):
+        return waiting
+    return _asking(waiting, min(request.memory_bytes, capacities[request.gpu_count - 1] or request.memory_bytes))
 
 
 def _asking(waiting: Waiting, memory_bytes: int) -> Waiting:

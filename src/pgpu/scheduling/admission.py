@@ -297,6 +297,24 @@ class _Round:
         return Cause.MEMORY if candidate.request.memory_bytes > self._most_free else None
 
     def _placed(self, candidate: Candidate, *, is_planned: bool = True) -> tuple[Slice, ...] | None:
+        """Of unknown need: with all that is free, unless that would pass a quota or delay somebody who is before it."""
+        larger = self._taking_what_is_free(candidate) if candidate.takes_free else candidate
+        if larger != candidate and self._allowances.bar(larger) is None:
+            slices = self._placed_as_asked(larger, is_planned=is_planned)
+            if slices is not None:
+                return slices
+        return self._placed_as_asked(candidate, is_planned=is_planned)
+
+    def _taking_what_is_free(self, candidate: Candidate) -> Candidate:
+        count = candidate.request.gpu_count
+        usable_rooms = [room for room in self._rooms if usable(room.gpu, count)]
+        free = sorted((self._free[room.gpu.uuid] for room in usable_rooms), reverse=True)
+        if len(free) < count:
+            return candidate
+        amount = min(free[count - 1], self._allowances.left_bytes(candidate.owner_uid) // count)
+        return candidate.asking(max(candidate.request.memory_bytes, int(amount)))
+
+    def _placed_as_asked(self, candidate: Candidate, *, is_planned: bool) -> tuple[Slice, ...] | None:
         request = candidate.request
         fitting = [
             gpu
@@ -326,6 +344,7 @@ class _Round:
         return NEVER if candidate.duration_seconds is None else self._now_seconds + candidate.duration_seconds
 
     def _grant(self, candidate: Candidate, slices: tuple[Slice, ...], *, went_first: bool = False) -> None:
+        candidate = candidate.asking(slices[0].memory_bytes)
         share = candidate.request.compute_share or 0.0
         for part in slices:
             gpu = self._gpus[part.gpu_uuid]

@@ -3,7 +3,7 @@
 Values only; who fills them in reads the ledger.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pgpu.model import Request, Slice
 
@@ -23,6 +23,15 @@ class Candidate:
 
     duration_seconds: float | None = None
     """How long it will probably run: the median of its history; None where there is none."""
+
+    takes_free: bool = False
+    """Whether nobody knows its need: it then takes what is free where it is placed, and no less than its request."""
+
+    def asking(self, memory_bytes: int) -> "Candidate":
+        """Return the same job with a request for so much on each of its GPUs."""
+        if memory_bytes == self.request.memory_bytes:
+            return self
+        return replace(self, request=replace(self.request, memory_bytes=memory_bytes))
 
 
 @dataclass(frozen=True, slots=True)
