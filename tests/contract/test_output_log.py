@@ -233,6 +233,35 @@ def test_a_full_disk_loses_nothing_for_those_who_follow_now(tmp_path: Path) -> N
     assert len(kept) == 19
 
 
+FILL_AND_MAKE_ROOM = """
+import resource, sys; from pathlib import Path
+from pgpu.engine.streams.log import RETRY_NS, OutputLog; from pgpu.engine.streams.records import Record
+log = OutputLog(Path(sys.argv[1]), 1 << 20)
+for number in range(100):
+    log.append(Record("stdout", b"x" * 1000, number))
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, 1 << 30))
+if sys.argv[2] == "more":
+    log.append(Record("stdout", b"x" * 1000, RETRY_NS + 200))
+else:
+    log.save()
+print(log.trouble)
+"""
+
+
+@pytest.mark.parametrize(("then", "count"), [("more", 101), ("nothing more", 100)])
+def test_what_a_full_disk_did_not_take_is_written_once_it_has_room(tmp_path: Path, then: str, count: int) -> None:
+    path = tmp_path / "log"
+    done = subprocess.run(
+        [sys.executable, "-c", FILL_AND_MAKE_ROOM, str(path), then],
+        capture_output=True,
+        text=True,
+        check=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 1 << 30)),
+    )
+    assert done.stdout == "None\n"
+    assert len(stored_records(path)) == count
+
+
 WRITE = """
 import sys; from pathlib import Path
 from pgpu.engine.streams.log import OutputLog; from pgpu.engine.streams.records import Record

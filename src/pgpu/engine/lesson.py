@@ -1,12 +1,12 @@
 """What one ended job leaves behind: its run in the history, and where it hit its own limit another try in the queue."""
 
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pgpu.engine.engine import Engine
 from pgpu.engine.learning import Learning, Observed
+from pgpu.engine.saying import say
 from pgpu.engine.tries import next_try, why_no_more
 from pgpu.errors import PgpuError
 from pgpu.ledger import Decision, Entry, View
@@ -60,7 +60,7 @@ def lesson_of(engine: Engine, observed: Observed) -> Lesson | None:
     try:
         gpus: Sequence[Gpu] = engine.gpus.gpus()
     except PgpuError as exc:
-        sys.stderr.write(f"{exc}\n")
+        say(str(exc))
         return None
     return Lesson(engine.learning, observed, tuple(gpus))
 

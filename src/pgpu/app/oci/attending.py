@@ -5,7 +5,6 @@ the job's supervisor once the memory is granted. Whatever goes wrong it says thr
 """
 
 import select
-import sys
 import time
 from contextlib import closing, suppress
 from pathlib import Path
@@ -21,6 +20,7 @@ from pgpu.engine.asker import Asker
 from pgpu.engine.engine import Engine
 from pgpu.engine.identity import open_pidfd
 from pgpu.engine.keeper.doorstep import Doorstep
+from pgpu.engine.saying import say
 from pgpu.engine.supervisor import attend, supervise
 from pgpu.errors import JobNotFoundError, PgpuError, RequestError
 from pgpu.ledger import Ledger
@@ -64,7 +64,7 @@ def attend_to(config: str, state_dir: str, job_id: str) -> None:
             _look_after(settings, container, gate, job_id)
         except PgpuError as exc:
             _end(container, gate, str(exc) if exc.hint is None else f"{exc} ({exc.hint})", 125)
-            sys.stderr.write(f"{exc}\n")
+            say(str(exc))
         except BaseException as exc:  # a bug of ours must not leave a container waiting
             _end(container, gate, f"a bug in pgpu: {exc!r}", 125)
             raise

@@ -12,12 +12,12 @@ import os
 import select
 import socket
 import sys
-import traceback
 from collections.abc import Iterator
 from typing import NoReturn
 
 from pgpu.app.oci.attending import attend_to
 from pgpu.app.oci.prepared import stamp
+from pgpu.engine.saying import say_traceback
 
 IDLE_SECONDS = 900.0
 """How long it stays after the last container; a development session creates one now and then."""
@@ -74,9 +74,8 @@ class _Nursery:
             attend_to(self._config, self._state_dir, job_id)
             code = 0
         except BaseException:  # noqa: BLE001 - whatever it is, the child must not go on as its parent
-            traceback.print_exc()
+            say_traceback()
         finally:
-            sys.stderr.flush()
             os._exit(code)
 
 

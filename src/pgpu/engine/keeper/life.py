@@ -7,7 +7,6 @@ moment, or is another one now, does the same.
 import os
 import resource
 import socket
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 
@@ -21,6 +20,7 @@ from pgpu.engine.loop import READABLE, Loop, Timer
 from pgpu.engine.outcome import Outcome
 from pgpu.engine.places import places_of_keepers
 from pgpu.engine.recovery import recover
+from pgpu.engine.saying import say
 from pgpu.engine.sockets import bind
 from pgpu.engine.vigil import Vigil
 from pgpu.engine.watchdog import Watchdog
@@ -219,8 +219,7 @@ class _Keeper:
         try:
             act()
         except PgpuError as exc:
-            sys.stderr.write(f"{exc}\n")
-            sys.stderr.flush()
+            say(str(exc))
             self._sleep(RETRY_SECONDS)
 
     def _sleep(self, seconds: float | None = None) -> None:

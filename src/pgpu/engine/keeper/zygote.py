@@ -8,12 +8,12 @@ import gc
 import os
 import signal
 import socket
-import sys
 import threading
-import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NoReturn
+
+from pgpu.engine.saying import say, say_traceback
 
 _MOST_BYTES = 256
 _FAREWELL = b"go"
@@ -85,7 +85,7 @@ def _be_zygote(
             threading.Event().wait(_MOURNING_SECONDS)
             os.execv(successor[0], list(successor))  # noqa: S606 - another keeper, through no shell
     except BaseException:  # noqa: BLE001 - nothing of the keeper's own code may run on in this copy of it
-        traceback.print_exc()
+        say_traceback()
     finally:
         os._exit(0)
 
@@ -94,7 +94,7 @@ def _fork_supervisor(orders: socket.socket, job_id: str, become: Callable[[str],
     try:
         pid = os.fork()
     except OSError as exc:
-        sys.stderr.write(f"no supervisor of job {job_id} can be forked: {exc.strerror}\n")
+        say(f"no supervisor of job {job_id} can be forked: {exc.strerror}")
         return  # The keeper sees in the ledger that nobody came.
     if pid:
         return
@@ -104,7 +104,6 @@ def _fork_supervisor(orders: socket.socket, job_id: str, become: Callable[[str],
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         become(job_id)
     except BaseException:  # noqa: BLE001 - likewise: the zygote's loop is not this process's
-        traceback.print_exc()
+        say_traceback()
     finally:
-        sys.stderr.flush()
         os._exit(0)

@@ -1,8 +1,8 @@
 """The log of one job: its output as records in a file, and the older half in a second one.
 
 Every byte has an offset that never changes, counted from the job's first, so that readers can go on after a rotation
-or in another process. A log that cannot be written (full disk) never stops a job: from then on the last few MiB are
-kept in memory, for those who follow now.
+or in another process. A log that cannot be written (full disk) never stops a job: the last few MiB are kept in memory
+then, for those who follow now, and written once there is room again, unless some of them had to go.
 """
 
 import array
@@ -11,12 +11,16 @@ import os
 import struct
 import termios
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from pgpu.engine.streams.records import HEADER, MOST_PAYLOAD_BYTES, Record, encode, encode_header, shortened
 
 MEMORY_BYTES = 8 * 1024 * 1024
 """Kept in memory once the file cannot be written; more than a client may lag behind."""
+
+RETRY_NS = 1_000_000_000
+"""How long after a file could not be written it is tried again, by the times of what is added."""
 
 _FILE_HEADER = struct.Struct(">8sQ")
 _MAGIC = b"PGPULOG\x01"
@@ -35,6 +39,7 @@ class OutputLog:
         self._path = path
         self._half_bytes = max(_FILE_HEADER.size + 1, cap_bytes // 2)
         self._unsaved: bytearray | None = None
+        self._tried_at_ns = 0
         self._file: _LogFile | None = None
         self._older: _LogFile | None = None
         self.end = 0
@@ -46,16 +51,29 @@ class OutputLog:
     def append(self, record: Record) -> None:
         """Add a record; never fails."""
         data = encode(record)
+        if self._unsaved is not None and record.time_ns - self._tried_at_ns >= RETRY_NS:
+            self._tried_at_ns = record.time_ns
+            self.save()
         if self._unsaved is None:
             try:
                 self._write(data)
             except OSError as exc:
                 self.trouble = f"the log {self._path} is incomplete: {exc.strerror}"
-                self._unsaved = bytearray()
+                self._unsaved, self._tried_at_ns = bytearray(), record.time_ns
         if self._unsaved is not None:
             self._unsaved += data
             del self._unsaved[: max(0, len(self._unsaved) - MEMORY_BYTES)]
         self.end += len(data)
+
+    def save(self) -> None:
+        """Write what is in memory alone, if the file can take it now and joins it."""
+        if self._unsaved is None or self._file is None or len(self._unsaved) > self._half_bytes:
+            return
+        if self._file.end + len(self._unsaved) != self.end:
+            return
+        with suppress(OSError):
+            self._write(bytes(self._unsaved))
+            self._unsaved, self.trouble = None, None
 
     def take(self, stream: str, pipe: int, most_bytes: int, time_ns: int) -> bool:
         """Add what waits in a pipe without holding it in between: who kills this process at any instant loses no byte.

@@ -6,10 +6,8 @@ It decides nothing: each step is one of the modules beside this one, and each ch
 import contextlib
 import os
 import socket
-import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -19,6 +17,7 @@ from pgpu.engine.inheritance import take_on
 from pgpu.engine.lesson import Lesson, NextTry, lesson_of, queue_again
 from pgpu.engine.loop import READABLE, Loop
 from pgpu.engine.recovery import lost
+from pgpu.engine.saying import say, say_traceback
 from pgpu.engine.sockets import bind
 from pgpu.engine.streams.carrier import Carrier
 from pgpu.engine.supervisor.running import Running
@@ -120,7 +119,7 @@ class _Supervisor:
         except PgpuError as exc:
             self._end(_failed(exc))
         except Exception as exc:  # noqa: BLE001 - the engine's loop: a bug of ours must not leave a job without an end
-            traceback.print_exc(file=sys.stderr)
+            say_traceback()
             self._kill_running()
             self._end(_failed(PgpuBug(f"a bug in pgpu: {exc!r}")))
         self._linger()
@@ -232,6 +231,7 @@ class _Supervisor:
         while not self._try_release():
             self._pause(LINGER_PAUSES_SECONDS[min(looks, len(LINGER_PAUSES_SECONDS) - 1)])
             looks += 1
+        self._carrier.log.save()  # The ledger was written, so a disk that was full has room.
         # Before the last word too: a container is gone, and its name free, when its caller hears of its end.
         self._close_running()
         if self._next_try is None:
@@ -306,7 +306,7 @@ class _Supervisor:
 
     @staticmethod
     def _complain(exc: PgpuError) -> None:
-        sys.stderr.write(f"{exc}\n")
+        say(str(exc))
 
 
 def _warned(final: Callable[[Job], Job], warning: str | None) -> Callable[[Job], Job]:

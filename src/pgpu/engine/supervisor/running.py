@@ -1,7 +1,6 @@
 """A job's time between its start and its end: watched every second, stopped when somebody asks, told signals."""
 
 import signal
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,6 +9,7 @@ from pgpu.engine.engine import Engine
 from pgpu.engine.learning import Observed
 from pgpu.engine.loop import READABLE, Loop, Timer
 from pgpu.engine.recovery import lost, recover
+from pgpu.engine.saying import say
 from pgpu.engine.shrinking import Shrinking
 from pgpu.engine.supervisor.idleness import Idleness
 from pgpu.engine.supervisor.ring import watched
@@ -211,4 +211,4 @@ class Running:
 
 
 def _complain(exc: PgpuError) -> None:
-    sys.stderr.write(f"{exc}\n")
+    say(str(exc))

@@ -4,12 +4,12 @@ The holder is in the ledger before its first instruction. So whoever comes after
 ran and starts it, or a holder and takes charge of it; where even that is unsure the job is given up, never started twice.
 """
 
-import sys
 import time
 from dataclasses import replace
 
 from pgpu.engine.engine import Engine
 from pgpu.engine.identity import myself
+from pgpu.engine.saying import say
 from pgpu.engine.streams.carrier import Carrier
 from pgpu.errors import CancelledError, LedgerError, NodeError, PgpuBug
 from pgpu.ledger import Entry
@@ -80,7 +80,7 @@ def _mark_running(engine: Engine, job: Job) -> None:
         running = _write_running(engine, job)
     except LedgerError as exc:
         # It runs, and its holder is known: that the ledger calls it `starting` to its end is the lesser evil.
-        sys.stderr.write(f"{exc}\n")
+        say(str(exc))
         return
     if running.lease is not None and running.lease.slices != _lease(job).slices:
         engine.enforcer.resize(running.lease, running.request.memory_bytes)
