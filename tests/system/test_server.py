@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.contract.test_server_submissions import with_value
 from tests.served import ServerProcess, serving
 from tests.system.conftest import Place, opened_place
 
@@ -270,4 +271,41 @@ def test_an_attach_that_greets_with_nonsense_is_closed_without_a_trace(place: Se
     assert get(place, "/healthz")[0] == 200
     assert place.job("one")["state"] in {"starting", "running"}
     assert place.server.end() == 0
+    assert "Traceback" not in place.server.said()
+
+
+def _asked(place: Served, place_in_ask: Any, value: Any) -> tuple[int, Any]:
+    ask = with_value(place_in_ask, value)
+    del ask["submissions"][0]["array"]
+    connection = _Connection(place.server.socket)
+    connection.request("POST", "/v1/jobs", json.dumps(ask))
+    answer = connection.getresponse()
+    said = answer.status, json.loads(answer.read())
+    connection.close()
+    return said
+
+
+def test_what_no_process_can_have_is_refused_and_nothing_that_is_taken_fails_by_our_fault(place: Served) -> None:
+    spec: tuple[str | int, ...] = ("submissions", 0, "spec")
+    name, value = ("environment", 0, 0), ("environment", 0, 1)
+    refused = [
+        ((*spec, "runtime"), "oci"),
+        (("submissions", 0, "request", "compute_share"), 2.0),
+        (("submissions", 0, "request", "priority"), -1000),
+        ((*spec, "command"), ["true", *["x" * 100_000] * 30]),
+        (("environment",), [[f"A{number}", "x" * 100_000] for number in range(30)]),
+        *(((*spec, "command", 1), word) for word in ("\0", "\ud800", "x" * (128 << 10))),
+        *((where, word) for where in (name, value) for word in ("\0", "\ud800", "x" * (128 << 10))),
+        (name, "a=b"),
+    ]
+    for where, what in refused:
+        status, said = _asked(place, where, what)
+        assert status == 400, (where, str(what)[:40], said)
+        assert len(said["error"]["message"]) < 500
+    taken = [((*spec, "command", 1), "\udcff"), (name, "\udcff"), (value, "/bin:/usr/bin:\udcff"), (name, " ")]
+    for where, what in taken:
+        status, said = _asked(place, where, what)
+        assert status == 201, said
+        ended = json.loads(get(place, f"/v1/jobs/{said[0]['id']}/wait?timeout_seconds=60")[1])
+        assert (ended["state"], ended["exit_code"]) == ("exited", 0), ended
     assert "Traceback" not in place.server.said()

@@ -18,7 +18,7 @@ from pgpu.engine.sizing import sized
 from pgpu.errors import RequestError
 from pgpu.ledger import Entry
 from pgpu.model import Gpu, Job, JobSpec, JobState, Submission
-from pgpu.model.words import check_words
+from pgpu.model.words import check_inherited, check_words
 
 if TYPE_CHECKING:
     from pgpu.engine.engine import Engine
@@ -50,8 +50,9 @@ def accept(
     asker = asker or this_process()
     if not submissions:
         raise RequestError("there is nothing to submit")
+    inherited_bytes = check_inherited(asker.environment)
     for each in submissions:
-        check_words(each)
+        check_words(each, inherited_bytes)
     submissions = [sized(engine, each, asker) for each in submissions]
     gpus = [engine.check(each.spec, each.request, asker.account) for each in submissions][-1]
     with engine.ledger.view() as view:

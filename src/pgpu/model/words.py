@@ -3,8 +3,9 @@
 It refuses to know GPUs, images and users: the engine asks those.
 """
 
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from pgpu.errors import RequestError
 from pgpu.model.job import JobSpec
@@ -19,8 +20,22 @@ _LONGEST_WORD_BYTES = (128 << 10) - 1
 """Linux takes no longer argument or variable (MAX_ARG_STRLEN in execve(2), with the zero at its end)."""
 
 
-def check_words(submission: Submission) -> None:
+_MOST_BYTES = (2 << 20) - (64 << 10)
+"""Of arguments and variables together: what Linux takes with the usual stack of 8 MiB (ARG_MAX in execve(2)), less what
+pgpu's launcher adds."""
+
+_OF_EACH_BYTES = 9
+"""The zero at its end and the pointer to it."""
+
+_MOST_PRIORITY = 100
+
+
+def check_words(submission: Submission, inherited_bytes: int = 0) -> None:
     """Refuse what no machine could run.
+
+    Args:
+        submission: What is asked for.
+        inherited_bytes: As `check_inherited` returns it.
 
     Raises:
         RequestError: An amount, the name or another word is none.
@@ -30,14 +45,36 @@ def check_words(submission: Submission) -> None:
     spec = submission.spec
     if (spec.runtime == "process" and not spec.command) or spec.command[:1] == ("",):
         raise RequestError("there is no command to run", hint="name a program")
+    total_bytes = inherited_bytes if spec.runtime == "process" else 0
     for place, word in _words(spec):
-        _check_word(spec, place, word)
+        total_bytes += _checked_bytes(spec.runtime, place, word)
+    if total_bytes > _MOST_BYTES:
+        raise RequestError("arguments and environment are longer than 2 MiB together", hint="put them into a file")
+
+
+def check_inherited(environment: Sequence[tuple[str, str]]) -> int:
+    """Refuse an asker's own environment that no process could have.
+
+    Returns:
+        What the kernel counts it as, in bytes.
+
+    Raises:
+        RequestError: It has such a variable.
+    """
+    for name, _ in environment:
+        if "=" in name:
+            raise RequestError(f"{name[:40]!r} is no name of a variable", hint="letters, digits and _")
+    return sum(_checked_bytes("process", "a variable of yours", f"{name}={value}") for name, value in environment)
 
 
 def _check_amounts(request: Request) -> None:
     is_amount = request.memory_bytes > 0 or (request.is_estimated and request.memory_bytes == 0)
     if not is_amount or request.gpu_count <= 0:
         raise RequestError("a request is for at least one byte on at least one GPU")
+    if request.compute_share is not None:
+        raise RequestError("a share of a GPU's time cannot be asked for yet: it would not bind")
+    if abs(request.priority) > _MOST_PRIORITY:
+        raise RequestError(f"{request.priority} is no priority", hint=f"-{_MOST_PRIORITY} to {_MOST_PRIORITY}")
 
 
 def _check_name(submission: Submission) -> None:
@@ -67,11 +104,13 @@ def _words(spec: JobSpec) -> Iterator[tuple[str, str]]:
     yield from ((place, word) for place, word in named.items() if word is not None)
 
 
-def _check_word(spec: JobSpec, place: str, word: str) -> None:
-    """A process may be given any bytes; a container engine takes text alone."""
+def _checked_bytes(runtime: str, place: str, word: str) -> int:
+    """Return what the kernel counts a word as. A process may be given any bytes; a container engine takes text alone."""
     if not is_bytes(word):
         raise RequestError(f"{place} holds a zero byte, or half of a character: {word[:40]!r}")
-    if spec.runtime != "process" and not is_text(word):
+    if runtime != "process" and not is_text(word):
         raise RequestError(f"{place} of a container must be UTF-8: {word[:40]!r}")
-    if len(word) * 4 > _LONGEST_WORD_BYTES and len(word.encode(errors="surrogateescape")) > _LONGEST_WORD_BYTES:
+    size_bytes = len(os.fsencode(word))
+    if size_bytes > _LONGEST_WORD_BYTES:
         raise RequestError(f"{place} is longer than 128 KiB: {word[:40]!r}", hint="put it into a file")
+    return size_bytes + _OF_EACH_BYTES
