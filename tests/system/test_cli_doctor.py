@@ -1,7 +1,10 @@
 """`pgpu doctor` on this machine, and where something is broken."""
 
+import os
+import subprocess
+
 import pytest
-from tests.system.conftest import Place
+from tests.system.conftest import PGPU, Place
 from tests.unit.test_cli import validate
 
 
@@ -34,6 +37,15 @@ def test_a_slice_without_a_job_is_found(place: Place) -> None:
     (folder / "slices" / "0123456789ab").mkdir(parents=True)
     done = place.run("doctor")
     assert "slices without a job: 0123456789ab" in done.stdout
+
+
+def test_whether_users_of_a_server_can_have_volumes_is_tried(place: Place) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root serves users")
+    assert "ok    volumes of users" in place.run("doctor").stdout
+    less = ["setpriv", "--bounding-set", "-sys_admin", str(PGPU), "doctor"]
+    told = subprocess.run(less, env=place.environment, capture_output=True, text=True, check=False).stdout
+    assert "warn  volumes of users: users of a server get none in containers" in told
 
 
 @pytest.mark.parametrize("variable", ["PGPU_RUNTIME_DIR", "PGPU_STATE_DIR"])

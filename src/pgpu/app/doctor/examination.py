@@ -19,6 +19,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("leftovers", places.leftovers),
     ("private views", installation.private_views),
     ("container engine", installation.container_engine),
+    ("volumes of users", installation.volumes_of_users),
     ("driver", gpus.driver),
     ("GPU locks", gpus.locks),
     ("trial on a simulated GPU", trial.on_simulated_gpu),

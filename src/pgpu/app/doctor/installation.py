@@ -1,13 +1,17 @@
-"""What is installed: versions, C libraries, what the kernel allows, the container engine."""
+"""What is installed: versions, C libraries, what the kernel allows, the container engine and its volumes."""
 
 import importlib.util
+import os
 import platform
+import tempfile
 from collections.abc import Iterator
 from importlib.metadata import version
+from pathlib import Path
 
 from pgpu.app.doctor.finding import Finding, broken, fine, weak
+from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.settings import Settings
-from pgpu.errors import NodeError, RuntimeUnavailableError
+from pgpu.errors import NodeError, RequestError, RuntimeUnavailableError
 from pgpu.libraries import CUDA_SHIM, LAUNCHER, NVML_SHIM, SIMULATED_CUDA, SIMULATED_NVML, library_path
 from pgpu.runtimes.process import why_no_private_view
 
@@ -57,3 +61,18 @@ def container_engine(_settings: Settings) -> Iterator[Finding]:
         yield fine("container engine", describe_engine())
     except RuntimeUnavailableError as exc:
         yield weak("container engine", f"{exc}; jobs can run as processes", exc.hint)
+
+
+def volumes_of_users(settings: Settings) -> Iterator[Finding]:
+    """Mount a volume as a server of root does for a user's container; only root can."""
+    if os.geteuid() != 0 or importlib.util.find_spec("docker") is None:
+        return
+    from pgpu.runtimes.docker.staging import try_volumes
+
+    parent = runtime_directory(settings.runtime_dir, settings.state_dir)
+    with tempfile.TemporaryDirectory(prefix="doctor-", dir=parent) as place:
+        try:
+            try_volumes(Path(place) / "volumes")
+            yield fine("volumes of users", "the container engine's root rights do not count in them")
+        except (RequestError, RuntimeUnavailableError) as exc:
+            yield weak("volumes of users", f"users of a server get none in containers: {exc}", exc.hint)

@@ -16,6 +16,7 @@ from pgpu.model import Account, Mount
 from pgpu.runtimes.docker.look_ups import LookUpFailedError, LookUps
 
 _ROOT = 0
+_NOBODY = Account(65534, 65534)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,20 @@ class Staging:
             raise _failure(refusal.report, ()) from refusal
         with contextlib.suppress(OSError):
             place.rmdir()
+
+
+def try_volumes(directory: Path) -> None:
+    """Mount a directory that every machine has as `nobody` would, and take it away again.
+
+    Args:
+        directory: Where, root's alone.
+
+    Raises:
+        RequestError: Its file system cannot keep root out.
+        RuntimeUnavailableError: The kernel cannot, or mounts made here would not reach an engine.
+    """
+    with Staging(directory).staged([Mount("/usr", "/usr")], _NOBODY, []):
+        pass
 
 
 def _stays_private(directory: Path) -> bool:
