@@ -1,9 +1,7 @@
-"""A server whose state directory lies on a disk that fills up: it says so, what runs goes on, and nothing is lost."""
+"""A server whose disk fills up or whose ledger is damaged: it says so, what runs goes on, and nothing is lost."""
 
 import contextlib
-import json
 import os
-import sqlite3
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -12,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.served import serving
-from tests.system.conftest import Place, opened_place
+from tests.system.conftest import opened_place
 from tests.system.test_server import Served, checks, get
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
@@ -124,3 +122,24 @@ def test_a_server_killed_while_its_disk_is_full_says_why_it_cannot_come_back_and
     eventually(lambda: get(place, "/readyz")[0] == 200)
     let_go(running)
     assert place.run("wait", "runs").stdout == "4\n"
+
+
+def test_a_server_that_finds_a_damaged_ledger_says_so_and_what_to_do_and_works_once_that_was_done(
+    place: Served, small: Path, eventually: Eventually
+) -> None:
+    place.server.end(9)
+    ledger = small / "state" / "ledger.db"
+    damaged = b"no database at all" * 100
+    for part in ledger.parent.glob("ledger.db*"):
+        part.unlink()
+    ledger.write_bytes(damaged)
+    place.server.start()
+    eventually(lambda: "pgpu: not ready: the ledger" in place.server.said() and "move it away" in place.server.said())
+    assert get(place, "/readyz")[0] == 503
+    refused = place.run("run", "--memory", "1GiB", "--", "true")
+    assert_one_clear_line(refused)
+    assert "move it away" in refused.stderr
+    assert ledger.read_bytes() == damaged
+    ledger.rename(small / "damaged")
+    eventually(lambda: "pgpu: ready again" in place.server.said() and get(place, "/readyz")[0] == 200)
+    assert place.run("run", "--memory", "1GiB", "--", "true").returncode == 0

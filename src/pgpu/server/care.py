@@ -1,8 +1,8 @@
 """What a server does without being asked: it looks after jobs that nobody looks after, and at what they need.
 
 A command of a user did the same in passing; where a server is, there may be none for hours. Whatever refuses for a while
-(a full disk, a locked ledger, a container engine that is away) is tried again and ends nothing. Nothing is decided here:
-`recover` and the keeper do.
+(a full disk, a locked ledger, a container engine that is away) is tried again and ends nothing; the server's log says once
+that it began, and once that it is over. Nothing is decided here: `recover` and the keeper do.
 """
 
 import importlib.util
@@ -14,6 +14,7 @@ from pgpu.engine.engine import Engine
 from pgpu.engine.keeper.calling import LOOK
 from pgpu.engine.keeper.life import LINGER_SECONDS
 from pgpu.engine.recovery import recover
+from pgpu.engine.saying import say
 from pgpu.errors import PgpuError
 
 _ROUND_SECONDS = 1.0
@@ -28,6 +29,7 @@ class Caretaker:
         self._engine = engine
         self._is_over = threading.Event()
         self._called_at_seconds = -_CALL_SECONDS
+        self._has_docker = False
         self.trouble: str | None = None
         """Why the last round failed, in one line; None if it did not, or there was none yet."""
 
@@ -50,12 +52,17 @@ class Caretaker:
             look()
 
     def _look_after(self) -> None:
+        before = self.trouble
         try:
             recover(self._engine)
             self._keep_keeper()
             self.trouble = None
         except PgpuError as exc:
             self.trouble = str(exc)
+            if before is None:
+                say(f"pgpu: not ready: {exc}" + (f"\npgpu: hint: {exc.hint}" if exc.hint else ""))
+        if before is not None and self.trouble is None:
+            say("pgpu: ready again")
 
     def _keep_keeper(self) -> None:
         """Have the keeper stay although nothing waits: it forks a supervisor in a tenth of the time that one starts in."""
@@ -75,6 +82,10 @@ class Caretaker:
         try:
             with DockerEngine(engine_url()) as engine:
                 engine.version()
-            self.docker_trouble = None
+            if self.docker_trouble is not None and self._has_docker:
+                say("pgpu: the container engine answers again")
+            self.docker_trouble, self._has_docker = None, True
         except PgpuError as exc:
+            if self.docker_trouble is None and self._has_docker:
+                say(f"pgpu: no container can be started: {exc}")
             self.docker_trouble = str(exc)
