@@ -116,7 +116,7 @@ def test_a_good_submission_is_taken(app: AsPeer) -> None:
 
 
 @given(place=st.sampled_from(FIELDS), value=values)
-@settings(max_examples=400, deadline=None, derandomize=True, database=None, suppress_health_check=[*HealthCheck])
+@settings(max_examples=200, deadline=None, derandomize=True, database=None, suppress_health_check=[*HealthCheck])
 @example(("submissions", 0, "spec", "runtime"), "oci")
 def test_a_field_with_any_value_is_taken_or_refused_in_a_line(
     app: AsPeer, place: tuple[str, ...], value: object
