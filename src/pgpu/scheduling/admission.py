@@ -6,7 +6,7 @@ for one of them until it starts, so nobody starves. It refuses to guess: what a 
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import overload
 
@@ -22,6 +22,7 @@ from pgpu.scheduling.outlook import Outlook
 from pgpu.scheduling.planned import NO_PLAN, BatchPlan, PlannedTurns
 from pgpu.scheduling.precedence import NO_PRECEDENCE, Claim, Heads, Precedence
 from pgpu.scheduling.seats import Seats, likely
+from pgpu.scheduling.together import places_with_one_more
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +187,8 @@ class _Round:
         self._rules = rules
         self._now_seconds = now_seconds
         self._held = list(held)
+        self._may_move = True
+        """Whether what this round granted may still change places: until that helped nobody once."""
         self._reservations: list[_For] = []
         """Of the overdue job that GPUs are kept for, and of the first of the order that does not fit."""
         self._has_first = False
@@ -212,6 +215,8 @@ class _Round:
     def consider(self, candidate: Candidate) -> None:
         """Grant, keep waiting or give up one candidate."""
         cause = self._hindrance(candidate)
+        if cause is Cause.MEMORY and self._makes_room(candidate):
+            cause = None
         slices = None if cause else self._placed(candidate)
         if slices is not None:
             self._grant(candidate, slices)
@@ -295,6 +300,28 @@ class _Round:
         if self.planned and self.planned.holds_back(candidate):
             return Cause.PLAN
         return Cause.MEMORY if candidate.request.memory_bytes > self._most_free else None
+
+    def _makes_room(self, candidate: Candidate) -> bool:
+        """Let those change places whom this round granted and nobody started yet, if then one more fits."""
+        if not (self._may_move and self.grants) or self._reservations or self.planned:
+            return False
+        gpus = [uuid for uuid, gpu in self._gpus.items() if not gpu.is_instance]
+        granted = self._held[-len(self.grants) :]
+        places = places_with_one_more(candidate.request, granted, {uuid: self._free[uuid] for uuid in gpus})
+        self._may_move = places is not None
+        for number, held in enumerate(granted if places else ()):
+            if places and held.job_id in places:
+                self._move(number - len(self.grants), held, places[held.job_id])
+        return self._may_move
+
+    def _move(self, place: int, held: Held, gpu_uuid: str) -> None:
+        part = held.slices[0]
+        self._free[part.gpu_uuid] += part.memory_bytes
+        self._free[gpu_uuid] -= part.memory_bytes
+        self._most_free = max(self._free.values())
+        slices = (replace(part, gpu_uuid=gpu_uuid),)
+        self._held[place] = replace(held, slices=slices)
+        self.grants[place] = replace(self.grants[place], slices=slices)
 
     def _placed(self, candidate: Candidate, *, is_planned: bool = True) -> tuple[Slice, ...] | None:
         """Of unknown need: with all that is free, unless that would pass a quota or delay somebody who is before it."""

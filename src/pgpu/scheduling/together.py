@@ -7,9 +7,11 @@ The search fills GPU after GPU as full as whole jobs can, the one with least roo
 left over. Sources: minimum bin slack (Gupta and Ho 1999), with limited discrepancies (Harvey and Ginsberg 1995).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pgpu.model import Request
+from pgpu.scheduling.candidate import Held
 from pgpu.units import MIB
 
 MOST_FILLINGS = 4
@@ -39,6 +41,31 @@ def fit_together(wanted_bytes: Mapping[str, int], free_bytes: Mapping[str, int])
         return None
     search = _Search(wanted, sorted(free, key=lambda gpu: free[gpu]), free)
     return search.places if search.fills(0, sorted(wanted, key=lambda job: -wanted[job]), left_over) else None
+
+
+def places_with_one_more(
+    request: Request, granted: Iterable[Held], free_bytes: Mapping[str, int]
+) -> dict[str, str] | None:
+    """Place a request on one GPU together with jobs that were granted one and have not started.
+
+    Args:
+        request: What does not fit beside them where they are.
+        granted: What was granted in the same round; jobs on several GPUs, on an instance or with a share of compute stay.
+        free_bytes: By GPU that may be used, beside those jobs.
+
+    Returns:
+        The GPU of each job that may change places, by its id; None if no way was found.
+    """
+    if request.gpu_count != 1 or request.compute_share:
+        return None
+    free, wanted = dict(free_bytes), {"": request.memory_bytes}
+    for held in granted:
+        part = held.slices[0]
+        if len(held.slices) == 1 and part.gpu_uuid in free and not held.compute_share:
+            free[part.gpu_uuid] += part.memory_bytes
+            wanted[held.job_id] = part.memory_bytes
+    places = fit_together(wanted, free)
+    return places and {job_id: gpu for job_id, gpu in places.items() if job_id}
 
 
 @dataclass(slots=True)
