@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.makespan import p1
 from benchmarks.makespan.answers import OPTIMA, SEEDS, read, write
-from benchmarks.makespan.sets import CARD_MIB, KINDS, JobSet
+from benchmarks.makespan.sets import ALL_KINDS, CARD_MIB, JobSet
 from benchmarks.replaying import (
     NO_HEADROOM,
     Arrival,
@@ -73,7 +73,7 @@ def main() -> int:
     known = json.loads(arguments.output.read_text("utf-8")) if arguments.output.exists() else {}
     rows: Rows = known.get("rows", {})
     for seed in range(arguments.seeds):
-        for kind, make in KINDS.items():
+        for kind, make in ALL_KINDS.items():
             for sigma in (0.0, SIGMA):
                 answers = rows.setdefault(str(sigma), {}).setdefault(kind, {})
                 if str(seed) not in answers:
@@ -112,7 +112,9 @@ def _figures(fates: Mapping[str, Fate]) -> dict[str, float]:
 
 def summary(rows: Rows, optima: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Put ends over the optimum, responses over first come, first served, and say which bars are met."""
-    proven = {kind: {seed: each for seed, each in optima.get(kind, {}).items() if each["is_proven"]} for kind in KINDS}
+    proven = {
+        kind: {seed: each for seed, each in optima.get(kind, {}).items() if each["is_proven"]} for kind in ALL_KINDS
+    }
     tables = {sigma: {kind: _over(seeds, optima.get(kind, {}), soonest) for kind, seeds in kinds.items()}
               for sigma, kinds in rows.items()}  # fmt: skip
     known = {kind: _over(seeds, proven.get(kind, {}), soonest) for kind, seeds in rows["0.0"].items()}

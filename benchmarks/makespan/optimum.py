@@ -1,7 +1,7 @@
 """The soonest end of a set of jobs, or how near to it a constraint solver comes.
 
 OR-tools' CP-SAT looks for the end and for a proof. Its own proofs about memory over time are weak, so it is told a bound
-from a linear programme over the sets of jobs that fit on a card together; from both comes what is proven.
+from linear programmes over the sets of jobs that fit on a card together; from all of it comes what is proven.
 Times in tenths of a second and memory in MiB, which the sets keep to, so nothing is rounded.
 """
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from benchmarks.makespan.arrival_bound import least_seconds_with_arrivals
 from benchmarks.makespan.sets import CARD_MIB, JobSet
 from ortools.linear_solver import pywraplp
 from ortools.sat.python import cp_model
@@ -40,7 +41,7 @@ def optimum(jobs: JobSet, hint_starts: list[float] | None = None, *, limit_secon
         hint_starts: Starts of some plan, by job: where the solver begins to look.
         limit_seconds: How long it may look.
     """
-    bound_seconds = least_seconds(jobs)
+    bound_seconds = max(least_seconds(jobs), least_seconds_with_arrivals(jobs))
     model = _model(jobs, hint_starts, bound_seconds)
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = limit_seconds

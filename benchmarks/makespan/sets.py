@@ -93,8 +93,8 @@ KINDS: dict[str, Callable[[int], JobSet]] = {
 
 SMALL_KINDS: dict[str, Callable[[int], JobSet]] = {
     "20 inference jobs, 1 card": lambda seed: first(inference(seed), 20),
-    "12 mixed jobs, 1 card": lambda seed: first(mixed(seed), 12),
-    "12 jobs after openb, 2 cards": lambda seed: cluster(seed, 12, 2),
+    "10 mixed jobs, 1 card": lambda seed: first(mixed(seed), 10),
+    "10 jobs after openb, 2 cards": lambda seed: cluster(seed, 10, 2),
     "12 jobs after openb, 2 cards, arriving": lambda seed: arriving(cluster(seed, 12, 2), seed, 1.0),
 }
 """The same with so few jobs that a solver proves nearly every optimum."""
