@@ -8,6 +8,7 @@ import select
 import signal
 import socket
 import sqlite3
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 from tests.contract.test_server_submissions import with_value
 from tests.served import ServerProcess, serving
-from tests.system.conftest import Place, opened_place
+from tests.system.conftest import PGPU, Place, opened_place
 
 from pgpu.client.channel import Channel
 from pgpu.engine.streams.frames import Kind, encode_frame
@@ -74,6 +75,25 @@ def test_a_server_that_is_down_is_an_error_with_a_hint_and_nothing_else_answers(
         assert str(place.server.socket) in done.stderr
         assert "pgpu serve" in done.stderr
         assert len(done.stderr.splitlines()) == 2
+
+
+def test_a_command_that_starts_while_a_server_restarts_waits_where_systemd_holds_the_socket(place: Served) -> None:
+    place.server.end()
+    with socket.socket(socket.AF_UNIX) as listener:
+        path = place.path / "held.sock"
+        listener.bind(str(path))
+        listener.listen()
+        place.environment["PGPU_HOST"] = f"unix://{path}"
+        command = ["sh", "-c", 'LISTEN_FDS=1 LISTEN_PID=$$ exec "$0" serve 3<&0 </dev/null', str(PGPU)]
+        for _ in range(2):
+            early = place.start("gpus", "--json")
+            with subprocess.Popen(command, env=place.environment, stdin=listener) as server:
+                said, errors = early.communicate(timeout=60)
+                assert early.returncode == 0, errors
+                assert json.loads(said)
+                server.terminate()
+            assert server.returncode == 0
+        assert path.is_socket()
 
 
 def test_a_second_server_of_one_ledger_is_refused(place: Served) -> None:

@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from pgpu.app.settings import Settings
+from pgpu.client.address import SYSTEM_SOCKET
+
 UNIT = Path(__file__).parents[2] / "deploy" / "systemd" / "pgpu.service"
+SOCKET = UNIT.with_suffix(".socket")
 
 NAMESPACING = [
     "PrivateTmp",
@@ -58,7 +62,7 @@ def settings() -> dict[str, str]:
 def test_systemd_reads_the_unit() -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("there is no systemd-analyze here")
-    done = subprocess.run(["systemd-analyze", "verify", UNIT], capture_output=True, text=True, check=False)
+    done = subprocess.run(["systemd-analyze", "verify", UNIT, SOCKET], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -70,6 +74,13 @@ def test_jobs_keep_the_machines_mounts_and_devices(name: str) -> None:
 def test_a_restart_ends_no_job_and_keeps_their_slices() -> None:
     found = settings()
     assert (found["KillMode"], found["RuntimeDirectoryPreserve"], found["SendSIGKILL"]) == ("process", "yes", "no")
+
+
+def test_the_socket_is_where_commands_look_and_open_to_the_group_that_may_submit() -> None:
+    lines = SOCKET.read_text(encoding="utf-8").splitlines()
+    assert f"ListenStream={SYSTEM_SOCKET}" in lines
+    assert f"SocketGroup={Settings().submitters}" in lines
+    assert "SocketMode=0660" in lines
 
 
 def test_state_is_roots_and_users_pass_through_to_the_socket() -> None:

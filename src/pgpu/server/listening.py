@@ -30,6 +30,7 @@ from pgpu.server.following import Following
 from pgpu.server.peers import PeerProtocol
 
 _BACKLOG = 1024
+_PASSED_DESCRIPTOR = 3
 _GRACE_SECONDS = 3
 """How long requests under way may take once the server was told to go; who waits for a job comes again."""
 
@@ -75,9 +76,13 @@ def only_server(lock_path: Path) -> Iterator[None]:
 def listen_unix(path: Path, group: str) -> socket.socket:
     """Return a socket at `path` in the place of one that nobody answers at; open to root and to a group, if it exists.
 
+    One that systemd listens at for this service is used as it is: who calls while the service restarts waits there.
+
     Raises:
         NodeError: Somebody answers there, or it cannot be made.
     """
+    if os.environ.get("LISTEN_PID") == str(os.getpid()):
+        return _passed_unix(path)
     _refuse_taken(path)
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -92,6 +97,19 @@ def listen_unix(path: Path, group: str) -> socket.socket:
         made.close()
         raise NodeError(f"{path} cannot be listened at: {exc.strerror or exc}", hint="choose another --host") from exc
     return made
+
+
+def _passed_unix(path: Path) -> socket.socket:
+    """Return the one socket that systemd passed. Source: sd_listen_fds(3)."""
+    count = os.environ.pop("LISTEN_FDS", "0")
+    for name in ("LISTEN_PID", "LISTEN_FDNAMES"):
+        os.environ.pop(name, None)
+    fcntl.fcntl(_PASSED_DESCRIPTOR, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
+    passed = socket.socket(fileno=_PASSED_DESCRIPTOR)
+    if count != "1" or passed.family != socket.AF_UNIX or passed.getsockname() != str(path):
+        passed.close()
+        raise NodeError(f"systemd passed another socket than {path}", hint="use deploy/systemd/pgpu.socket")
+    return passed
 
 
 def _refuse_taken(path: Path) -> None:
