@@ -1,8 +1,8 @@
 """Placement on openb beside other placers (`python -m benchmarks.placement FOLDER-OF-OPENB`).
 
 Every placer sees the same pods in the same order on the same simulated cluster, one at a time. pgpu's is the one that is
-shipped; of the others, whose times nobody asks for, streams with departures are played by a compiled loop. Writes one JSON
-file into benchmarks/results after every stream; seeds that it has from before are kept.
+shipped, or with `--compiled` a copy that decides alike (`same`); of the others, streams with departures are played by a
+compiled loop. Writes one JSON file into benchmarks/results after every stream; seeds that it has from before are kept.
 """
 
 import argparse
@@ -10,12 +10,13 @@ import json
 import os
 import statistics
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 from benchmarks.placement.cluster import Cluster, Outcome, percentile, replay
-from benchmarks.placement.compiled import replay_compiled
+from benchmarks.placement.compiled import replay_others, replay_ours
 from benchmarks.placement.openb import Trace, arrivals, departures, read_trace
 from benchmarks.placement.others import RULES, Other, typical
 from benchmarks.placement.ours import Ours
@@ -34,6 +35,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--placers", nargs="*", default=[OURS, *RULES])
     parser.add_argument("--parts", nargs="*", default=[ARRIVALS, *map(str, LOADS)], help="arrivals, or loads")
+    parser.add_argument(
+        "--compiled", action="store_true", help="a compiled copy of pgpu's for departures, too: no times"
+    )
     parser.add_argument("--processes", type=int, default=1, help="seeds that are played at a time")
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
@@ -42,8 +46,9 @@ def main() -> None:
     result = json.loads(output.read_text("utf-8")) if output.exists() else {"parts": {}}
     seeds = range(FIRST_SEED, FIRST_SEED + arguments.seeds)
     tasks = [(part, name, seed) for seed in seeds for part in arguments.parts for name in arguments.placers]
+    play = partial(_played, is_compiled=arguments.compiled)
     with ProcessPoolExecutor(arguments.processes) as pool:
-        for (part, name, seed), figures in zip(tasks, pool.map(_played, repeat(trace), tasks), strict=True):
+        for (part, name, seed), figures in zip(tasks, pool.map(play, repeat(trace), tasks), strict=True):
             by_seed = result["parts"].setdefault(part, {}).setdefault(name, {}).setdefault("by_seed", {})
             by_seed[str(seed)] = {**figures, "load_average": round(os.getloadavg()[0], 2)}
             result["parts"][part][name] = {**_means(list(by_seed.values())), "seeds": len(by_seed), "by_seed": by_seed}
@@ -51,15 +56,19 @@ def main() -> None:
             output.write_text(json.dumps({**circumstances(), **_setting(trace), **result}, indent=1) + "\n", "utf-8")
 
 
-def _played(trace: Trace, task: tuple[str, str, int]) -> dict[str, float]:
+def _played(trace: Trace, task: tuple[str, str, int], *, is_compiled: bool) -> dict[str, float]:
     part, name, seed = task
     cluster = Cluster(trace.shuffled(seed))
     stream = arrivals(trace, seed) if part == ARRIVALS else departures(trace, seed, float(part))
+    known = typical(trace)
     if name == OURS:
-        return _figures(part, replay(cluster, stream, Ours(cluster)))
-    if part == ARRIVALS:
-        return _figures(part, replay(cluster, stream, Other(cluster, RULES[name], typical(trace), seed)))
-    return _figures(part, replay_compiled(cluster, stream, RULES[name], typical(trace), seed))
+        is_copy = is_compiled and part != ARRIVALS
+        outcome = replay_ours(cluster, stream, known) if is_copy else replay(cluster, stream, Ours(cluster))
+    elif part == ARRIVALS:
+        outcome = replay(cluster, stream, Other(cluster, RULES[name], known, seed))
+    else:
+        outcome = replay_others(cluster, stream, RULES[name], known, seed)
+    return _figures(part, outcome)
 
 
 def _figures(part: str, outcome: Outcome) -> dict[str, float]:

@@ -69,6 +69,9 @@ class Outcome:
     changing_seconds: float = 0.0
     """CPU time in which the placer was told of changes, all together."""
 
+    places: dict[int, tuple[int, list[int]]] = field(default_factory=dict)
+    """Node and GPUs of each pod that was placed."""
+
     @property
     def rejected(self) -> float:
         """Share of the GPUs that were asked for."""
@@ -82,11 +85,10 @@ def replay(cluster: Cluster, stream: Stream, placer: Placer) -> Outcome:
         AssertionError: A pod was placed where it does not fit, or refused although some node could host it.
     """
     outcome = Outcome()
-    places: dict[int, tuple[int, list[int]]] = {}
     gpu_milli = cluster.trace.gpu_milli
     for event in stream.events.tolist():
         if event < 0:
-            left = places.pop(-1 - event, None)
+            left = outcome.places.get(-1 - event)
             if left is not None:
                 cluster.take(int(stream.kinds[-1 - event]), *left, sign=-1)
                 outcome.changing_seconds += _told(placer, left[0])
@@ -101,7 +103,7 @@ def replay(cluster: Cluster, stream: Stream, placer: Placer) -> Outcome:
             outcome.rejected_milli += counts
             continue
         cluster.take(kind, *chosen)
-        places[event] = chosen
+        outcome.places[event] = chosen
         outcome.changing_seconds += _told(placer, chosen[0])
     outcome.allocated = 1 - int(cluster.cards.sum()) / cluster.trace.capacity_milli
     return outcome

@@ -1,49 +1,113 @@
-"""The same replay as `cluster.replay`, compiled, for the placers of `others`: a stream in seconds, not in a minute.
+"""The same replay as `cluster.replay`, compiled: a stream with departures in seconds, not in a minute.
 
 It keeps the same promises: a pod that does not fit where it was placed, or that some node could have hosted, ends it.
 """
 
 import numpy as np
 from benchmarks.placement.cluster import WHOLE, Cluster, Outcome
+from benchmarks.placement.compiled_ours import Tables, choose_ours, tables
 from benchmarks.placement.openb import MOST_GPUS, Ints, Stream
 from benchmarks.placement.others import NEVER, RANDOM, Floats, Typical, choose
+from benchmarks.placement.ours import FIRST_LOOK, MOST_RECENT, Ours
 from numba import njit
 
+from pgpu.scheduling.outlook import Outlook
+
+OURS = -1
+"""The rule that is not among `others`."""
+
 _LOGGED, _ASKED, _REJECTED = range(3)
+NO_TABLES = Tables(np.zeros(1, np.int64), np.zeros((1, 1)), np.zeros((0, 3), np.int64), np.zeros(0))
 
 
-def replay_compiled(cluster: Cluster, stream: Stream, rule: int, known: Typical, seed: int) -> Outcome:
-    """Play a stream to its end.
+class CompiledReplay:
+    """One stream on one cluster, played part by part."""
 
-    Raises:
-        AssertionError: A pod was placed where it does not fit, or refused although some node could host it.
-    """
-    kinds, nodes, pods = len(cluster.trace.kinds), len(cluster.trace.gpus), len(stream.kinds)
-    counts = np.zeros(3, dtype=np.int64)
-    is_right = _play(
-        rule,
-        seed,
-        stream.events,
-        stream.kinds,
-        stream.first_counted,
-        cluster.trace.kinds,
-        cluster.cpu_milli,
-        cluster.memory_mib,
-        cluster.cards,
-        cluster.trace.gpus,
-        (known.level, known.card, known.idle),
-        np.full((kinds, nodes), NEVER),
-        np.zeros((kinds, nodes), dtype=np.int64),
-        np.zeros(len(stream.events) + 1, dtype=np.int64),
-        np.full(kinds, -1),
-        np.full(pods, -1),
-        np.full((pods, MOST_GPUS), -1),
-        counts,
-    )
-    if not is_right:
-        raise AssertionError("a pod was placed where it does not fit, or refused although some node can host it")
-    allocated = 1 - int(cluster.cards.sum()) / cluster.trace.capacity_milli
-    return Outcome(allocated, int(counts[_ASKED]), int(counts[_REJECTED]))
+    def __init__(self, cluster: Cluster, stream: Stream, rule: int, seed: int) -> None:
+        kinds, nodes, pods = len(cluster.trace.kinds), len(cluster.trace.gpus), len(stream.kinds)
+        is_ours = rule == OURS
+        self._cluster = cluster
+        self._stream = stream
+        self._rule = rule
+        self._seed = seed
+        self._scores = np.full((1, 1) if is_ours else (kinds, nodes), NEVER)
+        self._ratings = np.full((kinds, nodes, 3) if is_ours else (1, 1, 3), np.inf)
+        self._best_cards = np.zeros((kinds, nodes), dtype=np.int64)
+        self._log = np.zeros(len(stream.events) + 1, dtype=np.int64)
+        self._seen = np.full(kinds, -1)
+        self._where = np.full(pods, -1)
+        self._held = np.full((pods, MOST_GPUS), -1)
+        self._counts = np.zeros(3, dtype=np.int64)
+
+    def play(self, events: Ints, known: Typical, tables: Tables) -> None:
+        """Play some events.
+
+        Raises:
+            AssertionError: A pod was placed where it does not fit, or refused although some node could host it.
+        """
+        cluster, stream = self._cluster, self._stream
+        is_right = _play(
+            self._rule,
+            self._seed,
+            events,
+            stream.kinds,
+            stream.first_counted,
+            cluster.trace.kinds,
+            cluster.cpu_milli,
+            cluster.memory_mib,
+            cluster.cards,
+            cluster.trace.gpus,
+            (known.level, known.card, known.idle),
+            (tables.level, tables.worth, tables.wide, tables.wide_weight),
+            self._scores,
+            self._ratings,
+            self._best_cards,
+            self._log,
+            self._seen,
+            self._where,
+            self._held,
+            self._counts,
+        )
+        if not is_right:
+            raise AssertionError("a pod was placed where it does not fit, or refused although some node can host it")
+
+    def forget(self) -> None:
+        """Rate every node anew: the tables are others now."""
+        self._seen[:] = -1
+
+    @property
+    def outcome(self) -> Outcome:
+        """What came of it so far."""
+        allocated = 1 - int(self._cluster.cards.sum()) / self._cluster.trace.capacity_milli
+        return Outcome(allocated, int(self._counts[_ASKED]), int(self._counts[_REJECTED]), places=self._places())
+
+    def _places(self) -> dict[int, tuple[int, list[int]]]:
+        placed = np.flatnonzero(self._where >= 0).tolist()
+        held = self._held.tolist()
+        return {pod: (int(self._where[pod]), [card for card in held[pod] if card >= 0]) for pod in placed}
+
+
+def replay_others(cluster: Cluster, stream: Stream, rule: int, known: Typical, seed: int) -> Outcome:
+    """Play a stream to its end with one of the other placers."""
+    compiled = CompiledReplay(cluster, stream, rule, seed)
+    compiled.play(stream.events, known, NO_TABLES)
+    return compiled.outcome
+
+
+def replay_ours(cluster: Cluster, stream: Stream, known: Typical) -> Outcome:
+    """Play a stream to its end with pgpu's rating; the mix is looked at as `Ours` does."""
+    ours = Ours(cluster)
+    compiled = CompiledReplay(cluster, stream, OURS, 0)
+    shapes = [ours.shapes[kind] for kind in stream.kinds.tolist()]
+    start, look, outlook = 0, FIRST_LOOK, Outlook([], ours.idle)
+    while start < len(stream.events):
+        ends = np.flatnonzero(stream.events == look)
+        stop = int(ends[0]) if len(ends) else len(stream.events)
+        compiled.play(stream.events[start:stop], known, tables(outlook, ours.idle, cluster))
+        compiled.forget()
+        outlook = Outlook(shapes[max(0, look - MOST_RECENT) : look], ours.idle)
+        start, look = stop, look + min(look, MOST_RECENT)
+    return compiled.outcome
 
 
 def _can_host(kind: Ints, cpu_milli: int, memory_mib: int, cards: Ints) -> bool:
@@ -62,7 +126,7 @@ def _changed(log: Ints, count: int, seen: int, nodes: int) -> Ints:
     return np.arange(nodes) if seen < 0 or count - seen > nodes else np.unique(log[seen:count])
 
 
-def _play(  # noqa: PLR0917 - one loop, since compiled code shares no objects
+def _play(  # noqa: C901, PLR0917 - one loop, since compiled code shares no objects
     rule: int,
     seed: int,
     events: Ints,
@@ -74,7 +138,9 @@ def _play(  # noqa: PLR0917 - one loop, since compiled code shares no objects
     cards: Ints,
     gpus: Ints,
     known: tuple[Ints, Floats, Floats],
+    ours: tuple[Ints, Floats, Ints, Floats],
     scores: Floats,
+    ratings: Floats,
     best_cards: Ints,
     log: Ints,
     seen: Ints,
@@ -95,20 +161,25 @@ def _play(  # noqa: PLR0917 - one loop, since compiled code shares no objects
         else:
             changed = _changed(log, counts[_LOGGED], seen[number], nodes)
             seen[number] = counts[_LOGGED]
-            node = choose(
-                rule,
-                kind,
-                changed,
-                cpu_milli,
-                memory_mib,
-                cards,
-                gpus,
-                known[0],
-                known[1],
-                known[2],
-                scores[number],
-                best_cards[number],
-            )
+            if rule == OURS:
+                node = choose_ours(
+                    kind, changed, cpu_milli, memory_mib, cards, ours, ratings[number], best_cards[number]
+                )
+            else:
+                node = choose(
+                    rule,
+                    kind,
+                    changed,
+                    cpu_milli,
+                    memory_mib,
+                    cards,
+                    gpus,
+                    known[0],
+                    known[1],
+                    known[2],
+                    scores[number],
+                    best_cards[number],
+                )
             asked = kind[2] * kind[3] if pod >= first_counted else 0
             counts[_ASKED] += asked
             if node < 0:
