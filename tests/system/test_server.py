@@ -87,7 +87,7 @@ def test_a_command_that_starts_while_a_server_restarts_waits_where_systemd_holds
         command = ["sh", "-c", 'LISTEN_FDS=1 LISTEN_PID=$$ exec "$0" serve 3<&0 </dev/null', str(PGPU)]
         for _ in range(2):
             early = place.start("gpus", "--json")
-            with subprocess.Popen(command, env=place.environment, stdin=listener) as server:
+            with subprocess.Popen(command, env=place.environment, stdin=listener.fileno()) as server:
                 said, errors = early.communicate(timeout=60)
                 assert early.returncode == 0, errors
                 assert json.loads(said)
