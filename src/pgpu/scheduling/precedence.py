@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pgpu.scheduling.candidate import NO_QUOTA, Candidate, Quota
 from pgpu.scheduling.order import OrderRules
 
-MOST_SHARE = 0.5
+MOST_SHARE = 0.25
 """Of all memory, that may count as gone first when one more goes first."""
 
 COUNTED_RUNS = 4
-"""A run counts so many times as long as it was: of half of the memory an eighth is in use at a time. Where one job fills
-the machine, those that went first have a quarter of the time."""
+"""A run counts so many times as long as it was: so a sixteenth of the memory is given out this way on average, and a quarter of
+the time where one job fills the machine."""
 
 LONGEST_SECONDS = 4 * 3600.0
 """So much of a run counts at most: a job that never ends keeps nobody from going first for ever."""
