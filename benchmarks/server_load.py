@@ -1,7 +1,7 @@
-"""64 clients on a server at once, listing and submitting: how long each answer took, and that none failed.
+"""What a server's clients wait for: 64 at once that list and submit, and one whose command is to run on an idle GPU.
 
-Run `python -m benchmarks.server_load [--clients 64] [--requests 20]`; the result goes to benchmarks/results. The GPU is
-full, so that what is submitted waits and nothing but the server, the ledger and the keeper works.
+Run `python -m benchmarks.server_load [--clients 64] [--requests 20]`; the result goes to benchmarks/results. Under load the
+GPU is full, so that what is submitted waits and nothing but the server, the ledger and the keeper works.
 """
 
 import argparse
@@ -29,6 +29,12 @@ ASK = {
     ],
     "environment": [["PATH", os.environ["PATH"]]],
 }
+
+
+ASK_TIME = json.loads(json.dumps(ASK).replace('["true"]', '["date", "+%s%N"]'))
+MULTIPLEXED_HEADER_BYTES = 8
+TARGETS = {"accepted_to_exec_ms": 50.0}
+"""From the project's design."""
 
 
 @dataclass
@@ -81,9 +87,36 @@ def ask(path: Path, method: str, route: str, body: object, tally: Tally) -> None
     tally.errors += not is_good
 
 
+def said(path: Path, method: str, route: str, body: object = None) -> bytes:
+    """Return what the server answers to one who asks alone."""
+    connection = Connection(path)
+    connection.request(method, route, None if body is None else json.dumps(body))
+    data = connection.getresponse().read()
+    connection.close()
+    return data
+
+
+def starts(path: Path, count: int) -> dict[str, dict[str, float]]:
+    """Run jobs one after another that print when they run, in ms from the request's first byte and from its acceptance."""
+    since_asked, since_accepted = [], []
+    for _ in range(count):
+        asked_seconds = time.time()
+        (job,) = json.loads(said(path, "POST", "/v1/jobs", ASK_TIME))
+        said(path, "GET", f"/v1/jobs/{job['id']}/wait")
+        ran_seconds = int(said(path, "GET", f"/v1/jobs/{job['id']}/logs")[MULTIPLEXED_HEADER_BYTES:]) / 1e9
+        since_asked.append(1000 * (ran_seconds - asked_seconds))
+        since_accepted.append(1000 * (ran_seconds - job["created_at_seconds"]))
+    return {"asked_to_exec_ms": spread(since_asked), "accepted_to_exec_ms": spread(since_accepted)}
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    """Return the least, the median and the most."""
+    return {"min": round(min(values), 1), "median": round(statistics.median(values), 1), "max": round(max(values), 1)}
+
+
 def load(path: Path, clients: int, requests: int) -> dict[str, dict[str, float]]:
     """Have so many clients list and submit in turn, all at once."""
-    listed, submitted = Tally(), Tally()
+    listed, paged, submitted = Tally(), Tally(), Tally()
     ready = threading.Barrier(clients)
 
     def client() -> None:
@@ -91,13 +124,14 @@ def load(path: Path, clients: int, requests: int) -> dict[str, dict[str, float]]
         for _ in range(requests):
             ask(path, "POST", "/v1/jobs", ASK, submitted)
             ask(path, "GET", "/v1/jobs", None, listed)
+            ask(path, "GET", "/v1/jobs?limit=50", None, paged)
 
     threads = [threading.Thread(target=client) for _ in range(clients)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return {"list": listed.summary(), "submit": submitted.summary()}
+    return {"list": listed.summary(), "list_a_page_of_50": paged.summary(), "submit": submitted.summary()}
 
 
 def main() -> None:
@@ -105,11 +139,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--requests", type=int, default=5)
+    parser.add_argument("--starts", type=int, default=30, help="jobs that are timed from request to exec")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the JSON file")
     words = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="pgpu-load-", dir="/dev/shm"))
     try:
         with serving(directory) as server:
+            began = starts(server.socket, words.starts)
             first = Tally()
             full = json.loads(json.dumps(ASK).replace('["true"]', '["sleep", "600"]'))
             ask(server.socket, "POST", "/v1/jobs", full, first)
@@ -122,7 +158,15 @@ def main() -> None:
             everything.close()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-    report = {**circumstances(), "clients": words.clients, "requests_each": words.requests, **found}
+    report = {
+        **circumstances(),
+        "is_real_time": os.sched_getscheduler(0) in {os.SCHED_FIFO, os.SCHED_RR},
+        "clients": words.clients,
+        "requests_each": words.requests,
+        **found,
+        "starts": began,
+        "targets": TARGETS,
+    }
     path = words.output / f"server-load-{report['date']}.json"
     path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     print(json.dumps(report, indent=2))
