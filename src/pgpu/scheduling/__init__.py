@@ -3,7 +3,8 @@
 Functions of values only: no clock, file, socket, randomness or log.
 """
 
-from pgpu.scheduling.admission import Admission, Cause, Grant, Wait, admit
+from pgpu.scheduling.admission import admit
+from pgpu.scheduling.answer import Admission, Cause, Grant, Wait
 from pgpu.scheduling.candidate import Candidate, Held, Quota
 from pgpu.scheduling.capacity import GpuRoom, Headroom, check_can_ever_fit, taken_bytes, usable
 from pgpu.scheduling.forecast import expected_starts

@@ -6,12 +6,11 @@ for one of them until it starts, so nobody starves. It refuses to guess: what a 
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import Enum
-from typing import overload
+from dataclasses import dataclass, replace
 
 from pgpu.model import Gpu, Slice
 from pgpu.scheduling.allowance import Allowances, Bar
+from pgpu.scheduling.answer import Admission, Cause, Grant, Waits
 from pgpu.scheduling.backfill import NEVER, Reservation, expected_end_seconds, reserve
 from pgpu.scheduling.candidate import Candidate, Held, Quota
 from pgpu.scheduling.capacity import GpuRoom, taken_bytes, usable
@@ -23,99 +22,6 @@ from pgpu.scheduling.planned import NO_PLAN, BatchPlan, PlannedTurns
 from pgpu.scheduling.precedence import NO_PRECEDENCE, Claim, Heads, Precedence
 from pgpu.scheduling.seats import Seats, likely
 from pgpu.scheduling.together import places_with_one_more
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """A job that starts now."""
-
-    job_id: str
-    slices: tuple[Slice, ...]
-    went_first: bool = False
-    """Whether it did because it was overdue: to be told to the rounds after this one (`Served`)."""
-
-
-class Cause(Enum):
-    """Why a job waits."""
-
-    MEMORY = "memory"
-    """Its slices do not fit."""
-
-    TURN = "turn"
-    """They fit, and would delay the job that memory is kept for."""
-
-    PLAN = "plan"
-    """The batch ends sooner if they start later."""
-
-    QUOTA = "quota"
-    """Its owner holds as much as they may."""
-
-    QUOTA_TURN = "quota turn"
-    """Its owner may hold so much more, and it would delay another job of theirs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """A job that waits; the words are made only when somebody asks."""
-
-    job_id: str
-    cause: Cause
-    ahead: int
-    """How many waiting jobs stand before it."""
-
-    _round: "_Round" = field(compare=False, repr=False)
-    _candidate: Candidate = field(compare=False, repr=False)
-
-    @property
-    def reason(self) -> str:
-        """One line for people: `waits for 1205 MiB on one GPU: 641 MiB free of 22.99 GiB; 3 jobs ahead`."""
-        text = self._round.explain(self._candidate, self.cause)
-        return text + (f"; {self.ahead} job{'s' if self.ahead > 1 else ''} ahead" if self.ahead else "")
-
-
-class Waits(Sequence[Wait]):
-    """Those who wait, each put into words only when it is asked for: of ten thousand few are."""
-
-    def __init__(self, found: Sequence[tuple[Candidate, Cause]], round_: "_Round") -> None:
-        self._found = found
-        self._round = round_
-
-    def __len__(self) -> int:
-        return len(self._found)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Waits) and self._found == other._found
-
-    def __hash__(self) -> int:
-        return hash(tuple(self._found))
-
-    @overload
-    def __getitem__(self, place: int) -> Wait: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> list[Wait]: ...
-
-    def __getitem__(self, place: int | slice) -> Wait | list[Wait]:
-        if isinstance(place, slice):
-            return [self[each] for each in range(*place.indices(len(self._found)))]
-        place = range(len(self._found))[place]
-        candidate, cause = self._found[place]
-        return Wait(candidate.job_id, cause, place, self._round, candidate)
-
-
-@dataclass(frozen=True, slots=True)
-class Admission:
-    """One answer for each candidate."""
-
-    grants: tuple[Grant, ...]
-    waits: Sequence[Wait]
-    """In the order in which they will be looked at."""
-
-    expired: tuple[str, ...]
-    """Ids of the jobs that could not start before their wait ran out."""
-
-    claim: Claim | None = None
-    """For whom GPUs are kept from now on: to be told to the next round."""
 
 
 def admit(
@@ -155,7 +61,7 @@ def admit(
     for part in round_.in_turn(round_.let_overdue_go_first(queue, precedence)):
         for candidate in part:
             round_.consider(candidate)
-    return Admission(tuple(round_.grants), Waits(round_.waits, round_), tuple(round_.expired), round_.claim)
+    return Admission(tuple(round_.grants), Waits(round_.waits, round_.explain), tuple(round_.expired), round_.claim)
 
 
 class _Round:
@@ -231,7 +137,7 @@ class _Round:
         if bar is None and heads.may_go_first(candidate):
             slices = self._placed(candidate, is_planned=False)
             if slices is not None:
-                heads.granted(candidate)
+                heads.granted(candidate.asking(slices[0].memory_bytes))
                 self._grant(candidate, slices, went_first=True)
                 return True
             if not self._is_late(candidate) and self.claim is None:

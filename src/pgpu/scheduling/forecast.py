@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pgpu.scheduling.admission import Admission, admit
+from pgpu.scheduling.admission import admit
+from pgpu.scheduling.answer import Admission
 from pgpu.scheduling.backfill import expected_end_seconds
 from pgpu.scheduling.candidate import Candidate, Held, Quota
 from pgpu.scheduling.capacity import GpuRoom, taken_bytes
