@@ -36,6 +36,9 @@ LONGEST_SECONDS = {
 }  # fmt: skip
 """P1's table: by the number of jobs that run together, when the last of them ends. Alone is not in it: taken as two."""
 
+LEARNED_BATCHES = 5
+"""So many batches in a row are replayed, each with what those before it taught."""
+
 ALONE_SECONDS = min(LONGEST_SECONDS.values())
 
 
@@ -54,6 +57,11 @@ def ends() -> dict[str, float]:
         "first come, first served": _end(fifo, NO_HEADROOM),
         "first come, first served, headroom 3 %": _end(fifo, Headroom()),
     }
+
+
+def ends_as_learnt() -> dict[str, float]:
+    """Replay batches in a row; return the seconds of each by how many there were before."""
+    return {f"learnt from {count} batches": end for count, end in enumerate(learned_ends(LEARNED_BATCHES))}
 
 
 def learned_ends(batches: int, seed: int = 1, noise: float = 0.02) -> Iterator[float]:
