@@ -169,6 +169,27 @@ def test_the_asker_s_environment_is_kept_until_its_job_is_final_and_then_gone_fr
     assert b"a-secret" not in ledger_path.read_bytes()
 
 
+def test_jobs_that_were_asked_for_together_share_an_environment_until_the_last_of_them_is_final(
+    ledger: Ledger, ledger_path: Path
+) -> None:
+    environment = tuple((f"TOKEN_{number}", "a-secret" * 100) for number in range(100))
+    with ledger.decision() as decision:
+        first, second = (decision.add(waiting(letter * 12), environment) for letter in "ab")
+    with ledger.decision() as decision:
+        other = decision.add(waiting("c" * 12), (("A", "1"),))
+        third = decision.add(waiting("d" * 12), tuple(environment))
+    ledger.close()
+    assert ledger_path.read_bytes().count(b"TOKEN_99") == 2, "once, and once in the index that finds it"
+    for entry in (first, second, third):
+        assert ledger.environment(entry.job.id) == environment
+        with ledger.decision() as decision:
+            decision.put(replace(entry, job=replace(entry.job, state=JobState.CANCELLED)))
+        assert ledger.environment(entry.job.id) == ()
+    assert ledger.environment(other.job.id) == (("A", "1"),)
+    ledger.close()
+    assert b"a-secret" not in ledger_path.read_bytes()
+
+
 def test_facts_are_kept(ledger: Ledger, ledger_path: Path) -> None:
     assert ledger.facts.get("k") is None
     ledger.facts.put("k", "1")

@@ -61,7 +61,8 @@ def accept(
     made = elements(submissions, lambda word: _awaited(engine, word, asker), new_id)
     entries = [_entry(element, asker, engine.settings.gpu_model) for element in made]
     _write(engine, gpus, entries, asker)
-    return [engine.ledger.job(entry.job.id) for entry in entries]
+    with engine.ledger.view() as view:
+        return [view.entry(entry.job.id).job for entry in entries]
 
 
 def _awaited(engine: "Engine", word: str, asker: Asker) -> list[str]:

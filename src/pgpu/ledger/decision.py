@@ -6,12 +6,14 @@ It refuses to decide: the engine brings new values, this writes them.
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from pgpu.errors import RequestError
 from pgpu.ledger.entry import Entry
+from pgpu.ledger.environments import Environment, Environments
 from pgpu.ledger.precedence import write_precedence
 from pgpu.ledger.rows import columns_of_arrival, columns_of_life
-from pgpu.ledger.view import LIVE, View
+from pgpu.ledger.view import LIVE, View, Waiting
 from pgpu.model import Gpu, Lease
 from pgpu.scheduling import Admission, Quota
 
@@ -32,7 +34,12 @@ DELETE FROM jobs WHERE sequence IN (
 class Decision(View):
     """Reads and writes of one transaction; made by `Ledger.decision`."""
 
-    def add(self, entry: Entry, environment: Sequence[tuple[str, str]], inherited: str | None = None) -> Entry:
+    def __init__(self, connection: sqlite3.Connection, seen: "dict[tuple[Any, ...], Waiting] | None" = None) -> None:
+        """Read and write over one connection; arguments as of `View`."""
+        super().__init__(connection, seen)
+        self._environments = Environments(connection)
+
+    def add(self, entry: Entry, environment: Environment, inherited: str | None = None) -> Entry:
         """Put a new job at the end of the queue.
 
         Args:
@@ -46,7 +53,7 @@ class Decision(View):
         Raises:
             RequestError: A job that is not final has its name.
         """
-        columns = columns_of_arrival(entry, environment, inherited) | columns_of_life(entry)
+        columns = columns_of_arrival(entry, self._environments.keep(environment), inherited) | columns_of_life(entry)
         names, marks = ", ".join(columns), ", ".join("?" * len(columns))
         statement = f"INSERT INTO jobs ({names}) VALUES ({marks})"  # noqa: S608 - column names of our own
         try:
@@ -63,8 +70,6 @@ class Decision(View):
         self._connection.execute(statement, [*columns.values(), entry.job.id])
         if entry.job.lease is not None:
             self._put_lease(entry.job.lease, entry.lease_released_at_seconds)
-        if entry.job.state.is_final:
-            self._connection.execute("UPDATE jobs SET environment = NULL WHERE id = ?", (entry.job.id,))
 
     def put_reasons(self, reasons: Mapping[str, str]) -> None:
         """Write why jobs wait, by id; nothing else of them changes."""

@@ -1,6 +1,5 @@
 """The ledger as the other rooms see it."""
 
-import json
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from pgpu.errors import JobNotFoundError
 from pgpu.ledger.connection import BUSY_TIMEOUT_SECONDS, Connections
 from pgpu.ledger.decision import Decision
 from pgpu.ledger.entry import Entry
+from pgpu.ledger.environments import environment_of
 from pgpu.ledger.events import Events
 from pgpu.ledger.facts import Facts
 from pgpu.ledger.rows import SELECT, entry_of
@@ -153,10 +153,7 @@ class Ledger:
     def environment(self, job_id: str) -> tuple[tuple[str, str], ...]:
         """Return the environment of the process that submitted a job; empty once the job is final."""
         with self._connections.reading() as connection:
-            row = connection.execute("SELECT environment FROM jobs WHERE id = ?", (job_id,)).fetchone()
-        if row is None or row[0] is None:
-            return ()
-        return tuple((name, value) for name, value in json.loads(row[0]))
+            return environment_of(connection, job_id)
 
     def inherited(self, job_id: str) -> str | None:
         """Return what was added with a job as inherited; None for a job that an older pgpu added."""

@@ -2,8 +2,7 @@
 
 import json
 import sqlite3
-from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import fields
 from typing import Any
 
 from pgpu.ledger.entry import Entry
@@ -33,24 +32,24 @@ FROM jobs LEFT JOIN leases ON leases.job_id = jobs.id
 """Everything of a job in one row; append WHERE and ORDER BY."""
 
 
-def columns_of_arrival(entry: Entry, environment: Sequence[tuple[str, str]], inherited: str | None) -> Columns:
+def columns_of_arrival(entry: Entry, environment_id: int | None, inherited: str | None) -> Columns:
     """Return the columns that never change again."""
     job = entry.job
     return {
         "id": job.id,
         "name": job.spec.name,
         "gpu_model": job.gpu_model,
-        "spec": json.dumps(asdict(job.spec)),
+        "spec": _json(job.spec),
         "gpu_count": job.request.gpu_count,
         "compute_share": job.request.compute_share,
         "is_estimated": int(job.request.is_estimated),
         "retries_out_of_memory": int(job.request.retries_out_of_memory),
         "owner_uid": job.owner_uid,
-        "place": json.dumps(asdict(job.place)),
+        "place": _json(job.place),
         "signature": job.signature,
         "created_at": job.created_at_seconds,
         "wait_deadline": entry.wait_deadline_seconds,
-        "environment": json.dumps(list(environment)),
+        "environment_id": environment_id,
         "inherited": inherited,
     }
 
@@ -83,6 +82,15 @@ def columns_of_life(entry: Entry) -> Columns:
 def _message(text: str | None) -> str | None:
     """What is said of a job may quote its command, which may hold bytes that are no text: SQLite takes none."""
     return None if text is None else written_out(text)
+
+
+def _json(value: object) -> str:
+    """Write a value of ours, whose fields may be values of ours; `asdict` copies all of it first."""
+    return json.dumps(_fields(value), default=_fields)
+
+
+def _fields(value: Any) -> Columns:
+    return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
 def entry_of(row: sqlite3.Row) -> Entry:
@@ -166,7 +174,7 @@ def _lease(row: sqlite3.Row) -> Lease | None:
 
 
 def _holder_text(holder: Holder | None) -> str | None:
-    return None if holder is None else json.dumps(asdict(holder))
+    return None if holder is None else _json(holder)
 
 
 def _holder(text: str | None) -> Holder | None:

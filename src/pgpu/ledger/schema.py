@@ -190,6 +190,22 @@ CREATE TRIGGER claim_ended AFTER UPDATE OF state ON jobs WHEN NEW.state IS NOT '
     DELETE FROM claims WHERE job_id = NEW.id; END;
 """
 
+_SHARED_ENVIRONMENTS = """
+CREATE TABLE environments (
+    id INTEGER PRIMARY KEY,
+    words TEXT NOT NULL UNIQUE
+) STRICT;
+ALTER TABLE jobs ADD COLUMN environment_id INTEGER REFERENCES environments (id);
+INSERT INTO environments (words) SELECT DISTINCT environment FROM jobs WHERE environment IS NOT NULL;
+UPDATE jobs SET environment_id = (SELECT id FROM environments WHERE words = jobs.environment), environment = NULL
+    WHERE environment IS NOT NULL;
+CREATE INDEX jobs_of_environments ON jobs (environment_id) WHERE environment_id IS NOT NULL;
+CREATE TRIGGER environment_dropped AFTER UPDATE OF state ON jobs WHEN NEW.state NOT IN ('waiting', 'starting', 'running') BEGIN
+    UPDATE jobs SET environment_id = NULL, environment = NULL WHERE id = NEW.id; DELETE FROM environments
+    WHERE id = OLD.environment_id
+        AND NOT EXISTS (SELECT 1 FROM jobs WHERE environment_id = OLD.environment_id); END;
+"""
+
 MIGRATIONS = (
     _FIRST,
     _WATCHED,
@@ -202,6 +218,7 @@ MIGRATIONS = (
     _ADMINISTERED,
     _TOGETHER,
     _PRECEDENCE,
+    _SHARED_ENVIRONMENTS,
 )
 """Script i leads from version i to version i + 1."""
 
