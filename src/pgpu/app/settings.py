@@ -142,7 +142,7 @@ class Settings:
 
     objective: Literal["response", "makespan"] = field(default="response", metadata={"read": _objective})
     """What the order of waiting jobs is for: `response`, that each job is soon done, or `makespan`, that all of them end
-    soonest; then nobody's share counts, and whoever stands in the plan waits as long as that takes. Default: `response`,
+    soonest; then nobody's share counts, and whoever stands in the plan is overdue after a day instead of half an hour. Default: `response`,
     since most queues have several users. Who keeps the queue decides: set it in `/etc/pgpu/config.toml`."""
 
     log_cap: int = field(default=100 * MIB, metadata={"read": parse_memory_bytes})
