@@ -96,6 +96,10 @@ class RuntimeUnavailableError(NodeError):
     """The container engine or the kernel cannot start the job."""
 
 
+class EngineAwayError(RuntimeUnavailableError):
+    """The container engine does not answer; it may come back."""
+
+
 class ServerUnavailableError(NodeError):
     """A server of pgpu cannot be reached, or does not let this user in."""
 

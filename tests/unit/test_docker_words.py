@@ -18,6 +18,7 @@ from pgpu.errors import (
     CommandNotExecutableError,
     CommandNotFoundError,
     EnforcementError,
+    EngineAwayError,
     PgpuError,
     RequestError,
     RuntimeUnavailableError,
@@ -286,7 +287,7 @@ def test_every_error_of_the_sdk_has_one_of_ours() -> None:
         OSError(2, "x"),
         ValueError("x"),
     ):
-        assert type(pgpu_error(error, "trying")) is RuntimeUnavailableError
+        assert type(pgpu_error(error, "trying")) is EngineAwayError
     for status, wanted in ((400, RequestError), (409, RequestError), (500, RuntimeUnavailableError)):
         assert type(pgpu_error(_api_error(status), "trying")) is wanted
 

@@ -124,7 +124,7 @@ class Job:
     """0–255, 128 + signal number for a signal; None until it ended, or where nobody could see it end."""
 
     reason: str | None = None
-    """Why it waits, or was cancelled by pgpu itself, in one line; None otherwise."""
+    """Why it waits, is not started yet or was cancelled by pgpu itself, in one line; None otherwise."""
 
     error: str | None = None
     """What went wrong in pgpu itself, in one line; None unless it failed."""

@@ -148,7 +148,7 @@ def _state(job: Job, now_seconds: float) -> str:
         return "exited" if job.exit_code is None else f"exited ({job.exit_code})"
     if job.state is JobState.CANCELLED and job.wait_timed_out:
         return "not granted in time"
-    if job.state in {JobState.CANCELLED, JobState.FAILED} and (why := job.error or job.reason):
+    if job.state in {JobState.STARTING, JobState.CANCELLED, JobState.FAILED} and (why := job.error or job.reason):
         return f"{job.state.value}: {why}"
     return job.state.value
 

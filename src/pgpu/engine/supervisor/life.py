@@ -28,6 +28,7 @@ from pgpu.errors import (
     CancelledError,
     CommandNotExecutableError,
     CommandNotFoundError,
+    EngineAwayError,
     LedgerError,
     PgpuBug,
     PgpuError,
@@ -151,28 +152,67 @@ class _Supervisor:
             self._engine.hold_gpus()
         if self._job.state is JobState.STARTING and self._job.holder is None:
             self._running = self._start()
-        elif not self._job.state.is_final:
+        if self._running is None and not self._job.state.is_final:
             self._adopt()
         if self._running is not None:
             self._accompany(self._running)
 
-    def _start(self) -> RunningJob:
-        """A ledger that cannot be written for a while fails no job: nothing ran, so it is started again."""
-        while True:
+    def _start(self) -> RunningJob | None:
+        """A ledger or a container engine that refuses for a while fails no job: nothing ran, so it is started again.
+
+        Returns:
+            None where it may run already: it was announced, and the engine went away before it said so.
+        """
+        while self._job.holder is None:
             try:
                 return start(self._engine, self._job, self._carrier)
             except LedgerError as exc:
                 self._complain(exc)
-                self._pause(RETRY_SECONDS)
+            except EngineAwayError as exc:
+                self._say_why_not(str(exc))
+            self._pause(RETRY_SECONDS)
+        return None
+
+    def _say_why_not(self, reason: str) -> None:
+        """Tell why a granted job is not started, unless somebody asked to stop it.
+
+        Raises:
+            CancelledError: Somebody did.
+        """
+        try:
+            entry = self._engine.ledger.entry(self._job.id)
+            if entry.job.reason != reason:
+                with self._engine.ledger.decision() as decision:
+                    entry = decision.entry(self._job.id)
+                    entry = replace(entry, job=replace(entry.job, reason=reason))
+                    decision.put(entry)
+        except LedgerError as exc:
+            self._complain(exc)
+            return
+        self._job = entry.job
+        if entry.stop_grace_seconds is not None and entry.job.holder is None:
+            raise CancelledError(f"job {self._job.id} was stopped before it was started")
 
     def _adopt(self) -> None:
         try:
             self._engine.hold_gpus()
         except PgpuError as exc:
             self._complain(exc)  # It runs already, on the word of its lease; it is not ended for what others did.
-        self._running = adopt(self._engine, self._job, self._carrier)
+        self._running = self._adopted()
         if self._running is None:
             self._end(lambda job: lost(job, time.time()))
+
+    def _adopted(self) -> RunningJob | None:
+        """A container engine that is away ends nothing: what ran there may run on, or its end is told when it is back."""
+        has_complained = False
+        while True:
+            try:
+                return adopt(self._engine, self._job, self._carrier)
+            except EngineAwayError as exc:
+                if not has_complained:
+                    self._complain(exc)
+                has_complained = True
+                self._pause(RETRY_SECONDS)
 
     def _accompany(self, running: RunningJob) -> None:
         self._carrier.on_window = lambda columns, rows: running.resize_terminal(os.terminal_size((columns, rows)))

@@ -90,6 +90,6 @@ def _write_running(engine: Engine, job: Job) -> Job:
     with engine.ledger.decision() as decision:
         entry = decision.entry(job.id)
         started_at_seconds = entry.job.started_at_seconds or time.time()
-        running = replace(entry.job, state=JobState.RUNNING, started_at_seconds=started_at_seconds)
+        running = replace(entry.job, state=JobState.RUNNING, started_at_seconds=started_at_seconds, reason=None)
         decision.put(replace(entry, job=running))
     return running

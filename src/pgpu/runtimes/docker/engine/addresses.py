@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from pgpu.errors import RuntimeUnavailableError
+from pgpu.errors import EngineAwayError, RuntimeUnavailableError
 
 _DEFAULT_SOCKETS = ("/var/run/docker.sock", "/run/podman/podman.sock")
 _USER_SOCKETS = ("docker.sock", "podman/podman.sock")
@@ -21,11 +21,12 @@ def engine_url(environment: Mapping[str, str] = os.environ) -> str:
     """Return the address of the engine, such as `unix:///var/run/docker.sock`.
 
     Raises:
-        RuntimeUnavailableError: No engine is named and no socket exists, or it is not on this machine.
+        EngineAwayError: No engine is named and no socket exists.
+        RuntimeUnavailableError: It is not on this machine.
     """
     url = _named_url(environment) or _first_socket_url(environment)
     if url is None:
-        raise RuntimeUnavailableError(
+        raise EngineAwayError(
             "no container engine was found",
             hint="install and start Docker or Podman, or set DOCKER_HOST to the engine's socket",
         )

@@ -14,6 +14,7 @@ from docker import errors as docker_errors
 from pgpu.errors import (
     CommandNotExecutableError,
     CommandNotFoundError,
+    EngineAwayError,
     NodeError,
     PgpuError,
     RequestError,
@@ -90,7 +91,7 @@ def _is_of_the_runtime(message: str) -> bool:
 
 
 def _unreachable(error: BaseException) -> NodeError:
-    return RuntimeUnavailableError(
+    return EngineAwayError(
         f"the container engine does not answer: {_innermost(error)}",
         hint="start Docker or Podman, join its group, or set DOCKER_HOST",
     )
