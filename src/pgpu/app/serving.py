@@ -53,11 +53,22 @@ def serve(settings: Settings, unix: Path, tcp: "Tcp | None", say: "Callable[[str
         app = create_app(desk, caretaker)
         with listening.listen_unix(unix, settings.submitters) as socket, contextlib.ExitStack() as stack:
             other = None if tcp is None else (tcp, stack.enter_context(listening.listen_tcp(tcp)))
-            caretaker.start()
-            say(f"listening at unix://{unix}")
+            addresses = [f"unix://{unix}"]
             if tcp is not None:
-                say(f"listening at {'http' if tcp.certificate is None else 'https'}://{tcp.host}:{tcp.port}")
+                addresses.append(f"{'http' if tcp.certificate is None else 'https'}://{tcp.host}:{tcp.port}")
+
+            def tell() -> None:
+                for address in addresses:
+                    say(f"listening at {address}")
+
+            caretaker.start()
             try:
-                listening.serve(app, socket, other, most_connections=settings.connections)
+                listening.serve(
+                    app,
+                    socket,
+                    other,
+                    most_connections=settings.connections,
+                    on_ready=tell,
+                )
             finally:
                 caretaker.stop()

@@ -15,7 +15,7 @@ import resource
 import signal
 import socket
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -164,7 +164,12 @@ def _is_loopback(host: str) -> bool:
 
 
 def serve(
-    app: FastAPI, unix: socket.socket, tcp: tuple[Tcp, socket.socket] | None = None, *, most_connections: int
+    app: FastAPI,
+    unix: socket.socket,
+    tcp: tuple[Tcp, socket.socket] | None = None,
+    *,
+    most_connections: int,
+    on_ready: Callable[[], None] = lambda: None,
 ) -> None:
     """Answer requests until SIGTERM or SIGINT.
 
@@ -173,12 +178,13 @@ def serve(
         unix: Listens on this machine.
         tcp: Another address, or None.
         most_connections: Of one user at a time, fewer where this process may not open enough descriptors.
+        on_ready: Called once a signal ends it in good order.
     """
     visitors = Visitors(room_within(resource.getrlimit(resource.RLIMIT_NOFILE)[0], most_connections))
     servers = [_Quiet(_configuration(app), unix, visitors)]
     if tcp is not None:
         servers.append(_Quiet(_configuration(app, tcp[0]), tcp[1], visitors))
-    asyncio.run(_serve(servers, cast("Following", app.state.following)))
+    asyncio.run(_serve(servers, cast("Following", app.state.following), on_ready))
 
 
 class _Quiet(uvicorn.Server):
@@ -209,7 +215,7 @@ class _Quiet(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-async def _serve(servers: Sequence[_Quiet], following: Following) -> None:
+async def _serve(servers: Sequence[_Quiet], following: Following, on_ready: Callable[[], None]) -> None:
     def leave() -> None:
         following.leave()
         for server in servers:
@@ -218,6 +224,7 @@ async def _serve(servers: Sequence[_Quiet], following: Following) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, leave)
+    on_ready()
     await asyncio.gather(*(server.serve() for server in servers))
 
 
