@@ -36,6 +36,9 @@ _MOST_HOLDS_AT_A_TIME = 3
 _EVERY_NUMBER_TO = 16
 """As limits to how many share a GPU; from there on in steps."""
 
+_MOST_LIMITS = 3
+"""So many of them, the best for durations as predicted, are played on all that may be."""
+
 NOTHING_KNOWN: Mapping[str, Stretch] = {}
 
 _WORLDS = 16
@@ -253,7 +256,8 @@ class _Search:
         self._least_seconds = [world.least_seconds() for world in self._worlds]
         self._hold_odds = 0.3 if any(batch.release_seconds) else 0.15
         best = self._best_of(guesses)
-        self._keep(self._best_of(_fewer_at_once(batch, best.order), best))
+        fewer = sorted(_fewer_at_once(batch, best.order), key=lambda guess: play(batch, *guess).value)
+        self._keep(self._best_of(fewer[:_MOST_LIMITS], best))
 
     def improved(self, effort: int) -> _Trial:
         """Return the best plan that changes lead to, with so many plays at most."""
