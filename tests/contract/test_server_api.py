@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
-from tests.contract.in_process import AsPeer, make_app
+from tests.contract.in_process import AsPeer, asked, make_app
 
 from pgpu.server.peers import Peer
 
@@ -43,6 +43,16 @@ def test_nothing_that_is_asked_breaks_the_server(api: Any) -> None:
             assert answer.status_code < 500, f"{case.as_curl_command()}\n{answer.text}"
 
         ask()
+
+
+def test_a_number_that_nothing_can_have_is_refused(tmp_path: Path) -> None:
+    app = AsPeer(make_app(tmp_path), Peer(1, 0, 0, frozenset()))
+    targets = ["DELETE /v1/admin/quotas/", "POST /v1/admin/tokens?uid=", "GET /v1/jobs?after="]
+    for target in [*targets, "GET /v1/jobs/x/logs?tail_lines=", "GET /v1/jobs/x/wait?timeout_seconds="]:
+        method, _, path = target.partition(" ")
+        for number in (1 << 63, -1, 10**400):
+            status, _, text = asked(app, method, f"{path}{number}")
+            assert status in {400, 404}, (target, number, text)
 
 
 def test_every_route_is_on_the_server_s_page(tmp_path: Path) -> None:

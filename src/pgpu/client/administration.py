@@ -132,6 +132,7 @@ class EmbeddedAdministration:
 
     def remove_quota(self, uid: int) -> None:
         """Remove a quota, and start who fits now; see `Administration.remove_quota`."""
+        _check_uid(uid)
         with self._engine.deciding() as decision:
             decision.put_quota(uid, None)
 

@@ -4,19 +4,17 @@ Where the supervisor dies, another one is waited for and the output goes on wher
 """
 
 import contextlib
-import select
 import socket
-import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from pgpu.client.line import Reading, Sender
+from pgpu.client.line import Line
 from pgpu.engine.engine import Engine
 from pgpu.engine.keeper.doorstep import Doorstep
 from pgpu.engine.recovery import recover
 from pgpu.engine.sockets import connect
-from pgpu.engine.streams.frames import FrameDecoder, Hello, Kind, encode_hello
 from pgpu.engine.streams.log import stored
 from pgpu.engine.streams.records import Record
 from pgpu.engine.talking import send_signal, send_window
@@ -30,7 +28,7 @@ _RECOVER_SECONDS = 1.0
 _CHUNK_BYTES = 1 << 18
 
 
-class Follower:
+class Follower(Line):
     """Follows one job until it is final."""
 
     def __init__(self, engine: Engine, job_id: str, *, offset: int = 0, holds_back: bool = False) -> None:
@@ -39,18 +37,12 @@ class Follower:
         Args:
             engine: Whose job it is.
             job_id: The job.
-            offset: Where in its log to begin.
-            holds_back: Whether the job is to be held back rather than that output is lost.
+            offset: As of `Line`.
+            holds_back: Likewise.
         """
+        super().__init__(offset, holds_back=holds_back)
         self._engine = engine
         self._job_id = job_id
-        self.reading = Reading(offset)
-        self._holds_back = holds_back
-        self.owns_stdin = False
-        self.on_connected: Callable[[Sender], None] = lambda _: None
-        self.on_wake: Callable[[], None] = lambda: None
-        self.wake_descriptor: int | None = None
-        """Polled beside the socket; `on_wake` is called when it is readable."""
 
     def records(self) -> Iterator[Record]:
         """Yield output until the job is final and all of it was yielded.
@@ -64,7 +56,7 @@ class Follower:
             connection = self._connected()
             if connection is not None:
                 with connection:
-                    if (yield from self._listen(connection)):
+                    if (yield from self.heard(partial(self._receive, connection))):
                         return
             elif was_final:
                 yield from self.stored_records()
@@ -72,7 +64,7 @@ class Follower:
             elif time.monotonic() > recover_at_seconds:
                 recover(self._engine)
                 recover_at_seconds = time.monotonic() + _RECOVER_SECONDS
-            self._wait(_RECONNECT_SECONDS)
+            self.rest(_RECONNECT_SECONDS)
 
     def _wait_for_grant(self) -> JobState:
         """Return the first state after `waiting`."""
@@ -90,39 +82,18 @@ class Follower:
         except OSError:
             return None
         with contextlib.suppress(OSError):
-            connection.sendall(encode_hello(Hello(self.reading.offset, self._holds_back, self.owns_stdin)))
+            connection.sendall(self.greeting())
         self.on_connected(connection)
         return connection
 
-    def _listen(self, connection: socket.socket) -> Generator[Record, None, bool]:
-        """Yield what the supervisor sends; return whether it said that this was all."""
-        frames = FrameDecoder()
-        while data := self._receive(connection):
-            for frame in frames.feed(data):
-                if frame.kind is Kind.END:
-                    return True
-                yield from self.reading.read_frame(frame)
-        return False
-
-    def _receive(self, connection: socket.socket) -> bytes:
-        """Wait for bytes; none mean that the supervisor is gone."""
-        poll = select.poll()
-        poll.register(connection, select.POLLIN)
-        if self.wake_descriptor is not None:
-            poll.register(self.wake_descriptor, select.POLLIN)
-        while connection.fileno() not in (ready := dict(poll.poll())):
-            if ready:
-                self.on_wake()
+    def _receive(self, connection: socket.socket) -> Sequence[bytes] | None:
+        """Wait for bytes; None once the supervisor is gone."""
+        self.rest_until_readable(connection)
         try:
-            return connection.recv(_CHUNK_BYTES)
+            data = connection.recv(_CHUNK_BYTES)
         except ConnectionError:
-            return b""
-
-    def _wait(self, seconds: float) -> None:
-        if self.wake_descriptor is None:
-            threading.Event().wait(seconds)
-        elif select.select([self.wake_descriptor], [], [], seconds)[0]:
-            self.on_wake()
+            return None
+        return [data] if data else None
 
     def stored_records(self) -> Iterator[Record]:
         """Yield what is stored now; `records` goes on behind it."""

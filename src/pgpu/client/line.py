@@ -4,10 +4,13 @@ Both forms of the client have a line of their own; `attaching` puts a terminal a
 how either is connected.
 """
 
-from collections.abc import Callable, Iterator
+import select
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Protocol
 
-from pgpu.engine.streams.frames import Frame, Kind, decode_gap
+from pgpu.engine.streams.frames import Frame, FrameDecoder, Hello, Kind, decode_gap, encode_hello
 from pgpu.engine.streams.records import Record, RecordDecoder
 from pgpu.model import JobState
 
@@ -24,23 +27,76 @@ class Sender(Protocol):
         ...
 
 
-class Line(Protocol):
-    """A job's output until it is final; its attributes are set before the first record is asked for."""
+class Readable(Protocol):
+    """Something to poll."""
 
-    owns_stdin: bool
-    """Whether the job's standard input ends with this line."""
+    def fileno(self) -> int:
+        """Return its descriptor."""
+        ...
 
-    on_connected: Callable[[Sender], None]
-    """Called with each new connection."""
 
-    wake_descriptor: int | None
-    """Watched beside the connection; `on_wake` is called when it is readable."""
+class Line(ABC):
+    """Follows one job until it is final; its attributes are set before the first record is asked for."""
 
-    on_wake: Callable[[], None]
+    def __init__(self, offset: int, *, holds_back: bool) -> None:
+        """Do not connect yet.
 
+        Args:
+            offset: Where in the job's log to begin.
+            holds_back: Whether the job is to be held back rather than that output is lost.
+        """
+        self.reading = Reading(offset)
+        self._holds_back = holds_back
+        self.owns_stdin = False
+        """Whether the job's standard input ends with this line."""
+
+        self.on_connected: Callable[[Sender], None] = lambda _: None
+        """Called with each new connection."""
+
+        self.wake_descriptor: int | None = None
+        """Watched beside the connection; `on_wake` is called when it is readable."""
+
+        self.on_wake: Callable[[], None] = lambda: None
+
+    @abstractmethod
     def records(self) -> Iterator[Record]:
         """Yield output until the job is final and all of it was yielded."""
-        ...
+
+    def greeting(self) -> bytes:
+        """Return what each new connection begins with."""
+        return encode_hello(Hello(self.reading.offset, self._holds_back, self.owns_stdin))
+
+    def heard(self, receive: Callable[[], Sequence[bytes] | None]) -> Generator[Record, None, bool]:
+        """Yield what the job's supervisor sends over one connection; return whether it said that this was all.
+
+        Args:
+            receive: Waits for bytes; None once nobody sends any more.
+        """
+        frames = FrameDecoder()
+        while (pieces := receive()) is not None:
+            for piece in pieces:
+                for frame in frames.feed(piece):
+                    if frame.kind is Kind.END:
+                        return True
+                    yield from self.reading.read_frame(frame)
+        return False
+
+    def rest(self, seconds: float) -> None:
+        """Pause, unless there is something to hear of before."""
+        if self.wake_descriptor is None:
+            threading.Event().wait(seconds)
+        elif select.select([self.wake_descriptor], [], [], seconds)[0]:
+            self.on_wake()
+
+    def rest_until_readable(self, connection: Readable) -> None:
+        """Wait until something can be received."""
+        poll = select.poll()
+        poll.register(connection, select.POLLIN)
+        if self.wake_descriptor is not None:
+            poll.register(self.wake_descriptor, select.POLLIN)
+        while connection.fileno() not in (ready := dict(poll.poll())):
+            if ready:
+                self.on_wake()
 
 
 class Hand(Protocol):
