@@ -1,5 +1,6 @@
 """A proof that a limit binds holds for this boot, driver, enforcer and delivery; and each lease has its own enforcer."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -101,3 +102,33 @@ def test_a_lease_is_read_by_the_enforcer_that_made_it() -> None:
     ladder = Ladder(rungs, lambda: [GPU], SelfTest(Memory(), lambda _job, _delivery: None, lambda _job: ""))
     for name in ("strong", "weak"):
         assert ladder.use(replace(LEASE, enforcer=name))[0].gpu_uuid == name
+
+
+class Keeping(Binding):
+    """Knows which slices are there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.there: set[str] = set()
+
+    def prepare(self, job: Job, gpus: Sequence[Gpu]) -> Delivery:
+        self.there.add(job.id)
+        return super().prepare(job, gpus)
+
+    def release(self, lease: Lease) -> None:
+        self.there.discard(lease.job_id)
+
+
+def test_what_a_killed_self_test_left_goes_with_its_jobs_slice() -> None:
+    enforcer, left = Keeping(), set[str]()
+
+    def run(_job: Job, _delivery: Delivery) -> str:
+        left.update(enforcer.there)
+        return "context 0\nallocate 2\n"
+
+    ladder = Ladder([Rung(enforcer, lambda _: True)], lambda: [GPU], SelfTest(Memory(), run, lambda _job: ""))
+    ladder.prepare(JOB, [GPU])
+    enforcer.there |= left  # as if the process of the test had been killed while it ran
+    assert len(enforcer.there) == 2
+    ladder.release(LEASE)
+    assert not enforcer.there

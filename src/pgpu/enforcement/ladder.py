@@ -93,7 +93,8 @@ class Ladder:
         return self._of(lease).is_held(lease)
 
     def release(self, lease: Lease) -> None:
-        """Remove the slice's files; does nothing where they are gone."""
+        """Remove the slice's files, and those of its self-test; does nothing where they are gone."""
+        self._self_test.forget(self._of(lease), lease)
         self._of(lease).release(lease)
 
     def _rung_on(self, gpus: Sequence[Gpu]) -> Rung:

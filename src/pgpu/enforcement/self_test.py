@@ -4,7 +4,7 @@ What is proved once holds for this boot, driver, enforcer, way of delivery and t
 own shortage for a refusal of ours: where there is a meter, it must have counted the refusal.
 """
 
-import uuid
+import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -62,6 +62,11 @@ class SelfTest:
         self._try(enforcer, _throwaway(job, gpu), gpu, is_metered=is_metered)
         self._facts.put(key, _PASSED)
 
+    @staticmethod
+    def forget(enforcer: Enforcer, lease: Lease) -> None:
+        """Remove what a test for this lease's job left whose process was killed in the middle; nothing in most cases."""
+        enforcer.release(replace(lease, job_id=_id_of_test(lease.job_id)))
+
     def _try(self, enforcer: Enforcer, test: Job, gpu: Gpu, *, is_metered: bool) -> None:
         delivery = enforcer.prepare(test, [gpu])
         lease = _lease_of(test)
@@ -91,15 +96,19 @@ def _judge(answers: dict[str, str], enforcer: Enforcer, gpu: Gpu, *, is_ours: bo
 
 
 def _throwaway(job: Job, gpu: Gpu) -> Job:
-    """Return a job like this one, with a slice of one GPU, that nobody else knows."""
+    """Return a job like this one, with a slice of one GPU, that only who knows this one can find."""
     lease = _lease_of(job)
     part = next(part for part in lease.slices if part.gpu_uuid == gpu.uuid)
-    job_id = uuid.uuid4().hex[:12]
+    job_id = _id_of_test(job.id)
     # A container's own directory may be closed to its user, which is the job's affair; a process has none without.
     place = "/" if job.spec.runtime == "docker" else job.spec.working_directory
     spec = replace(job.spec, name=None, wants_tty=False, wants_stdin=False, remove=True, working_directory=place)
     slices = (Slice(part.gpu_uuid, part.memory_bytes),)
     return replace(job, id=job_id, spec=spec, lease=replace(lease, job_id=job_id, slices=slices))
+
+
+def _id_of_test(job_id: str) -> str:
+    return hashlib.sha256(f"self-test of {job_id}".encode()).hexdigest()[:12]
 
 
 def _lease_of(job: Job) -> Lease:
