@@ -83,3 +83,7 @@ def test_a_directory_that_cannot_be_made_gets_one_clear_line_and_a_hint(tmp_path
     with pytest.raises(NodeError, match="cannot be made in") as caught:
         start_simulated(tmp_path / "file" / "state", MODELS[0], 1)
     assert caught.value.hint is not None
+
+
+def test_a_state_directory_may_have_a_name_that_is_no_text() -> None:
+    assert simulated_uuid(Path("/odd\udcff"), 0) != simulated_uuid(Path("/odd\udcfe"), 0)

@@ -37,8 +37,8 @@ def a_room(granted_bytes: int = 0, outsiders_bytes: int = 0) -> GpuRoom:
     return GpuRoom(GPU, GIB, outsiders_bytes, granted_bytes)
 
 
-def asked(waiting: Waiting, room: GpuRoom) -> int:
-    (found,) = LEARNING.sized([room], [waiting])
+def asked(waiting: Waiting, room: GpuRoom, quota_bytes: int | None = None) -> int:
+    (found,) = LEARNING.sized([room], [waiting], {1000: Quota(quota_bytes)})
     return found.request.memory_bytes
 
 
@@ -46,6 +46,15 @@ def test_every_other_job_asks_for_what_it_asks() -> None:
     for basis in ("unknown", "history", "retry", None):
         known = replace(UNKNOWN, request=replace(UNKNOWN.request, basis=basis))
         assert asked(known, a_room(outsiders_bytes=20 * GIB)) == 8 * GIB
+
+
+def test_a_job_of_unknown_size_follows_a_quota_that_was_made_smaller() -> None:
+    assert asked(UNKNOWN, a_room(), 5 * GIB) == 5 * GIB
+    on_two = replace(UNKNOWN, request=replace(UNKNOWN.request, gpu_count=2))
+    assert asked(on_two, a_room(), 5 * GIB) == 5 * GIB // 2
+    assert asked(UNKNOWN, a_room(), 50 * GIB) == 8 * GIB
+    known = replace(UNKNOWN, request=replace(UNKNOWN.request, basis="history"))
+    assert asked(known, a_room(), 5 * GIB) == 8 * GIB, "it needs so much, and says what it waits for"
 
 
 def test_the_last_try_has_all_that_jobs_can_have_beside_outsiders() -> None:

@@ -21,6 +21,7 @@ from pgpu.scheduling import (
     admit,
 )
 from pgpu.scheduling.demand import Basis
+from pgpu.scheduling.forecast import MOST_JOBS, Later
 from pgpu.scheduling.planned import NO_PLAN, BatchPlan
 
 Durations = Callable[[View, Collection[str]], Mapping[str, float]]
@@ -30,8 +31,8 @@ Hindered = Callable[[View, Collection[Waiting]], Mapping[str, str]]
 """Tells, by id, which of these jobs may not start yet, whatever is free, and why."""
 
 
-Sized = Callable[[Sequence[GpuRoom], Sequence[Waiting]], Sequence[Waiting]]
-"""Tells what waiting jobs ask for in this round that shall have all that their GPUs have."""
+Sized = Callable[[Sequence[GpuRoom], Sequence[Waiting], Mapping[int, Quota]], Sequence[Waiting]]
+"""Tells what waiting jobs ask for in this round whose size follows the machine, or their user's quota."""
 
 
 CLOSED = "waits for the administrator, who lets nothing new start for now"
@@ -42,7 +43,7 @@ def unknown_durations(_view: View, _signatures: Collection[str]) -> Mapping[str,
     return {}
 
 
-def as_asked(_rooms: Sequence[GpuRoom], waiting: Sequence[Waiting]) -> Sequence[Waiting]:
+def as_asked(_rooms: Sequence[GpuRoom], waiting: Sequence[Waiting], _quotas: Mapping[int, Quota]) -> Sequence[Waiting]:
     """Take every request as it is."""
     return waiting
 
@@ -139,7 +140,7 @@ class Rounds:
         rooms = snapshot.rooms(holding, self.headroom)
         open_rooms = _open(rooms, view.closed_gpus())
         quotas = view.quotas()
-        waiting = self.sized(open_rooms, view.waiting(self.gpu_model))
+        waiting = self.sized(open_rooms, view.waiting(self.gpu_model), quotas)
         signatures = {each.signature for each in waiting} | {entry.job.signature for entry in holding}
         lasting = self.durations(view, signatures - {""})
         hindered = dict(self.hindered(view, waiting))
@@ -158,6 +159,18 @@ class Rounds:
                 each.job_id: each.wait_deadline_seconds for each in waiting if each.wait_deadline_seconds is not None
             },
         )
+
+    def later(self, view: View, hindered: Collection[str]) -> list[Later]:
+        """Return the jobs that go after others, of those that may not start yet, each with the ids of whom it awaits."""
+        waiting = [each for each in view.waiting(self.gpu_model) if each.has_predecessors and each.job_id in hindered]
+        waiting = waiting[:MOST_JOBS]
+        after = {job_id: peer.place.after for job_id, peer in view.peers([each.job_id for each in waiting]).items()}
+        named = view.peers({job_id for ids in after.values() for job_id in ids})
+        going = {job_id for job_id, peer in named.items() if not peer.state.is_final}
+        lasting = self.durations(view, {each.signature for each in waiting} - {""})
+        return [
+            (_candidate(each, lasting.get(each.signature)), going.intersection(after[each.job_id])) for each in waiting
+        ]
 
     def _queue(
         self, waiting: Sequence[Waiting], hindered: Mapping[str, str], lasting: Mapping[str, float]

@@ -13,7 +13,7 @@ from pgpu.engine.tries import Most
 from pgpu.ledger import Decision, View, Waiting
 from pgpu.model import Gpu, Job, Request, Run, Slice
 from pgpu.scheduling import GpuRoom, Headroom, usable
-from pgpu.scheduling.candidate import NO_QUOTA
+from pgpu.scheduling.candidate import NO_QUOTA, Quota
 from pgpu.scheduling.demand import UNKNOWN, Basis, Estimate, estimate
 from pgpu.scheduling.signature import program_of
 from pgpu.units import SMALLEST_SLICE_BYTES
@@ -83,9 +83,13 @@ class Learning:
         memory_bytes = int(most * CAREFUL_SHARE) if found.memory_bytes is None else min(found.memory_bytes, most)
         return replace(request, memory_bytes=max(SMALLEST_SLICE_BYTES, memory_bytes), basis=found.basis.value)
 
-    def sized(self, rooms: Sequence[GpuRoom], waiting: Sequence[Waiting]) -> list[Waiting]:
-        """Let those on their last try ask for no more than their GPUs have beside what others than jobs hold."""
-        return [_sized(each, rooms) if each.request.basis == Basis.ALONE else each for each in waiting]
+    def sized(self, rooms: Sequence[GpuRoom], waiting: Sequence[Waiting], quotas: Mapping[int, Quota]) -> list[Waiting]:
+        """Let nobody ask for what can't be granted any more, where that says nothing of a need.
+
+        A job of unknown size asks for no more than its user's quota, which may have been made smaller; one on its last try
+        for no more than its GPUs have beside what others than jobs hold.
+        """
+        return [_sized(each, rooms, quotas) if each.request.basis in _SIZED_LATE else each for each in waiting]
 
     def durations(self, view: View, signatures: Collection[str]) -> Mapping[str, float]:
         """Tell how long calls last: the median of their newest runs, in seconds; without those that have none."""
@@ -156,8 +160,15 @@ def history_name(gpu: Gpu) -> str:
     return f"simulated {gpu.name}" if gpu.is_simulated else gpu.name
 
 
-def _sized(waiting: Waiting, rooms: Sequence[GpuRoom]) -> Waiting:
+_SIZED_LATE = {Basis.UNKNOWN.value, Basis.ALONE.value}
+
+
+def _sized(waiting: Waiting, rooms: Sequence[GpuRoom], quotas: Mapping[int, Quota]) -> Waiting:
     request = waiting.request
+    if request.basis == Basis.UNKNOWN:
+        quota_bytes = quotas.get(waiting.owner_uid, NO_QUOTA).memory_bytes
+        most_bytes = request.memory_bytes if quota_bytes is None else quota_bytes // request.gpu_count
+        return _asking(waiting, max(SMALLEST_SLICE_BYTES, min(request.memory_bytes, most_bytes)))
     capacities = sorted((room.capacity_bytes for room in rooms if usable(room.gpu, request.gpu_count)), reverse=True)
     if request.gpu_count > len(capacities):
         return waiting

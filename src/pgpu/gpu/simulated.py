@@ -14,6 +14,7 @@ from pathlib import Path
 from pgpu.errors import NodeError
 from pgpu.gpu.mig_profiles import MEMORY_SLICES, MigProfile
 from pgpu.gpu.products import GpuModel
+from pgpu.model.text import written_out
 
 CONFIGURATION_NAME = "gpus.conf"
 
@@ -65,12 +66,17 @@ def start_simulated(state_directory: Path, model: GpuModel, count: int) -> None:
 
 def simulated_uuid(state_directory: Path, index: int) -> str:
     """Return the UUID of a simulated GPU as NVML writes it; two state directories never share one."""
-    return f"GPU-{uuid.uuid5(_UUID_NAMESPACE, f'{os.path.realpath(state_directory)}#{index}')}"
+    return f"GPU-{uuid.uuid5(_UUID_NAMESPACE, f'{_place(state_directory)}#{index}')}"
+
+
+def _place(state_directory: Path) -> str:
+    """Return where a directory really lies, in words: UUIDs are made of UTF-8."""
+    return written_out(os.path.realpath(state_directory))
 
 
 def simulated_instance_uuid(state_directory: Path, index: int, mig_index: int) -> str:
     """Return the UUID of a MIG instance of a simulated GPU as NVML writes it."""
-    return f"MIG-{uuid.uuid5(_UUID_NAMESPACE, f'{os.path.realpath(state_directory)}#{index}:{mig_index}')}"
+    return f"MIG-{uuid.uuid5(_UUID_NAMESPACE, f'{_place(state_directory)}#{index}:{mig_index}')}"
 
 
 def _make_directory(path: Path) -> None:
