@@ -1,0 +1,64 @@
+"""A client that is hung up on before it has asked tells its user why."""
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pgpu.client.address import UnixAddress
+from pgpu.client.channel import Channel
+from pgpu.client.connection import Server
+from pgpu.engine.inheritance import account_of
+from pgpu.errors import NodeError
+from pgpu.server.access import Access, Caller
+from pgpu.server.accounts import Person
+from pgpu.server.answers import plain_refusal
+
+WHY = NodeError("you have 256 connections to this server already", hint="end some")
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[UnixAddress]:
+    """Where a server refuses whoever connects, without a look at what they ask."""
+    path = tmp_path / "s.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+
+        def refuse() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.sendall(plain_refusal(503, WHY))
+
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        yield UnixAddress(path)
+        thread.join()
+
+
+@pytest.mark.parametrize("body", [None, "x" * (4 << 20)], ids=["a question", "a long one"])
+def test_a_question_that_is_refused_at_the_door_ends_in_the_servers_words(
+    address: UnixAddress, body: str | None
+) -> None:
+    with pytest.raises(NodeError, match="256 connections"):
+        Server(address).ask("POST", "/v1/jobs", body)
+
+
+def test_an_attach_that_is_refused_at_the_door_ends_in_the_servers_words(address: UnixAddress) -> None:
+    with (
+        contextlib.closing(Server(address).connect()) as connection,
+        pytest.raises(NodeError, match="256 connections"),
+    ):
+        Channel(connection, "/v1/jobs/x/attach", {})
+
+
+def test_jobs_of_a_token_holder_have_the_limits_that_the_server_was_started_with() -> None:
+    person = Person(61001, 61001, frozenset())
+    access = Access(limits=(("RLIMIT_NOFILE", 1024, 4096),))
+    inherited = access.inherited(Caller(61001, 61001, frozenset(), is_admin=False, person=person), None)
+    account = account_of(inherited, ())
+    assert account is not None
+    assert account.limits == (("RLIMIT_NOFILE", 1024, 4096),)
