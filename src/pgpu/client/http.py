@@ -25,7 +25,8 @@ from pgpu.model import Job, JobSpec, Outsider, Request, Submission
 T = TypeVar("T")
 
 _WAIT_SECONDS = 50
-_PAGE = 1000
+_PAGE = 2500
+"""Few enough that the server works on others in between, and so many that ten thousand jobs need few rounds for their reasons."""
 _STREAMS = {1: "stdout", 2: "stderr"}
 _HEADER_BYTES = 8
 

@@ -19,7 +19,7 @@ routes = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 BODIES = (Ask, Cancel, Stop, Signal, Window, Resize)
 
 _MOST_WAIT_SECONDS = 60.0
-_MOST_ON_A_PAGE = 1000
+_MOST_ON_A_PAGE = 5000
 
 
 @routes.post("", status_code=201, response_model=list[Job], openapi_extra=takes(Ask))
