@@ -12,6 +12,7 @@ from pgpu.model.job import JobSpec
 from pgpu.model.request import Request
 from pgpu.model.submission import Submission
 from pgpu.model.text import is_bytes, is_text
+from pgpu.units import quoted
 
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*")
 _LONGEST_NAME = 128
@@ -83,10 +84,10 @@ def _check_name(submission: Submission) -> None:
     if name is None:
         return
     if not _NAME.fullmatch(name):
-        raise RequestError(f"{name!r} is no name", hint="letters and digits of ASCII, and _ . - after the first")
+        raise RequestError(f"{quoted(name)} is no name", hint="letters and digits of ASCII, and _ . - after the first")
     longest = len(name) if array is None else len(f"{name}-{max(array.indices, default=0)}")
     if longest > _LONGEST_NAME:
-        raise RequestError(f"the name {name!r} is too long", hint=f"at most {_LONGEST_NAME} characters, index included")
+        raise RequestError(f"the name {quoted(name)} is too long", hint=f"at most {_LONGEST_NAME} characters, index included")
     if len(name) == 1 and array is None and submission.spec.runtime == "docker":
         raise RequestError(f"{name!r} is no name of a container", hint="Docker wants at least two characters")
 
