@@ -17,10 +17,9 @@ from pgpu.scheduling.capacity import GpuRoom, taken_bytes, usable
 from pgpu.scheduling.claims import Moment, renewed
 from pgpu.scheduling.free_memory import waits_for_memory
 from pgpu.scheduling.order import Machine, OrderRules, Turns
-from pgpu.scheduling.outlook import Outlook
 from pgpu.scheduling.planned import NO_PLAN, BatchPlan, PlannedTurns
 from pgpu.scheduling.precedence import NO_PRECEDENCE, Claim, Heads, Precedence
-from pgpu.scheduling.seats import Seats, likely
+from pgpu.scheduling.seats import Seats
 from pgpu.scheduling.together import places_with_one_more
 
 
@@ -32,15 +31,14 @@ def admit(
     held: Sequence[Held] = (),
     quotas: Mapping[int, Quota] | None = None,
     rules: OrderRules | None = None,
-    outlook: Outlook | None = None,
     plan: BatchPlan = NO_PLAN,
     precedence: Precedence = NO_PRECEDENCE,
 ) -> Admission:
     """Decide which waiting requests start now, and on which GPUs.
 
     Pure: the same arguments always give the same answer. A job on one GPU gets the smallest free MIG instance that covers
-    it, whole; where there is none, the GPUs whose free parts lose least worth to the jobs likely to come (`placement`). One
-    job's are distinct. A job whose wait has run out still starts if it fits now.
+    it, whole; where there is none, the GPU that it fits best. One job's are distinct. What was granted in this round changes
+    places for the next in turn that does not fit otherwise. A job whose wait has run out still starts if it fits now.
 
     Args:
         rooms: Every GPU and MIG instance, in NVML index order.
@@ -49,11 +47,10 @@ def admit(
         held: Every job whose slices are part of what the rooms have granted.
         quotas: By UID; who is missing has none.
         rules: How long things are taken to be.
-        outlook: What is likely to come; by default, the like of what waits and runs.
         plan: Whose jobs go first and in which order (`plan_batch`); nobody keeps memory for one of them.
         precedence: What the rounds before left: for whom GPUs are kept, and who went first.
     """
-    seats = Seats(rooms, lambda: outlook or likely(rooms, queue, held))
+    seats = Seats(rooms)
     allowances = Allowances(held, quotas or {}, rules or OrderRules(), now_seconds)
     round_ = _Round(
         rooms, held, quotas or {}, rules or OrderRules(), now_seconds, seats=seats, plan=plan, allowances=allowances

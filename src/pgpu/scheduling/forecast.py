@@ -1,6 +1,6 @@
 """Until about when each waiting job waits: the rounds to come, played forward on what durations are thought to be."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pgpu.scheduling.admission import admit
@@ -9,13 +9,14 @@ from pgpu.scheduling.backfill import expected_end_seconds
 from pgpu.scheduling.candidate import Candidate, Held, Quota
 from pgpu.scheduling.capacity import GpuRoom, taken_bytes
 from pgpu.scheduling.order import OrderRules
-from pgpu.scheduling.outlook import Outlook
 from pgpu.scheduling.planned import NO_PLAN, BatchPlan
 from pgpu.scheduling.precedence import NO_PRECEDENCE, Precedence, Served
-from pgpu.scheduling.seats import likely
 
 MOST_JOBS = 200
 """So many of the queue are told; past that, nobody's guess is worth its time."""
+
+Later = tuple[Candidate, Collection[str]]
+"""A job that is not in the queue yet, and the ids of those that must end before."""
 
 
 def expected_starts(
@@ -28,14 +29,25 @@ def expected_starts(
     rules: OrderRules | None = None,
     plan: BatchPlan = NO_PLAN,
     precedence: Precedence = NO_PRECEDENCE,
+    later: Sequence[Later] = (),
 ) -> dict[str, float]:
     """Return when waiting jobs will probably start, by job id, in seconds since the epoch.
 
     A job of unknown length is taken to run as long as the rules say. Missing are those past the first 200 in the order of
-    today's round, and those that nothing known will let start. Arguments as of `admit`.
+    today's round, and those that nothing known will let start.
+
+    Args:
+        rooms: As of `admit`, as are those below.
+        queue: Who waits.
+        now_seconds: Seconds since the epoch.
+        held: Who holds memory.
+        quotas: By UID.
+        rules: How long things are taken to be.
+        plan: Of a batch.
+        precedence: What the round before left.
+        later: Who joins the queue once others have ended: well, it is hoped.
     """
     rules = rules or OrderRules()
-    outlook = likely(rooms, queue, held)
     today = admit(
         rooms,
         queue,
@@ -43,15 +55,15 @@ def expected_starts(
         held=held,
         quotas=quotas,
         rules=rules,
-        outlook=outlook,
         plan=plan,
         precedence=precedence,
     )
     wanted = {*(wait.job_id for wait in today.waits[:MOST_JOBS]), *(grant.job_id for grant in today.grants)}
     future = _Future(rooms, [candidate for candidate in queue if candidate.job_id in wanted], held, rules, now_seconds)
     future.precedence = precedence
-    while future.waiting:
-        future.start_what_fits(quotas or {}, outlook, plan)
+    future.later = [(candidate, set(awaited)) for candidate, awaited in later[:MOST_JOBS]]
+    while future.waiting or future.later:
+        future.start_what_fits(quotas or {}, plan)
         if not future.ends:
             break
         future.go_on()
@@ -77,6 +89,7 @@ class _Future:
     ) -> None:
         self.starts: dict[str, float] = {}
         self.precedence = NO_PRECEDENCE
+        self.later: list[tuple[Candidate, set[str]]] = []
         self.waiting = [replace(candidate, deadline_seconds=None) for candidate in waiting]
         self.ends = [
             _End(expected_end_seconds(each, rules.default_duration_seconds, now_seconds), each) for each in held
@@ -85,7 +98,7 @@ class _Future:
         self._rules = rules
         self._now_seconds = now_seconds
 
-    def start_what_fits(self, quotas: Mapping[int, Quota], outlook: Outlook, plan: BatchPlan) -> None:
+    def start_what_fits(self, quotas: Mapping[int, Quota], plan: BatchPlan) -> None:
         """Play one round."""
         held = [end.held for end in self.ends]
         rooms = list(self._rooms.values())
@@ -96,7 +109,6 @@ class _Future:
             held=held,
             quotas=quotas,
             rules=self._rules,
-            outlook=outlook,
             plan=plan,
             precedence=self.precedence,
         )
@@ -123,7 +135,15 @@ class _Future:
         self.ends.sort(key=lambda end: end.at_seconds)
         self._now_seconds = self.ends[0].at_seconds
         while self.ends and self.ends[0].at_seconds <= self._now_seconds:
-            self._change(self.ends.pop(0).held, -1)
+            ended = self.ends.pop(0).held
+            self._change(ended, -1)
+            self._let_join(ended.job_id)
+
+    def _let_join(self, ended_id: str) -> None:
+        for _, awaited in self.later:
+            awaited.discard(ended_id)
+        self.waiting += [candidate for candidate, awaited in self.later if not awaited]
+        self.later = [(candidate, awaited) for candidate, awaited in self.later if awaited]
 
     def _precedence_after(self, admission: Admission, known: Mapping[str, Candidate]) -> Precedence:
         """Return what the round tells the next: of those that go first, when they will have ended."""
