@@ -87,6 +87,7 @@ def test_the_queue_says_why_and_until_when_and_cancel_empties_it(either_place: P
     assert shown == [(1, "high"), (2, "low"), (None, "sweep-0"), (None, "sweep-1")]
     assert queue[0]["job"]["reason"].startswith("waits for 10 GiB on one GPU: 2.99 GiB free of 22.99 GiB")
     assert queue[0]["job"]["expected_start_seconds"] > queue[0]["job"]["created_at_seconds"]
+    assert queue[2]["job"]["expected_start_seconds"] > queue[1]["job"]["expected_start_seconds"]
     assert len(either_place.run("cancel", "low", "high").stdout.split()) == 2
     assert "low" in either_place.job("sweep-1")["reason"]
     assert either_place.json("queue")["queue"] == []

@@ -54,3 +54,14 @@ def test_at_no_foretold_moment_more_is_held_than_there_is(parts: list[tuple[int,
     for moment in starts.values():
         holding = [w for w in waiting if starts[w.job_id] <= moment < starts[w.job_id] + (w.duration_seconds or 0)]
         assert sum(each.request.memory_bytes for each in holding) <= 24 * GIB
+
+
+def test_a_job_that_goes_after_others_starts_once_the_last_of_them_has_ended_and_it_fits() -> None:
+    later = [(job("third", 20, 10), {"second", "running"}), (job("fourth", 20, 10), {"third"})]
+    waiting = [job("first", 20, 100), job("second", 4, 30)]
+    starts = expected_starts([room(granted_gib=4)], waiting, NOW, held=[holds(4, 40)], later=later)
+    assert starts == {"second": NOW, "first": NOW + 30, "third": NOW + 130, "fourth": NOW + 140}
+
+
+def test_nothing_is_foretold_of_a_job_that_goes_after_one_of_another_queue() -> None:
+    assert expected_starts([room()], [], NOW, later=[(job("third", 1, 10), {"elsewhere"})]) == {}

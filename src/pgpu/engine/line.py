@@ -23,6 +23,7 @@ def read_line(engine: Engine) -> tuple[list[Job], list[Job]]:
     with engine.ledger.view() as view:
         situation = engine.rounds.situation(view, snapshot)
         entries = engine.queue_of(view.live())
+        later = engine.rounds.later(view, situation.hindered)
     waiting = {entry.job.id: entry.job for entry in entries if entry.job.state is JobState.WAITING}
     admission = situation.admission(now_seconds)
     reasons = {wait.job_id: wait.reason for wait in admission.waits}
@@ -35,11 +36,11 @@ def read_line(engine: Engine) -> tuple[list[Job], list[Job]]:
         quotas=situation.quotas,
         plan=situation.plan,
         precedence=situation.precedence,
+        later=later,
     )
     line = [_told(waiting[job_id], reasons, starts) for job_id in order if job_id in waiting]
-    return line, [
-        replace(job, reason=situation.hindered[job.id]) for job in waiting.values() if job.id in situation.hindered
-    ]
+    held = [job for job in waiting.values() if job.id in situation.hindered]
+    return line, [_told(job, situation.hindered, starts) for job in held]
 
 
 def _told(job: Job, reasons: Mapping[str, str], starts: Mapping[str, float]) -> Job:
