@@ -93,6 +93,16 @@ def test_no_job_grows_past_its_owners_quota(world: UserWorld, admin: Callable[..
     admin("quota", str(alice.uid), "--remove")
 
 
+def test_more_than_a_users_quota_could_ever_grant_is_refused(world: UserWorld, admin: Callable[..., str]) -> None:
+    alice = world.user()
+    admin("quota", str(alice.uid), "--memory", "2GiB")
+    spec = {"command": ["true"], "runtime": "process", "working_directory": "/"}
+    ask = {"submissions": [{"spec": spec, "request": {"memory_bytes": 3 * GIB}}]}
+    answer = alice.ask("POST", "/v1/jobs", ask)
+    assert (answer.status, f"the quota of user {alice.uid} is 2 GiB" in answer.text) == (400, True)
+    admin("quota", str(alice.uid), "--remove")
+
+
 def test_nobody_but_root_goes_before_others_by_priority(world: UserWorld) -> None:
     alice = world.user()
     ask = {

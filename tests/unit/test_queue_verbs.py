@@ -285,7 +285,7 @@ TOML_VALUES = st.recursive(
 TABLES = st.dictionaries(st.sampled_from(sorted(KEYS)), TOML_VALUES, max_size=4)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(TABLES, TABLES, TOML_TEXTS.map(json.dumps))
 def test_whatever_a_file_of_jobs_holds_it_is_read_or_refused_with_its_name(
     tmp_path_factory: pytest.TempPathFactory, defaults: dict[str, str], job: dict[str, str], name: str
