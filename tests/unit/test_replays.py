@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 from benchmarks.makespan import p1
+from benchmarks.makespan.sets import CARD_MIB, cluster
 from benchmarks.no_failures import without_admission
 from benchmarks.replaying import (
     NO_HEADROOM,
@@ -22,7 +23,8 @@ from benchmarks.replaying import (
 
 from pgpu.model import Slice
 from pgpu.scheduling import Admission, Candidate, GpuRoom, Grant, Held, Precedence
-from pgpu.units import GIB
+from pgpu.scheduling.makespan import plan_batch
+from pgpu.units import GIB, MIB
 
 CARD = cards(1, 10 * GIB)
 
@@ -48,6 +50,18 @@ def test_each_policy_starts_whom_its_name_says() -> None:
 
 def test_jobs_last_as_long_as_they_do_whatever_was_predicted() -> None:
     assert ends(fifo, job("wrong", 4, 10, came=5.0, predicted=99)) == {"wrong": 15}
+
+
+@pytest.mark.parametrize("seed", [9, 11, 17])
+def test_a_batch_on_two_gpus_ends_when_its_plan_says(seed: int) -> None:
+    batch = cluster(seed, 10, 2)
+    plan = plan_batch(batch.jobs, batch.capacity_bytes, effort=5_000)
+    arrivals = [
+        Arrival(candidate_of(each.job_id, each.memory_bytes, 0.0, each.duration_seconds), each.duration_seconds)
+        for each in batch.jobs
+    ]
+    fates = replay(cards(2, CARD_MIB * MIB), arrivals, makespan_objective(5_000, 0), headroom=NO_HEADROOM)
+    assert max(fate.ended_seconds for fate in fates.values()) <= plan.end_seconds * (1 + 1e-6)
 
 
 def test_companions_slow_jobs_down() -> None:

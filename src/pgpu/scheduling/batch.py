@@ -9,9 +9,11 @@ Source: list scheduling (Graham, 1969).
 
 import heapq
 import math
+import operator
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import starmap
 
 from pgpu.scheduling.doubt import expected_left_seconds, possible_left_seconds
@@ -59,7 +61,7 @@ Slowdown = Callable[[int], float]
 """By how much each of so many jobs on one GPU is slowed down, at least 1."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Batch:
     """A batch in columns."""
 
@@ -135,6 +137,11 @@ class Batch:
             for copy in range(count)
         )
 
+    @cached_property
+    def work(self) -> tuple[float, ...]:
+        """Memory times duration of each job."""
+        return tuple(map(operator.mul, self.memory_bytes, self.duration_seconds))
+
     @property
     def is_slowed(self) -> bool:
         """Whether companions cost time."""
@@ -184,7 +191,7 @@ class Played:
     ends_seconds: tuple[float, ...]
     gpus: tuple[int, ...]
     value: tuple[float, float]
-    """The smaller, the better: the end, then how late the jobs end together."""
+    """The smaller, the better: the end, then how late memory-time starts: what comes later finds the more room, the sooner it does."""
 
     @property
     def end_seconds(self) -> float:
@@ -210,9 +217,10 @@ def play(batch: Batch, order: Sequence[int], holds: Mapping[int, int] = NO_HOLDS
         machine.go_on()
     machine.finish()
     ends = machine.ends_seconds
-    value = (max(ends, default=0.0), sum(end * end for end in ends))
+    starts = tuple(machine.starts_seconds)
+    late = sum(map(operator.mul, batch.work, starts))
     return Played(
-        tuple(order), holds, most_at_once, tuple(machine.starts_seconds), tuple(ends), tuple(machine.gpu_of), value
+        tuple(order), holds, most_at_once, starts, tuple(ends), tuple(machine.gpu_of), (max(ends, default=0.0), late)
     )
 
 

@@ -231,7 +231,7 @@ class _Trial:
     """On the first of it."""
 
     value: tuple[float, float]
-    """The smaller, the better: the sums of the ends, and of how late jobs end."""
+    """The smaller, the better: the sums of the ends, and of how late work starts."""
 
     @property
     def order(self) -> tuple[int, ...]:
