@@ -191,14 +191,14 @@ def test_errors_are_json_where_json_was_asked(run: Run, capsys: Any) -> None:
 
 def test_a_bug_is_one_line_and_a_file(capsys: Any) -> None:
     def broken(_settings: Any) -> Client:
-        raise ZeroDivisionError("oops")
+        raise ZeroDivisionError("oops \udcff")
 
     assert main(("ps",), Invocation(make_client=broken)) == 125
     said = capsys.readouterr().err
     path = Path(said.rsplit(" ", 1)[1].strip())
     details = path.read_text()
     path.unlink()
-    assert "bug of pgpu: ZeroDivisionError: oops" in said
+    assert r"bug of pgpu: ZeroDivisionError: oops \xff" in said
     assert "Traceback" not in said
     assert "Traceback" in details
 

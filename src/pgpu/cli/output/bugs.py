@@ -16,7 +16,7 @@ def recorded(error: Exception) -> PgpuBug:
     details = "".join(traceback.format_exception(error))
     try:
         descriptor, path = tempfile.mkstemp(prefix="pgpu-bug-", suffix=".txt")
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"{place}\n{sys.argv!r}\n\n{details}")
     except OSError as exc:
         path = f"nowhere, since {exc}"
