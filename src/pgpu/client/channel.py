@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from websockets.client import ClientProtocol
 from websockets.exceptions import InvalidStatus
 from websockets.frames import Frame, Opcode
+from websockets.http11 import Response
 from websockets.uri import parse_uri
 
 from pgpu.client import complaints, wire
@@ -21,6 +22,7 @@ from pgpu.errors import PgpuBug, PgpuError
 
 _CHUNK_BYTES = 1 << 18
 _HANDSHAKE_SECONDS = 120.0
+_FAILED = 500
 
 
 class Channel:
@@ -69,6 +71,8 @@ class Channel:
     def _check_answer(self) -> None:
         refusal = self._protocol.handshake_exc
         if isinstance(refusal, InvalidStatus):
+            if _is_of_a_leaving_server(refusal.response):
+                raise ConnectionResetError(str(refusal))
             raise _error_of(refusal.response.body)
         if refusal is not None:
             raise ConnectionResetError(str(refusal))
@@ -137,6 +141,11 @@ class Channel:
 def _payloads(events: Sequence[object]) -> list[bytes]:
     kinds = {Opcode.BINARY, Opcode.CONT}
     return [bytes(event.data) for event in events if isinstance(event, Frame) and event.opcode in kinds]
+
+
+def _is_of_a_leaving_server(answer: Response) -> bool:
+    """Whether the library below pgpu refused: it does so to what is under way when its server was told to go."""
+    return answer.status_code >= _FAILED and not answer.headers.get("Content-Type", "").startswith("application/json")
 
 
 def _error_of(body: bytes | bytearray | None) -> PgpuError:

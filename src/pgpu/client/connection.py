@@ -28,6 +28,7 @@ _ANSWER_SECONDS = 120.0
 """A server that says nothing for so long hangs: the longest answer is a wait of one minute."""
 
 _REFUSED = 400
+_FAILED = 500
 _NEXT = re.compile(r'<(/[^>]*)>; rel="next"')
 """In the header `Link`. Source: RFC 8288."""
 
@@ -161,11 +162,19 @@ class Server:
         except BaseException:  # Ctrl-C too: nobody else could close it.
             connection.close()
             raise
+        if connection.answer.status >= _FAILED and not _is_json(connection.answer):
+            # Not pgpu's words but those of the library below it: a server that was told to go drops what is under way so.
+            connection.close()
+            raise _AnswerLostError(*_lost(self.address))
         return connection
 
 
 class _AnswerLostError(ServerUnavailableError):
     """The server was asked, and what it said or did is unknown."""
+
+
+def _is_json(answer: http.client.HTTPResponse) -> bool:
+    return answer.getheader("Content-Type", "").startswith("application/json")
 
 
 def _lost(address: Address) -> tuple[str]:
