@@ -172,7 +172,7 @@ def _search_places(jobs: Sequence[int], gpus: int) -> bool:
 
 def _proved_impossible(jobs: Sequence[int], gpus: int) -> bool:
     model, _ = _model(jobs, gpus, must=True)
-    return _solver().solve(model) == cp_model.INFEASIBLE
+    return bool(_solver().solve(model) == cp_model.INFEASIBLE)
 
 
 def most_at_will(jobs: Sequence[int], gpus: int) -> int:
