@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -292,6 +293,23 @@ def test_an_attach_that_greets_with_nonsense_is_closed_without_a_trace(place: Se
     assert place.job("one")["state"] in {"starting", "running"}
     assert place.server.end() == 0
     assert "Traceback" not in place.server.said()
+
+
+def test_what_callers_do_wrong_is_told_to_them_and_not_to_the_log(place: Served) -> None:
+    for garbage in (
+        b"\0\1\2\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n",
+        b"GET ",
+    ):
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(60)
+            connection.connect(str(place.server.socket))
+            connection.sendall(garbage)
+            if garbage.endswith(b"\n"):
+                assert connection.recv(65536).startswith(b"HTTP/1.1 4")
+    assert get(place, "/v1/nothing")[0] == 404
+    assert place.server.end() == 0
+    assert not re.search("WARNING|ERROR|Traceback", place.server.said())
 
 
 def _asked(place: Served, place_in_ask: Any, value: Any) -> tuple[int, Any]:
