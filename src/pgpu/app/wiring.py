@@ -324,5 +324,12 @@ def _oci_runtime(limit_cgroup: "LimitCgroup") -> Runtime:
 
 def _check_libraries(simulated: SimulatedGpus | None) -> None:
     """Miss a library before a request is accepted, not in its supervisor."""
-    for name in (CUDA_SHIM, NVML_SHIM, LAUNCHER, PROBE, ENTER, *((SIMULATED_CUDA, SIMULATED_NVML) if simulated else ())):
+    for name in (
+        CUDA_SHIM,
+        NVML_SHIM,
+        LAUNCHER,
+        PROBE,
+        ENTER,
+        *((SIMULATED_CUDA, SIMULATED_NVML) if simulated else ()),
+    ):
         library_path(name)
