@@ -104,9 +104,26 @@ def inspected(name: str, what: str) -> str:
 @contextlib.contextmanager
 def opened_oci_place(images: str, model: str = "RTX 3090") -> Iterator[OciPlace]:
     """Give the engine a runtime with a ledger of its own, and take both away again."""
-    engine = _engine_directory()
     path = Path(tempfile.mkdtemp(prefix="pgpu-oci-", dir="/dev/shm"))
     (path / "run").mkdir(mode=0o700)
+    try:
+        with given_runtime(path, images, model) as place:
+            yield place
+    finally:
+        _end_leftovers(path)
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def given_runtime(path: Path, images: str, model: str = "RTX 3090") -> Iterator[OciPlace]:
+    """Give the engine a runtime whose containers get slices of a ledger that may be there already.
+
+    Args:
+        path: Has the ledger below `state` and its runtime files below `run`.
+        images: Repository of the test images.
+        model: Of the simulated GPU.
+    """
+    engine = _engine_directory()
     settings = path / "config.toml"
     settings.write_text(f'simulate = "{model}"\nruntime_dir = "{path / "run"}"\n')
     place = OciPlace(path, f"pgpu-{secrets.token_hex(4)}", images, model)
@@ -122,8 +139,6 @@ def opened_oci_place(images: str, model: str = "RTX 3090") -> Iterator[OciPlace]
             docker("rm", "--force", *left)
         with _reconfigured(engine, place.runtime, is_there=False):
             subprocess.run([PGPU, *words, "--uninstall"], check=True, capture_output=True)
-        _end_leftovers(path)
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def _engine_directory() -> Path:
