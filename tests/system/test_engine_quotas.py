@@ -50,7 +50,7 @@ def test_what_fills_the_quota_is_granted(machine: World) -> None:
 def test_a_waiting_job_is_not_resized_past_its_owner_s_quota(machine: World) -> None:
     machine.until_running(machine.submit(gib=4))
     waiting = machine.submit(gib=4)
-    with pytest.raises(RequestError, match="7 GiB can never be granted: the quota of user .* is 6 GiB"):
+    with pytest.raises(RequestError, match=r"7 GiB can never be granted: the quota of user .* is 6 GiB"):
         machine.client.resize(waiting.id, 7 * GIB)
     assert machine.entry(waiting).job.request.memory_bytes == 4 * GIB
     assert machine.client.resize(waiting.id, 6 * GIB).request.memory_bytes == 6 * GIB
@@ -69,7 +69,9 @@ def test_who_waits_says_that_its_owner_s_quota_was_lowered_below_it(machine: Wor
     machine.until_running(machine.submit(gib=4))
     waiting = machine.submit(("true",), gib=4)
     set_quota(machine, 3)
-    assert machine.reason(waiting) == "waits for a larger quota of its owner: 4 GiB were asked for, and the quota is 3 GiB"
+    assert (
+        machine.reason(waiting) == "waits for a larger quota of its owner: 4 GiB were asked for, and the quota is 3 GiB"
+    )
     machine.client.resize(waiting.id, 3 * GIB)
     assert "3 GiB" in (machine.reason(waiting) or "")
     set_quota(machine, 8)

@@ -117,7 +117,9 @@ def _elements(submission: Submission, after: tuple[str, ...], new_id: Callable[[
     array_id = new_id()
     for index in array.indices:
         variables = ((ARRAY_VARIABLE, array_id), (INDEX_VARIABLE, str(index)))
-        own = replace(spec, name=spec.name and element_name(spec.name, index), environment=(*spec.environment, *variables))
+        own = replace(
+            spec, name=spec.name and element_name(spec.name, index), environment=(*spec.environment, *variables)
+        )
         yield Element(new_id(), own, Place(after, array_id, index, array.most_at_once), submission)
 
 

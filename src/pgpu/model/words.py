@@ -87,7 +87,9 @@ def _check_name(submission: Submission) -> None:
         raise RequestError(f"{quoted(name)} is no name", hint="letters and digits of ASCII, and _ . - after the first")
     longest = len(name) if array is None else len(f"{name}-{max(array.indices, default=0)}")
     if longest > _LONGEST_NAME:
-        raise RequestError(f"the name {quoted(name)} is too long", hint=f"at most {_LONGEST_NAME} characters, index included")
+        raise RequestError(
+            f"the name {quoted(name)} is too long", hint=f"at most {_LONGEST_NAME} characters, index included"
+        )
     if len(name) == 1 and array is None and submission.spec.runtime == "docker":
         raise RequestError(f"{name!r} is no name of a container", hint="Docker wants at least two characters")
 
