@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,8 +28,9 @@ from benchmarks.replaying import Arrival
 from benchmarks.shim_overhead import RESULTS, circumstances
 
 from pgpu.app.settings import load_settings
-from pgpu.app.wiring import open_client
+from pgpu.app.wiring import make_engine, open_client
 from pgpu.client import Client
+from pgpu.engine.keeper.calling import GO
 from pgpu.experiments.outcome import OUT_OF_MEMORY, last_line, last_result
 from pgpu.experiments.p1 import P1Plan
 from pgpu.gpu.catalog import parse_model
@@ -44,6 +45,7 @@ LEAST_MIB = 700
 """What the smallest job needs: a context, libraries and a pool."""
 
 LOOK_AGAIN_SECONDS = 0.1
+DEADLINE_SECONDS = 60.0
 BEAT_SECONDS = 0.1
 """Host time of a batch, waited."""
 
@@ -216,12 +218,22 @@ def a_machine(gpu_count: int) -> Iterator[Client]:
         (Path(folder) / "run").mkdir(mode=0o700)
         simulate = f"{MODEL}x{gpu_count}"
         flags = {"state_dir": f"{folder}/state", "runtime_dir": f"{folder}/run", "simulate": simulate}
-        client = open_client(load_settings({**flags, "host": "embedded"}))
+        settings = load_settings({**flags, "host": "embedded"})
+        engine, client = make_engine(settings), open_client(settings)
         try:
             yield client
         finally:
             for report in client.jobs(include_final=False):
                 client.stop(report.job.id, grace_seconds=0.0)
+            _until(lambda: not any(entry.is_live for entry in engine.ledger.entries(include_final=True)))
+            _until(lambda: not engine.keepers.tell(engine.settings.gpu_model, GO))
+
+
+def _until(question: Callable[[], bool]) -> None:
+    """Wait for a condition; what has not ended by then would write into a folder that is gone."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not question() and time.monotonic() < deadline:
+        time.sleep(LOOK_AGAIN_SECONDS)  # noqa: TID251 - the pause between two looks
 
 
 def without_pgpu(jobs: Sequence[RealJob], gpu_count: int) -> Tally:
