@@ -2,15 +2,12 @@
 
 import os
 import signal
-import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.contract.runtime_worlds import Started, pipes
-from tests.system.docker.conftest import docker
+from tests.system.docker.own_engine import OwnEngine, started_engine
 from tests.system.slice_stage import Stage, opened_stage
 
 from pgpu.errors import RuntimeUnavailableError
@@ -22,44 +19,15 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a second Docker engine"),
 ]
 
-_TOOL = Path(__file__).parent.parent.parent.parent / "tools" / "docker-engine"
-
 Eventually = Callable[[Callable[[], Any]], Any]
-
-
-class OwnEngine:
-    """A Docker engine that only this test uses."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self._environment = {**os.environ, "PGPU_ENGINE_DIR": str(directory)}
-
-    def tell(self, verb: str) -> str:
-        """Start, stop or purge it; what it printed."""
-        done = subprocess.run(
-            [_TOOL, verb], env=self._environment, capture_output=True, text=True, timeout=120, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
-
-    def crash(self) -> None:
-        """Kill the engine; its containers live on until it comes back."""
-        os.kill(int((self.directory / "dockerd.pid").read_text()), signal.SIGKILL)
 
 
 @pytest.fixture
 def engine(images: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[OwnEngine]:
     """Start it with the tiny image."""
-    image = subprocess.run(["docker", "save", f"{images}:tiny"], capture_output=True, check=True).stdout
-    with tempfile.TemporaryDirectory(prefix="pgpu-engine-", dir="/var/tmp") as directory:
-        own = OwnEngine(Path(directory))
-        monkeypatch.setenv("DOCKER_HOST", own.tell("start").removeprefix("DOCKER_HOST="))
-        try:
-            docker("load", stdin=image)
-            yield own
-        finally:
-            own.tell("purge")
-            Path(directory).mkdir(exist_ok=True)
+    with started_engine(f"{images}:tiny") as own:
+        monkeypatch.setenv("DOCKER_HOST", own.host)
+        yield own
 
 
 @pytest.fixture
