@@ -294,3 +294,12 @@ def _umask_and_open_files(umask: int, most_open_files: int) -> Iterator[None]:
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         os.umask(umask)
+
+
+def test_what_a_supervisor_left_that_was_killed_behind_its_last_word_is_swept(machine: World) -> None:
+    running = machine.until_running(machine.submit())
+    left, kept = machine.engine.places("0" * 12), machine.engine.places(running.id)
+    left.make()
+    recover(machine.engine)
+    assert not left.live.exists()
+    assert kept.live.exists()

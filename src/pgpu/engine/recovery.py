@@ -4,10 +4,12 @@ It relies on the ledger alone, so it works after any crash: of the job, of its s
 """
 
 import time
+from collections.abc import Collection
 from dataclasses import replace
 
 from pgpu.engine.engine import Engine
 from pgpu.engine.identity import is_alive
+from pgpu.engine.sockets import tell
 from pgpu.ledger import Entry
 from pgpu.model import Job, JobState, ProcessHolder
 
@@ -35,8 +37,19 @@ def recover(engine: Engine) -> None:
             _finish(engine, entry.job.id)
         elif not _is_expected(entry) and _take_over(engine, entry):
             engine.respawn(entry.job.id)
+    _sweep(engine, {entry.job.id for entry in granted})
     for model in queues:
         engine.keepers.ensure(model)
+
+
+def _sweep(engine: Engine, granted_ids: Collection[str]) -> None:
+    """Remove the sockets and pipes of jobs that ended whose supervisors were killed between their last two acts."""
+    for live in (engine.settings.runtime_directory / "jobs").glob("*"):
+        if live.name not in granted_ids and not tell(engine.places(live.name).wake_socket, b""):
+            with engine.ledger.view() as view:  # One may have been granted since.
+                is_held = any(entry.job.id == live.name for entry in view.holding())
+            if not is_held:
+                engine.places(live.name).remove_live()
 
 
 def _is_supervised(entry: Entry) -> bool:
