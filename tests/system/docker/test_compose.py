@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.system.docker.oci_place import OciPlace, opened_oci_place
+from tests.system.docker.oci_place import OciPlace, docker, opened_oci_place
 from tests.waiting import DEADLINE_SECONDS
 
 pytestmark = pytest.mark.docker
@@ -45,7 +45,8 @@ class Project:
     def states(self) -> dict[str, str]:
         """Return the newest job's state of each service of the project's file."""
         services = json.loads((self.directory / "docker-compose.yml").read_text())["services"]
-        found = {job["name"].split("_")[1]: job["state"] for job in self.place.jobs()}
+        named = [job for job in self.place.jobs() if "_" in job["name"]]
+        found = {job["name"].split("_")[1]: job["state"] for job in named}
         return {name: state for name, state in found.items() if name in services}
 
 
@@ -106,3 +107,43 @@ def test_a_service_that_is_to_be_healthy_and_waits_fails_its_dependants_instead_
     assert up.returncode != 0
     assert "unhealthy" in up.stderr
     assert "waits for 20 GiB" in project.compose("logs", "model").stdout
+
+
+def test_two_services_that_wait_for_memory_are_in_the_queue_and_start_in_their_order_once_it_is_free(
+    project: Project, eventually: Eventually
+) -> None:
+    holder = project.place.detach("holder", "20GiB", "sleep", "600")
+    eventually(lambda: project.place.job(holder)["state"] == "running")
+    project.write(first=_sleeper("10GiB"), second=_sleeper("12GiB", depends_on=["first"]))
+    up = project.compose("up", "--detach")
+    assert up.returncode == 0, up.stderr
+    eventually(lambda: project.states() == {"first": "waiting", "second": "waiting"})
+    queue = json.loads(project.place.pgpu("queue", "--json").stdout)["queue"]
+    assert [(row["position"], row["job"]["name"].split("_")[1]) for row in queue] == [(1, "first"), (2, "second")]
+    assert all(row["job"]["reason"] for row in queue), queue
+    for name, amount in (("first", "10 GiB"), ("second", "12 GiB")):
+        eventually(lambda name=name, amount=amount: f"waits for {amount}" in project.compose("logs", name).stdout)  # type: ignore[misc]
+    docker("rm", "--force", holder)
+    eventually(lambda: project.states() == {"first": "running", "second": "running"})
+
+
+def test_services_that_can_never_run_together_and_need_each_other_say_so_and_can_be_ended(
+    project: Project, tmp_path: Path, eventually: Eventually
+) -> None:
+    """The first holds all memory until the second is up, which waits for that memory: no order of starts can help."""
+    needs = "until [ -e /shared/second ]; do sleep 0.1; done"
+    shared = [f"{tmp_path}:/shared"]
+    project.write(
+        first=_sleeper("20GiB", volumes=shared) | {"command": ["sh", "-c", needs]},
+        second=_sleeper("20GiB", volumes=shared, depends_on=["first"]) | {"command": ["touch", "/shared/second"]},
+    )
+    assert project.compose("up", "--detach").returncode == 0
+    eventually(lambda: project.states() == {"first": "running", "second": "waiting"})
+    shown = project.place.pgpu("queue").stdout
+    assert "_second_" in shown, shown
+    assert "20 GiB" in shown, shown
+    eventually(lambda: "waits for 20 GiB on one GPU" in project.compose("logs", "second").stdout)
+    (second,) = [job for job in project.place.jobs() if "_second_" in job["name"] and job["state"] == "waiting"]
+    assert project.place.pgpu("cancel", second["name"]).returncode == 0
+    assert docker("wait", second["name"]).stdout == "130\n"
+    assert project.states() == {"first": "running", "second": "cancelled"}
