@@ -2,8 +2,11 @@
 
 import contextlib
 import ctypes
+import errno
 import os
+import resource
 import shutil
+import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -16,6 +19,7 @@ pytest.importorskip("docker", reason="the docker SDK is not installed")
 
 from pgpu.errors import RequestError, RuntimeUnavailableError
 from pgpu.model import Account, Mount
+from pgpu.runtimes.docker.look_ups import LookUps
 from pgpu.runtimes.docker.staging import Staging
 
 ALICE, BOB = Account(61001, 61001, ()), Account(61002, 61002, ())
@@ -85,6 +89,51 @@ def test_a_user_keeps_few_threads_waiting_and_others_none(staging: Staging, sile
     for look_up in hanging:
         look_up.join()
     assert all(look_up.error for look_up in hanging)
+
+
+@contextlib.contextmanager
+def many_descriptors(count: int) -> Iterator[None]:
+    """Hold as many as a server that many callers follow."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2 * count), hard))
+    held = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for each in held:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_server_with_many_connections_looks_volumes_up_too(staging: Staging) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root opens volumes for others")
+    with many_descriptors(1100), staging.staged([Mount("/usr", "/d")], ALICE, []) as (mounted,):
+        assert (Path(mounted.source) / "bin").exists()
+
+
+class Interrupted(LookUps):
+    """Look-ups whose waiting fails."""
+
+    def _ends_slowly(self, _pidfd: int, _uid: int) -> bool:
+        raise OSError(errno.ENOMEM, "no memory is left")
+
+
+def test_a_look_up_that_cannot_be_waited_for_leaves_no_process(staging: Staging, silent: Path) -> None:
+    failing = Staging(staging.directory, Interrupted())
+    with (
+        pytest.raises(RuntimeUnavailableError, match="no process"),
+        failing.staged([Mount(str(silent), "/d")], ALICE, []),
+    ):
+        pass
+    with failing.staged([Mount("/usr", "/d")], ALICE, []):  # Whoever died since is reaped by the next one.
+        until(lambda: "pgpu-stage" not in children())
+
+
+def children() -> str:
+    return subprocess.run(
+        ["ps", "--ppid", str(os.getpid()), "-o", "comm="], check=False, capture_output=True, text=True
+    ).stdout
 
 
 def test_a_path_that_cannot_be_handed_on_is_refused(staging: Staging) -> None:

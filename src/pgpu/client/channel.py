@@ -131,7 +131,9 @@ class Channel:
                     sent = self._connection.send(view)
                 view = view[sent:]
             except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-                select.select([], [self._connection], [])
+                poll = select.poll()
+                poll.register(self._connection, select.POLLOUT)
+                poll.poll()
 
     def close(self) -> None:
         """Close the connection; the server takes that for a client that is gone."""

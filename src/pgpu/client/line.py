@@ -14,6 +14,8 @@ from pgpu.engine.streams.frames import Frame, FrameDecoder, Hello, Kind, decode_
 from pgpu.engine.streams.records import Record, RecordDecoder
 from pgpu.model import JobState
 
+_MILLISECONDS = 1000
+
 
 class Sender(Protocol):
     """Takes frames for the job's supervisor."""
@@ -85,7 +87,10 @@ class Line(ABC):
         """Pause, unless there is something to hear of before."""
         if self.wake_descriptor is None:
             threading.Event().wait(seconds)
-        elif select.select([self.wake_descriptor], [], [], seconds)[0]:
+            return
+        poll = select.poll()
+        poll.register(self.wake_descriptor, select.POLLIN)
+        if poll.poll(seconds * _MILLISECONDS):
             self.on_wake()
 
     def rest_until_readable(self, connection: Readable) -> None:

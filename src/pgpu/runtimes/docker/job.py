@@ -69,7 +69,9 @@ class DockerJob:
 
     def is_alive(self) -> bool:
         """Whether the container still runs, as far as was seen."""
-        return not select.select([self._ended], [], [], 0)[0]
+        poll = select.poll()
+        poll.register(self._ended, select.POLLIN)
+        return not poll.poll(0)
 
     def owns(self, pid: int) -> bool:
         """Whether a process of the host runs in this container, started by it or by `docker exec`."""

@@ -25,6 +25,7 @@ _DEADLINE_SECONDS = 10.0
 _MOST_SLOW_OF_A_USER = 2
 _GRACE_SECONDS = 1.0
 _MOST_REPORT_BYTES = 8192
+_MILLISECONDS = 1000
 
 
 class LookUpFailedError(Exception):
@@ -42,6 +43,7 @@ class LookUps:
         """Begin without any."""
         self._lock = threading.Lock()
         self._slow: Counter[int] = Counter()
+        self._dying: set[int] = set()
 
     def run(self, words: Sequence[str], uid: int) -> None:
         """Run the stager to its end.
@@ -53,37 +55,41 @@ class LookUps:
         Raises:
             LookUpFailedError: It refused, or took too long.
         """
-        report, report_end = os.pipe()
-        nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         try:
-            pid = spawn(library_path(STAGER), words, (nothing, nothing, nothing, nothing, report_end))
+            report, pid = _started(words)
         except (OSError, ValueError) as exc:  # ValueError: a word has a zero byte, or is no text
-            os.close(report)
-            number = exc.errno if isinstance(exc, OSError) else errno.EINVAL
-            raise LookUpFailedError(f"{number}\tstage\tno process can be started\n") from exc
-        finally:
-            os.close(report_end)
-            os.close(nothing)
+            raise _not_started(exc) from exc
         try:
             # Whoever hangs in a look-up keeps its end of the pipe: nothing is read of it.
             text = os.read(report, _MOST_REPORT_BYTES) if (status := self._wait(pid, uid)) is not None else b""
+        except OSError as exc:
+            raise _not_started(exc) from exc
         finally:
             os.close(report)
         if status != 0 or text:
             raise LookUpFailedError(os.fsdecode(text))
 
     def _wait(self, pid: int, uid: int) -> int | None:
-        """Return the status of a process that ended in time; one that did not is killed, and None returned."""
-        pidfd = os.pidfd_open(pid)
+        """Return the status of a process that ended in time; any other is killed, and None returned."""
+        status = None
         try:
-            if _ends(pidfd, _QUICK_SECONDS) or self._ends_slowly(pidfd, uid):
-                return os.waitpid(pid, 0)[1]
-            os.kill(pid, signal.SIGKILL)
-            _ends(pidfd, _GRACE_SECONDS)
-            os.waitpid(pid, os.WNOHANG)
-            return None
+            with _watched(pid) as pidfd:
+                if _ends(pidfd, _QUICK_SECONDS) or self._ends_slowly(pidfd, uid):
+                    status = os.waitpid(pid, 0)[1]
+                else:
+                    os.kill(pid, signal.SIGKILL)
+                    _ends(pidfd, _GRACE_SECONDS)
         finally:
-            os.close(pidfd)
+            self._reap(pid if status is None else None)
+        return status
+
+    def _reap(self, pid: int | None) -> None:
+        """Kill a process, and reap those that were killed and have died by now: a file system may delay that."""
+        with self._lock:
+            if pid is not None:
+                os.kill(pid, signal.SIGKILL)
+                self._dying.add(pid)
+            self._dying -= {each for each in self._dying if os.waitpid(each, os.WNOHANG)[0]}
 
     def _ends_slowly(self, pidfd: int, uid: int) -> bool:
         with self._one_more_slow(uid) as is_allowed:
@@ -102,5 +108,35 @@ class LookUps:
                 self._slow += Counter()  # forgets those who have none
 
 
+def _started(words: Sequence[str]) -> tuple[int, int]:
+    """Return the end of the pipe that the stager reports to, and its process."""
+    with contextlib.ExitStack() as stack:
+        nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        stack.callback(os.close, nothing)
+        report, report_end = os.pipe()
+        stack.callback(os.close, report_end)
+        try:
+            return report, spawn(library_path(STAGER), words, (nothing, nothing, nothing, nothing, report_end))
+        except BaseException:
+            os.close(report)
+            raise
+
+
+def _not_started(exc: Exception) -> LookUpFailedError:
+    number = exc.errno if isinstance(exc, OSError) else errno.EINVAL
+    return LookUpFailedError(f"{number}\tstage\tno process can be started\n")
+
+
+@contextlib.contextmanager
+def _watched(pid: int) -> Iterator[int]:
+    pidfd = os.pidfd_open(pid)
+    try:
+        yield pidfd
+    finally:
+        os.close(pidfd)
+
+
 def _ends(pidfd: int, seconds: float) -> bool:
-    return bool(select.select([pidfd], [], [], seconds)[0])
+    poll = select.poll()  # select() takes no descriptor past 1,023: a server has more
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(seconds * _MILLISECONDS))
