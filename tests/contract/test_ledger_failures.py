@@ -6,10 +6,12 @@ import resource
 import sqlite3
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 from tests.ledger_entries import add, waiting
+from tests.waiting import DEADLINE_SECONDS
 
 from pgpu.errors import LedgerError
 from pgpu.ledger import Ledger
@@ -191,3 +193,39 @@ def test_a_ledger_that_came_back_is_used_again(ledger: Ledger, ledger_path: Path
     for part in list(ledger_path.parent.glob("moved-*")):
         part.rename(part.with_name(part.name.removeprefix("moved-")))
     assert ledger.facts.get("key") == "old"
+
+
+def descriptors() -> list[Path]:
+    return list(Path("/proc/self/fd").iterdir())
+
+
+def test_threads_that_ended_leave_no_descriptors_behind(ledger: Ledger) -> None:
+    ledger.facts.put("key", "value")
+
+    def burst() -> int:
+        together = threading.Barrier(30)
+
+        def ask() -> None:
+            with ledger.view():
+                together.wait(DEADLINE_SECONDS)
+
+        threads = [threading.Thread(target=ask) for _ in range(together.parties)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(DEADLINE_SECONDS)
+        return len(descriptors())
+
+    first = burst()
+    assert [burst() for _ in range(2)] == [first, first]
+    assert ledger.facts.get("key") == "value"
+    before = len(descriptors())
+    ledger.close()
+    assert len(descriptors()) <= before - 4
+
+
+def test_a_ledger_that_is_closed_amid_a_view_keeps_nothing_open(ledger: Ledger, ledger_path: Path) -> None:
+    with ledger.view() as view:
+        ledger.close()
+        view.live()
+    assert ledger_path.resolve() not in [entry.resolve() for entry in descriptors()]

@@ -1,9 +1,11 @@
 """What a round of admission is told by the ledger, without reading what each job would run."""
 
+import threading
 import time
 from dataclasses import replace
 
 from tests.ledger_entries import add, waiting
+from tests.waiting import DEADLINE_SECONDS
 
 from pgpu.ledger import Ledger
 from pgpu.model import JobState, Lease, Place, Slice
@@ -76,3 +78,17 @@ def test_who_went_first_is_told_for_as_long_as_it_counts(ledger: Ledger) -> None
         first = decision.entry("0" * 12)
         decision.put(replace(first, lease_released_at_seconds=now_seconds))
         assert [each.ended_at_seconds for each in decision.precedence(None).served] == [now_seconds]
+
+
+def test_a_version_tells_what_a_neighbouring_thread_wrote_meanwhile(ledger: Ledger) -> None:
+    def version() -> object:
+        with ledger.view() as view:
+            return view.version()
+
+    ledger.facts.put("key", "old")
+    before = version()
+    assert version() == before
+    writer = threading.Thread(target=ledger.facts.put, args=("key", "new"))
+    writer.start()
+    writer.join(DEADLINE_SECONDS)
+    assert version() != before

@@ -1,4 +1,4 @@
-"""How this process reaches the database: durable, one connection for each thread, and every error ours.
+"""How this process reaches the database: durable, one connection for each transaction, and every error ours.
 
 It refuses to know what the tables mean.
 """
@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from pgpu.errors import LedgerError, RequestError
@@ -50,8 +51,20 @@ def explained(exc: sqlite3.Error, path: Path) -> LedgerError:
     return LedgerError(f"the ledger {path} cannot be used: {exc}", hint=_HINTS.get(primary))
 
 
+_MOST_IDLE = 8
+"""So many connections wait for the next transactions: few processes have more at a time, and each holds descriptors."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """One connection, and which file it has open."""
+
+    connection: sqlite3.Connection
+    identity: tuple[int, int] | None
+
+
 class Connections:
-    """One SQLite connection for each thread of this process."""
+    """The SQLite connections of this process; a thread has one for each transaction, and no longer."""
 
     def __init__(
         self,
@@ -69,8 +82,7 @@ class Connections:
         self._path = path
         self._prepare = prepare
         self._busy_timeout_seconds = busy_timeout_seconds
-        self._local = threading.local()
-        self._opened: list[sqlite3.Connection] = []
+        self._idle: list[_Opened] = []
         self._guard = threading.Lock()
 
     @contextmanager
@@ -97,47 +109,57 @@ class Connections:
             yield connection
 
     def close(self) -> None:
-        """Close every connection that this process opened."""
+        """Close every connection that this process opened; one in use is closed once its transaction ends."""
         with self._guard:
-            while self._opened:
-                self._opened.pop().close()
-        self._local = threading.local()
+            idle, self._idle = self._idle, []
+        for opened in idle:
+            opened.connection.close()
 
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
         try:
-            connection = self._connection()
-            self._patiently(lambda: connection.execute(begin))
-            try:
-                yield connection
-                connection.execute("COMMIT")
-            finally:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
+            with self._borrowed() as connection:
+                self._patiently(lambda: connection.execute(begin))
+                try:
+                    yield connection
+                    connection.execute("COMMIT")
+                finally:
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
         except sqlite3.Error as exc:
             raise explained(exc, self._path) from exc
         except UnicodeEncodeError as exc:  # Where bytes that are no text mean something, they travel as JSON.
             raise RequestError(f"{written_out(exc.object)} is no text: nothing is called so") from exc
 
-    def _connection(self) -> sqlite3.Connection:
-        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        if connection is not None and self._local.identity != _identity(self._path):
-            self._forget(connection)
-            connection = None
-        if connection is None:
-            connection = self._open()
-            self._local.connection, self._local.identity = connection, _identity(self._path)
-        return connection
+    @contextmanager
+    def _borrowed(self) -> Iterator[sqlite3.Connection]:
+        """Lend a connection for a transaction. Threads end and are not told of: none has a connection of its own."""
+        idle = self._idle
+        opened = self._taken(idle) or self._open()
+        try:
+            yield opened.connection
+        finally:
+            self._give_back(opened, idle)
 
-    def _forget(self, connection: sqlite3.Connection) -> None:
-        """Let go of a database that was moved away: a process that lives on would write where nobody reads."""
-        self._local.connection = None
+    def _taken(self, idle: list[_Opened]) -> _Opened | None:
+        """Take an idle connection, and let go of a database that was moved away: nobody reads what is written there."""
+        while True:
+            with self._guard:
+                if not idle:
+                    return None
+                opened = idle.pop()
+            if opened.identity == _identity(self._path):
+                return opened
+            opened.connection.close()
+
+    def _give_back(self, opened: _Opened, idle: list[_Opened]) -> None:
         with self._guard:
-            if connection in self._opened:
-                self._opened.remove(connection)
-        connection.close()
+            if idle is self._idle and len(idle) < _MOST_IDLE and not opened.connection.in_transaction:
+                idle.append(opened)
+                return
+        opened.connection.close()
 
-    def _open(self) -> sqlite3.Connection:
+    def _open(self) -> _Opened:
         _make_private_file(self._path)
         connection = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
         try:
@@ -150,9 +172,7 @@ class Connections:
         except BaseException:  # Ctrl-C too: a connection that is on no list is closed by nobody.
             connection.close()
             raise
-        with self._guard:
-            self._opened.append(connection)
-        return connection
+        return _Opened(connection, _identity(self._path))
 
     def _patiently(self, act: Callable[[], object]) -> None:
         """Wait for other writers in small random steps: SQLite's own wait grows to 100 ms, too long for a waiting job."""

@@ -117,9 +117,10 @@ class View:
         self.history = History(connection)
         """What ended runs showed."""
 
-    def version(self) -> int:
-        """Return a number that is another one as soon as another connection has written anything."""
-        return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
+    def version(self) -> tuple[object, ...]:
+        """Return what is something else as soon as anybody has written anything, and wherever another connection reads."""
+        others = self._connection.execute("PRAGMA data_version").fetchone()[0]
+        return self._connection, others, self._connection.total_changes
 
     def live(self) -> list[Entry]:
         """Return every job that is not final or whose memory is not free yet, oldest first."""
