@@ -21,8 +21,8 @@ LEAST_RUNS = 5
 RUNS_OF_A_NUMBER = 15
 """So many of the newest are believed, of each number of jobs on the GPU."""
 
-_PRIOR_RUNS = 2
-"""The prior doubt counts as much as so many runs."""
+_PRIOR_RUNS = 0.25
+"""The prior doubt counts as much as so many runs: three that were alike say that the next will be, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,8 @@ def stretch_of(runs: Iterable[tuple[float, float]], prior_doubt: float) -> Stret
     base = levels[0][1]
     stretch = Stretch(math.exp(base), tuple((count, math.exp(level - base)) for count, level in levels), 0.0)
     off = sum((log - base - math.log(stretch.slowdown(count))) ** 2 for log, count in seen)
-    doubt = math.sqrt((off + _PRIOR_RUNS * prior_doubt**2) / (len(seen) + _PRIOR_RUNS))
+    compared = len(seen) - 1  # one run says nothing of how far apart runs are
+    doubt = math.sqrt((off + _PRIOR_RUNS * prior_doubt**2) / (compared + _PRIOR_RUNS))
     return Stretch(stretch.alone_seconds, stretch.levels, doubt)
 
 
