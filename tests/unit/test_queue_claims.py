@@ -218,3 +218,31 @@ def test_who_gpus_are_kept_for_is_told_which() -> None:
     )
     both = admit(rooms(8, 8), [job("both", 20, waited=OVERDUE, gpus=2)], NOW, held=FULL).waits
     assert both[0].reason.endswith("; what becomes free is kept for it")
+
+
+@pytest.mark.parametrize(
+    ("machine", "quota"),
+    [
+        (rooms(14, outsiders_gib=10), Quota(jobs=1)),
+        (rooms(14, outsiders_gib=10), Quota(memory_bytes=20 * GIB)),
+    ],
+    ids=["jobs", "memory"],
+)
+@pytest.mark.parametrize("waited", [OVERDUE, 60.0], ids=["overdue", "young"])
+def test_no_quota_is_kept_for_a_job_that_outsiders_leave_too_little_for(
+    machine: list[GpuRoom], quota: Quota, waited: float
+) -> None:
+    young = [job("small", 2, waited=10)]
+    assert started(admit(machine, [job("large", 20, waited=waited), *young], NOW, quotas={0: quota})) == ["small"]
+
+
+def test_no_quota_is_kept_for_a_job_on_more_gpus_than_are_open() -> None:
+    waiting = [job("wide", 10, waited=OVERDUE, gpus=2), job("small", 8, waited=10)]
+    assert started(admit(rooms(24), waiting, NOW, quotas={0: Quota(memory_bytes=24 * GIB)})) == ["small"]
+
+
+def test_no_full_quota_is_kept_for_a_job_that_nothing_can_host() -> None:
+    """Neither is overdue: the quota itself keeps the first waiting."""
+    waiting = [job("wide", 10, waited=60, gpus=2, priority=10), job("small", 8, waited=10)]
+    held = [holds("own", 6, 0, ran=60)]
+    assert started(admit(rooms(18), waiting, NOW, held=held, quotas={0: Quota(memory_bytes=24 * GIB)})) == ["small"]

@@ -14,7 +14,7 @@ from pgpu.scheduling.answer import Admission, Cause, Grant, Waits
 from pgpu.scheduling.backfill import NEVER, Reservation, expected_end_seconds, reserve
 from pgpu.scheduling.candidate import Candidate, Held, Quota
 from pgpu.scheduling.capacity import GpuRoom, taken_bytes, usable
-from pgpu.scheduling.claims import Moment, renewed
+from pgpu.scheduling.claims import Moment, hosts, renewed
 from pgpu.scheduling.free_memory import waits_for_memory
 from pgpu.scheduling.order import Machine, OrderRules, Turns
 from pgpu.scheduling.planned import NO_PLAN, BatchPlan, PlannedTurns
@@ -127,8 +127,7 @@ class _Round:
             self._keep_waiting(candidate, cause or self._obstacle(candidate))
 
     def _go_first(self, candidate: Candidate, heads: Heads, before: Claim | None) -> bool:
-        """Answer an overdue candidate now, if it is its turn; its owner's quota is kept for it in any case."""
-        overdue_since_seconds = candidate.created_at_seconds + self._rules.patience_seconds
+        """Answer an overdue candidate now, if it is its turn; its owner's quota is kept for it where it could be hosted."""
         bar = self._allowances.bar(candidate)
         slices = None
         if bar is None and heads.may_go_first(candidate):
@@ -141,13 +140,18 @@ class _Round:
                 self._claim(candidate, before)
         if self._is_late(candidate):
             return False
-        self._allowances.keep(candidate, since_seconds=overdue_since_seconds)
+        self._keep_quota(candidate, since_seconds=candidate.created_at_seconds + self._rules.patience_seconds)
         if self.claim is None or self.claim.job_id != candidate.job_id:
             return False
         if self.planned:
             self.planned.kept_waiting(candidate)
         self.waits.append((candidate, Cause.MEMORY))
         return True
+
+    def _keep_quota(self, candidate: Candidate, *, since_seconds: float | None = None) -> None:
+        """Keep its owner's quota for a job, unless it waits for GPUs: others of its owner may use those that it cannot."""
+        if hosts(self._rooms, candidate):
+            self._allowances.keep(candidate, since_seconds=since_seconds)
 
     def _claim(self, candidate: Candidate, before: Claim | None) -> None:
         """Keep GPUs for an overdue candidate, if any could host it."""
@@ -299,7 +303,7 @@ class _Round:
         if self.planned:
             self.planned.kept_waiting(candidate)
         if cause in _BARS:
-            self._allowances.keep(candidate)
+            self._keep_quota(candidate)
         elif not self._has_first and not self.planned.knows(candidate):
             self._reserve(candidate)
         self.waits.append((candidate, cause))

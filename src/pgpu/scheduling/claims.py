@@ -50,22 +50,26 @@ def renewed(claim: Claim | None, candidate: Candidate, moment: Moment) -> tuple[
         The claim to remember and what it means in this round; None where it would fit on no GPUs even if all jobs ended.
     """
     own = claim if claim is not None and claim.job_id == candidate.job_id else None
-    hosts = {room.gpu.uuid: room for room in moment.rooms if _can_host(room, candidate)}
-    kept = [hosts[uuid].gpu for uuid in own.gpu_uuids if uuid in hosts] if own else []
+    able = {room.gpu.uuid: room.gpu for room in hosts(moment.rooms, candidate)}
+    kept = [able[uuid] for uuid in own.gpu_uuids if uuid in able] if own else []
     found = None
     if own and len(kept) == candidate.request.gpu_count and moment.now_seconds < own.until_seconds:
         found = reserve(candidate, kept, moment.free_bytes, moment.ends(), moment.now_seconds)
     if own is None or found is None:
-        gpus = [room.gpu for room in hosts.values()]
-        found = reserve(candidate, gpus, moment.free_bytes, moment.ends(), moment.now_seconds)
+        found = reserve(candidate, list(able.values()), moment.free_bytes, moment.ends(), moment.now_seconds)
         if found is None:
             return None
         own = _chosen(own, candidate, found, moment)
     return own, _as_promised(own, found, candidate, moment)
 
 
-def _can_host(room: GpuRoom, candidate: Candidate) -> bool:
-    return usable(room.gpu, candidate.request.gpu_count) and room.capacity_bytes >= candidate.request.memory_bytes
+def hosts(rooms: Sequence[GpuRoom], candidate: Candidate) -> list[GpuRoom]:
+    """Return the GPUs that could host a job if nobody else held memory there; none where they are too few for it."""
+    request = candidate.request
+    able = [
+        room for room in rooms if room.capacity_bytes >= request.memory_bytes and usable(room.gpu, request.gpu_count)
+    ]
+    return able if len(able) >= request.gpu_count else []
 
 
 def _chosen(before: Claim | None, candidate: Candidate, found: Reservation, moment: Moment) -> Claim:
