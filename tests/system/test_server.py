@@ -272,6 +272,37 @@ def test_tcp_off_loopback_needs_tls(place: Served) -> None:
     assert "TLS" in done.stderr
 
 
+@pytest.mark.parametrize("bad", ["missing", "no PEM", "another key"])
+def test_a_certificate_that_cannot_be_used_is_refused_before_anybody_is_told(place: Served, bad: str) -> None:
+    with tempfile.TemporaryDirectory() as other:
+        certificate, key = f"{other}/certificate.pem", f"{other}/key.pem"
+        make_certificate(certificate, key)
+        if bad == "missing":
+            Path(certificate).unlink()
+        elif bad == "no PEM":
+            Path(certificate).write_text("nonsense\n")
+        else:
+            make_certificate(f"{other}/other.pem", key)
+        done = place.run(
+            *("serve", "--host", f"unix://{other}/s.sock", "--tcp", "127.0.0.1:0"),
+            *("--tls-certificate", certificate, "--tls-key", key),
+            PGPU_STATE_DIR=other,
+        )
+    assert done.returncode == 125
+    assert certificate in done.stderr
+    assert len(done.stderr.splitlines()) == 2
+    assert "listening" not in done.stdout + done.stderr
+
+
+def make_certificate(certificate: str, key: str) -> None:
+    words = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    subprocess.run(
+        ["openssl", *words, "-keyout", key, "-out", certificate, "-days", "1", "-subj", "/CN=localhost"],
+        check=True,
+        capture_output=True,
+    )
+
+
 @pytest.mark.parametrize("words", [["--host", "https://x"], ["--host", "nonsense"], ["--tcp", "7878"]])
 def test_an_address_that_is_none_is_refused_in_one_line(place: Served, words: list[str]) -> None:
     done = place.run("serve", *words)

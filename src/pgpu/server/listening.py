@@ -179,12 +179,33 @@ def serve(
         tcp: Another address, or None.
         most_connections: Of one user at a time, fewer where this process may not open enough descriptors.
         on_ready: Called once a signal ends it in good order.
+
+    Raises:
+        RequestError: The certificate or its key cannot be used.
     """
     visitors = Visitors(room_within(resource.getrlimit(resource.RLIMIT_NOFILE)[0], most_connections))
     servers = [_Quiet(_configuration(app), unix, visitors)]
     if tcp is not None:
-        servers.append(_Quiet(_configuration(app, tcp[0]), tcp[1], visitors))
+        servers.append(_Quiet(_encrypted(_configuration(app, tcp[0]), tcp[0]), tcp[1], visitors))
     asyncio.run(_serve(servers, cast("Following", app.state.following), on_ready))
+
+
+def _encrypted(configuration: uvicorn.Config, tcp: Tcp) -> uvicorn.Config:
+    """Read certificate and key before anybody is told that the server listens."""
+    files = [path for path in (tcp.certificate, tcp.key) if path is not None]
+    for path in files:
+        try:
+            path.open("rb").close()
+        except OSError as exc:
+            raise RequestError(f"{path} cannot be read: {exc.strerror}", hint="it must be a file in PEM") from exc
+    try:
+        configuration.load()
+    except OSError as exc:  # TLS's errors too.
+        raise RequestError(
+            f"{' with the key '.join(map(str, files))} cannot be used for TLS: {exc.strerror or exc}",
+            hint="name a certificate in PEM, its chain after it, and the key that belongs to it",
+        ) from exc
+    return configuration
 
 
 class _Quiet(uvicorn.Server):
