@@ -11,7 +11,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from pgpu.errors import NodeError
-from pgpu.server.entrance import Entrance, Room, Visitors, room_within
+from pgpu.server.entrance import Entrance, Room, Visitors, room_within, visitor_of
 from pgpu.server.peers import PeerProtocol
 
 ROOM = Room(most_each=2, most=3, reserve=1)
@@ -57,6 +57,49 @@ def test_where_users_fill_all_there_is_the_administrator_comes_in_still() -> Non
     visitors.enter(0, is_admin=True)
     with pytest.raises(NodeError, match="no room"):
         visitors.enter(0, is_admin=True)
+
+
+def test_who_comes_over_tcp_leaves_half_of_the_room_to_this_machines_users() -> None:
+    visitors = Visitors(Room(most_each=2, most=8, reserve=1))
+    for number in range(4):
+        visitors.enter(f"10.0.0.{number}", is_admin=False, is_remote=True)
+    with pytest.raises(NodeError, match="no room"):
+        visitors.enter("10.0.1.1", is_admin=False, is_remote=True)
+    for name in ("alice", "bob", "carol", "dave"):
+        visitors.enter(name, is_admin=False)
+    visitors.leave("10.0.0.0", is_remote=True)
+    visitors.enter("10.0.1.1", is_admin=False, is_remote=True)
+
+
+def test_no_address_takes_more_than_half_of_what_tcp_has() -> None:
+    visitors = Visitors(Room(most_each=100, most=8, reserve=1))
+    visitors.enter("10.0.0.1", is_admin=False, is_remote=True)
+    visitors.enter("10.0.0.1", is_admin=False, is_remote=True)
+    with pytest.raises(NodeError, match="2 connections"):
+        visitors.enter("10.0.0.1", is_admin=False, is_remote=True)
+    visitors.enter("10.0.0.2", is_admin=False, is_remote=True)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ("127.0.0.1", "127.8.9.10", True),
+        ("127.0.0.1", "::1", True),
+        ("127.0.0.1", "::ffff:127.0.0.2", True),
+        ("2001:db8:1:2::1", "2001:db8:1:2:ffff::2", True),
+        ("2001:db8:1:2::1", "2001:db8:1:3::1", False),
+        ("fe80::1%eth0", "fe80::2%eth0", True),
+        ("192.0.2.1", "192.0.2.2", False),
+        ("192.0.2.1", "::ffff:192.0.2.1", True),
+    ],
+)
+def test_an_address_that_one_machine_can_choose_anew_is_one_visitor(one: str, other: str, is_same: bool) -> None:
+    assert (visitor_of(one) == visitor_of(other)) is is_same
+
+
+def test_a_process_that_may_open_any_number_of_descriptors_has_a_bound_still() -> None:
+    room = room_within(1 << 30, 256)
+    assert room.most + room.reserve == 4096
 
 
 @pytest.mark.parametrize("descriptors", [64, 256, 1024, 4096, 1 << 20])

@@ -1,11 +1,13 @@
 """Who is let in, and how many at a time: a user who opens connections without end keeps nobody else out.
 
-Each user of the Unix socket, and each address of TCP, has a bound; all together leave a reserve that administrators alone
-may use. Whoever is past it is told so in one line and hung up on. It refuses to read what is asked.
+Each user of the Unix socket, and each address of TCP, has a bound; those of TCP, whom nobody knows yet, leave half of the
+room to this machine's users, and all together leave a reserve that administrators alone may use. Whoever is past it is told
+so in one line and hung up on. It refuses to read what is asked.
 """
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import resource
 import socket
@@ -36,6 +38,11 @@ _RESERVE = 32
 """Connections that administrators alone may have."""
 
 _LEAST = 4
+_MOST = 4096
+"""Of all, however many descriptors there may be: each costs memory too, before anybody is known."""
+
+_IPV6_PREFIX_BITS = 64
+"""Within it a machine chooses its addresses itself. Source: RFC 4291, section 2.5.1."""
 
 _log = logging.getLogger("uvicorn.error")
 
@@ -60,6 +67,16 @@ class Room:
     reserve: int
     """More of them for administrators."""
 
+    @property
+    def most_remote(self) -> int:
+        """Of all who come over TCP, which is before anybody asks for their token."""
+        return max(self.most // 2, 1)
+
+    @property
+    def most_each_remote(self) -> int:
+        """Of one address."""
+        return max(min(self.most_each, self.most_remote // 2), 1)
+
 
 def room_within(descriptors: int, most_each: int) -> Room:
     """Return how many connections a process with so many descriptors can hold.
@@ -68,10 +85,22 @@ def room_within(descriptors: int, most_each: int) -> Room:
         descriptors: Its limit. A connection that follows a job takes two of them.
         most_each: Of one user, by the operator's wish; no user takes more than half of all.
     """
-    both = max((descriptors - _OWN_DESCRIPTORS) // 2, 2 * _LEAST)
+    both = min(max((descriptors - _OWN_DESCRIPTORS) // 2, 2 * _LEAST), _MOST)
     reserve = min(_RESERVE, both // 2)
     most = both - reserve
     return Room(max(min(most_each, most // 2), 1), most, reserve)
+
+
+def visitor_of(address: str) -> Hashable:
+    """Return who counts as one visitor over TCP: this machine, or the network in which a machine chooses its address."""
+    host = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(host, ipaddress.IPv6Address):
+        host = host.ipv4_mapped or host
+    if host.is_loopback:
+        return "loopback"
+    if host.version == 4:  # noqa: PLR2004 - the protocol's own number
+        return host
+    return ipaddress.ip_network((host, _IPV6_PREFIX_BITS), strict=False)
 
 
 class Visitors:
@@ -80,25 +109,33 @@ class Visitors:
     def __init__(self, room: Room) -> None:
         self._room = room
         self._counts: Counter[Hashable] = Counter()
+        self._remote = 0
 
-    def enter(self, visitor: Hashable, *, is_admin: bool) -> None:
+    def enter(self, visitor: Hashable, *, is_admin: bool, is_remote: bool = False) -> None:
         """Count one more.
 
         Raises:
             NodeError: There is no room for it; it was not counted.
         """
-        count, everybody = self._counts[visitor], self._counts.total()
-        if not is_admin and count >= self._room.most_each:
+        count = self._counts[visitor]
+        if not is_admin and count >= (self._room.most_each_remote if is_remote else self._room.most_each):
             raise NodeError(
                 f"you have {count} connections to this server already, which is the most",
                 hint="end some of your commands that wait or follow; the administrator sets `connections`",
             )
-        if everybody >= self._room.most + (self._room.reserve if is_admin else 0):
+        if not self._has_room(is_admin=is_admin, is_remote=is_remote):
             raise NodeError("this server has no room for another connection", hint="try again later")
         self._counts[visitor] += 1
+        self._remote += is_remote
 
-    def leave(self, visitor: Hashable) -> None:
+    def _has_room(self, *, is_admin: bool, is_remote: bool) -> bool:
+        if is_remote and self._remote >= self._room.most_remote:
+            return False
+        return self._counts.total() < self._room.most + (self._room.reserve if is_admin else 0)
+
+    def leave(self, visitor: Hashable, *, is_remote: bool = False) -> None:
         """Count one less."""
+        self._remote -= is_remote
         self._counts[visitor] -= 1
         if not self._counts[visitor]:
             del self._counts[visitor]
@@ -198,9 +235,10 @@ class Entrance:
 
     def _admit(self, connection: _Counted) -> None:
         peer = peer_of(connection)
-        visitor: Hashable = connection.getpeername()[0] if peer is None else peer.uid
-        self._visitors.enter(visitor, is_admin=peer is not None and administers(peer.uid))
-        connection.on_close = lambda: self._visitors.leave(visitor)
+        visitor = visitor_of(connection.getpeername()[0]) if peer is None else peer.uid
+        is_remote, is_admin = peer is None, peer is not None and administers(peer.uid)
+        self._visitors.enter(visitor, is_admin=is_admin, is_remote=is_remote)
+        connection.on_close = lambda: self._visitors.leave(visitor, is_remote=is_remote)
 
     def _refuse(self, connection: _Counted, error: NodeError) -> None:
         """Say why, and give who asks first and reads then a moment to read it."""
