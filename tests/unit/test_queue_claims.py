@@ -21,6 +21,7 @@ from pgpu.scheduling import (
     Served,
     admit,
 )
+from pgpu.scheduling.claims import UNABLE_SECONDS
 from pgpu.scheduling.precedence import COUNTED_RUNS, LONGEST_SECONDS
 from pgpu.units import GIB
 
@@ -246,3 +247,32 @@ def test_no_full_quota_is_kept_for_a_job_that_nothing_can_host() -> None:
     waiting = [job("wide", 10, waited=60, gpus=2, priority=10), job("small", 8, waited=10)]
     held = [holds("own", 6, 0, ran=60)]
     assert started(admit(rooms(18), waiting, NOW, held=held, quotas={0: Quota(memory_bytes=24 * GIB)})) == ["small"]
+
+
+ON_ONE = Claim("large", ("GPU-0",), NOW - 100, NOW + 100, UNTIL)
+
+
+def test_a_claim_outlives_a_round_in_which_no_gpu_can_be_read() -> None:
+    late = replace(job("late", 1, uid=1, waited=60), deadline_seconds=NOW)
+    admission = admit([], [LARGE, late], NOW, precedence=Precedence(ON_ONE))
+    assert (admission.claim, admission.expired) == (ON_ONE, ("late",))
+    assert reasons(admission) == {"large": "waits for 20 GiB on one GPU: no GPU answers"}
+
+
+def test_a_claim_outlives_an_outsider_that_soon_goes() -> None:
+    machine = rooms(0, outsiders_gib=5)
+    held = [holds("own", 19, 0, ran=200, uid=1)]
+    blocked = admit(machine, [LARGE], NOW, held=held, precedence=Precedence(ON_ONE)).claim
+    assert blocked == replace(ON_ONE, until_seconds=NOW + UNABLE_SECONDS)
+    held = [holds("own", 19, 0, ran=201, uid=1)]
+    again = admit(rooms(5), [LARGE, job("small", 5, uid=1)], NOW + 1, held=held, precedence=Precedence(blocked))
+    assert (started(again), again.claim) == ([], blocked)
+
+
+def test_a_claim_ends_where_an_outsider_stays() -> None:
+    claim = replace(ON_ONE, until_seconds=NOW)
+    other = job("other", 12, uid=1, waited=OVERDUE)
+    held = [holds("own", 14, 0, ran=200, uid=2)]
+    after = admit(rooms(0, outsiders_gib=10), [LARGE, other], NOW, held=held, precedence=Precedence(claim)).claim
+    assert after is not None
+    assert after.job_id == "other"

@@ -141,7 +141,7 @@ class _Round:
         if self._is_late(candidate):
             return False
         self._keep_quota(candidate, since_seconds=candidate.created_at_seconds + self._rules.patience_seconds)
-        if self.claim is None or self.claim.job_id != candidate.job_id:
+        if not self._has_claim(candidate):
             return False
         if self.planned:
             self.planned.kept_waiting(candidate)
@@ -159,7 +159,10 @@ class _Round:
         found = renewed(before, candidate, moment)
         if found is not None:
             self.claim, reservation = found
-            self._reservations.append(_For(candidate, reservation))
+            self._reservations += [_For(candidate, reservation)] if reservation is not None else []
+
+    def _has_claim(self, candidate: Candidate) -> bool:
+        return self.claim is not None and self.claim.job_id == candidate.job_id
 
     def _is_late(self, candidate: Candidate) -> bool:
         return candidate.deadline_seconds is not None and candidate.deadline_seconds <= self._now_seconds
@@ -180,8 +183,8 @@ class _Round:
             is_own = found.candidate.owner_uid == candidate.owner_uid
             whose = f"job {found.candidate.job_id}" if is_own else "another user's job"
             return f"waits its turn: the memory that is free{self._on_gpus(found)} is kept for {whose}"
-        is_kept_for = self.claim is not None and self.claim.job_id == candidate.job_id
-        kept = f"; what becomes free{self._on_gpus(self._reservations[0])} is kept for it" if is_kept_for else ""
+        own = [each for each in self._reservations if each.candidate == candidate and self._has_claim(candidate)]
+        kept = "".join(f"; what becomes free{self._on_gpus(each)} is kept for it" for each in own)
         return waits_for_memory(candidate.request, self._rooms, self._free) + kept
 
     def _kept_from(self, candidate: Candidate) -> "_For | None":

@@ -3,7 +3,8 @@
 Chosen anew in each round, a reservation follows whichever GPU looks best at the moment and none of them ever drains. What
 was there when they were chosen must end, and nothing that comes later may delay the job: so it waits at most as long as
 they take to drain, whatever is known of durations. Where a GPU is not left at all (a service that never ends), others are
-looked for after some hours, and after twice as many the next time.
+looked for after some hours, and after twice as many the next time. GPUs that for a moment could not host the job are
+still kept for it, so that one bad reading does not make it wait anew.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,9 @@ from pgpu.scheduling.candidate import Candidate, Held
 from pgpu.scheduling.capacity import GpuRoom, taken_bytes, usable
 from pgpu.scheduling.order import OrderRules
 from pgpu.scheduling.precedence import Claim
+
+UNABLE_SECONDS = 300.0
+"""So long at most GPUs stay chosen that cannot host their job. Default: five minutes, longer than most who only look in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,7 @@ class Moment:
         return [(expected_end_seconds(each, default_seconds, self.now_seconds), each) for each in self.held]
 
 
-def renewed(claim: Claim | None, candidate: Candidate, moment: Moment) -> tuple[Claim, Reservation] | None:
+def renewed(claim: Claim | None, candidate: Candidate, moment: Moment) -> tuple[Claim, Reservation | None] | None:
     """Keep the GPUs of a job that does not fit yet, or choose some.
 
     Args:
@@ -47,7 +51,8 @@ def renewed(claim: Claim | None, candidate: Candidate, moment: Moment) -> tuple[
         moment: Now.
 
     Returns:
-        The claim to remember and what it means in this round; None where it would fit on no GPUs even if all jobs ended.
+        The claim to remember and what it means in this round, None for nothing while no GPUs could host the job; None where
+        it has no claim, and would fit on no GPUs even if all jobs ended.
     """
     own = claim if claim is not None and claim.job_id == candidate.job_id else None
     able = {room.gpu.uuid: room.gpu for room in hosts(moment.rooms, candidate)}
@@ -58,7 +63,7 @@ def renewed(claim: Claim | None, candidate: Candidate, moment: Moment) -> tuple[
     if own is None or found is None:
         found = reserve(candidate, list(able.values()), moment.free_bytes, moment.ends(), moment.now_seconds)
         if found is None:
-            return None
+            return _for_the_moment(own, moment)
         own = _chosen(own, candidate, found, moment)
     return own, _as_promised(own, found, candidate, moment)
 
@@ -70,6 +75,17 @@ def hosts(rooms: Sequence[GpuRoom], candidate: Candidate) -> list[GpuRoom]:
         room for room in rooms if room.capacity_bytes >= request.memory_bytes and usable(room.gpu, request.gpu_count)
     ]
     return able if len(able) >= request.gpu_count else []
+
+
+def _for_the_moment(claim: Claim | None, moment: Moment) -> tuple[Claim, None] | None:
+    """Remember a claim that means nothing now: as long as nothing can be read, else not for long, since others wait too."""
+    if claim is None:
+        return None
+    if not moment.rooms:
+        return claim, None
+    if moment.now_seconds >= claim.until_seconds:
+        return None
+    return replace(claim, until_seconds=min(claim.until_seconds, moment.now_seconds + UNABLE_SECONDS)), None
 
 
 def _chosen(before: Claim | None, candidate: Candidate, found: Reservation, moment: Moment) -> Claim:
