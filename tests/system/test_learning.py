@@ -43,6 +43,11 @@ fcntl.flock(open("held", "a"), fcntl.LOCK_SH)  # until nobody holds it back
 """
 """Takes so many MiB one after another, and ends with 9 where it is refused."""
 
+LATE = HOLDER.replace(
+    "    error =", "    while mib == sys.argv[2] and not os.path.exists('go'):\n        time.sleep(0.02)\n    error ="
+)
+"""The same, and takes the second amount only once there is a file `go`."""
+
 
 @pytest.fixture
 def place() -> Iterator[Place]:
@@ -50,6 +55,7 @@ def place() -> Iterator[Place]:
         made.environment["PGPU_STABLE_TIME"] = "0.5s"
         (made.path / "p2.py").write_text(JOB)
         (made.path / "hold.py").write_text(HOLDER)
+        (made.path / "late.py").write_text("import os, time" + LATE)
         yield made
 
 
@@ -184,6 +190,23 @@ def test_a_job_that_hit_its_limit_is_tried_again_with_more_and_its_caller_hears_
     assert job["request"]["memory_bytes"] >= 1.1 * (500 + 800 + 254) * MIB, "1.1 times what it attempted"
     (call,) = place.json("history")["calls"]
     assert [(run["exit_code"], run["refusals"]) for run in call["runs"]] == [(9, 1), (0, 0)]
+
+
+def test_a_job_that_pgpu_shrank_and_that_then_needs_more_is_tried_again_with_more(
+    place: Place, eventually: Eventually
+) -> None:
+    place.run("submit", "--name", "late", "--retry-oom", "--", "python", "late.py", "3000", "2000")
+    eventually(lambda: (job := place.job("late")) and job["request"]["basis"] == "measured")
+    shrunk_bytes = place.job("late")["request"]["memory_bytes"]
+    (place.path / "go").touch()
+    eventually(lambda: place.job("late")["state"] == "exited")
+    job = place.job("late")
+    assert (job["attempt"], job["exit_code"]) == (2, 0), job["warning"]
+    (call,) = place.json("history")["calls"]
+    refused, well = call["runs"]
+    assert (refused["exit_code"], well["exit_code"]) == (9, 0)
+    assert refused["slice_bytes"] > 22 * GIB, "the largest that it had"
+    assert refused["refused_at_bytes"] == shrunk_bytes
 
 
 def test_after_three_tries_or_alone_on_the_gpu_a_job_that_does_not_fit_fails(place: Place) -> None:

@@ -8,14 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgpu.engine.learning import Learning, Observed
+from pgpu.enforcement import SliceUse
+from pgpu.engine.learning import NOTHING, Learning, Observed
 from pgpu.engine.lesson import Lesson, NextTry
 from pgpu.engine.programs import signature_of_job
-from pgpu.ledger import Decision, View, Waiting
+from pgpu.ledger import Decision, Waiting
 from pgpu.ledger.schema import migrate
-from pgpu.model import Gpu, Job, JobSpec, JobState, Request
+from pgpu.model import Gpu, Job, JobSpec, JobState, Lease, Request, Run, Slice
 from pgpu.scheduling import GpuRoom, Headroom, Quota
-from pgpu.scheduling.demand import Basis, shrunk_bytes
+from pgpu.scheduling.demand import Basis, estimate, retry_bytes, shrunk_bytes
 from pgpu.units import GIB, MIB
 
 GPU = Gpu("GPU-" + "0" * 36, "RTX 3090", 0, 24 * GIB, "615.42.01", is_simulated=True)
@@ -30,7 +31,7 @@ FAILED = Job(
     created_at_seconds=0.0,
     exit_code=1,
 )
-OBSERVED = Observed(4 * GIB, 4 * GIB - MIB, 254 * MIB, refusals=1, attempted_bytes=5 * GIB)
+OBSERVED = Observed(4 * GIB, 4 * GIB - MIB, 254 * MIB, 1, attempted_bytes=5 * GIB, refused_at_bytes=4 * GIB)
 
 
 def a_room(granted_bytes: int = 0, outsiders_bytes: int = 0) -> GpuRoom:
@@ -77,6 +78,36 @@ def test_a_job_that_hit_its_limit_asks_for_half_as_much_again_or_what_it_attempt
     assert (last.memory_bytes, last.basis) == (MOST_BYTES, Basis.ALONE)
 
 
+def a_shrunk_job_that_was_refused() -> Observed:
+    """It took all there was, shrank to 4 GiB, and wanted 5."""
+    calm = SliceUse(GPU.uuid, 3 * GIB, 3 * GIB, 0, 0, 254 * MIB)
+    refused = replace(calm, refusals=1, attempted_bytes=5 * GIB)
+    seen = NOTHING.with_more(calm, Slice(GPU.uuid, MOST_BYTES)).with_more(calm, Slice(GPU.uuid, 4 * GIB))
+    return seen.with_more(refused, Slice(GPU.uuid, 4 * GIB)).with_more(refused, Slice(GPU.uuid, 4 * GIB))
+
+
+def test_a_job_that_pgpu_itself_had_shrunk_is_tried_again_with_more_than_it_shrank_to() -> None:
+    observed = a_shrunk_job_that_was_refused()
+    assert observed.slice_bytes == MOST_BYTES, "greed is told by the largest"
+    assert follows(FAILED, observed).memory_bytes == 6 * GIB
+
+
+def test_a_job_that_was_given_more_after_a_refusal_asks_for_more_than_it_had_last() -> None:
+    grown = replace(FAILED, request=replace(FAILED.request, memory_bytes=8 * GIB))
+    assert follows(grown).memory_bytes == 12 * GIB
+
+
+def test_history_keeps_in_which_slice_a_job_was_refused() -> None:
+    view = a_view()
+    lease = Lease(FAILED.id, (Slice(GPU.uuid, 4 * GIB),), 0.0)
+    job = replace(FAILED, signature="train@1", started_at_seconds=1.0, finished_at_seconds=2.0, lease=lease)
+    LEARNING.remember(view, job, a_shrunk_job_that_was_refused(), (GPU,))
+    (run,) = view.history.runs(None, 10)
+    assert (run.slice_bytes, run.refused_at_bytes) == (MOST_BYTES, 4 * GIB)
+    well = Run("train@1", run.gpu_name, "b" * 12, 1000, 20 * GIB, 3 * GIB, 0, 0, 100.0, 1.0, 0)
+    assert estimate("train@1", [well, well, well, run]).memory_bytes == retry_bytes(4 * GIB, 0)
+
+
 def test_no_try_asks_for_more_than_its_owner_s_quota_could_ever_grant() -> None:
     assert follows(FAILED, quota_bytes=5 * GIB).memory_bytes == 5 * GIB
     assert follows(replace(FAILED, attempt=2), quota_bytes=5 * GIB).memory_bytes == 5 * GIB
@@ -89,7 +120,7 @@ def test_no_try_asks_for_more_than_its_owner_s_quota_could_ever_grant() -> None:
     ("job", "observed", "quota_bytes", "why"),
     [
         (replace(FAILED, attempt=3), OBSERVED, None, "this was the last of 3 tries"),
-        (FAILED, replace(OBSERVED, slice_bytes=MOST_BYTES), None, "no slice can be larger than 23 GiB"),
+        (FAILED, replace(OBSERVED, refused_at_bytes=MOST_BYTES), None, "no slice can be larger than 23 GiB"),
         (FAILED, OBSERVED, 4 * GIB, "its owner's quota allows no larger slice than 4 GiB"),
     ],
     ids=["third try", "had all", "had its quota"],
@@ -114,7 +145,7 @@ def test_nothing_else_is_tried_again(job: Job, observed: Observed) -> None:
     assert Lesson(LEARNING, observed, (GPU,)).follow(a_view(), job) is None
 
 
-def a_view(quota_bytes: int | None = None) -> View:
+def a_view(quota_bytes: int | None = None) -> Decision:
     """Read a ledger in memory in which the job's owner has a quota, or none."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     connection.row_factory = sqlite3.Row

@@ -49,6 +49,9 @@ class Observed:
     attempted_bytes: int
     """Most that one of its slices would have held, had it not refused; 0 if none did."""
 
+    refused_at_bytes: int = 0
+    """Slice in which it was refused last: it may have shrunk since it was largest; 0 if it never was."""
+
     def with_more(self, use: SliceUse, part: Slice) -> "Observed":
         """Return what was seen after another look at one slice, whose counts only grow."""
         return Observed(
@@ -57,6 +60,7 @@ class Observed:
             context_bytes=max(self.context_bytes, use.context_bytes),
             refusals=max(self.refusals, use.refusals),
             attempted_bytes=max(self.attempted_bytes, use.attempted_bytes),
+            refused_at_bytes=part.memory_bytes if use.refusals > self.refusals else self.refused_at_bytes,
         )
 
 
@@ -199,4 +203,5 @@ def _run_of(job: Job, observed: Observed, gpus: Sequence[Gpu]) -> Run | None:
         duration_seconds=job.finished_at_seconds - job.started_at_seconds,
         ended_at_seconds=job.finished_at_seconds,
         exit_code=job.exit_code,
+        refused_at_bytes=observed.refused_at_bytes,
     )

@@ -50,7 +50,8 @@ class Lesson:
         if not (failed and job.request.retries_out_of_memory):
             return None
         most = self.learning.most(view, job.owner_uid, self.gpus, job.request.gpu_count)
-        slice_bytes = self.observed.slice_bytes
+        # It may have been given more after the refusal, and it failed in that.
+        slice_bytes = max(self.observed.refused_at_bytes, job.request.memory_bytes)
         request = next_try(job, slice_bytes, self.observed.attempted_bytes, most)
         return why_no_more(job, slice_bytes, most) if request is None else NextTry(job, request, self)
 

@@ -29,7 +29,7 @@ def next_try(job: Job, slice_bytes: int, attempted_bytes: int, most: Most) -> Re
 
     Args:
         job: As it would end.
-        slice_bytes: What it had.
+        slice_bytes: What was too small.
         attempted_bytes: What it would have held, had it not been refused; 0 if that is not known.
         most: That it could have.
     """

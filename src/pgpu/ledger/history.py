@@ -13,9 +13,9 @@ MOST_RUNS_OF_A_PROGRAM = 500
 
 _COLUMNS = (
     "signature, gpu_name, job_id, owner_uid, slice_bytes, peak_bytes, context_bytes, refusals, duration_seconds,"
-    " ended_at, exit_code"
+    " ended_at, exit_code, refused_at_bytes"
 )
-_PUT = f"INSERT INTO runs ({_COLUMNS}, together) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - words of our own
+_PUT = f"INSERT INTO runs ({_COLUMNS}, together) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - words of our own
 _BESIDE = """
 SELECT sum(max(0, min(coalesce(other.finished_at, :until), :until) - max(other.started_at, :since)))
 FROM (
@@ -63,6 +63,7 @@ class History:
                 run.duration_seconds,
                 run.ended_at_seconds,
                 run.exit_code,
+                run.refused_at_bytes,
                 self._together(run),
             ),
         )
@@ -143,4 +144,5 @@ def _run_of(row: sqlite3.Row) -> Run:
         duration_seconds=row["duration_seconds"],
         ended_at_seconds=row["ended_at"],
         exit_code=row["exit_code"],
+        refused_at_bytes=row["refused_at_bytes"],
     )

@@ -206,6 +206,10 @@ CREATE TRIGGER environment_dropped AFTER UPDATE OF state ON jobs WHEN NEW.state 
         AND NOT EXISTS (SELECT 1 FROM jobs WHERE environment_id = OLD.environment_id); END;
 """
 
+_REFUSED = """
+ALTER TABLE runs ADD COLUMN refused_at_bytes INTEGER NOT NULL DEFAULT 0;
+"""
+
 MIGRATIONS = (
     _FIRST,
     _WATCHED,
@@ -219,6 +223,7 @@ MIGRATIONS = (
     _TOGETHER,
     _PRECEDENCE,
     _SHARED_ENVIRONMENTS,
+    _REFUSED,
 )
 """Script i leads from version i to version i + 1."""
 

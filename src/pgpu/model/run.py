@@ -35,3 +35,6 @@ class Run:
 
     exit_code: int | None
     """None where nobody saw it end."""
+
+    refused_at_bytes: int = 0
+    """Slice in which its limit refused it last; 0 if it never did, and where that is not known."""

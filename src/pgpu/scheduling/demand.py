@@ -129,7 +129,7 @@ def retry_bytes(slice_bytes: int, attempted_bytes: int, rules: DemandRules | Non
     """Return the slice for the next try of a job that hit its own limit.
 
     Args:
-        slice_bytes: What it had.
+        slice_bytes: What was too small.
         attempted_bytes: What it would have held, had it not been refused; 0 if that is not known.
         rules: How careful to be.
     """
@@ -188,7 +188,7 @@ def _never_too_small_again(found: Estimate, same: Sequence[Run], rules: DemandRu
     floor_bytes = 0
     for run in reversed(same):
         if was_too_small(run):
-            floor_bytes = max(floor_bytes, retry_bytes(run.slice_bytes, 0, rules))
+            floor_bytes = max(floor_bytes, retry_bytes(run.refused_at_bytes or run.slice_bytes, 0, rules))
         elif run.exit_code == 0:
             break
     if found.memory_bytes is None or floor_bytes <= found.memory_bytes:
