@@ -5,6 +5,8 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from tests.waiting import until
+
 from pgpu.model import ContainerHolder, Job, JobSpec, JobState, ProcessHolder, Request
 from pgpu.runtimes.belonging import Belonging
 from pgpu.runtimes.lineage import JOB_ID_VARIABLE, identify
@@ -39,7 +41,7 @@ def test_a_job_s_own_process_is_its_own_and_another_s_is_nobody_s() -> None:
 def test_a_process_in_another_session_is_known_by_its_environment() -> None:
     belonging = Belonging()
     with process() as main, process(**{JOB_ID_VARIABLE: ID}) as daemon:
-        assert belonging.owner(daemon, [job(main)]) == ID
+        until(lambda: belonging.owner(daemon, [job(main)]) == ID)  # a process that just began shows no environment yet
     belonging.close()
 
 

@@ -1,5 +1,6 @@
 """What the engine's tests share: a machine of files, waiting for a condition, and an end for everything they started."""
 
+import contextlib
 import io
 import os
 import shutil
@@ -149,7 +150,8 @@ class World:
 def kill(holder: ProcessHolder) -> None:
     """Kill exactly this process, and wait until it is gone."""
     if identify(holder.pid) == holder:
-        os.kill(holder.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # gone by itself meanwhile
+            os.kill(holder.pid, signal.SIGKILL)
         until(lambda: identify(holder.pid) != holder)
 
 

@@ -46,8 +46,10 @@ def test_a_directory_that_is_gone_is_one_line(place: Place) -> None:
 
 
 @pytest.mark.parametrize("stdout_encoding", ["utf-8:strict", "utf-8:surrogateescape"])
-def test_words_that_are_no_text_are_shown_and_listed_as_text(place: Place, stdout_encoding: str) -> None:
+def test_bytes_that_are_no_text_are_shown_written_out_and_listed_as_they_were(
+    place: Place, stdout_encoding: str
+) -> None:
     place.environment["PYTHONIOENCODING"] = stdout_encoding
     assert _in_shell(place, """"$0" run --memory 2GiB -- true "$(printf 'a\\377b')" """).returncode == 0
-    assert "a?b" in _in_shell(place, '"$0" ps --all').stdout
-    assert place.json("ps", "--all")["jobs"][0]["command"] == ["true", "a?b"]
+    assert r"a\xffb" in _in_shell(place, '"$0" ps --all').stdout
+    assert place.json("ps", "--all")["jobs"][0]["command"] == ["true", "a\udcffb"]

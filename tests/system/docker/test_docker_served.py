@@ -52,14 +52,16 @@ def test_a_directory_that_is_closed_to_the_user_is_not_entered(images: str, alic
 @pytest.mark.parametrize(
     ("volumes", "says"),
     [
-        (("/var/tmp:/data", "/usr:/data/new-of-pgpu"), "has no place"),
-        (("/var/tmp:/etc",), "has no place"),
+        (("{shared}:/data", "/usr:/data/new-of-pgpu"), "has no place"),
+        (("{shared}:/etc",), "has no place"),
         (("/sys/kernel:/data",), "owners cannot be mapped"),
         (("/etc/shadow:/data",), "cannot be opened by you"),
     ],
 )
-def test_what_cannot_start_is_refused_at_once(images: str, alice: User, volumes: tuple[str, ...], says: str) -> None:
-    answer = alice.submit("true", **asked(images, *volumes))
+def test_what_cannot_start_is_refused_at_once(
+    images: str, alice: User, shared: Path, volumes: tuple[str, ...], says: str
+) -> None:
+    answer = alice.submit("true", **asked(images, *(volume.format(shared=shared) for volume in volumes)))
     assert (answer.status, says in answer.text) == (400, True), answer.text
 
 
