@@ -17,6 +17,7 @@ Our exception hierarchy:
     + EnforcementError          a limit cannot be made to bind; nothing is started without one
     + RuntimeUnavailableError   Docker or the kernel cannot start the job
     + ServerUnavailableError    `pgpu serve` does not answer, or does not let this user in
+      - ServerFullError             it has no room for another connection, of this user or at all
   x PgpuBug                 report it
 
 Foreign errors become one of these at the edge of the room that meets them. This module refuses to format: the
@@ -102,6 +103,10 @@ class EngineAwayError(RuntimeUnavailableError):
 
 class ServerUnavailableError(NodeError):
     """A server of pgpu cannot be reached, or does not let this user in."""
+
+
+class ServerFullError(ServerUnavailableError):
+    """The server has no room for another connection; nothing was asked."""
 
 
 class PgpuBug(PgpuError):  # noqa: N818 - the house's word for it

@@ -12,7 +12,9 @@ import pytest
 from pgpu.client.address import UnixAddress
 from pgpu.client.channel import Channel
 from pgpu.client.connection import Server
-from pgpu.errors import PgpuError, ServerUnavailableError
+from pgpu.client.served import ServedLine
+from pgpu.errors import PgpuError, ServerFullError, ServerUnavailableError
+from pgpu.server.answers import plain_refusal
 
 LEAVING = (
     b"HTTP/1.1 500 Internal Server Error\r\nContent-Type: text/plain; charset=utf-8\r\n"
@@ -21,6 +23,7 @@ LEAVING = (
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
 REFUSAL = b'{"error": {"kinds": ["PgpuError"], "message": "no", "hint": null, "nearest_bytes": null}}'
 OURS = b"HTTP/1.1 500 x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(REFUSAL), REFUSAL)
+FULL = plain_refusal(503, ServerFullError("this server has no room for another connection", hint="try again later"))
 
 
 @contextmanager
@@ -66,3 +69,23 @@ def test_a_line_that_a_leaving_server_does_not_take_counts_as_broken() -> None:
         pytest.raises(ConnectionResetError),
     ):
         Channel(connection, "/v1/jobs/x/attach", {})
+
+
+def test_a_server_that_has_answered_may_be_full_for_a_while() -> None:
+    with answering([ANSWER, FULL, FULL, ANSWER]) as address:
+        server = Server(address)
+        assert server.ask("GET", "/v1/jobs") == {}
+        assert server.ask("POST", "/v1/jobs/x/signal", {}, is_repeatable=False) == {}
+
+
+def test_who_finds_a_server_full_at_first_is_told_at_once() -> None:
+    with answering([FULL]) as address, pytest.raises(ServerFullError, match="no room"):
+        Server(address).ask("GET", "/v1/jobs")
+
+
+def test_a_line_to_a_server_that_is_full_for_a_while_goes_on() -> None:
+    with answering([ANSWER, FULL, FULL, OURS]) as address:
+        server = Server(address)
+        server.ask("GET", "/v1/jobs")
+        with pytest.raises(PgpuError, match=r"^no$"):  # What the server says at last.
+            next(ServedLine(server, "x").records())

@@ -130,8 +130,6 @@ class Server:
         data = None if body is None else wire.encode(body)
         connection = self._asked(method, path, data, is_repeatable=is_repeatable)
         with contextlib.closing(connection):
-            if connection.answer.status >= _REFUSED:
-                raise _refusal(Streaming(connection.answer, self.address).read())
             self.has_answered()
             yield connection.answer
 
@@ -147,7 +145,7 @@ class Server:
                     self.has_answered()
                     absence = self.away()
                 absence.endure(exc)
-            except ServerUnavailableError as exc:
+            except ServerUnavailableError as exc:  # A full server's refusal too: it has not heard the question.
                 absence.endure(exc)
 
     def _asked_once(self, method: str, path: str, data: bytes | None) -> "_Connection":
@@ -156,17 +154,21 @@ class Server:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # A refusal may have come before the end.
                 connection.request(method, path, data, self.headers)
             connection.answer = connection.getresponse()
+            self._check(connection.answer)
         except (OSError, http.client.HTTPException) as exc:
             connection.close()
             raise _AnswerLostError(*_lost(self.address)) from exc
         except BaseException:  # Ctrl-C too: nobody else could close it.
             connection.close()
             raise
-        if connection.answer.status >= _FAILED and not _is_json(connection.answer):
-            # Not pgpu's words but those of the library below it: a server that was told to go drops what is under way so.
-            connection.close()
-            raise _AnswerLostError(*_lost(self.address))
         return connection
+
+    def _check(self, answer: http.client.HTTPResponse) -> None:
+        if answer.status >= _FAILED and not _is_json(answer):
+            # Not pgpu's words but those of the library below it: a server that was told to go drops what is under way so.
+            raise _AnswerLostError(*_lost(self.address))
+        if answer.status >= _REFUSED:
+            raise _refusal(Streaming(answer, self.address).read())
 
 
 class _AnswerLostError(ServerUnavailableError):

@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
-from pgpu.errors import NodeError
+from pgpu.errors import ServerFullError
 from pgpu.server.access import administers
 from pgpu.server.answers import plain_refusal
 from pgpu.server.peers import peer_of
@@ -115,16 +115,16 @@ class Visitors:
         """Count one more.
 
         Raises:
-            NodeError: There is no room for it; it was not counted.
+            ServerFullError: There is no room for it; it was not counted.
         """
         count = self._counts[visitor]
         if not is_admin and count >= (self._room.most_each_remote if is_remote else self._room.most_each):
-            raise NodeError(
+            raise ServerFullError(
                 f"you have {count} connections to this server already, which is the most",
                 hint="end some of your commands that wait or follow; the administrator sets `connections`",
             )
         if not self._has_room(is_admin=is_admin, is_remote=is_remote):
-            raise NodeError("this server has no room for another connection", hint="try again later")
+            raise ServerFullError("this server has no room for another connection", hint="try again later")
         self._counts[visitor] += 1
         self._remote += is_remote
 
@@ -224,7 +224,7 @@ class Entrance:
         counted.settimeout(0)
         try:
             self._admit(counted)
-        except NodeError as exc:
+        except ServerFullError as exc:
             self._refuse(counted, exc)
         except OSError:  # It is gone already.
             counted.close()
@@ -240,7 +240,7 @@ class Entrance:
         self._visitors.enter(visitor, is_admin=is_admin, is_remote=is_remote)
         connection.on_close = lambda: self._visitors.leave(visitor, is_remote=is_remote)
 
-    def _refuse(self, connection: _Counted, error: NodeError) -> None:
+    def _refuse(self, connection: _Counted, error: ServerFullError) -> None:
         """Say why, and give who asks first and reads then a moment to read it."""
         with contextlib.suppress(OSError):
             if self._encryption is None:
