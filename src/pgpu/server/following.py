@@ -25,7 +25,8 @@ T = TypeVar("T")
 _FIRST_PAUSE_SECONDS = 0.01
 _MOST_PAUSE_SECONDS = 0.1
 _GLANCE_SECONDS = 1.0
-"""A job that waits is looked at so often without any news: what changed before somebody listened is not heard."""
+"""A job that waits is looked at so often without any news: what changed before somebody listened is not heard. So is
+a client that waits: whether it is there still."""
 
 _CHUNK_BYTES = 1 << 18
 
@@ -43,9 +44,15 @@ class Following:
         self._leaving.set()
         self._bulletin.close()
 
-    async def stay(self, work: Coroutine[None, None, T], most_seconds: float) -> T | None:
-        """Return what some work gives; None if it takes longer, or if the server leaves."""
-        tasks = asyncio.create_task(work), asyncio.create_task(self._leaving.wait())
+    async def stay(
+        self, work: Coroutine[None, None, T], most_seconds: float, has_hung_up: Callable[[], bool]
+    ) -> T | None:
+        """Return what some work gives; None if it takes longer, if its client hangs up, or if the server leaves."""
+        tasks = (
+            asyncio.create_task(work),
+            asyncio.create_task(self._leaving.wait()),
+            asyncio.create_task(until_hung_up(has_hung_up)),
+        )
         try:
             done, _ = await asyncio.wait(tasks, timeout=most_seconds, return_when=asyncio.FIRST_COMPLETED)
             return tasks[0].result() if tasks[0] in done else None
@@ -105,6 +112,12 @@ class Following:
             offset = found + len(data)
             yield encode_frame(Kind.OUTPUT, data)
         yield encode_frame(Kind.END)
+
+
+async def until_hung_up(has_hung_up: Callable[[], bool]) -> None:
+    """Wait until a client is gone, also one of whom nothing is read meanwhile."""
+    while not has_hung_up():  # noqa: ASYNC110 - the kernel tells nobody of it who does not read
+        await asyncio.sleep(_GLANCE_SECONDS)
 
 
 def _next_of(take: Callable[[], T]) -> T | None:

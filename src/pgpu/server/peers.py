@@ -8,6 +8,7 @@ socket(7), SO_PEERGROUPS.
 import array
 import asyncio
 import contextlib
+import select
 import socket
 import struct
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ from pgpu.server.answers import plain_refusal
 
 STATE_KEY = "peer"
 """Where a request's ASGI `state` holds its `Peer`; None for what came over TCP."""
+
+HANG_UP_KEY = "has_hung_up"
+"""Where the same `state` holds a function without arguments: `has_hung_up` of the request's connection."""
 
 _SO_PEERGROUPS = 59
 _MOST_GROUPS = 256
@@ -56,6 +60,18 @@ def _groups(connection: socket.socket) -> frozenset[int]:
     return frozenset(groups)
 
 
+def has_hung_up(connection: socket.socket) -> bool:
+    """Whether the other side sends nothing more; asked of the kernel, since who stopped reading is not told.
+
+    Sources: poll(2), POLLRDHUP and POLLHUP; a connection that was closed here has no descriptor.
+    """
+    if connection.fileno() < 0:
+        return True
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLRDHUP)
+    return bool(poll.poll(0))
+
+
 class PeerProtocol(H11Protocol):
     """Uvicorn's HTTP connection that tells each of its requests, WebSockets included, who its peer is.
 
@@ -70,7 +86,11 @@ class PeerProtocol(H11Protocol):
     def connection_made(self, transport: Any) -> None:
         """See `asyncio.Protocol`."""
         connection = transport.get_extra_info("socket")
-        self.app_state = {**self.app_state, STATE_KEY: peer_of(connection)}
+        self.app_state = {
+            **self.app_state,
+            STATE_KEY: peer_of(connection),
+            HANG_UP_KEY: lambda: has_hung_up(connection),
+        }
         super().connection_made(transport)
         self._mind_head()
 

@@ -1,5 +1,6 @@
 """What every route asks for first: the desk, and who calls."""
 
+from collections.abc import Callable
 from typing import Annotated, cast
 
 from fastapi import Depends
@@ -8,7 +9,7 @@ from starlette.requests import HTTPConnection
 from pgpu.server.access import Caller
 from pgpu.server.desk import Desk
 from pgpu.server.following import Following
-from pgpu.server.peers import STATE_KEY, Peer
+from pgpu.server.peers import HANG_UP_KEY, STATE_KEY, Peer
 
 _BEARER = "bearer "
 
@@ -19,6 +20,11 @@ def _desk(connection: HTTPConnection) -> Desk:
 
 def _following(connection: HTTPConnection) -> Following:
     return cast("Following", connection.app.state.following)
+
+
+def _hang_up(connection: HTTPConnection) -> Callable[[], bool]:
+    state = connection.scope.get("state", {})
+    return cast("Callable[[], bool]", state.get(HANG_UP_KEY, lambda: False))
 
 
 def caller_of(connection: HTTPConnection) -> Caller:
@@ -35,4 +41,7 @@ def caller_of(connection: HTTPConnection) -> Caller:
 
 ADesk = Annotated[Desk, Depends(_desk)]
 AFollowing = Annotated[Following, Depends(_following)]
+AHangUp = Annotated[Callable[[], bool], Depends(_hang_up)]
+"""Whether the caller's connection is gone."""
+
 ACaller = Annotated[Caller, Depends(caller_of)]

@@ -12,7 +12,7 @@ from pgpu.client.protocol import JobReport
 from pgpu.model import Job
 from pgpu.server.answers import Answer, body_of, takes
 from pgpu.server.departures import Departures
-from pgpu.server.routes.asking import ACaller, ADesk, AFollowing
+from pgpu.server.routes.asking import ACaller, ADesk, AFollowing, AHangUp
 
 routes = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
@@ -80,10 +80,12 @@ async def wait(
     following: AFollowing,
     job: str,
     timeout_seconds: Annotated[float, Query(ge=0, le=_MOST_WAIT_SECONDS)] = _MOST_WAIT_SECONDS,
+    *,
+    has_hung_up: AHangUp,
 ) -> Response:
     """Wait until a job is final, or for so long; return it as it is then."""
     found = await run_in_threadpool(desk.find, caller, job)
-    ended = await following.stay(following.until_final(found.job.id), timeout_seconds)
+    ended = await following.stay(following.until_final(found.job.id), timeout_seconds, has_hung_up)
     return Answer(ended or await run_in_threadpool(desk.engine.ledger.job, found.job.id))
 
 
@@ -95,14 +97,18 @@ async def granted(
     job: str,
     timeout_seconds: Annotated[float, Query(ge=0, le=_MOST_WAIT_SECONDS)] = _MOST_WAIT_SECONDS,
     *,
+    has_hung_up: AHangUp,
     wants_reason: bool = True,
 ) -> Response:
     """Wait until a job waits no longer, or for so long; return it as it is then, with the reason where it still waits."""
     found = await run_in_threadpool(desk.find, caller, job)
-    if waits_no_longer := await following.stay(following.until_granted(found.job.id), timeout_seconds):
+    waiting = following.until_granted(found.job.id)
+    if waits_no_longer := await following.stay(waiting, timeout_seconds, has_hung_up):
         return Answer(waits_no_longer)
     entry = await run_in_threadpool(desk.engine.ledger.entry, found.job.id)
-    return Answer((await run_in_threadpool(desk.report, entry)).job if wants_reason else entry.job)
+    return Answer(
+        (await run_in_threadpool(desk.report, entry)).job if wants_reason and not has_hung_up() else entry.job
+    )
 
 
 @routes.post("/{job}/stop", response_model=Job, openapi_extra=takes(Stop))

@@ -7,7 +7,7 @@ a job's supervisor speaks them, so a terminal, its input and held-back output wo
 import asyncio
 import contextlib
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Annotated
 
 from fastapi import APIRouter, Query, WebSocket
@@ -17,8 +17,8 @@ from starlette.websockets import WebSocketDisconnect
 
 from pgpu.client.asking import END_HEADER
 from pgpu.engine.streams.frames import FrameDecoder, Hello, Kind, decode_hello
-from pgpu.server.following import Following, receive, send
-from pgpu.server.routes.asking import ACaller, ADesk, AFollowing
+from pgpu.server.following import receive, send, until_hung_up
+from pgpu.server.routes.asking import ACaller, ADesk, AFollowing, AHangUp
 
 routes = APIRouter(prefix="/v1/jobs", tags=["streams"])
 
@@ -28,6 +28,9 @@ length. Source: Docker Engine API, ContainerAttach."""
 
 _NUMBERS = {"stdout": 1, "stderr": 2}
 _GREETING_SECONDS = 10.0
+_LAST_INPUT_SECONDS = 5.0
+"""How long the input of a client that left may take to reach a job that does not read it."""
+
 _NORMAL, _UNREADABLE, _GONE = 1000, 1007, 1012
 """Close codes of RFC 6455, and `Service Restart` of the IANA registry: come again."""
 
@@ -49,7 +52,9 @@ def _multiplexed(pieces: Iterable[tuple[str, bytes]]) -> Iterator[bytes]:
 
 
 @routes.websocket("/{job}/attach")
-async def attach(websocket: WebSocket, desk: ADesk, caller: ACaller, following: AFollowing, job: str) -> None:
+async def attach(
+    websocket: WebSocket, desk: ADesk, caller: ACaller, following: AFollowing, *, has_hung_up: AHangUp, job: str
+) -> None:
     """Carry a job's streams; its end is said by a frame, and a connection that ends without it wants to be made anew."""
     found = await run_in_threadpool(desk.find, caller, job)
     with contextlib.suppress(WebSocketDisconnect):
@@ -60,7 +65,13 @@ async def attach(websocket: WebSocket, desk: ADesk, caller: ACaller, following: 
         except (ValueError, TimeoutError) as exc:
             await websocket.close(_UNREADABLE, reason=str(exc)[:100] or "no greeting came")
             return
-        await _carry(websocket, following, found.job.id, hello, rest)
+        leaving = asyncio.create_task(until_hung_up(has_hung_up))
+        joining = asyncio.create_task(following.joined(found.job.id, hello))
+        try:
+            await _carry(websocket, joining, leaving, rest, following.stored_frames(found.job.id, hello.offset))
+        finally:
+            leaving.cancel()
+            joining.cancel()
 
 
 async def _greeting(websocket: WebSocket) -> tuple[Hello, bytes]:
@@ -90,29 +101,40 @@ async def _next_bytes(websocket: WebSocket) -> bytes:
     return message.get("bytes") or b"" if message["type"] == "websocket.receive" else b""
 
 
-async def _carry(websocket: WebSocket, following: Following, job_id: str, hello: Hello, rest: bytes) -> None:
+async def _carry(
+    websocket: WebSocket,
+    joining: "asyncio.Task[socket.socket | None]",
+    leaving: "asyncio.Task[None]",
+    rest: bytes,
+    stored: AsyncIterator[bytes],
+) -> None:
+    """Carry a living job's streams as soon as it can be joined; of one that is final what is stored."""
     coming = asyncio.create_task(_next_bytes(websocket))
-    joining = asyncio.create_task(following.joined(job_id, hello))
     try:
-        await asyncio.wait({coming, joining}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({coming, joining, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if coming.done() and not coming.result():
             return
-        upstream = await joining
+        # Of input that comes ahead one message is taken, the rest stays with its sender: who leaves is seen all the same.
+        await asyncio.wait({joining, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not joining.done():
+            return
+        upstream = joining.result()
         if upstream is None:
-            async for frames in following.stored_frames(job_id, hello.offset):
+            async for frames in stored:
                 await websocket.send_bytes(frames)
             await websocket.close(_NORMAL)
             return
         with upstream:
             await send(upstream, rest)
-            await _both_ways(websocket, upstream, coming)
+            await _both_ways(websocket, upstream, coming, leaving)
     finally:
-        for task in (coming, joining):
-            task.cancel()
+        coming.cancel()
 
 
-async def _both_ways(websocket: WebSocket, upstream: socket.socket, coming: "asyncio.Task[bytes]") -> None:
-    """Carry until either side ends."""
+async def _both_ways(
+    websocket: WebSocket, upstream: socket.socket, coming: "asyncio.Task[bytes]", leaving: "asyncio.Task[None]"
+) -> None:
+    """Carry until either side ends; what a client sent before it left reaches a job that takes it."""
 
     async def down() -> None:
         while data := await receive(upstream):
@@ -127,7 +149,8 @@ async def _both_ways(websocket: WebSocket, upstream: socket.socket, coming: "asy
 
     tasks = {asyncio.create_task(down()), asyncio.create_task(up())}
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({*tasks, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(tasks, timeout=_LAST_INPUT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for task in tasks:
             task.cancel()
