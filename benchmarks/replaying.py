@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from pgpu.engine import planning
 from pgpu.model import Gpu, Request
 from pgpu.scheduling import (
     NO_PRECEDENCE,
@@ -121,7 +122,7 @@ class _Day:
         self._gpus = gpus
         self._headroom = headroom
         self._slowdown = slowdown
-        self._coming = sorted(arrivals, key=lambda arrival: arrival.candidate.created_at_seconds)[::-1]
+        self._coming = sorted(arrivals, key=lambda arrival: arrival.candidate.eligible_at_seconds)[::-1]
         self._waiting: dict[str, Arrival] = {}
         self._running: list[_Running] = []
         self._now_seconds = 0.0
@@ -161,7 +162,7 @@ class _Day:
         next_end = min(
             (running.left_seconds * pace for running, pace in zip(self._running, paces, strict=True)), default=None
         )
-        until_arrival = self._coming[-1].candidate.created_at_seconds - self._now_seconds if self._coming else None
+        until_arrival = self._coming[-1].candidate.eligible_at_seconds - self._now_seconds if self._coming else None
         steps = [seconds for seconds in (next_end, until_arrival) if seconds is not None]
         if not steps:
             raise RuntimeError(f"{len(self._waiting)} jobs would wait for ever")
@@ -178,7 +179,7 @@ class _Day:
         self._running = [running for running in self._running if running.left_seconds > _SOON_SECONDS]
         for running in ended:
             came_seconds, started_seconds = (
-                running.arrival.candidate.created_at_seconds,
+                running.arrival.candidate.eligible_at_seconds,
                 running.held.granted_at_seconds,
             )
             together = running.company_seconds / max(self._now_seconds - started_seconds, _SOON_SECONDS)
@@ -189,7 +190,7 @@ class _Day:
         self._first = {job_id: each for job_id, each in self._first.items() if each.counts(self._now_seconds)}
 
     def _let_in(self) -> None:
-        while self._coming and self._coming[-1].candidate.created_at_seconds <= self._now_seconds + _SOON_SECONDS:
+        while self._coming and self._coming[-1].candidate.eligible_at_seconds <= self._now_seconds + _SOON_SECONDS:
             arrival = self._coming.pop()
             self._waiting[arrival.candidate.job_id] = arrival
 
@@ -332,6 +333,24 @@ def makespan_objective(
             last=last,
             effort=spend,
         )
+        return admit(rooms, queue, now_seconds, held=held, plan=last, precedence=precedence)
+
+    return policy
+
+
+def as_the_engine(stretches: Mapping[str, Stretch] = NOTHING_KNOWN) -> Policy:
+    """Return a policy that plans as a keeper with `objective = makespan` does, with what it would know of the jobs."""
+    last = NO_PLAN
+
+    def policy(
+        rooms: Sequence[GpuRoom],
+        queue: Sequence[Candidate],
+        now_seconds: float,
+        held: Sequence[Held],
+        precedence: Precedence,
+    ) -> Admission:
+        nonlocal last
+        last = planning.plan_of(rooms, queue, now_seconds, held=held, stretches=stretches, last=last)
         return admit(rooms, queue, now_seconds, held=held, plan=last, precedence=precedence)
 
     return policy

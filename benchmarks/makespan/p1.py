@@ -12,6 +12,7 @@ from benchmarks.replaying import (
     NO_HEADROOM,
     Arrival,
     Policy,
+    as_the_engine,
     candidate_of,
     cards,
     default_objective,
@@ -20,9 +21,8 @@ from benchmarks.replaying import (
     replay,
 )
 
-from pgpu.engine.planning import DOUBT, EFFORT, STRETCH_RUNS
+from pgpu.engine.planning import STRETCH_RUNS, known_of
 from pgpu.scheduling import Headroom
-from pgpu.scheduling.stretch import stretch_of
 from pgpu.units import MIB
 
 JOB_BYTES = 1205 * MIB
@@ -75,7 +75,7 @@ def learned_ends(batches: int, seed: int = 1, noise: float = 0.02) -> Iterator[f
     dice = random.Random(seed)
     runs: list[tuple[float, float]] = []
     for _ in range(batches):
-        known = stretch_of(reversed(runs[-STRETCH_RUNS:]), DOUBT)
+        known = known_of(reversed(runs[-STRETCH_RUNS:]))
         predicted_seconds = statistics.median(seconds for seconds, _ in runs) if runs else None
         arrivals = [
             Arrival(
@@ -85,8 +85,7 @@ def learned_ends(batches: int, seed: int = 1, noise: float = 0.02) -> Iterator[f
             for number in range(JOBS)
         ]
         stretches = {each.candidate.job_id: known for each in arrivals} if known else {}
-        policy = makespan_objective(EFFORT, EFFORT, stretches=stretches, doubt=DOUBT)
-        fates = replay(cards(1, CARD_MIB * MIB), arrivals, policy, slowdown=slowdown)
+        fates = replay(cards(1, CARD_MIB * MIB), arrivals, as_the_engine(stretches), slowdown=slowdown)
         runs += [(fate.ended_seconds - fate.started_seconds, fate.together) for fate in fates.values()]
         yield round(max(fate.ended_seconds for fate in fates.values()), 3)
 

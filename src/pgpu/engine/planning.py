@@ -7,22 +7,23 @@ holds. It refuses to make a plan twice for the same jobs.
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pgpu.engine.admitting import Situation
 from pgpu.ledger import View
-from pgpu.scheduling import Candidate, Held
+from pgpu.scheduling import Candidate, GpuRoom, Held
 from pgpu.scheduling.makespan import plan_waiting
 from pgpu.scheduling.planned import NO_PLAN, BatchPlan
 from pgpu.scheduling.stretch import Stretch, stretch_of
 
 EFFORT = 15_000
-"""A quarter of a second of a core, and with the first orders of two hundred jobs up to 0.8 s: so long the keeper hears nobody."""
+"""A quarter of a second of a core, as much again where durations are doubtful, and with the first orders of two hundred jobs
+up to a second: so long the keeper hears nobody."""
 
 DOUBT = 0.5
-"""How far durations are off where no history tells: the standard deviation of the logarithm. A guess: half a factor of two
-more or less. `benchmarks/makespan` shows that a plan made with too much doubt still beats one made with none."""
+"""How far durations are off where no history tells: the standard deviation of the logarithm. A guess: a factor of 1.6 more or
+less. `benchmarks/makespan` plays what the engine plans with it, and with the doubt that runs leave."""
 
 STRETCH_RUNS = 2_000
 """How many of a call's newest runs are looked at to tell what companions cost it."""
@@ -47,8 +48,28 @@ class Stretches:
 
     def _of_call(self, view: View, signature: str) -> Stretch | None:
         if signature not in self._known:
-            self._known[signature] = stretch_of(view.history.company(signature, STRETCH_RUNS), DOUBT)
+            self._known[signature] = known_of(view.history.company(signature, STRETCH_RUNS))
         return self._known[signature]
+
+
+def known_of(runs: Iterable[tuple[float, float]]) -> Stretch | None:
+    """Return what a call's runs tell, as of `stretch_of`."""
+    return stretch_of(runs, DOUBT)
+
+
+def plan_of(
+    rooms: Sequence[GpuRoom],
+    queue: Sequence[Candidate],
+    now_seconds: float,
+    *,
+    held: Sequence[Held],
+    stretches: Mapping[str, Stretch],
+    last: BatchPlan,
+) -> BatchPlan:
+    """Plan what waits as every keeper does; arguments as of `plan_waiting`."""
+    return plan_waiting(
+        rooms, queue, now_seconds, held=held, stretches=stretches, doubt=DOUBT, last=last, effort=EFFORT
+    )
 
 
 def read_plan(path: Path) -> BatchPlan:
@@ -88,15 +109,8 @@ class Planning:
         jobs = _names(situation.queue, situation.held)
         if jobs != self._planned_for:
             last = read_plan(self._path)
-            plan = plan_waiting(
-                situation.rooms,
-                situation.queue,
-                now_seconds,
-                held=situation.held,
-                stretches=stretches,
-                doubt=DOUBT,
-                last=last,
-                effort=EFFORT,
+            plan = plan_of(
+                situation.rooms, situation.queue, now_seconds, held=situation.held, stretches=stretches, last=last
             )
             write_plan(self._path, plan)
             self._planned_for = jobs

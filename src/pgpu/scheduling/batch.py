@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import starmap
 
-from pgpu.scheduling.doubt import expected_left_seconds, possible_left_seconds
+from pgpu.scheduling.doubt import KNOWN, expected_left_seconds, possible_left_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class Batch:
         )
 
     def as_it_may_be(self, doubt: float, count: int, dice: random.Random) -> "tuple[Batch, ...]":
-        """Return so many copies whose durations are what they may turn out to be; just itself where nothing is doubtful.
+        """Return so many copies whose durations are what they may turn out to be; just itself where all are known.
 
         Args:
             doubt: Of those jobs that have none of their own; as of `possible_left_seconds`.
@@ -119,7 +119,7 @@ class Batch:
             dice: As of `possible_left_seconds`.
         """
         doubts = [doubt if each is None else each for each in (*self.doubts, *(busy.doubt for busy in self.busy))]
-        if not any(doubts):
+        if max(doubts, default=0.0) <= KNOWN:
             return (self,)
         runs = [(seconds, 0.0) for seconds in self.duration_seconds]
         runs += [(busy.duration_seconds, busy.elapsed_seconds) for busy in self.busy]

@@ -1,7 +1,8 @@
 """In which order a batch of jobs ends soonest (`--objective makespan`).
 
 No single order wins on every batch, so several are played on the predicted durations, and the best is improved by moving
-jobs about and by having some let a longer one start first. Jobs slow each other down: it may pay to run fewer at once than
+jobs about and by having some let a longer one start first. Where durations are doubtful, a search finds what suits the futures
+it is shown: whatever is to replace *largest memory-time first* must be surely better in others. Jobs slow each other down: it may pay to run fewer at once than
 fit, so that is tried, too. It plays the future of what it is told and knows no clock; who calls it plans again when a job
 ends early or late, or a new one comes.
 
@@ -18,6 +19,7 @@ from pgpu.errors import PgpuBug
 from pgpu.scheduling.batch import NO_HOLDS, Batch, BatchJob, Busy, Played, Slowdown, play
 from pgpu.scheduling.candidate import Candidate, Held
 from pgpu.scheduling.capacity import GpuRoom
+from pgpu.scheduling.doubt import is_surely_less
 from pgpu.scheduling.order import OrderRules
 from pgpu.scheduling.planned import NO_PLAN, BatchPlan
 from pgpu.scheduling.stretch import Stretch, shared_slowdown
@@ -43,6 +45,9 @@ NOTHING_KNOWN: Mapping[str, Stretch] = {}
 
 _WORLDS = 16
 """So many ways in which durations may turn out are played where they are doubtful."""
+
+_MOST_CHECKS = 64
+"""So many others, at most, on which an order must prove to be better than the usual one."""
 
 
 def plan_waiting(
@@ -149,13 +154,14 @@ def plan_batch(
         busy: What runs already; it fits.
         slowdown: By how much each of so many jobs on one GPU is slowed down, at least 1; None if they are not.
         doubt: Standard deviation of the logarithm of true over predicted durations, of those jobs that have none of their
-            own: 0 if they are known, 0.7 if they are often off by a factor of two. The plan is then the one whose end is
-            soonest on average.
+            own: 0 if they are known, 0.7 if they are often off by a factor of two. The plan is then *largest memory-time
+            first*, or one whose end is surely sooner on average.
         last: The plan until now: where the search begins if it is still good.
-        effort: So many jobs are played at most, those of the first orders not counted. Default: about a second.
+        effort: So many jobs are played at most, those of the first orders not counted. Default: about a second. Where
+            durations are doubtful, as many again on what the first orders are compared on.
 
     Returns:
-        The best plan found; never worse than the best of the orders that are tried first.
+        The best plan found; with known durations never worse than the best of the orders that are tried first.
 
     Raises:
         ValueError: A job fits on none of the GPUs.
@@ -163,7 +169,7 @@ def plan_batch(
     batch = Batch.of(jobs, capacity_bytes, busy, slowdown)
     ids = [job.job_id for job in jobs]
     guesses = [*_still_good(last, ids), *_first_guesses(batch)]
-    best = _Search(batch, doubt, guesses).improved(effort // max(1, len(jobs)))
+    best = _Search(batch, doubt, guesses, effort // max(1, len(jobs))).best()
     return BatchPlan(
         tuple(ids[place] for place in best.order),
         best.most_at_once,
@@ -182,6 +188,11 @@ def _first_guesses(batch: Batch) -> Iterator[_Guess]:
     yield list(places), NO_HOLDS, 0
     for key in _keys(batch):
         yield sorted(places, key=key, reverse=True), NO_HOLDS, 0
+
+
+def _usual(batch: Batch) -> _Guess:
+    """Largest memory-time first: of the plain orders the one that errs least where durations are doubtful."""
+    return sorted(range(len(batch.work)), key=lambda job: -batch.work[job]), NO_HOLDS, 0
 
 
 def _fewer_at_once(batch: Batch, order: Sequence[int]) -> Iterator[_Guess]:
@@ -247,28 +258,54 @@ class _Trial:
 
 
 class _Search:
-    """Local search from the best of the first guesses: a change is kept if the batch ends no later."""
+    """Local search from the best of the first guesses: a change is kept if the batch ends no later.
 
-    def __init__(self, batch: Batch, doubt: float, guesses: Sequence[_Guess]) -> None:
+    With so many plays at most. Sixteen futures are soon learnt by heart, so what they lead to is checked on others.
+    """
+
+    def __init__(self, batch: Batch, doubt: float, guesses: Sequence[_Guess], plays: int) -> None:
         self._dice = random.Random(_SEED)  # noqa: S311 - spreads the search, guards nothing
         self._batch = batch
         self._worlds = batch.as_it_may_be(doubt, _WORLDS, self._dice)
         self._least_seconds = [world.least_seconds() for world in self._worlds]
+        self._plays = plays
+        checks = max(_WORLDS, min(_MOST_CHECKS, plays // max(1, len(guesses))))
+        self._checks = batch.as_it_may_be(doubt, checks, self._dice)
         self._hold_odds = 0.3 if any(batch.release_seconds) else 0.15
-        best = self._best_of(guesses)
+        best = self._start = self._best_of([self._trusted(guesses)] if self._is_doubtful else guesses)
         fewer = sorted(_fewer_at_once(batch, best.order), key=lambda guess: play(batch, *guess).value)
         self._keep(self._best_of(fewer[:_MOST_LIMITS], best))
 
-    def improved(self, effort: int) -> _Trial:
-        """Return the best plan that changes lead to, with so many plays at most."""
-        for _ in range(effort // len(self._worlds)):
+    @property
+    def _is_doubtful(self) -> bool:
+        return len(self._worlds) > 1
+
+    def best(self) -> _Trial:
+        """Return the best plan that changes lead to; where durations are doubtful, only if it is surely better."""
+        self._improve()
+        if not self._is_doubtful or self._best is self._start:
+            return self._best
+        found, start = (self._ends((each.order, each.holds, each.most_at_once)) for each in (self._best, self._start))
+        return self._best if is_surely_less(found, start) else self._start
+
+    def _trusted(self, guesses: Sequence[_Guess]) -> _Guess:
+        """Choose the usual order, unless another one ends surely sooner on average."""
+        usual = _usual(self._batch)
+        ends = [self._ends(guess) for guess in guesses]
+        soonest = min(range(len(guesses)), key=lambda place: sum(ends[place]))
+        return guesses[soonest] if is_surely_less(ends[soonest], self._ends(usual)) else usual
+
+    def _ends(self, guess: _Guess) -> list[float]:
+        return [play(world, *guess).end_seconds for world in self._checks]
+
+    def _improve(self) -> None:
+        for _ in range(self._plays // len(self._worlds)):
             if self._best.value[0] <= sum(self._least_seconds) * (1 + 1e-9) or len(self._best.order) <= 1:
                 break
             order, holds = self._changed()
             trial = self._tried(order, holds, self._best.most_at_once, self._best.value[0])
             if trial is not None and trial.value <= self._best.value:
                 self._keep(trial)
-        return self._best
 
     def _best_of(self, guesses: Iterable[_Guess], best: _Trial | None = None) -> _Trial:
         for order, holds, most_at_once in guesses:
