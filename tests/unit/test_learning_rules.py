@@ -59,15 +59,22 @@ def test_a_job_of_unknown_size_follows_a_quota_that_was_made_smaller() -> None:
 
 
 def test_the_last_try_has_all_that_jobs_can_have_beside_outsiders() -> None:
-    alone = replace(UNKNOWN, request=Request(MOST_BYTES, basis="alone"))
+    alone = replace(UNKNOWN, request=Request(4 * GIB, basis="alone"))
     assert asked(alone, a_room(granted_bytes=20 * GIB)) == MOST_BYTES
     assert asked(alone, a_room(outsiders_bytes=2 * GIB)) == 21 * GIB
+    assert asked(alone, a_room(), 5 * GIB) == 5 * GIB
+
+
+@given(st.integers(0, 24 * GIB), st.integers(0, 24 * GIB))
+def test_a_last_try_waits_rather_than_have_less_than_what_was_too_small(least_bytes: int, outsiders_bytes: int) -> None:
+    alone = replace(UNKNOWN, request=Request(least_bytes, basis="alone"))
+    assert asked(alone, a_room(outsiders_bytes=outsiders_bytes)) >= least_bytes
 
 
 @given(st.integers(0, 30 * GIB), st.integers(0, 22 * GIB))
 def test_a_last_try_can_be_granted_one_day(granted_bytes: int, outsiders_bytes: int) -> None:
     room = a_room(granted_bytes, outsiders_bytes)
-    assert asked(replace(UNKNOWN, request=Request(MOST_BYTES, basis="alone")), room) <= room.capacity_bytes
+    assert asked(replace(UNKNOWN, request=Request(GIB, basis="alone")), room) <= room.capacity_bytes
 
 
 def test_a_job_that_hit_its_limit_asks_for_half_as_much_again_or_what_it_attempted() -> None:
@@ -75,7 +82,10 @@ def test_a_job_that_hit_its_limit_asks_for_half_as_much_again_or_what_it_attempt
     assert (first.memory_bytes, first.basis) == (6 * GIB, Basis.RETRY)
     assert follows(FAILED, replace(OBSERVED, attempted_bytes=10 * GIB)).memory_bytes == 11 * GIB
     last = follows(replace(FAILED, attempt=2))
-    assert (last.memory_bytes, last.basis) == (MOST_BYTES, Basis.ALONE)
+    assert (last.memory_bytes, last.basis) == (5 * GIB, Basis.ALONE), "no less than it attempted"
+    unclear = replace(OBSERVED, attempted_bytes=90 * GIB)
+    assert follows(replace(FAILED, attempt=2), unclear).memory_bytes == 4 * GIB, "no GPU has what it attempted"
+    assert follows(FAILED, replace(OBSERVED, attempted_bytes=22 * GIB)).basis == Basis.ALONE
 
 
 def a_shrunk_job_that_was_refused() -> Observed:

@@ -5,6 +5,7 @@ another's jobs nothing, and simulated runs real ones nothing.
 """
 
 import statistics
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -91,7 +92,7 @@ class Learning:
         """Let nobody ask for what can't be granted any more, where that says nothing of a need.
 
         A job of unknown size asks for no more than its user's quota, which may have been made smaller; one on its last try
-        for no more than its GPUs have beside what others than jobs hold.
+        for all that its GPUs have beside what others than jobs hold, and waits for what was too small before.
         """
         return [_sized(each, rooms, quotas) if each.request.basis in _SIZED_LATE else each for each in waiting]
 
@@ -169,14 +170,13 @@ _SIZED_LATE = {Basis.UNKNOWN.value, Basis.ALONE.value}
 
 def _sized(waiting: Waiting, rooms: Sequence[GpuRoom], quotas: Mapping[int, Quota]) -> Waiting:
     request = waiting.request
+    quota_bytes = quotas.get(waiting.owner_uid, NO_QUOTA).memory_bytes
+    entitled_bytes = sys.maxsize if quota_bytes is None else quota_bytes // request.gpu_count
     if request.basis == Basis.UNKNOWN:
-        quota_bytes = quotas.get(waiting.owner_uid, NO_QUOTA).memory_bytes
-        most_bytes = request.memory_bytes if quota_bytes is None else quota_bytes // request.gpu_count
-        return _asking(waiting, max(SMALLEST_SLICE_BYTES, min(request.memory_bytes, most_bytes)))
+        return _asking(waiting, max(SMALLEST_SLICE_BYTES, min(request.memory_bytes, entitled_bytes)))
     capacities = sorted((room.capacity_bytes for room in rooms if usable(room.gpu, request.gpu_count)), reverse=True)
-    if request.gpu_count > len(capacities):
-        return waiting
-    return _asking(waiting, min(request.memory_bytes, capacities[request.gpu_count - 1] or request.memory_bytes))
+    all_bytes = capacities[request.gpu_count - 1] if request.gpu_count <= len(capacities) else 0
+    return _asking(waiting, max(request.memory_bytes, min(all_bytes, entitled_bytes)))
 
 
 def _asking(waiting: Waiting, memory_bytes: int) -> Waiting:

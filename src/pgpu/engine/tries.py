@@ -27,6 +27,8 @@ class Most:
 def next_try(job: Job, slice_bytes: int, attempted_bytes: int, most: Most) -> Request | None:
     """Return what the next try of a job asks for that failed at its own limit; None if this was its last.
 
+    One that is to have its GPUs for itself asks for the least that could do: each round gives it all there is.
+
     Args:
         job: As it would end.
         slice_bytes: What was too small.
@@ -37,7 +39,8 @@ def next_try(job: Job, slice_bytes: int, attempted_bytes: int, most: Most) -> Re
         return None
     wanted_bytes = retry_bytes(slice_bytes, attempted_bytes)
     if job.attempt + 1 == MOST_TRIES or wanted_bytes >= most.memory_bytes:
-        return replace(job.request, memory_bytes=most.memory_bytes, basis=Basis.ALONE.value)
+        least_bytes = attempted_bytes if slice_bytes < attempted_bytes <= most.memory_bytes else slice_bytes
+        return replace(job.request, memory_bytes=least_bytes, basis=Basis.ALONE.value)
     return replace(job.request, memory_bytes=wanted_bytes, basis=Basis.RETRY.value)
 
 

@@ -40,7 +40,7 @@ class Basis(StrEnum):
     """The slice that was too small before."""
 
     ALONE = "alone"
-    """The last try: all of its GPUs."""
+    """The last try: all of its GPUs, and no less than what was too small."""
 
 
 @dataclass(frozen=True, slots=True)
