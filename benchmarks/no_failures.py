@@ -133,8 +133,8 @@ def without_admission(arrivals: Sequence[Arrival], gpu_count: int) -> int:
     free_bytes = [CARD_MIB * MIB] * gpu_count
     running: list[tuple[float, int, int]] = []
     failed = 0
-    for arrival in sorted(arrivals, key=lambda each: each.candidate.created_at_seconds):
-        now_seconds = arrival.candidate.created_at_seconds
+    for arrival in sorted(arrivals, key=lambda each: each.candidate.eligible_at_seconds):
+        now_seconds = arrival.candidate.eligible_at_seconds
         for _, gpu, held_bytes in [each for each in running if each[0] <= now_seconds]:
             free_bytes[gpu] += held_bytes
         running = [each for each in running if each[0] > now_seconds]

@@ -144,11 +144,11 @@ def real_jobs(kind: str, seed: int, gpu_count: int, within_seconds: float) -> li
     if kind == P1:
         plan = P1Plan(job_counts=())
         return [
-            RealJob(each.candidate.job_id, each.candidate.created_at_seconds, plan.memory_bytes, plan.words())
+            RealJob(each.candidate.job_id, each.candidate.eligible_at_seconds, plan.memory_bytes, plan.words())
             for each in p1_jobs(seed, gpu_count)
         ]
     arrivals = mixed_jobs(seed, gpu_count)
-    last = max(arrival.candidate.created_at_seconds for arrival in arrivals)
+    last = max(arrival.candidate.eligible_at_seconds for arrival in arrivals)
     return [_program(number, arrival, within_seconds / last) for number, arrival in enumerate(arrivals)]
 
 
@@ -161,7 +161,7 @@ def _program(number: int, arrival: Arrival, scale: float) -> RealJob:
     words = ("training", "--epochs", "1") if number % 2 else ("inference",)
     return RealJob(
         f"job{number}",
-        arrival.candidate.created_at_seconds * scale,
+        arrival.candidate.eligible_at_seconds * scale,
         slice_bytes,
         (*words, *memory, "--batches", batches, "--host-ms", str(BEAT_SECONDS * 1000)),
     )

@@ -25,6 +25,27 @@ def test_waiting_jobs_are_told_by_model_in_order_of_arrival(ledger: Ledger) -> N
     assert first.request == waiting().job.request
 
 
+def test_the_wait_of_a_job_that_others_held_counts_from_when_they_let_it_go(ledger: Ledger) -> None:
+    entry = add(ledger, waiting())
+    with ledger.decision() as decision:
+        decision.put_reasons({entry.job.id: "waits for the end of another"})
+        assert [each.eligible_at_seconds for each in decision.waiting(None)] == [entry.job.created_at_seconds]
+        decision.let_go([entry.job.id], 50.0)
+        assert [each.eligible_at_seconds for each in decision.waiting(None)] == [50.0]
+        after = decision.entry(entry.job.id).job
+    assert (after.reason, after.created_at_seconds) == (None, entry.job.created_at_seconds)
+
+
+def test_the_wait_of_another_try_counts_from_its_beginning(ledger: Ledger) -> None:
+    entry = add(ledger, waiting())
+    lease = Lease(entry.job.id, (Slice("GPU-0", 5),), 1.0)
+    with ledger.decision() as decision:
+        decision.put(replace(entry, job=replace(entry.job, state=JobState.RUNNING, lease=lease)))
+        decision.begin_again(entry.job.id, 70.0, None)
+        decision.put(entry)
+        assert [each.eligible_at_seconds for each in decision.waiting(None)] == [70.0]
+
+
 def test_those_that_hold_memory_are_told_until_it_is_free(ledger: Ledger) -> None:
     entry = add(ledger, waiting())
     lease = Lease(entry.job.id, (Slice("GPU-0", 5),), 1.0)

@@ -54,6 +54,27 @@ def test_a_job_after_one_that_runs_is_held_with_a_reason_and_room_is_not_kept_fo
     assert machine.state(second) is JobState.WAITING
 
 
+def test_the_wait_of_a_job_counts_from_when_those_before_it_have_ended(machine: World) -> None:
+    gate = machine.root / "gate"
+    first, _, second = submitted(
+        machine,
+        ask("first", ("sh", "-c", f"while [ ! -e {gate} ]; do sleep 0.02; done")),
+        ask("holder", LONG),
+        ask("second", after=["first"], gib=8),
+    )
+    machine.until_running(first)
+    assert _eligible_seconds(machine, second) == second.created_at_seconds
+    gate.touch()
+    finished_seconds = machine.until_state(first, JobState.EXITED).finished_at_seconds
+    until(lambda: _eligible_seconds(machine, second) >= (finished_seconds or 0.0) > second.created_at_seconds)
+    assert machine.entry(second).job.created_at_seconds == second.created_at_seconds
+
+
+def _eligible_seconds(machine: World, job: Job) -> float:
+    with machine.engine.ledger.view() as view:
+        return next(each.eligible_at_seconds for each in view.waiting(job.gpu_model) if each.job_id == job.id)
+
+
 def test_a_failure_cancels_those_after_it_and_those_after_them(machine: World) -> None:
     first, second, third = submitted(
         machine,

@@ -249,6 +249,11 @@ def test_no_full_quota_is_kept_for_a_job_that_nothing_can_host() -> None:
     assert started(admit(rooms(18), waiting, NOW, held=held, quotas={0: Quota(memory_bytes=24 * GIB)})) == ["small"]
 
 
+def test_the_oldest_of_a_user_is_the_one_that_was_let_go_first_and_not_the_one_that_came_first() -> None:
+    waiting = [job("chained", 20, waited=OVERDUE), job("alone", 20, waited=2 * OVERDUE), job("other", 20, priority=50)]
+    assert started(admit(rooms(24), waiting, NOW)) == ["alone"]
+
+
 ON_ONE = Claim("large", ("GPU-0",), NOW - 100, NOW + 100, UNTIL)
 
 

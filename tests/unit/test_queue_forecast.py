@@ -1,5 +1,7 @@
 """When a waiting job will probably start."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,6 +63,16 @@ def test_a_job_that_goes_after_others_starts_once_the_last_of_them_has_ended_and
     waiting = [job("first", 20, 100), job("second", 4, 30)]
     starts = expected_starts([room(granted_gib=4)], waiting, NOW, held=[holds(4, 40)], later=later)
     assert starts == {"second": NOW, "first": NOW + 30, "third": NOW + 130, "fourth": NOW + 140}
+
+
+def test_the_wait_of_a_job_that_goes_after_others_counts_from_their_end() -> None:
+    chained, urgent = replace(job("chained", 20, 10), eligible_at_seconds=0.0), job("urgent", 20, 10)
+    urgent = replace(urgent, request=Request(20 * GIB, priority=50))
+    later = [(chained, {"running"}), (urgent, {"running"})]
+    assert expected_starts([room(granted_gib=24)], [], NOW, held=[holds(24, 60)], later=later) == {
+        "urgent": NOW + 60,
+        "chained": NOW + 70,
+    }
 
 
 def test_nothing_is_foretold_of_a_job_that_goes_after_one_of_another_queue() -> None:

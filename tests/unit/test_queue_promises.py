@@ -178,8 +178,8 @@ def test_a_large_job_of_low_priority_starts_while_smaller_ones_keep_coming() -> 
 def test_a_plan_puts_nobody_off_for_more_than_a_day(waited_hours: float, first: str) -> None:
     now_seconds = 48 * HOUR
     queue = [
-        Candidate("put off", Request(20 * GIB), created_at_seconds=now_seconds - waited_hours * HOUR),
-        Candidate("planned first", Request(20 * GIB), created_at_seconds=now_seconds),
+        Candidate("put off", Request(20 * GIB), eligible_at_seconds=now_seconds - waited_hours * HOUR),
+        Candidate("planned first", Request(20 * GIB), eligible_at_seconds=now_seconds),
     ]
     plan = BatchPlan(("planned first", "put off"), holds={"put off": "planned first"})
     rooms = [GpuRoom(gpu, 0, 0, 0) for gpu in cards(1, CARD_BYTES)]

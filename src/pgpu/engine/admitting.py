@@ -199,7 +199,7 @@ def _candidate(waiting: Waiting, duration_seconds: float | None) -> Candidate:
         waiting.request,
         None,
         waiting.owner_uid,
-        waiting.created_at_seconds,
+        waiting.eligible_at_seconds,
         duration_seconds,
         takes_free=waiting.request.basis == Basis.UNKNOWN,
     )

@@ -83,7 +83,8 @@ def queue_again(engine: Engine, again: NextTry) -> None:
         if entry.stop_grace_seconds is not None:
             decision.put(replace(entry, job=again.job, supervisor=None, lease_released_at_seconds=time.time()))
             return
-        decision.begin_again(entry.job.id, _deadline_seconds(entry, time.time()))
+        now_seconds = time.time()
+        decision.begin_again(entry.job.id, now_seconds, _deadline_seconds(entry, now_seconds))
         decision.put(_waiting(entry, again.request))
 
 

@@ -1,13 +1,13 @@
 """What becomes of waiting jobs before memory counts: those that will never start are cancelled, the held ones say why they wait.
 
-It refuses to judge: `dependencies` does.
+Of those that others let go the wait counts from then on. It refuses to judge: `dependencies` does.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from pgpu.engine.dependencies import judged
-from pgpu.ledger import Decision, Entry, View
+from pgpu.engine.dependencies import Standing, judged
+from pgpu.ledger import Decision, Entry, Peer, View
 from pgpu.model import JobState
 
 
@@ -29,6 +29,7 @@ def settle(decision: Decision, now_seconds: float, gives_up: Collection[str] = (
         return [*found.doomed, *given_up, *settle(decision, now_seconds)]
     before = {peer.job_id: peer.reason for peer in waiting}
     decision.put_reasons({job_id: why for job_id, why in found.held.items() if before[job_id] != why})
+    decision.let_go(_let_go(waiting, found), now_seconds)
     return list(found.doomed)
 
 
@@ -38,7 +39,17 @@ def has_to_settle(view: View, gives_up: Collection[str] = ()) -> bool:
     found = judged(view, waiting)
     reasons = {peer.job_id: peer.reason for peer in waiting}
     is_stale = any(reasons[held_id] != why for held_id, why in found.held.items())
+    is_stale = is_stale or bool(_let_go(waiting, found))
     return bool(found.doomed) or is_stale or any(job_id in found.held for job_id in gives_up)
+
+
+def _let_go(waiting: Sequence[Peer], found: Standing) -> list[str]:
+    """Return who was held by others until now, and is no longer; only who is held has a reason in the ledger."""
+    return [
+        peer.job_id
+        for peer in waiting
+        if peer.reason is not None and peer.job_id not in found.held and peer.job_id not in found.doomed
+    ]
 
 
 def cancelled(entry: Entry, now_seconds: float, *, timed_out: bool = False, reason: str | None = None) -> Entry:

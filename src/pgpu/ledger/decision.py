@@ -4,7 +4,7 @@ It refuses to decide: the engine brings new values, this writes them.
 """
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -77,6 +77,13 @@ class Decision(View):
             "UPDATE jobs SET reason = ?2 WHERE id = ?1 AND state = 'waiting'", list(reasons.items())
         )
 
+    def let_go(self, job_ids: Collection[str], now_seconds: float) -> None:
+        """Write of waiting jobs that nothing but memory and their turn keeps them any more: their wait counts from now on."""
+        self._connection.executemany(
+            "UPDATE jobs SET reason = NULL, eligible_at = ?2 WHERE id = ?1 AND state = 'waiting'",
+            [(job_id, now_seconds) for job_id in job_ids],
+        )
+
     def forget_oldest(self, most_kept: int) -> list[str]:
         """Remove each user's oldest jobs to which nothing can happen any more, beyond so many, and return their ids.
 
@@ -98,15 +105,17 @@ class Decision(View):
             [(size, basis, gpu_model, *call) for call, (size, basis) in estimates.items()],
         )
 
-    def begin_again(self, job_id: str, wait_deadline_seconds: float | None) -> None:
+    def begin_again(self, job_id: str, now_seconds: float, wait_deadline_seconds: float | None) -> None:
         """Forget a lease as if it had never been granted; its memory must be free.
 
         Args:
             job_id: Its job, which waits again.
+            now_seconds: From when on its wait counts, in seconds since the epoch.
             wait_deadline_seconds: Until when, in seconds since the epoch; None for as long as it takes.
         """
         self._connection.execute("DELETE FROM leases WHERE job_id = ?", (job_id,))
-        self._connection.execute("UPDATE jobs SET wait_deadline = ? WHERE id = ?", (wait_deadline_seconds, job_id))
+        statement = "UPDATE jobs SET wait_deadline = ?, eligible_at = ? WHERE id = ?"
+        self._connection.execute(statement, (wait_deadline_seconds, now_seconds, job_id))
 
     def put_precedence(self, gpu_model: str | None, admission: Admission) -> None:
         """Write what a round tells the next; its grants must have been put."""

@@ -210,6 +210,10 @@ _REFUSED = """
 ALTER TABLE runs ADD COLUMN refused_at_bytes INTEGER NOT NULL DEFAULT 0;
 """
 
+_ELIGIBLE = """
+ALTER TABLE jobs ADD COLUMN eligible_at REAL;
+"""
+
 MIGRATIONS = (
     _FIRST,
     _WATCHED,
@@ -224,6 +228,7 @@ MIGRATIONS = (
     _PRECEDENCE,
     _SHARED_ENVIRONMENTS,
     _REFUSED,
+    _ELIGIBLE,
 )
 """Script i leads from version i to version i + 1."""
 

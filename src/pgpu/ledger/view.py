@@ -29,7 +29,7 @@ LIVE = f"{NOT_FINAL} OR (granted_at IS NOT NULL AND released_at IS NULL)"
 
 _WAITING = """
 SELECT id, memory_bytes, gpu_count, compute_share, priority, is_estimated, retries_out_of_memory, basis, owner_uid,
-    created_at, wait_deadline, signature, json_array_length(place, '$.after') AS predecessors
+    ifnull(eligible_at, created_at), wait_deadline, signature, json_array_length(place, '$.after') AS predecessors
 FROM jobs WHERE state = 'waiting' AND gpu_model IS ? ORDER BY sequence
 """
 
@@ -78,8 +78,8 @@ class Waiting:
     job_id: str
     request: Request
     owner_uid: int
-    created_at_seconds: float
-    """Seconds since the epoch."""
+    eligible_at_seconds: float
+    """When it came, or was last let go by others, or began another try; seconds since the epoch."""
 
     wait_deadline_seconds: float | None
     """As of an entry."""
@@ -147,6 +147,11 @@ class View:
         statement = "SELECT id FROM jobs WHERE state = 'waiting' AND gpu_model IS ? ORDER BY sequence LIMIT 1"
         row = self._connection.execute(statement, (gpu_model,)).fetchone()
         return None if row is None else str(row["id"])
+
+    def count_waiting(self, owner_uid: int) -> int:
+        """Return how many jobs of a user wait, in all queues."""
+        statement = "SELECT count(*) FROM jobs WHERE state = 'waiting' AND owner_uid = ?"
+        return int(self._connection.execute(statement, (owner_uid,)).fetchone()[0])
 
     def queues(self) -> set[str | None]:
         """Return the models of GPUs that jobs wait for."""
@@ -230,12 +235,12 @@ def _ids(text: str | None) -> tuple[str, ...]:
 
 def _waiting_of(row: tuple[Any, ...]) -> Waiting:
     job_id, memory_bytes, gpu_count, compute_share, priority, is_estimated, retries, basis, *rest = row
-    owner_uid, created_at_seconds, wait_deadline_seconds, signature, predecessors = rest
+    owner_uid, eligible_at_seconds, wait_deadline_seconds, signature, predecessors = rest
     return Waiting(
         job_id,
         Request(memory_bytes, gpu_count, compute_share, priority, bool(is_estimated), bool(retries), basis),
         owner_uid,
-        created_at_seconds,
+        eligible_at_seconds,
         wait_deadline_seconds,
         signature,
         bool(predecessors),

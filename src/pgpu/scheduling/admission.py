@@ -140,7 +140,7 @@ class _Round:
                 self._claim(candidate, before)
         if self._is_late(candidate):
             return False
-        self._keep_quota(candidate, since_seconds=candidate.created_at_seconds + self._rules.patience_seconds)
+        self._keep_quota(candidate, since_seconds=candidate.eligible_at_seconds + self._rules.patience_seconds)
         if not self._has_claim(candidate):
             return False
         if self.planned:

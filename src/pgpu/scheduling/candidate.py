@@ -18,8 +18,8 @@ class Candidate:
     """When its wait runs out, in seconds since the epoch; None for never."""
 
     owner_uid: int = 0
-    created_at_seconds: float = 0.0
-    """Seconds since the epoch."""
+    eligible_at_seconds: float = 0.0
+    """Since when only memory and its turn keep it waiting, in seconds since the epoch: its wait is counted from there."""
 
     duration_seconds: float | None = None
     """How long it will probably run: the median of its history; None where there is none."""

@@ -142,7 +142,10 @@ class _Future:
     def _let_join(self, ended_id: str) -> None:
         for _, awaited in self.later:
             awaited.discard(ended_id)
-        self.waiting += [candidate for candidate, awaited in self.later if not awaited]
+        now_seconds = self._now_seconds
+        self.waiting += [
+            replace(candidate, eligible_at_seconds=now_seconds) for candidate, awaited in self.later if not awaited
+        ]
         self.later = [(candidate, awaited) for candidate, awaited in self.later if awaited]
 
     def _precedence_after(self, admission: Admission, known: Mapping[str, Candidate]) -> Precedence:

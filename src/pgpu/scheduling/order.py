@@ -117,7 +117,7 @@ class Turns:
         now_seconds, rules = self._now_seconds, self._rules
         capacity_bytes = max(1, self._machine.capacity_bytes)
         return [
-            (1.0 + max(0.0, now_seconds - each.created_at_seconds) / rules.ageing_seconds)
+            (1.0 + max(0.0, now_seconds - each.eligible_at_seconds) / rules.ageing_seconds)
             * capacity_bytes
             / (
                 max(each.duration_seconds or rules.default_duration_seconds, 1.0)

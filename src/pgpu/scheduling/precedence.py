@@ -124,11 +124,12 @@ class Heads:
 
     def _overdue(self, queue: Sequence[Candidate], planned: "frozenset[str] | set[str]") -> list[Candidate]:
         came_before = self._now_seconds - self._rules.patience_seconds
-        overdue = [candidate for candidate in queue if candidate.created_at_seconds < came_before]
+        late = (candidate for candidate in queue if candidate.eligible_at_seconds < came_before)
+        overdue = sorted(late, key=lambda each: each.eligible_at_seconds)
         if not planned:
             return overdue
         planned_before = self._now_seconds - self._rules.planned_patience_seconds
-        return [each for each in overdue if each.job_id not in planned or each.created_at_seconds < planned_before]
+        return [each for each in overdue if each.job_id not in planned or each.eligible_at_seconds < planned_before]
 
     def _count(self, uid: int, memory_bytes: int) -> None:
         self._shares[uid] = self._shares.get(uid, 0.0) + memory_bytes / self._capacity_bytes
