@@ -3,7 +3,7 @@
 Rounds of admission are timed in this process, in wall time and in processor time of their own: on a machine that is busy
 with something else only the second says what they cost, or both under `chrt -f 5`, as the report then says. Starts are real: jobs on a simulated GPU that print the time as
 their first word. A keeper is warm, as it is while anything waits and for some seconds after. Writes one JSON file into
-benchmarks/results.
+benchmarks/results. Targets are for medians; the maxima stand beside them.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -36,11 +36,11 @@ USERS = 20
 ALL_BYTES = 22 * GIB
 SMALL_BYTES = 256 * MIB
 TARGETS = {"round_ms": 100.0, "accepted_to_exec_ms": 50.0, "shell_to_exec_ms": 300.0, "resident_mib": 200.0}
-"""From the project's plan."""
+"""From the project's plan: of the median, and of what keeper and zygote hold together."""
 
 
 def main() -> int:
-    """Measure, print, write."""
+    """Measure, print, write; 1 where a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the JSON file")
@@ -52,11 +52,28 @@ def main() -> int:
         empty(engine)
     with a_machine() as (engine, client), warm(engine, client):
         report["starts"] = of_starts(engine, client)
-    report["targets"] = TARGETS
+    report |= {"targets": TARGETS, "missed": missed(report)}
     path = arguments.output / f"queue-scale-{report['date']}.json"
     path.write_text(json.dumps(report, indent=2) + "\n", "utf-8")
     print(json.dumps(report, indent=2))
-    return 0
+    return 1 if report["missed"] else 0
+
+
+def missed(report: Mapping[str, Any]) -> dict[str, float]:
+    """Return what passes its target, by the target's name.
+
+    Args:
+        report: As it is written: `queue` and `starts`.
+    """
+    queue, starts = report["queue"], report["starts"]
+    rounds = (queue["round_where_nothing_fits"], queue["round_that_ranks_everybody"])
+    found = {
+        "round_ms": max(each["wall_ms"]["median"] for each in rounds),
+        "accepted_to_exec_ms": starts["accepted_to_exec_ms"]["median"],
+        "shell_to_exec_ms": starts["shell_to_exec_ms"]["median"],
+        "resident_mib": sum(queue["keeper_and_zygote_mib"]),
+    }
+    return {name: value for name, value in found.items() if value > TARGETS[name]}
 
 
 @contextmanager
