@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pgpu.model import Gpu, Request, Slice
 from pgpu.scheduling import Candidate, Cause, GpuRoom, Held, admit, expected_starts
 from pgpu.scheduling.batch import Batch, BatchJob, Busy, play
-from pgpu.scheduling.doubt import possible_left_seconds
+from pgpu.scheduling.doubt import KNOWN, is_surely_less, possible_left_seconds
 from pgpu.scheduling.makespan import MOST_PLANNED, plan_batch, plan_waiting
 from pgpu.scheduling.planned import BatchPlan
 from pgpu.units import GIB, MIB
@@ -108,6 +108,46 @@ def test_a_plan_names_every_job_once_is_the_same_each_time_and_no_worse_than_the
     if not doubt:
         assert plan.end_seconds <= play(Batch.of(jobs, capacity, busy), range(len(jobs))).end_seconds
     assert plan.least_seconds <= max(plan.end_seconds, *(each.duration_seconds for each in busy), 0) + 1e-6
+
+
+def test_durations_that_are_nearly_known_are_planned_as_known() -> None:
+    jobs = random_jobs(4, 12)
+    assert plan_batch(jobs, [CARD_BYTES], doubt=KNOWN, effort=900) == plan_batch(jobs, [CARD_BYTES], effort=900)
+
+
+def test_under_doubt_a_plan_ends_sooner_on_average_than_every_plain_order() -> None:
+    ends: dict[str, float] = {}
+    for seed in range(6):
+        jobs = random_jobs(seed, 12)
+        batch, places = Batch.of(jobs, [CARD_BYTES]), range(len(jobs))
+        places_of = {job.job_id: place for place, job in enumerate(jobs)}
+        plan = plan_batch(jobs, [CARD_BYTES], doubt=0.5, effort=3000)
+        futures = batch.as_it_may_be(0.5, 64, random.Random(1000 + seed))
+        orders = {
+            "largest memory-time first": sorted(places, key=lambda job: -batch.work[job]),
+            "longest first": sorted(places, key=lambda job: -batch.duration_seconds[job]),
+            "largest first": sorted(places, key=lambda job: -batch.memory_bytes[job]),
+        }
+        holds = {places_of[job]: places_of[first] for job, first in plan.holds.items()}
+        played = {name: [play(future, order).end_seconds for future in futures] for name, order in orders.items()}
+        played["plan"] = [play(future, [places_of[job] for job in plan.order], holds).end_seconds for future in futures]
+        for name, each in played.items():
+            ends[name] = ends.get(name, 0.0) + sum(each) / batch.least_seconds()
+    assert ends["plan"] < min(end for name, end in ends.items() if name != "plan")
+
+
+def test_chance_is_not_taken_for_an_advantage() -> None:
+    dice = random.Random(2)
+    ends = [dice.lognormvariate(3, 0.3) for _ in range(64)]
+    assert not is_surely_less(ends, ends)
+    assert not is_surely_less([end * dice.lognormvariate(0, 0.1) for end in ends], ends)
+    assert is_surely_less([0.97 * end * dice.lognormvariate(0, 0.03) for end in ends], ends)
+    assert not is_surely_less(ends, [0.97 * end for end in ends])
+
+
+def random_jobs(seed: int, count: int) -> list[BatchJob]:
+    dice = random.Random(seed)
+    return [BatchJob(f"job{number}", dice.randint(2, 18) * GIB, dice.lognormvariate(4, 0.8)) for number in range(count)]
 
 
 @settings(deadline=None, max_examples=12)
