@@ -7,6 +7,7 @@ import os
 import resource
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -115,7 +116,7 @@ def test_a_server_with_many_connections_looks_volumes_up_too(staging: Staging) -
 class Interrupted(LookUps):
     """Look-ups whose waiting fails."""
 
-    def _ends_slowly(self, _pidfd: int, _uid: int) -> bool:
+    def _ends_slowly(self, _pidfd: int, _uid: int | None) -> bool:
         raise OSError(errno.ENOMEM, "no memory is left")
 
 
@@ -128,6 +129,44 @@ def test_a_look_up_that_cannot_be_waited_for_leaves_no_process(staging: Staging,
         pass
     with failing.staged([Mount("/usr", "/d")], ALICE, []):  # Whoever died since is reaped by the next one.
         until(lambda: "pgpu-stage" not in children())
+
+
+def test_what_must_be_done_waits_though_a_user_has_no_slow_look_up_left() -> None:
+    look_ups = Full()
+    slow = ["sleep", "0.7"]
+    assert look_ups.waited(slow, ALICE.uid) is None
+    assert look_ups.waited(slow, None) == 0
+
+
+class Full(LookUps):
+    """Those of users who wait for as many slow ones as they may."""
+
+    def waited(self, words: list[str], uid: int | None) -> int | None:
+        self._slow[ALICE.uid] = self._slow[0] = 100
+        return self._wait(os.spawnvp(os.P_NOWAIT, words[0], words), uid)
+
+
+_STAGE_AND_BE_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from pgpu.model import Account, Mount
+from pgpu.runtimes.docker.staging import Staging
+with Staging(Path(sys.argv[1])).staged([Mount("/usr", "/d")], Account(61001, 61001, ()), []):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_process_left_is_swept(staging: Staging) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root opens volumes for others")
+    subprocess.run([sys.executable, "-c", _STAGE_AND_BE_KILLED, str(staging.directory)], check=False)
+    (left,) = staging.directory.iterdir()
+    with staging.staged([Mount("/usr", "/d")], ALICE, []) as (own,):
+        start_time_ticks, name = left.name.split("-")[1:]
+        left.with_name(f"{os.getpid()}-{start_time_ticks}1-{name}").mkdir()  # Of one whose PID this process has got.
+        staging.sweep()
+        assert list(staging.directory.iterdir()) == [Path(own.source).parent]
+        assert (Path(own.source) / "bin").exists()
 
 
 def children() -> str:

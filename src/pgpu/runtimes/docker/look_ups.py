@@ -45,12 +45,12 @@ class LookUps:
         self._slow: Counter[int] = Counter()
         self._dying: set[int] = set()
 
-    def run(self, words: Sequence[str], uid: int) -> None:
+    def run(self, words: Sequence[str], uid: int | None) -> None:
         """Run the stager to its end.
 
         Args:
             words: Its arguments.
-            uid: For whom.
+            uid: For whom; None for what is nobody's wish, and must be done whatever users wait for.
 
         Raises:
             LookUpFailedError: It refused, or took too long.
@@ -69,7 +69,7 @@ class LookUps:
         if status != 0 or text:
             raise LookUpFailedError(os.fsdecode(text))
 
-    def _wait(self, pid: int, uid: int) -> int | None:
+    def _wait(self, pid: int, uid: int | None) -> int | None:
         """Return the status of a process that ended in time; any other is killed, and None returned."""
         status = None
         try:
@@ -91,12 +91,15 @@ class LookUps:
                 self._dying.add(pid)
             self._dying -= {each for each in self._dying if os.waitpid(each, os.WNOHANG)[0]}
 
-    def _ends_slowly(self, pidfd: int, uid: int) -> bool:
+    def _ends_slowly(self, pidfd: int, uid: int | None) -> bool:
         with self._one_more_slow(uid) as is_allowed:
             return is_allowed and _ends(pidfd, _DEADLINE_SECONDS - _QUICK_SECONDS)
 
     @contextlib.contextmanager
-    def _one_more_slow(self, uid: int) -> Iterator[bool]:
+    def _one_more_slow(self, uid: int | None) -> Iterator[bool]:
+        if uid is None:
+            yield True
+            return
         with self._lock:
             is_allowed = self._slow[uid] < _MOST_SLOW_OF_A_USER
             self._slow[uid] += is_allowed

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pgpu.errors import RequestError, RuntimeUnavailableError
+from pgpu.errors import PgpuError, RequestError, RuntimeUnavailableError
 from pgpu.model import Account, Mount
 from pgpu.runtimes.docker.look_ups import LookUpFailedError, LookUps
+from pgpu.runtimes.lineage import identify
 
-_ROOT = 0
 _NOBODY = Account(65534, 65534)
 
 
@@ -79,10 +79,12 @@ class Staging:
 
     def sweep(self) -> None:
         """Take away what processes that were killed have left; what others use at this moment stays."""
-        for place in self.directory.glob("*-*"):
-            owner = place.name.partition("-")[0]
-            if not Path(f"/proc/{owner}").exists():
-                self._clear(place)
+        for place in self.directory.glob("*-*-*"):
+            pid, start_time_ticks, _ = place.name.split("-", 2)
+            owner = identify(int(pid)) if pid.isdecimal() else None
+            if owner is None or str(owner.start_time_ticks) != start_time_ticks:
+                with contextlib.suppress(PgpuError):  # It is tried again, and keeps nobody else's volumes away.
+                    self._clear(place)
 
     def _made(self, name: str) -> Path:
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -91,14 +93,14 @@ class Staging:
                 "volumes cannot be handed to the engine: mounts made here stay in this process's namespace",
                 hint="run the server without PrivateTmp, PrivateMounts and the like",
             )
-        place = self.directory / f"{os.getpid()}-{name}"
+        place = self.directory / f"{os.getpid()}-{_start_time_ticks()}-{name}"
         place.mkdir(mode=0o700)
         return place
 
     def _clear(self, place: Path) -> None:
         """Never by deleting what lies below: that is the user's own, until it is unmounted."""
         try:
-            self._look_ups.run(["clear", str(place)], _ROOT)
+            self._look_ups.run(["clear", str(place)], None)
         except LookUpFailedError as refusal:
             raise _failure(refusal.report, ()) from refusal
         with contextlib.suppress(OSError):
@@ -117,6 +119,14 @@ def try_volumes(directory: Path) -> None:
     """
     with Staging(directory).staged([Mount("/usr", "/usr")], _NOBODY, []):
         pass
+
+
+def _start_time_ticks() -> int:
+    """Tell this process from those that get its PID later."""
+    own = identify(os.getpid())
+    if own is None:
+        raise RuntimeUnavailableError("/proc does not show this process", hint="mount /proc")
+    return own.start_time_ticks
 
 
 def _stays_private(directory: Path) -> bool:
