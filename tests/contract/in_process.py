@@ -28,9 +28,9 @@ class AsPeer:
         await self._app(scope, receive, send)
 
 
-def make_app(root: Path) -> FastAPI:
+def make_app(root: Path, **settings: object) -> FastAPI:
     """Serve a machine on whose full GPU nothing that is submitted ever starts."""
-    engine = make_machine(root, [10 * GIB])
+    engine = make_machine(root, [10 * GIB], **settings)
     engine.gpus.set_outsiders("GPU-0", 10 * GIB)  # type: ignore[attr-defined] # a fake
     engine.keepers = Keepers(engine.settings, ("true",))
     return create_app(Desk(engine, Access()), Caretaker(engine))

@@ -1,14 +1,25 @@
 """Whatever is asked of the submit route, the answer is a job or one clear line: nothing breaks, nothing is accepted that cannot be stored."""
 
+import asyncio
 import json
+import threading
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from starlette.requests import Request
+from starlette.types import Message
 from tests.contract.in_process import AsPeer, asked, make_app
 
+from pgpu.engine.asker import Asker
+from pgpu.errors import CapacityError
+from pgpu.model import JobSpec, Submission
+from pgpu.model import Request as Amount
+from pgpu.model.submission import MOST_ELEMENTS
+from pgpu.server.answers import body_of
 from pgpu.server.peers import Peer
 from pgpu.units import GIB
 
@@ -130,3 +141,50 @@ def test_bytes_that_are_no_text_are_taken_as_arguments_and_come_back_as_they_wer
     )
     assert status == 201
     assert json.loads(text)[0]["spec"]["command"][1] == "\udcff"
+
+
+def test_more_jobs_than_one_request_may_be_for_are_refused_by_their_number(app: AsPeer) -> None:
+    ask = with_value(("submissions", 0, "array"), None)
+    ask["submissions"] *= MOST_ELEMENTS + 1
+    status, _, text = asked(app, "POST", "/v1/jobs", json.dumps(ask).encode())
+    assert status == 400
+    assert f"at most {MOST_ELEMENTS} jobs" in json.loads(text)["error"]["message"]
+
+
+@dataclass
+class Noted:
+    """A body that says who read it."""
+
+    reader: str = ""
+
+    def __post_init__(self) -> None:
+        self.reader = threading.current_thread().name
+
+
+def test_a_body_is_read_where_it_keeps_nobody_waiting() -> None:
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"{}", "more_body": False}
+
+    noted = asyncio.run(body_of(Noted)(Request({"type": "http", "method": "POST", "headers": []}, receive)))
+    assert noted.reader
+    assert noted.reader != threading.main_thread().name
+
+
+@pytest.mark.parametrize("uid", [4242, 0])
+def test_a_user_has_so_many_jobs_waiting_and_no_more_and_root_any_number(tmp_path: Path, uid: int) -> None:
+    engine = make_app(tmp_path, most_waiting=3).state.desk.engine
+    asker = Asker(uid, (), None)
+    one = Submission(JobSpec(("true",), "process", working_directory="/"), Amount(GIB))
+    engine.submit_all([one, one], asker)
+    if uid == 0:
+        assert len(engine.submit_all([one, one], asker)) == 2
+        return
+    with pytest.raises(
+        CapacityError, match=f"^2 jobs of user {uid} wait, and 2 more would pass 3; nothing was submitted$"
+    ):
+        engine.submit_all([one, one], asker)
+    assert len(engine.submit_all([one], asker)) == 1
+    with pytest.raises(CapacityError, match="1 more would pass 3"):
+        engine.submit_all([one], asker)
+    assert len(engine.submit_all([one], Asker(uid + 1, (), None))) == 1
+    assert len(engine.ledger.entries(include_final=False)) == 4

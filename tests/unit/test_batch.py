@@ -122,3 +122,10 @@ def test_what_is_no_array_is_refused(array: Array) -> None:
 def test_a_word_that_nobody_knows_is_refused() -> None:
     with pytest.raises(JobNotFoundError):
         made(submission("a", "who"))
+
+
+def test_a_request_is_for_so_many_jobs_with_the_elements_of_its_arrays_counted() -> None:
+    half = Array(tuple(range(MOST_ELEMENTS // 2)))
+    assert len(made(submission("a", array=half), submission("b", array=half))) == MOST_ELEMENTS
+    with pytest.raises(RequestError, match=f"at most {MOST_ELEMENTS} jobs, and this one is for {MOST_ELEMENTS + 1}$"):
+        made(submission("a", array=half), submission("b", array=half), submission())

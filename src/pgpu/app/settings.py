@@ -116,6 +116,10 @@ class Settings:
     """How many connections each user may have to a server at a time; a command that waits or follows has one. Default: 256,
     more than anybody's terminals and scripts, and few enough that many users fit beside each other."""
 
+    waiting_jobs: int = field(default=10_000, metadata={"read": _count})
+    """How many jobs of each user but root may wait in the queue; what would pass it is refused. Default: 10000, what one
+    queue is built for, so that one user's scripts slow down nobody else's."""
+
     headroom: Headroom = field(default=Headroom(256 * MIB, 0.03), metadata={"read": _headroom})
     """Memory of each GPU that is never granted: `0`, a share (`3%`) or an amount (`512MiB`). Default: the larger of
     256 MiB and 3 %, for what drivers and displays take without asking."""

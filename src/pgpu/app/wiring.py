@@ -32,8 +32,10 @@ if TYPE_CHECKING:
     from pgpu.client.connection import Server
     from pgpu.enforcement.driver import DriverEnforcer
     from pgpu.enforcement.mig import MigEnforcer
+    from pgpu.enforcement.self_test import SelfTest
     from pgpu.enforcement.shim import ShimEnforcer
     from pgpu.runtimes.cgroup_leaf import LimitCgroup
+    from pgpu.runtimes.docker.staging import Staging
 
 LEDGER_NAME = "ledger.db"
 
@@ -111,25 +113,13 @@ def make_engine(settings: Settings) -> Engine:
     source = gpu_source(simulated)
     ledger = open_ledger(settings)
     enforcers = _enforcers(runtime_path, simulated, source, ledger)
-    _, driver, _ = enforcers
-    runtimes = Runtimes(
-        {
-            "process": lambda: _process_runtime(simulated, driver.limit_cgroup),
-            "docker": lambda: _docker_runtime(settings, runtime_path, simulated, driver.limit_cgroup),
-            "oci": lambda: _oci_runtime(driver.limit_cgroup),
-        }
-    )
+    runtimes = _runtimes(settings, runtime_path, simulated, enforcers[1].limit_cgroup)
+    may_limit_cgroups = simulated is None or simulated.model.limits_cgroups
     return Engine(
         _engine_settings(settings, runtime_path, simulated),
         ledger,
         source,
-        _ladder(
-            enforcers,
-            source,
-            ledger,
-            runtimes,
-            may_limit_cgroups=simulated is None or simulated.model.limits_cgroups,
-        ),
+        _ladder(enforcers, source, _self_test(ledger, runtimes), may_limit_cgroups=may_limit_cgroups),
         runtimes,
         supervisor_command(settings),
         keeper_command(settings),
@@ -221,6 +211,18 @@ class Runtimes(Mapping[str, Runtime]):
         return len(self._makers)
 
 
+def _runtimes(
+    settings: Settings, runtime_path: Path, simulated: SimulatedGpus | None, limit_cgroup: "LimitCgroup"
+) -> Runtimes:
+    return Runtimes(
+        {
+            "process": lambda: _process_runtime(simulated, limit_cgroup),
+            "docker": lambda: _docker_runtime(settings, runtime_path, simulated, limit_cgroup),
+            "oci": lambda: _oci_runtime(limit_cgroup),
+        }
+    )
+
+
 def _engine_settings(settings: Settings, runtime_path: Path, simulated: SimulatedGpus | None) -> EngineSettings:
     return EngineSettings(
         state_directory=settings.state_dir,
@@ -236,6 +238,7 @@ def _engine_settings(settings: Settings, runtime_path: Path, simulated: Simulate
         log_cap_bytes=settings.log_cap,
         stop_grace_seconds=settings.stop_grace,
         stable_seconds=settings.stable_time,
+        most_waiting=settings.waiting_jobs,
     )
 
 
@@ -253,27 +256,30 @@ def _enforcers(
     return shim, DriverEnforcer(shim, source.limit_cgroup), MigEnforcer(runtime_path, context_bytes, directory)
 
 
-def _ladder(
-    enforcers: "tuple[ShimEnforcer, DriverEnforcer, MigEnforcer]",
-    source: NvmlSource,
-    ledger: Ledger,
-    runtimes: Mapping[str, Runtime],
-    *,
-    may_limit_cgroups: bool,
-) -> Enforcer:
+def _self_test(ledger: Ledger, runtimes: Mapping[str, Runtime]) -> "SelfTest":
     from pgpu.app.throwaway import try_throwaway
-    from pgpu.enforcement.driver import UnaidedDriver
-    from pgpu.enforcement.ladder import Ladder, Rung
-    from pgpu.enforcement.refusal import Refusal
     from pgpu.enforcement.self_test import SelfTest
     from pgpu.enforcement.shim import shims_id
 
-    shim, driver, mig = enforcers
-    self_test = SelfTest(
+    return SelfTest(
         ledger.facts,
         lambda job, delivery: try_throwaway(runtimes[job.spec.runtime], job, delivery),
         lambda job: f"{shims_id()}/{runtimes[job.spec.runtime].image_id(job.spec)}",
     )
+
+
+def _ladder(
+    enforcers: "tuple[ShimEnforcer, DriverEnforcer, MigEnforcer]",
+    source: NvmlSource,
+    self_test: "SelfTest",
+    *,
+    may_limit_cgroups: bool,
+) -> Enforcer:
+    from pgpu.enforcement.driver import UnaidedDriver
+    from pgpu.enforcement.ladder import Ladder, Rung
+    from pgpu.enforcement.refusal import Refusal
+
+    shim, driver, mig = enforcers
     rungs = (
         Rung(mig, lambda gpu: gpu.is_instance),
         Rung(
@@ -309,11 +315,20 @@ def _docker_runtime(
     if importlib.util.find_spec("docker") is None:
         raise RuntimeUnavailableError("the docker SDK is not installed", hint="pip install 'pgpu[docker]'")
     from pgpu.runtimes.docker import DockerRuntime
-    from pgpu.runtimes.docker.staging import Staging
 
     _check_libraries(simulated)
-    staging = Staging(runtime_path / "volumes")
-    return DockerRuntime(settings.state_dir / "images", limit_cgroup=limit_cgroup, staging=staging)
+    return DockerRuntime(settings.state_dir / "images", limit_cgroup=limit_cgroup, staging=_staging(runtime_path))
+
+
+def _staging(runtime_path: Path) -> "Staging":
+    from pgpu.runtimes.docker.staging import Staging
+
+    return Staging(runtime_path / "volumes")
+
+
+def sweep_volumes(settings: Settings) -> None:
+    """Take away what killed processes of this state directory left of users' volumes; needs the extra `docker`."""
+    _staging(runtime_directory(settings.runtime_dir, settings.state_dir)).sweep()
 
 
 def _oci_runtime(limit_cgroup: "LimitCgroup") -> Runtime:

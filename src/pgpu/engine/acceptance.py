@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pgpu.engine.asker import Asker, this_process
-from pgpu.engine.batch import Element, elements
+from pgpu.engine.batch import Element, check_count, elements
 from pgpu.engine.dependencies import failure
-from pgpu.engine.quotas import refuse_more_than_quota
+from pgpu.engine.quotas import refuse_more_than_quota, refuse_more_waiting
 from pgpu.engine.sizing import sized
 from pgpu.errors import RequestError
 from pgpu.ledger import Entry
@@ -44,12 +44,14 @@ def accept(
         new_id: Returns another id each time: of arrays and of jobs.
 
     Raises:
-        RequestError: One of them cannot be; nothing was stored.
+        RequestError: One of them cannot be, or they are too many at once; nothing was stored.
+        CapacityError: Too many of the asker's would wait; nothing was stored.
         NodeError: There is no GPU, or another ledger shares them out.
     """
     asker = asker or this_process()
     if not submissions:
         raise RequestError("there is nothing to submit")
+    check_count(submissions)
     inherited_bytes = check_inherited(asker.environment)
     for each in submissions:
         check_words(each, inherited_bytes)
@@ -111,6 +113,7 @@ def _write(engine: "Engine", gpus: Sequence[Gpu], entries: Sequence[Entry], aske
     """Write all in one transaction; whoever would not wait at all is given up if it was not granted in it."""
     impatient = [entry.job.id for entry in entries if _waits_not_at_all(entry)]
     with engine.arriving(len(entries), impatient) as decision:
+        refuse_more_waiting(decision, asker.uid, len(entries), engine.settings.most_waiting)
         decision.see(gpus, time.time())
         for entry in entries:
             decision.add(entry, asker.environment, asker.inherited)

@@ -40,8 +40,9 @@ def elements(
         The jobs, each after those it waits for.
 
     Raises:
-        RequestError: They wait for each other, or an array is none.
+        RequestError: They wait for each other, an array is none, or there are too many.
     """
+    check_count(submissions)
     named: dict[str, list[str]] = {}
     made: list[Element] = []
     for submission in arranged(submissions):
@@ -52,6 +53,20 @@ def elements(
             named |= {element.spec.name: [element.job_id] for element in some if element.spec.name}
         made += some
     return made
+
+
+def check_count(submissions: Sequence[Submission]) -> None:
+    """Refuse more jobs at once than a queue is built for.
+
+    Raises:
+        RequestError: There are too many.
+    """
+    count = sum(1 if each.array is None else len(each.array.indices) for each in submissions)
+    if count > MOST_ELEMENTS:
+        raise RequestError(
+            f"one request is for at most {MOST_ELEMENTS} jobs, and this one is for {count}",
+            hint="submit several smaller ones",
+        )
 
 
 def arranged(submissions: Sequence[Submission]) -> list[Submission]:
@@ -126,7 +141,5 @@ def _elements(submission: Submission, after: tuple[str, ...], new_id: Callable[[
 def _check(array: Array) -> None:
     if not array.indices or len(set(array.indices)) < len(array.indices) or min(array.indices) < 0:
         raise RequestError("an array's indices are distinct numbers from 0 on", hint="write 0-9, 0-9:2 or 1,3,7")
-    if len(array.indices) > MOST_ELEMENTS:
-        raise RequestError(f"an array has at most {MOST_ELEMENTS} jobs", hint="submit several arrays")
     if array.most_at_once is not None and array.most_at_once < 1:
         raise RequestError("of an array at least one job may run at a time", hint="write 0-9%2")

@@ -29,6 +29,25 @@ def refuse_more_than_quota(view: View, owner_uid: int, request: Request) -> None
         )
 
 
+def refuse_more_waiting(view: View, owner_uid: int, count: int, most: int) -> None:
+    """Raise CapacityError where a user would have more jobs in the queue than they may; root may have any number.
+
+    Args:
+        view: Of the ledger.
+        owner_uid: Whose jobs they are.
+        count: How many would be added.
+        most: How many of a user may wait.
+    """
+    if owner_uid == 0:
+        return
+    waiting = view.count_waiting(owner_uid)
+    if waiting + count > most:
+        raise CapacityError(
+            f"{waiting} jobs of user {owner_uid} wait, and {count} more would pass {most}; nothing was submitted",
+            hint="submit more once some have started, cancel some, or ask the administrator (setting waiting_jobs)",
+        )
+
+
 def refuse_growth_past_quota(view: View, entry: Entry, memory_bytes: int) -> None:
     """Raise CapacityError where a job's owner would hold more than they may.
 

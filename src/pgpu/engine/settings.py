@@ -56,5 +56,8 @@ class EngineSettings:
     stop_grace_seconds: float = 10.0
     """Between SIGTERM and SIGKILL where nobody said otherwise. Default: Docker's."""
 
+    most_waiting: int = 10_000
+    """How many jobs of each user but root may wait; more are refused. Default: what one queue is built for."""
+
     kept_jobs: int = 1000
     """How many jobs of each user that ended are remembered, with their logs; the oldest go first. Default: months of ordinary use."""

@@ -6,7 +6,7 @@ from pgpu.model.job import JobSpec
 from pgpu.model.request import Request
 
 MOST_ELEMENTS = 10_000
-"""Of one array: what one queue is built for."""
+"""Jobs of one request, the elements of its arrays counted: what one queue is built for."""
 
 
 @dataclass(frozen=True, slots=True)

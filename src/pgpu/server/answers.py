@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from fastapi import FastAPI, Request
 from fastapi.openapi.utils import get_openapi
 from pydantic import TypeAdapter
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from pgpu.client import complaints, wire
@@ -68,7 +69,9 @@ def body_of(kind: type[T]) -> Callable[[Request], Awaitable[T]]:
     """Return a dependency that reads a request's body as a value of ours."""
 
     async def read(request: Request) -> T:
-        return wire.decode(kind, wire.parse(await _bounded_body(request)))
+        body = await _bounded_body(request)
+        # A large one takes seconds, in which others are answered.
+        return await run_in_threadpool(lambda: wire.decode(kind, wire.parse(body)))
 
     return read
 

@@ -18,6 +18,7 @@ from pgpu.client.embedded import EmbeddedClient, last_lines
 from pgpu.client.following import Follower
 from pgpu.client.protocol import GpuReport, JobReport, QueueReport
 from pgpu.engine.asker import Asker
+from pgpu.engine.batch import check_count
 from pgpu.engine.engine import Engine
 from pgpu.engine.line import read_line
 from pgpu.engine.reasons import with_reasons
@@ -247,6 +248,7 @@ class Desk:
 def _check_ask(ask: Ask) -> None:
     if ask.key is not None and not _KEY.fullmatch(ask.key):
         raise RequestError("a key is up to 64 letters and digits")
+    check_count(ask.submissions)
     for each in ask.submissions:
         _check_seconds(each.wait_timeout_seconds)
         _check_seconds(each.spec.wait_for_memory_seconds)
