@@ -239,6 +239,22 @@ def test_a_priority_goes_before_the_plan_and_whoever_is_overdue_before_both() ->
     assert admit([room()], queue, NOW, plan=plan).grants[0].job_id == "overdue"
 
 
+def test_what_no_plan_names_goes_before_planned_jobs_of_lower_priority_and_after_those_of_its_own() -> None:
+    low = [waits(f"low{number}", 12, priority=-50) for number in range(4)]
+    machine = [room(), room(index=1)]
+    for priority, names in ((50, ["wide", "low0", "low1"]), (-50, ["low0", "low1", "low2", "low3"])):
+        queue = [waits("wide", 12, gpus=2, priority=priority), *low]
+        admission = admit(machine, queue, NOW, plan=BatchPlan(("low0", "low1", "low2", "low3")))
+        assert [grant.job_id for grant in admission.grants] == names
+
+
+def test_memory_is_kept_for_what_no_plan_names_from_planned_jobs_of_lower_priority() -> None:
+    running = Held("running", 0, (Slice("GPU-1", 20 * GIB),), NOW - 60, 0.0, 600.0)
+    machine = [room(), room(1, granted_gib=20)]
+    queue = [waits("wide", 20, gpus=2, priority=50), waits("low", 12, lasts=6000, priority=-50)]
+    assert not admit(machine, queue, NOW, held=[running], plan=BatchPlan(("low",))).grants
+
+
 @settings(deadline=None, max_examples=25)
 @given(
     st.lists(st.tuples(st.integers(1, 30), st.integers(1, 500), st.integers(1, 2)), max_size=12),

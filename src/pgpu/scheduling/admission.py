@@ -7,6 +7,7 @@ for one of them until it starts, so nobody starves. It refuses to guess: what a 
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from pgpu.model import Gpu, Slice
 from pgpu.scheduling.allowance import Allowances, Bar
@@ -108,12 +109,14 @@ class _Round:
         return [candidate for candidate in queue if candidate.job_id not in answered] if answered else queue
 
     def in_turn(self, queue: Sequence[Candidate]) -> Iterator[Iterable[Candidate]]:
-        """Yield the jobs of the plan, and the rest."""
+        """Yield them in turn: of each priority the jobs of the plan, and then the rest."""
         if not self.planned:
             yield self.turns.of(queue)
             return
-        yield self.planned.first(queue)
-        yield self.turns.of([candidate for candidate in queue if not self.planned.knows(candidate)])
+        for _, group in groupby(sorted(queue, key=_rank), key=_rank):
+            equals = list(group)
+            yield self.planned.first(equals)
+            yield self.turns.of([candidate for candidate in equals if not self.planned.knows(candidate)])
 
     def consider(self, candidate: Candidate) -> None:
         """Grant, keep waiting or give up one candidate."""
@@ -330,6 +333,10 @@ class _Round:
 
     def _expected_end_seconds(self, held: Held) -> float:
         return expected_end_seconds(held, self._rules.default_duration_seconds, self._now_seconds)
+
+
+def _rank(candidate: Candidate) -> int:
+    return -candidate.request.priority
 
 
 _BARS = {Cause.QUOTA: Bar.FULL, Cause.QUOTA_TURN: Bar.KEPT}

@@ -65,7 +65,7 @@ def plan_waiting(
 ) -> BatchPlan:
     """Plan what waits, for `admit`: long before it or in between, since a plan still holds when jobs ended meanwhile.
 
-    Jobs on several GPUs, and what no GPU can hold now, are left to the usual order, after the plan. Of a long queue the jobs
+    Jobs on several GPUs, and what no GPU can hold now, are left to the usual order, after those of their priority. Of a long queue the jobs
     with the largest memory-time are planned, and the others go after them in that order. A MIG instance is taken for a
     GPU that several jobs may share; admission knows better.
 

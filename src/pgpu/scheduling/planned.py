@@ -48,9 +48,9 @@ class PlannedTurns:
         return bool(self._places)
 
     def first(self, queue: Sequence[Candidate]) -> list[Candidate]:
-        """Return those that the plan knows in its order, within one priority."""
+        """Return those of one priority that the plan knows, in its order."""
         planned = [candidate for candidate in queue if self.knows(candidate)]
-        return sorted(planned, key=lambda each: (-each.request.priority, self._places[each.job_id]))
+        return sorted(planned, key=lambda each: self._places[each.job_id])
 
     def knows(self, candidate: Candidate) -> bool:
         """Whether the plan names this job."""
