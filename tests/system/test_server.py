@@ -19,6 +19,7 @@ import pytest
 from tests.contract.test_server_submissions import with_value
 from tests.served import ServerProcess, serving
 from tests.system.conftest import PGPU, Place, opened_place
+from tests.waiting import until
 
 from pgpu.client.channel import Channel
 from pgpu.engine.streams.frames import Kind, encode_frame
@@ -220,6 +221,13 @@ def test_a_broken_ledger_is_said_to_be_one_and_a_mended_one_is_used(place: Serve
         part.rename(state / part.name)
     eventually(lambda: get(place, "/readyz")[0] == 200)
     assert place.job("one")["state"] == "running"
+
+
+def test_a_server_takes_away_what_a_killed_process_left_of_volumes(place: Served) -> None:
+    volumes = next((place.path / "run").glob("*/simulated")).with_name("volumes")
+    left = volumes / "4194305-1-ff"  # No PID is so high.
+    left.mkdir(parents=True)
+    until(lambda: not left.exists())
 
 
 def test_a_request_asked_twice_is_one_job(place: Served) -> None:

@@ -4,20 +4,22 @@ It refuses to answer and to decide. The server's own engine is like everybody's;
 """
 
 import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pgpu.app.settings import Settings
-from pgpu.app.wiring import make_engine
+from pgpu.app.wiring import make_engine, sweep_volumes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from pgpu.engine.engine import Engine
+    from pgpu.server.care import Caretaker
+    from pgpu.server.desk import Desk
     from pgpu.server.listening import Tcp
 
 
-def serve(settings: Settings, unix: Path, tcp: "Tcp | None", say: "Callable[[str], None]") -> None:
+def serve(settings: Settings, unix: Path, tcp: "Tcp | None", say: Callable[[str], None]) -> None:
     """Be the server of a state directory until SIGTERM or SIGINT.
 
     Args:
@@ -29,46 +31,61 @@ def serve(settings: Settings, unix: Path, tcp: "Tcp | None", say: "Callable[[str
     Raises:
         PgpuError: It cannot listen there, or the settings name what is not there.
     """
-    from pgpu.client.administration import uid_of_token
     from pgpu.server import listening
-    from pgpu.server.access import Access
-    from pgpu.server.app import create_app
     from pgpu.server.care import Caretaker
-    from pgpu.server.desk import Desk
     from pgpu.server.entrance import raise_descriptor_limit
 
     usual_descriptors = raise_descriptor_limit()
     with listening.only_server(settings.state_dir / "server.lock"):
         engine = make_engine(settings)
-        desk = Desk(
-            engine,
-            Access(
-                lambda token: uid_of_token(engine.ledger.tokens, token),
-                settings.submitters,
-                limits=(("RLIMIT_NOFILE", *usual_descriptors),),
-            ),
-            lambda model: make_engine(replace(settings, simulate=model)),
-        )
-        caretaker = Caretaker(engine)
-        app = create_app(desk, caretaker)
-        with listening.listen_unix(unix, settings.submitters) as socket, contextlib.ExitStack() as stack:
-            other = None if tcp is None else (tcp, stack.enter_context(listening.listen_tcp(tcp)))
-            addresses = [f"unix://{unix}"]
-            if tcp is not None:
-                addresses.append(f"{'http' if tcp.certificate is None else 'https'}://{tcp.host}:{tcp.port}")
+        desk = _desk(settings, engine, usual_descriptors)
+        _listen(settings, unix, tcp, say, (desk, Caretaker(engine, lambda: sweep_volumes(settings))))
 
-            def tell() -> None:
-                for address in addresses:
-                    say(f"listening at {address}")
 
-            caretaker.start()
-            try:
-                listening.serve(
-                    app,
-                    socket,
-                    other,
-                    most_connections=settings.connections,
-                    on_ready=tell,
-                )
-            finally:
-                caretaker.stop()
+def _desk(settings: Settings, engine: "Engine", usual_descriptors: tuple[int, int]) -> "Desk":
+    from pgpu.client.administration import uid_of_token
+    from pgpu.server.access import Access
+    from pgpu.server.desk import Desk
+
+    access = Access(
+        lambda token: uid_of_token(engine.ledger.tokens, token),
+        settings.submitters,
+        limits=(("RLIMIT_NOFILE", *usual_descriptors),),
+    )
+    return Desk(engine, access, lambda model: make_engine(replace(settings, simulate=model)))
+
+
+def _listen(
+    settings: Settings,
+    unix: Path,
+    tcp: "Tcp | None",
+    say: Callable[[str], None],
+    parts: "tuple[Desk, Caretaker]",
+) -> None:
+    from pgpu.server import listening
+    from pgpu.server.app import create_app
+
+    def tell() -> None:
+        for address in _addresses(unix, tcp):
+            say(f"listening at {address}")
+
+    with listening.listen_unix(unix, settings.submitters) as socket, contextlib.ExitStack() as stack:
+        other = None if tcp is None else (tcp, stack.enter_context(listening.listen_tcp(tcp)))
+        app = create_app(*parts)
+        with _taking_care(parts[1]):
+            listening.serve(app, socket, other, most_connections=settings.connections, on_ready=tell)
+
+
+def _addresses(unix: Path, tcp: "Tcp | None") -> list[str]:
+    if tcp is None:
+        return [f"unix://{unix}"]
+    return [f"unix://{unix}", f"{'http' if tcp.certificate is None else 'https'}://{tcp.host}:{tcp.port}"]
+
+
+@contextlib.contextmanager
+def _taking_care(caretaker: "Caretaker") -> Iterator[None]:
+    caretaker.start()
+    try:
+        yield
+    finally:
+        caretaker.stop()

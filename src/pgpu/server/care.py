@@ -25,8 +25,15 @@ _CALL_SECONDS = LINGER_SECONDS / 2
 class Caretaker:
     """The rounds of one server."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, tidy: Callable[[], None] = lambda: None) -> None:
+        """Do not begin yet.
+
+        Args:
+            engine: Whose jobs are looked after.
+            tidy: Takes away what killed processes left of volumes.
+        """
         self._engine = engine
+        self._tidy = tidy
         self._is_over = threading.Event()
         self._called_at_seconds = -_CALL_SECONDS
         self._has_docker = False
@@ -79,6 +86,7 @@ class Caretaker:
         from pgpu.runtimes.docker.engine import Engine as DockerEngine  # noqa: PLC0415 - an extra of pgpu
         from pgpu.runtimes.docker.engine import engine_url  # noqa: PLC0415 - likewise
 
+        self._tidy()
         try:
             with DockerEngine(engine_url()) as engine:
                 engine.version()
