@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import re
+import sqlite3
 import threading
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -165,7 +168,10 @@ def test_a_body_is_read_where_it_keeps_nobody_waiting() -> None:
     async def receive() -> Message:
         return {"type": "http.request", "body": b"{}", "more_body": False}
 
-    noted = asyncio.run(body_of(Noted)(Request({"type": "http", "method": "POST", "headers": []}, receive)))
+    async def read() -> Noted:
+        return await body_of(Noted)(Request({"type": "http", "method": "POST", "headers": []}, receive))
+
+    noted = asyncio.run(read())
     assert noted.reader
     assert noted.reader != threading.main_thread().name
 
@@ -188,3 +194,26 @@ def test_a_user_has_so_many_jobs_waiting_and_no_more_and_root_any_number(tmp_pat
         engine.submit_all([one], asker)
     assert len(engine.submit_all([one], Asker(uid + 1, (), None))) == 1
     assert len(engine.ledger.entries(include_final=False)) == 4
+
+
+def test_a_key_gives_nobody_the_job_of_another_user_whose_id_is_the_same(tmp_path: Path) -> None:
+    app = make_app(tmp_path)
+    root = AsPeer(app, Peer(1, 0, 0, frozenset()))
+    ask = json.dumps({**GOOD, "key": "k"}).encode()
+    accepted = asked(root, "POST", "/v1/jobs", ask)
+    assert asked(root, "POST", "/v1/jobs", ask) == accepted
+    with closing(sqlite3.connect(app.state.desk.engine.ledger.path)) as ledger, ledger:
+        ledger.execute("UPDATE jobs SET owner_uid = 4242")
+    status, _, text = asked(root, "POST", "/v1/jobs", ask)
+    assert status == 400, text
+
+
+def test_waits_are_no_part_of_how_long_answers_take(app: AsPeer) -> None:
+    job_id = json.loads(asked(app, "POST", "/v1/jobs", json.dumps(GOOD).encode())[2])[0]["id"]
+    for verb in ("wait", "granted"):
+        assert asked(app, "GET", f"/v1/jobs/{job_id}/{verb}?timeout_seconds=0")[0] == 200
+    text = asked(app, "GET", "/metrics")[2].decode()
+    timed = set(re.findall(r'request_duration_seconds_count\{route="([^"]*)"\}', text))
+    assert "/v1/jobs" in timed
+    assert not {route for route in timed if route.endswith(("/wait", "/granted"))}
+    assert re.search(r'http_requests_total\{code="200",method="GET",route="/v1/jobs/\{job\}/granted"\}', text)

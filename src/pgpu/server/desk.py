@@ -25,7 +25,7 @@ from pgpu.engine.reasons import with_reasons
 from pgpu.engine.talking import send_signal, send_window
 from pgpu.engine.usage import CallHistory, Waste, read_history, read_waste
 from pgpu.engine.watchdog import reported
-from pgpu.errors import JobNotFoundError, RequestError
+from pgpu.errors import CapacityError, JobNotFoundError, RequestError
 from pgpu.ledger import Entry
 from pgpu.model import Job, JobState, Outsider
 from pgpu.server.access import Access, Caller
@@ -87,6 +87,7 @@ class Desk:
 
         Raises:
             RequestError: One of them can never be met; nothing was stored.
+            CapacityError: Too many of the caller's would wait; nothing was stored.
         """
         _check_ask(ask)
         submissions = [replace(each, spec=self.access.check_submission(caller, each.spec)) for each in ask.submissions]
@@ -97,23 +98,24 @@ class Desk:
         if ask.key is None:
             return engine.submit_all(submissions, asker)
         ids = _ids_of(caller, ask.key)
-        if accepted := self._accepted(ask, _ids_of(caller, ask.key)):
+        if accepted := self._accepted(caller, ask, ask.key):
             return accepted
         try:
             return engine.submit_all(submissions, asker, lambda: next(ids))
-        except RequestError:
+        except (RequestError, CapacityError):
             # The same question may have been under way beside this one.
-            if accepted := self._accepted(ask, _ids_of(caller, ask.key)):
+            if accepted := self._accepted(caller, ask, ask.key):
                 return accepted
             raise
 
-    def _accepted(self, ask: Ask, ids: Iterator[str]) -> Sequence[Job]:
+    def _accepted(self, caller: Caller, ask: Ask, key: str) -> Sequence[Job]:
+        """Return the caller's jobs of a key; ids are short enough to be sought until they meet another user's."""
         most = sum(1 if each.array is None else 1 + len(each.array.indices) for each in ask.submissions)
         found: list[Job] = []
-        for job_id in islice(ids, most):
+        for job_id in islice(_ids_of(caller, key), most):
             with suppress(JobNotFoundError):  # An array's id is no job's.
                 found.append(self.engine.ledger.job(job_id))
-        return found
+        return [job for job in found if job.owner_uid == caller.uid]
 
     def jobs(
         self, caller: Caller, *, include_final: bool, after: int = 0, most: int | None = None

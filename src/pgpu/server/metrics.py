@@ -195,6 +195,6 @@ class Metered:
             await self._app(scope, receive, noting)
         finally:
             route = getattr(scope.get("route"), "path", _UNMATCHED)
-            is_stay = route.endswith(("/wait", "/events", "/logs"))
+            is_stay = route.endswith(("/wait", "/granted", "/events", "/logs"))
             seconds = None if is_stay else time.perf_counter() - began_at_seconds
             self._meters.note(scope["method"] if route != _UNMATCHED else "ANY", route, code, seconds)
