@@ -144,7 +144,7 @@ def test_one_that_gave_up_holds_nobody_back() -> None:
         (
             [room(granted_bytes=23 * GIB), room(1, granted_bytes=24 * GIB)],
             queue(2, gpu_count=2),
-            "waits for 2 GiB on each of 2 GPUs: at most 1 GiB free of 24 GiB on any of 2",
+            "waits for 2 GiB on each of 2 GPUs: none of 2 has that much free",
         ),
         (
             [room(outsiders_bytes=23 * GIB)],
@@ -181,3 +181,12 @@ def test_the_nearest_for_several_gpus_is_what_the_smallest_of_them_has() -> None
 def test_headroom_is_the_larger_of_an_amount_and_a_share() -> None:
     assert Headroom().of(gpu(0, 4 * GIB)) == 256 * MIB
     assert Headroom().of(gpu(0, 100 * GIB)) == 3 * GIB
+
+
+def test_a_job_on_several_gpus_is_told_how_many_have_room_and_how_many_take_no_jobs() -> None:
+    """An administrator has closed one: what is free on the other is not what the job waits for."""
+    wait = admit([room()], queue(10, gpu_count=2), 0.0, closed_gpus=1).waits[0]
+    assert wait.reason == "waits for 10 GiB on each of 2 GPUs: 1 of 1 has that much free; 1 more takes no jobs"
+    machine = [room(granted_bytes=20 * GIB), room(1), room(2)]
+    wait = admit(machine, queue(10, gpu_count=3), 0.0, closed_gpus=2).waits[0]
+    assert wait.reason == "waits for 10 GiB on each of 3 GPUs: 2 of 3 have that much free; 2 more take no jobs"

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from pgpu.engine.dependencies import judge
 from pgpu.engine.snapshot import Snapshot
-from pgpu.ledger import ALL_GPUS, Entry, View, Waiting
+from pgpu.ledger import ALL_GPUS, Call, Entry, View, Waiting
+from pgpu.model import Gpu
 from pgpu.scheduling import (
     NO_PRECEDENCE,
     Admission,
@@ -24,8 +25,8 @@ from pgpu.scheduling.demand import Basis
 from pgpu.scheduling.forecast import MOST_JOBS, Later
 from pgpu.scheduling.planned import NO_PLAN, BatchPlan
 
-Durations = Callable[[View, Collection[str]], Mapping[str, float]]
-"""Tells how long the programs with these signatures will probably run, in seconds; who is missing is unknown."""
+Durations = Callable[[View, Collection[Call], Sequence[Gpu]], Mapping[Call, float]]
+"""Tells how long calls will probably run on these GPUs, in seconds; who is missing is unknown. No GPUs: as last time."""
 
 Hindered = Callable[[View, Collection[Waiting]], Mapping[str, str]]
 """Tells, by id, which of these jobs may not start yet, whatever is free, and why."""
@@ -38,8 +39,8 @@ Sized = Callable[[Sequence[GpuRoom], Sequence[Waiting], Mapping[int, Quota]], Se
 CLOSED = "waits for the administrator, who lets nothing new start for now"
 
 
-def unknown_durations(_view: View, _signatures: Collection[str]) -> Mapping[str, float]:
-    """Know of no program how long it runs."""
+def unknown_durations(_view: View, _calls: Collection[Call], _gpus: Sequence[Gpu]) -> Mapping[Call, float]:
+    """Know of no call how long it runs."""
     return {}
 
 
@@ -113,6 +114,7 @@ class Situation:
             quotas=self.quotas,
             plan=self.plan,
             precedence=self.precedence,
+            closed_gpus=len(self.capacities.keys() - {room.gpu.uuid for room in self.rooms}),
         )
 
 
@@ -141,8 +143,9 @@ class Rounds:
         open_rooms = _open(rooms, view.closed_gpus())
         quotas = view.quotas()
         waiting = self.sized(open_rooms, view.waiting(self.gpu_model), quotas)
-        signatures = {each.signature for each in waiting} | {entry.job.signature for entry in holding}
-        lasting = self.durations(view, signatures - {""})
+        calls = {(each.signature, each.owner_uid) for each in waiting if each.signature}
+        calls |= {(entry.job.signature, entry.job.owner_uid) for entry in holding if entry.job.signature}
+        lasting = self.durations(view, calls, snapshot.gpus)
         hindered = dict(self.hindered(view, waiting))
         if rooms and not open_rooms:
             hindered = {each.job_id: CLOSED for each in waiting} | hindered
@@ -167,19 +170,21 @@ class Rounds:
         after = {job_id: peer.place.after for job_id, peer in view.peers([each.job_id for each in waiting]).items()}
         named = view.peers({job_id for ids in after.values() for job_id in ids})
         going = {job_id for job_id, peer in named.items() if not peer.state.is_final}
-        lasting = self.durations(view, {each.signature for each in waiting} - {""})
+        calls = {(each.signature, each.owner_uid) for each in waiting if each.signature}
+        lasting = self.durations(view, calls, ())
         return [
-            (_candidate(each, lasting.get(each.signature)), going.intersection(after[each.job_id])) for each in waiting
+            (_candidate(each, lasting.get((each.signature, each.owner_uid))), going.intersection(after[each.job_id]))
+            for each in waiting
         ]
 
     def _queue(
-        self, waiting: Sequence[Waiting], hindered: Mapping[str, str], lasting: Mapping[str, float]
+        self, waiting: Sequence[Waiting], hindered: Mapping[str, str], lasting: Mapping[Call, float]
     ) -> tuple[Candidate, ...]:
         before, now = self._candidates, {}
         for each in waiting:
             if each.job_id not in hindered:
                 known = before.get(each.job_id)
-                seconds = lasting.get(each.signature)
+                seconds = lasting.get((each.signature, each.owner_uid))
                 if known is None or known[0] is not each or known[1].duration_seconds != seconds:
                     known = (each, _candidate(each, seconds))
                 now[each.job_id] = known
@@ -205,7 +210,7 @@ def _candidate(waiting: Waiting, duration_seconds: float | None) -> Candidate:
     )
 
 
-def _held(entry: Entry, lasting: Mapping[str, float]) -> Held:
+def _held(entry: Entry, lasting: Mapping[Call, float]) -> Held:
     job = entry.job
     lease = job.lease
     return Held(
@@ -214,5 +219,5 @@ def _held(entry: Entry, lasting: Mapping[str, float]) -> Held:
         () if lease is None else lease.slices,
         0.0 if lease is None else lease.granted_at_seconds,
         job.request.compute_share or 0.0,
-        lasting.get(job.signature),
+        lasting.get((job.signature, job.owner_uid)),
     )

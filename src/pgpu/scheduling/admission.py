@@ -34,6 +34,7 @@ def admit(
     rules: OrderRules | None = None,
     plan: BatchPlan = NO_PLAN,
     precedence: Precedence = NO_PRECEDENCE,
+    closed_gpus: int = 0,
 ) -> Admission:
     """Decide which waiting requests start now, and on which GPUs.
 
@@ -42,7 +43,7 @@ def admit(
     places for the next in turn that does not fit otherwise. A job whose wait has run out still starts if it fits now.
 
     Args:
-        rooms: Every GPU and MIG instance, in NVML index order.
+        rooms: Every GPU and MIG instance on which something may start, in NVML index order.
         queue: Waiting requests, oldest first.
         now_seconds: Seconds since the epoch.
         held: Every job whose slices are part of what the rooms have granted.
@@ -50,12 +51,14 @@ def admit(
         rules: How long things are taken to be.
         plan: Whose jobs go first and in which order (`plan_batch`); nobody keeps memory for one of them.
         precedence: What the rounds before left: for whom GPUs are kept, and who went first.
+        closed_gpus: How many others there are, on which nothing may start: to be told to those who wait.
     """
     seats = Seats(rooms)
     allowances = Allowances(held, quotas or {}, rules or OrderRules(), now_seconds)
     round_ = _Round(
         rooms, held, quotas or {}, rules or OrderRules(), now_seconds, seats=seats, plan=plan, allowances=allowances
     )
+    round_.closed_gpus = closed_gpus
     for part in round_.in_turn(round_.let_overdue_go_first(queue, precedence)):
         for candidate in part:
             round_.consider(candidate)
@@ -81,6 +84,7 @@ class _Round:
         self.waits: list[tuple[Candidate, Cause]] = []
         self.expired: list[str] = []
         self.claim: Claim | None = None
+        self.closed_gpus = 0
         self._rooms = rooms
         self._gpus = {room.gpu.uuid: room.gpu for room in rooms}
         self._seats = seats
@@ -188,7 +192,7 @@ class _Round:
             return f"waits its turn: the memory that is free{self._on_gpus(found)} is kept for {whose}"
         own = [each for each in self._reservations if each.candidate == candidate and self._has_claim(candidate)]
         kept = "".join(f"; what becomes free{self._on_gpus(each)} is kept for it" for each in own)
-        return waits_for_memory(candidate.request, self._rooms, self._free) + kept
+        return waits_for_memory(candidate.request, self._rooms, self._free, closed_gpus=self.closed_gpus) + kept
 
     def _kept_from(self, candidate: Candidate) -> "_For | None":
         """Return whose reservation keeps a candidate from memory that is free."""
