@@ -75,5 +75,10 @@ def test_the_wait_of_a_job_that_goes_after_others_counts_from_their_end() -> Non
     }
 
 
+def test_nothing_is_foretold_of_a_job_that_only_the_limit_of_its_array_keeps_back() -> None:
+    later = [(job("element", 1, 10), set[str]()), (job("last", 1, 10), {"element"})]
+    assert expected_starts([room(granted_gib=20)], [], NOW, held=[holds(20, 60)], later=later) == {}
+
+
 def test_nothing_is_foretold_of_a_job_that_goes_after_one_of_another_queue() -> None:
     assert expected_starts([room()], [], NOW, later=[(job("third", 1, 10), {"elsewhere"})]) == {}

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgpu.model import Gpu, Request, Slice
-from pgpu.scheduling import Admission, Candidate, GpuRoom, Held, Quota, admit
+from pgpu.scheduling import Admission, Candidate, GpuRoom, Held, OrderRules, Quota, admit
+from pgpu.scheduling.allowance import Allowances
 
 NOW = 10_000.0
 
@@ -85,3 +86,10 @@ def test_nobody_gets_less_than_is_careful_or_more_than_there_is(
         assert candidate.takes_free or taken == candidate.request.memory_bytes
     theirs = [s.memory_bytes for g in admission.grants for s in g.slices if known[g.job_id].owner_uid == 1]
     assert sum(theirs) <= quota
+
+
+def test_who_has_no_quota_of_memory_is_bound_by_nothing_but_the_gpus() -> None:
+    allowances = Allowances(
+        [Held("runs", 1, (Slice("GPU-0", 3),), NOW)], {1: Quota(13), 2: Quota(jobs=4)}, OrderRules(), NOW
+    )
+    assert [allowances.left_bytes(uid) for uid in (1, 2, 3)] == [10, None, None]

@@ -255,8 +255,9 @@ class _Round:
         free = sorted((self._free[room.gpu.uuid] for room in usable_rooms), reverse=True)
         if len(free) < count:
             return candidate
-        amount = min(free[count - 1], self._allowances.left_bytes(candidate.owner_uid) // count)
-        return candidate.asking(max(candidate.request.memory_bytes, int(amount)))
+        left_bytes = self._allowances.left_bytes(candidate.owner_uid)
+        amount = free[count - 1] if left_bytes is None else min(free[count - 1], left_bytes // count)
+        return candidate.asking(max(candidate.request.memory_bytes, amount))
 
     def _placed_as_asked(self, candidate: Candidate, *, is_planned: bool) -> tuple[Slice, ...] | None:
         request = candidate.request

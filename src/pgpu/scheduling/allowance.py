@@ -82,14 +82,12 @@ class Allowances:
             return Bar.FULL
         return Bar.KEPT if self._delays(candidate) else None
 
-    def left_bytes(self, uid: int) -> float:
-        """Return what a user may still be granted; infinity without a quota of memory."""
+    def left_bytes(self, uid: int) -> int | None:
+        """Return what a user may still be granted; None for as much as there is."""
         quota = self._quotas.get(uid)
-        return (
-            math.inf
-            if quota is None or quota.memory_bytes is None
-            else quota.memory_bytes - self._owned[uid].memory_bytes
-        )
+        if quota is None or quota.memory_bytes is None:
+            return None
+        return quota.memory_bytes - self._owned[uid].memory_bytes
 
     def keep(self, candidate: Candidate, *, since_seconds: float | None = None) -> None:
         """Keep its owner's quota for a job that waits, unless it is kept for another.

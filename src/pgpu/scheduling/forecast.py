@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pgpu.scheduling.admission import admit
-from pgpu.scheduling.answer import Admission
+from pgpu.scheduling.answer import Admission, Grant
 from pgpu.scheduling.backfill import expected_end_seconds
 from pgpu.scheduling.candidate import Candidate, Held, Quota
 from pgpu.scheduling.capacity import GpuRoom, taken_bytes
@@ -45,7 +45,8 @@ def expected_starts(
         rules: How long things are taken to be.
         plan: Of a batch.
         precedence: What the round before left.
-        later: Who joins the queue once others have ended: well, it is hoped.
+        later: Who joins the queue once others have ended: well, it is hoped. Who awaits nobody is kept back by what nothing
+            is foretold of, such as the limit of its array, and does not join.
     """
     rules = rules or OrderRules()
     today = admit(
@@ -61,7 +62,7 @@ def expected_starts(
     wanted = {*(wait.job_id for wait in today.waits[:MOST_JOBS]), *(grant.job_id for grant in today.grants)}
     future = _Future(rooms, [candidate for candidate in queue if candidate.job_id in wanted], held, rules, now_seconds)
     future.precedence = precedence
-    future.later = [(candidate, set(awaited)) for candidate, awaited in later[:MOST_JOBS]]
+    future.later = [(candidate, set(awaited)) for candidate, awaited in later if awaited][:MOST_JOBS]
     while future.waiting or future.later:
         future.start_what_fits(quotas or {}, plan)
         if not future.ends:
@@ -100,13 +101,11 @@ class _Future:
 
     def start_what_fits(self, quotas: Mapping[int, Quota], plan: BatchPlan) -> None:
         """Play one round."""
-        held = [end.held for end in self.ends]
-        rooms = list(self._rooms.values())
         admission = admit(
-            rooms,
+            list(self._rooms.values()),
             self.waiting,
             self._now_seconds,
-            held=held,
+            held=[end.held for end in self.ends],
             quotas=quotas,
             rules=self._rules,
             plan=plan,
@@ -115,19 +114,7 @@ class _Future:
         known = {candidate.job_id: candidate for candidate in self.waiting}
         self.precedence = self._precedence_after(admission, known)
         for grant in admission.grants:
-            candidate = known.pop(grant.job_id)
-            share = candidate.request.compute_share or 0.0
-            started = Held(
-                grant.job_id,
-                candidate.owner_uid,
-                grant.slices,
-                self._now_seconds,
-                share,
-                self._lasts_seconds(candidate),
-            )
-            self.starts[grant.job_id] = self._now_seconds
-            self.ends.append(_End(self._now_seconds + self._lasts_seconds(candidate), started))
-            self._change(started, 1)
+            self._start(known.pop(grant.job_id), grant)
         self.waiting = list(known.values())
 
     def go_on(self) -> None:
@@ -138,6 +125,13 @@ class _Future:
             ended = self.ends.pop(0).held
             self._change(ended, -1)
             self._let_join(ended.job_id)
+
+    def _start(self, candidate: Candidate, grant: Grant) -> None:
+        share, lasts_seconds = candidate.request.compute_share or 0.0, self._lasts_seconds(candidate)
+        started = Held(grant.job_id, candidate.owner_uid, grant.slices, self._now_seconds, share, lasts_seconds)
+        self.starts[grant.job_id] = self._now_seconds
+        self.ends.append(_End(self._now_seconds + lasts_seconds, started))
+        self._change(started, 1)
 
     def _let_join(self, ended_id: str) -> None:
         for _, awaited in self.later:
