@@ -103,12 +103,15 @@ static struct opened open_one(const char *path, char **secrets) {
                            .path = path};
 }
 
-/* A link in between is the engine's to follow, inside the container. */
-static void refuse_missing_place(const struct opened *opened, int count, const char *text) {
+/* A link in between is the engine's to follow, inside the container. In the mount of what somebody else owns
+ * root's rights count for that owner's files (mapped.h): no engine is sent there. */
+static void refuse_bad_place(const struct opened *opened, int count, const char *text) {
     char *rest;
     const long number = strtol(text, &rest, 10);
     errno = EINVAL;
     if (rest == text || *rest != '/' || number < 0 || number >= count) give_up("options", text);
+    errno = EPERM;
+    if (opened[number].owner != geteuid()) give_up("foreign", text);
     const int found =
         open_at(opened[number].descriptor, rest + 1, O_PATH, RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS);
     if (found < 0 && errno != ELOOP) give_up("place", text);
@@ -157,7 +160,7 @@ static void open_and_mount(const char *identity, const char *directory, char **p
     const uid_t user = geteuid();
     const int count = open_all(opened, paths, secrets);
     for (; places != NULL && *places != NULL; places++)
-        refuse_missing_place(opened, count, *places);
+        refuse_bad_place(opened, count, *places);
     see_as_root();
     if (mount("pgpu", directory, "tmpfs", MS_NOSUID | MS_NODEV, STAGING_OPTIONS) != 0)
         give_up("stage", directory);

@@ -107,6 +107,20 @@ def test_a_missing_place_for_a_nested_volume_is_refused_and_not_made(
     assert list((place / "alice").iterdir()) == []
 
 
+@pytest.mark.parametrize("owner", [0, BOB.uid])
+def test_no_volume_lies_in_one_that_somebody_else_owns(world: RuntimeWorld, place: Path, owner: int) -> None:
+    scratch, other = place / "scratch", owned(place / "other")
+    scratch.mkdir()
+    scratch.chmod(0o1777)
+    os.chown(scratch, owner, owner)
+    owned(scratch / "mine")
+    volumes = (Mount(str(scratch), "/data"), Mount(str(other), "/data/mine"))
+    with pytest.raises(RequestError, match="somebody else's"):
+        check(world, volumes)
+    with pytest.raises(RequestError, match="somebody else's"):
+        output(world, "true", *volumes)
+
+
 def test_a_nested_volume_lies_where_its_owner_made_a_place(world: RuntimeWorld, place: Path) -> None:
     other = owned(place / "other")
     (place / "alice/new").mkdir(mode=0o755)
@@ -212,7 +226,7 @@ def test_root_makes_nothing_in_a_volume_of_roots_that_all_may_write(world: Runti
     assert list(scratch.iterdir()) == []
 
 
-def test_what_root_reads_of_a_volume_is_not_told(world: RuntimeWorld, place: Path) -> None:
+def test_nothing_of_a_directory_of_roots_becomes_a_part_of_the_system(world: RuntimeWorld, place: Path) -> None:
     scratch = place / "scratch"
     scratch.mkdir()
     scratch.chmod(0o1777)
@@ -221,7 +235,18 @@ def test_what_root_reads_of_a_volume_is_not_told(world: RuntimeWorld, place: Pat
     for name in ("hosts", "hostname", "resolv.conf"):
         (scratch / name).touch()
     (scratch / "ld.so.preload").symlink_to("/etc/secret")
-    assert "known-by-root" not in output(world, "cat /.pgpu/ld.so.preload", Mount(str(scratch), "/etc"))
+    with pytest.raises(RequestError, match="somebody else's"):
+        output(world, "cat /.pgpu/ld.so.preload", Mount(str(scratch), "/etc"))
+
+
+def test_what_root_reads_of_a_volume_is_not_told(world: RuntimeWorld, place: Path) -> None:
+    mine = place / "alice"
+    (mine / "secret").write_text("known-by-root-alone\n")
+    (mine / "secret").chmod(0o600)
+    for name in ("hosts", "hostname", "resolv.conf"):
+        (mine / name).touch()
+    (mine / "ld.so.preload").symlink_to("/etc/secret")
+    assert "known-by-root" not in output(world, "cat /.pgpu/ld.so.preload", Mount(str(mine), "/etc"))
 
 
 def test_a_read_only_volume_stays_so(world: RuntimeWorld, place: Path) -> None:

@@ -47,7 +47,7 @@ class Staging:
 
         Raises:
             RequestError: The user may not open one of them, it is no file or directory, its file system cannot keep root
-                out, or it lacks a place.
+                out, it lacks a place, or a place is in one that somebody else owns.
             RuntimeUnavailableError: They cannot be mounted here, or the look-up does not end.
         """
         if not volumes:
@@ -148,6 +148,8 @@ def _failure(line: str, volumes: Sequence[Mount]) -> RequestError | RuntimeUnava
     reason = os.strerror(int(number))
     if stage == "place":
         return _missing_place(detail, volumes, reason)
+    if stage == "foreign":
+        return _foreign_place(detail, volumes)
     refusals = {
         "kind": (f"the volume {detail!r} is neither a directory nor a file", "sockets and devices are root's to give"),
         "secret": (
@@ -167,10 +169,23 @@ def _failure(line: str, volumes: Sequence[Mount]) -> RequestError | RuntimeUnava
 
 
 def _missing_place(detail: str, volumes: Sequence[Mount], reason: str) -> RequestError:
-    number, _, path = detail.partition("/")
-    volume = volumes[int(number)]
+    volume, place = _place(detail, volumes)
     return RequestError(
-        f"the volume {volume.source}:{volume.target} has no place for what is mounted at"
-        f" {volume.target.rstrip('/')}/{path}: {reason}",
+        f"the volume {volume} has no place for what is mounted at {place}: {reason}",
         hint="make it there first, or mount the volume elsewhere; it would be made as root",
     )
+
+
+def _foreign_place(detail: str, volumes: Sequence[Mount]) -> RequestError:
+    volume, place = _place(detail, volumes)
+    return RequestError(
+        f"the volume {volume} is somebody else's: nothing can be mounted in it, at {place}",
+        hint="mount one of the two elsewhere; the engine would look it up as root",
+    )
+
+
+def _place(detail: str, volumes: Sequence[Mount]) -> tuple[str, str]:
+    """Return a volume as it was asked for, and the path of a place in it as the container sees it."""
+    number, _, path = detail.partition("/")
+    volume = volumes[int(number)]
+    return f"{volume.source}:{volume.target}", f"{volume.target.rstrip('/')}/{path}"
