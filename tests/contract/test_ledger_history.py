@@ -5,13 +5,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.ledger_entries import waiting
 
 from pgpu.engine.learning import Learning
-from pgpu.ledger import Ledger
-from pgpu.model import Run
+from pgpu.engine.planning import Stretches
+from pgpu.ledger import Entry, Ledger
+from pgpu.model import Gpu, Run
 from pgpu.scheduling import Headroom
 
 CALL = "train.py@0a1b2c3d --epochs 5"
+MINE = (CALL, 1000)
+GPU = Gpu("GPU-0", "RTX 3090", 0, 24, "615.42.01", is_simulated=False)
 RUN = Run(CALL, "RTX 3090", "a" * 12, 1000, 2_000, 1_000, 100, 0, 12.5, 1_000.0, 0)
 
 
@@ -52,7 +56,19 @@ def test_one_user_s_runs_tell_another_nothing(ledger: Ledger) -> None:
 def test_durations_are_of_runs_that_ended_well_newest_first(ledger: Ledger) -> None:
     remember(ledger, RUN, replace(RUN, duration_seconds=20.0), replace(RUN, duration_seconds=1.0, exit_code=1))
     with ledger.view() as view:
-        assert view.history.durations([CALL, "unknown"], 10) == {CALL: [20.0, 12.5]}
+        assert view.history.durations([MINE, ("unknown", 1000)], ["RTX 3090"], 10) == {MINE: [20.0, 12.5]}
+
+
+def test_neither_another_user_s_runs_nor_another_gpu_s_tell_how_long_a_call_lasts_or_what_company_costs(
+    ledger: Ledger,
+) -> None:
+    remember(ledger, RUN, replace(RUN, owner_uid=1001, duration_seconds=1.0))
+    remember(ledger, replace(RUN, gpu_name="simulated RTX 3090", duration_seconds=2.0))
+    with ledger.view() as view:
+        assert view.history.durations([MINE], ["RTX 3090"], 10) == {MINE: [12.5]}
+        assert view.history.durations([MINE], ["RTX 3090", "simulated RTX 3090"], 10) == {MINE: [2.0, 12.5]}
+        assert view.history.company(MINE, ["RTX 3090"], 10) == [(12.5, 1.0)]
+        assert view.history.need_of_call(MINE, "simulated RTX 3090") == [1_000]
 
 
 def test_the_oldest_runs_are_forgotten(ledger: Ledger) -> None:
@@ -68,18 +84,35 @@ def test_who_asks_again_hears_only_of_calls_that_ran_since(ledger: Ledger) -> No
     remember(ledger, RUN)
     with ledger.view() as view:
         number, changed = view.history.since(0)
-        assert changed == {CALL}
+        assert changed == {MINE}
         assert view.history.since(number) == (number, set())
     remember(ledger, replace(RUN, signature="other@1"))
     with ledger.view() as view:
-        assert view.history.since(number) == (number + 1, {"other@1"})
+        assert view.history.since(number) == (number + 1, {("other@1", 1000)})
 
 
 def test_how_long_a_call_lasts_is_learnt_from_each_run_that_ends(ledger: Ledger) -> None:
     learning = Learning(None, Headroom())
     with ledger.view() as view:
-        assert learning.durations(view, [CALL]) == {}
+        assert learning.durations(view, [MINE], [GPU]) == {}
     for seconds, median in ((10.0, 10.0), (30.0, 20.0), (14.0, 14.0)):
         remember(ledger, replace(RUN, duration_seconds=seconds))
         with ledger.view() as view:
-            assert learning.durations(view, [CALL, "never@0"]) == {CALL: median}
+            assert learning.durations(view, [MINE, ("never@0", 1000), (CALL, 1001)], [GPU]) == {MINE: median}
+            assert learning.durations(view, [MINE], [replace(GPU, is_simulated=True)]) == {}
+            assert learning.durations(view, [MINE], []) == {}, "as of the GPUs that were named last"
+    with ledger.view() as view:
+        assert learning.durations(view, [MINE], [GPU]) == {MINE: 14.0}
+        assert learning.durations(view, [MINE], []) == {MINE: 14.0}, "while the GPUs cannot be read"
+
+
+def test_what_company_costs_one_user_s_program_on_one_kind_of_gpu_is_no_other_s(ledger: Ledger) -> None:
+    with ledger.decision() as decision:
+        for number, (uid, model) in enumerate([(1000, "simulated"), (1001, "simulated"), (1000, None)]):
+            job = replace(waiting(f"{number:012x}").job, owner_uid=uid, gpu_model=model, signature=CALL)
+            decision.add(Entry(job), ())
+    remember(ledger, replace(RUN, gpu_name="simulated RTX 3090"))
+    stretches = Stretches()
+    with ledger.view() as view:
+        assert list(stretches.of(view, "simulated", [replace(GPU, is_simulated=True)])) == [f"{0:012x}"]
+        assert not stretches.of(view, None, [GPU])

@@ -26,7 +26,9 @@ from pgpu.scheduling.forecast import MOST_JOBS, Later
 from pgpu.scheduling.planned import NO_PLAN, BatchPlan
 
 Durations = Callable[[View, Collection[Call], Sequence[Gpu]], Mapping[Call, float]]
-"""Tells how long calls will probably run on these GPUs, in seconds; who is missing is unknown. No GPUs: as last time."""
+"""Tells how long calls will probably run on these GPUs, in seconds; who is missing is unknown. No GPUs: as last time.
+
+It returns the same mapping as before as long as nothing in it has changed."""
 
 Hindered = Callable[[View, Collection[Waiting]], Mapping[str, str]]
 """Tells, by id, which of these jobs may not start yet, whatever is free, and why."""
@@ -131,6 +133,9 @@ class Rounds:
     _candidates: dict[str, tuple[Waiting, Candidate]] = field(default_factory=dict, compare=False, repr=False)
     """By id: those of the last round, most of whom still wait."""
 
+    _lasting: Mapping[Call, float] = field(default_factory=dict, compare=False, repr=False)
+    """How long calls last, as of the last round."""
+
     def situation(self, view: View, snapshot: Snapshot) -> Situation:
         """Read what a round is decided on.
 
@@ -180,15 +185,15 @@ class Rounds:
     def _queue(
         self, waiting: Sequence[Waiting], hindered: Mapping[str, str], lasting: Mapping[Call, float]
     ) -> tuple[Candidate, ...]:
-        before, now = self._candidates, {}
+        before: Mapping[str, tuple[Waiting, Candidate]] = self._candidates if lasting is self._lasting else {}
+        now = {}
         for each in waiting:
             if each.job_id not in hindered:
                 known = before.get(each.job_id)
-                seconds = lasting.get((each.signature, each.owner_uid))
-                if known is None or known[0] is not each or known[1].duration_seconds != seconds:
-                    known = (each, _candidate(each, seconds))
+                if known is None or known[0] is not each:
+                    known = (each, _candidate(each, lasting.get((each.signature, each.owner_uid))))
                 now[each.job_id] = known
-        self._candidates = now
+        self._candidates, self._lasting = now, lasting
         return tuple([candidate for _, candidate in now.values()])
 
 

@@ -234,7 +234,7 @@ class Engine:
         snapshot = self._snapshot_or_blind()
         with self.ledger.view() as view:
             situation = self.rounds.situation(view, snapshot)
-            stretches = self._stretches.of(view, self.settings.gpu_model)
+            stretches = self._stretches.of(view, self.settings.gpu_model, snapshot.gpus)
         self._planning.look(situation, stretches, time.time())
 
     def outlook(self) -> Outcome:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from pgpu.enforcement import SliceUse
 from pgpu.engine.tries import Most
-from pgpu.ledger import Decision, View, Waiting
+from pgpu.ledger import Call, Decision, View, Waiting
 from pgpu.model import Gpu, Job, Request, Run, Slice
 from pgpu.scheduling import GpuRoom, Headroom, usable
 from pgpu.scheduling.candidate import NO_QUOTA, Quota
@@ -75,7 +75,10 @@ class Learning:
     def __init__(self, gpu_model: str | None, headroom: Headroom) -> None:
         self._gpu_model = gpu_model
         self._headroom = headroom
-        self._durations: dict[str, float | None] = {}
+        self._gpu_names: tuple[str, ...] = ()
+        self._unread: set[Call] = set()
+        """Those with runs that `_durations` does not count."""
+        self._durations: Mapping[Call, float] = {}
         self._durations_as_of = 0
         self._read: tuple[int, tuple[str, str, int], Sequence[Run]] | None = None
 
@@ -96,17 +99,27 @@ class Learning:
         """
         return [_sized(each, rooms, quotas) if each.request.basis in _SIZED_LATE else each for each in waiting]
 
-    def durations(self, view: View, signatures: Collection[str]) -> Mapping[str, float]:
-        """Tell how long calls last: the median of their newest runs, in seconds; without those that have none."""
+    def durations(self, view: View, calls: Collection[Call], gpus: Sequence[Gpu]) -> Mapping[Call, float]:
+        """Tell how long calls last: the median of their newest runs on these GPUs, in seconds.
+
+        Args:
+            view: Of the ledger.
+            calls: Which.
+            gpus: Every GPU of this engine; none while they cannot be read: as of those that were named last.
+
+        Returns:
+            Without those that have no run, and with others that were asked for before; the same while nothing changes.
+        """
+        names = history_names(gpus) or self._gpu_names
+        if names != self._gpu_names:
+            self._gpu_names, self._durations_as_of, self._durations = names, 0, {}
         self._durations_as_of, changed = view.history.since(self._durations_as_of)
-        for signature in changed:
-            self._durations.pop(signature, None)
-        missing = [signature for signature in signatures if signature not in self._durations]
-        found = view.history.durations(missing, DURATION_RUNS)
-        for signature in missing:
-            self._durations[signature] = statistics.median(found[signature]) if signature in found else None
-        known = ((signature, self._durations.get(signature)) for signature in signatures)
-        return {signature: seconds for signature, seconds in known if seconds is not None}
+        self._unread |= changed
+        if missing := self._unread.intersection(calls):
+            found = view.history.durations(missing, names, DURATION_RUNS)
+            self._unread -= missing
+            self._durations = {**self._durations, **{call: statistics.median(found[call]) for call in found}}
+        return self._durations
 
     def remember(self, decision: Decision, job: Job, observed: Observed, gpus: Sequence[Gpu]) -> None:
         """Add a job that ended to its history, and let waiting jobs of its program learn from it.
@@ -148,8 +161,7 @@ class Learning:
         """On several models of GPUs the largest that any of them tells."""
         if not signature:
             return UNKNOWN
-        names = {history_name(gpu) for gpu in gpus}
-        found = [self.estimate(view, signature, owner_uid, name) for name in sorted(names)]
+        found = [self.estimate(view, signature, owner_uid, name) for name in history_names(gpus)]
         return max(found, key=lambda each: each.memory_bytes or 0, default=UNKNOWN)
 
     def _review(self, decision: Decision, program: str, owner_uid: int, gpus: Sequence[Gpu]) -> None:
@@ -163,6 +175,11 @@ class Learning:
 def history_name(gpu: Gpu) -> str:
     """Return under which name runs on this GPU are remembered."""
     return f"simulated {gpu.name}" if gpu.is_simulated else gpu.name
+
+
+def history_names(gpus: Sequence[Gpu]) -> tuple[str, ...]:
+    """Return under which names runs on any of these GPUs are remembered."""
+    return tuple(sorted({history_name(gpu) for gpu in gpus}))
 
 
 _SIZED_LATE = {Basis.UNKNOWN.value, Basis.ALONE.value}

@@ -11,7 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pgpu.engine.admitting import Situation
-from pgpu.ledger import View
+from pgpu.engine.learning import history_names
+from pgpu.ledger import Call, View
+from pgpu.model import Gpu
 from pgpu.scheduling import Candidate, GpuRoom, Held
 from pgpu.scheduling.makespan import plan_waiting
 from pgpu.scheduling.planned import NO_PLAN, BatchPlan
@@ -33,23 +35,34 @@ class Stretches:
     """What the history tells of each call beside companions, read once for each run that ends."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Stretch | None] = {}
+        self._gpu_names: tuple[str, ...] = ()
+        self._known: dict[Call, Stretch | None] = {}
         self._as_of = 0
 
-    def of(self, view: View, gpu_model: str | None) -> dict[str, Stretch]:
-        """Return, by job id, what is known of those that wait or hold memory."""
+    def of(self, view: View, gpu_model: str | None, gpus: Sequence[Gpu]) -> dict[str, Stretch]:
+        """Return, by job id, what is known of those that wait or hold memory.
+
+        Args:
+            view: Of the ledger.
+            gpu_model: Of the queue.
+            gpus: Every GPU of it; none while they cannot be read: as of those that were named last.
+        """
+        names = history_names(gpus) or self._gpu_names
+        if names != self._gpu_names:
+            self._gpu_names, self._known = names, {}
         self._as_of, changed = view.history.since(self._as_of)
-        for signature in changed:
-            self._known.pop(signature, None)
-        jobs = [(each.job_id, each.signature) for each in view.waiting(gpu_model)]
-        jobs += [(entry.job.id, entry.job.signature) for entry in view.holding() if entry.job.gpu_model == gpu_model]
-        found = ((job_id, self._of_call(view, signature)) for job_id, signature in jobs if signature)
+        for call in changed:
+            self._known.pop(call, None)
+        jobs = [(each.job_id, (each.signature, each.owner_uid)) for each in view.waiting(gpu_model)]
+        holding = (entry.job for entry in view.holding() if entry.job.gpu_model == gpu_model)
+        jobs += [(job.id, (job.signature, job.owner_uid)) for job in holding]
+        found = ((job_id, self._of_call(view, call)) for job_id, call in jobs if call[0])
         return {job_id: stretch for job_id, stretch in found if stretch is not None}
 
-    def _of_call(self, view: View, signature: str) -> Stretch | None:
-        if signature not in self._known:
-            self._known[signature] = known_of(view.history.company(signature, STRETCH_RUNS))
-        return self._known[signature]
+    def _of_call(self, view: View, call: Call) -> Stretch | None:
+        if call not in self._known:
+            self._known[call] = known_of(view.history.company(call, self._gpu_names, STRETCH_RUNS))
+        return self._known[call]
 
 
 def known_of(runs: Iterable[tuple[float, float]]) -> Stretch | None:

@@ -7,7 +7,7 @@ what a framework took only because it was there: that pool cannot be told from n
 from dataclasses import replace
 
 from pgpu.engine.engine import Engine
-from pgpu.engine.learning import Observed
+from pgpu.engine.learning import Observed, history_name
 from pgpu.model import Job
 from pgpu.scheduling.demand import Basis, shrunk_bytes
 
@@ -61,6 +61,8 @@ class Shrinking:
 
     def _floor_bytes(self, job: Job) -> int:
         """Return what an earlier run of the same call held: this one may come to it later than after a minute."""
+        held = {part.gpu_uuid for part in job.lease.slices} if job.lease is not None else set()
+        names = {history_name(gpu) for gpu in self._engine.gpus.gpus() if gpu.uuid in held}
         with self._engine.ledger.view() as view:
-            peaks = view.history.need_of_call(job.signature, job.owner_uid)
+            peaks = [peak for name in names for peak in view.history.need_of_call((job.signature, job.owner_uid), name)]
         return max(peaks, default=0)

@@ -6,6 +6,7 @@ One writer transaction for each decision. It refuses to hold policy: it stores a
 from pgpu.ledger.decision import Decision
 from pgpu.ledger.entry import Entry
 from pgpu.ledger.facts import Facts
+from pgpu.ledger.history import Call
 from pgpu.ledger.ledger import Ledger
 from pgpu.ledger.schema import VERSION as LEDGER_VERSION
 from pgpu.ledger.tokens import Token, Tokens
@@ -14,6 +15,7 @@ from pgpu.ledger.view import ALL_GPUS, Peer, View, Waiting
 __all__ = [
     "ALL_GPUS",
     "LEDGER_VERSION",
+    "Call",
     "Decision",
     "Entry",
     "Facts",

@@ -3,10 +3,14 @@
 It outlives the jobs themselves, which are forgotten sooner. It refuses to estimate: `scheduling.demand` does.
 """
 
+import json
 import sqlite3
 from collections.abc import Collection, Sequence
 
 from pgpu.model import Run
+
+Call = tuple[str, int]
+"""Signature and UID: one user's runs tell nothing of another's."""
 
 MOST_RUNS_OF_A_PROGRAM = 500
 """So many of the newest are looked at."""
@@ -28,7 +32,8 @@ WHERE theirs.gpu_uuid = (SELECT gpu_uuid FROM slices WHERE job_id = :job_id AND 
 """
 _COMPANY = """
 SELECT duration_seconds, together FROM runs
-WHERE signature = ? AND exit_code = 0 AND together IS NOT NULL ORDER BY sequence DESC LIMIT ?
+WHERE signature = ? AND owner_uid = ? AND gpu_name IN (SELECT value FROM json_each(?))
+    AND exit_code = 0 AND together IS NOT NULL ORDER BY sequence DESC LIMIT ?
 """
 _OF_PROGRAM = f"""
 SELECT {_COLUMNS} FROM runs
@@ -37,7 +42,9 @@ ORDER BY sequence DESC LIMIT ?4
 """  # noqa: S608 - words of our own
 _ALL = f"SELECT {_COLUMNS} FROM runs WHERE ?1 IS NULL OR owner_uid = ?1 ORDER BY sequence DESC LIMIT ?2"  # noqa: S608 - likewise
 _DURATIONS = """
-SELECT duration_seconds FROM runs WHERE signature = ? AND exit_code = 0 ORDER BY sequence DESC LIMIT ?
+SELECT duration_seconds FROM runs
+WHERE signature = ? AND owner_uid = ? AND gpu_name IN (SELECT value FROM json_each(?)) AND exit_code = 0
+ORDER BY sequence DESC LIMIT ?
 """
 
 
@@ -89,11 +96,12 @@ class History:
         """Return the newest runs of one user, or of all, oldest first."""
         return [_run_of(row) for row in self._connection.execute(_ALL, (owner_uid, most))][::-1]
 
-    def need_of_call(self, signature: str, owner_uid: int) -> list[int]:
-        """Return the peaks of a call's runs on any GPU, in bytes, take-all ones left out."""
+    def need_of_call(self, call: Call, gpu_name: str) -> list[int]:
+        """Return the peaks of a call's runs on one model of GPU, in bytes, take-all ones left out."""
         rows = self._connection.execute(
-            "SELECT peak_bytes FROM runs WHERE signature = ? AND owner_uid = ? AND peak_bytes < 0.9 * slice_bytes",
-            (signature, owner_uid),
+            "SELECT peak_bytes FROM runs WHERE signature = ? AND owner_uid = ? AND gpu_name = ?"
+            " AND peak_bytes < 0.9 * slice_bytes",
+            (*call, gpu_name),
         )
         return [row[0] for row in rows]
 
@@ -101,25 +109,37 @@ class History:
         """Return the newest run's number; 0 if there is none."""
         return int(self._connection.execute("SELECT coalesce(max(sequence), 0) FROM runs").fetchone()[0])
 
-    def since(self, number: int) -> tuple[int, set[str]]:
+    def since(self, number: int) -> tuple[int, set[Call]]:
         """Return the newest run's number, and which calls ran after the run of `number`."""
         newest = self.newest()
         if newest == number:
             return newest, set()
-        rows = self._connection.execute("SELECT DISTINCT signature FROM runs WHERE sequence > ?", (number,))
-        return newest, {row[0] for row in rows}
+        rows = self._connection.execute("SELECT DISTINCT signature, owner_uid FROM runs WHERE sequence > ?", (number,))
+        return newest, {(row[0], row[1]) for row in rows}
 
-    def durations(self, signatures: Collection[str], most_runs: int) -> dict[str, Sequence[float]]:
-        """Return how long the newest runs of each call lasted that ended well, in seconds; without those that have none."""
+    def durations(
+        self, calls: Collection[Call], gpu_names: Collection[str], most_runs: int
+    ) -> dict[Call, Sequence[float]]:
+        """Return how long calls lasted.
+
+        Args:
+            calls: Of whom.
+            gpu_names: On which models of GPU.
+            most_runs: So many of each one's newest runs that ended well.
+
+        Returns:
+            In seconds, newest first; without those that have none.
+        """
+        names = json.dumps([*gpu_names])
         found = {
-            signature: [row[0] for row in self._connection.execute(_DURATIONS, (signature, most_runs))]
-            for signature in signatures
+            call: [row[0] for row in self._connection.execute(_DURATIONS, (*call, names, most_runs))] for call in calls
         }
-        return {signature: seconds for signature, seconds in found.items() if seconds}
+        return {call: seconds for call, seconds in found.items() if seconds}
 
-    def company(self, signature: str, most_runs: int) -> list[tuple[float, float]]:
-        """Return of the newest runs of a call that ended well: seconds, and how many jobs its GPU had on average, itself counted."""
-        return [(row[0], row[1]) for row in self._connection.execute(_COMPANY, (signature, most_runs))]
+    def company(self, call: Call, gpu_names: Collection[str], most_runs: int) -> list[tuple[float, float]]:
+        """Return of a call's runs, as of `durations`: seconds, and how many jobs its GPU had on average, itself counted."""
+        words = (*call, json.dumps([*gpu_names]), most_runs)
+        return [(row[0], row[1]) for row in self._connection.execute(_COMPANY, words)]
 
     def _together(self, run: Run) -> float | None:
         """Count the jobs on a run's first GPU by the time that they ran beside it; None of a run without length."""

@@ -214,6 +214,11 @@ _ELIGIBLE = """
 ALTER TABLE jobs ADD COLUMN eligible_at REAL;
 """
 
+_CALLS = """
+DROP INDEX runs_by_signature;
+CREATE INDEX runs_of_calls ON runs (signature, owner_uid, sequence);
+"""
+
 MIGRATIONS = (
     _FIRST,
     _WATCHED,
@@ -229,6 +234,7 @@ MIGRATIONS = (
     _SHARED_ENVIRONMENTS,
     _REFUSED,
     _ELIGIBLE,
+    _CALLS,
 )
 """Script i leads from version i to version i + 1."""
 
