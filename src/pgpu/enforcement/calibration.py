@@ -103,10 +103,12 @@ class ContextSizes:
 def _read_until_ready(stream: IO[bytes]) -> list[str]:
     """Return the probe's lines up to `ready`, or to its end, or to the deadline."""
     deadline = time.monotonic() + _DEADLINE_SECONDS
+    poll = select.poll()  # select() takes no descriptor past 1,023
+    poll.register(stream, select.POLLIN)
     text = b""
     while b"ready\n" not in text:
         left_seconds = deadline - time.monotonic()
-        if left_seconds <= 0 or not select.select([stream], [], [], left_seconds)[0]:
+        if left_seconds <= 0 or not poll.poll(left_seconds * 1000):
             break
         chunk = os.read(stream.fileno(), 4096)
         if not chunk:

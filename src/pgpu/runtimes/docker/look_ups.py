@@ -89,7 +89,7 @@ class LookUps:
             if pid is not None:
                 os.kill(pid, signal.SIGKILL)
                 self._dying.add(pid)
-            self._dying -= {each for each in self._dying if os.waitpid(each, os.WNOHANG)[0]}
+            self._dying -= {each for each in self._dying if _is_reaped(each)}
 
     def _ends_slowly(self, pidfd: int, uid: int | None) -> bool:
         with self._one_more_slow(uid) as is_allowed:
@@ -137,6 +137,13 @@ def _watched(pid: int) -> Iterator[int]:
         yield pidfd
     finally:
         os.close(pidfd)
+
+
+def _is_reaped(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] != 0
+    except ChildProcessError:  # Somebody else in this process did.
+        return True
 
 
 def _ends(pidfd: int, seconds: float) -> bool:

@@ -150,7 +150,14 @@ def _failure(line: str, volumes: Sequence[Mount]) -> RequestError | RuntimeUnava
         return _missing_place(detail, volumes, reason)
     if stage == "foreign":
         return _foreign_place(detail, volumes)
-    refusals = {
+    if stage in {"kind", "secret", "volume", "owners"}:
+        return _refused_volume(stage, detail, reason)
+    hints = {"kernel": "volumes of users need Linux 5.12 or newer", "namespace": "is user.max_user_namespaces 0?"}
+    return RuntimeUnavailableError(f"the volumes cannot be mounted ({detail}): {reason}", hint=hints.get(stage))
+
+
+def _refused_volume(stage: str, detail: str, reason: str) -> RequestError:
+    message, hint = {
         "kind": (f"the volume {detail!r} is neither a directory nor a file", "sockets and devices are root's to give"),
         "secret": (
             f"the volume {detail!r} holds a socket through which everybody is root",
@@ -161,11 +168,8 @@ def _failure(line: str, volumes: Sequence[Mount]) -> RequestError | RuntimeUnava
             f"the volume {detail!r} is on a file system, or holds one, whose owners cannot be mapped",
             "name a directory on ext4, XFS, Btrfs, ZFS, tmpfs or the like, with no other mount below it",
         ),
-    }
-    if stage in refusals:
-        return RequestError(refusals[stage][0], hint=refusals[stage][1])
-    hints = {"kernel": "volumes of users need Linux 5.12 or newer", "namespace": "is user.max_user_namespaces 0?"}
-    return RuntimeUnavailableError(f"the volumes cannot be mounted ({detail}): {reason}", hint=hints.get(stage))
+    }[stage]
+    return RequestError(message, hint=hint)
 
 
 def _missing_place(detail: str, volumes: Sequence[Mount], reason: str) -> RequestError:
