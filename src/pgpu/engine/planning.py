@@ -2,7 +2,7 @@
 
 It lies in a file in the runtime directory: whoever frees memory admits in a transaction of its own, and making a plan takes
 too long for one. A plan names jobs and no times, so one that is a little old is followed, too; without one the usual order
-holds. It refuses to make a plan twice for the same jobs.
+holds. It refuses to make a plan twice for the same jobs while they last as long as they should.
 """
 
 import json
@@ -16,6 +16,7 @@ from pgpu.ledger import Call, View
 from pgpu.model import Gpu
 from pgpu.scheduling import Candidate, GpuRoom, Held
 from pgpu.scheduling.makespan import plan_waiting
+from pgpu.scheduling.order import OrderRules
 from pgpu.scheduling.planned import NO_PLAN, BatchPlan
 from pgpu.scheduling.stretch import Stretch, stretch_of
 
@@ -105,7 +106,7 @@ def write_plan(path: Path, plan: BatchPlan) -> None:
 
 
 class Planning:
-    """Plans one queue anew when its jobs have changed."""
+    """Plans one queue anew when its jobs have changed, or when one runs longer than was believed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -119,7 +120,7 @@ class Planning:
             stretches: By job id, as of `plan_waiting`.
             now_seconds: Seconds since the epoch.
         """
-        jobs = _names(situation.queue, situation.held)
+        jobs = _names(situation.queue, situation.held, now_seconds)
         if jobs != self._planned_for:
             last = read_plan(self._path)
             plan = plan_of(
@@ -133,5 +134,17 @@ class Planning:
         self._path.unlink(missing_ok=True)
 
 
-def _names(queue: Sequence[Candidate], held: Sequence[Held]) -> tuple[object, ...]:
-    return (*((each.job_id, each.request, each.duration_seconds) for each in queue), *(each.job_id for each in held))
+def _names(queue: Sequence[Candidate], held: Sequence[Held], now_seconds: float) -> tuple[object, ...]:
+    waiting = ((each.job_id, each.request, each.duration_seconds) for each in queue)
+    return (*waiting, *((each.job_id, _times_outlived(each, now_seconds)) for each in held))
+
+
+def _times_outlived(held: Held, now_seconds: float) -> int:
+    """Count how often more has come to be expected of a job: at its expected end, then each time it ran twice as long.
+
+    The plan was made for an end that did not come; made anew in every round it would keep the keeper from all else.
+    """
+    expected_seconds = held.duration_seconds
+    if expected_seconds is None:
+        expected_seconds = OrderRules().default_duration_seconds
+    return int((now_seconds - held.granted_at_seconds) / max(1.0, expected_seconds)).bit_length()
