@@ -133,3 +133,13 @@ def test_a_server_is_installed_where_its_socket_or_its_marker_is(tmp_path: Path)
     place.touch()
     assert installed_server(place, marker) == UnixAddress(place)
     assert installed_server(place / "below" / "a" / "file", marker) is None
+
+
+def test_a_large_message_is_read_as_a_small_one_is() -> None:
+    value = [{"a": [1, 2.5, None, True, "\udcff€"], "b": {}, "c": -1e300}]
+    large = wire.encode(value * 10_000)
+    assert len(large) > 1 << 18
+    assert wire.parse(large) == value * 10_000
+    for wrong in (b"[NaN," + large[1:], large[:-1], large + b"]", large[:-1] + b",\xff]", b"[" * (1 << 19)):
+        with pytest.raises(RequestError, match="no JSON"):
+            wire.parse(wrong)

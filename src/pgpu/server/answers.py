@@ -5,6 +5,7 @@ module refuses to word errors: their messages are the engine's.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -29,6 +30,10 @@ T = TypeVar("T")
 
 MOST_BODY_BYTES = 16 << 20
 """A request's most: an environment and a command as large as the kernel takes, several times."""
+
+_LARGE_BODY_BYTES = 1 << 18
+LARGE_BODIES_AT_ONCE = 2
+"""So many are read at a time; the others wait."""
 
 _BODY_SECONDS = 60.0
 
@@ -70,8 +75,9 @@ def body_of(kind: type[T]) -> Callable[[Request], Awaitable[T]]:
 
     async def read(request: Request) -> T:
         body = await _bounded_body(request)
-        # A large one takes seconds, in which others are answered.
-        return await run_in_threadpool(lambda: wire.decode(kind, wire.parse(body)))
+        # A large one takes seconds, in which others are answered: some threads are left to them.
+        async with request.app.state.large_bodies if len(body) > _LARGE_BODY_BYTES else contextlib.nullcontext():
+            return await run_in_threadpool(lambda: wire.decode(kind, wire.parse(body)))
 
     return read
 

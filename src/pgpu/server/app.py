@@ -3,6 +3,7 @@
 It refuses to listen and to read settings: `listening` and the command line do.
 """
 
+import asyncio
 from importlib.metadata import version
 
 from fastapi import FastAPI, Request, WebSocket
@@ -11,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from pgpu.errors import JobNotFoundError, PgpuBug, PgpuError, RequestError
-from pgpu.server.answers import describe, refusal
+from pgpu.server.answers import LARGE_BODIES_AT_ONCE, describe, refusal
 from pgpu.server.bulletin import Bulletin
 from pgpu.server.care import Caretaker
 from pgpu.server.departures import Departures
@@ -39,6 +40,7 @@ def create_app(desk: Desk, caretaker: Caretaker) -> FastAPI:
     app.state.examiner = Examiner(desk.engine, caretaker)
     app.state.departures = Departures()
     app.state.meters = Meters()
+    app.state.large_bodies = asyncio.Semaphore(LARGE_BODIES_AT_ONCE)
     app.add_middleware(Metered, meters=app.state.meters)
     for router in (streams.routes, jobs.routes, gpus.routes, admin.routes, events.routes, health.routes):
         app.include_router(router)
