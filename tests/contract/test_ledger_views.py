@@ -69,7 +69,7 @@ def test_a_quota_is_kept_until_it_is_taken_back(ledger: Ledger) -> None:
 
 def test_gpus_stay_kept_for_a_job_until_it_waits_no_longer(ledger: Ledger) -> None:
     entry = add(ledger, waiting())
-    claim = Claim(entry.job.id, ("GPU-1", "GPU-0"), 10.0, 20.5, 30.0)
+    claim = Claim(entry.job.id, ("GPU-1", "GPU-0"), 10.0, 20.5, 30.0, 25.0)
     with ledger.decision() as decision:
         decision.put_precedence(entry.job.gpu_model, Admission((), (), (), claim))
     with ledger.view() as view:

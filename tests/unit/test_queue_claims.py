@@ -85,10 +85,14 @@ def test_what_is_kept_on_one_gpu_does_not_keep_its_job_from_another() -> None:
 
 
 @pytest.mark.parametrize(
-    "machine", [rooms(8), [*rooms(8), *rooms(0, 6, outsiders_gib=18)[1:]]], ids=["closed", "outsiders"]
+    ("machine", "unable_since"),
+    [(rooms(8), None), ([*rooms(8), *rooms(0, 6, outsiders_gib=18)[1:]], NOW - UNABLE_SECONDS)],
+    ids=["closed", "outsiders"],
 )
-def test_another_gpu_is_chosen_where_the_kept_one_cannot_host_the_job_any_more(machine: list[GpuRoom]) -> None:
-    claim = Claim("large", ("GPU-1",), NOW - 100, NOW + 800, UNTIL)
+def test_another_gpu_is_chosen_where_the_kept_one_cannot_host_the_job_any_more(
+    machine: list[GpuRoom], unable_since: float | None
+) -> None:
+    claim = Claim("large", ("GPU-1",), NOW - 100, NOW + 800, UNTIL, unable_since)
     after = admit(machine, [LARGE], NOW, held=FULL[:1], precedence=Precedence(claim)).claim
     assert after is not None
     assert (after.gpu_uuids, after.since_seconds, after.start_seconds) == (("GPU-0",), NOW, NOW + 800)
@@ -265,17 +269,17 @@ def test_a_claim_outlives_a_round_in_which_no_gpu_can_be_read() -> None:
 
 
 def test_a_claim_outlives_an_outsider_that_soon_goes() -> None:
-    machine = rooms(0, outsiders_gib=5)
-    held = [holds("own", 19, 0, ran=200, uid=1)]
+    held = [holds("own", 19, 0, ran=200, uid=1), holds("later", 19, 1, ran=200, uid=1)]
+    machine = [rooms(0, outsiders_gib=5)[0], rooms(5, 5)[1]]
     blocked = admit(machine, [LARGE], NOW, held=held, precedence=Precedence(ON_ONE)).claim
-    assert blocked == replace(ON_ONE, until_seconds=NOW + UNABLE_SECONDS)
-    held = [holds("own", 19, 0, ran=201, uid=1)]
-    again = admit(rooms(5), [LARGE, job("small", 5, uid=1)], NOW + 1, held=held, precedence=Precedence(blocked))
-    assert (started(again), again.claim) == ([], blocked)
+    assert blocked == replace(ON_ONE, unable_since_seconds=NOW)
+    assert admit(machine, [LARGE], NOW + 9, held=held, precedence=Precedence(blocked)).claim == blocked
+    again = admit(rooms(5), [LARGE, job("small", 5, uid=1)], NOW + 1, held=held[:1], precedence=Precedence(blocked))
+    assert (started(again), again.claim) == ([], ON_ONE)
 
 
 def test_a_claim_ends_where_an_outsider_stays() -> None:
-    claim = replace(ON_ONE, until_seconds=NOW)
+    claim = replace(ON_ONE, unable_since_seconds=NOW - UNABLE_SECONDS)
     other = job("other", 12, uid=1, waited=OVERDUE)
     held = [holds("own", 14, 0, ran=200, uid=2)]
     after = admit(rooms(0, outsiders_gib=10), [LARGE, other], NOW, held=held, precedence=Precedence(claim)).claim

@@ -7,7 +7,7 @@ from pgpu.scheduling import Admission, Claim, Precedence, Served
 from pgpu.scheduling.precedence import COUNTED_RUNS, LONGEST_SECONDS
 
 _CLAIM = """
-SELECT job_id, gpu_uuids, chosen_at, promised_at, kept_until FROM claims JOIN jobs ON jobs.id = claims.job_id
+SELECT job_id, gpu_uuids, chosen_at, promised_at, kept_until, unable_since FROM claims JOIN jobs ON jobs.id = claims.job_id
 WHERE jobs.gpu_model IS ? AND jobs.state = 'waiting' ORDER BY chosen_at LIMIT 1
 """
 
@@ -33,7 +33,8 @@ def write_precedence(connection: sqlite3.Connection, gpu_model: str | None, admi
     connection.execute(of_the_queue, (gpu_model,))
     claim = admission.claim
     if claim is not None:
-        values = (claim.job_id, json.dumps(claim.gpu_uuids), claim.since_seconds, claim.start_seconds)
-        connection.execute("INSERT INTO claims VALUES (?, ?, ?, ?, ?)", (*values, claim.until_seconds))
+        times = (claim.since_seconds, claim.start_seconds, claim.until_seconds, claim.unable_since_seconds)
+        values = (claim.job_id, json.dumps(claim.gpu_uuids), *times)
+        connection.execute("INSERT INTO claims VALUES (?, ?, ?, ?, ?, ?)", values)
     first = [(grant.job_id,) for grant in admission.grants if grant.went_first]
     connection.executemany("UPDATE leases SET went_first = 1 WHERE job_id = ?", first)

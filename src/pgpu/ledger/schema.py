@@ -219,6 +219,10 @@ DROP INDEX runs_by_signature;
 CREATE INDEX runs_of_calls ON runs (signature, owner_uid, sequence);
 """
 
+_UNABLE = """
+ALTER TABLE claims ADD COLUMN unable_since REAL;
+"""
+
 MIGRATIONS = (
     _FIRST,
     _WATCHED,
@@ -235,6 +239,7 @@ MIGRATIONS = (
     _REFUSED,
     _ELIGIBLE,
     _CALLS,
+    _UNABLE,
 )
 """Script i leads from version i to version i + 1."""
 

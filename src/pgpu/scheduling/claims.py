@@ -51,19 +51,20 @@ def renewed(claim: Claim | None, candidate: Candidate, moment: Moment) -> tuple[
         moment: Now.
 
     Returns:
-        The claim to remember and what it means in this round, None for nothing while no GPUs could host the job; None where
-        it has no claim, and would fit on no GPUs even if all jobs ended.
+        The claim to remember and what it means in this round, None for nothing while its GPUs could not host the job for a
+        moment; None where it would fit on no GPUs even if all jobs ended.
     """
     own = claim if claim is not None and claim.job_id == candidate.job_id else None
     able = {room.gpu.uuid: room.gpu for room in hosts(moment.rooms, candidate)}
-    kept = [able[uuid] for uuid in own.gpu_uuids if uuid in able] if own else []
-    found = None
-    if own and len(kept) == candidate.request.gpu_count and moment.now_seconds < own.until_seconds:
-        found = reserve(candidate, kept, moment.free_bytes, moment.ends(), moment.now_seconds)
-    if own is None or found is None:
+    found = None if own is None else _reserved_again(own, candidate, able, moment)
+    if own is not None and found is not None:
+        own = replace(own, unable_since_seconds=None)
+    elif own is not None and _stays_chosen(own, moment):
+        return _for_the_moment(own, moment), None
+    else:
         found = reserve(candidate, list(able.values()), moment.free_bytes, moment.ends(), moment.now_seconds)
         if found is None:
-            return _for_the_moment(own, moment)
+            return None
         own = _chosen(own, candidate, found, moment)
     return own, _as_promised(own, found, candidate, moment)
 
@@ -77,15 +78,27 @@ def hosts(rooms: Sequence[GpuRoom], candidate: Candidate) -> list[GpuRoom]:
     return able if len(able) >= request.gpu_count else []
 
 
-def _for_the_moment(claim: Claim | None, moment: Moment) -> tuple[Claim, None] | None:
-    """Remember a claim that means nothing now: as long as nothing can be read, else not for long, since others wait too."""
-    if claim is None:
+def _reserved_again(claim: Claim, candidate: Candidate, able: Mapping[str, Gpu], moment: Moment) -> Reservation | None:
+    """Reserve the same GPUs; None once others are looked for, or where they could not host the job now."""
+    kept = [able[uuid] for uuid in claim.gpu_uuids if uuid in able]
+    if len(kept) < candidate.request.gpu_count or moment.now_seconds >= claim.until_seconds:
         return None
+    return reserve(candidate, kept, moment.free_bytes, moment.ends(), moment.now_seconds)
+
+
+def _stays_chosen(claim: Claim, moment: Moment) -> bool:
+    """Whether GPUs that could not host their job now may do so soon; not where the administrator closed one."""
     if not moment.rooms:
-        return claim, None
-    if moment.now_seconds >= claim.until_seconds:
-        return None
-    return replace(claim, until_seconds=min(claim.until_seconds, moment.now_seconds + UNABLE_SECONDS)), None
+        return True
+    if moment.now_seconds >= claim.until_seconds or not set(claim.gpu_uuids) <= {r.gpu.uuid for r in moment.rooms}:
+        return False
+    return claim.unable_since_seconds is None or moment.now_seconds < claim.unable_since_seconds + UNABLE_SECONDS
+
+
+def _for_the_moment(claim: Claim, moment: Moment) -> Claim:
+    """Note since when they could not, unless nothing can be read at all."""
+    is_noted = claim.unable_since_seconds is not None or not moment.rooms
+    return claim if is_noted else replace(claim, unable_since_seconds=moment.now_seconds)
 
 
 def _chosen(before: Claim | None, candidate: Candidate, found: Reservation, moment: Moment) -> Claim:
@@ -95,7 +108,7 @@ def _chosen(before: Claim | None, candidate: Candidate, found: Reservation, mome
         return Claim(candidate.job_id, gpu_uuids, now_seconds, found.start_seconds, until_seconds)
     until_seconds = now_seconds + 2 * (before.until_seconds - before.since_seconds)
     since_seconds = before.since_seconds if set(gpu_uuids) == set(before.gpu_uuids) else now_seconds
-    return replace(before, gpu_uuids=gpu_uuids, since_seconds=since_seconds, until_seconds=until_seconds)
+    return Claim(candidate.job_id, gpu_uuids, since_seconds, before.start_seconds, until_seconds)
 
 
 def _as_promised(claim: Claim, found: Reservation, candidate: Candidate, moment: Moment) -> Reservation:

@@ -37,6 +37,9 @@ class Claim:
     until_seconds: float
     """Other GPUs are looked for from then on: one that nobody leaves keeps the job waiting no longer."""
 
+    unable_since_seconds: float | None = None
+    """Since when they could not host the job; None while they could."""
+
 
 @dataclass(frozen=True, slots=True)
 class Served:
