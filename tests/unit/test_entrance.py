@@ -140,6 +140,37 @@ def test_where_no_descriptor_is_left_callers_wait_outside_and_the_log_has_one_li
     assert "Too many open files" in caplog.text
 
 
+def test_a_crowd_on_loopback_is_one_visitor_and_leaves_the_unix_socket_open() -> None:
+    async def call() -> tuple[list[bytes], bytes]:
+        visitors = Visitors(Room(most_each=4, most=8, reserve=1))
+        near, far = listening(socket.socket), socket.create_server(("127.0.0.1", 0))
+        entrances = [Entrance(listener, visitors, Answering) for listener in (near, far)]
+        addresses = [f"127.0.0.{number}" for number in range(1, 5)]
+        held = [await asyncio.open_connection(*far.getsockname(), local_addr=(each, 0)) for each in addresses]
+        crowd = [await reader.read(12) for reader, _ in held]
+        reader, writer = await asyncio.open_unix_connection(near.getsockname())
+        beside = await reader.read(12)
+        for each in (writer, *(writer for _, writer in held)):
+            each.close()
+        async with asyncio.timeout(60):
+            while await said_at(far) != b"in":
+                pass
+        for entrance in entrances:
+            entrance.close()
+        return crowd, beside
+
+    crowd, beside = asyncio.run(call())
+    assert sorted(crowd) == [b"HTTP/1.1 503", b"HTTP/1.1 503", b"in", b"in"]
+    assert beside == b"in"
+
+
+async def said_at(listener: socket.socket) -> bytes:
+    reader, writer = await asyncio.open_connection(*listener.getsockname())
+    said = await reader.read(12)
+    writer.close()
+    return said
+
+
 class Hasty(PeerProtocol):
     """Waits for no head of a request as long as a server does."""
 
