@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,10 +11,10 @@ from fastapi import FastAPI
 from starlette.types import Message, Scope
 from tests.contract.in_process import AsPeer, asked, make_app
 from tests.contract.test_server_submissions import GOOD
-from tests.waiting import DEADLINE_SECONDS
+from tests.waiting import DEADLINE_SECONDS, until
 
 from pgpu.engine.streams.frames import Hello, Kind, encode_frame, encode_hello
-from pgpu.server.peers import HANG_UP_KEY, Peer
+from pgpu.server.peers import HANG_UP_KEY, Peer, has_hung_up
 
 ROOT = Peer(1, 0, 0, frozenset())
 
@@ -78,3 +79,20 @@ def test_an_attach_that_sent_input_before_its_job_started_ends_with_its_client(t
         {"type": "websocket.receive", "bytes": encode_frame(Kind.STDIN, b"x")},
     ]
     asyncio.run(ask_and_leave(app, scope_of("websocket", f"/v1/jobs/{job_id}/attach"), sent, "websocket.accept"))
+
+
+@pytest.mark.parametrize("family", [socket.AF_UNIX, socket.AF_INET])
+def test_a_hang_up_is_seen_behind_what_nobody_read(family: socket.AddressFamily) -> None:
+    with socket.socket(family) as listener:
+        listener.bind("" if family == socket.AF_UNIX else ("127.0.0.1", 0))
+        listener.listen()
+        client = socket.socket(family)
+        client.connect(listener.getsockname())
+        connection, _ = listener.accept()
+        with connection:
+            client.sendall(b"GET ")
+            assert not has_hung_up(connection)
+            client.close()
+            until(lambda: has_hung_up(connection))
+            assert connection.recv(10) == b"GET "
+        assert has_hung_up(connection)
