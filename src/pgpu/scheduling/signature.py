@@ -67,7 +67,7 @@ def family_of(signature: str) -> Family:
 def _argument(text: str) -> str:
     option, equals, value = text.partition("=")
     if equals and option.startswith("-"):
-        return f"{option}={_without_path(value)}"
+        return f"{_word(option)}={_without_path(value)}"
     return _without_path(text)
 
 
