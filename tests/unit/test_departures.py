@@ -4,8 +4,9 @@ import asyncio
 import threading
 
 import pytest
+from tests.waiting import until
 
-from pgpu.server.departures import Departures
+from pgpu.server.departures import Departures, Shared
 
 
 def test_of_a_hundred_who_ask_at_once_two_are_computed_for() -> None:
@@ -75,3 +76,42 @@ def test_who_goes_takes_nobody_along() -> None:
         return int(await second)
 
     assert asyncio.run(ask_and_go()) == 7
+
+
+def test_threads_that_ask_while_one_is_computed_for_share_the_next() -> None:
+    computed: list[int] = []
+    has_begun, gate = threading.Event(), threading.Event()
+
+    def compute() -> int:
+        has_begun.set()
+        gate.wait(30)
+        computed.append(1)
+        return len(computed)
+
+    shared, told = Shared(compute), []
+    threads = [threading.Thread(target=lambda: told.append(shared.answer())) for _ in range(20)]
+    threads[0].start()
+    assert has_begun.wait(30)
+    for thread in threads[1:]:
+        thread.start()
+    until(lambda: shared.asked == len(threads))
+    gate.set()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(told) == [1] + [2] * 19
+    assert shared.answer() == 3
+
+
+def test_whoever_shares_an_answer_that_failed_asks_again() -> None:
+    outcomes: list[ValueError | str] = [ValueError("once"), "found"]
+
+    def compute() -> str:
+        found = outcomes.pop(0)
+        if isinstance(found, ValueError):
+            raise found
+        return found
+
+    shared = Shared(compute)
+    with pytest.raises(ValueError, match="once"):
+        shared.answer()
+    assert shared.answer() == "found"

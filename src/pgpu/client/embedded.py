@@ -173,7 +173,7 @@ class EmbeddedClient:
         return self._engine_of(job.gpu_model)
 
     def _reports(self, entries: Sequence[Entry]) -> list[JobReport]:
-        return [self._report(entry) for entry in with_reasons(entries, self._engine_of_job)]
+        return [self._report(entry) for entry in with_reasons(entries, lambda job: self._engine_of_job(job).outlook())]
 
     def _report(self, entry: Entry) -> JobReport:
         lease = entry.job.lease if entry.is_lease_held else None

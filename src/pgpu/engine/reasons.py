@@ -3,23 +3,23 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from pgpu.engine.engine import Engine
+from pgpu.engine.outcome import Outcome
 from pgpu.ledger import Entry
 from pgpu.model import Job, JobState
 
 
-def with_reasons(entries: Sequence[Entry], engine_of: Callable[[Job], Engine]) -> list[Entry]:
+def with_reasons(entries: Sequence[Entry], outlook_of: Callable[[Job], Outcome]) -> list[Entry]:
     """Return the same entries, of which those that wait say why, as a round would find it now.
 
     Args:
         entries: Any, as the ledger has them.
-        engine_of: Returns the engine whose GPUs a job uses.
+        outlook_of: Returns what a round of the queue that a job is in would find now.
 
     Raises:
         PgpuError: An engine cannot be made, or its ledger not be read.
     """
     models = {entry.job.gpu_model: entry.job for entry in entries if entry.job.state is JobState.WAITING}
-    outlooks = {model: engine_of(job).outlook() for model, job in models.items()}
+    outlooks = {model: outlook_of(job) for model, job in models.items()}
 
     def told(entry: Entry) -> Entry:
         if entry.job.state is not JobState.WAITING:

@@ -5,10 +5,43 @@ ask, at most two computations of one thing are on, and each sees everything that
 """
 
 import asyncio
+import threading
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from starlette.concurrency import run_in_threadpool
+
+T = TypeVar("T")
+
+
+class Shared(Generic[T]):
+    """One computation as threads share it: by turns, and who waited for a turn takes what began meanwhile."""
+
+    def __init__(self, compute: Callable[[], T]) -> None:
+        """Compute nothing yet.
+
+        Args:
+            compute: May block. Whatever it raises, only the one for whom it ran gets.
+        """
+        self._compute = compute
+        self._turn = threading.Lock()
+        self._guard = threading.Lock()
+        self.asked = 0
+        """So many have asked."""
+
+        self._newest: tuple[int, T] | None = None
+
+    def answer(self) -> T:
+        """Return what a computation gives that began after this call."""
+        with self._guard:
+            self.asked += 1
+            place = self.asked
+        with self._turn:
+            # It was begun for everybody who had asked by then.
+            if self._newest is None or self._newest[0] < place:
+                asked_before = self.asked
+                self._newest = asked_before, self._compute()
+            return self._newest[1]
 
 
 class Departures:

@@ -21,6 +21,7 @@ from pgpu.engine.asker import Asker
 from pgpu.engine.batch import check_count
 from pgpu.engine.engine import Engine
 from pgpu.engine.line import read_line
+from pgpu.engine.outcome import Outcome
 from pgpu.engine.reasons import with_reasons
 from pgpu.engine.talking import send_signal, send_window
 from pgpu.engine.usage import CallHistory, Waste, read_history, read_waste
@@ -30,6 +31,7 @@ from pgpu.ledger import Entry
 from pgpu.model import Job, JobState, Outsider
 from pgpu.server.access import Access, Caller
 from pgpu.server.anonymity import anonymous
+from pgpu.server.departures import Shared
 
 _KEY = re.compile(r"[0-9A-Za-z]{1,64}")
 _MOST_SIGNAL = 64
@@ -56,6 +58,7 @@ class Desk:
         self._engine_of = engine_of
         self._others: dict[str, Engine] = {}
         self._guard = threading.Lock()
+        self._outlooks: dict[str | None, Shared[Outcome]] = {}
 
     def engine_for(self, simulate: str | None) -> Engine:
         """Return the engine of some simulated GPUs; None stands for the server's own.
@@ -81,6 +84,13 @@ class Desk:
     def engine_of_job(self, job: Job) -> Engine:
         """Return the engine whose GPUs a job uses."""
         return self.engine_for(job.gpu_model)
+
+    def _outlook_of(self, job: Job) -> Outcome:
+        """Look at a whole queue once for all who ask for reasons at a time: pages, and those who wait."""
+        engine = self.engine_of_job(job)
+        with self._guard:
+            shared = self._outlooks.setdefault(engine.settings.gpu_model, Shared(engine.outlook))
+        return shared.answer()
 
     def submit(self, caller: Caller, ask: Ask) -> Sequence[Job]:
         """Accept jobs, all or none; asked twice with one key, return those that were accepted.
@@ -133,7 +143,7 @@ class Desk:
         """
         room = None if most is None else most + 1
         found = self.engine.ledger.page(after, room, ended_of=caller.sees_uid, include_final=include_final)
-        entries = with_reasons(found[:most], self.engine_of_job)
+        entries = with_reasons(found[:most], self._outlook_of)
         reports = [
             self.report(entry) if caller.sees_uid in {None, entry.job.owner_uid} else anonymous(entry)
             for entry in entries
@@ -177,7 +187,7 @@ class Desk:
     def report(self, entry: Entry) -> JobReport:
         """Return a job and what it holds now; one that waits says why."""
         if entry.job.state is JobState.WAITING and entry.job.reason is None:
-            entry = with_reasons([entry], self.engine_of_job)[0]
+            entry = with_reasons([entry], self._outlook_of)[0]
         lease = entry.job.lease if entry.is_lease_held else None
         return JobReport(entry.job, tuple(self.engine.enforcer.use(lease)) if lease is not None else ())
 
