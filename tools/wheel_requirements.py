@@ -13,13 +13,24 @@ import sys
 import zipfile
 from pathlib import Path
 
-from pgpu.libraries import CUDA_SHIM, HOLD, LAUNCHER, NVML_SHIM, OCI_RUNTIME, PROBE, SIMULATED_CUDA, SIMULATED_NVML
+from pgpu.libraries import (
+    CUDA_SHIM,
+    ENTER,
+    HOLD,
+    LAUNCHER,
+    NVML_SHIM,
+    OCI_RUNTIME,
+    PROBE,
+    SIMULATED_CUDA,
+    SIMULATED_NVML,
+    STAGER,
+)
 from pgpu.runtimes.docker.image.library_versions import architecture, newest_glibc
 
 _OLDEST_GLIBC = (2, 17)
 _NATIVE = "pgpu/_native/"
-_EXPECTED = (CUDA_SHIM, NVML_SHIM, LAUNCHER, PROBE, HOLD, OCI_RUNTIME, SIMULATED_CUDA, SIMULATED_NVML)
-_NEED_NOTHING = (HOLD,)
+_NEED_NOTHING = (ENTER, HOLD)
+_EXPECTED = (CUDA_SHIM, NVML_SHIM, LAUNCHER, PROBE, STAGER, OCI_RUNTIME, SIMULATED_CUDA, SIMULATED_NVML, *_NEED_NOTHING)
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
