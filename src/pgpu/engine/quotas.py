@@ -38,7 +38,7 @@ def refuse_more_waiting(view: View, owner_uid: int, count: int, most: int) -> No
         count: How many would be added.
         most: How many of a user may wait.
     """
-    if owner_uid == 0:
+    if owner_uid == 0 or view.count_waiting() + count <= most:
         return
     waiting = view.count_waiting(owner_uid)
     if waiting + count > most:
