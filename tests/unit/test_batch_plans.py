@@ -136,6 +136,14 @@ def test_under_doubt_a_plan_ends_sooner_on_average_than_every_plain_order() -> N
     assert ends["plan"] < min(end for name, end in ends.items() if name != "plan")
 
 
+def test_under_doubt_nothing_replaces_largest_memory_time_first_without_being_surely_better() -> None:
+    dice = random.Random(3)
+    one_by_one = [BatchJob(f"job{number}", 20 * GIB, dice.lognormvariate(4, 0.8)) for number in range(8)]
+    plan = plan_batch(one_by_one, [CARD_BYTES], doubt=0.5, effort=3000)
+    by_length = sorted(one_by_one, key=lambda job: -job.duration_seconds)
+    assert plan.order == tuple(job.job_id for job in by_length)
+
+
 def test_chance_is_not_taken_for_an_advantage() -> None:
     dice = random.Random(2)
     ends = [dice.lognormvariate(3, 0.3) for _ in range(64)]
