@@ -99,7 +99,7 @@ void sim_pool_free(struct sim_range *range) {
 }
 
 void sim_pools_trim(unsigned gpu) {
-    if (sim_pools.used == 0) return;
+    if (__atomic_load_n(&sim_pools.used, __ATOMIC_ACQUIRE) == 0) return;
     SIM_LOCKED();
     for (uint32_t i = 0; i < sim_pools.used; i++) {
         CUmemoryPool pool = sim_at(&sim_pools, i);

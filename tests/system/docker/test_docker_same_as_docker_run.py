@@ -233,7 +233,7 @@ def test_a_stopped_job_has_its_grace_and_then_no_mercy(images: str, shared_place
 
 @pytest.mark.parametrize(
     ("words", "code"),
-    [(("rm", "--force"), "137\n"), (("stop", "--time", "0"), "137\n"), (("kill", "--signal", "TERM"), "9\n")],
+    [(("rm", "--force"), "137\n"), (("stop", "--time", "60"), "9\n"), (("kill", "--signal", "TERM"), "9\n")],
     ids=["rm", "stop", "kill"],
 )
 def test_a_container_that_is_ended_behind_pgpu_s_back_ends_its_job_and_frees_its_lease(
