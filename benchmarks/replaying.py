@@ -8,6 +8,8 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 from pgpu.engine import planning
 from pgpu.model import Gpu, Request
@@ -311,35 +313,23 @@ def makespan_objective(
     doubt: float = 0.0,
 ) -> Policy:
     """Return a policy that plans anew at each arrival and each end, from the plan before on and with less effort."""
-    last = NO_PLAN
 
-    def policy(
-        rooms: Sequence[GpuRoom],
-        queue: Sequence[Candidate],
-        now_seconds: float,
-        held: Sequence[Held],
-        precedence: Precedence,
-    ) -> Admission:
-        nonlocal last
+    def plan(*situation: Any, last: BatchPlan, **known: Any) -> BatchPlan:
         spend = effort_again if last.order else effort
-        last = plan_waiting(
-            rooms,
-            queue,
-            now_seconds,
-            held=held,
-            slowdown=slowdown,
-            stretches=stretches,
-            doubt=doubt,
-            last=last,
-            effort=spend,
+        return plan_waiting(
+            *situation, slowdown=slowdown, stretches=stretches, doubt=doubt, last=last, effort=spend, **known
         )
-        return admit(rooms, queue, now_seconds, held=held, plan=last, precedence=precedence)
 
-    return policy
+    return _planning_anew(plan)
 
 
 def as_the_engine(stretches: Mapping[str, Stretch] = NOTHING_KNOWN) -> Policy:
     """Return a policy that plans as a keeper with `objective = makespan` does, with what it would know of the jobs."""
+    return _planning_anew(partial(planning.plan_of, stretches=stretches))
+
+
+def _planning_anew(plan: Callable[..., BatchPlan]) -> Policy:
+    """Return a policy that plans in each round, from the plan before on."""
     last = NO_PLAN
 
     def policy(
@@ -350,7 +340,7 @@ def as_the_engine(stretches: Mapping[str, Stretch] = NOTHING_KNOWN) -> Policy:
         precedence: Precedence,
     ) -> Admission:
         nonlocal last
-        last = planning.plan_of(rooms, queue, now_seconds, held=held, stretches=stretches, last=last)
+        last = plan(rooms, queue, now_seconds, held=held, last=last)
         return admit(rooms, queue, now_seconds, held=held, plan=last, precedence=precedence)
 
     return policy

@@ -41,14 +41,7 @@ def world(port: int) -> Iterator[UserWorld]:
 
 @pytest.fixture
 def admin(world: UserWorld) -> Callable[..., str]:
-    """`pgpu admin` of root; returns what it printed."""
-
-    def run(*words: str) -> str:
-        done = world.place.run("admin", *words, PGPU_HOST=f"unix://{world.socket}")
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    return run
+    return world.admin
 
 
 @contextlib.contextmanager

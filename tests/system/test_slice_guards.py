@@ -5,13 +5,14 @@ import os
 import resource
 import stat
 import struct
+import subprocess
 from dataclasses import replace
 
 import pytest
 from tests.system.slice_stage import SLICE_BYTES, opened_stage
 
 from pgpu.enforcement import meter
-from pgpu.enforcement.slice_files import IN_JOB, _refuse_noexec
+from pgpu.enforcement.slice_files import IN_JOB
 from pgpu.errors import EnforcementError
 from pgpu.libraries import PROBE
 from pgpu.runtimes.process import ProcessRuntime
@@ -74,14 +75,15 @@ def test_a_limit_on_file_sizes_that_pgpu_runs_under_is_named() -> None:
     assert "ulimit -f" in str(refusal.value.hint)
 
 
-def test_a_place_from_which_no_library_can_be_loaded_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount something for this test")
+def test_a_place_from_which_no_library_can_be_loaded_is_refused() -> None:
     with opened_stage() as stage:
-        _refuse_noexec(stage.directory)
-        mounted = os.statvfs(stage.directory)
-        noexec = os.statvfs_result((*mounted[:8], mounted.f_flag | os.ST_NOEXEC, mounted.f_namemax))
-        monkeypatch.setattr("pgpu.enforcement.slice_files.os.statvfs", lambda _: noexec)
-        with pytest.raises(EnforcementError, match="noexec"):
-            stage.enforcer.prepare(stage.job(["true"]), stage.gpus)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "noexec", "pgpu-test", stage.directory], check=True)
+        try:
+            with pytest.raises(EnforcementError, match="noexec"):
+                stage.enforcer.prepare(stage.job(["true"]), stage.gpus)
+        finally:
+            subprocess.run(["umount", stage.directory], check=True)
 
 
 def test_a_slice_that_somebody_holds_is_not_made_anew() -> None:

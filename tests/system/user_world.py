@@ -151,6 +151,12 @@ class UserWorld:
         """The administrator."""
         return User(0, self.socket, ())
 
+    def admin(self, *words: str) -> str:
+        """Run `pgpu admin` as root, and return what it printed."""
+        done = self.place.run("admin", *words, PGPU_HOST=f"unix://{self.socket}")
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
 
 @contextlib.contextmanager
 def opened_world(*options: str, **variables: str) -> Iterator[UserWorld]:

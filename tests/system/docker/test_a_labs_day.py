@@ -27,12 +27,7 @@ def world() -> Iterator[UserWorld]:
 
 @pytest.fixture
 def admin(world: UserWorld) -> Callable[..., str]:
-    def run(*words: str) -> str:
-        done = world.place.run("admin", *words, PGPU_HOST=f"unix://{world.socket}")
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    return run
+    return world.admin
 
 
 class Service:
