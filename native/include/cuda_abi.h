@@ -34,6 +34,10 @@ typedef struct CUgreenCtx_st *CUgreenCtx;
 typedef struct CUdevResourceDesc_st *CUdevResourceDesc;
 typedef struct CUmod_st *CUmodule;
 typedef struct CUfunc_st *CUfunction;
+/* Of these nothing is known here but that they are handed on. */
+typedef struct CUstreamCigCaptureParams_st CUstreamCigCaptureParams;
+typedef struct CUmemDecompressParams_st CUmemDecompressParams;
+typedef struct CUDA_FABRIC_COPY_BATCH_OP_st CUDA_FABRIC_COPY_BATCH_OP;
 typedef struct CUlib_st *CUlibrary;
 typedef struct CUkern_st *CUkernel;
 typedef struct CUlinkState_st *CUlinkState;
@@ -78,6 +82,38 @@ typedef struct CUipcEventHandle_st {
     char reserved[64];
 } CUipcEventHandle_v1;
 typedef CUipcEventHandle_v1 CUipcEventHandle;
+
+typedef struct CUcheckpointLockArgs_st {
+    unsigned int timeoutMs; /* 0: as long as it takes */
+    unsigned int reserved0;
+    cuuint64_t reserved1[7];
+} CUcheckpointLockArgs;
+
+/* Of custom storage, CUDA 13.4. */
+typedef struct CUcheckpointCustomStorageInfo_st CUcheckpointCustomStorageInfo;
+typedef struct CUIcheckpointOperation_st *CUcheckpointOperationHandle;
+
+typedef struct CUcheckpointCheckpointArgs_st {
+    CUcheckpointCustomStorageInfo **customStorageInfo_out; /* NULL: memory goes to the host */
+    char reserved[56];
+} CUcheckpointCheckpointArgs;
+
+typedef struct CUcheckpointGpuPair_st {
+    CUuuid oldUuid;
+    CUuuid newUuid;
+} CUcheckpointGpuPair;
+
+typedef struct CUcheckpointRestoreArgs_st {
+    CUcheckpointGpuPair *gpuPairs;
+    unsigned int gpuPairsCount;
+    unsigned int padding0;
+    CUcheckpointCustomStorageInfo **customStorageInfo_out;
+    char reserved[40];
+} CUcheckpointRestoreArgs;
+
+typedef struct CUcheckpointUnlockArgs_st {
+    cuuint64_t reserved[8];
+} CUcheckpointUnlockArgs;
 
 typedef struct CUipcMemHandle_st {
     char reserved[64];

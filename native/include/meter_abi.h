@@ -3,7 +3,7 @@
  * pread).
  *
  * Fixed-width fields only, little-endian, version first. Every offset is asserted here and again from Python
- * (src/pgpu/enforcement/meter.py). A reader of version N also reads version N-1. */
+ * (src/pgpu/enforcement/limit_file.py and meter.py). A reader of version N also reads version N-1. */
 #ifndef PGPU_METER_ABI_H
 #define PGPU_METER_ABI_H
 
@@ -11,7 +11,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PGPU_METER_ABI   1u
+/* 2: `compute` and `flags`. A library of version 1 refuses such a file instead of running without a share. */
+#define PGPU_METER_ABI   2u
 #define PGPU_LIMIT_MAGIC 0x54494d494c555047ull /* "GPULIMIT" */
 #define PGPU_USAGE_MAGIC 0x4547415355555047ull /* "GPUUSAGE" */
 #define PGPU_MAX_GPUS    16u
@@ -26,9 +27,37 @@ struct pgpu_limit_gpu {
     uint64_t context_bytes;  /* charged for each context before it is made */
     uint64_t overhead_bytes; /* live: what the driver holds beyond what is charged, from NVML */
     uint64_t is_instance;    /* 1: a MIG instance, whose UUID NVML writes as `MIG-`, not `GPU-` */
-    uint64_t reserved[3];
+    uint64_t compute; /* live: the share of the GPU's time, below; 0: time is neither shared nor measured */
+    uint64_t resident_bytes; /* live: most of the slice that must stay on the device; counts only where the
+                              * job oversubscribes */
+    uint64_t reserved;
 };
+static_assert(offsetof(struct pgpu_limit_gpu, resident_bytes) == 56, "layout");
+static_assert(offsetof(struct pgpu_limit_gpu, compute) == 48, "layout");
 static_assert(sizeof(struct pgpu_limit_gpu) == 72, "layout");
+
+/* The word `compute`: one store changes all of it. */
+#define PGPU_COMPUTE_SHARE_MASK 0xfffffull /* millionths of the GPU's time; 0: no share is guaranteed */
+#define PGPU_COMPUTE_WEIGHT_SHIFT                                                                            \
+    20u /* 16 bits: what it gets of time that nobody is entitled to, against others */
+#define PGPU_COMPUTE_WEIGHT_MASK 0xffffull
+#define PGPU_COMPUTE_MEASURED    (1ull << 40) /* GPU time is measured and told on the board */
+#define PGPU_COMPUTE_SHARED      (1ull << 41) /* launches wait for their share */
+#define PGPU_COMPUTE_STRICT      (1ull << 42) /* never more than the share, even of a GPU that is idle */
+/* Launches and copies wait while any of these is set; each is set and taken back by one holder alone. */
+#define PGPU_COMPUTE_SUSPENDED (1ull << 43) /* a job of a higher priority has its place */
+#define PGPU_COMPUTE_TURN      (1ull << 44) /* it is not its turn on a GPU that is oversubscribed */
+#define PGPU_COMPUTE_TRIAL     (1ull << 45) /* others under MPS have the GPU for a moment */
+#define PGPU_COMPUTE_HELD      (PGPU_COMPUTE_SUSPENDED | PGPU_COMPUTE_TURN | PGPU_COMPUTE_TRIAL)
+/* How often somebody began to hold it, as far as 8 bits tell: who launched nothing meanwhile sees it by this.
+ */
+#define PGPU_COMPUTE_TIMES_HELD_SHIFT 46u
+#define PGPU_COMPUTE_TIMES_HELD_MASK  0xffull
+
+/* The word `flags` of the header; fixed while the job runs. */
+#define PGPU_LIMIT_OVERSUBSCRIBES (1u << 0) /* ordinary allocations become managed ones */
+#define PGPU_LIMIT_TRACES                                                                                    \
+    (1u << 1) /* what the job does is written down behind the usage file's slots: trace_abi.h */
 
 struct pgpu_limit {
     uint64_t magic;
@@ -36,16 +65,19 @@ struct pgpu_limit {
     uint32_t gpu_count;
     uint64_t wait_for_memory_ns; /* how long an allocation inside the slice may wait for the device */
     uint32_t requires_read_only; /* 1: refuse CUDA unless this file lies on a read-only mount */
-    uint32_t reserved0;
+    uint32_t flags;              /* PGPU_LIMIT_… */
     char job_id[32];
     char real_cuda_path[PGPU_PATH_BYTES]; /* the driver behind the shim, as the job sees it */
     char real_nvml_path[PGPU_PATH_BYTES];
     char usage_path[PGPU_PATH_BYTES]; /* as the job sees it */
-    uint64_t reserved[8];
+    uint64_t reserved[7];
+    uint64_t carve_out; /* preferred shared memory of every kernel of a traced job, in percent, plus 1; 0: its
+                           own */
     struct pgpu_limit_gpu gpu[PGPU_MAX_GPUS];
 };
 static_assert(offsetof(struct pgpu_limit, job_id) == 32, "layout");
 static_assert(offsetof(struct pgpu_limit, real_cuda_path) == 64, "layout");
+static_assert(offsetof(struct pgpu_limit, carve_out) == 888, "layout");
 static_assert(offsetof(struct pgpu_limit, gpu) == 896, "layout");
 static_assert(sizeof(struct pgpu_limit) == 2048, "layout");
 
@@ -56,6 +88,11 @@ static_assert(sizeof(struct pgpu_limit) == 2048, "layout");
 /* The tag of a total: which slot's which operation changed it last. */
 #define PGPU_TAG_SEQ_BITS 48u
 #define PGPU_TAG_SEQ_MASK ((1ull << PGPU_TAG_SEQ_BITS) - 1u)
+
+/* Where a job oversubscribes it has at most so many GPUs, and entry PGPU_RESIDENT_ENTRY(i) of the usage file
+ * counts what of GPU i's total the driver cannot move to the host. */
+#define PGPU_MAX_PAGED_GPUS      8u
+#define PGPU_RESIDENT_ENTRY(gpu) ((gpu) + PGPU_MAX_PAGED_GPUS)
 
 /* One GPU of the slice. `total` and `tag` change together, by one 16-byte compare-and-swap. */
 struct pgpu_usage_gpu {
@@ -90,13 +127,20 @@ static_assert(sizeof(struct pgpu_usage_entry) == 48, "layout");
 
 struct pgpu_usage_slot {
     uint32_t pid; /* in its own PID namespace; 0 if the slot was never claimed */
-    uint32_t reserved0;
+    uint32_t
+        stays; /* 1: it has had memory that drivers cannot checkpoint, managed or shared with a process */
     uint64_t start_time_ticks; /* field 22 of /proc/PID/stat; 0 if it could not be read */
     uint64_t pid_namespace;    /* inode of /proc/PID/ns/pid; 0 if it could not be read */
-    uint64_t reserved[5];
+    uint64_t in_flight; /* bit i of the lowest 16: work of this process may be in flight on GPU i, or is about
+                         * to be; above them, how often it began */
+    uint64_t in_flight_until_ns; /* when all of it should be done, by CLOCK_MONOTONIC */
+    uint64_t reserved[3];
     struct pgpu_usage_entry gpu[PGPU_MAX_GPUS];
 };
+static_assert(offsetof(struct pgpu_usage_slot, stays) == 4, "layout");
 static_assert(offsetof(struct pgpu_usage_slot, start_time_ticks) == 8, "layout");
+static_assert(offsetof(struct pgpu_usage_slot, in_flight) == 24, "layout");
+static_assert(offsetof(struct pgpu_usage_slot, in_flight_until_ns) == 32, "layout");
 static_assert(offsetof(struct pgpu_usage_slot, gpu) == 64, "layout");
 static_assert(sizeof(struct pgpu_usage_slot) == 832, "layout");
 

@@ -213,6 +213,30 @@ typedef struct {
     char firmwareVersion[32];
 } nvmlHwbcEntry_t;
 
+typedef struct nvmlGpmSample_st *nvmlGpmSample_t;
+
+typedef struct {
+    unsigned int metricId;
+    nvmlReturn_t nvmlReturn;
+    double value;
+    struct {
+        char *shortName, *longName, *unit;
+    } metricInfo;
+} nvmlGpmMetric_t;
+
+/* A client's array may be longer: each release of NVML knows more metrics. */
+typedef struct {
+    unsigned int version;
+    unsigned int numMetrics;
+    nvmlGpmSample_t sample1, sample2;
+    nvmlGpmMetric_t metrics[NVML_GPM_METRIC_MAX];
+} nvmlGpmMetricsGet_t;
+
+typedef struct {
+    unsigned int version;
+    unsigned int isSupportedDevice;
+} nvmlGpmSupport_t;
+
 /* Newer than the public header; layouts as nvidia-ml-py 13.615 has them. A limit holds for the processes of
  * one cgroup and of those below it. */
 #define NVML_DEVICE_MEMORY_LIMIT_MAX 0xffffffffffffffffull

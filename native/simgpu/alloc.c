@@ -1,26 +1,47 @@
 /* Ordinary device memory: cuMemAlloc, pitched and managed memory, and what they are freed by. */
+#include "mps.h"
 #include "pool.h"
 #include "range.h"
+#include "residency.h"
 #include "stream.h"
 
 /* Device memory is given out in these units. */
 #define UNIT_BYTES  512u
 #define PITCH_BYTES 512u
 
+/* Memory that pages takes of the device as far as it is resident. */
+static bool is_paged(CUcontext context, enum sim_range_kind kind) {
+    return kind == SIM_MANAGED && sim_residency_pages(&sim_driver.config.gpu[context->gpu]);
+}
+
+static CUresult charge(CUcontext context, enum sim_range_kind kind, size_t bytes) {
+    return is_paged(context, kind) ? sim_residency_add(context->gpu, bytes)
+                                   : sim_device_reserve(context->gpu, bytes);
+}
+
+static void refund(CUcontext context, enum sim_range_kind kind, size_t bytes) {
+    if (is_paged(context, kind))
+        sim_residency_remove(context->gpu, bytes);
+    else
+        sim_device_refund(context->gpu, bytes);
+}
+
 /* Charge, map and enter, or leave nothing behind. */
 static CUresult allocate(CUcontext context, enum sim_range_kind kind, size_t bytes, CUdeviceptr *address) {
-    size_t charged_bytes = sim_round_up(bytes, UNIT_BYTES);
-    if (charged_bytes < bytes) return CUDA_ERROR_OUT_OF_MEMORY;
-    SIM_TRY(sim_device_reserve(context->gpu, charged_bytes));
+    size_t whole_bytes = sim_round_up(bytes, UNIT_BYTES);
+    if (whole_bytes < bytes) return CUDA_ERROR_OUT_OF_MEMORY;
+    SIM_TRY(charge(context, kind, whole_bytes));
     SIM_LOCKED();
-    uintptr_t start = sim_backing_map(charged_bytes, UNIT_BYTES);
+    uintptr_t start = sim_backing_map(whole_bytes, UNIT_BYTES);
     struct sim_range *range = start == 0 ? NULL : sim_range_new(kind, start, bytes);
     if (range == NULL) {
-        if (start != 0) sim_backing_unmap(start, charged_bytes);
-        sim_device_refund(context->gpu, charged_bytes);
+        if (start != 0) sim_backing_unmap(start, whole_bytes);
+        refund(context, kind, whole_bytes);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    range->backed_bytes = range->charged_bytes = charged_bytes;
+    range->backed_bytes = whole_bytes;
+    range->charged_bytes = is_paged(context, kind) ? 0 : whole_bytes;
+    range->paged_bytes = whole_bytes - range->charged_bytes;
     range->context = context;
     range->gpu = context->gpu;
     range->device = context->device;
@@ -86,7 +107,8 @@ SIM_EXPORT CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
     uint64_t all_bytes = sim_driver.config.gpu[context->gpu].memory_bytes;
     uint64_t used_bytes = sim_device_used_bytes(context->gpu);
     if (total_bytes != NULL) *total_bytes = all_bytes;
-    if (free_bytes != NULL) *free_bytes = used_bytes < all_bytes ? all_bytes - used_bytes : 0;
+    uint64_t left_bytes = used_bytes < all_bytes ? all_bytes - used_bytes : 0;
+    if (free_bytes != NULL) *free_bytes = sim_mps_free_bytes(context->gpu, left_bytes);
     return CUDA_SUCCESS;
 }
 

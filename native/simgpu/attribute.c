@@ -1,6 +1,7 @@
 /* Device attributes. What a GPU of the catalog differs in comes from gpus.conf, the rest is what recent GPUs
  * answer. */
 #include "driver.h"
+#include "mps.h"
 
 struct attribute {
     CUdevice_attribute name;
@@ -45,8 +46,6 @@ static const struct attribute fixed[] = {
     IS(LOCAL_L1_CACHE_SUPPORTED, 1),
     IS(MAX_REGISTERS_PER_MULTIPROCESSOR, 65536),
     IS(MANAGED_MEMORY, 1),
-    IS(CONCURRENT_MANAGED_ACCESS, 1),
-    IS(COMPUTE_PREEMPTION_SUPPORTED, 1),
     IS(CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, 1),
     IS(COOPERATIVE_LAUNCH, 1),
     IS(COOPERATIVE_MULTI_DEVICE_LAUNCH, 1),
@@ -65,7 +64,6 @@ static const struct attribute fixed[] = {
     IS(TIMELINE_SEMAPHORE_INTEROP_SUPPORTED, 0),
     IS(MEMORY_POOLS_SUPPORTED, 1),
     IS(MEMPOOL_SUPPORTED_HANDLE_TYPES, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
-    IS(SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO, 32),
     IS(NUMA_ID, -1),
     IS(NUMA_CONFIG, CU_DEVICE_NUMA_CONFIG_NONE),
     IS(HOST_NUMA_ID, 0),
@@ -80,11 +78,17 @@ static int hex_at(const char *text, size_t at) {
     return (int)(value & 0xff);
 }
 
+static int double_ratio(const struct sim_gpu *gpu) {
+    return gpu->fp64_lanes_per_sm == 0 ? 0 : (int)(gpu->fp32_lanes_per_sm / gpu->fp64_lanes_per_sm);
+}
+
 /* The answers that differ by model; false: not one of them. */
 static bool of_model(const struct sim_gpu *gpu, CUdevice_attribute name, int *value) {
     switch ((int)name) {
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
-        return *value = (int)gpu->sm_count, true;
+        return *value = (int)sim_mps_sm_count(gpu), true;
+    case CU_DEVICE_ATTRIBUTE_MPS_ENABLED:
+        return *value = sim_mps.server != 0, true;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
         return *value = (int)gpu->compute_major, true;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
@@ -103,10 +107,16 @@ static bool of_model(const struct sim_gpu *gpu, CUdevice_attribute name, int *va
         return *value = (int)gpu->shared_bytes_per_sm, true;
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
         return *value = (int)gpu->shared_bytes_per_sm - 1024, true;
+    case CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO:
+        return *value = double_ratio(gpu), true;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED: /* in the middle of a kernel: since Pascal */
+        return *value = gpu->compute_major >= 6, true;
     case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
         return *value = hex_at(gpu->pci_bus_id, 9), true;
     case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID:
         return *value = hex_at(gpu->pci_bus_id, 12), true;
+    case CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS: /* page faults came with Pascal */
+        return *value = gpu->compute_major >= 6, true;
     case CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH:
     case CU_DEVICE_ATTRIBUTE_TENSOR_MAP_ACCESS_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED:

@@ -16,6 +16,7 @@ struct sim_capture {
     bool owns_graph; /* else the client gave it */
 };
 
+static unsigned live_captures; /* under sim_lock */
 static __thread CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
 static uint64_t thread_identity(void) {
@@ -26,7 +27,9 @@ static uint64_t thread_identity(void) {
 static void drop(struct sim_capture **capture) {
     struct sim_capture *dropped = *capture;
     *capture = NULL;
-    if (dropped != NULL && --dropped->users == 0) free(dropped);
+    if (dropped == NULL || --dropped->users > 0) return;
+    free(dropped);
+    live_captures--;
 }
 
 static void hold(struct sim_capture **to, struct sim_capture *capture) {
@@ -36,9 +39,32 @@ static void hold(struct sim_capture **to, struct sim_capture *capture) {
     *to = capture;
 }
 
+/* Whether a stream that keeps step with the legacy one captures in its context; and spoil all such captures.
+ */
+static bool is_capture_beside(CUstream legacy, bool spoils) {
+    bool is_found = false;
+    for (uint32_t i = 0; live_captures > 0 && i < sim_streams.used; i++) {
+        CUstream stream = sim_at(&sim_streams, i);
+        if (stream == NULL || stream->context != legacy->context || !stream->keeps_step) continue;
+        if (stream->capture == NULL) continue;
+        is_found = true;
+        if (spoils) stream->capture->is_spoilt = true;
+    }
+    return is_found;
+}
+
+static CUresult check_legacy(CUstream stream, bool spoils) {
+    if (stream != stream->context->legacy || !is_capture_beside(stream, spoils)) return CUDA_SUCCESS;
+    return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+}
+
+CUresult sim_capture_forbids_legacy(CUstream stream) {
+    return check_legacy(stream, true);
+}
+
 CUresult sim_capture_forbids(CUstream stream) {
     SIM_LOCKED();
-    if (stream->capture == NULL) return CUDA_SUCCESS;
+    if (stream->capture == NULL) return sim_capture_forbids_legacy(stream);
     stream->capture->is_spoilt = true;
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
@@ -183,6 +209,7 @@ static CUresult begin(CUstream stream, CUgraph graph, CUstreamCaptureMode mode) 
                                     .mode = mode,
                                     .owns_graph = graph == NULL};
     captured->is_capturing = true;
+    live_captures++;
     hold(&stream->capture, capture);
     return CUDA_SUCCESS;
 }
@@ -274,6 +301,7 @@ SIM_EXPORT CUresult cuStreamIsCapturing(CUstream named, CUstreamCaptureStatus *s
     if (status == NULL) return CUDA_ERROR_INVALID_VALUE;
     SIM_TRY(sim_stream_of(named, &stream));
     SIM_LOCKED();
+    SIM_TRY(check_legacy(stream, false));
     *status = status_of(stream);
     return CUDA_SUCCESS;
 }
@@ -285,6 +313,7 @@ SIM_EXPORT CUresult cuStreamGetCaptureInfo_v2(CUstream named, CUstreamCaptureSta
     if (status == NULL) return CUDA_ERROR_INVALID_VALUE;
     SIM_TRY(sim_stream_of(named, &stream));
     SIM_LOCKED();
+    SIM_TRY(check_legacy(stream, false));
     *status = status_of(stream);
     if (*status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return CUDA_SUCCESS;
     if (id != NULL) *id = stream->capture->id;

@@ -6,6 +6,9 @@
 
 /* The error of a call that may not be made on a capturing stream; it spoils the capture. */
 CUresult sim_capture_forbids(CUstream stream);
+/* The error of work in the legacy stream while a blocking stream of its context captures: it would wait for
+ * the captured work. It spoils the capture. Under sim_lock. */
+CUresult sim_capture_forbids_legacy(CUstream stream);
 /* Add a node after what the stream did last. Under sim_lock. */
 CUresult sim_capture_add(CUstream stream, const struct sim_work *work);
 /* As above, described as a client would. */

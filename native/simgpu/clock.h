@@ -1,20 +1,27 @@
 /* The device's time as this process sees it. It runs as real time does while the device is ours alone or we
- * are idle, and k times slower while k processes have work queued: they share the device equally, as
- * time-sliced contexts do. All `_at_ns` of streams and events are in device time. */
+ * are idle; it stands still while others have their turn, and runs slower beside clients of our MPS server.
+ * All `_at_ns` of streams and events are in device time. */
 #ifndef SIM_CLOCK_H
 #define SIM_CLOCK_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "demand.h"
 
 void sim_clock_start(void);
 
 /* Device time now. */
 uint64_t sim_clock_now(unsigned gpu);
 
-/* Queue `cost_ns` of work that cannot begin before `not_before_ns`; return when it ends. Work that fills the
- * GPU does not overlap other such work of this process. */
-uint64_t sim_clock_queue(unsigned gpu, uint64_t not_before_ns, uint64_t cost_ns, bool fills_gpu);
+/* Work for the device's queue. */
+struct sim_clock_work {
+    uint64_t cost_ns;                /* how long it takes alone */
+    uint64_t block_ns;               /* how long its blocks stay */
+    bool needs_turn;                 /* it takes no time, and still waits for its context's turn */
+    bool fills_gpu;                  /* it does not overlap other such work of this process */
+    const struct sim_demand *demand; /* NULL: it asks for nothing */
+};
+
+/* Queue work that cannot begin before `not_before_ns`; return when it ends. */
+uint64_t sim_clock_queue(unsigned gpu, uint64_t not_before_ns, const struct sim_clock_work *work);
 
 /* How much device time this process will have used when that moment comes, 0 if it has come; neighbours can
  * tell from the activity file when that is. */

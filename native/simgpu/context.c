@@ -3,6 +3,7 @@
 
 #include "array.h"
 #include "module.h"
+#include "mps.h"
 #include "range.h"
 #include "stream.h"
 
@@ -29,15 +30,24 @@ static CUresult fill(CUcontext context, CUdevice device, unsigned flags) {
     return context->legacy == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
+static CUresult make(CUdevice device, unsigned flags, CUcontext *context) {
+    *context = sim_new(&sim_contexts);
+    if (*context == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = fill(*context, device, flags);
+    if (result != CUDA_SUCCESS) sim_delete(&sim_contexts, *context);
+    return result;
+}
+
 CUresult sim_context_new(CUdevice device, unsigned flags, CUcontext *context) {
     unsigned gpu = sim_driver.gpu_of_device[device];
     uint64_t bytes = sim_driver.config.gpu[gpu].context_bytes;
-    SIM_TRY(sim_device_reserve(gpu, bytes));
-    *context = sim_new(&sim_contexts);
-    CUresult result = *context == NULL ? CUDA_ERROR_OUT_OF_MEMORY : fill(*context, device, flags);
-    if (result == CUDA_SUCCESS) return result;
-    if (*context != NULL) sim_delete(&sim_contexts, *context);
-    sim_device_refund(gpu, bytes);
+    SIM_TRY(sim_mps_open(gpu));
+    CUresult result = sim_device_reserve(gpu, bytes);
+    if (result == CUDA_SUCCESS) {
+        result = make(device, flags, context);
+        if (result != CUDA_SUCCESS) sim_device_refund(gpu, bytes);
+    }
+    if (result != CUDA_SUCCESS) sim_mps_close(gpu);
     return result;
 }
 
@@ -52,6 +62,7 @@ void sim_context_delete(CUcontext context) {
     sim_delete(&sim_contexts, context);
     sim_unlock();
     sim_device_refund(gpu, sim_driver.config.gpu[gpu].context_bytes);
+    sim_mps_close(gpu);
 }
 
 CUresult sim_context_new_green(CUcontext primary, CUgreenCtx green, CUcontext *context) {
@@ -174,14 +185,14 @@ SIM_EXPORT CUresult cuCtxGetId(CUcontext context, unsigned long long *id) {
 SIM_EXPORT CUresult cuCtxSynchronize(void) {
     SIM_ENTER_CONTEXT(context);
     sim_context_wait(context);
-    return CUDA_SUCCESS;
+    return sim_outcome();
 }
 
 SIM_EXPORT CUresult cuCtxSynchronize_v2(CUcontext context) {
     SIM_ENTER();
     SIM_TRY(named_or_current(&context));
     sim_context_wait(context);
-    return CUDA_SUCCESS;
+    return sim_outcome();
 }
 
 SIM_EXPORT CUresult cuCtxGetApiVersion(CUcontext context, unsigned int *version) {

@@ -3,10 +3,13 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "checkpoint.h"
 #include "driver.h"
 #include "limits.h"
 #include "lock.h"
 #include "meter.h"
+#include "mps.h"
+#include "residency.h"
 
 static struct pgpu_meter meter = PGPU_METER_INIT;
 
@@ -27,21 +30,42 @@ bool sim_device_claim(const char *directory, unsigned gpu_count, char *problem, 
 
 CUresult sim_device_reserve(unsigned gpu, uint64_t bytes) {
     uint64_t limit_bytes = sim_driver.config.gpu[gpu].memory_bytes;
-    if (!sim_groups_reserve(gpu, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!sim_mps_reserve(gpu, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!sim_groups_reserve(gpu, bytes)) {
+        sim_mps_refund(gpu, bytes);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     enum pgpu_meter_status status = pgpu_meter_reserve(&meter, gpu, bytes, limit_bytes, NULL);
-    if (status == PGPU_METER_OK) return CUDA_SUCCESS;
+    if (status == PGPU_METER_OK) {
+        if (sim_driver.activity != NULL) sim_residency_make_room(gpu);
+        return CUDA_SUCCESS;
+    }
     sim_groups_refund(gpu, bytes);
+    sim_mps_refund(gpu, bytes);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 void sim_device_refund(unsigned gpu, uint64_t bytes) {
     pgpu_meter_refund(&meter, gpu, bytes);
     sim_groups_refund(gpu, bytes);
+    sim_mps_refund(gpu, bytes);
+}
+
+uint64_t sim_device_total_bytes(unsigned gpu) {
+    return pgpu_meter_total_bytes(&meter, gpu);
+}
+
+void sim_device_reap(unsigned gpu) {
+    pgpu_meter_reap(&meter, gpu);
 }
 
 uint64_t sim_device_used_bytes(unsigned gpu) {
-    pgpu_meter_reap(&meter, gpu);
-    return pgpu_meter_total_bytes(&meter, gpu);
+    sim_device_reap(gpu);
+    return pgpu_meter_total_bytes(&meter, gpu) + sim_residency_bytes(gpu);
+}
+
+uint64_t sim_device_own_bytes(unsigned gpu) {
+    return pgpu_meter_own_bytes(&meter, gpu);
 }
 
 bool sim_device_slot_is_alive(unsigned slot) {
@@ -57,5 +81,5 @@ uint64_t sim_device_slot_owner(unsigned slot) {
     uint64_t pid = __atomic_load_n(&owner->pid, __ATOMIC_RELAXED);
     uint64_t start = __atomic_load_n(&owner->start_time_ticks, __ATOMIC_RELAXED);
     uint64_t space = __atomic_load_n(&owner->pid_namespace, __ATOMIC_RELAXED);
-    return (pid << 32 ^ start << 8 ^ space) | 1u;
+    return sim_checkpoint_owner(pid, start, space);
 }

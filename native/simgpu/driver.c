@@ -8,7 +8,11 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "checkpoint.h"
 #include "clock.h"
+#include "fault.h"
+#include "mps.h"
+#include "referee.h"
 #include "share.h"
 
 #ifndef MADV_WIPEONFORK
@@ -61,9 +65,9 @@ static bool load_state(struct sim_driver *driver, char *problem, size_t problem_
     if (!sim_device_claim(driver->directory, driver->config.device_count, problem, problem_bytes))
         return false;
     driver->activity = sim_activity_map(driver->directory);
-    if (driver->activity == NULL)
-        snprintf(problem, problem_bytes, "cannot map %s/activity", driver->directory);
-    return driver->activity != NULL;
+    bool is_mapped = driver->activity != NULL && sim_referee_start(driver->directory);
+    if (!is_mapped) snprintf(problem, problem_bytes, "cannot map %s/activity and turns", driver->directory);
+    return is_mapped;
 }
 
 static CUresult start(void) {
@@ -76,13 +80,15 @@ static CUresult start(void) {
     sim_driver.device_count =
         sim_visible_gpus(&sim_driver.config, getenv("CUDA_VISIBLE_DEVICES"), sim_driver.gpu_of_device);
     if (sim_driver.device_count == 0) return CUDA_ERROR_NO_DEVICE;
+    SIM_TRY(sim_mps_join());
+    sim_fault_read();
     sim_clock_start();
     sim_share_sweep();
     return CUDA_SUCCESS;
 }
 
 static CUresult init_once(void) {
-    if (sim_is_ready()) return CUDA_SUCCESS;
+    if (sim_is_ready()) return sim_outcome();
     if (sim_process != NULL) return CUDA_ERROR_NOT_INITIALIZED; /* the page was wiped by a fork */
     struct sim_process *page = make_process_page();
     if (page == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -91,8 +97,10 @@ static CUresult init_once(void) {
         munmap(page, 4096);
         return result;
     }
-    page->is_ready = 1;
+    page->state = SIM_READY;
     __atomic_store_n(&sim_process, page, __ATOMIC_RELEASE);
+    sim_mps_watch();
+    sim_restore_thread_start();
     return CUDA_SUCCESS;
 }
 

@@ -4,6 +4,7 @@
 #define SIM_DRIVER_H
 
 #include "cuda_abi.h"
+#include "gate.h"
 #include "handle.h"
 #include "state.h"
 
@@ -23,19 +24,41 @@ extern SIM_INTERNAL struct sim_driver sim_driver;
 
 /* A page that a forked child reads as zero: the child of a process that used CUDA cannot use it. */
 struct sim_process {
-    uint32_t is_ready;
+    uint32_t state; /* 0: not initialised; SIM_READY; else the error that every call answers from now on */
 };
+#define SIM_READY 1u
 extern SIM_INTERNAL struct sim_process *sim_process;
 
-static inline bool sim_is_ready(void) {
+static inline uint32_t sim_state_now(void) {
     struct sim_process *process = __atomic_load_n(&sim_process, __ATOMIC_ACQUIRE);
-    return process != NULL && __atomic_load_n(&process->is_ready, __ATOMIC_RELAXED) != 0;
+    return process == NULL ? 0 : __atomic_load_n(&process->state, __ATOMIC_RELAXED);
 }
 
-/* Return CUDA_ERROR_NOT_INITIALIZED unless cuInit succeeded in this process. */
+static inline bool sim_is_ready(void) {
+    return sim_state_now() != 0;
+}
+
+/* What a call that waited answers: CUDA_SUCCESS, or the error that came up meanwhile. */
+static inline CUresult sim_outcome(void) {
+    uint32_t state = sim_state_now();
+    return state > SIM_READY ? (CUresult)state : CUDA_SUCCESS;
+}
+
+/* From now on every call answers this error; the first one stays. */
+void sim_fail(CUresult error);
+
+#define SIM_JOINED(name, line) name##line
+#define SIM_NAMED(name, line)  SIM_JOINED(name, line)
+
+/* Wait while this process is locked for a checkpoint, then return CUDA_ERROR_NOT_INITIALIZED unless cuInit
+ * succeeded in it, or the error that sticks. */
 #define SIM_ENTER()                                                                                          \
+    __attribute__((cleanup(sim_call_end), unused)) const bool SIM_NAMED(sim_call, __LINE__) =                \
+        sim_call_begin(sim_is_ready());                                                                      \
     do {                                                                                                     \
-        if (!sim_is_ready()) return CUDA_ERROR_NOT_INITIALIZED;                                              \
+        uint32_t sim_state = sim_state_now();                                                                \
+        if (sim_state != SIM_READY)                                                                          \
+            return sim_state == 0 ? CUDA_ERROR_NOT_INITIALIZED : (CUresult)sim_state;                        \
     } while (0)
 
 /* Declare `context`, the current one, or return the error that says why there is none. */
@@ -88,8 +111,13 @@ static inline void sim_unlock_at_exit(int *unused) {
 /* Take device memory, or CUDA_ERROR_OUT_OF_MEMORY; `gpu` indexes config.gpu. Safe against any death. */
 CUresult sim_device_reserve(unsigned gpu, uint64_t bytes);
 void sim_device_refund(unsigned gpu, uint64_t bytes);
-/* Held on the device by everybody, the dead left out. */
+/* Take back what the dead held of it. */
+void sim_device_reap(unsigned gpu);
+/* What is held of the device now, by anybody; and that with managed memory, the dead left out. */
+uint64_t sim_device_total_bytes(unsigned gpu);
 uint64_t sim_device_used_bytes(unsigned gpu);
+/* What this process holds of it for good. */
+uint64_t sim_device_own_bytes(unsigned gpu);
 bool sim_device_claim(const char *directory, unsigned gpu_count, char *problem, size_t problem_bytes);
 /* Whether the process that owns a slot still lives. */
 bool sim_device_slot_is_alive(unsigned slot);

@@ -99,8 +99,9 @@ SIM_EXPORT CUresult cuCtxRecordEvent(CUcontext context, CUevent event) {
     if (sim_root(event->context) != sim_root(context)) return CUDA_ERROR_INVALID_HANDLE;
     if (__atomic_load_n(&context->deferred, __ATOMIC_ACQUIRE) > 0) sim_context_wait(context);
     SIM_LOCKED();
-    event->at_ns = sim_clock_queue(context->gpu, context->end_ns, 0, false);
-    event->is_recorded = true;
+    sim_event_mark(event, context->gpu, context->end_ns);
+    /* Who has waited for all of the context has waited for this. */
+    if (event->at_ns > context->end_ns) context->end_ns = event->at_ns;
     if (event->shared != NULL) sim_shared_event_record(event->shared, 0, context->gpu, event->at_ns);
     return CUDA_SUCCESS;
 }
@@ -147,7 +148,7 @@ SIM_EXPORT CUresult cuEventSynchronize(CUevent event) {
     sim_event_settle(event);
     if (event->is_recorded && sim_driver.has_backing) sim_clock_wait(event->context->gpu, event->at_ns);
     sim_pools_trim(event->context->gpu);
-    return CUDA_SUCCESS;
+    return sim_outcome();
 }
 
 SIM_EXPORT CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent end) {

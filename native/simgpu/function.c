@@ -31,7 +31,9 @@ SIM_EXPORT CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute
 SIM_EXPORT CUresult cuFuncSetCacheConfig(CUfunction function, CUfunc_cache config) {
     SIM_ENTER();
     SIM_TRY(check(function));
-    return (unsigned)config <= CU_FUNC_CACHE_PREFER_EQUAL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if ((unsigned)config > CU_FUNC_CACHE_PREFER_EQUAL) return CUDA_ERROR_INVALID_VALUE;
+    function->cache = config;
+    return CUDA_SUCCESS;
 }
 
 SIM_EXPORT CUresult cuFuncSetSharedMemConfig(CUfunction function, CUsharedconfig config) {

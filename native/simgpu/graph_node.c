@@ -18,7 +18,7 @@ static CUresult translate_kernel(const CUDA_KERNEL_NODE_PARAMS *kernel, struct s
                                    .grid = {kernel->gridDimX, kernel->gridDimY, kernel->gridDimZ},
                                    .block = {kernel->blockDimX, kernel->blockDimY, kernel->blockDimZ},
                                    .shared_bytes = kernel->sharedMemBytes};
-    work->kernel.argument = sim_kernel_argument(function, kernel->kernelParams, kernel->extra);
+    sim_kernel_read_arguments(&work->kernel, kernel->kernelParams, kernel->extra);
     return sim_kernel_check(&sim_driver.config.gpu[context->gpu], &work->kernel);
 }
 

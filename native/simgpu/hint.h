@@ -1,5 +1,5 @@
 /* What a client said of managed memory, page by page: where it would like it, who uses it, where it sent it
- * last. Nothing moves on a simulated device, so these are told back and have no other effect. */
+ * last. Told back and nothing else: residency.h counts what lies on a device, without names. */
 #ifndef SIM_HINT_H
 #define SIM_HINT_H
 

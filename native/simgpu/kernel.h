@@ -1,12 +1,22 @@
-/* How long a kernel takes and how much of a GPU it fills. */
+/* What a launch asks of a GPU, from its shape and what its author says it does. */
 #ifndef SIM_KERNEL_H
 #define SIM_KERNEL_H
 
+#include "demand.h"
 #include "module.h"
 #include "work.h"
 
-uint64_t sim_kernel_cost_ns(const struct sim_gpu *gpu, const struct sim_kernel_launch *launch,
-                            bool *fills_gpu);
+/* What a launch asks of the GPU while it has it alone. */
+struct sim_kernel_demand {
+    struct sim_demand demand;
+    uint64_t cost_ns;  /* how long it takes alone */
+    uint64_t block_ns; /* how long its blocks stay: before Pascal nobody else gets the GPU meanwhile */
+    bool fills_gpu;    /* at least half of it */
+};
+
+/* `has_bytes`: the managed memory that its context has. */
+struct sim_kernel_demand sim_kernel_demand(const struct sim_gpu *gpu, const struct sim_kernel_launch *launch,
+                                           CUfunc_cache of_context, uint64_t has_bytes);
 
 /* Blocks of a shape that one multiprocessor holds; 0: none. */
 unsigned sim_blocks_per_sm(const struct sim_gpu *gpu, unsigned threads, size_t shared_bytes);
@@ -39,7 +49,7 @@ static inline CUresult sim_kernel_check(const struct sim_gpu *gpu, const struct 
     return launch->is_cooperative ? sim_kernel_check_room(gpu, *launch) : CUDA_SUCCESS;
 }
 
-/* The value of the parameter that a kernel's cost depends on, else 0. */
-uint64_t sim_kernel_argument(CUfunction function, void **parameters, void **extra);
+/* Keep the values of the parameters that the launch's cost depends on. */
+void sim_kernel_read_arguments(struct sim_kernel_launch *launch, void **parameters, void **extra);
 
 #endif

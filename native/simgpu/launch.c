@@ -1,5 +1,6 @@
 /* Kernel launches. */
 #include "capture.h"
+#include "fault.h"
 #include "kernel.h"
 
 static inline bool is_free_of_time(CUstream stream) {
@@ -9,7 +10,7 @@ static inline bool is_free_of_time(CUstream stream) {
 static __attribute__((noinline)) CUresult queue(struct sim_kernel_launch kernel, CUstream stream,
                                                 void **parameters, void **extra) {
     struct sim_work work = {.kind = SIM_WORK_KERNEL, .kernel = kernel};
-    work.kernel.argument = sim_kernel_argument(kernel.function, parameters, extra);
+    sim_kernel_read_arguments(&work.kernel, parameters, extra);
     return sim_submit(stream, &work);
 }
 
@@ -27,6 +28,7 @@ static inline __attribute__((always_inline)) CUresult launch(const struct sim_ke
     if (parameters == NULL && extra == NULL && function->parameter_count > 0) return CUDA_ERROR_INVALID_VALUE;
     if (parameters != NULL && extra != NULL) return CUDA_ERROR_INVALID_VALUE;
     SIM_TRY(sim_kernel_check(&sim_driver.config.gpu[stream->context->gpu], kernel));
+    if (sim_fault_at_launch != 0) sim_fault_count();
     if (is_free_of_time(stream)) return CUDA_SUCCESS;
     return queue(*kernel, stream, parameters, extra);
 }

@@ -2,8 +2,11 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "capture.h"
 #include "hint.h"
+#include "residency.h"
 #include "stream.h"
+#include "work.h"
 
 static bool is_host(CUmemLocationType type) {
     return type == CU_MEM_LOCATION_TYPE_HOST || type == CU_MEM_LOCATION_TYPE_HOST_NUMA ||
@@ -22,9 +25,24 @@ static CUmemLocation location_of(CUdevice device) {
                            .id = is_cpu ? 0 : device};
 }
 
-static CUresult send(CUdeviceptr address, size_t bytes, const CUmemLocation *location) {
+/* What of a span moves over the bus so that it lies there. */
+static uint64_t moved_bytes(const struct sim_range *range, size_t bytes, const CUmemLocation *location) {
+    if (range->paged_bytes == 0) return 0;
+    bool is_here =
+        location->type == CU_MEM_LOCATION_TYPE_DEVICE && sim_driver.gpu_of_device[location->id] == range->gpu;
+    return is_here ? sim_residency_move_in(range->gpu, bytes) : sim_residency_move_out(range->gpu, bytes);
+}
+
+/* Where it lies counts at once; the way there takes its time in the stream. */
+static CUresult move(CUstream stream, uint64_t bytes) {
+    struct sim_work work = {.kind = SIM_WORK_MOVE, .moved_bytes = bytes};
+    return bytes == 0 || !sim_driver.has_backing ? CUDA_SUCCESS : sim_submit(stream, &work);
+}
+
+static CUresult send(CUdeviceptr address, size_t bytes, const CUmemLocation *location, uint64_t *moved) {
     struct sim_range *range = sim_managed_at(address, bytes);
     if (range == NULL) return CUDA_ERROR_INVALID_VALUE;
+    *moved += moved_bytes(range, bytes, location);
     struct sim_hint *hint = sim_hints_split(range, address, bytes);
     if (hint == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
     for (; hint != NULL && hint->start < address + bytes; hint = hint->next)
@@ -39,8 +57,12 @@ SIM_EXPORT CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes, CUm
     if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
     SIM_TRY(check_location(&location));
     SIM_TRY(sim_stream_of(named, &stream));
-    SIM_LOCKED();
-    return send(address, bytes, &location);
+    SIM_TRY(sim_capture_forbids(stream));
+    uint64_t moved = 0;
+    sim_lock();
+    CUresult result = send(address, bytes, &location, &moved);
+    sim_unlock();
+    return result == CUDA_SUCCESS ? move(stream, moved) : result;
 }
 
 SIM_EXPORT CUresult cuMemPrefetchAsync(CUdeviceptr address, size_t bytes, CUdevice device, CUstream stream) {
@@ -238,19 +260,36 @@ static CUresult check_locations(const CUmemLocation *locations, const size_t *fi
     return CUDA_SUCCESS;
 }
 
-SIM_EXPORT CUresult cuMemPrefetchBatchAsync(CUdeviceptr *addresses, size_t *sizes, size_t count,
-                                            CUmemLocation *locations, size_t *first, size_t location_count,
-                                            unsigned long long flags, CUstream stream) {
-    SIM_ENTER();
-    SIM_LOCKED();
-    SIM_TRY(check_batch(addresses, sizes, count, flags, stream));
-    SIM_TRY(check_locations(locations, first, location_count, count));
+static CUresult send_all(const CUdeviceptr *addresses, const size_t *sizes, size_t count,
+                         const CUmemLocation *locations, const size_t *first, size_t location_count,
+                         uint64_t *moved) {
     for (size_t i = 0, at = 0; i < count; i++) {
         while (at + 1 < location_count && first[at + 1] <= i)
             at++;
-        SIM_TRY(send(addresses[i], sizes[i], &locations[at]));
+        SIM_TRY(send(addresses[i], sizes[i], &locations[at], moved));
     }
     return CUDA_SUCCESS;
+}
+
+static CUresult check_and_send_all(const CUdeviceptr *addresses, const size_t *sizes, size_t count,
+                                   const CUmemLocation *locations, const size_t *first, size_t location_count,
+                                   unsigned long long flags, CUstream stream, uint64_t *moved) {
+    SIM_LOCKED();
+    SIM_TRY(check_batch(addresses, sizes, count, flags, stream));
+    SIM_TRY(check_locations(locations, first, location_count, count));
+    return send_all(addresses, sizes, count, locations, first, location_count, moved);
+}
+
+SIM_EXPORT CUresult cuMemPrefetchBatchAsync(CUdeviceptr *addresses, size_t *sizes, size_t count,
+                                            CUmemLocation *locations, size_t *first, size_t location_count,
+                                            unsigned long long flags, CUstream named) {
+    SIM_ENTER();
+    CUstream stream;
+    uint64_t moved = 0;
+    SIM_TRY(
+        check_and_send_all(addresses, sizes, count, locations, first, location_count, flags, named, &moved));
+    SIM_TRY(sim_stream_of(named, &stream));
+    return move(stream, moved);
 }
 
 /* What is discarded reads as anything; here as zero, which costs no memory. */

@@ -28,14 +28,17 @@ static void set_attributes(CUfunction function) {
 
 CUfunction sim_function_add(CUmodule module, const char *name, size_t name_length) {
     char *copy = strndup(name, name_length);
-    CUfunction function = copy == NULL ? NULL : sim_new(&sim_functions);
+    struct sim_cost *cost = malloc(sizeof(*cost));
+    CUfunction function = copy == NULL || cost == NULL ? NULL : sim_new(&sim_functions);
     if (function == NULL) {
         free(copy);
+        free(cost);
         return NULL;
     }
+    *cost = sim_cost_of(module->directives, copy);
     function->name = copy;
     function->module = module;
-    function->cost = sim_ptx_cost(module->directives, copy);
+    function->cost = cost;
     function->next = module->functions;
     set_attributes(function);
     module->functions = function;
@@ -123,6 +126,7 @@ void sim_module_delete(CUmodule module) {
     for (CUfunction function = module->functions, next; function != NULL; function = next) {
         next = function->next;
         free(function->name);
+        free(function->cost);
         free(function->parameters);
         free(function->old_arguments);
         sim_delete(&sim_functions, function);

@@ -4,15 +4,9 @@
 #define SIM_MODULE_H
 
 #include "context.h"
+#include "cost.h"
 
 #define SIM_FUNCTION_ATTRIBUTES 32
-
-/* What README.md's cost directive says. */
-struct sim_cost {
-    uint64_t fixed_ns, wave_ns;
-    double ns_per_unit;
-    int argument; /* -1: none */
-};
 
 struct sim_parameter {
     size_t offset, bytes;
@@ -23,11 +17,12 @@ struct CUfunc_st {
     CUmodule module;
     CUfunction next; /* of the same module */
     char *name;
-    struct sim_cost cost;
+    struct sim_cost *cost;
     struct sim_parameter *parameters;
     unsigned parameter_count;
     unsigned old_block[3], old_shared_bytes; /* as CUDA 2 tells them before a launch */
     char *old_arguments;                     /* NULL: none were told */
+    CUfunc_cache cache;                      /* what cuFuncSetCacheConfig asked for */
     bool knows_parameters;                   /* false: the image does not tell them */
     int attribute[SIM_FUNCTION_ATTRIBUTES];
 };
@@ -86,7 +81,5 @@ bool sim_parameter_add(CUfunction function, size_t bytes, size_t alignment);
 
 CUresult sim_ptx_read(CUmodule module, const char *text);
 CUresult sim_elf_read(CUmodule module, const void *image);
-/* The cost that a module's directives give a function. */
-struct sim_cost sim_ptx_cost(const char *directives, const char *name);
 
 #endif

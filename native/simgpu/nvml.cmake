@@ -1,6 +1,6 @@
 # libnvidia-ml.so.1 of the simulated driver, over the same state as its libcuda.so.1.
 add_library(simgpu_nvml SHARED
-  activity.c config.c directory.c limits.c nvml_features.c nvml_handles.c nvml_identity.c nvml_init.c nvml_limits.c
+  activity.c config.c directory.c limits.c nvml_features.c nvml_gpm.c nvml_handles.c nvml_identity.c nvml_init.c nvml_limits.c
   nvml_memory.c nvml_mig.c nvml_pci.c
   nvml_power.c nvml_processes.c nvml_system.c nvml_topology.c nvml_unsupported.c nvml_utilisation.c)
 target_include_directories(simgpu_nvml PRIVATE ${PROJECT_SOURCE_DIR}/native/include ${PROJECT_SOURCE_DIR}/native/api)

@@ -27,13 +27,30 @@ void sim_nvml_delete_view(struct pgpu_reader_view *view) {
     if (view != NULL) munmap(view, sizeof(*view));
 }
 
+static uint64_t resident_bytes(const struct pgpu_reader_slot *slot, unsigned gpu) {
+    if (sim_nvml.activity == NULL || !slot->is_alive) return 0;
+    return __atomic_load_n(&sim_nvml.activity->gpu[gpu].slot[slot->slot].resident_bytes, __ATOMIC_RELAXED);
+}
+
+uint64_t sim_nvml_held_bytes(const struct pgpu_reader_slot *slot, unsigned gpu) {
+    return slot->is_alive ? slot->used_bytes[gpu] + resident_bytes(slot, gpu) : 0;
+}
+
+static uint64_t all_resident_bytes(const struct pgpu_reader_view *view, unsigned gpu) {
+    uint64_t sum_bytes = 0;
+    for (unsigned i = 0; i < view->slot_count; i++)
+        sum_bytes += resident_bytes(&view->slot[i], gpu);
+    return sum_bytes;
+}
+
 /* Of a GPU: with what its instances hold. */
 static nvmlReturn_t read_used_bytes(unsigned gpu, unsigned long long *used_bytes) {
     struct pgpu_reader_view *view = sim_nvml_new_view();
     if (view == NULL) return NVML_ERROR_UNKNOWN;
     *used_bytes = 0;
     for (unsigned i = 0; i < sim_nvml.config.device_count; i++)
-        if (i == gpu || sim_nvml_gpu(i)->parent == gpu) *used_bytes += view->gpu[i].used_bytes;
+        if (i == gpu || sim_nvml_gpu(i)->parent == gpu)
+            *used_bytes += view->gpu[i].used_bytes + all_resident_bytes(view, i);
     sim_nvml_delete_view(view);
     return NVML_SUCCESS;
 }

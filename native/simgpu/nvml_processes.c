@@ -31,7 +31,7 @@ static void add_all(struct target *target, const struct pgpu_reader_view *view, 
         const struct pgpu_reader_slot *slot = &view->slot[i];
         if (!slot->is_alive || slot->used_bytes[gpu] == 0) continue;
         unsigned pid = pgpu_visible_pid(slot);
-        if (pid != 0) add(target, pid, gpu, slot->used_bytes[gpu]);
+        if (pid != 0) add(target, pid, gpu, sim_nvml_held_bytes(slot, gpu));
     }
 }
 

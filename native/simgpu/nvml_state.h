@@ -40,6 +40,9 @@ static inline unsigned sim_nvml_references(void) {
     const unsigned gpu = sim_nvml_index(device);                                                             \
     NVML_REQUIRE(gpu < sim_nvml.config.device_count)
 
+/* What a process holds of a GPU, with its managed memory that lies there; 0: it is dead. */
+uint64_t sim_nvml_held_bytes(const struct pgpu_reader_slot *slot, unsigned gpu);
+
 /* The index of a handle, or a number past all GPUs. */
 unsigned sim_nvml_index(nvmlDevice_t device);
 

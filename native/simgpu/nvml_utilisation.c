@@ -75,7 +75,7 @@ static unsigned first_percent(unsigned gpu, unsigned slot, uint64_t now_ns) {
 }
 
 static unsigned share_percent(struct history *history, unsigned gpu, unsigned slot, uint64_t now_ns) {
-    uint64_t used_ns = sim_activity_used_ns(&sim_nvml.activity->gpu[gpu].slot[slot], now_ns);
+    uint64_t used_ns = sim_activity_slot_busy_ns(&sim_nvml.activity->gpu[gpu].slot[slot], now_ns);
     uint64_t before_ns = history->used_ns[slot];
     history->used_ns[slot] = used_ns;
     if (history->at_ns == 0) return first_percent(gpu, slot, now_ns);

@@ -109,6 +109,7 @@ void sim_pools_trim(unsigned gpu) {
 
 static CUresult allocate(CUmemoryPool pool, CUstream stream, size_t bytes, CUdeviceptr *address) {
     if (stream->capture != NULL) return sim_capture_allocate(stream, pool, bytes, address);
+    SIM_TRY(sim_capture_forbids_legacy(stream));
     return sim_pool_allocate(pool, stream->context, bytes, address);
 }
 

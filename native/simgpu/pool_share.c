@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "checkpoint.h"
 #include "pool.h"
 #include "share.h"
 
@@ -41,6 +42,7 @@ SIM_EXPORT CUresult cuMemPoolExportToShareableHandle(void *shareable, CUmemoryPo
     int fd = make_descriptor(pool->gpu);
     if (fd < 0) return CUDA_ERROR_OPERATING_SYSTEM;
     memcpy(shareable, &fd, sizeof(fd));
+    sim_checkpoint_refuse_shared();
     return CUDA_SUCCESS;
 }
 
@@ -61,6 +63,7 @@ SIM_EXPORT CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void 
     if (*pool == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
     (*pool)->is_default = false;
     (*pool)->is_imported = true;
+    sim_checkpoint_refuse_shared();
     return CUDA_SUCCESS;
 }
 

@@ -180,35 +180,3 @@ CUresult sim_ptx_read(CUmodule module, const char *text) {
     module->directives = directives_of(text);
     return module->directives == NULL ? CUDA_ERROR_OUT_OF_MEMORY : read_all(&reader);
 }
-
-static void take_setting(struct sim_cost *cost, const char *word) {
-    const char *value = strchr(word, '=');
-    size_t length = value == NULL ? 0 : (size_t)(value - word);
-    if (is(word, length, "fixed_ns")) cost->fixed_ns = strtoull(value + 1, NULL, 10);
-    if (is(word, length, "wave_ns")) cost->wave_ns = strtoull(value + 1, NULL, 10);
-    if (is(word, length, "argument")) cost->argument = atoi(value + 1);
-    if (is(word, length, "ns_per_unit")) cost->ns_per_unit = strtod(value + 1, NULL);
-}
-
-static struct sim_cost read_directive(const char *settings) {
-    char line[256];
-    struct sim_cost cost = {.argument = -1};
-    size_t length = strcspn(settings, "\n");
-    length = length < sizeof(line) ? length : sizeof(line) - 1;
-    memcpy(line, settings, length);
-    line[length] = '\0';
-    for (char *rest = line, *word; (word = strsep(&rest, " \t")) != NULL;)
-        take_setting(&cost, word);
-    return cost;
-}
-
-struct sim_cost sim_ptx_cost(const char *directives, const char *name) {
-    struct sim_cost cost = {.fixed_ns = 2000, .wave_ns = 1000, .argument = -1};
-    for (const char *at = directives; at != NULL && *at != '\0'; at += strcspn(at, "\n") + 1) {
-        at += strspn(at, " \t");
-        size_t length = strcspn(at, " \t\n");
-        if (is(at, length, name)) return read_directive(at + length);
-        if (is(at, length, "*")) cost = read_directive(at + length);
-    }
-    return cost;
-}

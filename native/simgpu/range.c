@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "pool.h"
+#include "residency.h"
 #include "share.h"
 
 static struct sim_slab slab = SIM_SLAB_WITH(struct sim_range, 256, 1u << 22, true);
@@ -127,7 +128,7 @@ bool sim_is_device_memory(uintptr_t address, size_t bytes) {
 
 void sim_range_free(struct sim_range *range) {
     unsigned gpu = range->gpu;
-    size_t charged_bytes = range->charged_bytes;
+    size_t charged_bytes = range->charged_bytes, paged_bytes = range->paged_bytes;
     sim_share_end(range);
     sim_hints_end(range);
     if (range->kind == SIM_PINNED) free((void *)range->start);
@@ -137,6 +138,7 @@ void sim_range_free(struct sim_range *range) {
         sim_backing_zero(range->start, range->pooled_bytes); /* its addresses belong to a graph */
     sim_range_delete(range);
     if (charged_bytes > 0) sim_device_refund(gpu, charged_bytes);
+    if (paged_bytes > 0) sim_residency_remove(gpu, paged_bytes);
 }
 
 static bool is_of(const struct sim_range *range, CUcontext context) {

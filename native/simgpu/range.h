@@ -28,6 +28,7 @@ struct sim_range {
     size_t backed_bytes;  /* mapped behind it */
     size_t charged_bytes; /* counted on the device */
     size_t pooled_bytes;  /* counted in `pool` */
+    size_t paged_bytes;   /* managed, and on the device as far as it is resident */
     unsigned gpu;
     CUcontext context; /* NULL: it outlives contexts */
     CUdevice device;

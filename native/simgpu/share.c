@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "checkpoint.h"
 #include "lock.h"
 
 #define PAGE_BYTES 4096u
@@ -69,6 +70,7 @@ static void fill(const struct sim_range *range, const struct share *share, struc
 }
 
 CUresult sim_share(struct sim_range *range, struct sim_share_ticket *ticket) {
+    sim_checkpoint_refuse_shared();
     struct share *share = range->source != NULL ? range->source : calloc(1, sizeof(*share));
     if (share == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
     if (range->source == NULL) {
@@ -144,6 +146,7 @@ static CUresult open_anew(const struct sim_share_ticket *ticket, struct sim_rang
 }
 
 CUresult sim_share_open(const struct sim_share_ticket *ticket, struct sim_range **opened) {
+    sim_checkpoint_refuse_shared();
     if (ticket->magic != SIM_SHARE_MEMORY_MAGIC || ticket->bytes == 0 ||
         ticket->name[SIM_SHARE_NAME_BYTES - 1] != '\0')
         return CUDA_ERROR_INVALID_VALUE;

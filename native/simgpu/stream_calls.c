@@ -46,7 +46,7 @@ SIM_EXPORT CUresult cuStreamSynchronize(CUstream named) {
     SIM_TRY(sim_stream_of(named, &stream));
     SIM_TRY(sim_capture_forbids(stream));
     sim_stream_wait(stream);
-    return CUDA_SUCCESS;
+    return sim_outcome();
 }
 
 SIM_EXPORT CUresult cuStreamQuery(CUstream named) {

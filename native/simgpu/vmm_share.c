@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "checkpoint.h"
 #include "vmm.h"
 
 SIM_EXPORT CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle,
@@ -19,6 +20,7 @@ SIM_EXPORT CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAl
     int fd = fcntl(physical->file, F_DUPFD_CLOEXEC, 0);
     if (fd < 0) return CUDA_ERROR_OPERATING_SYSTEM;
     memcpy(shareable, &fd, sizeof(fd));
+    sim_checkpoint_refuse_shared();
     return CUDA_SUCCESS;
 }
 
@@ -71,6 +73,7 @@ static CUresult import(int fd, CUmemGenericAllocationHandle *handle) {
     physical->properties.location =
         (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = physical->device};
     *handle = (uintptr_t)physical;
+    sim_checkpoint_refuse_shared();
     return CUDA_SUCCESS;
 }
 

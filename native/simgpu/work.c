@@ -8,28 +8,25 @@
 #include "kernel.h"
 #include "pool.h"
 #include "range.h"
+#include "residency.h"
 #include "shared_event.h"
 
 static uint64_t transfer_ns(uint64_t bytes, uint64_t bytes_per_second) {
     return bytes_per_second == 0 ? 0 : (uint64_t)((double)bytes * 1e9 / (double)bytes_per_second);
 }
 
-static uint64_t copy_ns(const struct sim_gpu *gpu, const struct sim_copy *copy) {
+/* A transfer keeps no multiprocessor busy: it takes of the bus, or of device memory. */
+static struct sim_demand copy_demand(const struct sim_gpu *gpu, const struct sim_copy *copy) {
     uint64_t bytes = (uint64_t)copy->width_bytes * copy->height * copy->depth;
+    if (copy->crosses_bus)
+        return (struct sim_demand){.pcie_ns = (double)transfer_ns(bytes, gpu->pcie_bytes_per_second)};
     /* A copy inside the device reads and writes the same memory. */
-    return copy->crosses_bus ? transfer_ns(bytes, gpu->pcie_bytes_per_second)
-                             : transfer_ns(2 * bytes, gpu->bandwidth_bytes_per_second);
+    return (struct sim_demand){.dram_bytes = 2 * (double)bytes};
 }
 
-static uint64_t fill_ns(const struct sim_gpu *gpu, const struct sim_fill *fill) {
-    return transfer_ns((uint64_t)fill->width * fill->element_bytes * fill->height,
-                       gpu->bandwidth_bytes_per_second);
-}
-
-static uint64_t cost_ns(const struct sim_gpu *gpu, const struct sim_work *work, bool *fills_gpu) {
-    if (work->kind == SIM_WORK_KERNEL) return sim_kernel_cost_ns(gpu, &work->kernel, fills_gpu);
-    if (work->kind == SIM_WORK_COPY) return copy_ns(gpu, &work->copy);
-    return work->kind == SIM_WORK_FILL ? fill_ns(gpu, &work->fill) : 0;
+static struct sim_demand fill_demand(const struct sim_fill *fill) {
+    return (struct sim_demand){.dram_bytes =
+                                   (double)fill->width * fill->element_bytes * (double)fill->height};
 }
 
 /* Clocks of two devices show different times; what is left until a moment is the same on both. */
@@ -39,9 +36,15 @@ static uint64_t on_clock_of(unsigned gpu, unsigned event_gpu, uint64_t at_ns) {
     return sim_clock_now(gpu) + (at_ns > now_ns ? at_ns - now_ns : 0);
 }
 
-static void record(CUstream stream, CUevent event, uint64_t recording) {
-    event->at_ns = sim_clock_queue(stream->context->gpu, sim_stream_begin_ns(stream), 0, false);
+/* Where nothing lies behind addresses no work takes time, and so no event waits for a turn either. */
+void sim_event_mark(CUevent event, unsigned gpu, uint64_t not_before_ns) {
+    const struct sim_clock_work moment = {.needs_turn = sim_driver.has_backing};
+    event->at_ns = sim_clock_queue(gpu, not_before_ns, &moment);
     event->is_recorded = true;
+}
+
+static void record(CUstream stream, CUevent event, uint64_t recording) {
+    sim_event_mark(event, stream->context->gpu, sim_stream_begin_ns(stream));
     sim_stream_extend(stream, event->at_ns);
     if (event->shared != NULL)
         sim_shared_event_record(event->shared, recording, stream->context->gpu, event->at_ns);
@@ -53,11 +56,36 @@ static void await(CUstream stream, CUevent event) {
     sim_stream_extend(stream, on_clock_of(stream->context->gpu, event->context->gpu, event->at_ns));
 }
 
+static struct sim_demand transfer_demand(const struct sim_gpu *gpu, const struct sim_work *work) {
+    if (work->kind == SIM_WORK_COPY) return copy_demand(gpu, &work->copy);
+    if (work->kind == SIM_WORK_FILL) return fill_demand(&work->fill);
+    return (struct sim_demand){.pcie_ns = (double)transfer_ns(work->moved_bytes, gpu->pcie_bytes_per_second)};
+}
+
+static struct sim_kernel_demand demand_of(CUstream stream, const struct sim_gpu *gpu,
+                                          const struct sim_work *work) {
+    if (work->kind == SIM_WORK_KERNEL)
+        return sim_kernel_demand(gpu, &work->kernel, stream->context->cache,
+                                 sim_residency_total(stream->context->gpu));
+    struct sim_kernel_demand transfer = {.demand = transfer_demand(gpu, work)};
+    struct sim_conditions alone = sim_conditions_alone(gpu, &transfer.demand);
+    transfer.cost_ns = (uint64_t)sim_demand_ns(gpu, &transfer.demand, &alone);
+    return transfer;
+}
+
+static bool takes_time(enum sim_work_kind kind) {
+    return kind == SIM_WORK_KERNEL || kind == SIM_WORK_COPY || kind == SIM_WORK_FILL || kind == SIM_WORK_MOVE;
+}
+
 static void queue(CUstream stream, const struct sim_work *work) {
+    if (!takes_time(work->kind)) return;
     unsigned gpu = stream->context->gpu;
-    bool fills_gpu = false;
-    uint64_t cost = cost_ns(&sim_driver.config.gpu[gpu], work, &fills_gpu);
-    sim_stream_extend(stream, sim_clock_queue(gpu, sim_stream_begin_ns(stream), cost, fills_gpu));
+    struct sim_kernel_demand asked = demand_of(stream, &sim_driver.config.gpu[gpu], work);
+    struct sim_clock_work timed = {.cost_ns = asked.cost_ns,
+                                   .block_ns = asked.block_ns,
+                                   .fills_gpu = asked.fills_gpu,
+                                   .demand = &asked.demand};
+    sim_stream_extend(stream, sim_clock_queue(gpu, sim_stream_begin_ns(stream), &timed));
 }
 
 void sim_charge_time(CUstream stream, const struct sim_work *work) {
@@ -171,6 +199,7 @@ CUresult sim_submit(CUstream stream, const struct sim_work *work) {
     {
         SIM_LOCKED();
         if (stream->capture != NULL) return sim_capture_add(stream, work);
+        SIM_TRY(sim_capture_forbids_legacy(stream));
         if (stream->first != NULL || must_wait(work)) return sim_defer(stream, work);
         sim_charge_time(stream, work);
     }
@@ -182,5 +211,5 @@ CUresult sim_submit_and_wait(CUstream stream, const struct sim_work *work) {
     SIM_TRY(sim_capture_forbids(stream));
     SIM_TRY(sim_submit(stream, work));
     sim_stream_wait(stream);
-    return CUDA_SUCCESS;
+    return sim_outcome();
 }

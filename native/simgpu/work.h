@@ -7,13 +7,14 @@
 #ifndef SIM_WORK_H
 #define SIM_WORK_H
 
+#include "cost.h"
 #include "stream.h"
 
 struct sim_kernel_launch {
     CUfunction function;
     unsigned grid[3], block[3];
     unsigned shared_bytes;
-    uint64_t argument; /* the parameter that its cost depends on */
+    uint64_t argument[SIM_COST_ARGUMENTS]; /* the parameters that its cost depends on */
     bool is_cooperative;
 };
 
@@ -51,6 +52,7 @@ enum sim_work_kind {
     SIM_WORK_WRITE, /* cuStreamWriteValue */
     SIM_WORK_CHECK, /* cuStreamWaitValue */
     SIM_WORK_REDUCE,
+    SIM_WORK_MOVE, /* of managed memory over the bus */
     SIM_WORK_NOTHING,
 };
 
@@ -71,6 +73,7 @@ struct sim_work {
             CUevent event;
             uint64_t recording; /* of a deferred work with a shared event: which of its recordings */
         };
+        uint64_t moved_bytes;
         CUdeviceptr address; /* to free, or reserved for an allocation */
         struct sim_value value;
     };
@@ -92,6 +95,9 @@ static inline bool sim_is_value_work(const struct sim_work *work) {
 void sim_perform(const struct sim_work *work);
 /* Put its time on a stream's clock. Under sim_lock. */
 void sim_charge_time(CUstream stream, const struct sim_work *work);
+
+/* Record an event: not before a moment, and once its context has the GPU. Under sim_lock. */
+void sim_event_mark(CUevent event, unsigned gpu, uint64_t not_before_ns);
 
 /* Put it behind what waits on the stream already. Under sim_lock. */
 CUresult sim_defer(CUstream stream, const struct sim_work *work);
