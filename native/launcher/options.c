@@ -40,8 +40,14 @@ static bool read_value(struct options *options, const char *word, char *value) {
         options->slice = value;
     else if (strcmp(word, "--usage") == 0)
         options->usage = value;
+    else if (strcmp(word, "--time") == 0)
+        options->time = value;
+    else if (strcmp(word, "--board") == 0)
+        options->board = value;
     else if (strcmp(word, "--simulated") == 0)
         options->simulated = value;
+    else if (strcmp(word, "--mps") == 0)
+        options->mps = value;
     else if (strcmp(word, "--preload-path") == 0)
         options->preload_path = value;
     else if (strcmp(word, "--as") == 0)

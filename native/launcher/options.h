@@ -16,7 +16,10 @@ struct pair {
 struct options {
     const char *slice;     /* becomes /.pgpu; NULL: no private view, the runtime preloads */
     const char *usage;     /* becomes /.pgpu/usage */
+    const char *time;      /* becomes /.pgpu/time; NULL: nothing is told */
+    const char *board;     /* becomes /.pgpu/board */
     const char *simulated; /* becomes /.pgpu/simgpu; NULL on a real GPU */
+    const char *mps;       /* becomes /.pgpu/mps; NULL where the job shares its GPU otherwise */
     const char
         *preload_path; /* the host's ld.so.preload, which the slice's one is put over or made to appear as */
     const char *identity; /* UID:GID:GROUP,… of whom the job runs for; NULL: of whom started the launcher */

@@ -1,9 +1,11 @@
 /* pgpu-probe: the smallest CUDA client there is, so that a limit can be proved and a context measured in a
  * process that may be thrown away.
  *
- *   pgpu-probe allocate BYTES [LIBRARY]   make a context, allocate BYTES, print the driver's answer to each
- * step pgpu-probe hold [LIBRARY]             make a context on the first visible GPU, print "ready", wait for
- * end of input
+ *   pgpu-probe allocate BYTES [LIBRARY]
+ *       make a context, allocate BYTES, print the driver's answer to each step
+ *   pgpu-probe hold [LIBRARY]
+ *       make a context on the first visible GPU, print how many `multiprocessors` this process may use,
+ *       whether it is a client of `mps`, and "ready"; wait for end of input
  *
  * Prints one line for each step: NAME RESULT. Exit code 0: every step was asked; 1: no library or no such
  * symbol; 2: bad use. Declarations are our own few lines: the driver's ABI for these calls is fixed. */
@@ -52,8 +54,17 @@ static void allocate(size_t bytes) {
     say("allocate", take(&pointer, bytes));
 }
 
+/* -1 where the driver does not know the attribute. */
+static int attribute(int number) {
+    int (*get)(int *, int, int) = (int (*)(int *, int, int))symbol("cuDeviceGetAttribute");
+    int value;
+    return get(&value, number, 0) == 0 ? value : -1;
+}
+
 static void hold(void) {
     char byte;
+    say("multiprocessors", attribute(16));
+    say("mps", attribute(133));
     puts("ready");
     fflush(stdout);
     while (read(STDIN_FILENO, &byte, 1) > 0) {

@@ -125,9 +125,17 @@ static void mount_slice(const struct options *options) {
     make_directory(NEW_ROOT "/.pgpu");
     bind_over(in_old_root(options->slice, source), NEW_ROOT "/.pgpu", MS_RDONLY | MS_NOSUID | MS_NODEV);
     bind_over(in_old_root(options->usage, source), NEW_ROOT "/.pgpu/usage", MS_NOSUID | MS_NODEV | MS_NOEXEC);
+    if (options->time != NULL)
+        bind_over(in_old_root(options->time, source), NEW_ROOT "/.pgpu/time",
+                  MS_NOSUID | MS_NODEV | MS_NOEXEC);
+    if (options->board != NULL)
+        bind_over(in_old_root(options->board, source), NEW_ROOT "/.pgpu/board",
+                  MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC);
     if (options->simulated != NULL)
         bind_over(in_old_root(options->simulated, source), NEW_ROOT "/.pgpu/simgpu",
                   MS_NOSUID | MS_NODEV | MS_NOEXEC);
+    if (options->mps != NULL)
+        bind_over(in_old_root(options->mps, source), NEW_ROOT "/.pgpu/mps", MS_NOSUID | MS_NODEV | MS_NOEXEC);
     for (int i = 0; i < options->driver_count; i++) {
         join_path(target, NEW_ROOT "/.pgpu/driver/", options->drivers[i].name);
         bind_over(in_old_root(options->drivers[i].path, source), target, MS_RDONLY | MS_NOSUID | MS_NODEV);

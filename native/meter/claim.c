@@ -92,6 +92,10 @@ static void move_in(struct pgpu_usage *usage, unsigned slot) {
         pgpu_meter_recover(usage, slot, gpu);
     }
     PGPU_POINT(CLAIM_RECOVERED);
+    /* Whoever had the slot is dead, and so is its work. */
+    __atomic_store_n(&usage->slot[slot].stays, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&usage->slot[slot].in_flight_until_ns, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&usage->slot[slot].in_flight, 0, __ATOMIC_RELEASE);
     pgpu_meter_sign(&usage->slot[slot]);
     PGPU_POINT(CLAIM_NAMED);
 }
@@ -153,11 +157,6 @@ static enum pgpu_meter_status claim(struct pgpu_meter *meter) {
     if (holding_fd >= 0) return claim_opened(meter, alive_fd, holding_fd);
     close(alive_fd);
     return PGPU_METER_UNREADABLE;
-}
-
-bool pgpu_meter_is_claimed(const struct pgpu_meter *meter) {
-    return __atomic_load_n(&meter->usage, __ATOMIC_ACQUIRE) != NULL &&
-           __atomic_load_n(meter->same_process, __ATOMIC_RELAXED) == 1;
 }
 
 enum pgpu_meter_status pgpu_meter_claim(struct pgpu_meter *meter, const char *path, unsigned gpu_count) {

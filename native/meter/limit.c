@@ -23,6 +23,7 @@ static enum pgpu_limit_status check(const struct pgpu_limit *limit) {
     enum pgpu_meter_status version = pgpu_version_check(limit->abi);
     if (version == PGPU_METER_NEWER) return PGPU_LIMIT_NEWER;
     bool is_sound = version == PGPU_METER_OK && limit->gpu_count >= 1 && limit->gpu_count <= PGPU_MAX_GPUS &&
+                    (!pgpu_limit_oversubscribes(limit) || limit->gpu_count <= PGPU_MAX_PAGED_GPUS) &&
                     is_terminated(limit->real_cuda_path, PGPU_PATH_BYTES) &&
                     is_terminated(limit->real_nvml_path, PGPU_PATH_BYTES) &&
                     is_terminated(limit->usage_path, PGPU_PATH_BYTES) && limit->usage_path[0] == '/';
@@ -87,6 +88,12 @@ uint64_t pgpu_limit_bytes(const struct pgpu_limit *limit, unsigned index) {
     uint64_t shown_bytes = pgpu_limit_shown_bytes(limit, index);
     uint64_t overhead_bytes = pgpu_limit_overhead_bytes(limit, index);
     return shown_bytes > overhead_bytes ? shown_bytes - overhead_bytes : 0;
+}
+
+uint64_t pgpu_limit_resident_bytes(const struct pgpu_limit *limit, unsigned index) {
+    uint64_t resident_bytes = __atomic_load_n(&limit->gpu[index].resident_bytes, __ATOMIC_RELAXED);
+    uint64_t overhead_bytes = pgpu_limit_overhead_bytes(limit, index);
+    return resident_bytes > overhead_bytes ? resident_bytes - overhead_bytes : 0;
 }
 
 int pgpu_limit_index_of(const struct pgpu_limit *limit, const uint8_t uuid[16]) {

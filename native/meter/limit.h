@@ -35,6 +35,15 @@ uint64_t pgpu_limit_bytes(const struct pgpu_limit *limit, unsigned index);
 uint64_t pgpu_limit_shown_bytes(const struct pgpu_limit *limit, unsigned index);
 uint64_t pgpu_limit_overhead_bytes(const struct pgpu_limit *limit, unsigned index);
 
+/* Whether ordinary memory is made such that the driver may move it to the host. */
+static inline bool pgpu_limit_oversubscribes(const struct pgpu_limit *limit) {
+    return (limit->flags & PGPU_LIMIT_OVERSUBSCRIBES) != 0;
+}
+
+/* How much of the slice may be memory that stays on the device, where the job oversubscribes; less the
+ * overhead. */
+uint64_t pgpu_limit_resident_bytes(const struct pgpu_limit *limit, unsigned index);
+
 /* The index of a GPU in the limit file, or -1: a GPU that is not in the lease. */
 int pgpu_limit_index_of(const struct pgpu_limit *limit, const uint8_t uuid[16]);
 

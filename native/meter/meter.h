@@ -42,7 +42,10 @@ struct pgpu_meter {
 enum pgpu_meter_status pgpu_meter_claim(struct pgpu_meter *meter, const char *path, unsigned gpu_count);
 
 /* Whether this very process (not its parent) holds a slot. */
-bool pgpu_meter_is_claimed(const struct pgpu_meter *meter);
+static inline bool pgpu_meter_is_claimed(const struct pgpu_meter *meter) {
+    return __atomic_load_n(&meter->usage, __ATOMIC_ACQUIRE) != NULL &&
+           __atomic_load_n(meter->same_process, __ATOMIC_RELAXED) == 1;
+}
 
 /* Whether the slot is a parent's, and this process was made in a way that runs no atfork handlers. */
 bool pgpu_meter_is_forked(const struct pgpu_meter *meter);

@@ -30,12 +30,7 @@ static bool is_worth_a_look(const struct pgpu_meter *meter, unsigned slot, unsig
     return slot != meter->slot && !pgpu_meter_entry_is_empty(&meter->usage->slot[slot].gpu[gpu]);
 }
 
-/* Most calls find nothing to look at and cost no system call. */
-static bool reap(struct pgpu_meter *meter, unsigned gpu) {
-    unsigned slot = 0, end = slots_touched(meter->usage);
-    while (slot < end && !is_worth_a_look(meter, slot, gpu))
-        slot++;
-    if (slot == end) return false;
+static bool reap_from(struct pgpu_meter *meter, unsigned slot, unsigned end, unsigned gpu) {
     /* A description of its own, so that closing it drops whatever it may still hold. */
     int fd = open(meter->path, O_RDWR | O_CLOEXEC | O_NOCTTY);
     if (fd < 0) return false;
@@ -43,6 +38,19 @@ static bool reap(struct pgpu_meter *meter, unsigned gpu) {
     for (; slot < end; slot++)
         if (is_worth_a_look(meter, slot, gpu)) has_reaped |= take_back(meter->usage, fd, slot, gpu);
     close(fd);
+    return has_reaped;
+}
+
+/* Most calls find nothing to look at and cost no system call. Of all that is done under the mutex only this
+ * calls what a thread can be cancelled in. */
+static bool reap(struct pgpu_meter *meter, unsigned gpu) {
+    unsigned slot = 0, end = slots_touched(meter->usage);
+    while (slot < end && !is_worth_a_look(meter, slot, gpu))
+        slot++;
+    if (slot == end) return false;
+    int before = pgpu_cancellation_defer();
+    bool has_reaped = reap_from(meter, slot, end, gpu);
+    pgpu_cancellation_restore(before);
     return has_reaped;
 }
 
@@ -61,9 +69,9 @@ enum pgpu_meter_status pgpu_meter_reserve(struct pgpu_meter *meter, unsigned gpu
                                           uint64_t limit_bytes, bool *reaped) {
     bool has_reaped = false;
     if (!pgpu_meter_is_claimed(meter) || gpu >= meter->gpu_count) return PGPU_METER_NOT_CLAIMED;
-    int before = pgpu_lock_leaf(&meter->leaf);
+    pthread_mutex_lock(&meter->leaf);
     bool is_reserved = reserve(meter, gpu, bytes, limit_bytes, &has_reaped);
-    pgpu_unlock_leaf(&meter->leaf, before);
+    pthread_mutex_unlock(&meter->leaf);
     if (!is_reserved) pgpu_meter_note_refusal(meter->usage, gpu, bytes);
     if (reaped != NULL) *reaped = has_reaped;
     return is_reserved ? PGPU_METER_OK : PGPU_METER_REFUSED;
@@ -71,18 +79,18 @@ enum pgpu_meter_status pgpu_meter_reserve(struct pgpu_meter *meter, unsigned gpu
 
 void pgpu_meter_refund(struct pgpu_meter *meter, unsigned gpu, uint64_t bytes) {
     if (!pgpu_meter_is_claimed(meter) || gpu >= meter->gpu_count) return;
-    int before = pgpu_lock_leaf(&meter->leaf);
+    pthread_mutex_lock(&meter->leaf);
     uint64_t own_bytes = pgpu_meter_entry_bytes(&meter->usage->slot[meter->slot].gpu[gpu]);
     if (bytes > own_bytes) bytes = own_bytes;
     if (bytes != 0) pgpu_meter_operate(meter->usage, meter->slot, gpu, -(int64_t)bytes, UINT64_MAX);
-    pgpu_unlock_leaf(&meter->leaf, before);
+    pthread_mutex_unlock(&meter->leaf);
 }
 
 bool pgpu_meter_reap(struct pgpu_meter *meter, unsigned gpu) {
     if (!pgpu_meter_is_claimed(meter) || gpu >= meter->gpu_count) return false;
-    int before = pgpu_lock_leaf(&meter->leaf);
+    pthread_mutex_lock(&meter->leaf);
     bool has_reaped = reap(meter, gpu);
-    pgpu_unlock_leaf(&meter->leaf, before);
+    pthread_mutex_unlock(&meter->leaf);
     return has_reaped;
 }
 

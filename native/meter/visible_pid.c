@@ -11,6 +11,7 @@
 
 #define FILE_BYTES       4096
 #define START_TIME_FIELD 22
+#define HINTS            1024u
 
 static bool read_file(unsigned pid, const char *name, char text[FILE_BYTES]) {
     char path[64];
@@ -80,7 +81,21 @@ static unsigned find_in_proc(const struct pgpu_reader_slot *slot) {
     return found;
 }
 
+/* Where a process was found last: with sixty containers, to look through all of /proc for each of them takes
+ * longer than the second after which they are looked for again. Never trusted, so that any thread may write.
+ */
+static unsigned hints[HINTS];
+
+static unsigned *hint_of(const struct pgpu_reader_slot *slot) {
+    uint64_t mixed = (slot->pid_namespace + slot->start_time_ticks * 31 + slot->pid) * 0x9e3779b97f4a7c15ull;
+    return &hints[(mixed >> 32) % HINTS];
+}
+
 unsigned pgpu_visible_pid(const struct pgpu_reader_slot *slot) {
     if (slot->pid_namespace != 0 && slot->pid_namespace == own_pid_namespace()) return slot->pid;
-    return find_in_proc(slot);
+    unsigned *hint = hint_of(slot), known = __atomic_load_n(hint, __ATOMIC_RELAXED);
+    if (known != 0 && is_process_of(slot, known)) return known;
+    unsigned found = find_in_proc(slot);
+    if (found != 0) __atomic_store_n(hint, found, __ATOMIC_RELAXED);
+    return found;
 }

@@ -25,9 +25,32 @@ static void pause_shortly(void) {
     pgpu_cancellation_restore(before);
 }
 
-static enum pgpu_meter_status reserve(int gpu, uint64_t bytes) {
-    return pgpu_meter_reserve(&pgpu_slice_meter, (unsigned)gpu, bytes,
-                              pgpu_limit_bytes(pgpu_slice_limit(), (unsigned)gpu), NULL);
+static bool oversubscribes(void) {
+    return pgpu_limit_oversubscribes(pgpu_slice_limit());
+}
+
+static unsigned gpu_of(int index) {
+    return oversubscribes() ? (unsigned)index % PGPU_MAX_PAGED_GPUS : (unsigned)index;
+}
+
+/* Whether it counts against what must stay on the device. */
+static bool is_resident(int index) {
+    return oversubscribes() && index < (int)PGPU_MAX_PAGED_GPUS;
+}
+
+static enum pgpu_meter_status reserve_total(unsigned gpu, uint64_t bytes) {
+    return pgpu_meter_reserve(&pgpu_slice_meter, gpu, bytes, pgpu_limit_bytes(pgpu_slice_limit(), gpu), NULL);
+}
+
+static enum pgpu_meter_status reserve(int index, uint64_t bytes) {
+    unsigned gpu = gpu_of(index), entry = PGPU_RESIDENT_ENTRY(gpu);
+    if (!is_resident(index)) return reserve_total(gpu, bytes);
+    uint64_t resident_bytes = pgpu_limit_resident_bytes(pgpu_slice_limit(), gpu);
+    enum pgpu_meter_status status = pgpu_meter_reserve(&pgpu_slice_meter, entry, bytes, resident_bytes, NULL);
+    if (status != PGPU_METER_OK) return status;
+    status = reserve_total(gpu, bytes);
+    if (status != PGPU_METER_OK) pgpu_meter_refund(&pgpu_slice_meter, entry, bytes);
+    return status;
 }
 
 static CUresult as_cuda(enum pgpu_meter_status status) {
@@ -36,7 +59,8 @@ static CUresult as_cuda(enum pgpu_meter_status status) {
 }
 
 /* What this process no longer uses and is still counted. */
-static bool has_made_room(int gpu) {
+static bool has_made_room(int index) {
+    int gpu = (int)gpu_of(index);
     uint64_t before_bytes = pgpu_meter_own_bytes(&pgpu_slice_meter, (unsigned)gpu);
     pgpu_freeing_settle();
     pgpu_exports_settle();
@@ -59,7 +83,7 @@ CUresult pgpu_charge_begin(struct pgpu_charge *charge, int gpu, uint64_t bytes) 
 static uint64_t patience_ns(const struct pgpu_charge *charge) {
     uint64_t asked_ns = pgpu_slice_limit()->wait_for_memory_ns;
     if (asked_ns >= AFTER_REAP_NS || charge->gpu == PGPU_NO_GPU) return asked_ns;
-    bool was_reaped = pgpu_meter_was_reaped(&pgpu_slice_meter, (unsigned)charge->gpu, AFTER_REAP_NS);
+    bool was_reaped = pgpu_meter_was_reaped(&pgpu_slice_meter, gpu_of(charge->gpu), AFTER_REAP_NS);
     return was_reaped ? AFTER_REAP_NS : asked_ns;
 }
 
@@ -86,5 +110,7 @@ CUresult pgpu_charge_more(struct pgpu_charge *charge, uint64_t bytes) {
 }
 
 void pgpu_charge_refund(int gpu, uint64_t bytes) {
-    if (gpu != PGPU_NO_GPU && bytes != 0) pgpu_meter_refund(&pgpu_slice_meter, (unsigned)gpu, bytes);
+    if (gpu == PGPU_NO_GPU || bytes == 0) return;
+    pgpu_meter_refund(&pgpu_slice_meter, gpu_of(gpu), bytes);
+    if (is_resident(gpu)) pgpu_meter_refund(&pgpu_slice_meter, PGPU_RESIDENT_ENTRY(gpu_of(gpu)), bytes);
 }

@@ -15,13 +15,18 @@
 
 #include "cuda_abi.h"
 
+/* What is counted as memory that the driver may move to the host, where the job oversubscribes. It stands in
+ * the place of a GPU's index in charges and in the rows of what they were for. */
+#define PGPU_AS_PAGEABLE(gpu) ((gpu) + (int)PGPU_MAX_PAGED_GPUS)
+
 struct pgpu_charge {
-    int gpu;
+    int gpu; /* PGPU_NO_GPU, an index in the limit file, or one PGPU_AS_PAGEABLE */
     uint64_t bytes;
     uint64_t deadline_ns; /* 0: the driver has not refused yet */
 };
 
-/* CUDA_ERROR_OUT_OF_MEMORY where the slice would be passed, CUDA_ERROR_NOT_PERMITTED for a GPU outside the
+/* CUDA_ERROR_OUT_OF_MEMORY where the slice, or the part of it that must stay on the device, would be passed,
+ * CUDA_ERROR_NOT_PERMITTED for a GPU outside the
  * lease. */
 CUresult pgpu_charge_begin(struct pgpu_charge *charge, int gpu, uint64_t bytes);
 

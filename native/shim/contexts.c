@@ -1,13 +1,18 @@
 /* Contexts cost memory of their own: it is charged before one is made and refunded, with everything made in
  * it, when it is gone. A primary context is charged once for each device, however often it is retained. */
 #include <sched.h>
+#include <time.h>
 
 #include "cancellation.h"
 #include "charge.h"
 #include "freeing.h"
 #include "functions.h"
+#include "gate.h"
 #include "holdings.h"
 #include "slice.h"
+#include "trace.h"
+
+#define PLACE_LOOK_NS 20000000
 
 static struct pgpu_holding row_of(uint64_t key, const struct pgpu_charge *charge) {
     struct pgpu_holding row = {.key = key,
@@ -18,9 +23,38 @@ static struct pgpu_holding row_of(uint64_t key, const struct pgpu_charge *charge
     return row;
 }
 
+/* Somebody of a higher priority has the job's place. Who suspends a job looks at its charges afterwards, and
+ * so sees one that was made before this was asked. Who gets no context in any case is not kept waiting. */
+static bool is_kept_out(int gpu) {
+    if (gpu == PGPU_NO_GPU || !pgpu_meter_is_claimed(&pgpu_slice_meter)) return false;
+    uint64_t word = __atomic_load_n(&pgpu_slice_limit()->gpu[gpu].compute, __ATOMIC_SEQ_CST);
+    return (word & PGPU_COMPUTE_SUSPENDED) != 0;
+}
+
+/* Nothing is in hand, neither memory nor anybody's turn: a thread may be cancelled here. */
+static void wait_for_place(int gpu) {
+    struct timespec pause = {.tv_nsec = PLACE_LOOK_NS};
+    while (is_kept_out(gpu))
+        nanosleep(&pause, NULL);
+}
+
+/* False: the job was suspended meanwhile, and nothing is charged. */
+static bool has_begun(struct pgpu_charge *charge, int gpu, CUresult *result) {
+    *result = pgpu_charge_begin(charge, gpu, pgpu_slice_context_bytes(gpu));
+    if (*result != CUDA_SUCCESS || !is_kept_out(gpu)) return true;
+    pgpu_charge_refund(gpu, charge->bytes);
+    return false;
+}
+
+/* What has a context already is taken off the GPU while its job is suspended; what has none gets none then.
+ */
 static CUresult begin(struct pgpu_charge *charge, CUdevice ordinal) {
     int gpu = pgpu_slice_gpu_of(ordinal);
-    return pgpu_charge_begin(charge, gpu, pgpu_slice_context_bytes(gpu));
+    CUresult result;
+    do
+        wait_for_place(gpu);
+    while (!has_begun(charge, gpu, &result));
+    return result;
 }
 
 /* An ordinal that does not exist is the driver's to refuse, before any talk of slices. */
@@ -59,6 +93,7 @@ static void refund(const struct pgpu_holding *row, uint64_t context) {
     if (is_foreign(ordinal)) return call;                                                                    \
     CUresult result = begin(&charge, ordinal);                                                               \
     if (result != CUDA_SUCCESS) return result;                                                               \
+    pgpu_slice_begin_context();                                                                              \
     do                                                                                                       \
         result = call;                                                                                       \
     while (pgpu_charge_asks_again(&charge, result));                                                         \
@@ -101,9 +136,15 @@ PGPU_EXPORT CUresult cuVDPAUCtxCreate_v2(CUcontext *context, unsigned int flags,
     CREATE(ordinal, context, PGPU_REAL(cuVDPAUCtxCreate_v2)(context, flags, ordinal, vdpau, look_up));
 }
 
+static void begin_end(CUcontext context) {
+    pgpu_gate_leave(context);
+    pgpu_trace_leave(context);
+    pgpu_freeing_pause((uint64_t)context);
+}
+
 /* The row goes before the driver may give the handle to another thread's context. */
 static bool begin_destroy(CUcontext context, struct pgpu_holding *row) {
-    pgpu_freeing_pause((uint64_t)context);
+    begin_end(context);
     return pgpu_holdings_take(PGPU_KIND_CONTEXT, (uint64_t)context, row);
 }
 
@@ -133,14 +174,29 @@ PGPU_EXPORT CUresult cuCtxAttach(CUcontext *context, unsigned int flags) {
     return result;
 }
 
+/* Calls of this process that let go of a context, from before they ask until after. */
+static unsigned releasing;
+
+/* Whether nothing may be left of a context afterwards, if all that are on their way succeed. What is in
+ * flight in one that lives on is still measured. */
+static bool begin_release(uint64_t key, struct pgpu_holding *row) {
+    int64_t under_way = (int64_t)__atomic_add_fetch(&releasing, 1, __ATOMIC_SEQ_CST);
+    return pgpu_holdings_find(PGPU_KIND_CONTEXT, key, row) && (int64_t)row->count <= under_way;
+}
+
+static void finish_release(void) {
+    __atomic_fetch_sub(&releasing, 1, __ATOMIC_SEQ_CST);
+}
+
 PGPU_EXPORT CUresult cuCtxDetach(CUcontext context) {
     struct pgpu_holding row;
-    pgpu_freeing_pause((uint64_t)context);
+    if (begin_release((uint64_t)context, &row)) begin_end(context);
     CUresult result = PGPU_REAL(cuCtxDetach)(context);
     if (result == CUDA_SUCCESS && pgpu_holdings_count(PGPU_KIND_CONTEXT, (uint64_t)context, -1, &row) == 0)
         refund(&row, (uint64_t)context);
     else
         pgpu_freeing_resume((uint64_t)context);
+    finish_release();
     return result;
 }
 
@@ -168,13 +224,22 @@ static void learn_handle(struct pgpu_holding *row, void *context) {
 /* Threads of this process that are between reserving and noting a primary context. */
 static unsigned charging;
 
-static CUresult charge_primary(CUdevice ordinal, struct pgpu_charge *charge) {
+static bool has_charged_primary(struct pgpu_charge *charge, CUdevice ordinal, CUresult *result) {
     int before = pgpu_cancellation_defer();
     __atomic_fetch_add(&charging, 1, __ATOMIC_SEQ_CST);
-    CUresult result = begin(charge, ordinal);
-    if (result == CUDA_SUCCESS) note_primary(charge, ordinal);
+    bool has_place = has_begun(charge, charge->gpu, result);
+    if (has_place && *result == CUDA_SUCCESS) note_primary(charge, ordinal);
     __atomic_fetch_sub(&charging, 1, __ATOMIC_SEQ_CST);
     pgpu_cancellation_restore(before);
+    return has_place;
+}
+
+/* Who waits for its job's place is not among those that others wait for. */
+static CUresult charge_primary(CUdevice ordinal, struct pgpu_charge *charge) {
+    CUresult result;
+    do
+        wait_for_place(charge->gpu);
+    while (!has_charged_primary(charge, ordinal, &result));
     return result;
 }
 
@@ -184,6 +249,7 @@ static CUresult charge_primary(CUdevice ordinal, struct pgpu_charge *charge) {
 static CUresult join_primary(CUdevice ordinal, struct pgpu_charge *charge) {
     *charge = (struct pgpu_charge){.gpu = pgpu_slice_gpu_of(ordinal)};
     if (is_retained_already(ordinal)) return CUDA_SUCCESS;
+    pgpu_slice_begin_context();
     CUresult result = charge_primary(ordinal, charge);
     charge->bytes = 0; /* they are the row's from here on, which the last to let go of it refunds */
     if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
@@ -208,27 +274,29 @@ PGPU_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice ordin
 }
 
 /* The primary context's handle, or 0. */
-static uint64_t begin_end_of_primary(CUdevice ordinal) {
+static uint64_t begin_reset(CUdevice ordinal) {
     struct pgpu_holding row;
     if (!pgpu_holdings_find(PGPU_KIND_CONTEXT, (uint64_t)ordinal, &row)) return 0;
-    pgpu_freeing_pause(row.detail);
+    begin_end((CUcontext)row.detail);
     return row.detail;
 }
 
-static CUresult finish_release(CUdevice ordinal, uint64_t context, CUresult result) {
+static CUresult release_with(CUdevice ordinal, CUresult (*release)(CUdevice)) {
+    struct pgpu_holding row = {0};
+    if (begin_release((uint64_t)ordinal, &row)) begin_end((CUcontext)row.detail);
+    CUresult result = release(ordinal);
     if (result == CUDA_SUCCESS) release_primary(ordinal);
-    pgpu_freeing_resume(context);
+    pgpu_freeing_resume(row.detail);
+    finish_release();
     return result;
 }
 
 PGPU_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal) {
-    uint64_t context = begin_end_of_primary(ordinal);
-    return finish_release(ordinal, context, PGPU_REAL(cuDevicePrimaryCtxRelease_v2)(ordinal));
+    return release_with(ordinal, PGPU_REAL(cuDevicePrimaryCtxRelease_v2));
 }
 
 PGPU_EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice ordinal) {
-    uint64_t context = begin_end_of_primary(ordinal);
-    return finish_release(ordinal, context, PGPU_REAL(cuDevicePrimaryCtxRelease)(ordinal));
+    return release_with(ordinal, PGPU_REAL(cuDevicePrimaryCtxRelease));
 }
 
 /* A reset destroys what was allocated and releases nothing: whoever retained the context still has to. So the
@@ -240,12 +308,12 @@ static CUresult finish_reset(uint64_t context, CUresult result) {
 }
 
 PGPU_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal) {
-    uint64_t context = begin_end_of_primary(ordinal);
+    uint64_t context = begin_reset(ordinal);
     return finish_reset(context, PGPU_REAL(cuDevicePrimaryCtxReset_v2)(ordinal));
 }
 
 PGPU_EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice ordinal) {
-    uint64_t context = begin_end_of_primary(ordinal);
+    uint64_t context = begin_reset(ordinal);
     return finish_reset(context, PGPU_REAL(cuDevicePrimaryCtxReset)(ordinal));
 }
 
@@ -266,6 +334,7 @@ PGPU_EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc descr
     bool is_charged = !is_foreign(ordinal) && !is_retained_already(ordinal);
     CUresult result = is_charged ? begin(&charge, ordinal) : CUDA_SUCCESS;
     if (result != CUDA_SUCCESS) return result;
+    pgpu_slice_begin_context();
     do
         result = PGPU_REAL(cuGreenCtxCreate)(green, description, ordinal, flags);
     while (is_charged && pgpu_charge_asks_again(&charge, result));

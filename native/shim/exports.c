@@ -17,6 +17,7 @@
 #include "functions.h"
 #include "holdings.h"
 #include "lock.h"
+#include "slice.h"
 #include "vmm.h"
 
 /* Positive, and never past the largest offset of a file. */
@@ -77,6 +78,7 @@ static void note_descriptor(int fd, uint64_t allocation) {
 PGPU_EXPORT CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle,
                                                   CUmemAllocationHandleType type, unsigned long long flags) {
     uint64_t held = pgpu_vmm_hold(handle, NULL);
+    pgpu_slice_stays();
     CUresult result = PGPU_REAL(cuMemExportToShareableHandle)(shareable, handle, type, flags);
     int fd;
     if (held != 0 && result != CUDA_SUCCESS) pgpu_vmm_drop(held);

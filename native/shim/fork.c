@@ -1,8 +1,10 @@
 /* A forked child has no slot, and no mutex that a thread of its parent left locked. */
 #include <stddef.h>
 
+#include "gate.h"
 #include "holdings.h"
 #include "slice.h"
+#include "trace.h"
 
 /* glibc keeps pthread_atfork in a static part that a C library of another kind has not; musl has no
  * __register_atfork. Both weak, so that one shim loads under either. */
@@ -10,6 +12,7 @@ extern int __register_atfork(void (*)(void), void (*)(void), void (*)(void), voi
 extern int pthread_atfork(void (*)(void), void (*)(void), void (*)(void)) __attribute__((weak));
 
 static void before(void) {
+    pgpu_gate_before_fork();
     pgpu_holdings_before_fork();
     pgpu_meter_before_fork(&pgpu_slice_meter);
 }
@@ -17,11 +20,14 @@ static void before(void) {
 static void after_in_parent(void) {
     pgpu_meter_after_fork_in_parent(&pgpu_slice_meter);
     pgpu_holdings_after_fork(false);
+    pgpu_gate_after_fork(false);
 }
 
 static void after_in_child(void) {
     pgpu_meter_after_fork_in_child(&pgpu_slice_meter);
     pgpu_holdings_after_fork(true);
+    pgpu_gate_after_fork(true);
+    pgpu_trace_after_fork();
 }
 
 void pgpu_slice_guard_forks(void) {

@@ -9,6 +9,7 @@
 #include "functions.h"
 #include "pools.h"
 #include "slice.h"
+#include "trace.h"
 #include "vmm.h"
 
 #define MAX_NESTING 32
@@ -17,6 +18,7 @@
 struct footprint {
     uint64_t bytes[PGPU_MAX_GPUS];
     CUdevice ordinal[PGPU_MAX_GPUS];
+    uint64_t nodes; /* child graphs' counted, not the graphs themselves */
     bool is_outside_lease;
 };
 
@@ -38,6 +40,7 @@ static void add_node(CUgraphNode node, struct footprint *footprint, int depth) {
     CUgraphNodeType type;
     CUgraph child;
     if (PGPU_REAL(cuGraphNodeGetType)(node, &type) != CUDA_SUCCESS) return;
+    footprint->nodes += type != CU_GRAPH_NODE_TYPE_GRAPH;
     if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) add_allocation(node, footprint);
     if (type == CU_GRAPH_NODE_TYPE_GRAPH &&
         PGPU_REAL(cuGraphChildGraphNodeGetGraph)(node, &child) == CUDA_SUCCESS)
@@ -112,16 +115,30 @@ static void note(CUgraphExec graph, const struct footprint *footprint) {
     }
 }
 
+/* For a trace of its launches. */
+static void note_nodes(CUgraphExec graph, const struct footprint *footprint) {
+    struct pgpu_holding row = {
+        .key = (uint64_t)graph, .detail = footprint->nodes, .count = 1, .kind = PGPU_KIND_NODES, .gpu = -1};
+    if (pgpu_trace_is_on()) pgpu_holdings_put(&row);
+}
+
+uint64_t pgpu_trace_nodes_of(CUgraphExec graph) {
+    struct pgpu_holding row;
+    return pgpu_holdings_find(PGPU_KIND_NODES, (uint64_t)graph, &row) ? row.detail : 0;
+}
+
 #define INSTANTIATE(executable, graph, call)                                                                 \
     struct footprint footprint = {0};                                                                        \
     add_graph(graph, &footprint, 0);                                                                         \
     CUresult result = take(&footprint);                                                                      \
     if (result != CUDA_SUCCESS) return result;                                                               \
     result = call;                                                                                           \
-    if (result == CUDA_SUCCESS)                                                                              \
+    if (result == CUDA_SUCCESS) {                                                                            \
         note(*(executable), &footprint);                                                                     \
-    else                                                                                                     \
+        note_nodes(*(executable), &footprint);                                                               \
+    } else {                                                                                                 \
         give_back(&footprint, PGPU_MAX_GPUS);                                                                \
+    }                                                                                                        \
     return result
 
 PGPU_EXPORT CUresult cuGraphInstantiate(CUgraphExec *executable, CUgraph graph, CUgraphNode *error_node,
@@ -164,7 +181,9 @@ static void take_rows(CUgraphExec graph, struct footprint *footprint) {
 
 PGPU_EXPORT CUresult cuGraphExecDestroy(CUgraphExec graph) {
     struct footprint footprint = {0};
+    struct pgpu_holding nodes;
     take_rows(graph, &footprint);
+    if (pgpu_trace_is_on()) pgpu_holdings_take(PGPU_KIND_NODES, (uint64_t)graph, &nodes);
     CUresult result = PGPU_REAL(cuGraphExecDestroy)(graph);
     if (result == CUDA_SUCCESS)
         leave(&footprint);

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include "slice.h"
+#include "trace.h"
 
 #define FIRST_CAPACITY 1024u /* a power of two */
 
@@ -63,6 +64,49 @@ static bool is_half_empty(void) {
     return (table.used + 1) * 2 <= table.capacity;
 }
 
+/* What a profile calls the memory of a row. Of the other kinds none is charged for itself: a pool's row
+ * stands for what was handed out of it. */
+static bool is_traced(const struct pgpu_holding *row, enum pgpu_trace_memory *kind) {
+    switch ((enum pgpu_kind)row->kind) {
+    case PGPU_KIND_MEMORY:
+        *kind = row->is_managed || row->is_converted ? PGPU_TRACE_MANAGED : PGPU_TRACE_LINEAR;
+        return row->detail == 0;
+    case PGPU_KIND_FREEING:
+        *kind = PGPU_TRACE_LINEAR;
+        return true;
+    case PGPU_KIND_ARRAY:
+        *kind = PGPU_TRACE_ARRAY;
+        return true;
+    case PGPU_KIND_EXTERNAL:
+        *kind = PGPU_TRACE_EXTERNAL;
+        return true;
+    case PGPU_KIND_CONTEXT:
+        *kind = PGPU_TRACE_CONTEXTS;
+        return true;
+    case PGPU_KIND_ALLOCATION:
+        *kind = PGPU_TRACE_PHYSICAL;
+        return true;
+    case PGPU_KIND_POOL:
+        *kind = PGPU_TRACE_POOL;
+        return true;
+    case PGPU_KIND_LIMIT:
+        *kind = PGPU_TRACE_LIMITS;
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* Tell the trace that `row` took the place of what it had before; `before` may be NULL, and so may `row`. */
+static void trace(const struct pgpu_holding *before, const struct pgpu_holding *row) {
+    enum pgpu_trace_memory kind;
+    if (!pgpu_trace_is_on()) return;
+    const struct pgpu_holding *either = row != NULL ? row : before;
+    if (!is_traced(either, &kind)) return;
+    uint64_t bytes = row == NULL ? 0 : row->bytes;
+    pgpu_trace_memory(either->gpu, kind, bytes - (before == NULL ? 0 : before->bytes));
+}
+
 /* Where the kernel has no memory for a larger table, the other half takes the rows that were promised. */
 static bool has_room(void) {
     return is_half_empty() || grow() || table.used + 2 <= table.capacity;
@@ -70,6 +114,7 @@ static bool has_room(void) {
 
 static void add_row(struct pgpu_holding *place, const struct pgpu_holding *row) {
     *place = *row;
+    trace(NULL, row);
     table.used++;
     __atomic_store_n(&is_tight, !is_half_empty(), __ATOMIC_RELAXED);
 }
@@ -96,6 +141,7 @@ bool pgpu_holdings_have_room(void) {
 
 /* Move back whatever in the run behind `hole` may not stay behind an empty place. */
 static void remove_row(struct pgpu_holding *row) {
+    trace(row, NULL);
     uint64_t hole = (uint64_t)(row - table.rows);
     uint64_t mask = table.capacity - 1;
     for (uint64_t at = next_of(hole); table.rows[at].kind != PGPU_KIND_NONE; at = next_of(at)) {
@@ -119,10 +165,12 @@ bool pgpu_holdings_put(const struct pgpu_holding *holding) {
     bool fits = has_room();
     if (fits) {
         struct pgpu_holding *row = seek(holding->kind, holding->key);
-        if (row->kind == PGPU_KIND_NONE)
+        if (row->kind == PGPU_KIND_NONE) {
             add_row(row, holding);
-        else
+        } else {
+            trace(row, holding);
             *row = *holding;
+        }
     }
     unlock();
     return fits;
@@ -173,11 +221,17 @@ bool pgpu_holdings_join(const struct pgpu_holding *holding) {
     return is_new;
 }
 
+static void change(struct pgpu_holding *row, void (*edit)(struct pgpu_holding *, void *), void *context) {
+    struct pgpu_holding before = *row;
+    edit(row, context);
+    trace(&before, row);
+}
+
 bool pgpu_holdings_edit(enum pgpu_kind kind, uint64_t key, void (*edit)(struct pgpu_holding *, void *),
                         void *context) {
     if (!lock()) return false;
     struct pgpu_holding *row = find(kind, key);
-    if (row != NULL) edit(row, context);
+    if (row != NULL) change(row, edit, context);
     unlock();
     return row != NULL;
 }
@@ -208,7 +262,7 @@ void pgpu_holdings_edit_owned(enum pgpu_kind kind, uint64_t owner,
                               void (*edit)(struct pgpu_holding *, void *), void *context) {
     if (!lock()) return;
     for (uint64_t at = 0; at < table.capacity; at++)
-        if (is_owned(&table.rows[at], kind, owner)) edit(&table.rows[at], context);
+        if (is_owned(&table.rows[at], kind, owner)) change(&table.rows[at], edit, context);
     unlock();
 }
 

@@ -21,6 +21,7 @@ enum pgpu_kind {
     PGPU_KIND_LIMIT,      /* what a context takes beyond its own bytes for a limit that was raised */
     PGPU_KIND_BINDING,    /* physical memory bound to a multicast object, by a number of our own */
     PGPU_KIND_EXPORT,     /* physical memory that a descriptor keeps, by the byte that is locked in it */
+    PGPU_KIND_NODES,      /* how many an executable graph has, where that is traced */
     PGPU_KIND_FREEING,    /* memory that a stream will free, by the event that tells */
 };
 
@@ -35,7 +36,9 @@ struct pgpu_holding {
     uint64_t detail; /* the kind's own number */
     uint32_t count;  /* references */
     uint8_t kind;
-    int8_t gpu;
+    int8_t gpu;        /* as of its charge */
+    bool is_converted; /* managed memory that its program takes for ordinary memory */
+    bool is_managed;   /* managed memory that its program asked for */
 };
 
 /* Whether a row can still be added; asked before the driver is, so that what it grants can be followed. */

@@ -2,58 +2,79 @@
 #include "charge.h"
 #include "functions.h"
 #include "holdings.h"
+#include "paging.h"
 #include "pools.h"
 #include "slice.h"
 
-static void note(const struct pgpu_charge *charge, const struct pgpu_place *place, CUdeviceptr pointer) {
-    struct pgpu_holding row = {.key = pointer,
-                               .bytes = charge->bytes,
-                               .owner = (uint64_t)place->context,
-                               .count = 1,
-                               .kind = PGPU_KIND_MEMORY,
-                               .gpu = (int8_t)place->gpu};
+static struct pgpu_holding row_of(const struct pgpu_charge *charge, const struct pgpu_place *place,
+                                  CUdeviceptr pointer) {
+    return (struct pgpu_holding){.key = pointer,
+                                 .bytes = charge->bytes,
+                                 .owner = (uint64_t)place->context,
+                                 .count = 1,
+                                 .kind = PGPU_KIND_MEMORY,
+                                 .gpu = (int8_t)charge->gpu};
+}
+
+static void note(const struct pgpu_charge *charge, const struct pgpu_place *place, CUdeviceptr pointer,
+                 bool is_converted) {
+    struct pgpu_holding row = row_of(charge, place, pointer);
+    row.is_converted = is_converted;
+    pgpu_holdings_put(&row);
+}
+
+static void note_managed(const struct pgpu_charge *charge, const struct pgpu_place *place,
+                         CUdeviceptr pointer) {
+    struct pgpu_holding row = row_of(charge, place, pointer);
+    row.is_managed = true;
     pgpu_holdings_put(&row);
 }
 
 /* Where to count, and room for `bytes` there. */
-static CUresult begin(struct pgpu_charge *charge, struct pgpu_place *place, uint64_t bytes) {
+static CUresult begin(struct pgpu_charge *charge, struct pgpu_place *place, uint64_t bytes,
+                      bool is_pageable) {
     CUresult result = pgpu_slice_current(place);
-    return result == CUDA_SUCCESS ? pgpu_charge_begin(charge, place->gpu, pgpu_slice_granule(bytes)) : result;
+    int gpu = is_pageable && place->gpu != PGPU_NO_GPU ? PGPU_AS_PAGEABLE(place->gpu) : place->gpu;
+    return result == CUDA_SUCCESS ? pgpu_charge_begin(charge, gpu, pgpu_slice_granule(bytes)) : result;
 }
 
 PGPU_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
     struct pgpu_charge charge;
     struct pgpu_place place;
-    CUresult result = begin(&charge, &place, bytes);
+    bool is_converted = pgpu_paging_is_on();
+    CUresult result = begin(&charge, &place, bytes, is_converted);
     if (result != CUDA_SUCCESS) return result;
     do
-        result = PGPU_REAL(cuMemAlloc_v2)(pointer, bytes);
+        result = is_converted ? pgpu_paging_allocate(pointer, bytes, place.ordinal)
+                              : PGPU_REAL(cuMemAlloc_v2)(pointer, bytes);
     while (pgpu_charge_asks_again(&charge, result));
-    if (result == CUDA_SUCCESS) note(&charge, &place, *pointer);
+    if (result == CUDA_SUCCESS) note(&charge, &place, *pointer, is_converted);
     return result;
 }
 
+/* A pointer of 32 bits cannot be managed memory's. */
 PGPU_EXPORT CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned int bytes) {
     struct pgpu_charge charge;
     struct pgpu_place place;
-    CUresult result = begin(&charge, &place, bytes);
+    CUresult result = begin(&charge, &place, bytes, false);
     if (result != CUDA_SUCCESS) return result;
     do
         result = PGPU_REAL(cuMemAlloc)(pointer, bytes);
     while (pgpu_charge_asks_again(&charge, result));
-    if (result == CUDA_SUCCESS) note(&charge, &place, *pointer);
+    if (result == CUDA_SUCCESS) note(&charge, &place, *pointer, false);
     return result;
 }
 
 PGPU_EXPORT CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned int flags) {
     struct pgpu_charge charge;
     struct pgpu_place place;
-    CUresult result = begin(&charge, &place, bytes);
+    CUresult result = begin(&charge, &place, bytes, pgpu_paging_is_on());
     if (result != CUDA_SUCCESS) return result;
+    pgpu_slice_stays();
     do
         result = PGPU_REAL(cuMemAllocManaged)(pointer, bytes, flags);
     while (pgpu_charge_asks_again(&charge, result));
-    if (result == CUDA_SUCCESS) note(&charge, &place, *pointer);
+    if (result == CUDA_SUCCESS) note_managed(&charge, &place, *pointer);
     return result;
 }
 
@@ -71,7 +92,7 @@ static CUresult settle_pitch(struct pgpu_charge *charge, const struct pgpu_place
     CUresult result = CUDA_SUCCESS;
     if (wanted_bytes > charge->bytes) result = pgpu_charge_more(charge, wanted_bytes - charge->bytes);
     if (result == CUDA_SUCCESS) {
-        note(charge, place, pointer);
+        note(charge, place, pointer, charge->gpu != place->gpu);
         return result;
     }
     PGPU_REAL(cuMemFree_v2)(pointer);
@@ -83,10 +104,14 @@ PGPU_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch_byte
                                         size_t height, unsigned int element_bytes) {
     struct pgpu_charge charge;
     struct pgpu_place place;
-    CUresult result = begin(&charge, &place, pitched_bytes(width_bytes, height));
+    bool is_converted = pgpu_paging_is_on();
+    CUresult result = begin(&charge, &place, pitched_bytes(width_bytes, height), is_converted);
     if (result != CUDA_SUCCESS) return result;
     do
-        result = PGPU_REAL(cuMemAllocPitch_v2)(pointer, pitch_bytes, width_bytes, height, element_bytes);
+        result = is_converted ? pgpu_paging_allocate_pitch(pointer, pitch_bytes, width_bytes, height,
+                                                           element_bytes, place.ordinal)
+                              : PGPU_REAL(cuMemAllocPitch_v2)(pointer, pitch_bytes, width_bytes, height,
+                                                              element_bytes);
     while (pgpu_charge_asks_again(&charge, result));
     if (result != CUDA_SUCCESS) return result;
     return settle_pitch(&charge, &place, *pointer, (uint64_t)*pitch_bytes * height);
@@ -97,7 +122,7 @@ PGPU_EXPORT CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned int *pitc
                                      unsigned int element_bytes) {
     struct pgpu_charge charge;
     struct pgpu_place place;
-    CUresult result = begin(&charge, &place, pitched_bytes(width_bytes, height));
+    CUresult result = begin(&charge, &place, pitched_bytes(width_bytes, height), false);
     if (result != CUDA_SUCCESS) return result;
     do
         result = PGPU_REAL(cuMemAllocPitch)(pointer, pitch_bytes, width_bytes, height, element_bytes);

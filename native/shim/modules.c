@@ -3,10 +3,13 @@
  * fat binary is compressed): when the device's free memory has fallen by more than the slice has room for,
  * the module is unloaded and its loading refused.
  *
- * Free memory falls for neighbours too. They don't do it again and again just when this module is loaded. */
+ * Free memory falls for neighbours too. They don't do it again and again just when this module is loaded.
+ * Where the job oversubscribes they do, and what is loaded pushes other memory out: free memory tells nothing
+ * then. */
 #include <stdbool.h>
 
 #include "functions.h"
+#include "paging.h"
 #include "slice.h"
 
 /* Below this it is code, or noise. */
@@ -26,6 +29,7 @@ static uint64_t room_bytes(int gpu) {
 }
 
 static bool passes_slice(uint64_t free_before_bytes) {
+    if (pgpu_paging_is_on()) return false;
     uint64_t free_now_bytes = free_bytes();
     if (free_before_bytes < free_now_bytes + LARGE_BYTES) return false;
     struct pgpu_place place;

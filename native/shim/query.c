@@ -3,6 +3,7 @@
 #include "exports.h"
 #include "freeing.h"
 #include "functions.h"
+#include "paging.h"
 #include "pools.h"
 #include "slice.h"
 
@@ -14,7 +15,8 @@ static uint64_t shown_total_bytes(int gpu, uint64_t device_bytes) {
     return smaller(device_bytes, pgpu_limit_shown_bytes(pgpu_slice_limit(), (unsigned)gpu));
 }
 
-/* What dead siblings and our own pools no longer hold is free. A full device is told as it is. */
+/* What dead siblings and our own pools no longer hold is free. A full device is told as it is, unless it can
+ * make room. */
 static uint64_t shown_free_bytes(int gpu, uint64_t device_free_bytes) {
     pgpu_freeing_settle();
     pgpu_exports_settle();
@@ -22,7 +24,8 @@ static uint64_t shown_free_bytes(int gpu, uint64_t device_free_bytes) {
     pgpu_meter_reap(&pgpu_slice_meter, (unsigned)gpu);
     uint64_t limit_bytes = pgpu_limit_bytes(pgpu_slice_limit(), (unsigned)gpu);
     uint64_t used_bytes = pgpu_meter_total_bytes(&pgpu_slice_meter, (unsigned)gpu);
-    return smaller(device_free_bytes, limit_bytes > used_bytes ? limit_bytes - used_bytes : 0);
+    uint64_t free_bytes = limit_bytes > used_bytes ? limit_bytes - used_bytes : 0;
+    return pgpu_paging_is_on() ? free_bytes : smaller(device_free_bytes, free_bytes);
 }
 
 static unsigned int clamp(uint64_t bytes) {

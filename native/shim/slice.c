@@ -1,8 +1,12 @@
 #include "slice.h"
 
 #include "functions.h"
+#include "gate.h"
 #include "holdings.h"
+#include "paging.h"
 #include "report.h"
+#include "streams.h"
+#include "trace.h"
 
 /* More ordinals than a machine has GPUs and MIG instances; further ones are outside every lease. */
 #define MAX_ORDINALS 1024
@@ -10,6 +14,7 @@
 
 const struct pgpu_limit *pgpu_slice_published_limit;
 struct pgpu_meter pgpu_slice_meter = PGPU_METER_INIT;
+unsigned pgpu_slice_contexts_begun;
 
 /* Index in the limit file plus one, so that zero is "not of the lease". */
 static uint8_t gpu_plus_one[MAX_ORDINALS];
@@ -37,15 +42,33 @@ static CUresult learn_gpus(void) {
     return result;
 }
 
+/* Of the usage file; where memory is pageable the second half is in use too. */
+static unsigned entry_count(void) {
+    return pgpu_paging_is_on() ? PGPU_MAX_GPUS : pgpu_slice_limit()->gpu_count;
+}
+
 CUresult pgpu_slice_enter(void) {
     if (pgpu_meter_is_claimed(&pgpu_slice_meter)) return CUDA_SUCCESS;
     CUresult result = learn_gpus();
     if (result != CUDA_SUCCESS) return result;
+    result = pgpu_paging_check(__atomic_load_n(&device_count, __ATOMIC_ACQUIRE));
+    if (result != CUDA_SUCCESS) return result;
     pgpu_slice_guard_forks();
-    if (pgpu_meter_is_forked(&pgpu_slice_meter)) pgpu_holdings_after_fork(true);
+    const char *why = pgpu_gate_enter();
+    if (why != NULL) {
+        pgpu_report_refusal(why, NULL);
+        return CUDA_ERROR_NOT_PERMITTED;
+    }
+    if (pgpu_meter_is_forked(&pgpu_slice_meter)) {
+        pgpu_holdings_after_fork(true);
+        pgpu_trace_after_fork();
+    }
     enum pgpu_meter_status status =
-        pgpu_meter_claim(&pgpu_slice_meter, pgpu_slice_limit()->usage_path, pgpu_slice_limit()->gpu_count);
-    if (status == PGPU_METER_OK) return CUDA_SUCCESS;
+        pgpu_meter_claim(&pgpu_slice_meter, pgpu_slice_limit()->usage_path, entry_count());
+    if (status == PGPU_METER_OK) {
+        pgpu_trace_enter();
+        return CUDA_SUCCESS;
+    }
     pgpu_report_refusal(pgpu_meter_explain(status), pgpu_slice_limit()->usage_path);
     return CUDA_ERROR_NOT_PERMITTED;
 }
@@ -55,16 +78,21 @@ int pgpu_slice_gpu_of(CUdevice ordinal) {
     return (int)__atomic_load_n(&gpu_plus_one[ordinal], __ATOMIC_ACQUIRE) - 1;
 }
 
+/* Where there is one device all contexts are its. */
+static bool is_of_only_device(struct pgpu_place *place) {
+    if (__atomic_load_n(&device_count, __ATOMIC_ACQUIRE) != 1) return false;
+    if (PGPU_REAL(cuCtxGetCurrent)(&place->context) != CUDA_SUCCESS || place->context == NULL) return false;
+    place->ordinal = 0;
+    place->gpu = pgpu_slice_gpu_of(0);
+    return true;
+}
+
 CUresult pgpu_slice_current(struct pgpu_place *place) {
+    if (is_of_only_device(place)) return CUDA_SUCCESS;
     CUresult result = PGPU_REAL(cuCtxGetDevice)(&place->ordinal);
     if (result == CUDA_SUCCESS) result = PGPU_REAL(cuCtxGetCurrent)(&place->context);
     place->gpu = result == CUDA_SUCCESS ? pgpu_slice_gpu_of(place->ordinal) : PGPU_NO_GPU;
     return result;
-}
-
-/* Handles 0, 1 and 2 stand for default streams, of whichever context is current. */
-static bool is_default(CUstream stream) {
-    return (uintptr_t)stream <= (uintptr_t)CU_STREAM_PER_THREAD;
 }
 
 static CUresult device_of(CUcontext context, CUdevice *ordinal) {
@@ -79,7 +107,7 @@ static CUresult device_of(CUcontext context, CUdevice *ordinal) {
 CUresult pgpu_slice_of_stream(CUstream stream, bool is_per_thread, struct pgpu_place *place) {
     CUcontext context = NULL;
     CUresult result = pgpu_slice_current(place);
-    if (result != CUDA_SUCCESS || is_default(stream)) return result;
+    if (result != CUDA_SUCCESS || pgpu_streams_is_default(stream)) return result;
     result = is_per_thread ? PGPU_REAL(cuStreamGetCtx_ptsz)(stream, &context)
                            : PGPU_REAL(cuStreamGetCtx)(stream, &context);
     if (result != CUDA_SUCCESS || context == place->context) return result;
@@ -108,4 +136,9 @@ static uint64_t round_up(uint64_t bytes, uint64_t unit) {
 /* Small allocations share 2 MiB blocks in units of 512 B; large ones take whole blocks. */
 uint64_t pgpu_slice_granule(uint64_t bytes) {
     return round_up(bytes, bytes < 2 * MIB ? 512 : 2 * MIB);
+}
+
+void pgpu_slice_stays(void) {
+    if (pgpu_meter_is_claimed(&pgpu_slice_meter))
+        __atomic_store_n(&pgpu_slice_meter.usage->slot[pgpu_slice_meter.slot].stays, 1, __ATOMIC_RELAXED);
 }

@@ -36,11 +36,24 @@ CUresult pgpu_slice_current(struct pgpu_place *place);
 /* The same for work on a stream. `is_per_thread`: the handle 0 means the thread's own default stream. */
 CUresult pgpu_slice_of_stream(CUstream stream, bool is_per_thread, struct pgpu_place *place);
 
+/* A context is about to be made. Where it is the first, a default stream's handle names one stream only. */
+extern unsigned pgpu_slice_contexts_begun __attribute__((visibility("hidden")));
+static inline void pgpu_slice_begin_context(void) {
+    __atomic_fetch_add(&pgpu_slice_contexts_begun, 1, __ATOMIC_SEQ_CST);
+}
+static inline bool pgpu_slice_has_one_context(void) {
+    return __atomic_load_n(&pgpu_slice_contexts_begun, __ATOMIC_ACQUIRE) == 1;
+}
+
 /* The number of devices that there are; 0 before cuInit. */
 int pgpu_slice_device_count(void);
 
 /* What a context of this GPU is charged. */
 uint64_t pgpu_slice_context_bytes(int gpu);
+
+/* Tell the host that this process must not be checkpointed from now on: it has managed memory, or shares
+ * memory with another process, and drivers may break what they then cannot move. */
+void pgpu_slice_stays(void);
 
 /* What the driver takes for an allocation of `bytes`. */
 uint64_t pgpu_slice_granule(uint64_t bytes);

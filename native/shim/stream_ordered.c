@@ -2,6 +2,7 @@
 #include "charge.h"
 #include "freeing.h"
 #include "functions.h"
+#include "gate.h"
 #include "holdings.h"
 #include "pools.h"
 #include "slice.h"
@@ -187,27 +188,33 @@ PGPU_EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) {
 }
 
 static CUresult after_synchronisation(CUresult result) {
+    pgpu_gate_after_synchronisation();
     pgpu_freeing_settle();
     pgpu_pools_settle_all();
     return result;
 }
 
 PGPU_EXPORT CUresult cuStreamSynchronize(CUstream stream) {
+    pgpu_gate_before_synchronisation();
     return after_synchronisation(PGPU_REAL(cuStreamSynchronize)(stream));
 }
 
 PGPU_EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream) {
+    pgpu_gate_before_synchronisation();
     return after_synchronisation(PGPU_REAL(cuStreamSynchronize_ptsz)(stream));
 }
 
 PGPU_EXPORT CUresult cuCtxSynchronize(void) {
+    pgpu_gate_before_synchronisation();
     return after_synchronisation(PGPU_REAL(cuCtxSynchronize)());
 }
 
 PGPU_EXPORT CUresult cuCtxSynchronize_v2(CUcontext context) {
+    pgpu_gate_before_synchronisation();
     return after_synchronisation(PGPU_REAL(cuCtxSynchronize_v2)(context));
 }
 
 PGPU_EXPORT CUresult cuEventSynchronize(CUevent event) {
+    pgpu_gate_before_synchronisation();
     return after_synchronisation(PGPU_REAL(cuEventSynchronize)(event));
 }

@@ -85,6 +85,7 @@ PGPU_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle
                                                     CUmemAllocationHandleType type) {
     CUmemAllocationProp properties;
     if (!pgpu_holdings_have_room()) return CUDA_ERROR_OUT_OF_MEMORY;
+    pgpu_slice_stays();
     CUresult result = PGPU_REAL(cuMemImportFromShareableHandle)(handle, shared, type);
     if (result != CUDA_SUCCESS || pgpu_holdings_count(PGPU_KIND_HANDLE, *handle, +1, NULL) > 0) return result;
     /* A multicast object has no such properties; it has a row for what will be bound to it. */

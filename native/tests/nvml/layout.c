@@ -128,5 +128,13 @@ int main(void) {
     TYPE(nvmlHwbcEntry_t);
     FIELD(nvmlHwbcEntry_t, hwbcId);
     FIELD(nvmlHwbcEntry_t, firmwareVersion);
+    TYPE(nvmlGpmMetric_t);
+    FIELD(nvmlGpmMetric_t, value);
+    FIELD(nvmlGpmMetric_t, metricInfo);
+    TYPE(nvmlGpmMetricsGet_t);
+    FIELD(nvmlGpmMetricsGet_t, sample1);
+    FIELD(nvmlGpmMetricsGet_t, metrics);
+    TYPE(nvmlGpmSupport_t);
+    FIELD(nvmlGpmSupport_t, isSupportedDevice);
     return 0;
 }

@@ -239,9 +239,51 @@ static void a_user_object_dies_with_its_last_reference(void) {
     CHECK(calls == 1);
 }
 
+static void the_legacy_stream_cannot_be_used_while_a_blocking_stream_captures(void) {
+    static char host[64];
+    CUstream blocking;
+    CUdeviceptr device;
+    CUevent event;
+    CUgraph graph;
+    CUstreamCaptureStatus status;
+    test_begin();
+    OK(cuStreamCreate(&blocking, 0));
+    OK(cuMemAlloc_v2(&device, sizeof(host)));
+    OK(cuEventCreate(&event, 0));
+    OK(cuStreamBeginCapture_v2(blocking, CU_STREAM_CAPTURE_MODE_RELAXED));
+    EXPECT(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuStreamIsCapturing(NULL, &status));
+    OK(cuStreamEndCapture(blocking, &graph)); /* asking spoils nothing */
+    OK(cuStreamBeginCapture_v2(blocking, CU_STREAM_CAPTURE_MODE_RELAXED));
+    EXPECT(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuEventRecord(event, NULL));
+    OK(cuStreamIsCapturing(blocking, &status));
+    CHECK(status == CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+    EXPECT(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(blocking, &graph));
+    OK(cuEventRecord(event, NULL));
+    OK(cuStreamBeginCapture_v2(blocking, CU_STREAM_CAPTURE_MODE_RELAXED));
+    EXPECT(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuMemcpyHtoD_v2(device, host, sizeof(host)));
+    EXPECT(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(blocking, &graph));
+    OK(cuMemcpyHtoD_v2(device, host, sizeof(host)));
+}
+
+static void the_legacy_stream_knows_nothing_of_what_does_not_wait_for_it(void) {
+    CUstream other;
+    CUevent event;
+    CUgraph graph;
+    test_begin();
+    OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    OK(cuEventCreate(&event, 0));
+    OK(cuStreamBeginCapture_v2(other, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    OK(cuEventRecord(event, NULL));
+    OK(cuStreamEndCapture(other, &graph));
+}
+
 CASES({"a_captured_graph_does_its_work_when_launched", a_captured_graph_does_its_work_when_launched},
       {"streams_join_a_capture_through_events", streams_join_a_capture_through_events},
       {"a_capture_that_is_not_joined_or_is_spoilt_fails", a_capture_that_is_not_joined_or_is_spoilt_fails},
+      {"the_legacy_stream_cannot_be_used_while_a_blocking_stream_captures",
+       the_legacy_stream_cannot_be_used_while_a_blocking_stream_captures},
+      {"the_legacy_stream_knows_nothing_of_what_does_not_wait_for_it",
+       the_legacy_stream_knows_nothing_of_what_does_not_wait_for_it},
       {"a_built_graph_runs_in_the_order_of_its_edges", a_built_graph_runs_in_the_order_of_its_edges},
       {"a_graph_updates_only_to_its_own_shape", a_graph_updates_only_to_its_own_shape},
       {"a_child_graph_runs_in_its_place", a_child_graph_runs_in_its_place},

@@ -119,9 +119,22 @@ static void a_managed_variable_is_managed_memory(void) {
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemAdvise(address, bytes, CU_MEM_ADVISE_SET_READ_MOSTLY, 0));
 }
 
+/* Their pace is one, or less by what is rounded: what is left of the last nanosecond must end, too. */
+static void kernels_end_whatever_of_their_memory_is_rounded(void) {
+    test_begin();
+    CUdeviceptr address = managed(1023 * PAGE);
+    OK(cuMemPrefetchAsync(address, 1023 * PAGE, 0, NULL));
+    for (uint64_t i = 0; i < 100; i++) {
+        test_spin(NULL, 1000003 + 40009 * i);
+        OK(cuCtxSynchronize());
+    }
+    OK(cuMemFree_v2(address));
+}
+
 CASES({"a_managed_variable_is_managed_memory", a_managed_variable_is_managed_memory},
       {"advice_holds_for_the_pages_it_was_given_for", advice_holds_for_the_pages_it_was_given_for},
       {"those_who_use_memory_are_listed", those_who_use_memory_are_listed},
       {"prefetching_is_remembered_one_by_one_and_in_batches",
        prefetching_is_remembered_one_by_one_and_in_batches},
+      {"kernels_end_whatever_of_their_memory_is_rounded", kernels_end_whatever_of_their_memory_is_rounded},
       {"what_is_not_managed_has_no_attributes", what_is_not_managed_has_no_attributes});

@@ -1,0 +1,31 @@
+/* How much GPU time a job may use now: a budget in measured time that grows by its share and that all its
+ * processes draw on.
+ *
+ * Each period of 100 ms brings the share of it, and what was not used is kept for two periods. Work is
+ * charged when it is launched, by an estimate, and corrected when it was measured; debt is allowed, so a
+ * kernel that is longer than the budget is paid back before the next. */
+#ifndef PGPU_SHIM_BUDGET_H
+#define PGPU_SHIM_BUDGET_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define PGPU_PERIOD_NS 100000000ll
+
+struct pgpu_verdict {
+    uint64_t wait_ns; /* 0: it may be launched; else look again after so long at the latest */
+    bool is_alone;    /* nobody else wants the GPU: the budget does not count */
+};
+
+/* Whether a launch may go on. `word` is the limit file's, `own_ns` what this thread has launched and not
+ * charged yet, `queued_ns` what of this process is in flight. */
+struct pgpu_verdict pgpu_budget_judge(int gpu, uint64_t word, uint64_t now_ns, uint64_t own_ns,
+                                      uint64_t queued_ns);
+
+/* What may be used now; below zero is debt. */
+int64_t pgpu_budget_left_ns(int gpu);
+
+/* Take GPU time, or give back, two's complement. */
+void pgpu_budget_charge(int gpu, uint64_t taken_ns);
+
+#endif

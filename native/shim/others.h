@@ -1,0 +1,44 @@
+/* The files of the other jobs on the board, as they were read last. Read, never mapped: a job may cut its own
+ * short. The caller holds neighbours.c's lock. */
+#ifndef PGPU_SHIM_OTHERS_H
+#define PGPU_SHIM_OTHERS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "board_abi.h"
+
+/* Which part of the time a job has had work in flight lately, and how its busy time stood when that was
+ * looked at last. */
+struct pgpu_engagement {
+    uint64_t at_ns, busy_ns;
+    double part;
+};
+
+/* One other job that may use a GPU of ours, and how its busy time stood when our window began. */
+struct pgpu_other {
+    char name[PGPU_BOARD_NAME_BYTES];
+    uint64_t begun_busy_ns[PGPU_MAX_GPUS];
+    struct pgpu_engagement engagement[PGPU_MAX_GPUS];
+    bool is_listed, is_read;
+    struct pgpu_board board;
+};
+
+/* Look again if that is due: of up to 500 files, it takes a tenth of a thread's time at most. */
+void pgpu_others_look(uint64_t now_ns);
+
+/* How often a look is due. */
+uint64_t pgpu_others_each_ns(void);
+
+/* When they were looked at last. */
+uint64_t pgpu_others_seen_ns(void);
+
+/* Whether the board cannot be read whole, or has a file that cannot be understood. */
+bool pgpu_others_are_unknown(void);
+
+unsigned pgpu_others_count(void);
+struct pgpu_other *pgpu_others_at(unsigned index);
+
+void pgpu_others_forget(void);
+
+#endif
