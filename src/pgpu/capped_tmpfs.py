@@ -6,29 +6,38 @@ creation of a container, which has milliseconds, needs it without loading one.
 """
 
 import ctypes
+import errno
 import os
 
-_CAP_OPTIONS = b"size=1m,nr_inodes=4,mode=0700"
+CAP_BYTES = 1 << 20
 """A usage file takes 836 KiB (native/include/meter_abi.h)."""
 
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
 _MNT_DETACH = 2
+_TAKEN_AWAY_MEANWHILE = {errno.EINVAL, errno.ENOENT}
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def mount_capped(directory: str | os.PathLike[str]) -> bool:
+def mount_capped(directory: str | os.PathLike[str], cap_bytes: int = CAP_BYTES, most_files: int = 4) -> bool:
     """Cover a directory with a capped tmpfs where that is possible; say whether it was."""
     if os.geteuid() != 0 or _stays_private(directory):
         return False
     flags = ctypes.c_ulong(_MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
-    return bool(_libc.mount(b"pgpu", os.fsencode(directory), b"tmpfs", flags, _CAP_OPTIONS) == 0)
+    options = f"size={cap_bytes},nr_inodes={most_files},mode=0700".encode()
+    return bool(_libc.mount(b"pgpu", os.fsencode(directory), b"tmpfs", flags, options) == 0)
 
 
 def unmount(directory: str | os.PathLike[str]) -> None:
-    """Take the capped tmpfs away; jobs that still have the file keep it until they close it."""
-    if os.path.ismount(directory):
-        _libc.umount2(os.fsencode(directory), _MNT_DETACH)
+    """Take the capped tmpfs away; jobs that still have the file keep it until they close it.
+
+    Raises:
+        OSError: It is there and stays.
+    """
+    if os.path.ismount(directory) and _libc.umount2(os.fsencode(directory), _MNT_DETACH) != 0:
+        number = ctypes.get_errno()
+        if number not in _TAKEN_AWAY_MEANWHILE:
+            raise OSError(number, os.strerror(number), os.fspath(directory))
 
 
 def _stays_private(directory: str | os.PathLike[str]) -> bool:

@@ -12,8 +12,10 @@ Our exception hierarchy:
   x CapacityError           try again later
     + WaitTimeoutError          not granted in time (exit code 124)
     + CancelledError            the wait was cancelled (exit code 130)
+    + NotReadyError             something that the job needs is being put in order; it is started then
   x NodeError               the operator of this machine must mend something
     + LedgerError               the ledger cannot be read, written or understood
+      - LedgerGoneError             it was taken away from under those who work on its word
     + EnforcementError          a limit cannot be made to bind; nothing is started without one
     + RuntimeUnavailableError   Docker or the kernel cannot start the job
     + ServerUnavailableError    `pgpu serve` does not answer, or does not let this user in
@@ -81,12 +83,20 @@ class CancelledError(CapacityError):
     """The asker stopped waiting."""
 
 
+class NotReadyError(CapacityError):
+    """Something that a granted job needs is being put in order, such as an MPS server after a fault."""
+
+
 class NodeError(PgpuError):
     """Something on this machine must be mended by its operator."""
 
 
 class LedgerError(NodeError):
     """The ledger cannot be read, written or understood."""
+
+
+class LedgerGoneError(LedgerError):
+    """The ledger was removed or moved away from under a process that works on its word, which has nothing left to do."""
 
 
 class EnforcementError(NodeError):

@@ -31,14 +31,21 @@ HOLD = "pgpu-hold"
 ENTER = "pgpu-enter"
 """Enters a container's working directory as the container's user."""
 
+BRINGER = "pgpu-bring"
+"""Mounts a directory into a container that exists already."""
+
 OCI_RUNTIME = "pgpu-runtime"
 """What a container engine calls in the place of runc."""
 
 PROBE = "pgpu-probe"
 """The smallest CUDA client there is: proves limits and lets a context be measured."""
 
+CHECKPOINT = "pgpu-checkpoint"
+"""Asks the driver to move a process's GPU memory to the host and back."""
+
 SIMULATED_CUDA = "simgpu/libcuda.so.1"
 SIMULATED_NVML = "simgpu/libnvidia-ml.so.1"
+SIMULATED_MPS_CONTROL = "simgpu/nvidia-cuda-mps-control"
 
 
 def library_path(name: str) -> Path:

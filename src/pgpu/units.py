@@ -1,7 +1,7 @@
-"""Human text for bytes and seconds, read and written in one place.
+"""Human text for bytes, seconds and shares, read and written in one place.
 
 Everywhere else a quantity is a plain number whose name carries its unit. This module refuses to guess: `4G` may mean
-10⁹ or 2³⁰ and is rejected, and a bare number is bytes.
+10⁹ or 2³⁰ and is rejected, a bare number is bytes, and `1` is no share: of one, or of a hundred?
 """
 
 import re
@@ -21,8 +21,13 @@ _NUMBER = r"(?P<number>[0-9]{1,18}(?:\.[0-9]{1,18})?)"
 
 _MEMORY = re.compile(_NUMBER + r"\s*(?P<unit>[A-Za-z]*)")
 _DURATION = re.compile(_NUMBER + r"(?P<unit>ms|s|m|h|d)?")
+_SHARE = re.compile(_NUMBER + r"\s*(?P<percent>%)?")
 _LONGEST_QUOTE = 40
 _DURATION_UNITS_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1.0}
+SMALLEST_COMPUTE_SHARE = 0.01
+"""A millisecond of each period of a tenth of a second."""
+
+_SHARE_EXAMPLES = "write it like 30% or 0.3"
 _EXAMPLES = "write it like 4GiB, 1205MiB, 4g (2³⁰) or 4GB (10⁹)"
 
 
@@ -70,6 +75,33 @@ def _unit_bytes(unit: str, text: str) -> int:
         )
     base = 1000 if rest == "B" else KIB
     return int(base**power)
+
+
+def parse_compute_share(text: str) -> float:
+    """Read a share of a GPU's time as users write it: `30%`, or `0.3`.
+
+    Returns:
+        Above 0 to 1, in whole millionths.
+
+    Raises:
+        RequestError: Not a share, ambiguous (`30`, `1`), below 1 % or above 100 %.
+    """
+    match = _SHARE.fullmatch(text.strip())
+    if match is None:
+        raise RequestError(f"{quoted(text)} is not a share of a GPU's time", hint=_SHARE_EXAMPLES)
+    if match["percent"] is None and "." not in match["number"]:
+        raise RequestError(
+            f"{quoted(text)} is ambiguous", hint=f"write {quoted(text)[1:-1]}% for hundredths, or 0.3 for 30%"
+        )
+    share = round(float(match["number"]) / (100 if match["percent"] else 1), 6)
+    if not SMALLEST_COMPUTE_SHARE <= share <= 1:
+        raise RequestError(f"{quoted(text)} is not between 1% and 100%", hint=_SHARE_EXAMPLES)
+    return share
+
+
+def format_share(share: float) -> str:
+    """Write a share: `30%`, `33.33%`."""
+    return f"{round(share * 100, 2):g}%"
 
 
 def format_memory(memory_bytes: int) -> str:

@@ -5,32 +5,35 @@ nothing behind. On a real GPU it uses this user's own ledger, since a real GPU h
 """
 
 import shutil
-import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from pgpu.app.clients import open_client
 from pgpu.app.settings import Settings
-from pgpu.app.wiring import open_client
 from pgpu.client import Client
 from pgpu.errors import NodeError, RequestError
 from pgpu.experiments.stage import RuntimeName, Stage
 from pgpu.gpu.catalog import parse_model
 from pgpu.gpu.nvml import NvmlSource
 from pgpu.gpu.simulated import start_simulated
+from pgpu.scheduling.capacity import Headroom
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - mkdtemp makes a directory of our own in it
-_IMAGE = "pgpu-test:latest"
-"""What `tools/test-image` makes."""
-
-_PYTHON_IN_IMAGE = "python3"
+NO_HEADROOM = Headroom(0, 0.0)
+"""Slices may sum to the whole of a GPU, as the paper's containers did."""
 
 
 @contextmanager
 def open_stage(
-    settings: Settings, runtime: RuntimeName, image: str | None, tell: Callable[[str], None]
+    settings: Settings,
+    runtime: RuntimeName,
+    image: str | None,
+    tell: Callable[[str], None],
+    *,
+    headroom: Headroom | None = None,
 ) -> Iterator[Stage]:
     """Make a stage, and clear it when the block ends, however it ends.
 
@@ -39,6 +42,7 @@ def open_stage(
         runtime: How jobs run, with pgpu and without.
         image: Only with `docker`; None for the test image.
         tell: Hears of progress.
+        headroom: What slices leave free of a simulated GPU; None for what the settings say.
 
     Raises:
         RequestError: The model is not known, or names several GPUs.
@@ -46,9 +50,13 @@ def open_stage(
     """
     private = Path(tempfile.mkdtemp(prefix="pgpu-experiment-", dir=_SHARED_MEMORY)) if settings.simulate else None
     try:
-        client = open_client(_own_settings(settings, private))
+        own = _own_settings(settings, private, headroom)
+        client = open_client(own)
         try:
-            yield _stage(client, _simulated_directory(settings, private), runtime, image, tell)
+            yield replace(
+                _stage(client, _simulated_directory(settings, private), runtime, image, tell),
+                environment=_environment(own),
+            )
         finally:
             _stop_all(client)
     finally:
@@ -56,8 +64,23 @@ def open_stage(
             shutil.rmtree(private, ignore_errors=True)
 
 
-def _own_settings(settings: Settings, private: Path | None) -> Settings:
-    return settings if private is None else replace(settings, state_dir=private / "state", runtime_dir=private)
+def _own_settings(settings: Settings, private: Path | None, headroom: Headroom | None) -> Settings:
+    if private is None:
+        return settings
+    left = headroom or settings.headroom
+    return replace(settings, state_dir=private / "state", runtime_dir=private, headroom=left)
+
+
+def _environment(settings: Settings) -> Mapping[str, str]:
+    """Return variables under which `pgpu` has the settings that differ from the user's."""
+    if settings.simulate is None or settings.runtime_dir is None:
+        return {}
+    return {
+        "PGPU_SIMULATE": settings.simulate,
+        "PGPU_STATE_DIR": str(settings.state_dir),
+        "PGPU_RUNTIME_DIR": str(settings.runtime_dir),
+        **({"PGPU_HEADROOM": "0"} if settings.headroom == NO_HEADROOM else {}),
+    }
 
 
 def _simulated_directory(settings: Settings, private: Path | None) -> Path | None:
@@ -84,17 +107,17 @@ def _stage(
     if not gpus:
         raise NodeError("there is no GPU here", hint="add --simulate 'RTX 3090' before the verb")
     gpu = gpus[0]
-    return Stage(
+    stage = Stage(
         client=client,
         read_used_bytes=lambda: source.memory(gpu.uuid).used_bytes,
         device_name=gpu.name,
         device_memory_bytes=gpu.memory_bytes,
         simulated_directory=simulated_directory,
-        runtime=runtime,
-        image=(image or _IMAGE) if runtime == "docker" else None,
-        python=_PYTHON_IN_IMAGE if runtime == "docker" else sys.executable,
+        gpu_uuid=gpu.uuid,
+        image=image,
         tell=tell,
     )
+    return stage.in_containers() if runtime == "docker" else stage
 
 
 def _stop_all(client: Client) -> None:

@@ -29,6 +29,7 @@ def keep(settings: Settings, gpu_model: str | None, lock: int) -> None:
     Raises:
         PgpuError: The machine or its settings do not allow an engine.
     """
+    open_ledger(settings).refuse_if_gone()  # before anything is made where it was
     own = replace(settings, simulate=gpu_model)
     again = (*keeper_command(own), gpu_model or "")
     places = EngineSettings(settings.state_dir, runtime_directory(settings.runtime_dir, settings.state_dir))
@@ -49,9 +50,10 @@ def _load_for_supervisors() -> None:
 
 def _become_supervisor(settings: Settings, job_id: str) -> None:
     """Be the supervisor of a job in a fork of the zygote, with the environment of whoever asked for it."""
+    ledger = open_ledger(settings)
+    ledger.refuse_if_gone()
     runtime_path = runtime_directory(settings.runtime_dir, settings.state_dir)
     speak_into(places_of(EngineSettings(settings.state_dir, runtime_path), job_id))
-    ledger = open_ledger(settings)
     environment = ledger.environment(job_id)
     own_runtime = None if settings.runtime_dir is None else str(settings.runtime_dir)
     if environment and account_of(ledger.inherited(job_id), environment) is None:

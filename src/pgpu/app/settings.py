@@ -17,12 +17,14 @@ import platformdirs
 
 from pgpu.client.address import parse_host
 from pgpu.errors import NodeError, PgpuError, RequestError
+from pgpu.model import SharingWish
 from pgpu.scheduling.capacity import Headroom
-from pgpu.units import MIB, parse_duration_seconds, parse_memory_bytes
+from pgpu.units import MIB, parse_duration_seconds, parse_memory_bytes, quoted
 
 SYSTEM_FILE = Path("/etc/pgpu/config.toml")
 ENVIRONMENT_PREFIX = "PGPU_"
 _MOST_DIGITS = 8
+_MOST_OVERSUBSCRIBED = 4
 
 
 def _path(text: str) -> Path:
@@ -59,6 +61,28 @@ def _objective(text: str) -> Literal["response", "makespan"]:
     if text not in {"response", "makespan"}:
         raise RequestError(f"{text!r} is neither 'response' nor 'makespan'")
     return cast("Literal['response', 'makespan']", text)
+
+
+def _sharing(text: str) -> SharingWish:
+    if text not in {*SharingWish}:
+        raise RequestError(f"{quoted(text)} is no sharing mode", hint=f"write {', '.join(SharingWish)}")
+    return SharingWish(text)
+
+
+def _factor(text: str) -> float:
+    try:
+        factor = float(text)
+    except ValueError:
+        factor = 0.0
+    if not 1 <= factor <= _MOST_OVERSUBSCRIBED:
+        raise RequestError(f"{quoted(text)} is not how often a GPU's memory is given away", hint="write 1 to 4")
+    return factor
+
+
+def _on_or_off(text: str) -> Literal["on", "off"]:
+    if text not in {"on", "off"}:
+        raise RequestError(f"{quoted(text)} is neither 'on' nor 'off'")
+    return cast("Literal['on', 'off']", text)
 
 
 def _image_requests(text: str) -> Literal["ignore", "allow"]:
@@ -148,6 +172,22 @@ class Settings:
     """What the order of waiting jobs is for: `response`, that each job is soon done, or `makespan`, that all of them end
     soonest; then nobody's share counts, and whoever stands in the plan is overdue after a day instead of half an hour. Default: `response`,
     since most queues have several users. Who keeps the queue decides: set it in `/etc/pgpu/config.toml`."""
+
+    sharing: SharingWish = field(default=SharingWish.TIME_SLICE, metadata={"read": _sharing})
+    """How a job shares its GPUs where it does not say: `time-slice`, `mps`, `exclusive` or `auto`. Default: `time-slice`, as
+    GPUs do by themselves: it suits every program and keeps the faults of one from the others. Flag: `--sharing`."""
+
+    oversubscription: float = field(default=1.5, metadata={"read": _factor})
+    """How many times a GPU's memory the slices of jobs with `--oversubscribe` may sum to: `1` (not at all) to `4`. Default:
+    `1.5`, so that each is sure of two thirds of its slice on the GPU; the host must have room for the rest."""
+
+    turns: Literal["on", "off"] = field(default="on", metadata={"read": _on_or_off})
+    """Whether jobs with `--oversubscribe` take turns while what they work on does not fit onto their GPU: `on` or `off`.
+    Default: `on`: without turns the GPU moves memory most of the time, unless its link is as fast as memory."""
+
+    checkpoints: Literal["on", "off"] = field(default="on", metadata={"read": _on_or_off})
+    """Whether a job that is suspended for one with `--preempt` leaves its GPU as a whole, where the driver checkpoints processes
+    (NVIDIA's from r570 on): `on` or `off`. Default: `on`: else only jobs with `--oversubscribe` make room."""
 
     log_cap: int = field(default=100 * MIB, metadata={"read": parse_memory_bytes})
     """How much of each job's output is kept, such as `100MiB`; the oldest goes first. Default: 100 MiB, a day of

@@ -5,10 +5,11 @@ The job has a lease and goes through the runtime as every other does; only ledge
 
 import os
 import select
+from collections.abc import Callable
 from pathlib import Path
 
 from pgpu.errors import EnforcementError
-from pgpu.model import Delivery, Job
+from pgpu.model import Account, Delivery, Job
 from pgpu.runtimes import Runtime, Stdio
 
 _PATIENCE_SECONDS = 120.0
@@ -40,6 +41,48 @@ def run_throwaway(runtime: Runtime, job: Job, delivery: Delivery) -> str:
             finally:
                 running.kill()
                 running.close()
+
+
+def hold_throwaway(
+    runtime: Runtime,
+    job: Job,
+    delivery: Delivery,
+    account: Account | None,
+    look: Callable[[str, Callable[[int], bool]], None],
+) -> None:
+    """Run a job under an account until it says `ready`, call back with what it wrote and whose processes are its own, and end it.
+
+    Raises:
+        EnforcementError: It says nothing for too long.
+        PgpuError: It could not be started; or what was called back raises.
+    """
+    input_reader, input_writer = os.pipe2(os.O_CLOEXEC)
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    with Path(os.devnull).open("wb") as nowhere, os.fdopen(input_writer, "wb"), os.fdopen(reader, "rb"):
+        try:
+            running = runtime.start(job, delivery, Stdio(input_reader, writer, nowhere.fileno()), _nobody, account)
+        finally:
+            os.close(writer)
+            os.close(input_reader)
+        try:
+            look(_read_until_ready(reader, job), running.owns)
+        finally:
+            running.kill()
+            running.close()
+
+
+def _read_until_ready(descriptor: int, job: Job) -> str:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    text = b""
+    while b"ready\n" not in text:
+        if not poll.poll(_PATIENCE_SECONDS * 1000):
+            raise EnforcementError(f"the proof for job {job.id} says nothing for {_PATIENCE_SECONDS:.0f} s")
+        part = os.read(descriptor, 4096)
+        if not part:
+            break
+        text += part
+    return text.decode(errors="replace")
 
 
 def _nobody(_holder: object) -> None:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.settings import Settings
-from pgpu.client import Client
+from pgpu.app.sharing import make_mps
 from pgpu.enforcement import Enforcer
+from pgpu.enforcement.checkpoints import Checkpoints
 from pgpu.engine.engine import Engine
 from pgpu.engine.settings import EngineSettings
 from pgpu.errors import NodeError, RuntimeUnavailableError
@@ -28,8 +29,6 @@ from pgpu.libraries import CUDA_SHIM, ENTER, LAUNCHER, NVML_SHIM, PROBE, SIMULAT
 from pgpu.runtimes import Runtime
 
 if TYPE_CHECKING:
-    from pgpu.client.administration import Administration
-    from pgpu.client.connection import Server
     from pgpu.enforcement.driver import DriverEnforcer
     from pgpu.enforcement.mig import MigEnforcer
     from pgpu.enforcement.self_test import SelfTest
@@ -55,52 +54,6 @@ class SimulatedGpus:
         return self.model.slug if self.count == 1 else f"{self.model.slug}x{self.count}"
 
 
-def open_client(settings: Settings) -> Client:
-    """Return a client of the server that the settings name or this machine has; where there is none, of the engine here.
-
-    Raises:
-        PgpuError: The settings name what is not there.
-    """
-    server = _server(settings)
-    if server is not None:
-        from pgpu.client.http import HttpClient
-
-        return HttpClient(server, settings.simulate)
-    from pgpu.client.embedded import EmbeddedClient
-
-    return EmbeddedClient(make_engine(settings), lambda model: make_engine(replace(settings, simulate=model)))
-
-
-def open_administration(settings: Settings) -> "Administration":
-    """Return what an administrator asks, of the same server or engine.
-
-    Raises:
-        PgpuError: The settings name what is not there.
-    """
-    server = _server(settings)
-    if server is not None:
-        from pgpu.client.administration_http import HttpAdministration
-
-        return HttpAdministration(server)
-    from pgpu.client.administration import EmbeddedAdministration
-
-    return EmbeddedAdministration(make_engine(settings))
-
-
-def _server(settings: Settings) -> "Server | None":
-    from pgpu.client.address import address_of, installed_server
-
-    if settings.host is None:
-        address = installed_server()
-    else:
-        address = address_of(settings.host, settings.token, settings.tls_certificate)
-    if address is None:
-        return None
-    from pgpu.client.connection import Server
-
-    return Server(address)
-
-
 def make_engine(settings: Settings) -> Engine:
     """Join the parts that the settings ask for.
 
@@ -115,8 +68,9 @@ def make_engine(settings: Settings) -> Engine:
     enforcers = _enforcers(runtime_path, simulated, source, ledger)
     runtimes = _runtimes(settings, runtime_path, simulated, enforcers[1].limit_cgroup)
     may_limit_cgroups = simulated is None or simulated.model.limits_cgroups
-    return Engine(
-        _engine_settings(settings, runtime_path, simulated),
+    mps = make_mps(runtime_path, simulated.directory if simulated else None, ledger, runtimes)
+    engine = Engine(
+        replace(_engine_settings(settings, runtime_path, simulated), has_mps=mps is not None),
         ledger,
         source,
         _ladder(enforcers, source, _self_test(ledger, runtimes), may_limit_cgroups=may_limit_cgroups),
@@ -124,6 +78,10 @@ def make_engine(settings: Settings) -> Engine:
         supervisor_command(settings),
         keeper_command(settings),
     )
+    engine.mps = mps
+    if settings.checkpoints == "on":
+        engine.checkpoints = Checkpoints(lambda: _cuda_library(simulated), simulated.directory if simulated else None)
+    return engine
 
 
 def _refuse_inside_job() -> None:
@@ -188,7 +146,9 @@ def supervise(settings: Settings, job_id: str) -> None:
     """
     from pgpu.engine.supervisor import supervise as sit_beside
 
-    job = open_ledger(settings).job(job_id)
+    ledger = open_ledger(settings)
+    ledger.refuse_to_make()
+    job = ledger.job(job_id)
     sit_beside(make_engine(replace(settings, simulate=job.gpu_model)), job_id)
 
 
@@ -233,6 +193,8 @@ def _engine_settings(settings: Settings, runtime_path: Path, simulated: Simulate
         on_violation=settings.on_violation,
         on_outsider=settings.on_outsider,
         objective=settings.objective,
+        oversubscription=settings.oversubscription,
+        has_turns=settings.turns == "on",
         idle_timeout_seconds=settings.idle_timeout,
         on_idle=settings.on_idle,
         log_cap_bytes=settings.log_cap,

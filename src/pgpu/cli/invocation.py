@@ -18,7 +18,7 @@ ClientFactory = Callable[["Settings"], Client]
 
 
 def _embedded(settings: "Settings") -> Client:
-    from pgpu.app.wiring import open_client
+    from pgpu.app.clients import open_client
 
     return open_client(settings)
 

@@ -14,12 +14,15 @@ from pgpu.cli.invocation import Invocation
 from pgpu.cli.output import speech, standard_streams
 from pgpu.cli.verbs import (
     admin,
+    advising,
+    calibrating,
     doctor,
     experiment,
     gpus,
     install_runtime,
     jobs,
     learning,
+    profile,
     queue,
     run,
     serve,
@@ -79,6 +82,7 @@ def make_app() -> typer.Typer:
     )
     app.command(context_settings={"allow_interspersed_args": False})(run.run)
     app.command(context_settings={"allow_interspersed_args": False})(submit.submit)
+    app.command(context_settings={"allow_interspersed_args": False})(profile.profile)
     for verb in (
         queue.queue,
         queue.cancel,
@@ -91,6 +95,8 @@ def make_app() -> typer.Typer:
         gpus.top,
         learning.history,
         learning.waste,
+        advising.advise,
+        calibrating.calibrate,
         serve.serve,
         install_runtime.install_runtime,
         doctor.doctor,

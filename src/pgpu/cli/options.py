@@ -38,6 +38,36 @@ Memory = Annotated[
         help="GPU memory of the slice, CUDA context included, such as 2GiB; auto lets pgpu choose by earlier runs.",
     ),
 ]
+Compute = Annotated[
+    str | None,
+    typer.Option(
+        "--compute",
+        metavar="SHARE",
+        help="Share of each GPU's time that it gets whenever it wants it, such as 30%; idle time comes on top.",
+    ),
+]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="Never more than the share of --compute, even of a GPU that is idle.")
+]
+Sharing = Annotated[
+    str | None,
+    typer.Option(
+        "--sharing",
+        metavar="MODE",
+        help="How it shares its GPUs: time-slice, mps, exclusive (alone), or auto; the setting sharing, time-slice.",
+    ),
+]
+Oversubscribe = Annotated[
+    bool,
+    typer.Option(
+        "--oversubscribe",
+        help="Let its memory move to the host while others use the GPU, so that all together may hold more than it has.",
+    ),
+]
+Preempt = Annotated[
+    bool,
+    typer.Option("--preempt", help="Suspend running jobs of a lower priority where there is no room for it otherwise."),
+]
 RetryOom = Annotated[
     bool,
     typer.Option("--retry-oom", help="If it fails at its own limit, queue it again with a larger slice, twice."),
@@ -47,7 +77,9 @@ Image = Annotated[str | None, typer.Option("--image", metavar="IMAGE", help="Run
 Priority = Annotated[
     str,
     typer.Option(
-        "--priority", metavar="P", help="Before those of a lower one: low, normal, high, or a number from -100 to 100."
+        "--priority",
+        metavar="P",
+        help="Before those of a lower one, and more of idle GPU time: low, normal, high, or a number from -100 to 100.",
     ),
 ]
 After = Annotated[

@@ -4,6 +4,7 @@ Today one form exists: the engine in this process (`embedded`). This room refuse
 """
 
 from pgpu.client.protocol import Client, GpuReport, JobReport, QueueReport
-from pgpu.engine.usage import CallHistory, Waste
+from pgpu.engine.gpu_time import GpuTime
+from pgpu.engine.records import CallHistory, Waste
 
-__all__ = ["CallHistory", "Client", "GpuReport", "JobReport", "QueueReport", "Waste"]
+__all__ = ["CallHistory", "Client", "GpuReport", "GpuTime", "JobReport", "QueueReport", "Waste"]

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pgpu.model import Submission
+from pgpu.model import Profile, Submission
 
 END_HEADER = "Pgpu-Log-Offset"
 """The header of an answer with a log's last lines: where in the log they end, for those who follow from there."""
@@ -60,7 +60,14 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Resize:
-    """A new size of each slice of a job."""
+class Together:
+    """Jobs that might share a GPU."""
 
-    memory_bytes: int
+    jobs: tuple[Profile | str, ...]
+    """Each a profile, or the id or name of a job, or a signature or the beginning of one."""
+
+    gpu_model: str | None = None
+    """As users write products; None for that of the profiles, else of the first GPU."""
+
+    tolerance: float | None = None
+    """How many times longer than alone the slowest may take."""

@@ -6,21 +6,29 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import starmap
 from typing import BinaryIO
 
+from pgpu.advising.advice import Advice
+from pgpu.advising.constants import Constants
 from pgpu.client.attaching import attach
 from pgpu.client.following import FROM_NOW_ON, EngineHand, Follower
 from pgpu.client.protocol import GpuReport, JobReport, QueueReport
+from pgpu.client.reporting import report
+from pgpu.client.watching import granted
+from pgpu.engine.advice import advise_jobs, check_calibration, keep_constants
 from pgpu.engine.engine import Engine
 from pgpu.engine.keeper.doorstep import Doorstep
 from pgpu.engine.line import read_line
+from pgpu.engine.measuring import add_findings, read_profiled
 from pgpu.engine.reasons import with_reasons
+from pgpu.engine.records import CallHistory, Findings, Profiled, Waste
 from pgpu.engine.recovery import recover
+from pgpu.engine.resizing import resize
 from pgpu.engine.streams.records import Record
 from pgpu.engine.talking import send_signal
-from pgpu.engine.usage import CallHistory, Waste, read_history, read_waste
+from pgpu.engine.usage import read_history, read_waste
 from pgpu.engine.watchdog import look_once, reported
-from pgpu.errors import CancelledError, RequestError, WaitTimeoutError
+from pgpu.errors import RequestError
 from pgpu.ledger import Entry
-from pgpu.model import Gpu, Job, JobSpec, JobState, Outsider, Request, Submission
+from pgpu.model import Bandwidths, Gpu, Job, JobSpec, JobState, Outsider, Profile, Request, Resize, Submission
 
 
 class EmbeddedClient:
@@ -128,18 +136,47 @@ class EmbeddedClient:
             raise RequestError(f"job {job.id} does not run: it is {job.state.value}")
         send_signal(self._engine, job.id, number)
 
-    def resize(self, id_or_name: str, memory_bytes: int) -> Job:
+    def resize(
+        self,
+        id_or_name: str,
+        memory_bytes: int | None = None,
+        *,
+        compute_share: float | None = None,
+        is_strict: bool | None = None,
+    ) -> Job:
         """Change a job's slices; see `Client.resize`."""
         job = self._engine.ledger.find(id_or_name).job
-        return self._engine_of_job(job).resize(job.id, memory_bytes)
+        return resize(self._engine_of_job(job), job.id, Resize(memory_bytes, compute_share, is_strict))
 
     def history(self, word: str | None) -> Sequence[CallHistory]:
         """Tell what is known of calls; see `Client.history`."""
         return read_history(self._engine, word)
 
+    def profiled(self, id_or_name: str) -> Profiled:
+        """Return what a traced job did; see `Client.profiled`."""
+        return read_profiled(self._engine, self._engine.ledger.find(id_or_name).job.id)
+
+    def add_findings(self, id_or_name: str, findings: Findings) -> Profile:
+        """Add to a profile; see `Client.add_findings`."""
+        return add_findings(self._engine, self._engine.ledger.find(id_or_name).job.id, findings)
+
     def waste(self) -> Sequence[Waste]:
         """Tell what was reserved for nothing; see `Client.waste`."""
         return read_waste(self._engine)
+
+    def advise(
+        self, jobs: Sequence[str | Profile], *, gpu_model: str | None = None, tolerance: float | None = None
+    ) -> Advice:
+        """Say how jobs should share a GPU; see `Client.advise`."""
+        return advise_jobs(self._engine, jobs, gpu_model=gpu_model, tolerance=tolerance)
+
+    def check_calibration(self) -> None:
+        """Find out whether there is anything to calibrate; see `Client.check_calibration`."""
+        check_calibration(self._engine)
+
+    def keep_constants(self, gpu_uuid: str, constants: Constants, bandwidths: Bandwidths) -> None:
+        """Keep what was calibrated; see `Client.keep_constants`."""
+        keep_constants(self._engine, gpu_uuid, constants, bandwidths)
 
     def outsiders(self) -> Sequence[Outsider]:
         """Return who was told of; see `Client.outsiders`."""
@@ -163,6 +200,8 @@ class EmbeddedClient:
                 utilisation_percent=self._engine.gpus.utilisation_percent(gpu.uuid),
                 jobs=_holders(gpu, entries),
                 outsiders=tuple(each for each in outsiders if each.gpu_uuid == gpu.uuid),
+                granted_compute=rooms[gpu.uuid].granted_compute,
+                sharing=rooms[gpu.uuid].tenancy.mode,
             )
             for gpu in snapshot.gpus
         ]
@@ -176,23 +215,7 @@ class EmbeddedClient:
         return [self._report(entry) for entry in with_reasons(entries, lambda job: self._engine_of_job(job).outlook())]
 
     def _report(self, entry: Entry) -> JobReport:
-        lease = entry.job.lease if entry.is_lease_held else None
-        return JobReport(entry.job, tuple(self._engine.enforcer.use(lease)) if lease is not None else ())
-
-
-def granted(job: Job) -> Job:
-    """Return a job that ended, unless it was never granted.
-
-    Raises:
-        WaitTimeoutError: Its wait ran out.
-        CancelledError: It was cancelled while it waited.
-    """
-    if job.wait_timed_out:
-        again = f" for try {job.attempt}" if job.attempt > 1 else ""
-        raise WaitTimeoutError(f"job {job.id} was not granted in time{again}")
-    if job.state is JobState.CANCELLED:
-        raise CancelledError(f"job {job.id} was cancelled")
-    return job
+        return report(self._engine, entry)
 
 
 def _holders(gpu: Gpu, entries: Sequence[Entry]) -> tuple[str, ...]:

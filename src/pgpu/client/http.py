@@ -10,17 +10,19 @@ from functools import partial
 from typing import Any, BinaryIO, TypeVar
 from urllib.parse import urlencode
 
+from pgpu.advising.advice import Advice
+from pgpu.advising.constants import Constants
 from pgpu.client import wire
-from pgpu.client.asking import END_HEADER, Ask, Cancel, Resize, Signal, Stop
+from pgpu.client.asking import END_HEADER, Ask, Cancel, Signal, Stop, Together
 from pgpu.client.attaching import attach
 from pgpu.client.connection import Server, Streaming
-from pgpu.client.embedded import granted
 from pgpu.client.protocol import GpuReport, JobReport, QueueReport
 from pgpu.client.served import ServedHand, ServedLine, path_of
-from pgpu.client.watching import Watch
+from pgpu.client.watching import Watch, granted
 from pgpu.engine.asker import this_process
-from pgpu.engine.usage import CallHistory, Waste
-from pgpu.model import Job, JobSpec, Outsider, Request, Submission
+from pgpu.engine.records import CallHistory, Findings, Profiled, Waste
+from pgpu.errors import NodeError, RequestError
+from pgpu.model import Bandwidths, Job, JobSpec, Outsider, Profile, Request, Resize, Submission
 
 T = TypeVar("T")
 
@@ -54,7 +56,23 @@ class HttpClient:
         asker = this_process()
         key = secrets.token_hex(16)
         ask = Ask(tuple(submissions), key, asker.environment, asker.inherited, self._simulate)
-        return self._asked(tuple[Job, ...], "POST", "/v1/jobs", ask)
+        jobs = self._asked(tuple[Job, ...], "POST", "/v1/jobs", ask)
+        self._refuse_what_was_left_out(submissions, jobs)
+        return jobs
+
+    def _refuse_what_was_left_out(self, submissions: Sequence[Submission], jobs: Sequence[Job]) -> None:
+        """A server that is older skips what it does not know: such jobs would run without it.
+
+        Raises:
+            NodeError: It did; the jobs are cancelled.
+        """
+        if {_sharing_words(each.request) for each in submissions} == {_sharing_words(job.request) for job in jobs}:
+            return
+        self._asked(tuple[Job, ...], "POST", "/v1/jobs/cancel", Cancel(tuple(job.id for job in jobs), 0.0))
+        raise NodeError(
+            "the server is older than this command and knows nothing of how jobs share a GPU; nothing was submitted",
+            hint="update the server, or leave out --strict, --sharing, --oversubscribe and --preempt",
+        )
 
     def attach(self, job_id: str, stdin: BinaryIO | None, stdout: BinaryIO, stderr: BinaryIO) -> Job:
         """Stay with a job to its end; see `Client.attach`."""
@@ -126,18 +144,50 @@ class HttpClient:
         """Send a signal to a running job; see `Client.signal`."""
         self._server.ask("POST", path_of(id_or_name, "/signal"), Signal(number), is_repeatable=False)
 
-    def resize(self, id_or_name: str, memory_bytes: int) -> Job:
+    def resize(
+        self,
+        id_or_name: str,
+        memory_bytes: int | None = None,
+        *,
+        compute_share: float | None = None,
+        is_strict: bool | None = None,
+    ) -> Job:
         """Change a job's slices; see `Client.resize`."""
-        return self._asked(Job, "POST", path_of(id_or_name, "/resize"), Resize(memory_bytes))
+        return self._asked(Job, "POST", path_of(id_or_name, "/resize"), Resize(memory_bytes, compute_share, is_strict))
 
     def history(self, word: str | None) -> Sequence[CallHistory]:
         """Tell what is known of calls; see `Client.history`."""
         query = "" if word is None else "?" + urlencode({"word": word}, errors="surrogateescape")
         return self._asked(tuple[CallHistory, ...], "GET", "/v1/history" + query)
 
+    def profiled(self, id_or_name: str) -> Profiled:
+        """Return what a traced job did; see `Client.profiled`."""
+        return self._asked(Profiled, "GET", path_of(id_or_name, "/profile"))
+
+    def add_findings(self, id_or_name: str, findings: Findings) -> Profile:
+        """Add to a profile; see `Client.add_findings`."""
+        return self._asked(Profile, "POST", path_of(id_or_name, "/profile"), findings)
+
     def waste(self) -> Sequence[Waste]:
         """Tell what was reserved for nothing; see `Client.waste`."""
         return self._asked(tuple[Waste, ...], "GET", "/v1/waste")
+
+    def advise(
+        self, jobs: Sequence[str | Profile], *, gpu_model: str | None = None, tolerance: float | None = None
+    ) -> Advice:
+        """Say how jobs should share a GPU; see `Client.advise`."""
+        return self._asked(Advice, "POST", "/v1/advice" + self._simulated, Together(tuple(jobs), gpu_model, tolerance))
+
+    def keep_constants(self, gpu_uuid: str, constants: Constants, bandwidths: Bandwidths) -> None:  # noqa: ARG002
+        """Refuse; see `Client.keep_constants`."""
+        self.check_calibration()
+
+    def check_calibration(self) -> None:
+        """Refuse; see `Client.check_calibration`."""
+        raise RequestError(
+            "these GPUs are a server's",
+            hint="root calibrates them: PGPU_HOST=embedded pgpu calibrate, with its --state-dir",
+        )
 
     def outsiders(self) -> Sequence[Outsider]:
         """Return who was told of; see `Client.outsiders`."""
@@ -159,3 +209,7 @@ def _demultiplexed(answer: Streaming) -> Iterator[tuple[str, bytes]]:
     """Read what Docker's multiplexed streams carry, as the server's route writes it."""
     while len(header := answer.read(_HEADER_BYTES)) == _HEADER_BYTES:
         yield _STREAMS[header[0]], answer.read(int.from_bytes(header[4:], "big"))
+
+
+def _sharing_words(request: Request) -> tuple[object, ...]:
+    return request.is_strict, request.sharing, request.oversubscribes, request.preempts, request.measures

@@ -4,9 +4,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
+from pgpu.advising.advice import Advice
+from pgpu.advising.constants import Constants
 from pgpu.enforcement import SliceUse
-from pgpu.engine.usage import CallHistory, Waste
-from pgpu.model import Gpu, Job, JobSpec, Outsider, Request, Submission
+from pgpu.engine.gpu_time import GpuTime
+from pgpu.engine.records import CallHistory, Findings, Profiled, Waste
+from pgpu.model import Bandwidths, Gpu, Job, JobSpec, Outsider, Profile, Request, SharingMode, Submission
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,12 @@ class GpuReport:
     outsiders: tuple[Outsider, ...] = ()
     """Processes that compute on it outside of every lease."""
 
+    granted_compute: float = 0.0
+    """Sum of the shares of its time that are granted, 0 to 1."""
+
+    sharing: SharingMode | None = None
+    """How the jobs on it share it; None while there is none."""
+
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
@@ -40,6 +49,9 @@ class JobReport:
     job: Job
     use: tuple[SliceUse, ...]
     """One for each slice; empty unless it runs."""
+
+    time: tuple[GpuTime, ...] = ()
+    """One for each slice; empty until it uses a GPU, and after its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +173,25 @@ class Client(Protocol):
         """Send a signal to a running job's main process."""
         ...
 
-    def resize(self, id_or_name: str, memory_bytes: int) -> Job:
-        """Change the slices of a waiting or running job.
+    def resize(
+        self,
+        id_or_name: str,
+        memory_bytes: int | None = None,
+        *,
+        compute_share: float | None = None,
+        is_strict: bool | None = None,
+    ) -> Job:
+        """Change the slices of a waiting or running job; None leaves an amount as it is.
+
+        Args:
+            id_or_name: Of the job.
+            memory_bytes: Of each slice.
+            compute_share: Of each GPU's time, above 0 to 1; 0 takes the share away.
+            is_strict: Whether it never gets more than its share.
 
         Raises:
-            CapacityError: The larger slice does not fit now; nothing was changed.
+            RequestError: It can never be met.
+            CapacityError: The larger slice or share does not fit now; nothing was changed.
         """
         ...
 
@@ -180,8 +206,55 @@ class Client(Protocol):
         """
         ...
 
+    def profiled(self, id_or_name: str) -> Profiled:
+        """Return what a traced job that ended did on the GPU.
+
+        Raises:
+            RequestError: It was not traced, or has not ended.
+        """
+        ...
+
+    def add_findings(self, id_or_name: str, findings: Findings) -> Profile:
+        """Add what several runs of a program told to the profile of one of them, and return it.
+
+        Raises:
+            RequestError: That job has no profile.
+        """
+        ...
+
     def waste(self) -> Sequence[Waste]:
         """Tell what jobs reserved and what they used of it, the oldest first, running ones last."""
+        ...
+
+    def advise(
+        self, jobs: Sequence[str | Profile], *, gpu_model: str | None = None, tolerance: float | None = None
+    ) -> Advice:
+        """Say how jobs should share a GPU, from profiles of each of them alone.
+
+        Args:
+            jobs: Each a profile, or the id or name of a job, or a signature or the beginning of one; two at least.
+            gpu_model: As users write products; None for that of the profiles, else of the first GPU.
+            tolerance: How many times longer than alone the slowest may take; None for jobs that nobody waits for.
+
+        Raises:
+            RequestError: There is no profile of one of them on this kind of GPU.
+        """
+        ...
+
+    def check_calibration(self) -> None:
+        """Find out whether what is calibrated could be kept, before anything is measured.
+
+        Raises:
+            RequestError: The GPUs are a server's, whose administrator calibrates them; or there are none.
+        """
+        ...
+
+    def keep_constants(self, gpu_uuid: str, constants: Constants, bandwidths: Bandwidths) -> None:
+        """Keep what was calibrated on a GPU: constants for its model and driver, bandwidths for itself.
+
+        Raises:
+            RequestError: As of `check_calibration`, or there is no such GPU.
+        """
         ...
 
     def gpus(self) -> Sequence[GpuReport]:

@@ -7,17 +7,20 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from pgpu.client import wire
 from pgpu.client.asking import Signal, Stop, Window
-from pgpu.client.channel import Channel
 from pgpu.client.connection import Server, unavailable
 from pgpu.client.line import Line
 from pgpu.client.protocol import JobReport
 from pgpu.engine.streams.records import Record
 from pgpu.errors import ServerUnavailableError
 from pgpu.model import JobState
+
+if TYPE_CHECKING:
+    from pgpu.client.channel import Channel
 
 
 def path_of(id_or_name: str, rest: str = "") -> str:
@@ -56,7 +59,7 @@ class ServedLine(Line):
                 channel.close()
             self.rest(_RECONNECT_SECONDS)
 
-    def _connected(self) -> Channel:
+    def _connected(self) -> "Channel":
         absence = self._server.away()
         while True:
             try:
@@ -64,7 +67,9 @@ class ServedLine(Line):
             except ServerUnavailableError as exc:
                 absence.endure(exc, self.rest)
 
-    def _connected_once(self) -> Channel:
+    def _connected_once(self) -> "Channel":
+        from pgpu.client.channel import Channel  # noqa: PLC0415 - most commands attach to nothing
+
         connection = self._server.connect()
         try:
             channel = Channel(connection, path_of(self._job_id, "/attach"), self._server.headers)
@@ -79,7 +84,7 @@ class ServedLine(Line):
         self.on_connected(channel)
         return channel
 
-    def _receive(self, channel: Channel) -> Sequence[bytes] | None:
+    def _receive(self, channel: "Channel") -> Sequence[bytes] | None:
         if not channel.is_ready:
             self.rest_until_readable(channel)
         return channel.receive()

@@ -7,7 +7,7 @@ decide how long anybody waits.
 import threading
 from collections.abc import Callable
 
-from pgpu.errors import PgpuError
+from pgpu.errors import CancelledError, PgpuError, WaitTimeoutError
 from pgpu.model import Job, JobState
 
 _FIRST_SECONDS = 0.2
@@ -60,3 +60,18 @@ class Watch:
             self._error = exc
         finally:
             self._is_over.set()
+
+
+def granted(job: Job) -> Job:
+    """Return a job that ended, unless it was never granted.
+
+    Raises:
+        WaitTimeoutError: Its wait ran out.
+        CancelledError: It was cancelled while it waited.
+    """
+    if job.wait_timed_out:
+        again = f" for try {job.attempt}" if job.attempt > 1 else ""
+        raise WaitTimeoutError(f"job {job.id} was not granted in time{again}")
+    if job.state is JobState.CANCELLED:
+        raise CancelledError(f"job {job.id} was cancelled")
+    return job

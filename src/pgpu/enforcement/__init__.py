@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from pgpu.enforcement.board import BoardGpu
+from pgpu.enforcement.compute_word import ComputeWord, Hold
 from pgpu.model import Delivery, Gpu, Job, Lease
 
 
@@ -30,6 +32,15 @@ class SliceUse:
 
     context_bytes: int = 0
     """What each CUDA context is charged."""
+
+    resident_bytes: int | None = None
+    """Of `used_bytes` what cannot be moved to the host; None where nothing can."""
+
+    stays: bool = False
+    """Whether a process of the job has had memory that drivers cannot checkpoint: managed, or shared with another."""
+
+    processes: int = 0
+    """Living ones of the job that have a context, or are about to make one, on any GPU."""
 
 
 class Enforcer(Protocol):
@@ -74,6 +85,28 @@ class Enforcer(Protocol):
         """
         ...
 
+    def set_compute(self, lease: Lease, words: Sequence[ComputeWord]) -> None:
+        """Say of each GPU of a lease, in its order, how its time is shared with the job, live; a hold stays."""
+        ...
+
+    def hold(self, lease: Lease, gpu_uuid: str, hold: Hold, *, is_held: bool) -> None:
+        """Hold a job's launches and copies on one GPU of its lease, or take one's own hold back, live.
+
+        They go on once nobody holds them.
+
+        Raises:
+            EnforcementError: There is no slice, or it is of a version that cannot be held.
+        """
+        ...
+
+    def words(self, lease: Lease) -> Sequence[ComputeWord]:
+        """Return what the slice says of compute now, in the lease's order; empty before `prepare`."""
+        ...
+
+    def boards(self, lease: Lease) -> Sequence[BoardGpu]:
+        """Return what the job tells of its GPU time, in the lease's order; empty before a process of it uses a GPU."""
+        ...
+
     def set_overhead(self, lease: Lease, gpu_uuid: str, overhead_bytes: int) -> None:
         """Tell the slice what its processes hold on the GPU beyond what its meter has charged, live.
 
@@ -83,6 +116,10 @@ class Enforcer(Protocol):
 
     def use(self, lease: Lease) -> Sequence[SliceUse]:
         """Read what each slice holds now, in the lease's order; never waits for the job; empty before `prepare`."""
+        ...
+
+    def trace(self, lease: Lease) -> bytes | None:
+        """Return what a traced job wrote down, as `trace.read` takes it; None where nothing was."""
         ...
 
     def is_held(self, lease: Lease) -> bool:

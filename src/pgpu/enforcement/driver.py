@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pgpu.enforcement import Enforcer, SliceUse, meter
+from pgpu.enforcement import Enforcer, SliceUse, limit_file
+from pgpu.enforcement.board import BoardGpu
+from pgpu.enforcement.compute_word import ComputeWord, Hold
 from pgpu.enforcement.shim import ShimEnforcer
 from pgpu.model import Delivery, Gpu, Job, Lease
 
@@ -86,6 +88,22 @@ class DriverEnforcer:
                 self._set_limit(part.gpu_uuid, cgroup, memory_bytes)
         self._shim.resize(lease, memory_bytes)
 
+    def set_compute(self, lease: Lease, words: Sequence[ComputeWord]) -> None:
+        """Say how each GPU's time is shared with the job, live."""
+        self._shim.set_compute(lease, words)
+
+    def hold(self, lease: Lease, gpu_uuid: str, hold: Hold, *, is_held: bool) -> None:
+        """Hold a job's launches on one GPU, or take one's own hold back, live."""
+        self._shim.hold(lease, gpu_uuid, hold, is_held=is_held)
+
+    def words(self, lease: Lease) -> Sequence[ComputeWord]:
+        """Return what the slice says of compute now."""
+        return self._shim.words(lease)
+
+    def boards(self, lease: Lease) -> Sequence[BoardGpu]:
+        """Return what the job tells of its GPU time."""
+        return self._shim.boards(lease)
+
     def set_overhead(self, lease: Lease, gpu_uuid: str, overhead_bytes: int) -> None:
         """Tell the meter what it did not count; the driver counts by itself."""
         self._shim.set_overhead(lease, gpu_uuid, overhead_bytes)
@@ -93,6 +111,10 @@ class DriverEnforcer:
     def use(self, lease: Lease) -> Sequence[SliceUse]:
         """Read what each slice holds now."""
         return self._shim.use(lease)
+
+    def trace(self, lease: Lease) -> bytes | None:
+        """Return what a traced job wrote down."""
+        return self._shim.trace(lease)
 
     def is_held(self, lease: Lease) -> bool:
         """Whether any process may still hold memory of the slice."""
@@ -110,5 +132,5 @@ class UnaidedDriver(DriverEnforcer):
         """Make a slice whose shim allows four times as much as its driver."""
         delivery = super().prepare(job, gpus)
         for gpu_uuid, limit_bytes in delivery.cgroup_limits:
-            meter.set_limit_bytes(delivery.slice_directory / "limit", gpu_uuid, _OUT_OF_THE_WAY * limit_bytes)
+            limit_file.set_limit_bytes(delivery.slice_directory / "limit", gpu_uuid, _OUT_OF_THE_WAY * limit_bytes)
         return delivery

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pgpu.enforcement import Enforcer, SliceUse
+from pgpu.enforcement.board import BoardGpu
+from pgpu.enforcement.compute_word import ComputeWord, Hold
 from pgpu.enforcement.self_test import SelfTest
 from pgpu.errors import EnforcementError
 from pgpu.model import Delivery, Gpu, Job, Lease
@@ -80,6 +82,22 @@ class Ladder:
         """Set every slice of a lease to `memory_bytes`, live."""
         self._of(lease).resize(lease, memory_bytes)
 
+    def set_compute(self, lease: Lease, words: Sequence[ComputeWord]) -> None:
+        """Say how each GPU's time is shared with the job, live."""
+        self._of(lease).set_compute(lease, words)
+
+    def hold(self, lease: Lease, gpu_uuid: str, hold: Hold, *, is_held: bool) -> None:
+        """Hold a job's launches on one GPU, or take one's own hold back, live."""
+        self._of(lease).hold(lease, gpu_uuid, hold, is_held=is_held)
+
+    def words(self, lease: Lease) -> Sequence[ComputeWord]:
+        """Return what the slice says of compute now."""
+        return self._of(lease).words(lease)
+
+    def boards(self, lease: Lease) -> Sequence[BoardGpu]:
+        """Return what the job tells of its GPU time."""
+        return self._of(lease).boards(lease)
+
     def set_overhead(self, lease: Lease, gpu_uuid: str, overhead_bytes: int) -> None:
         """Tell the slice what its processes hold beyond what its meter has charged."""
         self._of(lease).set_overhead(lease, gpu_uuid, overhead_bytes)
@@ -87,6 +105,10 @@ class Ladder:
     def use(self, lease: Lease) -> Sequence[SliceUse]:
         """Read what each slice holds now."""
         return self._of(lease).use(lease)
+
+    def trace(self, lease: Lease) -> bytes | None:
+        """Return what a traced job wrote down."""
+        return self._of(lease).trace(lease)
 
     def is_held(self, lease: Lease) -> bool:
         """Whether any process may still hold memory of the slice."""

@@ -6,6 +6,8 @@ It refuses every job and says why; what has never been made needs no reading and
 from collections.abc import Sequence
 
 from pgpu.enforcement import Enforcer, SliceUse
+from pgpu.enforcement.board import BoardGpu
+from pgpu.enforcement.compute_word import ComputeWord, Hold
 from pgpu.errors import EnforcementError
 from pgpu.model import Delivery, Gpu, Job, Lease
 
@@ -52,12 +54,30 @@ class Refusal:
     def resize(self, lease: Lease, memory_bytes: int) -> None:
         """Do nothing: there is no slice."""
 
+    def set_compute(self, lease: Lease, words: Sequence[ComputeWord]) -> None:
+        """Do nothing: there is no slice."""
+
+    def hold(self, lease: Lease, gpu_uuid: str, hold: Hold, *, is_held: bool) -> None:
+        """Do nothing: there is no slice."""
+
+    def words(self, lease: Lease) -> Sequence[ComputeWord]:  # noqa: ARG002 - there is no slice
+        """Nothing is said."""
+        return ()
+
+    def boards(self, lease: Lease) -> Sequence[BoardGpu]:  # noqa: ARG002 - there is no slice
+        """Nobody tells anything."""
+        return ()
+
     def set_overhead(self, lease: Lease, gpu_uuid: str, overhead_bytes: int) -> None:
         """Do nothing: there is no slice."""
 
     def use(self, lease: Lease) -> Sequence[SliceUse]:  # noqa: ARG002 - there is no slice
         """Nothing is used."""
         return ()
+
+    def trace(self, lease: Lease) -> bytes | None:  # noqa: ARG002 - there is no slice
+        """Nothing was."""
+        return None
 
     def is_held(self, lease: Lease) -> bool:  # noqa: ARG002 - there is no slice
         """Nobody holds it."""

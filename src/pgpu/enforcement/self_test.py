@@ -14,7 +14,7 @@ from pgpu.enforcement.remembered import Facts
 from pgpu.enforcement.slice_files import IN_JOB
 from pgpu.errors import EnforcementError, PgpuBug
 from pgpu.libraries import PROBE
-from pgpu.model import Delivery, Gpu, Job, Lease, Slice
+from pgpu.model import Delivery, Gpu, Job, Lease
 
 RunThrowaway = Callable[[Job, Delivery], str | None]
 """Starts a job through the runtime that its spec names and returns what it wrote to standard output; None where no program
@@ -56,10 +56,10 @@ class SelfTest:
         Raises:
             EnforcementError: An allocation past the slice was not refused, or the test could not be run.
         """
-        key = f"self-test/{self._boot_id_path.read_text(encoding='ascii').strip()}/{gpu.name}/{gpu.driver_version}/{enforcer.name}/{_way(job)}/{self._content_id(job)}"
+        key = f"self-test/{self._boot_id_path.read_text(encoding='ascii').strip()}/{gpu.name}/{gpu.driver_version}/{enforcer.name}/{way_into(job)}/{self._content_id(job)}"
         if self._facts.get(key) == _PASSED:
             return
-        self._try(enforcer, _throwaway(job, gpu), gpu, is_metered=is_metered)
+        self._try(enforcer, throwaway(job, gpu), gpu, is_metered=is_metered)
         self._facts.put(key, _PASSED)
 
     @staticmethod
@@ -95,7 +95,7 @@ def _judge(answers: dict[str, str], enforcer: Enforcer, gpu: Gpu, *, is_ours: bo
         )
 
 
-def _throwaway(job: Job, gpu: Gpu) -> Job:
+def throwaway(job: Job, gpu: Gpu) -> Job:
     """Return a job like this one, with a slice of one GPU, that only who knows this one can find."""
     lease = _lease_of(job)
     part = next(part for part in lease.slices if part.gpu_uuid == gpu.uuid)
@@ -103,7 +103,7 @@ def _throwaway(job: Job, gpu: Gpu) -> Job:
     # A container's own directory may be closed to its user, which is the job's affair; a process has none without.
     place = "/" if job.spec.runtime == "docker" else job.spec.working_directory
     spec = replace(job.spec, name=None, wants_tty=False, wants_stdin=False, remove=True, working_directory=place)
-    slices = (Slice(part.gpu_uuid, part.memory_bytes),)
+    slices = (part,)
     return replace(job, id=job_id, spec=spec, lease=replace(lease, job_id=job_id, slices=slices))
 
 
@@ -117,7 +117,12 @@ def _lease_of(job: Job) -> Lease:
     return job.lease
 
 
-def _way(job: Job) -> str:
+def way_into(job: Job) -> str:
+    """Name the way in which a job is delivered: what was proved of one holds for no other."""
+    return _place(job) + ("/pageable" if job.request.oversubscribes else "")
+
+
+def _place(job: Job) -> str:
     """Say how the shim gets into the job: another image or user may be unable to read it, a view cannot."""
     if job.spec.runtime in {"docker", "oci"}:
         return f"container/{job.spec.image}/{job.spec.user or ''}"

@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pgpu.enforcement import Enforcer, SliceUse, meter
+from pgpu.enforcement import Enforcer, SliceUse, limit_file, meter, trace
+from pgpu.enforcement.board import BoardGpu, read_board
+from pgpu.enforcement.compute_word import ComputeWord, Hold
 from pgpu.enforcement.driver_library import DriverLibraries, find_driver
 from pgpu.enforcement.slice_files import DRIVER_FILES, IN_JOB, LibraryStore, SliceFiles
 from pgpu.errors import EnforcementError, NodeError, PgpuBug, RequestError
@@ -91,15 +93,15 @@ class ShimEnforcer:
         """
         lease = _lease_of(job, gpus)
         contexts = [
-            self._context_that_fits(gpu, part.memory_bytes) for gpu, part in zip(gpus, lease.slices, strict=True)
+            self._context_that_fits(gpu, part.device_bytes) for gpu, part in zip(gpus, lease.slices, strict=True)
         ]
         driver = None if self._simulated else self._find_real_driver()
         files = self._cleared(lease)
         try:
             if not files.is_laid_out:
-                files.make(self.libraries())
+                files.make(self.libraries(), [part.gpu_uuid for part in lease.slices], is_traced=job.spec.is_traced)
                 self._adapt_to_delivery(files, is_advisory=lease.is_advisory)
-            meter.write_limit(files.limit, self._limit(job, lease, contexts, driver))
+            limit_file.write_limit(files.limit, self._limit(job, lease, contexts, driver))
         except BaseException:  # Ctrl-C too: half a slice must not be taken for a whole one.
             files.remove()
             raise
@@ -112,9 +114,41 @@ class ShimEnforcer:
             EnforcementError: The limit cannot be written.
         """
         files = self.files(lease.job_id)
-        files.remember_limit_bytes(max(gpu.limit_bytes for gpu in meter.read_limit(files.limit).gpus))
+        files.remember_limit_bytes(max(gpu.limit_bytes for gpu in limit_file.read_limit(files.limit).gpus))
         for part in lease.slices:
-            meter.set_limit_bytes(files.limit, part.gpu_uuid, memory_bytes)
+            limit_file.set_limit_bytes(files.limit, part.gpu_uuid, memory_bytes)
+
+    def set_compute(self, lease: Lease, words: Sequence[ComputeWord]) -> None:
+        """Say of each GPU of a lease how its time is shared with the job, live; a hold that is there stays.
+
+        Raises:
+            EnforcementError: The limit file cannot be written.
+        """
+        limit = self.files(lease.job_id).limit
+        for part, word in zip(lease.slices, words, strict=True):
+            limit_file.set_compute_word(limit, part.gpu_uuid, word)
+
+    def hold(self, lease: Lease, gpu_uuid: str, hold: Hold, *, is_held: bool) -> None:
+        """Hold a job's launches and copies on one GPU of its lease, or take one's own hold back, live.
+
+        Raises:
+            EnforcementError: The limit file cannot be written.
+        """
+        limit_file.set_held(self.files(lease.job_id).limit, gpu_uuid, hold, is_held=is_held)
+
+    def words(self, lease: Lease) -> Sequence[ComputeWord]:
+        """Return what the slice says of compute now."""
+        limit = self.files(lease.job_id).limit
+        return [gpu.compute for gpu in limit_file.read_limit(limit).gpus] if limit.exists() else ()
+
+    def boards(self, lease: Lease) -> Sequence[BoardGpu]:
+        """Return what the job tells of its GPU time.
+
+        Raises:
+            EnforcementError: Its file is garbled.
+        """
+        files = self.files(lease.job_id)
+        return read_board(files.time, meter.in_flight_until_ns(files.usage)) if files.time.exists() else ()
 
     def set_overhead(self, lease: Lease, gpu_uuid: str, overhead_bytes: int) -> None:
         """Charge a slice for what the driver holds beyond what is charged, live; `overhead_bytes` ≥ 0.
@@ -122,7 +156,7 @@ class ShimEnforcer:
         Raises:
             EnforcementError: The limit file cannot be written.
         """
-        meter.set_overhead_bytes(self.files(lease.job_id).limit, gpu_uuid, overhead_bytes)
+        limit_file.set_overhead_bytes(self.files(lease.job_id).limit, gpu_uuid, overhead_bytes)
 
     def use(self, lease: Lease) -> Sequence[SliceUse]:
         """Read what each slice holds now.
@@ -137,6 +171,12 @@ class ShimEnforcer:
             if _is_there(files):
                 raise
             return ()  # released while it was read
+
+    def trace(self, lease: Lease) -> bytes | None:
+        """Return what a traced job wrote down of what it did on the GPU, as `trace.read` takes it; None of another."""
+        files = self.files(lease.job_id)
+        is_traced = files.limit.exists() and limit_file.read_limit(files.limit).flags & limit_file.TRACES
+        return trace.save(files.usage) if is_traced else None
 
     def is_held(self, lease: Lease) -> bool:
         """Whether any process may still hold memory of the slice, a forked child included."""
@@ -201,13 +241,18 @@ class ShimEnforcer:
 
     def _limit(
         self, job: Job, lease: Lease, contexts: Sequence[int], driver: DriverLibraries | None
-    ) -> meter.LimitFile:
+    ) -> limit_file.LimitFile:
         files = self.files(lease.job_id)
         cuda, nvml = self._real_paths(files, driver, is_advisory=lease.is_advisory)
-        return meter.LimitFile(
+        return limit_file.LimitFile(
             job_id=job.id,
             gpus=tuple(
-                meter.LimitGpu(uuid=part.gpu_uuid, limit_bytes=part.memory_bytes, context_bytes=context)
+                limit_file.LimitGpu(
+                    uuid=part.gpu_uuid,
+                    limit_bytes=part.memory_bytes,
+                    context_bytes=context,
+                    resident_bytes=part.resident_bytes or 0,
+                )
                 for part, context in zip(lease.slices, contexts, strict=True)
             ),
             real_cuda_path=str(cuda),
@@ -215,6 +260,9 @@ class ShimEnforcer:
             usage_path=str(files.usage if lease.is_advisory else IN_JOB / "usage"),
             wait_for_memory_ns=int(job.spec.wait_for_memory_seconds * _NANOSECONDS),
             requires_read_only=not lease.is_advisory,
+            flags=(limit_file.TRACES if job.spec.is_traced else 0)
+            | (limit_file.OVERSUBSCRIBES if job.request.oversubscribes else 0),
+            carve_out_percent=job.spec.carve_out_percent,
         )
 
     def _real_paths(self, files: SliceFiles, driver: DriverLibraries | None, *, is_advisory: bool) -> tuple[Path, Path]:
@@ -232,6 +280,8 @@ class ShimEnforcer:
         return Delivery(
             slice_directory=files.view,
             usage_path=files.usage,
+            time_path=files.time.resolve(),
+            board_directory=files.board,
             gpu_uuids=uuids,
             simulated_state_directory=self._simulated,
             driver_files=() if driver is None else tuple(zip(DRIVER_FILES, (driver.cuda, driver.nvml), strict=True)),
@@ -258,7 +308,7 @@ def _is_there(files: SliceFiles) -> bool:
 def _use(lease: Lease, files: SliceFiles) -> Sequence[SliceUse]:
     if not _is_there(files):
         return ()
-    largest = {gpu.uuid: gpu.limit_bytes + gpu.overhead_bytes for gpu in meter.read_limit(files.limit).gpus}
+    largest = {gpu.uuid: gpu.limit_bytes + gpu.overhead_bytes for gpu in limit_file.read_limit(files.limit).gpus}
     try:
         told = meter.read_use(files.limit, files.usage)
     except EnforcementError:

@@ -9,12 +9,13 @@ import errno
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pgpu.capped_tmpfs import mount_capped, unmount
-from pgpu.enforcement import meter
+from pgpu import board_files
+from pgpu.capped_tmpfs import CAP_BYTES, mount_capped, unmount
+from pgpu.enforcement import meter, trace
 from pgpu.enforcement.publishing import publish
 from pgpu.errors import EnforcementError
 from pgpu.libraries import CUDA_SHIM, NVML_SHIM
@@ -63,21 +64,39 @@ class SliceFiles:
         """The usage file."""
         return self.meter / "usage"
 
-    def make(self, libraries: Mapping[str, Path]) -> None:
+    @property
+    def time(self) -> Path:
+        """What the job tells of its GPU time."""
+        return self.meter / board_files.TIME
+
+    @property
+    def board(self) -> Path:
+        """What all jobs of this machine tell."""
+        return self._runtime_directory / board_files.BOARD
+
+    @property
+    def _runtime_directory(self) -> Path:
+        return self.home.parent.parent
+
+    def make(self, libraries: Mapping[str, Path], gpu_uuids: Sequence[str] = (), *, is_traced: bool = False) -> None:
         """Make everything but the limit.
 
         Args:
             libraries: Path inside the slice (`driver/libcuda.so.1`) and the file that is linked there.
+            gpu_uuids: Those of its lease.
+            is_traced: Whether there is room for a log of what the job does.
 
         Raises:
             EnforcementError: The tmpfs is full, not writable, or lets no program be loaded from it.
         """
         with _explaining(self.home):
             self.home.mkdir(mode=0o700, parents=True)
-            self._make_meter()
+            self._make_meter(gpu_uuids, is_traced=is_traced)
             for directory in (self.view, self.view / "driver"):
                 _make_public_directory(directory)
             _write(self.view / "usage", "", 0o444)
+            _write(self.view / board_files.TIME, "", 0o444)
+            _make_public_directory(self.view / board_files.BOARD)
             _write(self.view / "ld.so.preload", _PRELOAD_LINES, 0o644)
             for name, source in libraries.items():
                 os.link(source, self.view / name)
@@ -143,18 +162,22 @@ class SliceFiles:
         Raises:
             EnforcementError: It cannot be removed.
         """
-        unmount(self.meter)
         with _explaining(self.home), contextlib.suppress(FileNotFoundError):
+            board_files.leave(str(self._runtime_directory), str(self.meter))
+            unmount(self.meter)
             shutil.rmtree(self.home)
 
-    def _make_meter(self) -> None:
+    def _make_meter(self, gpu_uuids: Sequence[str], *, is_traced: bool) -> None:
         self.meter.mkdir(mode=0o700)
-        mount_capped(self.meter)
+        mount_capped(self.meter, CAP_BYTES + (trace.USAGE_BYTES if is_traced else 0))
         _write(self.usage, "", _USAGE_MODE)
         with self.usage.open("r+b") as file:
             # All its memory now: a page that is taken when a process first touches it is a SIGBUS in cuInit once somebody
             # else has filled the tmpfs, and a file that a process grows is a SIGXFSZ under `ulimit -f`.
             os.posix_fallocate(file.fileno(), 0, meter.USAGE_BYTES)
+        if is_traced:
+            trace.prepare(self.usage)
+        board_files.join(str(self._runtime_directory), str(self.meter), gpu_uuids)
 
 
 class LibraryStore:

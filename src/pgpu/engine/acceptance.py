@@ -17,7 +17,7 @@ from pgpu.engine.quotas import refuse_more_than_quota, refuse_more_waiting
 from pgpu.engine.sizing import sized
 from pgpu.errors import RequestError
 from pgpu.ledger import Entry
-from pgpu.model import Gpu, Job, JobSpec, JobState, Submission
+from pgpu.model import Gpu, Job, JobSpec, JobState, SharingWish, Submission
 from pgpu.model.words import check_inherited, check_words
 
 if TYPE_CHECKING:
@@ -112,7 +112,9 @@ def _placed(spec: JobSpec) -> JobSpec:
 def _write(engine: "Engine", gpus: Sequence[Gpu], entries: Sequence[Entry], asker: Asker) -> None:
     """Write all in one transaction; whoever would not wait at all is given up if it was not granted in it."""
     impatient = [entry.job.id for entry in entries if _waits_not_at_all(entry)]
-    with engine.arriving(len(entries), impatient) as decision:
+    jobs = [entry.job for entry in entries]
+    undecided = {(job.signature, job.owner_uid) for job in jobs if job.request.sharing is SharingWish.AUTO}
+    with engine.arriving(len(entries), impatient, undecided) as decision:
         refuse_more_waiting(decision, asker.uid, len(entries), engine.settings.most_waiting)
         decision.see(gpus, time.time())
         for entry in entries:

@@ -7,9 +7,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pgpu.engine.dependencies import judge
-from pgpu.engine.snapshot import Snapshot
+from pgpu.engine.host_memory import available_bytes
+from pgpu.engine.snapshot import Snapshot, compute_of
+from pgpu.engine.suspending import Leaves, lending, lent, nobody_leaves, victims
 from pgpu.ledger import ALL_GPUS, Call, Entry, View, Waiting
-from pgpu.model import Gpu
+from pgpu.model import Gpu, Job, Request, SharingMode
 from pgpu.scheduling import (
     NO_PRECEDENCE,
     Admission,
@@ -20,10 +22,13 @@ from pgpu.scheduling import (
     Precedence,
     Quota,
     admit,
+    has_compute,
 )
 from pgpu.scheduling.demand import Basis
 from pgpu.scheduling.forecast import MOST_JOBS, Later
+from pgpu.scheduling.oversubscription import host_bytes, short_of_host_memory, taken_of_device
 from pgpu.scheduling.planned import NO_PLAN, BatchPlan
+from pgpu.scheduling.preemption import Victim, preempting
 
 Durations = Callable[[View, Collection[Call], Sequence[Gpu]], Mapping[Call, float]]
 """Tells how long calls will probably run on these GPUs, in seconds; who is missing is unknown. No GPUs: as last time.
@@ -37,6 +42,11 @@ Hindered = Callable[[View, Collection[Waiting]], Mapping[str, str]]
 Sized = Callable[[Sequence[GpuRoom], Sequence[Waiting], Mapping[int, Quota]], Sequence[Waiting]]
 """Tells what waiting jobs ask for in this round whose size follows the machine, or their user's quota."""
 
+Shared = Callable[
+    [View, Sequence[GpuRoom], Sequence[Waiting], Sequence[Entry], Mapping[Call, float]], Sequence[Waiting]
+]
+"""Tells in which mode waiting jobs start that leave it to pgpu, given who holds slices and how long calls last."""
+
 
 CLOSED = "waits for the administrator, who lets nothing new start for now"
 
@@ -48,6 +58,17 @@ def unknown_durations(_view: View, _calls: Collection[Call], _gpus: Sequence[Gpu
 
 def as_asked(_rooms: Sequence[GpuRoom], waiting: Sequence[Waiting], _quotas: Mapping[int, Quota]) -> Sequence[Waiting]:
     """Take every request as it is."""
+    return waiting
+
+
+def in_time_slices(
+    _view: View,
+    _rooms: Sequence[GpuRoom],
+    waiting: Sequence[Waiting],
+    _holding: Sequence[Entry],
+    _lasting: Mapping[Call, float],
+) -> Sequence[Waiting]:
+    """Take every request as it is: whoever leaves the mode to pgpu starts in time slices."""
     return waiting
 
 
@@ -88,6 +109,9 @@ class Situation:
     capacities: Mapping[str, int] = field(default_factory=dict)
     """By UUID of every GPU: what slices may sum to."""
 
+    victims: tuple[Victim, ...] = ()
+    """Running jobs that could be suspended for one of a higher priority."""
+
     def giving_up(self, job_ids: Collection[str], now_seconds: float) -> "Situation":
         """Return the same where the wait of some has run out."""
         if not job_ids:
@@ -100,7 +124,14 @@ class Situation:
     def admits_nobody(self) -> bool:
         """Whether it is plain, without asking whose turn it is, that no slice fits and no wait ends."""
         most_free = max((room.free_bytes for room in self.rooms), default=0)
-        return all(each.request.memory_bytes > most_free and each.deadline_seconds is None for each in self.queue)
+        if self.victims and any(each.request.preempts for each in self.queue):
+            return False
+        most_compute = max((room.free_compute for room in self.rooms), default=0.0)
+        return all(
+            (each.request.memory_bytes > most_free or not has_compute(most_compute, each.request.compute_share or 0.0))
+            and each.deadline_seconds is None
+            for each in self.queue
+        )
 
     def decided(self, now_seconds: float) -> Admission | None:
         """Decide; None where nothing changes, and whose turn it is was not asked."""
@@ -108,7 +139,7 @@ class Situation:
 
     def admission(self, now_seconds: float) -> Admission:
         """Decide, and say of each who waits why."""
-        return admit(
+        found = admit(
             self.rooms,
             self.queue,
             now_seconds,
@@ -118,6 +149,7 @@ class Situation:
             precedence=self.precedence,
             closed_gpus=len(self.capacities.keys() - {room.gpu.uuid for room in self.rooms}),
         )
+        return preempting(found, self.queue, self.rooms, self.victims, now_seconds)
 
 
 @dataclass(slots=True)
@@ -129,7 +161,17 @@ class Rounds:
     durations: Durations = unknown_durations
     hindered: Hindered = hindered_by_others
     sized: Sized = as_asked
+    shared: Shared = in_time_slices
     planned: Callable[[], BatchPlan] = without_a_plan
+    oversubscription: float = 1.5
+    """As in the engine's settings."""
+
+    host_memory: Callable[[], int] = available_bytes
+    """What the host could give now to jobs that oversubscribe, in bytes."""
+
+    leaves: Leaves = nobody_leaves
+    """Tells which jobs' memory can go to the host whole while they are suspended."""
+
     _candidates: dict[str, tuple[Waiting, Candidate]] = field(default_factory=dict, compare=False, repr=False)
     """By id: those of the last round, most of whom still wait."""
 
@@ -144,14 +186,16 @@ class Rounds:
             snapshot: Of the GPUs.
         """
         holding = [entry for entry in view.holding() if entry.job.gpu_model == self.gpu_model]
-        rooms = snapshot.rooms(holding, self.headroom)
+        rooms = lending(snapshot.rooms(holding, self.headroom), lent(holding, snapshot, self.leaves))
         open_rooms = _open(rooms, view.closed_gpus())
         quotas = view.quotas()
         waiting = self.sized(open_rooms, view.waiting(self.gpu_model), quotas)
         calls = {(each.signature, each.owner_uid) for each in waiting if each.signature}
         calls |= {(entry.job.signature, entry.job.owner_uid) for entry in holding if entry.job.signature}
         lasting = self.durations(view, calls, snapshot.gpus)
+        waiting = self.shared(view, open_rooms, waiting, holding, lasting)
         hindered = dict(self.hindered(view, waiting))
+        hindered = dict(self._short_of_host(waiting, holding)) | hindered
         if rooms and not open_rooms:
             hindered = {each.job_id: CLOSED for each in waiting} | hindered
         return Situation(
@@ -163,10 +207,18 @@ class Rounds:
             hindered=hindered,
             plan=self.planned(),
             precedence=view.precedence(self.gpu_model),
+            victims=victims(holding, snapshot, self._leaves_now)
+            if any(each.request.preempts for each in waiting)
+            else (),
             deadlines_seconds={
                 each.job_id: each.wait_deadline_seconds for each in waiting if each.wait_deadline_seconds is not None
             },
         )
+
+    def _leaves_now(self, job: Job) -> bool:
+        """And the host has room for it."""
+        parts = () if job.lease is None else job.lease.slices
+        return self.leaves(job) and sum(part.memory_bytes for part in parts) <= self.host_memory()
 
     def later(self, view: View, hindered: Collection[str]) -> list[Later]:
         """Return the jobs that go after others, of those that may not start yet, each with the ids of whom it awaits."""
@@ -177,10 +229,7 @@ class Rounds:
         going = {job_id for job_id, peer in named.items() if not peer.state.is_final}
         calls = {(each.signature, each.owner_uid) for each in waiting if each.signature}
         lasting = self.durations(view, calls, ())
-        return [
-            (_candidate(each, lasting.get((each.signature, each.owner_uid))), going.intersection(after[each.job_id]))
-            for each in waiting
-        ]
+        return [(self._candidate(each, lasting), going.intersection(after[each.job_id])) for each in waiting]
 
     def _queue(
         self, waiting: Sequence[Waiting], hindered: Mapping[str, str], lasting: Mapping[Call, float]
@@ -191,10 +240,23 @@ class Rounds:
             if each.job_id not in hindered:
                 known = before.get(each.job_id)
                 if known is None or known[0] is not each:
-                    known = (each, _candidate(each, lasting.get((each.signature, each.owner_uid))))
+                    known = (each, self._candidate(each, lasting))
                 now[each.job_id] = known
         self._candidates, self._lasting = now, lasting
         return tuple([candidate for _, candidate in now.values()])
+
+    def _candidate(self, waiting: Waiting, lasting: Mapping[Call, float]) -> Candidate:
+        request = taken_of_device(waiting.request, self.oversubscription)
+        return _candidate(waiting, request, lasting.get((waiting.signature, waiting.owner_uid)))
+
+    def _short_of_host(self, waiting: Sequence[Waiting], holding: Sequence[Entry]) -> Mapping[str, str]:
+        """Say who oversubscribes and waits for host memory; the kernel is asked only where anybody does."""
+        asking = [(each.job_id, each.request) for each in waiting if each.request.oversubscribes]
+        if not asking:
+            return {}
+        leases = [entry.job.lease for entry in holding if entry.job.lease is not None]
+        promised_bytes = sum(host_bytes(lease.slices) for lease in leases)
+        return short_of_host_memory(asking, promised_bytes, self.host_memory(), self.oversubscription)
 
 
 def _open(rooms: Sequence[GpuRoom], closed: Collection[str]) -> tuple[GpuRoom, ...]:
@@ -202,11 +264,11 @@ def _open(rooms: Sequence[GpuRoom], closed: Collection[str]) -> tuple[GpuRoom, .
     return tuple(room for room in rooms if ALL_GPUS not in closed and room.gpu.uuid not in closed)
 
 
-def _candidate(waiting: Waiting, duration_seconds: float | None) -> Candidate:
+def _candidate(waiting: Waiting, request: Request, duration_seconds: float | None) -> Candidate:
     """Without a deadline: the ledger's is wall time, which may be set; who waits for it tells when it ran out."""
     return Candidate(
         waiting.job_id,
-        waiting.request,
+        request,
         None,
         waiting.owner_uid,
         waiting.eligible_at_seconds,
@@ -221,8 +283,9 @@ def _held(entry: Entry, lasting: Mapping[Call, float]) -> Held:
     return Held(
         job.id,
         job.owner_uid,
-        () if lease is None else lease.slices,
+        () if lease is None else tuple(replace(part, memory_bytes=part.device_bytes) for part in lease.slices),
         0.0 if lease is None else lease.granted_at_seconds,
-        job.request.compute_share or 0.0,
+        compute_of(job),
         lasting.get((job.signature, job.owner_uid)),
+        SharingMode.TIME_SLICE if lease is None else lease.sharing,
     )

@@ -11,28 +11,44 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from pgpu.enforcement import Enforcer
+from pgpu.enforcement.checkpoints import Checkpoints
 from pgpu.engine.acceptance import accept, new_job_id
 from pgpu.engine.admitting import Rounds
 from pgpu.engine.asker import Asker
+from pgpu.engine.compute_words import neighbours
 from pgpu.engine.gpu_lock import GpuLocks
+from pgpu.engine.granting import written
 from pgpu.engine.inheritance import account_of
 from pgpu.engine.keeper.calling import START, Keepers
 from pgpu.engine.learning import Learning
-from pgpu.engine.outcome import NOBODY, Outcome
+from pgpu.engine.mps import MpsSharing, leave_mps, refuse_what_cannot_join
+from pgpu.engine.offers import refuse_what_is_not_offered
+from pgpu.engine.outcome import Outcome
+from pgpu.engine.parking.capability import can_leave
+from pgpu.engine.parking.standing import is_travelling
 from pgpu.engine.places import JobPlaces, places_of, places_of_keepers
 from pgpu.engine.planning import Planning, Stretches, read_plan
-from pgpu.engine.resizing import bind, resized
 from pgpu.engine.settings import EngineSettings
 from pgpu.engine.settling import cancelled, has_to_settle, settle
+from pgpu.engine.sharing import AutoSharing
 from pgpu.engine.snapshot import BLIND, Snapshot, take_snapshot
 from pgpu.engine.sockets import tell
 from pgpu.engine.spawn import spawn_supervisor
-from pgpu.errors import LedgerError, NodeError, PgpuError, RequestError
+from pgpu.errors import LedgerError, NodeError, RequestError
 from pgpu.gpu import GpuSource
-from pgpu.ledger import Decision, Entry, Ledger, View
-from pgpu.model import Account, Gpu, Job, JobSpec, JobState, Lease, Request, Submission
+from pgpu.ledger import Call, Decision, Entry, Ledger, View
+from pgpu.model import (
+    Account,
+    Gpu,
+    Job,
+    JobSpec,
+    JobState,
+    Request,
+    Submission,
+)
 from pgpu.runtimes import Runtime
 from pgpu.scheduling import Headroom, check_can_ever_fit, usable
+from pgpu.scheduling.oversubscription import check_can_page, check_can_preempt, taken_of_device
 
 
 class Engine:
@@ -55,6 +71,9 @@ class Engine:
         self.headroom = Headroom(settings.headroom_least_bytes, settings.headroom_fraction)
         self.learning = Learning(settings.gpu_model, self.headroom)
         self.rounds = Rounds(settings.gpu_model, self.headroom, self.learning.durations, sized=self.learning.sized)
+        self._auto = AutoSharing(settings.has_mps)
+        self.rounds.shared = self._auto.shared
+        self.rounds.oversubscription = settings.oversubscription
         """How a round is decided; `app` may give it more to decide on."""
         plan = places_of_keepers(settings, settings.gpu_model).plan
         self.rounds.planned = lambda: read_plan(plan)
@@ -66,6 +85,11 @@ class Engine:
         self.starter: Callable[[str], bool] = self._tell_keeper_to_start
         """Starts a job's supervisor quickly, or returns False; a keeper has a way of its own."""
         self._locks = GpuLocks(ledger.path)
+        self.mps: MpsSharing | None = None
+        """Of GPUs whose jobs may be clients of MPS; `app` gives it where there is a control program."""
+        self.checkpoints: Checkpoints | None = None
+        """Of the driver; `app` gives them, where jobs may be moved to the host."""
+        self.rounds.leaves = self.can_leave
 
     def _tell_keeper_to_start(self, job_id: str) -> bool:
         return self.keepers.tell(self.settings.gpu_model, b"%s %s" % (START, job_id.encode()))
@@ -129,23 +153,28 @@ class Engine:
         gpus = self.gpus.gpus()
         if not gpus:
             raise NodeError("no GPU was found", hint='--simulate "RTX 3090" runs on a simulated one')
-        self._check_amount(gpus, request)
+        refuse_what_is_not_offered(request, self.settings)
+        refuse_what_cannot_join(spec, request)
+        self.check_amount(gpus, request)
         self.runtime(spec.runtime).check(spec, account)
         self._locks.hold(gpus)
         return gpus
 
-    def _check_amount(self, gpus: Sequence[Gpu], request: Request) -> None:
+    def check_amount(self, gpus: Sequence[Gpu], request: Request) -> None:
         """Refuse what is more than there is, and slices in which nothing could run on so many of these GPUs.
 
         Raises:
             RequestError: The amount is wrong.
         """
         check_can_ever_fit(gpus, request, self.headroom)
+        check_can_page(gpus, request, self.settings.oversubscription)
+        check_can_preempt(request)
+        least = taken_of_device(request, self.settings.oversubscription)
         refusals: list[RequestError] = []
         candidates = [gpu for gpu in gpus if usable(gpu, request.gpu_count)]
         for gpu in candidates:
             try:
-                self.enforcer.check_slice(request.memory_bytes, gpu)
+                self.enforcer.check_slice(least.memory_bytes, gpu)
             except RequestError as exc:
                 refusals.append(exc)
         if len(candidates) - len(refusals) < request.gpu_count:
@@ -175,12 +204,16 @@ class Engine:
         with self.ledger.view() as view:
             has_news, version = has_to_settle(view, gives_up), view.version()
             outcome = self._round(view, snapshot, gives_up)
+        self._auto.readings.keep(self.ledger.facts)
         if not has_news and not outcome.admits_anybody and not outcome.changes_claim:
             return outcome
         with self.ledger.decision() as decision:
             if not has_news and decision.version() == version:
-                return self._written(decision, outcome)
-            return self._admit(decision, snapshot, gives_up)
+                outcome = written(decision, outcome, self.settings.gpu_model)
+            else:
+                outcome = self._admit(decision, snapshot, gives_up)
+        self.wake(outcome.suspended_ids)
+        return outcome
 
     @contextmanager
     def deciding(self) -> Iterator[Decision]:
@@ -193,15 +226,18 @@ class Engine:
             yield decision
             queues = decision.queues()
         with suppress(NodeError):  # Whoever comes by next starts a keeper.
-            self._call_keepers(queues)
+            self.call_keepers(queues)
 
     @contextmanager
-    def arriving(self, count: int, gives_up: Collection[str] = ()) -> Iterator[Decision]:
+    def arriving(
+        self, count: int, gives_up: Collection[str] = (), undecided: Collection[Call] = ()
+    ) -> Iterator[Decision]:
         """Take new jobs in; a single one that nobody waits before is granted in the same transaction, if it fits.
 
         Args:
             count: How many are added.
             gives_up: Those of them that are cancelled unless they can start at once.
+            undecided: The calls of those that leave their sharing mode to pgpu.
 
         Raises:
             LedgerError: The ledger cannot be written; nothing was changed.
@@ -210,15 +246,23 @@ class Engine:
         model = self.settings.gpu_model
         may_go_first = (count == 1 and self.ledger.first_waiting(model) is None) or bool(gives_up)
         snapshot = self._snapshot_or_blind() if may_go_first else BLIND
+        if self.settings.has_mps:
+            self._auto.readings.prepare(self.ledger, snapshot.gpus, undecided)
         with self.ledger.decision() as decision:
             is_first = decision.first_waiting(model) is None
             yield decision
-            if may_go_first and (is_first or gives_up):
-                self._admit(decision, snapshot, gives_up)
+            is_round = may_go_first and (is_first or bool(gives_up))
+            suspended = self._admit(decision, snapshot, gives_up).suspended_ids if is_round else ()
             queues = decision.queues()
-        self._call_keepers(queues)
+        self.wake(suspended)
+        self.call_keepers(queues)
 
-    def _call_keepers(self, queues: Collection[str | None]) -> None:
+    def call_keepers(self, queues: Collection[str | None]) -> None:
+        """Have whoever keeps these queues look at them, and whoever keeps this engine's.
+
+        Raises:
+            NodeError: None could be started where somebody waits.
+        """
         for model in {*queues, self.settings.gpu_model}:
             self.keepers.call(model, must_exist=model in queues)
 
@@ -260,7 +304,13 @@ class Engine:
         """
         with self.ledger.view() as view:
             holding = self.queue_of(view.holding())
-        return take_snapshot(self.gpus, self.enforcer, holding)
+        suspended = [entry.job.id for entry in holding if entry.job.suspended_by is not None]
+        away = [job_id for job_id in suspended if is_travelling(self.places(job_id).parking)]
+        return take_snapshot(self.gpus, self.enforcer, holding, away)
+
+    def can_leave(self, job: Job) -> bool:
+        """Whether all that a job holds of its GPU can go to the host while it is suspended, as far as anybody knows."""
+        return can_leave(job, self.checkpoints, self.places(job.id).parking)
 
     def _snapshot_or_blind(self) -> Snapshot:
         try:
@@ -286,6 +336,9 @@ class Engine:
             self.enforcer.release(entry.job.lease)
         with self.deciding() as decision:
             decision.put(replace(decision.entry(job_id), lease_released_at_seconds=time.time(), supervisor=None))
+            beside = neighbours(entry.job, decision.holding())
+        self.wake(beside)
+        leave_mps(self.mps, entry.job.lease)
 
     def ask_to_stop(self, job_id: str, grace_seconds: float) -> Job:
         """Cancel a job that waits; leave word that a running one, or what an ended one left behind, must end."""
@@ -302,35 +355,6 @@ class Engine:
                 elif entry.is_live:
                     decision.put(replace(entry, stop_grace_seconds=grace_seconds))
         self.wake(job_ids)
-
-    def resize(self, job_id: str, memory_bytes: int) -> Job:
-        """Change a job's slices; see `Client.resize`."""
-        self._check_amount(self.gpus.gpus(), replace(self.ledger.job(job_id).request, memory_bytes=memory_bytes))
-        snapshot = self.snapshot()
-        with self.ledger.decision() as decision:
-            before = decision.entry(job_id)
-            after = resized(before, memory_bytes, snapshot, decision, self.headroom)
-            decision.put(after)
-            is_larger = memory_bytes > before.job.request.memory_bytes
-            if not is_larger:
-                bind(self.enforcer, after, before)
-            queues = decision.queues()
-        if is_larger:
-            self._bind_or_undo(after, before)
-        self.wake([job_id])
-        with suppress(NodeError):
-            self._call_keepers(queues)
-        return self.ledger.job(job_id)
-
-    def _bind_or_undo(self, after: Entry, before: Entry) -> None:
-        """The ledger knows of more memory before the job does, of less after: a crash in between grants too little."""
-        try:
-            bind(self.enforcer, after, before)
-        except PgpuError:
-            with self.ledger.decision() as decision:
-                entry = decision.entry(after.job.id)
-                decision.put(replace(entry, job=replace(entry.job, request=before.job.request, lease=before.job.lease)))
-            raise
 
     def account(self, job_id: str) -> Account | None:
         """Return the account under which a job runs that is not of this process's own user.
@@ -371,30 +395,4 @@ class Engine:
     def _admit(self, decision: Decision, snapshot: Snapshot, gives_up: Collection[str] = ()) -> Outcome:
         """Write what scheduling says."""
         settle(decision, time.time(), gives_up)
-        return self._written(decision, self._round(decision, snapshot, gives_up))
-
-    def _written(self, decision: Decision, outcome: Outcome) -> Outcome:
-        """Write what came of a round, and return it with those for whom somebody must be started."""
-        now_seconds = time.time()
-        admission = outcome.admission or NOBODY
-        for grant in admission.grants:
-            decision.put(_granted(decision.entry(grant.job_id), Lease(grant.job_id, grant.slices, now_seconds)))
-        if outcome.admission is not None:
-            decision.put_precedence(self.settings.gpu_model, outcome.admission)
-        for job_id in admission.expired:
-            decision.put(cancelled(decision.entry(job_id), now_seconds, timed_out=True))
-        if admission.expired:
-            settle(decision, now_seconds)
-        unattended = tuple(grant.job_id for grant in admission.grants if is_unattended(decision.entry(grant.job_id)))
-        return replace(outcome, granted=unattended)
-
-
-def is_unattended(entry: Entry) -> bool:
-    """Whether somebody must be started to look after a granted job; a container of another tool brings its own."""
-    return entry.supervisor is None and entry.job.spec.runtime != "oci"
-
-
-def _granted(entry: Entry, lease: Lease) -> Entry:
-    """What was granted is what it asks for from now on: a job of unknown size asked for whatever was free."""
-    request = replace(entry.job.request, memory_bytes=lease.slices[0].memory_bytes)
-    return replace(entry, job=replace(entry.job, state=JobState.STARTING, lease=lease, reason=None, request=request))
+        return written(decision, self._round(decision, snapshot, gives_up), self.settings.gpu_model)

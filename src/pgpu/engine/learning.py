@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pgpu.enforcement import SliceUse
 from pgpu.engine.tries import Most
 from pgpu.ledger import Call, Decision, View, Waiting
-from pgpu.model import Gpu, Job, Request, Run, Slice
+from pgpu.model import Gpu, Job, Request, Run, SharingMode, Slice
 from pgpu.scheduling import GpuRoom, Headroom, usable
 from pgpu.scheduling.candidate import NO_QUOTA, Quota
 from pgpu.scheduling.demand import UNKNOWN, Basis, Estimate, estimate
@@ -177,6 +177,12 @@ def history_name(gpu: Gpu) -> str:
     return f"simulated {gpu.name}" if gpu.is_simulated else gpu.name
 
 
+def name_of_gpu(job: Job, gpus: Sequence[Gpu]) -> str | None:
+    """Return under which name a job's run on its first GPU is remembered; None where that GPU is not known."""
+    names = {gpu.uuid: history_name(gpu) for gpu in gpus}
+    return None if job.lease is None else names.get(job.lease.slices[0].gpu_uuid)
+
+
 def history_names(gpus: Sequence[Gpu]) -> tuple[str, ...]:
     """Return under which names runs on any of these GPUs are remembered."""
     return tuple(sorted({history_name(gpu) for gpu in gpus}))
@@ -204,13 +210,12 @@ def _asking(waiting: Waiting, memory_bytes: int) -> Waiting:
 
 def _run_of(job: Job, observed: Observed, gpus: Sequence[Gpu]) -> Run | None:
     """None of a job that never ran, or of which nobody can tell which program it was."""
-    names = {gpu.uuid: history_name(gpu) for gpu in gpus}
-    uuid = job.lease.slices[0].gpu_uuid if job.lease is not None else ""
-    if not job.signature or uuid not in names or job.started_at_seconds is None or job.finished_at_seconds is None:
+    name = name_of_gpu(job, gpus)
+    if not job.signature or name is None or job.started_at_seconds is None or job.finished_at_seconds is None:
         return None
     return Run(
         signature=job.signature,
-        gpu_name=names[uuid],
+        gpu_name=name,
         job_id=job.id,
         owner_uid=job.owner_uid,
         slice_bytes=observed.slice_bytes,
@@ -221,4 +226,6 @@ def _run_of(job: Job, observed: Observed, gpus: Sequence[Gpu]) -> Run | None:
         ended_at_seconds=job.finished_at_seconds,
         exit_code=job.exit_code,
         refused_at_bytes=observed.refused_at_bytes,
+        compute_share=job.request.compute_share,
+        sharing=SharingMode.TIME_SLICE if job.lease is None else job.lease.sharing,
     )

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pgpu.engine.engine import Engine
-from pgpu.engine.learning import Learning, Observed
+from pgpu.engine.learning import Learning, Observed, name_of_gpu
+from pgpu.engine.measuring import Measured
 from pgpu.engine.saying import say
 from pgpu.engine.tries import next_try, why_no_more
 from pgpu.errors import PgpuError
@@ -31,10 +32,15 @@ class Lesson:
     learning: Learning
     observed: Observed
     gpus: tuple[Gpu, ...]
+    measured: Measured | None = None
+    """Of a traced job."""
 
     def learn(self, decision: Decision, job: Job) -> None:
         """Write it into the history, in the transaction in which the job ended."""
         self.learning.remember(decision, job, self.observed, self.gpus)
+        name = name_of_gpu(job, self.gpus)
+        if self.measured is not None and name is not None and self.measured.is_telling(job):
+            decision.profiles.add(self.measured.profile(job, name), job.id)
 
     def follow(self, view: View, job: Job) -> NextTry | str | None:
         """Say what follows for a job that failed at its own limit and asked to be tried again.
@@ -56,14 +62,14 @@ class Lesson:
         return why_no_more(job, slice_bytes, most) if request is None else NextTry(job, request, self)
 
 
-def lesson_of(engine: Engine, observed: Observed) -> Lesson | None:
+def lesson_of(engine: Engine, observed: Observed, measured: Measured | None = None) -> Lesson | None:
     """Return what there is to learn of a job; None while the GPUs cannot be read, which must not hold up its end."""
     try:
         gpus: Sequence[Gpu] = engine.gpus.gpus()
     except PgpuError as exc:
         say(str(exc))
         return None
-    return Lesson(engine.learning, observed, tuple(gpus))
+    return Lesson(engine.learning, observed, tuple(gpus), measured)
 
 
 def queue_again(engine: Engine, again: NextTry) -> None:

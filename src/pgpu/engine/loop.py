@@ -25,8 +25,14 @@ class Timer:
 class Loop:
     """Waits without using the processor, and calls what is due."""
 
-    def __init__(self) -> None:
-        self._selector = selectors.DefaultSelector()
+    def __init__(
+        self,
+        now_seconds: Callable[[], float] = time.monotonic,
+        selector: Callable[[], selectors.BaseSelector] = selectors.DefaultSelector,
+    ) -> None:
+        """Wait by `selector`, on the clock `now_seconds`."""
+        self.now_seconds = now_seconds
+        self._selector = selector()
         self._timers: list[tuple[float, int, Timer]] = []
         self._count = itertools.count()
 
@@ -46,7 +52,7 @@ class Loop:
 
     def call_later(self, seconds: float, call: Callable[[], None]) -> Timer:
         """Call once, after at least this many seconds."""
-        timer = Timer(time.monotonic() + seconds, call)
+        timer = Timer(self.now_seconds() + seconds, call)
         heapq.heappush(self._timers, (timer.due_seconds, next(self._count), timer))
         return timer
 
@@ -75,10 +81,10 @@ class Loop:
     def _timeout_seconds(self) -> float | None:
         while self._timers and self._timers[0][2].call is None:
             heapq.heappop(self._timers)
-        return max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None
+        return max(0.0, self._timers[0][0] - self.now_seconds()) if self._timers else None
 
     def _call_due(self) -> None:
-        while self._timers and self._timers[0][0] <= time.monotonic():
+        while self._timers and self._timers[0][0] <= self.now_seconds():
             call = heapq.heappop(self._timers)[2].call
             if call is not None:
                 call()

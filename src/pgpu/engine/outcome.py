@@ -32,6 +32,11 @@ class Outcome:
         return bool(self._gone)
 
     @property
+    def suspended_ids(self) -> tuple[str, ...]:
+        """Whose place somebody takes who starts: their supervisors hold them, the sooner the better."""
+        return () if self.admission is None else tuple(job_id for job_id, _by in self.admission.suspended)
+
+    @property
     def changes_claim(self) -> bool:
         """Whether GPUs are kept for another job than before, or other ones."""
         return self.admission is not None and self.admission.claim != self.situation.precedence.claim

@@ -29,6 +29,11 @@ class JobPlaces:
         return self.kept / "supervisor.log"
 
     @property
+    def trace(self) -> Path:
+        """What a traced job did on the GPU, packed; there once it ended."""
+        return self.kept / "trace"
+
+    @property
     def wake_socket(self) -> Path:
         """Where its supervisor is told to look again."""
         return self.live / "wake.sock"
@@ -37,6 +42,16 @@ class JobPlaces:
     def attach_socket(self) -> Path:
         """Where clients follow the job."""
         return self.live / "attach.sock"
+
+    @property
+    def time_samples(self) -> Path:
+        """What it got of its GPUs' time in the last minute."""
+        return self.live / "time"
+
+    @property
+    def parking(self) -> Path:
+        """How far it has left its GPU while it is suspended."""
+        return self.live / "parking"
 
     def pipe(self, stream: str) -> Path:
         """Return the named pipe of `stdout` or `stderr`."""

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from pgpu.engine.engine import Engine
 from pgpu.engine.identity import is_alive
+from pgpu.engine.mps import leave_mps
 from pgpu.engine.sockets import tell
 from pgpu.ledger import Entry
 from pgpu.model import Job, JobState, ProcessHolder
@@ -40,6 +41,8 @@ def recover(engine: Engine) -> None:
     _sweep(engine, {entry.job.id for entry in granted})
     for model in queues:
         engine.keepers.ensure(model)
+    if engine.mps is not None:
+        engine.mps.sweep(engine.gpus.gpus())
 
 
 def _sweep(engine: Engine, granted_ids: Collection[str]) -> None:
@@ -84,6 +87,7 @@ def _finish(engine: Engine, job_id: str) -> None:
         now_seconds = time.time()
         job = entry.job if entry.job.state.is_final else lost(entry.job, now_seconds)
         decision.put(replace(entry, job=job, supervisor=None, lease_released_at_seconds=now_seconds))
+    leave_mps(engine.mps, entry.job.lease)
     engine.places(job_id).remove_live()
 
 

@@ -1,65 +1,110 @@
 """A job's slices change while it waits or runs: what the ledger says then, and whom it must not pass.
 
-It refuses to grow into memory that a waiting job could use: growth queues, too (decision 0010).
+It refuses to grow into memory or GPU time that a waiting job could use: growth queues, too (decision 0010).
 """
 
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from pgpu.enforcement import Enforcer
+from pgpu.engine.binding import Binding
+from pgpu.engine.compute_words import neighbours
 from pgpu.engine.dependencies import judge
 from pgpu.engine.quotas import refuse_growth_past_quota, refuse_more_than_quota
 from pgpu.engine.snapshot import Snapshot
-from pgpu.errors import CapacityError, PgpuError, RequestError
+from pgpu.errors import CapacityError, NodeError, PgpuError, RequestError
 from pgpu.ledger import Decision, Entry
-from pgpu.model import Gpu, JobState
-from pgpu.scheduling import GpuRoom, Headroom, usable
-from pgpu.units import format_memory
+from pgpu.model import Gpu, Job, JobState, Request, Resize, SharingMode
+from pgpu.model.words import check_request
+from pgpu.scheduling import GpuRoom, Headroom, has_compute, usable
+from pgpu.units import format_memory, format_share
+
+if TYPE_CHECKING:
+    from pgpu.engine.engine import Engine
 
 
-def resized(entry: Entry, memory_bytes: int, snapshot: Snapshot, decision: Decision, headroom: Headroom) -> Entry:
-    """Return an entry with other slices, in bytes per GPU.
+def resize(engine: "Engine", job_id: str, change: Resize) -> Job:
+    """Change a job's slices and its share of compute; see `Client.resize`."""
+    engine.check_amount(engine.gpus.gpus(), change.of(engine.ledger.job(job_id).request))
+    snapshot = engine.snapshot()
+    binding: Binding | None = None
+    try:
+        with engine.ledger.decision() as decision:
+            before = decision.entry(job_id)
+            after = resized(before, change, snapshot, decision, engine.headroom)
+            decision.put(after)
+            holding, queues = decision.holding(), decision.queues()
+            binding = Binding(engine.enforcer, before, after, holding)
+            binding.take()
+    except BaseException:  # Ctrl-C too: the ledger keeps the old size, so the job must have it back.
+        if binding is not None:
+            binding.give_back()
+        raise
+    _give_or_undo(engine, binding)
+    engine.wake([job_id, *neighbours(after.job, holding)])
+    with suppress(NodeError):
+        engine.call_keepers(queues)
+    return engine.ledger.job(job_id)
+
+
+def _give_or_undo(engine: "Engine", binding: Binding) -> None:
+    try:
+        binding.give()
+    except PgpuError:
+        with engine.ledger.decision() as decision:
+            entry = decision.entry(binding.after.job.id)
+            binding.revert(entry)
+            if is_unchanged := binding.is_as_it_was_put(entry):
+                request, lease = binding.before.job.request, binding.before.job.lease
+                decision.put(replace(entry, job=replace(entry.job, request=request, lease=lease)))
+        if is_unchanged:
+            binding.give_back()
+        raise
+
+
+def resized(entry: Entry, change: Resize, snapshot: Snapshot, decision: Decision, headroom: Headroom) -> Entry:
+    """Return an entry with other slices, and another share of compute.
 
     Raises:
-        RequestError: The job has ended, or its owner's quota could never grant so much.
-        CapacityError: They do not fit, or somebody waits for that memory.
+        RequestError: The job has ended, the words do not go together, or its owner's quota could never grant so much.
+        CapacityError: They do not fit, or somebody waits for what they would take.
     """
-    request = replace(entry.job.request, memory_bytes=memory_bytes, basis=None)  # said, and no longer estimated
+    request = change.of(entry.job.request)
+    check_request(request)
     job = replace(entry.job, request=request)
     if job.state.is_final:
         raise RequestError(f"job {job.id} has ended: there is nothing to resize")
     if job.lease is None:
         refuse_more_than_quota(decision, job.owner_uid, request)
         return replace(entry, job=job)
-    refuse_growth_past_quota(decision, entry, memory_bytes)
+    _refuse_another_share_under_mps(entry.job, request)
+    _refuse_another_size_where_it_pages(entry.job, request)
+    refuse_growth_past_quota(decision, entry, request.memory_bytes)
     entries = _queue(entry, decision)
     rooms = {room.gpu.uuid: room for room in snapshot.rooms(entries, headroom)}
     for part in job.lease.slices:
         room = rooms.get(part.gpu_uuid)
-        _refuse_what_does_not_fit(room, part.memory_bytes, memory_bytes)
-        if room is not None and memory_bytes > part.memory_bytes:
-            _refuse_overtaking(room.gpu, entries, job.owner_uid, headroom)
-    slices = tuple(replace(part, memory_bytes=memory_bytes) for part in job.lease.slices)
+        _refuse_what_does_not_fit(room, part.memory_bytes, request.memory_bytes)
+        if room is None:
+            continue
+        more_compute = (request.compute_share or 0.0) - (part.compute_share or 0.0)
+        _refuse_compute_that_is_taken(room, more_compute)
+        if request.memory_bytes > part.memory_bytes or more_compute > 0:
+            _refuse_overtaking(room.gpu, entries, job.owner_uid, headroom, wants_compute=more_compute > 0)
+    slices = tuple(
+        replace(part, memory_bytes=request.memory_bytes, compute_share=request.compute_share)
+        for part in job.lease.slices
+    )
     return replace(entry, job=replace(job, lease=replace(job.lease, slices=slices)))
 
 
-def bind(enforcer: Enforcer, after: Entry, before: Entry) -> None:
-    """Where one GPU refuses, those that took the new size get back the old one; a starting job binds by itself.
-
-    Raises:
-        PgpuError: The new size does not bind.
-    """
-    lease = after.job.lease
-    if lease is None or after.job.state is not JobState.RUNNING:
-        return
-    try:
-        enforcer.resize(lease, after.job.request.memory_bytes)
-    except PgpuError:
-        # In the same order, so that all GPUs that took it come before the one that refuses again.
-        with suppress(PgpuError):
-            enforcer.resize(lease, before.job.request.memory_bytes)
-        raise
+def _refuse_another_size_where_it_pages(job: Job, request: Request) -> None:
+    if request.oversubscribes and request.memory_bytes != job.request.memory_bytes:
+        raise RequestError(
+            "a job that oversubscribes keeps the size with which it started: the host was asked for its rest",
+            hint="stop it and start it with the other size",
+        )
 
 
 def _queue(entry: Entry, decision: Decision) -> list[Entry]:
@@ -79,15 +124,37 @@ def _refuse_what_does_not_fit(room: GpuRoom | None, now_bytes: int, memory_bytes
         )
 
 
-def _refuse_overtaking(gpu: Gpu, entries: Sequence[Entry], owner_uid: int, headroom: Headroom) -> None:
-    """Memory that is free while a job waits for it is that job's; of a MIG instance all is its one job's already."""
+def _refuse_another_share_under_mps(job: Job, request: Request) -> None:
+    """The server takes a client's percentage when it connects, and keeps it."""
+    is_under_mps = job.lease is not None and job.lease.sharing is SharingMode.MPS
+    if is_under_mps and request.compute_share != job.request.compute_share:
+        raise RequestError(
+            f"job {job.id} runs under MPS, where a share holds from its start to its end",
+            hint="stop it, and run it again with --compute",
+        )
+
+
+def _refuse_compute_that_is_taken(room: GpuRoom, more_compute: float) -> None:
+    if more_compute > 0 and not has_compute(room.free_compute, more_compute):
+        raise CapacityError(
+            f"{format_share(more_compute)} more of a GPU's time do not fit: "
+            f"{format_share(room.free_compute)} are free; nothing was changed",
+            hint="take some from a job on that GPU (`pgpu resize JOB --compute`), or ask for less",
+        )
+
+
+def _refuse_overtaking(
+    gpu: Gpu, entries: Sequence[Entry], owner_uid: int, headroom: Headroom, *, wants_compute: bool
+) -> None:
+    """What is free while a job waits for it is that job's; of a MIG instance all is its one job's already."""
     most_bytes = gpu.memory_bytes - headroom.of(gpu)
     for entry in entries:
         request = entry.job.request
         is_for_it = usable(gpu, request.gpu_count) and request.memory_bytes <= most_bytes
         if entry.job.state is JobState.WAITING and is_for_it and not gpu.is_instance:
             whose = f"job {entry.job.id}" if entry.job.owner_uid == owner_uid else "another user's job"
+            what = "GPU time" if wants_compute else "memory"
             raise CapacityError(
-                f"{whose} waits for the memory that is free; nothing was changed",
+                f"{whose} waits for the {what} that is free; nothing was changed",
                 hint="try again once it has started, or stop it",
             )

@@ -1,9 +1,10 @@
 """What an engine is told when it is made. Values only: `app` reads files and flags."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from pgpu.scheduling.turns import TurnRules
 from pgpu.units import MIB
 
 
@@ -45,6 +46,19 @@ class EngineSettings:
     objective: Literal["response", "makespan"] = "response"
     """What the order of waiting jobs is for: that each is soon done, or that all are. Default: response, since most queues
     have several users, none of whom waits for the others' jobs."""
+
+    has_mps: bool = False
+    """Whether jobs on one GPU may share it under MPS. Default: no, since a control daemon must be there for it."""
+
+    oversubscription: float = 1.5
+    """How many times a GPU's memory the slices of jobs that oversubscribe may sum to; 1 for not at all. Default: what was
+    published as useful; a job is sure of the rest of its slice, two thirds, on the device."""
+
+    has_turns: bool = True
+    """Whether jobs that oversubscribe take turns while what they work on does not fit onto their GPU."""
+
+    turns: TurnRules = field(default_factory=TurnRules)
+    """How long turns last on a GPU that cannot hold what its jobs work on."""
 
     log_cap_bytes: int = 100 * MIB
     """How much of each job's output is kept; the older half goes first."""

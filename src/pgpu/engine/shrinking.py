@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from pgpu.engine.engine import Engine
 from pgpu.engine.learning import Observed, history_name
-from pgpu.model import Job
+from pgpu.engine.resizing import resize
+from pgpu.model import Job, Resize
 from pgpu.scheduling.demand import Basis, shrunk_bytes
 
 GROWN = 1.01
@@ -50,7 +51,7 @@ class Shrinking:
             slice_bytes = job.lease.slices[0].memory_bytes
             fit_bytes = shrunk_bytes(slice_bytes, observed.peak_bytes, used_bytes, self._floor_bytes(job))
             if fit_bytes is not None:
-                self._engine.resize(job.id, fit_bytes)
+                resize(self._engine, job.id, Resize(fit_bytes))
                 self._note_measured(job.id)
 
     def _note_measured(self, job_id: str) -> None:

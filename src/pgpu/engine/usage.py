@@ -4,64 +4,20 @@ It reads; it refuses to change anything, and leaves it to its caller who may see
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from pgpu.engine.engine import Engine
 from pgpu.engine.learning import history_name
+from pgpu.engine.records import CallHistory, Waste
 from pgpu.errors import JobNotFoundError, RequestError
 from pgpu.ledger import Entry, View
 from pgpu.model import Run
-from pgpu.scheduling.demand import Estimate, is_greedy, right_size_bytes, was_too_small
+from pgpu.scheduling.demand import is_greedy, right_size_bytes, was_too_small
 
 _Call = tuple[str, str, int]
 """Signature, product name of the GPU, UID."""
 
 MOST_RUNS = 5000
 """So many of the newest runs are looked at."""
-
-
-@dataclass(frozen=True, slots=True)
-class CallHistory:
-    """What is known of one call of a program on one model of GPU, by one user."""
-
-    signature: str
-    gpu_name: str
-    owner_uid: int
-    runs: tuple[Run, ...]
-    """Oldest first."""
-
-    estimate: Estimate
-    """What `--memory auto` would reserve for it now."""
-
-
-@dataclass(frozen=True, slots=True)
-class Waste:
-    """One job's slice, and what it used of it."""
-
-    job_id: str
-    owner_uid: int
-    signature: str
-    gpu_name: str
-    reserved_bytes: int
-    """Per GPU."""
-
-    peak_bytes: int
-    should_ask_bytes: int | None
-    """What it should have asked; None where its peak does not tell."""
-
-    is_greedy: bool
-    """Whether it took what it saw, so that nobody can tell what it needed."""
-
-    was_too_small: bool
-    """Whether it failed at its own limit."""
-
-    duration_seconds: float | None
-    """None while it runs."""
-
-    @property
-    def factor(self) -> float | None:
-        """How many times what it used was reserved; None if it used nothing."""
-        return self.reserved_bytes / self.peak_bytes if self.peak_bytes else None
 
 
 def read_history(engine: Engine, word: str | None, owner_uid: int | None = None) -> list[CallHistory]:

@@ -6,7 +6,6 @@ ledger. It refuses to judge what only draws: displays take what headroom is for.
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import signal
@@ -15,10 +14,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from pgpu.engine.duty import try_lock
 from pgpu.engine.engine import Engine
 from pgpu.engine.identity import identify, open_pidfd
 from pgpu.libraries import PROBE
-from pgpu.model import Outsider, ProcessHolder
+from pgpu.model import GpuProcess, Outsider, ProcessHolder
 from pgpu.runtimes.belonging import Belonging
 from pgpu.units import format_memory
 
@@ -47,7 +47,7 @@ def outsiders(engine: Engine, belonging: Belonging) -> list[Outsider]:
     return [
         Outsider(told.gpu_uuid, holder, told.used_bytes, _program(told.pid), _uid(told.pid))
         for told, holder in seen
-        if not _is_our_probe(told.pid) and belonging.owner(holder, jobs) is None and identify(told.pid) == holder
+        if not _is_ours(engine, told) and belonging.owner(holder, jobs) is None and identify(told.pid) == holder
     ]
 
 
@@ -100,7 +100,7 @@ class Watchdog:
 
     def _is_on_duty(self) -> bool:
         if self._lock is None:
-            self._lock = _try_lock(_lock_path(self._engine))
+            self._lock = try_lock(_lock_path(self._engine))
         return self._lock is not None
 
     def _stop(self, found: "_Reported") -> None:
@@ -167,7 +167,7 @@ def reported(engine: Engine) -> list[Outsider]:
     Raises:
         LedgerError: The ledger cannot be read.
     """
-    if (lock := _try_lock(_lock_path(engine))) is not None:
+    if (lock := try_lock(_lock_path(engine))) is not None:
         os.close(lock)
         return []
     text = engine.ledger.facts.get(_fact(engine))
@@ -188,25 +188,17 @@ def _lock_path(engine: Engine) -> Path:
     return engine.settings.runtime_directory / "watchdogs" / f"{engine.settings.gpu_model or 'gpus'}.lock"
 
 
-def _try_lock(path: Path) -> int | None:
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError:
-        return None  # Where no lock can be made nothing else works either, and says so.
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    return descriptor
-
-
 def _is_our_probe(pid: int) -> bool:
     """Whether this is the small program that measures contexts and proves limits, for moments and outside of every lease."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/exe").readlink().name == PROBE
     return False
+
+
+def _is_ours(engine: Engine, told: GpuProcess) -> bool:
+    """Whether it is pgpu's own work: the probe, or a server that jobs under MPS share."""
+    is_server = engine.mps is not None and engine.mps.is_server(told.gpu_uuid, told.pid)
+    return is_server or _is_our_probe(told.pid)
 
 
 def _pids_are_the_machines(engine: Engine) -> bool:

@@ -1,10 +1,12 @@
-"""What the papers measured, as data: P1, P2 and P4.
+"""What the papers measured, as data: P1, P2, P3 and P4.
 
 P1: Kim and Kang, Korea University, 2023. P2: Kang and Gil, Korea University and Daegu Catholic University, 2022.
-P4: "pGPU", thesis abstract, 2022. All on one machine's RTX 3090 unless said otherwise. It refuses figures of our own.
+P3: Son, Kim and Han, SKKU, 2018, on a GTX 980 Ti. P4: "pGPU", thesis abstract, 2022. All on one machine's RTX 3090 unless
+said otherwise. It refuses figures of our own.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 P1_DEVICE_MIB = 24_265
 """Usable memory of P1's and P2's RTX 3090."""
@@ -68,6 +70,45 @@ P2_USED_MIB = 1_205
 
 P2_GROWTH_COST_PERCENT = 0.6
 """By how much run time differs where memory grows as needed: about 0.5 s of 10 epochs. Source: P2."""
+
+P3_OVERHEAD_SECONDS = 0.96
+"""What `docker exec` added to a program on average, whatever the program. Source: P3."""
+
+P3_FITTING_CONTAINERS = 52
+"""Containers of hotspot3D that ran together in 93 % of 6 GB; of more, most failed. Source: P3."""
+
+
+@dataclass(frozen=True, slots=True)
+class P3Cell:
+    """Run time of the cache-sensitive program beside another one, in seconds."""
+
+    size: int
+    """P3's input size."""
+
+    neighbour: Literal["CS", "CI"]
+    """Another cache-sensitive program, or one that is not."""
+
+    mps_seconds: float
+    turns_seconds: float
+    """Without MPS: the programs take turns."""
+
+    @property
+    def mps_wins(self) -> bool:
+        """Whether it ran shorter under MPS."""
+        return self.mps_seconds < self.turns_seconds
+
+
+P3_TABLE = (
+    P3Cell(5_120, "CS", 0.73984, 1.4952),
+    P3Cell(10_240, "CS", 2.72925, 3.24161),
+    P3Cell(20_480, "CS", 13.38374, 12.57792),
+    P3Cell(40_960, "CS", 223.60555, 61.51608),
+    P3Cell(5_120, "CI", 0.70990, 1.49199),
+    P3Cell(10_240, "CI", 1.58436, 3.35677),
+    P3Cell(20_480, "CI", 6.75526, 12.37545),
+    P3Cell(40_960, "CI", 40.67550, 50.70506),
+)
+"""Source: P3."""
 
 P4_BEFORE = "who exceeds the share is put into state STOP until somebody sets it to RUN"
 P4_WITH = "only that process's request is refused; the container keeps running"

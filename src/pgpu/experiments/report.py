@@ -27,13 +27,17 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
 
+    def objects(self) -> list[dict[str, Cell]]:
+        """Return each row under the columns' names."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
     """One experiment's result."""
 
     experiment: str
-    """`p1`, `p2` or `p4`."""
+    """`p1`, `p2`, `p3` or `p4`."""
 
     device: str
     is_simulated: bool
@@ -44,12 +48,14 @@ class Report:
     """What the figures say, a line each."""
 
     files: tuple[Path, ...]
+    further: tuple[Table, ...] = ()
+    """Tables behind the first one, where an experiment has several parts."""
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values, rows as objects."""
-        rows = [dict(zip(self.table.columns, row, strict=True)) for row in self.table.rows]
-        plain = {**dataclasses.asdict(self), "table": rows, "files": [str(path) for path in self.files]}
-        return {"findings": list(self.findings), **plain}
+        plain = {**dataclasses.asdict(self), "table": self.table.objects(), "files": [str(path) for path in self.files]}
+        further = [{"title": table.title, "rows": table.objects()} for table in self.further]
+        return {**plain, "findings": list(self.findings), "further": further}
 
 
 SIMULATED_NOTE = "simulated GPU: memory is accounted as on a device, kernel times are modelled, not measured"

@@ -26,6 +26,9 @@ class SlicedJob:
     memory_bytes: int
     """Of its slice."""
 
+    oversubscribes: bool = False
+    """Whether its memory may be moved to the host while others use the GPU."""
+
 
 @dataclass(slots=True)
 class _Watch:
@@ -51,9 +54,7 @@ def run_sliced(stage: Stage, jobs: Sequence[SlicedJob], *, repetition: int = 1) 
     """
     watch = _Watch(stage.client)
     with sampled(watch.used_bytes) as samples:
-        submitted = [
-            stage.client.submit(_spec(stage, job), Request(job.memory_bytes), wait_timeout_seconds=None) for job in jobs
-        ]
+        submitted = [stage.client.submit(_spec(stage, job), _request(job), wait_timeout_seconds=None) for job in jobs]
         with ThreadPoolExecutor(len(submitted)) as waiters:
             ended = list(waiters.map(lambda job: (stage.client.wait(job.id), time.time()), submitted))
     return Trial(
@@ -63,6 +64,10 @@ def run_sliced(stage: Stage, jobs: Sequence[SlicedJob], *, repetition: int = 1) 
         device_memory_bytes=stage.device_memory_bytes,
         device_samples=tuple(samples),
     )
+
+
+def _request(job: SlicedJob) -> Request:
+    return Request(job.memory_bytes, oversubscribes=job.oversubscribes)
 
 
 def _spec(stage: Stage, job: SlicedJob) -> JobSpec:

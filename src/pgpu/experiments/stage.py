@@ -6,7 +6,7 @@ The room's callers make one; nothing here chooses between real and simulated par
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -17,6 +17,11 @@ RuntimeName = Literal["process", "docker"]
 
 STATE_IN_CONTAINER = "/simulated/state"
 DRIVER_IN_CONTAINER = "/simulated/driver"
+
+TEST_IMAGE = "pgpu-test:latest"
+"""What `tools/test-image` makes."""
+
+PYTHON_IN_IMAGE = "python3"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,15 @@ class Stage:
     python: str = sys.executable
     """The interpreter that runs workloads; a path inside the image with `docker`."""
 
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """What the command line needs to meet the same engine as `client`, beside this process's own environment."""
+
+    gpu_uuid: str = ""
+    """The bare jobs' device, as NVML writes it."""
+
+    bare_additions: Mapping[str, str] = field(default_factory=dict)
+    """What programs without pgpu find in their environment beside the usual, such as the way to an MPS daemon."""
+
     tell: Callable[[str], None] = field(default=lambda _line: None)
     """Hears of progress, a line at a time."""
 
@@ -53,20 +67,46 @@ class Stage:
         """Return the command of a workload."""
         return (self.python, "-m", "pgpu.workloads", *words)
 
+    def pgpu_command(self, words: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the command of pgpu's own command line; it meets the same engine as `client` in `pgpu_environment`."""
+        return (sys.executable, "-c", "import sys; from pgpu.cli.main import main; sys.exit(main())", *words)
+
+    def pgpu_environment(self) -> Mapping[str, str]:
+        """Return the environment for `pgpu_command`."""
+        return {**os.environ, **self.environment}
+
     def bare_command(self, words: tuple[str, ...]) -> tuple[str, ...]:
         """Return the command that starts a workload without pgpu, waiting for its start line."""
-        command = self.workload((*words, "--start-line"))
-        return command if self.runtime == "process" else (*self._docker_words(), *command)
+        return self.plain_command((*words, "--start-line"))
+
+    def plain_command(self, words: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the command that runs a workload without pgpu."""
+        command = self.workload(words)
+        return command if self.runtime == "process" else self.container_command(command)
+
+    def container_command(self, command: tuple[str, ...], *, detached: bool = False) -> tuple[str, ...]:
+        """Return the command that runs another in a container without pgpu, in the foreground unless `detached`."""
+        return (*self._docker_words("--detach" if detached else "--interactive"), *command)
+
+    @property
+    def container_image(self) -> str:
+        """The image for containers, whether jobs run in them or not."""
+        return self.image or TEST_IMAGE
+
+    def in_containers(self) -> "Stage":
+        """Return this stage with containers in the place of processes."""
+        return replace(self, runtime="docker", image=self.container_image, python=PYTHON_IN_IMAGE)
 
     def bare_environment(self) -> Mapping[str, str]:
-        """Return the environment of a process without pgpu: nothing but the simulated driver is added."""
+        """Return the environment of a process without pgpu: nothing but the simulated driver and `bare_additions`."""
         if self.simulated_directory is None or self.runtime == "docker":
-            return os.environ
+            return {**os.environ, **self.bare_additions}
         driver_directory = str(library_path(SIMULATED_CUDA).parent)
-        return {**os.environ, "LD_LIBRARY_PATH": driver_directory, "PGPU_SIMGPU_DIR": str(self.simulated_directory)}
+        simulated = {"LD_LIBRARY_PATH": driver_directory, "PGPU_SIMGPU_DIR": str(self.simulated_directory)}
+        return {**os.environ, **simulated, **self.bare_additions}
 
-    def _docker_words(self) -> tuple[str, ...]:
-        words = ["docker", "run", "--rm", "--interactive", "--network", "none"]
+    def _docker_words(self, how: str) -> tuple[str, ...]:
+        words = ["docker", "run", "--rm", how, "--network", "none"]
         if self.simulated_directory is None:
             words += ["--gpus", "all"]
         else:

@@ -3,10 +3,22 @@
 The only room that imports NVML's binding. It refuses to decide anything: it reads, and it makes simulated GPUs exist.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from pgpu.model import Gpu, GpuMemory, GpuProcess
+from pgpu.model import Gpu, GpuMemory, GpuProcess, Resource
+
+
+class MetricsWatch(Protocol):
+    """What a GPU used since a moment."""
+
+    def finish(self) -> tuple[float, Mapping[Resource, float]]:
+        """Return the seconds since then, and the average use of each resource, 0 to 1; nothing can be asked afterwards.
+
+        Raises:
+            NodeError: The GPU or its driver is gone.
+        """
+        ...
 
 
 class GpuSource(Protocol):
@@ -46,4 +58,12 @@ class GpuSource(Protocol):
 
     def utilisation_percent(self, gpu_uuid: str) -> int | None:
         """Return the share of the last sample period in which a kernel ran, 0–100; None where the driver cannot tell."""
+        ...
+
+    def watch_metrics(self, gpu_uuid: str) -> MetricsWatch | None:
+        """Begin to measure what a GPU uses of its pipes and its memory's bandwidth; None where it does not tell.
+
+        Raises:
+            NodeError: The GPU or its driver is gone.
+        """
         ...

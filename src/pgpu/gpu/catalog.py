@@ -1,6 +1,7 @@
 """How users write simulated GPUs: `RTX 3090`, `rtx3090x4`, `A100-80 x 2`, `H100 mig 1g.10gb+3g.40gb`.
 
-`RTX 3090 cgroup` is one whose driver limits control groups. It refuses to know figures, which are `products`'.
+`RTX 3090 cgroup` is one whose driver limits control groups, `GTX 980 Ti paging` one that there never was: that card's
+memory and figures, with the page faults that came a generation later. It refuses to know figures, which are `products`'.
 """
 
 import re
@@ -14,19 +15,29 @@ from pgpu.gpu.products import MODELS, GpuModel
 LARGEST_COUNT = 16
 """As many GPUs as a limit file names (native/include/meter_abi.h)."""
 
+_FIRST_THAT_PAGES = 6
+"""Major compute capability. Source: CUDA C Programming Guide, "Unified Memory"."""
+
+_PASCAL = 4
+"""NVML's nvmlDeviceArchitecture_t of it."""
+
 _BRANDS = re.compile(r"^(nvidia|geforce|tesla)+")
 _DIVIDED = re.compile(
     r"(?P<model>.+?)[\s-]+mig[\s-]+(?P<instances>[\w.+\s]+?)(?:\s*[x×]\s*(?P<count>\d+))?\s*", re.IGNORECASE | re.ASCII
 )
 _LIMITING = re.compile(r"(?P<model>.+?)[\s-]+cgroup(?:\s*[x×]\s*(?P<count>\d+))?\s*", re.IGNORECASE | re.ASCII)
+_PAGING = re.compile(r"(?P<model>.+?)[\s-]+paging(?:\s*[x×]\s*(?P<count>\d+))?\s*", re.IGNORECASE | re.ASCII)
 _COUNTED = re.compile(r"(?P<model>.+)[x×]\s*(?P<count>\d+)\s*", re.IGNORECASE | re.ASCII)
+
+IMAGINARY = " with paging (imaginary)"
+"""Ends the name of a card that there never was."""
 
 
 def parse_model(text: str) -> tuple[GpuModel, int]:
     """Read what users write for simulated GPUs: `RTX 3090`, `rtx3090x4`, `A100-80 x 2`, `H100 mig 1g.10gb+3g.40gb`.
 
     Case, spaces, hyphens and NVIDIA's brand names do not matter. `cgroup` behind the model means that its driver limits
-    control groups.
+    control groups, `paging` that it moves memory while kernels run, which GPUs before Pascal did not.
 
     Returns:
         The model, divided as asked, and how many of it, 1-16.
@@ -37,6 +48,9 @@ def parse_model(text: str) -> tuple[GpuModel, int]:
     limiting = _LIMITING.fullmatch(text.strip())
     if limiting:
         return _limiting(limiting["model"], int(limiting["count"] or 1))
+    paging = _PAGING.fullmatch(text.strip())
+    if paging:
+        return _paging(paging["model"], int(paging["count"] or 1))
     divided = _DIVIDED.fullmatch(text.strip())
     if divided:
         return _divided(divided["model"], divided["instances"], int(divided["count"] or 1))
@@ -48,6 +62,11 @@ def parse_model(text: str) -> tuple[GpuModel, int]:
     if counted is None or model is None:
         raise _unknown(text)
     return model, _checked_count(int(counted["count"]), model)
+
+
+def model_named(name: str) -> GpuModel | None:
+    """Return the product that NVML calls so; None where it is not among those that can be simulated."""
+    return next((model for model in MODELS if model.name == name), None)
 
 
 def known_models() -> Sequence[str]:
@@ -73,6 +92,17 @@ def _limiting(word: str, count: int) -> tuple[GpuModel, int]:
     if model is None:
         raise _unknown(word)
     return replace(model, slug=f"{model.slug}-cgroup", limits_cgroups=True), _checked_count(count, model)
+
+
+def _paging(word: str, count: int) -> tuple[GpuModel, int]:
+    model = _by_word(word)
+    if model is None:
+        raise _unknown(word)
+    if model.capability.major >= _FIRST_THAT_PAGES:
+        raise RequestError(f"{model.name} pages already", hint=f"write {model.slug}")
+    capability = replace(model.capability, major=_FIRST_THAT_PAGES, minor=0, architecture=_PASCAL)
+    slug, name = f"{model.slug}-paging", f"{model.name}{IMAGINARY}"
+    return replace(model, slug=slug, name=name, capability=capability), _checked_count(count, model)
 
 
 def _unknown(text: str) -> RequestError:

@@ -17,7 +17,7 @@ from typing import Any
 import pynvml
 
 from pgpu.errors import NodeError, PgpuBug
-from pgpu.gpu import mig
+from pgpu.gpu import gpm, mig
 from pgpu.gpu.nvml_errors import CANNOT_TELL, translating
 from pgpu.libraries import SIMULATED_NVML, library_path
 from pgpu.model import Gpu, GpuMemory, GpuProcess
@@ -118,6 +118,17 @@ class NvmlSource:
             samples = _told(lambda each: _samples(each, since_seconds), handle)
             return None if samples is None else frozenset(sample.pid for sample in samples if sample.smUtil > 0)
 
+    def watch_metrics(self, gpu_uuid: str) -> gpm.MetricsWatch | None:
+        """Begin to measure what a GPU uses of its pipes and its memory's bandwidth; None where it does not tell.
+
+        Raises:
+            NodeError: The GPU or its driver is gone.
+        """
+        with self._asking(gpu_uuid, "performance metrics") as handle:
+            if gpu_uuid.startswith("MIG-") or not _told(gpm.is_supported, handle):
+                return None
+        return gpm.MetricsWatch(lambda: self._asking(gpu_uuid, "performance metrics"))
+
     def is_divided(self, gpu_uuid: str) -> bool:
         """Whether MIG is on, so that no program can use this GPU as a whole.
 
@@ -178,6 +189,8 @@ class NvmlSource:
             memory_bytes=memory.total - _reserved_bytes(memory),
             driver_version=driver_version,
             is_simulated=self._directory is not None,
+            compute_capability=_told(_compute_capability, handle),
+            link_bytes_per_second=_told(_link_bytes_per_second, handle),
         )
 
     @contextmanager
@@ -263,6 +276,27 @@ def _memory(handle: Any) -> Any:
 
 def _reserved_bytes(memory: Any) -> int:
     return int(getattr(memory, "reserved", 0))
+
+
+def _compute_capability(handle: Any) -> tuple[int, int]:
+    major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
+    return major, minor
+
+
+_LANE_BITS_PER_SECOND = (2_500_000_000, 5_000_000_000, 8_000_000_000, 16_000_000_000, 32_000_000_000, 64_000_000_000)
+"""Of PCI Express, by generation. Source: PCI-SIG, base specifications."""
+
+
+def _link_bytes_per_second(handle: Any) -> int | None:
+    """Three quarters of what the lanes carry: headers and flow control take the rest.
+
+    The most that device and slot do together: an idle link runs at a lower generation.
+    """
+    generation = int(pynvml.nvmlDeviceGetMaxPcieLinkGeneration(handle))
+    lanes = int(pynvml.nvmlDeviceGetMaxPcieLinkWidth(handle))
+    if not 1 <= generation <= len(_LANE_BITS_PER_SECOND) or lanes < 1:
+        return None
+    return _LANE_BITS_PER_SECOND[generation - 1] * lanes // 8 * 3 // 4
 
 
 def _samples(handle: Any, since_seconds: float) -> Sequence[Any]:

@@ -10,29 +10,19 @@ Sources named below:
 * pci.ids: the PCI ID Repository (https://pci-ids.ucw.cz/) gives the device id.
 * NVML total and usable memory: what nvidia-smi and cuDeviceTotalMem print on such a card; the difference is what the
   driver reserves for itself, so usable = total - reserved. P1 and P3 give the usable memory of theirs.
+* L2 bandwidth: 5,120 bytes a clock on A100, 2,048 on V100 (A100 white paper); where nothing is published, as many bytes
+  a clock and SM as on the nearest of those two, which is an assumption.
 * context: what one idle CUDA context holds. It moves with driver and loaded code, and no data sheet states it: P3 gives
   the GTX 980 Ti's (110 MiB a container less the program's 98), the others are typical of CUDA 12 drivers.
 """
 
 from dataclasses import dataclass, replace
 
+from pgpu.gpu.capabilities import CC_5_2, CC_7_0, CC_8_0, CC_8_6, CC_8_9, CC_9_0, CC_10_0, ComputeCapability
 from pgpu.gpu.mig_profiles import MigProfile
 from pgpu.units import GIB, KIB, MIB
 
 _GB_PER_SECOND = 10**9
-
-
-@dataclass(frozen=True, slots=True)
-class ComputeCapability:
-    """What all GPUs of one compute capability have in common."""
-
-    major: int
-    minor: int
-    architecture: int
-    """NVML's nvmlDeviceArchitecture_t: 3 Maxwell, 5 Volta, 7 Ampere, 8 Ada, 9 Hopper, 10 Blackwell."""
-
-    threads_per_sm: int
-    shared_bytes_per_sm: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +46,9 @@ class GpuModel:
 
     sm_count: int
     l2_bytes: int
+    l2_bytes_per_clock: int
+    """What all SMs together can read from L2 in an SM clock."""
+
     bandwidth_bytes_per_second: int
     memory_bus_bits: int
     sm_clock_mhz: int
@@ -80,19 +73,24 @@ class GpuModel:
         return (12 * _GB_PER_SECOND) << (self.pcie_generation - 3)
 
     @property
+    def l2_bytes_per_second(self) -> int:
+        """What all SMs together can read from L2 at the boost clock."""
+        return self.l2_bytes_per_clock * self.sm_clock_mhz * 10**6
+
+    @property
+    def fault_bytes_per_second(self) -> int:
+        """What managed memory reaches that moves because a kernel touched it.
+
+        Source: Sakharnykh, "Maximizing Unified Memory Performance in CUDA" (NVIDIA, 2017): on a P100 behind PCIe 3.0 5.4
+        GB/s by faults and 11.4 GB/s by prefetching, 0.47 of it. Copies and prefetching reach `pcie_bytes_per_second`.
+        """
+        return self.pcie_bytes_per_second * 54 // 114
+
+    @property
     def memory_bytes(self) -> int:
         """Memory that programs can use."""
         return self.total_bytes - self.reserved_bytes
 
-
-# Source: CUDA programming guide, table of technical specifications per compute capability.
-_CC_5_2 = ComputeCapability(5, 2, architecture=3, threads_per_sm=2048, shared_bytes_per_sm=96 * KIB)
-_CC_7_0 = ComputeCapability(7, 0, architecture=5, threads_per_sm=2048, shared_bytes_per_sm=96 * KIB)
-_CC_8_0 = ComputeCapability(8, 0, architecture=7, threads_per_sm=2048, shared_bytes_per_sm=164 * KIB)
-_CC_8_6 = ComputeCapability(8, 6, architecture=7, threads_per_sm=1536, shared_bytes_per_sm=100 * KIB)
-_CC_8_9 = ComputeCapability(8, 9, architecture=8, threads_per_sm=1536, shared_bytes_per_sm=100 * KIB)
-_CC_9_0 = ComputeCapability(9, 0, architecture=9, threads_per_sm=2048, shared_bytes_per_sm=228 * KIB)
-_CC_10_0 = ComputeCapability(10, 0, architecture=10, threads_per_sm=2048, shared_bytes_per_sm=228 * KIB)
 
 _RTX_3090 = GpuModel(
     slug="rtx-3090",
@@ -102,11 +100,12 @@ _RTX_3090 = GpuModel(
     context_bytes=254 * MIB,  # typical
     sm_count=82,  # GA102 white paper, as the rest
     l2_bytes=6 * MIB,
+    l2_bytes_per_clock=82 * 5120 // 108,  # as A100's for each SM
     bandwidth_bytes_per_second=936 * _GB_PER_SECOND,
     memory_bus_bits=384,
     sm_clock_mhz=1695,
     memory_clock_mhz=9751,
-    capability=_CC_8_6,
+    capability=CC_8_6,
     power_limit_watts=350,
     pcie_generation=4,
     pci_device_id=0x2204,  # pci.ids
@@ -116,15 +115,16 @@ _GTX_980_TI = GpuModel(
     slug="gtx-980-ti",
     name="NVIDIA GeForce GTX 980 Ti",
     total_bytes=6 * GIB,
-    reserved_bytes=61 * MIB,  # nvidia-smi printed 6083 MiB with the drivers of P3's time
+    reserved_bytes=384 * MIB,  # P3: 52 containers of 110 MiB fitted, more did not; 5,760 MiB lies between
     context_bytes=12 * MIB,  # P3: 52 containers of 98 MB held about 110 MiB each
     sm_count=22,  # data sheet, GM200
     l2_bytes=3 * MIB,
+    l2_bytes_per_clock=22 * 2048 // 80,  # as V100's for each SM
     bandwidth_bytes_per_second=336_500_000_000,
     memory_bus_bits=384,
     sm_clock_mhz=1075,
     memory_clock_mhz=3505,
-    capability=_CC_5_2,
+    capability=CC_5_2,
     power_limit_watts=250,
     pcie_generation=3,
     pci_device_id=0x17C8,  # pci.ids
@@ -138,11 +138,12 @@ _V100 = GpuModel(
     context_bytes=306 * MIB,  # typical
     sm_count=80,  # GV100 white paper, as the rest
     l2_bytes=6 * MIB,
+    l2_bytes_per_clock=2048,  # A100 white paper
     bandwidth_bytes_per_second=900 * _GB_PER_SECOND,
     memory_bus_bits=4096,
     sm_clock_mhz=1530,
     memory_clock_mhz=877,
-    capability=_CC_7_0,
+    capability=CC_7_0,
     power_limit_watts=300,
     pcie_generation=3,
     pci_device_id=0x1DB1,  # pci.ids
@@ -156,11 +157,12 @@ _A100_40 = GpuModel(
     context_bytes=412 * MIB,  # typical
     sm_count=108,  # A100 data sheet and white paper, as the rest
     l2_bytes=40 * MIB,
+    l2_bytes_per_clock=5120,  # A100 white paper
     bandwidth_bytes_per_second=1555 * _GB_PER_SECOND,
     memory_bus_bits=5120,
     sm_clock_mhz=1410,
     memory_clock_mhz=1215,
-    capability=_CC_8_0,
+    capability=CC_8_0,
     power_limit_watts=400,
     pcie_generation=4,
     pci_device_id=0x20B0,  # pci.ids
@@ -185,11 +187,12 @@ _L4 = GpuModel(
     context_bytes=254 * MIB,  # typical
     sm_count=58,  # L4 data sheet, AD104, as the rest
     l2_bytes=48 * MIB,
+    l2_bytes_per_clock=58 * 5120 // 108,  # as A100's for each SM
     bandwidth_bytes_per_second=300 * _GB_PER_SECOND,
     memory_bus_bits=192,
     sm_clock_mhz=2040,
     memory_clock_mhz=6251,
-    capability=_CC_8_9,
+    capability=CC_8_9,
     power_limit_watts=72,
     pcie_generation=4,
     pci_device_id=0x27B8,  # pci.ids
@@ -203,11 +206,12 @@ _L40S = GpuModel(
     context_bytes=356 * MIB,  # typical
     sm_count=142,  # L40S data sheet, AD102, as the rest
     l2_bytes=96 * MIB,
+    l2_bytes_per_clock=142 * 5120 // 108,  # as A100's for each SM
     bandwidth_bytes_per_second=864 * _GB_PER_SECOND,
     memory_bus_bits=384,
     sm_clock_mhz=2520,
     memory_clock_mhz=9001,
-    capability=_CC_8_9,
+    capability=CC_8_9,
     power_limit_watts=350,
     pcie_generation=4,
     pci_device_id=0x26B9,  # pci.ids
@@ -221,11 +225,12 @@ _H100 = GpuModel(
     context_bytes=520 * MIB,  # typical
     sm_count=132,  # H100 SXM data sheet and white paper, as the rest
     l2_bytes=50 * MIB,
+    l2_bytes_per_clock=132 * 5120 // 108,  # as A100's for each SM
     bandwidth_bytes_per_second=3350 * _GB_PER_SECOND,
     memory_bus_bits=5120,
     sm_clock_mhz=1980,
     memory_clock_mhz=2619,
-    capability=_CC_9_0,
+    capability=CC_9_0,
     power_limit_watts=700,
     pcie_generation=5,
     pci_device_id=0x2330,  # pci.ids
@@ -251,11 +256,12 @@ _B200 = GpuModel(
     context_bytes=660 * MIB,  # typical
     sm_count=148,  # HGX B200 data sheet and Blackwell tuning guide, as the rest
     l2_bytes=129_536 * KIB,  # 126.5 MiB
+    l2_bytes_per_clock=148 * 5120 // 108,  # as A100's for each SM
     bandwidth_bytes_per_second=7700 * _GB_PER_SECOND,
     memory_bus_bits=8192,
     sm_clock_mhz=1965,
     memory_clock_mhz=3996,
-    capability=_CC_10_0,
+    capability=CC_10_0,
     power_limit_watts=1000,
     pcie_generation=6,
     pci_device_id=0x2901,  # pci.ids

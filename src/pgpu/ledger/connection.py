@@ -9,11 +9,11 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pgpu.errors import LedgerError, RequestError
+from pgpu.errors import LedgerError, LedgerGoneError, RequestError
 from pgpu.model.text import written_out
 
 BUSY_TIMEOUT_SECONDS = 30.0
@@ -82,6 +82,7 @@ class Connections:
         self._path = path
         self._prepare = prepare
         self._busy_timeout_seconds = busy_timeout_seconds
+        self._may_make = True
         self._idle: list[_Opened] = []
         self._guard = threading.Lock()
 
@@ -107,6 +108,23 @@ class Connections:
         """
         with self._transaction("BEGIN IMMEDIATE") as connection:
             yield connection
+
+    def refuse_to_make(self) -> None:
+        """From now on use the database that there is, and never make one."""
+        self._may_make = False
+
+    def refuse_if_gone(self) -> None:
+        """Ask the file system alone, which takes microseconds.
+
+        Raises:
+            LedgerGoneError: There is no such database.
+        """
+        with suppress(OSError):
+            if self._path.exists():
+                return
+            raise LedgerGoneError(
+                f"the ledger {self._path} is gone", hint="stop all jobs before you remove or move a state directory"
+            )
 
     def close(self) -> None:
         """Close every connection that this process opened; one in use is closed once its transaction ends."""
@@ -160,7 +178,10 @@ class Connections:
         opened.connection.close()
 
     def _open(self) -> _Opened:
-        _make_private_file(self._path)
+        if self._may_make:
+            _make_private_file(self._path)
+        else:
+            self.refuse_if_gone()
         connection = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
         try:
             self._patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))

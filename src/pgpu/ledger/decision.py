@@ -146,14 +146,25 @@ class Decision(View):
 
     def _put_lease(self, lease: Lease, released_at_seconds: float | None) -> None:
         self._connection.execute(
-            "INSERT INTO leases (job_id, granted_at, released_at, enforcer, is_advisory) VALUES (?1, ?2, ?3, ?4, ?5)"
-            " ON CONFLICT (job_id) DO UPDATE"
-            " SET granted_at = ?2, released_at = ?3, enforcer = ?4, is_advisory = ?5",
-            (lease.job_id, lease.granted_at_seconds, released_at_seconds, lease.enforcer, int(lease.is_advisory)),
+            "INSERT INTO leases (job_id, granted_at, released_at, enforcer, is_advisory, sharing)"
+            " VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (job_id) DO UPDATE"
+            " SET granted_at = ?2, released_at = ?3, enforcer = ?4, is_advisory = ?5, sharing = ?6",
+            (
+                lease.job_id,
+                lease.granted_at_seconds,
+                released_at_seconds,
+                lease.enforcer,
+                int(lease.is_advisory),
+                lease.sharing.value,
+            ),
         )
         self._connection.executemany(
-            "INSERT OR REPLACE INTO slices VALUES (?, ?, ?, ?)",
-            [(lease.job_id, place, part.gpu_uuid, part.memory_bytes) for place, part in enumerate(lease.slices)],
+            "INSERT OR REPLACE INTO slices (job_id, position, gpu_uuid, memory_bytes, compute_share, resident_bytes)"
+            " VALUES (?, ?, ?, ?, ?, ?)",
+            [
+                (lease.job_id, place, part.gpu_uuid, part.memory_bytes, part.compute_share, part.resident_bytes)
+                for place, part in enumerate(lease.slices)
+            ],
         )
 
     def _name_taken(self, entry: Entry) -> RequestError:

@@ -1,11 +1,13 @@
 """Small things found out once and worth keeping: self-tests that passed, bytes of a context, by key.
 
-It refuses to know what they mean, and forgets nothing by itself.
+It refuses to know what they mean, and forgets nothing unless it is told how long to keep it.
 """
 
 import time
 
 from pgpu.ledger.connection import Connections
+
+_FORGET = "DELETE FROM facts WHERE substr(key, 1, length(?1)) = ?1 AND written_at <= ?2"
 
 
 class Facts:
@@ -32,3 +34,20 @@ class Facts:
         """
         with self._connections.writing() as connection:
             connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?, ?)", (key, value, time.time()))
+
+    def put_for(self, prefix: str, name: str, value: str, kept_seconds: float) -> None:
+        """Keep a text under a prefix and a name, and forget what was put under that prefix longer ago than this is kept.
+
+        Args:
+            prefix: Of the keys of such texts, and of no others.
+            name: The rest of this one's key.
+            value: The text.
+            kept_seconds: For how long anybody believes such a text; 0 keeps this one alone.
+
+        Raises:
+            LedgerError: The ledger cannot be written.
+        """
+        now_seconds = time.time()
+        with self._connections.writing() as connection:
+            connection.execute(_FORGET, (prefix, now_seconds - kept_seconds))
+            connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?, ?)", (prefix + name, value, now_seconds))

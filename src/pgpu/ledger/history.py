@@ -4,10 +4,11 @@ It outlives the jobs themselves, which are forgotten sooner. It refuses to estim
 """
 
 import json
+import math
 import sqlite3
 from collections.abc import Collection, Sequence
 
-from pgpu.model import Run
+from pgpu.model import Run, SharingMode
 
 Call = tuple[str, int]
 """Signature and UID: one user's runs tell nothing of another's."""
@@ -17,9 +18,9 @@ MOST_RUNS_OF_A_PROGRAM = 500
 
 _COLUMNS = (
     "signature, gpu_name, job_id, owner_uid, slice_bytes, peak_bytes, context_bytes, refusals, duration_seconds,"
-    " ended_at, exit_code, refused_at_bytes"
+    " ended_at, exit_code, refused_at_bytes, compute_share, sharing"
 )
-_PUT = f"INSERT INTO runs ({_COLUMNS}, together) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - words of our own
+_PUT = f"INSERT INTO runs ({_COLUMNS}, together) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - words of our own
 _BESIDE = """
 SELECT sum(max(0, min(coalesce(other.finished_at, :until), :until) - max(other.started_at, :since)))
 FROM (
@@ -46,6 +47,13 @@ SELECT duration_seconds FROM runs
 WHERE signature = ? AND owner_uid = ? AND gpu_name IN (SELECT value FROM json_each(?)) AND exit_code = 0
 ORDER BY sequence DESC LIMIT ?
 """
+_SLICED = """
+SELECT duration_seconds * min(1, together - 1) AS beside_seconds FROM runs
+WHERE signature = ?1 AND owner_uid = ?2 AND gpu_name = ?3 AND sharing = 'time-slice' AND together > 1
+    AND sequence > (SELECT coalesce(max(sequence), 0) FROM runs
+        WHERE signature = ?1 AND owner_uid = ?2 AND gpu_name = ?3 AND sharing = 'mps')
+ORDER BY sequence DESC LIMIT ?4
+"""
 
 
 class History:
@@ -71,6 +79,8 @@ class History:
                 run.ended_at_seconds,
                 run.exit_code,
                 run.refused_at_bytes,
+                run.compute_share,
+                run.sharing.value,
                 self._together(run),
             ),
         )
@@ -141,6 +151,11 @@ class History:
         words = (*call, json.dumps([*gpu_names]), most_runs)
         return [(row[0], row[1]) for row in self._connection.execute(_COMPANY, words)]
 
+    def sliced_seconds(self, call: Call, gpu_name: str) -> float:
+        """Return how long a call's runs took turns with others since it last ran under MPS on one model of GPU."""
+        rows = self._connection.execute(_SLICED, (*call, gpu_name, MOST_RUNS_OF_A_PROGRAM))
+        return math.fsum(row["beside_seconds"] for row in rows)
+
     def _together(self, run: Run) -> float | None:
         """Count the jobs on a run's first GPU by the time that they ran beside it; None of a run without length."""
         if run.duration_seconds <= 0:
@@ -165,4 +180,6 @@ def _run_of(row: sqlite3.Row) -> Run:
         ended_at_seconds=row["ended_at"],
         exit_code=row["exit_code"],
         refused_at_bytes=row["refused_at_bytes"],
+        compute_share=row["compute_share"],
+        sharing=SharingMode(row["sharing"]),
     )

@@ -45,6 +45,18 @@ class Ledger:
         connection.row_factory = sqlite3.Row
         migrate(connection, self.path)
 
+    def refuse_to_make(self) -> None:
+        """From now on use the file that there is, and never make one: who worked on its word finds nothing in another."""
+        self._connections.refuse_to_make()
+
+    def refuse_if_gone(self) -> None:
+        """Ask whether the file is there; takes microseconds.
+
+        Raises:
+            LedgerGoneError: It is not.
+        """
+        self._connections.refuse_if_gone()
+
     @contextmanager
     def decision(self) -> Iterator[Decision]:
         """Decide alone among all writers; what was put is durable once left, nothing is changed if an error leaves it."""

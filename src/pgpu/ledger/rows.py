@@ -17,6 +17,8 @@ from pgpu.model import (
     Place,
     ProcessHolder,
     Request,
+    SharingMode,
+    SharingWish,
     Slice,
 )
 from pgpu.model.text import written_out
@@ -24,9 +26,9 @@ from pgpu.model.text import written_out
 Columns = dict[str, str | int | float | None]
 
 SELECT = """
-SELECT jobs.*, leases.granted_at, leases.released_at, leases.enforcer, leases.is_advisory,
-    (SELECT json_group_array(json_array(gpu_uuid, memory_bytes)) FROM
-        (SELECT gpu_uuid, memory_bytes FROM slices WHERE slices.job_id = jobs.id ORDER BY position)) AS slices
+SELECT jobs.*, leases.granted_at, leases.released_at, leases.enforcer, leases.is_advisory, leases.sharing AS sharing_mode,
+    (SELECT json_group_array(json_array(gpu_uuid, memory_bytes, compute_share, resident_bytes)) FROM
+        (SELECT * FROM slices WHERE slices.job_id = jobs.id ORDER BY position)) AS slices
 FROM jobs LEFT JOIN leases ON leases.job_id = jobs.id
 """
 """Everything of a job in one row; append WHERE and ORDER BY."""
@@ -41,7 +43,9 @@ def columns_of_arrival(entry: Entry, environment_id: int | None, inherited: str 
         "gpu_model": job.gpu_model,
         "spec": _json(job.spec),
         "gpu_count": job.request.gpu_count,
-        "compute_share": job.request.compute_share,
+        "oversubscribes": int(job.request.oversubscribes),
+        "preempts": int(job.request.preempts),
+        "measures": int(job.request.measures),
         "is_estimated": int(job.request.is_estimated),
         "retries_out_of_memory": int(job.request.retries_out_of_memory),
         "owner_uid": job.owner_uid,
@@ -61,6 +65,9 @@ def columns_of_life(entry: Entry) -> Columns:
         "state": job.state.value,
         "memory_bytes": job.request.memory_bytes,
         "basis": job.request.basis,
+        "compute_share": job.request.compute_share,
+        "is_strict": int(job.request.is_strict),
+        "sharing": job.request.sharing.value,
         "priority": job.request.priority,
         "attempt": job.attempt,
         "expected_start": job.expected_start_seconds,
@@ -76,6 +83,8 @@ def columns_of_life(entry: Entry) -> Columns:
         "supervisor": _holder_text(entry.supervisor),
         "spawned_at": entry.spawned_at_seconds,
         "stop_grace": entry.stop_grace_seconds,
+        "suspended_by": job.suspended_by,
+        "resumed_at": job.resumed_at_seconds,
     }
 
 
@@ -124,6 +133,8 @@ def _job(row: sqlite3.Row) -> Job:
         warning=row["warning"],
         lease=_lease(row),
         holder=_holder(row["holder"]),
+        suspended_by=row["suspended_by"],
+        resumed_at_seconds=row["resumed_at"],
         gpu_model=row["gpu_model"],
         owner_uid=row["owner_uid"],
         place=place_of(row["place"]),
@@ -143,6 +154,11 @@ def request_of(row: sqlite3.Row) -> Request:
         is_estimated=bool(row["is_estimated"]),
         retries_out_of_memory=bool(row["retries_out_of_memory"]),
         basis=row["basis"],
+        is_strict=bool(row["is_strict"]),
+        sharing=SharingWish(row["sharing"]),
+        oversubscribes=bool(row["oversubscribes"]),
+        preempts=bool(row["preempts"]),
+        measures=bool(row["measures"]),
     )
 
 
@@ -166,10 +182,11 @@ def _lease(row: sqlite3.Row) -> Lease | None:
         return None
     return Lease(
         job_id=row["id"],
-        slices=tuple(Slice(gpu_uuid=uuid, memory_bytes=amount) for uuid, amount in json.loads(row["slices"])),
+        slices=tuple(Slice(*part) for part in json.loads(row["slices"])),
         granted_at_seconds=row["granted_at"],
         enforcer=row["enforcer"],
         is_advisory=bool(row["is_advisory"]),
+        sharing=SharingMode(row["sharing_mode"]),
     )
 
 

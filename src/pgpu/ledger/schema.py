@@ -223,6 +223,46 @@ _UNABLE = """
 ALTER TABLE claims ADD COLUMN unable_since REAL;
 """
 
+_SHARED = """
+ALTER TABLE jobs ADD COLUMN is_strict INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN sharing TEXT NOT NULL DEFAULT 'time-slice';
+ALTER TABLE jobs ADD COLUMN oversubscribes INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN preempts INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE leases ADD COLUMN sharing TEXT NOT NULL DEFAULT 'time-slice';
+ALTER TABLE slices ADD COLUMN compute_share REAL;
+ALTER TABLE runs ADD COLUMN compute_share REAL;
+ALTER TABLE runs ADD COLUMN sharing TEXT NOT NULL DEFAULT 'time-slice';
+CREATE TRIGGER job_shares_changed AFTER UPDATE OF compute_share ON jobs WHEN NEW.compute_share IS NOT OLD.compute_share BEGIN
+    INSERT INTO events (at, kind, job_id, owner_uid, state, message)
+    VALUES ((julianday('now') - 2440587.5) * 86400, 'share', NEW.id, NEW.owner_uid, NEW.state, NEW.compute_share); END;
+"""
+
+_PAGED = """
+ALTER TABLE slices ADD COLUMN resident_bytes INTEGER;
+"""
+
+_SUSPENDED = """
+ALTER TABLE jobs ADD COLUMN suspended_by TEXT;
+ALTER TABLE jobs ADD COLUMN resumed_at REAL;
+"""
+
+_PROFILES = """
+CREATE TABLE profiles (
+    sequence INTEGER PRIMARY KEY AUTOINCREMENT,
+    signature TEXT NOT NULL,
+    gpu_name TEXT NOT NULL,
+    owner_uid INTEGER NOT NULL,
+    job_id TEXT NOT NULL,
+    measured_at REAL NOT NULL,
+    profile TEXT NOT NULL);
+CREATE INDEX profiles_of_calls ON profiles (signature, owner_uid, gpu_name, sequence);
+CREATE INDEX profiles_of_jobs ON profiles (job_id);
+"""
+
+_MEASURED = """
+ALTER TABLE jobs ADD COLUMN measures INTEGER NOT NULL DEFAULT 0;
+"""
+
 MIGRATIONS = (
     _FIRST,
     _WATCHED,
@@ -240,6 +280,11 @@ MIGRATIONS = (
     _ELIGIBLE,
     _CALLS,
     _UNABLE,
+    _SHARED,
+    _PROFILES,
+    _PAGED,
+    _SUSPENDED,
+    _MEASURED,
 )
 """Script i leads from version i to version i + 1."""
 

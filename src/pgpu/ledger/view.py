@@ -14,8 +14,9 @@ from pgpu.errors import JobNotFoundError
 from pgpu.ledger.entry import Entry
 from pgpu.ledger.history import History
 from pgpu.ledger.precedence import read_precedence
+from pgpu.ledger.profiles import Profiles
 from pgpu.ledger.rows import SELECT, entry_of
-from pgpu.model import JobState, Place, Request
+from pgpu.model import JobState, Place, Request, SharingWish
 from pgpu.model.text import is_text
 from pgpu.scheduling import Precedence, Quota
 
@@ -28,11 +29,17 @@ NOT_FINAL = "state IN ('waiting', 'starting', 'running')"
 LIVE = f"{NOT_FINAL} OR (granted_at IS NOT NULL AND released_at IS NULL)"
 
 _WAITING = """
-SELECT id, memory_bytes, gpu_count, compute_share, priority, is_estimated, retries_out_of_memory, basis, owner_uid,
-    ifnull(eligible_at, created_at), wait_deadline, signature, json_array_length(place, '$.after') AS predecessors
+SELECT id, memory_bytes, gpu_count, compute_share, priority, is_estimated, retries_out_of_memory, basis,
+    is_strict, sharing, oversubscribes, preempts, measures,
+    owner_uid, ifnull(eligible_at, created_at), wait_deadline, signature, json_array_length(place, '$.after') AS predecessors
 FROM jobs WHERE state = 'waiting' AND gpu_model IS ? ORDER BY sequence
 """
 
+
+_WAYS = """
+SELECT id, json_extract(spec, '$.runtime') AS runtime, json_extract(spec, '$.user') AS user FROM jobs
+WHERE id IN (SELECT value FROM json_each(?))
+"""
 
 CONDITIONAL = """state = 'waiting' AND (json_array_length(place, '$.after') > 0
     OR json_extract(place, '$.array_most_at_once') IS NOT NULL)"""
@@ -117,10 +124,18 @@ class View:
         self.history = History(connection)
         """What ended runs showed."""
 
+        self.profiles = Profiles(connection)
+        """What was measured of runs on the GPU."""
+
     def version(self) -> tuple[object, ...]:
         """Return what is something else as soon as anybody has written anything, and wherever another connection reads."""
         others = self._connection.execute("PRAGMA data_version").fetchone()[0]
         return self._connection, others, self._connection.total_changes
+
+    def fact(self, key: str) -> str | None:
+        """Return a fact of this moment; see `Facts.get`."""
+        row = self._connection.execute("SELECT value FROM facts WHERE key = ?", (key,)).fetchone()
+        return None if row is None else str(row["value"])
 
     def live(self) -> list[Entry]:
         """Return every job that is not final or whose memory is not free yet, oldest first."""
@@ -141,6 +156,11 @@ class View:
             seen.clear()
         seen.update(found)
         return list(found.values())
+
+    def ways_to_run(self, job_ids: Collection[str]) -> dict[str, tuple[str, str | None]]:
+        """Return by which runtime each of these jobs is run, and as which user of a container."""
+        rows = self._connection.execute(_WAYS, (json.dumps(list(job_ids)),)) if job_ids else ()
+        return {row["id"]: (row["runtime"], row["user"]) for row in rows}
 
     def first_waiting(self, gpu_model: str | None) -> str | None:
         """Return the id of the job that waits longest for GPUs of this model; None if none waits."""
@@ -235,11 +255,25 @@ def _ids(text: str | None) -> tuple[str, ...]:
 
 
 def _waiting_of(row: tuple[Any, ...]) -> Waiting:
-    job_id, memory_bytes, gpu_count, compute_share, priority, is_estimated, retries, basis, *rest = row
+    job_id, memory_bytes, gpu_count, compute_share, priority, is_estimated, retries, *rest = row
+    basis, is_strict, sharing, oversubscribes, preempts, measures, *rest = rest
     owner_uid, eligible_at_seconds, wait_deadline_seconds, signature, predecessors = rest
     return Waiting(
         job_id,
-        Request(memory_bytes, gpu_count, compute_share, priority, bool(is_estimated), bool(retries), basis),
+        Request(
+            memory_bytes,
+            gpu_count,
+            compute_share,
+            priority,
+            bool(is_estimated),
+            bool(retries),
+            basis,
+            bool(is_strict),
+            SharingWish(sharing),
+            bool(oversubscribes),
+            bool(preempts),
+            bool(measures),
+        ),
         owner_uid,
         eligible_at_seconds,
         wait_deadline_seconds,

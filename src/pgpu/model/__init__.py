@@ -4,6 +4,7 @@ Nothing here acts: no clock, file, socket, randomness or log. Units stand in the
 """
 
 from pgpu.model.account import Account
+from pgpu.model.bandwidths import Bandwidths
 from pgpu.model.delivery import Delivery
 from pgpu.model.event import Event
 from pgpu.model.gpu import Gpu, GpuMemory, GpuProcess
@@ -12,8 +13,21 @@ from pgpu.model.job import ANONYMOUS, Job, JobSpec, JobState, Mount, Place
 from pgpu.model.lease import Lease, Slice
 from pgpu.model.outsider import Outsider
 from pgpu.model.owner import DOCKER_NAME, DOCKER_UID
+from pgpu.model.profile import (
+    Antagonist,
+    Contest,
+    CopyUse,
+    Demand,
+    Evidence,
+    KernelUse,
+    Profile,
+    Resource,
+    Sensitivity,
+)
 from pgpu.model.request import Request
+from pgpu.model.resize import Resize
 from pgpu.model.run import Run
+from pgpu.model.sharing import SharingMode, SharingWish
 from pgpu.model.submission import Array, Submission
 
 __all__ = [
@@ -21,10 +35,16 @@ __all__ = [
     "DOCKER_NAME",
     "DOCKER_UID",
     "Account",
+    "Antagonist",
     "Array",
+    "Bandwidths",
     "ContainerHolder",
+    "Contest",
+    "CopyUse",
     "Delivery",
+    "Demand",
     "Event",
+    "Evidence",
     "Gpu",
     "GpuMemory",
     "GpuProcess",
@@ -32,13 +52,20 @@ __all__ = [
     "Job",
     "JobSpec",
     "JobState",
+    "KernelUse",
     "Lease",
     "Mount",
     "Outsider",
     "Place",
     "ProcessHolder",
+    "Profile",
     "Request",
+    "Resize",
+    "Resource",
     "Run",
+    "Sensitivity",
+    "SharingMode",
+    "SharingWish",
     "Slice",
     "Submission",
 ]

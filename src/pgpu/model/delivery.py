@@ -7,12 +7,16 @@ Layout of `slice_directory`, which the job sees read-only at `/.pgpu` (a plain p
     libpgpu.so          the CUDA shim; one inode serves as preload and as shadow over libcuda.so.1
     libpgpu-ml.so       the NVML shim, likewise over libnvidia-ml.so.1
     limit               the limit file (native/include/meter_abi.h)
-    usage               the usage file; empty placeholder that `usage_path` is mounted over where there are mounts
+    usage               the usage file, behind which a traced job's log lies; empty placeholder that `usage_path` is mounted
+                        over where there are mounts
+    time                what the job tells of its GPU time; empty placeholder that `time_path` is mounted over
+    board/              mount point of `board_directory`
     ld.so.preload       ours first; a runtime appends the lines of the image or host
     pgpu-enter          begins the container of a user who named a working directory
     driver/             libcuda.so.1 and libnvidia-ml.so.1 behind the shims: the simulated driver's files, or, on a real
                         GPU, empty placeholders that `driver_files` are mounted over where there are mounts
     simgpu/             only with a simulated GPU: mount point of `simulated_state_directory`
+    mps/                only under MPS: mount point of `mps_pipe_directory`
 """
 
 from dataclasses import dataclass
@@ -42,8 +46,19 @@ class Delivery:
     environment: tuple[tuple[str, str], ...] = ()
     """Set in the job, whatever the user asked for; never trusted for a limit."""
 
+    time_path: Path | None = None
+    """Becomes `/.pgpu/time`, read-write: what the job tells of its GPU time. It lies in `board_directory`; where there are
+    no mounts a link beside the usage file leads to it. None where nothing is told."""
+
+    board_directory: Path | None = None
+    """Becomes `/.pgpu/board`, read-only: what every job of this machine tells."""
+
     cgroup_limits: tuple[tuple[str, int], ...] = ()
     """(GPU UUID, bytes) that the driver must enforce on the job's cgroup; empty where that enforcer is not used."""
+
+    mps_pipe_directory: Path | None = None
+    """Becomes `/.pgpu/mps`, read-write; where there are no mounts the environment names it. None where the job is no
+    client of MPS."""
 
     @property
     def is_simulated(self) -> bool:

@@ -14,7 +14,8 @@ class Event:
     """Seconds since the epoch."""
 
     kind: str
-    """`job`: one came or its state changed; `resized`, `warned`: likewise its slices, its warning; others as their makers say."""
+    """`job`: one came or its state changed; `resized`, `share`, `warned`: likewise its slices, its compute share, its warning;
+    others as their makers say."""
 
     job_id: str | None = None
     owner_uid: int | None = None

@@ -31,6 +31,12 @@ class Gpu:
     mig_index: int | None = None
     """Index among the instances of its GPU; None for a whole GPU."""
 
+    compute_capability: tuple[int, int] | None = None
+    """Major and minor, such as (8, 6); None where the driver does not tell."""
+
+    link_bytes_per_second: int | None = None
+    """What copies between host and device reach by the generation and width of its link; None where the driver does not tell."""
+
     @property
     def is_instance(self) -> bool:
         """Whether hardware keeps it apart from the rest of its GPU."""

@@ -87,6 +87,12 @@ class JobSpec:
     wait_for_memory_seconds: float = 0.0
     """How long an allocation inside the slice that the device cannot back right now waits before it fails."""
 
+    is_traced: bool = False
+    """Whether what it does on the GPU is written down, and a profile made of it."""
+
+    carve_out_percent: int | None = None
+    """Only of a traced job: shared memory that every kernel of it prefers, 0 to 100 % of what L1 and it share."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -158,6 +164,12 @@ class Job:
 
     expected_start_seconds: float | None = None
     """When it will probably be granted, in seconds since the epoch; None unless it waits and that can be told."""
+
+    suspended_by: str | None = None
+    """Id of the job for which it does not run now, though it has started; None of any other."""
+
+    resumed_at_seconds: float | None = None
+    """When it went on last after it was suspended; None if it never was."""
 
     gpu_model: str | None = None
     """The simulated model and count it was asked for (`RTX 3090x4`); None on real GPUs."""

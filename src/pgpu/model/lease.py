@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from pgpu.model.sharing import SharingMode
+
 
 @dataclass(frozen=True, slots=True)
 class Slice:
@@ -10,6 +12,17 @@ class Slice:
     gpu_uuid: str
     memory_bytes: int
     """Includes the CUDA contexts of the job's processes."""
+
+    compute_share: float | None = None
+    """Of the GPU's time, above 0 to 1, which it gets whatever others want; None where none was asked for."""
+
+    resident_bytes: int | None = None
+    """What of `memory_bytes` is surely the device's, where the rest may lie on the host; None where all of it is."""
+
+    @property
+    def device_bytes(self) -> int:
+        """What it takes of the GPU that nobody else may have."""
+        return self.memory_bytes if self.resident_bytes is None else self.resident_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +41,6 @@ class Lease:
 
     is_advisory: bool = False
     """True where a job that drops its environment also drops the limit (plain preload)."""
+
+    sharing: SharingMode = SharingMode.TIME_SLICE
+    """How it shares its GPUs with others: each of them is in this mode as long as it is there."""

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from pgpu.model.sharing import SharingWish
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -27,3 +29,18 @@ class Request:
 
     basis: str | None = None
     """What the estimate rests on (`scheduling.demand.Basis`); None unless pgpu chose `memory_bytes`."""
+
+    is_strict: bool = False
+    """Whether it never gets more than `compute_share`, even of a GPU that is idle."""
+
+    sharing: SharingWish = SharingWish.TIME_SLICE
+
+    oversubscribes: bool = False
+    """Whether its memory may be moved to the host while others use the GPU, so that their sum may exceed it."""
+
+    preempts: bool = False
+    """Whether running jobs of a lower priority are suspended where there is no room for it otherwise."""
+
+    measures: bool = False
+    """Whether it runs under MPS only to be measured beside an antagonist of pgpu, whose memory nobody misses: that is allowed
+    before Volta, too, where clients share one address space."""

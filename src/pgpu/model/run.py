@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from pgpu.model.sharing import SharingMode
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -38,3 +40,9 @@ class Run:
 
     refused_at_bytes: int = 0
     """Slice in which its limit refused it last; 0 if it never did, and where that is not known."""
+
+    compute_share: float | None = None
+    """Of each GPU's time, at its end; None where it asked for none."""
+
+    sharing: SharingMode = SharingMode.TIME_SLICE
+    """How it shared its GPUs."""

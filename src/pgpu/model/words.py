@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 from pgpu.errors import RequestError
 from pgpu.model.job import JobSpec
 from pgpu.model.request import Request
+from pgpu.model.sharing import SharingWish
 from pgpu.model.submission import Submission
 from pgpu.model.text import is_bytes, is_text
-from pgpu.units import quoted
+from pgpu.units import SMALLEST_COMPUTE_SHARE, quoted
 
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*")
 _LONGEST_NAME = 128
@@ -29,6 +30,7 @@ _OF_EACH_BYTES = 9
 """The zero at its end and the pointer to it."""
 
 _MOST_PRIORITY = 100
+_WHOLE_PERCENT = 100
 
 
 def check_words(submission: Submission, inherited_bytes: int = 0) -> None:
@@ -41,11 +43,15 @@ def check_words(submission: Submission, inherited_bytes: int = 0) -> None:
     Raises:
         RequestError: An amount, the name or another word is none.
     """
-    _check_amounts(submission.request)
+    check_request(submission.request)
     _check_name(submission)
     spec = submission.spec
     if (spec.runtime == "process" and not spec.command) or spec.command[:1] == ("",):
         raise RequestError("there is no command to run", hint="name a program")
+    if spec.carve_out_percent is not None and not (spec.is_traced and 0 <= spec.carve_out_percent <= _WHOLE_PERCENT):
+        raise RequestError(
+            "a carve-out is 0 to 100 %, of a job that is traced", hint="see `pgpu profile --sensitivity`"
+        )
     total_bytes = inherited_bytes if spec.runtime == "process" else 0
     for place, word in _words(spec):
         total_bytes += _checked_bytes(spec.runtime, place, word)
@@ -68,14 +74,39 @@ def check_inherited(environment: Sequence[tuple[str, str]]) -> int:
     return sum(_checked_bytes("process", "a variable of yours", f"{name}={value}") for name, value in environment)
 
 
-def _check_amounts(request: Request) -> None:
+def check_request(request: Request) -> None:
+    """Refuse amounts that are none, and words that do not go together.
+
+    Raises:
+        RequestError: One of them is such.
+    """
     is_amount = request.memory_bytes > 0 or (request.is_estimated and request.memory_bytes == 0)
     if not is_amount or request.gpu_count <= 0:
         raise RequestError("a request is for at least one byte on at least one GPU")
-    if request.compute_share is not None:
-        raise RequestError("a share of a GPU's time cannot be asked for yet: it would not bind")
+    _check_share(request)
     if abs(request.priority) > _MOST_PRIORITY:
         raise RequestError(f"{request.priority} is no priority", hint=f"-{_MOST_PRIORITY} to {_MOST_PRIORITY}")
+
+
+def _check_share(request: Request) -> None:
+    share, sharing = request.compute_share, request.sharing
+    if share is not None and not SMALLEST_COMPUTE_SHARE <= share <= 1:
+        raise RequestError(f"{share:g} is no share of a GPU's time", hint="0.01 to 1")
+    if share is None and request.is_strict:
+        raise RequestError("--strict needs a share that it holds to", hint="add --compute 30%, or leave --strict out")
+    if sharing is SharingWish.EXCLUSIVE and share is not None:
+        raise RequestError(
+            "a job that has its GPUs alone has all of their time", hint="leave --compute or --sharing out"
+        )
+    if sharing is SharingWish.EXCLUSIVE and request.oversubscribes:
+        raise RequestError(
+            "a job that has its GPUs alone has nobody to move its memory for",
+            hint="leave --oversubscribe or --sharing out",
+        )
+    if request.measures and sharing is not SharingWish.MPS:
+        raise RequestError("only a job under MPS can be measured beside an antagonist")
+    if sharing is SharingWish.MPS and request.gpu_count > 1:
+        raise RequestError("MPS is for jobs on one GPU", hint="leave --gpus or --sharing out")
 
 
 def _check_name(submission: Submission) -> None:

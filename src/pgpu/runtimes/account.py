@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pgpu.errors import RuntimeUnavailableError
-from pgpu.model import Account
+from pgpu.model import Account, Delivery
 from pgpu.runtimes import Stdio
 
 
@@ -50,14 +50,20 @@ def give_streams(stdio: Stdio, account: Account) -> None:
             os.fchown(descriptor, account.uid, -1)
 
 
-def give_usage(usage_path: Path, account: Account) -> None:
-    """Let this user alone write the slice's usage file.
+def give_usage(delivery: Delivery, account: Account) -> None:
+    """Let this user alone write the slice's usage file and what the job tells; the latter is read by other jobs.
 
     Raises:
-        RuntimeUnavailableError: Its file system knows no owners.
+        RuntimeUnavailableError: Their file system knows no owners.
     """
+    _give(delivery.usage_path, account, 0o600)
+    if delivery.time_path is not None:
+        _give(delivery.time_path, account, 0o644)
+
+
+def _give(path: Path, account: Account, mode: int) -> None:
     try:
-        os.chown(usage_path, account.uid, account.gid)
-        usage_path.chmod(0o600)
+        os.chown(path, account.uid, account.gid)
+        path.chmod(mode)
     except OSError as exc:
-        raise RuntimeUnavailableError(f"{usage_path} cannot be given to user {account.uid}: {exc.strerror}") from exc
+        raise RuntimeUnavailableError(f"{path} cannot be given to user {account.uid}: {exc.strerror}") from exc

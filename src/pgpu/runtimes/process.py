@@ -174,8 +174,12 @@ def _launcher_words(spec: JobSpec, delivery: Delivery, *, is_private: bool) -> l
 
 def _view_words(delivery: Delivery) -> Iterable[str]:
     yield from ("--slice", str(delivery.slice_directory), "--usage", str(delivery.usage_path))
+    if delivery.time_path is not None and delivery.board_directory is not None:
+        yield from ("--time", str(delivery.time_path), "--board", str(delivery.board_directory))
     if delivery.simulated_state_directory is not None:
         yield from ("--simulated", str(delivery.simulated_state_directory))
+    if delivery.mps_pipe_directory is not None:
+        yield from ("--mps", str(delivery.mps_pipe_directory))
     for name, path in delivery.driver_files:
         yield from ("--driver", f"{name}={path}")
     yield from _shadow_words()
@@ -202,7 +206,7 @@ def _give(stdio: Stdio, delivery: Delivery, account: Account, *, is_private: boo
     if not is_private:
         raise PgpuBug(f"a job of user {account.uid} was granted a slice that others may read")
     give_streams(stdio, account)
-    give_usage(delivery.usage_path, account)
+    give_usage(delivery, account)
 
 
 def _environment(job: Job, delivery: Delivery, account: Account | None, *, is_private: bool) -> Mapping[str, str]:

@@ -6,7 +6,7 @@ Functions of values only: no clock, file, socket, randomness or log.
 from pgpu.scheduling.admission import admit
 from pgpu.scheduling.answer import Admission, Cause, Grant, Wait
 from pgpu.scheduling.candidate import Candidate, Held, Quota
-from pgpu.scheduling.capacity import GpuRoom, Headroom, check_can_ever_fit, taken_bytes, usable
+from pgpu.scheduling.capacity import GpuRoom, Headroom, check_can_ever_fit, has_compute, taken_bytes, usable
 from pgpu.scheduling.forecast import expected_starts
 from pgpu.scheduling.order import OrderRules
 from pgpu.scheduling.precedence import NO_PRECEDENCE, Claim, Precedence, Served
@@ -29,6 +29,7 @@ __all__ = [
     "admit",
     "check_can_ever_fit",
     "expected_starts",
+    "has_compute",
     "taken_bytes",
     "usable",
 ]

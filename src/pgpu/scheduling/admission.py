@@ -1,6 +1,7 @@
 """Who starts now, and why the others wait.
 
-Nothing is granted past the memory that is really there. The first job in the order that does not fit gets a reservation,
+Nothing is granted past the memory that is really there, nor past the whole of a GPU's time, and jobs that share a GPU share it
+in one mode. The first job in the order that does not fit gets a reservation,
 and nobody who comes after it may delay it, so the GPU is kept full. Who has waited too long may go first, and GPUs are kept
 for one of them until it starts, so nobody starves. It refuses to guess: what a job needs and how long it runs are told.
 """
@@ -9,18 +10,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from pgpu.model import Gpu, Slice
+from pgpu.model import Gpu, SharingMode, Slice
 from pgpu.scheduling.allowance import Allowances, Bar
 from pgpu.scheduling.answer import Admission, Cause, Grant, Waits
 from pgpu.scheduling.backfill import NEVER, Reservation, expected_end_seconds, reserve
 from pgpu.scheduling.candidate import Candidate, Held, Quota
-from pgpu.scheduling.capacity import GpuRoom, taken_bytes, usable
+from pgpu.scheduling.capacity import GpuRoom, usable
 from pgpu.scheduling.claims import Moment, hosts, renewed
 from pgpu.scheduling.free_memory import waits_for_memory
+from pgpu.scheduling.free_time import waits_for_company, waits_for_compute
 from pgpu.scheduling.order import Machine, OrderRules, Turns
 from pgpu.scheduling.planned import NO_PLAN, BatchPlan, PlannedTurns
 from pgpu.scheduling.precedence import NO_PRECEDENCE, Claim, Heads, Precedence
 from pgpu.scheduling.seats import Seats
+from pgpu.scheduling.space import Space
 from pgpu.scheduling.together import places_with_one_more
 
 
@@ -88,9 +91,8 @@ class _Round:
         self._rooms = rooms
         self._gpus = {room.gpu.uuid: room.gpu for room in rooms}
         self._seats = seats
-        self._free = {room.gpu.uuid: room.free_bytes for room in rooms}
-        self._free_compute = {room.gpu.uuid: 1.0 - room.granted_compute for room in rooms}
-        self._most_free = max(self._free.values(), default=0)
+        self._space = Space.of(rooms)
+        self._most_free = max(self._space.free_bytes.values(), default=0)
         self._quotas = quotas
         self._rules = rules
         self._now_seconds = now_seconds
@@ -162,7 +164,7 @@ class _Round:
 
     def _claim(self, candidate: Candidate, before: Claim | None) -> None:
         """Keep GPUs for an overdue candidate, if any could host it."""
-        moment = Moment(self._rooms, self._free, self._held, self._rules, self._now_seconds)
+        moment = Moment(self._rooms, self._space, self._held, self._rules, self._now_seconds)
         found = renewed(before, candidate, moment)
         if found is not None:
             self.claim, reservation = found
@@ -189,10 +191,19 @@ class _Round:
         if found is not None:
             is_own = found.candidate.owner_uid == candidate.owner_uid
             whose = f"job {found.candidate.job_id}" if is_own else "another user's job"
-            return f"waits its turn: the memory that is free{self._on_gpus(found)} is kept for {whose}"
+            what = "what" if _is_told_by_more_than_memory(found.candidate, candidate) else "the memory that"
+            return f"waits its turn: {what} is free{self._on_gpus(found)} is kept for {whose}"
         own = [each for each in self._reservations if each.candidate == candidate and self._has_claim(candidate)]
         kept = "".join(f"; what becomes free{self._on_gpus(each)} is kept for it" for each in own)
-        return waits_for_memory(candidate.request, self._rooms, self._free, closed_gpus=self.closed_gpus) + kept
+        return self._shortage(candidate, cause) + kept
+
+    def _shortage(self, candidate: Candidate, cause: Cause) -> str:
+        if cause is Cause.COMPUTE:
+            return waits_for_compute(candidate, self._rooms, self._space)
+        if cause is Cause.SHARING:
+            return waits_for_company(candidate, self._rooms, self._space)
+        free_bytes = self._space.free_bytes
+        return waits_for_memory(candidate.request, self._rooms, free_bytes, closed_gpus=self.closed_gpus)
 
     def _kept_from(self, candidate: Candidate) -> "_For | None":
         """Return whose reservation keeps a candidate from memory that is free."""
@@ -216,15 +227,21 @@ class _Round:
             return _CAUSES[bar]
         if self.planned and self.planned.holds_back(candidate):
             return Cause.PLAN
-        return Cause.MEMORY if candidate.request.memory_bytes > self._most_free else None
+        if candidate.request.memory_bytes > self._most_free:
+            return Cause.MEMORY
+        return self._space.hindrance(candidate)
 
     def _makes_room(self, candidate: Candidate) -> bool:
         """Let those change places whom this round granted and nobody started yet, if then one more fits."""
         if not (self._may_move and self.grants) or self._reservations or self.planned:
             return False
-        gpus = [uuid for uuid, gpu in self._gpus.items() if not gpu.is_instance]
         granted = self._held[-len(self.grants) :]
-        places = places_with_one_more(candidate.request, granted, {uuid: self._free[uuid] for uuid in gpus})
+        free_bytes = {
+            uuid: self._space.free_bytes[uuid]
+            for uuid, gpu in self._gpus.items()
+            if not gpu.is_instance and self._space.tenants[uuid].mode in {None, SharingMode.TIME_SLICE}
+        }
+        places = places_with_one_more(candidate, granted, free_bytes)
         self._may_move = places is not None
         for number, held in enumerate(granted if places else ()):
             if places and held.job_id in places:
@@ -232,12 +249,11 @@ class _Round:
         return self._may_move
 
     def _move(self, place: int, held: Held, gpu_uuid: str) -> None:
-        part = held.slices[0]
-        self._free[part.gpu_uuid] += part.memory_bytes
-        self._free[gpu_uuid] -= part.memory_bytes
-        self._most_free = max(self._free.values())
-        slices = (replace(part, gpu_uuid=gpu_uuid),)
+        slices = (replace(held.slices[0], gpu_uuid=gpu_uuid),)
+        self._space.give(held, self._gpus)
         self._held[place] = replace(held, slices=slices)
+        self._space.take(self._held[place], self._gpus)
+        self._most_free = max(self._space.free_bytes.values())
         self.grants[place] = replace(self.grants[place], slices=slices)
 
     def _placed(self, candidate: Candidate, *, is_planned: bool = True) -> tuple[Slice, ...] | None:
@@ -251,8 +267,8 @@ class _Round:
 
     def _taking_what_is_free(self, candidate: Candidate) -> Candidate:
         count = candidate.request.gpu_count
-        usable_rooms = [room for room in self._rooms if usable(room.gpu, count)]
-        free = sorted((self._free[room.gpu.uuid] for room in usable_rooms), reverse=True)
+        able = [room.gpu for room in self._rooms if usable(room.gpu, count) and self._space.admits(room.gpu, candidate)]
+        free = sorted((self._space.free_bytes[gpu.uuid] for gpu in able), reverse=True)
         if len(free) < count:
             return candidate
         left_bytes = self._allowances.left_bytes(candidate.owner_uid)
@@ -268,47 +284,49 @@ class _Round:
         ]
         if len(fitting) < request.gpu_count:
             return None
-        chosen = self._seats.choose(request, fitting, self._free, self._free_compute)
-        return tuple(Slice(gpu.uuid, request.memory_bytes) for gpu in chosen)
+        chosen = self._seats.choose(candidate, fitting, self._space)
+        return tuple(Slice(gpu.uuid, request.memory_bytes, request.compute_share) for gpu in chosen)
 
     def _fitting(self, candidate: Candidate, *, is_planned: bool = True) -> list[Gpu]:
-        request, share = candidate.request, candidate.request.compute_share or 0.0
         return [
             room.gpu
             for room in self._rooms
-            if self._free[room.gpu.uuid] >= request.memory_bytes
-            and not (is_planned and self.planned.has_enough(room.gpu.uuid))
-            and self._free_compute[room.gpu.uuid] >= share
-            and usable(room.gpu, request.gpu_count)
+            if self._space.hosts(room.gpu, candidate) and not (is_planned and self.planned.has_enough(room.gpu.uuid))
         ]
 
     def _admits(self, reserved: "_For", gpu: Gpu, candidate: Candidate) -> bool:
-        return reserved.reservation.admits(gpu, candidate.request.memory_bytes, self._end_seconds(candidate))
+        return reserved.reservation.admits(gpu, candidate, self._end_seconds(candidate))
 
     def _end_seconds(self, candidate: Candidate) -> float:
         return NEVER if candidate.duration_seconds is None else self._now_seconds + candidate.duration_seconds
 
     def _grant(self, candidate: Candidate, slices: tuple[Slice, ...], *, went_first: bool = False) -> None:
         candidate = candidate.asking(slices[0].memory_bytes)
-        share = candidate.request.compute_share or 0.0
         for part in slices:
-            gpu = self._gpus[part.gpu_uuid]
-            self._free[part.gpu_uuid] -= taken_bytes(gpu, part.memory_bytes)
-            self._free_compute[part.gpu_uuid] -= share
             for each in self._reservations:
-                each.reservation.let_in(gpu, part.memory_bytes, self._end_seconds(candidate))
-        self._most_free = max(self._free.values())
+                each.reservation.let_in(self._gpus[part.gpu_uuid], candidate, self._end_seconds(candidate))
         self._held.append(_held(candidate, slices, self._now_seconds))
+        self._space.take(self._held[-1], self._gpus)
+        self._most_free = max(self._space.free_bytes.values())
         self._allowances.granted(candidate, self._held[-1])
         self.turns.granted(candidate)
         self.planned.granted(slices)
-        self.grants.append(Grant(candidate.job_id, slices, went_first))
+        self.grants.append(Grant(candidate.job_id, slices, went_first, candidate.mode))
 
     def _obstacle(self, candidate: Candidate) -> Cause:
-        memory_bytes = candidate.request.memory_bytes
-        if any(self.planned.has_enough(uuid) and free >= memory_bytes for uuid, free in self._free.items()):
+        memory_bytes, count = candidate.request.memory_bytes, candidate.request.gpu_count
+        free = self._space.free_bytes
+        if any(self.planned.has_enough(uuid) and amount >= memory_bytes for uuid, amount in free.items()):
             return Cause.PLAN
-        return Cause.TURN if len(self._fitting(candidate)) >= candidate.request.gpu_count else Cause.MEMORY
+        if len(self._fitting(candidate)) >= count:
+            return Cause.TURN
+        with_memory = [room.gpu for room in self._rooms if free[room.gpu.uuid] >= memory_bytes]
+        with_memory = [gpu for gpu in with_memory if usable(gpu, count)]
+        if len(with_memory) < count:
+            return Cause.MEMORY
+        return (
+            Cause.COMPUTE if sum(self._space.admits(gpu, candidate) for gpu in with_memory) >= count else Cause.SHARING
+        )
 
     def _keep_waiting(self, candidate: Candidate, cause: Cause) -> None:
         if self.planned:
@@ -322,16 +340,14 @@ class _Round:
     def _reserve(self, candidate: Candidate) -> None:
         """Keep memory for the first of the order that does not fit: beside an overdue job, or after it."""
         gpus = [room.gpu for room in self._rooms if usable(room.gpu, candidate.request.gpu_count)]
-        free = dict(self._free)
-        held = list(self._held)
-        ends = [(self._expected_end_seconds(each), each) for each in held]
+        space = self._space.copy()
+        ends = [(self._expected_end_seconds(each), each) for each in self._held]
         for each in self._reservations:
             slices = tuple(Slice(uuid, each.candidate.request.memory_bytes) for uuid in each.reservation.spare_bytes)
-            for part in slices:
-                free[part.gpu_uuid] -= taken_bytes(self._gpus[part.gpu_uuid], part.memory_bytes)
             later = _held(each.candidate, slices, each.reservation.start_seconds)
+            space.take(later, self._gpus)
             ends.append((max(self._now_seconds, self._expected_end_seconds(later)), later))
-        found = reserve(candidate, gpus, free, ends, self._now_seconds)
+        found = reserve(candidate, gpus, space, ends, self._now_seconds)
         if found is not None:
             self._has_first = True
             self._reservations.append(_For(candidate, found))
@@ -362,6 +378,11 @@ def _held(candidate: Candidate, slices: tuple[Slice, ...], now_seconds: float) -
         candidate.owner_uid,
         slices,
         now_seconds,
-        candidate.request.compute_share or 0.0,
+        candidate.compute_share,
         candidate.duration_seconds,
+        candidate.mode,
     )
+
+
+def _is_told_by_more_than_memory(*candidates: Candidate) -> bool:
+    return any(each.request.compute_share or each.mode is not SharingMode.TIME_SLICE for each in candidates)

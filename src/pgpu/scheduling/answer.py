@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import overload
 
-from pgpu.model import Slice
+from pgpu.model import SharingMode, Slice
 from pgpu.scheduling.candidate import Candidate
 from pgpu.scheduling.precedence import Claim
 
@@ -19,12 +19,21 @@ class Grant:
     went_first: bool = False
     """Whether it did because it was overdue: to be told to the rounds after this one (`Served`)."""
 
+    mode: SharingMode = SharingMode.TIME_SLICE
+    """How it shares its GPUs from now on."""
+
 
 class Cause(Enum):
     """Why a job waits."""
 
     MEMORY = "memory"
     """Its slices do not fit."""
+
+    COMPUTE = "compute"
+    """Its slices fit, and its share of the GPUs' time does not."""
+
+    SHARING = "sharing"
+    """Both fit, beside jobs that share their GPUs in another mode."""
 
     TURN = "turn"
     """They fit, and would delay the job that memory is kept for."""
@@ -105,3 +114,6 @@ class Admission:
 
     claim: Claim | None = None
     """For whom GPUs are kept from now on: to be told to the next round."""
+
+    suspended: tuple[tuple[str, str], ...] = ()
+    """Ids of running jobs that make room from now on, each with that of the job that it makes room for."""

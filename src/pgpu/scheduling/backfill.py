@@ -1,6 +1,6 @@
 """When the job that does not fit yet will fit, and who may start before it without delaying it.
 
-Source: EASY backfilling (Lifka, 1995), applied to memory instead of nodes. What nobody knows counts against the one who
+Source: EASY backfilling (Lifka, 1995), applied to memory and GPU time instead of nodes. What nobody knows counts against the one who
 would go first: a job of unknown length never ends in time, so it starts early only on memory that the first leaves free.
 """
 
@@ -11,12 +11,14 @@ from itertools import groupby
 
 from pgpu.model import Gpu
 from pgpu.scheduling.candidate import Candidate, Held
-from pgpu.scheduling.capacity import taken_bytes
+from pgpu.scheduling.capacity import has_compute, taken_bytes
+from pgpu.scheduling.space import Space
+from pgpu.scheduling.tenancy import IDLE, Tenancy
 
 
 @dataclass(slots=True)
 class Reservation:
-    """Memory kept for one job from some time on; `spare_bytes` shrinks as others are let in."""
+    """GPUs kept for one job from some time on; what is spare shrinks as others are let in."""
 
     job_id: str
     start_seconds: float
@@ -25,16 +27,27 @@ class Reservation:
     spare_bytes: dict[str, int]
     """By UUID of its GPUs: what it leaves free there."""
 
-    def admits(self, gpu: Gpu, memory_bytes: int, end_seconds: float) -> bool:
-        """Whether a slice on this GPU that ends then delays nobody."""
+    spare_compute: dict[str, float]
+    """The same of their time, 0 to 1."""
+
+    tenancy: Tenancy = IDLE
+    """What its GPUs are once it is there: whom it lets stay beside it."""
+
+    def admits(self, gpu: Gpu, candidate: Candidate, end_seconds: float) -> bool:
+        """Whether a slice of a candidate on this GPU that ends then delays nobody."""
         if gpu.uuid not in self.spare_bytes or end_seconds <= self.start_seconds:
             return True
-        return taken_bytes(gpu, memory_bytes) <= self.spare_bytes[gpu.uuid]
+        return (
+            taken_bytes(gpu, candidate.request.memory_bytes) <= self.spare_bytes[gpu.uuid]
+            and has_compute(self.spare_compute[gpu.uuid], candidate.compute_share)
+            and self.tenancy.admits(candidate.mode, candidate.owner_uid)
+        )
 
-    def let_in(self, gpu: Gpu, memory_bytes: int, end_seconds: float) -> None:
+    def let_in(self, gpu: Gpu, candidate: Candidate, end_seconds: float) -> None:
         """Count a slice that was granted before it."""
         if gpu.uuid in self.spare_bytes and end_seconds > self.start_seconds:
-            self.spare_bytes[gpu.uuid] -= taken_bytes(gpu, memory_bytes)
+            self.spare_bytes[gpu.uuid] -= taken_bytes(gpu, candidate.request.memory_bytes)
+            self.spare_compute[gpu.uuid] -= candidate.compute_share
 
 
 def expected_end_seconds(held: Held, default_duration_seconds: float, now_seconds: float) -> float:
@@ -47,7 +60,7 @@ def expected_end_seconds(held: Held, default_duration_seconds: float, now_second
 def reserve(
     candidate: Candidate,
     gpus: Sequence[Gpu],
-    free_bytes: Mapping[str, int],
+    space: Space,
     ends: Sequence[tuple[float, Held]],
     now_seconds: float,
 ) -> Reservation | None:
@@ -56,7 +69,7 @@ def reserve(
     Args:
         candidate: What must fit.
         gpus: Those that it can use, in the order in which they are tried.
-        free_bytes: By UUID, now.
+        space: What is free now; it is not changed.
         ends: Every job that holds memory with its expected end.
         now_seconds: Seconds since the epoch.
 
@@ -65,27 +78,30 @@ def reserve(
     """
     known = {gpu.uuid: gpu for gpu in gpus}
     request = candidate.request
-    for start_seconds, free in _moments(known, free_bytes, ends, now_seconds):
-        fitting = [gpu.uuid for gpu in gpus if free[gpu.uuid] >= request.memory_bytes]
+    for start_seconds, then in _moments(known, space, ends, now_seconds):
+        fitting = [gpu.uuid for gpu in gpus if then.hosts(gpu, candidate)]
         if len(fitting) >= request.gpu_count:
             chosen = fitting[: request.gpu_count]
-            spare = {uuid: free[uuid] - taken_bytes(known[uuid], request.memory_bytes) for uuid in chosen}
-            return Reservation(candidate.job_id, start_seconds, spare)
+            return Reservation(
+                candidate.job_id,
+                start_seconds,
+                {uuid: then.free_bytes[uuid] - taken_bytes(known[uuid], request.memory_bytes) for uuid in chosen},
+                {uuid: then.free_compute[uuid] - candidate.compute_share for uuid in chosen},
+                IDLE.joined(candidate.mode, candidate.owner_uid),
+            )
     return None
 
 
 def _moments(
-    gpus: Mapping[str, Gpu], free_bytes: Mapping[str, int], ends: Sequence[tuple[float, Held]], now_seconds: float
-) -> Iterator[tuple[float, Mapping[str, int]]]:
-    """Yield each time at which memory becomes free, and what is free then."""
-    free = dict(free_bytes)
-    yield now_seconds, free
+    gpus: Mapping[str, Gpu], space: Space, ends: Sequence[tuple[float, Held]], now_seconds: float
+) -> Iterator[tuple[float, Space]]:
+    """Yield each time at which somebody ends, and what is free then."""
+    then = space.copy()
+    yield now_seconds, then
     for end_seconds, group in groupby(sorted(ends, key=lambda pair: pair[0]), key=lambda pair: pair[0]):
         for _, held in group:
-            for part in held.slices:
-                if part.gpu_uuid in gpus:
-                    free[part.gpu_uuid] += taken_bytes(gpus[part.gpu_uuid], part.memory_bytes)
-        yield end_seconds, free
+            then.give(held, gpus)
+        yield end_seconds, then
 
 
 NEVER = math.inf

@@ -5,7 +5,8 @@ Values only; who fills them in reads the ledger.
 
 from dataclasses import dataclass, replace
 
-from pgpu.model import Request, Slice
+from pgpu.model import Request, SharingMode, Slice
+from pgpu.scheduling.tenancy import mode_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,16 @@ class Candidate:
     takes_free: bool = False
     """Whether nobody knows its need: it then takes what is free where it is placed, and no less than its request."""
 
+    @property
+    def mode(self) -> SharingMode:
+        """How it shares its GPUs."""
+        return mode_of(self.request.sharing)
+
+    @property
+    def compute_share(self) -> float:
+        """What it takes of each GPU's time, 0 to 1: all of one that it has alone."""
+        return 1.0 if self.mode is SharingMode.EXCLUSIVE else self.request.compute_share or 0.0
+
     def asking(self, memory_bytes: int) -> "Candidate":
         """Return the same job with a request for so much on each of its GPUs."""
         if memory_bytes == self.request.memory_bytes:
@@ -47,6 +58,9 @@ class Held:
 
     duration_seconds: float | None = None
     """As of a candidate."""
+
+    mode: SharingMode = SharingMode.TIME_SLICE
+    """How it shares its GPUs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pgpu.errors import RequestError
-from pgpu.model import Gpu, Request
+from pgpu.model import Gpu, Request, SharingMode
+from pgpu.scheduling.tenancy import IDLE, Tenancy, knows_mode, mode_of
 from pgpu.units import MIB, format_memory
 
 IDLE_INSTANCE_BYTES = 64 * MIB
@@ -44,6 +45,9 @@ class GpuRoom:
     granted_compute: float = 0.0
     """What compute shares sum to, 0 to 1."""
 
+    tenancy: Tenancy = IDLE
+    """How those who are there share it."""
+
     @property
     def capacity_bytes(self) -> int:
         """What slices may sum to now; none of an instance that others use. Source: P1; pgpu admits only what fits."""
@@ -56,6 +60,11 @@ class GpuRoom:
         """The largest slice that can be granted now."""
         return max(0, self.capacity_bytes - self.granted_bytes)
 
+    @property
+    def free_compute(self) -> float:
+        """The largest share of its time that can be granted now, 0 to 1."""
+        return max(0.0, 1.0 - self.granted_compute)
+
     def most_bytes(self, slice_bytes: int) -> int:
         """Return what a slice that is on it already may grow to: a job has all of its instance."""
         return self.gpu.memory_bytes if self.gpu.is_instance else slice_bytes + self.free_bytes
@@ -64,6 +73,14 @@ class GpuRoom:
 def taken_bytes(gpu: Gpu, slices_bytes: int) -> int:
     """Return what slices that sum to `slices_bytes` take of a GPU: of a MIG instance, any slice takes all."""
     return max(gpu.memory_bytes, slices_bytes) if gpu.is_instance and slices_bytes else slices_bytes
+
+
+def has_compute(free_compute: float, share: float) -> bool:
+    """Whether a share of a GPU's time is free; sums of shares are off by what floats are off."""
+    return share <= free_compute + _ROUNDING
+
+
+_ROUNDING = 1e-9
 
 
 def usable(gpu: Gpu, gpu_count: int) -> bool:
@@ -80,6 +97,7 @@ def check_can_ever_fit(gpus: Sequence[Gpu], request: Request, headroom: Headroom
     candidates = [gpu for gpu in gpus if usable(gpu, request.gpu_count)]
     if request.gpu_count > len(candidates):
         raise _too_few(request.gpu_count, len(candidates), len(gpus) - len(candidates))
+    candidates = _of_mode(candidates, request)
     best = sorted(candidates, key=lambda gpu: gpu.memory_bytes - headroom.of(gpu), reverse=True)
     last = best[request.gpu_count - 1]
     nearest_bytes = last.memory_bytes - headroom.of(last)
@@ -91,6 +109,17 @@ def check_can_ever_fit(gpus: Sequence[Gpu], request: Request, headroom: Headroom
             + ("" if headroom.of(last) == 0 else f" ({format_memory(headroom.of(last))} are kept as headroom)"),
             nearest_bytes=nearest_bytes,
         )
+
+
+def _of_mode(candidates: Sequence[Gpu], request: Request) -> list[Gpu]:
+    mode = mode_of(request.sharing)
+    able = [gpu for gpu in candidates if knows_mode(gpu, request)]
+    if mode is SharingMode.MPS and not able:
+        raise RequestError(
+            "no GPU here can be shared by MPS: it takes one of the Volta generation or later",
+            hint="leave --sharing out",
+        )
+    return able
 
 
 def _too_few(wanted: int, count: int, instances: int) -> RequestError:

@@ -16,6 +16,8 @@ from pgpu.scheduling.candidate import Candidate, Held
 from pgpu.scheduling.capacity import GpuRoom, taken_bytes, usable
 from pgpu.scheduling.order import OrderRules
 from pgpu.scheduling.precedence import Claim
+from pgpu.scheduling.space import Space
+from pgpu.scheduling.tenancy import knows_mode
 
 UNABLE_SECONDS = 300.0
 """So long at most GPUs stay chosen that cannot host their job. Default: five minutes, longer than most who only look in."""
@@ -26,8 +28,8 @@ class Moment:
     """A machine in the middle of a round."""
 
     rooms: Sequence[GpuRoom]
-    free_bytes: Mapping[str, int]
-    """By UUID."""
+    space: Space
+    """What is free."""
 
     held: Sequence[Held]
     """Every job that holds memory."""
@@ -62,7 +64,7 @@ def renewed(claim: Claim | None, candidate: Candidate, moment: Moment) -> tuple[
     elif own is not None and _stays_chosen(own, moment):
         return _for_the_moment(own, moment), None
     else:
-        found = reserve(candidate, list(able.values()), moment.free_bytes, moment.ends(), moment.now_seconds)
+        found = reserve(candidate, list(able.values()), moment.space, moment.ends(), moment.now_seconds)
         if found is None:
             return None
         own = _chosen(own, candidate, found, moment)
@@ -73,7 +75,11 @@ def hosts(rooms: Sequence[GpuRoom], candidate: Candidate) -> list[GpuRoom]:
     """Return the GPUs that could host a job if nobody else held memory there; none where they are too few for it."""
     request = candidate.request
     able = [
-        room for room in rooms if room.capacity_bytes >= request.memory_bytes and usable(room.gpu, request.gpu_count)
+        room
+        for room in rooms
+        if room.capacity_bytes >= request.memory_bytes
+        and usable(room.gpu, request.gpu_count)
+        and knows_mode(room.gpu, request)
     ]
     return able if len(able) >= request.gpu_count else []
 
@@ -83,7 +89,7 @@ def _reserved_again(claim: Claim, candidate: Candidate, able: Mapping[str, Gpu],
     kept = [able[uuid] for uuid in claim.gpu_uuids if uuid in able]
     if len(kept) < candidate.request.gpu_count or moment.now_seconds >= claim.until_seconds:
         return None
-    return reserve(candidate, kept, moment.free_bytes, moment.ends(), moment.now_seconds)
+    return reserve(candidate, kept, moment.space, moment.ends(), moment.now_seconds)
 
 
 def _stays_chosen(claim: Claim, moment: Moment) -> bool:
@@ -112,22 +118,31 @@ def _chosen(before: Claim | None, candidate: Candidate, found: Reservation, mome
 
 
 def _as_promised(claim: Claim, found: Reservation, candidate: Candidate, moment: Moment) -> Reservation:
-    """Let in no more than leaves the memory free once all that was there has ended, however wrong durations are."""
-    spare_bytes = dict(found.spare_bytes)
+    """Let in no more than leaves the GPUs free once all that was there has ended, however wrong durations are."""
+    spare_bytes, spare_compute = dict(found.spare_bytes), dict(found.spare_compute)
     for room in moment.rooms:
-        if room.gpu.uuid in spare_bytes:
-            later = sum(_taken_later(claim, each, room.gpu, moment.now_seconds) for each in moment.held)
-            left_bytes = room.capacity_bytes - taken_bytes(room.gpu, candidate.request.memory_bytes) - later
-            spare_bytes[room.gpu.uuid] = min(spare_bytes[room.gpu.uuid], left_bytes)
-    return Reservation(claim.job_id, min(claim.start_seconds, found.start_seconds), spare_bytes)
+        uuid = room.gpu.uuid
+        if uuid in spare_bytes:
+            later = [each for each in moment.held if _stays(claim, each, uuid, moment.now_seconds)]
+            left_bytes = room.capacity_bytes - taken_bytes(room.gpu, candidate.request.memory_bytes)
+            left_bytes -= sum(_taken(each, room.gpu) for each in later)
+            spare_bytes[uuid] = min(spare_bytes[uuid], left_bytes)
+            spare_compute[uuid] = min(
+                spare_compute[uuid], 1.0 - candidate.compute_share - sum(each.compute_share for each in later)
+            )
+    start_seconds = min(claim.start_seconds, found.start_seconds)
+    return Reservation(claim.job_id, start_seconds, spare_bytes, spare_compute, found.tenancy)
 
 
-def _taken_later(claim: Claim, held: Held, gpu: Gpu, now_seconds: float) -> int:
-    """What a job takes that was granted after the choice and need not end in time."""
-    if held.granted_at_seconds < claim.since_seconds:
-        return 0
-    if held.duration_seconds is not None:
-        end_seconds = held.granted_at_seconds + held.duration_seconds
-        if now_seconds <= end_seconds <= claim.start_seconds:
-            return 0
+def _stays(claim: Claim, held: Held, gpu_uuid: str, now_seconds: float) -> bool:
+    """Whether a job on this GPU was granted after the choice and need not end in time."""
+    if held.granted_at_seconds < claim.since_seconds or all(part.gpu_uuid != gpu_uuid for part in held.slices):
+        return False
+    if held.duration_seconds is None:
+        return True
+    end_seconds = held.granted_at_seconds + held.duration_seconds
+    return not now_seconds <= end_seconds <= claim.start_seconds
+
+
+def _taken(held: Held, gpu: Gpu) -> int:
     return sum(taken_bytes(gpu, part.memory_bytes) for part in held.slices if part.gpu_uuid == gpu.uuid)

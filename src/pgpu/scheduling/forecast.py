@@ -127,8 +127,10 @@ class _Future:
             self._let_join(ended.job_id)
 
     def _start(self, candidate: Candidate, grant: Grant) -> None:
-        share, lasts_seconds = candidate.request.compute_share or 0.0, self._lasts_seconds(candidate)
-        started = Held(grant.job_id, candidate.owner_uid, grant.slices, self._now_seconds, share, lasts_seconds)
+        share, lasts_seconds = candidate.compute_share, self._lasts_seconds(candidate)
+        started = Held(
+            grant.job_id, candidate.owner_uid, grant.slices, self._now_seconds, share, lasts_seconds, grant.mode
+        )
         self.starts[grant.job_id] = self._now_seconds
         self.ends.append(_End(self._now_seconds + lasts_seconds, started))
         self._change(started, 1)
@@ -162,4 +164,7 @@ class _Future:
             if room is not None:
                 granted_bytes = room.granted_bytes + sign * taken_bytes(room.gpu, part.memory_bytes)
                 granted_compute = room.granted_compute + sign * held.compute_share
-                self._rooms[part.gpu_uuid] = replace(room, granted_bytes=granted_bytes, granted_compute=granted_compute)
+                tenancy = room.tenancy.joined(held.mode, held.owner_uid) if sign > 0 else room.tenancy.left()
+                self._rooms[part.gpu_uuid] = replace(
+                    room, granted_bytes=granted_bytes, granted_compute=granted_compute, tenancy=tenancy
+                )

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pgpu.errors import PgpuBug
+from pgpu.model import SharingMode
 from pgpu.scheduling.batch import NO_HOLDS, Batch, BatchJob, Busy, Played, Slowdown, play
 from pgpu.scheduling.candidate import Candidate, Held
 from pgpu.scheduling.capacity import GpuRoom
@@ -65,9 +66,9 @@ def plan_waiting(
 ) -> BatchPlan:
     """Plan what waits, for `admit`: long before it or in between, since a plan still holds when jobs ended meanwhile.
 
-    Jobs on several GPUs, and what no GPU can hold now, are left to the usual order, after those of their priority. Of a long queue the jobs
-    with the largest memory-time are planned, and the others go after them in that order. A MIG instance is taken for a
-    GPU that several jobs may share; admission knows better.
+    Jobs on several GPUs, those that do not share GPUs in time slices, and what no GPU can hold now, are left to the usual
+    order, after those of their priority. Of a long queue the jobs with the largest memory-time are planned, and the others
+    go after them in that order. A MIG instance is taken for a GPU that several jobs may share; admission knows better.
 
     Args:
         rooms: Every GPU and MIG instance, in NVML index order.
@@ -87,12 +88,16 @@ def plan_waiting(
     capacity_bytes = [room.free_bytes for room in rooms]
     for each in busy:
         capacity_bytes[each.gpu] += each.memory_bytes
-    jobs = [told.job(candidate) for candidate in queue if candidate.request.gpu_count == 1]
+    jobs = [told.job(candidate) for candidate in queue if _is_planned(candidate)]
     jobs = [job for job in jobs if job.memory_bytes <= max(capacity_bytes, default=0)]
     jobs.sort(key=lambda job: -job.memory_bytes * job.duration_seconds)
     near, far = jobs[:MOST_PLANNED], jobs[MOST_PLANNED:]
     plan = plan_batch(near, capacity_bytes, busy=busy, slowdown=told.slowdown, doubt=doubt, last=last, effort=effort)
     return replace(plan, order=(*plan.order, *(job.job_id for job in far)))
+
+
+def _is_planned(candidate: Candidate) -> bool:
+    return candidate.request.gpu_count == 1 and candidate.mode is SharingMode.TIME_SLICE
 
 
 def _slowdown(jobs: Sequence[Candidate | Held], stretches: Mapping[str, Stretch], rules: OrderRules) -> Slowdown | None:

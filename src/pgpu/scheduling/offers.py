@@ -4,15 +4,8 @@ Integers only, so that nothing fits or fails to fit by rounding. It refuses to k
 """
 
 from dataclasses import dataclass
-from enum import StrEnum
 
-
-class SharingMode(StrEnum):
-    """How the jobs on one GPU share its compute; two modes never meet on one GPU."""
-
-    TIME_SLICE = "time-slice"
-    MPS = "mps"
-    EXCLUSIVE = "exclusive"
+from pgpu.model import SharingMode
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ class Turns:
         """Count what a candidate was just given."""
         request = candidate.request
         self._shares[candidate.owner_uid] += self._machine.dominant_share(
-            request.memory_bytes * request.gpu_count, (request.compute_share or 0.0) * request.gpu_count
+            request.memory_bytes * request.gpu_count, candidate.compute_share * request.gpu_count
         )
 
     def of(self, queue: Sequence[Candidate]) -> Iterator[Candidate]:

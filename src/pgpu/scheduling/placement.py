@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import NamedTuple
 
-from pgpu.scheduling.offers import GpuOffer, NodeOffer, Shape, SharingMode
+from pgpu.model import SharingMode
+from pgpu.scheduling.offers import GpuOffer, NodeOffer, Shape
 from pgpu.scheduling.outlook import GpuWorth, Outlook
 
 CPU_PER_GPU = 2.0

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from pgpu.scheduling.offers import NodeOffer, Shape, SharingMode
+from pgpu.model import SharingMode
+from pgpu.scheduling.offers import NodeOffer, Shape
 from pgpu.scheduling.outlook import Outlook
 from pgpu.scheduling.placement import ANYHOW, Gaps, Placement, Rating, State, Wish, best_of, kind_of, place, rate_state
 

@@ -5,13 +5,15 @@ is taken, and for a job on several those that leave least free. It refuses to kn
 why a GPU cannot host a job: admission leaves those out.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from pgpu.model import Gpu, Request
+from pgpu.model import Gpu, Request, SharingMode
+from pgpu.scheduling.candidate import Candidate
 from pgpu.scheduling.capacity import GpuRoom
 from pgpu.scheduling.offers import GpuOffer, NodeOffer, Shape
 from pgpu.scheduling.outlook import Outlook
-from pgpu.scheduling.placement import place
+from pgpu.scheduling.placement import ANYHOW, Wish, place
+from pgpu.scheduling.space import Space
 
 ALL_OF_IT = 1000
 """Thousandths of a GPU's compute."""
@@ -30,41 +32,47 @@ class Seats:
 
     def choose(
         self,
-        request: Request,
+        candidate: Candidate,
         fitting: Sequence[Gpu],
-        free_bytes: Mapping[str, int],
-        free_compute: Mapping[str, float],
+        space: Space,
     ) -> Sequence[Gpu]:
         """Choose as many GPUs as the job asks for.
 
         Args:
-            request: What it asks for.
+            candidate: What it asks for.
             fitting: Those that can host it now, in NVML index order: at least as many as it asks for.
-            free_bytes: By UUID.
-            free_compute: By UUID, 0 to 1.
+            space: What is free of them, and who is there.
         """
+        request = candidate.request
         instances = [gpu for gpu in fitting if gpu.is_instance]
         if instances and request.gpu_count == 1:
             return [min(instances, key=lambda gpu: gpu.memory_bytes)]
         if len(fitting) == request.gpu_count:
             return fitting
-        gpus = tuple(self._offer(gpu, free_bytes[gpu.uuid], free_compute[gpu.uuid]) for gpu in fitting)
-        placement = place(_shape(request), [NodeOffer("", gpus)], NOTHING_KNOWN)
+        gpus = tuple(self._offer(gpu, space) for gpu in fitting)
+        placement = place(_shape(request), [NodeOffer("", gpus)], NOTHING_KNOWN, _wish(candidate.mode))
         chosen = () if placement is None else placement.gpu_uuids
         return [gpu for gpu in fitting if gpu.uuid in chosen]
 
-    def _offer(self, gpu: Gpu, free_bytes: int, free_compute: float) -> GpuOffer:
+    def _offer(self, gpu: Gpu, space: Space) -> GpuOffer:
+        free_bytes = space.free_bytes[gpu.uuid]
         return GpuOffer(
             gpu.uuid,
-            round(free_compute * ALL_OF_IT),
+            round(space.free_compute[gpu.uuid] * ALL_OF_IT),
             free_bytes,
             ALL_OF_IT,
             max(free_bytes, self._most_bytes[gpu.uuid]),
+            space.tenants[gpu.uuid].mode,
         )
 
 
 def _most_bytes(room: GpuRoom) -> int:
     return max(1, room.gpu.memory_bytes - room.headroom_bytes)
+
+
+def _wish(mode: SharingMode) -> Wish:
+    """Whoever wants a GPU alone is asked for idle ones only, whatever outsiders hold of them."""
+    return ANYHOW if mode is SharingMode.EXCLUSIVE else Wish(mode)
 
 
 def _shape(request: Request) -> Shape:

@@ -10,8 +10,8 @@ left over. Sources: minimum bin slack (Gupta and Ho 1999), with limited discrepa
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pgpu.model import Request
-from pgpu.scheduling.candidate import Held
+from pgpu.model import SharingMode
+from pgpu.scheduling.candidate import Candidate, Held
 from pgpu.units import MIB
 
 MOST_FILLINGS = 4
@@ -44,24 +44,27 @@ def fit_together(wanted_bytes: Mapping[str, int], free_bytes: Mapping[str, int])
 
 
 def places_with_one_more(
-    request: Request, granted: Iterable[Held], free_bytes: Mapping[str, int]
+    candidate: Candidate, granted: Iterable[Held], free_bytes: Mapping[str, int]
 ) -> dict[str, str] | None:
     """Place a request on one GPU together with jobs that were granted one and have not started.
 
     Args:
-        request: What does not fit beside them where they are.
-        granted: What was granted in the same round; jobs on several GPUs, on an instance or with a share of compute stay.
-        free_bytes: By GPU that may be used, beside those jobs.
+        candidate: What does not fit beside them where they are.
+        granted: What was granted in the same round; jobs on several GPUs, on an instance, with a share of compute or in
+            another mode than time slices stay.
+        free_bytes: By GPU that may be used in time slices, beside those jobs.
 
     Returns:
         The GPU of each job that may change places, by its id; None if no way was found.
     """
-    if request.gpu_count != 1 or request.compute_share:
+    request = candidate.request
+    if request.gpu_count != 1 or request.compute_share or candidate.mode is not SharingMode.TIME_SLICE:
         return None
     free, wanted = dict(free_bytes), {"": request.memory_bytes}
     for held in granted:
         part = held.slices[0]
-        if len(held.slices) == 1 and part.gpu_uuid in free and not held.compute_share:
+        may_move = held.mode is SharingMode.TIME_SLICE and not held.compute_share
+        if len(held.slices) == 1 and part.gpu_uuid in free and may_move:
             free[part.gpu_uuid] += part.memory_bytes
             wanted[held.job_id] = part.memory_bytes
     places = fit_together(wanted, free)

@@ -1,4 +1,4 @@
-"""What a user may know of others' jobs: that memory is taken or waited for, and how much. Not by whom, nor for what."""
+"""What a user may know of others' jobs: that memory and GPU time are taken or waited for, and how much. Not by whom."""
 
 from pgpu.client.protocol import JobReport
 from pgpu.ledger import Entry
@@ -14,12 +14,16 @@ def anonymous(entry: Entry) -> JobReport:
         Job(
             id=ANONYMOUS,
             spec=JobSpec(command=(), runtime=job.spec.runtime),
-            request=Request(job.request.memory_bytes, job.request.gpu_count),
+            request=Request(job.request.memory_bytes, job.request.gpu_count, job.request.compute_share),
             state=job.state,
             created_at_seconds=0.0,
-            lease=None if job.lease is None else Lease(ANONYMOUS, job.lease.slices, 0.0, None, is_advisory=False),
+            lease=None if job.lease is None else _anonymous_lease(job.lease),
             gpu_model=job.gpu_model,
             owner_uid=_NOBODY_UID,
         ),
         (),
     )
+
+
+def _anonymous_lease(lease: Lease) -> Lease:
+    return Lease(ANONYMOUS, lease.slices, 0.0, None, is_advisory=False, sharing=lease.sharing)

@@ -22,7 +22,7 @@ from pgpu.server.metrics import Metered, Meters
 from pgpu.server.readiness import Examiner
 from pgpu.server.routes import admin, events, gpus, health, jobs, streams
 
-_BODIES = (*jobs.BODIES, *admin.BODIES)
+_BODIES = (*jobs.BODIES, *gpus.BODIES, *admin.BODIES)
 
 
 def create_app(desk: Desk, caretaker: Caretaker) -> FastAPI:

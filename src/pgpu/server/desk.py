@@ -13,22 +13,28 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import count, islice, starmap
 
-from pgpu.client.asking import Ask
+from pgpu.advising.advice import Advice
+from pgpu.client.asking import Ask, Together
 from pgpu.client.embedded import EmbeddedClient, last_lines
 from pgpu.client.following import Follower
 from pgpu.client.protocol import GpuReport, JobReport, QueueReport
+from pgpu.client.reporting import report
+from pgpu.engine.advice import advise_jobs
 from pgpu.engine.asker import Asker
 from pgpu.engine.batch import check_count
 from pgpu.engine.engine import Engine
 from pgpu.engine.line import read_line
+from pgpu.engine.measuring import add_findings, read_profiled
 from pgpu.engine.outcome import Outcome
 from pgpu.engine.reasons import with_reasons
+from pgpu.engine.records import CallHistory, Findings, Profiled, Waste
+from pgpu.engine.resizing import resize
 from pgpu.engine.talking import send_signal, send_window
-from pgpu.engine.usage import CallHistory, Waste, read_history, read_waste
+from pgpu.engine.usage import read_history, read_waste
 from pgpu.engine.watchdog import reported
 from pgpu.errors import CapacityError, JobNotFoundError, RequestError
 from pgpu.ledger import Entry
-from pgpu.model import Job, JobState, Outsider
+from pgpu.model import Job, JobState, Outsider, Profile, Resize
 from pgpu.server.access import Access, Caller
 from pgpu.server.anonymity import anonymous
 from pgpu.server.departures import Shared
@@ -188,8 +194,7 @@ class Desk:
         """Return a job and what it holds now; one that waits says why."""
         if entry.job.state is JobState.WAITING and entry.job.reason is None:
             entry = with_reasons([entry], self._outlook_of)[0]
-        lease = entry.job.lease if entry.is_lease_held else None
-        return JobReport(entry.job, tuple(self.engine.enforcer.use(lease)) if lease is not None else ())
+        return report(self.engine, entry)
 
     def stop(self, caller: Caller, id_or_name: str, grace_seconds: float) -> Job:
         """Leave word that a job must end, and return it as it is now."""
@@ -212,10 +217,31 @@ class Desk:
             raise RequestError("a terminal has 0 to 65535 columns and rows")
         send_window(self.engine, self.find(caller, id_or_name).job.id, columns, rows)
 
-    def resize(self, caller: Caller, id_or_name: str, memory_bytes: int) -> Job:
+    def resize(self, caller: Caller, id_or_name: str, change: Resize) -> Job:
         """Change the slices of a job."""
         job = self.find(caller, id_or_name).job
-        return self.engine_of_job(job).resize(job.id, memory_bytes)
+        return resize(self.engine_of_job(job), job.id, change)
+
+    def profiled(self, caller: Caller, id_or_name: str) -> Profiled:
+        """Return what one of the caller's traced jobs did."""
+        return read_profiled(self.engine, self.find(caller, id_or_name).job.id)
+
+    def add_findings(self, caller: Caller, id_or_name: str, findings: Findings) -> Profile:
+        """Add to the profile of one of the caller's jobs."""
+        return add_findings(self.engine, self.find(caller, id_or_name).job.id, findings)
+
+    def advise(self, caller: Caller, together: Together, simulate: str | None) -> Advice:
+        """Say how jobs should share a GPU, from profiles that the caller sees."""
+        tolerance = together.tolerance
+        if tolerance is not None and not (math.isfinite(tolerance) and tolerance >= 1):
+            raise RequestError("nobody gets faster by company: a tolerance is 1 or more")
+        return advise_jobs(
+            self.engine_for(simulate),
+            together.jobs,
+            gpu_model=together.gpu_model,
+            tolerance=tolerance,
+            owner_uid=caller.sees_uid,
+        )
 
     def history(self, caller: Caller, word: str | None) -> Sequence[CallHistory]:
         """Tell what is known of the calls whose runs the caller sees."""

@@ -88,7 +88,9 @@ class _State(Collector):
         entries = self._desk.engine.ledger.entries(include_final=False)
         seen = [entry for entry in entries if self._caller.sees_uid in {None, entry.job.owner_uid}]
         yield from _of_jobs([entry.job for entry in seen if not entry.job.state.is_final])
-        yield from _of_slices([self._desk.report(entry) for entry in seen])
+        reports = [self._desk.report(entry) for entry in seen]
+        yield from _of_slices(reports)
+        yield from _of_time(reports)
         try:
             gpus = self._desk.gpus(self._caller, None)
         except NodeError:
@@ -118,6 +120,15 @@ def _of_gpus(reports: Sequence[GpuReport]) -> Iterator[Metric]:
         for report in reports:
             family.add_metric(_gpu_labels(report), of(report))
         yield family
+    promised = GaugeMetricFamily(
+        "pgpu_gpu_compute_granted_ratio", "Sum of the shares of its time granted, 0 to 1.", labels=_GPU_LABELS
+    )
+    mode = GaugeMetricFamily("pgpu_gpu_sharing", "How the jobs on it share it.", labels=(*_GPU_LABELS, "mode"))
+    for report in reports:
+        promised.add_metric(_gpu_labels(report), report.granted_compute)
+        if report.sharing is not None:
+            mode.add_metric((*_gpu_labels(report), report.sharing.value), 1)
+    yield from (promised, mode)
     busy = GaugeMetricFamily(
         "pgpu_gpu_utilization_ratio", "Of the last sample period a kernel ran in, 0 to 1.", labels=_GPU_LABELS
     )
@@ -164,6 +175,26 @@ def _of_slices(reports: Sequence[JobReport]) -> Iterator[Metric]:
             peak.add_metric(labels, use.peak_bytes)
             refused.add_metric(labels, use.refusals)
     yield from (limit, used, peak, refused)
+
+
+def _of_time(reports: Sequence[JobReport]) -> Iterator[Metric]:
+    """What jobs say themselves of their GPU time, and what was promised to them."""
+    asked = GaugeMetricFamily("pgpu_slice_compute_share", "Share of the GPU's time granted.", labels=_SLICE_LABELS)
+    used = CounterMetricFamily("pgpu_slice_gpu_time_seconds", "GPU time used.", labels=_SLICE_LABELS)
+    waited = CounterMetricFamily(
+        "pgpu_slice_gpu_time_waited_seconds", "Time that launches were held back.", labels=_SLICE_LABELS
+    )
+    launches = CounterMetricFamily("pgpu_slice_launches", "Kernels, graphs and copies.", labels=_SLICE_LABELS)
+    for report in reports:
+        for part in () if report.job.lease is None else report.job.lease.slices:
+            if part.compute_share is not None and report.use:
+                asked.add_metric(_slice_labels(report.job, part.gpu_uuid), part.compute_share)
+        for each in report.time:
+            labels = _slice_labels(report.job, each.gpu_uuid)
+            used.add_metric(labels, each.used_seconds)
+            waited.add_metric(labels, each.waited_seconds)
+            launches.add_metric(labels, each.launches)
+    yield from (asked, used, waited, launches)
 
 
 def _slice_labels(job: Job, gpu_uuid: str) -> tuple[str, str, str, str]:

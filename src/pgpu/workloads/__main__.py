@@ -7,14 +7,35 @@ output. It refuses to start on bad input.
 import argparse
 import re
 import sys
-from types import ModuleType
-from typing import NoReturn
+import time
+from typing import Any, NoReturn
 
-from pgpu.workloads import hog, inference, spin, training
+from pgpu.workloads import hog, inference, link, spin, training
 from pgpu.workloads.driver import CudaError
-from pgpu.workloads.run import WorkloadError, wait_for_start_line
+from pgpu.workloads.programs.antagonists import DRAM_STREAM, L2_SWEEP
+from pgpu.workloads.programs.dynamic import Alignment, Path
+from pgpu.workloads.programs.heat import Chip, Stack
+from pgpu.workloads.programs.irregular import Clusters, Levels
+from pgpu.workloads.programs.matrices import ColumnWalk, RowWalk, TiledProduct
+from pgpu.workloads.programs.occupants import CROWD, FMA_CHAINS
+from pgpu.workloads.programs.particles import Particles
+from pgpu.workloads.programs.solving import Program
+from pgpu.workloads.programs.speckle import Speckle
+from pgpu.workloads.run import WorkloadError, wait_for_start_line, wait_seconds
 
-_WORKLOADS: dict[str, ModuleType] = {"inference": inference, "training": training, "spin": spin, "hog": hog}
+PROBLEMS = (Stack, Chip, Speckle, Path, Alignment, Clusters, Levels, RowWalk, ColumnWalk, TiledProduct, Particles)
+_WORKLOADS: dict[str, Any] = {
+    "inference": inference,
+    "training": training,
+    "spin": spin,
+    "hog": hog,
+    "link": link,
+    **{problem.name: Program(problem) for problem in PROBLEMS},
+    "l2_sweep": L2_SWEEP,
+    "dram_stream": DRAM_STREAM,
+    "fma_chains": FMA_CHAINS,
+    "crowd": CROWD,
+}
 _MEMORY = re.compile(r"(\d+)(MiB|GiB)")
 _UNIT_BYTES = {"MiB": 1 << 20, "GiB": 1 << 30}
 
@@ -36,14 +57,24 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="python -m pgpu.workloads", description="CUDA programs over the driver API.")
     workloads = parser.add_subparsers(dest="workload", required=True, metavar="WORKLOAD", parser_class=_Parser)
     for name, module in _WORKLOADS.items():
-        summary = (module.__doc__ or "").splitlines()[0]
+        purpose = (module.problem.__doc__ if isinstance(module, Program) else module.__doc__) or ""
         chosen = workloads.add_parser(
-            name, help=summary, description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+            name,
+            help=purpose.splitlines()[0],
+            description=purpose,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         chosen.add_argument("--start-line", action="store_true", help="say `ready`, then start at a line on stdin")
-        if module in {inference, training}:
+        chosen.add_argument(
+            "--start-at", type=float, default=0.0, metavar="SECONDS", help="start no earlier; seconds since the epoch"
+        )
+        if module in (inference, training):
             chosen.add_argument(
                 "--memory", type=_memory_bytes, default="1205MiB", help="what it needs, context included (1205MiB)"
+            )
+        elif isinstance(module, Program):
+            chosen.add_argument(
+                "--memory", type=_memory_bytes, help="what it holds, context included (as much as its sizes need)"
             )
         module.add_arguments(chosen)
     return parser
@@ -62,6 +93,7 @@ def main() -> int:
     parser = _parser()
     arguments = parser.parse_args()
     _refuse_not_positive(parser, arguments)
+    wait_seconds(arguments.start_at - time.time())
     if arguments.start_line:
         wait_for_start_line()
     try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from cuda.bindings import driver
@@ -72,7 +72,25 @@ class Device:
     @property
     def compute_major(self) -> int:
         """Major number of the compute capability."""
-        attribute = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
+        return self._attribute("COMPUTE_CAPABILITY_MAJOR")
+
+    @property
+    def sm_count(self) -> int:
+        """Multiprocessors, as this process sees them: fewer under MPS with a thread percentage."""
+        return self._attribute("MULTIPROCESSOR_COUNT")
+
+    @property
+    def threads_per_sm(self) -> int:
+        """How many threads a multiprocessor holds at once."""
+        return self._attribute("MAX_THREADS_PER_MULTIPROCESSOR")
+
+    @property
+    def l2_bytes(self) -> int:
+        """Size of the L2 cache."""
+        return self._attribute("L2_CACHE_SIZE")
+
+    def _attribute(self, name: str) -> int:
+        attribute = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
         return int(_call("cuDeviceGetAttribute", attribute, self._device))
 
     def memory_bytes(self) -> tuple[int, int]:
@@ -102,9 +120,44 @@ class Device:
         host, count = values.buffer_info()
         _call("cuMemcpyDtoH", host, address, count * values.itemsize)
 
+    def pinned(self, amount_bytes: int) -> int:
+        """Return the address of new host memory that copies go to and from without a detour."""
+        return int(_call("cuMemHostAlloc", amount_bytes, 0))
+
+    def begin_copy_in(self, address: int, host: int, amount_bytes: int) -> None:
+        """Begin to copy from pinned host memory, on the default stream."""
+        _call("cuMemcpyHtoDAsync", address, host, amount_bytes, 0)
+
+    def begin_copy_out(self, host: int, address: int, amount_bytes: int) -> None:
+        """Begin to copy into pinned host memory, on the default stream."""
+        _call("cuMemcpyDtoHAsync", host, address, amount_bytes, 0)
+
     def synchronize(self) -> None:
         """Wait until everything launched has run."""
         _call("cuCtxSynchronize")
+
+    def mark(self) -> Any:
+        """Return a mark behind everything launched so far."""
+        event = _call("cuEventCreate", int(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
+        _call("cuEventRecord", event, 0)
+        return event
+
+    def wait_for(self, mark: Any) -> None:
+        """Wait until everything before a mark has run, and forget it."""
+        _call("cuEventSynchronize", mark)
+        _call("cuEventDestroy", mark)
+
+    def seconds_of(self, start: Callable[[], None]) -> float:
+        """Return how long the device takes for what is started, by its own clock."""
+        first, last = (_call("cuEventCreate", 0) for _ in range(2))
+        _call("cuEventRecord", first, 0)
+        start()
+        _call("cuEventRecord", last, 0)
+        _call("cuEventSynchronize", last)
+        milliseconds = float(_call("cuEventElapsedTime", first, last))
+        for event in (first, last):
+            _call("cuEventDestroy", event)
+        return milliseconds / 1000
 
     def load(self, ptx: bytes) -> Module:
         """Compile PTX for this device."""

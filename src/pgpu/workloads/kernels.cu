@@ -2,6 +2,7 @@
 // modelled time and compute nothing. kernels.ptx beside this file is made from it by tools/compile_workload_kernels.py,
 // which keeps the simulated driver's notes on time:
 // pgpu.cost * fixed_ns=10000 wave_ns=10000
+// pgpu.cost fill dram_bytes=4
 // pgpu.cost spin fixed_ns=2000 wave_ns=0 argument=0 ns_per_unit=1
 
 // Writes one word: tells whether kernels compute here.
@@ -9,6 +10,20 @@ extern "C" __global__ void probe(unsigned int *word, unsigned int value)
 {
     if (blockIdx.x == 0 && threadIdx.x == 0)
         *word = value;
+}
+
+// Whole numbers from `least` on, `several` different ones, that look drawn by lot and are the same every time. Of float
+// or of int, by `is_float`.
+extern "C" __global__ void fill(unsigned int *values, unsigned long long count, unsigned int seed,
+                                unsigned int several, int least, int is_float)
+{
+    unsigned long long index = (unsigned long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (index >= count)
+        return;
+    unsigned int mixed = ((unsigned int)index + seed) * 2654435761u;
+    mixed = (mixed ^ (mixed >> 15)) * 2246822519u;
+    int value = (int)((mixed ^ (mixed >> 13)) % several) + least;
+    values[index] = is_float ? __float_as_uint((float)value) : (unsigned int)value;
 }
 
 // A dense layer: outputs[row][column] = sum over i of inputs[row][i] * weights[i][column]. One thread per output.

@@ -3,14 +3,48 @@
 It refuses to compute on the host: what a kernel did is read back, or not known.
 """
 
+from __future__ import annotations
+
 import ctypes
 from array import array
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 from pgpu.workloads.driver import Device
 
 _PROBE_VALUE = 0x5EED
 _NANOSECONDS = 1_000_000_000
+_WORD_BYTES = 4
+_WORD_MASK = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """Whole numbers that the GPU writes and the host can tell."""
+
+    typecode: Literal["f", "i"]
+    """Of `array`: float32 or int32."""
+
+    count: int
+    several: int = 1
+    """How many different numbers there are; 1 makes them all the same."""
+
+    least: int = 0
+
+    @property
+    def amount_bytes(self) -> int:
+        """Memory that they take."""
+        return self.count * _WORD_BYTES
+
+    def values(self, seed: int) -> array[Any]:
+        """Return what the kernel `fill` writes."""
+        return array(self.typecode, (self._value(index, seed) for index in range(self.count)))
+
+    def _value(self, index: int, seed: int) -> int:
+        mixed = (index + seed) * 2654435761 & _WORD_MASK
+        mixed = (mixed ^ mixed >> 15) * 2246822519 & _WORD_MASK
+        return (mixed ^ mixed >> 13) % self.several + self.least
 
 
 class Kernels:
@@ -31,6 +65,17 @@ class Kernels:
         self._module.launch("probe", 1, [(scratch, None), (_PROBE_VALUE, ctypes.c_uint)])
         self._device.read(scratch, word)
         return word[0] == _PROBE_VALUE
+
+    def fill(self, address: int, filling: Filling, *, seed: int) -> None:
+        """Write whole numbers that look drawn by lot and are the same every time; `Filling.values` tells them."""
+        numbers = [
+            (filling.count, ctypes.c_ulonglong),
+            (seed, ctypes.c_uint),
+            (filling.several, ctypes.c_uint),
+            (filling.least, ctypes.c_int),
+            (int(filling.typecode == "f"), ctypes.c_int),
+        ]
+        self._module.launch("fill", filling.count, [(address, None), *numbers])
 
     def dense(self, inputs: int, weights: int, outputs: int, *, rows: int, inner: int, columns: int) -> None:
         """Multiply a `rows × inner` matrix by an `inner × columns` one, all of float32."""

@@ -25,6 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
     is_computed = this.kernels.compute_here(elapsed_address)
     gpu_nanoseconds = 0
     elapsed = array("Q", [0])
+    began_seconds = this.elapsed_seconds()
     for _ in range(arguments.launches):
         this.kernels.spin(arguments.kernel_ms / 1000, elapsed_address)
         this.device.read(elapsed_address, elapsed)
@@ -32,6 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     this.finish(
         launches=arguments.launches,
         kernel_seconds=gpu_nanoseconds / _NANOSECONDS if is_computed else None,
+        compute_seconds=round(this.elapsed_seconds() - began_seconds, 6),
         computed=is_computed,
     )
     return 0

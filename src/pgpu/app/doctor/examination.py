@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from pgpu.app.doctor import gpus, installation, places, trial
+from pgpu.app.doctor import gpus, installation, places, sharing, trial
 from pgpu.app.doctor.finding import Finding, broken
 from pgpu.app.settings import Settings
 from pgpu.errors import PgpuError
@@ -22,6 +22,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("volumes of users", installation.volumes_of_users),
     ("driver", gpus.driver),
     ("GPU locks", gpus.locks),
+    ("MPS", sharing.mps),
     ("trial on a simulated GPU", trial.on_simulated_gpu),
     ("trial on a GPU", trial.on_real_gpu),
 )

@@ -12,11 +12,19 @@ from pgpu.app.doctor.finding import Finding, broken, fine, weak
 from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.settings import Settings
 from pgpu.errors import NodeError, RequestError, RuntimeUnavailableError
-from pgpu.libraries import CUDA_SHIM, LAUNCHER, NVML_SHIM, SIMULATED_CUDA, SIMULATED_NVML, library_path
+from pgpu.libraries import (
+    CUDA_SHIM,
+    LAUNCHER,
+    NVML_SHIM,
+    SIMULATED_CUDA,
+    SIMULATED_MPS_CONTROL,
+    SIMULATED_NVML,
+    library_path,
+)
 from pgpu.runtimes.process import why_no_private_view
 
 _NEEDED = (CUDA_SHIM, NVML_SHIM, LAUNCHER)
-_FOR_SIMULATION = (SIMULATED_CUDA, SIMULATED_NVML)
+_FOR_SIMULATION = (SIMULATED_CUDA, SIMULATED_NVML, SIMULATED_MPS_CONTROL)
 
 
 def versions(_settings: Settings) -> Iterator[Finding]:

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from pgpu.app.clients import open_client
 from pgpu.app.doctor.finding import Finding, broken, fine, weak
 from pgpu.app.doctor.gpus import real_gpus
 from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.settings import Settings
-from pgpu.app.wiring import open_client
 from pgpu.client import Client
 from pgpu.enforcement.slice_files import IN_JOB
 from pgpu.errors import WaitTimeoutError

@@ -24,7 +24,7 @@ from pgpu.engine.saying import say
 from pgpu.engine.supervisor import attend, supervise
 from pgpu.errors import JobNotFoundError, PgpuError, RequestError
 from pgpu.ledger import Ledger
-from pgpu.model import DOCKER_UID, Job, JobSpec, JobState, Request, Submission
+from pgpu.model import DOCKER_UID, Job, JobSpec, JobState, Request, SharingWish, Submission
 from pgpu.runtimes.oci import CONTAINER_VARIABLE, Container, container_of
 from pgpu.runtimes.oci.record import RECORD, Gate
 from pgpu.units import format_duration
@@ -130,7 +130,13 @@ def _spec(container: Container, name: str | None) -> JobSpec:
 
 
 def _request(container: Container) -> Request:
-    return Request(memory_bytes=container.memory_bytes, gpu_count=container.gpu_count)
+    return Request(
+        memory_bytes=container.memory_bytes,
+        gpu_count=container.gpu_count,
+        compute_share=container.compute_share,
+        is_strict=container.is_strict,
+        sharing=SharingWish(container.sharing),
+    )
 
 
 class _Wait:

@@ -87,6 +87,8 @@ def put_in_slice(configuration: dict[str, Any], home: str, view: View, prepared:
 def _mounts(home: str, view: View, prepared: dict[str, Any]) -> list[dict[str, Any]]:
     slice_directory = f"{home}/view"
     mounts = [_bind(slice_directory, JOB_DIRECTORY), _bind(f"{home}/meter/usage", f"{JOB_DIRECTORY}/usage", "rw")]
+    mounts.append(_bind(os.path.realpath(f"{home}/meter/time"), f"{JOB_DIRECTORY}/time", "rw"))
+    mounts.append(_bind(os.path.realpath(f"{home}/meter/board"), f"{JOB_DIRECTORY}/board"))
     if prepared["simulated"]:
         mounts.append(_bind(prepared["simulated"], f"{JOB_DIRECTORY}/simgpu", "rw"))
     mounts += [_bind(path, f"{JOB_DIRECTORY}/driver/{name}") for name, path in prepared["driver_files"].items()]

@@ -8,6 +8,7 @@ import json
 import os
 from typing import Any
 
+from pgpu import board_files
 from pgpu.capped_tmpfs import mount_capped, unmount
 
 USAGE_BYTES = 4096 + 1024 * (64 + 16 * 48)
@@ -31,8 +32,14 @@ def lay_out(prepared: dict[str, Any], job_id: str, preload_lines: list[str]) -> 
     home = f"{prepared['runtime_directory']}/slices/{job_id}"
     os.makedirs(home, 0o700)
     _make_meter(f"{home}/meter")
+    board_files.join(prepared["runtime_directory"], f"{home}/meter")
     view = f"{home}/view"
-    for directory in (view, f"{view}/driver", *([f"{view}/simgpu"] if prepared["simulated"] else ())):
+    for directory in (
+        view,
+        f"{view}/driver",
+        f"{view}/{board_files.BOARD}",
+        *([f"{view}/simgpu"] if prepared["simulated"] else ()),
+    ):
         os.mkdir(directory)
         os.chmod(directory, 0o755)  # noqa: S103 - the container's user reads it
     for name, source in prepared["libraries"].items():
@@ -44,6 +51,7 @@ def lay_out(prepared: dict[str, Any], job_id: str, preload_lines: list[str]) -> 
         f"{view}/ld.so.preload", "".join(f"{line}\n" for line in dict.fromkeys(ours + preload_lines)).encode(), 0o644
     )
     _write(f"{view}/usage", b"", 0o444)
+    _write(f"{view}/{board_files.TIME}", b"", 0o444)
     _write(f"{view}/{ENVIRONMENT}", b"", 0o444)
     os.mkfifo(f"{view}/{GATE}")
     os.chmod(f"{view}/{GATE}", 0o444)
@@ -52,6 +60,7 @@ def lay_out(prepared: dict[str, Any], job_id: str, preload_lines: list[str]) -> 
 
 def take_away(home: str) -> None:
     """Remove a slice that nobody has seen yet."""
+    board_files.leave(os.path.dirname(os.path.dirname(home)), f"{home}/meter")
     unmount(f"{home}/meter")
     for directory, directories, files in os.walk(home, topdown=False):
         for name in files:

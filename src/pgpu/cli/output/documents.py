@@ -91,8 +91,11 @@ def _job(report: JobReport) -> Document:
         "error": job.error,
         "wait_timed_out": job.wait_timed_out,
         "warning": job.warning,
+        "suspended_by": job.suspended_by,
+        "resumed_at_seconds": job.resumed_at_seconds,
         "peak_bytes": job.peak_bytes,
         "lease": _lease(report),
+        "time": [dataclasses.asdict(each) for each in report.time],
         "holder": dataclasses.asdict(job.holder) if job.holder else None,
         "owner_uid": job.owner_uid,
         "place": {**dataclasses.asdict(job.place), "after": list(job.place.after)},
@@ -112,6 +115,7 @@ def _lease(report: JobReport) -> Document | None:
         "granted_at_seconds": lease.granted_at_seconds,
         "enforcer": lease.enforcer,
         "is_advisory": lease.is_advisory,
+        "sharing": lease.sharing,
         "slices": [
             {
                 **dataclasses.asdict(granted),

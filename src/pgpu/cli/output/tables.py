@@ -8,12 +8,15 @@ from rich.table import Table
 from rich.text import Text
 
 from pgpu.cli.output.plain_table import PlainTable
-from pgpu.client import GpuReport, JobReport, QueueReport
-from pgpu.model import Job, JobState, Outsider
-from pgpu.units import format_duration, format_memory
+from pgpu.client import GpuReport, GpuTime, JobReport, QueueReport
+from pgpu.model import Job, JobState, Outsider, SharingMode
+from pgpu.units import format_duration, format_memory, format_share
 
 _COMMAND_CHARACTERS = 32
-_JOB_COLUMNS = ("JOB", "NAME", "STATUS", "SLICE", "USED", "PEAK", "REFUSED", "GPU", "IMAGE", "COMMAND")
+_JOB_COLUMNS = (
+    *("JOB", "NAME", "STATUS", "SLICE", "USED", "PEAK", "REFUSED"),
+    *("SHARE", "GOT 1s/10s/60s", "MODE", "TURN", "GPU", "IMAGE", "COMMAND"),
+)
 _ALWAYS = {"JOB", "STATUS", "SLICE", "GPU", "COMMAND"}
 _STATE_STYLES = {
     JobState.WAITING: "yellow",
@@ -25,10 +28,11 @@ _STATE_STYLES = {
 }
 
 
-def of_jobs(reports: Iterable[JobReport], *, is_uncut: bool, now_seconds: float | None = None) -> Table:
+def of_jobs(reports: Sequence[JobReport], *, is_uncut: bool, now_seconds: float | None = None) -> Table:
     """Lay out jobs, one a line; columns that would be empty are left out."""
     now = time.time() if now_seconds is None else now_seconds
-    rows = [_job_cells(report, now, is_uncut=is_uncut) for report in reports]
+    turns = {each.gpu_uuid for report in reports for each in report.time if each.is_held}
+    rows = [_job_cells(report, now, turns, is_uncut=is_uncut) for report in reports]
     names = [name for name in _JOB_COLUMNS if name in _ALWAYS or any(row[name] for row in rows)]
     table = _table(*names)
     for row in rows:
@@ -36,7 +40,7 @@ def of_jobs(reports: Iterable[JobReport], *, is_uncut: bool, now_seconds: float 
     return table
 
 
-def _job_cells(report: JobReport, now_seconds: float, *, is_uncut: bool) -> dict[str, Text | str]:
+def _job_cells(report: JobReport, now_seconds: float, turns: set[str], *, is_uncut: bool) -> dict[str, Text | str]:
     job = report.job
     return {
         "JOB": job.id,
@@ -46,10 +50,39 @@ def _job_cells(report: JobReport, now_seconds: float, *, is_uncut: bool) -> dict
         "USED": _largest(use.used_bytes for use in report.use),
         "PEAK": _largest(use.peak_bytes for use in report.use) or _largest(filter(None, [job.peak_bytes])),
         "REFUSED": str(sum(use.refusals for use in report.use)) if report.use else "",
+        **_time_cells(report, turns, now_seconds),
         "GPU": _where(job),
         "IMAGE": Text(job.spec.image or ""),
         "COMMAND": Text(_command(job.spec.command, is_uncut=is_uncut)),
     }
+
+
+def _time_cells(report: JobReport, turns: set[str], now_seconds: float) -> dict[str, Text | str]:
+    """Say which share was asked for and which was got; `turns` are the GPUs on which somebody is held."""
+    request, lease = report.job.request, report.job.lease
+    share = "" if request.compute_share is None else format_share(request.compute_share)
+    mode = request.sharing.value if lease is None else lease.sharing.value
+    return {
+        "SHARE": f"{share} strict" if request.is_strict else share,
+        "GOT 1s/10s/60s": ", ".join(_got(each) for each in report.time),
+        "MODE": "" if mode == SharingMode.TIME_SLICE else mode,
+        "TURN": ", ".join(dict.fromkeys(_turn(each, report.job, turns, now_seconds) for each in report.time)).strip(
+            ", "
+        ),
+    }
+
+
+def _got(time_: GpuTime) -> str:
+    spans = (time_.got_over_1_second, time_.got_over_10_seconds, time_.got_over_60_seconds)
+    return " ".join("-" if each is None else f"{each:.0%}" for each in spans)
+
+
+def _turn(time_: GpuTime, job: Job, turns: set[str], now_seconds: float) -> str:
+    if time_.is_held:
+        return "waits"
+    if time_.turn_until_seconds is not None and time_.turn_until_seconds > now_seconds:
+        return f"has it, {format_duration(time_.turn_until_seconds - now_seconds)} left"
+    return "has it" if job.request.oversubscribes and time_.gpu_uuid in turns else ""
 
 
 def of_queue(reports: Iterable[QueueReport], now_seconds: float | None = None) -> Table:
@@ -83,7 +116,8 @@ def _start(expected_seconds: float | None, now_seconds: float) -> str:
 def of_gpus(reports: Iterable[GpuReport]) -> Table:
     """Lay out GPUs, one a line."""
     table = _table(
-        "GPU", "NAME", "UUID", "MEMORY", "USED", "GRANTED", "GRANTABLE", "OUTSIDE", "BUSY", "JOBS", "ENFORCER"
+        *("GPU", "NAME", "UUID", "MEMORY", "USED", "GRANTED", "GRANTABLE", "OUTSIDE"),
+        *("BUSY", "COMPUTE", "MODE", "JOBS", "ENFORCER"),
     )
     for report in reports:
         gpu = report.gpu
@@ -97,6 +131,8 @@ def of_gpus(reports: Iterable[GpuReport]) -> Table:
             format_memory(max(0, report.capacity_bytes - report.granted_bytes)),
             Text(_outside(report), style="red"),
             "?" if report.utilisation_percent is None else f"{report.utilisation_percent} %",
+            format_share(report.granted_compute) if report.granted_compute else "",
+            "" if report.sharing is None else report.sharing.value,
             str(len(report.jobs)),
             report.enforcer,
         )
@@ -143,7 +179,8 @@ def _state(job: Job, now_seconds: float) -> str:
         waited = format_duration(now_seconds - job.created_at_seconds)
         return f"waiting {waited}: {job.reason}" if job.reason else f"waiting {waited}"
     if job.state is JobState.RUNNING and job.started_at_seconds is not None:
-        return f"running {format_duration(now_seconds - job.started_at_seconds)}"
+        word = "running" if job.suspended_by is None else f"suspended for {job.suspended_by}, running"
+        return f"{word} {format_duration(now_seconds - job.started_at_seconds)}"
     if job.state is JobState.EXITED:
         return "exited" if job.exit_code is None else f"exited ({job.exit_code})"
     if job.state is JobState.CANCELLED and job.wait_timed_out:

@@ -2,17 +2,19 @@
 
 import pwd
 import time
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pgpu.cli import options
 from pgpu.cli.invocation import invocation_of
 from pgpu.cli.output import speech
-from pgpu.client.administration import Administration, UserQuota
 from pgpu.errors import RequestError
 from pgpu.model import DOCKER_NAME, DOCKER_UID
 from pgpu.units import format_memory, parse_memory_bytes
+
+if TYPE_CHECKING:
+    from pgpu.client.administration import Administration, UserQuota
 
 verbs = typer.Typer(
     help="Set what others may: quotas, GPUs that take no jobs, tokens. For root.",
@@ -50,6 +52,8 @@ def quota(
         administration.remove_quota(_uid(user))
     else:
         memory_bytes = None if memory is None else parse_memory_bytes(memory)
+        from pgpu.client.administration import UserQuota
+
         administration.set_quota(UserQuota(_uid(user), memory_bytes, jobs, weight))
 
 
@@ -152,13 +156,13 @@ def revoke_token(
     _administration(context).revoke_token(token)
 
 
-def _administration(context: typer.Context) -> Administration:
-    from pgpu.app.wiring import open_administration
+def _administration(context: typer.Context) -> "Administration":
+    from pgpu.app.clients import open_administration
 
     return open_administration(invocation_of(context).settings())
 
 
-def _show_quotas(administration: Administration, *, as_json: bool) -> None:
+def _show_quotas(administration: "Administration", *, as_json: bool) -> None:
     found = administration.quotas()
     if as_json:
         speech.print_json({"quotas": [_quota_document(each) for each in found]})
@@ -171,11 +175,11 @@ def _show_quotas(administration: Administration, *, as_json: bool) -> None:
         speech.remark("nobody has a quota: everybody may hold as much as there is, in turn")
 
 
-def _quota_document(each: UserQuota) -> dict[str, Any]:
+def _quota_document(each: "UserQuota") -> dict[str, Any]:
     return {"uid": each.uid, "memory_bytes": each.memory_bytes, "jobs": each.jobs, "weight": each.weight}
 
 
-def _show_closed(administration: Administration, *, as_json: bool) -> None:
+def _show_closed(administration: "Administration", *, as_json: bool) -> None:
     found = administration.closed_gpus()
     if as_json:
         speech.print_json({"is_drained": _ALL_GPUS in found, "excluded": [each for each in found if each != _ALL_GPUS]})

@@ -3,16 +3,20 @@
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pgpu.errors import RequestError
-from pgpu.model import Array, JobSpec, Mount, Request
+from pgpu.model import Array, JobSpec, Mount, Request, Resize, SharingWish
 from pgpu.model.submission import MOST_ELEMENTS
-from pgpu.units import parse_duration_seconds, parse_memory_bytes, quoted
+from pgpu.model.words import check_request
+from pgpu.units import parse_compute_share, parse_duration_seconds, parse_memory_bytes, quoted
 
 AUTO = "auto"
 """The amount of memory that pgpu chooses by what earlier runs held."""
+
+NO_SHARE = "none"
+"""The share of a job that is to have none."""
 
 MOST_PRIORITY = 100
 PRIORITIES = {"low": -50, "normal": 0, "high": 50}
@@ -21,11 +25,38 @@ _ARRAY_HINT = "write it like 0-9, 0-9:2, 1,3,7 or 0-99%4"
 _MOST_DIGITS = 9
 
 
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """What was typed of how a job shares its GPUs with others."""
+
+    share: str | None
+    sharing: SharingWish
+    is_strict: bool
+    oversubscribes: bool
+    preempts: bool
+
+    def of(self, request: Request) -> Request:
+        """Return a request with all of it.
+
+        Raises:
+            RequestError: The share cannot be read.
+        """
+        return replace(
+            request,
+            compute_share=None if self.share is None else parse_compute_share(self.share),
+            is_strict=self.is_strict,
+            sharing=self.sharing,
+            oversubscribes=self.oversubscribes,
+            preempts=self.preempts,
+        )
+
+
 def read(
     *,
     command: tuple[str, ...],
     memory: str | None,
     gpu_count: int,
+    compute: Compute,
     priority: str,
     retries_out_of_memory: bool = False,
     image: str | None,
@@ -47,8 +78,11 @@ def read(
         RequestError: Something is missing, unreadable, or does not go together.
     """
     request = replace(
-        read_request(memory, gpu_count), priority=read_priority(priority), retries_out_of_memory=retries_out_of_memory
+        compute.of(read_request(memory, gpu_count)),
+        priority=read_priority(priority),
+        retries_out_of_memory=retries_out_of_memory,
     )
+    check_request(request)
     if image is None:
         _refuse_container_words(command, volume_words, user)
     if wants_tty and wants_stdin and not is_detached and not sys.stdin.isatty():
@@ -85,6 +119,20 @@ def read_request(memory: str | None, gpu_count: int) -> Request:
     if memory == AUTO:
         return Request(0, gpu_count, is_estimated=True)
     return Request(parse_memory_bytes(memory), gpu_count)
+
+
+def read_resize(memory: str | None, compute: str | None, *, is_strict: bool | None) -> Resize:
+    """Read what of a job is to change.
+
+    Raises:
+        RequestError: Nothing is, or an amount is unreadable.
+    """
+    if memory is None and compute is None and is_strict is None:
+        raise RequestError("nothing is to change", hint="say what: --memory 2GiB, --compute 50%, --strict or --fair")
+    share = parse_compute_share(compute) if compute not in {None, NO_SHARE} else None
+    return Resize(
+        None if memory is None else parse_memory_bytes(memory), 0.0 if compute == NO_SHARE else share, is_strict
+    )
 
 
 def read_priority(text: str) -> int:

@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, BinaryIO
 
 from pgpu.cli.output import documents, speech
 from pgpu.client import Client
@@ -66,7 +66,15 @@ def deferred_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def attach(client: Client, job: Job, came: Sequence[int], *, as_json: bool) -> Job:
+def attach(
+    client: Client,
+    job: Job,
+    came: Sequence[int],
+    *,
+    as_json: bool,
+    is_quiet: bool = False,
+    stdout: BinaryIO | None = None,
+) -> Job:
     """Wait for a job's grant and carry its streams until it ends.
 
     Args:
@@ -74,14 +82,16 @@ def attach(client: Client, job: Job, came: Sequence[int], *, as_json: bool) -> J
         job: As it was submitted.
         came: Signals that came since it was submitted; `deferred_signals` adds more while it waits.
         as_json: Say the end as one JSON object on stderr, and nothing else.
+        is_quiet: Do not say why it waits.
+        stdout: Where its output goes; None for ours.
 
     Raises:
         WaitTimeoutError: It was not granted in time.
         CancelledError: A signal came while it waited.
     """
-    _wait_for_grant(client, job, came, is_quiet=as_json)
+    _wait_for_grant(client, job, came, is_quiet=as_json or is_quiet)
     stdin = sys.stdin.buffer if job.spec.wants_stdin else None
-    ended = client.attach(job.id, stdin, sys.stdout.buffer, sys.stderr.buffer)
+    ended = client.attach(job.id, stdin, stdout or sys.stdout.buffer, sys.stderr.buffer)
     if as_json:
         speech.print_json_line(documents.final(ended), to_stderr=True)
     return ended

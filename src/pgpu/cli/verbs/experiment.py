@@ -17,12 +17,15 @@ from pgpu.errors import RequestError
 from pgpu.units import parse_memory_bytes
 
 if TYPE_CHECKING:
+    from pgpu.experiments.p3.experiment import PartName
     from pgpu.experiments.report import Report
     from pgpu.experiments.stage import Stage
+    from pgpu.scheduling.capacity import Headroom
 
-verbs = typer.Typer(help="Run an experiment of the papers behind pgpu: p1, p2 or p4.", no_args_is_help=True)
+verbs = typer.Typer(help="Run an experiment of the papers behind pgpu: p1, p2, p3 or p4.", no_args_is_help=True)
 
 _MOST_JOBS = 200
+_LARGEST_SIZE = 1_000_000
 
 
 class Runtime(StrEnum):
@@ -97,6 +100,49 @@ def p2(
     _run(context, lambda stage, place: experiment.run(stage, plan, place), runtime, image, output, as_json=as_json)
 
 
+@verbs.command("p3")
+def p3(
+    context: typer.Context,
+    *,
+    parts: Annotated[
+        str, typer.Option("--part", metavar="PART[,PART]", help="Only these: wall, overhead, mps [all].")
+    ] = "all",
+    jobs: Annotated[int, typer.Option("--jobs", min=2, max=_MOST_JOBS, help="Of the wall: jobs at most.")] = 60,
+    iterations: Annotated[int, typer.Option("--iterations", min=1, help="Of the wall: steps of each job.")] = 40,
+    repetitions: Annotated[int, typer.Option("--repeat", min=1, help="Runs of each program and pair.")] = 5,
+    sizes: Annotated[
+        str, typer.Option("--sizes", metavar="N[,N]", help="Of the MPS table: input sizes.")
+    ] = "5120,10240,20480,40960",
+    asks_beforehand: Annotated[
+        bool, typer.Option("--advise", help="Of the MPS table: profile each program and ask for advice beforehand.")
+    ] = False,
+    runtime: RuntimeOption = Runtime.PROCESS,
+    is_bare: BareOption = False,
+    image: ImageOption = None,
+    output: OutputOption = _DEFAULT_OUTPUT,
+    as_json: options.Json = False,
+) -> None:
+    """Hit the wall of memory, see what containers cost, and ask whether to use MPS (P3)."""
+    from pgpu.app.experiment_stage import NO_HEADROOM
+    from pgpu.experiments.p3 import experiment, overhead, together, wall
+
+    plan = experiment.P3Plan(
+        parts=_parts(parts, experiment.PARTS),
+        wall=wall.WallPlan(jobs=jobs, iterations=iterations, with_pgpu=not is_bare),
+        overhead=overhead.OverheadPlan(repetitions=repetitions),
+        mps=together.TogetherPlan(sizes=_sizes(sizes), repetitions=repetitions, asks_beforehand=asks_beforehand),
+    )
+    _run(
+        context,
+        lambda stage, place: experiment.run(stage, plan, place),
+        runtime,
+        image,
+        output,
+        as_json=as_json,
+        headroom=NO_HEADROOM,
+    )
+
+
 @verbs.command("p4")
 def p4(
     context: typer.Context,
@@ -128,6 +174,31 @@ def _counts(text: str) -> tuple[int, ...]:
     return tuple(count for part in text.split(",") for count in _span(part, text))
 
 
+def _sizes(text: str) -> tuple[int, ...]:
+    """Read input sizes.
+
+    Raises:
+        RequestError: One is no number from 1 to a million.
+    """
+    sizes = text.split(",")
+    if not all(size.isdecimal() and 0 < int(size) <= _LARGEST_SIZE for size in sizes):
+        raise RequestError(f"--sizes {text!r} are not input sizes up to {_LARGEST_SIZE:,}", hint="write 5120,10240")
+    return tuple(int(size) for size in sizes)
+
+
+def _parts(text: str, known: "tuple[PartName, ...]") -> "tuple[PartName, ...]":
+    """Read names of parts; `all` is all of them.
+
+    Raises:
+        RequestError: One is not known.
+    """
+    asked = text.split(",")
+    unknown = [part for part in asked if part not in {"all", *known}]
+    if unknown:
+        raise RequestError(f"--part {unknown[0]!r} is not a part of p3", hint=f"write {', '.join(known)} or all")
+    return tuple(part for part in known if part in asked or "all" in asked)
+
+
 def _span(part: str, text: str) -> range:
     first, separator, last = part.partition("-")
     last = last if separator else first
@@ -146,13 +217,14 @@ def _run(
     output: Path,
     *,
     as_json: bool,
+    headroom: "Headroom | None" = None,
 ) -> None:
     from pgpu.app.experiment_stage import open_stage
     from pgpu.experiments.report import output_directory, write_summary
 
     place = output_directory(output)
     settings = invocation_of(context).settings()
-    with open_stage(settings, runtime.value, image, speech.remark) as stage:
+    with open_stage(settings, runtime.value, image, speech.remark, headroom=headroom) as stage:
         report = experiment(stage, place)
     summary = write_summary(report, place / f"{report.experiment}.json")
     if as_json:
@@ -166,12 +238,13 @@ def _run(
 def _print(report: "Report") -> None:
     from rich.table import Table
 
-    table = Table(title=f"{report.table.title} ({report.device}, {report.runtime})", title_justify="left")
-    for column in report.table.columns:
-        table.add_column(column)
-    for row in report.table.rows:
-        table.add_row(*("–" if cell is None else str(cell) for cell in row))
-    speech.print_table(table)
+    for shown in (report.table, *report.further):
+        table = Table(title=f"{shown.title} ({report.device}, {report.runtime})", title_justify="left")
+        for column in shown.columns:
+            table.add_column(column)
+        for row in shown.rows:
+            table.add_row(*("–" if cell is None else str(cell) for cell in row))
+        speech.print_table(table)
     for finding in report.findings:
         print(finding)
     if report.is_simulated:

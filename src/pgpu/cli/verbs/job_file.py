@@ -24,11 +24,11 @@ from typing import Any, TypeVar
 
 from pgpu.cli.verbs import asking
 from pgpu.errors import RequestError
-from pgpu.model import Submission
+from pgpu.model import SharingWish, Submission
 from pgpu.model.words import check_words
 
-ReadWait = Callable[[str | None], float | None]
-"""Reads how long a job may wait, in seconds; None is what the settings say."""
+ReadSettings = Callable[[str | None, str | None], tuple[float | None, SharingWish]]
+"""Reads how long a job may wait, in seconds, and how it shares its GPUs; None is what the settings say."""
 
 Table = Mapping[str, Any]
 Number = TypeVar("Number", int, float)
@@ -40,12 +40,12 @@ class _WrongValueError(Exception):
     """What is expected of a key, in words."""
 
 
-def read_job_file(path: Path, read_wait: ReadWait) -> list[Submission]:
+def read_job_file(path: Path, read_settings: ReadSettings) -> list[Submission]:
     """Read every job of a file.
 
     Args:
         path: Of the file.
-        read_wait: See `ReadWait`.
+        read_settings: See `ReadSettings`.
 
     Raises:
         RequestError: It cannot be read, or one of its jobs cannot; says which and where.
@@ -56,7 +56,7 @@ def read_job_file(path: Path, read_wait: ReadWait) -> list[Submission]:
     jobs = document.get("jobs")
     if not isinstance(jobs, dict) or not jobs:
         raise RequestError(f"{path}: there are no jobs in it", hint='write [jobs.NAME], and command = "…" below it')
-    return [_submission(name, table, defaults, f"{path}: jobs.{name}", read_wait) for name, table in jobs.items()]
+    return [_submission(name, table, defaults, f"{path}: jobs.{name}", read_settings) for name, table in jobs.items()]
 
 
 def _parsed(path: Path) -> Table:
@@ -68,15 +68,23 @@ def _parsed(path: Path) -> Table:
         raise RequestError(f"{path} is not TOML: {str(exc).partition(';')[0]}") from exc
 
 
-def _submission(name: str, table: object, defaults: Table, place: str, read_wait: ReadWait) -> Submission:
+def _submission(name: str, table: object, defaults: Table, place: str, read_settings: ReadSettings) -> Submission:
     own = _values(table, place)
     values = {**defaults, **own, "env": [*defaults.get("env", ()), *own.get("env", ())]}
     array = values.get("array")
     try:
+        wait_timeout_seconds, sharing = read_settings(values.get("wait-timeout"), values.get("sharing"))
         spec, request = asking.read(
             command=tuple(values.get("command", ())),
             memory=values.get("memory", asking.AUTO),
             gpu_count=values.get("gpus", 1),
+            compute=asking.Compute(
+                values.get("compute"),
+                sharing,
+                is_strict=values.get("strict", False),
+                oversubscribes=values.get("oversubscribe", False),
+                preempts=values.get("preempt", False),
+            ),
             priority=values.get("priority", "normal"),
             retries_out_of_memory=values.get("retry-oom", False),
             image=values.get("image"),
@@ -97,7 +105,7 @@ def _submission(name: str, table: object, defaults: Table, place: str, read_wait
             request,
             tuple(values.get("after", ())),
             None if array is None else asking.read_array(array),
-            read_wait(values.get("wait-timeout")),
+            wait_timeout_seconds,
         )
         check_words(submission)
     except RequestError as exc:
@@ -192,6 +200,11 @@ _READERS: Mapping[str, Callable[[object], Any]] = {
     "command": _command,
     "memory": _text_or_number,
     "gpus": _number,
+    "compute": _text_or_number,
+    "strict": _truth,
+    "sharing": _text,
+    "oversubscribe": _truth,
+    "preempt": _truth,
     "priority": _text_or_number,
     "after": _texts,
     "array": _text_or_number,

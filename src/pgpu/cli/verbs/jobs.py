@@ -111,23 +111,34 @@ def resize(
     job: options.OneJob,
     *,
     memory: Annotated[
-        str | None, typer.Option("--memory", "-m", metavar="AMOUNT", help="The new size of each slice. Required.")
+        str | None, typer.Option("--memory", "-m", metavar="AMOUNT", help="The new size of each slice.")
     ] = None,
+    compute: Annotated[
+        str | None,
+        typer.Option("--compute", metavar="SHARE", help="The new share of each GPU's time, such as 50%, or none."),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Never more than the share; without this and --fair as before.")
+    ] = False,
+    fair: Annotated[bool, typer.Option("--fair", help="Idle time on top of the share.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Change the slices of a waiting or running job, live.
+    """Change the slices of a waiting or running job, or its share of compute, live.
 
     A larger slice holds at once, if it fits; a smaller one refuses new allocations until the job's use is below it.
+    Another share holds from the job's next launch on.
     """
-    from pgpu.cli.verbs.asking import read_request
+    from pgpu.cli.verbs.asking import read_resize
 
-    memory_bytes = read_request(memory, 1).memory_bytes
+    if strict and fair:
+        raise RequestError("--strict and --fair say the opposite", hint="leave one of them out")
+    change = read_resize(memory, compute, is_strict=strict if strict or fair else None)
     invocation = invocation_of(context)
     # The GPUs of the job count, whether simulated GPUs were named on this command line or not.
     settings = invocation.settings()
     found = invocation.make_client(settings).job(job).job
     client = invocation.make_client(dataclasses.replace(settings, simulate=found.gpu_model))
-    changed = client.resize(job, memory_bytes)
+    changed = client.resize(job, change.memory_bytes, compute_share=change.compute_share, is_strict=change.is_strict)
     if as_json:
         speech.print_json(documents.of_job(client.job(changed.id)))
     else:

@@ -19,6 +19,11 @@ def run(
     command: options.Command = None,
     *,
     memory: options.Memory = None,
+    compute: options.Compute = None,
+    strict: options.Strict = False,
+    sharing: options.Sharing = None,
+    oversubscribe: options.Oversubscribe = False,
+    preempt: options.Preempt = False,
     retry_oom: options.RetryOom = False,
     gpus: options.Gpus = 1,
     image: options.Image = None,
@@ -49,10 +54,15 @@ def run(
     as Docker's, 130 if Ctrl-C ended the wait. stdout and stderr are the command's; pgpu itself speaks on stderr, with
     --json in one JSON object for each line.
     """
+    invocation = invocation_of(context)
+    settings = invocation.settings(wait_timeout="0" if no_wait else wait_timeout, sharing=sharing)
     spec, request = asking.read(
         command=tuple(command or ()),
         memory=memory,
         gpu_count=gpus,
+        compute=asking.Compute(
+            compute, settings.sharing, is_strict=strict, oversubscribes=oversubscribe, preempts=preempt
+        ),
         priority=priority,
         retries_out_of_memory=retry_oom,
         image=image,
@@ -68,8 +78,6 @@ def run(
         remove=remove,
         wait_for_memory=wait_for_memory,
     )
-    invocation = invocation_of(context)
-    settings = invocation.settings(wait_timeout="0" if no_wait else wait_timeout)
     client = invocation.make_client(settings)
     with deferred_signals() as came:
         submission = Submission(spec, request, tuple(after or ()), wait_timeout_seconds=settings.wait_timeout)

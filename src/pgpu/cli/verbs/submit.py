@@ -13,7 +13,7 @@ from pgpu.cli.verbs import asking
 from pgpu.cli.verbs.attaching import deferred_signals, say_estimated, say_simulated
 from pgpu.client import Client, JobReport
 from pgpu.errors import CancelledError, RequestError
-from pgpu.model import Job, Submission
+from pgpu.model import Job, SharingWish, Submission
 
 _FILE_ENDING = ".toml"
 
@@ -29,6 +29,11 @@ def submit(
     ] = None,
     *,
     memory: options.Memory = asking.AUTO,
+    compute: options.Compute = None,
+    strict: options.Strict = False,
+    sharing: options.Sharing = None,
+    oversubscribe: options.Oversubscribe = False,
+    preempt: options.Preempt = False,
     retry_oom: options.RetryOom = False,
     gpus: options.Gpus = 1,
     image: options.Image = None,
@@ -64,10 +69,14 @@ def submit(
         submissions = _read_file(invocation, Path(words[0]))
         client = invocation.client()
     else:
+        settings = invocation.settings(wait_timeout=wait_timeout, sharing=sharing)
         spec, request = asking.read(
             command=words,
             memory=memory,
             gpu_count=gpus,
+            compute=asking.Compute(
+                compute, settings.sharing, is_strict=strict, oversubscribes=oversubscribe, preempts=preempt
+            ),
             priority=priority,
             retries_out_of_memory=retry_oom,
             image=image,
@@ -84,7 +93,6 @@ def submit(
             wait_for_memory=wait_for_memory,
         )
         indices = None if array is None else asking.read_array(array)
-        settings = invocation.settings(wait_timeout=wait_timeout)
         submissions = [Submission(spec, request, tuple(after or ()), indices, settings.wait_timeout)]
         client = invocation.make_client(settings)
     _print(_accepted(client, submissions), as_json=as_json)
@@ -109,14 +117,15 @@ def _refuse_options_beside_file(context: typer.Context) -> None:
 def _read_file(invocation: Invocation, path: Path) -> list[Submission]:
     from pgpu.cli.verbs.job_file import read_job_file
 
-    read: dict[str | None, float | None] = {}
+    read: dict[tuple[str | None, str | None], tuple[float | None, SharingWish]] = {}
 
-    def read_wait(text: str | None) -> float | None:
-        if text not in read:
-            read[text] = invocation.settings(wait_timeout=text).wait_timeout
-        return read[text]
+    def read_settings(wait_timeout: str | None, sharing: str | None) -> tuple[float | None, SharingWish]:
+        if (wait_timeout, sharing) not in read:
+            settings = invocation.settings(wait_timeout=wait_timeout, sharing=sharing)
+            read[wait_timeout, sharing] = settings.wait_timeout, settings.sharing
+        return read[wait_timeout, sharing]
 
-    return read_job_file(path, read_wait)
+    return read_job_file(path, read_settings)
 
 
 def _accepted(client: Client, submissions: Sequence[Submission]) -> Sequence[Job]:

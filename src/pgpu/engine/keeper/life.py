@@ -24,7 +24,7 @@ from pgpu.engine.saying import say
 from pgpu.engine.sockets import bind
 from pgpu.engine.vigil import Vigil
 from pgpu.engine.watchdog import Watchdog
-from pgpu.errors import PgpuError
+from pgpu.errors import LedgerGoneError, PgpuError
 from pgpu.ledger import Entry
 from pgpu.model import ProcessHolder
 
@@ -57,6 +57,7 @@ def keep(make_engine: Callable[[], Engine], zygote: Zygote, lock: int, again: Se
     """
     with closing(zygote):
         engine = make_engine()
+        engine.ledger.refuse_to_make()
         with closing(_Keeper(engine, zygote, lock)) as keeper:
             keeper.run()
     if keeper.is_lamed:
@@ -83,7 +84,7 @@ class _Keeper:
         self.is_lamed = False
         """Whether its zygote died: another keeper must take its place."""
         self.is_dismissed = False
-        """Whether somebody of another version takes its place."""
+        """Whether nobody is to look after it: another version takes its place, or what it works on is gone."""
         self._engine = engine
         self._zygote = zygote
         self._lock = lock
@@ -170,6 +171,7 @@ class _Keeper:
     def _glance(self) -> None:
         """See cheaply whether there is anything to look at."""
         self._glances += 1
+        self._engine.ledger.refuse_if_gone()
         if self._has_unattended:
             recover(self._engine)
             self._watch_holders()
@@ -218,6 +220,9 @@ class _Keeper:
         """A ledger or a machine that refuses for a while (a full disk, no more processes) ends no job."""
         try:
             act()
+        except LedgerGoneError as exc:
+            say(f"{exc}: its keeper ends")
+            self._is_over = self.is_dismissed = True
         except PgpuError as exc:
             say(str(exc))
             self._sleep(RETRY_SECONDS)

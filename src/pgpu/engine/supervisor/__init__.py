@@ -3,6 +3,7 @@
 It outlives the command line. If it dies, another one finds everything it needs in the ledger and goes on.
 """
 
-from pgpu.engine.supervisor.life import attend, supervise
+from pgpu.engine.supervisor.claiming import attend
+from pgpu.engine.supervisor.life import supervise
 
 __all__ = ["attend", "supervise"]

@@ -12,24 +12,31 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from pgpu.engine.engine import Engine
-from pgpu.engine.identity import is_alive, myself
 from pgpu.engine.inheritance import take_on
 from pgpu.engine.lesson import Lesson, NextTry, lesson_of, queue_again
 from pgpu.engine.loop import READABLE, Loop
+from pgpu.engine.measuring import begin_metrics, measured
+from pgpu.engine.parking.awaiting import PlaceRefusedError, give_back, in_the_way
+from pgpu.engine.parking.leaving import Leaving
 from pgpu.engine.recovery import lost
-from pgpu.engine.saying import say, say_traceback
+from pgpu.engine.saying import Complaints, say, say_traceback
 from pgpu.engine.sockets import bind
 from pgpu.engine.streams.carrier import Carrier
+from pgpu.engine.supervisor.claiming import claim
+from pgpu.engine.supervisor.endings import failed, warned
+from pgpu.engine.supervisor.left_behind import LeftBehind, Marked
 from pgpu.engine.supervisor.running import Running
+from pgpu.engine.supervisor.standing import Standing
 from pgpu.engine.supervisor.starting import adopt, start
+from pgpu.engine.supervisor.suspension import Suspension
 from pgpu.engine.supervisor.terminations import Terminations
 from pgpu.engine.talking import SIGNAL_WORD, WINDOW_WORD
 from pgpu.errors import (
     CancelledError,
-    CommandNotExecutableError,
-    CommandNotFoundError,
     EngineAwayError,
     LedgerError,
+    LedgerGoneError,
+    NotReadyError,
     PgpuBug,
     PgpuError,
 )
@@ -40,8 +47,14 @@ from pgpu.runtimes import RunningJob
 LINGER_PAUSES_SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05)
 """How often a lease is looked at whose job ended and whose memory a forked child may still hold; the last repeated."""
 
+LOOKS_AT_WHAT_LINGERS = 20
+"""After so many looks, about a second, those who still hold it are let go on."""
+
 LAST_WORD_SECONDS = 0.5
 """How long followers wait for the memory of a job that ended."""
+
+PLACE_PAUSE_SECONDS = 0.05
+"""How often a job looks whether those have left whose place it has."""
 
 RETRY_SECONDS = 1.0
 """How long to wait before the ledger is tried again, when a job's end could not be written."""
@@ -51,9 +64,6 @@ DRAIN_PAUSE_SECONDS = 0.05
 
 _MOST_WORD_BYTES = 64
 
-EXIT_CODES = {CommandNotExecutableError: 126, CommandNotFoundError: 127}
-"""Of jobs that never ran; as Docker's."""
-
 
 def supervise(engine: Engine, job_id: str) -> None:
     """Look after one job until nothing is left to be done for it; does nothing if somebody else does.
@@ -61,7 +71,7 @@ def supervise(engine: Engine, job_id: str) -> None:
     Raises:
         PgpuError: The ledger cannot be used.
     """
-    entry = _claim(engine, job_id)
+    entry = claim(engine, job_id)
     if entry is not None:
         if engine.account(job_id) is None:
             take_on(engine.ledger.inherited(job_id))
@@ -71,27 +81,6 @@ def supervise(engine: Engine, job_id: str) -> None:
         finally:
             supervisor.close()
         supervisor.try_again()
-
-
-def attend(engine: Engine, job_id: str) -> None:
-    """Be known as the one who looks after a job that waits, before `supervise` does it once it is granted.
-
-    Raises:
-        LedgerError: The ledger cannot be used.
-    """
-    _claim(engine, job_id)
-
-
-def _claim(engine: Engine, job_id: str) -> Entry | None:
-    me = myself()
-    with engine.ledger.decision() as decision:
-        entry = decision.entry(job_id)
-        others = entry.supervisor if entry.supervisor != me else None
-        if not entry.is_live or (others is not None and is_alive(others)):
-            return None
-        entry = replace(entry, supervisor=me)
-        decision.put(entry)
-    return entry
 
 
 class _Supervisor:
@@ -109,38 +98,73 @@ class _Supervisor:
         self._running: RunningJob | None = None
         self._on_wake: Callable[[], None] = lambda: None
         self._signals: list[int] = []
+        self._complaints = Complaints()
         self._lesson: Lesson | None = None
         self._next_try: NextTry | None = None
+        self._marked = Marked(engine, entry.job.id)
+        self._suspension = Suspension(engine, Leaving(engine, entry.job.id, self._marked.owns))
+        self._is_given_back = False
+        """Whether it was granted a place that others could not leave."""
+
         self._terminations = Terminations(self._loop, self._told_to_stop)
+        self._standing = Standing(engine, self._loop, entry.job.id)
 
     def run(self) -> None:
-        """Do whatever the job's state asks for, until it is final and its memory is free."""
+        """Do whatever the job's state asks for, until it is final and its memory is free.
+
+        A job that no ledger has is ended: nobody could see or stop it, or count what it holds.
+        """
+        try:
+            self._run()
+        except LedgerGoneError as exc:
+            say(f"{exc}: job {self._job.id} and its supervisor end")
+            self._kill_running()
+            self._next_try, self._is_given_back = None, False
+
+    def _run(self) -> None:
         try:
             self._live()
+        except LedgerGoneError:
+            raise
+        except PlaceRefusedError as exc:
+            self._complain(exc)
+            self._is_given_back = True
+            return
         except PgpuError as exc:
-            self._end(_failed(exc))
+            self._end(failed(exc))
         except Exception as exc:  # noqa: BLE001 - the engine's loop: a bug of ours must not leave a job without an end
             say_traceback()
             self._kill_running()
-            self._end(_failed(PgpuBug(f"a bug in pgpu: {exc!r}")))
+            self._end(failed(PgpuBug(f"a bug in pgpu: {exc!r}")))
         self._linger()
+        self._standing.close()
         if self._next_try is None:
             self._serve_the_last()
 
     def try_again(self) -> None:
         """Queue a job that wants another try, once nothing of this one is left; whoever comes by gives it a supervisor."""
-        while self._next_try is not None:
+        while self._next_try is not None or self._is_given_back:
             try:
-                queue_again(self._engine, self._next_try)
+                self._queue_again()
+            except LedgerGoneError as exc:
+                self._complain(exc)
+                return
             except LedgerError as exc:
                 self._complain(exc)
                 threading.Event().wait(RETRY_SECONDS)
             else:
                 return
 
+    def _queue_again(self) -> None:
+        if self._next_try is not None:
+            queue_again(self._engine, self._next_try)
+        else:
+            give_back(self._engine, self._job.id)
+
     def close(self) -> None:
         """Let go of everything."""
         self._close_running()
+        self._marked.close()
         self._carrier.close()
         self._terminations.close()
         self._wake.close()
@@ -165,13 +189,34 @@ class _Supervisor:
         """
         while self._job.holder is None:
             try:
+                self._await_place()
                 return start(self._engine, self._job, self._carrier)
             except LedgerError as exc:
                 self._complain(exc)
-            except EngineAwayError as exc:
+            except (EngineAwayError, NotReadyError) as exc:
                 self._say_why_not(str(exc))
             self._pause(RETRY_SECONDS)
         return None
+
+    def _await_place(self) -> None:
+        """Wait until those have left who were suspended for this job.
+
+        Raises:
+            PlaceRefusedError: One of them cannot.
+            CancelledError: Somebody asked to stop it.
+        """
+        told: tuple[str, ...] = ()
+        while stays := in_the_way(self._engine, self._job):
+            if stays != told:
+                self._engine.wake(stays)
+                self._say_why_not(f"waits until {', '.join(f'job {job_id}' for job_id in stays)} has made room")
+                told = stays
+            self._refuse_if_stopped()
+            self._pause(PLACE_PAUSE_SECONDS)
+
+    def _refuse_if_stopped(self) -> None:
+        if self._engine.ledger.entry(self._job.id).stop_grace_seconds is not None:
+            raise CancelledError(f"job {self._job.id} was stopped before it was started")
 
     def _say_why_not(self, reason: str) -> None:
         """Tell why a granted job is not started, unless somebody asked to stop it.
@@ -218,14 +263,16 @@ class _Supervisor:
         self._carrier.on_window = lambda columns, rows: running.resize_terminal(os.terminal_size((columns, rows)))
         life = Running(self._engine, self._loop, self._job, running, self._signals)
         self._on_wake = life.woken
+        metrics = begin_metrics(self._engine, self._job)
+        self._suspension = life.suspension
         final = life.until_ended()
         self._carrier.drain()
-        self._lesson = lesson_of(self._engine, life.observed)
+        self._lesson = lesson_of(self._engine, life.observed, measured(self._engine, self._job, metrics))
         what_follows = self._what_follows(final)
         if isinstance(what_follows, NextTry):
             self._next_try = what_follows  # The job ends for nobody but its history.
         else:
-            self._end(_warned(final, what_follows))
+            self._end(warned(final, what_follows))
 
     def _what_follows(self, final: Callable[[Job], Job]) -> NextTry | str | None:
         """Of a job that hit its own limit and wants another try: that, or why there is none."""
@@ -267,10 +314,13 @@ class _Supervisor:
         self._on_wake = self._stop_what_lingers
         if self._next_try is None:  # else nobody is told an end: followers go on with the next try
             self._loop.call_later(LAST_WORD_SECONDS, self._carrier.finish)
-        looks = 0
+        looks, left = 0, LeftBehind(self._engine, self._suspension)
         while not self._try_release():
+            if looks % LOOKS_AT_WHAT_LINGERS == LOOKS_AT_WHAT_LINGERS - 1:
+                self._patiently(lambda: left.look(self._job.id))
             self._pause(LINGER_PAUSES_SECONDS[min(looks, len(LINGER_PAUSES_SECONDS) - 1)])
             looks += 1
+        left.close()
         self._carrier.log.save()  # The ledger was written, so a disk that was full has room.
         # Before the last word too: a container is gone, and its name free, when its caller hears of its end.
         self._close_running()
@@ -279,11 +329,8 @@ class _Supervisor:
 
     def _close_running(self) -> None:
         running, self._running = self._running, None
-        try:
-            if running is not None:
-                running.close()
-        except PgpuError as exc:
-            self._complain(exc)
+        if running is not None:
+            self._patiently(running.close)
 
     def _try_release(self) -> bool:
         try:
@@ -304,13 +351,18 @@ class _Supervisor:
         except LedgerError as exc:
             self._complain(exc)
             return
-        if is_asked:
+        if is_asked and self._running is None:
+            self._patiently(self._marked.kill)
+        elif is_asked:
             self._kill_running()
 
     def _kill_running(self) -> None:
+        if self._running is not None:
+            self._patiently(self._running.kill)
+
+    def _patiently(self, act: Callable[[], None]) -> None:
         try:
-            if self._running is not None:
-                self._running.kill()
+            act()
         except PgpuError as exc:
             self._complain(exc)
 
@@ -344,33 +396,5 @@ class _Supervisor:
         self._loop.call_later(seconds, lambda: is_over.append(True))
         self._loop.run_until(lambda: bool(is_over))
 
-    @staticmethod
-    def _complain(exc: PgpuError) -> None:
-        say(str(exc))
-
-
-def _warned(final: Callable[[Job], Job], warning: str | None) -> Callable[[Job], Job]:
-    """Return what makes of a job one that ended so, with one more thing to say of it."""
-
-    def warned(job: Job) -> Job:
-        ended = final(job)
-        return replace(ended, warning="; ".join(filter(None, (ended.warning, warning))) or None)
-
-    return warned
-
-
-def _failed(exc: PgpuError) -> Callable[[Job], Job]:
-    """Return what makes of a job one that could not be started or was lost."""
-    text = str(exc) if exc.hint is None else f"{exc} ({exc.hint})"
-    codes = [code for kind, code in EXIT_CODES.items() if isinstance(exc, kind)]
-
-    def final(job: Job) -> Job:
-        now_seconds = time.time()
-        if isinstance(exc, CancelledError):
-            return replace(job, state=JobState.CANCELLED, finished_at_seconds=now_seconds, reason=None)
-        code = codes[0] if codes else None
-        return replace(
-            job, state=JobState.FAILED, error=text, exit_code=code, finished_at_seconds=now_seconds, reason=None
-        )
-
-    return final
+    def _complain(self, exc: PgpuError) -> None:
+        self._complaints.say(exc)

@@ -2,18 +2,25 @@
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pgpu.engine.engine import Engine
 from pgpu.engine.learning import Observed
 from pgpu.engine.loop import READABLE, Loop, Timer
+from pgpu.engine.parking.leaving import Leaving
 from pgpu.engine.recovery import lost, recover
-from pgpu.engine.saying import say
+from pgpu.engine.saying import Complaints
 from pgpu.engine.shrinking import Shrinking
+from pgpu.engine.supervisor.clients import Clients
 from pgpu.engine.supervisor.idleness import Idleness
 from pgpu.engine.supervisor.ring import watched
+from pgpu.engine.supervisor.suspension import Suspension
+from pgpu.engine.supervisor.time_samples import TimeSamples
+from pgpu.engine.supervisor.time_share import TimeShare
 from pgpu.engine.supervisor.watch import Watch
+from pgpu.engine.turns.arbiter import Arbiter
+from pgpu.engine.verifying import Verifier
 from pgpu.engine.vigil import Vigil
 from pgpu.engine.watchdog import Watchdog
 from pgpu.errors import LedgerError, PgpuError
@@ -52,8 +59,18 @@ class Running:
         self._shrinking = Shrinking(engine, engine.settings.stable_seconds)
         self._vigil = Vigil(loop, self._somebody_died)
         self._watchdog = Watchdog(engine)
+        self._time_share = TimeShare(engine.enforcer)
+        self._time_samples = TimeSamples(engine.enforcer, engine.places(job.id).time_samples)
+        self._arbiter = Arbiter(engine, loop, job)
+        self._verifier = Verifier(engine, loop, job)
+        self._leaving = Leaving(engine, job.id, running.owns)
+        self._suspension = Suspension(engine, self._leaving)
+        self._complaints = Complaints()
+        self._told_trouble: str | None = None
         self._idleness = Idleness(engine, engine.settings.idle_timeout_seconds)
         self._idle_report: str | None = None
+        self._clients = None if engine.mps is None else Clients(engine.mps.daemons, engine.gpus)
+        self._mps_report: str | None = None
         self._ticks = 0
         self._tick_timer: Timer | None = None
         self._kill_timer: Timer | None = None
@@ -69,15 +86,25 @@ class Running:
         descriptor = self._running.fileno()
         self._watch_end(descriptor)
         self._loop.call_later(0.0, self.woken)
+        self._loop.call_later(0.0, self._take_turns)
+        self._loop.call_later(0.0, self._look_at_clients)
         self._tick_timer = self._loop.call_later(TICK_SECONDS, self._tick)
         self._loop.run_until(lambda: self._has_ended)
         self._loop.forget(descriptor)
         self._vigil.watch(set())
         self._watchdog.close()
+        self._arbiter.close()
+        self._leaving.close()
+        self._verifier.close()
         for timer in (self._tick_timer, self._kill_timer):
             if timer is not None:
                 timer.cancel()
         return self._final(self._exit_code(), time.time())
+
+    @property
+    def suspension(self) -> Suspension:
+        """What was done about the job's being suspended, which may have to go on when it has ended."""
+        return self._suspension
 
     @property
     def observed(self) -> Observed:
@@ -94,10 +121,18 @@ class Running:
             keeper = self._engine.keepers.process(entry.job.gpu_model) if entry.job.gpu_model in queues else None
             self._vigil.watch(watched(entry, granted, keeper))
         except LedgerError as exc:
-            _complain(exc)
+            self._complaints.say(exc)
             return
+        self._share(entry.job, granted)
+        self._suspend()
         if entry.stop_grace_seconds is not None:
             self._stop(entry.stop_grace_seconds)
+
+    def _share(self, job: Job, granted: Sequence[Entry]) -> None:
+        try:
+            self._time_share.follow(job, granted)
+        except PgpuError as exc:
+            self._complaints.say(exc)
 
     def _watch_end(self, descriptor: int) -> None:
         self._loop.watch(descriptor, READABLE, lambda _: self._look_for_end(descriptor))
@@ -107,7 +142,7 @@ class Running:
             self._has_ended = not self._running.is_alive()
         except PgpuError as exc:
             # A container engine that is away for a while ends no job.
-            _complain(exc)
+            self._complaints.say(exc)
             self._loop.forget(descriptor)
             self._loop.call_later(TICK_SECONDS, lambda: self._watch_end(descriptor))
 
@@ -115,23 +150,27 @@ class Running:
         try:
             return self._running.exit_code()
         except PgpuError as exc:
-            _complain(exc)
+            self._complaints.say(exc)
             return None
 
     def _signal(self, number: int) -> None:
         try:
             self._running.signal(number)
         except PgpuError as exc:
-            _complain(exc)
+            self._complaints.say(exc)
 
     def _final(self, exit_code: int | None, now_seconds: float) -> Callable[[Job], Job]:
         self._look_at_memory()
         peak_bytes = self._watch.observed.peak_bytes or None
         if self._is_stopping:
             self._kill()
+        elif exit_code:
+            self._look_for_loss()
 
         def final(job: Job) -> Job:
-            job = replace(job, peak_bytes=peak_bytes, warning=self._watch.violation or self._idle_report)
+            job = replace(
+                job, peak_bytes=peak_bytes, warning=self._watch.violation or self._mps_report or self._idle_report
+            )
             if exit_code is None:
                 return lost(job, now_seconds)
             return replace(job, state=JobState.EXITED, exit_code=exit_code, finished_at_seconds=now_seconds)
@@ -145,10 +184,11 @@ class Running:
             self._kill_timer = self._loop.call_later(grace_seconds, self._kill)
 
     def _kill(self) -> None:
+        self._take_leave()
         try:
             self._running.kill()
         except PgpuError as exc:
-            _complain(exc)
+            self._complaints.say(exc)
             self._kill_timer = self._loop.call_later(_KILL_AGAIN_SECONDS, self._kill)
 
     def _tick(self) -> None:
@@ -157,8 +197,12 @@ class Running:
         self._look_at_memory()
         if self._watch.violation is not None and had_violation is None:
             self._report(self._watch.violation, is_end=self._engine.settings.on_violation == "stop")
+        self._look_at_time()
         self._look_for_work()
+        self._look_at_clients()
         self._look_for_outsiders()
+        self._suspend()
+        self._take_turns()
         if self._ticks % _TICKS_BETWEEN_ROUNDS == 0:
             self.woken()
         self._tick_timer = self._loop.call_later(TICK_SECONDS, self._tick)
@@ -167,25 +211,82 @@ class Running:
         try:
             self._watchdog.tick()
         except PgpuError as exc:
-            _complain(exc)
+            self._complaints.say(exc)
+
+    def _suspend(self) -> None:
+        try:
+            with self._engine.ledger.view() as view:
+                job = view.entry(self._id).job
+                holding = view.holding() if job.suspended_by is not None else []
+            self._suspension.follow(job, holding)
+        except PgpuError as exc:
+            self._complaints.say(exc)
+        trouble = self._leaving.trouble
+        if trouble is not None and trouble != self._told_trouble:
+            self._told_trouble = trouble
+            self._report(trouble, is_end=False)
+
+    def _take_turns(self) -> None:
+        try:
+            self._arbiter.tick()
+            self._verifier.tick()
+        except PgpuError as exc:
+            self._complaints.say(exc)
 
     def _look_at_memory(self) -> None:
         try:
             job = self._engine.ledger.job(self._id)
+            if self._leaving.is_under_way:
+                return  # The driver tells less than the meter, and rightly.
             self._watch.look(job, self._running)
             self._shrinking.look(job, self._watch.observed, self._watch.used_bytes, time.monotonic())
         except PgpuError as exc:
-            _complain(exc)  # A driver that cannot be asked for a moment must not end a job.
+            self._complaints.say(exc)  # A driver that cannot be asked for a moment must not end a job.
+
+    def _look_at_time(self) -> None:
+        try:
+            lease = self._engine.ledger.job(self._id).lease
+            if lease is not None:
+                self._time_samples.look(lease, time.monotonic_ns())
+        except PgpuError as exc:
+            self._complaints.say(exc)
 
     def _look_for_work(self) -> None:
         try:
-            told = self._idleness.look(self._engine.ledger.job(self._id), self._running)
+            job = self._engine.ledger.job(self._id)
+            told = None if job.suspended_by is not None else self._idleness.look(job, self._running)
         except PgpuError as exc:
-            _complain(exc)
+            self._complaints.say(exc)
             return
         if told is not None and self._idle_report is None:
             self._idle_report = told
             self._report(told, is_end=self._engine.settings.on_idle == "stop")
+
+    def _look_at_clients(self) -> None:
+        if self._clients is None or self._mps_report is not None:
+            return
+        try:
+            self._mps_report = self._clients.look(self._engine.ledger.job(self._id), self._running, time.monotonic())
+        except PgpuError as exc:
+            self._complaints.say(exc)
+            return
+        if self._mps_report is not None:
+            self._report(self._mps_report, is_end=True)
+
+    def _look_for_loss(self) -> None:
+        """A program may end over the loss of its MPS before anybody has looked."""
+        try:
+            if self._clients is not None and self._mps_report is None:
+                self._mps_report = self._clients.loss(self._engine.ledger.job(self._id))
+        except PgpuError as exc:
+            self._complaints.say(exc)  # Its end is told all the same.
+
+    def _take_leave(self) -> None:
+        try:
+            if self._clients is not None:
+                self._clients.take_leave(self._engine.ledger.job(self._id), self._running)
+        except PgpuError as exc:
+            self._complaints.say(exc)  # It is killed all the same.
 
     def _report(self, warning: str, *, is_end: bool) -> None:
         try:
@@ -193,7 +294,7 @@ class Running:
                 entry = decision.entry(self._id)
                 decision.put(self._with_warning(entry, warning, is_end=is_end))
         except LedgerError as exc:
-            _complain(exc)
+            self._complaints.say(exc)
         self.woken()
 
     def _with_warning(self, entry: Entry, warning: str, *, is_end: bool) -> Entry:
@@ -206,9 +307,5 @@ class Running:
         try:
             recover(self._engine)
         except PgpuError as exc:
-            _complain(exc)
+            self._complaints.say(exc)
         self.woken()
-
-
-def _complain(exc: PgpuError) -> None:
-    say(str(exc))

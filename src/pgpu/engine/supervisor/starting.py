@@ -7,13 +7,16 @@ ran and starts it, or a holder and takes charge of it; where even that is unsure
 import time
 from dataclasses import replace
 
+from pgpu.engine.compute_words import neighbours, words_of
 from pgpu.engine.engine import Engine
 from pgpu.engine.identity import myself
+from pgpu.engine.parking.awaiting import PlaceRefusedError
 from pgpu.engine.saying import say
+from pgpu.engine.sharing import keep_declined
 from pgpu.engine.streams.carrier import Carrier
-from pgpu.errors import CancelledError, LedgerError, NodeError, PgpuBug
+from pgpu.errors import CancelledError, EnforcementError, LedgerError, NodeError, PgpuBug, PgpuError, RequestError
 from pgpu.ledger import Entry
-from pgpu.model import Gpu, Holder, Job, JobState, Lease
+from pgpu.model import Account, Delivery, Gpu, Holder, Job, JobState, Lease, SharingMode, SharingWish
 from pgpu.runtimes import RunningJob
 
 
@@ -22,18 +25,21 @@ def start(engine: Engine, job: Job, carrier: Carrier) -> RunningJob:
 
     Raises:
         CancelledError: Somebody asked to stop it meanwhile; nothing runs.
+        NotReadyError: What it needs is being put in order; nothing runs.
+        PlaceRefusedError: It left its mode to pgpu and cannot have the one that it was granted; it will have another.
         PgpuError: It cannot be started; nothing runs.
     """
     runtime = engine.runtime(job.spec.runtime)
     gpus = _gpus_of(engine, _lease(job))
     enforcer = engine.enforcer.for_gpus(gpus).name
     bound = replace(job, lease=replace(_lease(job), enforcer=enforcer, is_advisory=runtime.is_advisory(job.spec)))
-    delivery = engine.enforcer.prepare(bound, gpus)
-    running = runtime.start(
-        bound, delivery, carrier.open(), lambda holder: _announce(engine, bound, holder), engine.account(job.id)
-    )
+    account = engine.account(job.id)
+    delivery = _shared(engine, bound, gpus, engine.enforcer.prepare(bound, gpus), account)
+    engine.enforcer.set_compute(_lease(bound), words_of(bound, _holding(engine)))
+    running = runtime.start(bound, delivery, carrier.open(), lambda holder: _announce(engine, bound, holder), account)
     carrier.started()
     _mark_running(engine, bound)
+    engine.wake(neighbours(bound, _holding(engine)))
     return running
 
 
@@ -46,10 +52,47 @@ def adopt(engine: Engine, job: Job, carrier: Carrier) -> RunningJob | None:
     return running
 
 
+def _holding(engine: Engine) -> list[Entry]:
+    with engine.ledger.view() as view:
+        return view.holding()
+
+
 def _lease(job: Job) -> Lease:
     if job.lease is None:
         raise PgpuBug(f"job {job.id} is to be started without a lease")
     return job.lease
+
+
+def _shared(engine: Engine, job: Job, gpus: list[Gpu], delivery: Delivery, account: Account | None) -> Delivery:
+    """Bring a job under MPS to the others there."""
+    if _lease(job).sharing is not SharingMode.MPS:
+        return delivery
+    if engine.mps is None:
+        raise NodeError("nvidia-cuda-mps-control is not on this machine any more", hint="install it with the driver")
+    try:
+        return engine.mps.join(job, gpus, delivery, engine.enforcer.for_gpus(gpus), account)
+    except (RequestError, EnforcementError) as exc:
+        if job.request.sharing is not SharingWish.AUTO:
+            raise
+        _decline_mps(engine, job, exc)
+        raise PlaceRefusedError(f"{exc}; it will have time slices instead") from exc
+
+
+def _decline_mps(engine: Engine, job: Job, why: PgpuError) -> None:
+    """Have a job that left its mode to pgpu start in time slices, once it is granted anew.
+
+    Where it is the job that can be no client, and not the daemon that failed, its program is not tried again for a day.
+    """
+    engine.ledger.events.note(
+        "mps-declined", f"time slices instead of MPS: {why}", job_id=job.id, owner_uid=job.owner_uid
+    )
+    engine.enforcer.release(_lease(job))
+    if isinstance(why, RequestError) and job.signature:
+        keep_declined(engine.ledger.facts, job.signature, job.owner_uid)
+    with engine.ledger.decision() as decision:
+        entry = decision.entry(job.id)
+        request = replace(entry.job.request, sharing=SharingWish.TIME_SLICE)
+        decision.put(replace(entry, job=replace(entry.job, request=request)))
 
 
 def _gpus_of(engine: Engine, lease: Lease) -> list[Gpu]:

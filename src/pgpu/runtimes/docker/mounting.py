@@ -39,8 +39,13 @@ def plan_mounts(delivery: Delivery, facts: ImageFacts) -> list[BindMount]:
 def _directory_mounts(delivery: Delivery) -> Iterator[BindMount]:
     yield BindMount(delivery.slice_directory, JOB_DIRECTORY, is_read_only=True)
     yield BindMount(delivery.usage_path, f"{JOB_DIRECTORY}/usage", is_read_only=False)
+    if delivery.time_path is not None and delivery.board_directory is not None:
+        yield BindMount(delivery.time_path, f"{JOB_DIRECTORY}/time", is_read_only=False)
+        yield BindMount(delivery.board_directory, f"{JOB_DIRECTORY}/board", is_read_only=True)
     if delivery.simulated_state_directory is not None:
         yield BindMount(delivery.simulated_state_directory, f"{JOB_DIRECTORY}/simgpu", is_read_only=False)
+    if delivery.mps_pipe_directory is not None:
+        yield BindMount(delivery.mps_pipe_directory, f"{JOB_DIRECTORY}/mps", is_read_only=False)
     for name, path in delivery.driver_files:
         yield BindMount(path, f"{JOB_DIRECTORY}/driver/{name}", is_read_only=True)
 

@@ -182,7 +182,7 @@ class DockerRuntime:
         configuration = container_configuration(job, delivery, plan_mounts(delivery, facts), request)
         if account is None or not is_confined(account):
             return configuration
-        give_usage(delivery.usage_path, account)
+        give_usage(delivery, account)
         groups = groups_to_add(account, own, job.spec.volumes)
         return confined(configuration, account, job.spec.volumes, image, groups)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pgpu.errors import RuntimeUnavailableError
-from pgpu.model import ProcessHolder
+from pgpu.model import ProcessHolder, SharingMode
 from pgpu.runtimes.lineage import identify
 
 RECORD = "container.json"
@@ -53,6 +53,10 @@ class Container:
     name: str
     glibc: bool
     """Whether the container has glibc, without which no driver can be loaded."""
+
+    compute_share: float | None = None
+    is_strict: bool = False
+    sharing: str = SharingMode.TIME_SLICE.value
 
     @property
     def gate(self) -> Path:

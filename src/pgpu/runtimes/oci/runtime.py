@@ -6,10 +6,12 @@ It refuses to start a container that has ended meanwhile.
 
 import contextlib
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 from pgpu.errors import CancelledError, EnforcementError, RuntimeUnavailableError
+from pgpu.libraries import BRINGER, library_path
 from pgpu.model import Account, Delivery, Holder, Job, JobSpec, ProcessHolder
 from pgpu.runtimes import RunningJob, Stdio
 from pgpu.runtimes.cgroup_leaf import LimitCgroup
@@ -17,7 +19,7 @@ from pgpu.runtimes.container_cgroup import leaf_cgroup
 from pgpu.runtimes.oci.engine import AwaitedExit
 from pgpu.runtimes.oci.job import OciJob
 from pgpu.runtimes.oci.record import ENVIRONMENT, Container, Gate, container_of
-from pgpu.runtimes.oci.twin import start_twin
+from pgpu.runtimes.oci.twin import MPS_IN_JOB, start_twin
 from pgpu.runtimes.process_job import open_process
 
 CONTAINER_VARIABLE = "PGPU_CONTAINER"
@@ -81,9 +83,11 @@ class OciRuntime:
             raise CancelledError("its container ended before its memory was granted")
         try:
             self._apply_cgroup_limits(holder, delivery)
+            _bring_mps(running, delivery)
+            _write_settings(container, delivery)
             announce(holder)
             _tell_where_output_is(stdio, container)
-            _let_go(container, delivery)
+            _say_go(container)
         except BaseException:  # Ctrl-C too: nobody gets `running`, so nobody else could let its descriptors go.
             running.close()
             raise
@@ -126,14 +130,26 @@ def _tell_where_output_is(stdio: Stdio, container: Container) -> None:
     os.write(stdio.stderr, line.encode())
 
 
-def _let_go(container: Container, delivery: Delivery) -> None:
+def _bring_mps(running: OciJob, delivery: Delivery) -> None:
+    """Mount what the container could not have when it was created: nobody knew then of which daemon it would be a client."""
+    if delivery.mps_pipe_directory is None:
+        return
+    pidfd = running.fileno()  # and no PID: another container's first process may have it by then
+    words = (library_path(BRINGER), delivery.mps_pipe_directory, str(pidfd), MPS_IN_JOB)
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False, pass_fds=(pidfd,))
+    if done.returncode != 0:
+        why = done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}"
+        raise EnforcementError(f"the pipes of MPS cannot be brought into the container: {why}")
+
+
+def _write_settings(container: Container, delivery: Delivery) -> None:
+    """Before the container is known to run: whoever takes it over then has only the word to say."""
     settings = b"".join(f"{name}={value}\0".encode() for name, value in delivery.environment)
     path = container.gate.with_name(ENVIRONMENT)
     scratch = path.with_name(f".{ENVIRONMENT}")
     scratch.write_bytes(settings)
     scratch.chmod(0o444)
     scratch.replace(path)
-    _say_go(container)
 
 
 def _say_go(container: Container) -> None:

@@ -20,19 +20,31 @@ from pgpu.runtimes import Stdio
 from pgpu.runtimes.lineage import identify
 from pgpu.runtimes.oci.record import Container
 
+MPS_IN_JOB = "/.pgpu/mps"
+"""Where a container finds the pipes of its MPS daemon, over an empty directory of its slice."""
+
 _END_SECONDS = 10.0
 
 
 class Twin:
     """The `RunningJob` of a second container."""
 
-    def __init__(self, process: subprocess.Popen[bytes], bundle: Path) -> None:
-        """Take charge of the lower runtime's process, which lasts as long as its container."""
+    def __init__(self, process: subprocess.Popen[bytes], bundle: Path, runc: str, name: str) -> None:
+        """Take charge of the lower runtime's process, which lasts as long as its container.
+
+        Args:
+            process: The lower runtime's.
+            bundle: Removed by `close`.
+            runc: The lower runtime.
+            name: Of the container and of its control group; no other has it.
+        """
         holder = identify(process.pid)
         if holder is None:
             raise RuntimeUnavailableError("the lower runtime vanished")
         self._process = process
         self._bundle = bundle
+        self._runc = runc
+        self._name = name
         self._holder = holder
         self._pidfd = os.pidfd_open(process.pid)
 
@@ -54,8 +66,12 @@ class Twin:
         return self._process.poll() is None
 
     def owns(self, pid: int) -> bool:
-        """Whether a process is the lower runtime itself; nobody asks for more of a twin."""
-        return pid == self._process.pid
+        """Whether a process is the lower runtime itself or runs in the twin."""
+        with contextlib.suppress(OSError):
+            return pid == self._process.pid or f"/{self._name}" in Path(f"/proc/{pid}/cgroup").read_text(
+                encoding="utf-8"
+            )
+        return False
 
     def signal(self, number: int) -> None:
         """Send a signal, which the lower runtime passes on."""
@@ -63,8 +79,14 @@ class Twin:
             self._process.send_signal(number)
 
     def kill(self) -> None:
-        """End it: the lower runtime passes SIGTERM on and cleans up; only one that hangs is killed."""
-        self.signal(signal.SIGTERM)
+        """End it: the lower runtime kills and cleans up; only one that hangs is killed itself.
+
+        A signal that it passes on would not do: the kernel keeps the first process of a container from those that it did not
+        ask for.
+        """
+        if self.is_alive():
+            words = [self._runc, "--root", str(self._bundle / "state"), "kill", self._name, "KILL"]
+            subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False)
         if not select.select([self._pidfd], [], [], _END_SECONDS)[0]:
             self.signal(signal.SIGKILL)
         self._process.wait()
@@ -89,12 +111,13 @@ def start_twin(container: Container, job: Job, delivery: Delivery, stdio: Stdio)
     try:
         configuration = twin_configuration(container, job, delivery)
         (bundle / "config.json").write_text(json.dumps(configuration), encoding="utf-8", errors="surrogateescape")
-        words = [container.runc[0], "--root", str(bundle / "state"), "run", "--bundle", str(bundle), f"pgpu-{job.id}"]
+        name = f"pgpu-{job.id}"
+        words = [container.runc[0], "--root", str(bundle / "state"), "run", "--bundle", str(bundle), name]
         process = subprocess.Popen(words, stdin=stdio.stdin, stdout=stdio.stdout, stderr=stdio.stderr)
     except OSError as exc:
         shutil.rmtree(bundle, ignore_errors=True)
         raise RuntimeUnavailableError(f"{container.runc[0]} cannot be started: {exc.strerror}") from exc
-    return Twin(process, bundle)
+    return Twin(process, bundle, container.runc[0], name)
 
 
 def twin_configuration(container: Container, job: Job, delivery: Delivery) -> dict[str, Any]:
@@ -109,6 +132,9 @@ def twin_configuration(container: Container, job: Job, delivery: Delivery) -> di
         with contextlib.suppress(ValueError, KeyError):
             inside = Path(mount["source"]).relative_to(container.home)
             mount["source"] = str(delivery.slice_directory.parent / inside)
+    if delivery.mps_pipe_directory is not None:
+        pipes = {"type": "bind", "source": str(delivery.mps_pipe_directory), "destination": MPS_IN_JOB}
+        configuration["mounts"].append({**pipes, "options": ["bind", "rw", "rprivate"]})
     linux = configuration.setdefault("linux", {})
     kept = [each["type"] for each in linux.get("namespaces", ()) if each["type"] not in {"network", "user"}]
     users = [each for each in linux.get("namespaces", ()) if each["type"] == "user"]

@@ -1,18 +1,23 @@
-"""Routes of the machine: its GPUs, the queue for them, and what jobs used of them."""
+"""Routes of the machine: its GPUs, the queue for them, what jobs used of them, and how they should share them."""
 
-from typing import cast
+from typing import Annotated, cast
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
+from fastapi.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from pgpu.advising.advice import Advice
+from pgpu.client.asking import Together
 from pgpu.client.protocol import GpuReport, QueueReport
-from pgpu.engine.usage import CallHistory, Waste
+from pgpu.engine.records import CallHistory, Waste
 from pgpu.model import Outsider
-from pgpu.server.answers import Answer
+from pgpu.server.answers import Answer, body_of, takes
 from pgpu.server.departures import Departures
 from pgpu.server.routes.asking import ACaller, ADesk
 
 routes = APIRouter(prefix="/v1", tags=["gpus"])
+
+BODIES = (Together,)
 
 
 @routes.get("/gpus", response_model=list[GpuReport])
@@ -33,6 +38,14 @@ async def queue(request: Request, desk: ADesk, caller: ACaller, simulate: str | 
     departures = cast("Departures", request.app.state.departures)
     answer = departures.answer(("queue", caller.sees_uid, simulate), lambda: Answer(desk.queue(caller, simulate)))
     return cast("Response", await answer)
+
+
+@routes.post("/advice", response_model=Advice, openapi_extra=takes(Together))
+async def advise(
+    desk: ADesk, caller: ACaller, words: Annotated[Together, Depends(body_of(Together))], simulate: str | None = None
+) -> Response:
+    """Say how jobs should share a GPU, from profiles of each of them alone: the caller's, or such as are sent along."""
+    return Answer(await run_in_threadpool(desk.advise, caller, words, simulate))
 
 
 @routes.get("/history", response_model=list[CallHistory])

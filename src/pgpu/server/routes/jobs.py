@@ -7,16 +7,17 @@ from fastapi import APIRouter, Depends, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from pgpu.client.asking import Ask, Cancel, Resize, Signal, Stop, Window
+from pgpu.client.asking import Ask, Cancel, Signal, Stop, Window
 from pgpu.client.protocol import JobReport
-from pgpu.model import Job
+from pgpu.engine.records import Findings, Profiled
+from pgpu.model import Job, Profile, Resize
 from pgpu.server.answers import Answer, body_of, takes
 from pgpu.server.departures import Departures
 from pgpu.server.routes.asking import ACaller, ADesk, AFollowing, AHangUp
 
 routes = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
-BODIES = (Ask, Cancel, Stop, Signal, Window, Resize)
+BODIES = (Ask, Cancel, Stop, Signal, Window, Resize, Findings)
 
 _MOST_WAIT_SECONDS = 60.0
 _MOST_ON_A_PAGE = 5000
@@ -139,5 +140,19 @@ async def window(
 async def resize(
     desk: ADesk, caller: ACaller, job: str, words: Annotated[Resize, Depends(body_of(Resize))]
 ) -> Response:
-    """Change the slices of a waiting or running job, all of them or none."""
-    return Answer(await run_in_threadpool(desk.resize, caller, job, words.memory_bytes))
+    """Change the slices of a waiting or running job, its share of compute or both, of all its GPUs or none."""
+    return Answer(await run_in_threadpool(desk.resize, caller, job, words))
+
+
+@routes.get("/{job}/profile", response_model=Profiled)
+async def profiled(desk: ADesk, caller: ACaller, job: str) -> Response:
+    """Return what a traced job that ended did on the GPU: its profile, and its packed log."""
+    return Answer(await run_in_threadpool(desk.profiled, caller, job))
+
+
+@routes.post("/{job}/profile", response_model=Profile, openapi_extra=takes(Findings))
+async def add_findings(
+    desk: ADesk, caller: ACaller, job: str, words: Annotated[Findings, Depends(body_of(Findings))]
+) -> Response:
+    """Add what several runs of a program told to the profile of one of them."""
+    return Answer(await run_in_threadpool(desk.add_findings, caller, job, words))

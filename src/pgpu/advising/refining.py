@@ -1,0 +1,138 @@
+"""All figures of a job at once: what explains the contests best, looked for around what each of them told alone.
+
+One figure after the other is moved up and down, by less each time that neither helps (coordinate descent): the contests are few
+and each follows from all figures, since whoever is held up by one thing presses less on the others. It refuses to run anything.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+from pgpu.advising.caching import Lines, hits
+from pgpu.advising.contention import touches_of
+from pgpu.advising.meeting import Met, error
+from pgpu.advising.needs import Needs
+from pgpu.model import Resource
+
+_ROUNDS = 14
+_ENOUGH = 1e-5
+_FASTER, _FINER = 1.5, 0.5
+"""What a step is multiplied with where it helped, and where it did not."""
+
+_STEPS = {
+    "own": 0.2,
+    "fp32": 0.1,
+    "l2": 0.1,
+    "stream": 0.2,
+    "footprint": 0.2,
+    "grain": 1.0,
+    "l1_reuse": 1.0,
+    "l1_reads": 0.5,
+    "l1_memory": 0.7,
+}
+_PARTS_OF_ALL = ("own", "fp32", "l2")
+"""More than all of their time alone is not needed of them."""
+
+_OF_L1 = ("l1_reuse", "l1_reads", "l1_memory")
+_LEAST_GRAIN = 0.5
+_CACHE_STARTS = tuple(product((0.2, 0.6, 0.95, 1.1, 1.8), (1.0, 4.0)))
+"""Footprints and grains: of lines that are read as a whole, and sector by sector."""
+
+_L1_STARTS = tuple(product((0.5, 3.0), (0.3, 1.5), (0.0, 1.5, 4.0)))
+_LEAST_STREAM = 0.02
+_WEIGHT_OF_ALONE = 2.0
+"""What is needed most takes all of the time alone: a guess of which that is not true is wrong by as much."""
+
+_Figures = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    first: Needs
+    met: Sequence[Met]
+    l2_rate: float
+    told: frozenset[str]
+    """Which of the figures counters told: they stay."""
+
+    lives_in_l1: bool
+
+    def best(self) -> Needs:
+        """Return the needs that explain the contests best."""
+        figures = min(self._starts(), key=self._loss)
+        least, steps = self._loss(figures), dict(_STEPS)
+        names = [name for name in _STEPS if name not in self.told and (self.lives_in_l1 or name not in _OF_L1)]
+        for _ in range(_ROUNDS):
+            for name in names:
+                tried = min((self._moved(figures, name, step) for step in (steps[name], -steps[name])), key=self._loss)
+                loss = self._loss(tried)
+                steps[name] *= _FASTER if loss < least else _FINER
+                if loss < least:
+                    figures, least = tried, loss
+            if least < _ENOUGH:
+                break
+        return self._needs(figures)
+
+    def _starts(self) -> list[_Figures]:
+        first = self.first
+        l2 = first.pipes.get(Resource.L2, 0.0)
+        found = {
+            "own": first.own,
+            "fp32": first.pipes.get(Resource.FP32, 0.0),
+            "l2": l2,
+            "stream": min(first.stream * self.l2_rate, first.memory),
+            "footprint": first.footprint,
+            "grain": first.grain,
+            **dict.fromkeys(_OF_L1, 0.0),
+        }
+        if self.lives_in_l1:
+            return [found, *({**found, **dict(zip(_OF_L1, each, strict=True))} for each in _L1_STARTS)]
+        stream = max(_LEAST_STREAM, min(found["stream"], l2 * self.l2_rate / 2))
+        others = [{**found, "footprint": size, "grain": grain, "stream": stream} for size, grain in _CACHE_STARTS]
+        return [
+            found,
+            *({name: each[name] if name not in self.told else found[name] for name in found} for each in others),
+        ]
+
+    def _moved(self, figures: _Figures, name: str, step: float) -> _Figures:
+        moved = max(_LEAST_GRAIN if name == "grain" else 0.0, figures[name] + step)
+        return {**figures, name: min(1.0, moved) if name in _PARTS_OF_ALL else moved}
+
+    def _needs(self, figures: _Figures) -> Needs:
+        """What comes out of L2 is read there again or streams through; of the former, what is lost alone comes from memory, too."""
+        stream = figures["stream"] / self.l2_rate
+        l2 = max(figures["l2"], stream)
+        reads = l2 * self.l2_rate - figures["stream"]
+        needs = replace(
+            self.first,
+            own=figures["own"],
+            pipes={**self.first.pipes, Resource.FP32: figures["fp32"], Resource.L2: l2},
+            footprint=figures["footprint"],
+            grain=figures["grain"],
+            stream=stream,
+            lost_memory=figures["stream"] + reads,
+            l1=0.0 if self.lives_in_l1 else self.first.l1,
+            **{name: figures[name] for name in _OF_L1},
+        )
+        alone = hits([Lines(needs.footprint, touches_of(needs))], stream)[0] if needs.footprint > 0 else 1.0
+        return replace(needs, memory=figures["stream"] + reads * (1 - alone))
+
+    def _loss(self, figures: _Figures) -> float:
+        needs = self._needs(figures)
+        longest = max(needs.own, needs.memory, *needs.pipes.values(), 1e-3)
+        return error(needs, self.met) + _WEIGHT_OF_ALONE * math.log(longest) ** 2
+
+
+def refined(
+    needs: Needs, met: Sequence[Met], l2_rate: float | None, told: frozenset[str], *, lives_in_l1: bool
+) -> Needs:
+    """Return needs that explain the contests at least as well.
+
+    Args:
+        needs: As each contest told alone.
+        met: The contests; with none, or where the L2 cache's bandwidth is not known, nothing is refined.
+        l2_rate: What the L2 cache gives in a second, of what the memory does.
+        told: Figures that counters told, of `own`, `fp32`, `l2`, `stream`, `footprint`.
+        lives_in_l1: Whether it takes longer with a smaller L1 cache.
+    """
+    return _Search(needs, met, l2_rate, told, lives_in_l1).best() if met and l2_rate else needs

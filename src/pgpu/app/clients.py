@@ -1,0 +1,62 @@
+"""Who answers this process: a server, or an engine of its own.
+
+Where a server answers, nothing of the engine is loaded: a command is done sooner so than the engine could begin.
+"""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pgpu.app.settings import Settings
+from pgpu.client import Client
+
+if TYPE_CHECKING:
+    from pgpu.client.administration import Administration
+    from pgpu.client.connection import Server
+
+
+def open_client(settings: Settings) -> Client:
+    """Return a client of the server that the settings name or this machine has; where there is none, of the engine here.
+
+    Raises:
+        PgpuError: The settings name what is not there.
+    """
+    server = _server(settings)
+    if server is not None:
+        from pgpu.client.http import HttpClient
+
+        return HttpClient(server, settings.simulate)
+    from pgpu.app.wiring import make_engine
+    from pgpu.client.embedded import EmbeddedClient
+
+    return EmbeddedClient(make_engine(settings), lambda model: make_engine(replace(settings, simulate=model)))
+
+
+def open_administration(settings: Settings) -> "Administration":
+    """Return what an administrator asks, of the same server or engine.
+
+    Raises:
+        PgpuError: The settings name what is not there.
+    """
+    server = _server(settings)
+    if server is not None:
+        from pgpu.client.administration_http import HttpAdministration
+
+        return HttpAdministration(server)
+    from pgpu.app.wiring import make_engine
+    from pgpu.client.administration import EmbeddedAdministration
+
+    return EmbeddedAdministration(make_engine(settings))
+
+
+def _server(settings: Settings) -> "Server | None":
+    from pgpu.client.address import address_of, installed_server
+
+    if settings.host is None:
+        address = installed_server()
+    else:
+        address = address_of(settings.host, settings.token, settings.tls_certificate)
+    if address is None:
+        return None
+    from pgpu.client.connection import Server
+
+    return Server(address)

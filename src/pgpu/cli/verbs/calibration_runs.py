@@ -1,0 +1,182 @@
+"""The runs of `pgpu calibrate`, and the constants of advice that fit them.
+
+Each is profiled as `pgpu profile --sensitivity` does, and then runs beside each other one, in turns and under MPS; the
+constants are those with which the predictions come nearest. Whether others use the GPU is not its question; it refuses to
+tell one GPU what it measured on another.
+"""
+
+import itertools
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pgpu.advising.constants import Constants
+from pgpu.advising.fitting import Errors, Together, errors, fit
+from pgpu.cli.output import speech
+from pgpu.cli.verbs.antagonist_runs import longest_seconds
+from pgpu.client import Client
+from pgpu.errors import NodeError, PgpuError
+from pgpu.model import Bandwidths, Job, JobSpec, JobState, Profile, Request, SharingMode, SharingWish, Submission
+from pgpu.units import GIB
+
+PROGRAMS = (("matvec", "--size", "20480", "--ahead", "50"), ("nbody", "--size", "20480", "--ahead", "50"))
+"""One that lives in the caches, and one that computes; both keep launches ready, so that no host is measured."""
+
+_GRACE_SECONDS = 5.0
+_TOGETHER = (SharingMode.TIME_SLICE, SharingMode.MPS)
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What came of it."""
+
+    gpu_uuid: str
+    """Of the GPU on which all of it ran."""
+
+    constants: Constants
+    before: Errors
+    """Of predictions with the defaults."""
+
+    after: Errors
+    pairs: int
+    bandwidths: Bandwidths
+
+
+@dataclass(frozen=True, slots=True)
+class _Bench:
+    """Where the workloads run, all on one GPU."""
+
+    client: Client
+    seconds: float
+    """Of each run."""
+
+    is_quiet: bool
+    gpu_uuids: set[str] = field(default_factory=set)
+    """Of the one on which they ran, as soon as one did."""
+
+    def saw(self, job: Job) -> None:
+        """Note where a job ran.
+
+        Raises:
+            NodeError: On another GPU than one before.
+        """
+        if job.lease is not None:
+            self.gpu_uuids.update(each.gpu_uuid for each in job.lease.slices)
+        if len(self.gpu_uuids) > 1:
+            raise NodeError(
+                "the workloads ran on several GPUs, and what one does tells nothing of another",
+                hint="calibrate where pgpu has one GPU only",
+            )
+
+
+def calibrated(client: Client, seconds: float, *, is_quiet: bool) -> Calibration:
+    """Run each workload alone and every pair together, and fit.
+
+    Args:
+        client: Of the machine whose GPU it is.
+        seconds: Of each run.
+        is_quiet: Whether nothing is said meanwhile.
+
+    Raises:
+        PgpuError: A run failed, or not all were on one GPU.
+    """
+    bench = _Bench(client, seconds, is_quiet)
+    bandwidths = _bandwidths(bench)
+    measured = list(_measured(bench))
+    constants = fit(measured, Constants())
+    before, after = errors(measured, Constants()), errors(measured, constants)
+    [gpu_uuid] = bench.gpu_uuids
+    return Calibration(gpu_uuid, constants, before, after, len(measured), bandwidths)
+
+
+def _bandwidths(bench: _Bench) -> Bandwidths:
+    """Copy over the link, and read memory in a stream, with nobody beside."""
+    link = _said(bench, ("link",), SharingMode.EXCLUSIVE)
+    memory = _said(bench, ("dram_stream", "--sms-percent", "100"), SharingMode.EXCLUSIVE)
+    try:
+        return Bandwidths(
+            float(link["to_device_bytes_per_second"]),
+            float(link["to_host_bytes_per_second"]),
+            float(memory["bytes_per_second"]),
+        )
+    except (KeyError, TypeError, ValueError) as exc:
+        raise NodeError(f"the bandwidths could not be measured: {exc}") from exc
+
+
+def _measured(bench: _Bench) -> Iterator[Together]:
+    profiles = {words: _profile(bench, words) for words in PROGRAMS}
+    alone = {words: _iteration_seconds(bench, words, SharingMode.TIME_SLICE) for words in PROGRAMS}
+    for mode, pair in itertools.product(_TOGETHER, itertools.combinations_with_replacement(PROGRAMS, 2)):
+        try:
+            slowdowns = tuple(_beside(bench, words, other, mode) / alone[words] for words, other in (pair, pair[::-1]))
+        except PgpuError as exc:
+            if mode is not SharingMode.MPS or len(bench.gpu_uuids) > 1:
+                raise
+            speech.remark(f"without MPS: {exc}")
+            return
+        yield Together(tuple(profiles[words] for words in pair), mode, tuple(max(1.0, each) for each in slowdowns))
+
+
+def _profile(bench: _Bench, words: Sequence[str]) -> Profile:
+    from pgpu.cli.verbs import profiling_runs
+
+    submission = _submission(words, bench.seconds, SharingMode.TIME_SLICE)
+    plan = profiling_runs.Plan(bench.client, submission, is_quiet=bench.is_quiet)
+    found = profiling_runs.run_sensitivity(plan, 1)
+    bench.saw(found.job)
+    return found.profile
+
+
+def _submission(words: Sequence[str], seconds: float, mode: SharingMode) -> Submission:
+    command = (sys.executable, "-m", "pgpu.workloads", *words, "--seconds", f"{seconds:g}")
+    request = Request(2 * GIB, sharing=SharingWish(mode.value), measures=mode is SharingMode.MPS)
+    return Submission(JobSpec(command, "process", working_directory="/"), request)
+
+
+def _iteration_seconds(bench: _Bench, words: Sequence[str], mode: SharingMode) -> float:
+    """Run one workload to its end and return how long an iteration took."""
+    result = _said(bench, words, mode)
+    try:
+        return float(result["compute_seconds"]) / int(result["iterations"])
+    except (ValueError, KeyError, TypeError, ZeroDivisionError) as exc:
+        raise NodeError(f"{words[0]} could not be measured: it told no iterations") from exc
+
+
+def _said(bench: _Bench, words: Sequence[str], mode: SharingMode) -> dict[str, Any]:
+    """Run one workload to its end and return its result."""
+    client = bench.client
+    [job] = client.submit_all([_submission(words, bench.seconds, mode)])
+    ended = client.wait(job.id)
+    bench.saw(ended)
+    said = b"".join(piece for stream, piece in client.logs(job.id, follow=False) if stream == "stdout")
+    try:
+        return dict(json.loads(said.splitlines()[-1]))
+    except (ValueError, IndexError, TypeError) as exc:
+        raise NodeError(
+            f"{words[0]} could not be measured: {ended.error or ended.reason or 'it said nothing'}"
+        ) from exc
+
+
+def _beside(bench: _Bench, words: Sequence[str], other: Sequence[str], mode: SharingMode) -> float:
+    with _running(bench.client, _submission(other, longest_seconds(bench.seconds), mode)) as beside:
+        bench.saw(beside)
+        return _iteration_seconds(bench, words, mode)
+
+
+@contextmanager
+def _running(client: Client, submission: Submission) -> Iterator[Job]:
+    """Keep a job running; it has begun to compute long before the next one has."""
+    [job] = client.submit_all([submission])
+    try:
+        while client.still_waits(job.id, timeout_seconds=1.0) is not None:
+            pass
+        while (now := client.job(job.id).job).state is JobState.STARTING:
+            client.still_waits(job.id, timeout_seconds=0.1)
+        if now.state is not JobState.RUNNING:
+            raise NodeError(now.error or f"job {job.id} ended at once")
+        yield replace(now)
+    finally:
+        client.stop(job.id, grace_seconds=_GRACE_SECONDS)

@@ -1,0 +1,213 @@
+"""The runs that a profile needs: one, or with `--sensitivity` several of the same command under changed conditions.
+
+Each is a job of its own in the queue. It refuses to measure what never ran side by side: antagonists need MPS, since under
+time slices a neighbour takes turns with the job and slows it down whatever it does.
+"""
+
+import io
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, BinaryIO, NoReturn
+
+from pgpu.cli.output import speech
+from pgpu.cli.verbs import antagonist_runs
+from pgpu.cli.verbs.antagonist_runs import Met, Neighbour
+from pgpu.cli.verbs.attaching import attach, deferred_signals, say_advisory, say_simulated
+from pgpu.client import Client
+from pgpu.enforcement import trace
+from pgpu.engine.records import Findings, Profiled, unpacked
+from pgpu.errors import NodeError, PgpuError, RequestError
+from pgpu.model import Contest, Job, Submission
+from pgpu.profiling.counters import PROGRAM, command_of, demands_of, read_counters, refusal
+from pgpu.profiling.finding import Finding
+from pgpu.profiling.sensitivity import loss, sensitivity
+from pgpu.profiling.summary import Measurement, measure
+
+SMALLEST_SHARED, LARGEST_SHARED = 0, 100
+"""Percent of L1 and shared memory together that kernels prefer as shared: the rest is L1, so the largest leaves the least."""
+
+
+MOST_KEPT_BYTES = 16 << 20
+"""Of what is written under ncu: its table comes after nearly all of the program's words, and has a line a launch."""
+
+
+class Ending(io.BytesIO):
+    """Keeps the end of what is written, at least `MOST_KEPT_BYTES` of it and at most twice as much."""
+
+    def write(self, piece: Any, /) -> int:
+        """Take a piece; see `io.BytesIO.write`."""
+        written = super().write(piece)
+        if self.tell() > 2 * MOST_KEPT_BYTES:
+            kept = self.getvalue()[-MOST_KEPT_BYTES:]
+            self.seek(0)
+            self.truncate()
+            super().write(kept)
+        return written
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is run, by whom."""
+
+    client: Client
+    submission: Submission
+    is_quiet: bool
+    """Whether stderr carries JSON."""
+
+
+def found(client: Client, id_or_name: str) -> Finding:
+    """Return what is known of a traced job that ended.
+
+    Raises:
+        RequestError: Nothing is.
+    """
+    return _finding(client.job(id_or_name).job, client.profiled(id_or_name))
+
+
+def run_once(plan: Plan) -> Finding:
+    """Run the command once under measure.
+
+    Raises:
+        PgpuError: pgpu itself could not run it.
+    """
+    spec = replace(plan.submission.spec, is_traced=True)
+    job = _run(plan, replace(plan.submission, spec=spec), sys.stderr.buffer)
+    finding = _finding(job, plan.client.profiled(job.id))
+    notes = () if finding.measurement.process_count else ("anything: the command never used the GPU",)
+    return replace(finding, failed=job if job.exit_code else None, notes=notes)
+
+
+def run_sensitivity(plan: Plan, runs: int) -> Finding:
+    """Run the command alone, with the smallest and the largest L1 cache, and beside antagonists.
+
+    Args:
+        plan: What is run.
+        runs: So many times alone, with either cache and beside each antagonist.
+
+    Returns:
+        With the first failed run in `failed`; nothing is compared then, nor where the command never used the GPU.
+
+    Raises:
+        PgpuError: pgpu itself could not run it.
+    """
+    _say(plan, f"the command runs {3 * runs} times alone, and {runs} times beside each antagonist")
+    kinds: list[list[Finding]] = []
+    for carve_out_percent in (None, SMALLEST_SHARED, LARGEST_SHARED):
+        kinds.append(_repeat(plan, runs, carve_out_percent))
+        if kinds[-1][-1].failed is not None or not kinds[-1][-1].measurement.duration_seconds:
+            return kinds[-1][-1]
+    alone, large, small = kinds
+    notes: list[str] = []
+    cache = loss(_measurements(large), _measurements(small))
+    if cache is None:
+        notes.append("the L1 cache: the runs have no kernel in common")
+    contests = _contests(plan, runs, alone, notes)
+    last = alone[-1]
+    profile = plan.client.add_findings(last.job.id, Findings(sensitivity(cache, contests), tuple(contests)))
+    return replace(last, profile=profile, cache=cache, notes=tuple(notes))
+
+
+def with_counters(plan: Plan, finding: Finding, program: str) -> Finding:
+    """Run the command once more under Nsight Compute, and add what it counted; or why it could not.
+
+    Args:
+        plan: What is run.
+        finding: Of the runs before.
+        program: The ncu that is to count.
+    """
+    _say(plan, f"the command runs once more under {PROGRAM}, which is slow: each kernel is replayed")
+    spec = replace(plan.submission.spec, command=command_of(program, plan.submission.spec.command), is_traced=False)
+    written = Ending()
+    try:
+        ended = _run(plan, replace(plan.submission, spec=spec), written)
+    except PgpuError as exc:
+        return _uncounted(finding, str(exc))
+    output = written.getvalue().decode("utf-8", "replace")
+    counters = read_counters(output)
+    if not counters:
+        return _uncounted(finding, refusal(output) or f"{PROGRAM} ended with {ended.exit_code} and counted no kernel")
+    told = Findings(finding.profile.sensitivity, finding.profile.contests, demands_of(counters))
+    profile = finding.profile
+    if finding.failed is None and told.demands:
+        profile = plan.client.add_findings(finding.job.id, told)
+    return replace(finding, profile=profile, counters=counters)
+
+
+def _uncounted(finding: Finding, why: str) -> Finding:
+    return replace(finding, notes=(*finding.notes, f"hardware counters: {why}"))
+
+
+def _repeat(plan: Plan, runs: int, carve_out_percent: int | None) -> list[Finding]:
+    """Stop at the first run that fails."""
+    spec = replace(plan.submission.spec, carve_out_percent=carve_out_percent)
+    changed = replace(plan, submission=replace(plan.submission, spec=spec))
+    found: list[Finding] = []
+    while len(found) < runs and not (found and found[-1].failed):
+        found.append(run_once(changed))
+    return found
+
+
+def _contests(plan: Plan, runs: int, alone: Sequence[Finding], notes: list[str]) -> list[Contest]:
+    found = []
+    for neighbour in antagonist_runs.neighbours_for(alone[-1].measurement.l2_bytes):
+        try:
+            met = _contest(plan, runs, alone, neighbour)
+        except PgpuError as exc:
+            notes.append(f"arithmetic, room, the L2 cache and the memory's bandwidth, which need MPS: {exc}")
+            break
+        if met is None:
+            notes.append(f"{neighbour.words}: its kernels and the job's never met")
+        else:
+            found.append(met)
+    return found
+
+
+def _contest(plan: Plan, runs: int, alone: Sequence[Finding], neighbour: Neighbour) -> Contest | None:
+    alone_too = antagonist_runs.run_alone(plan.client, neighbour, plan.submission)
+    under_mps = replace(plan, submission=antagonist_runs.under_mps(plan.submission))
+    longest_seconds = antagonist_runs.longest_seconds(sum(_seconds(each.job) for each in alone))
+    with antagonist_runs.running(plan.client, neighbour, plan.submission, longest_seconds) as neighbour_id:
+        beside = _repeat(under_mps, runs, None)
+    if (failed := beside[-1].failed) is not None:
+        raise NodeError(f"the command ended with {failed.exit_code} under MPS")
+    met = Met(alone_too, antagonist_runs.measurement_of(plan.client, neighbour_id))
+    return antagonist_runs.told(_measurements(alone), _measurements(beside), neighbour, met)
+
+
+def _seconds(job: Job) -> float:
+    """On the clock on the wall, which may be set meanwhile."""
+    if job.started_at_seconds is None or job.finished_at_seconds is None:
+        return 0.0
+    return max(0.0, job.finished_at_seconds - job.started_at_seconds)
+
+
+def _measurements(findings: Sequence[Finding]) -> list[Measurement]:
+    return [each.measurement for each in findings]
+
+
+def _run(plan: Plan, submission: Submission, output: BinaryIO) -> Job:
+    """Run one job to its end; where its output goes is not stdout, which is the profile's."""
+    with deferred_signals() as came:
+        [job] = plan.client.submit_all([submission])
+        if not plan.is_quiet:
+            say_simulated(job)
+        ended = attach(plan.client, job, came, as_json=False, is_quiet=plan.is_quiet, stdout=output)
+    if ended.error is not None:
+        _refuse(ended)
+    if not plan.is_quiet:
+        say_advisory(ended)
+    return ended
+
+
+def _refuse(job: Job) -> NoReturn:
+    raise RequestError(f"job {job.id} could not be profiled: {job.error}")
+
+
+def _finding(job: Job, profiled: Profiled) -> Finding:
+    return Finding(job, profiled.profile, measure(trace.read(unpacked(profiled.packed_log))))
+
+
+def _say(plan: Plan, line: str) -> None:
+    if not plan.is_quiet:
+        speech.remark(line)

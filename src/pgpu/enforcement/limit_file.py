@@ -1,0 +1,278 @@
+"""The limit file of a slice, as the host writes and reads it, and the words of it that change while the job runs.
+
+The layout is native/include/meter_abi.h; a test holds both against each other. The job reads the file at any time, so that each
+word changes by one store, and words that several of the host's processes change, by one of them at a time. It refuses to know
+what a job has used: that is the meter's.
+"""
+
+import ctypes
+import fcntl
+import mmap
+import os
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pgpu.enforcement.compute_word import NOT_SHARED, ComputeWord, Hold
+from pgpu.enforcement.publishing import publish_new
+from pgpu.errors import EnforcementError
+
+ABI = 2
+"""2: the word of compute and the flags. A shim of version 1 would run without its share, so it refuses CUDA instead."""
+
+OLDEST_ABI = 1
+"""The version before ABI is read, too, so that an upgrade keeps running jobs."""
+
+MAX_GPUS = 16
+PATH_BYTES = 256
+LIMIT_MAGIC = 0x54494D494C555047
+
+LIMIT_HEADER = struct.Struct(f"<QIIQII32s{PATH_BYTES}s{PATH_BYTES}s{PATH_BYTES}s56xQ")
+LIMIT_GPU = struct.Struct("<16sQQQQQQ8x")
+LIMIT_BYTES = LIMIT_HEADER.size + MAX_GPUS * LIMIT_GPU.size
+LIMIT_WORD_OFFSET = 16
+OVERHEAD_WORD_OFFSET = 32
+COMPUTE_WORD_OFFSET = 48
+RESIDENT_WORD_OFFSET = 56
+OVERSUBSCRIBES = 1 << 0
+TRACES = 1 << 1
+
+_COMPUTE_ABI = 2
+_LIMIT_MODE = 0o644
+_INSTANCE = "MIG-"
+
+
+@dataclass(frozen=True, slots=True)
+class LimitGpu:
+    """One GPU of a limit file."""
+
+    uuid: str
+    """As NVML writes it, `MIG-…` for an instance."""
+
+    limit_bytes: int
+    context_bytes: int
+    overhead_bytes: int = 0
+    compute: ComputeWord = NOT_SHARED
+    resident_bytes: int = 0
+    """Most of the slice that must stay on the device; counts only where the job oversubscribes."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitFile:
+    """What a job's shim is told."""
+
+    job_id: str
+    gpus: tuple[LimitGpu, ...]
+    real_cuda_path: str
+    """The driver behind the shim, as the job sees it; so are the other paths."""
+
+    real_nvml_path: str
+    usage_path: str
+    wait_for_memory_ns: int = 0
+    requires_read_only: bool = True
+    flags: int = 0
+    """`OVERSUBSCRIBES` and the like."""
+
+    carve_out_percent: int | None = None
+    """Shared memory that every kernel of a traced job prefers, 0 to 100 % of what L1 and it share; None: its own."""
+
+
+def write_limit(path: Path, limit: LimitFile) -> None:
+    """Write a new limit file, readable by everybody.
+
+    Raises:
+        EnforcementError: It cannot be written, or says more than the layout has room for.
+    """
+    data = _limit_bytes(limit)
+    with explaining(path):
+        publish_new(path, data, _LIMIT_MODE)
+
+
+def read_limit(path: Path) -> LimitFile:
+    """Read a limit file back.
+
+    Raises:
+        EnforcementError: It cannot be read, or is none.
+    """
+    with explaining(path):
+        data = path.read_bytes()
+    if len(data) < LIMIT_BYTES:
+        raise EnforcementError(f"the limit file {path} is cut short")
+    magic, abi, count, wait_ns, read_only, flags, job_id, cuda, nvml, usage, carve_out = LIMIT_HEADER.unpack_from(data)
+    if magic != LIMIT_MAGIC or not OLDEST_ABI <= abi <= ABI or count > MAX_GPUS:
+        raise EnforcementError(f"{path} is no limit file of this version")
+    return LimitFile(
+        job_id=_text(job_id),
+        gpus=tuple(_limit_gpu(data, index) for index in range(count)),
+        real_cuda_path=_text(cuda),
+        real_nvml_path=_text(nvml),
+        usage_path=_text(usage),
+        wait_for_memory_ns=wait_ns,
+        requires_read_only=bool(read_only),
+        flags=flags,
+        carve_out_percent=carve_out - 1 if carve_out else None,
+    )
+
+
+def set_limit_bytes(path: Path, gpu_uuid: str, limit_bytes: int) -> None:
+    """Change the slice of one GPU while its job runs.
+
+    Raises:
+        EnforcementError: The file cannot be written or has no such GPU.
+    """
+    _store(path, gpu_uuid, LIMIT_WORD_OFFSET, limit_bytes)
+
+
+def set_overhead_bytes(path: Path, gpu_uuid: str, overhead_bytes: int) -> None:
+    """Change what the driver holds beyond what is charged, while the job runs.
+
+    Raises:
+        EnforcementError: The file cannot be written or has no such GPU.
+    """
+    _store(path, gpu_uuid, OVERHEAD_WORD_OFFSET, overhead_bytes)
+
+
+def set_resident_bytes(path: Path, gpu_uuid: str, resident_bytes: int) -> None:
+    """Change how much of a slice may be memory that stays on the device, while a job that oversubscribes runs.
+
+    Raises:
+        EnforcementError: The file cannot be written or has no such GPU.
+    """
+    _store(path, gpu_uuid, RESIDENT_WORD_OFFSET, resident_bytes)
+
+
+def set_compute_word(path: Path, gpu_uuid: str, word: ComputeWord) -> ComputeWord:
+    """Change the share of one GPU's time while the job runs; who holds it stays as it is.
+
+    Returns:
+        The word as it stands now.
+
+    Raises:
+        EnforcementError: The file cannot be written, has no such GPU, or is of a version without shares.
+    """
+    return _change_compute(path, gpu_uuid, word.over)
+
+
+def set_held(path: Path, gpu_uuid: str, hold: Hold, *, is_held: bool) -> ComputeWord:
+    """Hold a job's launches and copies on one GPU, or take one's own hold back; they go on once nobody holds them.
+
+    Returns:
+        The word as it stands now.
+
+    Raises:
+        EnforcementError: The file cannot be written, has no such GPU, or is of a version that cannot be held.
+    """
+    return _change_compute(path, gpu_uuid, lambda old: old.with_hold(hold, is_held=is_held))
+
+
+def _limit_bytes(limit: LimitFile) -> bytes:
+    paths = [os.fsencode(path) for path in (limit.real_cuda_path, limit.real_nvml_path, limit.usage_path)]
+    if not 1 <= len(limit.gpus) <= MAX_GPUS:
+        raise EnforcementError(f"a slice has 1 to {MAX_GPUS} GPUs, not {len(limit.gpus)}")
+    if any(len(path) >= PATH_BYTES for path in paths):
+        raise EnforcementError(
+            f"a path of the slice is longer than {PATH_BYTES - 1} bytes: {max(paths, key=len).decode(errors='replace')}",
+            hint="set runtime_dir to a shorter path",
+        )
+    header = LIMIT_HEADER.pack(
+        LIMIT_MAGIC,
+        ABI,
+        len(limit.gpus),
+        limit.wait_for_memory_ns,
+        int(limit.requires_read_only),
+        limit.flags,
+        limit.job_id.encode(),
+        *paths,
+        0 if limit.carve_out_percent is None else limit.carve_out_percent + 1,
+    )
+    gpus = (
+        LIMIT_GPU.pack(
+            _uuid_bytes(gpu.uuid),
+            gpu.limit_bytes,
+            gpu.context_bytes,
+            gpu.overhead_bytes,
+            gpu.uuid.startswith(_INSTANCE),
+            gpu.compute.packed,
+            gpu.resident_bytes,
+        )
+        for gpu in limit.gpus
+    )
+    return b"".join((header, *gpus)).ljust(LIMIT_BYTES, b"\0")
+
+
+def _limit_gpu(data: bytes, index: int) -> LimitGpu:
+    uuid, limit_bytes, context_bytes, overhead_bytes, is_instance, word, resident_bytes = LIMIT_GPU.unpack_from(
+        data, LIMIT_HEADER.size + index * LIMIT_GPU.size
+    )
+    digits = uuid.hex()
+    parts = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])
+    kind = _INSTANCE if is_instance else "GPU-"
+    return LimitGpu(
+        f"{kind}{'-'.join(parts)}",
+        limit_bytes,
+        context_bytes,
+        overhead_bytes,
+        ComputeWord.unpack(word),
+        resident_bytes,
+    )
+
+
+def _uuid_bytes(uuid: str) -> bytes:
+    return bytes.fromhex(uuid.partition("-")[2].replace("-", ""))
+
+
+def _store(path: Path, gpu_uuid: str, word_offset: int, value: int) -> None:
+    """Change one aligned word by one store, since the job reads it at any time."""
+    uuids = [gpu.uuid for gpu in read_limit(path).gpus]
+    if gpu_uuid not in uuids:
+        raise EnforcementError(f"the limit file {path} has no GPU {gpu_uuid}")
+    at = LIMIT_HEADER.size + uuids.index(gpu_uuid) * LIMIT_GPU.size + word_offset
+    with explaining(path), path.open("r+b") as file, mmap.mmap(file.fileno(), LIMIT_BYTES) as mapped:
+        word = ctypes.c_uint64.from_buffer(mapped, at)
+        word.value = value
+        del word  # the map cannot be closed while something points into it
+
+
+def _change_compute(path: Path, gpu_uuid: str, change: Callable[[ComputeWord], ComputeWord]) -> ComputeWord:
+    with _alone(path):
+        if _abi(path) < _COMPUTE_ABI:
+            raise EnforcementError(
+                "the job was started by a version of pgpu that shares no compute",
+                hint="stop the job and start it again",
+            )
+        words = {gpu.uuid: gpu.compute for gpu in read_limit(path).gpus}
+        word = change(words.get(gpu_uuid, ComputeWord()))
+        _store(path, gpu_uuid, COMPUTE_WORD_OFFSET, word.packed)
+        return word
+
+
+def _abi(path: Path) -> int:
+    with explaining(path):
+        return int.from_bytes(path.read_bytes()[8:12], "little")
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Keep other writers of the word away: on the slice's own directory, which no job can open and so block."""
+    with explaining(path.parent.parent):
+        descriptor = os.open(path.parent.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def explaining(path: Path) -> Iterator[None]:
+    """Say of which file of a slice the system refused something."""
+    try:
+        yield
+    except OSError as exc:
+        raise EnforcementError(f"{path} cannot be used: {exc.strerror}") from exc
+
+
+def _text(field: bytes) -> str:
+    return os.fsdecode(field.partition(b"\0")[0])

@@ -1,0 +1,202 @@
+"""Speaks to NVIDIA's `nvidia-cuda-mps-control`, or to the simulated one, which answers alike.
+
+It keeps to the interface of version 2, which every driver with MPS has. It refuses to guess: an answer that it does not
+understand is an error. No answer is no death: a busy machine is slow, and whether the daemon is there its process tells.
+
+Source: NVIDIA Multi-Process Service, appendix Tools and Interface Reference; nvidia-cuda-mps-control(1).
+"""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from pgpu.enforcement.mps.process import PROGRAM, end_servers, is_there
+from pgpu.errors import EnforcementError
+from pgpu.libraries import SIMULATED_MPS_CONTROL, library_path
+from pgpu.units import MIB
+
+PIPE_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
+LOG_VARIABLE = "CUDA_MPS_LOG_DIRECTORY"
+
+_UMASK = 0o022
+"""Of the daemon: its sockets are for clients that are other users, whoever starts it."""
+
+_START_SECONDS = 60.0
+"""A first start wakes the GPUs of a cold machine."""
+
+_ANSWER_SECONDS = 5.0
+_MOST_PATH_BYTES = 107
+"""Source: unix(7), sun_path, without its end."""
+
+_LONGEST_SOCKET = "control_privileged"
+
+
+class ServerStatus(StrEnum):
+    """What a server says of itself."""
+
+    INITIALIZING = "INITIALIZING"
+    ACTIVE = "ACTIVE"
+    FAULT = "FAULT"
+    """One of its clients faulted: it takes no new one until all that it hit are gone."""
+
+
+def find_control(*, is_simulated: bool) -> Path | None:
+    """Return the control program of this machine's driver, or of the simulated one; None where there is none."""
+    if is_simulated:
+        return library_path(SIMULATED_MPS_CONTROL)
+    found = shutil.which(PROGRAM)
+    return None if found is None else Path(found)
+
+
+@dataclass(frozen=True, slots=True)
+class MpsControl:
+    """One control daemon, alive or not, known by its pipe directory."""
+
+    program: Path
+    pipe_directory: Path
+    log_directory: Path
+    gpu_uuid: str
+    """The one GPU, or MIG instance, that its servers use."""
+
+    simulated_state_directory: Path | None = None
+    """Of the simulated GPUs; None on real ones."""
+
+    def start(self) -> None:
+        """Start the daemon in the background; its directories are there.
+
+        Raises:
+            EnforcementError: It does not start, or one runs there already.
+        """
+        self._refuse_long_path()
+        try:
+            done = self._run("-d", None, _START_SECONDS)
+        except (OSError, subprocess.TimeoutExpired) as exc:
+            raise EnforcementError(f"the MPS control daemon does not start: {exc}") from exc
+        if done.returncode != 0 or self.servers() is None:
+            said = (done.stdout.strip() or done.stderr.strip()).splitlines()
+            raise EnforcementError(
+                f"the MPS control daemon does not start: {said[-1] if said else f'it ended with {done.returncode}'}",
+                hint=f"see {self.log_directory / 'control.log'}",
+            )
+
+    def servers(self) -> list[int] | None:
+        """Return the PIDs of the servers; None where no daemon answers."""
+        answer = self.ask("get_server_list")
+        return None if answer is None else _pids(answer)
+
+    def is_there(self) -> bool:
+        """Whether the daemon's process is, even where it does not answer."""
+        return is_there(self.pipe_directory)
+
+    def end_servers(self) -> None:
+        """End the servers that a dead daemon left; one that lives ends its own."""
+        end_servers(f"{PIPE_VARIABLE}={self.pipe_directory}")
+
+    def status(self, server_pid: int) -> ServerStatus | None:
+        """Return what a server says of itself; None where it, or the daemon, is gone."""
+        words = (self.ask(f"get_server_status {server_pid}") or "").upper().split()
+        return next((status for status in ServerStatus if status in words), None)
+
+    def clients(self, server_pid: int) -> list[int] | None:
+        """Return the PIDs of a server's clients, none where it is gone; None where no daemon answers."""
+        answer = self.ask(f"get_client_list {server_pid}")
+        return None if answer is None else _pids(answer)
+
+    def set_percentage(self, percentage: int) -> None:
+        """Let clients to come use at most this share of the multiprocessors, 1 to 100, those of running servers too."""
+        self._told(f"set_default_active_thread_percentage {percentage}")
+        for server_pid in self.servers() or ():
+            self.ask(f"set_active_thread_percentage {server_pid} {percentage}")
+
+    def percentage(self) -> float:
+        """Return what clients of servers to come may use at most, in percent.
+
+        Raises:
+            EnforcementError: No daemon answers, or not with a number.
+        """
+        return _number(self._told("get_default_active_thread_percentage"))
+
+    def set_memory_limit(self, limit_bytes: int) -> None:
+        """Let each process to come hold at most so much device memory; whole MiB, rounded up.
+
+        The GPU is named by its ordinal among the daemon's own, of which there is one: an entry for a GPU that a process
+        cannot see would take all its limits away.
+        """
+        limit = f"{-(-limit_bytes // MIB)}M"
+        self._told(f"set_default_device_pinned_mem_limit 0 {limit}")
+        for server_pid in self.servers() or ():
+            self.ask(f"set_device_pinned_mem_limit {server_pid} 0 {limit}")
+
+    def memory_limit(self) -> str:
+        """Return the limit of each process to come as the daemon writes it, such as `512M`."""
+        return self._told("get_default_device_pinned_mem_limit 0").strip()
+
+    def terminate(self, server_pid: int, client_pid: int) -> None:
+        """End one client's use of the GPU without hurting the others; does nothing where it is gone."""
+        self.ask(f"terminate_client {server_pid} {client_pid}")
+
+    def quit(self, force_after_seconds: int) -> bool:
+        """Have the daemon end itself and its servers, those with clients after a time; returns whether it was told."""
+        return self.ask(f"quit -t {force_after_seconds}") is not None
+
+    def ask(self, line: str) -> str | None:
+        """Return what the daemon prints for a command; None where none answers in time, or nobody can be sent to ask."""
+        try:
+            done = self._run(None, f"{line}\n", _ANSWER_SECONDS)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout if done.returncode == 0 else None
+
+    def _told(self, line: str) -> str:
+        answer = self.ask(line)
+        if answer is None:
+            raise EnforcementError(f"no MPS control daemon answers at {self.pipe_directory}")
+        return answer
+
+    def _run(self, option: str | None, text: str | None, timeout_seconds: float) -> subprocess.CompletedProcess[str]:
+        words = [str(self.program), *([] if option is None else [option])]
+        source = {"stdin": subprocess.DEVNULL} if text is None else {"input": text}
+        return subprocess.run(
+            words,
+            env=self._environment(),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_seconds,
+            check=False,
+            umask=_UMASK,
+            **source,
+        )
+
+    def _environment(self) -> Mapping[str, str]:
+        """Nothing of the asker's own MPS words: they could lead to another daemon, or limit this one."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "LD_"))}
+        kept |= {PIPE_VARIABLE: str(self.pipe_directory), LOG_VARIABLE: str(self.log_directory)}
+        kept["CUDA_VISIBLE_DEVICES"] = self.gpu_uuid
+        if self.simulated_state_directory is not None:
+            kept["PGPU_SIMGPU_DIR"] = str(self.simulated_state_directory)
+        return kept
+
+    def _refuse_long_path(self) -> None:
+        longest = os.fsencode(self.pipe_directory / _LONGEST_SOCKET)
+        if len(longest) > _MOST_PATH_BYTES:
+            raise EnforcementError(
+                f"{self.pipe_directory} is too long a name for a socket", hint="set runtime_dir to a shorter one"
+            )
+
+
+def _pids(text: str) -> list[int]:
+    """Read one PID a line; what is no number is a message, such as that a server is gone."""
+    return [int(line) for line in text.split("\n") if re.fullmatch(r"\s*\d+\s*", line)]
+
+
+def _number(text: str) -> float:
+    found = re.findall(r"\d+(?:\.\d+)?", text)
+    if not found:
+        raise EnforcementError(f"the MPS control daemon answers {text.strip()!r}, which is no number")
+    return float(found[-1])

@@ -1,0 +1,264 @@
+"""The control daemon of one GPU: found, started, judged and ended by any process of pgpu, under one lock.
+
+Each daemon has a directory of its own generation, so that a job never meets another daemon than the one it was started
+under: where that one died, its programs run without MPS, and who watches it sees so. A generation is never used again.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from enum import Enum, auto
+from pathlib import Path
+
+from pgpu.enforcement.mps.control import MpsControl, ServerStatus
+from pgpu.enforcement.mps.process import children, daemon_process, end
+from pgpu.enforcement.publishing import publish
+from pgpu.errors import EnforcementError
+
+QUIT_SECONDS = 2
+"""How long servers that still have clients may take to end, once nobody may be left there."""
+
+_END_SECONDS = 3.0
+"""How long a daemon that was told to quit may take beyond that."""
+
+_OTHERS_READ = 0o755
+
+
+class Health(Enum):
+    """How it stands with a daemon."""
+
+    ABSENT = auto()
+    """None was started, or it was ended."""
+
+    GONE = auto()
+    """One was started, and its process has ended."""
+
+    SILENT = auto()
+    """It does not answer, and its process is there: a busy machine, or one that hangs."""
+
+    FAULT = auto()
+    """A client faulted, and the server waits for all that it hit to go."""
+
+    WELL = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One daemon."""
+
+    number: int
+    trust: str
+    """Whose clients may be here: those who may read each other's memory anyway."""
+
+    is_over: bool = False
+    """Whether it was ended. Its number stays taken: it may still be on its way out, and removes its sockets then."""
+
+
+class GpuDaemon:
+    """The daemon of one GPU; every method but `locked` may be called under the lock alone where it changes something."""
+
+    def __init__(self, home: Path, program: Path, gpu_uuid: str, simulated_state_directory: Path | None) -> None:
+        self._home = home
+        self._program = program
+        self._gpu_uuid = gpu_uuid
+        self._simulated = simulated_state_directory
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Be the only one who starts or ends it.
+
+        Raises:
+            EnforcementError: Its directory cannot be made.
+        """
+        try:
+            self._home.mkdir(mode=0o755, parents=True, exist_ok=True)
+            descriptor = os.open(self._home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as exc:
+            raise EnforcementError(f"{self._home} cannot be made: {exc.strerror}") from exc
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def generation(self) -> Generation | None:
+        """Return which daemon there is, alive or not; None where there is none to be."""
+        last = self._last()
+        return None if last is None or last.is_over else last
+
+    def _last(self) -> Generation | None:
+        try:
+            return Generation(**json.loads(self._record.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError) as exc:
+            raise EnforcementError(f"{self._record} is garbled", hint="remove it once no job runs under MPS") from exc
+
+    def control(self, generation: Generation) -> MpsControl:
+        """Return what speaks to one generation's daemon."""
+        home = self._home / str(generation.number)
+        return MpsControl(self._program, home / "pipe", home / "log", self._gpu_uuid, self._simulated)
+
+    def health(self) -> Health:
+        """Say how the present daemon is."""
+        generation = self.generation()
+        return Health.ABSENT if generation is None else health_of(self.control(generation))
+
+    def start(self, trust: str) -> Generation:
+        """Start a new generation; the one before has nobody left.
+
+        Raises:
+            EnforcementError: It does not start.
+        """
+        self._clear()
+        generation = Generation(self._next_number(), trust)
+        control = self.control(generation)
+        try:
+            # The parents stay closed to others; what a job sees of this is mounted into it.
+            control.pipe_directory.mkdir(parents=True)
+            control.log_directory.mkdir()
+            for directory in (control.pipe_directory, control.log_directory):
+                directory.chmod(_OTHERS_READ)  # whatever the umask says: clients and servers are other users
+            self._write(generation)
+        except OSError as exc:
+            raise EnforcementError(f"{control.pipe_directory} cannot be made: {exc.strerror}") from exc
+        control.start()
+        return generation
+
+    def end(self) -> None:
+        """End the daemon and forget it; does nothing where there is none."""
+        self._clear()
+        last = self._last()
+        if last is not None and not last.is_over:
+            self._write(replace(last, is_over=True))
+
+    def enter(self, generation: Generation, job_id: str) -> None:
+        """Write that a job is started under this daemon, for whoever watches it later.
+
+        Raises:
+            EnforcementError: It cannot be written.
+        """
+        self._mark(generation, "jobs", job_id)
+
+    def control_of(self, job_id: str) -> MpsControl | None:
+        """Return what speaks to the daemon under which a job was started; None where that was ended."""
+        for path in self._home.glob(f"*/jobs/{job_id}"):
+            return self.control(Generation(int(path.parts[-3]), ""))
+        return None
+
+    def remember_servers(self, generation: Generation, job_id: str) -> None:
+        """Write down which servers there are as a job starts: one that dies before anybody watches the job is missed then.
+
+        Raises:
+            EnforcementError: It cannot be written.
+        """
+        path = self._mark_path(generation, "jobs", job_id)
+        try:
+            publish(path, json.dumps(children(self.control(generation).pipe_directory)).encode(), 0o600)
+        except OSError as exc:
+            raise EnforcementError(f"{path} cannot be written: {exc.strerror}") from exc
+
+    def servers_at_start(self, job_id: str) -> set[int]:
+        """Return the PIDs of the servers that there were when a job started; none where nobody wrote it down."""
+        for path in self._home.glob(f"*/jobs/{job_id}"):
+            with contextlib.suppress(OSError, ValueError, TypeError):
+                return {int(pid) for pid in json.loads(path.read_bytes())}
+        return set()
+
+    def is_proved(self, generation: Generation, way: str) -> bool:
+        """Whether programs of jobs that are delivered so were seen as clients of this very daemon."""
+        return self._mark_path(generation, "proved", _short(way)).exists()
+
+    def remember_proof(self, generation: Generation, way: str) -> None:
+        """Write that they were.
+
+        Raises:
+            EnforcementError: It cannot be written.
+        """
+        self._mark(generation, "proved", _short(way))
+
+    def _mark_path(self, generation: Generation, kind: str, name: str) -> Path:
+        return self._home / str(generation.number) / kind / name
+
+    def _mark(self, generation: Generation, kind: str, name: str) -> None:
+        path = self._mark_path(generation, kind, name)
+        try:
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            path.touch(mode=0o600)
+        except OSError as exc:
+            raise EnforcementError(f"{path} cannot be made: {exc.strerror}") from exc
+
+    def server_pids(self) -> list[int]:
+        """Return the present daemon's servers, whose memory is no outsider's."""
+        generation = self.generation()
+        if generation is None:
+            return []
+        control = self.control(generation)
+        return children(control.pipe_directory) or control.servers() or []
+
+    @property
+    def _record(self) -> Path:
+        return self._home / "now"
+
+    def _next_number(self) -> int:
+        last = self._last()
+        return 1 if last is None else last.number + 1
+
+    def _write(self, generation: Generation) -> None:
+        publish(self._record, json.dumps(asdict(generation)).encode(), 0o600)
+
+    def _clear(self) -> None:
+        present = self.generation()
+        if present is None:
+            return
+        control = self.control(present)
+        with daemon_process(control.pipe_directory) as process:
+            if process is not None:
+                is_told = control.quit(QUIT_SECONDS)
+                end(process, QUIT_SECONDS + _END_SECONDS if is_told else 0.0)
+        control.end_servers()  # of one that was killed, by whomever
+        shutil.rmtree(self._home / str(present.number), ignore_errors=True)
+
+
+class MpsDaemons:
+    """The daemons of all GPUs of one runtime directory."""
+
+    def __init__(self, runtime_directory: Path, program: Path, simulated_state_directory: Path | None = None) -> None:
+        """Start nothing.
+
+        Args:
+            runtime_directory: On a tmpfs; `mps/` is made in it.
+            program: NVIDIA's control program, or the simulated one.
+            simulated_state_directory: Of the simulated GPUs; None on real ones.
+        """
+        self._home = runtime_directory / "mps"
+        self._program = program
+        self._simulated = simulated_state_directory
+
+    def of(self, gpu_uuid: str) -> GpuDaemon:
+        """Return the daemon of one GPU, whether there is one or not."""
+        return GpuDaemon(self._home / _short(gpu_uuid), self._program, gpu_uuid, self._simulated)
+
+
+def _short(text: str) -> str:
+    """A socket's path has little room."""
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def health_of(control: MpsControl) -> Health:
+    """Say how one daemon is."""
+    servers = control.servers()
+    if servers is None:
+        return health_without_servers(control)
+    is_faulted = any(control.status(pid) is ServerStatus.FAULT for pid in servers)
+    return Health.FAULT if is_faulted else Health.WELL
+
+
+def health_without_servers(control: MpsControl) -> Health:
+    """Say how one is that does not answer."""
+    return Health.SILENT if control.is_there() else Health.GONE

@@ -1,0 +1,53 @@
+"""Writes what came of a round of admission, inside the transaction in which it was decided.
+
+It refuses to decide anything, and to start or wake anybody: a transaction may still fail.
+"""
+
+import time
+from dataclasses import replace
+
+from pgpu.engine.outcome import NOBODY, Outcome
+from pgpu.engine.settling import cancelled, settle
+from pgpu.ledger import Decision, Entry
+from pgpu.model import JobState, Lease
+from pgpu.scheduling.oversubscription import with_host_part
+
+
+def written(decision: Decision, outcome: Outcome, gpu_model: str | None) -> Outcome:
+    """Write grants, suspensions and those that waited too long; return it with those for whom somebody must be started.
+
+    Args:
+        decision: The transaction.
+        outcome: Of a round in it, or of one since which nothing has changed.
+        gpu_model: Whose queue it was; None for real GPUs.
+    """
+    now_seconds = time.time()
+    admission = outcome.admission or NOBODY
+    for grant in admission.grants:
+        lease = Lease(grant.job_id, grant.slices, now_seconds, sharing=grant.mode)
+        decision.put(_granted(decision.entry(grant.job_id), lease))
+    for job_id, by in admission.suspended:
+        entry = decision.entry(job_id)
+        decision.put(replace(entry, job=replace(entry.job, suspended_by=by)))
+    if outcome.admission is not None:
+        decision.put_precedence(gpu_model, outcome.admission)
+    for job_id in admission.expired:
+        decision.put(cancelled(decision.entry(job_id), now_seconds, timed_out=True))
+    if admission.expired:
+        settle(decision, now_seconds)
+    unattended = tuple(grant.job_id for grant in admission.grants if _is_unattended(decision.entry(grant.job_id)))
+    return replace(outcome, granted=unattended)
+
+
+def _is_unattended(entry: Entry) -> bool:
+    """Whether somebody must be started to look after a granted job; a container of another tool brings its own."""
+    return entry.supervisor is None and entry.job.spec.runtime != "oci"
+
+
+def _granted(entry: Entry, lease: Lease) -> Entry:
+    """What was granted is what it asks for from now on: a job of unknown size asked for whatever was free."""
+    if entry.job.request.oversubscribes:
+        parts = tuple(with_host_part(part, entry.job.request.memory_bytes) for part in lease.slices)
+        lease = replace(lease, slices=parts)
+    request = replace(entry.job.request, memory_bytes=lease.slices[0].memory_bytes)
+    return replace(entry, job=replace(entry.job, state=JobState.STARTING, lease=lease, reason=None, request=request))

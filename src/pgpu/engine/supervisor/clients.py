@@ -1,0 +1,148 @@
+"""Sees to it, once a second, that the programs of a job under MPS are clients of its daemon, and that this is well.
+
+A program that lost its server can never use CUDA again, and one that never had it shares the GPU without a limit: either
+ends the job, with one line that says why. So does a daemon that died; one that is slow to answer does not. This module
+refuses to restart anything: the next job that comes does.
+"""
+
+from dataclasses import dataclass, field
+
+from pgpu.enforcement.mps import Health, MpsDaemons
+from pgpu.enforcement.mps.process import children, is_ending
+from pgpu.enforcement.mps.sighting import Sighting, last_sighting
+from pgpu.engine.supervisor.mps_looks import Looks
+from pgpu.gpu import GpuSource
+from pgpu.model import Job, SharingMode
+from pgpu.runtimes import RunningJob
+
+SILENT_SECONDS = 60.0
+"""How long a daemon may not answer at all before its jobs end: those who need it to start a program wait meanwhile."""
+
+
+@dataclass
+class Judging:
+    """What is remembered of one job on a GPU from sighting to sighting."""
+
+    gpu_uuid: str
+    _judged_seconds: float = 0.0
+    _silent_since_seconds: float | None = None
+    _were_clients: set[int] = field(default_factory=set)
+    _strangers: set[int] = field(default_factory=set)
+    """On the GPU at the last judgement, and no clients then."""
+
+    def judged(self, seen: Sighting, own: set[int], now_seconds: float) -> str | None:
+        """Return why the job has to end, in one line; None where all is well.
+
+        Args:
+            seen: What was seen of the daemon last; nothing comes of one that is not new.
+            own: The job's processes on the GPU now.
+            now_seconds: On the clock of `seen`.
+        """
+        if seen.health is Health.GONE:
+            return _daemon_died(self.gpu_uuid)
+        if seen.began_seconds <= self._judged_seconds:
+            return None  # Who came to the GPU since then could not be in it.
+        self._judged_seconds = now_seconds
+        if seen.health is Health.SILENT:
+            return self._silence(seen)
+        self._silent_since_seconds = None
+        return self._of_clients(seen, own)
+
+    def _silence(self, seen: Sighting) -> str | None:
+        if self._silent_since_seconds is None:
+            self._silent_since_seconds = seen.began_seconds
+        if seen.began_seconds - self._silent_since_seconds < SILENT_SECONDS:
+            return None
+        return f"the MPS control daemon of GPU {self.gpu_uuid} has not answered for {SILENT_SECONDS:g} s"
+
+    def _of_clients(self, seen: Sighting, own: set[int]) -> str | None:
+        known = own & seen.clients.keys()
+        self._were_clients |= known
+        strangers, self._strangers = self._strangers & (own - known), own - known
+        if strangers & self._were_clients:
+            return _server_died(self.gpu_uuid)
+        if strangers:
+            return f"process {min(strangers)} of it uses GPU {self.gpu_uuid} without MPS"
+        if any(seen.clients[pid] in seen.faulted for pid in known):
+            return _faulted(self.gpu_uuid)
+        return None
+
+
+def _daemon_died(gpu_uuid: str) -> str:
+    return f"the MPS control daemon of GPU {gpu_uuid} died: programs that start now would run without it"
+
+
+def _server_died(gpu_uuid: str) -> str:
+    return f"the MPS server of GPU {gpu_uuid} died: CUDA calls of its programs fail"
+
+
+def _faulted(gpu_uuid: str) -> str:
+    return f"a client of the MPS server of GPU {gpu_uuid} faulted: CUDA calls of all its programs fail"
+
+
+@dataclass
+class Clients:
+    """One running job's."""
+
+    daemons: MpsDaemons
+    gpus: GpuSource
+    _looks: Looks = field(default_factory=Looks)
+    _judging: Judging | None = None
+    _servers: set[int] = field(default_factory=set)
+    """That were there when somebody looked while the job ran."""
+
+    def look(self, job: Job, running: RunningJob, now_seconds: float) -> str | None:
+        """Return why the job has to end, in one line; None where all is well, or nobody has seen it yet.
+
+        Raises:
+            NodeError: The GPU cannot be read.
+        """
+        if job.lease is None or job.lease.sharing is not SharingMode.MPS:
+            return None
+        gpu_uuid = job.lease.slices[0].gpu_uuid
+        if self._judging is None:
+            self._judging = Judging(gpu_uuid)
+        control = self.daemons.of(gpu_uuid).control_of(job.id)
+        if control is not None:
+            self._servers.update(children(control.pipe_directory))
+        seen = Sighting(now_seconds, Health.GONE) if control is None else self._looks.last(control)
+        return None if seen is None else self._judging.judged(seen, self._on_gpu(gpu_uuid, running), now_seconds)
+
+    def loss(self, job: Job) -> str | None:
+        """Return what became of the MPS of a job that ended with an error, in one line; None where all is well there.
+
+        Its programs may have met that sooner than anybody looked. Nobody who is slow is asked.
+        """
+        if job.lease is None or job.lease.sharing is not SharingMode.MPS:
+            return None
+        gpu_uuid = job.lease.slices[0].gpu_uuid
+        daemon = self.daemons.of(gpu_uuid)
+        control = daemon.control_of(job.id)
+        if control is None or not control.is_there():
+            return _daemon_died(gpu_uuid)
+        servers = self._servers | daemon.servers_at_start(job.id)
+        if servers - {pid for pid in children(control.pipe_directory) if not is_ending(pid)}:
+            return _server_died(gpu_uuid)
+        seen = last_sighting(control)
+        return _faulted(gpu_uuid) if seen is not None and seen.faulted & servers else None
+
+    def take_leave(self, job: Job, running: RunningJob) -> None:
+        """Have the server end a job's clients before they are killed: a client that dies in a kernel may fault the others.
+
+        Raises:
+            NodeError: The GPU cannot be read.
+        """
+        if job.lease is None or job.lease.sharing is not SharingMode.MPS:
+            return
+        gpu_uuid = job.lease.slices[0].gpu_uuid
+        control = self.daemons.of(gpu_uuid).control_of(job.id)
+        seen = None if control is None else last_sighting(control)
+        if control is None or (seen is not None and seen.health in {Health.GONE, Health.SILENT}):
+            return  # Whoever does not answer would only put off the kill.
+        own = self._on_gpu(gpu_uuid, running)
+        for server in control.servers() or ():
+            for pid in own.intersection(control.clients(server) or ()):
+                control.terminate(server, pid)
+
+    def _on_gpu(self, gpu_uuid: str, running: RunningJob) -> set[int]:
+        return {process.pid for process in self.gpus.processes(gpu_uuid) if running.owns(process.pid)}

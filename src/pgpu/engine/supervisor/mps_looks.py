@@ -1,0 +1,57 @@
+"""Looks at a GPU's MPS daemon: about one a second for all jobs there, by whoever is on duty, and never in a loop's way.
+
+Each look is a thread's, since a daemon that is slow keeps who asks it waiting for seconds. It refuses to judge.
+"""
+
+import os
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pgpu.enforcement.mps import MpsControl
+from pgpu.enforcement.mps.sighting import Sighting, last_sighting, look_at, publish_sighting
+from pgpu.engine.duty import try_lock
+
+_EVERY_SECONDS = 0.9
+"""Less than a tick, so that each tick of one process alone finds it due."""
+
+_STUCK_SECONDS = 30.0
+"""Who is on duty and has seen nothing for so long is stopped: the others look themselves."""
+
+
+@dataclass(slots=True)
+class Looks:
+    """One process's part."""
+
+    _thread: threading.Thread | None = None
+
+    def last(self, control: MpsControl) -> Sighting | None:
+        """Return what was seen last, and see to it that somebody looks again where that is a while ago; never waits."""
+        seen = last_sighting(control)
+        age_seconds = _STUCK_SECONDS if seen is None else time.monotonic() - seen.began_seconds
+        if age_seconds >= _EVERY_SECONDS and (self._thread is None or not self._thread.is_alive()):
+            self._look(control, is_stuck=seen is not None and age_seconds >= _STUCK_SECONDS)
+        return seen
+
+    def _look(self, control: MpsControl, *, is_stuck: bool) -> None:
+        duty = try_lock(_lock_of(control))
+        if duty is None and not is_stuck:
+            return
+        self._thread = threading.Thread(target=_look, args=(control, duty), name="mps-look", daemon=True)
+        self._thread.start()
+
+
+def _look(control: MpsControl, duty: int | None) -> None:
+    try:
+        with suppress(OSError):
+            publish_sighting(control, look_at(control))
+    finally:
+        if duty is not None:
+            os.close(duty)
+
+
+def _lock_of(control: MpsControl) -> Path:
+    """Beside the generations, so that it never brings back a directory that was removed."""
+    return control.pipe_directory.parents[1] / "looking"

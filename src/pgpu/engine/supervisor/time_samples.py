@@ -1,0 +1,35 @@
+"""Takes a sample of a running job's board once a second, and leaves the last minute of them where others read it."""
+
+from pathlib import Path
+
+from pgpu.enforcement import Enforcer
+from pgpu.engine.gpu_time import MOST_SAMPLES, Sample, read_samples, write_samples
+from pgpu.model import Lease
+
+
+class TimeSamples:
+    """The samples of one job."""
+
+    def __init__(self, enforcer: Enforcer, path: Path) -> None:
+        """Go on where a supervisor before this one was killed.
+
+        Args:
+            enforcer: Of the job.
+            path: Where the samples lie.
+        """
+        self._enforcer = enforcer
+        self._path = path
+        self._samples = read_samples(path)
+
+    def look(self, lease: Lease, now_ns: int) -> None:
+        """Take one; none before a process of the job uses a GPU.
+
+        Raises:
+            EnforcementError: The board cannot be read.
+        """
+        boards, words = self._enforcer.boards(lease), self._enforcer.words(lease)
+        if len(boards) != len(lease.slices):
+            return
+        held = [at < len(words) and words[at].is_held for at in range(len(boards))]
+        self._samples = [*self._samples, Sample.of(boards, held, now_ns)][-MOST_SAMPLES:]
+        write_samples(self._path, self._samples)

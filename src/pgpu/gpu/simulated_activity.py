@@ -1,0 +1,102 @@
+"""Reads how much of a simulated GPU's time each process really got, which no real GPU tells.
+
+It is the truth against which tests and benchmarks hold what pgpu measures itself.
+
+Slots are those of the file `memory` beside it, a usage file that names the process of each. This module refuses to write,
+and to guess: a file of another size is none of ours.
+"""
+
+import struct
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from pgpu.errors import NodeError
+
+ACTIVITY_NAME = "activity"
+TURNS_NAME = "turns"
+
+_GPUS = 16
+_SLOTS = 1024
+_SLOT_BYTES = 320
+_HEADER = struct.Struct("<3Q512x")
+_SLOT = struct.Struct("<4QQQQQ")
+_TURNS_BYTES = 94_208
+_LOST = struct.Struct("<56xQ")
+_GPU_BYTES = _HEADER.size + _SLOTS * _SLOT_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTime:
+    """What one process used of one GPU since it claimed its slot."""
+
+    slot: int
+    """Of the files `activity` and `memory`."""
+
+    consumed_ns: int
+    """What its finished work takes on a GPU that it has alone: work done, whoever else was there."""
+
+    busy_ns: int
+    """Real time in which its work was running: turns of others left out."""
+
+    pending_ns: int
+    """Queued and not yet done, as `consumed_ns`."""
+
+
+def read_device_times(state_directory: Path, gpu_index: int, now_ns: int | None = None) -> list[DeviceTime]:
+    """Read what every process that ever claimed a slot has used of a GPU.
+
+    Args:
+        state_directory: Of the simulated GPUs.
+        gpu_index: In the order of gpus.conf, 0-15.
+        now_ns: CLOCK_MONOTONIC; by default now. What a process wrote is carried on to this moment.
+
+    Raises:
+        NodeError: The file is not there (no program has begun yet), or is none of the simulated driver's.
+    """
+    path = state_directory / ACTIVITY_NAME
+    content = _content(path)
+    if len(content) != _GPUS * _GPU_BYTES:
+        raise NodeError(f"{path} is no activity file of this version's simulated driver")
+    start = gpu_index * _GPU_BYTES
+    slots_used = min(_HEADER.unpack_from(content, start)[1], _SLOTS)
+    at_ns = time.monotonic_ns() if now_ns is None else now_ns
+    rows = (_SLOT.unpack_from(content, start + _HEADER.size + slot * _SLOT_BYTES) for slot in range(slots_used))
+    return [_time(slot, row, at_ns) for slot, row in enumerate(rows) if row[0] != 0]
+
+
+def read_lost_ns(state_directory: Path, gpu_index: int) -> int:
+    """Read how long no process had a GPU that some wanted: switches between them, and windows that were kept for nothing.
+
+    Args:
+        state_directory: Of the simulated GPUs.
+        gpu_index: In the order of gpus.conf, 0-15.
+
+    Raises:
+        NodeError: The file is not there (no program has begun yet), or is none of the simulated driver's.
+    """
+    path = state_directory / TURNS_NAME
+    content = _content(path)
+    if len(content) != _GPUS * _TURNS_BYTES:
+        raise NodeError(f"{path} is no account of turns of this version's simulated driver")
+    return int(_LOST.unpack_from(content, gpu_index * _TURNS_BYTES)[0])
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise NodeError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _time(slot: int, row: tuple[int, ...], now_ns: int) -> DeviceTime:
+    updated_ns, consumed_ns, pending_ns, until_ns, busy_ns, _server, _block_ns, pending_busy_ns = row
+    done = 0.0
+    if until_ns > updated_ns and now_ns > updated_ns:
+        done = min(1.0, (now_ns - updated_ns) / (until_ns - updated_ns))
+    return DeviceTime(
+        slot,
+        consumed_ns + int(pending_ns * done),
+        busy_ns + int(pending_busy_ns * done),
+        pending_ns - int(pending_ns * done),
+    )

@@ -1,0 +1,157 @@
+"""What Nsight Compute's command line (`ncu`) counts of a program's kernels: which words it is called with, and what it says. Pure.
+
+It replays each kernel several times and alone, so its durations are not the program's; only what happened inside a kernel is taken.
+It refuses to guess where a counter is not there: that figure is absent.
+
+Source: NVIDIA, *Nsight Compute CLI* (Console Output; Profile) and *Kernel Profiling Guide* (Metrics Decoder), of 2023 and later.
+"""
+
+import csv
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from pgpu.model import Demand, Evidence, Resource
+
+PROGRAM = "ncu"
+
+MOST_LAUNCHES = 2000
+"""Each is replayed, which takes tens of milliseconds: a longer program is known by its beginning."""
+
+_DURATION = "gpu__time_duration.sum"
+_FIGURES = {
+    "l1_hit_rate": "l1tex__t_sector_hit_rate.pct",
+    "l2_hit_rate": "lts__t_sector_hit_rate.pct",
+    "dram_throughput": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+    "l2_throughput": "lts__throughput.avg.pct_of_peak_sustained_elapsed",
+    "sm_throughput": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+    "occupancy": "sm__warps_active.avg.pct_of_peak_sustained_active",
+}
+_HEAD = '"ID","Process ID",'
+_PERCENT = 100.0
+_NO_PERMISSION = "ERR_NVGPUCTRPERM"
+_TRIPLE = re.compile(r"\((\d+), *(\d+), *(\d+)\)")
+_ERROR = re.compile(r"==ERROR== *(.+)")
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCounters:
+    """All counted launches of one kernel with one shape. Fractions are 0 to 1, means over its time; None was not counted."""
+
+    name: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    launches: int
+    total_ns: float
+    """As it took under ncu, at the clock that ncu fixes."""
+
+    l1_hit_rate: float | None
+    """Of sectors asked of the L1 cache."""
+
+    l2_hit_rate: float | None
+    dram_throughput: float | None
+    """Of what the memory could move."""
+
+    l2_throughput: float | None
+    """Of what the L2 cache could deliver."""
+
+    sm_throughput: float | None
+    """Of what the busiest part of a multiprocessor could do."""
+
+    occupancy: float | None
+    """Warps that were there, of those that a multiprocessor can have."""
+
+
+def command_of(program: str, command: Sequence[str]) -> tuple[str, ...]:
+    """Return argv that counts a command's kernels and writes them to standard output as CSV, one row a launch."""
+    metrics = ",".join((_DURATION, *_FIGURES.values()))
+    format_words = ("--csv", "--page", "raw", "--print-units", "base", "--print-kernel-base", "mangled")
+    scope = ("--target-processes", "all", "--launch-count", str(MOST_LAUNCHES))
+    return (program, *format_words, "--metrics", metrics, *scope, *command)
+
+
+def read_counters(output: str) -> tuple[KernelCounters, ...]:
+    """Return what ncu wrote among the lines of the program and its own, those with the most time first.
+
+    Args:
+        output: What came on standard output; with no table in it nothing was counted.
+    """
+    rows: dict[tuple[str, str, str], list[Mapping[str, str]]] = {}
+    for row in _rows(output):
+        rows.setdefault((row["Kernel Name"], row["Grid Size"], row["Block Size"]), []).append(row)
+    found = (_counted(name, grid, block, launches) for (name, grid, block), launches in rows.items())
+    return tuple(sorted(found, key=lambda each: (-each.total_ns, each.name)))
+
+
+def refusal(output: str) -> str | None:
+    """Return why nothing could be counted, in ncu's words or, of what is well known, in ours; None where it did not say."""
+    if _NO_PERMISSION in output:
+        return (
+            "the driver keeps its counters for administrators: run it as root, or see NVIDIA's page on ERR_NVGPUCTRPERM"
+        )
+    found = _ERROR.search(output)
+    return None if found is None else f"{PROGRAM} says: {found[1].strip()}"
+
+
+def demands_of(counters: Iterable[KernelCounters]) -> tuple[Demand, ...]:
+    """Return what the program uses of memory and L2 bandwidth while a kernel runs, as far as it was counted."""
+    counted = list(counters)
+    told = (
+        (Resource.DRAM, [(each.dram_throughput, each.total_ns) for each in counted]),
+        (Resource.L2, [(each.l2_throughput, each.total_ns) for each in counted]),
+    )
+    means = ((resource, _mean(figures)) for resource, figures in told)
+    return tuple(Demand(resource, min(1.0, mean), Evidence.COUNTERS) for resource, mean in means if mean is not None)
+
+
+def _rows(output: str) -> Iterator[Mapping[str, str]]:
+    """The line after the names is of units, and has no ID; a program may write behind the table."""
+    lines = iter(output.splitlines())
+    for line in lines:
+        if line.startswith(_HEAD):
+            names = next(csv.reader([line]))
+            break
+    else:
+        return
+    for line in lines:
+        cells = next(csv.reader([line]), [])
+        if line.startswith('"') and len(cells) == len(names) and cells[0].isdigit():
+            yield dict(zip(names, cells, strict=True))
+
+
+def _counted(name: str, grid: str, block: str, rows: Sequence[Mapping[str, str]]) -> KernelCounters:
+    times_ns = [_number(row.get(_DURATION, "")) or 0.0 for row in rows]
+    means = {
+        figure: _mean([(_fraction(row.get(metric, "")), time) for row, time in zip(rows, times_ns, strict=True)])
+        for figure, metric in _FIGURES.items()
+    }
+    return KernelCounters(name, _triple(grid), _triple(block), len(rows), sum(times_ns), **means)
+
+
+def _mean(figures: Sequence[tuple[float | None, float]]) -> float | None:
+    """Weigh by time; those that were not counted say nothing."""
+    known = [(figure, weight) for figure, weight in figures if figure is not None]
+    whole = sum(weight for _, weight in known)
+    if not whole:
+        return None
+    return sum(figure * weight for figure, weight in known) / whole
+
+
+def _fraction(text: str) -> float | None:
+    number = _number(text)
+    return None if number is None else number / _PERCENT
+
+
+def _number(text: str) -> float | None:
+    """Read a figure, which may have separators of thousands, or be `n/a`, or `nan` where there was nothing to divide by."""
+    try:
+        number = float(text.replace(",", ""))
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _triple(text: str) -> tuple[int, int, int]:
+    found = _TRIPLE.fullmatch(text)
+    return (int(found[1]), int(found[2]), int(found[3])) if found else (0, 0, 0)

@@ -1,0 +1,146 @@
+"""A measurement as a trace that ui.perfetto.dev and chrome://tracing open: Chrome's JSON trace events.
+
+Streams are tracks of the process that launched into them, memory is a counter of its GPU. Pure.
+
+Source: "Trace Event Format" (Chromium project); Perfetto documents which of it is read.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pgpu.enforcement.trace import Direction, Kind, Record
+from pgpu.profiling.memory import thinned
+from pgpu.profiling.summary import GpuUse, Measurement
+
+_MOST_MEMORY_POINTS = 20_000
+_GPU_PIDS = 1_000_000
+"""Counters belong to processes in this format; GPUs stand beside the job's own."""
+
+_TIME_NUDGE_NS = 0.25
+_LENGTH_NUDGE_NS = 0.01
+"""Readers make nanoseconds of microseconds by cutting: 1.001 µs would be 1000 ns, and of two commands one after the other
+Perfetto drops the second, since it seems to begin before the first ends. So much is added that what is cut is exact."""
+
+_Event = dict[str, Any]
+
+
+def trace_events(measurement: Measurement, title: str) -> str:
+    """Write a measurement as Chrome JSON.
+
+    Args:
+        measurement: What a log told.
+        title: What ran; shown beside the processes.
+    """
+    events = [*_names(measurement, title), *_commands(measurement), *_counters(measurement)]
+    return json.dumps({"traceEvents": events, "displayTimeUnit": "ns", "otherData": {"title": title}})
+
+
+def _origin_ns(measurement: Measurement) -> int:
+    return min((record.at_ns for record in measurement.log.records), default=0)
+
+
+def _microseconds(at_ns: int, origin_ns: int) -> float:
+    """Times are doubles of microseconds: from the beginning of the log, nanoseconds stay exact for weeks."""
+    return (at_ns - origin_ns + _TIME_NUDGE_NS) / 1000
+
+
+def _names(measurement: Measurement, title: str) -> Iterator[_Event]:
+    pids = {record.slot: record.bytes for record in measurement.log.records if record.kind is Kind.PROCESS}
+    for slot in sorted({record.slot for record in measurement.log.records}):
+        yield _name("process_name", slot + 1, 0, f"{title} (pid {pids.get(slot, '?')})")
+    for (slot, stream), track in _tracks(measurement).items():
+        yield _name("thread_name", slot + 1, track, _stream_name(stream))
+    for use in measurement.gpus:
+        yield _name("process_name", _GPU_PIDS + use.gpu, 0, f"GPU {use.gpu}")
+
+
+def _name(kind: str, pid: int, tid: int, name: str) -> _Event:
+    return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": {"name": name}}
+
+
+def _stream_name(stream: int) -> str:
+    return {0: "default stream", 1: "legacy default stream", 2: "per-thread default stream"}.get(
+        stream, f"stream {stream:#x}"
+    )
+
+
+def _timed(measurement: Measurement) -> list[Record]:
+    return [each for each in measurement.log.records if each.start_ns is not None]
+
+
+def _tracks(measurement: Measurement) -> dict[tuple[int, int], int]:
+    """Number the streams, by process and handle."""
+    return {key: number for number, key in enumerate(sorted({(r.slot, r.stream) for r in _timed(measurement)}), 1)}
+
+
+def _commands(measurement: Measurement) -> Iterator[_Event]:
+    """Complete events in the order of their starts; one track's never overlap, whatever a float made of their ends."""
+    origin_ns = _origin_ns(measurement)
+    by_track: dict[tuple[int, int], list[Record]] = {}
+    for record in _timed(measurement):
+        by_track.setdefault((record.slot, record.stream), []).append(record)
+    tracks = _tracks(measurement)
+    for (slot, stream), records in by_track.items():
+        free_ns = 0
+        for record in sorted(records, key=lambda each: each.start_ns or 0):
+            begin_ns = max(record.start_ns or 0, free_ns)
+            free_ns = max(begin_ns, (record.start_ns or 0) + record.duration_ns)
+            yield {
+                "ph": "X",
+                "name": _title(measurement, record),
+                "cat": record.kind.name.lower(),
+                "pid": slot + 1,
+                "tid": tracks[slot, stream],
+                "ts": _microseconds(begin_ns, origin_ns),
+                "dur": (free_ns - begin_ns + _LENGTH_NUDGE_NS) / 1000,
+                "args": _arguments(measurement, record, origin_ns),
+            }
+
+
+def _title(measurement: Measurement, record: Record) -> str:
+    if record.kind is Kind.COPY:
+        return f"copy {_direction(record)}"
+    if record.kind is Kind.GRAPH:
+        return f"graph of {record.bytes} nodes" if record.bytes else "graph"
+    shape = None if record.shape is None else measurement.log.shapes[record.shape]
+    return (shape.name if shape is not None else "") or "kernel"
+
+
+def _direction(record: Record) -> str:
+    return Direction(record.detail).name if record.detail < len(Direction) else Direction.OTHER.name
+
+
+def _arguments(measurement: Measurement, record: Record, origin_ns: int) -> _Event:
+    arguments: _Event = {"gpu": record.gpu, "launched_us": _microseconds(record.at_ns, origin_ns)}
+    if record.kind is Kind.COPY:
+        arguments["bytes"] = record.bytes
+    shape = None if record.shape is None else measurement.log.shapes[record.shape]
+    if shape is not None:
+        arguments |= {
+            "grid": list(shape.grid),
+            "block": list(shape.block),
+            "registers": shape.registers,
+            "shared_bytes": shape.static_shared_bytes + shape.dynamic_shared_bytes,
+            "blocks_per_sm": shape.blocks_per_sm,
+        }
+    return arguments
+
+
+def _counters(measurement: Measurement) -> Iterator[_Event]:
+    origin_ns = _origin_ns(measurement)
+    for use in measurement.gpus:
+        kinds = _kinds(use)
+        for point in thinned(list(use.memory), _MOST_MEMORY_POINTS):
+            yield {
+                "ph": "C",
+                "name": "memory in bytes",
+                "pid": _GPU_PIDS + use.gpu,
+                "tid": 0,
+                "ts": _microseconds(point.at_ns, origin_ns),
+                "args": {kind.name.lower(): point.bytes_by_kind.get(kind, 0) for kind in kinds},
+            }
+
+
+def _kinds(use: GpuUse) -> Sequence[Any]:
+    return sorted({kind for point in use.memory for kind in point.bytes_by_kind})

@@ -1,0 +1,269 @@
+"""What a job's log says of it: how busy it kept the GPU, with which kernels and copies, in how much memory. Pure.
+
+A figure that the log does not tell is absent: a demand for tensor cores, say, which only counters see.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pgpu.enforcement.trace import Direction, Kind, Log, Record, Shape
+from pgpu.model import CopyUse, Demand, Evidence, Job, KernelUse, Profile, Resource
+from pgpu.profiling.intervals import Interval, length, union
+from pgpu.profiling.memory import MemoryPoint, peak, timeline
+
+MOST_KERNELS = 100
+_NANOSECONDS = 1_000_000_000
+_COMMANDS = {Kind.KERNEL, Kind.GRAPH, Kind.COPY}
+_DIRECTIONS = {
+    Direction.OTHER: "other",
+    Direction.HTOD: "HtoD",
+    Direction.DTOH: "DtoH",
+    Direction.DTOD: "DtoD",
+    Direction.PTOP: "PtoP",
+    Direction.FILL: "fill",
+}
+_OVER_PCIE = {Direction.HTOD, Direction.DTOH}
+_LARGE_COPY_BYTES = 1 << 20
+_USUAL_LINK_BYTES_PER_NS = 12.0
+"""Of PCIe 3.0 x16, less its protocol; a faster link shows itself by the fastest large copy."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphUse:
+    """All launches of graphs; what is inside one is not told apart."""
+
+    launches: int
+    nodes: int
+    """Of all launches together."""
+
+    total_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Overhead:
+    """What measuring cost the job's own threads; the two events around each command cost the GPU about as little again."""
+
+    commands: int
+    total_ns: int
+    window_ns: int
+
+    @property
+    def per_command_ns(self) -> float:
+        """Time for one command; 0 if there was none."""
+        return self.total_ns / self.commands if self.commands else 0.0
+
+    @property
+    def fraction(self) -> float:
+        """Of the time between first and last use; threads that measure at once count each."""
+        return self.total_ns / self.window_ns if self.window_ns else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUse:
+    """What happened on one GPU of the lease."""
+
+    gpu: int
+    """Index in the lease."""
+
+    busy: tuple[Interval, ...]
+    """When a kernel or graph ran."""
+
+    busy_fraction: float
+    memory: tuple[MemoryPoint, ...]
+    peak: MemoryPoint | None
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """Everything that a log tells."""
+
+    log: Log
+    window: Interval
+    """From the first use of a GPU to the last, by CLOCK_MONOTONIC in nanoseconds."""
+
+    gpus: tuple[GpuUse, ...]
+    kernels: tuple[KernelUse, ...]
+    copies: tuple[CopyUse, ...]
+    graphs: GraphUse
+    demands: tuple[Demand, ...]
+    context_bytes: int
+    """The largest that was made."""
+
+    context_count: int
+    process_count: int
+    sm_count: int | None
+    l2_bytes: int | None
+    memory_bytes_per_second: int | None
+    """What the memory of the GPU could move at best."""
+
+    overhead: Overhead
+
+    @property
+    def busy_fraction(self) -> float:
+        """Of the GPU that was busiest."""
+        return max((each.busy_fraction for each in self.gpus), default=0.0)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Of the GPU that held most."""
+        return max((each.peak.total_bytes for each in self.gpus if each.peak is not None), default=0)
+
+    @property
+    def duration_seconds(self) -> float:
+        """Of the window."""
+        return (self.window[1] - self.window[0]) / _NANOSECONDS
+
+
+def measure(log: Log) -> Measurement:
+    """Sum a log up."""
+    commands = [record for record in log.records if record.kind in _COMMANDS]
+    contexts = [record for record in log.records if record.kind is Kind.CONTEXT]
+    window = _window(commands)
+    sm_count = max((record.detail for record in contexts), default=0) or None
+    return Measurement(
+        log=log,
+        window=window,
+        gpus=tuple(_gpu_use(log.records, commands, window, gpu) for gpu in sorted({each.gpu for each in log.records})),
+        kernels=tuple(_kernels(log.shapes)),
+        copies=tuple(_copies(commands)),
+        graphs=_graphs(commands),
+        demands=tuple(_demands(log, commands, window, sm_count)),
+        context_bytes=max((record.bytes for record in contexts), default=0),
+        context_count=len({(record.slot, record.context) for record in contexts}),
+        process_count=sum(record.kind is Kind.PROCESS for record in log.records),
+        sm_count=sm_count,
+        l2_bytes=max((record.stream for record in contexts), default=0) or None,
+        memory_bytes_per_second=max((record.duration_ns for record in contexts), default=0) or None,
+        overhead=Overhead(log.self_calls, log.self_ns, window[1] - window[0]),
+    )
+
+
+def with_metrics(measurement: Measurement, seconds: float, averages: Mapping[Resource, float]) -> Measurement:
+    """Add what the first GPU's own counters told over the whole run: while a kernel ran it was that much more.
+
+    Args:
+        measurement: Of a job that had its GPUs for itself.
+        seconds: That the averages are over.
+        averages: 0 to 1 of what the GPU has.
+    """
+    busy_seconds = length(measurement.gpus[0].busy) / _NANOSECONDS if measurement.gpus else 0.0
+    if not busy_seconds:
+        return measurement
+    scale = max(1.0, seconds / busy_seconds)
+    told = [Demand(each, min(1.0, average * scale), Evidence.GPM) for each, average in averages.items()]
+    return replace(measurement, demands=(*measurement.demands, *told))
+
+
+def profile_of(measurement: Measurement, job: Job, gpu_name: str, now_seconds: float) -> Profile:
+    """Make the profile of a job that ran.
+
+    Args:
+        measurement: Of its log.
+        job: In its final state; its meter's peak counts where it is known.
+        gpu_name: As runs on its GPU are remembered.
+        now_seconds: Since the epoch.
+    """
+    return Profile(
+        signature=job.signature,
+        gpu_name=gpu_name,
+        owner_uid=job.owner_uid,
+        measured_at_seconds=now_seconds,
+        duration_seconds=measurement.duration_seconds,
+        peak_bytes=job.peak_bytes or measurement.peak_bytes,
+        context_bytes=measurement.context_bytes,
+        busy_fraction=measurement.busy_fraction,
+        demands=measurement.demands,
+        gpu_l2_bytes=measurement.l2_bytes,
+        gpu_sm_count=measurement.sm_count,
+        kernels=measurement.kernels,
+        copies=measurement.copies,
+        is_simulated=job.is_simulated,
+    )
+
+
+def spans(commands: Iterable[Record]) -> list[Interval]:
+    """Return when commands ran, those of which it is known."""
+    return [(each.start_ns, each.start_ns + each.duration_ns) for each in commands if each.start_ns is not None]
+
+
+def _window(commands: Sequence[Record]) -> Interval:
+    found = spans(commands)
+    return (min(begin for begin, _ in found), max(end for _, end in found)) if found else (0, 0)
+
+
+def _gpu_use(records: Sequence[Record], commands: Sequence[Record], window: Interval, gpu: int) -> GpuUse:
+    busy = union(spans(each for each in commands if each.gpu == gpu and each.kind is not Kind.COPY))
+    points = timeline(records, gpu)
+    whole_ns = window[1] - window[0]
+    fraction = min(1.0, length(busy) / whole_ns) if whole_ns else 0.0
+    return GpuUse(gpu, tuple(busy), fraction, tuple(points), peak(points))
+
+
+def _kernels(shapes: Sequence[Shape | None]) -> list[KernelUse]:
+    used = sorted((each for each in shapes if each is not None and each.launches), key=lambda each: -each.total_ns)
+    return [
+        KernelUse(
+            each.name or "(unnamed)",
+            each.grid,
+            each.block,
+            each.launches,
+            each.total_ns,
+            each.shortest_ns,
+            each.longest_ns,
+        )
+        for each in used[:MOST_KERNELS]
+    ]
+
+
+def _copies(commands: Iterable[Record]) -> list[CopyUse]:
+    counts: Counter[Direction] = Counter()
+    sizes: Counter[Direction] = Counter()
+    times: Counter[Direction] = Counter()
+    for record in commands:
+        if record.kind is Kind.COPY:
+            direction = _direction(record)
+            counts[direction] += 1
+            sizes[direction] += record.bytes
+            times[direction] += record.duration_ns
+    return [CopyUse(_DIRECTIONS[each], counts[each], sizes[each], times[each]) for each in sorted(counts)]
+
+
+def _direction(record: Record) -> Direction:
+    return Direction(record.detail) if record.detail < len(Direction) else Direction.OTHER
+
+
+def _graphs(commands: Iterable[Record]) -> GraphUse:
+    graphs = [record for record in commands if record.kind is Kind.GRAPH]
+    nodes, total_ns = sum(each.bytes for each in graphs), sum(each.duration_ns for each in graphs)
+    return GraphUse(len(graphs), nodes, total_ns)
+
+
+def _demands(log: Log, commands: Sequence[Record], window: Interval, sm_count: int | None) -> list[Demand]:
+    found = []
+    slots = _sm_fraction(log.shapes, sm_count)
+    if slots is not None:
+        found.append(Demand(Resource.SM, slots, Evidence.LAUNCHES))
+    if window[1] > window[0]:
+        found.append(Demand(Resource.PCIE, _pcie_fraction(commands, window), Evidence.LAUNCHES))
+    return found
+
+
+def _pcie_fraction(commands: Sequence[Record], window: Interval) -> float:
+    """What was copied over what the link could have: copies that a program waits for seem longer than they are."""
+    copies = [each for each in commands if each.kind is Kind.COPY and _direction(each) in _OVER_PCIE]
+    large = [each for each in copies if each.bytes >= _LARGE_COPY_BYTES and each.duration_ns]
+    seen = max((each.bytes / each.duration_ns for each in large), default=0.0)
+    could_bytes = max(_USUAL_LINK_BYTES_PER_NS, seen) * (window[1] - window[0])
+    return min(1.0, sum(each.bytes for each in copies) / could_bytes)
+
+
+def _sm_fraction(shapes: Sequence[Shape | None], sm_count: int | None) -> float | None:
+    """How much of what the multiprocessors hold at once the blocks of a kernel fill, weighted by time."""
+    weights: defaultdict[float, int] = defaultdict(int)
+    for shape in shapes:
+        if shape is not None and sm_count and shape.blocks_per_sm and shape.total_ns:
+            blocks = shape.grid[0] * shape.grid[1] * shape.grid[2]
+            weights[min(1.0, blocks / (shape.blocks_per_sm * sm_count))] += shape.total_ns
+    total_ns = sum(weights.values())
+    return sum(fraction * weight for fraction, weight in weights.items()) / total_ns if total_ns else None

@@ -1,0 +1,151 @@
+"""Programs whose reads depend on the data, as Rodinia's k-means and breadth-first search.
+
+They refuse to stop early: a kernel's answer never decides how many launches follow, so that they run to their end on a
+GPU that computes nothing too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from pgpu.workloads.driver import Argument, Module
+from pgpu.workloads.kernels import Filling
+from pgpu.workloads.programs.problem import Buffers, Problem
+
+_BLOCK_THREADS = 256
+_NOT_REACHED = -1
+
+
+def _whole_numbers(*values: int) -> list[Argument]:
+    return [(value, ctypes.c_int) for value in values]
+
+
+def _begin(module: Module, address: int, count: int, value: int, first: int) -> None:
+    """Set all words but the first to a value."""
+    arguments = [(address, None), *_whole_numbers(count, value, first, 0)]
+    module.launch("begin", count, arguments, block_threads=_BLOCK_THREADS)
+
+
+@dataclass(frozen=True, slots=True)
+class Clusters(Problem):
+    """One round of k-means, as in Rodinia's kmeans: every point finds its centre, then each centre's points are added."""
+
+    name: ClassVar[str] = "kmeans"
+    kernels: ClassVar[str] = "irregular"
+
+    points: int
+    features: int
+    clusters: int
+
+    @classmethod
+    def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
+        """Name the sizes that a user may choose."""
+        parser.add_argument("--points", type=int, default=500_000, help="points (500000)")
+        parser.add_argument("--features", type=int, default=34, help="numbers that a point has (34)")
+        parser.add_argument("--clusters", type=int, default=5, help="centres (5)")
+
+    @classmethod
+    def from_arguments(cls, arguments: argparse.Namespace) -> Self:
+        """Read the sizes from the command line."""
+        return cls(points=arguments.points, features=arguments.features, clusters=arguments.clusters)
+
+    @classmethod
+    def small(cls) -> Self:
+        """Return a size that the host solves at once."""
+        return cls(points=301, features=7, clusters=5)
+
+    @property
+    def _sizes(self) -> list[Argument]:
+        return _whole_numbers(self.points, self.features, self.clusters)
+
+    @property
+    def fillings(self) -> Sequence[Filling]:
+        """Points, centres, each point's centre, and the sums with the numbers of points behind them."""
+        return (
+            Filling("f", self.points * self.features, 16),
+            Filling("f", self.clusters * self.features, 16),
+            Filling("i", self.points),
+            Filling("f", self.clusters * (self.features + 1)),
+        )
+
+    def launch(self, module: Module, addresses: Sequence[int]) -> None:
+        """Launch both halves of one round, with new sums."""
+        _begin(module, addresses[3], self.clusters * (self.features + 1), 0, 0)
+        points, centres, owners, sums = ((address, None) for address in addresses)
+        module.launch("assign", self.points, [points, centres, owners, *self._sizes], block_threads=_BLOCK_THREADS)
+        module.launch("gather", self.points, [points, owners, sums, *self._sizes], block_threads=_BLOCK_THREADS)
+
+    def solve(self, buffers: Buffers) -> array[Any]:
+        """Do one round on the host."""
+        points, centres, _, sums = buffers
+        found = array("f", sums)
+        for number in range(self.points):
+            point = points[number :: self.points]
+            owner = min(range(self.clusters), key=lambda cluster: self._apart(point, centres, cluster))
+            for feature, value in enumerate(point):
+                found[owner * self.features + feature] += value
+            found[self.clusters * self.features + owner] += 1
+        return found
+
+    def _apart(self, point: array[Any], centres: array[Any], cluster: int) -> float:
+        centre = centres[cluster * self.features : (cluster + 1) * self.features]
+        return float(sum((ours - theirs) ** 2 for ours, theirs in zip(point, centre, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class Levels(Problem):
+    """Breadth-first search in a graph drawn by lot, as in Rodinia's bfs: a launch for each level."""
+
+    name: ClassVar[str] = "bfs"
+    kernels: ClassVar[str] = "irregular"
+
+    nodes: int
+    degree: int
+    levels: int
+
+    @classmethod
+    def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
+        """Name the sizes that a user may choose."""
+        parser.add_argument("--nodes", type=int, default=1_000_000, help="nodes (1000000)")
+        parser.add_argument("--degree", type=int, default=6, help="edges of each node (6)")
+        parser.add_argument("--levels", type=int, default=12, help="levels, a launch for each (12)")
+
+    @classmethod
+    def from_arguments(cls, arguments: argparse.Namespace) -> Self:
+        """Read the sizes from the command line."""
+        return cls(nodes=arguments.nodes, degree=arguments.degree, levels=arguments.levels)
+
+    @classmethod
+    def small(cls) -> Self:
+        """Return a size that the host solves at once."""
+        return cls(nodes=501, degree=3, levels=4)
+
+    @property
+    def fillings(self) -> Sequence[Filling]:
+        """Edges, stored edge by edge, and each node's level."""
+        return Filling("i", self.nodes * self.degree, self.nodes), Filling("i", self.nodes)
+
+    def launch(self, module: Module, addresses: Sequence[int]) -> None:
+        """Forget all levels but the first node's, then launch one kernel for each level."""
+        edges, levels = addresses
+        _begin(module, levels, self.nodes, _NOT_REACHED, 0)
+        for level in range(self.levels):
+            arguments = [(edges, None), (levels, None), *_whole_numbers(self.nodes, self.degree, level)]
+            module.launch("spread", self.nodes, arguments, block_threads=_BLOCK_THREADS)
+
+    def solve(self, buffers: Buffers) -> array[Any]:
+        """Search on the host."""
+        edges, _ = buffers
+        levels = array("i", [0] + [_NOT_REACHED] * (self.nodes - 1))
+        reached = [0]
+        for level in range(1, self.levels + 1):
+            behind = {edges[edge * self.nodes + node] for node in reached for edge in range(self.degree)}
+            reached = [node for node in behind if levels[node] == _NOT_REACHED]
+            for node in reached:
+                levels[node] = level
+        return levels

@@ -1,0 +1,75 @@
+"""Particles that all pull each other: arithmetic alone, whatever the caches are. P3's cache-insensitive program here.
+
+It refuses to move the particles: each iteration finds the same pulls.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from pgpu.workloads.driver import Module
+from pgpu.workloads.kernels import Filling
+from pgpu.workloads.programs.problem import Buffers, Problem
+
+_BLOCK_THREADS = 256
+_NUMBERS = 4
+"""Of a particle: its place and its mass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Particles(Problem):
+    """Pulls between all pairs of particles, by tiles in shared memory: arithmetic is what it waits for.
+
+    P3's cache-insensitive program: the amount of arithmetic grows with the square of the input's size.
+    """
+
+    name: ClassVar[str] = "nbody"
+    kernels: ClassVar[str] = "particles"
+    tolerance: ClassVar[float] = 1e-3
+
+    particles: int
+
+    @classmethod
+    def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
+        """Name the sizes that a user may choose."""
+        parser.add_argument("--size", type=int, default=10_240, help="particles (10240)")
+
+    @classmethod
+    def from_arguments(cls, arguments: argparse.Namespace) -> Self:
+        """Read the sizes from the command line."""
+        return cls(particles=arguments.size)
+
+    @classmethod
+    def small(cls) -> Self:
+        """Return a size that the host solves at once."""
+        return cls(particles=301)
+
+    @property
+    def fillings(self) -> Sequence[Filling]:
+        """Particles, and what one step adds to their velocities."""
+        return Filling("f", self.particles * _NUMBERS, 20, 1), Filling("f", self.particles * _NUMBERS)
+
+    def launch(self, module: Module, addresses: Sequence[int]) -> None:
+        """Launch one step."""
+        arguments = [*((address, None) for address in addresses), (self.particles, ctypes.c_int)]
+        module.launch(self.name, self.particles, arguments, block_threads=_BLOCK_THREADS)
+
+    def solve(self, buffers: Buffers) -> array[Any]:
+        """Add up the pulls on the host."""
+        numbers = buffers[0]
+        all_of_them = [tuple(numbers[at : at + _NUMBERS]) for at in range(0, len(numbers), _NUMBERS)]
+        return array("f", (pull for particle in all_of_them for pull in _pull(particle, all_of_them)))
+
+
+def _pull(particle: tuple[float, ...], others: Sequence[tuple[float, ...]]) -> tuple[float, float, float, float]:
+    x = y = z = 0.0
+    for other in others:
+        across, along, up = (theirs - ours for ours, theirs in zip(particle[:3], other[:3], strict=True))
+        pull = other[3] / (across**2 + along**2 + up**2 + 1) ** 1.5
+        x, y, z = x + across * pull, y + along * pull, z + up * pull
+    return x, y, z, 0.0
