@@ -9,8 +9,9 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -20,7 +21,7 @@ settings.register_profile("pgpu", deadline=None)
 settings.load_profile("pgpu")
 
 _FRAMEWORKS = ("torch", "jax", "tensorflow")
-_PROBE_TIMEOUT_SECONDS = 60
+_PROBE_TIMEOUT_SECONDS = 240
 
 
 def _why_no_docker(_marker: pytest.Mark) -> str | None:
@@ -107,3 +108,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if name in required:
             pytest.fail(f"{name} is required by PGPU_REQUIRED_MARKERS, and {reason}", pytrace=False)
         pytest.skip(reason)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_mount_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """See to it that pytest can remove its directories: what is mounted in one of them stays until the machine restarts."""
+    yield
+    lines = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    below = f"{tmp_path_factory.getbasetemp()}/"
+    assert not [line for line in lines if line.split(" ")[1].startswith(below)]

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.native_clients import client_path, preloading
+from tests.waiting import DEADLINE_SECONDS
 
 from pgpu.gpu.catalog import parse_model
 from pgpu.gpu.simulated import simulated_uuid, start_simulated
@@ -23,7 +24,6 @@ RTX_3090_BYTES = 24_265 * MIB
 RTX_3090_TOTAL_BYTES = 24_576 * MIB
 
 _NO_NAMESPACE_EXIT_CODE = 77
-_DEADLINE_SECONDS = 60
 
 _REPORT = """
 import ctypes, json, sys
@@ -94,7 +94,7 @@ def run_with_library(
 ) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", code, str(library), *words]
     return subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=_DEADLINE_SECONDS, check=False
+        command, env=environment, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
     )
 
 

@@ -11,14 +11,14 @@ from typing import Any
 
 from tests.native_clients import library, preloading
 from tests.nvml_world import MIB, SimulatedGpus, held
+from tests.waiting import DEADLINE_SECONDS
 
-from pgpu.enforcement.meter import LimitFile, LimitGpu, read_use, write_limit
+from pgpu.enforcement.limit_file import LimitFile, LimitGpu, write_limit
+from pgpu.enforcement.meter import read_use
 from pgpu.libraries import CUDA_SHIM, NVML_SHIM, SIMULATED_CUDA, SIMULATED_NVML
 
 CONTEXT_BYTES = 254 * MIB
 """Of the catalog's RTX 3090."""
-
-_DEADLINE_SECONDS = 120
 
 
 class PlainSlice:
@@ -67,7 +67,7 @@ class PlainSlice:
             env={**self.environment, **environment},
             capture_output=True,
             text=True,
-            timeout=_DEADLINE_SECONDS,
+            timeout=DEADLINE_SECONDS,
             check=False,
         )
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 from tests.native_clients import client_path
+from tests.waiting import DEADLINE_SECONDS
 
 from pgpu.libraries import SIMULATED_CUDA, library_path
 
 _SOURCES = Path(__file__).parents[1] / "native" / "tests" / "simgpu"
 _CASE = re.compile(r'\{"(\w+)",\s*\w+\}')
-_DEADLINE_SECONDS = 60
 
 _GPU = """
 [gpu]
@@ -64,7 +64,7 @@ def run_case(area: str, case: str, state_directory: Path, added: Mapping[str, st
         env=environment(state_directory, added),
         capture_output=True,
         text=True,
-        timeout=_DEADLINE_SECONDS,
+        timeout=DEADLINE_SECONDS,
         check=False,
     )
     if done.returncode != 0:

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.native_clients import library, preloading
+from tests.waiting import DEADLINE_SECONDS
 
-from pgpu.enforcement import SliceUse, meter
+from pgpu.enforcement import SliceUse, limit_file, meter
 from pgpu.gpu.catalog import parse_model
 from pgpu.gpu.simulated import simulated_uuid, start_simulated
 from pgpu.libraries import CUDA_SHIM, SIMULATED_CUDA
@@ -25,7 +26,6 @@ MIB = 1 << 20
 GIB = 1 << 30
 CONTEXT_BYTES = 300 * MIB
 _ROOT = Path(__file__).parent.parent
-_DEADLINE_SECONDS = 60
 _PRELUDE = (
     "import json, os, signal, sys, ctypes\nfrom ctypes import *\nfrom tests.cuda_session import *\ncu = Session()\n"
 )
@@ -66,12 +66,19 @@ class SliceWorld:
         self.usage.touch(mode=0o666)
         self.write_limit()
 
-    def write_limit(self, wait_for_memory_seconds: float = 0, context_bytes: int = CONTEXT_BYTES) -> None:
+    def write_limit(
+        self,
+        wait_for_memory_seconds: float = 0,
+        context_bytes: int = CONTEXT_BYTES,
+        resident_bytes: int | None = None,
+    ) -> None:
+        """`resident_bytes` not None: the job oversubscribes, and so much of each slice may be bound to the device."""
         self.limit.unlink(missing_ok=True)
         gpus = tuple(
-            meter.LimitGpu(uuid, limit, context_bytes) for uuid, limit in zip(self.uuids, self.limits, strict=True)
+            limit_file.LimitGpu(uuid, limit, context_bytes, resident_bytes=resident_bytes or 0)
+            for uuid, limit in zip(self.uuids, self.limits, strict=True)
         )
-        limit = meter.LimitFile(
+        limit = limit_file.LimitFile(
             job_id="0123456789ab",
             gpus=gpus,
             real_cuda_path=str(self.driver),
@@ -79,8 +86,9 @@ class SliceWorld:
             usage_path=str(self.usage),
             wait_for_memory_ns=int(wait_for_memory_seconds * 1e9),
             requires_read_only=False,
+            flags=0 if resident_bytes is None else limit_file.OVERSUBSCRIBES,
         )
-        meter.write_limit(self.limit, limit)
+        limit_file.write_limit(self.limit, limit)
 
     def use(self, index: int = 0) -> SliceUse:
         return meter.read_use(self.limit, self.usage)[index]
@@ -117,7 +125,7 @@ class SliceWorld:
 
     def run(self, snippet: str, *words: str, is_shimmed: bool = True) -> subprocess.CompletedProcess[str]:
         process = self.start(snippet, *words, is_shimmed=is_shimmed)
-        output, errors = process.communicate(timeout=_DEADLINE_SECONDS)
+        output, errors = process.communicate(timeout=DEADLINE_SECONDS)
         return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
     def answer(self, snippet: str, *words: str, is_shimmed: bool = True) -> Any:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 240
 
 _PAUSE_SECONDS = 0.01
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from tests.waiting import DEADLINE_SECONDS
+
 from pgpu.libraries import ENTER, library_path
 from pgpu.model import Account, Delivery, Holder, Job, JobSpec, JobState, Lease, Request
 from pgpu.runtimes import RunningJob, Runtime, Stdio
-
-DEADLINE_SECONDS = 30.0
 
 
 def make_bare_delivery(directory: Path) -> Delivery:

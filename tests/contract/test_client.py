@@ -1,7 +1,6 @@
 """What every client promises, the fake one of the unit tests included."""
 
 import io
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,15 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.clearing import clear
 from tests.fakes.client import FakeClient, Outcome
 from tests.served import serving
 from tests.waiting import until
 
+from pgpu.advising.constants import Constants
+from pgpu.app.clients import open_client
 from pgpu.app.settings import Settings
-from pgpu.app.wiring import open_client
 from pgpu.client import Client
 from pgpu.errors import CapacityError, JobNotFoundError, RequestError, WaitTimeoutError
-from pgpu.model import Array, Job, JobSpec, JobState, Request, Submission
+from pgpu.model import Array, Bandwidths, Job, JobSpec, JobState, Request, Submission
 from pgpu.units import GIB
 
 LONG = ("sleep", "600")
@@ -56,7 +57,7 @@ def client(request: pytest.FixtureRequest) -> Iterator[Client]:
         with request.param(path) as made:
             yield made
     finally:
-        shutil.rmtree(path, ignore_errors=True)
+        clear(path)
 
 
 def submit(client: Client, command: tuple[str, ...] = LONG, gib: int = 2, **words: Any) -> Job:
@@ -204,3 +205,16 @@ def test_where_nobody_computes_outside_of_a_lease_nobody_is_told_of(client: Clie
     until(lambda: state(client, job) is JobState.RUNNING)
     assert list(client.outsiders()) == []
     assert [gpu.outsiders for gpu in client.gpus()] == [()]
+
+
+def test_what_is_calibrated_is_kept_for_a_gpu_that_is_there_by_whoever_may(client: Client) -> None:
+    constants, bandwidths = Constants(), Bandwidths(12e9, 6e9, 300e9)
+    try:
+        client.check_calibration()
+    except RequestError:
+        with pytest.raises(RequestError):
+            client.keep_constants(client.gpus()[0].gpu.uuid, constants, bandwidths)
+        return
+    client.keep_constants(client.gpus()[0].gpu.uuid, constants, bandwidths)
+    with pytest.raises(RequestError, match="no GPU GPU-of-another-machine here"):
+        client.keep_constants("GPU-of-another-machine", constants, bandwidths)

@@ -15,6 +15,7 @@ from tests.fakes.machine import FileEnforcer, FileGpus
 from tests.system.slice_stage import Stage, opened_stage
 
 from pgpu.enforcement import Enforcer
+from pgpu.enforcement.compute_word import ComputeWord, Hold
 from pgpu.model import Gpu, Job, Lease
 
 
@@ -84,6 +85,35 @@ def test_a_slice_can_be_resized_and_told_its_overhead(world: World) -> None:
     world.enforcer.resize(lease, 2 << 30)
     assert _content(delivery.slice_directory) != before
     world.enforcer.set_overhead(lease, world.gpu.uuid, 1 << 20)
+    world.enforcer.release(lease)
+
+
+def test_a_share_of_compute_is_written_live_and_leaves_a_hold_alone(world: World) -> None:
+    job, lease = world.job()
+    world.enforcer.prepare(job, [world.gpu])
+    for word in (ComputeWord(0.3, 100, is_measured=True, is_shared=True), ComputeWord(0.5, 200, is_strict=True)):
+        world.enforcer.set_compute(lease, [word])
+        assert [each.asked for each in world.enforcer.words(lease)] == [word]
+        world.enforcer.hold(lease, lease.slices[0].gpu_uuid, Hold.TURNS, is_held=True)
+        world.enforcer.set_compute(lease, [word])
+        assert [(each.asked, each.holds) for each in world.enforcer.words(lease)] == [(word, Hold.TURNS)]
+        world.enforcer.hold(lease, lease.slices[0].gpu_uuid, Hold.TURNS, is_held=False)
+    world.enforcer.release(lease)
+
+
+def test_who_holds_a_job_takes_back_its_own_hold_and_no_other(world: World) -> None:
+    job, lease = world.job()
+    world.enforcer.prepare(job, [world.gpu])
+    for hold, is_held, left in (
+        (Hold.TURNS, True, Hold.TURNS),
+        (Hold.SUSPENSION, True, Hold.TURNS | Hold.SUSPENSION),
+        (Hold.TRIAL, False, Hold.TURNS | Hold.SUSPENSION),
+        (Hold.TURNS, False, Hold.SUSPENSION),
+        (Hold.SUSPENSION, False, Hold.NOBODY),
+    ):
+        world.enforcer.hold(lease, lease.slices[0].gpu_uuid, hold, is_held=is_held)
+        [word] = world.enforcer.words(lease)
+        assert (word.holds, word.is_held) == (left, left is not Hold.NOBODY)
     world.enforcer.release(lease)
 
 

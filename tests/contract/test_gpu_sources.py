@@ -91,6 +91,14 @@ def test_what_a_process_holds_is_told_of_its_gpu_alone_and_until_it_ends(world: 
     assert list(world.source.processes(first.uuid)) == []
 
 
+def test_performance_metrics_are_fractions_or_unknown(world: World) -> None:
+    watch = world.source.watch_metrics(world.source.gpus()[0].uuid)
+    if watch is not None:
+        seconds, averages = watch.finish()
+        assert seconds >= 0
+        assert all(0 <= each <= 1 for each in averages.values())
+
+
 def test_utilisation_is_a_percentage_or_unknown(world: World) -> None:
     percent = world.source.utilisation_percent(world.source.gpus()[0].uuid)
     assert percent is None or 0 <= percent <= 100

@@ -23,6 +23,8 @@ from pgpu.model import (
     Mount,
     ProcessHolder,
     Request,
+    SharingMode,
+    SharingWish,
     Slice,
 )
 
@@ -44,11 +46,23 @@ def full_entry() -> Entry:
         remove=False,
         wait_for_memory_seconds=2.5,
     )
-    lease = Lease("0123456789ab", (Slice("GPU-1", 5), Slice("GPU-0", 6)), 3.0, "shim", is_advisory=True)
+    slices = (Slice("GPU-1", 5, 0.3), Slice("GPU-0", 6, resident_bytes=4))
+    lease = Lease("0123456789ab", slices, 3.0, "shim", is_advisory=True, sharing=SharingMode.MPS)
+    request = Request(
+        5,
+        2,
+        0.3,
+        is_strict=True,
+        sharing=SharingWish.AUTO,
+        oversubscribes=True,
+        preempts=True,
+        measures=True,
+        priority=-7,
+    )
     job = Job(
         id="0123456789ab",
         spec=spec,
-        request=Request(5, 2),
+        request=request,
         state=JobState.EXITED,
         created_at_seconds=1.5,
         started_at_seconds=2.5,
@@ -75,6 +89,14 @@ def test_everything_of_a_job_comes_back_as_it_was(ledger: Ledger, ledger_path: P
     another = Ledger(ledger_path)
     assert another.entry(entry.job.id) == entry
     another.close()
+
+
+def test_those_who_wait_are_read_with_all_that_they_ask_for(ledger: Ledger) -> None:
+    request = replace(full_entry().job.request, basis=None)
+    entry = waiting()
+    add(ledger, replace(entry, job=replace(entry.job, request=request)))
+    with ledger.view() as view:
+        assert [each.request for each in view.waiting(None)] == [request]
 
 
 def test_the_queue_keeps_the_order_of_arrival(ledger: Ledger) -> None:
@@ -197,6 +219,20 @@ def test_facts_are_kept(ledger: Ledger, ledger_path: Path) -> None:
     another = Ledger(ledger_path)
     assert another.facts.get("k") == "2"
     another.close()
+
+
+def test_facts_that_are_kept_for_so_long_are_forgotten_when_another_of_them_is_put(ledger: Ledger) -> None:
+    ledger.facts.put("kind_of", "another's")
+    for name in ("%", "2"):
+        ledger.facts.put_for("kind/", name, name, 1000.0)
+    assert [ledger.facts.get(key) for key in ("kind/%", "kind/2")] == ["%", "2"]
+    ledger.facts.put_for("kind/", "3", "3", 0.0)
+    assert [ledger.facts.get(key) for key in ("kind/%", "kind/2", "kind/3", "kind_of")] == [
+        None,
+        None,
+        "3",
+        "another's",
+    ]
 
 
 def test_gpus_that_were_seen_are_kept(ledger: Ledger, ledger_path: Path) -> None:

@@ -133,6 +133,7 @@ while True:
 """
 
 
+@pytest.mark.soak
 def test_who_takes_from_a_pipe_and_is_killed_at_any_time_loses_no_byte(tmp_path: Path) -> None:
     path = tmp_path / "log"
     expected = b""

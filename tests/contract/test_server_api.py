@@ -1,7 +1,6 @@
 """The server's HTTP API, asked in this process: what it describes is what it does, whatever is asked."""
 
 import re
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
+from tests.clearing import clear
 from tests.contract.in_process import AsPeer, asked, make_app
 
 from pgpu.server.peers import Peer
@@ -21,7 +21,7 @@ PAGE = Path(__file__).parent.parent.parent / "docs" / "server.md"
 def root() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="pgpu-api-", dir="/dev/shm"))
     yield path
-    shutil.rmtree(path, ignore_errors=True)
+    clear(path)
 
 
 @pytest.fixture(scope="module")

@@ -11,13 +11,32 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import BinaryIO
 
-from pgpu.client import CallHistory, GpuReport, JobReport, QueueReport, Waste
+from pgpu.advising.advice import Advice, advise
+from pgpu.advising.constants import Constants
+from pgpu.client import CallHistory, GpuReport, GpuTime, JobReport, QueueReport, Waste
 from pgpu.enforcement import SliceUse
+from pgpu.engine.advice import kind_of
 from pgpu.engine.batch import Element, elements
+from pgpu.engine.records import Findings, Profiled
 from pgpu.engine.usage import waste_of
-from pgpu.errors import CancelledError, JobNotFoundError, RequestError, WaitTimeoutError
-from pgpu.model import Gpu, Job, JobSpec, JobState, Lease, Outsider, Request, Run, Slice, Submission
-from pgpu.model.words import check_words
+from pgpu.errors import CancelledError, JobNotFoundError, NodeError, RequestError, WaitTimeoutError
+from pgpu.model import (
+    Bandwidths,
+    Gpu,
+    Job,
+    JobSpec,
+    JobState,
+    Lease,
+    Outsider,
+    Profile,
+    Request,
+    Resize,
+    Run,
+    SharingWish,
+    Slice,
+    Submission,
+)
+from pgpu.model.words import check_request, check_words
 from pgpu.scheduling.demand import UNKNOWN
 from pgpu.units import MIB
 
@@ -55,6 +74,10 @@ class FakeClient:
     runs: list[Run] = field(default_factory=list)
     ids: int = 0
     outside: list[Outsider] = field(default_factory=list)
+    constants: Constants | None = None
+    profiles: dict[str, Profiled] = field(default_factory=dict)
+    has_mps: bool = True
+    may_calibrate: bool = True
     interruption: int | None = None
     """A signal that this process gets while a request is written."""
 
@@ -80,6 +103,8 @@ class FakeClient:
         return self.stored[job.id]
 
     def submit_all(self, submissions: Sequence[Submission]) -> Sequence[Job]:
+        if not self.has_mps and any(each.request.sharing is SharingWish.MPS for each in submissions):
+            raise NodeError("there is no MPS here")
         before = dict(self.stored)
         for submission in submissions:
             check_words(submission)
@@ -162,11 +187,20 @@ class FakeClient:
         self._find(id_or_name)
         self.signals.append(number)
 
-    def resize(self, id_or_name: str, memory_bytes: int) -> Job:
+    def resize(
+        self,
+        id_or_name: str,
+        memory_bytes: int | None = None,
+        *,
+        compute_share: float | None = None,
+        is_strict: bool | None = None,
+    ) -> Job:
         job = self._find(id_or_name)
-        if memory_bytes > GPU.memory_bytes:
+        request = Resize(memory_bytes, compute_share, is_strict).of(job.request)
+        if request.memory_bytes > GPU.memory_bytes:
             raise RequestError("no GPU here has that much memory", nearest_bytes=GPU.memory_bytes)
-        self.stored[job.id] = replace(job, request=replace(job.request, memory_bytes=memory_bytes))
+        check_request(request)
+        self.stored[job.id] = replace(job, request=request)
         return self.stored[job.id]
 
     def history(self, word: str | None) -> Sequence[CallHistory]:
@@ -178,6 +212,38 @@ class FakeClient:
 
     def waste(self) -> Sequence[Waste]:
         return [waste_of(run) for run in self.runs]
+
+    def advise(
+        self, jobs: Sequence[str | Profile], *, gpu_model: str | None = None, tolerance: float | None = None
+    ) -> Advice:
+        if unknown := [job for job in jobs if isinstance(job, str)]:
+            raise RequestError(f"there is no profile of {unknown[0]!r} on {gpu_model or GPU.name}")
+        profiles = [job for job in jobs if isinstance(job, Profile)]
+        if len(profiles) < 2:
+            raise RequestError("advice is about jobs together")
+        return advise(profiles, kind_of(profiles[0].gpu_name, [GPU]), tolerance=tolerance)
+
+    def profiled(self, id_or_name: str) -> Profiled:
+        job = self._find(id_or_name)
+        if job.id not in self.profiles:
+            raise RequestError(f"job {job.id} was not profiled")
+        return self.profiles[job.id]
+
+    def add_findings(self, id_or_name: str, findings: Findings) -> Profile:
+        found = self.profiled(id_or_name)
+        profile = findings.added_to(found.profile)
+        self.profiles[found.job_id] = replace(found, profile=profile)
+        return profile
+
+    def check_calibration(self) -> None:
+        if not self.may_calibrate:
+            raise RequestError("these GPUs are a server's")
+
+    def keep_constants(self, gpu_uuid: str, constants: Constants, bandwidths: Bandwidths) -> None:
+        self.check_calibration()
+        if gpu_uuid != GPU.uuid:
+            raise RequestError(f"there is no GPU {gpu_uuid} here")
+        self.constants, self.bandwidths = constants, bandwidths
 
     def outsiders(self) -> Sequence[Outsider]:
         return self.outside
@@ -206,4 +272,6 @@ class FakeClient:
 
 def _report(job: Job) -> JobReport:
     is_running = job.state is JobState.RUNNING
-    return JobReport(job, (SliceUse(GPU.uuid, 0, 0, 0),) if is_running else ())
+    if not is_running:
+        return JobReport(job, ())
+    return JobReport(job, (SliceUse(GPU.uuid, 0, 0, 0),), (GpuTime(GPU.uuid, 1.5, 0.5, 7, 0.3, 0.25),))

@@ -1,6 +1,6 @@
 """A machine without GPUs, drivers or containers, whose parts live in files, so that many processes can share it.
 
-GPUs are numbers and slices are directories; jobs are real processes of the real runtime. Where `requests` of a slice go
+GPUs are numbers and slices are directories; a job that is held reads so in `held-UUID`; jobs are real processes of the real runtime. Where `requests` of a slice go
 past its limit is no question here: real enforcers answer it. A job finds its slice through `FAKE_SLICE` and may write
 `used` there, or hold `held` locked as a process does that keeps the driver's descriptors.
 """
@@ -12,19 +12,25 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pgpu.client.embedded import EmbeddedClient
 from pgpu.enforcement import Enforcer, SliceUse
+from pgpu.enforcement.board import BoardGpu
+from pgpu.enforcement.compute_word import ComputeWord, Hold
+from pgpu.enforcement.publishing import publish
 from pgpu.engine.engine import Engine
 from pgpu.engine.settings import EngineSettings
 from pgpu.errors import EnforcementError, RequestError
+from pgpu.gpu import MetricsWatch
 from pgpu.ledger import Ledger
 from pgpu.libraries import CUDA_SHIM, NVML_SHIM, library_path
 from pgpu.model import Account, Delivery, Gpu, GpuMemory, GpuProcess, Holder, Job, Lease
 from pgpu.runtimes import Stdio
 from pgpu.runtimes.process import ProcessRuntime
 from pgpu.runtimes.process_job import RunningProcess
+from pgpu.scheduling.turns import TurnRules
 
 
 class FileGpus:
@@ -51,6 +57,9 @@ class FileGpus:
         return frozenset(json.loads(path.read_text())) if path.exists() else None
 
     def utilisation_percent(self, gpu_uuid: str) -> int | None:
+        return None
+
+    def watch_metrics(self, gpu_uuid: str) -> MetricsWatch | None:
         return None
 
     def set_outsiders(self, gpu_uuid: str, amount: int) -> None:
@@ -98,6 +107,34 @@ class FileEnforcer:
     def resize(self, lease: Lease, memory_bytes: int) -> None:
         (self._slices / lease.job_id / "limit").write_text(str(memory_bytes))
 
+    def set_compute(self, lease: Lease, words: Sequence[ComputeWord]) -> None:
+        for part, word in zip(lease.slices, words, strict=True):
+            (self._slices / lease.job_id / f"compute-{part.gpu_uuid}").write_text(str(word.packed))
+
+    def hold(self, lease: Lease, gpu_uuid: str, hold: Hold, *, is_held: bool) -> None:
+        directory = self._slices / lease.job_id
+        with (directory / f"hold-{gpu_uuid}").open("a+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            word = self._word(directory, gpu_uuid).with_hold(hold, is_held=is_held)
+            publish(directory / f"held-{gpu_uuid}", str(word.holds.value).encode(), 0o600)
+
+    def words(self, lease: Lease) -> Sequence[ComputeWord]:
+        return [self._word(self._slices / lease.job_id, part.gpu_uuid) for part in lease.slices]
+
+    @staticmethod
+    def _word(directory: Path, gpu_uuid: str) -> ComputeWord:
+        told, held = directory / f"compute-{gpu_uuid}", directory / f"held-{gpu_uuid}"
+        word = ComputeWord.unpack(int(told.read_text())) if told.exists() else ComputeWord()
+        return replace(word, holds=Hold(int(held.read_text())) if held.exists() else Hold.NOBODY)
+
+    def boards(self, lease: Lease) -> Sequence[BoardGpu]:
+        """What a job has written into `board`: when it wanted its first GPU last, and since when it is busy; nanoseconds."""
+        path = self._slices / lease.job_id / "board"
+        if not path.exists():
+            return ()
+        wanted_ns, busy_since_ns = json.loads(path.read_text())
+        return [BoardGpu(ComputeWord(), wanted_ns, busy_since_ns, wanted_ns, 0, 0, 0, 0, 0, busy_since_ns)]
+
     def set_overhead(self, lease: Lease, gpu_uuid: str, overhead_bytes: int) -> None:
         (self._slices / lease.job_id / f"overhead-{gpu_uuid}").write_text(str(overhead_bytes))
 
@@ -109,7 +146,11 @@ class FileEnforcer:
         overhead = path.with_name(f"overhead-{uuid}")
         if used and overhead.exists():
             used += int(overhead.read_text())
-        return [SliceUse(uuid, used, used, 0)]
+        resident = None if lease.slices[0].resident_bytes is None else 0
+        return [SliceUse(uuid, used, used, 0, resident_bytes=resident)]
+
+    def trace(self, lease: Lease) -> bytes | None:
+        return None
 
     def is_held(self, lease: Lease) -> bool:
         path = self._slices / lease.job_id / "held"
@@ -157,7 +198,9 @@ class DyingRuntime(ProcessRuntime):
 
 def make_engine(root: Path, **settings: object) -> Engine:
     """Join the parts of the machine that lies at `root`."""
-    stored: Mapping[str, object] = json.loads((root / "settings.json").read_text())
+    stored: dict[str, object] = json.loads((root / "settings.json").read_text())
+    if isinstance(rules := stored.get("turns"), Mapping):
+        stored["turns"] = TurnRules(**rules)
     return Engine(
         EngineSettings(root / "state", root / "run", gpu_model="fake", **{**stored, **settings}),  # type: ignore[arg-type]
         Ledger(root / "state" / "ledger.db"),

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from tests.native_clients import client_path
+from tests.waiting import DEADLINE_SECONDS
 
-_DEADLINE_SECONDS = 120
 _RARE = {"RECOVER_DECIDED", "RECOVER_SETTLED"}
 """Reached only where a process meets another that died in the middle; several births are armed for each."""
 
@@ -31,7 +31,7 @@ def usage() -> Iterator[Path]:
 
 def _storm(kind: str, *words: str) -> subprocess.CompletedProcess[str]:
     command = [str(client_path("meter", f"meter-storm-{kind}")), *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=_DEADLINE_SECONDS, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False)
 
 
 def _result(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def test_two_storms_share_one_file_and_leave_nothing(usage: Path) -> None:
     command = [str(client_path("meter", "meter-storm-faults")), "run", str(usage), "3", "100", "points", "forks"]
     storms = [subprocess.Popen(command, env={"STORM_SHARED": "1"}, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     for storm in storms:
-        output, _ = storm.communicate(timeout=_DEADLINE_SECONDS)
+        output, _ = storm.communicate(timeout=DEADLINE_SECONDS)
         assert storm.returncode == 0
         assert json.loads(output)["over_limit"] == 0
     assert _storm("faults", "check", str(usage), "0").returncode == 0

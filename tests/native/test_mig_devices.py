@@ -14,6 +14,7 @@ import pytest
 from tests.native_clients import library, preloading
 from tests.nvml_world import MIB, SimulatedGpus, run_with_library
 from tests.plain_slice import PlainSlice
+from tests.waiting import DEADLINE_SECONDS
 
 from pgpu.gpu.simulated import simulated_instance_uuid
 from pgpu.libraries import SIMULATED_CUDA, SIMULATED_NVML
@@ -152,7 +153,7 @@ def test_an_instance_is_full_by_itself(gpus: SimulatedGpus) -> None:
             input="\n",
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=DEADLINE_SECONDS,
             check=True,
         )
         assert json.loads(done.stdout) == [0]

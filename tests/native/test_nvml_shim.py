@@ -10,8 +10,9 @@ import pytest
 from tests.native_clients import client_path, library
 from tests.nvml_world import MIB, run_with_library
 from tests.plain_slice import PlainSlice
+from tests.waiting import DEADLINE_SECONDS
 
-from pgpu.enforcement.meter import set_limit_bytes, set_overhead_bytes
+from pgpu.enforcement.limit_file import set_limit_bytes, set_overhead_bytes
 from pgpu.libraries import NVML_SHIM, SIMULATED_NVML
 
 EXPORT_TABLE = "nvmlInternalGetExportTable"
@@ -79,7 +80,9 @@ def test_every_version_of_a_structure_is_filled_to_its_size_and_not_past_it(slic
     with slice_.held(0, 100 * MIB) as first, slice_.held(0, 50 * MIB) as second:
         command = [client_path("nvml", "nvml-structures"), slice_.library]
         environment = slice_.gpus.environment
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
+        )
     assert done.returncode == 0, done.stderr
     compute = [line.split()[1:] for line in done.stdout.splitlines() if "Compute" in line and "MPS" not in line]
     expected = sorted([f"{first}:{100 * MIB}", f"{second}:{50 * MIB}"])
@@ -89,7 +92,9 @@ def test_every_version_of_a_structure_is_filled_to_its_size_and_not_past_it(slic
 def test_threads_may_begin_ask_and_end_at_once(slice_: PlainSlice) -> None:
     command = [client_path("nvml", "nvml-threads"), slice_.library]
     environment = slice_.gpus.environment
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 

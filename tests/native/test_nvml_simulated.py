@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tests.native_clients import client_path, library, preloading
 from tests.nvml_world import MIB, RTX_3090_BYTES, RTX_3090_TOTAL_BYTES, SimulatedGpus, run_with_library
+from tests.waiting import DEADLINE_SECONDS
 
 from pgpu.libraries import SIMULATED_NVML
 
@@ -107,7 +108,9 @@ print([p.pid for p in nvml.nvmlDeviceGetComputeRunningProcesses(handle)] == [pid
     as_root = () if os.geteuid() == 0 else ("--map-root-user",)
     command = ("unshare", *as_root, "--pid", "--fork", "--mount-proc", sys.executable, "-c", inside, LIBRARY)
     with gpus.held(0, MIB):
-        done = subprocess.run(command, env=gpus.environment, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            command, env=gpus.environment, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
+        )
     if "unshare failed" in done.stderr:
         pytest.skip("no PID namespace can be made here")
     assert done.stdout == f"True True {2 * MIB}\n", done.stderr
@@ -146,7 +149,9 @@ print(json.dumps({"percent": percent, "idle": nvml.nvmlDeviceGetUtilizationRates
 def test_every_version_of_a_structure_is_filled_to_its_size_and_not_past_it(gpus: SimulatedGpus) -> None:
     with gpus.held(0, 100 * MIB) as first, gpus.held(0, 50 * MIB) as second:
         command = [client_path("nvml", "nvml-structures"), LIBRARY]
-        done = subprocess.run(command, env=gpus.environment, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            command, env=gpus.environment, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
+        )
     assert done.returncode == 0, done.stderr
     compute = [line.split()[1:] for line in done.stdout.splitlines() if "Compute" in line and "MPS" not in line]
     expected = sorted([f"{first}:{100 * MIB}", f"{second}:{50 * MIB}"])
@@ -155,7 +160,9 @@ def test_every_version_of_a_structure_is_filled_to_its_size_and_not_past_it(gpus
 
 def test_threads_may_begin_ask_and_end_at_once(gpus: SimulatedGpus) -> None:
     command = [client_path("nvml", "nvml-threads"), LIBRARY]
-    done = subprocess.run(command, env=gpus.environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, env=gpus.environment, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 

@@ -70,3 +70,23 @@ def test_the_shim_exports_whatever_nvidia_s_library_does() -> None:
 
 def test_the_shim_exports_whatever_the_simulated_driver_does() -> None:
     assert _exports(library(CUDA_SHIM)) >= _exports(library(SIMULATED_CUDA))
+
+
+_NARROW = "CUDA's first API, whose addresses have 32 bits and which no program of 64 bits links"
+UNGATED: dict[str, str] = {}
+"""By name, of all versions and variants."""
+
+
+def test_every_function_that_launches_or_copies_passes_the_gate_or_has_a_reason() -> None:
+    using = [(symbol, name, int(version)) for symbol, name, version, _, kind in FUNCTIONS if kind in {"LAUNCH", "COPY"}]
+    missing = {symbol for symbol, name, _ in using if symbol not in HOOKS and name not in UNGATED}
+    first = {symbol for symbol, _, version in using if version < 3020 and symbol in missing}
+    assert missing == first, _NARROW
+    assert not {name for name in UNGATED if name in HOOKS}
+
+
+def test_every_begin_and_every_end_of_a_capture_is_counted() -> None:
+    """One that is not would have the count say that nothing captures while something does."""
+    capturing = {symbol for symbol, name, *_ in FUNCTIONS if re.fullmatch(r"cuStream(Begin|End)(Rec|C)apture\w*", name)}
+    assert {"cuStreamBeginRecaptureToGraph", "cuStreamEndCapture"} < capturing
+    assert capturing - HOOKS == set()

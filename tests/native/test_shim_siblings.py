@@ -7,10 +7,9 @@ import signal
 import struct
 
 from tests.slice_world import GIB, MIB, SliceWorld
+from tests.waiting import DEADLINE_SECONDS
 
 from pgpu.enforcement import meter
-
-_DEADLINE_SECONDS = 30
 
 
 class TestAKilledProcessHoldsNobodyUp:
@@ -120,6 +119,6 @@ def _wait_until_gone(pid: int) -> None:
     except ProcessLookupError:
         return
     try:
-        assert select.select([descriptor], [], [], _DEADLINE_SECONDS)[0]
+        assert select.select([descriptor], [], [], DEADLINE_SECONDS)[0]
     finally:
         os.close(descriptor)

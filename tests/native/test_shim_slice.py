@@ -2,7 +2,7 @@
 
 from tests.slice_world import CONTEXT_BYTES, GIB, MIB, SliceWorld, a_slice
 
-from pgpu.enforcement import meter
+from pgpu.enforcement import limit_file
 
 DEVICE_BYTES = 24_265 * MIB
 
@@ -26,9 +26,9 @@ def test_a_larger_limit_holds_at_once_and_a_smaller_one_refuses_until_use_falls_
 
         context = CONTEXT_BYTES // MIB
         assert ask(800) == f"[2, [{GIB - CONTEXT_BYTES}, {GIB}]]"
-        meter.set_limit_bytes(one_gib.limit, one_gib.uuids[0], 2 * GIB)
+        limit_file.set_limit_bytes(one_gib.limit, one_gib.uuids[0], 2 * GIB)
         assert ask(800) == f"[0, [{2 * GIB - (800 + context) * MIB}, {2 * GIB}]]"
-        meter.set_limit_bytes(one_gib.limit, one_gib.uuids[0], GIB // 2)
+        limit_file.set_limit_bytes(one_gib.limit, one_gib.uuids[0], GIB // 2)
         assert ask(2) == f"[2, [0, {GIB // 2}]]"
 
 

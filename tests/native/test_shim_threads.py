@@ -1,12 +1,17 @@
 """One process's threads meet in the shim: at first use, while they allocate in every way, and around a fork."""
 
+import json
 import subprocess
 
 import pytest
+from tests.cuda_session import OUT_OF_MEMORY
 from tests.native_clients import client_path
 from tests.slice_world import CONTEXT_BYTES, MIB, a_slice
+from tests.waiting import DEADLINE_SECONDS
 
-_DEADLINE_SECONDS = 60
+from pgpu.enforcement import limit_file
+from pgpu.enforcement.board import BOARD_BYTES
+from pgpu.enforcement.compute_word import Hold
 
 
 @pytest.mark.parametrize("room_blocks", [4, 1000])
@@ -18,7 +23,7 @@ def test_threads_that_begin_and_allocate_together_leave_one_context_counted(room
             env=world.environment_for(is_shimmed=True),
             capture_output=True,
             text=True,
-            timeout=_DEADLINE_SECONDS,
+            timeout=DEADLINE_SECONDS,
             check=False,
         )
         assert done.returncode == 0, done.stderr
@@ -41,7 +46,7 @@ def test_a_thread_that_is_cancelled_while_it_is_refused_leaves_the_others_free_t
             env=world.environment_for(is_shimmed=True),
             capture_output=True,
             text=True,
-            timeout=_DEADLINE_SECONDS,
+            timeout=DEADLINE_SECONDS,
             check=False,
         )
         assert (done.returncode, done.stdout) == (0, "200\n"), done.stderr
@@ -73,3 +78,34 @@ for thread in threads:
 print(json.dumps([codes, cu.held()]))
 """)
     assert codes == [[3] * 20, CONTEXT_BYTES]
+
+
+def test_who_waits_for_its_job_s_place_keeps_no_other_thread_waiting() -> None:
+    """A thread that is refused waits for those that are charging a context, which one that is kept out is not."""
+    asleep = ("35 ", "101 ", "115 ", "230 ")
+    with a_slice(CONTEXT_BYTES, CONTEXT_BYTES // 2) as world:
+        (world.directory / "time").write_bytes(bytes(BOARD_BYTES))
+        limit_file.set_held(world.limit, world.uuids[0], Hold.SUSPENSION, is_held=True)
+        steps = f"""
+import threading
+signal.alarm({DEADLINE_SECONDS})
+cu.call("cuInit", 0)
+retain = lambda ordinal: cu.code("cuDevicePrimaryCtxRetain", byref(c_void_p()), ordinal)
+codes = []
+kept_out = threading.Thread(target=lambda: codes.append(retain(0)))
+kept_out.start()
+while not open(f"/proc/self/task/{{kept_out.native_id}}/syscall").read().startswith({asleep}):
+    pass
+refused = retain(1)
+print("refused", flush=True); sys.stdin.readline()
+kept_out.join()
+print(json.dumps([refused, *codes]), flush=True); sys.stdin.readline()
+"""
+        with world.running(steps) as process:
+            assert world.use().used_bytes == 0
+            limit_file.set_held(world.limit, world.uuids[0], Hold.SUSPENSION, is_held=False)
+            assert process.stdin is not None
+            assert process.stdout is not None
+            print(file=process.stdin, flush=True)
+            assert json.loads(process.stdout.readline()) == [OUT_OF_MEMORY, 0]
+            assert world.use().used_bytes == CONTEXT_BYTES

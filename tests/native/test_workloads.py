@@ -1,5 +1,6 @@
 """Each workload is a CUDA program that runs on the simulated driver as it would on NVIDIA's."""
 
+import argparse
 import json
 import os
 import shutil
@@ -11,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import DEADLINE_SECONDS
 
 from pgpu.gpu.catalog import parse_model
 from pgpu.gpu.simulated import start_simulated
 from pgpu.libraries import SIMULATED_CUDA, library_path
+from pgpu.workloads.__main__ import PROBLEMS
+from pgpu.workloads.programs.problem import Problem
 
 MIB = 1 << 20
 DEVICE_BYTES = 24_265 * MIB
@@ -63,7 +67,7 @@ class Gpu:
     def run(self, *words: str, exit_code: int = 0, **environment: str) -> dict[str, Any]:
         """Run to the end and return the JSON line, with what was said on standard error."""
         process = self.start(*words, **environment)
-        standard_output, standard_error = process.communicate(timeout=60)
+        standard_output, standard_error = process.communicate(timeout=DEADLINE_SECONDS)
         assert process.returncode == exit_code, standard_error
         return {**json.loads(standard_output), "standard_error": standard_error}
 
@@ -150,7 +154,7 @@ def test_inference_whose_libraries_are_refused_dies_late_and_holds_memory_to_its
 def test_a_program_that_gets_no_context_dies_with_one_line(gpu: Gpu) -> None:
     gpu.leave_free(100)
     process = gpu.start("inference", "--batches", "2", *FAST)
-    standard_output, standard_error = process.communicate(timeout=60)
+    standard_output, standard_error = process.communicate(timeout=DEADLINE_SECONDS)
 
     assert process.returncode == 1
     assert standard_output == ""
@@ -198,6 +202,64 @@ def test_a_hog_is_refused_with_error_2_and_goes_on(gpu: Gpu) -> None:
     assert DEVICE_BYTES - 64 * MIB <= found["held_bytes"] <= DEVICE_BYTES
 
 
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.name)
+def test_each_program_runs_and_says_that_nothing_was_computed(gpu: Gpu, problem: type[Problem]) -> None:
+    found = gpu.run(problem.name, "--iterations", "2")
+
+    assert (found["iterations"], found["computed"]) == (2, False)
+    assert found["held_bytes"] - found["context_bytes"] >= sum(each.amount_bytes for each in usual(problem).fillings)
+
+
+def usual(problem: type[Problem]) -> Problem:
+    """The problem of the size that nobody chose."""
+    parser = argparse.ArgumentParser()
+    problem.add_arguments(parser)
+    return problem.from_arguments(parser.parse_args([]))
+
+
+def test_a_program_goes_on_for_the_time_it_is_given(gpu: Gpu) -> None:
+    found = gpu.run("hotspot", "--seconds", "0.2")
+
+    assert found["compute_seconds"] >= 0.2
+    assert found["iterations"] > 1
+
+
+def test_a_program_holds_the_memory_that_it_is_told_to(gpu: Gpu) -> None:
+    assert 498 * MIB <= gpu.run("hotspot3d", "--memory", "500MiB")["held_bytes"] <= 500 * MIB
+
+
+def test_a_program_whose_memory_is_too_little_says_how_much_it_needs(gpu: Gpu) -> None:
+    process = gpu.start("hotspot3d", "--memory", "300MiB", "--layers", "64")
+    standard_output, standard_error = process.communicate(timeout=DEADLINE_SECONDS)
+
+    assert (process.returncode, standard_output) == (1, "")
+    assert standard_error.count("\n") == 1
+    assert "must be at least" in standard_error
+
+
+@pytest.mark.parametrize(("antagonist", "size_mib"), [("l2_sweep", 6), ("dram_stream", 64)])
+def test_an_antagonist_takes_a_tenth_of_the_gpu_for_the_time_it_is_given(
+    gpu: Gpu, antagonist: str, size_mib: int
+) -> None:
+    found = gpu.run(antagonist, "--seconds", "0.1")
+
+    assert found["standard_error"] == f"{antagonist}: running\n"
+    assert (found["blocks"], found["size_bytes"]) == (8, size_mib * MIB)
+    assert found["compute_seconds"] >= 0.1
+
+
+@pytest.mark.parametrize(("antagonist", "blocks_per_sm"), [("fma_chains", 1), ("crowd", 3)])
+def test_an_antagonist_of_multiprocessors_takes_them_all_unless_it_is_told_otherwise(
+    gpu: Gpu, antagonist: str, blocks_per_sm: int
+) -> None:
+    whole, half = (gpu.run(antagonist, "--seconds", "0.05", *words) for words in ((), ("--sms-percent", "50")))
+
+    assert whole["standard_error"] == f"{antagonist}: running\n"
+    assert (whole["blocks"], half["blocks"]) == (82 * blocks_per_sm, 41 * blocks_per_sm)
+    assert whole["compute_seconds"] >= 0.05
+    assert whole["amount"] > 0
+
+
 def test_without_a_driver_there_is_one_line(tmp_path: Path) -> None:
     done = subprocess.run(
         (sys.executable, "-m", "pgpu.workloads", "spin"),
@@ -218,6 +280,10 @@ def test_without_a_driver_there_is_one_line(tmp_path: Path) -> None:
         ("inference", "--batches", "0"),
         ("spin", "--launches", "many"),
         ("hog", "--seconds", "-1"),
+        ("hotspot3d", "--layers", "0"),
+        ("matvec", "--size", "x"),
+        ("gemm", "--memory", "1lb"),
+        ("l2_sweep", "--size-mib", "-3"),
         ("digging",),
         (),
     ],

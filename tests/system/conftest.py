@@ -3,21 +3,37 @@
 import contextlib
 import json
 import os
-import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.clearing import clear
 from tests.served import serving
 from tests.waiting import DEADLINE_SECONDS, until
 
 PGPU = Path(sys.executable).parent / "pgpu"
+
+_STALE_SECONDS = 0.5
+"""What `ps` shows beside the ledger, such as memory in use, may have changed after so long."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What `ps` said."""
+
+    jobs: Any
+    stamp: list[tuple[int, int]]
+    """Of the ledger, before it was asked."""
+
+    at_seconds: float
 
 
 @dataclass
@@ -27,6 +43,7 @@ class Place:
     path: Path
     environment: dict[str, str] = field(default_factory=dict)
     started: list[subprocess.Popen[str]] = field(default_factory=list)
+    _seen: "Seen | None" = None
 
     def run(self, *words: str, stdin: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
         """Run one verb to its end."""
@@ -67,8 +84,31 @@ class Place:
         return json.loads(done.stdout)
 
     def job(self, name: str) -> Any:
-        """Return what `ps` knows of one job."""
-        return next((job for job in self.json("ps", "--all")["jobs"] if name in {job["id"], job["name"]}), None)
+        """Return what `ps` knows of one job; who asks again and again does not start `ps` each time for the same answer."""
+        stamp, now_seconds = self._ledger_stamp(), time.monotonic()
+        if self._seen is None or self._seen.stamp != stamp or now_seconds - self._seen.at_seconds > _STALE_SECONDS:
+            self._seen = Seen(self.json("ps", "--all")["jobs"], stamp, now_seconds)
+        return next((job for job in self._seen.jobs if name in {job["id"], job["name"]}), None)
+
+    @property
+    def _ledger(self) -> Path:
+        return Path(self.environment["PGPU_STATE_DIR"]) / "ledger.db"
+
+    def _ledger_stamp(self) -> list[tuple[int, int]]:
+        """What differs once somebody wrote into the ledger."""
+        files = [self._ledger, self._ledger.with_name("ledger.db-wal")]
+        return [(found.st_mtime_ns, found.st_size) for file in files if file.exists() and (found := file.stat())]
+
+    def _may_have_live_jobs(self) -> bool:
+        """Ask the ledger itself; what cannot be read may have."""
+        if not self._ledger.exists():
+            return False
+        try:
+            with contextlib.closing(sqlite3.connect(self._ledger)) as ledger:
+                question = "SELECT count(*) FROM jobs WHERE state NOT IN ('exited', 'failed', 'cancelled')"
+                return bool(ledger.execute(question).fetchone()[0])
+        except sqlite3.Error:
+            return True
 
     def detach(self, name: str, memory: str, command: Sequence[str]) -> str:
         """Submit a job, leave it to itself, and return its id."""
@@ -78,8 +118,7 @@ class Place:
 
     def close(self) -> None:
         """End everything that a failed test left."""
-        live = self.run("ps", "--quiet").stdout.split()
-        if live:
+        if self._may_have_live_jobs() and (live := self.run("ps", "--quiet").stdout.split()):
             self.run("stop", "--time", "0", *live)
         for process in self.started:
             if process.poll() is None:
@@ -107,7 +146,7 @@ def opened_place() -> Iterator[Place]:
         yield made
     finally:
         made.close()
-        shutil.rmtree(path, ignore_errors=True)
+        clear(path)
 
 
 @contextlib.contextmanager

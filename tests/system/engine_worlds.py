@@ -3,7 +3,6 @@
 import contextlib
 import io
 import os
-import shutil
 import signal
 import sys
 import tempfile
@@ -13,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from tests.clearing import clear
 from tests.fakes.machine import FileGpus, make_client, make_engine, make_machine
 from tests.waiting import until
 
@@ -55,10 +55,12 @@ class World:
         timeout: float | None = None,
         count: int = 1,
         priority: int = 0,
+        oversubscribes: bool = False,
+        preempts: bool = False,
         **words: object,
     ) -> Job:
         spec = JobSpec(tuple(command), "process", working_directory="/", **words)  # type: ignore[arg-type]
-        request = Request(int(gib * GIB), count, priority=priority)
+        request = Request(int(gib * GIB), count, priority=priority, oversubscribes=oversubscribes, preempts=preempts)
         return self.client.submit(spec, request, wait_timeout_seconds=timeout)
 
     def run(self, command: Sequence[str], **words: object) -> tuple[Job, bytes, bytes]:
@@ -137,7 +139,7 @@ class World:
         for holder in self.seen:
             kill(holder)
         self.engine.ledger.close()
-        shutil.rmtree(self.root, ignore_errors=True)
+        clear(self.root)
 
     def _end_all_jobs(self) -> None:
         """Leave no word in the ledger on which a supervisor that is killed last could start or grant another job."""

@@ -5,8 +5,6 @@ nothing is left: no slice, socket, mount, container or process. The long form is
 """
 
 import contextlib
-import json
-import os
 import random
 import secrets
 import signal
@@ -16,16 +14,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from tests.served import ServerProcess, serving
 from tests.system.conftest import PGPU, Place, opened_place
 from tests.system.storm_books import WHOLE, Books
+from tests.system.storm_victims import keeper, kill, main_process, processes_of, zygote
 from tests.waiting import until
 
 from pgpu.engine.identity import identify, is_alive
 from pgpu.ledger import Entry, Ledger
-from pgpu.model import ContainerHolder, JobState, ProcessHolder
+from pgpu.model import JobState
 
 CAPACITY_BYTES = 24 << 30
 """Of the simulated GPU."""
@@ -156,7 +154,10 @@ class ServerStorm:
         for what in ("slices/*", "jobs/*"):
             left = list((self.place.path / "run").glob(f"*/{what}"))
             assert not left, left
-        until(lambda: len(self._processes()) <= len(("server", "keeper", "zygote")), self._processes)
+        until(
+            lambda: len(processes_of(self.place.path)) <= len(("server", "keeper", "zygote")),
+            lambda: processes_of(self.place.path),
+        )
         mounts = Path("/proc/self/mounts").read_text()
         assert f"{self.place.path}/" not in mounts, mounts
         if self.image is not None:
@@ -164,15 +165,6 @@ class ServerStorm:
             words = ["docker", "ps", "--all", "--filter", "label=io.pgpu.job", "--format", '{{.Label "io.pgpu.job"}}']
             listed = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
             assert not ids & set(listed)
-
-    def _processes(self) -> list[str]:
-        """Return who has this place in its environment: whatever pgpu started, jobs and supervisors too."""
-        found = []
-        for path in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                if str(self.place.path).encode() in (path / "environ").read_bytes():
-                    found.append(f"{path.name} {(path / 'cmdline').read_bytes()!r}")
-        return found
 
     def _entry(self, name: str) -> Entry | None:
         entries = self.books.ledger.entries(include_final=True)
@@ -219,8 +211,8 @@ class ServerStorm:
         until(lambda: time.monotonic() > deadline)
         kinds: dict[str, Callable[[], bool]] = {
             "server": self._kill_server,
-            "keeper": lambda: _kill(self._keeper()),
-            "zygote": lambda: _kill(self._zygote()),
+            "keeper": lambda: kill(keeper(self.place.path / "run")),
+            "zygote": lambda: kill(zygote(self.place.path / "run")),
             "supervisor": self._kill_supervisor,
             "job": self._kill_job,
             "client": self._kill_client,
@@ -239,27 +231,13 @@ class ServerStorm:
         self._restart_at_seconds = time.monotonic() + self.chance.uniform(0.0, 1.0)
         return True
 
-    def _keeper(self) -> ProcessHolder | None:
-        for path in (self.place.path / "run").glob("*/keepers/*.lock"):
-            with contextlib.suppress(OSError, ValueError, KeyError):
-                return ProcessHolder(**_json(path)["process"])
-        return None
-
-    def _zygote(self) -> ProcessHolder | None:
-        keeper = self._keeper()
-        try:
-            pids = Path(f"/proc/{keeper.pid}/task/{keeper.pid}/children").read_text().split() if keeper else []
-        except (FileNotFoundError, ProcessLookupError):
-            return None
-        return identify(int(pids[0])) if pids else None
-
     def _kill_supervisor(self) -> bool:
         found = [entry for entry in self._holding() if entry.supervisor is not None and is_alive(entry.supervisor)]
         if not found:
             return False
         entry = self.chance.choice(found)
         self.books.orphaned.add(entry.job.id)
-        return _kill(entry.supervisor)
+        return kill(entry.supervisor)
 
     def _kill_job(self) -> bool:
         found = [entry for entry in self._holding() if entry.job.state is JobState.RUNNING]
@@ -267,7 +245,7 @@ class ServerStorm:
             return False
         job = self.chance.choice(found).job
         self.books.killed.add(job.id)
-        return _kill(_main_process(job.holder) if isinstance(job.holder, ContainerHolder) else job.holder)
+        return kill(main_process(job.holder))
 
     def _kill_client(self) -> bool:
         """One that has asked for something already: the others are only a start of Python."""
@@ -277,29 +255,11 @@ class ServerStorm:
             return False
         command = self.chance.choice(found)
         command.was_killed = True
-        return _kill(identify(command.process.pid))
+        return kill(identify(command.process.pid))
 
     def _holding(self) -> list[Entry]:
         with self.books.ledger.view() as view:
             return list(view.holding())
-
-
-def _json(path: Path) -> Any:
-    return json.loads(path.read_text())
-
-
-def _main_process(holder: ContainerHolder) -> ProcessHolder | None:
-    words = ["docker", "inspect", "--format", "{{.State.Pid}}", holder.container_id]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    return identify(int(done.stdout)) if done.returncode == 0 and int(done.stdout) else None
-
-
-def _kill(holder: ProcessHolder | None) -> bool:
-    """Not waited for: what happens in between is what is asked about."""
-    if holder is None or identify(holder.pid) != holder:
-        return False
-    os.kill(holder.pid, signal.SIGKILL)
-    return True
 
 
 @contextlib.contextmanager

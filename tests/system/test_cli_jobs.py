@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.system.conftest import PGPU, Place
+from tests.waiting import DEADLINE_SECONDS
 
 from pgpu.units import GIB, MIB
 
@@ -104,7 +105,7 @@ def test_ctrl_c_while_waiting_cancels(place: Place, eventually: Eventually) -> N
     asker = place.start("run", "--name", "gone", "--memory", "20GiB", "--", "true")
     eventually(lambda: (place.job("gone") or {}).get("state") == "waiting")
     asker.send_signal(signal.SIGINT)
-    _, said = asker.communicate(timeout=60)
+    _, said = asker.communicate(timeout=DEADLINE_SECONDS)
     assert asker.returncode == 130
     assert "Traceback" not in said
     assert place.job("gone")["state"] == "cancelled"
@@ -117,7 +118,7 @@ def test_a_signal_while_running_reaches_the_job(place: Place, number: signal.Sig
     assert asker.stdout is not None
     assert asker.stdout.readline() == "ready\n"
     asker.send_signal(number)
-    rest, _ = asker.communicate(timeout=60)
+    rest, _ = asker.communicate(timeout=DEADLINE_SECONDS)
     assert rest == "caught\n"
     assert asker.returncode == 5
 
@@ -229,7 +230,12 @@ def test_a_terminal_is_a_terminal(place: Place) -> None:
 def test_a_closed_reader_is_no_traceback(place: Place) -> None:
     words = f"{PGPU} run --memory 2GiB -- seq 1000000 | head -1"
     done = subprocess.run(
-        ["bash", "-c", words], env=place.environment, capture_output=True, text=True, timeout=60, check=False
+        ["bash", "-c", words],
+        env=place.environment,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+        check=False,
     )
     assert done.stdout == "1\n"
     assert "Traceback" not in done.stderr

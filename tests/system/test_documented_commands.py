@@ -7,9 +7,19 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.waiting import DEADLINE_SECONDS
 
 ROOT = Path(__file__).parent.parent.parent
-PAGES = ("README.md", "docs/guide/first-steps.md", "docs/guide/queue.md", "docs/guide/learning.md")
+PAGES = (
+    "README.md",
+    "docs/guide/first-steps.md",
+    "docs/guide/queue.md",
+    "docs/guide/learning.md",
+    "docs/guide/compute.md",
+    "docs/guide/oversubscription.md",
+    "docs/guide/advice.md",
+    "docs/guide/profiling.md",
+)
 _BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -29,7 +39,7 @@ def test_the_shell_blocks_of_a_page_run(page: str, tmp_path: Path) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=DEADLINE_SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -14,7 +14,7 @@ from tests.system.conftest import Place
 from tests.system.slice_stage import MIB, SLICE_BYTES, Stage, opened_stage
 
 from pgpu.app.throwaway import run_throwaway
-from pgpu.enforcement import meter
+from pgpu.enforcement import limit_file
 from pgpu.enforcement.driver import DriverEnforcer, UnaidedDriver
 from pgpu.enforcement.ladder import Ladder, Rung
 from pgpu.enforcement.self_test import SelfTest
@@ -68,7 +68,7 @@ def test_the_limit_is_set_on_the_jobs_own_group_before_its_first_instruction(sta
     assert nvml.members == [str(running.holder.pid)], "the group holds the job, and the job alone"
     enforcer.resize(job.lease, 2 * SLICE_BYTES)
     assert nvml.calls[1:] == [(stage.gpus[0].uuid, cgroup, 2 * SLICE_BYTES)]
-    assert meter.read_limit(delivery.slice_directory / "limit").gpus[0].limit_bytes == 2 * SLICE_BYTES
+    assert limit_file.read_limit(delivery.slice_directory / "limit").gpus[0].limit_bytes == 2 * SLICE_BYTES
     running.kill()
     running.close()
     streams.close()

@@ -19,6 +19,7 @@ from tests.waiting import until
 
 from pgpu.engine.identity import is_alive
 from pgpu.engine.recovery import LOST, recover
+from pgpu.ledger import Ledger
 from pgpu.model import JobState, ProcessHolder
 
 
@@ -303,3 +304,29 @@ def test_what_a_supervisor_left_that_was_killed_behind_its_last_word_is_swept(ma
     recover(machine.engine)
     assert not left.live.exists()
     assert kept.live.exists()
+
+
+def test_a_supervisor_whose_state_directory_is_gone_ends_with_its_job_and_makes_nothing(machine: World) -> None:
+    job = machine.submit(gib=6)
+    holder = machine.until_running(job).holder
+    supervisor = machine.until_supervised(job)
+    assert isinstance(holder, ProcessHolder)
+    with machine.engine.places(job.id).supervisor_log.open() as words:
+        shutil.rmtree(machine.root / "state")
+        until(lambda: not is_alive(supervisor))
+        assert "is gone" in words.read()
+    assert not is_alive(holder)
+    assert not (machine.root / "state").exists()
+
+
+def test_a_supervisor_whose_ledger_is_another_one_ends(machine: World) -> None:
+    job = machine.submit(gib=6)
+    machine.until_running(job)
+    supervisor = machine.until_supervised(job)
+    other = Ledger(machine.root / "other" / "ledger.db")
+    other.facts.put("key", "value")
+    other.close()
+    for path in (machine.root / "state").glob("ledger.db-*"):
+        path.unlink()
+    other.path.rename(machine.root / "state" / "ledger.db")
+    until(lambda: not is_alive(supervisor))

@@ -6,9 +6,11 @@ The storms of test_engine_crashes meet them together, where one covers up for an
 
 import fcntl
 import os
+import socket
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,11 +24,13 @@ from pgpu.engine.engine import Engine
 from pgpu.engine.gpu_lock import GpuLocks
 from pgpu.engine.identity import identify, is_alive, myself
 from pgpu.engine.recovery import SPAWN_PATIENCE_SECONDS, _finish, _take_over, recover
+from pgpu.engine.resizing import resize
+from pgpu.engine.sockets import bind
 from pgpu.engine.supervisor import supervise
 from pgpu.engine.supervisor.starting import _announce, _mark_running
 from pgpu.errors import CancelledError, EnforcementError, NodeError, PgpuBug
 from pgpu.ledger import Entry
-from pgpu.model import Gpu, JobSpec, JobState, ProcessHolder, Request
+from pgpu.model import Gpu, JobSpec, JobState, ProcessHolder, Request, Resize
 from pgpu.units import GIB
 
 DEAD = ProcessHolder(1 << 22, 1, "another boot")
@@ -76,7 +80,7 @@ def test_a_resize_that_fails_half_way_is_taken_back_where_it_took(engine: Engine
     engine.enforcer.prepare(before.job, engine.gpus.gpus())
     engine.enforcer = HalfWay(engine.gpus._root, had_bytes=GIB)  # type: ignore[attr-defined]
     with pytest.raises(EnforcementError, match="second GPU"):
-        engine.resize(before.job.id, memory_bytes)
+        resize(engine, before.job.id, Resize(memory_bytes))
     assert limit_bytes(engine, before.job.id) == GIB
     assert engine.ledger.entry(before.job.id) == before
 
@@ -153,7 +157,7 @@ def test_a_job_that_was_stopped_meanwhile_is_not_started(engine: Engine) -> None
 
 def test_slices_that_were_resized_while_a_job_was_being_started_keep_their_new_size(engine: Engine) -> None:
     entry = granted(engine, supervisor=myself())
-    make_engine(engine.gpus._root).resize(entry.job.id, 2 * GIB)  # type: ignore[attr-defined]
+    resize(make_engine(engine.gpus._root), entry.job.id, Resize(2 * GIB))  # type: ignore[attr-defined]
     _announce(engine, entry.job, DEAD)
     lease = engine.ledger.job(entry.job.id).lease
     assert lease is not None
@@ -168,14 +172,14 @@ def test_a_slice_that_is_made_smaller_or_larger_binds_at_its_new_size(engine: En
     entry = running(engine, holder=myself(), supervisor=myself())
     engine.enforcer.prepare(entry.job, engine.gpus.gpus())
     for memory_bytes in (GIB // 2, 3 * GIB):
-        engine.resize(entry.job.id, memory_bytes)
+        resize(engine, entry.job.id, Resize(memory_bytes))
         assert limit_bytes(engine, entry.job.id) == memory_bytes
 
 
 def test_a_slice_that_was_resized_while_its_job_was_being_started_binds_once_it_runs(engine: Engine) -> None:
     entry = granted(engine, supervisor=myself())
     engine.enforcer.prepare(entry.job, engine.gpus.gpus())
-    make_engine(engine.gpus._root).resize(entry.job.id, GIB // 2)  # type: ignore[attr-defined]
+    resize(make_engine(engine.gpus._root), entry.job.id, Resize(GIB // 2))  # type: ignore[attr-defined]
     assert limit_bytes(engine, entry.job.id) == GIB
     _mark_running(engine, entry.job)
     assert limit_bytes(engine, entry.job.id) == GIB // 2
@@ -186,7 +190,7 @@ def test_a_resize_that_cannot_bind_leaves_the_ledger_as_it_was(engine: Engine, m
     before = running(engine, holder=myself(), supervisor=myself())
     engine.enforcer = Stuck(engine.gpus._root)  # type: ignore[attr-defined]
     with pytest.raises(EnforcementError):
-        engine.resize(before.job.id, memory_bytes)
+        resize(engine, before.job.id, Resize(memory_bytes))
     assert engine.ledger.entry(before.job.id) == before
 
 
@@ -219,3 +223,16 @@ def test_what_a_stopped_job_started_is_ended_with_it() -> None:
         assert child is not None
         assert made.client.stop(job.id, grace_seconds=60).exit_code == 3
         until(lambda: not is_alive(child))
+
+
+def test_whose_place_is_taken_is_woken_in_the_moment_in_which_it_is(engine: Engine) -> None:
+    victim = engine.submit(JobSpec(("true",), "process", working_directory="/"), Request(GIB, 1, 0.8))
+    changed(engine, victim.id, state=JobState.RUNNING, holder=myself(), supervisor=myself())
+    engine.places(victim.id).wake_socket.parent.mkdir(parents=True, exist_ok=True)
+    with closing(bind(socket.SOCK_DGRAM, engine.places(victim.id).wake_socket)) as wakes:
+        wakes.setblocking(False)
+        urgent = engine.submit(
+            JobSpec(("true",), "process", working_directory="/"), Request(GIB, 1, 0.8, priority=50, preempts=True)
+        )
+        assert engine.ledger.job(victim.id).suspended_by == urgent.id
+        assert wakes.recv(1) == b""

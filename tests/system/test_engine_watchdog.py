@@ -16,7 +16,7 @@ from pgpu.engine.watchdog import Watchdog, described, look_once
 from pgpu.model import ProcessHolder
 from pgpu.units import GIB
 
-STUBBORN = (sys.executable, "-c", "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)")
+STUBBORN = (sys.executable, "-c", "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.pause()")
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ PGPU = (sys.executable, "-c", "import sys; from pgpu.cli.main import main; sys.e
 MIB = 1 << 20
 
 
-def experiment(place: Path, *words: str) -> dict[str, Any]:
+def experiment(place: Path, *words: str, model: str = "RTX 3090") -> dict[str, Any]:
     done = subprocess.run(
-        (*PGPU, "--simulate", "RTX 3090", "experiment", *words, "--json", "--output", str(place)),
+        (*PGPU, "--simulate", model, "experiment", *words, "--json", "--output", str(place)),
         capture_output=True,
         text=True,
         check=False,
@@ -69,6 +69,34 @@ def test_p4_refuses_the_hog_alone(tmp_path: Path) -> None:
     assert_files_are_there(report)
 
 
+def test_p3s_wall_lets_as_many_run_as_fit_and_the_queue_fails_none(tmp_path: Path) -> None:
+    words = ("--part", "wall", "--jobs", "3", "--iterations", "2")
+    report = experiment(tmp_path, "p3", *words, model="GTX 980 Ti")
+
+    assert [(row["how"], row["jobs"], row["failed"]) for row in report["table"]][-1] == ("pgpu, in the queue", 3, 0)
+    assert any("oversubscribed: left out" in finding for finding in report["findings"])
+    assert_files_are_there(report)
+
+
+def test_p3s_mps_table_has_both_neighbours_of_each_size(tmp_path: Path) -> None:
+    report = experiment(tmp_path, "p3", "--part", "mps", "--sizes", "5120", "--repeat", "1", model="GTX 980 Ti")
+
+    assert [(row["size"], row["beside"]) for row in report["table"]] == [(5120, "CS"), (5120, "CI")]
+    assert report["table"][1]["winner"] == "MPS"
+    assert_files_are_there(report)
+
+
+def test_p3s_overhead_is_of_every_program_and_says_where_containers_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
+    report = experiment(tmp_path, "p3", "--part", "overhead", "--repeat", "1")
+
+    assert len(report["table"]) >= 6 + 1
+    assert all(row["with s"] > row["without s"] > 0 for row in report["table"])
+    assert any("containers left out" in finding for finding in report["findings"])
+
+
 @pytest.mark.docker
 def test_p1_runs_in_containers(tmp_path: Path) -> None:
     report = experiment(tmp_path, "p1", "--jobs", "2", "--both", "--batches", "4", "--runtime", "docker")
@@ -77,7 +105,9 @@ def test_p1_runs_in_containers(tmp_path: Path) -> None:
     assert report["runtime"] == "docker"
 
 
-@pytest.mark.parametrize("words", [("p1", "--jobs", "many"), ("p1", "--without-pgpu", "--both"), ("p9",)])
+@pytest.mark.parametrize(
+    "words", [("p1", "--jobs", "many"), ("p1", "--without-pgpu", "--both"), ("p3", "--part", "roof"), ("p9",)]
+)
 def test_bad_words_get_one_line_and_a_hint(tmp_path: Path, words: tuple[str, ...]) -> None:
     done = subprocess.run(
         (*PGPU, "experiment", *words, "--output", str(tmp_path / "new")), capture_output=True, text=True, check=False

@@ -17,6 +17,7 @@ import pytest
 from tests.contract.runtime_worlds import pipes
 from tests.native_clients import client_path
 from tests.system.slice_stage import MIB, SLICE_BYTES, Stage, install_driver, opened_stage
+from tests.waiting import DEADLINE_SECONDS
 
 from pgpu.model import ContainerHolder, Job, Mount
 from pgpu.runtimes import Runtime
@@ -176,7 +177,7 @@ def _entering_container(stage: Stage, runtime: Runtime, command: Sequence[str]) 
         assert isinstance(running.holder, ContainerHolder)
         words = ["docker", "exec", running.holder.container_id, "env", "-i", *command]
         try:
-            return subprocess.run(words, capture_output=True, text=True, check=False, timeout=60).stdout
+            return subprocess.run(words, capture_output=True, text=True, check=False, timeout=DEADLINE_SECONDS).stdout
         finally:
             running.kill()
             running.close()
@@ -194,7 +195,7 @@ def _entering_view(stage: Stage, command: Sequence[str]) -> str:
         user = [] if os.geteuid() == 0 else ["--user", "--preserve-credentials"]
         words = ["nsenter", f"--target={running.holder.pid}", "--mount", *user, "env", "-i", *command]
         try:
-            return subprocess.run(words, capture_output=True, text=True, check=False, timeout=60).stdout
+            return subprocess.run(words, capture_output=True, text=True, check=False, timeout=DEADLINE_SECONDS).stdout
         finally:
             running.kill()
             running.close()

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import threading
@@ -129,6 +130,18 @@ def test_a_keeper_goes_once_its_directory_is_gone(machine: World) -> None:
     until(lambda: not is_alive(keeper))
 
 
+def test_a_keeper_whose_state_directory_is_gone_ends_and_makes_nothing(machine: World) -> None:
+    fill(machine)
+    machine.submit(("true",), gib=1)
+    keeper = machine.until_kept()
+    with (machine.root / "state" / "keeper.log").open() as words:
+        shutil.rmtree(machine.root / "state")
+        until(lambda: not is_alive(keeper))
+        assert "is gone" in words.read()
+    assert not (machine.root / "state").exists()
+
+
+@pytest.mark.soak
 def test_a_storm_of_kills_loses_no_job_starts_none_twice_and_kills_none() -> None:
     with world((CAPACITY_GIB,)) as machine:
         Storm(machine, random.Random(7)).rage(kills=16)

@@ -44,9 +44,9 @@ fcntl.flock(open("held", "a"), fcntl.LOCK_SH)  # until nobody holds it back
 """Takes so many MiB one after another, and ends with 9 where it is refused."""
 
 LATE = HOLDER.replace(
-    "    error =", "    while mib == sys.argv[2] and not os.path.exists('go'):\n        time.sleep(0.02)\n    error ="
+    "    error =", "    if mib == sys.argv[2]:\n        fcntl.flock(open('go', 'a'), fcntl.LOCK_SH)\n    error ="
 )
-"""The same, and takes the second amount only once there is a file `go`."""
+"""The same, and takes the second amount only once nobody holds `go` back."""
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def place() -> Iterator[Place]:
         made.environment["PGPU_STABLE_TIME"] = "0.5s"
         (made.path / "p2.py").write_text(JOB)
         (made.path / "hold.py").write_text(HOLDER)
-        (made.path / "late.py").write_text("import os, time" + LATE)
+        (made.path / "late.py").write_text(LATE)
         yield made
 
 
@@ -68,9 +68,9 @@ def set_quota(place: Place, memory_bytes: int) -> None:
     ledger.close()
 
 
-def held_back(place: Place) -> IO[str]:
+def held_back(place: Place, name: str = "held") -> IO[str]:
     """Keep these programs from ending until the file is closed."""
-    held = (place.path / "held").open("w")
+    held = (place.path / name).open("w")
     fcntl.flock(held, fcntl.LOCK_EX)
     return held
 
@@ -195,10 +195,11 @@ def test_a_job_that_hit_its_limit_is_tried_again_with_more_and_its_caller_hears_
 def test_a_job_that_pgpu_shrank_and_that_then_needs_more_is_tried_again_with_more(
     place: Place, eventually: Eventually
 ) -> None:
+    go = held_back(place, "go")
     place.run("submit", "--name", "late", "--retry-oom", "--", "python", "late.py", "3000", "2000")
     eventually(lambda: (job := place.job("late")) and job["request"]["basis"] == "measured")
     shrunk_bytes = place.job("late")["request"]["memory_bytes"]
-    (place.path / "go").touch()
+    go.close()
     eventually(lambda: place.job("late")["state"] == "exited")
     job = place.job("late")
     assert (job["attempt"], job["exit_code"]) == (2, 0), job["warning"]

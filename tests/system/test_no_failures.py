@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from benchmarks.no_failures_real import MIXED, RealJob, real_jobs, with_pgpu, without_pgpu
 
 GPUS = 2
@@ -13,6 +14,7 @@ def crowd() -> list[RealJob]:
     return [replace(job, at_seconds=job.at_seconds / 8) for job in jobs]
 
 
+@pytest.mark.soak
 def test_two_dozen_programs_that_come_at_random_all_find_their_memory() -> None:
     seen = with_pgpu(crowd(), GPUS)
     assert (seen.jobs, seen.failed, seen.saw_out_of_memory) == (24, 0, 0), seen.complaints
@@ -20,6 +22,7 @@ def test_two_dozen_programs_that_come_at_random_all_find_their_memory() -> None:
     assert 0 < seen.most_used_share < 1
 
 
+@pytest.mark.soak
 def test_without_pgpu_some_of_the_same_programs_fail() -> None:
     seen = without_pgpu(crowd(), GPUS)
     assert seen.failed > 0

@@ -14,12 +14,21 @@ from typing import Any
 
 import pytest
 
+from pgpu.workloads.__main__ import PROBLEMS
+from pgpu.workloads.programs.problem import Problem
+
 pytestmark = pytest.mark.gpu
 
 MIB = 1 << 20
 SLICE_BYTES = 2048 * MIB
 PGPU = (sys.executable, "-c", "import sys; from pgpu.cli.main import main; sys.exit(main())")
 Record = Callable[[str, object], None]
+
+_GPU_SECONDS = 2.0
+"""GPU time that a job under a share of half the GPU uses."""
+
+_POINTS = 5
+"""The target is 2 points over a long run; these are short, and begin with the first period's whole budget."""
 
 ALLOCATORS = {
     "native": "",
@@ -88,6 +97,39 @@ def test_training_learns(record_property: Record) -> None:
     record_property("losses", found["losses"])
 
     assert found["losses"][-1] < found["losses"][0]
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.name)
+def test_each_program_computes_what_the_host_computes(problem: type[Problem], record_property: Record) -> None:
+    found = workload(problem.name, "--iterations", "5")
+    record_property("iteration_seconds", found["compute_seconds"] / found["iterations"])
+    record_property("sizes", found["sizes"])
+
+    assert found["computed"] is True
+
+
+@pytest.mark.parametrize("antagonist", ["l2_sweep", "dram_stream"])
+def test_an_antagonist_moves_bytes_on_a_tenth_of_the_gpu(antagonist: str, record_property: Record) -> None:
+    found = workload(antagonist, "--seconds", "2")
+    for name in ("bytes_per_second", "size_bytes", "blocks"):
+        record_property(name, found[name])
+
+    assert found["bytes_per_second"] > 0
+
+
+@pytest.mark.parametrize("percent", [10, 30, 50, 70])
+@pytest.mark.parametrize("kernel_ms", [0.5, 5, 20])
+def test_a_strict_share_holds_a_job_that_is_alone(
+    tmp_path: Path, percent: int, kernel_ms: float, record_property: Record
+) -> None:
+    launches = round(_GPU_SECONDS * 1000 / kernel_ms * percent / 50)
+    words = ("-m", "pgpu.workloads", "spin", "--kernel-ms", str(kernel_ms), "--launches", str(launches))
+    asked = ("run", "--memory", "2GiB", "--compute", f"{percent}%", "--strict", "--")
+    found = run(*PGPU, "--state-dir", str(tmp_path), *asked, sys.executable, *words)
+    got_percent = 100 * found["kernel_seconds"] / found["compute_seconds"]
+    record_property("got_percent", round(got_percent, 2))
+
+    assert abs(got_percent - percent) <= _POINTS
 
 
 def test_a_hog_is_refused_at_its_slice_and_goes_on(

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.contract.runtime_worlds import make_bare_delivery
+from tests.waiting import DEADLINE_SECONDS
 
 from pgpu.libraries import LAUNCHER, library_path
 from pgpu.runtimes.process import can_make_private_views
@@ -44,7 +45,7 @@ class View:
         os.close(report[1])
         block = b"".join(f"{name}={value}".encode() + b"\0" for name, value in os.environ.items())
         os.write(control[1], struct.pack("<Q", len(block)) + block + b"G")
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=DEADLINE_SECONDS)
         told = os.read(report[0], 4096)
         os.close(control[1])
         os.close(report[0])
@@ -199,7 +200,7 @@ def test_a_command_that_does_not_start_is_reported_with_the_kernels_reason(
     os.close(control[0])
     os.close(report[1])
     os.write(control[1], struct.pack("<Q", 0) + b"G")
-    process.communicate(timeout=60)
+    process.communicate(timeout=DEADLINE_SECONDS)
     with os.fdopen(report[0], "rb") as told:
         assert told.read() == _READY + f"{number}\tcommand\t{detail}\n".encode()
     os.close(control[1])
@@ -213,6 +214,6 @@ def test_a_launcher_whose_runtime_went_away_runs_nothing(view: View) -> None:
     os.close(report[1])
     os.write(control[1], struct.pack("<Q", 0))
     os.close(control[1])
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=DEADLINE_SECONDS)
     os.close(report[0])
     assert (output, process.returncode) == ("", 125)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.contract.runtime_worlds import RuntimeWorld, opened, pipes
+from tests.waiting import DEADLINE_SECONDS
 
 from pgpu.errors import RequestError
 from pgpu.model import Mount, ProcessHolder
@@ -139,5 +140,5 @@ _ASK = (
 @pytest.mark.userns
 def test_where_the_kernel_forbids_a_view_jobs_are_advisory_and_the_reason_is_told() -> None:
     words = ["unshare", "--user", "--map-root-user", "bash", "-c", _FORBIDDEN, "bash", sys.executable, "-c", _ASK]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=DEADLINE_SECONDS)
     assert done.stdout == "True pgpu-launch: namespace: unshare: Operation not permitted\n", done.stderr

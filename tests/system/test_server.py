@@ -19,7 +19,7 @@ import pytest
 from tests.contract.test_server_submissions import with_value
 from tests.served import ServerProcess, serving
 from tests.system.conftest import PGPU, Place, opened_place
-from tests.waiting import until
+from tests.waiting import DEADLINE_SECONDS, until
 
 from pgpu.client.channel import Channel
 from pgpu.engine.streams.frames import Kind, encode_frame
@@ -47,7 +47,7 @@ def place() -> Iterator[Served]:
 
 class _Connection(http.client.HTTPConnection):
     def __init__(self, path: Path) -> None:
-        super().__init__("pgpu", timeout=60)
+        super().__init__("pgpu", timeout=DEADLINE_SECONDS)
         self._path = path
 
     def connect(self) -> None:
@@ -90,7 +90,7 @@ def test_a_command_that_starts_while_a_server_restarts_waits_where_systemd_holds
         for _ in range(2):
             early = place.start("gpus", "--json")
             with subprocess.Popen(command, env=place.environment, stdin=listener.fileno()) as server:
-                said, errors = early.communicate(timeout=60)
+                said, errors = early.communicate(timeout=DEADLINE_SECONDS)
                 assert early.returncode == 0, errors
                 assert json.loads(said)
                 server.terminate()
@@ -127,7 +127,7 @@ def test_an_attached_command_outlives_its_server(place: Served) -> None:
     place.server.end(signal.SIGKILL)
     (place.path / "go").touch()
     place.server.start()
-    rest, _ = asker.communicate(timeout=60)
+    rest, _ = asker.communicate(timeout=DEADLINE_SECONDS)
     assert rest == "two\n"
     assert asker.returncode == 3
 
@@ -145,7 +145,7 @@ def test_a_server_that_is_killed_again_and_again_loses_no_line_and_starts_nothin
     for number, asker in enumerate(askers):
         assert asker.stdout is not None
         rest = asker.stdout.read()  # `communicate` would pass by what was read together with the first line
-        _, said = asker.communicate(timeout=120)
+        _, said = asker.communicate(timeout=DEADLINE_SECONDS)
         assert asker.returncode == 0, said
         assert rest.split() == [str(line) for line in range(2, 41)]
         assert (place.path / f"starts-{number}").read_text() == "started\n"
@@ -178,7 +178,8 @@ def test_events_that_were_missed_are_asked_for(place: Served) -> None:
 
 
 def test_metrics_have_gpus_jobs_and_slices(place: Served, eventually: Eventually) -> None:
-    place.detach("one", "4GiB", LONG)
+    words = ("--detach", "--name", "one", "--memory", "4GiB", "--compute", "30%")
+    assert place.run("run", *words, "--", *LONG).returncode == 0
     eventually(lambda: place.job("one")["state"] == "running")
     status, text = get(place, "/metrics")
     assert status == 200
@@ -191,6 +192,10 @@ def test_metrics_have_gpus_jobs_and_slices(place: Served, eventually: Eventually
     assert outsiders == "0.0"
     [limit] = [value for name, value in lines.items() if name.startswith("pgpu_slice_memory_limit_bytes{")]
     assert float(limit) == 4 * 2**30
+    [share] = [value for name, value in lines.items() if name.startswith("pgpu_slice_compute_share{")]
+    [granted] = [value for name, value in lines.items() if name.startswith("pgpu_gpu_compute_granted_ratio{")]
+    assert share == granted == "0.3"
+    assert any(name.startswith("pgpu_gpu_sharing{") and 'mode="time-slice"' in name for name in lines)
     assert any(name.startswith("pgpu_http_requests_total{") for name in lines)
 
 
@@ -271,7 +276,7 @@ def test_a_graceful_stop_ends_nothing_and_who_stays_goes_on_with_the_next_server
     place.server.start()
     assert place.job("one")["state"] == "running"
     place.run("stop", "--time", "0", "one")
-    assert follower.communicate(timeout=60)[0] == ""
+    assert follower.communicate(timeout=DEADLINE_SECONDS)[0] == ""
     assert follower.returncode == 0
 
 

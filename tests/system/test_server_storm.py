@@ -4,11 +4,13 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from tests.served import serving
 from tests.system.conftest import Place, opened_place
 from tests.system.server_storm import opened_storm
 
 
+@pytest.mark.soak
 def test_a_storm_over_server_jobs_and_clients_loses_no_job_starts_none_twice_and_tells_no_lie() -> None:
     with opened_storm(seed=5) as storm:
         storm.rage(kills=20)
@@ -23,6 +25,7 @@ def ended(place: Place) -> int:
     return sum("end" in path.read_text() for path in place.path.glob("counts-*"))
 
 
+@pytest.mark.soak
 def test_a_server_that_is_stopped_under_load_hands_everything_over_to_the_next_one(
     eventually: Callable[[Callable[[], Any]], Any],
 ) -> None:

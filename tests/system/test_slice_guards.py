@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from tests.system.slice_stage import SLICE_BYTES, opened_stage
 
-from pgpu.enforcement import meter
+from pgpu.enforcement import limit_file, meter
 from pgpu.enforcement.slice_files import IN_JOB
 from pgpu.errors import EnforcementError
 from pgpu.libraries import PROBE
@@ -23,7 +23,7 @@ _STAT_BLOCK_BYTES = 512
 @pytest.mark.parametrize("is_advisory", [False, True])
 def test_a_limit_must_lie_on_a_read_only_mount_wherever_a_job_has_a_view_of_its_own(is_advisory: bool) -> None:
     with opened_stage() as stage, stage.prepared(job := stage.job(["true"], is_advisory=is_advisory)):
-        limit = meter.read_limit(stage.enforcer.files(job.id).limit)
+        limit = limit_file.read_limit(stage.enforcer.files(job.id).limit)
         assert limit.requires_read_only is not is_advisory
 
 

@@ -11,7 +11,7 @@ from tests.system.cuda_talker import talking
 from tests.system.slice_stage import MIB, MODEL, SLICE_BYTES, Stage, install_driver, opened_stage
 
 from pgpu.app.throwaway import run_throwaway
-from pgpu.enforcement import meter
+from pgpu.enforcement import limit_file, meter
 from pgpu.enforcement.calibration import ContextSizes
 from pgpu.enforcement.driver_library import DriverLibraries, refuse_shim
 from pgpu.enforcement.ladder import Ladder, Rung
@@ -158,7 +158,7 @@ def _forge(path: Path) -> None:
     """Claim the whole GPU and more, and that no slot was ever used."""
     with path.open("r+b") as file:
         file.seek(meter.USAGE_HEADER.size)
-        file.write(meter.USAGE_GPU.pack(1 << 62, 0, 1 << 62, 1 << 62, 0, 1 << 62) * meter.MAX_GPUS)
+        file.write(meter.USAGE_GPU.pack(1 << 62, 0, 1 << 62, 1 << 62, 0, 1 << 62) * limit_file.MAX_GPUS)
         file.seek(12)
         file.write(bytes(4))
 
@@ -242,7 +242,7 @@ class _Careless:
 
     def prepare(self, job: Job, gpus: Sequence[Gpu]) -> Delivery:
         delivery = self._stage.enforcer.prepare(job, gpus)
-        meter.set_limit_bytes(delivery.slice_directory / "limit", gpus[0].uuid, 4 * SLICE_BYTES)
+        limit_file.set_limit_bytes(delivery.slice_directory / "limit", gpus[0].uuid, 4 * SLICE_BYTES)
         return delivery
 
     def __getattr__(self, name: str):  # type: ignore[no-untyped-def]  # noqa: ANN204 - everything else is the shim's

@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import signal
+import subprocess
+import sys
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -314,3 +316,16 @@ def test_a_signal_while_the_request_is_written_reaches_a_job_that_runs_by_then(r
     client.interruption = signal.SIGINT
     run("run", "--memory", "2GiB", "--", "true")
     assert client.signals == [signal.SIGINT]
+
+
+@pytest.mark.parametrize(
+    ("module", "more"), [("pgpu.cli.main", {"rich.table"}), ("pgpu.client.http", {"websockets", "fastapi"})]
+)
+def test_neither_the_words_of_the_command_line_nor_a_servers_client_load_the_engine(
+    module: str, more: set[str]
+) -> None:
+    code = f"import sys, pgpu.app.clients, {module}; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"pgpu.engine.engine", "pgpu.app.wiring", "pgpu.ledger", "sqlite3", "pynvml", "docker", *more} & set(
+        loaded
+    )

@@ -73,6 +73,13 @@ def test_the_slice_is_read_only_and_only_its_usage_and_the_simulated_state_are_w
     assert writable == {"/.pgpu/usage", "/.pgpu/simgpu"}
 
 
+def test_a_container_writes_its_own_gpu_time_and_reads_that_of_all() -> None:
+    telling = replace(_SIMULATED, time_path=Path("/run/board/a1"), board_directory=Path("/run/board"))
+    mounts = {mount.target: (str(mount.source), mount.is_read_only) for mount in plan_mounts(telling, _FACTS)}
+    assert mounts["/.pgpu/time"] == ("/run/board/a1", False)
+    assert mounts["/.pgpu/board"] == ("/run/board", True)
+
+
 def test_one_file_is_preload_and_shadow_so_that_it_is_one_instance_in_a_process() -> None:
     shadows = [mount for mount in plan_mounts(_SIMULATED, _FACTS) if mount.target.endswith("libcuda.so.1")]
     assert {mount.source for mount in shadows} == {_SIMULATED.slice_directory / "libpgpu.so"}

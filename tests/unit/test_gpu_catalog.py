@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -67,11 +69,12 @@ def test_a_container_of_p3_holds_110_mib_of_the_gtx_980_ti() -> None:
     model = parse_model("GTX 980 Ti")[0]
     assert model.context_bytes + 98 * MIB == 110 * MIB
     assert 0.93 <= 52 * 110 * MIB / model.total_bytes < 0.94
+    assert 52 * 110 * MIB <= model.memory_bytes == 5760 * MIB < 53 * 110 * MIB
 
 
 @pytest.mark.parametrize("model", MODELS, ids=known_models())
 def test_a_models_figures_agree_with_each_other(model: GpuModel) -> None:
-    assert model.total_bytes > model.memory_bytes > 0.95 * model.total_bytes
+    assert model.total_bytes > model.memory_bytes > 0.93 * model.total_bytes
     assert MIB < model.context_bytes < model.memory_bytes / 10
     by_clock = model.memory_clock_mhz * 10**6 * 2 * model.memory_bus_bits // 8
     assert model.bandwidth_bytes_per_second == pytest.approx(by_clock, rel=0.07)
@@ -130,6 +133,20 @@ def test_a_driver_that_limits_control_groups_is_asked_for_behind_the_model(text:
     model, found = parse_model(text)
     assert (model.slug, found, model.limits_cgroups) == (slug, count, True)
     assert parse_model(f"{slug}x{count}") == (model, count)
+
+
+def test_a_card_that_never_was_pages_and_says_that_it_is_imaginary() -> None:
+    model, count = parse_model("GTX 980 Ti paging x 2")
+    real, _ = parse_model("GTX 980 Ti")
+    assert (model.slug, count, model.capability.major) == ("gtx-980-ti-paging", 2, 6)
+    assert model.name == f"{real.name} with paging (imaginary)"
+    assert replace(model, slug=real.slug, name=real.name, capability=real.capability) == real
+
+
+@pytest.mark.parametrize("text", ["paging", "RTX 3090 paging", "GTX 9999 paging", "GTX 980 Ti paging x 17"])
+def test_no_other_model_pages_that_does_not_already(text: str) -> None:
+    with pytest.raises(RequestError):
+        parse_model(text)
 
 
 @pytest.mark.parametrize("text", ["cgroup", "GTX 9999 cgroup", "RTX 3090 cgroup x 17", "H100 mig 1g.10gb cgroup"])

@@ -36,7 +36,17 @@ def test_arguments_and_environment_are_bounded_together_and_an_array_of_them_eac
         check_words(submission("true", *half), inherited_bytes)
 
 
-@pytest.mark.parametrize("request_words", [{"compute_share": 0.5}, {"priority": 101}, {"priority": -101}])
+@pytest.mark.parametrize(
+    "request_words",
+    [
+        {"compute_share": 1.5},
+        {"compute_share": 0.0},
+        {"compute_share": float("nan")},
+        {"is_strict": True},
+        {"priority": 101},
+        {"priority": -101},
+    ],
+)
 def test_what_does_not_bind_or_is_no_priority_is_refused(request_words: dict[str, Any]) -> None:
     with pytest.raises(RequestError):
         check_words(submission("true", **request_words))

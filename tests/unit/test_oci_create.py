@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pgpu.app.oci.asking import asked
+from pgpu.app.oci.asking import MODES, asked
 from pgpu.app.oci.bundle import View, put_in_slice, refuse_covered
 from pgpu.app.oci.create import _record
 from pgpu.app.oci.layout import lay_out, take_away
@@ -18,6 +18,7 @@ from pgpu.app.oci.words import Words
 from pgpu.enforcement import meter
 from pgpu.enforcement.slice_files import LAID_OUT, SliceFiles
 from pgpu.libraries import CUDA_SHIM, HOLD, NVML_SHIM, PROBE
+from pgpu.model import SharingWish
 from pgpu.runtimes.oci import container_of
 from pgpu.runtimes.oci.record import RECORD
 
@@ -51,6 +52,53 @@ def test_nothing_is_asked_for_without_an_amount() -> None:
 def test_a_variable_asks() -> None:
     ask = _asked("PGPU_MEMORY=4GiB", "PGPU_GPUS=2", "PGPU_WAIT_TIMEOUT=5m")
     assert (ask.memory_bytes, ask.gpu_count, ask.wait_timeout_seconds) == (4 << 30, 2, 300.0)
+
+
+def test_a_share_of_compute_and_a_mode_are_asked_for_in_the_same_way() -> None:
+    ask = _asked("PGPU_MEMORY=4GiB", "PGPU_COMPUTE=30%", "PGPU_STRICT=1")
+    assert (ask.compute_share, ask.is_strict, ask.sharing) == (0.3, True, "time-slice")
+    alone = _asked("PGPU_MEMORY=4GiB", "PGPU_SHARING=exclusive")
+    assert (alone.compute_share, alone.is_strict, alone.sharing) == (None, False, "exclusive")
+    assert {*MODES} == {*SharingWish}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("PGPU_COMPUTE=30",),
+        ("PGPU_STRICT=1",),
+        ("PGPU_STRICT=yes",),
+        ("PGPU_SHARING=both",),
+        ("PGPU_SHARING=mps", "PGPU_GPUS=2"),
+        ("PGPU_SHARING=exclusive", "PGPU_COMPUTE=30%"),
+    ],
+)
+def test_a_share_or_a_mode_that_cannot_be_is_refused_with_a_hint(words: tuple[str, ...]) -> None:
+    with pytest.raises(RefusedError) as refusal:
+        _asked("PGPU_MEMORY=4GiB", *words)
+    assert "(" in str(refusal.value)
+
+
+@pytest.mark.parametrize("mode", ["mps", "auto"])
+def test_a_container_asks_for_mps_as_for_every_mode(mode: str) -> None:
+    assert _asked("PGPU_MEMORY=1GiB", f"PGPU_SHARING={mode}").sharing == mode
+
+
+def test_a_container_whose_users_are_mapped_to_others_is_refused_mps() -> None:
+    configuration = {
+        "process": {"env": ["PGPU_MEMORY=4GiB"]},
+        "annotations": {"pgpu.sharing": "mps", "pgpu.memory": "1GiB"},
+        "linux": {"uidMappings": [{"containerID": 0, "hostID": 100000, "size": 65536}]},
+    }
+    with pytest.raises(RefusedError, match="userns=host"):
+        asked(configuration, list, images_may_ask=False)
+
+
+def test_a_container_whose_users_are_mapped_to_others_and_that_leaves_its_mode_to_pgpu_has_time_slices() -> None:
+    configuration: dict[str, Any] = {"annotations": {"pgpu.sharing": "auto", "pgpu.memory": "1GiB"}}
+    assert asked(configuration, list, images_may_ask=False).sharing == "auto"  # type: ignore[union-attr]
+    configuration["linux"] = {"uidMappings": [{"containerID": 0, "hostID": 100000, "size": 65536}]}
+    assert asked(configuration, list, images_may_ask=False).sharing == "time-slice"  # type: ignore[union-attr]
 
 
 def test_waiting_for_ever_is_told_from_having_said_nothing() -> None:
@@ -153,7 +201,7 @@ def _prepared(tmp_path: Path) -> dict[str, Any]:
 def test_the_slice_of_a_waiting_container_is_laid_out_as_any_other(tmp_path: Path) -> None:
     prepared = _prepared(tmp_path)
     early = Path(lay_out(prepared, "0123456789ab", []))
-    usual = SliceFiles(tmp_path / "usual")
+    usual = SliceFiles(tmp_path / "slices" / "usual")
     usual.make({name: Path(path) for name, path in prepared["libraries"].items()})
     usual.make_simulated_mount_point()
     try:
@@ -184,6 +232,8 @@ def test_a_configuration_gets_the_slice_and_is_held_first(tmp_path: Path) -> Non
     mounts = {mount["destination"]: mount for mount in configuration["mounts"]}
     assert mounts["/.pgpu"]["options"] == ["bind", "ro", "rprivate"]
     assert mounts["/.pgpu/usage"]["options"] == ["bind", "rw", "rprivate"]
+    assert mounts["/.pgpu/time"]["options"] == ["bind", "rw", "rprivate"]
+    assert mounts["/.pgpu/board"]["options"] == ["bind", "ro", "rprivate"]
     assert mounts["/usr/lib64/libcuda.so.1"]["source"] == "/home/view/libpgpu.so"
     assert mounts["/usr/lib64/libnvidia-ml.so.1"]["source"] == "/home/view/libpgpu-ml.so"
     assert mounts["/etc/ld.so.preload"]["source"] == "/home/view/ld.so.preload"
@@ -200,7 +250,7 @@ def test_creating_a_container_loads_the_standard_library_alone() -> None:
     foreign, ours, loaded = done.stdout.splitlines()
     assert sorted(foreign.split()) == ["__main__", "pgpu"]
     rooms = {name.split(".")[1] for name in ours.split()}
-    assert rooms == {"app", "capped_tmpfs", "errors", "units"}
+    assert rooms == {"app", "board_files", "capped_tmpfs", "errors", "units"}
     assert not {"dataclasses", "pathlib", "sqlite3", "tomllib", "typing_extensions"} & set(loaded.split())
 
 

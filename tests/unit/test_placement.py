@@ -5,7 +5,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgpu.scheduling.offers import GpuOffer, NodeOffer, Shape, SharingMode
+from pgpu.model import SharingMode
+from pgpu.scheduling.offers import GpuOffer, NodeOffer, Shape
 from pgpu.scheduling.outlook import GpuWorth, Outlook
 from pgpu.scheduling.placement import Placement, Wish, place, rate
 from pgpu.scheduling.placer import Placer

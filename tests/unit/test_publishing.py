@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pgpu.enforcement.meter import LIMIT_BYTES, LimitFile, LimitGpu, read_limit, write_limit
+from pgpu.enforcement.limit_file import LIMIT_BYTES, LimitFile, LimitGpu, read_limit, write_limit
 from pgpu.enforcement.publishing import publish, publish_new
 from pgpu.errors import EnforcementError
 

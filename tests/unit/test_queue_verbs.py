@@ -12,10 +12,11 @@ from tests.fakes.client import GPU, FakeClient
 from tests.unit.conftest import Run
 from tests.unit.test_cli import validate
 
+from pgpu.app.settings import load_settings
 from pgpu.cli.verbs.job_file import KEYS, read_job_file
 from pgpu.errors import RequestError
-from pgpu.model import Job, JobState, Outsider, ProcessHolder
-from pgpu.units import GIB, parse_duration_seconds
+from pgpu.model import Job, JobState, Outsider, ProcessHolder, SharingWish
+from pgpu.units import GIB
 
 SUBMIT = ("submit", "--memory", "2GiB")
 FILE = """
@@ -285,6 +286,11 @@ TOML_VALUES = st.recursive(
 TABLES = st.dictionaries(st.sampled_from(sorted(KEYS)), TOML_VALUES, max_size=4)
 
 
+def read_settings(wait_timeout: str | None, sharing: str | None) -> tuple[float | None, SharingWish]:
+    given = load_settings({"wait_timeout": wait_timeout, "sharing": sharing}, {}, Path("/nowhere"))
+    return given.wait_timeout, given.sharing
+
+
 @settings(max_examples=100, deadline=None)
 @given(TABLES, TABLES, TOML_TEXTS.map(json.dumps))
 def test_whatever_a_file_of_jobs_holds_it_is_read_or_refused_with_its_name(
@@ -295,7 +301,7 @@ def test_whatever_a_file_of_jobs_holds_it_is_read_or_refused_with_its_name(
     path.write_text("\n".join(lines), encoding="utf-8")
     refusal, submissions = "", []
     try:
-        submissions = read_job_file(path, lambda text: None if text is None else parse_duration_seconds(text))
+        submissions = read_job_file(path, read_settings)
     except RequestError as exc:
         refusal = str(exc)
     assert submissions or refusal.startswith(str(path))

@@ -5,7 +5,6 @@ import fcntl
 import json
 import os
 import secrets
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.clearing import clear
 from tests.system.conftest import PGPU
 from tests.waiting import DEADLINE_SECONDS, until
 
@@ -111,7 +111,7 @@ def opened_oci_place(images: str, model: str = "RTX 3090") -> Iterator[OciPlace]
             yield place
     finally:
         _end_leftovers(path)
-        shutil.rmtree(path, ignore_errors=True)
+        clear(path)
 
 
 @contextlib.contextmanager

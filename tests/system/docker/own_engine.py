@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.waiting import DEADLINE_SECONDS
+
 _TOOL = Path(__file__).parent.parent.parent.parent / "tools" / "docker-engine"
 
 
@@ -28,7 +30,7 @@ class OwnEngine:
             env={**os.environ, "PGPU_ENGINE_DIR": str(self.directory)},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=DEADLINE_SECONDS,
             check=False,
         )
         assert done.returncode == 0, done.stderr

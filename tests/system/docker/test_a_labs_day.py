@@ -86,6 +86,7 @@ def ended_well(user: User, job_id: str) -> None:
     assert (job["state"], job["exit_code"]) == ("exited", 0), job
 
 
+@pytest.mark.soak
 def test_everybody_gets_their_turn_and_nobody_fails_for_memory(
     world: UserWorld, admin: Callable[..., str], service: Service, eventually: Eventually
 ) -> None:

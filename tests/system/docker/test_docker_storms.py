@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from tests.native_clients import client_path
 from tests.system.docker.conftest import docker
+from tests.waiting import DEADLINE_SECONDS
 
 from pgpu.enforcement import meter
 
@@ -22,7 +23,6 @@ pytestmark = pytest.mark.docker
 
 _WITHOUT_END = "1000000"
 _WORKERS = "4"
-_DEADLINE_SECONDS = 120
 
 Eventually = Callable[[Callable[[], Any]], Any]
 
@@ -77,7 +77,7 @@ def storms(images: str, usage: Path) -> Iterator[Storms]:
 def _is_empty(usage: Path) -> bool:
     """Take back what the dead left, as the next process of the slice does, and see whether nothing remains."""
     command = [str(client_path("meter", "meter-storm-faults")), "check", str(usage), "0"]
-    return subprocess.run(command, check=False, timeout=_DEADLINE_SECONDS, capture_output=True).returncode == 0
+    return subprocess.run(command, check=False, timeout=DEADLINE_SECONDS, capture_output=True).returncode == 0
 
 
 def _slots(usage: Path) -> int:
@@ -99,6 +99,7 @@ def test_one_container_killed_in_the_middle_leaves_nothing_counted(
     assert eventually(lambda: _is_empty(usage))
 
 
+@pytest.mark.soak
 def test_three_containers_are_killed_and_paused_and_the_count_stays_right(
     storms: Storms, usage: Path, eventually: Eventually
 ) -> None:

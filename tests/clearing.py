@@ -1,0 +1,44 @@
+"""Takes a test's directory away with everything that still works in it: processes, mounts, then files.
+
+A supervisor outlives its job by a moment, and the keeper of a queue its queue: what they write after their directory was
+removed would stay for good, and so would a tmpfs that they had no time to unmount. It refuses to judge: what pgpu leaves
+behind is the subject of tests, which look before this runs.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.waiting import until
+
+from pgpu.capped_tmpfs import unmount
+
+
+def clear(directory: Path) -> None:
+    """Kill who has a directory in the words of its command line, unmount what lies below it, and remove it."""
+    for pid in _at_work(directory):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    until(lambda: not list(_at_work(directory)))
+    for point in _mounts_below(directory):
+        unmount(point)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _at_work(directory: Path) -> Iterator[int]:
+    word = os.fsencode(directory)
+    for name in os.listdir("/proc"):  # noqa: PTH208 - all processes, after every test
+        if name.isdigit() and int(name) != os.getpid():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/cmdline", "rb") as file:  # noqa: PTH123 - likewise
+                if word in file.read():
+                    yield int(name)
+
+
+def _mounts_below(directory: Path) -> list[str]:
+    """Return mount points, the deepest first."""
+    lines = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    points = [line.split(" ")[1] for line in lines]
+    return sorted((point for point in points if point.startswith(f"{directory}/")), key=len, reverse=True)

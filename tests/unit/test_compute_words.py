@@ -1,0 +1,231 @@
+"""Words of compute: options, job files, what a limit file is told, and what samples of a board tell."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.fakes.client import FakeClient
+from tests.fakes.machine import FileEnforcer
+from tests.unit.conftest import Run
+
+from pgpu.cli.output import tables
+from pgpu.client import GpuTime, JobReport
+from pgpu.engine.compute_words import neighbours, words_of
+from pgpu.engine.gpu_time import MOST_SAMPLES, Sample, read_samples, told, write_samples
+from pgpu.engine.offers import refuse_what_is_not_offered
+from pgpu.engine.settings import EngineSettings
+from pgpu.engine.supervisor.time_samples import TimeSamples
+from pgpu.errors import RequestError
+from pgpu.ledger import Entry
+from pgpu.model import Job, JobSpec, JobState, Lease, Request, SharingMode, SharingWish, Slice
+from pgpu.units import GIB, format_share, parse_compute_share
+
+SUBMIT = ("submit", "--memory", "2GiB")
+SECOND_NS = 1_000_000_000
+
+
+def named(client: FakeClient, name: str = "one") -> Request:
+    return client.job(name).job.request
+
+
+@pytest.mark.parametrize(
+    ("text", "share"), [("30%", 0.3), ("0.3", 0.3), ("100%", 1.0), ("1.0", 1.0), (" 12.5 %", 0.125), ("1%", 0.01)]
+)
+def test_a_share_is_written_in_hundredths_or_as_a_fraction(text: str, share: float) -> None:
+    assert parse_compute_share(text) == share
+
+
+@given(st.integers(100, 10_000))
+def test_a_share_that_is_written_out_is_read_back(hundredths: int) -> None:
+    share = hundredths / 10_000
+    assert parse_compute_share(format_share(share)) == share
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--compute", "30"), "'30' is ambiguous"),
+        (("--compute", "1"), "'1' is ambiguous"),
+        (("--compute", "0.5%"), "'0.5%' is not between 1% and 100%"),
+        (("--compute", "101%"), "'101%' is not between 1% and 100%"),
+        (("--compute", "half"), "'half' is not a share of a GPU's time"),
+        (("--compute", "-3%"), "'-3%' is not a share of a GPU's time"),
+        (("--strict",), "--strict needs a share"),
+        (("--sharing", "nicely"), "'nicely' is no sharing mode"),
+        (("--sharing", "exclusive", "--compute", "30%"), "has all of their time"),
+        (("--sharing", "exclusive", "--oversubscribe"), "has nobody to move its memory for"),
+        (("--sharing", "mps", "--gpus", "2"), "MPS is for jobs on one GPU"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_refused_in_one_line_with_a_hint(
+    run: Run, client: FakeClient, words: tuple[str, ...], said: str, capsys: Any
+) -> None:
+    for verb in (("run", "--memory", "1GiB"), SUBMIT):
+        assert run(*verb, *words, "--", "true") == 125
+        first, hint = capsys.readouterr().err.splitlines()
+        assert said in first
+        assert "hint" in hint
+    assert client.stored == {}
+
+
+def test_options_become_a_request(run: Run, client: FakeClient) -> None:
+    words = ("--compute", "30%", "--strict", "--sharing", "mps", "--oversubscribe", "--preempt")
+    assert run(*SUBMIT, "--name", "one", *words, "--", "true") == 0
+    asked = Request(2 * GIB, 1, 0.3, 0, is_strict=True, sharing=SharingWish.MPS, oversubscribes=True, preempts=True)
+    assert named(client) == asked
+
+
+def test_how_jobs_share_by_default_is_a_setting(run: Run, client: FakeClient, monkeypatch: Any) -> None:
+    monkeypatch.setenv("PGPU_SHARING", "exclusive")
+    assert run(*SUBMIT, "--name", "one", "--", "true") == 0
+    assert run(*SUBMIT, "--name", "two", "--sharing", "auto", "--", "true") == 0
+    assert [named(client, name).sharing for name in ("one", "two")] == [SharingWish.EXCLUSIVE, SharingWish.AUTO]
+
+
+def test_a_file_of_jobs_has_the_same_words(run: Run, client: FakeClient, tmp_path: Path) -> None:
+    path = tmp_path / "jobs.toml"
+    path.write_text(
+        '[defaults]\nmemory = "1GiB"\nsharing = "auto"\n'
+        '[jobs.one]\ncommand = "true"\ncompute = 0.3\nstrict = true\n'
+        '[jobs.two]\ncommand = "true"\ncompute = "50%"\nsharing = "time-slice"\npreempt = true\n'
+    )
+    assert run("submit", str(path)) == 0
+    one, two = named(client), named(client, "two")
+    assert (one.compute_share, one.is_strict, one.sharing) == (0.3, True, SharingWish.AUTO)
+    assert (two.compute_share, two.preempts, two.sharing) == (0.5, True, SharingWish.TIME_SLICE)
+
+
+def test_a_share_is_resized_alone_with_memory_and_away(run: Run, client: FakeClient, capsys: Any) -> None:
+    assert run(*SUBMIT, "--name", "one", "--compute", "30%", "--strict", "--", "true") == 0
+    assert run("resize", "one", "--compute", "50%") == 0
+    assert (named(client).compute_share, named(client).is_strict, named(client).memory_bytes) == (0.5, True, 2 * GIB)
+    assert run("resize", "one", "--memory", "1GiB", "--fair") == 0
+    assert (named(client).compute_share, named(client).is_strict, named(client).memory_bytes) == (0.5, False, GIB)
+    assert run("resize", "one", "--strict") == 0
+    assert run("resize", "one", "--compute", "none") == 0
+    assert (named(client).compute_share, named(client).is_strict) == (None, False)
+    capsys.readouterr()
+    assert run("resize", "one") == 125
+    assert "nothing is to change" in capsys.readouterr().err
+    assert run("resize", "one", "--strict") == 125
+    capsys.readouterr()
+    assert run("resize", "one", "--compute", "40%", "--strict", "--fair") == 125
+    assert "say the opposite" in capsys.readouterr().err
+    assert named(client).compute_share is None
+
+
+def test_what_these_gpus_do_not_have_is_refused_and_never_left_out() -> None:
+    settings = EngineSettings(Path("/x"), Path("/y"))
+    with pytest.raises(RequestError, match="--sharing mps"):
+        refuse_what_is_not_offered(Request(GIB, sharing=SharingWish.MPS), settings)
+    refuse_what_is_not_offered(Request(GIB, sharing=SharingWish.AUTO), settings)
+
+
+def entry(name: str, request: Request, *uuids: str, mode: SharingMode = SharingMode.TIME_SLICE) -> Entry:
+    slices = tuple(Slice(uuid, request.memory_bytes, request.compute_share) for uuid in uuids)
+    lease = Lease(name, slices, 1.0, sharing=mode)
+    return Entry(Job(name, JobSpec(("true",), "process"), request, JobState.RUNNING, 0.0, lease=lease))
+
+
+PLAIN = entry("plain", Request(GIB), "GPU-0")
+SHARED = entry("shared", Request(GIB, 1, 0.3, is_strict=True), "GPU-0", "GPU-1")
+FAR = entry("far", Request(GIB), "GPU-2")
+
+
+def test_launches_of_a_job_without_a_share_wait_only_beside_one_that_has_one() -> None:
+    everybody = [PLAIN, SHARED, FAR]
+    [alone] = words_of(PLAIN.job, [PLAIN, FAR])
+    assert (alone.is_shared, alone.is_measured, alone.share, alone.weight) == (False, True, 0.0, 100)
+    [beside] = words_of(PLAIN.job, everybody)
+    assert beside.is_shared
+    assert not words_of(FAR.job, everybody)[0].is_shared
+    for word in words_of(SHARED.job, everybody):
+        assert (word.share, word.is_shared, word.is_strict) == (0.3, True, True)
+    assert neighbours(SHARED.job, everybody) == ["plain"]
+
+
+def test_a_priority_is_a_weight_and_makes_launches_wait() -> None:
+    high = entry("high", Request(GIB, priority=50), "GPU-0")
+    assert [word.weight for word in words_of(high.job, [high])] == [200]
+    assert words_of(PLAIN.job, [PLAIN, high])[0].is_shared
+
+
+@pytest.mark.parametrize("mode", [SharingMode.MPS, SharingMode.EXCLUSIVE])
+def test_hardware_shares_in_the_other_modes(mode: SharingMode) -> None:
+    job = entry("one", Request(GIB, 1, 0.3, is_strict=True, sharing=SharingWish(mode.value)), "GPU-0", mode=mode)
+    [word] = words_of(job.job, [job])
+    assert (word.is_measured, word.is_shared, word.is_strict) == (True, False, False)
+
+
+def samples(*used_ms: int, step_ns: int = SECOND_NS) -> list[Sample]:
+    return [Sample(number * step_ns, ((used * 1_000_000, 0, number, False),)) for number, used in enumerate(used_ms)]
+
+
+def test_samples_tell_what_was_got_over_the_last_second_ten_and_sixty() -> None:
+    used = [0]
+    for second in range(60):
+        used.append(used[-1] + (100 if second < 50 else 300 if second < 59 else 700))
+    [time] = told(samples(*used), ["GPU-0"])
+    assert [time.got_over_1_second, time.got_over_10_seconds] == pytest.approx([0.7, 0.34])
+    assert time.got_over_60_seconds == pytest.approx((5000 + 2700 + 700) / 60_000)
+    assert time.used_seconds == pytest.approx(8.4)
+    assert time.launches == 60
+
+
+def test_a_young_job_s_last_minute_is_its_life_and_a_board_is_believed_only_as_far_as_time_went() -> None:
+    assert told([], ["GPU-0"]) == ()
+    [first] = told(samples(500), ["GPU-0"])
+    assert first.got_over_1_second is None
+    [second] = told(samples(0, 400), ["GPU-0"])
+    assert second.got_over_60_seconds == pytest.approx(0.4)
+    [forged] = told(samples(0, 10**9), ["GPU-0"])
+    assert forged.got_over_1_second == 1.0
+    [backwards] = told(samples(10**9, 0), ["GPU-0"])
+    assert backwards.got_over_1_second == 0.0
+
+
+def test_samples_are_read_as_they_were_written_and_nonsense_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "time"
+    assert read_samples(path) == []
+    many = samples(*range(MOST_SAMPLES))
+    write_samples(path, many)
+    assert read_samples(path) == many
+    for nonsense in (b"", b"[[1]]", b'{"a": 1}', b'[["x", [[1, 2]]]]', b"\xff"):
+        path.write_bytes(nonsense)
+        assert read_samples(path) == []
+    write_samples(tmp_path / "nowhere" / "time", many)
+
+
+def test_whoever_takes_over_a_job_goes_on_with_the_samples_that_were_left(tmp_path: Path) -> None:
+    path, lease = tmp_path / "time", Lease("one", (Slice("GPU-0", GIB),), 1.0)
+    directory = tmp_path / "slices" / "one"
+    directory.mkdir(parents=True)
+    TimeSamples(FileEnforcer(tmp_path), path).look(lease, 0)
+    assert read_samples(path) == []
+    (directory / "board").write_text("[1, 0]")
+    first = TimeSamples(FileEnforcer(tmp_path), path)
+    for second in range(MOST_SAMPLES + 5):
+        first.look(lease, second * SECOND_NS)
+    TimeSamples(FileEnforcer(tmp_path), path).look(lease, 1000 * SECOND_NS)
+    assert len(read_samples(path)) == MOST_SAMPLES
+    assert [each.at_ns // SECOND_NS for each in read_samples(path)[-2:]] == [MOST_SAMPLES + 4, 1000]
+
+
+def test_a_table_tells_share_mode_and_turn() -> None:
+    waits = GpuTime("GPU-0", 1.0, 2.0, 3, 0.301, 0.25, None, is_held=True)
+    has = GpuTime("GPU-0", 1.0, 2.0, 3, 0.699, 0.6, 0.5, turn_since_seconds=990.0, turn_until_seconds=1009.0)
+    first = entry("one", Request(GIB, 1, 0.3, is_strict=True, oversubscribes=True), "GPU-0").job
+    second = entry("two", Request(GIB, oversubscribes=True), "GPU-0").job
+    alone = entry("alone", Request(GIB), "GPU-1", mode=SharingMode.EXCLUSIVE).job
+    table = tables.of_jobs(
+        [JobReport(first, (), (waits,)), JobReport(second, (), (has,)), JobReport(alone, ())],
+        is_uncut=True,
+        now_seconds=1000.0,
+    )
+    columns = {str(column.header): [str(cell) for cell in column.cells] for column in table.columns}
+    assert columns["SHARE"] == ["30% strict", "", ""]
+    assert columns["GOT 1s/10s/60s"] == ["30% 25% -", "70% 60% 50%", ""]
+    assert columns["TURN"] == ["waits", "has it, 9s left", ""]
+    assert columns["MODE"] == ["", "", "exclusive"]

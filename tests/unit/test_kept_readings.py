@@ -1,0 +1,78 @@
+"""What profiles were read as is kept, so that no round in a transaction reads one."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.unit.test_advising import PROFILE
+
+from pgpu.advising import kept, reading
+from pgpu.engine.learning import history_name
+from pgpu.engine.readings import Readings
+from pgpu.ledger import Ledger
+from pgpu.model import Antagonist, Contest, Gpu, Profile
+
+GPU = Gpu("GPU-0", "fake", 0, 1 << 30, "1.0", is_simulated=True)
+CALL = ("program", 7)
+MET = (Contest(Antagonist.DRAM, 0, 0.1, 1.4, 1.2, 0.5), Contest(Antagonist.COMPUTE, 0, 0.5, 1.1, 1.3, 0.5))
+KNOWN = replace(PROFILE, signature=CALL[0], owner_uid=CALL[1], gpu_name=history_name(GPU), contests=MET)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    made = Ledger(tmp_path / "ledger.db")
+    yield made
+    made.close()
+
+
+def another_process() -> None:
+    """Forget what was read in this one."""
+    reading._read.clear()
+
+
+def remembered(ledger: Ledger) -> Profile:
+    with ledger.decision() as decision:
+        decision.profiles.add(KNOWN, "a" * 12)
+    return KNOWN
+
+
+def test_a_reading_comes_back_as_it_was() -> None:
+    found = reading.read(KNOWN)
+    assert kept.reading_of(kept.text_of(found)) == found
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"busy": 1, "needs": {"pipes": {"no": 1}}}'])
+def test_what_is_no_reading_counts_as_never_read(text: str) -> None:
+    assert kept.reading_of(text) is None
+
+
+def test_profiles_that_differ_are_kept_apart() -> None:
+    assert kept.name_of(KNOWN) != kept.name_of(replace(KNOWN, contests=MET[:1]))
+
+
+def test_whoever_decides_finds_read_what_was_prepared_before_even_in_another_process(ledger: Ledger) -> None:
+    profile = remembered(ledger)
+    another_process()
+    Readings().prepare(ledger, [GPU], {CALL, ("never seen", 7), ("", 7)})
+    another_process()
+    with ledger.decision() as decision:
+        Readings().recall(decision, profile)
+        assert reading.is_read(profile)
+
+
+def test_what_nobody_prepared_is_kept_once_it_was_read(ledger: Ledger) -> None:
+    profile, readings = remembered(ledger), Readings()
+    another_process()
+    with ledger.view() as view:
+        readings.recall(view, profile)
+    assert not reading.is_read(profile)
+    readings.keep(ledger.facts)
+    assert ledger.facts.get(kept.PREFIX + kept.name_of(profile)) == kept.text_of(reading.read(profile))
+
+
+def test_only_so_much_is_remembered_in_one_process() -> None:
+    another_process()
+    for number in range(reading._MOST_READ + 3):
+        reading.remember(replace(KNOWN, signature=str(number)), reading.read(PROFILE))
+    assert len(reading._read) == reading._MOST_READ

@@ -1,0 +1,50 @@
+"""How turns stand is read as it was written, and anything else as nothing."""
+
+from pathlib import Path
+
+import pytest
+
+from pgpu.engine.settings import EngineSettings
+from pgpu.engine.turns.standing import load, places_of_turns, save, turns_now
+from pgpu.scheduling.turns import FREE, Contender, TurnRules, Turns, advance
+
+GB = 10**9
+
+
+def played(steps: int) -> Turns:
+    """Turns that have been through everything: two jobs that do not fit together, one of them brief."""
+    turns = FREE
+    for step in range(steps):
+        now_seconds = step * 0.1
+        contenders = [
+            Contender("a", 7 * GB, is_wanting=True, wanted_at_seconds=now_seconds),
+            Contender("b", 7 * GB, is_wanting=step % 100 < 30, wanted_at_seconds=now_seconds - step % 100 / 20),
+        ]
+        turns = advance(turns, contenders, 9 * GB, now_seconds, TurnRules(bytes_per_second=50 * GB))
+    return turns
+
+
+@pytest.mark.parametrize("steps", [1, 40, 100, 500])
+def test_they_are_read_as_they_were_written(tmp_path: Path, steps: int) -> None:
+    save(tmp_path / "turns", played(steps))
+    assert load(tmp_path / "turns") == played(steps)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"is_on": true}', '{"is_on": true, "holders": 7}'])
+def test_what_is_no_standing_counts_as_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "turns").write_text(text)
+    assert load(tmp_path / "turns") == FREE
+    assert load(tmp_path / "missing") == FREE
+
+
+def test_only_gpus_with_turns_are_shown(tmp_path: Path) -> None:
+    settings = EngineSettings(tmp_path / "state", tmp_path)
+    for uuid, turns in (("GPU-0", played(20)), ("GPU-1", FREE)):
+        place = places_of_turns(settings, uuid).standing
+        place.parent.mkdir(exist_ok=True)
+        save(place, turns)
+    shown = turns_now(settings, ["GPU-0", "GPU-1", "GPU-2"])
+    assert [(turn.gpu_uuid, turn.holders, turn.waiting) for turn in shown] == [("GPU-0", ("a",), ("b",))]
+    assert shown[0].since_seconds is not None
+    assert shown[0].until_seconds is not None
+    assert shown[0].until_seconds > shown[0].since_seconds
