@@ -17,8 +17,8 @@ from typing import Any
 
 from benchmarks.shim_overhead import RESULTS, circumstances
 
+from pgpu.app.clients import open_client
 from pgpu.app.settings import load_settings
-from pgpu.app.wiring import open_client
 from pgpu.client import Client
 from pgpu.model import Array, Job, JobSpec, JobState, Request, Submission
 from pgpu.units import MIB

@@ -27,8 +27,9 @@ from benchmarks.no_failures import mixed_jobs, p1_jobs
 from benchmarks.replaying import Arrival
 from benchmarks.shim_overhead import RESULTS, circumstances
 
+from pgpu.app.clients import open_client
 from pgpu.app.settings import load_settings
-from pgpu.app.wiring import make_engine, open_client
+from pgpu.app.wiring import make_engine
 from pgpu.client import Client
 from pgpu.engine.keeper.calling import GO
 from pgpu.experiments.outcome import OUT_OF_MEMORY, last_line, last_result

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from pgpu.engine import planning
-from pgpu.model import Gpu, Request
+from pgpu.model import Gpu, Request, SharingMode
 from pgpu.scheduling import (
     NO_PRECEDENCE,
     Admission,
@@ -30,6 +30,7 @@ from pgpu.scheduling.batch import Slowdown
 from pgpu.scheduling.makespan import NOTHING_KNOWN, plan_waiting
 from pgpu.scheduling.planned import NO_PLAN, BatchPlan
 from pgpu.scheduling.stretch import Stretch
+from pgpu.scheduling.tenancy import IDLE
 
 Policy = Callable[[Sequence[GpuRoom], Sequence[Candidate], float, Sequence[Held], Precedence], Admission]
 """Rooms, queue, seconds, what is held, what the rounds before left → who starts."""
@@ -71,6 +72,10 @@ class MemoryFailureError(AssertionError):
     """Jobs hold more than their GPU has: one of them would fail."""
 
 
+class SharingFailureError(AssertionError):
+    """Jobs are together on a GPU that may not be, or were promised more than all of its time."""
+
+
 def replay(
     gpus: Sequence[Gpu],
     arrivals: Iterable[Arrival],
@@ -83,6 +88,7 @@ def replay(
 
     Raises:
         MemoryFailureError: A grant passed what a GPU has.
+        SharingFailureError: A grant passed a GPU's time, or brought jobs together whose modes or users forbid it.
         RuntimeError: A job would wait for ever.
     """
     day = _Day(gpus, arrivals, headroom or Headroom(), slowdown)
@@ -153,10 +159,17 @@ class _Day:
                 self._first[grant.job_id] = Served(candidate.owner_uid, memory_bytes, self._now_seconds)
             share = candidate.request.compute_share or 0.0
             job = Held(
-                grant.job_id, candidate.owner_uid, grant.slices, self._now_seconds, share, candidate.duration_seconds
+                grant.job_id,
+                candidate.owner_uid,
+                grant.slices,
+                self._now_seconds,
+                share,
+                candidate.duration_seconds,
+                grant.mode,
             )
             self._running.append(_Running(arrival, job, arrival.duration_seconds))
         self._check_memory()
+        self._check_sharing()
 
     def go_on(self) -> None:
         """Jump to the next end or arrival."""
@@ -203,7 +216,14 @@ class _Day:
             for part in each.slices:
                 granted[part.gpu_uuid] += part.memory_bytes
                 compute[part.gpu_uuid] += each.compute_share
-        return [GpuRoom(gpu, self._headroom.of(gpu), 0, granted[gpu.uuid], compute[gpu.uuid]) for gpu in self._gpus]
+        tenancies = dict.fromkeys(granted, IDLE)
+        for each in held:
+            for part in each.slices:
+                tenancies[part.gpu_uuid] = tenancies[part.gpu_uuid].joined(each.mode, each.owner_uid)
+        return [
+            GpuRoom(gpu, self._headroom.of(gpu), 0, granted[gpu.uuid], compute[gpu.uuid], tenancies[gpu.uuid])
+            for gpu in self._gpus
+        ]
 
     def _counts(self) -> Mapping[str, int]:
         return Counter(part.gpu_uuid for running in self._running for part in running.held.slices)
@@ -224,6 +244,16 @@ class _Day:
             )
             if held > gpu.memory_bytes:
                 raise MemoryFailureError(f"{held} bytes on a GPU of {gpu.memory_bytes}")
+
+    def _check_sharing(self) -> None:
+        for gpu in self._gpus:
+            there = [each.held for each in self._running if any(part.gpu_uuid == gpu.uuid for part in each.held.slices)]
+            modes = {each.mode for each in there}
+            users = {each.owner_uid for each in there if each.mode is SharingMode.MPS}
+            if sum(each.compute_share for each in there) > 1 + _SOON_SECONDS or len(modes) > 1 or len(users) > 1:
+                raise SharingFailureError(f"{there} are on one GPU")
+            if SharingMode.EXCLUSIVE in modes and len(there) > 1:
+                raise SharingFailureError(f"{there} are on a GPU that one of them has alone")
 
 
 def default_objective(

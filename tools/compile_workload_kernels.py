@@ -1,4 +1,4 @@
-"""Compile src/pgpu/workloads/kernels.cu to the PTX that stands beside it, for every GPU from Maxwell on.
+"""Compile each CUDA C source of src/pgpu/workloads to the PTX that stands beside it, for every GPU from Maxwell on.
 
     pip download --no-deps nvidia-cuda-nvrtc-cu11==11.7.99      # the last line that still knows old targets well
     python tools/compile_workload_kernels.py PATH/TO/libnvrtc.so.11.2
@@ -19,18 +19,19 @@ DECLARED_ISA = "6.0"
 
 
 def main() -> None:
-    """Compile and write kernels.ptx."""
+    """Compile and write every PTX."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("nvrtc", help="path of libnvrtc.so")
-    source = (ROOM / "kernels.cu").read_text()
-    ptx = compile_ptx(ctypes.CDLL(parser.parse_args().nvrtc), source.encode())
-    (ROOM / "kernels.ptx").write_text(cost_notes(source) + with_declared_isa(ptx))
+    nvrtc = ctypes.CDLL(parser.parse_args().nvrtc)
+    for path in sorted(ROOM.rglob("*.cu")):
+        source = path.read_text()
+        path.with_suffix(".ptx").write_text(cost_notes(source) + with_declared_isa(compile_ptx(nvrtc, path)))
 
 
-def compile_ptx(nvrtc: ctypes.CDLL, source: bytes) -> str:
+def compile_ptx(nvrtc: ctypes.CDLL, source: Path) -> str:
     """Return the PTX of a CUDA C source, or exit with the compiler's log."""
     program = ctypes.c_void_p()
-    nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, b"kernels.cu", 0, None, None)
+    nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.read_bytes(), source.name.encode(), 0, None, None)
     options = (ctypes.c_char_p * 2)(TARGET, b"--restrict")
     if nvrtc.nvrtcCompileProgram(program, len(options), options) != 0:
         raise SystemExit(_text(nvrtc, program, "nvrtcGetProgramLog"))

@@ -59,6 +59,7 @@ def generated(include: Path) -> dict[Path, str]:
         API / "cuda_errors.def": cuda.render_errors(include, version),
         API / "cuda_constants.h": cuda.render_constants(include, version),
         API / "cuda_prototypes.h": prototypes,
+        API / "cuda_copies.def": cuda.render_copies(found, prototypes, version),
         API / "cuda_per_thread.def": cuda.render_per_thread(found, prototypes, version),
     }
 

@@ -29,6 +29,8 @@ LEFT_OUT = {
 """Native tests that do not run under sanitizers, and why; every other one does."""
 
 EXIT_CODE = 99
+_LINGER_MS = 100
+"""How long a process that ends with threads waits for what they do then: TSan's own second would be most of this run."""
 
 
 def main() -> int:
@@ -85,9 +87,12 @@ def test(build: Path, runtimes: tuple[str, ...], report: Path) -> int:
         "PGPU_TEST_PRELOAD": ":".join(map(runtime_path, runtimes)),
         "ASAN_OPTIONS": f"{options}:detect_leaks=0:verify_asan_link_order=0",
         "UBSAN_OPTIONS": f"log_path={report}:print_stacktrace=1:halt_on_error=1",
-        "TSAN_OPTIONS": f"{options}:halt_on_error=0:report_signal_unsafe=1:ignore_noninstrumented_modules=1",
+        "TSAN_OPTIONS": f"{options}:halt_on_error=0:report_signal_unsafe=1:ignore_noninstrumented_modules=1"
+        f":atexit_sleep_ms={_LINGER_MS}",
     }
-    return subprocess.run([BIN / "pytest", "-q", *left_in()], cwd=ROOT, env=environment, check=False).returncode
+    # Whole files, so that what a file's tests share is made once; the workers share no slice and no simulated GPU.
+    words = ["-q", "-n", str(os.cpu_count()), "--dist", "loadfile"]
+    return subprocess.run([BIN / "pytest", *words, *left_in()], cwd=ROOT, env=environment, check=False).returncode
 
 
 def left_in() -> list[Path]:

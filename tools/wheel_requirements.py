@@ -14,6 +14,7 @@ import zipfile
 from pathlib import Path
 
 from pgpu.libraries import (
+    BRINGER,
     CUDA_SHIM,
     ENTER,
     HOLD,
@@ -30,7 +31,18 @@ from pgpu.runtimes.docker.image.library_versions import architecture, newest_gli
 _OLDEST_GLIBC = (2, 17)
 _NATIVE = "pgpu/_native/"
 _NEED_NOTHING = (ENTER, HOLD)
-_EXPECTED = (CUDA_SHIM, NVML_SHIM, LAUNCHER, PROBE, STAGER, OCI_RUNTIME, SIMULATED_CUDA, SIMULATED_NVML, *_NEED_NOTHING)
+_EXPECTED = (
+    CUDA_SHIM,
+    NVML_SHIM,
+    LAUNCHER,
+    PROBE,
+    STAGER,
+    BRINGER,
+    OCI_RUNTIME,
+    SIMULATED_CUDA,
+    SIMULATED_NVML,
+    *_NEED_NOTHING,
+)
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 

@@ -1,4 +1,4 @@
-"""Which driver functions take, give up, tell of or use device memory: the one part of the facts that is written by hand.
+"""Which driver functions take, give up, tell of or move device memory, or make the device compute: the one part of the facts that is written by hand.
 
 Names are base names, without ABI suffix: every version and per-thread-stream variant of a function is in its class.
 It refuses silence: a function that hands out a handle and is in no class is an error, so a new header cannot bring a
@@ -50,6 +50,19 @@ LAUNCH = frozenset({
 })  # fmt: skip
 """Makes the device compute. A graph may allocate too."""
 
+COPY = frozenset({
+    "cuMemcpy", "cuMemcpyAsync", "cuMemcpy2D", "cuMemcpy2DAsync", "cuMemcpy2DUnaligned", "cuMemcpy3D", "cuMemcpy3DAsync",
+    "cuMemcpy3DBatchAsync", "cuMemcpy3DPeer", "cuMemcpy3DPeerAsync", "cuMemcpy3DWithAttributesAsync", "cuMemcpyAtoA",
+    "cuMemcpyAtoD", "cuMemcpyAtoH", "cuMemcpyAtoHAsync", "cuMemcpyBatchAsync", "cuMemcpyDtoA", "cuMemcpyDtoD",
+    "cuMemcpyDtoDAsync", "cuMemcpyDtoH", "cuMemcpyDtoHAsync", "cuMemcpyHtoA", "cuMemcpyHtoAAsync", "cuMemcpyHtoD",
+    "cuMemcpyHtoDAsync", "cuMemcpyPeer", "cuMemcpyPeerAsync", "cuMemcpyWithAttributesAsync",
+    "cuMemsetD16", "cuMemsetD16Async", "cuMemsetD2D16", "cuMemsetD2D16Async", "cuMemsetD2D32", "cuMemsetD2D32Async",
+    "cuMemsetD2D8", "cuMemsetD2D8Async", "cuMemsetD32", "cuMemsetD32Async", "cuMemsetD8", "cuMemsetD8Async",
+    "cuMemPrefetchAsync", "cuMemPrefetchBatchAsync", "cuMemDiscardAndPrefetchBatchAsync",
+    "cuMemBatchDecompressAsync", "cuFabricCpyBatchAsync",
+})  # fmt: skip
+"""Moves or fills memory on the device."""
+
 QUERY = frozenset({
     "cuMemGetInfo", "cuDeviceTotalMem", "cuMemPoolGetAttribute", "cuDeviceGetGraphMemAttribute",
     "cuDeviceSetGraphMemAttribute",
@@ -76,7 +89,7 @@ PASS_THOUGH_IT_HANDS_OUT_A_HANDLE = frozenset({
     "cuGraphChildGraphNodeGetGraph",
     "cuMemGetAllocationGranularity", "cuMemGetAllocationPropertiesFromHandle", "cuLogicalEndpointIdReserve",
     # batches and migration of what is allocated already
-    "cuMemcpyBatchAsync", "cuMemPrefetchBatchAsync", "cuMemDiscardBatchAsync", "cuMemDiscardAndPrefetchBatchAsync",
+    "cuMemDiscardBatchAsync",
     # graphs themselves are host objects; their nodes that allocate are charged
     "cuGraphCreate", "cuGraphClone", "cuStreamEndCapture",
 })  # fmt: skip
@@ -89,24 +102,33 @@ _HANDLES_OF_MEMORY = frozenset({
 })  # fmt: skip
 """What a function that allocates gives back."""
 
+_LOOKS_LIKE_A_COPY = ("cuMemcpy", "cuMemset", "Prefetch", "Decompress", "CpyBatch")
+
 _VERBS_OF_ALLOCATION = ("Alloc", "Create", "Import", "Open", "Map", "Load", "Instantiate", "Retain", "Attach", "Bind")
 
 
 def class_of(base: str) -> str:
     """Return the class of a function by its base name."""
-    classes = (("CHARGE", CHARGE), ("REFUND", REFUND), ("LAUNCH", LAUNCH), ("QUERY", QUERY))
+    classes = (("CHARGE", CHARGE), ("REFUND", REFUND), ("LAUNCH", LAUNCH), ("COPY", COPY), ("QUERY", QUERY))
     return next((name for name, members in classes if base in members), "PASS")
 
 
 def unclassified_allocators(base_names: Sequence[tuple[str, Function]]) -> list[str]:
     """List functions that may allocate, by what they give back and by their name, and were put into no class."""
-    known = CHARGE | REFUND | LAUNCH | QUERY | PASS_THOUGH_IT_HANDS_OUT_A_HANDLE
+    known = CHARGE | REFUND | LAUNCH | COPY | QUERY | PASS_THOUGH_IT_HANDS_OUT_A_HANDLE
     return sorted({base for base, function in base_names if base not in known and _may_allocate(base, function)})
+
+
+def unclassified_copies(base_names: Sequence[tuple[str, Function]]) -> list[str]:
+    """List functions whose name says that they move memory, and that were not put among those that do."""
+    return sorted(
+        {base for base, _ in base_names if base not in COPY and any(word in base for word in _LOOKS_LIKE_A_COPY)}
+    )
 
 
 def unknown_names(base_names: Sequence[tuple[str, Function]]) -> list[str]:
     """List classified names that no header has: misspelt, or gone."""
-    listed = CHARGE | REFUND | LAUNCH | QUERY | PASS_THOUGH_IT_HANDS_OUT_A_HANDLE
+    listed = CHARGE | REFUND | LAUNCH | COPY | QUERY | PASS_THOUGH_IT_HANDS_OUT_A_HANDLE
     return sorted(listed - {base for base, _ in base_names})
 
 

@@ -12,14 +12,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.api import headers
-from tools.api.classification import class_of, unclassified_allocators, unknown_names
+from tools.api import copies, headers
+from tools.api.classification import class_of, unclassified_allocators, unclassified_copies, unknown_names
 from tools.api.headers import Function
 
 _ALL_VERSIONS = ("__CUDA_API_VERSION_INTERNAL",)
 _HEADERS = ("cuda", "cudaGL", "cudaEGL", "cudaVDPAU")
 _IN_NO_HEADER = {"cuEGLApiInit": 7000, "cuMemGetAttribute": 10000, "cuMemGetAttribute_v2": 10020}
 """Exported by NVIDIA's library and declared nowhere; versions are those of the interfaces around them."""
+
+_WIDE_SINCE = 3020
 
 _SYMBOL = re.compile(r"(cu\w+?)(?:_v(\d+))?(?:_(ptsz|ptds))?")
 _TYPEDEF = re.compile(r"\(\s*(?:CUDAAPI)?\s*\*PFN_(cu\w+?)_v(\d+)(?:_(ptsz|ptds))?\)\s*\(([^;]*)\)\s*;")
@@ -106,6 +108,23 @@ def render_per_thread(found: Sequence[Export], prototypes: str, version: int) ->
     declared = set(re.findall(r"CUresult (\w+)\(", prototypes))
     rows = (_per_thread(export) for export in found if export.variant != "PLAIN" and export.symbol in declared)
     return _heading(version, "CUDA_PER_THREAD(symbol, plain_symbol, (parameters), (arguments))") + "".join(rows)
+
+
+def render_copies(found: Sequence[Export], prototypes: str, version: int) -> str:
+    """Write the X-macro table of what moves memory; functions of 32-bit addresses are left out."""
+    declared = set(re.findall(r"CUresult (\w+)\(", prototypes))
+    told = [export for export in found if class_of(export.base) == "COPY" and export.symbol in declared]
+    rows = [copies.row(export.base, export.variant, export.function) for export in told if not is_narrow(export)]
+    what = "CUDA_COPY(symbol, direction, is_within, is_per_thread, stream, bytes, (parameters), (arguments))"
+    return _heading(version, what) + "".join(rows)
+
+
+def is_narrow(export: Export) -> bool:
+    """Whether a copy is of CUDA's first API, whose sizes and addresses have 32 bits and which no 64-bit program links."""
+    types = export.function.parameter_types
+    return (
+        export.abi_version < _WIDE_SINCE and "size_t" not in types and not any("CUDA_MEMCPY" in kind for kind in types)
+    )
 
 
 def _texts(include: Path, pattern: str) -> str:
@@ -196,7 +215,7 @@ def _undeclared_exports() -> list[Export]:
 
 def _check_classes(found: Sequence[Export]) -> None:
     named = [(export.base, export.function) for export in found]
-    missing = unclassified_allocators(named)
+    missing = unclassified_allocators(named) + unclassified_copies(named)
     if missing:
         raise ValueError(f"these may allocate and are in no class of tools/api/classification.py: {missing}")
     gone = unknown_names(named)
