@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 NATIVE := build/native
 JOBS ?= $(shell nproc)
+# The tests start Python thousands of times: what it compiled once is kept, wherever a machine's settings forbid that.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build test lint format demo wheel test-sanitizers test-frameworks test-gpu clean
@@ -27,7 +29,8 @@ build: $(STAMP) ## Build the C libraries with this machine's compiler into src/p
 	@$(BIN)/cmake --install $(NATIVE) --component pgpu --prefix src/pgpu/_native >/dev/null
 
 test: build ## Run every test that this machine can run; the others say why they are skipped
-	$(BIN)/pytest -n $(JOBS) --dist loadfile
+# In the folders' order, unit tests last: no core waits for a long file at the end. One worker more than cores: many wait for others.
+	$(BIN)/pytest -n $$(($(JOBS) + 1)) --dist loadfile --no-loadscope-reorder $(TEST_OPTIONS)
 
 lint: $(STAMP) ## Check style, types and the order of the rooms
 	$(BIN)/ruff format --check .
