@@ -5,6 +5,8 @@ Rooms, from the outside in; each may use only those below it (checked by import-
     cli          the command line: the only room that prints and knows exit codes
     app          wiring: picks real or simulated parts
     experiments  the papers' experiments, reproduced
+    functions    warm callable objects: what a function is, its worker, its front
+    server       the engine for many users, over HTTP
     client       one protocol for callers of the engine
     engine       admit, start, watch, reclaim
     runtimes     put a job into a lease: process, docker, oci
@@ -16,5 +18,20 @@ Rooms, from the outside in; each may use only those below it (checked by import-
     workloads    real CUDA programs over the public driver API
     errors units
 
-It refuses to hold any code itself.
+It refuses to hold any code itself: what a function's author writes, `pgpu.function`, `pgpu.Batch` and `pgpu.Context`,
+comes from its room when it is first named, so `import pgpu` stays free.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pgpu.functions.declaring import Batch, Context, function
+
+__all__ = ["Batch", "Context", "function"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'pgpu' has no attribute {name!r}")
+    return getattr(import_module("pgpu.functions.declaring"), name)

@@ -42,13 +42,22 @@ def parse_memory_bytes(text: str) -> int:
     Raises:
         RequestError: Not an amount, ambiguous (`4G`), not positive, or below 1 MiB.
     """
-    match = _MEMORY.fullmatch(text.strip())
-    if match is None:
-        raise RequestError(f"{quoted(text)} is not an amount of memory", hint=_EXAMPLES)
-    memory_bytes = int(_exact_product(match["number"], _unit_bytes(match["unit"], text)))
+    memory_bytes = parse_bytes(text)
     if memory_bytes < SMALLEST_SLICE_BYTES:
         raise RequestError(f"{quoted(text)} is less than 1 MiB, the smallest slice", hint=_EXAMPLES)
     return memory_bytes
+
+
+def parse_bytes(text: str) -> int:
+    """Read a number of bytes that is no slice, in the same units: a body of `512KiB`.
+
+    Raises:
+        RequestError: Not an amount, or ambiguous (`4G`).
+    """
+    match = _MEMORY.fullmatch(text.strip())
+    if match is None:
+        raise RequestError(f"{quoted(text)} is not an amount of memory", hint=_EXAMPLES)
+    return int(_exact_product(match["number"], _unit_bytes(match["unit"], text)))
 
 
 def quoted(text: str) -> str:
