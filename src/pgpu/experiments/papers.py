@@ -1,8 +1,8 @@
-"""What the papers measured, as data: P1, P2, P3 and P4.
+"""What the papers measured, as data: P1 to P5.
 
 P1: Kim and Kang, Korea University, 2023. P2: Kang and Gil, Korea University and Daegu Catholic University, 2022.
-P3: Son, Kim and Han, SKKU, 2018, on a GTX 980 Ti. P4: "pGPU", thesis abstract, 2022. All on one machine's RTX 3090 unless
-said otherwise. It refuses figures of our own.
+P3: Son, Kim and Han, SKKU, 2018, on a GTX 980 Ti. P4: "pGPU", thesis abstract, 2022. P5: Hwang and others,
+KETI, 2019, on Kubernetes. All on one machine's RTX 3090 unless said otherwise. It refuses figures of our own.
 """
 
 from dataclasses import dataclass
@@ -112,3 +112,25 @@ P3_TABLE = (
 
 P4_BEFORE = "who exceeds the share is put into state STOP until somebody sets it to RUN"
 P4_WITH = "only that process's request is refused; the container keeps running"
+
+
+@dataclass(frozen=True, slots=True)
+class P5Row:
+    """Response time of 100 requests to an SSD detector in TensorFlow, as one kind of function."""
+
+    kind: Literal["cpu", "gpu"]
+    before_seconds: float
+    """Mean, where each call declared the model and loaded its weights."""
+
+    before_deviation_seconds: float
+    after_seconds: float
+    """Mean of the callable object, which does so once."""
+
+    after_deviation_seconds: float
+
+
+P5_TABLE = (
+    P5Row("cpu", 1.87, 1.062, 0.26, 0.012),
+    P5Row("gpu", 56.55, 150.710, 0.02, 0.001),
+)
+"""Source: P5."""

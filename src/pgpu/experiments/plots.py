@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from importlib.util import find_spec
+from statistics import linear_regression
 from typing import TYPE_CHECKING, Any
 
 from pgpu.errors import NodeError
@@ -137,4 +138,16 @@ def bars(
         for index, (name, values) in enumerate(groups):
             axes.bar([place + index * width for place in range(len(labels))], values, width, label=name)
         axes.set_xticks([place + 0.4 - width / 2 for place in range(len(labels))], labels)
+    return path
+
+
+def response_times(series: Sequence[tuple[str, Sequence[float]]], path: Path, title: str) -> Path:
+    """P5's figure: how long each request took, with its trend."""
+    with _figure(path, title, "request", "seconds") as axes:
+        for name, seconds in series:
+            places = range(1, len(seconds) + 1)
+            (line,) = axes.plot(places, seconds, "o", markersize=3, label=name)
+            slope, first = linear_regression(places, seconds)
+            axes.plot(places, [first + slope * place for place in places], "--", color=line.get_color())
+        axes.set_yscale("log")
     return path

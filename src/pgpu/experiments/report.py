@@ -37,7 +37,7 @@ class Report:
     """One experiment's result."""
 
     experiment: str
-    """`p1`, `p2`, `p3` or `p4`."""
+    """`p1` to `p5`."""
 
     device: str
     is_simulated: bool

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pgpu.experiments.stage import Stage
     from pgpu.scheduling.capacity import Headroom
 
-verbs = typer.Typer(help="Run an experiment of the papers behind pgpu: p1, p2, p3 or p4.", no_args_is_help=True)
+verbs = typer.Typer(help="Run an experiment of the papers behind pgpu: p1 to p5.", no_args_is_help=True)
 
 _MOST_JOBS = 200
 _LARGEST_SIZE = 1_000_000
@@ -163,6 +163,42 @@ def p4(
         neighbours=neighbours, hog_slice_bytes=parse_memory_bytes(memory), batches=batches, with_pgpu=not is_bare
     )
     _run(context, lambda stage, place: experiment.run(stage, plan, place), runtime, image, output, as_json=as_json)
+
+
+@verbs.command("p5")
+def p5(
+    context: typer.Context,
+    *,
+    requests: Annotated[int, typer.Option("--requests", min=2, help="Requests to each function that count.")] = 100,
+    networks: Annotated[
+        str, typer.Option("--network", metavar="NAME[,NAME]", help="Detectors: wide, mobilenet, vgg16, small.")
+    ] = "wide",
+    is_cpu_only: Annotated[bool, typer.Option("--cpu-only", help="Leave the GPU function out.")] = False,
+    output: OutputOption = _DEFAULT_OUTPUT,
+    as_json: options.Json = False,
+) -> None:
+    """Load a detector in each call, or once: how long does a request take? (P5)."""
+    from pgpu.experiments.p5 import experiment, shapes
+
+    plan = experiment.P5Plan(
+        requests=requests, networks=_networks(networks, tuple(shapes.SHAPES)), with_gpu=not is_cpu_only
+    )
+    _run(
+        context, lambda stage, place: experiment.run(stage, plan, place), Runtime.PROCESS, None, output, as_json=as_json
+    )
+
+
+def _networks(text: str, known: tuple[str, ...]) -> tuple[str, ...]:
+    """Read names of detectors, each once.
+
+    Raises:
+        RequestError: One is not known.
+    """
+    asked = tuple(dict.fromkeys(text.split(",")))
+    unknown = [name for name in asked if name not in known]
+    if unknown:
+        raise RequestError(f"--network {unknown[0]!r} is no detector of p5", hint=f"write {', '.join(known)}")
+    return asked
 
 
 def _counts(text: str) -> tuple[int, ...]:
