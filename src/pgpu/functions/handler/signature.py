@@ -68,10 +68,10 @@ class Signature:
     """Each argument is a list with one element for each request, and so is the result."""
 
     is_async: bool = False
-    """It is a coroutine function, or gives an asynchronous stream."""
+    """It is a coroutine function or an asynchronous generator: it is called on an event loop."""
 
     is_stream: bool = False
-    """It gives its answer in pieces."""
+    """It gives its answer in pieces: an iterator, or an asynchronous one."""
 
 
 def signature_of(function: Callable[..., Any], *, is_batched: bool = False, skip: int = 0) -> Signature:
@@ -118,8 +118,9 @@ def _code_of(function: Callable[..., Any]) -> Callable[..., Any]:
         function = function.func
     if not inspect.isroutine(function):
         function = type(function).__call__
-    plain = inspect.unwrap(function)
-    return getattr(plain, "__func__", plain)
+    plain: Callable[..., Any] = inspect.unwrap(function)
+    written: Callable[..., Any] = getattr(plain, "__func__", plain)
+    return written
 
 
 def _parameters_of(function: Callable[..., Any]) -> collections.abc.Iterable[inspect.Parameter]:
@@ -191,4 +192,4 @@ def _context_place(raw: list[inspect.Parameter], contexts: list[inspect.Paramete
 
 
 def _first_paragraph(function: Callable[..., Any]) -> str:
-    return (inspect.getdoc(function) or "").partition("\n\n")[0].replace("\n", " ")
+    return inspect.cleandoc(function.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
