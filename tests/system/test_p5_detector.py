@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("onnxruntime")
-
 from pgpu.experiments.p5 import network
 from pgpu.experiments.p5.detector import Detector, DetectorBefore
 from pgpu.experiments.p5.shapes import CLASSES, SMALL

@@ -4,19 +4,17 @@ It finds nothing in particular: what it costs to load and to ask is what a train
 `require_onnx` asks for it before an experiment begins. It refuses to run a network.
 """
 
-from __future__ import annotations
-
+import argparse
 import json
 import math
+import sys
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from pgpu.errors import NodeError
 from pgpu.experiments.p5.priors import default_boxes
-from pgpu.experiments.p5.shapes import CLASSES, Convolution, Shape
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pgpu.experiments.p5.shapes import CLASSES, SHAPES, Convolution, Shape
 
 SEED = 2019
 """The year of P5."""
@@ -214,3 +212,18 @@ class _Writer:
         from onnx import helper  # noqa: PLC0415 - an extra that may be missing
 
         return helper.make_node(kind, inputs, outputs, name=outputs[0], **attributes)
+
+
+def main() -> int:
+    """Write one detector: `python -m pgpu.experiments.p5.network NAME FILE`."""
+    parser = argparse.ArgumentParser(prog="python -m pgpu.experiments.p5.network", description=main.__doc__)
+    parser.add_argument("name", choices=SHAPES, help="which detector")
+    parser.add_argument("file", type=Path, help="where the ONNX file goes")
+    words = parser.parse_args()
+    require_onnx()
+    write(SHAPES[words.name], words.file)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
