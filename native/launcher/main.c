@@ -4,7 +4,7 @@
  * It needs no SUID bit and no capability, and keeps the caller's streams and limits. Started by root for
  * another user (--as) it becomes that user before it touches any path that the user named. It refuses to run
  * the command in a weaker way than it was told: what cannot be set up ends it with 125 and one line for the
- * runtime. */
+ * runtime. A job without a GPU has no slice, and sees this machine's files as they are. */
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -40,7 +40,7 @@ static void take_mask_and_limits(const struct options *options) {
 
 /* The directory is entered by the job's own user, in its own view: root may go where the user may not. */
 static void enter_as_another(const struct options *options) {
-    enter_slice(options);
+    if (options->slice != NULL) enter_slice(options);
     take_mask_and_limits(options);
     become(options->identity);
     enter_directory(options);

@@ -79,8 +79,7 @@ void read_options(struct options *options, char **argv) {
     }
     if (*word != NULL) options->command = word + 1;
     const bool has_command = options->command != NULL && options->command[0] != NULL;
-    if (has_command == options->is_probe || (options->slice != NULL && options->usage == NULL) ||
-        (options->identity != NULL && options->slice == NULL)) {
+    if (has_command == options->is_probe || (options->slice != NULL && options->usage == NULL)) {
         errno = EINVAL;
         give_up("options", "incomplete");
     }

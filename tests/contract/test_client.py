@@ -218,3 +218,14 @@ def test_what_is_calibrated_is_kept_for_a_gpu_that_is_there_by_whoever_may(clien
     client.keep_constants(client.gpus()[0].gpu.uuid, constants, bandwidths)
     with pytest.raises(RequestError, match="no GPU GPU-of-another-machine here"):
         client.keep_constants("GPU-of-another-machine", constants, bandwidths)
+
+
+def test_a_job_without_a_gpu_runs_while_all_memory_is_taken(client: Client) -> None:
+    full = submit(client, gib=22)
+    until(lambda: state(client, full) is JobState.RUNNING)
+    spec = JobSpec(SAYS_HI, "process", working_directory="/")
+    job = client.submit(spec, Request(0, 0, priority=3), wait_timeout_seconds=0)
+    ended = client.wait(job.id)
+    assert (ended.state, ended.exit_code, ended.request) == (JobState.EXITED, 3, Request(0, 0, priority=3))
+    assert ended.lease is not None
+    assert (ended.lease.slices, ended.lease.enforcer, ended.is_simulated) == ((), "none", False)

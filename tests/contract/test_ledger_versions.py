@@ -1,6 +1,7 @@
 """A ledger of an older version is brought forward, one of a newer is left alone."""
 
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from tests.ledger_entries import add, waiting
 from pgpu.errors import LedgerError
 from pgpu.ledger import Ledger
 from pgpu.ledger.schema import MIGRATIONS, VERSION
-from pgpu.model import JobState, Lease, Slice
+from pgpu.model import JobState, Lease, Request, Slice
 
 OLD = Path(__file__).with_name("ledger_version_1.sql")
 
@@ -64,3 +65,21 @@ def test_a_failed_migration_leaves_the_old_version(ledger_path: Path) -> None:
         assert connection.execute("PRAGMA user_version").fetchone()[0] == 1
         assert "peak_bytes" not in str(connection.execute("SELECT sql FROM sqlite_schema").fetchall())
     connection.close()
+
+
+def test_jobs_of_before_keep_their_amounts_where_new_ones_may_have_none(ledger_path: Path) -> None:
+    ledger_path.parent.mkdir()
+    with sqlite3.connect(ledger_path) as connection:
+        connection.executescript(OLD.read_text())
+    connection.close()
+    ledger = Ledger(ledger_path)
+    bare = waiting("c" * 12)
+    add(ledger, replace(bare, job=replace(bare.job, request=Request(0, 0))))
+    requests = [entry.job.request for entry in ledger.entries(include_final=True)]
+    assert [(each.memory_bytes, each.gpu_count) for each in requests] == [(1 << 30, 1), (1 << 31, 2), (0, 0)]
+    with ledger.decision() as decision:
+        entry = decision.entry("a" * 12)
+        decision.put(replace(entry, job=replace(entry.job, request=replace(entry.job.request, memory_bytes=5))))
+    kinds = [(event.kind, event.message) for event in ledger.events.after(0, 99)]
+    assert ("resized", "5") in kinds
+    ledger.close()

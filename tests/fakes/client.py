@@ -259,7 +259,11 @@ class FakeClient:
 
     def _granted(self, job: Job) -> Job:
         lease = Lease(
-            job.id, (Slice(GPU.uuid, job.request.memory_bytes),), NOW_SECONDS, "shim", self.outcome.is_advisory
+            job.id,
+            (Slice(GPU.uuid, job.request.memory_bytes),) * job.request.gpu_count,
+            NOW_SECONDS,
+            "shim" if job.request.gpu_count else "none",
+            self.outcome.is_advisory,
         )
         return replace(job, state=JobState.RUNNING, lease=lease, started_at_seconds=NOW_SECONDS)
 

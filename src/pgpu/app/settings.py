@@ -144,6 +144,10 @@ class Settings:
     """How many jobs of each user but root may wait in the queue; what would pass it is refused. Default: 10000, what one
     queue is built for, so that one user's scripts slow down nobody else's."""
 
+    jobs_without_gpu: int = field(default=128, metadata={"read": _count})
+    """How many jobs without a GPU (`--gpus 0`) run at a time, of all users together; the others wait. Default: 128, since each is
+    a supervisor and a command of its own."""
+
     headroom: Headroom = field(default=Headroom(256 * MIB, 0.03), metadata={"read": _headroom})
     """Memory of each GPU that is never granted: `0`, a share (`3%`) or an amount (`512MiB`). Default: the larger of
     256 MiB and 3 %, for what drivers and displays take without asking."""

@@ -201,6 +201,7 @@ def _engine_settings(settings: Settings, runtime_path: Path, simulated: Simulate
         stop_grace_seconds=settings.stop_grace,
         stable_seconds=settings.stable_time,
         most_waiting=settings.waiting_jobs,
+        jobs_without_gpu=settings.jobs_without_gpu,
     )
 
 

@@ -72,7 +72,9 @@ RetryOom = Annotated[
     bool,
     typer.Option("--retry-oom", help="If it fails at its own limit, queue it again with a larger slice, twice."),
 ]
-Gpus = Annotated[int, typer.Option("--gpus", metavar="N", help="Number of GPUs, each with a slice.")]
+Gpus = Annotated[
+    int, typer.Option("--gpus", metavar="N", help="Number of GPUs, each with a slice; 0 for a job without one.")
+]
 Image = Annotated[str | None, typer.Option("--image", metavar="IMAGE", help="Run in a container of this image.")]
 Priority = Annotated[
     str,

@@ -10,6 +10,7 @@ from pgpu.enforcement import Enforcer, SliceUse
 from pgpu.enforcement.board import BoardGpu
 from pgpu.enforcement.compute_word import ComputeWord, Hold
 from pgpu.enforcement.self_test import SelfTest
+from pgpu.enforcement.without_gpu import WithoutGpu
 from pgpu.errors import EnforcementError
 from pgpu.model import Delivery, Gpu, Job, Lease
 
@@ -22,6 +23,10 @@ class Rung:
     works_on: Callable[[Gpu], bool]
     unaided: Enforcer | None = None
     """What is put to the proof instead, where the shim beside an enforcer could be what refuses."""
+
+
+_WITHOUT_GPU = Rung(WithoutGpu(), lambda _gpu: False)
+"""Of a lease without slices; no GPU is ever given to it."""
 
 
 class Ladder:
@@ -50,7 +55,7 @@ class Ladder:
         return "; ".join(dict.fromkeys(self.for_gpus([gpu]).does_not_cover for gpu in self._gpus()))
 
     def for_gpus(self, gpus: Sequence[Gpu]) -> Enforcer:
-        """Return the first rung that works on all of these GPUs.
+        """Return the first rung that works on all of these GPUs; of none, what keeps GPUs out of sight.
 
         Raises:
             EnforcementError: None does.
@@ -116,10 +121,14 @@ class Ladder:
 
     def release(self, lease: Lease) -> None:
         """Remove the slice's files, and those of its self-test; does nothing where they are gone."""
+        if not lease.slices:
+            return
         self._self_test.forget(self._of(lease), lease)
         self._of(lease).release(lease)
 
     def _rung_on(self, gpus: Sequence[Gpu]) -> Rung:
+        if not gpus:
+            return _WITHOUT_GPU
         for rung in self._rungs:
             if all(rung.works_on(gpu) for gpu in gpus):
                 return rung
@@ -127,5 +136,7 @@ class Ladder:
         raise EnforcementError(f"no limit can be made to bind on {names}", hint="`pgpu doctor` says what is missing")
 
     def _of(self, lease: Lease) -> Enforcer:
+        if not lease.slices:
+            return _WITHOUT_GPU.enforcer
         named = (rung.enforcer for rung in self._rungs if rung.enforcer.name == lease.enforcer)
         return next(named, self._rungs[0].enforcer)

@@ -56,7 +56,7 @@ def accept(
     for each in submissions:
         check_words(each, inherited_bytes)
     submissions = [sized(engine, each, asker) for each in submissions]
-    gpus = [engine.check(each.spec, each.request, asker.account) for each in submissions][-1]
+    gpus = max([engine.check(each.spec, each.request, asker.account) for each in submissions], key=len)
     with engine.ledger.view() as view:
         for each in submissions:
             refuse_more_than_quota(view, asker.uid, each.request)

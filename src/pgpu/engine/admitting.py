@@ -29,6 +29,7 @@ from pgpu.scheduling.forecast import MOST_JOBS, Later
 from pgpu.scheduling.oversubscription import host_bytes, short_of_host_memory, taken_of_device
 from pgpu.scheduling.planned import NO_PLAN, BatchPlan
 from pgpu.scheduling.preemption import Victim, preempting
+from pgpu.scheduling.without_gpu import MOST_AT_ONCE
 
 Durations = Callable[[View, Collection[Call], Sequence[Gpu]], Mapping[Call, float]]
 """Tells how long calls will probably run on these GPUs, in seconds; who is missing is unknown. No GPUs: as last time.
@@ -112,6 +113,9 @@ class Situation:
     victims: tuple[Victim, ...] = ()
     """Running jobs that could be suspended for one of a higher priority."""
 
+    most_without_gpu: int = MOST_AT_ONCE
+    """How many of the jobs without a GPU of this queue may be held at a time."""
+
     def giving_up(self, job_ids: Collection[str], now_seconds: float) -> "Situation":
         """Return the same where the wait of some has run out."""
         if not job_ids:
@@ -127,11 +131,14 @@ class Situation:
         if self.victims and any(each.request.preempts for each in self.queue):
             return False
         most_compute = max((room.free_compute for room in self.rooms), default=0.0)
-        return all(
-            (each.request.memory_bytes > most_free or not has_compute(most_compute, each.request.compute_share or 0.0))
-            and each.deadline_seconds is None
-            for each in self.queue
-        )
+        is_crowded = sum(not each.slices for each in self.held) >= self.most_without_gpu
+
+        def cannot_start(request: Request) -> bool:
+            if request.is_without_gpu:
+                return is_crowded
+            return request.memory_bytes > most_free or not has_compute(most_compute, request.compute_share or 0.0)
+
+        return all(each.deadline_seconds is None and cannot_start(each.request) for each in self.queue)
 
     def decided(self, now_seconds: float) -> Admission | None:
         """Decide; None where nothing changes, and whose turn it is was not asked."""
@@ -148,6 +155,7 @@ class Situation:
             plan=self.plan,
             precedence=self.precedence,
             closed_gpus=len(self.capacities.keys() - {room.gpu.uuid for room in self.rooms}),
+            most_without_gpu=self.most_without_gpu,
         )
         return preempting(found, self.queue, self.rooms, self.victims, now_seconds)
 
@@ -165,6 +173,9 @@ class Rounds:
     planned: Callable[[], BatchPlan] = without_a_plan
     oversubscription: float = 1.5
     """As in the engine's settings."""
+
+    jobs_without_gpu: int = MOST_AT_ONCE
+    """As in the engine's settings: of all queues together."""
 
     host_memory: Callable[[], int] = available_bytes
     """What the host could give now to jobs that oversubscribe, in bytes."""
@@ -185,9 +196,14 @@ class Rounds:
             view: Of the ledger, read later than the GPUs.
             snapshot: Of the GPUs.
         """
-        holding = [entry for entry in view.holding() if entry.job.gpu_model == self.gpu_model]
+        everybody = view.holding()
+        holding = [entry for entry in everybody if entry.job.gpu_model == self.gpu_model]
+        elsewhere = sum(entry.job.request.is_without_gpu for entry in everybody) - sum(
+            entry.job.request.is_without_gpu for entry in holding
+        )
         rooms = lending(snapshot.rooms(holding, self.headroom), lent(holding, snapshot, self.leaves))
-        open_rooms = _open(rooms, view.closed_gpus())
+        closed = view.closed_gpus()
+        open_rooms = _open(rooms, closed)
         quotas = view.quotas()
         waiting = self.sized(open_rooms, view.waiting(self.gpu_model), quotas)
         calls = {(each.signature, each.owner_uid) for each in waiting if each.signature}
@@ -196,8 +212,10 @@ class Rounds:
         waiting = self.shared(view, open_rooms, waiting, holding, lasting)
         hindered = dict(self.hindered(view, waiting))
         hindered = dict(self._short_of_host(waiting, holding)) | hindered
-        if rooms and not open_rooms:
-            hindered = {each.job_id: CLOSED for each in waiting} | hindered
+        if ALL_GPUS in closed or (rooms and not open_rooms):
+            is_everybody = ALL_GPUS in closed
+            kept = (each for each in waiting if is_everybody or each.request.gpu_count)
+            hindered = {each.job_id: CLOSED for each in kept} | hindered
         return Situation(
             rooms=open_rooms,
             capacities={room.gpu.uuid: room.capacity_bytes for room in rooms},
@@ -207,6 +225,7 @@ class Rounds:
             hindered=hindered,
             plan=self.planned(),
             precedence=view.precedence(self.gpu_model),
+            most_without_gpu=max(0, self.jobs_without_gpu - elsewhere),
             victims=victims(holding, snapshot, self._leaves_now)
             if any(each.request.preempts for each in waiting)
             else (),

@@ -74,6 +74,7 @@ class Engine:
         self._auto = AutoSharing(settings.has_mps)
         self.rounds.shared = self._auto.shared
         self.rounds.oversubscription = settings.oversubscription
+        self.rounds.jobs_without_gpu = settings.jobs_without_gpu
         """How a round is decided; `app` may give it more to decide on."""
         plan = places_of_keepers(settings, settings.gpu_model).plan
         self.rounds.planned = lambda: read_plan(plan)
@@ -144,18 +145,19 @@ class Engine:
         return jobs
 
     def check(self, spec: JobSpec, request: Request, account: Account | None = None) -> Sequence[Gpu]:
-        """Refuse what can never run here, or not under this account, and return the GPUs; changes nothing.
+        """Refuse what can never run here, or not under this account, and return the GPUs if it wants any; changes nothing.
 
         Raises:
             RequestError: The request or the command is wrong.
             NodeError: There is no GPU, or another ledger shares them out.
         """
-        gpus = self.gpus.gpus()
-        if not gpus:
+        gpus = () if request.is_without_gpu else self.gpus.gpus()
+        if not gpus and request.gpu_count:
             raise NodeError("no GPU was found", hint='--simulate "RTX 3090" runs on a simulated one')
         refuse_what_is_not_offered(request, self.settings)
         refuse_what_cannot_join(spec, request)
-        self.check_amount(gpus, request)
+        if gpus:
+            self.check_amount(gpus, request)
         self.runtime(spec.runtime).check(spec, account)
         self._locks.hold(gpus)
         return gpus

@@ -49,5 +49,6 @@ def _granted(entry: Entry, lease: Lease) -> Entry:
     if entry.job.request.oversubscribes:
         parts = tuple(with_host_part(part, entry.job.request.memory_bytes) for part in lease.slices)
         lease = replace(lease, slices=parts)
-    request = replace(entry.job.request, memory_bytes=lease.slices[0].memory_bytes)
+    amount = lease.slices[0].memory_bytes if lease.slices else 0
+    request = replace(entry.job.request, memory_bytes=amount)
     return replace(entry, job=replace(entry.job, state=JobState.STARTING, lease=lease, reason=None, request=request))

@@ -180,7 +180,7 @@ def history_name(gpu: Gpu) -> str:
 def name_of_gpu(job: Job, gpus: Sequence[Gpu]) -> str | None:
     """Return under which name a job's run on its first GPU is remembered; None where that GPU is not known."""
     names = {gpu.uuid: history_name(gpu) for gpu in gpus}
-    return None if job.lease is None else names.get(job.lease.slices[0].gpu_uuid)
+    return None if job.lease is None or not job.lease.slices else names.get(job.lease.slices[0].gpu_uuid)
 
 
 def history_names(gpus: Sequence[Gpu]) -> tuple[str, ...]:

@@ -37,6 +37,7 @@ def read_line(engine: Engine) -> tuple[list[Job], list[Job]]:
         plan=situation.plan,
         precedence=situation.precedence,
         later=later,
+        most_without_gpu=situation.most_without_gpu,
     )
     line = [_told(waiting[job_id], reasons, starts) for job_id in order if job_id in waiting]
     held = [job for job in waiting.values() if job.id in situation.hindered]

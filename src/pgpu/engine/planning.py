@@ -19,6 +19,7 @@ from pgpu.scheduling.makespan import plan_waiting
 from pgpu.scheduling.order import OrderRules
 from pgpu.scheduling.planned import NO_PLAN, BatchPlan
 from pgpu.scheduling.stretch import Stretch, stretch_of
+from pgpu.scheduling.without_gpu import apart
 
 EFFORT = 15_000
 """A quarter of a second of a core, as much again where durations are doubtful, and with the first orders of two hundred jobs
@@ -120,12 +121,11 @@ class Planning:
             stretches: By job id, as of `plan_waiting`.
             now_seconds: Seconds since the epoch.
         """
-        jobs = _names(situation.queue, situation.held, now_seconds)
+        line, held = apart(situation.queue)[0], [each for each in situation.held if each.slices]
+        jobs = _names(line, held, now_seconds)
         if jobs != self._planned_for:
             last = read_plan(self._path)
-            plan = plan_of(
-                situation.rooms, situation.queue, now_seconds, held=situation.held, stretches=stretches, last=last
-            )
+            plan = plan_of(situation.rooms, line, now_seconds, held=held, stretches=stretches, last=last)
             write_plan(self._path, plan)
             self._planned_for = jobs
 

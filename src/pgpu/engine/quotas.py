@@ -16,7 +16,7 @@ def refuse_more_than_quota(view: View, owner_uid: int, request: Request) -> None
         request: With the amount that is asked for.
     """
     quota = view.quotas().get(owner_uid)
-    if quota is None or quota.memory_bytes is None:
+    if quota is None or quota.memory_bytes is None or request.is_without_gpu:
         return
     nearest_bytes = quota.memory_bytes // request.gpu_count
     if request.memory_bytes > nearest_bytes:

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 def resize(engine: "Engine", job_id: str, change: Resize) -> Job:
     """Change a job's slices and its share of compute; see `Client.resize`."""
-    engine.check_amount(engine.gpus.gpus(), change.of(engine.ledger.job(job_id).request))
+    request = engine.ledger.job(job_id).request
+    if request.is_without_gpu:
+        raise RequestError(f"job {job_id} has no GPU: there is nothing to resize")
+    engine.check_amount(engine.gpus.gpus(), change.of(request))
     snapshot = engine.snapshot()
     binding: Binding | None = None
     try:
@@ -150,7 +153,7 @@ def _refuse_overtaking(
     most_bytes = gpu.memory_bytes - headroom.of(gpu)
     for entry in entries:
         request = entry.job.request
-        is_for_it = usable(gpu, request.gpu_count) and request.memory_bytes <= most_bytes
+        is_for_it = 0 < request.memory_bytes <= most_bytes and usable(gpu, request.gpu_count)
         if entry.job.state is JobState.WAITING and is_for_it and not gpu.is_instance:
             whose = f"job {entry.job.id}" if entry.job.owner_uid == owner_uid else "another user's job"
             what = "GPU time" if wants_compute else "memory"

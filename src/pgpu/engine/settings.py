@@ -73,5 +73,9 @@ class EngineSettings:
     most_waiting: int = 10_000
     """How many jobs of each user but root may wait; more are refused. Default: what one queue is built for."""
 
+    jobs_without_gpu: int = 128
+    """How many jobs without a GPU run at a time, of all users together; the others wait. Default: what a machine carries on
+    which each is a supervisor and a command of its own."""
+
     kept_jobs: int = 1000
     """How many jobs of each user that ended are remembered, with their logs; the oldest go first. Default: months of ordinary use."""

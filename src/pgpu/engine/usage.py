@@ -101,7 +101,7 @@ def _running(engine: Engine, entries: Sequence[Entry]) -> Iterator[Waste]:
     names = {gpu.uuid: history_name(gpu) for gpu in engine.gpus.gpus()}
     for entry in entries:
         job = entry.job
-        if job.lease is None or job.state.is_final:
+        if job.lease is None or not job.lease.slices or job.state.is_final:
             continue
         peak_bytes = max((use.peak_bytes for use in engine.enforcer.use(job.lease)), default=0)
         part = job.lease.slices[0]

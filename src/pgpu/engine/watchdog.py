@@ -43,7 +43,7 @@ def outsiders(engine: Engine, belonging: Belonging) -> list[Outsider]:
         if not told.only_draws and (holder := identify(told.pid)) is not None
     ]
     with engine.ledger.view() as view:
-        jobs = [entry.job for entry in engine.queue_of(view.holding())]
+        jobs = [entry.job for entry in engine.queue_of(view.holding()) if entry.job.request.gpu_count]
     return [
         Outsider(told.gpu_uuid, holder, told.used_bytes, _program(told.pid), _uid(told.pid))
         for told, holder in seen

@@ -263,6 +263,21 @@ _MEASURED = """
 ALTER TABLE jobs ADD COLUMN measures INTEGER NOT NULL DEFAULT 0;
 """
 
+_WITHOUT_GPU = """
+ALTER TABLE jobs ADD COLUMN amount INTEGER NOT NULL DEFAULT 0 CHECK (amount >= 0);
+ALTER TABLE jobs ADD COLUMN gpus INTEGER NOT NULL DEFAULT 0 CHECK (gpus >= 0);
+UPDATE jobs SET amount = memory_bytes, gpus = gpu_count;
+DROP TRIGGER job_resized;
+ALTER TABLE jobs DROP COLUMN memory_bytes;
+ALTER TABLE jobs DROP COLUMN gpu_count;
+ALTER TABLE jobs RENAME COLUMN amount TO memory_bytes;
+ALTER TABLE jobs RENAME COLUMN gpus TO gpu_count;
+CREATE TRIGGER job_resized AFTER UPDATE OF memory_bytes ON jobs WHEN NEW.memory_bytes IS NOT OLD.memory_bytes BEGIN
+    INSERT INTO events (at, kind, job_id, owner_uid, state, message)
+    VALUES ((julianday('now') - 2440587.5) * 86400, 'resized', NEW.id, NEW.owner_uid, NEW.state, NEW.memory_bytes); END;
+"""
+"""A check of SQLite goes with its column alone. A job without a GPU has no memory of one."""
+
 MIGRATIONS = (
     _FIRST,
     _WATCHED,
@@ -285,6 +300,7 @@ MIGRATIONS = (
     _PAGED,
     _SUSPENDED,
     _MEASURED,
+    _WITHOUT_GPU,
 )
 """Script i leads from version i to version i + 1."""
 

@@ -61,6 +61,11 @@ class Delivery:
     client of MPS."""
 
     @property
+    def has_slice(self) -> bool:
+        """Whether there is anything to bring in: a job without a GPU has no slice, and its paths lead nowhere."""
+        return bool(self.gpu_uuids)
+
+    @property
     def is_simulated(self) -> bool:
         """Whether the job runs on the simulated driver."""
         return self.simulated_state_directory is not None

@@ -181,5 +181,5 @@ class Job:
 
     @property
     def is_simulated(self) -> bool:
-        """Whether its kernels compute nothing."""
-        return self.gpu_model is not None
+        """Whether its kernels compute nothing; never of a job without a GPU."""
+        return self.gpu_model is not None and not self.request.is_without_gpu

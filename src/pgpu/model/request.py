@@ -7,13 +7,13 @@ from pgpu.model.sharing import SharingWish
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """An amount of GPU memory on a number of GPUs, and how it stands among others."""
+    """An amount of GPU memory on a number of GPUs, and how it stands among others; or no GPU at all."""
 
     memory_bytes: int
-    """Per GPU; the CUDA context is included. 0 only in what is asked for, where pgpu shall choose (`is_estimated`)."""
+    """Per GPU; the CUDA context is included. 0 without a GPU, and in what is asked for where pgpu shall choose (`is_estimated`)."""
 
     gpu_count: int = 1
-    """Distinct GPUs, each with a slice of `memory_bytes`; at least 1."""
+    """Distinct GPUs, each with a slice of `memory_bytes`; 0 for a job that uses none."""
 
     compute_share: float | None = None
     """Of each GPU's time, above 0 to 1; None asks for no share."""
@@ -44,3 +44,8 @@ class Request:
     measures: bool = False
     """Whether it runs under MPS only to be measured beside an antagonist of pgpu, whose memory nobody misses: that is allowed
     before Volta, too, where clients share one address space."""
+
+    @property
+    def is_without_gpu(self) -> bool:
+        """Whether it asks for no GPU, and so for no memory of one either."""
+        return self.gpu_count == 0

@@ -48,6 +48,8 @@ def check_words(submission: Submission, inherited_bytes: int = 0) -> None:
     spec = submission.spec
     if (spec.runtime == "process" and not spec.command) or spec.command[:1] == ("",):
         raise RequestError("there is no command to run", hint="name a program")
+    if spec.is_traced and submission.request.is_without_gpu:
+        raise RequestError("a job without a GPU does nothing there that could be traced", hint="leave --gpus 0 out")
     if spec.carve_out_percent is not None and not (spec.is_traced and 0 <= spec.carve_out_percent <= _WHOLE_PERCENT):
         raise RequestError(
             "a carve-out is 0 to 100 %, of a job that is traced", hint="see `pgpu profile --sensitivity`"
@@ -80,12 +82,24 @@ def check_request(request: Request) -> None:
     Raises:
         RequestError: One of them is such.
     """
-    is_amount = request.memory_bytes > 0 or (request.is_estimated and request.memory_bytes == 0)
-    if not is_amount or request.gpu_count <= 0:
-        raise RequestError("a request is for at least one byte on at least one GPU")
-    _check_share(request)
     if abs(request.priority) > _MOST_PRIORITY:
         raise RequestError(f"{request.priority} is no priority", hint=f"-{_MOST_PRIORITY} to {_MOST_PRIORITY}")
+    if request.is_without_gpu:
+        _check_without_gpu(request)
+        return
+    is_amount = request.memory_bytes > 0 or (request.is_estimated and request.memory_bytes == 0)
+    if not is_amount or request.gpu_count < 0:
+        raise RequestError("a request is for at least one byte on at least one GPU, or for no GPU")
+    _check_share(request)
+
+
+def _check_without_gpu(request: Request) -> None:
+    """Refuse every word about GPUs: it would be left out without a word of ours."""
+    if request != Request(0, 0, priority=request.priority):
+        raise RequestError(
+            "a job without a GPU has no memory and no time of one",
+            hint="leave --gpus 0 out, or --memory and what else is about GPUs",
+        )
 
 
 def _check_share(request: Request) -> None:

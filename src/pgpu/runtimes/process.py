@@ -83,7 +83,7 @@ class ProcessRuntime:
         """
         if job.lease is None:
             raise PgpuBug(f"job {job.id} is started without a lease")
-        is_private = not job.lease.is_advisory
+        is_private = delivery.has_slice and not job.lease.is_advisory
         words = [*launcher_words(account), *_launcher_words(job.spec, delivery, is_private=is_private)]
         environment = _environment(job, delivery, account, is_private=is_private)
         if account is not None and switches(account):
@@ -101,7 +101,7 @@ class ProcessRuntime:
         pidfd = open_process(job.holder)
         if pidfd is None:
             return None
-        is_private = job.lease is not None and not job.lease.is_advisory
+        is_private = job.lease is not None and bool(job.lease.slices) and not job.lease.is_advisory
         lineage = _lineage(job.id, job.holder, is_private=is_private)
         return RunningProcess(job.holder, lineage, pidfd, _terminal_path(job.spec, stdio))
 
@@ -203,17 +203,18 @@ def append_host_preloads(slice_file: Path, host_file: Path) -> None:
 
 def _give(stdio: Stdio, delivery: Delivery, account: Account, *, is_private: bool) -> None:
     """Give the account what is its own of the job."""
-    if not is_private:
+    if not is_private and delivery.has_slice:
         raise PgpuBug(f"a job of user {account.uid} was granted a slice that others may read")
     give_streams(stdio, account)
-    give_usage(delivery, account)
+    if delivery.has_slice:
+        give_usage(delivery, account)
 
 
 def _environment(job: Job, delivery: Delivery, account: Account | None, *, is_private: bool) -> Mapping[str, str]:
     """Join the asker's environment (without an account the supervisor has it), what was added, what the slice needs."""
     theirs = dict(os.environ if account is None else account.environment)
     environment = {**theirs, **dict(job.spec.environment), **dict(delivery.environment), JOB_ID_VARIABLE: job.id}
-    if not is_private:
+    if not is_private and delivery.has_slice:
         shims = [str(delivery.slice_directory / name) for name in (CUDA_SHIM, NVML_SHIM)]
         present = environment.get("LD_PRELOAD")
         environment["LD_PRELOAD"] = ":".join([*shims, *([present] if present else [])])

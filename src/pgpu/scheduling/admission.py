@@ -25,6 +25,7 @@ from pgpu.scheduling.precedence import NO_PRECEDENCE, Claim, Heads, Precedence
 from pgpu.scheduling.seats import Seats
 from pgpu.scheduling.space import Space
 from pgpu.scheduling.together import places_with_one_more
+from pgpu.scheduling.without_gpu import MOST_AT_ONCE, apart, without_gpu
 
 
 def admit(
@@ -38,6 +39,7 @@ def admit(
     plan: BatchPlan = NO_PLAN,
     precedence: Precedence = NO_PRECEDENCE,
     closed_gpus: int = 0,
+    most_without_gpu: int = MOST_AT_ONCE,
 ) -> Admission:
     """Decide which waiting requests start now, and on which GPUs.
 
@@ -55,6 +57,7 @@ def admit(
         plan: Whose jobs go first and in which order (`plan_batch`); nobody keeps memory for one of them.
         precedence: What the rounds before left: for whom GPUs are kept, and who went first.
         closed_gpus: How many others there are, on which nothing may start: to be told to those who wait.
+        most_without_gpu: How many jobs without a GPU may be held at a time; they stand in a line of their own.
     """
     seats = Seats(rooms)
     allowances = Allowances(held, quotas or {}, rules or OrderRules(), now_seconds)
@@ -62,10 +65,17 @@ def admit(
         rooms, held, quotas or {}, rules or OrderRules(), now_seconds, seats=seats, plan=plan, allowances=allowances
     )
     round_.closed_gpus = closed_gpus
-    for part in round_.in_turn(round_.let_overdue_go_first(queue, precedence)):
+    line, rest = apart(queue)
+    for part in round_.in_turn(round_.let_overdue_go_first(line, precedence)):
         for candidate in part:
             round_.consider(candidate)
-    return Admission(tuple(round_.grants), Waits(round_.waits, round_.explain), tuple(round_.expired), round_.claim)
+    crowd = without_gpu(rest, held, quotas or {}, allowances, now_seconds, most_at_once=most_without_gpu)
+    return Admission(
+        (*round_.grants, *crowd.grants),
+        Waits([*round_.waits, *crowd.waits], round_.explain, len(round_.waits)),
+        (*round_.expired, *crowd.expired),
+        round_.claim,
+    )
 
 
 class _Round:
@@ -185,6 +195,8 @@ class _Round:
         """Say why a candidate waits, with the figures of the end of the round."""
         if cause in _BARS:
             return self._allowances.explain(candidate, _BARS[cause])
+        if cause is Cause.CROWD:
+            return "waits for another job without a GPU to end: as many run as may"
         if cause is Cause.PLAN:
             return "waits its turn: its batch ends sooner if it starts later"
         found = self._kept_from(candidate) if cause is Cause.TURN else None

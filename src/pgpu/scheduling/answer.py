@@ -47,6 +47,9 @@ class Cause(Enum):
     QUOTA_TURN = "quota turn"
     """Its owner may hold so much more, and it would delay another job of theirs."""
 
+    CROWD = "crowd"
+    """It needs no GPU, and as many such jobs run as may."""
+
 
 Explain = Callable[[Candidate, Cause], str]
 """Puts into words why a job waits."""
@@ -59,7 +62,7 @@ class Wait:
     job_id: str
     cause: Cause
     ahead: int
-    """How many waiting jobs stand before it."""
+    """How many waiting jobs stand before it in its line."""
 
     _explain: Explain = field(compare=False, repr=False)
     _candidate: Candidate = field(compare=False, repr=False)
@@ -74,9 +77,19 @@ class Wait:
 class Waits(Sequence[Wait]):
     """Those who wait, each put into words only when it is asked for: of ten thousand few are."""
 
-    def __init__(self, found: Sequence[tuple[Candidate, Cause]], explain: Explain) -> None:
+    def __init__(
+        self, found: Sequence[tuple[Candidate, Cause]], explain: Explain, first_line: int | None = None
+    ) -> None:
+        """Say nothing yet.
+
+        Args:
+            found: Who waits, line by line.
+            explain: Finds the words.
+            first_line: How many of them stand in the first line; None for all.
+        """
         self._found = found
         self._explain = explain
+        self._first_line = len(found) if first_line is None else first_line
 
     def __len__(self) -> int:
         return len(self._found)
@@ -98,7 +111,8 @@ class Waits(Sequence[Wait]):
             return [self[each] for each in range(*place.indices(len(self._found)))]
         place = range(len(self._found))[place]
         candidate, cause = self._found[place]
-        return Wait(candidate.job_id, cause, place, self._explain, candidate)
+        ahead = place if place < self._first_line else place - self._first_line
+        return Wait(candidate.job_id, cause, ahead, self._explain, candidate)
 
 
 @dataclass(frozen=True, slots=True)

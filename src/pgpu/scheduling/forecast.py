@@ -11,6 +11,7 @@ from pgpu.scheduling.capacity import GpuRoom, taken_bytes
 from pgpu.scheduling.order import OrderRules
 from pgpu.scheduling.planned import NO_PLAN, BatchPlan
 from pgpu.scheduling.precedence import NO_PRECEDENCE, Precedence, Served
+from pgpu.scheduling.without_gpu import MOST_AT_ONCE
 
 MOST_JOBS = 200
 """So many of the queue are told; past that, nobody's guess is worth its time."""
@@ -30,6 +31,7 @@ def expected_starts(
     plan: BatchPlan = NO_PLAN,
     precedence: Precedence = NO_PRECEDENCE,
     later: Sequence[Later] = (),
+    most_without_gpu: int = MOST_AT_ONCE,
 ) -> dict[str, float]:
     """Return when waiting jobs will probably start, by job id, in seconds since the epoch.
 
@@ -47,6 +49,7 @@ def expected_starts(
         precedence: What the round before left.
         later: Who joins the queue once others have ended: well, it is hoped. Who awaits nobody is kept back by what nothing
             is foretold of, such as the limit of its array, and does not join.
+        most_without_gpu: As of `admit`.
     """
     rules = rules or OrderRules()
     today = admit(
@@ -58,10 +61,11 @@ def expected_starts(
         rules=rules,
         plan=plan,
         precedence=precedence,
+        most_without_gpu=most_without_gpu,
     )
     wanted = {*(wait.job_id for wait in today.waits[:MOST_JOBS]), *(grant.job_id for grant in today.grants)}
     future = _Future(rooms, [candidate for candidate in queue if candidate.job_id in wanted], held, rules, now_seconds)
-    future.precedence = precedence
+    future.precedence, future.most_without_gpu = precedence, most_without_gpu
     future.later = [(candidate, set(awaited)) for candidate, awaited in later if awaited][:MOST_JOBS]
     while future.waiting or future.later:
         future.start_what_fits(quotas or {}, plan)
@@ -90,6 +94,7 @@ class _Future:
     ) -> None:
         self.starts: dict[str, float] = {}
         self.precedence = NO_PRECEDENCE
+        self.most_without_gpu = MOST_AT_ONCE
         self.later: list[tuple[Candidate, set[str]]] = []
         self.waiting = [replace(candidate, deadline_seconds=None) for candidate in waiting]
         self.ends = [
@@ -110,6 +115,7 @@ class _Future:
             rules=self._rules,
             plan=plan,
             precedence=self.precedence,
+            most_without_gpu=self.most_without_gpu,
         )
         known = {candidate.job_id: candidate for candidate in self.waiting}
         self.precedence = self._precedence_after(admission, known)

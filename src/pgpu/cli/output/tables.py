@@ -191,6 +191,8 @@ def _state(job: Job, now_seconds: float) -> str:
 
 
 def _slice(job: Job) -> str:
+    if job.request.is_without_gpu:
+        return "none"
     count = "" if job.request.gpu_count == 1 else f" x {job.request.gpu_count}"
     return format_memory(job.request.memory_bytes) + count
 
@@ -202,7 +204,7 @@ def _largest(amounts: Iterable[int]) -> str:
 
 def _where(job: Job) -> str:
     granted = [] if job.lease is None else [piece.gpu_uuid[:12] for piece in job.lease.slices]
-    simulated = [f"simulated {job.gpu_model}"] if job.gpu_model else []
+    simulated = [f"simulated {job.gpu_model}"] if job.gpu_model and job.is_simulated else []
     advisory = ["advisory"] if job.lease and job.lease.is_advisory and not job.state.is_final else []
     return ", ".join(simulated or granted) + "".join(f" ({word})" for word in advisory)
 

@@ -36,7 +36,7 @@ class Compute:
     preempts: bool
 
     def of(self, request: Request) -> Request:
-        """Return a request with all of it.
+        """Return a request with all of it; without a GPU the mode is left out, which the settings may have said.
 
         Raises:
             RequestError: The share cannot be read.
@@ -45,7 +45,7 @@ class Compute:
             request,
             compute_share=None if self.share is None else parse_compute_share(self.share),
             is_strict=self.is_strict,
-            sharing=self.sharing,
+            sharing=self.sharing if request.gpu_count else SharingWish.TIME_SLICE,
             oversubscribes=self.oversubscribes,
             preempts=self.preempts,
         )
@@ -105,17 +105,22 @@ def read(
 
 
 def read_request(memory: str | None, gpu_count: int) -> Request:
-    """Read an amount of memory and a number of GPUs.
+    """Read an amount of memory and a number of GPUs, 0 for none.
 
     Raises:
-        RequestError: No amount, an unreadable one, or no GPU.
+        RequestError: No amount, an unreadable one, or one of no GPU.
     """
+    if gpu_count < 0:
+        raise RequestError(f"--gpus {gpu_count} is no number of GPUs", hint="leave --gpus out for one")
+    if gpu_count == 0 and memory is None:
+        return Request(0, 0)
+    if gpu_count == 0:
+        raise RequestError("--memory is about a GPU, and --gpus 0 asks for none", hint="leave one of them out")
     if memory is None:
         raise RequestError(
-            "--memory is missing", hint="say how much GPU memory the job may hold: --memory 2GiB, or --memory auto"
+            "--memory is missing",
+            hint="say how much GPU memory the job may hold: --memory 2GiB, or --memory auto; --gpus 0 for none",
         )
-    if gpu_count < 1:
-        raise RequestError(f"--gpus {gpu_count}: a job needs at least one GPU", hint="leave --gpus out for one")
     if memory == AUTO:
         return Request(0, gpu_count, is_estimated=True)
     return Request(parse_memory_bytes(memory), gpu_count)

@@ -42,6 +42,8 @@ class Idleness:
             NodeError: A GPU cannot be read.
         """
         now_seconds = self.clock()
+        if job.request.is_without_gpu:
+            return None
         if self.timeout_seconds is None or job.lease is None or now_seconds - self._looked_at_seconds < LOOK_SECONDS:
             return None
         self._looked_at_seconds = now_seconds

@@ -172,7 +172,7 @@ class _Supervisor:
         self._places.remove_live()
 
     def _live(self) -> None:
-        if self._job.holder is None:
+        if self._job.holder is None and self._job.request.gpu_count:
             self._engine.hold_gpus()
         if self._job.state is JobState.STARTING and self._job.holder is None:
             self._running = self._start()

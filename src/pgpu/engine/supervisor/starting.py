@@ -32,7 +32,8 @@ def start(engine: Engine, job: Job, carrier: Carrier) -> RunningJob:
     runtime = engine.runtime(job.spec.runtime)
     gpus = _gpus_of(engine, _lease(job))
     enforcer = engine.enforcer.for_gpus(gpus).name
-    bound = replace(job, lease=replace(_lease(job), enforcer=enforcer, is_advisory=runtime.is_advisory(job.spec)))
+    is_advisory = bool(gpus) and runtime.is_advisory(job.spec)
+    bound = replace(job, lease=replace(_lease(job), enforcer=enforcer, is_advisory=is_advisory))
     account = engine.account(job.id)
     delivery = _shared(engine, bound, gpus, engine.enforcer.prepare(bound, gpus), account)
     engine.enforcer.set_compute(_lease(bound), words_of(bound, _holding(engine)))
@@ -96,6 +97,8 @@ def _decline_mps(engine: Engine, job: Job, why: PgpuError) -> None:
 
 
 def _gpus_of(engine: Engine, lease: Lease) -> list[Gpu]:
+    if not lease.slices:
+        return []
     known = {gpu.uuid: gpu for gpu in engine.gpus.gpus()}
     try:
         return [known[part.gpu_uuid] for part in lease.slices]

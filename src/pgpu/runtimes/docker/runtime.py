@@ -171,6 +171,8 @@ class DockerRuntime:
     def _configuration(
         self, engine: Engine, image: dict[str, Any], job: Job, delivery: Delivery, account: Account | None
     ) -> dict[str, Any]:
+        if not delivery.has_slice:
+            return self._without_gpu(engine, image, job, delivery, account)
         facts = image_facts(engine, image, binds(job.spec), self._cache)
         own = image_facts(engine, image, [], self._cache) if is_confined(account) else facts
         if is_confined(account):  # What root reads in a volume is not told: only the image's preloads are taken over.
@@ -184,6 +186,16 @@ class DockerRuntime:
             return configuration
         give_usage(delivery, account)
         groups = groups_to_add(account, own, job.spec.volumes)
+        return confined(configuration, account, job.spec.volumes, image, groups)
+
+    def _without_gpu(
+        self, engine: Engine, image: dict[str, Any], job: Job, delivery: Delivery, account: Account | None
+    ) -> dict[str, Any]:
+        """Nothing is mounted, so it does not matter which libraries the image has."""
+        configuration = container_configuration(job, delivery, (), {})
+        if account is None or not is_confined(account):
+            return configuration
+        groups = groups_to_add(account, image_facts(engine, image, [], self._cache), job.spec.volumes)
         return confined(configuration, account, job.spec.volumes, image, groups)
 
     def _run(
