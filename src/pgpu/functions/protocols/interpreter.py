@@ -1,0 +1,64 @@
+"""Calls into arguments and results into replies, for one function: everything that a worker says over HTTP.
+
+It refuses to fail: whatever bytes come in, it gives arguments or a refusal.
+"""
+
+from collections.abc import Mapping
+
+from pgpu.functions.calls.messages import Call
+from pgpu.functions.handler import Signature
+from pgpu.functions.protocols.asked import Asked, Form
+from pgpu.functions.protocols.reading import BodyReader, event_in
+from pgpu.functions.protocols.refusal import Refusal, RefusedError, refused
+from pgpu.functions.protocols.writing import form_for
+
+_MOST_FORMS = 256
+"""Accept headers that are remembered: browsers and clients have few, an attacker as many as it likes."""
+
+
+class Interpreter:
+    """Reads the calls of one function and writes its answers."""
+
+    def __init__(self, signature: Signature, name: str, version: str = "1") -> None:
+        """Decide from the signature how bodies are read and answers written.
+
+        Raises:
+            RequestError: A parameter is of a type that no request can hold.
+        """
+        self._signature = signature
+        self._name, self._version = name, version
+        self._bodies = BodyReader(signature)
+        self._forms: dict[str | None, Form | None] = {}
+
+    def read(self, call: Call) -> Asked | Refusal:
+        """Read a call's arguments, and how it wants its answer."""
+        try:
+            return self._plain(call)
+        except RefusedError as error:
+            return error.refusal
+
+    def _plain(self, call: Call) -> Asked:
+        headers = call.headers
+        form = self._form(headers.get("accept"))
+        if "content-encoding" in headers and headers["content-encoding"].lower() != "identity":
+            raise refused(415, "bad_encoding", "bodies are taken uncompressed", accept_encoding="identity")
+        event = event_in(call.body, headers)
+        if event is None:
+            return Asked(self._bodies.read(call.body, headers.get("content-type"), call.query), form, headers)
+        values = self._bodies.read(event.body, event.content_type, "")
+        return Asked(values, form, _with_attributes(headers, event.attributes))
+
+    def _form(self, accept: str | None) -> Form:
+        form = self._forms.get(accept)
+        if form is None:
+            form = form_for(self._signature, accept)
+            if form is None:
+                raise refused(406, "not_acceptable", "the Accept header allows nothing that this function gives")
+            if len(self._forms) >= _MOST_FORMS:
+                self._forms.clear()
+            self._forms[accept] = form
+        return form
+
+
+def _with_attributes(headers: Mapping[str, str], attributes: dict[str, str]) -> Mapping[str, str]:
+    return {**headers, **attributes} if attributes else headers

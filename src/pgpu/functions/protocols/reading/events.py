@@ -1,0 +1,120 @@
+"""CloudEvents 1.0 over HTTP: an event's attributes and its data, which binds like any body.
+
+Source: CloudEvents 1.0.2, HTTP protocol binding, 3.1 (binary), 3.2 (structured). It refuses batches, since one reply
+cannot answer several events, and events that lack what every event has.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from pgpu.functions.protocols.media import JSON, TEXT, media_type
+from pgpu.functions.protocols.reading.keyed import Buffer
+from pgpu.functions.protocols.refusal import RefusedError, refused
+
+_STRUCTURED = "application/cloudevents+json"
+_ANY = "application/cloudevents"
+_REQUIRED = ("id", "source", "specversion", "type")
+
+
+class Event(msgspec.Struct, frozen=True):
+    """What an event brings."""
+
+    body: Buffer
+    content_type: str | None
+    """Of the data; None where the event does not say."""
+
+    attributes: dict[str, str]
+    """With the prefix `ce-`."""
+
+
+class _Envelope(msgspec.Struct, frozen=True):
+    id: str
+    source: str
+    specversion: str
+    type: str
+    datacontenttype: str | None = None
+    data: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    data_base64: bytes | None = None
+
+
+_decode_envelope = msgspec.json.Decoder(_Envelope).decode
+_decode_attributes = msgspec.json.Decoder(dict[str, Any]).decode
+_decode_text = msgspec.json.Decoder(str).decode
+
+
+def event_in(body: Buffer, headers: Mapping[str, str]) -> Event | None:
+    """Find the event in a request; None: it is none, but a plain request.
+
+    Raises:
+        RefusedError: It says that it is an event and is not one that a function takes.
+    """
+    content_type = headers.get("content-type", "")
+    if content_type and content_type[:23].lower() == _ANY:
+        return _structured(body, content_type)
+    if "ce-specversion" in headers or "ce-id" in headers:
+        return _binary(body, headers)
+    return None
+
+
+def _binary(body: Buffer, headers: Mapping[str, str]) -> Event:
+    missing = [f"ce-{name}" for name in _REQUIRED if not headers.get(f"ce-{name}")]
+    if missing:
+        raise _bad(f"the event lacks {', '.join(missing)}")
+    _check_version(headers["ce-specversion"])
+    return Event(body, headers.get("content-type"), {})
+
+
+def _structured(body: Buffer, content_type: str) -> Event:
+    essence, charset = media_type(content_type)
+    if essence != _STRUCTURED or charset not in {"utf-8", "utf8"}:
+        raise refused(415, "bad_content_type", f"events come one by one, as {_STRUCTURED}", accept=_STRUCTURED)
+    try:
+        envelope = _decode_envelope(body)
+        attributes = _decode_attributes(body)
+    except msgspec.ValidationError as error:
+        raise _bad(f"the event is none of CloudEvents: {error}") from error
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise refused(400, "bad_json", "the event is not JSON") from error
+    _check_version(envelope.specversion)
+    if not (envelope.id and envelope.source and envelope.type):
+        raise _bad("the event's id, source or type is empty")
+    return _event_of(envelope, attributes)
+
+
+def _event_of(envelope: _Envelope, attributes: dict[str, Any]) -> Event:
+    named = {f"ce-{k}": str(v) for k, v in attributes.items() if k not in {"data", "data_base64"} and _is_plain(v)}
+    content_type = envelope.datacontenttype or JSON
+    if envelope.data_base64 is not None:
+        if envelope.data is not msgspec.UNSET:
+            raise _bad("the event has both data and data_base64")
+        return Event(envelope.data_base64, envelope.datacontenttype, named)
+    if isinstance(envelope.data, msgspec.UnsetType):
+        return Event(b"", content_type, named)
+    return Event(*_data(envelope.data, content_type), named)
+
+
+def _data(raw: msgspec.Raw, content_type: str) -> tuple[Buffer, str]:
+    """Data of another type than JSON is a JSON string of it (CloudEvents JSON format, 3.1)."""
+    if media_type(content_type).essence == JSON:
+        return bytes(raw), JSON
+    try:
+        return _decode_text(bytes(raw)).encode(), content_type
+    except msgspec.ValidationError:
+        return bytes(raw), JSON
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise _bad(f"the event's data is no text, as {TEXT} would be") from error
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, (str, int, bool))
+
+
+def _check_version(version: str) -> None:
+    if version != "1.0":
+        raise _bad("the event is not of CloudEvents 1.0")
+
+
+def _bad(error: str) -> RefusedError:
+    return refused(400, "bad_event", error)
