@@ -14,6 +14,7 @@ pytest.importorskip("docker", reason="the docker SDK is not installed")
 from docker import errors as docker_errors
 from requests import exceptions as requests_errors
 
+from pgpu.enforcement.without_gpu import WithoutGpu
 from pgpu.errors import (
     CommandNotExecutableError,
     CommandNotFoundError,
@@ -23,7 +24,7 @@ from pgpu.errors import (
     RequestError,
     RuntimeUnavailableError,
 )
-from pgpu.model import Delivery, Job, JobSpec, JobState, Mount, Request
+from pgpu.model import Delivery, Job, JobSpec, JobState, Lease, Mount, Request
 from pgpu.runtimes.container_cgroup import leaf_cgroup
 from pgpu.runtimes.docker.creation import container_configuration
 from pgpu.runtimes.docker.devices import gpu_request
@@ -125,6 +126,13 @@ def test_a_real_gpu_comes_by_cdi_or_by_a_device_request_and_never_by_both() -> N
     assert f"NVIDIA_VISIBLE_DEVICES={_UUID}" in made["Env"]
     assert made["HostConfig"]["DeviceRequests"] == [by_request]
     assert "DeviceRequests" not in _configuration(_spec(), _SIMULATED, {})["HostConfig"]
+
+
+def test_a_job_without_a_gpu_gets_nothing_of_pgpu_and_no_device_of_the_image_s_wish() -> None:
+    job = Job("0123456789ab", _spec(), Request(0, 0), JobState.STARTING, 0.0, lease=Lease("0123456789ab", (), 0.0))
+    created = container_configuration(job, WithoutGpu().prepare(job, ()), (), {})
+    assert (created["HostConfig"]["Mounts"], "DeviceRequests" in created["HostConfig"]) == ([], False)
+    assert created["Env"] == ["NVIDIA_VISIBLE_DEVICES=void", "CUDA_VISIBLE_DEVICES="]
 
 
 def test_an_older_engine_s_cdi_specifications_are_read_from_its_folders(tmp_path: Path) -> None:

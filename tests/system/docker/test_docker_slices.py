@@ -205,6 +205,12 @@ def test_in_a_musl_image_programs_run_and_there_is_no_cuda(images: str, place: P
     assert (done.returncode, done.stdout) == (0, "alive\nno CUDA\n"), done.stderr
 
 
+def test_a_container_without_a_gpu_has_nothing_of_pgpu_in_it(images: str, place: Place) -> None:
+    script = "ls -d /.pgpu; cat /etc/ld.so.preload; echo $NVIDIA_VISIBLE_DEVICES; exit 4"
+    done = place.run("run", "--gpus", "0", "--image", f"{images}:tiny", "--", "sh", "-c", script)
+    assert (done.returncode, done.stdout) == (4, "void\n"), done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "says", "hint"),
     [

@@ -76,7 +76,7 @@ def _submission(name: str, table: object, defaults: Table, place: str, read_sett
         wait_timeout_seconds, sharing = read_settings(values.get("wait-timeout"), values.get("sharing"))
         spec, request = asking.read(
             command=tuple(values.get("command", ())),
-            memory=values.get("memory", asking.AUTO if values.get("gpus", 1) else None),
+            memory=values.get("memory", asking.AUTO) if values.get("gpus", 1) else own.get("memory"),
             gpu_count=values.get("gpus", 1),
             compute=asking.Compute(
                 values.get("compute"),
