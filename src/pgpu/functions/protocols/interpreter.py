@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pgpu.functions.calls.messages import Call
 from pgpu.functions.handler import Signature
 from pgpu.functions.protocols.asked import Asked, Form
-from pgpu.functions.protocols.reading import BodyReader, event_in
+from pgpu.functions.protocols.reading import BodyReader, Buffer, event_in
 from pgpu.functions.protocols.refusal import Refusal, RefusedError, refused
 from pgpu.functions.protocols.writing import form_for
 
@@ -30,21 +30,26 @@ class Interpreter:
         self._bodies = BodyReader(signature)
         self._forms: dict[str | None, Form | None] = {}
 
-    def read(self, call: Call) -> Asked | Refusal:
-        """Read a call's arguments, and how it wants its answer."""
+    def read(self, call: Call, body: Buffer) -> Asked | Refusal:
+        """Read a call's arguments, and how it wants its answer.
+
+        Args:
+            call: Its head; its own body is not looked at.
+            body: The whole body, which may lie in a memory file. Arrays may share its memory.
+        """
         try:
-            return self._plain(call)
+            return self._plain(call, body)
         except RefusedError as error:
             return error.refusal
 
-    def _plain(self, call: Call) -> Asked:
+    def _plain(self, call: Call, body: Buffer) -> Asked:
         headers = call.headers
         form = self._form(headers.get("accept"))
         if "content-encoding" in headers and headers["content-encoding"].lower() != "identity":
             raise refused(415, "bad_encoding", "bodies are taken uncompressed", accept_encoding="identity")
-        event = event_in(call.body, headers)
+        event = event_in(body, headers)
         if event is None:
-            return Asked(self._bodies.read(call.body, headers.get("content-type"), call.query), form, headers)
+            return Asked(self._bodies.read(body, headers.get("content-type"), call.query), form, headers)
         values = self._bodies.read(event.body, event.content_type, "")
         return Asked(values, form, _with_attributes(headers, event.attributes))
 

@@ -5,5 +5,6 @@ It refuses what the handler's annotations do not allow, and never names a value 
 
 from pgpu.functions.protocols.reading.bodies import BodyReader
 from pgpu.functions.protocols.reading.events import Event, event_in
+from pgpu.functions.protocols.reading.keyed import Buffer
 
-__all__ = ["BodyReader", "Event", "event_in"]
+__all__ = ["BodyReader", "Buffer", "Event", "event_in"]
