@@ -5,24 +5,24 @@ Unix socket and one connection that stays. It refuses to know what is asked.
 """
 
 import http.client
-import json
 import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from pgpu.errors import NodeError
 from pgpu.experiments.outcome import last_line
+from pgpu.functions.dev import Replica, front_command, socket_directory
 
 _DEADLINE_SECONDS = 120.0
 _LOOK_AGAIN_SECONDS = 0.02
-_GRACE_SECONDS = 20.0
-_SOCKET = "http.sock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +41,14 @@ class Served:
     environment: Mapping[str, str] | None = None
     """None for this process's own."""
 
-    def command(self, directory: Path) -> tuple[str, ...]:
-        """Return what starts the front."""
-        declaration = json.dumps({"arguments": dict(self.arguments)})
-        front = (sys.executable, "-m", "pgpu.functions.front", "--app", self.app, "--source", str(directory))
-        return (*self.prefix, *front, "--directory", str(directory), "--declaration", declaration)
+    def start(self, log: BinaryIO) -> Replica:
+        """Start its front, which writes to a log."""
+        directory = socket_directory()
+        front = front_command(self.app, directory, directory, {"arguments": dict(self.arguments)})
+        process = subprocess.Popen(
+            (*self.prefix, *front), env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
+        return Replica(process, directory)
 
 
 class Caller:
@@ -56,13 +59,6 @@ class Caller:
         self._connection.sock = socket.socket(socket.AF_UNIX)
         self._connection.sock.settimeout(_DEADLINE_SECONDS)
         self._connection.sock.connect(str(path))
-
-    def is_ready(self) -> bool:
-        """Ask whether it would be answered now."""
-        self._connection.request("GET", "/v2/health/ready")
-        reply = self._connection.getresponse()
-        reply.read()
-        return reply.status == http.HTTPStatus.OK
 
     def seconds_of(self, body: bytes) -> float:
         """Send a request and return how long its reply took.
@@ -86,54 +82,30 @@ class Caller:
 
 
 @contextmanager
-def asked(served: Served, directory: Path) -> Iterator[Caller]:
+def asked(served: Served) -> Iterator[Caller]:
     """Start a front with its worker, wait until it is ready, and end both with the block.
-
-    Args:
-        served: What is served.
-        directory: For its sockets and its log; made.
 
     Raises:
         NodeError: It did not become ready.
     """
-    directory.mkdir()
-    with (directory / "log").open("wb") as log:
-        process = subprocess.Popen(
-            served.command(directory), env=served.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-        )
-    try:
-        caller = _when_ready(process, directory)
+    with tempfile.TemporaryFile() as log:
+        replica = served.start(log)
         try:
-            yield caller
+            _wait_until_ready(replica, log)
+            with closing(Caller(replica.http_socket)) as caller:
+                yield caller
         finally:
-            caller.close()
-    finally:
-        _end(process)
+            replica.end()
 
 
-def _when_ready(process: subprocess.Popen[bytes], directory: Path) -> Caller:
+def _wait_until_ready(replica: Replica, log: BinaryIO) -> None:
     deadline_seconds = time.monotonic() + _DEADLINE_SECONDS
-    while process.poll() is None and time.monotonic() < deadline_seconds:
-        try:
-            caller = Caller(directory / _SOCKET)
-        except OSError:
-            pass
-        else:
-            if caller.is_ready():
-                return caller
-            caller.close()
+    while not replica.is_ready():
+        if replica.is_failed or time.monotonic() > deadline_seconds:
+            log.seek(0)
+            said = last_line(log.read().decode(errors="replace"))
+            raise NodeError(f"a function did not become ready: {said or 'it said nothing'}")
         time.sleep(_LOOK_AGAIN_SECONDS)  # noqa: TID251 - a front tells nobody that its worker is ready
-    said = last_line((directory / "log").read_text(encoding="utf-8", errors="replace"))
-    raise NodeError(f"a function did not become ready: {said or 'it said nothing'}")
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(_GRACE_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 def seconds_of_process(

@@ -100,7 +100,7 @@ def _ask_cpu(stage: Stage, plan: P5Plan, shape: Shape, place: Path) -> list[Aske
     for structure, name in ((_AFTER, "Detector"), (_BEFORE, "DetectorBefore")):
         served = Served(f"{_PACKAGE}.detector:{name}", arguments)
         stage.tell(f"cpu, {shape.name}: {structure}, {plan.requests} requests")
-        found.append(Asked("cpu", shape, structure, _served(served, place / f"{shape.name}-{name}", image, plan)))
+        found.append(Asked("cpu", shape, structure, _served(served, image, plan)))
     stage.tell(f"cpu, {shape.name}: {_PROCESS}")
     alone = _times(lambda: seconds_of_process(f"{_PACKAGE}.detector", (str(weights),), image), plan)
     return [found[1], Asked("cpu", shape, _PROCESS, alone), found[0]]
@@ -118,7 +118,7 @@ def _ask_gpu(stage: Stage, plan: P5Plan, shape: Shape, place: Path) -> list[Aske
     for structure, name in ((_AFTER, "GpuDetector"), (_BEFORE, "GpuDetectorBefore")):
         served = Served(f"{_PACKAGE}.gpu_detector:{name}", arguments, prefix, stage.pgpu_environment())
         stage.tell(f"gpu (simulated), {shape.name}: {structure}, {plan.requests} requests")
-        found.append(Asked("gpu", shape, structure, _served(served, place / f"gpu-{name}", image, plan)))
+        found.append(Asked("gpu", shape, structure, _served(served, image, plan)))
     stage.tell(f"gpu (simulated), {shape.name}: {_PROCESS}")
     module, words = f"{_PACKAGE}.gpu_detector", tuple(arguments.values())
     alone = _times(lambda: seconds_of_process(module, words, image, stage.bare_environment()), plan)
@@ -129,8 +129,8 @@ def _image(plan: P5Plan, shape: Shape) -> bytes:
     return random.Random(plan.seed).randbytes(shape.pixels**2 * 3)  # noqa: S311 - any picture will do
 
 
-def _served(served: Served, directory: Path, image: bytes, plan: P5Plan) -> tuple[float, ...]:
-    with asked(served, directory) as caller:
+def _served(served: Served, image: bytes, plan: P5Plan) -> tuple[float, ...]:
+    with asked(served) as caller:
         return _times(lambda: caller.seconds_of(image), plan)
 
 

@@ -1,0 +1,51 @@
+"""What a function says about itself, found out in a process of its own: its module is the user's code.
+
+A new version must not meet the old one's modules, so this process imports neither: `__main__.py` beside this file does. It
+refuses to construct the handler.
+"""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+
+from pgpu.errors import RequestError
+from pgpu.functions.declaring import Declaration, from_words
+from pgpu.functions.dev.place import Place
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A function whose module could be imported."""
+
+    name: str
+    declaration: Declaration
+    """The decorator's words, and over them those of `pgpu.toml`."""
+
+    body: str | None
+    """An example of a request's JSON; None where the body is taken as it is."""
+
+
+def describe(place: Place, name: str | None = None) -> Described:
+    """Ask a function's code.
+
+    Args:
+        place: Where it lies.
+        name: What to call it; None for its section's name or one made of the callable's.
+
+    Raises:
+        RequestError: It cannot be imported or is no handler; the message is the last line that was said.
+    """
+    command = (sys.executable, "-m", __package__, place.app, "--source", str(place.source))
+    section = () if place.name is None else ("--section", place.name)
+    done = subprocess.run((*command, *section), capture_output=True, text=True, check=False, cwd=place.source)
+    if done.returncode != 0:
+        lines = [line for line in done.stderr.splitlines() if line.strip()] or ["it ended without a word"]
+        raise RequestError(lines[-1], hint=_where(lines))
+    said = json.loads(done.stdout.splitlines()[-1])
+    return Described(name or said["name"], from_words(said["words"]), said["body"])
+
+
+def _where(lines: list[str]) -> str | None:
+    """Return the last place in the traceback."""
+    return next((line.strip() for line in reversed(lines) if line.lstrip().startswith("File ")), None)

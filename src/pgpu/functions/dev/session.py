@@ -1,0 +1,166 @@
+"""Keeps one replica serving while its code is edited.
+
+A change starts a new replica beside the old one; callers move over once it is ready, and the old one finishes what it has.
+Code that does not start leaves the old one serving and says why. Where there is no room on the GPU for both, the old one
+ends first. It refuses to print: whoever made it says how lines are shown.
+"""
+
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from pgpu.errors import RequestError
+from pgpu.functions.declaring import Declaration, to_words
+from pgpu.functions.dev.described import Described, describe
+from pgpu.functions.dev.place import Place
+from pgpu.functions.dev.relay import Relay
+from pgpu.functions.dev.replica import Replica, front_command, socket_directory
+from pgpu.functions.dev.watching import Snapshot, changed, look
+
+LOOK_SECONDS = 0.25
+_NOT_GRANTED = 124
+"""`pgpu run --no-wait`: it does not fit now."""
+
+
+@dataclass(slots=True)
+class Session:
+    """One `pgpu dev`."""
+
+    place: Place
+    relay: Relay
+    tell: Callable[[str], None]
+    """Hears what happens, a line at a time."""
+
+    slice_words: Callable[[Declaration, bool], Sequence[str]] = field(default=lambda _declaration, _may_wait: ())
+    """The command that runs another one in the slice that a declaration asks for; nothing for a CPU function. Where it may
+    not wait it exits with 124 if there is no room."""
+
+    name: str | None = None
+    is_reloading: bool = True
+    stopped: threading.Event = field(default_factory=threading.Event)
+    _replica: Replica | None = None
+    _leaving: list[threading.Thread] = field(default_factory=list)
+
+    def run(self, announce: Callable[[Described], None]) -> None:
+        """Serve until `stopped` is set.
+
+        Args:
+            announce: Called once the first replica is ready.
+        """
+        try:
+            self._serve(announce)
+        finally:
+            self._retire()
+            for thread in self._leaving:
+                thread.join()
+
+    def _serve(self, announce: Callable[[Described], None]) -> None:
+        is_announced = False
+        while not self.stopped.is_set():
+            seen = look(self.place.source)
+            described = self._start(seen)
+            if described is not None and not is_announced:
+                announce(described)
+                is_announced = True
+            self._wait_for_an_edit(seen)
+
+    def _start(self, seen: Snapshot) -> Described | None:
+        """Bring the code as it is now into service; None where that did not work, which was told."""
+        try:
+            described = describe(self.place, self.name)
+            began_seconds = time.monotonic()
+            replica = self._started(described)
+        except RequestError as exc:
+            self._tell_failure(str(exc), exc.hint)
+            return None
+        if not self._becomes_ready(replica, seen):
+            self._give_up(replica, seen)
+            return None
+        before, self._replica = self._replica, replica
+        self.relay.target = replica.http_socket
+        self._leave(before)
+        self.tell(f"{described.name} is ready after {time.monotonic() - began_seconds:.2f} s")
+        return described
+
+    def _started(self, described: Described) -> Replica:
+        """Start a front; where there is no room beside the old one, end that one first."""
+        replica = self._spawn(described, may_wait=self._replica is None)
+        if self._replica is None or not self._is_without_room(replica):
+            return replica
+        self.tell("there is no room on the GPU for both: the old one ends first")
+        replica.end()
+        self._retire()
+        return self._spawn(described, may_wait=True)
+
+    def _spawn(self, described: Described, *, may_wait: bool) -> Replica:
+        directory = socket_directory()
+        front = front_command(self.place.app, self.place.source, directory, to_words(described.declaration))
+        words = (*self.slice_words(described.declaration, may_wait), *front, "--name", described.name)
+        # A group of its own: ^C at a terminal is for this process, which ends the others in order.
+        process = subprocess.Popen(
+            words, cwd=self.place.source, stdin=subprocess.DEVNULL, process_group=0, env={**os.environ}
+        )
+        return Replica(process, directory)
+
+    def _is_without_room(self, replica: Replica) -> bool:
+        while not (replica.is_ready() or replica.health or self.stopped.is_set()):
+            if replica.process.poll() is not None:
+                return replica.process.returncode == _NOT_GRANTED
+            self.stopped.wait(LOOK_SECONDS / 5)
+        return False
+
+    def _becomes_ready(self, replica: Replica, seen: Snapshot) -> bool:
+        """Wait; leave early where it failed, or where the code was edited once more."""
+        while not replica.is_ready():
+            if replica.is_failed or self.stopped.wait(LOOK_SECONDS / 5):
+                return False
+            if self.is_reloading and changed(seen, look(self.place.source)):
+                return False
+        return True
+
+    def _give_up(self, replica: Replica, seen: Snapshot) -> None:
+        reason = replica.health.get("reason") if replica.is_failed else None
+        replica.end()
+        if self.stopped.is_set() or (reason is None and changed(seen, look(self.place.source))):
+            return
+        self._tell_failure(str(reason or f"its front ended with {replica.process.returncode}"), "see above")
+
+    def _tell_failure(self, reason: str, hint: str | None) -> None:
+        self.tell(f"this code does not start: {reason}{f' ({hint})' if hint else ''}")
+        if self._replica is not None:
+            self.tell("the code before it goes on serving")
+
+    def _wait_for_an_edit(self, seen: Snapshot) -> None:
+        while not self.stopped.wait(LOOK_SECONDS):
+            if self._replica is not None and self._replica.process.poll() is not None:
+                self.tell(f"the front ended with {self._replica.process.returncode}: starting it again")
+                self._retire()
+                return
+            if not self.is_reloading:
+                continue
+            now = look(self.place.source)
+            paths = changed(seen, now)
+            if paths:
+                self._until_quiet(now)
+                self.tell(f"{os.path.relpath(paths[0], self.place.source)} changed")
+                return
+
+    def _until_quiet(self, last: Snapshot) -> None:
+        """An editor writes in several steps, and a checkout many files."""
+        while not self.stopped.wait(LOOK_SECONDS / 2) and changed(last, now := look(self.place.source)):
+            last = now
+
+    def _leave(self, replica: Replica | None) -> None:
+        """Let one finish what it has, meanwhile."""
+        if replica is not None:
+            self._leaving.append(threading.Thread(target=replica.end))
+            self._leaving[-1].start()
+
+    def _retire(self) -> None:
+        if self._replica is not None:
+            self.relay.target = None
+            self._replica.end()
+            self._replica = None

@@ -1,0 +1,136 @@
+"""What `pgpu dev` is made of: finding a function, asking its code, watching its files, carrying its callers."""
+
+import os
+import socket
+import socketserver
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pgpu.errors import RequestError
+from pgpu.functions.declaring import Batch
+from pgpu.functions.dev import Place, Relay, describe, place_of
+from pgpu.functions.dev.watching import changed, look
+
+CODE = """
+import pgpu
+print("a module may print")
+
+@pgpu.function(memory="1GiB", batch=4)
+class Greeter:
+    def __call__(self, name: list[str], times: list[int] = [1]) -> list[str]:
+        return name
+"""
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    directory = tmp_path / "source"
+    directory.mkdir()
+    (directory / "app.py").write_text(CODE, "utf-8")
+    return directory
+
+
+def test_a_function_is_found_by_its_file_by_its_module_and_by_its_name(source: Path) -> None:
+    assert place_of("source/app.py:Greeter", source.parent) == Place(source, "app.py:Greeter")
+    assert place_of("package.app:Greeter", source) == Place(source, "package.app:Greeter")
+    (source / "pgpu.toml").write_text('[function.hello]\napp = "app.py:Greeter"\nmemory = "2GiB"\n', "utf-8")
+    assert place_of("hello", source) == place_of("app.py:Greeter", source) == Place(source, "app.py:Greeter", "hello")
+
+
+@pytest.mark.parametrize("words", ["gone.py:Greeter", "hello", ""])
+def test_what_is_no_function_is_refused_in_one_line(source: Path, words: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        place_of(words, source)
+    assert refused.value.hint
+
+
+def test_a_function_is_asked_what_it_is_and_its_file_has_the_last_word(source: Path) -> None:
+    told = describe(place_of("app.py:Greeter", source))
+    assert (told.name, told.body) == ("greeter", '{"name": "text"}')
+    assert (told.declaration.memory_bytes, told.declaration.batch) == (1 << 30, Batch(4))
+
+    (source / "pgpu.toml").write_text('[function.hello]\napp = "app.py:Greeter"\nmemory = "2GiB"\n', "utf-8")
+    told = describe(place_of("hello", source))
+    assert (told.name, told.declaration.memory_bytes, told.declaration.batch) == ("hello", 2 << 30, Batch(4))
+
+
+def test_code_that_cannot_be_imported_says_why_and_where(source: Path) -> None:
+    (source / "app.py").write_text("import json\n\nundefined + 1\n", "utf-8")
+    with pytest.raises(RequestError, match="NameError: name 'undefined' is not defined") as refused:
+        describe(place_of("app.py:Greeter", source))
+    assert refused.value.hint is not None
+    assert "app.py" in refused.value.hint
+    assert "line 3" in refused.value.hint
+
+
+def test_edits_are_seen_and_nothing_else_is(source: Path) -> None:
+    for ignored in ("__pycache__", ".git", "venv"):
+        (source / ignored).mkdir()
+        (source / ignored / "module.py").touch()
+    (source / "venv" / "pyvenv.cfg").touch()
+    (source / "notes.txt").touch()
+    before = look(source)
+    assert list(before) == [str(source / "app.py")]
+
+    (source / "package").mkdir()
+    (source / "package" / "module.py").touch()
+    os.utime(source / "app.py", ns=(1, 1))
+    (source / ".git" / "module.py").write_text("changed", "utf-8")
+    assert changed(before, look(source)) == [str(source / "app.py"), str(source / "package" / "module.py")]
+    (source / "app.py").unlink()
+    assert str(source / "app.py") in changed(before, look(source))
+
+
+class Speaker(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    """Says its name to whatever is said."""
+
+    daemon_threads = True
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path), Answer)
+        self.path = path
+
+
+class Answer(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        while said := self.request.recv(1 << 16):
+            assert isinstance(self.server, Speaker)
+            self.request.sendall(f"{self.server.path.name} {len(said)}\n".encode())
+
+
+@pytest.fixture
+def speakers(tmp_path: Path) -> Iterator[tuple[Speaker, Speaker]]:
+    servers = Speaker(tmp_path / "old"), Speaker(tmp_path / "new")
+    for server in servers:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    yield servers
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def say(connection: socket.socket) -> bytes:
+    connection.sendall(b"hello")
+    return connection.recv(100)
+
+
+def test_new_connections_go_to_the_replica_of_the_moment_and_old_ones_stay(speakers: tuple[Speaker, Speaker]) -> None:
+    relay = Relay("127.0.0.1", 0)
+    relay.start()
+    try:
+        place = ("127.0.0.1", relay.port)
+        with socket.create_connection(place) as early:
+            assert b"503" in say(early)
+        relay.target = speakers[0].path
+        with socket.create_connection(place) as first:
+            assert say(first) == b"old 5\n"
+            relay.target = speakers[1].path
+            with socket.create_connection(place) as second:
+                assert (say(first), say(second)) == (b"old 5\n", b"new 5\n")
+        with pytest.raises(RequestError, match="cannot be listened on"):
+            Relay("127.0.0.1", relay.port).start()
+    finally:
+        relay.stop()
