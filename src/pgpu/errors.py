@@ -7,6 +7,7 @@ Our exception hierarchy:
     + CommandNotFoundError      the command does not exist (exit code 127)
     + CommandNotExecutableError the command cannot be executed (exit code 126)
     + JobNotFoundError          no job has this id or name
+    + FunctionNotFoundError     the caller has no function of this name
     + AccessError               the caller may not do this
       - UnauthenticatedError        nobody knows who the caller is
   x CapacityError           try again later
@@ -61,6 +62,10 @@ class CommandNotExecutableError(RequestError):
 
 class JobNotFoundError(RequestError):
     """No job has this id or name, or several ids begin with it."""
+
+
+class FunctionNotFoundError(RequestError):
+    """The caller has no function of this name; whether somebody else has one is not told."""
 
 
 class AccessError(RequestError):

@@ -6,6 +6,7 @@ One writer transaction for each decision. It refuses to hold policy: it stores a
 from pgpu.ledger.decision import Decision
 from pgpu.ledger.entry import Entry
 from pgpu.ledger.facts import Facts
+from pgpu.ledger.functions import Functions
 from pgpu.ledger.history import Call
 from pgpu.ledger.ledger import Ledger
 from pgpu.ledger.schema import VERSION as LEDGER_VERSION
@@ -19,6 +20,7 @@ __all__ = [
     "Decision",
     "Entry",
     "Facts",
+    "Functions",
     "Ledger",
     "Peer",
     "Token",

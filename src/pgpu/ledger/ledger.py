@@ -13,6 +13,7 @@ from pgpu.ledger.entry import Entry
 from pgpu.ledger.environments import environment_of
 from pgpu.ledger.events import Events
 from pgpu.ledger.facts import Facts
+from pgpu.ledger.functions import Functions
 from pgpu.ledger.rows import SELECT, entry_of
 from pgpu.ledger.schema import migrate
 from pgpu.ledger.tokens import Tokens
@@ -40,6 +41,7 @@ class Ledger:
         self.facts = Facts(self._connections)
         self.tokens = Tokens(self._connections)
         self.events = Events(self._connections)
+        self.functions = Functions(self._connections)
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         connection.row_factory = sqlite3.Row

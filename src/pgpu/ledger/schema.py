@@ -7,6 +7,7 @@ import sqlite3
 from pathlib import Path
 
 from pgpu.errors import LedgerError
+from pgpu.ledger.function_tables import FUNCTIONS
 
 _FIRST = """
 CREATE TABLE jobs (
@@ -301,6 +302,7 @@ MIGRATIONS = (
     _SUSPENDED,
     _MEASURED,
     _WITHOUT_GPU,
+    FUNCTIONS,
 )
 """Script i leads from version i to version i + 1."""
 

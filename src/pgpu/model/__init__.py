@@ -7,6 +7,18 @@ from pgpu.model.account import Account
 from pgpu.model.bandwidths import Bandwidths
 from pgpu.model.delivery import Delivery
 from pgpu.model.event import Event
+from pgpu.model.function import (
+    ColdStart,
+    Deployment,
+    Function,
+    FunctionToken,
+    Replica,
+    ReplicaState,
+    Share,
+    Version,
+    VersionState,
+    with_canary,
+)
 from pgpu.model.gpu import Gpu, GpuMemory, GpuProcess
 from pgpu.model.holder import ContainerHolder, Holder, ProcessHolder
 from pgpu.model.job import ANONYMOUS, Job, JobSpec, JobState, Mount, Place
@@ -38,13 +50,17 @@ __all__ = [
     "Antagonist",
     "Array",
     "Bandwidths",
+    "ColdStart",
     "ContainerHolder",
     "Contest",
     "CopyUse",
     "Delivery",
     "Demand",
+    "Deployment",
     "Event",
     "Evidence",
+    "Function",
+    "FunctionToken",
     "Gpu",
     "GpuMemory",
     "GpuProcess",
@@ -59,13 +75,19 @@ __all__ = [
     "Place",
     "ProcessHolder",
     "Profile",
+    "Replica",
+    "ReplicaState",
     "Request",
     "Resize",
     "Resource",
     "Run",
     "Sensitivity",
+    "Share",
     "SharingMode",
     "SharingWish",
     "Slice",
     "Submission",
+    "Version",
+    "VersionState",
+    "with_canary",
 ]

@@ -19,6 +19,7 @@ from pgpu.client import complaints, wire
 from pgpu.errors import (
     AccessError,
     CapacityError,
+    FunctionNotFoundError,
     JobNotFoundError,
     NodeError,
     PgpuError,
@@ -41,6 +42,7 @@ _STATUSES: tuple[tuple[type[PgpuError], int], ...] = (
     (UnauthenticatedError, 401),
     (AccessError, 403),
     (JobNotFoundError, 404),
+    (FunctionNotFoundError, 404),
     (RequestError, 400),
     (CapacityError, 409),
     (NodeError, 503),

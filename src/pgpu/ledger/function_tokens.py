@@ -1,0 +1,55 @@
+"""Who may call which function. Only digests are kept: whoever reads the ledger can show no token.
+
+It refuses to make a token and to judge one: it finds what was put.
+"""
+
+import time
+
+from pgpu.errors import RequestError
+from pgpu.ledger.connection import Connections
+from pgpu.model import FunctionToken
+from pgpu.model.text import written_out
+
+MOST_TOKENS = 1000
+"""Of one function."""
+
+
+class FunctionTokens:
+    """Tokens of functions by id, durable; every method may raise `LedgerError`."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    def put(self, token_id: str, function: str, digest: str, label: str) -> None:
+        """Keep a new token of a function that exists.
+
+        Raises:
+            RequestError: The function has too many.
+        """
+        with self._connections.writing() as connection:
+            statement = "SELECT count(*) FROM function_tokens WHERE function = ?"
+            if connection.execute(statement, (function,)).fetchone()[0] >= MOST_TOKENS:
+                raise RequestError(f"{function} has {MOST_TOKENS} tokens", hint=f"pgpu token {function} revoke ID")
+            row = (token_id, function, digest, written_out(label), time.time())
+            connection.execute("INSERT INTO function_tokens VALUES (?, ?, ?, ?, ?)", row)
+
+    def digest(self, token_id: str) -> tuple[str, str] | None:
+        """Return the function that a token calls, and the digest of its secret part; None if there is none any more."""
+        with self._connections.reading() as connection:
+            statement = "SELECT function, digest FROM function_tokens WHERE id = ?"
+            row = connection.execute(statement, (token_id,)).fetchone()
+        return None if row is None else (row["function"], row["digest"])
+
+    def of(self, function: str) -> list[FunctionToken]:
+        """Return a function's tokens, oldest first."""
+        statement = (
+            "SELECT id, function, label, created_at FROM function_tokens WHERE function = ? ORDER BY created_at, id"
+        )
+        with self._connections.reading() as connection:
+            return [FunctionToken(*row) for row in connection.execute(statement, (function,))]
+
+    def remove(self, function: str, token_id: str) -> bool:
+        """Forget a token of a function; False if there was none."""
+        with self._connections.writing() as connection:
+            statement = "DELETE FROM function_tokens WHERE function = ? AND id = ?"
+            return connection.execute(statement, (function, token_id)).rowcount > 0

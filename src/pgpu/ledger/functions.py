@@ -1,0 +1,239 @@
+"""Functions, their versions and their traffic: each change is one transaction, durable before it is acknowledged.
+
+Whose a name is, is looked up in the transaction that uses it, so that of two who want one name at once one gets it. It
+refuses to know who may ask, what a declaration means and where bundles lie.
+"""
+
+import sqlite3
+import time
+from collections.abc import Sequence
+
+from pgpu.errors import FunctionNotFoundError, RequestError
+from pgpu.ledger.connection import Connections
+from pgpu.ledger.function_tokens import FunctionTokens
+from pgpu.ledger.replicas import Replicas
+from pgpu.model import Deployment, Function, Share, Version, VersionState
+from pgpu.model.function import WHOLE_PERCENT
+from pgpu.model.text import is_text, written_out
+
+MOST_VERSIONS = 1000
+"""Of one function: each keeps its bundle, for a rollback."""
+
+MOST_FUNCTIONS = 1000
+"""Of one owner: a name is the whole server's."""
+
+
+class Functions:
+    """Functions by name, durable; every method may raise `LedgerError`."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self.tokens = FunctionTokens(connections)
+        self.replicas = Replicas(connections)
+
+    def deploy(self, deployment: Deployment, owner_uid: int) -> Version:
+        """Keep a new version, with the function where there was none; the first one gets all of the traffic.
+
+        Raises:
+            RequestError: The name is another owner's, or there are too many already.
+        """
+        with self._connections.writing() as connection:
+            is_first = _claim(connection, deployment.function, owner_uid)
+            number = _add_version(connection, deployment)
+            if is_first or deployment.rolls_out:
+                _roll_out(connection, deployment.function, [Share(number, WHOLE_PERCENT)])
+            return _function(connection, deployment.function).version(number)
+
+    def all(self, owner_uid: int | None = None) -> list[Function]:
+        """Return functions by name; of one owner, or everybody's."""
+        with self._connections.reading() as connection:
+            clause = "SELECT name FROM functions WHERE owner_uid = ifnull(?, owner_uid) ORDER BY name"
+            return [_function(connection, row["name"]) for row in connection.execute(clause, (owner_uid,)).fetchall()]
+
+    def get(self, name: str, owner_uid: int | None = None) -> Function:
+        """Return one function.
+
+        Args:
+            name: Its name.
+            owner_uid: Whose functions alone are looked at; None for everybody's.
+
+        Raises:
+            FunctionNotFoundError: There is none.
+        """
+        with self._connections.reading() as connection:
+            found = _function(connection, name)
+        if owner_uid not in {None, found.owner_uid}:
+            raise missing(name)
+        return found
+
+    def roll_out(self, name: str, traffic: Sequence[Share]) -> Function:
+        """Let this be the traffic from now on.
+
+        Args:
+            name: Of a function.
+            traffic: Shares of distinct versions that sum to 100 %.
+
+        Raises:
+            FunctionNotFoundError: There is no such function.
+            RequestError: There is no such version, one that gets traffic has failed, or they do not sum to 100 %.
+        """
+        if sum(share.percent for share in traffic) != WHOLE_PERCENT:
+            raise RequestError("the shares of a function's traffic sum to 100 %")
+        with self._connections.writing() as connection:
+            found = _function(connection, name)
+            for share in traffic:
+                version = found.version(share.version)
+                if version.state is VersionState.FAILED:
+                    raise RequestError(f"{version.label} failed: {version.reason}", hint="deploy another version")
+            _roll_out(connection, name, traffic)
+            return _function(connection, name)
+
+    def roll_back(self, name: str) -> Function:
+        """Let the traffic be what it was before, past rollouts of what has failed since.
+
+        Raises:
+            FunctionNotFoundError: There is no such function.
+            RequestError: There is nothing to go back to.
+        """
+        with self._connections.writing() as connection:
+            _function(connection, name)
+            before = connection.execute(_ROLLOUT_BEFORE, (name,)).fetchone()
+            if before is None:
+                raise RequestError(
+                    f"{name} has no traffic of before to go back to", hint=f"choose a version: pgpu rollout {name}@N"
+                )
+            connection.execute(
+                "DELETE FROM function_rollouts WHERE function = ? AND sequence > ?", (name, before["sequence"])
+            )
+            return _function(connection, name)
+
+    def judge(self, name: str, number: int, state: VersionState, reason: str | None = None) -> None:
+        """Note whether a version can be served.
+
+        Raises:
+            FunctionNotFoundError: There is no such function any more.
+            RequestError: Nor such a version.
+        """
+        with self._connections.writing() as connection:
+            _function(connection, name).version(number)
+            connection.execute(
+                "UPDATE function_versions SET state = ?, reason = ? WHERE function = ? AND number = ?",
+                (state.value, None if reason is None else written_out(reason), name, number),
+            )
+
+    def remove(self, name: str) -> None:
+        """Forget a function with all that is known of it.
+
+        Raises:
+            FunctionNotFoundError: There is none.
+        """
+        with self._connections.writing() as connection:
+            if connection.execute("DELETE FROM functions WHERE name = ?", (name,)).rowcount == 0:
+                raise missing(name)
+
+    def bundles(self, owner_uid: int) -> set[str]:
+        """Return the digests of the bundles that versions of one owner are made of."""
+        statement = (
+            "SELECT DISTINCT bundle FROM function_versions JOIN functions ON name = function WHERE owner_uid = ?"
+        )
+        with self._connections.reading() as connection:
+            return {row["bundle"] for row in connection.execute(statement, (owner_uid,))}
+
+
+def missing(name: str) -> FunctionNotFoundError:
+    """Return what is said of a name that is no function's, or none of the caller's."""
+    return FunctionNotFoundError(f"there is no function {name!r}", hint="`pgpu functions` lists yours")
+
+
+_ROLLOUT_BEFORE = """
+SELECT sequence FROM function_rollouts
+WHERE function = ?1 AND sequence < (SELECT max(sequence) FROM function_rollouts WHERE function = ?1)
+    AND NOT EXISTS (SELECT 1 FROM function_traffic JOIN function_versions ON number = version
+        AND function_versions.function = function_traffic.function WHERE rollout = sequence AND state = 'failed')
+ORDER BY sequence DESC LIMIT 1
+"""
+"""The newest one behind the current, of whose versions none has failed."""
+
+
+def _claim(connection: sqlite3.Connection, name: str, owner_uid: int) -> bool:
+    """Return whether the name is new; it is the owner's then."""
+    row = connection.execute("SELECT owner_uid FROM functions WHERE name = ?", (name,)).fetchone()
+    if row is not None:
+        if row["owner_uid"] != owner_uid:
+            raise RequestError(f"the name {name} is another user's already", hint="choose another one: --name")
+        return False
+    count = connection.execute("SELECT count(*) FROM functions WHERE owner_uid = ?", (owner_uid,)).fetchone()[0]
+    if count >= MOST_FUNCTIONS:
+        raise RequestError(f"you have {count} functions, as many as one may have", hint="pgpu undeploy NAME")
+    connection.execute("INSERT INTO functions VALUES (?, ?, ?)", (name, owner_uid, time.time()))
+    return True
+
+
+def _add_version(connection: sqlite3.Connection, asked: Deployment) -> int:
+    statement = "SELECT ifnull(max(number), 0) FROM function_versions WHERE function = ?"
+    number = int(connection.execute(statement, (asked.function,)).fetchone()[0]) + 1
+    if number > MOST_VERSIONS:
+        raise RequestError(f"{asked.function} has {MOST_VERSIONS} versions", hint=f"pgpu undeploy {asked.function}")
+    state = VersionState.READY if asked.requirements is None else VersionState.PENDING
+    connection.execute(
+        "INSERT INTO function_versions (function, number, app, bundle, declaration, runtime, image, requirements,"
+        " state, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            asked.function,
+            number,
+            asked.app,
+            asked.bundle,
+            asked.declaration,
+            asked.runtime,
+            asked.image,
+            asked.requirements,
+            state.value,
+            time.time(),
+        ),
+    )
+    return number
+
+
+def _roll_out(connection: sqlite3.Connection, name: str, traffic: Sequence[Share]) -> None:
+    statement = "INSERT INTO function_rollouts (function, at) VALUES (?, ?)"
+    rollout = connection.execute(statement, (name, time.time())).lastrowid
+    rows = [(rollout, name, share.version, share.percent) for share in traffic]
+    connection.executemany("INSERT INTO function_traffic VALUES (?, ?, ?, ?)", rows)
+
+
+def _function(connection: sqlite3.Connection, name: str) -> Function:
+    row = None
+    if is_text(name):
+        row = connection.execute("SELECT * FROM functions WHERE name = ?", (name,)).fetchone()
+    if row is None:
+        raise missing(name)
+    versions = connection.execute("SELECT * FROM function_versions WHERE function = ? ORDER BY number", (name,))
+    traffic = connection.execute(
+        "SELECT version, percent FROM function_traffic WHERE rollout ="
+        " (SELECT max(sequence) FROM function_rollouts WHERE function = ?) ORDER BY percent DESC, version",
+        (name,),
+    )
+    return Function(
+        name,
+        row["owner_uid"],
+        row["created_at"],
+        tuple(_version(each, row["owner_uid"]) for each in versions),
+        tuple(Share(*each) for each in traffic),
+    )
+
+
+def _version(row: sqlite3.Row, owner_uid: int) -> Version:
+    return Version(
+        function=row["function"],
+        number=row["number"],
+        owner_uid=owner_uid,
+        app=row["app"],
+        bundle=row["bundle"],
+        declaration=row["declaration"],
+        runtime=row["runtime"],
+        image=row["image"],
+        requirements=row["requirements"],
+        state=VersionState(row["state"]),
+        reason=row["reason"],
+        created_at_seconds=row["created_at"],
+    )

@@ -1,0 +1,77 @@
+"""What serves now, and how long each start took: written by the gateway, which finds its replicas again after its own end.
+
+It refuses to know whether a replica lives: its job's entry tells.
+"""
+
+import json
+import sqlite3
+
+from pgpu.errors import FunctionNotFoundError
+from pgpu.ledger.connection import Connections
+from pgpu.model import ColdStart, Replica, ReplicaState
+
+
+class Replicas:
+    """Replicas by their jobs, durable; every method may raise `LedgerError`."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    def put(self, replica: Replica) -> None:
+        """Keep a replica, or its state of now.
+
+        Raises:
+            FunctionNotFoundError: Its version is not there any more.
+        """
+        row = (replica.job_id, replica.function, replica.version, replica.socket_directory, replica.state.value)
+        with self._connections.writing() as connection:
+            _check_version(connection, replica.function, replica.version)
+            connection.execute("INSERT OR REPLACE INTO replicas VALUES (?, ?, ?, ?, ?)", row)
+
+    def all(self, function: str | None = None) -> list[Replica]:
+        """Return the replicas of one function, or everybody's."""
+        statement = "SELECT * FROM replicas WHERE function = ifnull(?, function) ORDER BY function, version, job_id"
+        with self._connections.reading() as connection:
+            return [_replica(row) for row in connection.execute(statement, (function,))]
+
+    def remove(self, job_id: str) -> bool:
+        """Forget a replica; False if there was none."""
+        with self._connections.writing() as connection:
+            return connection.execute("DELETE FROM replicas WHERE job_id = ?", (job_id,)).rowcount > 0
+
+    def note_start(self, start: ColdStart) -> None:
+        """Keep how long a start took; the newest ten thousand of all functions are kept.
+
+        Raises:
+            FunctionNotFoundError: Its version is not there any more.
+        """
+        row = (start.function, start.version, start.job_id, start.at_seconds, json.dumps(start.phases))
+        with self._connections.writing() as connection:
+            _check_version(connection, start.function, start.version)
+            connection.execute(
+                "INSERT INTO cold_starts (function, version, job_id, at, phases) VALUES (?, ?, ?, ?, ?)", row
+            )
+
+    def starts(self, function: str, most: int) -> list[ColdStart]:
+        """Return a function's last cold starts, at most so many, the newest first."""
+        statement = (
+            "SELECT function, version, job_id, at, phases FROM cold_starts"
+            " WHERE function = ? ORDER BY sequence DESC LIMIT ?"
+        )
+        with self._connections.reading() as connection:
+            return [_cold_start(row) for row in connection.execute(statement, (function, most))]
+
+
+def _check_version(connection: sqlite3.Connection, function: str, version: int) -> None:
+    statement = "SELECT 1 FROM function_versions WHERE function = ? AND number = ?"
+    if connection.execute(statement, (function, version)).fetchone() is None:
+        raise FunctionNotFoundError(f"there is no {function}@{version} any more")
+
+
+def _replica(row: sqlite3.Row) -> Replica:
+    return Replica(row["job_id"], row["function"], row["version"], row["socket_directory"], ReplicaState(row["state"]))
+
+
+def _cold_start(row: sqlite3.Row) -> ColdStart:
+    phases = tuple((str(name), float(seconds)) for name, seconds in json.loads(row["phases"]))
+    return ColdStart(row["function"], row["version"], row["job_id"], row["at"], phases)
