@@ -8,9 +8,12 @@ from collections.abc import Mapping
 from pgpu.functions.calls.messages import Call
 from pgpu.functions.handler import Signature
 from pgpu.functions.protocols.asked import Asked, Form
+from pgpu.functions.protocols.inference import InferenceForm, TensorReader, read_request
 from pgpu.functions.protocols.reading import BodyReader, Buffer, event_in
 from pgpu.functions.protocols.refusal import Refusal, RefusedError, refused
 from pgpu.functions.protocols.writing import form_for
+
+_MODELS = "/v2/models/"
 
 _MOST_FORMS = 256
 """Accept headers that are remembered: browsers and clients have few, an attacker as many as it likes."""
@@ -28,6 +31,7 @@ class Interpreter:
         self._signature = signature
         self._name, self._version = name, version
         self._bodies = BodyReader(signature)
+        self._tensors = TensorReader(signature)
         self._forms: dict[str | None, Form | None] = {}
 
     def read(self, call: Call, body: Buffer) -> Asked | Refusal:
@@ -38,15 +42,20 @@ class Interpreter:
             body: The whole body, which may lie in a memory file. Arrays may share its memory.
         """
         try:
-            return self._plain(call, body)
+            return self._inference(call, body) if call.path.startswith(_MODELS) else self._plain(call, body)
         except RefusedError as error:
             return error.refusal
+
+    def _inference(self, call: Call, body: Buffer) -> Asked:
+        _check_encoding(call.headers)
+        request = read_request(body, call.headers)
+        form = InferenceForm(self._name, _version_in(call.path) or self._version, request)
+        return Asked(self._tensors.read(request), form, call.headers)
 
     def _plain(self, call: Call, body: Buffer) -> Asked:
         headers = call.headers
         form = self._form(headers.get("accept"))
-        if "content-encoding" in headers and headers["content-encoding"].lower() != "identity":
-            raise refused(415, "bad_encoding", "bodies are taken uncompressed", accept_encoding="identity")
+        _check_encoding(headers)
         event = event_in(body, headers)
         if event is None:
             return Asked(self._bodies.read(body, headers.get("content-type"), call.query), form, headers)
@@ -63,6 +72,16 @@ class Interpreter:
                 self._forms.clear()
             self._forms[accept] = form
         return form
+
+
+def _check_encoding(headers: Mapping[str, str]) -> None:
+    if "content-encoding" in headers and headers["content-encoding"].lower() != "identity":
+        raise refused(415, "bad_encoding", "bodies are taken uncompressed", accept_encoding="identity")
+
+
+def _version_in(path: str) -> str:
+    """The version in `/v2/models/NAME/versions/VERSION/infer`; empty where there is none."""
+    return path.partition("/versions/")[2].partition("/")[0]
 
 
 def _with_attributes(headers: Mapping[str, str], attributes: dict[str, str]) -> Mapping[str, str]:

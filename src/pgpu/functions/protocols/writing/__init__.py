@@ -3,6 +3,6 @@
 It refuses to drop what it cannot write: such a result is an error of the handler, never an empty answer.
 """
 
-from pgpu.functions.protocols.writing.plain import PlainForm, accepted_types, form_for
+from pgpu.functions.protocols.writing.plain import PlainForm, accepted_types, form_for, unwritable
 
-__all__ = ["PlainForm", "accepted_types", "form_for"]
+__all__ = ["PlainForm", "accepted_types", "form_for", "unwritable"]
