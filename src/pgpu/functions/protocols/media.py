@@ -13,6 +13,7 @@ TEXT = "text/plain"
 BYTES = "application/octet-stream"
 EVENTS = "text/event-stream"
 LINES = "application/x-ndjson"
+EVENT = "application/cloudevents+json"
 
 _ALIASES = {
     "text/json": JSON,

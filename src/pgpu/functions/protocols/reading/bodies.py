@@ -35,7 +35,7 @@ class BodyReader:
         self._is_nothing_required = all(each.default is not REQUIRED for each in signature.parameters)
         self._is_raw_alone = len(signature.parameters) == 1 and _is_bytes(signature.parameters[0])
         self._raw = _whole_body_index(signature, _is_bytes)
-        self._text = _whole_body_index(signature, _is_text)
+        self._text = 0 if _whole_body_index(signature, _is_text) == 0 else None
         self._json = KeyedReader(signature, json_decoder)
         self._msgpack = KeyedReader(signature, msgpack_decoder)
         self._queries = {
@@ -50,6 +50,11 @@ class BodyReader:
         keyed = () if self._is_raw_alone else (JSON, MSGPACK)
         text = (TEXT,) if self._text is not None else ()
         return ("*/*", *keyed) if self._raw is not None else (*keyed, *text)
+
+    @property
+    def whole_index(self) -> int | None:
+        """Which parameter a body of bytes, or of text, becomes as a whole; the query says the others then."""
+        return self._raw if self._raw is not None else self._text
 
     def read(self, body: Buffer, content_type: str | None, query: str) -> Values:
         """Read the arguments of one call.

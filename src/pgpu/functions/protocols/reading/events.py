@@ -9,11 +9,10 @@ from typing import Any
 
 import msgspec
 
-from pgpu.functions.protocols.media import JSON, TEXT, media_type
+from pgpu.functions.protocols.media import EVENT, JSON, TEXT, media_type
 from pgpu.functions.protocols.reading.keyed import Buffer
 from pgpu.functions.protocols.refusal import RefusedError, refused
 
-_STRUCTURED = "application/cloudevents+json"
 _ANY = "application/cloudevents"
 _REQUIRED = ("id", "source", "specversion", "type")
 
@@ -68,8 +67,8 @@ def _binary(body: Buffer, headers: Mapping[str, str]) -> Event:
 
 def _structured(body: Buffer, content_type: str) -> Event:
     essence, charset = media_type(content_type)
-    if essence != _STRUCTURED or charset not in {"utf-8", "utf8"}:
-        raise refused(415, "bad_content_type", f"events come one by one, as {_STRUCTURED}", accept=_STRUCTURED)
+    if essence != EVENT or charset not in {"utf-8", "utf8"}:
+        raise refused(415, "bad_content_type", f"events come one by one, as {EVENT}", accept=EVENT)
     try:
         envelope = _decode_envelope(body)
         attributes = _decode_attributes(body)
