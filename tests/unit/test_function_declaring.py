@@ -1,0 +1,147 @@
+import contextlib
+import dataclasses
+import inspect
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pgpu
+from pgpu.errors import RequestError
+from pgpu.functions.declaring import Batch, Context, Declaration, declared, from_words, name_of, sections, to_words
+from pgpu.units import GIB, KIB, MIB
+
+batches = st.none() | st.builds(Batch, st.integers(1, 65536), st.floats(0, 60))
+plain = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
+declarations = st.builds(
+    Declaration,
+    memory_bytes=st.none() | st.integers(MIB, 2**50),
+    compute_share=st.none() | st.floats(0.01, 1),
+    gpus=st.integers(1, 64),
+    concurrency=st.integers(1, 1024),
+    batch=batches,
+    timeout_seconds=st.floats(0.001, 1000),
+    is_idempotent=st.booleans(),
+    max_body_bytes=st.integers(0, 2**40),
+    minimum=st.integers(0, 3),
+    maximum=st.integers(3, 9),
+    keep_warm=st.sampled_from([None, "auto"]),
+    network=st.none() | st.just("bridge"),
+    requirements=st.lists(st.text("abc", min_size=1)).map(tuple),
+    arguments=st.dictionaries(st.text("abc", min_size=1), plain),
+)
+
+
+def test_a_decorated_class_is_that_class_and_carries_its_declaration() -> None:
+    class Detector:
+        pass
+
+    decorate = pgpu.function(memory="4GiB", compute="25%", batch=Batch(16), timeout="30s", max_body="512KiB")
+    assert decorate(Detector) is Detector
+    assert declared(Detector()) == Declaration(
+        memory_bytes=4 * GIB,
+        compute_share=0.25,
+        gpus=1,
+        batch=Batch(16),
+        timeout_seconds=30,
+        max_body_bytes=512 * KIB,
+    )
+    assert declared(len) == Declaration()
+
+
+def test_what_cannot_carry_a_declaration_is_refused() -> None:
+    with pytest.raises(RequestError, match="cannot carry"):
+        pgpu.function(concurrency=2)(len)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"memroy": "4GiB"}, "'memroy' is nothing"),
+        ({"memory": "4G"}, "memory: '4G' is ambiguous"),
+        ({"memory": "4GiB", "gpus": 0}, "without a GPU"),
+        ({"compute": "130%"}, "compute: '130%'"),
+        ({"concurrency": 0}, "concurrency is 0"),
+        ({"concurrency": True}, "not a whole number"),
+        ({"memory": 1.5}, "memory"),
+        ({"timeout": float("nan")}, "timeout"),
+        ({"timeout": "0s"}, "timeout is 0"),
+        ({"batch": {"max_size": 4, "wait": 1}}, "batch: 'wait' is not known"),
+        ({"batch": {}}, "batch: max_size is missing"),
+        ({"minimum": 3, "maximum": 2}, "minimum 3 is above maximum 2"),
+        ({"keep_warm": "always"}, "keep_warm"),
+        ({"requirements": "numpy"}, "requirements: 'numpy' is not a list"),
+        ({"arguments": [1]}, "arguments"),
+        ({"public": "yes"}, "neither true nor false"),
+    ],
+)
+def test_a_wrong_word_is_refused_in_one_line_with_a_hint(words: dict[str, Any], said: str) -> None:
+    with pytest.raises(RequestError, match=said) as caught:
+        from_words(words)
+    assert caught.value.hint
+    assert "\n" not in str(caught.value)
+
+
+@given(declarations)
+def test_a_declaration_is_read_back_as_it_was_written(declaration: Declaration) -> None:
+    assert from_words(to_words(declaration)) == declaration
+
+
+@given(declarations, declarations)
+def test_later_words_go_over_earlier_ones(before: Declaration, after: Declaration) -> None:
+    words = to_words(after)
+    merged = from_words(words, before)
+    assert {**to_words(before), **words} == to_words(merged)
+
+
+WORDS = list(inspect.signature(pgpu.function).parameters)
+
+
+@given(st.dictionaries(st.sampled_from(WORDS), plain | st.lists(plain, max_size=2)))
+def test_words_do_nothing_but_declare_or_be_refused(words: dict[str, Any]) -> None:
+    with contextlib.suppress(RequestError):
+        assert isinstance(from_words(words), Declaration)
+
+
+def test_the_decorator_takes_every_word_and_no_other() -> None:
+    assert from_words(dict.fromkeys(WORDS)) == Declaration()
+    assert len(WORDS) == len(dataclasses.fields(Declaration))
+
+
+def test_a_project_file_names_functions_and_is_read_strictly() -> None:
+    found = sections(
+        '[function.detector]\napp = "app.py:Detector"\nmemory = "2GiB"\n[function.detector.arguments]\nn = 3'
+    )
+    assert found["detector"].app == "app.py:Detector"
+    assert from_words(found["detector"].words).arguments == {"n": 3}
+    for wrong in (
+        "function = 3",
+        "[function.A_B]\n",
+        "[function.a]\nmemory = 3.5",
+        "[function.a]\napp = 3",
+        "[",
+        "[function]\na = 1",
+    ):
+        with pytest.raises(RequestError):
+            sections(wrong)
+
+
+def test_a_function_is_named_after_its_callable() -> None:
+    assert [name_of(each) for each in ("TextEmbedding", "detect_all", "Outer.HTTPServer")] == [
+        "text-embedding",
+        "detect_all",
+        "http-server",
+    ]
+
+
+def test_a_context_knows_how_long_its_caller_waits() -> None:
+    assert not Context().is_cancelled
+    assert Context(deadline_seconds=0.0).is_cancelled
+    assert Context(ask_cancelled=lambda: True).is_cancelled
+
+
+def test_pgpu_offers_what_an_author_writes_and_nothing_else() -> None:
+    assert (pgpu.Batch, pgpu.Context) == (Batch, Context)
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = pgpu.nonsense
