@@ -1,0 +1,37 @@
+"""`python -m pgpu.functions.front`: the process of one replica.
+
+`--app FILE_OR_MODULE:ATTR --source DIR --directory DIR [--http HOST:PORT] [--name N] [--declaration JSON]`
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from pgpu.functions.declaring import name_of
+from pgpu.functions.front.serving import Doors, run
+from pgpu.functions.front.zygotes import Function
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _parse(words: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="pgpu.functions.front", description="The HTTP process of a function's replica."
+    )
+    parser.add_argument("--app", required=True, help="module:attribute or file.py:attribute")
+    parser.add_argument("--source", type=Path, required=True, help="directory that the module is in")
+    parser.add_argument("--directory", type=Path, required=True, help="where http.sock and calls.sock are made")
+    parser.add_argument("--http", type=_address, help="HOST:PORT to listen on as well")
+    parser.add_argument("--name", help="the function's name; that of the attribute by default")
+    parser.add_argument("--declaration", type=json.loads, default={}, help="JSON; goes over what the decorator says")
+    return parser.parse_args(words)
+
+
+if __name__ == "__main__":
+    said = _parse(sys.argv[1:])
+    name = said.name or name_of(said.app.rpartition(":")[2].removesuffix(".py").replace(".", "-"))
+    run(Function(name, said.app, said.source.resolve(), said.declaration), Doors(said.directory, said.http))

@@ -1,0 +1,259 @@
+"""The desk: admits requests, keeps their queue, gives them to the worker and brings back what it says.
+
+A worker gets some calls ahead, so that it need not wait for the next one; which of them it had begun when it died is
+read from its mark. It refuses to start or to end workers: its keeper does.
+"""
+
+import math
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pgpu.functions.calls.channel import Channel
+from pgpu.functions.calls.frames import Frame, frame, message_of
+from pgpu.functions.calls.marks import StartedMark
+from pgpu.functions.calls.messages import Chunk, Kind, Reply
+from pgpu.functions.declaring import Declaration
+from pgpu.functions.front.ahead import Ahead
+from pgpu.functions.front.metrics import Metrics
+from pgpu.functions.front.tickets import Ticket
+from pgpu.functions.protocols.refusal import Refusal
+
+_MOST_ATTEMPTS = 3
+"""A request that lay in the sockets of this many workers that died is suspected of killing them."""
+
+_WORKER_DIED = Refusal(502, "worker_died", "the worker died while it served this request")
+_BROKEN = Chunk(b"", is_last=True, is_broken=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A worker that takes calls."""
+
+    channel: Channel
+    mark: StartedMark
+
+
+class Desk:
+    """Every request of a replica passes here; on the event loop only."""
+
+    def __init__(self, declaration: Declaration, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self.adopt(declaration)
+        self._seat: Seat | None = None
+        self._queue: deque[Ticket] = deque()
+        self._sent: dict[int, Ticket] = {}
+        self._last_number = 0
+        self.closed: Refusal | None = None
+        """Why nothing is admitted now; None: it is."""
+
+        self.hot_since_seconds = 0.0
+        self.load_seconds = 0.0
+        self.on_admitted: Callable[[Ticket], None] = lambda _ticket: None
+        """Told of each request that was admitted: the deadlines' watch."""
+
+        self.on_idle: Callable[[], None] = lambda: None
+        """Told whenever the last request has gone."""
+
+    def adopt(self, declaration: Declaration) -> None:
+        """Go by this declaration from now on."""
+        self._is_idempotent = declaration.is_idempotent
+        self._slots = declaration.batch.max_size if declaration.batch else declaration.concurrency
+        self._most = self._slots + declaration.queue_limit
+        self.ahead = Ahead(self._slots, is_batched=declaration.batch is not None)
+
+    @property
+    def requests(self) -> int:
+        """How many are here: waiting, or with the worker."""
+        return len(self._queue) + len(self._sent)
+
+    @property
+    def waiting(self) -> int:
+        """How many of them wait for a place."""
+        return max(0, self.requests - self._slots)
+
+    def refusal(self) -> Refusal | None:
+        """Say why a request would not be admitted now; None: it would."""
+        if self.closed is not None:
+            return self.closed
+        if len(self._queue) + len(self._sent) >= self._most:
+            seconds = self.requests * self.ahead.exec_seconds / self._slots
+            after = {"retry-after": str(min(60, max(1, math.ceil(seconds))))}
+            return Refusal(429, "queue_full", "too many requests wait already", after)
+        return None
+
+    def submit(self, ticket: Ticket) -> None:
+        """Admit a request that `refusal()` would not refuse, or tell its asker."""
+        if (refused := self.refusal()) is not None:
+            self._answer(ticket, refused)
+            return
+        if self._seat is not None and not self._queue and len(self._sent) < self.ahead.window:
+            self._send(self._seat, ticket)
+        else:
+            self._queue.append(ticket)
+        self.on_admitted(ticket)
+
+    def abandon(self, ticket: Ticket) -> None:
+        """Nobody waits for it any more; its place is free once the worker has let it go."""
+        ticket.asker = None
+        if self._is_sent(ticket):
+            self._cancel(ticket)
+            self._metrics.answered(499, time.monotonic() - ticket.admitted_seconds, 0.0)
+        elif ticket in self._queue:
+            self._queue.remove(ticket)
+            self._end(ticket, 499)
+
+    def credit(self, ticket: Ticket) -> None:
+        """Let the worker send one more piece of this stream."""
+        if self._seat is not None and self._is_sent(ticket):
+            self._seat.channel.send(frame(Kind.CREDIT, ticket.number))
+
+    def expire(self, ticket: Ticket, refused: Refusal) -> None:
+        """Answer a request whose deadline has passed; the worker goes on, and its place stays taken until it ends."""
+        if self._is_sent(ticket):
+            self._cancel(ticket)
+        elif ticket in self._queue:
+            self._queue.remove(ticket)
+            self._release(ticket)
+        if ticket.asker is not None:
+            self._break_or_answer(ticket, refused)
+
+    def is_begun(self, ticket: Ticket) -> bool:
+        """Say whether the worker has begun it and not ended it."""
+        return self._seat is not None and ticket.number <= self._seat.mark.last_begun and self._is_sent(ticket)
+
+    def _is_sent(self, ticket: Ticket) -> bool:
+        """Numbers are a worker's own: an old ticket's may be another's by now."""
+        return self._sent.get(ticket.number) is ticket
+
+    def tickets(self) -> list[Ticket]:
+        """Return every request that is here, the oldest first."""
+        return [*self._sent.values(), *self._queue]
+
+    def seat(self, seat: Seat, load_seconds: float) -> None:
+        """Give calls to this worker from now on."""
+        self._seat, self.load_seconds, self.hot_since_seconds = seat, load_seconds, time.monotonic()
+        self._last_number = 0
+        self._pump()
+
+    def unseat(self) -> None:
+        """The worker is dead: requests that it had not begun wait for the next, the others are answered."""
+        if self._seat is None:
+            return
+        last_begun, self._seat = self._seat.mark.last_begun, None
+        had, self._sent = list(self._sent.values()), {}
+        for ticket in reversed(had):
+            is_untouched = ticket.number > last_begun or (self._is_idempotent and not ticket.is_streaming)
+            if ticket.asker is None:
+                self._end(ticket, 499)
+            elif is_untouched and ticket.attempts < _MOST_ATTEMPTS:
+                ticket.number = 0
+                self._queue.appendleft(ticket)
+            else:
+                self._release(ticket)
+                self._break_or_answer(ticket, _WORKER_DIED)
+
+    def refuse_queue(self, refused: Refusal) -> None:
+        """Answer everything that waits."""
+        while self._queue:
+            ticket = self._queue.popleft()
+            self._release(ticket)
+            self._break_or_answer(ticket, refused)
+
+    def on_frames(self, frames: Sequence[Frame]) -> None:
+        """Take what the worker says."""
+        for each in frames:
+            if each.kind == Kind.REPLY:
+                self._on_reply(each)
+            elif each.kind == Kind.CHUNK:
+                self._on_chunk(each)
+        if self._queue:
+            self._pump()
+
+    def _send(self, seat: Seat, ticket: Ticket) -> None:
+        self._last_number += 1
+        number = ticket.number = self._last_number
+        ticket.attempts += 1
+        self._sent[number] = ticket
+        remaining = ticket.deadline_seconds - time.monotonic()
+        file = None if ticket.file is None else os.dup(ticket.file)
+        call = (
+            ticket.request_id, ticket.method, ticket.path, ticket.query, ticket.headers, remaining, ticket.body,
+        )  # fmt: skip
+        seat.channel.send(frame(Kind.CALL, number, call, has_file=file is not None), file)
+
+    def _pump(self) -> None:
+        while self._seat is not None and self._queue and len(self._sent) < self.ahead.window:
+            self._send(self._seat, self._queue.popleft())
+
+    def _on_reply(self, each: Frame) -> None:
+        reply: Reply = message_of(each)
+        file = self._file_of(each)
+        ticket = self._sent.pop(each.number, None) if reply.is_last else self._sent.get(each.number)
+        if ticket is None:
+            _close(file)
+            return
+        self.ahead.learn(reply.exec_seconds)
+        if reply.is_last:
+            self._release(ticket)
+        asker = ticket.asker
+        if asker is None:
+            _close(file)
+            return
+        if reply.is_last:
+            ticket.asker = None
+            self._metrics.answered(reply.status, time.monotonic() - ticket.admitted_seconds, reply.exec_seconds)
+        else:
+            ticket.is_streaming = True
+        asker.reply(reply, file)
+
+    def _on_chunk(self, each: Frame) -> None:
+        chunk: Chunk = message_of(each)
+        file = self._file_of(each)
+        ticket = self._sent.get(each.number)
+        asker = None if ticket is None else ticket.asker
+        if ticket is not None and chunk.is_last:
+            self._sent.pop(each.number)
+            self._end(ticket, 200)
+        if asker is None:
+            _close(file)
+        else:
+            asker.chunk(chunk, file)
+
+    def _file_of(self, each: Frame) -> int | None:
+        return self._seat.channel.next_file() if each.has_file and self._seat is not None else None
+
+    def _cancel(self, ticket: Ticket) -> None:
+        if self._seat is not None:
+            self._seat.channel.send(frame(Kind.CANCEL, ticket.number))
+
+    def _break_or_answer(self, ticket: Ticket, refused: Refusal) -> None:
+        if not ticket.is_streaming:
+            self._answer(ticket, refused)
+        elif ticket.asker is not None:
+            asker, ticket.asker = ticket.asker, None
+            asker.chunk(_BROKEN, None)
+
+    def _answer(self, ticket: Ticket, refused: Refusal) -> None:
+        asker, ticket.asker = ticket.asker, None
+        self._metrics.answered(refused.status, time.monotonic() - ticket.admitted_seconds, 0.0, refused.code)
+        if asker is not None:
+            asker.reply(refused.reply(ticket.request_id), None)
+
+    def _end(self, ticket: Ticket, status: int) -> None:
+        self._metrics.answered(status, time.monotonic() - ticket.admitted_seconds, 0.0)
+        self._release(ticket)
+
+    def _release(self, ticket: Ticket) -> None:
+        _close(ticket.file)
+        ticket.file = None
+        ticket.body = b""
+        if not self._sent and not self._queue:
+            self.on_idle()
+
+
+def _close(file: int | None) -> None:
+    if file is not None:
+        os.close(file)

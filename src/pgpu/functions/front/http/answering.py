@@ -1,0 +1,86 @@
+"""Answers that leave in pieces: streams, and bodies in memory files. One task each, which waits while the client is slow.
+
+It refuses to hold more than the worker may send ahead: each piece is credited once it has left.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from pgpu.functions.calls.files import body_of
+from pgpu.functions.calls.messages import Body, Chunk, Reply
+from pgpu.functions.front.http.answers import header_pairs, server_timing
+from pgpu.functions.front.http.service import Service
+from pgpu.functions.front.tickets import Ticket
+
+_PIECE_BYTES = 256 * 1024
+_BROKEN = Chunk(b"", is_last=True, is_broken=True)
+
+Send = Callable[[Any], Awaitable[None]]
+"""ASGI's; after the client has left it does nothing."""
+
+_tasks: set[asyncio.Task[None]] = set()
+"""asyncio itself holds tasks only weakly."""
+
+
+class Answering:
+    """Sends one answer through ASGI's `send`."""
+
+    def __init__(self, service: Service, ticket: Ticket, send: Send, break_off: Callable[[], None]) -> None:
+        """Get ready.
+
+        Args:
+            service: The function.
+            ticket: The request.
+            send: Where it goes.
+            break_off: Ends the connection without a proper end of the answer.
+        """
+        self._service, self._ticket, self._send, self._break_off = service, ticket, send, break_off
+        self._chunks: asyncio.Queue[tuple[Chunk, int | None]] = asyncio.Queue()
+
+    def begin(self, reply: Reply, file: int | None) -> None:
+        """Send it in a task of its own."""
+        task = asyncio.get_running_loop().create_task(self.run(reply, file))
+        _tasks.add(task)
+        task.add_done_callback(_tasks.discard)
+
+    def chunk(self, chunk: Chunk, file: int | None) -> None:
+        """Take one more piece."""
+        self._chunks.put_nowait((chunk, file))
+
+    def gone(self) -> None:
+        """The client has left."""
+        self.chunk(_BROKEN, None)
+
+    async def run(self, reply: Reply, file: int | None) -> None:
+        """Send it all."""
+        body = reply.body if file is None else body_of(file)
+        pairs = header_pairs(reply, self._ticket, server_timing(self._service.desk, self._ticket, reply))
+        if reply.is_last:
+            pairs.append((b"content-length", str(len(body)).encode()))
+        await self._send({"type": "http.response.start", "status": reply.status, "headers": pairs})
+        if reply.is_last:
+            await self._send_body(body)
+            await self._send_piece(b"", more_body=False)
+        else:
+            await self._send_chunks()
+
+    async def _send_chunks(self) -> None:
+        while True:
+            chunk, file = await self._chunks.get()
+            await self._send_body(chunk.body if file is None else body_of(file))
+            if chunk.is_broken:
+                self._break_off()
+                return
+            if chunk.is_last:
+                await self._send_piece(b"", more_body=False)
+                return
+            self._service.desk.credit(self._ticket)
+
+    async def _send_body(self, body: Body) -> None:
+        view = memoryview(body)
+        for start in range(0, len(view), _PIECE_BYTES):
+            await self._send_piece(bytes(view[start : start + _PIECE_BYTES]), more_body=True)
+
+    async def _send_piece(self, piece: bytes, *, more_body: bool) -> None:
+        await self._send({"type": "http.response.body", "body": piece, "more_body": more_body})

@@ -1,0 +1,105 @@
+"""The short way for the usual call: a small POST whose body came at once, answered in one write.
+
+uvicorn starts a task for each request, which waits twice and writes twice; that is half of what such a call costs. Here
+the connection hands it to the desk itself, and the answer is written when it comes. Everything else, and every request
+if uvicorn should change inside, goes the ordinary way through the ASGI application, with the same answers. It
+refuses large bodies and slow streams: those wait, and tasks can.
+"""
+
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from pgpu.functions.calls.messages import Chunk, Reply
+from pgpu.functions.front.http.answering import Answering
+from pgpu.functions.front.http.answers import header_lines, server_timing
+from pgpu.functions.front.http.requests import plain_headers
+from pgpu.functions.front.http.service import Service
+
+LARGEST_DIRECT_BYTES = 60_000
+"""Below the bytes at which uvicorn stops reading until somebody waits for them."""
+
+
+class DirectCall:
+    """One request on the short way; stands where uvicorn's cycle has the event that its task would wait for."""
+
+    __slots__ = ("_answering", "_cycle", "_service", "_ticket")
+
+    def __init__(self, service: Service, cycle: RequestResponseCycle, headers: dict[str, str]) -> None:
+        self._service, self._cycle = service, cycle
+        scope = cycle.scope
+        self._ticket = service.ticket(scope["method"], scope["path"], scope["query_string"].decode("latin-1"), headers)
+        self._answering: Answering | None = None
+
+    def set(self) -> None:
+        """Something happened: the body is whole, or the client has left."""
+        cycle, ticket = self._cycle, self._ticket
+        if cycle.disconnected:
+            self._service.desk.abandon(ticket)
+            if self._answering is not None:
+                self._answering.gone()
+        elif not cycle.more_body and not cycle.response_started and ticket.asker is None:
+            self._service.submit(ticket, bytes(cycle.body), None, self)
+
+    def clear(self) -> None:
+        """Nobody waits for it: there is nothing to forget."""
+
+    def reply(self, reply: Reply, file: int | None) -> None:
+        """Write the answer, or leave it to a task if it comes in pieces."""
+        cycle, ticket = self._cycle, self._ticket
+        if file is not None or not reply.is_last:
+            self._answering = Answering(self._service, ticket, cycle.send, cycle.transport.close)
+            self._answering.begin(reply, file)
+            return
+        if cycle.disconnected:
+            return
+        try:
+            lines = header_lines(reply, ticket, server_timing(self._service.desk, ticket, reply))
+        except ValueError:
+            cycle.transport.close()
+            return
+        closing = "" if cycle.keep_alive else "connection: close\r\n"
+        head = f"{lines}content-length: {len(reply.body)}\r\n{closing}\r\n".encode("latin-1")
+        defaults = [b"%b: %b\r\n" % each for each in cycle.default_headers]
+        cycle.response_started = cycle.response_complete = True
+        cycle.message_event = _DONE  # type: ignore[assignment] # it has what is asked of one
+        cycle.transport.write(b"".join((STATUS_LINE[reply.status], *defaults, head, reply.body)))
+        if not cycle.keep_alive:
+            cycle.transport.close()
+        cycle.on_response()
+
+    def chunk(self, chunk: Chunk, file: int | None) -> None:
+        """Pass a piece on to the task."""
+        if self._answering is not None:
+            self._answering.chunk(chunk, file)
+
+
+class _Done:
+    """What a cycle has when all was said: else each would keep its call, and its call it, until Python counts."""
+
+    def set(self) -> None:
+        """Nothing is left to do."""
+
+
+_DONE = _Done()
+
+
+class Connection(HttpToolsProtocol):
+    """uvicorn's connection, with the short way."""
+
+    service: Service
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        scope = cycle.scope
+        if scope["method"] == "POST" and self.service.is_call(scope["path"]) and not cycle.waiting_for_100_continue:
+            headers = plain_headers(scope["headers"])
+            if _is_small(headers.get("content-length")):
+                direct = DirectCall(self.service, cycle, headers)
+                cycle.message_event = direct  # type: ignore[assignment] # likewise
+                direct.set()
+                return
+        super()._start_asgi_task(cycle, app)
+
+
+def _is_small(content_length: str | None) -> bool:
+    return content_length is not None and content_length.isdecimal() and int(content_length) <= LARGEST_DIRECT_BYTES

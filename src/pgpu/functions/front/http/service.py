@@ -1,0 +1,50 @@
+"""What the short way and the ordinary way have in common: from a request to the desk, and the function's own facts.
+
+It refuses to read or write sockets.
+"""
+
+import re
+import time
+
+from pgpu.functions.calls.messages import Body, Reply
+from pgpu.functions.front.desk import Desk
+from pgpu.functions.front.http.requests import request_id, timeout_seconds
+from pgpu.functions.front.keeper import Keeper
+from pgpu.functions.front.metrics import Metrics
+from pgpu.functions.front.tickets import Asker, Ticket
+from pgpu.functions.protocols.refusal import Refusal
+
+BAD_TIMEOUT = Refusal(400, "bad_timeout", "Request-Timeout is a positive number of seconds")
+
+
+class Service:
+    """One function behind HTTP."""
+
+    def __init__(self, name: str, desk: Desk, keeper: Keeper, metrics: Metrics) -> None:
+        self.name, self.desk, self.keeper, self.metrics = name, desk, keeper, metrics
+        plain = re.escape(name)
+        infer = rf"/v2/models/{plain}(?:/versions/[^/]+)?/infer"
+        self._is_call_path = re.compile(rf"/|/functions/{plain}|{infer}").fullmatch
+
+    def is_call(self, path: str) -> bool:
+        """Say whether a POST to this path calls the function."""
+        return path == "/" or self._is_call_path(path) is not None
+
+    def ticket(self, method: str, path: str, query: str, headers: dict[str, str]) -> Ticket:
+        """Begin a request; nothing is admitted yet and its deadline runs."""
+        now = time.monotonic()
+        seconds = timeout_seconds(headers, self.keeper.declaration.timeout_seconds)
+        known = seconds or 0.0
+        return Ticket(request_id(headers), method, path, query, headers, b"", None, now, now + known, known, None)
+
+    def submit(self, ticket: Ticket, body: Body, file: int | None, asker: Asker) -> None:
+        """Hand a request with its whole body to the desk."""
+        ticket.body, ticket.file, ticket.asker = body, file, asker
+        if ticket.timeout_seconds:
+            self.desk.submit(ticket)
+        else:
+            asker.reply(self.refused(ticket, BAD_TIMEOUT), None)
+
+    def refused(self, ticket: Ticket, refusal: Refusal) -> Reply:
+        """Write a refusal."""
+        return refusal.reply(ticket.request_id)

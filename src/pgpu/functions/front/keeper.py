@@ -1,0 +1,226 @@
+"""The keeper: sees to it that there is a worker, and knows what to say when there is none.
+
+It refuses to touch requests beyond telling the desk whether there is a worker: who is answered with what is decided there.
+"""
+
+import asyncio
+import os
+import socket
+import sys
+import time
+from collections.abc import Sequence
+
+from pgpu.functions.calls.frames import Frame
+from pgpu.functions.calls.messages import Tell
+from pgpu.functions.declaring import Declaration, from_words
+from pgpu.functions.front.desk import Desk, Seat
+from pgpu.functions.front.metrics import Metrics
+from pgpu.functions.front.states import State
+from pgpu.functions.front.workers import Worker
+from pgpu.functions.front.zygotes import Function, ZygoteLink
+from pgpu.functions.protocols.refusal import Refusal
+
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 30.0
+_MOST_FAILURES = 5
+_SHORTEST_LIFE_SECONDS = 0.1
+"""A worker that was ready is replaced at once, but not more often than this."""
+
+
+class Keeper:
+    """Keeps one worker alive."""
+
+    def __init__(self, function: Function, desk: Desk, metrics: Metrics) -> None:
+        """Begin with nothing; `start()` begins the work.
+
+        Raises:
+            RequestError: The declaration says what cannot be.
+        """
+        self._function, self._desk, self._metrics = function, desk, metrics
+        self.declaration = self.declaration_of(function)
+        self.state = State.COLD
+        self.reason: str | None = None
+        """Why it is not hot, in a word or two; never more than an exception's type."""
+
+        self.pages: dict[str, bytes] = {}
+        """What the function says about itself, JSON by path; empty until its module was imported."""
+
+        self._failures = 0
+        self._zygote: ZygoteLink | None = None
+        self._is_imported = False
+        self._worker: Worker | None = None
+        self._loop = asyncio.get_running_loop()
+        self._pause: asyncio.TimerHandle | None = None
+        self._patience: asyncio.TimerHandle | None = None
+        self._is_leaving = False
+
+    @staticmethod
+    def declaration_of(function: Function) -> Declaration:
+        """Return what is known before the module is imported.
+
+        Raises:
+            RequestError: The declaration says what cannot be.
+        """
+        return from_words(function.words)
+
+    @property
+    def restarts(self) -> int:
+        """Workers that ended unasked since the front started."""
+        return self._metrics.restarts
+
+    def start(self) -> None:
+        """Have a worker, from the zygote if it is there."""
+        self._pause = None
+        if self.state is not State.FAILED:
+            self.state = State.STARTING
+        self._patience = self._loop.call_later(self.declaration.startup_timeout_seconds, self._too_slow)
+        if self._zygote is None:
+            self._is_imported = False
+            self._zygote = ZygoteLink(self._function, self._on_zygote_told, self._on_zygote_end)
+        elif self._is_imported:
+            self._ask_for_worker(self._zygote)
+
+    def end_worker(self, reason: str) -> None:
+        """End the worker, which hangs or is ill; another follows."""
+        if self._worker is not None:
+            self.reason = reason
+            log(f"the worker is ended: {reason}")
+            self._worker.end()
+
+    def leave(self) -> None:
+        """Ask the worker to leave and start no other; requests were served before."""
+        self._is_leaving = True
+        self._cancel_timers()
+        if self._worker is not None:
+            self._worker.end()
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        self._is_leaving = True
+        self._cancel_timers()
+        if self._zygote is not None:
+            self._zygote.kill()
+            self._zygote = None
+
+    @property
+    def has_worker(self) -> bool:
+        """Say whether a worker process is there, ready or not."""
+        return self._worker is not None
+
+    def on_frames(self, frames: Sequence[Frame]) -> None:
+        """Pass on what the worker says about calls."""
+        self._desk.on_frames(frames)
+
+    def on_told(self, worker: Worker, tell: Tell) -> None:
+        """The worker is ready, or could not be constructed, or says how it is."""
+        if tell.what == "ready" and worker.mark is not None:
+            self._ready(worker, float(tell.data["load_seconds"]))
+        elif tell.what == "failed":
+            worker.failure = str(tell.data["error"])
+        elif tell.what == "health" and not tell.data["is_well"]:
+            self.end_worker("health() says no")
+
+    def on_ended(self, worker: Worker) -> None:
+        """The worker is gone: another one, at once if it had been ready."""
+        self._worker = None
+        self._cancel_timers()
+        self._desk.unseat()
+        if self._is_leaving:
+            return
+        if not worker.is_ready:
+            self._failed(worker.failure or self.reason or "the worker died while it started")
+            return
+        self._metrics.restarts += 1
+        log("the worker ended; another one starts")
+        self.state = State.STARTING
+        too_soon = self._desk.hot_since_seconds + _SHORTEST_LIFE_SECONDS - time.monotonic()
+        if too_soon > 0:
+            self._pause = self._loop.call_later(too_soon, self.start)
+        else:
+            self.start()
+
+    def _ready(self, worker: Worker, load_seconds: float) -> None:
+        self._cancel_timers()
+        worker.is_ready = True
+        self._metrics.starts += 1
+        self._failures, self.reason = 0, None
+        if self.state is not State.DRAINING:
+            self.state, self._desk.closed = State.HOT, None
+        assert worker.mark is not None  # noqa: S101 - looked at by on_told
+        self._desk.seat(Seat(worker.channel, worker.mark), load_seconds)
+
+    def _ask_for_worker(self, zygote: ZygoteLink) -> None:
+        ours, theirs = socket.socketpair()
+        self._worker = Worker(ours, self)
+        zygote.ask_for_worker(theirs)
+
+    def _on_zygote_told(self, tell: Tell, file: int | None) -> None:
+        if tell.what == "imported":
+            self.declaration = from_words(tell.data["declaration"])
+            self._desk.adopt(self.declaration)
+            self.pages = tell.data["pages"]
+            self._is_imported = True
+            if self._zygote is not None and self._worker is None and self._pause is None:
+                self._ask_for_worker(self._zygote)
+        elif tell.what == "failed":
+            self.reason = str(tell.data["error"])
+        elif tell.what == "born" and file is not None:
+            self._on_born(file)
+        elif tell.what == "ended":
+            log(f"worker {tell.data['pid']} ended with status {tell.data['status']}")
+
+    def _on_born(self, pidfd: int) -> None:
+        if self._worker is None:
+            os.close(pidfd)
+        else:
+            self._worker.born(pidfd)
+
+    def _on_zygote_end(self) -> None:
+        """It could not import, or was killed: its workers die with it, and are replaced through a new one."""
+        self._zygote = None
+        if self._worker is None and not self._is_leaving:
+            self._failed(self.reason or "the zygote died")
+
+    def _too_slow(self) -> None:
+        self.reason = "starting_timeout"
+        self._patience = None
+        if not self._desk.closed:
+            self._desk.refuse_queue(STARTING_TIMEOUT)
+        if self._worker is not None:
+            self._worker.kill()
+        elif self._zygote is not None:
+            self._zygote.kill()
+            self._on_zygote_end()
+
+    def _failed(self, reason: str) -> None:
+        """A start failed: try again later, and refuse what comes once that is hopeless."""
+        self._cancel_timers()
+        self._failures += 1
+        self.reason = reason
+        pause = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** (self._failures - 1))
+        if self._failures >= _MOST_FAILURES:
+            pause = _LONGEST_PAUSE_SECONDS
+            self._crash_loop()
+        log(f"start {self._failures} failed ({reason}); another one in {pause:g} s")
+        self._pause = self._loop.call_later(pause, self.start)
+
+    def _crash_loop(self) -> None:
+        if self.state is not State.DRAINING:
+            self.state = State.FAILED
+            after = {"retry-after": f"{_LONGEST_PAUSE_SECONDS:.0f}"}
+            self._desk.closed = Refusal(503, "crash_loop", "the function could not be started several times", after)
+            self._desk.refuse_queue(self._desk.closed)
+
+    def _cancel_timers(self) -> None:
+        for timer in (self._pause, self._patience):
+            if timer is not None:
+                timer.cancel()
+        self._pause = self._patience = None
+
+
+STARTING_TIMEOUT = Refusal(503, "starting_timeout", "the function did not start in time", {"retry-after": "5"})
+
+
+def log(line: str) -> None:
+    """Write a line to the job's log."""
+    sys.stderr.write(f"pgpu: {line}\n")
+    sys.stderr.flush()

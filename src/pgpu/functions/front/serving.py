@@ -1,0 +1,115 @@
+"""Puts a front together and runs it until it is asked to leave.
+
+SIGTERM drains: ready is false at once, what was admitted is served, the rest is refused, then the worker is asked to
+close and everything ends. It refuses to survive a second one.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+
+from pgpu.functions.calls.coalescing import CoalescingLoop
+from pgpu.functions.front.desk import Desk
+from pgpu.functions.front.http.app import App
+from pgpu.functions.front.http.connections import Connection
+from pgpu.functions.front.http.service import Service
+from pgpu.functions.front.keeper import Keeper
+from pgpu.functions.front.metrics import Metrics
+from pgpu.functions.front.states import State
+from pgpu.functions.front.zygotes import Function
+from pgpu.functions.protocols.refusal import Refusal
+
+HTTP_SOCKET = "http.sock"
+CALLS_SOCKET = "calls.sock"
+_BACKLOG = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """Where a front listens."""
+
+    directory: Path
+    """Of its Unix sockets."""
+
+    address: tuple[str, int] | None = None
+    """Host and port for HTTP too; None: only the Unix socket."""
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its own idea of signals: a front drains first."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave them alone."""
+        yield
+
+
+def run(function: Function, doors: Doors) -> None:
+    """Serve a function until SIGTERM or SIGINT."""
+    with asyncio.Runner(loop_factory=CoalescingLoop) as runner:
+        runner.run(_serve(function, doors))
+
+
+async def _serve(function: Function, doors: Doors) -> None:
+    metrics = Metrics()
+    desk = Desk(Keeper.declaration_of(function), metrics)
+    keeper = Keeper(function, desk, metrics)
+    service = Service(function.name, desk, keeper, metrics)
+    connection = type("ServedConnection", (Connection,), {"service": service})
+    config = uvicorn.Config(
+        App(service), http=connection, ws="none", lifespan="off", log_level="critical", access_log=False,
+        server_header=False, timeout_keep_alive=75,
+    )  # fmt: skip
+    server = _Server(config)
+    leaving = _on_signals(asyncio.get_running_loop())
+    sockets = _listen(doors)
+    keeper.start()
+    serving = asyncio.get_running_loop().create_task(server.serve(sockets))
+    try:
+        await leaving.wait()
+        keeper.state, desk.closed = State.DRAINING, DRAINING
+        await _until_idle(desk)
+        keeper.leave()
+        server.should_exit = True
+        await serving
+    finally:
+        keeper.close()
+
+
+DRAINING = Refusal(503, "draining", "this replica is leaving", {"retry-after": "1"})
+
+
+def _on_signals(loop: asyncio.AbstractEventLoop) -> asyncio.Event:
+    leaving = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, leaving.set)
+    return leaving
+
+
+async def _until_idle(desk: Desk) -> None:
+    idle = asyncio.Event()
+    desk.on_idle = idle.set
+    if desk.requests:
+        await idle.wait()
+
+
+def _listen(doors: Doors) -> list[socket.socket]:
+    sockets = [_unix_socket(doors.directory / HTTP_SOCKET)]
+    if doors.address is not None:
+        sockets.append(socket.create_server(doors.address, backlog=_BACKLOG))
+    return sockets
+
+
+def _unix_socket(path: Path) -> socket.socket:
+    path.unlink(missing_ok=True)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listening.bind(os.fspath(path))
+    listening.listen(_BACKLOG)
+    return listening

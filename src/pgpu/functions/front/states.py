@@ -1,0 +1,22 @@
+"""What a replica is doing, in the words of health pages, metrics and errors."""
+
+from enum import StrEnum
+
+
+class State(StrEnum):
+    """Of a replica; what it can answer follows from it."""
+
+    COLD = "cold"
+    """There is no worker and none is being started."""
+
+    STARTING = "starting"
+    """A worker is imported, constructed, or about to be tried again; requests wait."""
+
+    HOT = "hot"
+    """The worker takes calls."""
+
+    FAILED = "failed"
+    """It could not be started several times in a row; requests are refused, and it is tried again now and then."""
+
+    DRAINING = "draining"
+    """It finishes what it has and refuses the rest."""

@@ -1,0 +1,113 @@
+"""One worker as its front sees it: a process, a channel, and what it told.
+
+It refuses to start another: the keeper decides that.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Sequence
+from typing import Protocol
+
+from pgpu.functions.calls.channel import Channel
+from pgpu.functions.calls.frames import Frame, message_of
+from pgpu.functions.calls.marks import StartedMark
+from pgpu.functions.calls.messages import Kind, Tell
+
+_GRACE_SECONDS = 1.0
+"""Between TERM and KILL: for close() of a worker that is between two calls; one that hangs has nothing to finish."""
+
+
+class Listener(Protocol):
+    """Who hears of a worker."""
+
+    def on_told(self, worker: "Worker", tell: Tell) -> None:
+        """It said something beside the calls."""
+
+    def on_frames(self, frames: Sequence[Frame]) -> None:
+        """It said something about calls."""
+
+    def on_ended(self, worker: "Worker") -> None:
+        """It is dead, or its socket is; what it had said before was handed on."""
+
+
+class Worker:
+    """A worker that was asked for; born or not."""
+
+    def __init__(self, end: socket.socket, listener: Listener) -> None:
+        """Listen on the front's end of its socket pair."""
+        self._listener = listener
+        self.channel = Channel(end, self._on_frames, self._end)
+        self.mark: StartedMark | None = None
+        self.is_ready = False
+        self.is_ended = False
+        self.failure: str | None = None
+        """The type of what its constructor raised."""
+
+        self._pidfd: int | None = None
+        self._loop = asyncio.get_running_loop()
+        self._killing: asyncio.TimerHandle | None = None
+
+    def born(self, pidfd: int) -> None:
+        """Take the descriptor of its process: it becomes readable when that dies, whoever holds its socket then."""
+        if self.is_ended:
+            os.close(pidfd)
+            return
+        self._pidfd = pidfd
+        self._loop.add_reader(pidfd, self._died)
+
+    def end(self) -> None:
+        """Ask it to leave, and kill it if it does not."""
+        if self._killing is None and not self.is_ended:
+            self._signal(signal.SIGTERM)
+            self._killing = self._loop.call_later(_GRACE_SECONDS, self.kill)
+
+    def kill(self) -> None:
+        """Kill it now."""
+        self._signal(signal.SIGKILL)
+        if self._pidfd is None:
+            self.channel.close()
+            self._end()
+
+    def _signal(self, number: int) -> None:
+        if self._pidfd is not None:
+            try:
+                signal.pidfd_send_signal(self._pidfd, number)
+            except ProcessLookupError:
+                return
+
+    def _died(self) -> None:
+        self.channel.drain_input()
+        self.channel.close()
+        self._end()
+
+    def _on_frames(self, frames: Sequence[Frame]) -> None:
+        if any(each.kind == Kind.TELL for each in frames):
+            frames = [each for each in frames if not self._is_told(each)]
+        if frames:
+            self._listener.on_frames(frames)
+
+    def _is_told(self, each: Frame) -> bool:
+        if each.kind != Kind.TELL:
+            return False
+        if each.has_file:
+            fd = self.channel.next_file()
+            self.mark = StartedMark(fd)
+            os.close(fd)
+        self._listener.on_told(self, message_of(each))
+        return True
+
+    def _end(self) -> None:
+        if self.is_ended:
+            return
+        self.is_ended = True
+        if self._killing is not None:
+            self._killing.cancel()
+        if self._pidfd is not None:
+            self._signal(signal.SIGKILL)  # its socket is gone, so nobody could ever talk to it again
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+        self._listener.on_ended(self)
+        if self.mark is not None:
+            self.mark.close()

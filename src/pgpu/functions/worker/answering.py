@@ -1,0 +1,72 @@
+"""From a call to its reply: read the arguments, call the handler, write the result.
+
+What the handler raises goes to the log with its traceback and the request's id; the caller learns the exception's type and
+nothing else, since its text may hold somebody's data. It refuses to send anything: lanes do.
+"""
+
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pgpu.functions.calls.messages import Reply
+from pgpu.functions.declaring import Context
+from pgpu.functions.handler import Handler
+from pgpu.functions.protocols import Asked, Interpreter, Refusal, RefusedError, handler_failed
+from pgpu.functions.worker.inbox import Work
+
+_NOBODY = Context()
+_CANCELLED = Refusal(499, "cancelled", "nobody waits for it any more")
+
+
+class Answerer:
+    """Serves calls with one handler."""
+
+    def __init__(self, handler: Handler, interpreter: Interpreter) -> None:
+        self.handler, self._interpreter = handler, interpreter
+        signature = handler.signature
+        self._wants_context = signature.context_index is not None or signature.context_name is not None
+
+    def read(self, work: Work) -> Asked | Reply:
+        """Read a call's arguments; a reply where it has none, or where nobody waits for it."""
+        refused: Asked | Refusal = _CANCELLED if work.is_cancelled else self._interpreter.read(work.call, work.body)
+        return refused.reply(work.call.id) if isinstance(refused, Refusal) else refused
+
+    def context(self, work: Work, asked: Asked, ask_cancelled: Callable[[], bool]) -> Context:
+        """Make what the handler may know of the request, if it asks for that."""
+        if not self._wants_context:
+            return _NOBODY
+        return Context(work.call.id, asked.headers, work.deadline_seconds, ask_cancelled)
+
+    def reply(self, work: Work, asked: Asked, result: Any) -> Reply:
+        """Write a result."""
+        written = asked.form.write(result)
+        if isinstance(written, Refusal):
+            log(f"request {work.call.id}: {written.error}: {written.detail}")
+            return written.reply(work.call.id)
+        return written
+
+    def failures(self, works: Sequence[Work], error: BaseException) -> list[Reply]:
+        """Log what the handler raised, and write what the callers get."""
+        refused = failure(f"request {', '.join(work.call.id for work in works)}", error)
+        return [refused.reply(work.call.id) for work in works]
+
+
+def failure(what: str, error: BaseException) -> Refusal:
+    """Log what the user's code raised, and say what a caller may know of it."""
+    if isinstance(error, RefusedError):
+        log(f"{what}: {error.refusal.error}: {error.refusal.detail}")
+        return error.refusal
+    log_failure(f"{what} failed", error)
+    return handler_failed(error)
+
+
+def log_failure(what: str, error: BaseException) -> None:
+    """Write a traceback to the job's log."""
+    log(f"{what}\n{''.join(traceback.format_exception(error))}".rstrip("\n"))
+
+
+def log(line: str) -> None:
+    """Write to the job's log."""
+    sys.stderr.write(f"pgpu: {line}\n")
+    sys.stderr.flush()

@@ -1,0 +1,151 @@
+"""The zygote: imports the handler's module once, before any CUDA call, and forks a worker each time it is asked.
+
+So a worker that died is replaced in milliseconds, however heavy its imports. It dies with its front, and its workers die with
+it: no worker is left over by a front that was killed. It refuses to construct the handler, since a GPU context
+does not survive a fork.
+"""
+
+import ctypes
+import os
+import select
+import signal
+import socket
+import time
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+from pgpu.functions.calls.blocking import GoneError, Port
+from pgpu.functions.calls.frames import frame
+from pgpu.functions.calls.messages import Kind, Tell
+from pgpu.functions.declaring import from_words, to_words
+from pgpu.functions.handler import load
+from pgpu.functions.protocols import Interpreter, pages
+from pgpu.functions.worker.answering import log_failure
+from pgpu.functions.worker.life import Prepared, live
+
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Birth:
+    """What a zygote is told when it starts."""
+
+    name: str
+    app: str
+    """`module:attribute` or `file.py:attribute`."""
+
+    source: Path
+    """The directory that the module is in."""
+
+    words: dict[str, object]
+    """What the declaration says beyond the decorator, as `declaring.from_words` reads it."""
+
+    front_pid: int
+
+
+class Zygote:
+    """Forks workers on demand."""
+
+    def __init__(self, control: socket.socket, prepared: Prepared) -> None:
+        self._control, self._port, self._prepared = control, Port(control), prepared
+
+    def serve(self) -> int:
+        """Fork and reap until the front leaves.
+
+        Returns:
+            The exit status; in a worker, that of the worker.
+        """
+        wakeup, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        while not self._port.is_ended:
+            select.select([self._control.fileno(), wakeup], [], [])
+            _empty(wakeup)
+            self._reap()
+            for each in self._port.receive(is_waiting=False):
+                status = self._fork_worker(each.number) if each.kind == Kind.ASK else None
+                if status is not None:
+                    return status
+        return 0
+
+    def _fork_worker(self, number: int) -> int | None:
+        end = socket.socket(fileno=self._port.next_file())
+        pid = _fork()
+        if pid == 0:
+            return self._be_worker(end)
+        end.close()
+        self._port.send(frame(Kind.TELL, number, Tell("born", {"pid": pid}), has_file=True), os.pidfd_open(pid))
+        return None
+
+    def _be_worker(self, end: socket.socket) -> int:
+        zygote_pid = os.getppid()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self._port.close()
+        die_with_parent(zygote_pid)
+        return live(end, self._prepared)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            ended = {"pid": pid, "status": os.waitstatus_to_exitcode(status)}
+            self._port.send(frame(Kind.TELL, 0, Tell("ended", ended)))
+
+
+def main(birth: Birth, control: socket.socket) -> int:
+    """Import, tell, serve.
+
+    Returns:
+        The exit status.
+    """
+    die_with_parent(birth.front_pid)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    began = time.monotonic()
+    try:
+        prepared, described = _prepare(birth)
+    except BaseException as error:  # noqa: BLE001 - whatever importing the user's module raises, SystemExit too, is told
+        log_failure(f"{birth.app} could not be imported", error)
+        control.sendall(frame(Kind.TELL, 0, Tell("failed", {"error": type(error).__name__})))
+        return 1
+    control.sendall(frame(Kind.TELL, 0, Tell("imported", {**described, "import_seconds": time.monotonic() - began})))
+    try:
+        return Zygote(control, prepared).serve()
+    except GoneError:
+        return 0
+
+
+def _prepare(birth: Birth) -> tuple[Prepared, dict[str, object]]:
+    """Import and read everything that workers have in common; and what the front is told of it."""
+    loaded = load(birth.app, birth.source)
+    declaration = from_words(birth.words, loaded.declaration)
+    signature = loaded.signature(declaration)
+    prepared = Prepared(loaded, declaration, Interpreter(signature, birth.name))
+    return prepared, {"declaration": to_words(declaration), "pages": pages(birth.name, signature, declaration)}
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Have the kernel kill this process when its parent dies, also if that happened just now."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _fork() -> int:
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # a module that starts threads when imported is the user's risk
+        return os.fork()
+
+
+def _empty(wakeup: int) -> None:
+    try:
+        os.read(wakeup, 4096)
+    except BlockingIOError:
+        return
