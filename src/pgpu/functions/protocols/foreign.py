@@ -87,12 +87,27 @@ def array_of(plain: Any, dtype: Any) -> Any:
     """
     numpy = sys.modules["numpy"]
     try:
-        array = numpy.asarray(plain, dtype)
+        array = numpy.asarray(plain)
     except (ValueError, TypeError, OverflowError) as error:
         raise ValueError("Expected a rectangular array of numbers") from error
-    if array.dtype.kind not in "biufc":
+    if array.dtype.kind not in "biuf":
         raise ValueError("Expected a rectangular array of numbers")
-    return array
+    return array if dtype is None else _cast(numpy, array, dtype)
+
+
+def _cast(numpy: Any, array: Any, dtype: Any) -> Any:
+    """Change an array's dtype; precision may be lost, as it always is, but no number becomes another one."""
+    is_whole = array.dtype.kind in "biu" and numpy.dtype(dtype).kind in "iu"
+    if array.size and not is_whole and not numpy.can_cast(array.dtype, dtype, "same_kind"):
+        raise ValueError(f"Expected numbers of type {dtype.__name__}")
+    try:
+        with numpy.errstate(over="raise"):
+            cast = array.astype(dtype)
+    except FloatingPointError as error:
+        raise ValueError(f"Expected numbers that {dtype.__name__} can hold") from error
+    if is_whole and not numpy.array_equal(cast, array):
+        raise ValueError(f"Expected numbers that {dtype.__name__} can hold")
+    return cast
 
 
 def _is_model(kind: Any) -> bool:
