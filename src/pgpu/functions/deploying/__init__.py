@@ -1,0 +1,5 @@
+"""How a function comes to a server and becomes a job there: bundle, layer of packages, and the job of one replica.
+
+A bundle is the packed source tree, and its SHA-256 is its address. It refuses to import the user's code, and to trust a
+bundle that it did not pack itself.
+"""

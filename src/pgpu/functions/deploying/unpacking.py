@@ -1,0 +1,88 @@
+"""A bundle that somebody sent, back into a tree, believing nothing of it.
+
+Each member passes `members.Inspector` and then Python's own filter for data before anything of it is written, into a
+directory that nobody else can write. It refuses archives that are compressed: what is counted is what is written.
+"""
+
+import os
+import shutil
+import tarfile
+from pathlib import Path
+from typing import BinaryIO
+
+from pgpu.errors import NodeError, RequestError
+from pgpu.functions.deploying.members import Inspector, Kind, Member
+from pgpu.units import quoted
+
+_BROKEN = (tarfile.TarError, ValueError, OverflowError, EOFError, KeyError, IndexError, UnicodeError, RecursionError)
+"""What `tarfile` raises of bytes that are no archive."""
+
+
+def unpack(bundle: BinaryIO, directory: Path) -> int:
+    """Write a bundle's tree.
+
+    Args:
+        bundle: Can be sought in.
+        directory: Is made; it and all above it are nobody's to change but ours.
+
+    Returns:
+        The bytes of all files.
+
+    Raises:
+        RequestError: It is no bundle; what was written until then is left behind for the caller to throw away.
+        NodeError: It cannot be written.
+    """
+    if not hasattr(tarfile, "data_filter"):
+        raise NodeError("this Python cannot unpack a stranger's archive safely", hint="use Python 3.11.4 or newer")
+    try:
+        return _unpack(bundle, directory)
+    except _BROKEN as exc:
+        raise RequestError(f"this is no bundle: {exc}", hint="pack it with `pgpu deploy`") from exc
+    except OSError as exc:
+        raise NodeError(f"a bundle cannot be written to {directory}: {exc.strerror}") from exc
+
+
+def _unpack(bundle: BinaryIO, directory: Path) -> int:
+    _make(directory)
+    inspector, size_bytes = Inspector(), 0
+    bundle.seek(0)
+    with tarfile.open(fileobj=bundle, mode="r:", encoding="utf-8", errors="surrogateescape") as archive:
+        for header in archive:
+            member = inspector.admit(_member(header))
+            tarfile.data_filter(header, str(directory))
+            _write(archive, header, member, directory / member.path)
+            size_bytes += member.size_bytes
+            archive.members = []  # type: ignore[attr-defined] # else all headers stay in memory
+    return size_bytes
+
+
+def _member(header: tarfile.TarInfo) -> Member:
+    if header.isdir():
+        return Member(header.name, Kind.DIRECTORY)
+    if header.issym():
+        return Member(header.name, Kind.LINK, target=header.linkname)
+    if header.type not in {tarfile.REGTYPE, tarfile.AREGTYPE} or header.issparse():
+        raise RequestError(f"{quoted(header.name)} is no file, directory or link", hint="pack it with `pgpu deploy`")
+    return Member(header.name, Kind.FILE, header.size, is_executable=bool(header.mode & 0o100))
+
+
+def _write(archive: tarfile.TarFile, header: tarfile.TarInfo, member: Member, path: Path) -> None:
+    if member.kind is Kind.DIRECTORY:
+        _make(path)
+    elif member.kind is Kind.LINK:
+        path.symlink_to(member.target)
+    else:
+        content = archive.extractfile(header)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as out:
+            os.fchmod(descriptor, 0o755 if member.is_executable else 0o644)
+            if content is not None:
+                shutil.copyfileobj(content, out)
+            if out.tell() != member.size_bytes:
+                raise RequestError(f"the bundle ends within {quoted(member.path)}")
+
+
+def _make(directory: Path) -> None:
+    """Whoever runs the function reads it, whatever this process's umask is; who may come here is said further up."""
+    directory.mkdir(mode=0o700)
+    directory.chmod(0o755)
