@@ -1,0 +1,1 @@
+"""What serving a function costs when the function costs nothing (`python -m benchmarks.function_overhead`)."""

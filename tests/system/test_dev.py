@@ -1,0 +1,145 @@
+"""`pgpu dev` as its user meets it: a URL, edits that arrive, edits that do not start, and nothing left behind."""
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import psutil
+import pytest
+from tests.waiting import until
+
+PGPU = (sys.executable, "-c", "import sys; from pgpu.cli.main import main; sys.exit(main())")
+CODE = """
+import os
+
+class Adder:
+    def __init__(self):
+        self.added = ADDED
+
+    def __call__(self, x: int) -> dict:
+        return {"sum": x + self.added, "worker": os.getpid()}
+"""
+GPU_CODE = """
+import pgpu
+
+@pgpu.function(memory="1GiB")
+class Memory:
+    def __init__(self):
+        from pgpu.workloads.driver import Device
+        self.device = Device()
+
+    def __call__(self) -> dict:
+        return {"total": self.device.memory_bytes()[1], "version": 1}
+"""
+
+
+@dataclass
+class Dev:
+    """One `pgpu dev` and what it said."""
+
+    process: "subprocess.Popen[str]"
+    source: Path
+    lines: list[str] = field(default_factory=list)
+
+    def said(self, words: str, times: int = 1) -> list[str]:
+        """Wait until it said something so often, and return those lines."""
+        return until(
+            lambda: found if len(found := [line for line in self.lines if words in line]) >= times else [],
+            lambda: self.lines,
+        )
+
+    @property
+    def port(self) -> int:
+        """Where it serves, as it said."""
+        return int(re.search(r"http://127.0.0.1:(\d+)/", self.said("is served on")[0])[1])  # type: ignore[index]
+
+    def ask(self, body: object) -> Any:
+        """Post JSON and return the answer's."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.request("POST", "/", json.dumps(body), {"Content-Type": "application/json"})
+        reply = connection.getresponse()
+        answer = reply.read()
+        connection.close()
+        assert reply.status == 200, answer
+        return json.loads(answer)
+
+    def write(self, code: str) -> None:
+        """Edit the function."""
+        (self.source / "app.py").write_text(code, "utf-8")
+
+
+@contextmanager
+def dev(source: Path, code: str, *flags: str, environment: dict[str, str] | None = None) -> Iterator[Dev]:
+    (source / "app.py").write_text(code, "utf-8")
+    process = subprocess.Popen(
+        (*PGPU, *flags, "dev", "app.py", "--port", "0") if "@pgpu" in code else (*PGPU, *flags, "dev", "app.py:Adder", "--port", "0"),
+        cwd=source, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **(environment or {})},
+    )  # fmt: skip
+    assert process.stdout is not None
+    running = Dev(process, source)
+    reader = Thread(target=lambda: running.lines.extend(process.stdout or ()), daemon=True)
+    reader.start()
+    try:
+        yield running
+    finally:
+        family = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0, running.lines
+        reader.join()
+        process.stdout.close()
+        assert [each for each in family if each.is_running() and each.status() != psutil.STATUS_ZOMBIE] == []
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    directory = tmp_path / "source"
+    directory.mkdir()
+    return directory
+
+
+def test_an_edit_arrives_and_one_that_does_not_start_leaves_the_code_before_it(source: Path) -> None:
+    with dev(source, CODE.replace("ADDED", "1")) as running:
+        first = running.ask({"x": 1})
+        assert first["sum"] == 2
+        assert any("""curl --json '{"x": 1}'""" in line for line in running.said("curl"))
+
+        running.write("import nothing_of_this_name\n")
+        assert "nothing_of_this_name" in running.said("does not start")[0]
+        running.write(CODE)
+        assert "NameError" in running.said("does not start", 2)[1]
+        running.said("goes on serving", 2)
+        assert running.ask({"x": 1}) == first
+
+        running.write(CODE.replace("ADDED", "10"))
+        running.said("is ready", 2)
+        assert running.ask({"x": 1})["sum"] == 11
+        until(lambda: not psutil.pid_exists(first["worker"]))
+
+
+def test_code_that_never_started_is_waited_for(source: Path) -> None:
+    with dev(source, "def broken(:\n") as running:
+        assert "SyntaxError" in running.said("does not start")[0]
+        running.write(CODE.replace("ADDED", "3"))
+        assert running.ask({"x": 1})["sum"] == 4
+
+
+def test_a_function_that_asks_for_gpu_memory_runs_in_a_slice_and_makes_room_for_its_next_version(
+    source: Path, tmp_path: Path
+) -> None:
+    state = {"PGPU_STATE_DIR": str(tmp_path / "state")}
+    with dev(source, GPU_CODE.replace("1GiB", "14GiB"), "--simulate", "V100", environment=state) as running:
+        assert running.ask({}) == {"total": 14 << 30, "version": 1}
+        running.write(GPU_CODE.replace("1GiB", "13GiB").replace('"version": 1', '"version": 2'))
+        running.said("no room on the GPU for both")
+        running.said("is ready", 2)
+        assert running.ask({}) == {"total": 13 << 30, "version": 2}
