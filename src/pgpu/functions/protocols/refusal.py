@@ -9,6 +9,7 @@ from pgpu.errors import RequestError
 from pgpu.functions.calls.messages import Reply
 
 _HEADERS = {"content-type": "application/json"}
+_LONGEST_ERROR = 400
 _encode = msgspec.json.Encoder().encode
 
 
@@ -47,7 +48,13 @@ class RefusedError(RequestError):
 def refused(status: int, code: str, error: str, **headers: str) -> RefusedError:
     """Make the error of a refusal; an underscore in a header's name stands for its dash."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return RefusedError(Refusal(status, code, error, named))
+    return RefusedError(Refusal(status, code, _one_line(error), named))
+
+
+def _one_line(error: str) -> str:
+    """A caller's own words may be in it: keys of its JSON, of any length and with any character."""
+    short = error if len(error) <= _LONGEST_ERROR else f"{error[:_LONGEST_ERROR]}…"
+    return short if short.isprintable() else short.encode("unicode_escape").decode()
 
 
 def handler_failed(error: BaseException) -> Refusal:
