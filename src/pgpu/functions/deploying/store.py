@@ -1,0 +1,168 @@
+"""Where a server keeps the bundles and the layers of its users, each at the address of its content.
+
+    bundles/UID/DIGEST/tree      the unpacked source
+    bundles/UID/DIGEST/bytes     how much it holds; written last
+    layers/UID/DIGEST            packages, installed
+
+All of it is the server's own and nobody else may change it, so that who unpacks a stranger's archive never follows a name
+that the stranger can exchange meanwhile. Each user has shelves of their own: what one sent is never served to another, whoever
+names its digest. It refuses to believe a digest: it hashes what comes.
+"""
+
+import contextlib
+import ctypes
+import hashlib
+import os
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from pgpu.errors import CapacityError, NodeError, RequestError
+from pgpu.functions.deploying.members import MOST_BYTES, MOST_MEMBERS
+from pgpu.functions.deploying.unpacking import unpack
+from pgpu.units import GIB, KIB, MIB
+
+MOST_OWNER_BYTES = 10 * GIB
+"""Of one user's bundles: they are the server's files, which no disk quota of the user counts."""
+
+_MOST_SENT_BYTES = MOST_BYTES + MOST_MEMBERS * 4 * KIB
+"""Headers, long names and padding included."""
+
+_LEFT_AFTER_SECONDS = 3600.0
+"""What no version names is kept so long: its deployment may be under way."""
+
+
+class Store:
+    """The shelves of one state directory; safe for many threads and processes."""
+
+    def __init__(self, directory: Path) -> None:
+        """Make nothing yet.
+
+        Args:
+            directory: Becomes this process's own, closed to others.
+        """
+        self._directory = directory
+
+    def has(self, owner_uid: int, digest: str) -> bool:
+        """Whether a bundle of this user is there; it stays then for the deployment that asks."""
+        with contextlib.suppress(OSError):
+            os.utime(self._bundle(owner_uid, digest) / "bytes")
+            return True
+        return False
+
+    def tree(self, owner_uid: int, digest: str) -> Path:
+        """Return where a bundle's source lies.
+
+        Raises:
+            RequestError: It is not there.
+        """
+        if not self.has(owner_uid, digest):
+            raise RequestError(f"the bundle {digest} is not here", hint="deploy it again")
+        return self._bundle(owner_uid, digest) / "tree"
+
+    def layer(self, owner_uid: int, digest: str) -> Path:
+        """Return where packages of this digest are installed, or would be."""
+        return self._shelf("layers", owner_uid) / _checked(digest)
+
+    @contextlib.contextmanager
+    def receiving(self, owner_uid: int) -> Iterator["Incoming"]:
+        """Take in a bundle; nothing is left of one that is not kept.
+
+        Raises:
+            CapacityError: There is no room for more of this user's.
+            NodeError: It cannot be written.
+        """
+        shelf = self._shelf("bundles", owner_uid)
+        try:
+            shelf.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._check_room(shelf)
+            with tempfile.TemporaryFile(dir=shelf) as file:
+                yield Incoming(shelf, cast("BinaryIO", file))
+        except OSError as exc:
+            raise NodeError(f"a bundle cannot be written to {shelf}: {exc.strerror or exc}") from exc
+
+    def sweep(self, owner_uid: int, kept: Collection[str], older_seconds: float = _LEFT_AFTER_SECONDS) -> None:
+        """Throw away a user's bundles that no version names, unless they came just now."""
+        before_seconds = time.time() - older_seconds
+        for bundle in self._shelf("bundles", owner_uid).glob("*"):
+            with contextlib.suppress(OSError):
+                mark = bundle / "bytes"
+                age_mark = mark if mark.exists() else bundle
+                if bundle.name not in kept and age_mark.stat().st_mtime < before_seconds:
+                    mark.unlink(missing_ok=True)
+                    shutil.rmtree(bundle)
+
+    def _check_room(self, shelf: Path) -> None:
+        held = sum(int(mark.read_text("ascii") or 0) for mark in shelf.glob("*/bytes"))
+        if held + MOST_BYTES > MOST_OWNER_BYTES:
+            raise CapacityError(
+                f"your bundles hold {held // MIB} MiB of {MOST_OWNER_BYTES // MIB} MiB", hint="pgpu undeploy NAME"
+            )
+
+    def _bundle(self, owner_uid: int, digest: str) -> Path:
+        return self._shelf("bundles", owner_uid) / _checked(digest)
+
+    def _shelf(self, kind: str, owner_uid: int) -> Path:
+        return self._directory / kind / str(owner_uid)
+
+
+class Incoming:
+    """A bundle that is being sent."""
+
+    def __init__(self, shelf: Path, file: BinaryIO) -> None:
+        self._shelf = shelf
+        self._file = file
+        self._sum = hashlib.sha256()
+
+    def write(self, data: bytes) -> None:
+        """Take more of it.
+
+        Raises:
+            RequestError: It is too long.
+        """
+        if self._file.tell() + len(data) > _MOST_SENT_BYTES:
+            raise RequestError(f"the bundle is longer than {_MOST_SENT_BYTES // MIB} MiB")
+        self._sum.update(data)
+        self._file.write(data)
+
+    def keep(self, digest: str) -> None:
+        """Unpack all of it, durably.
+
+        Raises:
+            RequestError: It is not what its digest says, or no bundle.
+        """
+        if self._sum.hexdigest() != _checked(digest):
+            raise RequestError(
+                f"what came is not {digest}: its SHA-256 is {self._sum.hexdigest()}", hint="send it again"
+            )
+        made = self._shelf / f".{secrets.token_hex(8)}"
+        made.mkdir(mode=0o700)
+        try:
+            size_bytes = unpack(self._file, made / "tree")
+            (made / "bytes").write_text(str(size_bytes), "ascii")
+            _sync(made)
+            with contextlib.suppress(OSError):  # it came twice at once: both are the same
+                made.rename(self._shelf / digest)
+            _sync(self._shelf)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+
+
+def _sync(directory: Path) -> None:
+    """Write a whole file system out: a bundle has thousands of files, and a version must not outlive a half of one."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if ctypes.CDLL(None, use_errno=True).syncfs(descriptor) != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    finally:
+        os.close(descriptor)
+
+
+def _checked(digest: str) -> str:
+    if len(digest) != hashlib.sha256().digest_size * 2 or not set(digest) <= set("0123456789abcdef"):
+        raise RequestError(f"{digest[:80]!r} is no SHA-256", hint="64 hexadecimal digits")
+    return digest

@@ -1,0 +1,93 @@
+"""A server's shelves: what is on them is what its address says, and each user's own."""
+
+import hashlib
+import io
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from pgpu.errors import CapacityError, RequestError
+from pgpu.functions.deploying import store as room
+from pgpu.functions.deploying.members import MOST_BYTES
+from pgpu.functions.deploying.packing import pack_tree
+from pgpu.functions.deploying.store import Store
+
+ALICE, BOB = 61001, 61002
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> tuple[str, bytes]:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "app.py").write_text("x = 1")
+    out = io.BytesIO()
+    return pack_tree(tmp_path / "in", out).digest, out.getvalue()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "functions")
+
+
+def send(store: Store, data: bytes, digest: str, uid: int = ALICE) -> None:
+    with store.receiving(uid) as incoming:
+        for place in range(0, len(data), 1000):
+            incoming.write(data[place : place + 1000])
+        incoming.keep(digest)
+
+
+def test_a_bundle_is_found_at_its_digest_by_who_sent_it_alone(store: Store, bundle: tuple[str, bytes]) -> None:
+    digest, data = bundle
+    for _ in range(2):
+        send(store, data, digest)
+        assert (store.tree(ALICE, digest) / "app.py").read_text() == "x = 1"
+    assert store.has(ALICE, digest)
+    assert not store.has(BOB, digest)
+    with pytest.raises(RequestError, match="not here"):
+        store.tree(BOB, digest)
+
+
+def test_nothing_is_left_of_what_was_not_kept(store: Store, bundle: tuple[str, bytes], tmp_path: Path) -> None:
+    digest, data = bundle
+    garbage = b"no archive" * 100
+    for sent, said in ((data, "0" * 64), (garbage, hashlib.sha256(garbage).hexdigest()), (data[:-1], digest)):
+        with pytest.raises(RequestError):
+            send(store, sent, said)
+    shelf = tmp_path / "functions" / "bundles" / str(ALICE)
+    assert list(shelf.iterdir()) == []
+    assert stat.S_IMODE(shelf.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("digest", ["", "../../etc", "A" * 64, "0" * 63, "0" * 65, "é" * 64])
+def test_only_a_digest_is_an_address(store: Store, digest: str) -> None:
+    for ask in (store.has, store.tree, store.layer):
+        with pytest.raises(RequestError):
+            ask(ALICE, digest)
+
+
+def test_what_is_too_long_is_refused_before_it_is_stored(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "_MOST_SENT_BYTES", 1500)
+    with pytest.raises(RequestError, match="longer"):
+        send(store, b"x" * 3000, "0" * 64)
+
+
+def test_a_user_s_shelf_has_an_end(store: Store, bundle: tuple[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    digest, data = bundle
+    send(store, data, digest)
+    monkeypatch.setattr(room, "MOST_OWNER_BYTES", MOST_BYTES + 4)
+    with pytest.raises(CapacityError):
+        send(store, data, digest)
+    send(store, data, digest, BOB)
+
+
+def test_what_no_version_names_is_thrown_away_unless_it_came_just_now(store: Store, bundle: tuple[str, bytes]) -> None:
+    digest, data = bundle
+    send(store, data, digest)
+    store.sweep(ALICE, kept=())
+    assert store.has(ALICE, digest)
+    os.utime(store.tree(ALICE, digest).parent / "bytes", (0, 0))
+    store.sweep(ALICE, kept={digest})
+    assert (store._bundle(ALICE, digest) / "tree").is_dir()
+    store.sweep(ALICE, kept=())
+    assert not store.has(ALICE, digest)
