@@ -131,3 +131,6 @@ class Admission:
 
     suspended: tuple[tuple[str, str], ...] = ()
     """Ids of running jobs that make room from now on, each with that of the job that it makes room for."""
+
+    reclaimed: tuple[str, ...] = ()
+    """Ids of idle jobs whose leases are taken: the grants count on what they hold."""
