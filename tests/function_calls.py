@@ -6,7 +6,8 @@ from typing import Any
 import msgspec
 
 from pgpu.functions.calls.messages import Call, Reply
-from pgpu.functions.handler import signature_of
+from pgpu.functions.declaring import Context, Declaration
+from pgpu.functions.handler import Loaded, signature_of
 from pgpu.functions.protocols import Asked, Interpreter, Refusal
 
 JSON = {"content-type": "application/json"}
@@ -40,8 +41,14 @@ def reply(
 ) -> Reply:
     """Read one call, call the handler and write its result, or a refusal."""
     found = asked(handler, body, headers, path=path)
-    written = found if isinstance(found, Refusal) else found.form.write(handler(*found.values))
+    written = found if isinstance(found, Refusal) else found.form.write(called(handler, found))
     return written.reply("id-1") if isinstance(written, Refusal) else written
+
+
+def called(handler: Callable[..., Any], found: Asked) -> Any:
+    """Call a handler with what was read."""
+    constructed = Loaded(handler, "it", Declaration()).construct(Declaration())
+    return constructed.call(found.values, Context("id-1", found.headers))
 
 
 def told(answer: Reply) -> Any:
