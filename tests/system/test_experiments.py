@@ -97,6 +97,20 @@ def test_p3s_overhead_is_of_every_program_and_says_where_containers_are_missing(
     assert any("containers left out" in finding for finding in report["findings"])
 
 
+def test_p5s_callable_object_is_asked_beside_the_structures_before(tmp_path: Path) -> None:
+    report = experiment(tmp_path, "p5", "--network", "small", "--requests", "3", model="V100")
+
+    before, process, after = report["table"]
+    assert [row["structure"] for row in report["table"]] == [
+        *("load in each call", "process for each request", "callable object")
+    ]
+    assert after["mean s"] < before["mean s"] < process["mean s"]
+    (simulated,) = report["further"]
+    assert "no ratio" in simulated["title"]
+    assert [row["before / this"] for row in simulated["rows"]] == [None] * 3
+    assert_files_are_there(report)
+
+
 @pytest.mark.docker
 def test_p1_runs_in_containers(tmp_path: Path) -> None:
     report = experiment(tmp_path, "p1", "--jobs", "2", "--both", "--batches", "4", "--runtime", "docker")
@@ -106,7 +120,14 @@ def test_p1_runs_in_containers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("p1", "--jobs", "many"), ("p1", "--without-pgpu", "--both"), ("p3", "--part", "roof"), ("p9",)]
+    "words",
+    [
+        ("p1", "--jobs", "many"),
+        ("p1", "--without-pgpu", "--both"),
+        ("p3", "--part", "roof"),
+        ("p5", "--network", "huge"),
+        ("p9",),
+    ],
 )
 def test_bad_words_get_one_line_and_a_hint(tmp_path: Path, words: tuple[str, ...]) -> None:
     done = subprocess.run(

@@ -141,13 +141,18 @@ def bars(
     return path
 
 
-def response_times(series: Sequence[tuple[str, Sequence[float]]], path: Path, title: str) -> Path:
-    """P5's figure: how long each request took, with its trend."""
+def response_times(
+    series: Sequence[tuple[str, Sequence[float]]], paper: Sequence[tuple[str, float]], path: Path, title: str
+) -> Path:
+    """P5's figure: how long each request took, with its trend; the paper's means beside them, by name."""
     with _figure(path, title, "request", "seconds") as axes:
         for name, seconds in series:
             places = range(1, len(seconds) + 1)
             (line,) = axes.plot(places, seconds, "o", markersize=3, label=name)
             slope, first = linear_regression(places, seconds)
             axes.plot(places, [first + slope * place for place in places], "--", color=line.get_color())
+        for name, mean in paper:
+            axes.axhline(mean, color=_PAPER_COLOUR, linestyle=":")
+            axes.annotate(name, (1, mean), color=_PAPER_COLOUR, va="bottom")
         axes.set_yscale("log")
     return path

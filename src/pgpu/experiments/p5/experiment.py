@@ -5,6 +5,8 @@ beside them. The GPU function is asked on a simulated GPU only, where kernels ta
 table of their own and this module refuses to draw a ratio from them.
 """
 
+import os
+import platform
 import random
 import statistics
 import tempfile
@@ -149,7 +151,7 @@ def _report(stage: Stage, plan: P5Plan, directory: Path, cpu: Sequence[Asked], g
         device=stage.device_name,
         is_simulated=stage.is_simulated,
         runtime=stage.runtime,
-        settings=asdict(plan),
+        settings={**asdict(plan), "cpu": _processor(), "cores": os.cpu_count()},
         table=table,
         findings=tuple(findings(cpu, gpu)),
         files=tuple(_files(stage, directory, (table, *further), [*cpu, *gpu])),
@@ -200,6 +202,13 @@ def findings(cpu: Sequence[Asked], gpu: Sequence[Asked]) -> Iterator[str]:
         yield "gpu: real bytes of the weights, modelled kernels and copies; these times are no measurement of a GPU"
 
 
+def _processor() -> str:
+    """Return the name of the CPU that the CPU function ran on."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.machine())
+
+
 def _files(stage: Stage, directory: Path, tables: Sequence[Table], all_asked: Sequence[Asked]) -> Iterator[Path]:
     for name, table in zip(("p5-table.csv", "p5-gpu-table.csv"), tables, strict=False):
         yield report.write_table(table, directory / name)
@@ -212,6 +221,8 @@ def _files(stage: Stage, directory: Path, tables: Sequence[Table], all_asked: Se
     yield report.write_table(Table("requests", columns, rows), directory / "p5-requests.csv")
     for kind, shape in dict.fromkeys((each.kind, each.shape) for each in all_asked):
         series = [(each.structure, each.seconds) for each in all_asked if (each.kind, each.shape) == (kind, shape)]
-        note = "CPU" if kind == "cpu" else report.caption(stage)
+        note = _processor() if kind == "cpu" else report.caption(stage)
+        row = next(row for row in P5_TABLE if row.kind == kind)
+        paper = [("P5's mean before", row.before_seconds), ("P5's mean after", row.after_seconds)]
         title = f"P5: response time of each request, {kind.upper()} function, {shape.name}\n{note}"
-        yield plots.response_times(series, directory / f"p5-{kind}-{shape.name}.png", title)
+        yield plots.response_times(series, paper, directory / f"p5-{kind}-{shape.name}.png", title)
