@@ -98,13 +98,13 @@ def test_p3s_overhead_is_of_every_program_and_says_where_containers_are_missing(
 
 
 def test_p5s_callable_object_is_asked_beside_the_structures_before(tmp_path: Path) -> None:
-    report = experiment(tmp_path, "p5", "--network", "small", "--requests", "3", model="V100")
+    report = experiment(tmp_path, "p5", "--network", "small", "--requests", "2", model="V100")
 
-    before, process, after = report["table"]
+    _, process, after = report["table"]
     assert [row["structure"] for row in report["table"]] == [
         *("load in each call", "process for each request", "callable object")
     ]
-    assert after["mean s"] < before["mean s"] < process["mean s"]
+    assert 0 < after["mean s"] < process["mean s"], "one starts an interpreter each time"
     (simulated,) = report["further"]
     assert "no ratio" in simulated["title"]
     assert [row["before / this"] for row in simulated["rows"]] == [None] * 3
