@@ -103,14 +103,14 @@ def load(app: str, source: Path) -> Loaded:
 
 
 def _import_module(name: str) -> ModuleType:
+    if not all(name.split(".")) or not name.isprintable():
+        raise RequestError(f"{quoted(name)} names no module", hint=_HINT)
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not (name + ".").startswith(error.name + "."):
             raise
         raise RequestError(f"there is no module {quoted(name)}", hint=_HINT) from error
-    except ValueError as error:  # an empty part, as in `a..b`
-        raise RequestError(f"{quoted(name)} names no module", hint=_HINT) from error
 
 
 def _import_file(file: Path, source: Path) -> ModuleType:
