@@ -1,0 +1,270 @@
+"""Replicas of a function come and go as its calls do: never too many, never one that works, never two that wait for each other."""
+
+from dataclasses import dataclass, field, replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pgpu.functions.scaling import (
+    Arrivals,
+    Clock,
+    Drain,
+    Fail,
+    FunctionView,
+    Offer,
+    Phase,
+    ReplicaView,
+    Split,
+    Start,
+    Stop,
+    VersionView,
+    Warmth,
+    decide,
+)
+from pgpu.functions.scaling.value import Frequency
+from pgpu.functions.scaling.wanted import wanted_replicas
+
+NOW = 1000.0
+
+phases = st.sampled_from(Phase)
+seconds = st.floats(0, NOW)
+replicas = st.builds(
+    ReplicaView,
+    job_id=st.uuids().map(str),
+    version=st.integers(1, 3),
+    phase=phases,
+    since_seconds=seconds,
+    in_flight=st.integers(0, 5),
+    idle_since_seconds=seconds,
+    offered_value=st.none() | st.floats(0, 100),
+)
+versions = st.builds(
+    VersionView,
+    number=st.integers(1, 3),
+    has_been_ready=st.booleans(),
+    queued=st.integers(0, 50),
+    minimum=st.integers(0, 2),
+    maximum=st.integers(2, 6),
+    slots=st.integers(1, 4),
+    exec_seconds=st.none() | st.floats(0, 10),
+    warmth=st.builds(Warmth, st.floats(0, 100), st.floats(100, 400)),
+    last_call_seconds=st.none() | seconds,
+    failures=st.integers(0, 6),
+    retry_at_seconds=st.floats(0, 2 * NOW),
+    value=st.floats(0, 100),
+)
+views = st.builds(
+    FunctionView,
+    now_seconds=st.just(NOW),
+    versions=st.lists(versions, max_size=2, unique_by=lambda each: each.number).map(tuple),
+    replicas=st.lists(replicas, max_size=8).map(tuple),
+    has_fallback=st.booleans(),
+)
+
+
+@given(views)
+def test_a_step_never_ends_what_works_and_never_begins_too_many(view: FunctionView) -> None:
+    steps = decide(view)
+    by_id = {each.job_id: each for each in view.replicas}
+    for step in steps:
+        if isinstance(step, Stop):
+            assert by_id[step.job_id].phase is Phase.DRAINING
+            assert not by_id[step.job_id].in_flight
+        if isinstance(step, Offer):
+            assert by_id[step.job_id].phase is Phase.HOT
+            assert not by_id[step.job_id].in_flight
+    for version in view.versions:
+        there = [each for each in view.replicas if each.version == version.number and each.phase is not Phase.DRAINING]
+        starts = sum(step == Start(version.number) for step in steps)
+        drained = {step.job_id for step in steps if isinstance(step, Drain)} & {each.job_id for each in there}
+        offered = {step.job_id for step in steps if isinstance(step, Offer)} & {each.job_id for each in there}
+        assert not starts or len(there) + starts <= version.maximum
+        assert not drained or len(there) - len(drained) >= version.minimum
+        assert not (drained & offered)
+        assert not any(by_id[job_id].in_flight for job_id in drained)
+        hot = sum(each.phase is Phase.HOT for each in there)
+        assert not offered or hot - len(offered) >= version.minimum
+        assert not (starts and drained)
+
+
+@given(views)
+def test_the_same_view_gives_the_same_steps_and_none_twice(view: FunctionView) -> None:
+    steps = decide(view)
+    assert steps == decide(view)
+    ends = [step for step in steps if not isinstance(step, Start)]
+    assert len(ends) == len(set(ends))
+
+
+@given(st.integers(0, 1000), st.integers(1, 16), st.none() | st.floats(0, 100), st.integers(0, 5), st.integers(1, 50))
+def test_replicas_are_between_floor_and_maximum_and_grow_with_the_load(
+    busy: int, slots: int, exec_seconds: float | None, floor: int, maximum: int
+) -> None:
+    wanted = wanted_replicas(busy, slots, exec_seconds, floor, maximum)
+    assert min(floor, maximum) <= wanted <= maximum
+    assert wanted_replicas(busy + 1, slots, exec_seconds, floor, maximum) >= wanted
+    assert not busy or wanted >= 1
+
+
+def test_a_cold_function_starts_one_and_a_slow_one_as_many_as_it_is_called() -> None:
+    assert wanted_replicas(50, 1, None, 0, 8) == 1
+    assert wanted_replicas(16, 1, 0.0001, 0, 8) == 1
+    assert wanted_replicas(16, 1, 1.0, 0, 8) == 8
+
+
+@given(st.dictionaries(st.integers(1, 9), st.integers(1, 100), min_size=1, max_size=4), st.integers(1, 300))
+def test_each_version_gets_its_part_of_any_run_of_requests(percents: dict[int, int], count: int) -> None:
+    split, whole = Split(percents), sum(percents.values())
+    had = [split.next() for _ in range(count)]
+    for version, percent in percents.items():
+        assert abs(had.count(version) - percent * count / whole) < len(percents)
+
+
+@given(st.lists(st.floats(0, 1e6), max_size=60), st.floats(0, 1e5))
+def test_a_warmth_ends_after_it_begins(idle: list[float], declared: float) -> None:
+    arrivals = Arrivals()
+    for each in idle:
+        arrivals.note(each)
+    warmth = arrivals.warmth(declared)
+    assert 0 <= warmth.from_seconds <= warmth.until_seconds
+    assert Arrivals(arrivals.counts).warmth(declared) == warmth
+
+
+def test_a_function_that_is_called_each_half_hour_is_warm_for_it_and_not_before() -> None:
+    arrivals = Arrivals()
+    for _ in range(20):
+        arrivals.note(1800)
+    warmth = arrivals.warmth(300)
+    assert not warmth.is_wanted(600)
+    assert warmth.is_wanted(1790)
+    assert warmth.is_wanted(1830)
+    assert not warmth.is_wanted(2400)
+
+
+def test_few_or_scattered_calls_teach_nothing() -> None:
+    arrivals = Arrivals()
+    arrivals.note(1800)
+    assert arrivals.warmth(300) == Warmth(0.0, 300)
+    for minute in range(1, 240):
+        arrivals.note(minute * 60)
+    assert arrivals.warmth(300) == Warmth(0.0, 300)
+
+
+@given(st.lists(st.tuples(st.floats(0, 100), st.integers(0, 2**40)), max_size=20))
+def test_what_goes_never_lowers_the_worth_of_what_stays(taken: list[tuple[float, int]]) -> None:
+    clock = Clock()
+    for value, size_bytes in taken:
+        before = clock.worth
+        clock.taken(value, size_bytes)
+        assert clock.worth >= before
+    assert clock.value(2, 1.0, 100) >= clock.value(1, 1.0, 100) >= clock.worth * 100
+
+
+def test_a_count_of_calls_fades() -> None:
+    frequency = Frequency()
+    frequency.note(0)
+    frequency.note(0)
+    assert frequency.at(0) == 2
+    assert abs(frequency.at(600) - 1) < 1e-9
+
+
+@dataclass
+class Machine:
+    """A machine with room for so many replicas, and one function on it."""
+
+    room: int
+    versions: tuple[VersionView, ...]
+    is_broken: frozenset[int] = frozenset()
+    has_fallback: bool = True
+    now: float = 0.0
+    replicas: list[ReplicaView] = field(default_factory=list)
+    ids: int = 0
+    given_up: list[int] = field(default_factory=list)
+
+    def turn(self, seconds: float = 0.5) -> None:
+        """Do what is decided, and let jobs and replicas come on."""
+        for step in decide(FunctionView(self.now, self.versions, tuple(self.replicas), has_fallback=self.has_fallback)):
+            if isinstance(step, Start):
+                self.ids += 1
+                self.replicas.append(ReplicaView(str(self.ids), step.version, Phase.WAITING, self.now))
+            elif isinstance(step, Drain):
+                self._become(step.job_id, Phase.DRAINING)
+            elif isinstance(step, Stop):
+                self.replicas = [each for each in self.replicas if each.job_id != step.job_id]
+            elif isinstance(step, Fail):
+                self.given_up.append(step.version)
+                self.versions = (VersionView(1, has_been_ready=True, minimum=1),)
+        self.now += seconds
+        for each in list(self.replicas):
+            self._come_on(each)
+
+    def _become(self, job_id: str, phase: Phase) -> None:
+        self.replicas = [
+            replace(each, phase=phase, since_seconds=self.now, idle_since_seconds=self.now)
+            if each.job_id == job_id
+            else each
+            for each in self.replicas
+        ]
+
+    def _come_on(self, each: ReplicaView) -> None:
+        held = sum(other.phase is not Phase.WAITING for other in self.replicas)
+        if each.phase is Phase.WAITING and held < self.room:
+            self._become(each.job_id, Phase.STARTING)
+        elif each.phase is Phase.STARTING and each.version not in self.is_broken:
+            self._become(each.job_id, Phase.HOT)
+            self.versions = tuple(
+                replace(version, has_been_ready=version.has_been_ready or version.number == each.version)
+                for version in self.versions
+            )
+
+    def hot(self) -> list[int]:
+        return [each.version for each in self.replicas if each.phase is Phase.HOT]
+
+
+@settings(max_examples=50)
+@given(room=st.integers(1, 4), old=st.integers(1, 4), minimum=st.integers(0, 1), busy=st.booleans())
+def test_a_new_version_takes_over_however_full_the_gpu_is(room: int, old: int, minimum: int, busy: bool) -> None:
+    machine = Machine(room, (VersionView(2, has_been_ready=False, minimum=minimum, warmth=Warmth(0, 1e9)),))
+    machine.replicas = [
+        ReplicaView(f"old{index}", 1, Phase.HOT, 0.0, in_flight=int(busy)) for index in range(min(room, old))
+    ]
+    for turn in range(20):
+        if turn == 5:  # their calls have ended
+            machine.replicas = [replace(each, in_flight=0) for each in machine.replicas]
+        machine.turn()
+    assert machine.hot() == [2]
+
+
+def test_old_replicas_serve_until_the_new_one_is_hot_where_both_fit() -> None:
+    machine = Machine(2, (VersionView(2, has_been_ready=False),))
+    machine.replicas = [ReplicaView("old", 1, Phase.HOT, 0.0)]
+    while 2 not in machine.hot():
+        assert 1 in machine.hot()
+        machine.turn()
+    machine.turn()
+    machine.turn()
+    assert machine.hot() == [2]
+
+
+@given(st.integers(1, 3))
+def test_a_version_that_does_not_come_up_is_given_up_and_the_old_one_serves(room: int) -> None:
+    machine = Machine(
+        room, (VersionView(2, has_been_ready=False, startup_timeout_seconds=3.0),), is_broken=frozenset({2})
+    )
+    machine.replicas = [ReplicaView("old", 1, Phase.HOT, 0.0)]
+    for _ in range(30):
+        machine.turn()
+    assert machine.given_up == [2]
+    assert machine.hot() == [1]
+
+
+def test_an_idle_function_goes_to_zero_and_a_pinned_one_stays() -> None:
+    for minimum in (0, 1):
+        version = VersionView(1, has_been_ready=True, minimum=minimum, maximum=3, warmth=Warmth(0, 10))
+        machine = Machine(3, (version,))
+        machine.replicas = [ReplicaView(str(index), 1, Phase.HOT, 0.0) for index in range(3)]
+        for _ in range(19):
+            machine.turn()
+        assert len(machine.hot()) == 3
+        for _ in range(5):
+            machine.turn()
+        assert len(machine.hot()) == minimum
