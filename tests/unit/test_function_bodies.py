@@ -190,6 +190,22 @@ def test_a_type_that_no_request_can_hold_is_refused_before_the_first_one() -> No
             Interpreter(signature_of(handler), "it")
 
 
+def test_what_the_users_own_type_raises_is_the_handlers_error_and_its_text_is_the_logs() -> None:
+    @dataclass
+    class Odd:
+        x: int
+
+        def __post_init__(self) -> None:
+            raise KeyError("somebody's secret")
+
+    def handler(odd: Odd) -> None: ...
+
+    found = asked(handler, b'{"x": 1}')
+    assert isinstance(found, Refusal)
+    assert (found.status, found.code, found.error) == (500, "handler_error", "KeyError")
+    assert "somebody's secret" in found.detail
+
+
 def test_a_default_reaches_the_handler_as_it_is() -> None:
     given_default = {"never": "copied"}
 

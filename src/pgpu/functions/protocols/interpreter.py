@@ -3,6 +3,7 @@
 It refuses to fail: whatever bytes come in, it gives arguments or a refusal.
 """
 
+import traceback
 from collections.abc import Mapping
 
 from pgpu.functions.calls.messages import Call
@@ -10,7 +11,7 @@ from pgpu.functions.handler import Signature
 from pgpu.functions.protocols.asked import Asked, Form
 from pgpu.functions.protocols.inference import InferenceForm, TensorReader, read_request
 from pgpu.functions.protocols.reading import BodyReader, Buffer, event_in
-from pgpu.functions.protocols.refusal import Refusal, RefusedError, refused
+from pgpu.functions.protocols.refusal import Refusal, RefusedError, handler_failed, refused
 from pgpu.functions.protocols.writing import form_for
 
 _MODELS = "/v2/models/"
@@ -45,6 +46,8 @@ class Interpreter:
             return self._inference(call, body) if call.path.startswith(_MODELS) else self._plain(call, body)
         except RefusedError as error:
             return error.refusal
+        except Exception as error:  # noqa: BLE001 - values are made by the user's own types, which may raise anything
+            return handler_failed(error, "".join(traceback.format_exception(error)))
 
     def _inference(self, call: Call, body: Buffer) -> Asked:
         _check_encoding(call.headers)

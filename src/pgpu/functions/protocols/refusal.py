@@ -57,6 +57,6 @@ def _one_line(error: str) -> str:
     return short if short.isprintable() else short.encode("unicode_escape").decode()
 
 
-def handler_failed(error: BaseException) -> Refusal:
+def handler_failed(error: BaseException, detail: str = "") -> Refusal:
     """Refuse a call whose handler raised: the caller learns the error's type and nothing else."""
-    return Refusal(500, "handler_error", type(error).__name__)
+    return Refusal(500, "handler_error", type(error).__name__, detail=detail)

@@ -29,8 +29,12 @@ class Answerer:
 
     def read(self, work: Work) -> Asked | Reply:
         """Read a call's arguments; a reply where it has none, or where nobody waits for it."""
-        refused: Asked | Refusal = _CANCELLED if work.is_cancelled else self._interpreter.read(work.call, work.body)
-        return refused.reply(work.call.id) if isinstance(refused, Refusal) else refused
+        found: Asked | Refusal = _CANCELLED if work.is_cancelled else self._interpreter.read(work.call, work.body)
+        if not isinstance(found, Refusal):
+            return found
+        if found.detail:
+            log(f"request {work.call.id}: {found.detail}")
+        return found.reply(work.call.id)
 
     def context(self, work: Work, asked: Asked, ask_cancelled: Callable[[], bool]) -> Context:
         """Make what the handler may know of the request, if it asks for that."""
