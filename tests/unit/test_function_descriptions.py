@@ -58,8 +58,10 @@ def references(value: Any) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("handler", HANDLERS)
-def test_every_reference_leads_somewhere(handler: Callable[..., Any]) -> None:
+def test_every_reference_leads_somewhere_and_every_operation_has_its_own_id(handler: Callable[..., Any]) -> None:
     document = described(handler)
+    ids = [operation["operationId"] for path in document["paths"].values() for operation in path.values()]
+    assert len(set(ids)) == len(ids)
     for each in references(document):
         _, *path = each.split("/")
         found = document

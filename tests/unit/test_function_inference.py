@@ -35,6 +35,10 @@ def doubled(it: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     return it * 2
 
 
+def optional(it: npt.NDArray[np.int32] | None = None) -> Any:
+    return it
+
+
 def anything(it, k=1):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN201
     return {"it": it, "k": k}
 
@@ -55,7 +59,7 @@ def others(**rest: Any) -> Any:
     return {name: value.tolist() if hasattr(value, "tolist") else value for name, value in rest.items()}
 
 
-HANDLERS = [doubled, anything, box, same, typed, others]
+HANDLERS = [doubled, optional, anything, box, same, typed, others]
 
 
 def tensor(name: str, datatype: str, shape: list[int], data: Any = None, **parameters: Any) -> dict[str, Any]:
@@ -123,6 +127,10 @@ def test_each_output_may_be_asked_for_as_bytes_or_not() -> None:
     first, second = json.loads(bytes(answer.body[:length]))["outputs"]
     assert (first["name"], first["data"], second["parameters"]) == ("k", [1], {"binary_data_size": 2})
     assert bytes(answer.body[length:]) == b"\1\2"
+
+
+def test_an_optional_array_is_an_array() -> None:
+    assert outputs(infer(optional, tensor("it", "INT16", [1], [3])))["output"]["datatype"] == "INT32"
 
 
 def test_names_of_the_only_input_and_output_are_the_clients() -> None:

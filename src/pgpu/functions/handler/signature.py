@@ -166,7 +166,8 @@ def _is_stream(function: Callable[..., Any], result: Any) -> bool:
 
 
 def _element(annotation: Any) -> Any:
-    bare = typing.get_args(annotation)[0] if typing.get_origin(annotation) is typing.Annotated else annotation
+    is_annotated = typing.get_origin(annotation) is typing.Annotated
+    bare = typing.get_args(annotation)[0] if is_annotated else annotation
     arguments = typing.get_args(bare)
     if typing.get_origin(bare) in _LISTS + _STREAMS and arguments:
         return arguments[0]

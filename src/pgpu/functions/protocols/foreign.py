@@ -4,6 +4,7 @@ It refuses to import any of them: a handler that uses one has imported it.
 """
 
 import sys
+import types
 import typing
 from collections.abc import Iterator
 from typing import Any
@@ -61,15 +62,19 @@ _READABLE = "take bytes, numbers, text, lists, dataclasses, TypedDicts, msgspec 
 
 
 def is_array(kind: Any) -> bool:
-    """Whether a type is NumPy's array, with or without a dtype; `Annotated` is looked through."""
+    """Whether a type is NumPy's array, with or without a dtype, annotated or optional too."""
     numpy = sys.modules.get("numpy")
     bare = bare_type(kind)
     return numpy is not None and (typing.get_origin(bare) or bare) is numpy.ndarray
 
 
 def bare_type(kind: Any) -> Any:
-    """A type without its annotations."""
-    return typing.get_args(kind)[0] if typing.get_origin(kind) is typing.Annotated else kind
+    """A type without its annotations, and without the `None` that it may be instead."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Annotated:
+        return bare_type(arguments[0])
+    rest = [each for each in arguments if each is not type(None)]
+    return bare_type(rest[0]) if origin in {typing.Union, types.UnionType} and len(rest) == 1 else kind
 
 
 def dtype_of(kind: Any) -> Any:

@@ -64,9 +64,11 @@ def openapi(
     """
     schemas = Schemas()
     paths = {
-        path: {"post": _call(name, signature, schemas)},
-        f"/v2/models/{name}/infer": {"post": _inference(name)},
-        f"/v2/models/{name}": {"get": _page("model", "Inputs and outputs, as the Open Inference Protocol has them.")},
+        path: {"post": _call(signature, schemas)},
+        f"/v2/models/{name}/infer": {"post": _inference()},
+        f"/v2/models/{name}": {
+            "get": _page("describe", "Inputs and outputs, as the Open Inference Protocol has them.")
+        },
         "/v2/health/live": {"get": _page("live", "Whether the front answers.")},
         "/v2/health/ready": {"get": _page("ready", "Whether a call would be served now.", 503)},
     }
@@ -83,10 +85,10 @@ def openapi(
     }
 
 
-def _call(name: str, signature: Signature, schemas: Schemas) -> dict[str, Any]:
+def _call(signature: Signature, schemas: Schemas) -> dict[str, Any]:
     reader = BodyReader(signature)
     return {
-        "operationId": name,
+        "operationId": "call",
         "summary": signature.description,
         "parameters": [_TIMEOUT, *_query(signature, reader, schemas)],
         "requestBody": {
@@ -127,9 +129,9 @@ def _results(signature: Signature, schemas: Schemas) -> dict[str, Any]:
     return {media: {"schema": written.get(media, {})} for media in accepted_types(signature)}
 
 
-def _inference(name: str) -> dict[str, Any]:
+def _inference() -> dict[str, Any]:
     return {
-        "operationId": f"{name}-infer",
+        "operationId": "infer",
         "summary": "Call it with tensors (Open Inference Protocol V2).",
         "parameters": [{"name": HEADER_LENGTH, "in": "header", "schema": {"type": "integer", "minimum": 0}}],
         "requestBody": {"required": True, "content": {JSON: {"schema": _tensors("inputs")}, BYTES: {"schema": {}}}},
