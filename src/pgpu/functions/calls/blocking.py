@@ -16,7 +16,9 @@ from collections.abc import Iterator
 from pgpu.errors import PgpuError
 from pgpu.functions.calls.frames import Decoder, Frame, MalformedFrameError
 
-_READ_BYTES = 256 * 1024
+READ_BYTES = 256 * 1024
+"""Read into one buffer and copied out: bytes of this size for each read would be mapped and unmapped each time."""
+
 _MOST_FILES = 64
 FILES_BYTES = socket.CMSG_SPACE(_MOST_FILES * array.array("i").itemsize)
 
@@ -31,6 +33,8 @@ class Port:
     def __init__(self, end: socket.socket) -> None:
         self._end = end
         self._decoder = Decoder()
+        self._view = memoryview(bytearray(READ_BYTES))
+        self._buffers = [self._view]
         self._files: deque[int] = deque()
         self._put_off: list[bytes] = []
         self._writing = threading.Lock()
@@ -46,17 +50,16 @@ class Port:
             MalformedFrameError: The other side does not speak frames.
         """
         try:
-            data, ancillary, _, _ = self._end.recvmsg(
-                _READ_BYTES, FILES_BYTES, 0 if is_waiting else socket.MSG_DONTWAIT
-            )
+            flags = 0 if is_waiting else socket.MSG_DONTWAIT
+            size_bytes, ancillary, _, _ = self._end.recvmsg_into(self._buffers, FILES_BYTES, flags)
         except (BlockingIOError, InterruptedError):
             return []
         except ConnectionError:
-            data, ancillary = b"", []
+            size_bytes, ancillary = 0, []
         for level, kind, content in ancillary:
             self._files.extend(files_in(level, kind, content))
-        self.is_ended = not data
-        return list(self._decoder.feed(data))
+        self.is_ended = not size_bytes
+        return list(self._decoder.feed(bytes(self._view[:size_bytes])))
 
     def next_file(self) -> int:
         """Take the descriptor of the oldest memory file that came; frames that have one take theirs in order.
@@ -107,6 +110,10 @@ class Port:
     def is_readable(self, timeout_seconds: float) -> bool:
         """Wait until something came or the time is over."""
         return bool(select.select([self._end], [], [], timeout_seconds)[0])
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor, to watch it."""
+        return self._end.fileno()
 
     def close(self) -> None:
         """Close the socket and the files that nobody took."""

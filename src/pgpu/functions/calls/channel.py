@@ -11,11 +11,9 @@ import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from pgpu.functions.calls.blocking import FILES_BYTES, files_in, taken
+from pgpu.functions.calls.blocking import FILES_BYTES, READ_BYTES, files_in, taken
 from pgpu.functions.calls.coalescing import before_sleep
 from pgpu.functions.calls.frames import Decoder, Frame, MalformedFrameError
-
-_READ_BYTES = 256 * 1024
 
 Listener = Callable[[Sequence[Frame]], None]
 
@@ -37,6 +35,8 @@ class Channel:
         self._fd = end.fileno()
         self._loop = asyncio.get_running_loop()
         self._decoder = Decoder()
+        self._view = memoryview(bytearray(READ_BYTES))
+        self._buffers = [self._view]
         self._files: deque[int] = deque()
         self._unsent: list[bytes] = []
         self._waiting: deque[tuple[memoryview, int | None]] = deque()
@@ -85,18 +85,18 @@ class Channel:
 
     def _read(self) -> bool:
         try:
-            data, ancillary, _, _ = self._end.recvmsg(_READ_BYTES, FILES_BYTES)
+            size_bytes, ancillary, _, _ = self._end.recvmsg_into(self._buffers, FILES_BYTES)
         except (BlockingIOError, InterruptedError):
             return False
         except OSError:
-            data, ancillary = b"", []
+            size_bytes, ancillary = 0, []
         for level, kind, content in ancillary:
             self._files.extend(files_in(level, kind, content))
-        if not data:
+        if not size_bytes:
             self._end_it()
             return False
         try:
-            self._on_frames(list(self._decoder.feed(data)))
+            self._on_frames(list(self._decoder.feed(bytes(self._view[:size_bytes]))))
         except MalformedFrameError:
             self._end_it()
             return False

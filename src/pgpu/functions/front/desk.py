@@ -120,6 +120,11 @@ class Desk:
         if ticket.asker is not None:
             self._break_or_answer(ticket, refused)
 
+    def tell(self, written: bytes) -> None:
+        """Send the worker a frame beside the calls, if there is one."""
+        if self._seat is not None:
+            self._seat.channel.send(written)
+
     def is_begun(self, ticket: Ticket) -> bool:
         """Say whether the worker has begun it and not ended it."""
         return self._seat is not None and ticket.number <= self._seat.mark.last_begun and self._is_sent(ticket)

@@ -52,6 +52,7 @@ class Keeper:
         self._pause: asyncio.TimerHandle | None = None
         self._patience: asyncio.TimerHandle | None = None
         self._is_leaving = False
+        self._gone = asyncio.Event()
 
     @staticmethod
     def declaration_of(function: Function) -> Declaration:
@@ -86,12 +87,13 @@ class Keeper:
             log(f"the worker is ended: {reason}")
             self._worker.end()
 
-    def leave(self) -> None:
-        """Ask the worker to leave and start no other; requests were served before."""
+    async def leave(self) -> None:
+        """Have the worker close its handler and end, and start no other; requests were served before."""
         self._is_leaving = True
         self._cancel_timers()
         if self._worker is not None:
             self._worker.end()
+            await self._gone.wait()
 
     def close(self) -> None:
         """Leave nothing behind."""
@@ -125,6 +127,7 @@ class Keeper:
         self._cancel_timers()
         self._desk.unseat()
         if self._is_leaving:
+            self._gone.set()
             return
         if not worker.is_ready:
             self._failed(worker.failure or self.reason or "the worker died while it started")

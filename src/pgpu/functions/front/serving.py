@@ -16,6 +16,7 @@ from pathlib import Path
 import uvicorn
 
 from pgpu.functions.calls.coalescing import CoalescingLoop
+from pgpu.functions.front.deadlines import Deadlines
 from pgpu.functions.front.desk import Desk
 from pgpu.functions.front.http.app import App
 from pgpu.functions.front.http.connections import Connection
@@ -23,6 +24,7 @@ from pgpu.functions.front.http.service import Service
 from pgpu.functions.front.keeper import Keeper
 from pgpu.functions.front.metrics import Metrics
 from pgpu.functions.front.states import State
+from pgpu.functions.front.wellness import Wellness
 from pgpu.functions.front.zygotes import Function
 from pgpu.functions.protocols.refusal import Refusal
 
@@ -60,9 +62,11 @@ def run(function: Function, doors: Doors) -> None:
 async def _serve(function: Function, doors: Doors) -> None:
     metrics = Metrics()
     desk = Desk(Keeper.declaration_of(function), metrics)
+    metrics.gauges["pgpu_function_in_flight"] = ("Requests waiting or with the worker.", lambda: desk.requests)
+    metrics.gauges["pgpu_function_waiting"] = ("Requests waiting for a place.", lambda: desk.waiting)
     keeper = Keeper(function, desk, metrics)
     service = Service(function.name, desk, keeper, metrics)
-    connection = type("ServedConnection", (Connection,), {"service": service})
+    connection = type("ServedConnection", (Connection,), {"counter": service})
     config = uvicorn.Config(
         App(service), http=connection, ws="none", lifespan="off", log_level="critical", access_log=False,
         server_header=False, timeout_keep_alive=75,
@@ -70,13 +74,15 @@ async def _serve(function: Function, doors: Doors) -> None:
     server = _Server(config)
     leaving = _on_signals(asyncio.get_running_loop())
     sockets = _listen(doors)
+    Deadlines(desk, keeper)
+    Wellness(desk, keeper)
     keeper.start()
     serving = asyncio.get_running_loop().create_task(server.serve(sockets))
     try:
         await leaving.wait()
         keeper.state, desk.closed = State.DRAINING, DRAINING
         await _until_idle(desk)
-        keeper.leave()
+        await keeper.leave()
         server.should_exit = True
         await serving
     finally:

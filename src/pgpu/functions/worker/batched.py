@@ -59,12 +59,13 @@ class BatchedLane(SingleLane):
         try:
             contexts = [self._context(work, asked) for work, asked in good]
             results: list[Any] = list(answerer.handler.call_batch([asked.values for _, asked in good], contexts))
-            _check(len(results), len(good))
+            check_batch(len(results), len(good))
             return [answerer.reply(work, asked, result) for (work, asked), result in zip(good, results, strict=True)]
         except BaseException as error:  # noqa: BLE001 - whatever the user's code raises ends its calls alone
             return answerer.failures([work for work, _ in good], error)
 
 
-def _check(results: int, requests: int) -> None:
+def check_batch(results: int, requests: int) -> None:
+    """Refuse results that cannot be told apart. Raises ValueError."""
     if results != requests:
         raise ValueError(f"the handler answered {requests} requests with {results} results")

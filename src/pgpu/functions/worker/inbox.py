@@ -5,6 +5,7 @@ It refuses to serve: lanes take from it. One thread fills it.
 
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pgpu.functions.calls.blocking import Port
@@ -38,6 +39,9 @@ class Inbox:
     known: dict[int, Work] = field(default_factory=dict)
     """Every call that is not answered to its end; a lane takes it out."""
 
+    on_cancelled: Callable[[Work], None] = lambda _work: None
+    """Told of each call that is cancelled while it is known."""
+
     def fill(self, *, is_waiting: bool) -> None:
         """Read what is there; wait for the first frame, or only look.
 
@@ -53,6 +57,7 @@ class Inbox:
         elif each.kind == Kind.CANCEL:
             if work := self.known.get(each.number):
                 work.is_cancelled = True
+                self.on_cancelled(work)
         elif each.kind == Kind.CREDIT:
             if work := self.known.get(each.number):
                 work.credit += 1

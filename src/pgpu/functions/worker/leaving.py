@@ -17,6 +17,9 @@ class Leave:
 
     def __init__(self) -> None:
         self.is_asked = False
+        self.on_asked: Callable[[], object] = lambda: None
+        """Called when it is asked, from a signal's handler."""
+
         self._is_waiting = False
 
     def listen(self) -> None:
@@ -39,6 +42,7 @@ class Leave:
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         self.is_asked = True
+        self.on_asked()
         if self._is_waiting:
             self._is_waiting = False
             raise _Interrupted

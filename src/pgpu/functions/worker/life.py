@@ -3,22 +3,31 @@
 It refuses to start itself: the zygote forks it, with a socket to the front and a mark.
 """
 
+import asyncio
+import contextlib
+import gc
+import inspect
 import socket
 import sys
 import time
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from pgpu.functions.calls.blocking import GoneError, Port
-from pgpu.functions.calls.frames import frame
+from pgpu.functions.calls.coalescing import CoalescingLoop
+from pgpu.functions.calls.frames import MalformedFrameError, frame
 from pgpu.functions.calls.marks import StartedMark
 from pgpu.functions.calls.messages import Kind, Tell
 from pgpu.functions.declaring import Declaration
-from pgpu.functions.handler import Handler, Loaded
+from pgpu.functions.handler import Handler, Loaded, Signature
 from pgpu.functions.protocols import Interpreter
 from pgpu.functions.worker.answering import Answerer, log_failure
 from pgpu.functions.worker.batched import BatchedLane
+from pgpu.functions.worker.coroutines import CoroutineLane
 from pgpu.functions.worker.leaving import Leave
 from pgpu.functions.worker.single import SingleLane
+from pgpu.functions.worker.threaded import ThreadedLane
 
 FAILED = 1
 """Exit status of a worker whose handler could not be constructed."""
@@ -30,6 +39,7 @@ class Prepared:
 
     loaded: Loaded
     declaration: Declaration
+    signature: Signature
     interpreter: Interpreter
 
 
@@ -41,48 +51,70 @@ def live(end: socket.socket, prepared: Prepared) -> int:
     """
     leave = Leave()
     leave.listen()
-    port = Port(end)
     mark_fd = StartedMark.create()
     mark = StartedMark(mark_fd)
-    try:
-        handler = _construct(port, prepared, mark_fd)
-        if handler is None:
-            return FAILED
-        _lane(port, mark, handler, prepared, leave).serve()
-        _close(handler)
-    except GoneError:
-        return 0
-    finally:
-        port.close()
+    with contextlib.closing(Port(end)) as port, _loop(prepared) as finish:
+        try:
+            handler = _construct(port, prepared, mark_fd, finish)
+            if handler is None:
+                return FAILED
+            finish(_serving(port, mark, Answerer(handler, prepared.interpreter), prepared.declaration, leave))
+            _close(handler, finish)
+        except (GoneError, MalformedFrameError):
+            return 0
     return 0
 
 
-def _construct(port: Port, prepared: Prepared, mark_fd: int) -> Handler | None:
+Finish = Callable[[Any], Any]
+"""Waits for what an asynchronous function gave; gives anything else back as it is."""
+
+
+@contextlib.contextmanager
+def _loop(prepared: Prepared) -> Iterator[Finish]:
+    """Hold one event loop for everything asynchronous that the handler has, if its calls are."""
+    if not prepared.signature.is_async:
+        yield lambda given: asyncio.run(given) if inspect.iscoroutine(given) else given
+        return
+    with asyncio.Runner(loop_factory=CoalescingLoop) as runner:
+        yield lambda given: runner.run(given) if inspect.iscoroutine(given) else given
+
+
+def _construct(port: Port, prepared: Prepared, mark_fd: int, finish: Finish) -> Handler | None:
     began = time.monotonic()
     try:
         handler = prepared.loaded.construct(prepared.declaration)
         if handler.warmup is not None:
-            handler.warmup()
+            finish(handler.warmup())
     except BaseException as error:  # noqa: BLE001 - whatever the user's code raises, SystemExit too, is told
         log_failure("the handler could not be constructed", error)
         port.send(frame(Kind.TELL, 0, Tell("failed", {"error": type(error).__name__})))
         return None
+    gc.collect()
+    gc.freeze()  # weights and modules are there to stay: no collection looks at them again
     ready = Tell("ready", {"load_seconds": time.monotonic() - began})
     port.send(frame(Kind.TELL, 0, ready, has_file=True), mark_fd)
     return handler
 
 
-def _lane(port: Port, mark: StartedMark, handler: Handler, prepared: Prepared, leave: Leave) -> SingleLane:
-    answerer, batch = Answerer(handler, prepared.interpreter), prepared.declaration.batch
-    if batch is not None:
-        return BatchedLane(port, mark, answerer, leave, batch)
-    return SingleLane(port, mark, answerer, leave)
+def _serving(
+    port: Port, mark: StartedMark, answerer: Answerer, declaration: Declaration, leave: Leave
+) -> Coroutine[Any, Any, None] | None:
+    """Serve in the lane that the handler needs; that of coroutines is given back to be run."""
+    if answerer.handler.signature.is_async:
+        return CoroutineLane(port, mark, answerer, leave, declaration).serve()
+    if declaration.batch is not None:
+        BatchedLane(port, mark, answerer, leave, declaration.batch).serve()
+    elif declaration.concurrency > 1:
+        ThreadedLane(port, mark, answerer, leave, declaration.concurrency).serve()
+    else:
+        SingleLane(port, mark, answerer, leave).serve()
+    return None
 
 
-def _close(handler: Handler) -> None:
+def _close(handler: Handler, finish: Finish) -> None:
     if handler.close is not None:
         try:
-            handler.close()
+            finish(handler.close())
         except BaseException as error:  # noqa: BLE001 - the user's code may raise anything; the worker leaves anyway
             log_failure("close() failed", error)
     sys.stdout.flush()

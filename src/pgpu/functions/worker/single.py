@@ -56,6 +56,11 @@ class SingleLane:
 
     def _turn(self) -> Callable[[], None]:
         """Choose once what is done with the next call."""
+        serve = self._serving()
+        calls = self._inbox.calls
+        return lambda: serve(calls.popleft())
+
+    def _serving(self) -> Callable[[Work], None]:
         return self._serve_stream if self._answerer.handler.signature.is_stream else self._serve_one
 
     def _read(self) -> None:
@@ -72,8 +77,7 @@ class SingleLane:
         del self._inbox.known[work.number]
         return put_off_reply(self._port, work.number, reply, began_seconds)
 
-    def _serve_one(self) -> None:
-        work = self._inbox.calls.popleft()
+    def _serve_one(self, work: Work) -> None:
         began = time.monotonic()
         self._look(self._finish(work, self._answer(work), began))
 
@@ -82,12 +86,15 @@ class SingleLane:
         asked = answerer.read(work)
         if isinstance(asked, Reply):
             return asked
-        self._mark.begin(work.number)
+        self._begin(work)
         try:
             result = answerer.handler.call(asked.values, self._context(work, asked))
             return answerer.reply(work, asked, result)
         except BaseException as error:  # noqa: BLE001 - whatever the user's code raises, SystemExit too, ends its call alone
             return answerer.failures([work], error)[0]
+
+    def _begin(self, work: Work) -> None:
+        self._mark.begin(work.number)
 
     def _context(self, work: Work, asked: Asked) -> Any:
         return self._answerer.context(work, asked, partial(self._is_cancelled, work))
@@ -97,8 +104,7 @@ class SingleLane:
             self._inbox.fill(is_waiting=False)
         return work.is_cancelled
 
-    def _serve_stream(self) -> None:
-        work = self._inbox.calls.popleft()
+    def _serve_stream(self, work: Work) -> None:
         began = time.monotonic()
         asked = self._answerer.read(work)
         reply = asked if isinstance(asked, Reply) else self._stream(work, asked)
@@ -109,7 +115,7 @@ class SingleLane:
 
     def _stream(self, work: Work, asked: Asked) -> Reply | None:
         """Send a stream; a reply where it is none, or where it failed before it began."""
-        self._mark.begin(work.number)
+        self._begin(work)
         try:
             items = self._answerer.handler.call(asked.values, self._context(work, asked))
             try:

@@ -6,6 +6,7 @@ does not survive a fork.
 """
 
 import ctypes
+import gc
 import os
 import select
 import signal
@@ -115,6 +116,7 @@ def main(birth: Birth, control: socket.socket) -> int:
         return 1
     control.sendall(frame(Kind.TELL, 0, Tell("imported", {**described, "import_seconds": time.monotonic() - began})))
     try:
+        gc.freeze()  # pages that no collection touches stay shared with the workers
         return Zygote(control, prepared).serve()
     except GoneError:
         return 0
@@ -125,7 +127,7 @@ def _prepare(birth: Birth) -> tuple[Prepared, dict[str, object]]:
     loaded = load(birth.app, birth.source)
     declaration = from_words(birth.words, loaded.declaration)
     signature = loaded.signature(declaration)
-    prepared = Prepared(loaded, declaration, Interpreter(signature, birth.name))
+    prepared = Prepared(loaded, declaration, signature, Interpreter(signature, birth.name))
     return prepared, {"declaration": to_words(declaration), "pages": pages(birth.name, signature, declaration)}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from pgpu.functions.calls.files import body_of
 from pgpu.functions.calls.messages import Body, Chunk, Reply
 from pgpu.functions.front.http.answers import header_pairs, server_timing
-from pgpu.functions.front.http.service import Service
+from pgpu.functions.front.http.counter import Warm
 from pgpu.functions.front.tickets import Ticket
 
 _PIECE_BYTES = 256 * 1024
@@ -26,16 +26,16 @@ _tasks: set[asyncio.Task[None]] = set()
 class Answering:
     """Sends one answer through ASGI's `send`."""
 
-    def __init__(self, service: Service, ticket: Ticket, send: Send, break_off: Callable[[], None]) -> None:
+    def __init__(self, warm: Warm, ticket: Ticket, send: Send, break_off: Callable[[], None]) -> None:
         """Get ready.
 
         Args:
-            service: The function.
+            warm: Whoever answers.
             ticket: The request.
             send: Where it goes.
             break_off: Ends the connection without a proper end of the answer.
         """
-        self._service, self._ticket, self._send, self._break_off = service, ticket, send, break_off
+        self._warm, self._ticket, self._send, self._break_off = warm, ticket, send, break_off
         self._chunks: asyncio.Queue[tuple[Chunk, int | None]] = asyncio.Queue()
 
     def begin(self, reply: Reply, file: int | None) -> None:
@@ -55,7 +55,7 @@ class Answering:
     async def run(self, reply: Reply, file: int | None) -> None:
         """Send it all."""
         body = reply.body if file is None else body_of(file)
-        pairs = header_pairs(reply, self._ticket, server_timing(self._service.desk, self._ticket, reply))
+        pairs = header_pairs(reply, self._ticket, server_timing(self._warm, self._ticket, reply))
         if reply.is_last:
             pairs.append((b"content-length", str(len(body)).encode()))
         await self._send({"type": "http.response.start", "status": reply.status, "headers": pairs})
@@ -75,7 +75,7 @@ class Answering:
             if chunk.is_last:
                 await self._send_piece(b"", more_body=False)
                 return
-            self._service.desk.credit(self._ticket)
+            self._warm.credit(self._ticket)
 
     async def _send_body(self, body: Body) -> None:
         view = memoryview(body)

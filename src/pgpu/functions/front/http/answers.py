@@ -4,21 +4,21 @@ It refuses a header that would end early: what a worker says is not trusted to b
 """
 
 from pgpu.functions.calls.messages import Reply
-from pgpu.functions.front.desk import Desk
+from pgpu.functions.front.http.counter import Warm
 from pgpu.functions.front.tickets import Ticket
 
 
-def server_timing(desk: Desk, ticket: Ticket, reply: Reply) -> str:
+def server_timing(warm: Warm, ticket: Ticket, reply: Reply) -> str:
     """Write how long the request waited, for a worker, for its constructor, for its turn, and ran; in milliseconds."""
     admitted, started = ticket.admitted_seconds, reply.started_seconds
     if not started:
         return ""
     exec_ms = reply.exec_seconds * 1e3
-    if admitted >= desk.hot_since_seconds:
+    if admitted >= warm.hot_since_seconds:
         return f"queue;dur={(started - admitted) * 1e3:.3f}, cold;dur=0, load;dur=0, exec;dur={exec_ms:.3f}"
-    start = desk.hot_since_seconds - admitted
-    load = min(desk.load_seconds, start)
-    queue = max(0.0, started - desk.hot_since_seconds)
+    start = warm.hot_since_seconds - admitted
+    load = min(warm.load_seconds, start)
+    queue = max(0.0, started - warm.hot_since_seconds)
     return (
         f"queue;dur={queue * 1e3:.3f}, cold;dur={(start - load) * 1e3:.3f},"
         f" load;dur={load * 1e3:.3f}, exec;dur={exec_ms:.3f}"

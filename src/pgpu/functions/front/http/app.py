@@ -3,15 +3,15 @@
 It refuses to run anything of the user's: what it knows of the function, the zygote told.
 """
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from pgpu.functions.calls.messages import Chunk, Reply
-from pgpu.functions.front.http.answering import Answering, Send
-from pgpu.functions.front.http.bodies import TOO_LARGE, ClientGoneError, Receive, read_body
+from pgpu.functions.calls.messages import Reply
+from pgpu.functions.front.http.answering import Send
+from pgpu.functions.front.http.bodies import Receive
+from pgpu.functions.front.http.ordinary import answer_call, send_reply
 from pgpu.functions.front.http.requests import plain_headers
 from pgpu.functions.front.http.service import Service
 from pgpu.functions.front.states import State
@@ -19,36 +19,7 @@ from pgpu.functions.front.tickets import Ticket
 from pgpu.functions.protocols.refusal import Refusal
 
 _NOT_FOUND = Refusal(404, "not_found", "there is nothing at this path")
-_BODY_TIMEOUT = Refusal(408, "body_timeout", "the body did not come in time", {"connection": "close"})
 _encode = msgspec.json.Encoder().encode
-
-
-class OrdinaryCall:
-    """One request whose task waits for the answer."""
-
-    def __init__(self, service: Service, ticket: Ticket, send: Send) -> None:
-        self._answering = Answering(service, ticket, send, lambda: None)
-        self._replied: asyncio.Future[tuple[Reply, int | None] | None] = asyncio.get_running_loop().create_future()
-
-    def reply(self, reply: Reply, file: int | None) -> None:
-        """Wake the task."""
-        self._replied.set_result((reply, file))
-
-    def chunk(self, chunk: Chunk, file: int | None) -> None:
-        """Pass a piece on."""
-        self._answering.chunk(chunk, file)
-
-    def gone(self) -> None:
-        """The client has left: the task has nobody to answer."""
-        self._answering.gone()
-        if not self._replied.done():
-            self._replied.set_result(None)
-
-    async def answer(self) -> None:
-        """Wait and send."""
-        replied = await self._replied
-        if replied is not None:
-            await self._answering.run(*replied)
 
 
 class App:
@@ -75,7 +46,7 @@ class App:
         if service.is_call(path) and method == "POST":
             await self._call(ticket, receive, send)
         else:
-            await _send_reply(service, ticket, self._page(ticket), send)
+            await send_reply(service, ticket, self._page(ticket), send)
 
     def _page(self, ticket: Ticket) -> Reply:
         page = self._pages.get(ticket.path) or self._description(ticket.path)
@@ -88,36 +59,10 @@ class App:
 
     async def _call(self, ticket: Ticket, receive: Receive, send: Send) -> None:
         service = self._service
-        refused = _too_large(ticket, service.keeper.declaration.max_body_bytes) or service.desk.refusal()
-        if refused is None:
-            try:
-                async with asyncio.timeout_at(ticket.deadline_seconds):
-                    read = await read_body(receive, service.keeper.declaration.max_body_bytes)
-            except ClientGoneError:
-                return
-            except TimeoutError:
-                read = _BODY_TIMEOUT
-            if not isinstance(read, Refusal):
-                await self._serve(ticket, read, receive, send)
-                return
-            refused = read
-        await _send_reply(service, ticket, refused.reply(ticket.request_id), send)
-
-    async def _serve(self, ticket: Ticket, body: tuple[bytes, int | None], receive: Receive, send: Send) -> None:
-        call = OrdinaryCall(self._service, ticket, send)
-        watch = asyncio.get_running_loop().create_task(self._watch(ticket, receive, call))
-        try:
-            self._service.submit(ticket, *body, call)
-            await call.answer()
-        finally:
-            watch.cancel()
-
-    async def _watch(self, ticket: Ticket, receive: Receive, call: OrdinaryCall) -> None:
-        """Notice that the client leaves."""
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        self._service.desk.abandon(ticket)
-        call.gone()
+        if (refused := service.desk.refusal()) is None:
+            await answer_call(service, ticket, service.keeper.declaration.max_body_bytes, receive, send)
+        else:
+            await send_reply(service, ticket, refused.reply(ticket.request_id), send)
 
     def _live(self) -> Reply:
         return self._health(200)
@@ -136,12 +81,3 @@ class App:
 
     def _metrics(self) -> Reply:
         return Reply(200, {"content-type": "text/plain; version=0.0.4; charset=utf-8"}, self._service.metrics.text())
-
-
-async def _send_reply(service: Service, ticket: Ticket, reply: Reply, send: Send) -> None:
-    await Answering(service, ticket, send, lambda: None).run(reply, None)
-
-
-def _too_large(ticket: Ticket, most_bytes: int) -> Refusal | None:
-    length = ticket.headers.get("content-length", "0")
-    return TOO_LARGE if length.isdigit() and int(length) > most_bytes else None

@@ -13,8 +13,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from pgpu.functions.calls.messages import Chunk, Reply
 from pgpu.functions.front.http.answering import Answering
 from pgpu.functions.front.http.answers import header_lines, server_timing
+from pgpu.functions.front.http.counter import Counter
 from pgpu.functions.front.http.requests import plain_headers
-from pgpu.functions.front.http.service import Service
 
 LARGEST_DIRECT_BYTES = 60_000
 """Below the bytes at which uvicorn stops reading until somebody waits for them."""
@@ -23,23 +23,21 @@ LARGEST_DIRECT_BYTES = 60_000
 class DirectCall:
     """One request on the short way; stands where uvicorn's cycle has the event that its task would wait for."""
 
-    __slots__ = ("_answering", "_cycle", "_service", "_ticket")
+    __slots__ = ("_answering", "_counter", "_cycle", "_ticket")
 
-    def __init__(self, service: Service, cycle: RequestResponseCycle, headers: dict[str, str]) -> None:
-        self._service, self._cycle = service, cycle
-        scope = cycle.scope
-        self._ticket = service.ticket(scope["method"], scope["path"], scope["query_string"].decode("latin-1"), headers)
+    def __init__(self, counter: Counter, cycle: RequestResponseCycle, ticket: Ticket) -> None:
+        self._counter, self._cycle, self._ticket = counter, cycle, ticket
         self._answering: Answering | None = None
 
     def set(self) -> None:
         """Something happened: the body is whole, or the client has left."""
         cycle, ticket = self._cycle, self._ticket
         if cycle.disconnected:
-            self._service.desk.abandon(ticket)
+            self._counter.abandon(ticket)
             if self._answering is not None:
                 self._answering.gone()
         elif not cycle.more_body and not cycle.response_started and ticket.asker is None:
-            self._service.submit(ticket, bytes(cycle.body), None, self)
+            self._counter.submit(ticket, bytes(cycle.body), None, self)
 
     def clear(self) -> None:
         """Nobody waits for it: there is nothing to forget."""
@@ -48,13 +46,13 @@ class DirectCall:
         """Write the answer, or leave it to a task if it comes in pieces."""
         cycle, ticket = self._cycle, self._ticket
         if file is not None or not reply.is_last:
-            self._answering = Answering(self._service, ticket, cycle.send, cycle.transport.close)
+            self._answering = Answering(self._counter.warm(ticket), ticket, cycle.send, cycle.transport.close)
             self._answering.begin(reply, file)
             return
         if cycle.disconnected:
             return
         try:
-            lines = header_lines(reply, ticket, server_timing(self._service.desk, ticket, reply))
+            lines = header_lines(reply, ticket, server_timing(self._counter.warm(ticket), ticket, reply))
         except ValueError:
             cycle.transport.close()
             return
@@ -87,14 +85,15 @@ _DONE = _Done()
 class Connection(HttpToolsProtocol):
     """uvicorn's connection, with the short way."""
 
-    service: Service
+    counter: Counter
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         scope = cycle.scope
-        if scope["method"] == "POST" and self.service.is_call(scope["path"]) and not cycle.waiting_for_100_continue:
+        if scope["method"] == "POST" and self.counter.is_call(scope["path"]) and not cycle.waiting_for_100_continue:
             headers = plain_headers(scope["headers"])
-            if _is_small(headers.get("content-length")):
-                direct = DirectCall(self.service, cycle, headers)
+            ticket = self.counter.direct(scope, headers) if _is_small(headers.get("content-length")) else None
+            if ticket is not None:
+                direct = DirectCall(self.counter, cycle, ticket)
                 cycle.message_event = direct  # type: ignore[assignment] # likewise
                 direct.set()
                 return

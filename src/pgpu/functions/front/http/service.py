@@ -5,6 +5,7 @@ It refuses to read or write sockets.
 
 import re
 import time
+from typing import Any
 
 from pgpu.functions.calls.messages import Body, Reply
 from pgpu.functions.front.desk import Desk
@@ -36,6 +37,18 @@ class Service:
         seconds = timeout_seconds(headers, self.keeper.declaration.timeout_seconds)
         known = seconds or 0.0
         return Ticket(request_id(headers), method, path, query, headers, b"", None, now, now + known, known, None)
+
+    def direct(self, scope: Any, headers: dict[str, str]) -> Ticket | None:
+        """Begin a call on the short way."""
+        return self.ticket(scope["method"], scope["path"], scope["query_string"].decode("latin-1"), headers)
+
+    def abandon(self, ticket: Ticket) -> None:
+        """Nobody waits for it any more."""
+        self.desk.abandon(ticket)
+
+    def warm(self, _ticket: Ticket) -> Desk:
+        """Return what answers: every request is the desk's."""
+        return self.desk
 
     def submit(self, ticket: Ticket, body: Body, file: int | None, asker: Asker) -> None:
         """Hand a request with its whole body to the desk."""

@@ -1,0 +1,64 @@
+"""Deadlines: a request that is late is answered 504, and a worker that goes on long after is ended.
+
+One timer serves all requests: it goes off at the first deadline known, mostly to find that request long answered. A
+timer for each would cost every request what only late ones need. It refuses to interrupt a handler before its hard
+deadline: the lane stays closed until the worker is free.
+"""
+
+import asyncio
+import math
+import time
+
+from pgpu.functions.front.desk import Desk
+from pgpu.functions.front.keeper import STARTING_TIMEOUT, Keeper
+from pgpu.functions.front.states import State
+from pgpu.functions.front.tickets import Ticket
+from pgpu.functions.protocols import Refusal
+
+LONGEST_GRACE_SECONDS = 10.0
+"""After its deadline a call may go on for as long as it was allowed at all, but no longer than this."""
+
+_LATE = Refusal(504, "deadline", "the answer did not come in time")
+
+
+class Deadlines:
+    """Watches the requests of one desk."""
+
+    def __init__(self, desk: Desk, keeper: Keeper) -> None:
+        self._desk, self._keeper = desk, keeper
+        self._loop = asyncio.get_running_loop()
+        self._next_seconds = math.inf
+        self._timer: asyncio.TimerHandle | None = None
+        desk.on_admitted = self.watch
+
+    def watch(self, ticket: Ticket) -> None:
+        """See to it that somebody looks when this one is late."""
+        if ticket.deadline_seconds < self._next_seconds:
+            self._schedule(ticket.deadline_seconds)
+
+    def _schedule(self, at_seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._next_seconds = at_seconds
+        self._timer = self._loop.call_later(max(0.0, at_seconds - time.monotonic()), self._look)
+
+    def _look(self) -> None:
+        now, self._timer, self._next_seconds = time.monotonic(), None, math.inf
+        dues = [self._due(ticket, now) for ticket in self._desk.tickets()]
+        if dues and (first := min(dues)) < math.inf:
+            self._schedule(first)
+
+    def _due(self, ticket: Ticket, now_seconds: float) -> float:
+        """Do what is due for one request, and say when to look at it again."""
+        if now_seconds < ticket.deadline_seconds:
+            return ticket.deadline_seconds
+        if ticket.asker is not None:
+            self._desk.expire(ticket, STARTING_TIMEOUT if self._keeper.state is State.STARTING else _LATE)
+        if not ticket.number:
+            return math.inf
+        hard = ticket.deadline_seconds + min(ticket.timeout_seconds, LONGEST_GRACE_SECONDS)
+        if now_seconds < hard:
+            return hard
+        if self._desk.is_begun(ticket):
+            self._keeper.end_worker("a call went on long after its deadline")
+        return math.inf

@@ -1,0 +1,29 @@
+"""Asks an idle worker now and then whether it is well: a GPU can fall off the bus while nobody calls.
+
+It refuses to ask a busy one: calls are a better question, and deadlines end one that hangs.
+"""
+
+import asyncio
+
+from pgpu.functions.calls.frames import frame
+from pgpu.functions.calls.messages import Ask, Kind
+from pgpu.functions.front.desk import Desk
+from pgpu.functions.front.keeper import Keeper
+
+INTERVAL_SECONDS = 10.0
+_ASK = frame(Kind.ASK, 0, Ask("health"))
+
+
+class Wellness:
+    """Watches one keeper's worker."""
+
+    def __init__(self, desk: Desk, keeper: Keeper) -> None:
+        """Begin to ask."""
+        self._desk, self._keeper = desk, keeper
+        self._loop = asyncio.get_running_loop()
+        self._loop.call_later(INTERVAL_SECONDS, self._ask)
+
+    def _ask(self) -> None:
+        if not self._desk.requests:
+            self._desk.tell(_ASK)
+        self._loop.call_later(INTERVAL_SECONDS, self._ask)

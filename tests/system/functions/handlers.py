@@ -1,0 +1,143 @@
+"""Handlers that the tests serve; this file is the source directory's module, imported by zygotes."""
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+from pgpu import Batch, Context, function
+
+
+class Echo:
+    """Answers with its argument, and says which process it is."""
+
+    def __call__(self, x: int = 0) -> dict[str, int]:
+        return {"x": x, "pid": os.getpid()}
+
+
+class Reverse:
+    def __call__(self, body: bytes) -> bytes:
+        return body[::-1]
+
+
+class Fickle:
+    """Does what it is told."""
+
+    def __init__(self, notes: str = "") -> None:
+        self.notes = Path(notes) if notes else None
+
+    def note(self, line: str) -> None:
+        if self.notes is not None:
+            with self.notes.open("a") as file:
+                file.write(line + "\n")
+
+    def __call__(self, do: str, ctx: Context, seconds: float = 0.0) -> str:
+        self.note(f"begin {do}")
+        if do == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif do == "raise":
+            raise KeyError("somebody's secret")
+        elif do == "exit":
+            raise SystemExit(3)
+        elif do == "burn":
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                pass
+        elif do == "hang":
+            threading.Event().wait()
+        elif do == "until cancelled":
+            while not ctx.is_cancelled:
+                threading.Event().wait(0.01)
+            self.note("cancelled")
+        return do
+
+    def close(self) -> None:
+        self.note("close")
+
+
+class Stream:
+    def __init__(self, notes: str = "") -> None:
+        self.notes = notes
+
+    def __call__(self, count: int, fail_at: int = -1) -> Iterator[int]:
+        try:
+            for number in range(count):
+                if number == fail_at:
+                    raise ValueError("in the middle")
+                yield number
+        finally:
+            if self.notes:
+                Path(self.notes).write_text("closed")
+
+
+class AsyncStream:
+    async def __call__(self, count: int) -> AsyncIterator[int]:
+        for number in range(count):
+            await asyncio.sleep(0)
+            yield number
+
+
+@function(batch=Batch(8))
+class Batched:
+    def __call__(self, x: list[int], hold: list[str]) -> list[int]:
+        for gate in hold:
+            while gate and not Path(gate).exists():
+                threading.Event().wait(0.005)
+        return [len(x)] * len(x)
+
+
+@function(concurrency=4)
+class Meeting:
+    """Answers once four calls are inside."""
+
+    def __init__(self) -> None:
+        self.barrier = threading.Barrier(4)
+
+    def __call__(self) -> str:
+        self.barrier.wait()
+        return threading.current_thread().name
+
+
+@function(concurrency=4)
+class AsyncMeeting:
+    def __init__(self) -> None:
+        self.inside = 0
+
+    async def warmup(self) -> None:
+        self.all_in = asyncio.Event()
+
+    async def __call__(self) -> str:
+        self.inside += 1
+        if self.inside == 4:
+            self.all_in.set()
+        await self.all_in.wait()
+        return "met"
+
+
+class Broken:
+    def __init__(self, until: str = "/nowhere") -> None:
+        if not Path(until).exists():
+            raise RuntimeError("no weights")
+
+    def __call__(self) -> str:
+        return "mended"
+
+
+class SlowToStart:
+    def __init__(self, gate: str) -> None:
+        while not Path(gate).exists():
+            threading.Event().wait(0.005)
+
+    def __call__(self) -> int:
+        return os.getpid()
+
+
+class Ill:
+    def __init__(self) -> None:
+        self.is_well = True
+
+    def __call__(self) -> int:
+        return os.getpid()
