@@ -15,6 +15,7 @@ from pgpu.functions.front.http.answering import Answering
 from pgpu.functions.front.http.answers import header_lines, server_timing
 from pgpu.functions.front.http.counter import Counter
 from pgpu.functions.front.http.requests import plain_headers
+from pgpu.functions.front.tickets import Ticket
 
 LARGEST_DIRECT_BYTES = 60_000
 """Below the bytes at which uvicorn stops reading until somebody waits for them."""
