@@ -206,6 +206,17 @@ def test_what_the_users_own_type_raises_is_the_handlers_error_and_its_text_is_th
     assert "somebody's secret" in found.detail
 
 
+def test_a_large_body_need_not_be_copied() -> None:
+    def handler(body: memoryview) -> None: ...
+
+    received = bytearray(b"\xff")
+    found = asked(handler, received, JPEG)
+    assert isinstance(found, Asked)
+    received[0] = 1
+    assert found.values[0][0] == 1
+    assert values(handler, b"\1", JPEG) == (memoryview(b"\1"),)
+
+
 def test_a_default_reaches_the_handler_as_it_is() -> None:
     given_default = {"never": "copied"}
 

@@ -35,6 +35,7 @@ class BodyReader:
         self._is_nothing_required = all(each.default is not REQUIRED for each in signature.parameters)
         self._is_raw_alone = len(signature.parameters) == 1 and _is_bytes(signature.parameters[0])
         self._raw = _whole_body_index(signature, _is_bytes)
+        self._as_asked = bare_type(signature.parameters[self._raw].annotation) if self._raw is not None else bytes
         self._text = 0 if _whole_body_index(signature, _is_text) == 0 else None
         self._json = KeyedReader(signature, json_decoder)
         self._msgpack = KeyedReader(signature, msgpack_decoder)
@@ -114,7 +115,7 @@ class BodyReader:
 
     def _read_raw(self, body: Buffer, query: str) -> Values:
         assert self._raw is not None  # noqa: S101 - for the type checker
-        return self._around(self._raw, bytes(body), query)
+        return self._around(self._raw, self._as_asked(body), query)
 
     def _read_text(self, body: Buffer, query: str) -> Values:
         assert self._text is not None  # noqa: S101 - for the type checker
@@ -140,7 +141,8 @@ def _malformed(content_type: str | None) -> tuple[str, str]:
 
 
 def _is_bytes(parameter: Parameter) -> bool:
-    return bare_type(parameter.annotation) is bytes
+    """Bytes of any kind; of a `memoryview`, nothing is copied."""
+    return bare_type(parameter.annotation) in {bytes, bytearray, memoryview}
 
 
 def _is_text(parameter: Parameter) -> bool:
