@@ -229,3 +229,38 @@ def test_a_job_without_a_gpu_runs_while_all_memory_is_taken(client: Client) -> N
     assert (ended.state, ended.exit_code, ended.request) == (JobState.EXITED, 3, Request(0, 0, priority=3))
     assert ended.lease is not None
     assert (ended.lease.slices, ended.lease.enforcer, ended.is_simulated) == ((), "none", False)
+
+
+def replica(client: Client, gib: int = 8, **words: Any) -> Job:
+    job = submit(client, gib=gib, serves="detector", **words)
+    until(lambda: state(client, job) is JobState.RUNNING)
+    return job
+
+
+def test_an_offered_lease_is_taken_for_a_job_that_would_wait_and_a_claimed_one_is_kept(client: Client) -> None:
+    kept, given = replica(client), replica(client)
+    assert client.offer(kept.id, 1.0).is_offered
+    assert not client.claim(kept.id).is_offered
+    assert client.offer(given.id, 2.0).offered_value == 2.0
+    new = submit(client, gib=10)
+    until(lambda: state(client, new) is JobState.RUNNING)
+    ended = client.wait(given.id)
+    assert (ended.state, ended.exit_code) == (JobState.EXITED, 143)
+    assert ended.reclaimed_at_seconds is not None
+    assert "lease was taken" in (ended.warning or "")
+    assert state(client, kept) is JobState.RUNNING
+    with pytest.raises(CapacityError):
+        client.claim(given.id)
+    with pytest.raises(CapacityError):
+        client.offer(given.id, 1.0)
+
+
+def test_who_serves_no_function_offers_no_lease(client: Client) -> None:
+    job = submit(client)
+    until(lambda: state(client, job) is JobState.RUNNING)
+    with pytest.raises(RequestError):
+        client.offer(job.id, 1.0)
+    with pytest.raises(RequestError):
+        client.offer(replica(client).id, -1.0)
+    with pytest.raises(JobNotFoundError):
+        client.claim("nobody")

@@ -19,7 +19,7 @@ from pgpu.engine.advice import kind_of
 from pgpu.engine.batch import Element, elements
 from pgpu.engine.records import Findings, Profiled
 from pgpu.engine.usage import waste_of
-from pgpu.errors import CancelledError, JobNotFoundError, NodeError, RequestError, WaitTimeoutError
+from pgpu.errors import CancelledError, CapacityError, JobNotFoundError, NodeError, RequestError, WaitTimeoutError
 from pgpu.model import (
     Bandwidths,
     Gpu,
@@ -97,6 +97,7 @@ class FakeClient:
         if any(not self.stored[job_id].state.is_final for job_id in element.place.after):
             self.stored[job.id] = replace(job, reason="waits for the end of others")
         else:
+            self._reclaim(request)
             self.stored[job.id] = self._granted(job) if self._fits(request) else replace(job, reason="no room")
         if self.interruption is not None:
             signal.raise_signal(self.interruption)
@@ -253,6 +254,31 @@ class FakeClient:
         granted = sum(job.request.memory_bytes for job in running)
         ids = tuple(job.id for job in running)
         return [GpuReport(GPU, 0, granted, GPU.memory_bytes, "shim", "raw ioctl", None, ids)]
+
+    def offer(self, id_or_name: str, value: float) -> Job:
+        job = self._running(id_or_name)
+        if job.spec.serves is None or value < 0:
+            raise RequestError(f"job {job.id} offers nothing")
+        self.stored[job.id] = replace(job, offered_value=value)
+        return self.stored[job.id]
+
+    def claim(self, id_or_name: str) -> Job:
+        job = self._running(id_or_name)
+        self.stored[job.id] = replace(job, offered_value=None)
+        return self.stored[job.id]
+
+    def _running(self, id_or_name: str) -> Job:
+        job = self._find(id_or_name)
+        if job.state is not JobState.RUNNING:
+            raise CapacityError(f"job {job.id} has no lease")
+        return job
+
+    def _reclaim(self, request: Request) -> None:
+        offered = [job for job in self.stored.values() if job.is_offered and job.request.priority <= request.priority]
+        for job in sorted(offered, key=lambda each: (each.offered_value or 0) / each.request.memory_bytes):
+            if not self._fits(request):
+                taken = replace(job, reclaimed_at_seconds=NOW_SECONDS, warning="its lease was taken")
+                self.stored[job.id] = replace(taken, state=JobState.EXITED, exit_code=143)
 
     def _fits(self, request: Request) -> bool:
         return request.memory_bytes <= GPU.memory_bytes - self.gpus()[0].granted_bytes

@@ -52,6 +52,14 @@ class Signal:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaseOffer:
+    """Word that a job is idle and does without its lease if somebody needs it."""
+
+    value: float
+    """What it saves to keep it, 0 or more, in a unit that all who offer share."""
+
+
+@dataclass(frozen=True, slots=True)
 class Window:
     """The size of a terminal, in characters."""
 

@@ -18,6 +18,7 @@ from pgpu.engine.engine import Engine
 from pgpu.engine.keeper.doorstep import Doorstep
 from pgpu.engine.line import read_line
 from pgpu.engine.measuring import add_findings, read_profiled
+from pgpu.engine.offering import claim, offer
 from pgpu.engine.reasons import with_reasons
 from pgpu.engine.records import CallHistory, Findings, Profiled, Waste
 from pgpu.engine.recovery import recover
@@ -147,6 +148,14 @@ class EmbeddedClient:
         """Change a job's slices; see `Client.resize`."""
         job = self._engine.ledger.find(id_or_name).job
         return resize(self._engine_of_job(job), job.id, Resize(memory_bytes, compute_share, is_strict))
+
+    def offer(self, id_or_name: str, value: float) -> Job:
+        """Let a lease be taken; see `Client.offer`."""
+        return offer(self._engine, self._engine.ledger.find(id_or_name).job.id, value)
+
+    def claim(self, id_or_name: str) -> Job:
+        """Keep an offered lease; see `Client.claim`."""
+        return claim(self._engine, self._engine.ledger.find(id_or_name).job.id)
 
     def history(self, word: str | None) -> Sequence[CallHistory]:
         """Tell what is known of calls; see `Client.history`."""

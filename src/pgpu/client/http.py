@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 from pgpu.advising.advice import Advice
 from pgpu.advising.constants import Constants
 from pgpu.client import wire
-from pgpu.client.asking import END_HEADER, Ask, Cancel, Signal, Stop, Together
+from pgpu.client.asking import END_HEADER, Ask, Cancel, LeaseOffer, Signal, Stop, Together
 from pgpu.client.attaching import attach
 from pgpu.client.connection import Server, Streaming
 from pgpu.client.protocol import GpuReport, JobReport, QueueReport
@@ -154,6 +154,14 @@ class HttpClient:
     ) -> Job:
         """Change a job's slices; see `Client.resize`."""
         return self._asked(Job, "POST", path_of(id_or_name, "/resize"), Resize(memory_bytes, compute_share, is_strict))
+
+    def offer(self, id_or_name: str, value: float) -> Job:
+        """Let a lease be taken; see `Client.offer`."""
+        return self._asked(Job, "POST", path_of(id_or_name, "/offer"), LeaseOffer(value))
+
+    def claim(self, id_or_name: str) -> Job:
+        """Keep an offered lease; see `Client.claim`."""
+        return self._asked(Job, "POST", path_of(id_or_name, "/claim"))
 
     def history(self, word: str | None) -> Sequence[CallHistory]:
         """Tell what is known of calls; see `Client.history`."""

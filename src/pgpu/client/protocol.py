@@ -195,6 +195,30 @@ class Client(Protocol):
         """
         ...
 
+    def offer(self, id_or_name: str, value: float) -> Job:
+        """Let a running job's lease be taken from now on for a waiting job of the same or a higher priority that needs it.
+
+        The job ends then, with SIGTERM and 1.5 s later SIGKILL. Asked again it only changes the value.
+
+        Args:
+            id_or_name: Of a job that serves a function.
+            value: What it saves to keep the lease, 0 or more, in a unit that all who offer share: the lowest for each byte
+                is taken first.
+
+        Raises:
+            RequestError: It serves no function, or this is no value.
+            CapacityError: It does not run, or its lease was taken already.
+        """
+        ...
+
+    def claim(self, id_or_name: str) -> Job:
+        """Keep an offered lease: once this has returned nobody takes it. Does nothing where it is not on offer.
+
+        Raises:
+            CapacityError: It was taken before, or the job does not run.
+        """
+        ...
+
     def history(self, word: str | None) -> Sequence[CallHistory]:
         """Tell what is known of each call of each program that ran, the one that ran last first.
 

@@ -3,11 +3,13 @@
 It asks and answers; whoever holds the transaction writes the answer down.
 """
 
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pgpu.engine.dependencies import judge
 from pgpu.engine.host_memory import available_bytes
+from pgpu.engine.offering import is_leaving, offers
 from pgpu.engine.snapshot import Snapshot, compute_of
 from pgpu.engine.suspending import Leaves, lending, lent, nobody_leaves, victims
 from pgpu.ledger import ALL_GPUS, Call, Entry, View, Waiting
@@ -29,6 +31,7 @@ from pgpu.scheduling.forecast import MOST_JOBS, Later
 from pgpu.scheduling.oversubscription import host_bytes, short_of_host_memory, taken_of_device
 from pgpu.scheduling.planned import NO_PLAN, BatchPlan
 from pgpu.scheduling.preemption import Victim, preempting
+from pgpu.scheduling.reclaiming import Offer, reclaiming
 from pgpu.scheduling.without_gpu import MOST_AT_ONCE
 
 Durations = Callable[[View, Collection[Call], Sequence[Gpu]], Mapping[Call, float]]
@@ -113,6 +116,9 @@ class Situation:
     victims: tuple[Victim, ...] = ()
     """Running jobs that could be suspended for one of a higher priority."""
 
+    offers: tuple[Offer, ...] = ()
+    """Idle leases that may be taken for others."""
+
     most_without_gpu: int = MOST_AT_ONCE
     """How many of the jobs without a GPU of this queue may be held at a time."""
 
@@ -128,8 +134,8 @@ class Situation:
     def admits_nobody(self) -> bool:
         """Whether it is plain, without asking whose turn it is, that no slice fits and no wait ends."""
         most_free = max((room.free_bytes for room in self.rooms), default=0)
-        if self.victims and any(each.request.preempts for each in self.queue):
-            return False
+        if self.offers or (self.victims and any(each.request.preempts for each in self.queue)):
+            return not self.queue
         most_compute = max((room.free_compute for room in self.rooms), default=0.0)
         is_crowded = sum(not each.slices for each in self.held) >= self.most_without_gpu
 
@@ -146,18 +152,23 @@ class Situation:
 
     def admission(self, now_seconds: float) -> Admission:
         """Decide, and say of each who waits why."""
-        found = admit(
-            self.rooms,
-            self.queue,
-            now_seconds,
-            held=self.held,
-            quotas=self.quotas,
-            plan=self.plan,
-            precedence=self.precedence,
-            closed_gpus=len(self.capacities.keys() - {room.gpu.uuid for room in self.rooms}),
-            most_without_gpu=self.most_without_gpu,
-        )
-        return preempting(found, self.queue, self.rooms, self.victims, now_seconds)
+
+        def play(rooms: Sequence[GpuRoom], queue: Sequence[Candidate], held: Sequence[Held]) -> Admission:
+            return admit(
+                rooms,
+                queue,
+                now_seconds,
+                held=held,
+                quotas=self.quotas,
+                plan=self.plan,
+                precedence=self.precedence,
+                closed_gpus=len(self.capacities.keys() - {room.gpu.uuid for room in self.rooms}),
+                most_without_gpu=self.most_without_gpu,
+            )
+
+        found = reclaiming(self.rooms, self.queue, self.held, self.offers, play)
+        victims = [each for each in self.victims if each.job_id not in found.admission.reclaimed]
+        return preempting(found.admission, self.queue, found.rooms, victims, now_seconds)
 
 
 @dataclass(slots=True)
@@ -196,7 +207,8 @@ class Rounds:
             view: Of the ledger, read later than the GPUs.
             snapshot: Of the GPUs.
         """
-        everybody = view.holding()
+        now_seconds = time.time()
+        everybody = [entry for entry in view.holding() if not is_leaving(entry.job, now_seconds)]
         holding = [entry for entry in everybody if entry.job.gpu_model == self.gpu_model]
         elsewhere = sum(entry.job.request.is_without_gpu for entry in everybody) - sum(
             entry.job.request.is_without_gpu for entry in holding
@@ -225,6 +237,7 @@ class Rounds:
             hindered=hindered,
             plan=self.planned(),
             precedence=view.precedence(self.gpu_model),
+            offers=offers(holding),
             most_without_gpu=max(0, self.jobs_without_gpu - elsewhere),
             victims=victims(holding, snapshot, self._leaves_now)
             if any(each.request.preempts for each in waiting)

@@ -214,7 +214,7 @@ class Engine:
                 outcome = written(decision, outcome, self.settings.gpu_model)
             else:
                 outcome = self._admit(decision, snapshot, gives_up)
-        self.wake(outcome.suspended_ids)
+        self.wake(outcome.displaced_ids)
         return outcome
 
     @contextmanager
@@ -254,9 +254,9 @@ class Engine:
             is_first = decision.first_waiting(model) is None
             yield decision
             is_round = may_go_first and (is_first or bool(gives_up))
-            suspended = self._admit(decision, snapshot, gives_up).suspended_ids if is_round else ()
+            displaced = self._admit(decision, snapshot, gives_up).displaced_ids if is_round else ()
             queues = decision.queues()
-        self.wake(suspended)
+        self.wake(displaced)
         self.call_keepers(queues)
 
     def call_keepers(self, queues: Collection[str | None]) -> None:

@@ -6,6 +6,7 @@ It refuses to decide anything, and to start or wake anybody: a transaction may s
 import time
 from dataclasses import replace
 
+from pgpu.engine.offering import taken
 from pgpu.engine.outcome import NOBODY, Outcome
 from pgpu.engine.settling import cancelled, settle
 from pgpu.ledger import Decision, Entry
@@ -14,7 +15,7 @@ from pgpu.scheduling.oversubscription import with_host_part
 
 
 def written(decision: Decision, outcome: Outcome, gpu_model: str | None) -> Outcome:
-    """Write grants, suspensions and those that waited too long; return it with those for whom somebody must be started.
+    """Write grants, suspensions, leases that are taken, and those that waited too long; return it with those for whom somebody must be started.
 
     Args:
         decision: The transaction.
@@ -31,6 +32,8 @@ def written(decision: Decision, outcome: Outcome, gpu_model: str | None) -> Outc
         decision.put(replace(entry, job=replace(entry.job, suspended_by=by)))
     if outcome.admission is not None:
         decision.put_precedence(gpu_model, outcome.admission)
+    for job_id in admission.reclaimed:
+        decision.put(taken(decision.entry(job_id), now_seconds))
     for job_id in admission.expired:
         decision.put(cancelled(decision.entry(job_id), now_seconds, timed_out=True))
     if admission.expired:

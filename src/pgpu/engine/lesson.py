@@ -112,5 +112,6 @@ def _waiting(entry: Entry, request: Request) -> Entry:
         holder=None,
         started_at_seconds=None,
         warning=None,
+        offered_value=None,
     )
     return replace(entry, job=job, supervisor=None, spawned_at_seconds=None, lease_released_at_seconds=None)

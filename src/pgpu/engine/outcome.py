@@ -32,9 +32,10 @@ class Outcome:
         return bool(self._gone)
 
     @property
-    def suspended_ids(self) -> tuple[str, ...]:
-        """Whose place somebody takes who starts: their supervisors hold them, the sooner the better."""
-        return () if self.admission is None else tuple(job_id for job_id, _by in self.admission.suspended)
+    def displaced_ids(self) -> tuple[str, ...]:
+        """Whose place somebody takes who starts: their supervisors hold or end them, the sooner the better."""
+        found = self.admission or NOBODY
+        return (*(job_id for job_id, _by in found.suspended), *found.reclaimed)
 
     @property
     def changes_claim(self) -> bool:

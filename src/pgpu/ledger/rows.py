@@ -85,6 +85,8 @@ def columns_of_life(entry: Entry) -> Columns:
         "stop_grace": entry.stop_grace_seconds,
         "suspended_by": job.suspended_by,
         "resumed_at": job.resumed_at_seconds,
+        "offered_value": job.offered_value,
+        "reclaimed_at": job.reclaimed_at_seconds,
     }
 
 
@@ -135,6 +137,8 @@ def _job(row: sqlite3.Row) -> Job:
         holder=_holder(row["holder"]),
         suspended_by=row["suspended_by"],
         resumed_at_seconds=row["resumed_at"],
+        offered_value=row["offered_value"],
+        reclaimed_at_seconds=row["reclaimed_at"],
         gpu_model=row["gpu_model"],
         owner_uid=row["owner_uid"],
         place=place_of(row["place"]),
@@ -173,7 +177,8 @@ def _spec(text: str) -> JobSpec:
     fields: dict[str, Any] = json.loads(text)
     fields["command"] = tuple(fields["command"])
     fields["environment"] = tuple((name, value) for name, value in fields["environment"])
-    fields["volumes"] = tuple(Mount(**volume) for volume in fields["volumes"])
+    for name in ("volumes", "provisions"):  # a spec of before has no provisions
+        fields[name] = tuple(Mount(**volume) for volume in fields.get(name, ()))
     return JobSpec(**fields)
 
 

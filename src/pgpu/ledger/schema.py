@@ -279,6 +279,15 @@ CREATE TRIGGER job_resized AFTER UPDATE OF memory_bytes ON jobs WHEN NEW.memory_
 """
 """A check of SQLite goes with its column alone. A job without a GPU has no memory of one."""
 
+_RECLAIMED = """
+ALTER TABLE jobs ADD COLUMN offered_value REAL;
+ALTER TABLE jobs ADD COLUMN reclaimed_at REAL;
+CREATE TRIGGER lease_reclaimed AFTER UPDATE OF reclaimed_at ON jobs
+    WHEN NEW.reclaimed_at IS NOT NULL AND OLD.reclaimed_at IS NULL BEGIN
+    INSERT INTO events (at, kind, job_id, owner_uid, state)
+    VALUES ((julianday('now') - 2440587.5) * 86400, 'reclaimed', NEW.id, NEW.owner_uid, NEW.state); END;
+"""
+
 MIGRATIONS = (
     _FIRST,
     _WATCHED,
@@ -303,6 +312,7 @@ MIGRATIONS = (
     _MEASURED,
     _WITHOUT_GPU,
     FUNCTIONS,
+    _RECLAIMED,
 )
 """Script i leads from version i to version i + 1."""
 

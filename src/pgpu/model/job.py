@@ -93,6 +93,18 @@ class JobSpec:
     carve_out_percent: int | None = None
     """Only of a traced job: shared memory that every kernel of it prefers, 0 to 100 % of what L1 and it share."""
 
+    is_sealed: bool = False
+    """Only for `docker`: no network, a root file system that is only read, no capability, and nothing that gives one."""
+
+    network: str | None = None
+    """Only for a sealed container: the engine's network that it has all the same, such as `bridge`."""
+
+    provisions: tuple[Mount, ...] = ()
+    """Only for `docker`: what pgpu itself puts into the container, from places that no user can change; never a client's words."""
+
+    serves: str | None = None
+    """Name of the function whose calls it answers; only such a job may offer its lease while it is idle."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -171,8 +183,20 @@ class Job:
     resumed_at_seconds: float | None = None
     """When it went on last after it was suspended; None if it never was."""
 
+    offered_value: float | None = None
+    """What it saves to keep it, while it is idle and its lease may be taken for a job that waits; 0 or more, in any unit that
+    all functions of the machine share. None while it claims its lease."""
+
+    reclaimed_at_seconds: float | None = None
+    """When its lease was taken, so that it ends; None of any other."""
+
     gpu_model: str | None = None
     """The simulated model and count it was asked for (`RTX 3090x4`); None on real GPUs."""
+
+    @property
+    def is_offered(self) -> bool:
+        """Whether it is idle and does without its lease if somebody needs it."""
+        return self.offered_value is not None and self.reclaimed_at_seconds is None and not self.state.is_final
 
     @property
     def is_anonymous(self) -> bool:

@@ -48,6 +48,8 @@ def check_words(submission: Submission, inherited_bytes: int = 0) -> None:
     spec = submission.spec
     if (spec.runtime == "process" and not spec.command) or spec.command[:1] == ("",):
         raise RequestError("there is no command to run", hint="name a program")
+    if spec.serves is not None and not (_NAME.fullmatch(spec.serves) and len(spec.serves) <= _LONGEST_NAME):
+        raise RequestError(f"{quoted(spec.serves)} is no name of a function", hint="as of jobs: letters, digits, _ . -")
     if spec.is_traced and submission.request.is_without_gpu:
         raise RequestError("a job without a GPU does nothing there that could be traced", hint="leave --gpus 0 out")
     if spec.carve_out_percent is not None and not (spec.is_traced and 0 <= spec.carve_out_percent <= _WHOLE_PERCENT):

@@ -25,6 +25,7 @@ from pgpu.engine.batch import check_count
 from pgpu.engine.engine import Engine
 from pgpu.engine.line import read_line
 from pgpu.engine.measuring import add_findings, read_profiled
+from pgpu.engine.offering import claim, offer
 from pgpu.engine.outcome import Outcome
 from pgpu.engine.reasons import with_reasons
 from pgpu.engine.records import CallHistory, Findings, Profiled, Waste
@@ -221,6 +222,16 @@ class Desk:
         """Change the slices of a job."""
         job = self.find(caller, id_or_name).job
         return resize(self.engine_of_job(job), job.id, change)
+
+    def offer(self, caller: Caller, id_or_name: str, value: float) -> Job:
+        """Let the lease of a job be taken."""
+        job = self.find(caller, id_or_name).job
+        return offer(self.engine_of_job(job), job.id, value)
+
+    def claim(self, caller: Caller, id_or_name: str) -> Job:
+        """Keep an offered lease."""
+        job = self.find(caller, id_or_name).job
+        return claim(self.engine_of_job(job), job.id)
 
     def profiled(self, caller: Caller, id_or_name: str) -> Profiled:
         """Return what one of the caller's traced jobs did."""

@@ -1,11 +1,12 @@
-"""The other side: a job for which others are suspended starts once they have left, and goes back where one cannot.
+"""The other side: a job for which others are suspended, or whose leases were taken, starts once they have left.
 
-It is granted by then, so that nobody else is; it holds no memory before it starts.
+It goes back to the queue where one cannot. It is granted by then, so that nobody else is; it holds no memory before it starts.
 """
 
 from dataclasses import replace
 
 from pgpu.engine.engine import Engine
+from pgpu.engine.offering import counted_on
 from pgpu.engine.parking.standing import Parking, Stage, load
 from pgpu.errors import CapacityError
 from pgpu.ledger import Entry
@@ -17,7 +18,7 @@ class PlaceRefusedError(CapacityError):
 
 
 def in_the_way(engine: Engine, job: Job) -> tuple[str, ...]:
-    """Return the ids of the jobs that are suspended for this one and have not left yet.
+    """Return the ids of those who have not left yet and are suspended for this one, or end since their leases were taken.
 
     Args:
         engine: Of the job.
@@ -27,12 +28,13 @@ def in_the_way(engine: Engine, job: Job) -> tuple[str, ...]:
         PlaceRefusedError: One of them cannot leave.
         LedgerError: The ledger cannot be read.
     """
-    if not job.request.preempts:
-        return ()
     with engine.ledger.view() as view:
         holding = view.holding()
-    stays = []
-    for entry in holding:
+    try:
+        stays = list(counted_on(holding, job))
+    except CapacityError as exc:
+        raise PlaceRefusedError(str(exc)) from exc
+    for entry in holding if job.request.preempts else ():
         parking = load(engine.places(entry.job.id).parking)
         if parking is not None and parking.by == job.id and parking.stage is Stage.REFUSED:
             raise PlaceRefusedError(f"job {entry.job.id} could not make room: {parking.reason}")

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pgpu.engine.engine import Engine
 from pgpu.engine.learning import Observed
 from pgpu.engine.loop import READABLE, Loop, Timer
+from pgpu.engine.offering import RECLAIMED
 from pgpu.engine.parking.leaving import Leaving
 from pgpu.engine.recovery import lost, recover
 from pgpu.engine.saying import Complaints
@@ -168,9 +169,9 @@ class Running:
             self._look_for_loss()
 
         def final(job: Job) -> Job:
-            job = replace(
-                job, peak_bytes=peak_bytes, warning=self._watch.violation or self._mps_report or self._idle_report
-            )
+            told = self._watch.violation or self._mps_report or self._idle_report
+            taken = None if job.reclaimed_at_seconds is None else RECLAIMED
+            job = replace(job, peak_bytes=peak_bytes, warning=told or taken)
             if exit_code is None:
                 return lost(job, now_seconds)
             return replace(job, state=JobState.EXITED, exit_code=exit_code, finished_at_seconds=now_seconds)

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from pgpu.client.asking import Ask, Cancel, Signal, Stop, Window
+from pgpu.client.asking import Ask, Cancel, LeaseOffer, Signal, Stop, Window
 from pgpu.client.protocol import JobReport
 from pgpu.engine.records import Findings, Profiled
 from pgpu.model import Job, Profile, Resize
@@ -17,7 +17,7 @@ from pgpu.server.routes.asking import ACaller, ADesk, AFollowing, AHangUp
 
 routes = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
-BODIES = (Ask, Cancel, Stop, Signal, Window, Resize, Findings)
+BODIES = (Ask, Cancel, Stop, Signal, LeaseOffer, Window, Resize, Findings)
 
 _MOST_WAIT_SECONDS = 60.0
 _MOST_ON_A_PAGE = 5000
@@ -142,6 +142,20 @@ async def resize(
 ) -> Response:
     """Change the slices of a waiting or running job, its share of compute or both, of all its GPUs or none."""
     return Answer(await run_in_threadpool(desk.resize, caller, job, words))
+
+
+@routes.post("/{job}/offer", response_model=Job, openapi_extra=takes(LeaseOffer))
+async def offer(
+    desk: ADesk, caller: ACaller, job: str, words: Annotated[LeaseOffer, Depends(body_of(LeaseOffer))]
+) -> Response:
+    """Let the lease of an idle job that serves a function be taken for a waiting job of the same or a higher priority."""
+    return Answer(await run_in_threadpool(desk.offer, caller, job, words.value))
+
+
+@routes.post("/{job}/claim", response_model=Job)
+async def claim(desk: ADesk, caller: ACaller, job: str) -> Response:
+    """Keep an offered lease; 409 where it was taken before."""
+    return Answer(await run_in_threadpool(desk.claim, caller, job))
 
 
 @routes.get("/{job}/profile", response_model=Profiled)
