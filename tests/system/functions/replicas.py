@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from tests.waiting import until
 
@@ -44,6 +45,10 @@ class Connection(http.client.HTTPConnection):
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.settimeout(self.timeout)
         self.sock.connect(os.fspath(self._path))
+
+    def ask(self, path: str) -> Answer:
+        self.request("GET", path)
+        return answer_of(self)
 
     def close_now(self) -> None:
         """Leave without a goodbye, also while a response is being read."""
@@ -103,6 +108,15 @@ class Replica:
     def get(self, path: str) -> Answer:
         return answer_of(self.begin(None, path, "GET"))
 
+    def kept_connection(self) -> Connection:
+        """Return a connection that asks several times."""
+        return self._connection()
+
+    @property
+    def worker_pid(self) -> int:
+        zygote = psutil.Process(self.process.pid).children()[0]
+        return int(until(zygote.children)[-1].pid)
+
     @property
     def health(self) -> Any:
         return self.get("/healthz").value
@@ -145,6 +159,7 @@ def replica(
     source: Path = Path(__file__).parent,
     module: str = "handlers.py",
     is_ready: bool = True,
+    options: Sequence[str] = (),
     **words: object,
 ) -> Iterator[Replica]:
     """Serve a handler of `handlers.py`; wait until it is ready."""
@@ -152,7 +167,7 @@ def replica(
     log = directory / "log"
     command = [
         sys.executable, "-m", "pgpu.functions.front", "--app", f"{module}:{attribute}", "--source", str(source),
-        "--directory", str(directory), "--declaration", json.dumps(words), "--name", "it",
+        "--directory", str(directory), "--declaration", json.dumps(words), "--name", "it", *options,
     ]  # fmt: skip
     with log.open("w") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, text=True)

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from pgpu.functions.declaring import name_of
-from pgpu.functions.front.serving import Doors, run
+from pgpu.functions.front.serving import Settings, run
 from pgpu.functions.front.zygotes import Function
 
 
@@ -27,6 +27,9 @@ def _parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--directory", type=Path, required=True, help="where http.sock and calls.sock are made")
     parser.add_argument("--http", type=_address, help="HOST:PORT to listen on as well")
     parser.add_argument("--name", help="the function's name; that of the attribute by default")
+    parser.add_argument(
+        "--health-seconds", type=float, default=10.0, help="how often an idle worker is asked how it is"
+    )
     parser.add_argument("--declaration", type=json.loads, default={}, help="JSON; goes over what the decorator says")
     return parser.parse_args(words)
 
@@ -34,4 +37,7 @@ def _parse(words: list[str]) -> argparse.Namespace:
 if __name__ == "__main__":
     said = _parse(sys.argv[1:])
     name = said.name or name_of(said.app.rpartition(":")[2].removesuffix(".py").replace(".", "-"))
-    run(Function(name, said.app, said.source.resolve(), said.declaration), Doors(said.directory, said.http))
+    run(
+        Function(name, said.app, said.source.resolve(), said.declaration),
+        Settings(said.directory, said.http, said.health_seconds),
+    )

@@ -34,14 +34,17 @@ _BACKLOG = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Doors:
-    """Where a front listens."""
+class Settings:
+    """How a front runs, whatever it serves."""
 
     directory: Path
     """Of its Unix sockets."""
 
     address: tuple[str, int] | None = None
     """Host and port for HTTP too; None: only the Unix socket."""
+
+    health_seconds: float = 10.0
+    """How often an idle worker is asked whether it is well: a broken GPU is found before the next caller finds it."""
 
 
 class _Server(uvicorn.Server):
@@ -53,13 +56,13 @@ class _Server(uvicorn.Server):
         yield
 
 
-def run(function: Function, doors: Doors) -> None:
+def run(function: Function, settings: Settings) -> None:
     """Serve a function until SIGTERM or SIGINT."""
     with asyncio.Runner(loop_factory=CoalescingLoop) as runner:
-        runner.run(_serve(function, doors))
+        runner.run(_serve(function, settings))
 
 
-async def _serve(function: Function, doors: Doors) -> None:
+async def _serve(function: Function, settings: Settings) -> None:
     metrics = Metrics()
     desk = Desk(Keeper.declaration_of(function), metrics)
     metrics.gauges["pgpu_function_in_flight"] = ("Requests waiting or with the worker.", lambda: desk.requests)
@@ -73,9 +76,9 @@ async def _serve(function: Function, doors: Doors) -> None:
     )  # fmt: skip
     server = _Server(config)
     leaving = _on_signals(asyncio.get_running_loop())
-    sockets = _listen(doors)
+    sockets = _listen(settings)
     Deadlines(desk, keeper)
-    Wellness(desk, keeper)
+    Wellness(desk, settings.health_seconds)
     keeper.start()
     serving = asyncio.get_running_loop().create_task(server.serve(sockets))
     try:
@@ -106,10 +109,10 @@ async def _until_idle(desk: Desk) -> None:
         await idle.wait()
 
 
-def _listen(doors: Doors) -> list[socket.socket]:
-    sockets = [_unix_socket(doors.directory / HTTP_SOCKET)]
-    if doors.address is not None:
-        sockets.append(socket.create_server(doors.address, backlog=_BACKLOG))
+def _listen(settings: Settings) -> list[socket.socket]:
+    sockets = [_unix_socket(settings.directory / HTTP_SOCKET)]
+    if settings.address is not None:
+        sockets.append(socket.create_server(settings.address, backlog=_BACKLOG))
     return sockets
 
 

@@ -8,22 +8,20 @@ import asyncio
 from pgpu.functions.calls.frames import frame
 from pgpu.functions.calls.messages import Ask, Kind
 from pgpu.functions.front.desk import Desk
-from pgpu.functions.front.keeper import Keeper
 
-INTERVAL_SECONDS = 10.0
 _ASK = frame(Kind.ASK, 0, Ask("health"))
 
 
 class Wellness:
-    """Watches one keeper's worker."""
+    """Watches the worker of one desk."""
 
-    def __init__(self, desk: Desk, keeper: Keeper) -> None:
-        """Begin to ask."""
-        self._desk, self._keeper = desk, keeper
+    def __init__(self, desk: Desk, interval_seconds: float) -> None:
+        """Begin to ask; what the worker answers, the keeper hears."""
+        self._desk, self._interval_seconds = desk, interval_seconds
         self._loop = asyncio.get_running_loop()
-        self._loop.call_later(INTERVAL_SECONDS, self._ask)
+        self._loop.call_later(self._interval_seconds, self._ask)
 
     def _ask(self) -> None:
         if not self._desk.requests:
             self._desk.tell(_ASK)
-        self._loop.call_later(INTERVAL_SECONDS, self._ask)
+        self._loop.call_later(self._interval_seconds, self._ask)

@@ -1,0 +1,218 @@
+"""What becomes of requests when something goes wrong; each gets an answer, and the next is served."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.system.functions.replicas import Replica, answer_of, replica
+from tests.waiting import until
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    return tmp_path / "notes"
+
+
+@pytest.fixture
+def fickle(notes: Path) -> Iterator[Replica]:
+    with replica("Fickle", arguments={"notes": str(notes)}, queue_limit=4) as started:
+        yield started
+
+
+def begun(notes: Path, what: str, times: int = 1) -> bool:
+    return notes.exists() and notes.read_text().splitlines().count(f"begin {what}") == times
+
+
+def test_a_worker_killed_in_mid_call_costs_that_call_and_no_other(fickle: Replica, notes: Path) -> None:
+    for times in range(1, 4):
+        hanging = fickle.begin({"do": "hang"})
+        until(lambda times=times: begun(notes, "hang", times))  # type: ignore[misc]
+        waiting = fickle.begin({"do": "wait"})
+        until(lambda: fickle.metric("pgpu_function_in_flight") == 2)
+        os.kill(fickle.worker_pid, signal.SIGKILL)
+        died = answer_of(hanging)
+        assert (died.status, died.value["code"]) == (502, "worker_died")
+        assert answer_of(waiting).status == 200
+        assert fickle.health["restarts"] == times
+
+
+def test_a_call_of_an_idempotent_function_survives_its_worker(notes: Path) -> None:
+    with replica("Fickle", arguments={"notes": str(notes)}, idempotent=True) as started:
+        dying = started.begin({"do": "die"})
+        assert answer_of(dying).status == 502
+        assert begun(notes, "die", 3)
+        assert started.call({"do": "live"}).status == 200
+
+
+@pytest.mark.parametrize(("do", "error"), [("raise", "KeyError"), ("exit", "SystemExit")])
+def test_what_a_handler_raises_is_told_to_the_log_alone(fickle: Replica, do: str, error: str) -> None:
+    pid = fickle.worker_pid
+    answer = fickle.call({"do": do}, x_request_id="the-failing-one")
+    assert answer.status == 500
+    assert answer.value == {"error": error, "code": "handler_error", "request_id": "the-failing-one"}
+    log = fickle.log.read_text()
+    assert "the-failing-one" in log
+    assert "Traceback" in log
+    assert fickle.worker_pid == pid
+
+
+def test_health_is_answered_while_the_handler_burns_the_interpreter(fickle: Replica) -> None:
+    burning = fickle.begin({"do": "burn", "seconds": 0.5})
+    until(lambda: fickle.metric("pgpu_function_in_flight") == 1)
+    assert fickle.health["state"] == "hot"
+    assert fickle.metric("pgpu_function_in_flight") == 1
+    assert answer_of(burning).status == 200
+
+
+def test_a_late_call_is_answered_and_its_worker_replaced_if_it_goes_on(fickle: Replica) -> None:
+    pid = fickle.worker_pid
+    late = fickle.call({"do": "hang"}, request_timeout="0.1")
+    assert (late.status, late.value["code"]) == (504, "deadline")
+    assert fickle.call({"do": "next"}).status == 200
+    assert fickle.worker_pid != pid
+
+
+def test_a_call_that_is_late_in_the_queue_is_never_begun(fickle: Replica, notes: Path) -> None:
+    busy = fickle.begin({"do": "until cancelled"})
+    until(lambda: begun(notes, "until cancelled"))
+    late = [fickle.begin({"do": "late"}, request_timeout="0.05") for _ in range(3)]
+    assert [answer_of(each).status for each in late] == [504] * 3
+    busy.close_now()
+    assert fickle.call({"do": "next"}).status == 200
+    assert begun(notes, "late", 0)
+
+
+def test_a_client_that_leaves_cancels_its_call(fickle: Replica, notes: Path) -> None:
+    leaving = fickle.begin({"do": "until cancelled"})
+    until(lambda: begun(notes, "until cancelled"))
+    queued = [fickle.begin({"do": "queued"}) for _ in range(3)]
+    until(lambda: fickle.metric("pgpu_function_in_flight") == 4)
+    for each in queued:
+        each.close_now()
+    leaving.close_now()
+    until(lambda: "cancelled" in notes.read_text().splitlines())
+    assert fickle.call({"do": "next"}).status == 200
+    assert begun(notes, "queued", 0)
+
+
+def test_more_than_the_queue_holds_is_refused_with_a_time_to_come_back(fickle: Replica, notes: Path) -> None:
+    busy = fickle.begin({"do": "until cancelled"})
+    until(lambda: begun(notes, "until cancelled"))
+    queued = [fickle.begin({"do": "queued"}) for _ in range(4)]
+    until(lambda: fickle.metric("pgpu_function_waiting") == 4)
+    refused = fickle.call({"do": "refused"})
+    assert (refused.status, refused.value["code"]) == (429, "queue_full")
+    assert int(refused.headers["retry-after"]) >= 1
+    busy.close_now()
+    assert [answer_of(each).status for each in queued] == [200] * 4
+
+
+def test_a_client_that_sends_slowly_holds_nobody_up_and_no_place(notes: Path) -> None:
+    with replica("Fickle", arguments={"notes": str(notes)}, queue_limit=0, timeout=0.5) as started:
+        slow = [started.begin_head(content_length="100") for _ in range(3)]
+        assert started.call({"do": "next"}).status == 200
+        large = started.begin_head(content_length="1000000")
+        late = answer_of(large)
+        assert (late.status, late.value["code"]) == (408, "body_timeout")
+        for each in slow:
+            each.close_now()
+
+
+def test_leaving_finishes_what_is_there_and_refuses_the_rest(fickle: Replica, notes: Path) -> None:
+    busy = fickle.begin({"do": "burn", "seconds": 0.5})
+    until(lambda: begun(notes, "burn"))
+    kept = fickle.kept_connection()
+    fickle.process.send_signal(signal.SIGTERM)
+    until(lambda: kept.ask("/healthz").value["state"] == "draining")
+    assert kept.ask("/readyz").status == 503
+    refused = fickle.call({"do": "refused"})
+    assert (refused.status, refused.value["code"]) == (503, "draining")
+    assert answer_of(busy).status == 200
+    assert fickle.process.wait() == 0
+    assert notes.read_text().splitlines()[-1] == "close"
+
+
+def test_nothing_outlives_a_front_that_is_killed(fickle: Replica, notes: Path) -> None:
+    fickle.begin({"do": "hang"})
+    until(lambda: begun(notes, "hang"))
+    left = psutil.Process(fickle.process.pid).children(recursive=True)
+    assert len(left) == 2
+    fickle.process.kill()
+    fickle.process.wait()
+    until(lambda: not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in left))
+
+
+def test_a_zygote_that_is_killed_is_replaced_with_its_worker(fickle: Replica) -> None:
+    zygote = psutil.Process(fickle.process.pid).children()[0]
+    pid = fickle.worker_pid
+    zygote.kill()
+    until(lambda: fickle.health["restarts"] == 1)
+    assert fickle.call({"do": "next"}).status == 200
+    assert fickle.worker_pid != pid
+
+
+def test_a_cold_function_answers_everybody_after_one_start(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    words = {"arguments": {"gate": str(gate)}}
+    with replica("SlowToStart", is_ready=False, **words) as started, ThreadPoolExecutor(50) as callers:
+        answers = [callers.submit(started.call, {}) for _ in range(50)]
+        until(lambda: started.metric("pgpu_function_in_flight") == 50)
+        assert started.health["state"] == "starting"
+        gate.touch()
+        values = [each.result() for each in answers]
+        assert {each.status for each in values} == {200}
+        assert len({each.value for each in values}) == 1
+        assert "load;dur=0," not in values[0].headers["server-timing"]
+        assert started.metric("pgpu_function_worker_starts_total") == 1
+
+
+def test_a_constructor_that_hangs_is_ended_and_its_callers_told(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    with replica("SlowToStart", is_ready=False, arguments={"gate": str(gate)}, startup_timeout=1.0) as started:
+        refused = started.call({})
+        assert (refused.status, refused.value["code"]) == (503, "starting_timeout")
+        assert started.health["reason"] == "starting_timeout"
+        gate.touch()
+        until(lambda: started.call({}).status == 200)
+
+
+def test_a_constructor_that_raises_is_tried_again_until_that_is_hopeless(tmp_path: Path) -> None:
+    mended = tmp_path / "mended"
+    with replica("Broken", is_ready=False, arguments={"until": str(mended)}) as started:
+        refused = started.call({})
+        assert (refused.status, refused.value["code"]) == (503, "crash_loop")
+        assert "retry-after" in refused.headers
+        health = started.health
+        assert (health["state"], health["reason"]) == ("failed", "RuntimeError")
+        assert started.log.read_text().count("RuntimeError: no weights") == 5
+
+
+def test_a_constructor_that_succeeds_later_serves_who_waited(tmp_path: Path) -> None:
+    mended = tmp_path / "mended"
+    with replica("Broken", is_ready=False, arguments={"until": str(mended)}) as started:
+        waiting = started.begin({})
+        until(lambda: "no weights" in started.log.read_text())
+        mended.touch()
+        assert answer_of(waiting).body == b"mended"
+
+
+def test_a_module_that_cannot_be_imported_says_so(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("import no_such_package\nclass It:\n    def __call__(self): ...\n")
+    with replica("It", source=tmp_path, module="broken.py", is_ready=False) as started:
+        until(lambda: started.health["reason"] == "ModuleNotFoundError")
+        assert "no_such_package" in started.log.read_text()
+        (tmp_path / "broken.py").write_text("class It:\n    def __call__(self) -> int: return 1\n")
+        assert started.call({}).value == 1
+
+
+def test_a_worker_that_says_it_is_ill_is_replaced(tmp_path: Path) -> None:
+    with replica("Ill", arguments={"notes": str(tmp_path / "ill")}, options=["--health-seconds", "0.05"]) as started:
+        pid = started.call({}).value
+        (tmp_path / "ill").write_text(str(pid))
+        until(lambda: started.health["restarts"] == 1)
+        assert started.call({}).value != pid
