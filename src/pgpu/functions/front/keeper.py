@@ -8,7 +8,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pgpu.functions.calls.frames import Frame
 from pgpu.functions.calls.messages import Tell
@@ -37,7 +37,10 @@ class Keeper:
         """
         self._function, self._desk, self._metrics = function, desk, metrics
         self.declaration = self.declaration_of(function)
-        self.state = State.COLD
+        self._state = State.COLD
+        self.on_state: Callable[[], None] = lambda: None
+        """Told of each change of the state, before the rest has changed with it."""
+
         self.reason: str | None = None
         """Why it is not hot, in a word or two; never more than an exception's type."""
 
@@ -62,6 +65,16 @@ class Keeper:
             RequestError: The declaration says what cannot be.
         """
         return from_words(function.words)
+
+    @property
+    def state(self) -> State:
+        """What the replica is doing."""
+        return self._state
+
+    @state.setter
+    def state(self, state: State) -> None:
+        self._state = state
+        self.on_state()
 
     @property
     def restarts(self) -> int:

@@ -24,6 +24,7 @@ from pgpu.functions.front.http.service import Service
 from pgpu.functions.front.keeper import Keeper
 from pgpu.functions.front.metrics import Metrics
 from pgpu.functions.front.states import State
+from pgpu.functions.front.visits import Visits
 from pgpu.functions.front.wellness import Wellness
 from pgpu.functions.front.zygotes import Function
 from pgpu.functions.protocols.refusal import Refusal
@@ -79,6 +80,7 @@ async def _serve(function: Function, settings: Settings) -> None:
     sockets = _listen(settings)
     Deadlines(desk, keeper)
     Wellness(desk, settings.health_seconds)
+    visits = Visits(desk, keeper, settings.directory / CALLS_SOCKET)
     keeper.start()
     serving = asyncio.get_running_loop().create_task(server.serve(sockets))
     try:
@@ -89,6 +91,7 @@ async def _serve(function: Function, settings: Settings) -> None:
         server.should_exit = True
         await serving
     finally:
+        visits.close()
         keeper.close()
 
 

@@ -1,0 +1,168 @@
+"""The gateway's way in: calls as frames over `calls.sock`, and news of how the replica is.
+
+A visit is one connection; its numbers are its own. Who visits gets what an HTTP client gets, refusals included: one whose
+`started_seconds` is 0 and whose status is 429 or 503 says that no worker has seen the call. It refuses to know who
+visits: who may open the socket may.
+"""
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from pgpu.functions.calls.channel import Channel
+from pgpu.functions.calls.frames import Frame, MalformedFrameError, frame, message_of
+from pgpu.functions.calls.messages import Ask, Call, Chunk, Kind, Reply, Tell
+from pgpu.functions.front.desk import Desk
+from pgpu.functions.front.keeper import Keeper
+from pgpu.functions.front.tickets import Ticket
+
+_BACKLOG = 64
+_begun_seconds = time.monotonic()
+
+
+class Visits:
+    """Everybody who is connected."""
+
+    def __init__(self, desk: Desk, keeper: Keeper, path: Path) -> None:
+        """Listen."""
+        self.desk, self._keeper = desk, keeper
+        self._loop = asyncio.get_running_loop()
+        self._visits: set[Visit] = set()
+        self._is_telling = False
+        keeper.on_state = self._state_changed
+        path.unlink(missing_ok=True)
+        self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self._listening.bind(str(path))
+        self._listening.listen(_BACKLOG)
+        self._loop.add_reader(self._listening, self._accept)
+
+    def close(self) -> None:
+        """Send everybody away."""
+        self._loop.remove_reader(self._listening)
+        self._listening.close()
+        for visit in [*self._visits]:
+            visit.close()
+
+    def tell(self, what: str) -> Tell:
+        """Answer a question."""
+        if what == "describe":
+            return Tell("description", {"pages": self._keeper.pages})
+        keeper, desk = self._keeper, self.desk
+        return Tell(
+            "state",
+            {
+                "state": keeper.state.value,
+                "reason": keeper.reason,
+                "restarts": keeper.restarts,
+                "requests": desk.requests,
+                "begun_seconds": _begun_seconds,
+                "hot_since_seconds": desk.hot_since_seconds,
+                "load_seconds": desk.load_seconds,
+            },
+        )
+
+    def _accept(self) -> None:
+        try:
+            end, _ = self._listening.accept()
+        except OSError:
+            return  # it has left already, or there is no descriptor for it: it sees that nobody answers
+        visit = Visit(self, end, self._visits.discard)
+        self._visits.add(visit)
+        visit.tell(0, self.tell("state"))
+
+    def _state_changed(self) -> None:
+        """Say it at the end of this turn, when the rest has changed with it."""
+        if not self._is_telling:
+            self._is_telling = True
+            self._loop.call_soon(self._tell_all)
+
+    def _tell_all(self) -> None:
+        self._is_telling = False
+        for visit in self._visits:
+            visit.tell(0, self.tell("state"))
+
+
+class Visit:
+    """One connection."""
+
+    def __init__(self, visits: Visits, end: socket.socket, on_end: "Callable[[Visit], None]") -> None:
+        self._visits, self._told_end = visits, on_end
+        self._tickets: dict[int, Ticket] = {}
+        self._channel = Channel(end, self._on_frames, self._on_end)
+
+    def tell(self, number: int, tell: Tell) -> None:
+        """Say something beside the calls."""
+        self._channel.send(frame(Kind.TELL, number, tell))
+
+    def reply(self, number: int, reply: Reply, file: int | None) -> None:
+        """Pass an answer on, or its head."""
+        if reply.is_last:
+            self._tickets.pop(number, None)
+        said = (reply.status, reply.headers, reply.body, reply.is_last, reply.started_seconds, reply.exec_seconds)
+        self._channel.send(frame(Kind.REPLY, number, said, has_file=file is not None), file)
+
+    def chunk(self, number: int, chunk: Chunk, file: int | None) -> None:
+        """Pass a piece on."""
+        if chunk.is_last:
+            self._tickets.pop(number, None)
+        self._channel.send(frame(Kind.CHUNK, number, chunk, has_file=file is not None), file)
+
+    def close(self) -> None:
+        """End it; what it asked for is abandoned."""
+        self._channel.close()
+        self._on_end()
+
+    def _on_end(self) -> None:
+        self._told_end(self)
+        tickets, self._tickets = self._tickets, {}
+        for ticket in tickets.values():
+            self._visits.desk.abandon(ticket)
+
+    def _on_frames(self, frames: Sequence[Frame]) -> None:
+        for each in frames:
+            self._on_frame(each)
+
+    def _on_frame(self, each: Frame) -> None:
+        if each.kind == Kind.CALL:
+            self._on_call(each)
+        elif each.kind == Kind.CANCEL:
+            if (ticket := self._tickets.pop(each.number, None)) is not None:
+                self._visits.desk.abandon(ticket)
+        elif each.kind == Kind.CREDIT:
+            if (ticket := self._tickets.get(each.number)) is not None:
+                self._visits.desk.credit(ticket)
+        elif each.kind == Kind.ASK:
+            ask: Ask = message_of(each)
+            self.tell(each.number, self._visits.tell(ask.what))
+
+    def _on_call(self, each: Frame) -> None:
+        call: Call = message_of(each)
+        file = self._channel.next_file() if each.has_file else None
+        if each.number in self._tickets:
+            raise MalformedFrameError("a number that is in use")
+        now = time.monotonic()
+        ticket = Ticket(
+            call.id, call.method, call.path, call.query, call.headers, call.body, file, now, now + call.timeout_seconds,
+            call.timeout_seconds, VisitAsker(self, each.number),
+        )  # fmt: skip
+        self._tickets[each.number] = ticket
+        self._visits.desk.submit(ticket)
+
+
+class VisitAsker:
+    """Who waits for one call."""
+
+    __slots__ = ("_number", "_visit")
+
+    def __init__(self, visit: Visit, number: int) -> None:
+        self._visit, self._number = visit, number
+
+    def reply(self, reply: Reply, file: int | None) -> None:
+        """Pass it on."""
+        self._visit.reply(self._number, reply, file)
+
+    def chunk(self, chunk: Chunk, file: int | None) -> None:
+        """Pass it on."""
+        self._visit.chunk(self._number, chunk, file)
