@@ -64,9 +64,9 @@ class Replica:
 
     @property
     def is_failed(self) -> bool:
-        """Whether its worker could not be started, as far as `health` tells, or it ended itself."""
-        has_failed = self.health.get("state") == "failed" or bool(self.health.get("restarts"))
-        return has_failed or self.process.poll() is not None
+        """Whether its worker could not be started, at least once, as far as `health` tells, or it ended itself."""
+        is_refused = self.health.get("state") in {"starting", "failed"} and bool(self.health.get("reason"))
+        return is_refused or self.process.poll() is not None
 
     def end(self) -> int:
         """Have it finish what it has; kill it if that takes too long. Return its exit code."""
