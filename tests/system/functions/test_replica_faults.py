@@ -2,7 +2,6 @@
 
 import os
 import signal
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -158,8 +157,8 @@ def test_a_zygote_that_is_killed_is_replaced_with_its_worker(fickle: Replica) ->
 
 def test_a_cold_function_answers_everybody_after_one_start(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    words = {"arguments": {"gate": str(gate)}}
-    with replica("SlowToStart", is_ready=False, **words) as started, ThreadPoolExecutor(50) as callers:
+    cold = replica("SlowToStart", is_ready=False, arguments={"gate": str(gate)})
+    with cold as started, ThreadPoolExecutor(50) as callers:
         answers = [callers.submit(started.call, {}) for _ in range(50)]
         until(lambda: started.metric("pgpu_function_in_flight") == 50)
         assert started.health["state"] == "starting"
