@@ -3,12 +3,15 @@
 It goes back to the queue where one cannot. It is granted by then, so that nobody else is; it holds no memory before it starts.
 """
 
+from contextlib import suppress
 from dataclasses import replace
 
 from pgpu.engine.engine import Engine
+from pgpu.engine.identity import is_alive
 from pgpu.engine.offering import counted_on
 from pgpu.engine.parking.standing import Parking, Stage, load
-from pgpu.errors import CapacityError
+from pgpu.engine.recovery import recover
+from pgpu.errors import CapacityError, NodeError
 from pgpu.ledger import Entry
 from pgpu.model import Job, JobState
 
@@ -34,6 +37,9 @@ def in_the_way(engine: Engine, job: Job) -> tuple[str, ...]:
         stays = list(counted_on(holding, job))
     except CapacityError as exc:
         raise PlaceRefusedError(str(exc)) from exc
+    if any(entry.job.id in stays and not _is_supervised(entry) for entry in holding):
+        with suppress(NodeError):  # tried again as long as the job waits here
+            recover(engine)  # Nobody else may be there to see that it ends.
     for entry in holding if job.request.preempts else ():
         parking = load(engine.places(entry.job.id).parking)
         if parking is not None and parking.by == job.id and parking.stage is Stage.REFUSED:
@@ -41,6 +47,10 @@ def in_the_way(engine: Engine, job: Job) -> tuple[str, ...]:
         if entry.job.suspended_by == job.id and not _is_away(parking, job.id):
             stays.append(entry.job.id)
     return tuple(stays)
+
+
+def _is_supervised(entry: Entry) -> bool:
+    return entry.supervisor is not None and is_alive(entry.supervisor)
 
 
 def _is_away(parking: Parking | None, by: str) -> bool:
