@@ -8,6 +8,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tests.fakes.machine import make_machine
 
 from pgpu.engine.keeper.calling import Keepers
+from pgpu.functions.deploying import Deployer, Store
 from pgpu.server.access import Access
 from pgpu.server.app import create_app
 from pgpu.server.care import Caretaker
@@ -33,7 +34,8 @@ def make_app(root: Path, **settings: object) -> FastAPI:
     engine = make_machine(root, [10 * GIB], **settings)
     engine.gpus.set_outsiders("GPU-0", 10 * GIB)  # type: ignore[attr-defined] # a fake
     engine.keepers = Keepers(engine.settings, ("true",))
-    return create_app(Desk(engine, Access()), Caretaker(engine))
+    deployer = Deployer(Store(root / "functions"), root / "replicas")
+    return create_app(Desk(engine, Access()), Caretaker(engine), deployer)
 
 
 def asked(app: ASGIApp, method: str, target: str, body: bytes = b"") -> tuple[int, dict[str, str], bytes]:

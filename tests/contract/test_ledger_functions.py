@@ -30,11 +30,12 @@ def shares(ledger: Ledger, name: str = "detector") -> list[tuple[int, int]]:
 
 
 def test_everything_of_a_version_comes_back_as_it_was(ledger: Ledger, ledger_path: Path) -> None:
-    made = ledger.functions.deploy(DOCKER, 7)
+    made = ledger.functions.deploy(DOCKER, 7, "words")
     another = Ledger(ledger_path)
     (found,) = another.functions.all(7)
     another.close()
     assert found.versions == (made,)
+    assert [ledger.functions.inherited("detector", number) for number in (1, 2)] == ["words", None]
     assert (found.name, found.owner_uid, found.traffic) == ("detector", 7, (Share(1, 100),))
     assert (made.number, made.app, made.bundle, made.declaration) == (1, ASKED.app, ASKED.bundle, ASKED.declaration)
     assert (made.runtime, made.image, made.requirements) == ("docker", "python:3.12", "numpy==2.0\n")
@@ -140,7 +141,8 @@ def test_replicas_and_their_starts_are_found_again(ledger: Ledger) -> None:
     ledger.functions.deploy(ASKED, 7)
     starting = Replica("0" * 12, "detector", 1, "/run/x", ReplicaState.STARTING)
     ledger.functions.replicas.put(starting)
-    ledger.functions.replicas.put(replace(starting, state=ReplicaState.HOT))
+    assert ledger.functions.replicas.note(starting.job_id, ReplicaState.HOT)
+    assert not ledger.functions.replicas.note("f" * 12, ReplicaState.HOT)
     assert ledger.functions.replicas.all("detector") == [replace(starting, state=ReplicaState.HOT)]
     starts = [ColdStart("detector", 1, f"{n:012}", float(n), (("grant", 0.5), ("imports", n))) for n in range(3)]
     for start in starts:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 from pgpu.app.settings import Settings
 from pgpu.client import Client
+from pgpu.errors import RequestError
 
 if TYPE_CHECKING:
     from pgpu.client.administration import Administration
     from pgpu.client.connection import Server
+    from pgpu.client.functions_http import HttpFunctions
 
 
 def open_client(settings: Settings) -> Client:
@@ -46,6 +48,23 @@ def open_administration(settings: Settings) -> "Administration":
     from pgpu.client.administration import EmbeddedAdministration
 
     return EmbeddedAdministration(make_engine(settings))
+
+
+def open_functions(settings: Settings) -> "HttpFunctions":
+    """Return what is asked of functions, of the same server.
+
+    Raises:
+        RequestError: There is no server: an engine of this process's own would not be there when a call comes.
+    """
+    server = _server(settings)
+    if server is None:
+        raise RequestError(
+            "functions are served by a server, and there is none",
+            hint="start one: pgpu serve; pgpu dev serves one in place",
+        )
+    from pgpu.client.functions_http import HttpFunctions
+
+    return HttpFunctions(server)
 
 
 def _server(settings: Settings) -> "Server | None":

@@ -9,11 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.settings import Settings
 from pgpu.app.wiring import make_engine, sweep_volumes
 
 if TYPE_CHECKING:
     from pgpu.engine.engine import Engine
+    from pgpu.functions.deploying import Deployer
     from pgpu.server.care import Caretaker
     from pgpu.server.desk import Desk
     from pgpu.server.listening import Tcp
@@ -71,9 +73,21 @@ def _listen(
 
     with listening.listen_unix(unix, settings.submitters) as socket, contextlib.ExitStack() as stack:
         other = None if tcp is None else (tcp, stack.enter_context(listening.listen_tcp(tcp)))
-        app = create_app(*parts)
+        app = create_app(*parts, _deployer(settings))
         with _taking_care(parts[1]):
             listening.serve(app, socket, other, most_connections=settings.connections, on_ready=tell)
+
+
+def _deployer(settings: Settings) -> "Deployer | None":
+    """Return what knows bundles; None where the extra `functions` is not installed."""
+    import importlib.util
+
+    if importlib.util.find_spec("msgspec") is None or importlib.util.find_spec("pathspec") is None:
+        return None
+    from pgpu.functions.deploying import Deployer, Store
+
+    runtime = runtime_directory(settings.runtime_dir, settings.state_dir)
+    return Deployer(Store(settings.state_dir / "functions"), runtime / "replicas")
 
 
 def _addresses(unix: Path, tcp: "Tcp | None") -> list[str]:

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, BinaryIO
 
 from pgpu.client import complaints, wire
 from pgpu.client.address import Address, UnixAddress
@@ -94,6 +94,14 @@ class Server:
             data = Streaming(response, self.address).read()
         return wire.parse(data) if data else None
 
+    def send(self, method: str, path: str, data: BinaryIO) -> None:
+        """Send bytes as they are, from where the file is to its end; once.
+
+        Raises:
+            PgpuError: As of `ask`.
+        """
+        self._asked_once(method, path, data).close()
+
     def pages(self, path: str) -> Iterator[Any]:
         """Yield what the server answers, page after page, as parsed JSON.
 
@@ -148,11 +156,11 @@ class Server:
             except ServerUnavailableError as exc:  # A full server's refusal too: it has not heard the question.
                 absence.endure(exc)
 
-    def _asked_once(self, method: str, path: str, data: bytes | None) -> "_Connection":
+    def _asked_once(self, method: str, path: str, data: bytes | BinaryIO | None) -> "_Connection":
         connection = _Connection(self.connect())
         try:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # A refusal may have come before the end.
-                connection.request(method, path, data, self.headers)
+                connection.request(method, path, data, self.headers | _length(data))
             connection.answer = connection.getresponse()
             self._check(connection.answer)
         except (OSError, http.client.HTTPException) as exc:
@@ -169,6 +177,16 @@ class Server:
             raise _AnswerLostError(*_lost(self.address))
         if answer.status >= _REFUSED:
             raise _refusal(Streaming(answer, self.address).read())
+
+
+def _length(data: bytes | BinaryIO | None) -> dict[str, str]:
+    """Say how long a file is: it would be sent in pieces otherwise."""
+    if data is None or isinstance(data, bytes):
+        return {}
+    place = data.tell()
+    end = data.seek(0, 2)
+    data.seek(place)
+    return {"Content-Length": str(end - place), "Content-Type": "application/octet-stream"}
 
 
 class _AnswerLostError(ServerUnavailableError):

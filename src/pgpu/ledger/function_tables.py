@@ -21,6 +21,7 @@ CREATE TABLE function_versions (
     state TEXT NOT NULL,
     reason TEXT,
     created_at REAL NOT NULL,
+    inherited TEXT,
     PRIMARY KEY (function, number)
 ) STRICT;
 CREATE TABLE function_rollouts (

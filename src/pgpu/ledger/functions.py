@@ -31,15 +31,20 @@ class Functions:
         self.tokens = FunctionTokens(connections)
         self.replicas = Replicas(connections)
 
-    def deploy(self, deployment: Deployment, owner_uid: int) -> Version:
+    def deploy(self, deployment: Deployment, owner_uid: int, inherited: str | None = None) -> Version:
         """Keep a new version, with the function where there was none; the first one gets all of the traffic.
+
+        Args:
+            deployment: What it is made of.
+            owner_uid: Whose it is.
+            inherited: What its replicas have of the owner, as `Ledger.inherited` has it of jobs.
 
         Raises:
             RequestError: The name is another owner's, or there are too many already.
         """
         with self._connections.writing() as connection:
             is_first = _claim(connection, deployment.function, owner_uid)
-            number = _add_version(connection, deployment)
+            number = _add_version(connection, deployment, inherited)
             if is_first or deployment.rolls_out:
                 _roll_out(connection, deployment.function, [Share(number, WHOLE_PERCENT)])
             return _function(connection, deployment.function).version(number)
@@ -121,6 +126,13 @@ class Functions:
                 (state.value, None if reason is None else written_out(reason), name, number),
             )
 
+    def inherited(self, name: str, number: int) -> str | None:
+        """Return what a version was kept with as inherited; None where there is none, too."""
+        statement = "SELECT inherited FROM function_versions WHERE function = ? AND number = ?"
+        with self._connections.reading() as connection:
+            row = connection.execute(statement, (name, number)).fetchone()
+        return None if row is None else row["inherited"]
+
     def remove(self, name: str) -> None:
         """Forget a function with all that is known of it.
 
@@ -169,7 +181,7 @@ def _claim(connection: sqlite3.Connection, name: str, owner_uid: int) -> bool:
     return True
 
 
-def _add_version(connection: sqlite3.Connection, asked: Deployment) -> int:
+def _add_version(connection: sqlite3.Connection, asked: Deployment, inherited: str | None) -> int:
     statement = "SELECT ifnull(max(number), 0) FROM function_versions WHERE function = ?"
     number = int(connection.execute(statement, (asked.function,)).fetchone()[0]) + 1
     if number > MOST_VERSIONS:
@@ -177,7 +189,7 @@ def _add_version(connection: sqlite3.Connection, asked: Deployment) -> int:
     state = VersionState.READY if asked.requirements is None else VersionState.PENDING
     connection.execute(
         "INSERT INTO function_versions (function, number, app, bundle, declaration, runtime, image, requirements,"
-        " state, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " state, created_at, inherited) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             asked.function,
             number,
@@ -189,6 +201,7 @@ def _add_version(connection: sqlite3.Connection, asked: Deployment) -> int:
             asked.requirements,
             state.value,
             time.time(),
+            inherited,
         ),
     )
     return number

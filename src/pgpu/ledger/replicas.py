@@ -17,8 +17,14 @@ class Replicas:
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
 
+    def note(self, job_id: str, state: ReplicaState) -> bool:
+        """Keep a replica's state of now; False if there is none any more."""
+        with self._connections.writing() as connection:
+            statement = "UPDATE replicas SET state = ? WHERE job_id = ?"
+            return connection.execute(statement, (state.value, job_id)).rowcount > 0
+
     def put(self, replica: Replica) -> None:
-        """Keep a replica, or its state of now.
+        """Keep a new replica.
 
         Raises:
             FunctionNotFoundError: Its version is not there any more.
@@ -26,7 +32,7 @@ class Replicas:
         row = (replica.job_id, replica.function, replica.version, replica.socket_directory, replica.state.value)
         with self._connections.writing() as connection:
             _check_version(connection, replica.function, replica.version)
-            connection.execute("INSERT OR REPLACE INTO replicas VALUES (?, ?, ?, ?, ?)", row)
+            connection.execute("INSERT INTO replicas VALUES (?, ?, ?, ?, ?)", row)
 
     def all(self, function: str | None = None) -> list[Replica]:
         """Return the replicas of one function, or everybody's."""

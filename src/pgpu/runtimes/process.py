@@ -54,7 +54,8 @@ class ProcessRuntime:
         """
         if not spec.command:
             raise RequestError("there is no command to run", hint="name one after --")
-        wrong = {"an image": spec.image, "volumes": spec.volumes, "a user": spec.user}
+        wrong: dict[str, object] = {"an image": spec.image, "volumes": spec.volumes or spec.provisions}
+        wrong |= {"a user": spec.user, "a seal": spec.is_sealed, "a network": spec.network}
         for what, value in wrong.items():
             if value:
                 raise RequestError(f"a process cannot be given {what}", hint="run it in a container with --image")

@@ -62,7 +62,7 @@ class Access:
             submitters: Name of the group whose members may submit.
             limits: What jobs of token holders have in the place of this process's own limits; see `Account.limits`.
         """
-        self._uid_of_token = uid_of_token
+        self.uid_of_token = uid_of_token
         self._limits = tuple(limits)
         self._submitters = submitters
 
@@ -80,7 +80,7 @@ class Access:
         return Caller(person.uid, person.gid, person.groups, administers(person.uid), person)
 
     def _bearer(self, token: str | None) -> Person:
-        uid = None if token is None else self._uid_of_token(token)
+        uid = None if token is None else self.uid_of_token(token)
         if uid is None:
             raise UnauthenticatedError(
                 "no token was shown, or one that is not valid", hint="`pgpu admin token create` makes one: PGPU_TOKEN"
@@ -94,17 +94,27 @@ class Access:
             AccessError: They may not submit.
             RequestError: It does not say where it starts, which only the asker knows, or others than clients ask for such.
         """
+        if spec.provisions:
+            raise RequestError("what pgpu itself puts into a container is nobody's to ask for", hint="use --volume")
         if spec.runtime == "oci":
             raise RequestError("a container of the runtime oci is Docker's to create", hint="docker run --runtime=pgpu")
+        self.check_submits(caller)
+        if spec.runtime == "process" and not (spec.working_directory or "").startswith("/"):
+            raise RequestError("the working directory of a process must be an absolute path")
+        return spec
+
+    def check_submits(self, caller: Caller) -> None:
+        """Refuse who may not have anything run.
+
+        Raises:
+            AccessError: They are neither in the group of submitters nor administer.
+        """
         is_member = caller.person is not None and caller.person.is_in(self._submitters)
         if not caller.is_admin and not is_member:
             raise AccessError(
                 f"user {caller.uid} may not submit: not in the group {self._submitters}",
                 hint=f"ask the administrator: usermod -aG {self._submitters} NAME, then log in anew",
             )
-        if spec.runtime == "process" and not (spec.working_directory or "").startswith("/"):
-            raise RequestError("the working directory of a process must be an absolute path")
-        return spec
 
     def check_request(self, caller: Caller, request: Request) -> None:
         """Refuse a place in the queue before everybody else's.

@@ -18,15 +18,22 @@ from pgpu.server.care import Caretaker
 from pgpu.server.departures import Departures
 from pgpu.server.desk import Desk
 from pgpu.server.following import Following
+from pgpu.server.functions import Deploying, FunctionDesk
 from pgpu.server.metrics import Metered, Meters
 from pgpu.server.readiness import Examiner
-from pgpu.server.routes import admin, events, gpus, health, jobs, streams
+from pgpu.server.routes import admin, events, functions, gpus, health, jobs, streams
 
-_BODIES = (*jobs.BODIES, *gpus.BODIES, *admin.BODIES)
+_BODIES = (*jobs.BODIES, *gpus.BODIES, *admin.BODIES, *functions.BODIES)
 
 
-def create_app(desk: Desk, caretaker: Caretaker) -> FastAPI:
-    """Make the application that answers from a desk, and tells how its caretaker found things."""
+def create_app(desk: Desk, caretaker: Caretaker, deploying: Deploying | None = None) -> FastAPI:
+    """Make the application that answers from a desk, and tells how its caretaker found things.
+
+    Args:
+        desk: Answers about jobs.
+        caretaker: Likewise about the server's own health.
+        deploying: Knows bundles; None where no functions can be deployed.
+    """
     app = FastAPI(
         title="pgpu",
         version=version("pgpu"),
@@ -35,6 +42,7 @@ def create_app(desk: Desk, caretaker: Caretaker) -> FastAPI:
         redoc_url=None,
     )
     app.state.desk = desk
+    app.state.functions = FunctionDesk(desk, deploying)
     app.state.bulletin = Bulletin(desk.engine.ledger)
     app.state.following = Following(desk.engine, app.state.bulletin)
     app.state.examiner = Examiner(desk.engine, caretaker)
@@ -42,7 +50,15 @@ def create_app(desk: Desk, caretaker: Caretaker) -> FastAPI:
     app.state.meters = Meters()
     app.state.large_bodies = asyncio.Semaphore(LARGE_BODIES_AT_ONCE)
     app.add_middleware(Metered, meters=app.state.meters)
-    for router in (streams.routes, jobs.routes, gpus.routes, admin.routes, events.routes, health.routes):
+    for router in (
+        streams.routes,
+        jobs.routes,
+        gpus.routes,
+        admin.routes,
+        functions.routes,
+        events.routes,
+        health.routes,
+    ):
         app.include_router(router)
     app.add_exception_handler(PgpuError, _ours)
     app.add_exception_handler(Exception, _bug)

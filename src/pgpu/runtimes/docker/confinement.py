@@ -22,6 +22,8 @@ SOCKETS_OF_ROOT = tuple(
 """Through these everybody is root; where one lies elsewhere it is the engine's own, which its caller adds."""
 
 _OPTIONS = {"", "ro", "rw"}
+_NETWORKS = {None, "none", "bridge"}
+"""The machine's own, or another container's, would show what is not the user's."""
 
 
 def is_confined(account: Account | None) -> bool:
@@ -41,6 +43,10 @@ def refuse_more_than_own(spec: JobSpec, account: Account) -> None:
         raise RequestError(
             f"a container here runs as its asker, {account.uid}:{account.gid}",
             hint="leave --user out; only root may choose",
+        )
+    if spec.network not in _NETWORKS:
+        raise RequestError(
+            f"the network {spec.network!r} is root's to ask for", hint="a sealed container has none, or bridge"
         )
     for volume in spec.volumes:
         _refuse_volume(volume)
@@ -111,7 +117,7 @@ def confined(
             "IpcMode": "private",
             "UTSMode": "",
             "UsernsMode": "",
-            "NetworkMode": "default",
+            "NetworkMode": host.get("NetworkMode", "default"),
         },
     }
 

@@ -4,14 +4,17 @@ It refuses to add a privilege: no capability, no security option, no device but 
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from pgpu.model import Delivery, Job, JobSpec
+from pgpu.model import Delivery, Job, JobSpec, Mount
 from pgpu.runtimes.docker.mounting import JOB_DIRECTORY, BindMount
 
 JOB_LABEL = "io.pgpu.job"
 """Label of every container of pgpu; its value is the job's id."""
 
+_SCRATCH_BYTES = 1 << 30
+_MOST_PROCESSES = 4096
 _LOG_CONFIGURATION = {"Type": "json-file", "Config": {"max-size": "10m", "max-file": "2"}}
 """For `docker logs`; pgpu keeps a log of its own, so that this one must not fill the disk."""
 
@@ -41,10 +44,11 @@ def container_configuration(
         "Labels": {JOB_LABEL: job.id},
         "HostConfig": {
             "Binds": binds(spec),
-            "Mounts": [_mount(mount) for mount in mounts],
+            "Mounts": [*(_mount(mount) for mount in mounts), *map(_provision, spec.provisions)],
             "LogConfig": _LOG_CONFIGURATION,
             "AutoRemove": False,
             **({"DeviceRequests": [dict(gpu_request)]} if gpu_request else {}),
+            **(_seal(spec) if spec.is_sealed else {}),
         },
     }
 
@@ -75,6 +79,10 @@ def environment(spec: JobSpec, delivery: Delivery, gpu_request: Mapping[str, Any
     return [f"{name}={value}" for name, value in words.items()]
 
 
+def _provision(mount: Mount) -> dict[str, Any]:
+    return _mount(BindMount(Path(mount.source), mount.target, is_read_only=mount.options != "rw"))
+
+
 def _mount(mount: BindMount) -> dict[str, Any]:
     return {
         "Type": "bind",
@@ -82,4 +90,17 @@ def _mount(mount: BindMount) -> dict[str, Any]:
         "Target": mount.target,
         "ReadOnly": mount.is_read_only,
         "BindOptions": {"Propagation": "rprivate"},
+    }
+
+
+def _seal(spec: JobSpec) -> dict[str, Any]:
+    """Return what a container has that runs a user's code for strangers: scratch space in memory, and nothing else to write."""
+    return {
+        "NetworkMode": spec.network or "none",
+        "ReadonlyRootfs": True,
+        "Tmpfs": {"/tmp": f"rw,nosuid,nodev,size={_SCRATCH_BYTES}"},  # noqa: S108 - the container's own
+        "CapDrop": ["ALL"],
+        "SecurityOpt": ["no-new-privileges"],
+        "PidsLimit": _MOST_PROCESSES,
+        "IpcMode": "private",
     }

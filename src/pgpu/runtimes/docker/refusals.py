@@ -19,6 +19,7 @@ from pgpu.runtimes.docker.references import refuse_bad_reference
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+")
 """Source: Docker's own rule for container names."""
 
+_NETWORK = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.:-]{0,127}")
 _LIBRARIES = {CUDA_NAME, CUDA_NAME.removesuffix(".1"), NVML_NAME}
 """What a volume may not be laid over: the shims lie there, or the driver behind them would be another one."""
 
@@ -53,7 +54,9 @@ def refuse_bad_words(spec: JobSpec) -> None:
     for name, value in spec.environment:
         if not name or "=" in name or "\0" in name + value:
             raise RequestError(f"{name!r} is not a variable's name", hint="write --env NAME=VALUE")
-    _refuse_bad_volumes(spec.volumes)
+    if spec.network is not None and not (spec.is_sealed and _NETWORK.fullmatch(spec.network)):
+        raise RequestError(f"{spec.network!r} is no network of a sealed container", hint="such as bridge")
+    _refuse_bad_volumes((*spec.volumes, *spec.provisions))
 
 
 def _refuse_bad_text(spec: JobSpec) -> None:

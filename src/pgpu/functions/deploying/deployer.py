@@ -1,0 +1,149 @@
+"""A server's hands for functions: bundles and packages on its shelves, and directories for the sockets of replicas.
+
+Joined to the server by `app`, since the server stands below this room. It refuses to start anything.
+"""
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pgpu.errors import NodeError, RequestError
+from pgpu.functions.deploying.checking import checked
+from pgpu.functions.deploying.layers import LOCK_NAME, build_spec, layer_digest
+from pgpu.functions.deploying.replica import Places, declaration_of, replica_spec, request_of
+from pgpu.functions.deploying.store import Incoming, Store
+from pgpu.model import Account, Deployment, Request, Submission, Version
+
+_OWN = ("pgpu", "msgspec", "uvicorn", "httptools", "h11", "click", "prometheus_client")
+"""What a front and a worker import, with what that imports."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deployer:
+    """What `pgpu.server.functions.Deploying` asks for."""
+
+    store: Store
+    sockets: Path
+    """Where the directories of replicas are made, on a tmpfs; the path of a socket has no more than 107 bytes."""
+
+    def checked(self, asked: Deployment, owner_uid: int) -> Deployment:
+        """Return a deployment in plain words.
+
+        Raises:
+            RequestError: It can never be served, or its bundle was not sent.
+        """
+        plain = checked(asked)
+        self.store.tree(owner_uid, plain.bundle)
+        return plain
+
+    def trial(self, asked: Deployment, owner_uid: int) -> Submission:
+        """Return the job that would serve it, for the engine to say whether it ever could."""
+        source = self.store.tree(owner_uid, asked.bundle)
+        return Submission(replica_spec(asked, _places(owner_uid, source, self.sockets)), _request(asked))
+
+    def has(self, owner_uid: int, digest: str) -> bool:
+        """Whether a bundle of this user is there."""
+        return self.store.has(owner_uid, digest)
+
+    def receiving(self, owner_uid: int) -> AbstractContextManager[Incoming]:
+        """Take in a bundle; see `Store.receiving`."""
+        return self.store.receiving(owner_uid)
+
+    def sweep(self, owner_uid: int, kept: Collection[str]) -> None:
+        """Throw away what no version names."""
+        self.store.sweep(owner_uid, kept)
+
+    def replica(self, version: Version, job_id: str, account: Account | None) -> tuple[Submission, str]:
+        """Return the job that serves a version, and the directory of its sockets, which is made and the account's.
+
+        Raises:
+            RequestError: Its bundle or its packages are gone.
+            NodeError: The directory cannot be made.
+        """
+        source = self.store.tree(version.owner_uid, version.bundle)
+        digest = layer_digest(version)
+        packages = None if digest is None else self.store.layer(version.owner_uid, digest)
+        if packages is not None and not packages.is_dir():
+            raise RequestError(f"the packages of {version.label} are gone", hint="deploy it again")
+        sockets = self.sockets / job_id
+        _make_for(sockets, account)
+        places = _places(version.owner_uid, source, sockets, packages)
+        return Submission(replica_spec(version, places), _request(version)), str(sockets)
+
+    def forget(self, job_id: str) -> None:
+        """Remove the directory of a replica that has ended, and of a build."""
+        if job_id.isalnum():
+            shutil.rmtree(self.sockets / job_id, ignore_errors=True)
+
+    def is_built(self, version: Version) -> bool:
+        """Whether a version's packages are there, or it needs none."""
+        digest = layer_digest(version)
+        return digest is None or self.store.layer(version.owner_uid, digest).is_dir()
+
+    def build(self, version: Version, account: Account | None) -> Submission:
+        """Return the job that installs a version's packages, into a directory that is made and the account's.
+
+        Raises:
+            NodeError: It cannot be made.
+        """
+        directory = self._building(version)
+        shutil.rmtree(directory, ignore_errors=True)
+        _make_for(directory, account)
+        (directory / LOCK_NAME).write_text(version.requirements or "", "utf-8")
+        (directory / LOCK_NAME).chmod(0o644)
+        return Submission(build_spec(version, directory, _own_user(version.owner_uid)), Request(0, 0))
+
+    def keep_build(self, version: Version) -> None:
+        """Put packages that were installed in their place; from then on nobody but this process may change them.
+
+        Raises:
+            RequestError: There are none.
+        """
+        digest = layer_digest(version)
+        if digest is None or self.is_built(version):
+            return
+        made = self._building(version)
+        if not (made / "packages").is_dir():
+            raise RequestError(f"the packages of {version.label} were not installed")
+        # The shelf is closed to others, so the owner cannot reach below it any more once this name is gone.
+        with suppress(OSError):  # two versions with one lock file: both are the same
+            (made / "packages").rename(self.store.layer(version.owner_uid, digest))
+        shutil.rmtree(made, ignore_errors=True)
+
+    def _building(self, version: Version) -> Path:
+        digest = layer_digest(version) or ""
+        return self.store.layer(version.owner_uid, digest).with_name(f"building-{version.function}-{version.number}")
+
+
+def _places(owner_uid: int, source: Path, sockets: Path, packages: Path | None = None) -> Places:
+    return Places(source, sockets, packages, tuple(_own()), _own_user(owner_uid))
+
+
+def _request(version: Version | Deployment) -> Request:
+    return request_of(declaration_of(version))
+
+
+def _own() -> Iterator[Path]:
+    for name in _OWN:
+        spec = importlib.util.find_spec(name)
+        places: Sequence[str] = () if spec is None else spec.submodule_search_locations or ()
+        yield from (Path(place) for place in list(places)[:1])
+
+
+def _own_user(owner_uid: int) -> str | None:
+    """Whoever runs a server is the same user in their own containers; for others the runtime says it."""
+    return f"{os.geteuid()}:{os.getegid()}" if owner_uid == os.geteuid() else None
+
+
+def _make_for(directory: Path, account: Account | None) -> None:
+    try:
+        directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700)
+        if account is not None and account.uid != os.geteuid():
+            os.chown(directory, account.uid, account.gid)
+    except OSError as exc:
+        raise NodeError(f"{directory} cannot be made: {exc.strerror}") from exc

@@ -1,0 +1,62 @@
+"""Packages that a function needs: installed once for each lock file, by the image that runs them, as the owner. Pure.
+
+pip runs as a job, in a container that has a network and nothing of the machine but the directory it installs into. It refuses
+to install twice what has one address, and to choose versions: the lock file does.
+"""
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+from pgpu.model import Deployment, JobSpec, Mount, Version
+
+TARGET = "/packages"
+LOCK_NAME = "requirements.txt"
+
+
+def layer_digest(version: Version | Deployment) -> str | None:
+    """Return the address of a version's packages; None where it needs none.
+
+    An image is told by its name: who moves a tag to another Python changes the lock file, too.
+    """
+    if version.requirements is None:
+        return None
+    python = list(sys.version_info[:2]) if version.runtime == "process" else None
+    words = [version.runtime, version.image, python, version.requirements]
+    return hashlib.sha256(json.dumps(words).encode()).hexdigest()
+
+
+def build_spec(version: Version | Deployment, directory: Path, user: str | None = None) -> JobSpec:
+    """Return the job that installs a version's packages.
+
+    Args:
+        version: With requirements.
+        directory: Of the owner alone, with the lock file in it; packages come into its folder `packages`.
+        user: As of `Places`.
+    """
+    root = directory if version.runtime == "process" else Path(TARGET)
+    pip = (
+        "-m",
+        "pip",
+        "install",
+        "--no-input",
+        "--disable-pip-version-check",
+        "--no-cache-dir",
+        "--no-warn-script-location",
+    )
+    words = (*pip, "--target", str(root / "packages"), "--requirement", str(root / LOCK_NAME))
+    if version.runtime == "process":
+        home = (("HOME", str(directory)), ("PATH", "/usr/local/bin:/usr/bin:/bin"), ("LANG", "C.UTF-8"))
+        return JobSpec((sys.executable, "-P", *words), "process", environment=home, working_directory=str(directory))
+    return JobSpec(
+        command=("python3", *words),
+        runtime="docker",
+        image=version.image,
+        environment=(("HOME", "/tmp"), ("LANG", "C.UTF-8")),  # noqa: S108 - the container's own
+        working_directory="/",
+        user=user,
+        is_sealed=True,
+        network="bridge",
+        provisions=(Mount(str(directory), TARGET, "rw"),),
+    )

@@ -1,0 +1,110 @@
+"""The job that serves one version: a front with its worker, as a process or in a sealed container. Pure.
+
+In a container the source is read at one place, the packages at another, and pgpu's own code at a third; only the directory of
+its sockets can be written. It has no network unless the function asks for one: calls come over a socket. It refuses to look
+at the machine: `Places` says where things are.
+"""
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pgpu.functions.declaring import Declaration, from_words, to_words
+from pgpu.model import Deployment, JobSpec, Mount, Request, Version
+
+SOURCE = "/function"
+PACKAGES = "/.pgpu-packages"
+OWN = "/.pgpu-runtime"
+SOCKETS = "/.pgpu-sockets"
+"""Where a container finds them."""
+
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where on this machine things are that a replica needs."""
+
+    source: Path
+    """The unpacked bundle."""
+
+    sockets: Path
+    """Where its front listens; its owner's."""
+
+    packages: Path | None = None
+    """What its requirements are installed in; None where it has none."""
+
+    own: tuple[Path, ...] = ()
+    """Files and directories of pgpu and of what it needs, each importable by its name; only for containers."""
+
+    user: str | None = None
+    """`UID:GID` of a container; None where the runtime says it."""
+
+
+def replica_spec(version: Version | Deployment, places: Places) -> JobSpec:
+    """Return the job that serves a version."""
+    declaration = declaration_of(version)
+    if version.runtime == "docker":
+        return _container(version, declaration, places)
+    return JobSpec(
+        command=(sys.executable, "-P", *_front(version, declaration, places.source, places.sockets)),
+        runtime="process",
+        environment=_environment({"PATH": _PATH, "HOME": str(places.sockets)}, places.packages),
+        working_directory=str(places.source),
+        serves=version.function,
+    )
+
+
+def request_of(declaration: Declaration) -> Request:
+    """Return what a replica needs; memory that is not said is estimated, as a job's is."""
+    if declaration.gpus == 0:
+        return Request(0, 0)
+    return Request(
+        declaration.memory_bytes or 0,
+        declaration.gpus,
+        declaration.compute_share,
+        is_estimated=declaration.memory_bytes is None,
+    )
+
+
+def declaration_of(version: Version | Deployment) -> Declaration:
+    """Read what a version asks for.
+
+    Raises:
+        RequestError: It says what is not known.
+    """
+    return from_words(json.loads(version.declaration))
+
+
+def _container(version: Version | Deployment, declaration: Declaration, places: Places) -> JobSpec:
+    provisions = [Mount(str(places.source), SOURCE, "ro"), Mount(str(places.sockets), SOCKETS, "rw")]
+    provisions += [Mount(str(path), f"{OWN}/{path.name}", "ro") for path in places.own]
+    if places.packages is not None:
+        provisions.append(Mount(str(places.packages), PACKAGES, "ro"))
+    packages = None if places.packages is None else Path(PACKAGES)
+    return JobSpec(
+        command=("python3", "-P", *_front(version, declaration, Path(SOURCE), Path(SOCKETS))),
+        runtime="docker",
+        image=version.image,
+        environment=_environment({"HOME": "/tmp", "PYTHONDONTWRITEBYTECODE": "1"}, packages, Path(OWN)),  # noqa: S108
+        working_directory="/",
+        user=places.user,
+        is_sealed=True,
+        network=declaration.network,
+        provisions=tuple(provisions),
+        serves=version.function,
+    )
+
+
+def _front(version: Version | Deployment, declaration: Declaration, source: Path, sockets: Path) -> tuple[str, ...]:
+    words = ("--app", version.app, "--source", str(source), "--directory", str(sockets), "--name", version.function)
+    return ("-m", "pgpu.functions.front", *words, "--declaration", json.dumps(to_words(declaration)))
+
+
+def _environment(base: Mapping[str, str], *search: Path | None) -> tuple[tuple[str, str], ...]:
+    """Return variables; the user's packages come before pgpu's own, so that both see one version of what both need."""
+    path = ":".join(str(place) for place in search if place is not None)
+    words = {**base, "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", **({"PYTHONPATH": path} if path else {})}
+    return tuple(words.items())

@@ -1,0 +1,215 @@
+"""What a server promises of functions, asked over its socket; without a server everything is refused."""
+
+import http.client
+import io
+import json
+import os
+import socket
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.clearing import clear
+from tests.served import ServerProcess, serving
+from tests.waiting import until
+
+from pgpu.app.clients import open_client, open_functions
+from pgpu.app.settings import Settings
+from pgpu.client.functions import Bearer, Judgement, ReplicaAsk, Rollout, Shown
+from pgpu.client.functions_http import HttpFunctions
+from pgpu.errors import FunctionNotFoundError, RequestError
+from pgpu.functions.deploying import pack_tree
+from pgpu.model import ColdStart, Deployment, Function, JobState, ReplicaState, VersionState
+
+APP = """
+class Doubler:
+    def __call__(self, x: int) -> int:
+        return 2 * x
+"""
+
+
+@pytest.fixture(scope="module")
+def root() -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="pgpu-test-", dir="/dev/shm"))
+    yield path
+    clear(path)
+
+
+@pytest.fixture(scope="module")
+def server(root: Path) -> Iterator[ServerProcess]:
+    with serving(root) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def functions(server: ServerProcess) -> HttpFunctions:
+    return open_functions(Settings(host=server.host))
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> tuple[Deployment, io.BytesIO]:
+    (tmp_path / "app.py").write_text(APP)
+    bundle = io.BytesIO()
+    packed = pack_tree(tmp_path, bundle)
+    bundle.seek(0)
+    return Deployment(f"f{os.urandom(4).hex()}", "app.py:Doubler", packed.digest), bundle
+
+
+def shares(function: Function) -> list[tuple[int, int]]:
+    return [(share.version, share.percent) for share in function.traffic]
+
+
+def test_without_a_server_there_are_no_functions(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="served by a server") as refusal:
+        open_functions(Settings(host="embedded", state_dir=tmp_path))
+    assert "pgpu dev" in str(refusal.value.hint)
+
+
+def test_versions_traffic_and_tokens_from_deploy_to_undeploy(
+    functions: HttpFunctions, asked: tuple[Deployment, io.BytesIO]
+) -> None:
+    deployment, bundle = asked
+    name = deployment.function
+    first = functions.deploy(replace(deployment, declaration='{"timeout": "30s", "queue_limit": 100}'), bundle)
+    assert (first.number, first.state, json.loads(first.declaration)) == (1, VersionState.READY, {"timeout": 30.0})
+    functions.deploy(deployment, io.BytesIO(b"not read, for it is there"))
+    assert shares(functions.function(name)) == [(2, 100)]
+    assert shares(functions.roll_out(name, Rollout(1, 10))) == [(2, 90), (1, 10)]
+    assert shares(functions.roll_back(name)) == [(2, 100)]
+    assert name in {each.name for each in functions.functions()}
+
+    token = functions.create_token(name, "Üla's phone")
+    assert [(each.id, each.label) for each in functions.tokens(name)] == [(token.id, "Üla's phone")]
+    assert functions.bearer(Shown(token.text)) == Bearer(name)
+    for wrong in (token.text[:-1], "pgpufn_x_y", f"pgpu_{token.id}_x", "ü", ""):
+        assert functions.bearer(Shown(wrong)) == Bearer()
+    functions.revoke_token(name, token.id)
+    assert functions.bearer(Shown(token.text)) == Bearer()
+
+    assert functions.undeploy(name) == ()
+    with pytest.raises(FunctionNotFoundError):
+        functions.function(name)
+
+
+def test_what_can_never_be_served_is_refused_when_it_is_deployed(
+    functions: HttpFunctions, asked: tuple[Deployment, io.BytesIO]
+) -> None:
+    deployment, bundle = asked
+    wrong = (
+        {"declaration": '{"memory": "900GiB"}'},
+        {"declaration": '{"memori": "1GiB"}'},
+        {"declaration": "[]"},
+        {"app": "../../x.py:X"},
+        {"app": "--help"},
+        {"function": "Big Name"},
+        {"runtime": "docker"},
+        {"image": "python:3.12"},
+    )
+    for words in wrong:
+        bundle.seek(0)
+        with pytest.raises(RequestError):
+            functions.deploy(replace(deployment, **words), bundle)  # type: ignore[arg-type] # each word is its field's
+    with pytest.raises(RequestError, match="SHA-256"):
+        functions.deploy(replace(deployment, bundle="0" * 64), bundle)
+    with pytest.raises(FunctionNotFoundError):
+        functions.function(deployment.function)
+
+
+def test_a_replica_is_a_job_of_the_owner_that_answers_on_its_socket(
+    functions: HttpFunctions, server: ServerProcess, asked: tuple[Deployment, io.BytesIO]
+) -> None:
+    version = functions.deploy(*asked)
+    replica = functions.start_replica(ReplicaAsk(version.function, 1))
+    client = open_client(Settings(host=server.host))
+    until((Path(replica.socket_directory) / "http.sock").exists, lambda: said(client, replica.job_id))
+    until(lambda: ask(replica.socket_directory, "GET", "/readyz")[0] == 200, lambda: said(client, replica.job_id))
+    assert ask(replica.socket_directory, "POST", "/", b'{"x": 21}') == (200, b"42")
+
+    job = client.job(replica.job_id).job
+    assert (job.owner_uid, job.spec.serves, job.state) == (os.geteuid(), version.function, JobState.RUNNING)
+    functions.note_replica(replica.job_id, ReplicaState.HOT)
+    assert (
+        functions.all_replicas() == functions.replicas(version.function) == (replace(replica, state=ReplicaState.HOT),)
+    )
+    start = ColdStart(version.function, 1, replica.job_id, 5.0, (("grant", 0.1), ("imports", 0.2)))
+    functions.note_cold_start(start)
+    assert functions.cold_starts(version.function) == (start,)
+
+    assert functions.undeploy(version.function) == (replica.job_id,)
+    until(lambda: client.job(replica.job_id).job.state.is_final)
+    functions.forget_replica(replica.job_id)
+    assert not Path(replica.socket_directory).exists()
+    with pytest.raises(FunctionNotFoundError):
+        functions.start_replica(ReplicaAsk(version.function, 1))
+
+
+def said(client: Any, job_id: str) -> str:
+    return str([client.job(job_id).job.error, *client.logs(job_id, follow=False)])
+
+
+def ask(directory: str, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("localhost")
+    with socket.socket(socket.AF_UNIX) as ours:
+        ours.connect(f"{directory}/http.sock")
+        connection.sock = ours
+        connection.request(method, path, body, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+
+
+def test_a_version_waits_for_its_packages_and_is_judged(
+    functions: HttpFunctions, asked: tuple[Deployment, io.BytesIO]
+) -> None:
+    deployment, bundle = asked
+    version = functions.deploy(replace(deployment, requirements=f"# {os.urandom(4).hex()}"), bundle)
+    assert version.state is VersionState.PENDING
+    with pytest.raises(RequestError, match="pending"):
+        functions.start_replica(ReplicaAsk(version.function, 1))
+    with pytest.raises(RequestError, match="not installed"):
+        functions.judge(version.function, Judgement(1, VersionState.READY))
+    functions.judge(version.function, Judgement(1, VersionState.FAILED, "pip said no"))
+    found = functions.function(version.function)
+    assert (found.versions[0].state, found.versions[0].reason) == (VersionState.FAILED, "pip said no")
+    with pytest.raises(RequestError, match="pip said no"):
+        functions.roll_out(version.function, Rollout(1))
+    with pytest.raises(RequestError, match="failed already"):
+        functions.build(ReplicaAsk(version.function, 1))
+
+
+def test_packages_are_installed_once_for_all_versions_with_one_lock_file(
+    functions: HttpFunctions, server: ServerProcess, asked: tuple[Deployment, io.BytesIO], tmp_path: Path
+) -> None:
+    deployment, bundle = asked
+    wheel = wheel_of(tmp_path / "wheels", "pgputhere")
+    deployment = replace(deployment, requirements=f"{wheel}\n")
+    version = functions.deploy(deployment, bundle)
+    job = functions.build(ReplicaAsk(version.function, 1))
+    client = open_client(Settings(host=server.host))
+    assert client.wait(job.id).exit_code == 0, said(client, job.id)
+    functions.judge(version.function, Judgement(1, VersionState.READY))
+    assert functions.deploy(deployment, bundle).state is VersionState.READY
+    replica = functions.start_replica(ReplicaAsk(version.function, 2))
+    environment = dict(client.job(replica.job_id).job.spec.environment)
+    assert (Path(environment["PYTHONPATH"]) / "pgputhere.py").read_text() == "x = 1"
+    functions.undeploy(version.function)
+
+
+def wheel_of(directory: Path, name: str) -> Path:
+    """Write the smallest wheel that pip takes, so that nothing is fetched."""
+    directory.mkdir()
+    path = directory / f"{name}-1-py3-none-any.whl"
+    information = f"{name}-1.dist-info"
+    files = {
+        f"{name}.py": "x = 1",
+        f"{information}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n",
+        f"{information}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{information}/RECORD": "",
+    }
+    with zipfile.ZipFile(path, "w") as archive:
+        for member, text in files.items():
+            archive.writestr(member, text)
+    return path
