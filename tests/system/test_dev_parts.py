@@ -1,6 +1,7 @@
 """What `pgpu dev` is made of: finding a function, asking its code, watching its files, carrying its callers."""
 
 import os
+import re
 import socket
 import socketserver
 import threading
@@ -11,6 +12,7 @@ import pytest
 
 from pgpu.errors import RequestError
 from pgpu.functions.declaring import Batch
+from pgpu.functions.declaring.words import _READERS as READERS
 from pgpu.functions.dev import Place, Relay, describe, place_of
 from pgpu.functions.dev.watching import changed, look
 
@@ -55,6 +57,19 @@ def test_a_function_is_asked_what_it_is_and_its_file_has_the_last_word(source: P
     (source / "pgpu.toml").write_text('[function.hello]\napp = "app.py:Greeter"\nmemory = "2GiB"\n', "utf-8")
     told = describe(place_of("hello", source))
     assert (told.name, told.declaration.memory_bytes, told.declaration.batch) == ("hello", 2 << 30, Batch(4))
+
+
+def test_the_functions_of_the_page_are_functions(source: Path) -> None:
+    page = (Path(__file__).parent.parent.parent / "docs" / "functions.md").read_text("utf-8")
+    codes = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (settings,) = re.findall(r"^```toml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (source / "app.py").write_text("\n".join(codes), "utf-8")
+    assert describe(place_of("app.py:Detector", source)).body is None
+    (source / "pgpu.toml").write_text(settings, "utf-8")
+    told = describe(place_of("embedding", source))
+    assert (told.name, told.declaration.memory_bytes, told.declaration.batch) == ("embedding", 2 << 30, Batch(16))
+    words = re.findall(r"`(\w+)`", page[page.index("| word |") : page.index("## Arguments")])
+    assert set(READERS) <= set(words), "every word of a declaration is in the table"
 
 
 def test_code_that_cannot_be_imported_says_why_and_where(source: Path) -> None:
