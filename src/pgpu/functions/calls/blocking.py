@@ -5,13 +5,11 @@ event loop: a lane of one call at a time is two system calls for each.
 """
 
 import array
-import contextlib
 import os
 import select
 import socket
 import threading
 from collections import deque
-from collections.abc import Iterator
 
 from pgpu.errors import PgpuError
 from pgpu.functions.calls.frames import Decoder, Frame, MalformedFrameError
@@ -59,7 +57,7 @@ class Port:
         for level, kind, content in ancillary:
             self._files.extend(files_in(level, kind, content))
         self.is_ended = not size_bytes
-        return list(self._decoder.feed(bytes(self._view[:size_bytes])))
+        return self._decoder.feed(bytes(self._view[:size_bytes]))
 
     def next_file(self) -> int:
         """Take the descriptor of the oldest memory file that came; frames that have one take theirs in order.
@@ -81,7 +79,7 @@ class Port:
             GoneError: It left.
         """
         if self._put_off:
-            with self._writing, _gone():
+            with self._writing:
                 self._send_put_off()
 
     def send(self, written: bytes, file: int | None = None) -> None:
@@ -90,22 +88,30 @@ class Port:
         Raises:
             GoneError: The other side left.
         """
-        with self._writing, _gone():
+        with self._writing:
             if file is None:
                 self._put_off.append(written)
                 self._send_put_off()
-                return
-            try:
-                self._send_put_off()
-                sent = socket.send_fds(self._end, [written], [file])
-                self._end.sendall(memoryview(written)[sent:])
-            finally:
-                os.close(file)
+            else:
+                self._send_with_file(written, file)
+
+    def _send_with_file(self, written: bytes, file: int) -> None:
+        try:
+            self._send_put_off()
+            sent = socket.send_fds(self._end, [written], [file])
+            self._end.sendall(memoryview(written)[sent:])
+        except OSError as error:
+            raise GoneError("the other side has left") from error
+        finally:
+            os.close(file)
 
     def _send_put_off(self) -> None:
         if self._put_off:
             written, self._put_off = b"".join(self._put_off), []
-            self._end.sendall(written)
+            try:
+                self._end.sendall(written)
+            except OSError as error:
+                raise GoneError("the other side has left") from error
 
     def is_readable(self, timeout_seconds: float) -> bool:
         """Wait until something came or the time is over."""
@@ -120,14 +126,6 @@ class Port:
         self._end.close()
         while self._files:
             os.close(self._files.popleft())
-
-
-@contextlib.contextmanager
-def _gone() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise GoneError("the other side has left") from error
 
 
 def files_in(level: int, kind: int, content: bytes) -> list[int]:

@@ -96,7 +96,7 @@ class Channel:
             self._end_it()
             return False
         try:
-            self._on_frames(list(self._decoder.feed(bytes(self._view[:size_bytes]))))
+            self._on_frames(self._decoder.feed(bytes(self._view[:size_bytes])))
         except MalformedFrameError:
             self._end_it()
             return False

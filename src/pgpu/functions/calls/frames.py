@@ -5,7 +5,6 @@ longer than any side would write: what is large travels beside the frame as a me
 """
 
 import struct
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import msgspec
@@ -60,14 +59,15 @@ class Decoder:
     def __init__(self) -> None:
         self._rest = b""
 
-    def feed(self, received: bytes) -> Iterator[Frame]:
-        """Yield the frames that are whole now; keep what is not.
+    def feed(self, received: bytes) -> list[Frame]:
+        """Return the frames that are whole now; keep what is not.
 
         Raises:
             MalformedFrameError: These bytes are no frames.
         """
         data = self._rest + received if self._rest else received
         view, offset, length = memoryview(data), 0, len(data)
+        frames: list[Frame] = []
         while length - offset >= _HEADER.size:
             size, kind, flags, number = _HEADER.unpack_from(data, offset)
             if size > LONGEST_MESSAGE_BYTES or kind not in _KINDS or flags > HAS_FILE:
@@ -76,8 +76,9 @@ class Decoder:
             if length - start < size:
                 break
             offset = start + size
-            yield Frame(kind, number, view[start:offset], flags == HAS_FILE)
+            frames.append(Frame(kind, number, view[start:offset], flags == HAS_FILE))
         self._rest = data[offset:] if offset < length else b""
+        return frames
 
 
 _READERS = {

@@ -83,10 +83,11 @@ class Worker:
         self._end()
 
     def _on_frames(self, frames: Sequence[Frame]) -> None:
-        if any(each.kind == Kind.TELL for each in frames):
-            frames = [each for each in frames if not self._is_told(each)]
-        if frames:
-            self._listener.on_frames(frames)
+        for each in frames:
+            if each.kind == Kind.TELL:
+                self._listener.on_frames([each for each in frames if not self._is_told(each)])
+                return
+        self._listener.on_frames(frames)
 
     def _is_told(self, each: Frame) -> bool:
         if each.kind != Kind.TELL:

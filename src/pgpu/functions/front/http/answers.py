@@ -31,11 +31,14 @@ def header_lines(reply: Reply, ticket: Ticket, timing: str) -> str:
     Raises:
         ValueError: One of them is not one line.
     """
-    headers = _headers(reply, ticket, timing)
+    headers = reply.headers
     lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
     if lines.count("\n") != len(headers) or lines.count("\r") != len(headers):
         raise ValueError("a header of more than one line")
-    return lines
+    timed = f"server-timing: {timing}\r\n" if timing else ""
+    trace = ticket.headers.get("traceparent")
+    traced = "" if trace is None else f"traceparent: {trace}\r\n"
+    return f"{lines}x-request-id: {ticket.request_id}\r\n{timed}{traced}"
 
 
 def header_pairs(reply: Reply, ticket: Ticket, timing: str) -> list[tuple[bytes, bytes]]:

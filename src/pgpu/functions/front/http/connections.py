@@ -53,19 +53,26 @@ class DirectCall:
         if cycle.disconnected:
             return
         try:
-            lines = header_lines(reply, ticket, server_timing(self._counter.warm(ticket), ticket, reply))
-        except ValueError:
+            head = self._head(reply)
+        except (
+            ValueError,
+            KeyError,
+        ):  # what no HTTP can say: a header that is no line of Latin-1, a status that is none
             cycle.transport.close()
             return
-        closing = "" if cycle.keep_alive else "connection: close\r\n"
-        head = f"{lines}content-length: {len(reply.body)}\r\n{closing}\r\n".encode("latin-1")
-        defaults = [b"%b: %b\r\n" % each for each in cycle.default_headers]
         cycle.response_started = cycle.response_complete = True
         cycle.message_event = _DONE  # type: ignore[assignment] # it has what is asked of one
-        cycle.transport.write(b"".join((STATUS_LINE[reply.status], *defaults, head, reply.body)))
+        cycle.transport.write(b"".join((*head, reply.body)))
         if not cycle.keep_alive:
             cycle.transport.close()
         cycle.on_response()
+
+    def _head(self, reply: Reply) -> list[bytes]:
+        cycle, ticket = self._cycle, self._ticket
+        lines = header_lines(reply, ticket, server_timing(self._counter.warm(ticket), ticket, reply))
+        closing = "" if cycle.keep_alive else "connection: close\r\n"
+        own = f"{lines}content-length: {len(reply.body)}\r\n{closing}\r\n".encode("latin-1")
+        return [STATUS_LINE[reply.status], *[b"%b: %b\r\n" % each for each in cycle.default_headers], own]
 
     def chunk(self, chunk: Chunk, file: int | None) -> None:
         """Pass a piece on to the task."""
