@@ -172,6 +172,7 @@ def test_every_function_can_be_called_since_one_element_may_hold_json() -> None:
     [
         (doubled, [tensor("it", "FP32", [2, 2], [1, 2, 3])], b"", 422, "3 elements and its shape 4"),
         (doubled, [tensor("it", "FP32", [2, 2], [[1, 2, 3], [4]])], b"", 422, "not nested like its shape"),
+        (doubled, [tensor("it", "FP32", [2, 2, 1], [[[1]], [[2], [3], [4]]])], b"", 422, "not nested like its shape"),
         (doubled, [tensor("it", "FP32", [2, 2], [[[1]]])], b"", 422, "neither flat nor nested"),
         (doubled, [tensor("it", "FP32", [1], ["1"])], b"", 422, "Expected `float`"),
         (doubled, [tensor("it", "FP64", [1], [1])], b"", 422, "FP64 does not fit into float32"),

@@ -173,3 +173,17 @@ def test_what_came_while_a_batch_ran_is_the_next_batch(tmp_path: Path) -> None:
         gate.touch()
         assert answer_of(first).value == 1
         assert sorted(answer_of(each).value for each in others) == [2, 2] + [8] * 8
+
+
+def test_a_result_of_a_batch_that_is_an_exception_fails_its_request_alone(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    with replica("Batched") as started:
+        first = started.begin({"x": 1, "hold": str(gate)})
+        until(lambda: started.metric("pgpu_function_in_flight") == 1)
+        others = [started.begin({"x": number, "hold": ""}) for number in (-1, 1)]
+        until(lambda: started.metric("pgpu_function_in_flight") == 3)
+        gate.touch()
+        assert answer_of(first).value == 1
+        failed, whole = (answer_of(each) for each in others)
+        assert (failed.status, failed.value["error"]) == (500, "ValueError")
+        assert (whole.status, whole.value) == (200, 2)

@@ -43,7 +43,9 @@ class Answerer:
         return Context(work.call.id, asked.headers, work.deadline_seconds, ask_cancelled)
 
     def reply(self, work: Work, asked: Asked, result: Any) -> Reply:
-        """Write a result."""
+        """Write a result; of a batch, one request's may be an exception, which fails that request alone."""
+        if isinstance(result, Exception):
+            return self.failures([work], result)[0]
         written = asked.form.write(result)
         if isinstance(written, Refusal):
             log(f"request {work.call.id}: {written.error}: {written.detail}")
