@@ -162,7 +162,11 @@ _PARTS = ("total", "release", "grant", "launch")
 
 
 def _spread(group: Sequence[Start], part: str) -> dict[str, float]:
-    values = [getattr(start, part) for start in group]
+    return spread_of([getattr(start, part) for start in group])
+
+
+def spread_of(values: Sequence[float]) -> dict[str, float]:
+    """Return least, median, 90th percentile and most."""
     return {
         "min": round(min(values), 1),
         "median": round(statistics.median(values), 1),

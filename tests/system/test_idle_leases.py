@@ -67,6 +67,8 @@ def test_a_lower_priority_waits_and_a_claimed_lease_stays(machine: World) -> Non
     idle = replica(machine, 0.0, gib=8)
     low = machine.submit(gib=8, priority=-1)
     until(lambda: "waits for" in (machine.reason(low) or ""))
+    [queued] = machine.client.queue()
+    assert "1 lease is idle (offered) and would not help" in (queued.job.reason or "")
     machine.client.claim(idle.id)
     equal = machine.submit(gib=8)
     until(lambda: "waits for" in (machine.reason(equal) or ""))

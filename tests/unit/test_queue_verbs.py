@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from tests.unit.test_cli import validate
 from pgpu.app.settings import load_settings
 from pgpu.cli.verbs.job_file import KEYS, read_job_file
 from pgpu.errors import RequestError
-from pgpu.model import Job, JobState, Outsider, ProcessHolder, SharingWish
+from pgpu.model import Job, JobSpec, JobState, Outsider, ProcessHolder, Request, SharingWish
 from pgpu.units import GIB
 
 SUBMIT = ("submit", "--memory", "2GiB")
@@ -356,6 +357,21 @@ def test_stop_and_wait_take_whole_arrays(run: Run, client: FakeClient, capsys: A
     assert run("stop", array_id, "nobody") == 125
     assert len(capsys.readouterr().out.split()) == 3
     assert all(job.state is JobState.EXITED for job in client.stored.values())
+
+
+def test_ps_says_which_leases_are_on_offer_or_taken(run: Run, client: FakeClient, capsys: Any) -> None:
+    spec = JobSpec(("front",), "process", serves="detector")
+    first, second = (client.submit(spec, Request(9 * GIB), wait_timeout_seconds=None) for _ in range(2))
+    client.offer(first.id, 0.5)
+    client.stored[second.id] = replace(second, offered_value=1.0, reclaimed_at_seconds=1.0)
+    assert run("ps") == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert "idle (offered), running" in shown[1]
+    assert "making room, running" in shown[2]
+    assert run("ps", "--json") == 0
+    jobs = json.loads(capsys.readouterr().out)["jobs"]
+    told = [(job["serves"], job["offered_value"], job["reclaimed_at_seconds"]) for job in jobs]
+    assert told == [("detector", 0.5, None), ("detector", 1.0, 1.0)]
 
 
 def test_ps_marks_processes_outside_of_every_lease(run: Run, client: FakeClient, capsys: Any) -> None:

@@ -26,7 +26,8 @@ def read_line(engine: Engine) -> tuple[list[Job], list[Job]]:
         later = engine.rounds.later(view, situation.hindered)
     waiting = {entry.job.id: entry.job for entry in entries if entry.job.state is JobState.WAITING}
     admission = situation.admission(now_seconds)
-    reasons = {wait.job_id: wait.reason for wait in admission.waits}
+    left = _left(len(situation.offers) - len(admission.reclaimed))
+    reasons = {wait.job_id: wait.reason + left for wait in admission.waits}
     order = [*(grant.job_id for grant in admission.grants), *reasons]
     starts = expected_starts(
         situation.rooms,
@@ -42,6 +43,13 @@ def read_line(engine: Engine) -> tuple[list[Job], list[Job]]:
     line = [_told(waiting[job_id], reasons, starts) for job_id in order if job_id in waiting]
     held = [job for job in waiting.values() if job.id in situation.hindered]
     return line, [_told(job, situation.hindered, starts) for job in held]
+
+
+def _left(count: int) -> str:
+    """Say that there are idle leases: whoever waits all the same would wait without them, too, or is of a lower priority."""
+    if not count:
+        return ""
+    return f"; {count} lease{'s are' if count > 1 else ' is'} idle (offered) and would not help"
 
 
 def _told(job: Job, reasons: Mapping[str, str], starts: Mapping[str, float]) -> Job:
