@@ -163,6 +163,12 @@ def test_what_is_no_call_is_refused_with_the_reason(
     assert error in found[2]
 
 
+def test_a_refusal_is_one_short_line_whatever_the_callers_keys_are() -> None:
+    _, _, error = values(number, msgspec.json.encode({"x": 1, "\n\x1b" + "k" * 5000: 1, "y": 2}))
+    assert len(error) < 450
+    assert error.isprintable()
+
+
 def test_models_of_every_kind_are_validated() -> None:
     body = b'{"model": {"count": 2, "boxes": [{"left": 1}]}, "point": {"x": 1}, "named": {"name": "a"}}'
     assert values(models, body) == (Model(count=2, boxes=[Box(1)]), Point(1.0), {"name": "a"})

@@ -95,6 +95,12 @@ def test_later_words_go_over_earlier_ones(before: Declaration, after: Declaratio
     assert {**to_words(before), **words} == to_words(merged)
 
 
+def test_a_gpu_function_is_made_one_for_the_cpu_by_one_word() -> None:
+    declared_so = from_words({"memory": "4GiB", "compute": "25%", "concurrency": 2})
+    assert from_words({"gpus": 0}, declared_so) == Declaration(concurrency=2)
+    assert from_words({"memory": None, "compute": None, "gpus": None}, declared_so) == Declaration(concurrency=2)
+
+
 WORDS = list(inspect.signature(pgpu.function).parameters)
 
 

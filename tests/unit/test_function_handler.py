@@ -88,6 +88,14 @@ def test_arguments_by_name_and_others_arrive_where_they_belong() -> None:
     assert handler.call((1, "b", 0.1, {"more": 7}), HERE) == (1, "b", 0.1, {"more": 7})
 
 
+def test_a_context_in_the_middle_stays_there_beside_arguments_by_name() -> None:
+    def serve(first: int, context: pgpu.Context, second: int, *, third: int) -> list[Any]:
+        return [first, context.request_id, second, third]
+
+    handler = loaded(serve).construct(Declaration())
+    assert handler.call((1, 2, 3), HERE) == [1, "id-1", 2, 3]
+
+
 def test_every_kind_of_callable_is_read() -> None:
     async def waits(x: int) -> int:
         return x

@@ -181,6 +181,8 @@ def test_every_function_can_be_called_since_one_element_may_hold_json() -> None:
         (anything, [tensor("it", "UINT64", [1], [2**64])], b"", 422, "UINT64 does not"),
         (doubled, [tensor("it", "FP32", [2], binary_data_size=7)], b"1234567", 422, "7 bytes, its type and shape 8"),
         (same, [tensor("it", "BYTES", [1], binary_data_size=6)], b"\3\0\0\0hi", 422, "not as many strings"),
+        (same, [tensor("it", "BYTES", [2**40], ["a"])], b"", 422, "1 elements and its shape 1099511627776"),
+        (same, [tensor("it", "BYTES", [2**40] * 9, binary_data_size=0)], b"", 422, "not as many strings"),
         (box, [tensor("it", "BYTES", [1], ["{"])], b"", 400, "not JSON"),
         (box, [tensor("it", "BYTES", [1], ['{"left": "x"}'])], b"", 422, "`$.left`"),
         (

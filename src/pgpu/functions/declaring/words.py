@@ -12,18 +12,21 @@ from pgpu.errors import RequestError
 from pgpu.functions.declaring.declaration import Batch, Declaration
 from pgpu.units import parse_bytes, parse_compute_share, parse_duration_seconds, parse_memory_bytes, quoted
 
+_OF_A_SLICE = {"memory", "compute"}
+
 
 def from_words(words: Mapping[str, object], base: Declaration | None = None) -> Declaration:
     """Read a declaration.
 
     Args:
         words: What is said, such as `{"memory": "4GiB", "concurrency": 2}`.
-        base: What was said before; the words go over it one by one.
+        base: What was said before; the words go over it one by one, and None takes one back. `gpus: 0` takes back the
+            slice, too.
 
     Raises:
         RequestError: A word that is not known, or a value that it cannot have.
     """
-    said = (to_words(base) if base is not None else {}) | dict(words)
+    said = _before(base, words) | dict(words)
     values = {_field_of(word): _read(word, value) for word, value in said.items() if value is not None}
     if "gpus" not in values and ("memory_bytes" in values or "compute_share" in values):
         values["gpus"] = 1
@@ -36,6 +39,12 @@ def to_words(declaration: Declaration) -> dict[str, object]:
     default = {word: getattr(_DEFAULT, field) for word, (field, _) in _READERS.items()}
     differing = {word: value for word, value in words.items() if value != default[word]}
     return {word: _plain(value) for word, value in differing.items()} | _stated_gpus(declaration)
+
+
+def _before(base: Declaration | None, words: Mapping[str, object]) -> dict[str, object]:
+    said = {} if base is None else to_words(base)
+    is_without_gpu = words.get("gpus") == 0
+    return {word: value for word, value in said.items() if not (is_without_gpu and word in _OF_A_SLICE)}
 
 
 def _stated_gpus(declaration: Declaration) -> dict[str, object]:

@@ -56,8 +56,9 @@ class Tensor(msgspec.Struct, frozen=True):
         """
         numpy = sys.modules["numpy"]
         if self.datatype == "BYTES":
-            array = numpy.empty(count_of(self.shape), object)
-            array[:] = self.elements()
+            elements = self.elements()
+            array = numpy.empty(len(elements), object)
+            array[:] = elements
             return array.reshape(self.shape)
         flat = self._viewed(numpy) if self.binary is not None else self._made(numpy)
         return flat.reshape(self.shape)

@@ -14,6 +14,7 @@ from pgpu.functions.protocols.reading.keyed import Buffer
 from pgpu.functions.protocols.refusal import RefusedError, refused
 
 _ANY = "application/cloudevents"
+_DATA = {"data", "data_base64"}
 _REQUIRED = ("id", "source", "specversion", "type")
 
 
@@ -39,7 +40,7 @@ class _Envelope(msgspec.Struct, frozen=True):
 
 
 _decode_envelope = msgspec.json.Decoder(_Envelope).decode
-_decode_attributes = msgspec.json.Decoder(dict[str, Any]).decode
+_decode_parts = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_text = msgspec.json.Decoder(str).decode
 
 
@@ -71,7 +72,8 @@ def _structured(body: Buffer, content_type: str) -> Event:
         raise refused(415, "bad_content_type", f"events come one by one, as {EVENT}", accept=EVENT)
     try:
         envelope = _decode_envelope(body)
-        attributes = _decode_attributes(body)
+        parts = _decode_parts(body)
+        attributes = {name: msgspec.json.decode(raw) for name, raw in parts.items() if name not in _DATA}
     except msgspec.ValidationError as error:
         raise _bad(f"the event is none of CloudEvents: {error}") from error
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
@@ -83,7 +85,7 @@ def _structured(body: Buffer, content_type: str) -> Event:
 
 
 def _event_of(envelope: _Envelope, attributes: dict[str, Any]) -> Event:
-    named = {f"ce-{k}": str(v) for k, v in attributes.items() if k not in {"data", "data_base64"} and _is_plain(v)}
+    named = {f"ce-{name}": str(value) for name, value in attributes.items() if _is_plain(value)}
     content_type = envelope.datacontenttype or JSON
     if envelope.data_base64 is not None:
         if envelope.data is not msgspec.UNSET:
