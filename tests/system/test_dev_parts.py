@@ -145,6 +145,10 @@ def test_new_connections_go_to_the_replica_of_the_moment_and_old_ones_stay(speak
             relay.target = speakers[1].path
             with socket.create_connection(place) as second:
                 assert (say(first), say(second)) == (b"old 5\n", b"new 5\n")
+        with socket.create_connection(place) as third:
+            third.sendall(b"hello")
+            third.shutdown(socket.SHUT_WR)
+            assert third.recv(100) == b"new 5\n", "who has said all still hears the answer"
         with pytest.raises(RequestError, match="cannot be listened on"):
             Relay("127.0.0.1", relay.port).start()
     finally:

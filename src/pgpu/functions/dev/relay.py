@@ -9,11 +9,14 @@ import asyncio
 import contextlib
 import json
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pgpu.errors import RequestError
 
 _PIECE_BYTES = 1 << 16
+_LOOK_AGAIN_SECONDS = 0.05
 _BODY = json.dumps(
     {"error": "no code of this function runs: pgpu dev says why", "code": "not_running", "request_id": None}
 ).encode()
@@ -36,6 +39,7 @@ class Relay:
         self._host = host
         self._loop = asyncio.new_event_loop()
         self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
         self._thread = threading.Thread(target=self._loop.run_forever, name="relay", daemon=True)
 
     def start(self) -> None:
@@ -67,35 +71,39 @@ class Relay:
     async def _end(self) -> None:
         if self._server is not None:
             self._server.close()
-        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.sleep(0)  # transports close in the loop's next turn
+        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            for writer in self._writers:
+                writer.transport.abort()
+            await asyncio.wait(tasks, timeout=_LOOK_AGAIN_SECONDS)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):  # either side may leave at any moment
+        with self._open(writer):
             try:
-                await self._carry(reader, writer)
-            finally:
-                writer.close()
+                theirs, ours = await asyncio.open_unix_connection(str(self.target or ""))
+            except OSError:
+                await self._refuse(reader, writer)
+                return
+            with self._open(ours):
+                up = asyncio.ensure_future(_copy(reader, ours))
+                await _copy(theirs, writer)
+                up.cancel()  # whoever still speaks is not heard any more
+                await asyncio.wait((up,))
 
-    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    @contextmanager
+    def _open(self, writer: asyncio.StreamWriter) -> Iterator[None]:
+        """Know of a connection while it is there."""
+        self._writers.add(writer)
         try:
-            theirs, ours = await asyncio.open_unix_connection(str(self.target or ""))
-        except OSError:
+            yield
+        finally:
+            self._writers.remove(writer)
+            writer.close()
+
+    async def _refuse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):  # the caller may leave at any moment
             await reader.read(_PIECE_BYTES)
             writer.write(_NOBODY)
             await writer.drain()
-            return
-        try:
-            up, down = (asyncio.ensure_future(_copy(*ends)) for ends in ((reader, ours), (theirs, writer)))
-            await asyncio.wait((up, down), return_when=asyncio.FIRST_COMPLETED)
-            if up.done() and not down.done():
-                await down
-            up.cancel()
-        finally:
-            ours.close()
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

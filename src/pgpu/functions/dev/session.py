@@ -154,9 +154,14 @@ class Session:
             last = now
 
     def _leave(self, replica: Replica | None) -> None:
-        """Let one finish what it has, meanwhile."""
+        """Let one finish what it has, meanwhile; it hears of that once those who came to it last have asked."""
+
+        def end_soon(leaving: Replica) -> None:
+            self.stopped.wait(LOOK_SECONDS)
+            leaving.end()
+
         if replica is not None:
-            self._leaving.append(threading.Thread(target=replica.end))
+            self._leaving.append(threading.Thread(target=end_soon, args=(replica,)))
             self._leaving[-1].start()
 
     def _retire(self) -> None:

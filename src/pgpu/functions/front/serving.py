@@ -95,7 +95,7 @@ async def _serve(function: Function, settings: Settings) -> None:
         keeper.close()
 
 
-DRAINING = Refusal(503, "draining", "this replica is leaving", {"retry-after": "1"})
+DRAINING = Refusal(503, "draining", "this replica is leaving", {"retry-after": "1", "connection": "close"})
 
 
 def _on_signals(loop: asyncio.AbstractEventLoop) -> asyncio.Event:
