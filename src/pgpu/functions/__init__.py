@@ -12,6 +12,10 @@ Subrooms, lowest first; each imports only those before it (checked by import-lin
     worker      the process that owns CUDA and the handler
     front       the HTTP process of a replica
     dev         one replica in place
+    deploying   how a function comes to a server, and its replicas become jobs there
+    gateway     where a server's functions are called
+
+and `scaling`, beside `declaring`, which decides how many replicas there are.
 
 It refuses to choose a GPU or to grant memory: a replica is a job, and its slice comes from the engine.
 """
