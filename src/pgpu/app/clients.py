@@ -11,6 +11,7 @@ from pgpu.client import Client
 from pgpu.errors import RequestError
 
 if TYPE_CHECKING:
+    from pgpu.client.address import Address
     from pgpu.client.administration import Administration
     from pgpu.client.connection import Server
     from pgpu.client.functions_http import HttpFunctions
@@ -67,13 +68,29 @@ def open_functions(settings: Settings) -> "HttpFunctions":
     return HttpFunctions(server)
 
 
-def _server(settings: Settings) -> "Server | None":
+def open_gateway(settings: Settings, url: str | None = None) -> "Server":
+    """Return who carries calls of functions: whoever `url` names, else the gateway of the settings' server.
+
+    Raises:
+        RequestError: There is none, or `url` names none.
+    """
+    from pgpu.client.address import address_of, gateway_of
+    from pgpu.client.connection import Server
+
+    named = None if url is None else address_of(url, settings.token, settings.tls_certificate)
+    return Server(named or gateway_of(_address(settings)))
+
+
+def _address(settings: Settings) -> "Address | None":
     from pgpu.client.address import address_of, installed_server
 
     if settings.host is None:
-        address = installed_server()
-    else:
-        address = address_of(settings.host, settings.token, settings.tls_certificate)
+        return installed_server()
+    return address_of(settings.host, settings.token, settings.tls_certificate)
+
+
+def _server(settings: Settings) -> "Server | None":
+    address = _address(settings)
     if address is None:
         return None
     from pgpu.client.connection import Server

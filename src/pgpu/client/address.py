@@ -14,6 +14,9 @@ SYSTEM_SOCKET = Path("/run/pgpu/pgpu.sock")
 SYSTEM_MARKER = Path("/etc/pgpu/server")
 """Made where a server is installed, so that one that is down is not taken for none."""
 
+GATEWAY_SOCKET = "functions.sock"
+"""Of the gateway of functions, in the directory of the server's own socket."""
+
 EMBEDDED = "embedded"
 """The word for no server: the engine in this process."""
 
@@ -79,6 +82,20 @@ def address_of(text: str, token: str | None = None, certificate: Path | None = N
             parts.hostname, port or _PORTS[parts.scheme], parts.scheme == "https", token=token, certificate=certificate
         )
     raise RequestError(f"{text!r} is no address of a server", hint=hint)
+
+
+def gateway_of(address: Address | None) -> Address:
+    """Return where calls of functions go: the socket beside that of the server.
+
+    Raises:
+        RequestError: There is no server, or it is another machine's, whose gateway has an address of its own.
+    """
+    if isinstance(address, UnixAddress):
+        return UnixAddress(address.path.with_name(GATEWAY_SOCKET))
+    raise RequestError(
+        "functions are served by a server, and there is none here",
+        hint="name its gateway: --url http://HOST:8080; pgpu dev serves a function in place",
+    )
 
 
 def installed_server(socket: Path = SYSTEM_SOCKET, marker: Path = SYSTEM_MARKER) -> Address | None:

@@ -2,17 +2,20 @@
 
 import dataclasses
 import sys
-from collections.abc import Callable, Sequence
-from typing import Annotated
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pgpu.cli import exits, options
-from pgpu.cli.invocation import invocation_of
+from pgpu.cli.invocation import Invocation, invocation_of
 from pgpu.cli.output import documents, speech
 from pgpu.client import Client, JobReport
 from pgpu.errors import JobNotFoundError, PgpuError, RequestError
 from pgpu.model import Job
+
+if TYPE_CHECKING:
+    from pgpu.cli.verbs.function_logs import Piece
 
 
 def ps(
@@ -58,16 +61,43 @@ def logs(
         ),
     ] = False,
 ) -> None:
-    """Print what a job wrote: its stdout on stdout, its stderr on stderr."""
-    pieces = invocation_of(context).client().logs(job, follow=follow, tail_lines=_line_count(tail))
-    for stream, data in pieces:
-        if as_json:
-            text = data.decode("utf-8", "replace")
-            speech.print_json_line(documents.document(stream=stream, text=text))
-        else:
-            target = sys.stdout.buffer if stream == "stdout" else sys.stderr.buffer
-            target.write(data)
-            target.flush()
+    """Print what a job wrote: its stdout on stdout, its stderr on stderr; of a function, what its replicas write."""
+    invocation, tail_lines = invocation_of(context), _line_count(tail)
+    client = invocation.client()
+    try:
+        for stream, data in client.logs(job, follow=follow, tail_lines=tail_lines):
+            _print_piece(stream, data, as_json=as_json)
+    except JobNotFoundError:
+        pieces = _of_function(invocation, client, job, follow=follow, tail_lines=tail_lines)
+        if pieces is None:
+            raise
+        for piece in pieces:
+            line = piece.data if as_json else f"{piece.job_id} ".encode() + piece.data
+            _print_piece(piece.stream, line, as_json=as_json, job=piece.job_id)
+
+
+def _print_piece(stream: str, data: bytes, *, as_json: bool, **more: str) -> None:
+    if as_json:
+        speech.print_json_line(documents.document(stream=stream, text=data.decode("utf-8", "replace"), **more))
+        return
+    target = sys.stdout.buffer if stream == "stdout" else sys.stderr.buffer
+    target.write(data)
+    target.flush()
+
+
+def _of_function(
+    invocation: Invocation, client: Client, name: str, *, follow: bool, tail_lines: int | None
+) -> "Iterator[Piece] | None":
+    """Return what the replicas of a function write; None if there is no function of this name either."""
+    from pgpu.app.clients import open_functions
+    from pgpu.cli.verbs.function_logs import function_logs
+
+    try:
+        functions = open_functions(invocation.settings())
+        functions.function(name)
+    except RequestError:
+        return None
+    return function_logs(client, functions, name, follow=follow, tail_lines=tail_lines)
 
 
 def _line_count(text: str) -> int | None:

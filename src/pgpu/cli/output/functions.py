@@ -1,0 +1,126 @@
+"""How functions are shown: tables for people, and the documents of `--json`. Fields are only ever added."""
+
+import dataclasses
+import json
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from pgpu.cli.output.documents import Document, document
+from pgpu.cli.output.plain_table import PlainTable
+from pgpu.model import ColdStart, Function, FunctionToken, Replica, ReplicaState, Share, Version, VersionState
+from pgpu.units import format_duration
+
+Served = tuple[Function, Sequence[Replica]]
+_STYLES = {VersionState.READY: "green", VersionState.PENDING: "yellow", VersionState.FAILED: "red"}
+
+
+def of_functions(served: Iterable[Served]) -> Table:
+    """Lay functions out, one a line."""
+    table = _table("FUNCTION", "TRAFFIC", "STATE", "REPLICAS", "RUNTIME", "APP")
+    for function, replicas in served:
+        last = function.versions[-1]
+        state = Text(last.state.value, style=_STYLES[last.state])
+        runtime = last.image or last.runtime
+        table.add_row(function.name, traffic(function), state, _counted(replicas), runtime, last.app)
+    return table
+
+
+def of_versions(function: Function, replicas: Sequence[Replica]) -> Table:
+    """Lay a function's versions out, the newest first."""
+    table = _table("VERSION", "TRAFFIC", "STATE", "REPLICAS", "RUNTIME", "DECLARES", "REASON")
+    shares = {share.version: f"{share.percent} %" for share in function.traffic}
+    for version in reversed(function.versions):
+        own = [replica for replica in replicas if replica.version == version.number]
+        state = Text(version.state.value, style=_STYLES[version.state])
+        row = (version.label, shares.get(version.number, ""), state, _counted(own), version.image or version.runtime)
+        table.add_row(*row, _declares(version), version.reason or "")
+    return table
+
+
+def of_starts(starts: Sequence[ColdStart]) -> Table:
+    """Lay cold starts out, the newest first, a column for each phase."""
+    phases = list(dict.fromkeys(name for start in starts for name, _ in start.phases))
+    table = _table("VERSION", "JOB", "TOTAL", *(name.upper().replace("_", " ") for name in phases))
+    for start in starts:
+        took = dict(start.phases)
+        cells = [_milliseconds(took.get(name)) for name in phases]
+        label = f"{start.function}@{start.version}"
+        table.add_row(label, start.job_id, _milliseconds(sum(took.values())), *cells)
+    return table
+
+
+def of_tokens(tokens: Iterable[FunctionToken]) -> Table:
+    """Lay tokens out, one a line."""
+    table = _table("ID", "LABEL", "AGE")
+    for token in tokens:
+        table.add_row(token.id, token.label, format_duration(max(time.time() - token.created_at_seconds, 0)))
+    return table
+
+
+def traffic(function: Function) -> str:
+    """Say who gets how much: `@2 90 %, @1 10 %`."""
+    return ", ".join(f"@{share.version} {share.percent} %" for share in function.traffic)
+
+
+def document_of(served: Iterable[Served]) -> Document:
+    """Describe functions, in the order given."""
+    return document(functions=[_function(function, replicas) for function, replicas in served])
+
+
+def document_of_version(version: Version) -> Document:
+    """Describe a version."""
+    return document(version=_version(version))
+
+
+def document_of_starts(starts: Iterable[ColdStart]) -> Document:
+    """Describe cold starts, in the order given."""
+    return document(cold_starts=[{**dataclasses.asdict(start), "phases": dict(start.phases)} for start in starts])
+
+
+def document_of_tokens(tokens: Iterable[FunctionToken]) -> Document:
+    """Describe tokens, without their secret parts."""
+    return document(tokens=[dataclasses.asdict(token) for token in tokens])
+
+
+def _function(function: Function, replicas: Sequence[Replica]) -> dict[str, Any]:
+    return {
+        "name": function.name,
+        "owner_uid": function.owner_uid,
+        "created_at_seconds": function.created_at_seconds,
+        "versions": [_version(version) for version in function.versions],
+        "traffic": [_share(share) for share in function.traffic],
+        "replicas": [dataclasses.asdict(replica) for replica in replicas],
+    }
+
+
+def _version(version: Version) -> dict[str, Any]:
+    return {**dataclasses.asdict(version), "declaration": json.loads(version.declaration)}
+
+
+def _share(share: Share) -> dict[str, int]:
+    return {"version": share.version, "percent": share.percent}
+
+
+def _declares(version: Version) -> str:
+    words = json.loads(version.declaration)
+    return " ".join(f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in words.items())
+
+
+def _counted(replicas: Sequence[Replica]) -> str:
+    hot = sum(replica.state is ReplicaState.HOT for replica in replicas)
+    return f"{hot}/{len(replicas)}" if replicas else "0"
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds * 1000:.1f} ms"
+
+
+def _table(*columns: str) -> Table:
+    table = PlainTable(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table

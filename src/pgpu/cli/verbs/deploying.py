@@ -1,0 +1,271 @@
+"""`pgpu deploy` and what follows it: versions and traffic of functions, the end of them, and the tokens that may call.
+
+It refuses to import the user's code: a process of its own is asked what it declares.
+"""
+
+import dataclasses
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
+
+import typer
+
+from pgpu.cli import options
+from pgpu.cli.invocation import invocation_of
+from pgpu.cli.output import speech
+from pgpu.cli.verbs.functions import require_libraries
+from pgpu.errors import PgpuError, RequestError
+
+if TYPE_CHECKING:
+    from pgpu.client.functions import Functions
+    from pgpu.functions.declaring import Declaration
+    from pgpu.functions.dev import Place
+    from pgpu.model import ColdStart, Deployment, Function, Version
+
+_WHOLE_PERCENT = 100
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A function of yours.")]
+
+
+def deploy(
+    context: typer.Context,
+    app: Annotated[
+        str,
+        typer.Argument(
+            metavar="FUNCTION", help="path/app.py:Detector, package.module:Detector, or its name in pgpu.toml."
+        ),
+    ],
+    *,
+    name: Annotated[str | None, typer.Option("--name", help="What to call it [made of the callable's name].")] = None,
+    memory: Annotated[
+        str | None, typer.Option("--memory", "-m", metavar="AMOUNT", help="GPU memory of each replica, such as 4GiB.")
+    ] = None,
+    compute: Annotated[
+        str | None, typer.Option("--compute", metavar="SHARE", help="Share of each GPU's time, such as 25%.")
+    ] = None,
+    gpus: Annotated[int | None, typer.Option("--gpus", metavar="N", help="GPUs of each replica; 0 for none.")] = None,
+    image: options.Image = None,
+    requirements: Annotated[
+        Path | None, typer.Option("--requirements", metavar="FILE", help="A lock file: pip installs it once for all.")
+    ] = None,
+    minimum: Annotated[int | None, typer.Option("--min", metavar="N", help="Replicas that stay.")] = None,
+    maximum: Annotated[int | None, typer.Option("--max", metavar="N", help="Replicas at most.")] = None,
+    idle: Annotated[
+        str | None, typer.Option("--idle", metavar="TIME", help="How long a replica stays that nobody calls: 5m.")
+    ] = None,
+    keep_warm: Annotated[
+        str | None, typer.Option("--keep-warm", metavar="auto", help="Learn from the calls when to stay warm.")
+    ] = None,
+    runtime: Annotated[
+        str | None, typer.Option("--runtime", metavar="RUNTIME", help="process or docker [docker with --image].")
+    ] = None,
+    network: Annotated[
+        str | None, typer.Option("--network", metavar="NETWORK", help="The container's network, such as bridge [none].")
+    ] = None,
+    public: Annotated[
+        bool | None, typer.Option("--public/--private", help="Whether anybody may call it, without a token.")
+    ] = None,
+    rollout: Annotated[bool, typer.Option("--rollout/--no-rollout", help="Give the new version all traffic.")] = True,
+    as_json: options.Json = False,
+) -> None:
+    """Send a function to the server, as a new version of its name, and print NAME@VERSION.
+
+    The source directory is packed without hidden files, caches and what .pgpuignore names. Flags go over pgpu.toml, which goes
+    over @pgpu.function.
+    """
+    require_libraries()
+    flags = {
+        "memory": memory, "compute": compute, "gpus": gpus, "minimum": minimum, "maximum": maximum,
+        "idle": idle, "keep_warm": keep_warm, "network": network, "public": public,
+    }  # fmt: skip
+    functions = _functions(context)
+    place, called, declaration = _declared(app, name, {word: said for word, said in flags.items() if said is not None})
+    with tempfile.TemporaryFile() as bundle:
+        deployment = _packed(place, called, declaration, cast("BinaryIO", bundle))
+        deployment = _with(deployment, image, runtime, _requirements(requirements, declaration), rolls_out=rollout)
+        version = functions.deploy(deployment, cast("BinaryIO", bundle))
+    _tell(version, as_json=as_json)
+
+
+def functions(
+    context: typer.Context,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Left out: all of yours.")] = None,
+    *,
+    cold_starts: Annotated[
+        bool, typer.Option("--cold-starts", help="How long its last starts took, phase by phase.")
+    ] = False,
+    as_json: options.Json = False,
+) -> None:
+    """List functions, their versions, who gets how much of the traffic, and what serves now."""
+    from pgpu.cli.output import functions as shown
+
+    asked = _functions(context)
+    if cold_starts:
+        if name is None:
+            raise RequestError("whose cold starts?", hint="pgpu functions NAME --cold-starts")
+        _show_starts(asked.cold_starts(name), as_json=as_json)
+        return
+    found = asked.functions() if name is None else [asked.function(name)]
+    served = [(each, asked.replicas(each.name)) for each in found]
+    if as_json:
+        speech.print_json(shown.document_of(served))
+    else:
+        speech.print_table(shown.of_functions(served) if name is None else shown.of_versions(*served[0]))
+
+
+def rollout(
+    context: typer.Context,
+    version: Annotated[str, typer.Argument(metavar="NAME@VERSION", help="Such as detector@2.")],
+    *,
+    canary: Annotated[
+        str | None, typer.Option("--canary", metavar="PART", help="Only a part, such as 10%; the rest stays.")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Give a version all of its function's traffic, or a part."""
+    from pgpu.client.functions import Rollout
+    from pgpu.units import parse_compute_share
+
+    name, _, number = version.rpartition("@")
+    if not name or not (number.isascii() and number.isdecimal()):
+        raise RequestError(f"{version!r} names no version", hint="write it like detector@2")
+    percent = _WHOLE_PERCENT if canary is None else round(parse_compute_share(canary) * _WHOLE_PERCENT)
+    _show_traffic(_functions(context).roll_out(name, Rollout(int(number), percent)), as_json=as_json)
+
+
+def rollback(context: typer.Context, name: Name, *, as_json: options.Json = False) -> None:
+    """Let a function's traffic be what it was before the last rollout."""
+    _show_traffic(_functions(context).roll_back(name), as_json=as_json)
+
+
+def undeploy(context: typer.Context, name: Name) -> None:
+    """Forget a function with its versions and tokens, and end what serves it."""
+    ended = _functions(context).undeploy(name)
+    speech.remark(f"{name} is gone; {len(ended)} replicas end" if ended else f"{name} is gone")
+
+
+def token(
+    context: typer.Context,
+    name: Name,
+    action: Annotated[str, typer.Argument(metavar="create|list|revoke")],
+    token_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="Of the token to revoke.")] = None,
+    *,
+    label: Annotated[str, typer.Option("--label", metavar="TEXT", help="Whom it is for; `list` shows it.")] = "",
+    as_json: options.Json = False,
+) -> None:
+    """Make, list or revoke tokens that may call one function and nothing else; a new one is shown this once."""
+    asked = _functions(context)
+    if (action == "revoke") != (token_id is not None):
+        raise RequestError("only to revoke a token its ID is named", hint=f"pgpu token {name} revoke ID")
+    if action == "create":
+        made = asked.create_token(name, label)
+        if as_json:
+            speech.print_json({"id": made.id, "function": name, "token": made.text})
+        else:
+            print(made.text)
+    elif action == "list":
+        _list_tokens(asked, name, as_json=as_json)
+    elif token_id is not None:
+        asked.revoke_token(name, token_id)
+    else:
+        raise RequestError(f"{action!r} is nothing that is done to tokens", hint="create, list or revoke")
+
+
+def _list_tokens(asked: "Functions", name: str, *, as_json: bool) -> None:
+    from pgpu.cli.output import functions as shown
+
+    found = asked.tokens(name)
+    if as_json:
+        speech.print_json(shown.document_of_tokens(found))
+    elif found:
+        speech.print_table(shown.of_tokens(found))
+
+
+def _functions(context: typer.Context) -> "Functions":
+    from pgpu.app.clients import open_functions
+
+    return open_functions(invocation_of(context).settings())
+
+
+def _declared(app: str, name: str | None, flags: dict[str, object]) -> "tuple[Place, str, Declaration]":
+    """Find a function, ask its code what it declares, and put the flags over that."""
+    from pgpu.functions.declaring import check_name, from_words, read_project
+    from pgpu.functions.dev import describe, place_of
+
+    place = place_of(app, Path.cwd())
+    try:
+        described = describe(place)
+        found, declaration = described.name, described.declaration
+    except PgpuError as exc:
+        if place.name is None:
+            raise
+        speech.remark(f"{place.app} cannot be imported here ({exc}): what pgpu.toml says is taken alone")
+        found, declaration = place.name, from_words(read_project(place.source)[place.name].words)
+    return place, check_name(name or found), from_words(flags, declaration)
+
+
+def _packed(place: "Place", name: str, declaration: "Declaration", bundle: BinaryIO) -> "Deployment":
+    from pgpu.functions.declaring import to_words
+    from pgpu.functions.deploying import pack_tree
+    from pgpu.model import Deployment
+    from pgpu.units import format_memory
+
+    packed = pack_tree(place.source, bundle)
+    bundle.seek(0)
+    speech.remark(f"{place.source} is {len(packed.paths)} files, {format_memory(packed.size_bytes)}")
+    return Deployment(name, place.app, packed.digest, json.dumps(to_words(declaration)))
+
+
+def _with(
+    deployment: "Deployment", image: str | None, runtime: str | None, requirements: str | None, *, rolls_out: bool
+) -> "Deployment":
+    chosen = runtime or ("process" if image is None else "docker")
+    if chosen not in {"process", "docker"}:
+        raise RequestError(f"{chosen!r} is no runtime of functions", hint="process or docker")
+    return dataclasses.replace(
+        deployment,
+        image=image,
+        runtime="docker" if chosen == "docker" else "process",
+        requirements=requirements,
+        rolls_out=rolls_out,
+    )
+
+
+def _requirements(path: Path | None, declaration: "Declaration") -> str | None:
+    lines = list(declaration.requirements)
+    if path is not None:
+        try:
+            lines.append(path.read_text("utf-8"))
+        except (OSError, UnicodeDecodeError) as exc:
+            raise RequestError(f"{path} cannot be read: {exc}") from exc
+    return "\n".join(lines) if lines else None
+
+
+def _tell(version: "Version", *, as_json: bool) -> None:
+    from pgpu.cli.output import functions as shown
+
+    if as_json:
+        speech.print_json(shown.document_of_version(version))
+        return
+    print(version.label)
+    if version.state.value == "pending":
+        speech.remark(f"its packages are installed first; `pgpu functions {version.function}` tells how that goes")
+
+
+def _show_traffic(function: "Function", *, as_json: bool) -> None:
+    from pgpu.cli.output import functions as shown
+
+    if as_json:
+        speech.print_json(shown.document_of([(function, ())]))
+    else:
+        print(shown.traffic(function))
+
+
+def _show_starts(starts: "Sequence[ColdStart]", *, as_json: bool) -> None:
+    from pgpu.cli.output import functions as shown
+
+    if as_json:
+        speech.print_json(shown.document_of_starts(starts))
+    else:
+        speech.print_table(shown.of_starts(starts))

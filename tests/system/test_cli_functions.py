@@ -1,0 +1,208 @@
+"""The verbs of functions against a real server, and `invoke` against a gateway that says what it is told to."""
+
+import json
+import socketserver
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.clearing import clear
+from tests.served import ServerProcess, serving
+from tests.unit.test_cli import validate
+from tests.waiting import until
+
+from pgpu.app.clients import open_client, open_functions
+from pgpu.app.settings import Settings
+from pgpu.cli.main import main
+from pgpu.cli.verbs.function_logs import function_logs
+from pgpu.client.functions import ReplicaAsk
+
+APP = """
+import pgpu
+
+@pgpu.function(timeout="5s", concurrency=2, queue_limit=7)
+class Doubler:
+    def __init__(self) -> None:
+        print("constructed", flush=True)
+
+    def __call__(self, x: int) -> int:
+        return 2 * x
+"""
+TABLE = '[function.doubler]\napp = "app.py:Doubler"\nconcurrency = 3\nqueue_limit = 8\n'
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    path = Path(tempfile.mkdtemp(prefix="pgpu-test-", dir="/dev/shm"))
+    with serving(path) as made:
+        yield made
+    clear(path)
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: ServerProcess) -> Path:
+    (tmp_path / "app.py").write_text(APP)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PGPU_HOST", server.host)
+    return tmp_path
+
+
+@pytest.fixture
+def said(source: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    assert (source / "app.py").exists()
+
+    def run(*words: str, code: int = 0) -> str:
+        assert main(words) == code, capsys.readouterr()
+        captured = capsys.readouterr()
+        return captured.out if code == 0 else captured.err
+
+    return run
+
+
+def test_a_function_from_deploy_to_undeploy(said: Callable[..., str]) -> None:
+    assert said("deploy", "app.py:Doubler") == "doubler@1\n"
+    printed = said("deploy", "app.py:Doubler", "--max", "4", "--json")
+    validate("deploy", printed)
+    assert json.loads(printed)["version"]["number"] == 2
+    assert "@2 100 %" in said("functions")
+    assert said("rollout", "doubler@1", "--canary", "10%") == "@2 90 %, @1 10 %\n"
+    assert "doubler@1" in said("functions", "doubler")
+    validate("functions", said("rollback", "doubler", "--json"))
+    validate("functions", said("functions", "--json"))
+
+    token = said("token", "doubler", "create", "--label", "phone").strip()
+    listed = said("token", "doubler", "list", "--json")
+    validate("function-tokens", listed)
+    (found,) = json.loads(listed)["tokens"]
+    assert found["label"] == "phone"
+    assert found["id"] in token
+    assert token not in listed
+    said("token", "doubler", "revoke", found["id"])
+    assert said("token", "doubler", "list") == ""
+    assert "create, list or revoke" in said("token", "doubler", "burn", code=125)
+
+    validate("cold-starts", said("functions", "doubler", "--cold-starts", "--json"))
+    said("undeploy", "doubler")
+    assert "no function 'doubler'" in said("rollback", "doubler", code=125)
+
+
+def test_flags_go_over_the_project_file_and_that_over_the_decorator(said: Callable[..., str], source: Path) -> None:
+    (source / "pgpu.toml").write_text(TABLE)
+    printed = said("deploy", "doubler", "--name", "tripler", "--min", "1", "--json", "--gpus", "0")
+    expected = {"timeout": 5.0, "concurrency": 3, "queue_limit": 8, "minimum": 1}
+    assert json.loads(printed)["version"]["declaration"] == expected
+    said("undeploy", "tripler")
+
+
+def test_what_cannot_be_imported_here_is_deployed_by_the_project_file_alone(
+    said: Callable[..., str], source: Path
+) -> None:
+    (source / "app.py").write_text(f"import not_installed_here\n{APP}")
+    assert "not_installed_here" in said("deploy", "app.py:Doubler", code=125)
+    (source / "pgpu.toml").write_text(TABLE)
+    declared = json.loads(said("deploy", "doubler", "--json"))["version"]["declaration"]
+    assert declared == {"concurrency": 3, "queue_limit": 8}
+    said("undeploy", "doubler")
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("deploy", "no.py:X"), "no file"),
+        (("deploy", "app.py:Doubler", "--runtime", "docker"), "image"),
+        (("deploy", "app.py:Doubler", "--runtime", "vm"), "runtime"),
+        (("deploy", "app.py:Doubler", "--memory", "900GiB"), "900"),
+        (("deploy", "app.py:Doubler", "--requirements", "no.txt"), "cannot be read"),
+        (("rollout", "doubler"), "names no version"),
+        (("rollout", "no-such@1"), "no function"),
+        (("functions", "--cold-starts"), "whose"),
+        (("logs", "no-such"), "no job"),
+    ],
+)
+def test_what_cannot_be_is_one_line(said: Callable[..., str], words: tuple[str, ...], complaint: str) -> None:
+    assert complaint in said(*words, code=125)
+
+
+def test_the_logs_of_a_function_are_those_of_its_replicas_line_by_line(
+    said: Callable[..., str], server: ServerProcess
+) -> None:
+    said("deploy", "app.py:Doubler")
+    settings = Settings(host=server.host)
+    client, functions = open_client(settings), open_functions(settings)
+    first, second = (functions.start_replica(ReplicaAsk("doubler", 1)).job_id for _ in range(2))
+    heard: set[str] = set()
+    for piece in function_logs(client, functions, "doubler", follow=True, tail_lines=None):
+        heard |= {piece.job_id} if piece.data == b"constructed\n" else set()
+        if heard == {first, second}:
+            break
+    until(lambda: f"{first} constructed\n" in (text := said("logs", "doubler")) and f"{second} constructed\n" in text)
+    validate("log", said("logs", "doubler", "--json").splitlines()[0])
+    said("undeploy", "doubler")
+    until(lambda: all(client.job(each).job.state.is_final for each in (first, second)))
+
+
+class _Gateway(BaseHTTPRequestHandler):
+    """Answers as its server's table says, and notes what came."""
+
+    def _answer(self) -> None:
+        length = int(self.headers.get("Content-Length") or 0)
+        self.server.came.append((self.command, self.path, dict(self.headers), self.rfile.read(length)))  # type: ignore[attr-defined]
+        status, headers, body = self.server.replies[self.path]  # type: ignore[attr-defined] # as above
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_GET = _answer  # noqa: N815 - http.server's own names
+
+    def log_message(self, *_words: object) -> None:
+        """Say nothing."""
+
+    def address_string(self) -> str:
+        return "a Unix socket"
+
+
+@contextmanager
+def gateway(path: Path, replies: dict[str, tuple[int, dict[str, str], bytes]]) -> Iterator[list[Any]]:
+    with socketserver.UnixStreamServer(str(path), _Gateway) as made:
+        made.replies, made.came = replies, []  # type: ignore[attr-defined] # for the handler
+        thread = threading.Thread(target=made.serve_forever, args=(0.01,))
+        thread.start()
+        yield made.came  # type: ignore[attr-defined] # as above
+        made.shutdown()
+        thread.join()
+    path.unlink()
+
+
+def test_a_call_goes_to_the_socket_beside_the_server_s_and_its_answer_is_printed(
+    server: ServerProcess, source: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    replies = {
+        "/functions/f": (200, {}, b"\x00answer"),
+        "/functions/later": (202, {"Location": "/calls/c-1"}, b"{}"),
+        "/calls/c-1": (200, {}, b"42"),
+        "/functions/fails": (500, {"X-Request-Id": "r-1"}, b'{"error": "ValueError", "code": "handler_error"}'),
+        "/functions/full": (429, {"Retry-After": "3"}, b'{"error": "full", "code": "queue_full"}'),
+        "/functions/no": (404, {}, b"<html>"),
+    }
+    (source / "cat.png").write_bytes(b"\x89PNG")
+    with gateway(server.socket.with_name("functions.sock"), replies) as came:
+        assert main(["invoke", "f", "--file", "cat.png", "--timeout", "2s", "--token", "t"]) == 0
+        assert capfdbinary.readouterr().out == b"\x00answer"
+        ((_, _, headers, body),) = came
+        assert (body, headers["Content-Type"], headers["Request-Timeout"]) == (b"\x89PNG", "image/png", "2.0")
+        assert main(["invoke", "later", "--async"]) == 0
+        assert capfdbinary.readouterr().out == b"c-1\n"
+        assert (came[-1][2]["Prefer"], came[-1][3]) == ("respond-async", b"{}")
+        assert main(["invoke", "later", "--result", "c-1"]) == 0
+        for name, code, words in (("fails", 1, b"r-1"), ("full", 125, b"again in 3 s"), ("no", 125, b"404")):
+            assert main(["invoke", name, "--json", "{}", "--stream"]) == code
+            assert words in capfdbinary.readouterr().err
+    assert main(["invoke", "f"]) == 125
+    assert b"does not answer" in capfdbinary.readouterr().err
