@@ -1,0 +1,49 @@
+"""`python -m pgpu.functions.gateway`: the process of the gateway.
+
+`--server unix:///PATH --socket PATH --state DIR [--listen HOST:PORT] [--parent FD]`
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from pgpu.client.address import address_of
+from pgpu.client.connection import Server
+from pgpu.client.functions_http import HttpFunctions
+from pgpu.client.http import HttpClient
+from pgpu.errors import PgpuError, RequestError
+from pgpu.functions.front.keeper import log
+from pgpu.functions.gateway.server_desk import ServerDesk
+from pgpu.functions.gateway.serving import Settings, run
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _parse(words: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="pgpu.functions.gateway", description="Where functions are called.")
+    parser.add_argument("--server", required=True, help="address of the server, as PGPU_HOST")
+    parser.add_argument("--socket", type=Path, required=True, help="where the gateway's Unix socket goes")
+    parser.add_argument("--state", type=Path, required=True, help="directory of the calls that it keeps")
+    parser.add_argument("--listen", type=_address, help="HOST:PORT for who has a token")
+    parser.add_argument("--parent", type=int, help="descriptor that ends with whoever started it")
+    return parser.parse_args(words)
+
+
+def _desk(host: str) -> ServerDesk:
+    address = address_of(host)
+    if address is None:
+        raise RequestError(f"{host} is no address of a server")
+    server = Server(address)
+    return ServerDesk(HttpFunctions(server), HttpClient(server))
+
+
+if __name__ == "__main__":
+    said = _parse(sys.argv[1:])
+    try:
+        run(_desk(said.server), Settings(said.socket, said.listen, said.state, said.parent))
+    except PgpuError as error:
+        log(str(error))
+        sys.exit(1)

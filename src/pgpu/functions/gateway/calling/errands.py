@@ -1,0 +1,34 @@
+"""One call from its admission at the gateway to its answer: a replica's ticket, and where it goes.
+
+It refuses to choose: the hall does.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pgpu.functions.front.tickets import Ticket
+
+if TYPE_CHECKING:
+    from pgpu.functions.gateway.calling.hall import Hall
+    from pgpu.functions.gateway.calling.link import Link
+
+
+@dataclass(slots=True, eq=False)
+class Errand(Ticket):
+    """A call that goes to one of several replicas."""
+
+    hall: "Hall | None" = None
+    version: int = 0
+    """Whose replica serves it; 0 until that was decided."""
+
+    is_exact: bool = False
+    """Its caller named the version: no other one stands in."""
+
+    link: "Link | None" = None
+    """The replica that has it; None while it waits."""
+
+    question: str = ""
+    """What is asked instead of a call, such as `describe`; empty for a call."""
+
+    is_begun_noted: bool = False
+    """Somebody keeps book of what was given to a replica, and knows of this one."""

@@ -1,0 +1,401 @@
+"""The hall of one function: its requests wait here, and go from here to replicas.
+
+Each request belongs to a version, by the shares of the traffic or because its caller says so. While a new version's first
+replica starts, the others stand in for it. What no replica has seen is given to another one; what one may have begun is
+not, unless the function is idempotent. It refuses to start replicas: it shows what it needs and wakes the controller.
+"""
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from pgpu.functions.calls.messages import Chunk, Reply
+from pgpu.functions.gateway.calling.errands import Errand
+from pgpu.functions.gateway.calling.link import Link
+from pgpu.functions.gateway.calling.load import Load
+from pgpu.functions.gateway.metrics import Metrics
+from pgpu.functions.protocols import Refusal
+from pgpu.functions.scaling import Clock, FunctionView, Phase, ReplicaView, Split
+from pgpu.model import Function, VersionState
+
+_MOST_ATTEMPTS = 3
+_UNSEEN = {429, 503}
+"""Statuses with which a front refuses what no worker has seen."""
+
+_WORKER_DIED = Refusal(502, "worker_died", "the replica ended while it served this request")
+_CRASH_LOOP = Refusal(503, "crash_loop", "the function could not be started several times", {"retry-after": "30"})
+_VERSION_FAILED = Refusal(503, "version_failed", "this version of the function cannot be served")
+_GONE = Refusal(404, "not_found", "the function is not there any more")
+_BROKEN = Chunk(b"", is_last=True, is_broken=True)
+_HOPELESS_FAILURES = 5
+
+
+class Hall:
+    """One function; on the event loop only."""
+
+    def __init__(self, function: Function, metrics: Metrics, wake: Callable[[], None]) -> None:
+        """Open it.
+
+        Args:
+            function: As the server knows it.
+            metrics: Counts answers.
+            wake: Called where something is to be decided about replicas.
+        """
+        self._metrics, self._wake = metrics, wake
+        self.loads: dict[int, Load] = {}
+        self._split = Split({})
+        self.links: dict[str, Link] = {}
+        self.on_admitted: Callable[[Errand], None] = lambda _errand: None
+        self.on_begun: Callable[[Errand], None] = lambda _errand: None
+        """Told of each errand that is given to a replica, just before."""
+
+        self.on_hot: Callable[[Link], None] = lambda _link: None
+        self.on_first_answer: Callable[[Link], None] = lambda _link: None
+        self.claim: Callable[[Link], None] = lambda _link: None
+        """Has the engine asked for an offered lease."""
+
+        self.adopt(function)
+
+    def adopt(self, function: Function) -> None:
+        """Go by what the server knows now; who waits for a version that gets no more traffic waits for another."""
+        self.function = function
+        percents = {share.version: share.percent for share in function.traffic}
+        for version in function.versions:
+            if version.number not in self.loads:
+                self.loads[version.number] = Load(version)
+            self.loads[version.number].version = version
+            self.refuse_waiting(version.number)
+        if self._split.percents != percents:
+            self._split = Split(percents)
+            for load in self.loads.values():
+                self._redirect(load)
+        newest = function.traffic[0].version if function.traffic else function.versions[-1].number
+        self.declaration = self.loads[newest].declaration
+
+    @property
+    def name(self) -> str:
+        """The function's."""
+        return self.function.name
+
+    @property
+    def requests(self) -> int:
+        """How many are here: waiting, or with a replica."""
+        waiting = sum(len(load.queue) for load in self.loads.values())
+        return waiting + sum(link.in_flight for link in self.links.values())
+
+    def submit(self, errand: Errand) -> None:
+        """Admit a request, or tell its asker why not."""
+        load = self.load_of(errand)
+        if load is None:
+            self._answer(errand, _GONE)
+            return
+        load.note_call(errand.admitted_seconds)
+        link = None if load.queue else self._free(load, errand)
+        if link is not None:
+            self._send(link, errand)
+        elif (refused := self._refusal(load)) is not None:
+            self._answer(errand, refused)
+            return
+        else:
+            load.queue.append(errand)
+            self._wake()
+        self.on_admitted(errand)
+
+    def refuse(self, errand: Errand, refused: Refusal) -> None:
+        """Tell an asker why its request is not admitted."""
+        self._answer(errand, refused)
+
+    def serves(self, version: int) -> bool:
+        """Say whether a version gets traffic, and so may be asked for by number."""
+        return version in self._split.percents
+
+    def hopeless(self) -> Refusal | None:
+        """Say why no version of it can be served now; None: one can."""
+        loads = [self.loads[number] for number in self._split.percents]
+        return _hopeless(loads[0]) if loads and all(self._is_hopeless(load) for load in loads) else None
+
+    def abandon(self, errand: Errand) -> None:
+        """Nobody waits for it any more."""
+        if errand.asker is not None:
+            errand.asker = None
+            self._metrics.answered(self.name, 499, time.monotonic() - errand.admitted_seconds)
+        self._let_go(errand)
+
+    def expire(self, errand: Errand) -> None:
+        """Answer a request whose deadline has passed."""
+        refused = self._late(errand)
+        self._let_go(errand)
+        self._break_or_answer(errand, refused)
+
+    def errands(self) -> Iterator[Errand]:
+        """Yield every request that is here."""
+        for link in self.links.values():
+            yield from link.sent.values()
+        for load in self.loads.values():
+            yield from load.queue
+
+    def add(self, link: Link) -> None:
+        """A replica was asked for, or found."""
+        self.links[link.job_id] = link
+
+    def remove(self, link: Link) -> None:
+        """A replica is no more."""
+        if self.links.pop(link.job_id, None) is not None:
+            link.close()
+            self._cool(link)
+            self.on_lost(link, [*link.sent.values()])
+
+    def close(self) -> None:
+        """The function is no more: answer everybody."""
+        for load in self.loads.values():
+            self._refuse_queue(load, _GONE)
+        for link in [*self.links.values()]:
+            self.remove(link)
+
+    def view(self, clock: Clock) -> FunctionView:
+        """Show what there is to the policy."""
+        now = time.monotonic()
+        serving = [self.loads[share.version] for share in self.function.traffic]
+        return FunctionView(
+            now,
+            tuple(load.view(now, clock) for load in serving),
+            tuple(_view(link) for link in self.links.values()),
+            has_fallback=any(
+                load.number not in self._split.percents and load.has_been_ready for load in self.loads.values()
+            ),
+        )
+
+    def on_phase(self, link: Link) -> None:
+        """A replica becomes hot, or is not any more."""
+        load = self.loads.get(link.version)
+        if load is None:
+            return
+        if link.phase is Phase.HOT:
+            load.note_ready(link.hot_since_seconds - link.asked_seconds)
+            load.hot.append(link)
+            self.on_hot(link)
+            self.pump()
+        else:
+            self._cool(link)
+            if link.phase is Phase.FAILED and self._is_hopeless(load):
+                self._refuse_queue(load, _hopeless(load))
+        self._wake()
+
+    def on_reply(self, link: Link, errand: Errand, reply: Reply, file: int | None) -> None:
+        """A replica answers."""
+        load = self.loads[link.version]
+        if reply.status in _UNSEEN and not reply.started_seconds and self._can_retry(errand):
+            _close(file)
+            self._requeue(errand)
+            return
+        if reply.started_seconds:
+            load.ahead.learn(reply.exec_seconds)
+            if not link.has_answered:
+                link.has_answered = True
+                self.on_first_answer(link)
+        asker = errand.asker
+        if reply.is_last:
+            errand.asker = None
+            _forget_body(errand)
+            self._metrics.answered(self.name, reply.status, time.monotonic() - errand.admitted_seconds)
+        if asker is None:
+            _close(file)
+        else:
+            asker.reply(reply, file)
+        if load.queue:
+            self.pump()
+
+    def on_lost(self, link: Link, errands: Sequence[Errand]) -> None:
+        """A replica has ended: who was with it waits for another where that is harmless."""
+        link.sent = {}
+        for errand in reversed(errands):
+            may_have_begun = not errand.question and not self.loads[link.version].declaration.is_idempotent
+            if not may_have_begun and not errand.is_streaming and self._can_retry(errand):
+                self._requeue(errand)
+            else:
+                _forget_body(errand)
+                self._break_or_answer(errand, _WORKER_DIED)
+        self._wake()
+
+    def claimed(self, link: Link, *, is_ours: bool) -> None:
+        """The engine has said whether an offered lease may be used again."""
+        link.is_claiming, link.offered_value = False, None
+        if is_ours:
+            self.pump()
+        else:
+            link.become(Phase.DRAINING)
+
+    def pump(self) -> None:
+        """Give what waits to whoever is free."""
+        for load in self.loads.values():
+            while load.queue and (link := self._free(load, load.queue[0])) is not None:
+                self._send(link, load.queue.popleft())
+
+    def refuse_waiting(self, number: int) -> None:
+        """No replica of a version can be had: answer who waits for one, unless another attempt may help."""
+        load = self.loads[number]
+        if self._is_hopeless(load):
+            self._refuse_queue(load, _hopeless(load))
+
+    def load_of(self, errand: Errand) -> Load | None:
+        """Return what is known of the version that serves an errand; None: the function has no traffic."""
+        if not errand.version:
+            try:
+                errand.version = self._split.next()
+            except StopIteration:
+                return None
+        return self.loads.get(errand.version)
+
+    def _free(self, load: Load, errand: Errand) -> Link | None:
+        """Choose a replica: the first that would run it at once, else the one with the fewest; so the last ones idle."""
+        hot = load.hot or ([] if errand.is_exact else self._stand_ins(load))
+        best, fewest = None, load.window
+        for link in hot:
+            count = len(link.sent)
+            if link.offered_value is not None:
+                continue
+            if count < load.slots:
+                return link
+            if count < fewest:
+                best, fewest = link, count
+        if best is None:
+            self._reclaim(hot)
+        return best
+
+    def _stand_ins(self, load: Load) -> list[Link]:
+        """Replicas of other versions that serve until this one's first is hot."""
+        return [] if load.has_been_ready and not self._is_replaced(load) else [
+            link for other in self.loads.values() for link in other.hot if other is not load
+        ]  # fmt: skip
+
+    def _is_replaced(self, load: Load) -> bool:
+        """Whether versions that get no more traffic still serve in its stead."""
+        percents = self._split.percents
+        return any(other.hot and other.number not in percents for other in self.loads.values() if other is not load)
+
+    def _reclaim(self, hot: Sequence[Link]) -> None:
+        for link in hot:
+            if link.offered_value is not None and not link.is_claiming:
+                link.is_claiming = True
+                self.claim(link)
+                return
+
+    def _send(self, link: Link, errand: Errand) -> None:
+        self.on_begun(errand)
+        link.send(errand)
+
+    def _refusal(self, load: Load) -> Refusal | None:
+        """Say why one more cannot wait now; None: it can."""
+        if self._is_hopeless(load):
+            return _hopeless(load)
+        replicas = max(1, len(load.hot))
+        waiting = len(load.queue) + sum(len(link.sent) for link in load.hot) - replicas * load.slots
+        if waiting < load.declaration.queue_limit or (not load.hot and len(load.queue) < load.slots):
+            return None
+        seconds = len(load.queue) * load.ahead.exec_seconds / (replicas * load.slots)
+        after = {"retry-after": str(min(60, max(1, math.ceil(seconds))))}
+        return Refusal(429, "queue_full", "too many requests wait already", after)
+
+    def _is_hopeless(self, load: Load) -> bool:
+        links = [link for link in self.links.values() if link.version == load.number]
+        has_failed = bool(links) and all(link.phase is Phase.FAILED for link in links)
+        if load.version.state is VersionState.FAILED:
+            return not load.hot
+        return not load.hot and (has_failed or (not links and load.failures >= _HOPELESS_FAILURES))
+
+    def _late(self, errand: Errand) -> Refusal:
+        if errand.link is not None:
+            return Refusal(504, "deadline", "the answer did not come in time")
+        phases = {link.phase for link in self.links.values() if link.version == errand.version}
+        if Phase.HOT in phases:
+            return Refusal(504, "deadline", "its turn did not come in time")
+        if phases == {Phase.WAITING}:
+            return Refusal(503, "no_memory", "no replica has got its memory in time", {"retry-after": "5"})
+        return Refusal(503, "starting_timeout", "the function did not start in time", {"retry-after": "5"})
+
+    def _can_retry(self, errand: Errand) -> bool:
+        is_waited_for = errand.asker is not None and time.monotonic() < errand.deadline_seconds
+        return is_waited_for and errand.attempts < _MOST_ATTEMPTS
+
+    def _requeue(self, errand: Errand) -> None:
+        errand.link, errand.number = None, 0
+        load = self.load_of(errand)
+        if load is None:
+            self._answer(errand, _GONE)
+        else:
+            load.queue.appendleft(errand)
+            self._wake()
+            self.pump()
+
+    def _redirect(self, load: Load) -> None:
+        """Let who waits for a version that gets no traffic wait for one that does."""
+        if load.number in self._split.percents or not self._split.percents:
+            return
+        waiting = [errand for errand in load.queue if not errand.is_exact]
+        load.queue = type(load.queue)(errand for errand in load.queue if errand.is_exact)
+        for errand in waiting:
+            errand.version = self._split.next()
+            self.loads[errand.version].queue.append(errand)
+
+    def _cool(self, link: Link) -> None:
+        load = self.loads.get(link.version)
+        if load is not None and link in load.hot:
+            load.hot.remove(link)
+
+    def _let_go(self, errand: Errand) -> None:
+        load = self.loads.get(errand.version)
+        if errand.link is not None:
+            errand.link.cancel(errand)
+        elif load is not None and errand in load.queue:
+            load.queue.remove(errand)
+        _forget_body(errand)
+        self.pump()
+
+    def _refuse_queue(self, load: Load, refused: Refusal) -> None:
+        while load.queue:
+            errand = load.queue.popleft()
+            _forget_body(errand)
+            self._answer(errand, refused)
+
+    def _break_or_answer(self, errand: Errand, refused: Refusal) -> None:
+        if not errand.is_streaming:
+            self._answer(errand, refused)
+        elif errand.asker is not None:
+            asker, errand.asker = errand.asker, None
+            asker.chunk(_BROKEN, None)
+
+    def _answer(self, errand: Errand, refused: Refusal) -> None:
+        asker, errand.asker = errand.asker, None
+        errand.link = None
+        self._metrics.answered(self.name, refused.status, time.monotonic() - errand.admitted_seconds, refused.code)
+        _forget_body(errand)
+        if asker is not None:
+            asker.reply(refused.reply(errand.request_id), None)
+
+
+def _hopeless(load: Load) -> Refusal:
+    return _VERSION_FAILED if load.version.state is VersionState.FAILED else _CRASH_LOOP
+
+
+def _view(link: Link) -> ReplicaView:
+    return ReplicaView(
+        link.job_id,
+        link.version,
+        link.phase,
+        link.since_seconds,
+        link.in_flight + int(link.is_claiming),
+        link.idle_since_seconds,
+        link.offered_value,
+    )
+
+
+def _forget_body(errand: Errand) -> None:
+    _close(errand.file)
+    errand.file = None
+    errand.body = b""
+
+
+def _close(file: int | None) -> None:
+    if file is not None:
+        os.close(file)

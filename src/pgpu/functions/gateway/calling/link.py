@@ -1,0 +1,201 @@
+"""The gateway's connection to one replica: calls go as frames, multiplexed, and what the replica says of itself comes back.
+
+It refuses to choose who gets a call, and to judge what the end of a connection means: the hall does.
+"""
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from pgpu.functions.calls.channel import Channel
+from pgpu.functions.calls.frames import Frame, frame, message_of
+from pgpu.functions.calls.messages import Ask, Chunk, Kind, Reply, Tell
+from pgpu.functions.front.tickets import Ticket
+from pgpu.functions.gateway.calling.errands import Errand
+from pgpu.functions.scaling import Phase
+
+_CALLS_SOCKET = "calls.sock"
+_LOOK_SECONDS = 0.01
+"""Between two looks for the socket of a replica that starts."""
+
+_PHASES = {"hot": Phase.HOT, "failed": Phase.FAILED, "draining": Phase.DRAINING}
+
+
+class Listener(Protocol):
+    """Who hears of a link."""
+
+    def on_phase(self, link: "Link") -> None:
+        """Its phase has changed."""
+
+    def on_reply(self, link: "Link", errand: Errand, reply: Reply, file: int | None) -> None:
+        """An errand was answered, or its answer begins."""
+
+    def on_lost(self, link: "Link", errands: Sequence[Errand]) -> None:
+        """The connection ended with these under way."""
+
+
+class Link:
+    """One replica, connected or not yet."""
+
+    def __init__(self, job_id: str, version: int, listener: Listener) -> None:
+        self.job_id, self.version = job_id, version
+        self._listener = listener
+        self._loop = asyncio.get_running_loop()
+        self._channel: Channel | None = None
+        self._looking: asyncio.TimerHandle | None = None
+        self._path: str | None = None
+        self._numbers = 0
+        self.sent: dict[int, Errand] = {}
+        self._questions: dict[int, Callable[[Tell], None]] = {}
+        self.phase = Phase.WAITING
+        self.asked_seconds = self.since_seconds = self.idle_since_seconds = time.monotonic()
+        self.hot_since_seconds = self.load_seconds = self.begun_seconds = 0.0
+        self.reason: str | None = None
+        self.offered_value: float | None = None
+        self.is_claiming = False
+        self.turn = asyncio.Lock()
+        """What is asked of the engine about its lease is asked in order."""
+
+        self.has_answered = False
+        """Whether its cold start is known to the end: its first call was answered."""
+
+    @property
+    def in_flight(self) -> int:
+        """Errands that it has."""
+        return len(self.sent)
+
+    def connect(self, directory: Path) -> None:
+        """Connect to its socket, as soon as it is there."""
+        self._path = os.fspath(directory / _CALLS_SOCKET)
+        self._look()
+
+    def become(self, phase: Phase) -> None:
+        """Note a new phase and tell of it; from draining there is no way back."""
+        if phase is not self.phase and self.phase is not Phase.DRAINING:
+            self.phase, self.since_seconds = phase, time.monotonic()
+            self._listener.on_phase(self)
+
+    def send(self, errand: Errand) -> None:
+        """Give it an errand."""
+        assert self._channel is not None  # noqa: S101 - it is hot
+        self._numbers += 1
+        number = errand.number = self._numbers
+        errand.link, errand.attempts = self, errand.attempts + 1
+        self.sent[number] = errand
+        if errand.question:
+            self._channel.send(frame(Kind.ASK, number, Ask(errand.question)))
+            return
+        remaining = errand.deadline_seconds - time.monotonic()
+        file = None if errand.file is None else os.dup(errand.file)
+        call = (
+            errand.request_id, errand.method, errand.path, errand.query, errand.headers, remaining, errand.body,
+        )  # fmt: skip
+        self._channel.send(frame(Kind.CALL, number, call, has_file=file is not None), file)
+
+    def cancel(self, errand: Errand) -> None:
+        """Nobody waits for this errand any more; its place is free, for the replica keeps its own books."""
+        if self.sent.get(errand.number) is errand:
+            del self.sent[errand.number]
+            self._note_idle()
+            if self._channel is not None:
+                self._channel.send(frame(Kind.CANCEL, errand.number))
+
+    def credit(self, ticket: Ticket) -> None:
+        """Let it send one more piece of a stream."""
+        if self._channel is not None and self.sent.get(ticket.number) is ticket:
+            self._channel.send(frame(Kind.CREDIT, ticket.number))
+
+    def close(self) -> None:
+        """End the connection and the looking for one."""
+        if self._looking is not None:
+            self._looking.cancel()
+        if self._channel is not None:
+            self._channel.close()
+        self._channel, self._looking, self._path = None, None, None
+
+    def _look(self) -> None:
+        self._looking = None
+        end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            end.connect(self._path or "")
+        except OSError:
+            end.close()
+            self._looking = self._loop.call_later(_LOOK_SECONDS, self._look)
+            return
+        self._channel = Channel(end, self._on_frames, self._on_end)
+
+    def _on_end(self) -> None:
+        self._channel = None
+        lost, self.sent = list(self.sent.values()), {}
+        self._note_idle()
+        self.become(Phase.DRAINING)
+        self._listener.on_lost(self, lost)
+
+    def _on_frames(self, frames: Sequence[Frame]) -> None:
+        for each in frames:
+            if each.kind == Kind.REPLY:
+                self._on_reply(each)
+            elif each.kind == Kind.CHUNK:
+                self._on_chunk(each)
+            elif each.kind == Kind.TELL:
+                self._on_tell(each)
+
+    def _on_reply(self, each: Frame) -> None:
+        reply: Reply = message_of(each)
+        file = self._file_of(each)
+        errand = self.sent.pop(each.number, None) if reply.is_last else self.sent.get(each.number)
+        if errand is None:
+            _close(file)
+            return
+        if not self.sent:
+            self._note_idle()
+        errand.is_streaming = not reply.is_last
+        self._listener.on_reply(self, errand, reply, file)
+
+    def _on_chunk(self, each: Frame) -> None:
+        chunk: Chunk = message_of(each)
+        file = self._file_of(each)
+        errand = self.sent.pop(each.number, None) if chunk.is_last else self.sent.get(each.number)
+        if not self.sent:
+            self._note_idle()
+        if errand is None or errand.asker is None:
+            _close(file)
+        else:
+            errand.asker.chunk(chunk, file)
+
+    def _on_tell(self, each: Frame) -> None:
+        tell: Tell = message_of(each)
+        if tell.what == "state":
+            self._on_state(tell.data)
+        elif (errand := self.sent.pop(each.number, None)) is not None:
+            self._note_idle()
+            self._listener.on_reply(self, errand, _told(tell), None)
+
+    def _on_state(self, data: dict[str, Any]) -> None:
+        self.reason = data["reason"]
+        self.load_seconds, self.begun_seconds = float(data["load_seconds"]), float(data["begun_seconds"])
+        phase = _PHASES.get(data["state"], Phase.STARTING)
+        if phase is Phase.HOT and self.phase is not Phase.HOT:
+            self.hot_since_seconds = self.idle_since_seconds = time.monotonic()
+        self.become(phase)
+
+    def _note_idle(self) -> None:
+        if not self.sent:
+            self.idle_since_seconds = time.monotonic()
+
+    def _file_of(self, each: Frame) -> int | None:
+        return self._channel.next_file() if each.has_file and self._channel is not None else None
+
+
+def _told(tell: Tell) -> Reply:
+    """Carry the answer to a question where that of a call goes."""
+    return Reply(200, {page: body.decode() for page, body in tell.data["pages"].items()})
+
+
+def _close(file: int | None) -> None:
+    if file is not None:
+        os.close(file)

@@ -1,0 +1,94 @@
+"""What is known of one version while the gateway runs: who waits for it, how often it is called, what calls and starts take.
+
+It refuses to act on it.
+"""
+
+import math
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from pgpu.functions.deploying.replica import declaration_of
+from pgpu.functions.front.ahead import Ahead
+from pgpu.functions.gateway.calling.errands import Errand
+from pgpu.functions.scaling import Arrivals, VersionView
+from pgpu.functions.scaling.value import Clock, Frequency
+from pgpu.model import Version, VersionState
+
+if TYPE_CHECKING:
+    from pgpu.functions.gateway.calling.link import Link
+
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 30.0
+_WEIGHT = 0.3
+"""Of the newest cold start in the moving mean."""
+
+
+class Load:
+    """One version's."""
+
+    def __init__(self, version: Version) -> None:
+        self.version, self.number = version, version.number
+        self.declaration = declaration = declaration_of(version)
+        self.slots = declaration.batch.max_size if declaration.batch else declaration.concurrency
+        self.ahead = Ahead(self.slots, is_batched=declaration.batch is not None)
+        self.queue: deque[Errand] = deque()
+        self.hot: list[Link] = []
+        """Replicas that take calls now, those on offer too."""
+
+        self.pages: dict[str, bytes] = {}
+        """What it says of itself, JSON by path; empty until a replica was asked."""
+
+        self.arrivals, self.frequency = Arrivals(), Frequency()
+        self.last_call_seconds: float | None = None
+        self.cold_seconds = 1.0
+        self.has_been_ready = False
+        self.failures = 0
+        self.retry_at_seconds = 0.0
+
+    @property
+    def window(self) -> int:
+        """Calls that one replica gets at a time, run or not: as much as keeps its front from waiting for more."""
+        return min(2 * self.ahead.window, self.slots + self.declaration.queue_limit)
+
+    def note_call(self, now_seconds: float) -> None:
+        """Somebody calls."""
+        if self.last_call_seconds is not None:
+            self.arrivals.note(now_seconds - self.last_call_seconds)
+        self.last_call_seconds = now_seconds
+        self.frequency.note(now_seconds)
+
+    def note_ready(self, cold_seconds: float) -> None:
+        """A replica is hot, so long after it was asked for."""
+        self.cold_seconds += (_WEIGHT if self.has_been_ready else 1.0) * (cold_seconds - self.cold_seconds)
+        self.has_been_ready, self.failures, self.retry_at_seconds = True, 0, 0.0
+
+    def note_failure(self) -> None:
+        """A replica ended before it was hot, or could not be had."""
+        pause = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2.0**self.failures)
+        self.failures += 1
+        self.retry_at_seconds = time.monotonic() + pause
+
+    def view(self, now_seconds: float, clock: Clock) -> VersionView:
+        """Show it to the policy."""
+        declaration = self.declaration
+        learned = self.arrivals if declaration.keep_warm == "auto" else Arrivals()
+        return VersionView(
+            number=self.number,
+            has_been_ready=self.has_been_ready,
+            queued=len(self.queue),
+            minimum=declaration.minimum,
+            maximum=declaration.maximum,
+            slots=self.slots,
+            exec_seconds=self.ahead.exec_seconds or None,
+            warmth=learned.warmth(declaration.idle_seconds),
+            last_call_seconds=self.last_call_seconds,
+            startup_timeout_seconds=declaration.startup_timeout_seconds,
+            retry_at_seconds=self.retry_at_seconds if self.version.state is VersionState.READY else math.inf,
+            failures=self.failures,
+            value=clock.value(self.frequency.at(now_seconds), self.cold_seconds, self.size_bytes),
+        )
+
+    @property
+    def size_bytes(self) -> int:
+        """What a replica holds of all its GPUs."""
+        return (self.declaration.memory_bytes or 0) * self.declaration.gpus

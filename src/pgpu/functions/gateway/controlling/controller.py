@@ -1,0 +1,273 @@
+"""The controller: looks at what there is, has it decided, and does it.
+
+What a desk is asked takes a while and may fail; meanwhile the loop goes on and the next look sees how it stands. A server
+that is away changes nothing for replicas that live. It refuses to decide: `pgpu.functions.scaling` does.
+"""
+
+import asyncio
+import functools
+import itertools
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from pgpu.errors import PgpuError
+from pgpu.functions.front.keeper import log
+from pgpu.functions.gateway.calling.hall import Hall
+from pgpu.functions.gateway.calling.link import Link
+from pgpu.functions.gateway.controlling.halls import Halls
+from pgpu.functions.gateway.controlling.phases import cold_start
+from pgpu.functions.gateway.desk import Desk, Standing
+from pgpu.functions.gateway.metrics import Metrics
+from pgpu.functions.scaling import Clock, Drain, Fail, Offer, Phase, Start, Step, Stop, decide
+from pgpu.model import Function, JobState, Version, VersionState
+
+_LOOK_SECONDS = 1.0
+_STARTING_LOOK_SECONDS = 0.25
+"""Between two looks at how jobs stand, while one is awaited."""
+
+_THREADS = 8
+_T = TypeVar("_T")
+_NOT_YET = "asked-"
+
+
+class Controller:
+    """Of all functions of one gateway."""
+
+    def __init__(self, halls: Halls, desk: Desk, metrics: Metrics) -> None:
+        self._halls, self._desk, self._metrics = halls, desk, metrics
+        self._clock = Clock()
+        self._threads = ThreadPoolExecutor(_THREADS, "desk")
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._dirty: set[Hall] = set()
+        self._woken = asyncio.Event()
+        self._ids = itertools.count(1)
+        self._asking = 0
+        self._building: set[str] = set()
+        self._standings: dict[str, Standing] = {}
+        self._looked_seconds = 0.0
+        self._is_away = False
+        halls.wake, halls.claim, halls.on_first_answer = self._wake, self._claim, self._note_start
+
+    async def run(self) -> None:
+        """Work until it is cancelled."""
+        try:
+            while True:
+                await self._look()
+                self._decide()
+                await self._pause()
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def refresh(self) -> None:
+        """Learn of the server's functions now: somebody called one that is not known."""
+        await self._learn()
+
+    def _wake(self, hall: Hall) -> None:
+        self._dirty.add(hall)
+        self._woken.set()
+
+    async def _pause(self) -> None:
+        """Rest until the next look is due, and decide meanwhile where something has changed."""
+        loop = asyncio.get_running_loop()
+        is_awaiting = any(_is_coming(link) for hall in self._halls for link in hall.links.values())
+        until = loop.time() + (_STARTING_LOOK_SECONDS if is_awaiting else _LOOK_SECONDS)
+        while True:
+            try:
+                async with asyncio.timeout_at(until):
+                    await self._woken.wait()
+            except TimeoutError:
+                return
+            self._woken.clear()
+            dirty, self._dirty = self._dirty, set()
+            for hall in dirty:
+                self._decide_one(hall)
+
+    async def _look(self) -> None:
+        known = {link.job_id for hall in self._halls for link in hall.links.values()}
+        is_asking = self._asking > 0
+        if time.monotonic() - self._looked_seconds >= _LOOK_SECONDS:
+            await self._learn()
+        standings = await self._asked(self._desk.standings)
+        if standings is not None:
+            self._adopt(standings, known, is_asking=is_asking or self._asking > 0)
+
+    async def _learn(self) -> None:
+        functions = await self._asked(self._desk.functions)
+        if functions is not None:
+            self._looked_seconds = time.monotonic()
+            self._halls.adopt(functions)
+            self._build(functions)
+
+    def _build(self, functions: Sequence[Function]) -> None:
+        """See to the packages of versions that wait for them, each once."""
+        pending = [each for known in functions for each in known.versions if each.state is VersionState.PENDING]
+        for version in pending:
+            if version.label not in self._building:
+                self._building.add(version.label)
+                self._do(self._built(version))
+
+    async def _built(self, version: Version) -> None:
+        try:
+            await self._asked(self._desk.build, version)
+            await self._learn()
+        finally:
+            self._building.discard(version.label)
+
+    def _adopt(self, standings: Sequence[Standing], known: set[str], *, is_asking: bool) -> None:
+        """Let links be as their jobs stand; one that nobody knows is another gateway's, and lives."""
+        self._standings = {standing.job_id: standing for standing in standings}
+        for hall in self._halls:
+            for link in [*hall.links.values()]:
+                if link.job_id in known and not link.job_id.startswith(_NOT_YET):
+                    self._follow(hall, link, self._standings.get(link.job_id))
+        linked = {link.job_id for hall in self._halls for link in hall.links.values()}
+        for standing in standings if not is_asking else ():
+            if standing.job_id not in linked:
+                self._take_in(standing)
+
+    def _follow(self, hall: Hall, link: Link, standing: Standing | None) -> None:
+        if standing is None or standing.state.is_final:
+            self._ended(hall, link, standing)
+        elif link.phase is Phase.WAITING and standing.state is not JobState.WAITING:
+            link.become(Phase.STARTING)
+
+    def _ended(self, hall: Hall, link: Link, standing: Standing | None) -> None:
+        """A replica's job is over, asked or not."""
+        load = hall.loads[link.version]
+        if link.offered_value is not None:
+            self._clock.taken(link.offered_value, load.size_bytes)
+        if not link.hot_since_seconds and link.phase is not Phase.DRAINING:
+            load.note_failure()
+            reason = standing.reason if standing is not None else "its job is gone"
+            log(f"a replica of {hall.name}@{link.version} ended before it was ready: {reason}")
+        hall.remove(link)
+        hall.refuse_waiting(link.version)
+        self._do(self._stopped(link.job_id))
+
+    def _take_in(self, standing: Standing) -> None:
+        hall = self._halls.get(standing.function)
+        if hall is None or standing.version not in hall.loads or standing.state.is_final:
+            self._do(self._stopped(standing.job_id))
+            return
+        link = Link(standing.job_id, standing.version, hall)
+        hall.add(link)
+        if standing.state is not JobState.WAITING:
+            link.become(Phase.STARTING)
+        link.has_answered = True
+        link.connect(standing.directory)
+
+    def _decide(self) -> None:
+        for hall in self._halls:
+            self._decide_one(hall)
+
+    def _decide_one(self, hall: Hall) -> None:
+        for step in decide(hall.view(self._clock)):
+            self._apply(hall, step)
+
+    def _apply(self, hall: Hall, step: Step) -> None:
+        if isinstance(step, Start):
+            self._start(hall, step.version)
+        elif isinstance(step, Fail):
+            self._do(self._failed(hall, step))
+        else:
+            self._apply_to_link(hall, hall.links[step.job_id], step)
+
+    def _apply_to_link(self, hall: Hall, link: Link, step: Drain | Stop | Offer) -> None:
+        if isinstance(step, Drain):
+            link.become(Phase.DRAINING)
+        elif isinstance(step, Stop):
+            hall.remove(link)
+            if not link.job_id.startswith(_NOT_YET):
+                self._do(self._stopped(link.job_id))
+        else:
+            link.offered_value = step.value
+            self._do(self._offered(link, step.value))
+
+    def _start(self, hall: Hall, number: int) -> None:
+        link = Link(f"{_NOT_YET}{next(self._ids)}", number, hall)
+        hall.add(link)
+        self._metrics.starts[hall.name] += 1
+        self._do(self._started(hall, link))
+
+    async def _started(self, hall: Hall, link: Link) -> None:
+        self._asking += 1
+        try:
+            standing = await self._in_thread(self._desk.start, hall.function.version(link.version))
+        except PgpuError as error:
+            log(f"no replica of {hall.name}@{link.version} can be had: {error}")
+            hall.loads[link.version].note_failure()
+            hall.remove(link)
+            hall.refuse_waiting(link.version)
+            return
+        finally:
+            self._asking -= 1
+        if hall.links.pop(link.job_id, None) is None:
+            await self._stopped(standing.job_id)
+            return
+        link.job_id = standing.job_id
+        hall.add(link)
+        link.connect(standing.directory)
+
+    async def _stopped(self, job_id: str) -> None:
+        await self._asked(self._desk.stop, job_id)
+
+    async def _offered(self, link: Link, value: float) -> None:
+        async with link.turn:
+            try:
+                await self._in_thread(self._desk.offer, link.job_id, value)
+            except PgpuError as error:
+                log(f"{link.job_id} is not on offer: {error}")
+                link.offered_value = None
+
+    def _claim(self, hall: Hall, link: Link) -> None:
+        self._do(self._claimed(hall, link))
+
+    async def _claimed(self, hall: Hall, link: Link) -> None:
+        async with link.turn:
+            is_ours = await self._asked(self._desk.claim, link.job_id)
+            hall.claimed(link, is_ours=is_ours is not False)
+
+    async def _failed(self, hall: Hall, step: Fail) -> None:
+        log(f"{hall.name}@{step.version} is given up: {step.reason}")
+        await self._asked(self._desk.fail, hall.function.version(step.version), step.reason)
+        await self._learn()
+
+    def _note_start(self, hall: Hall, link: Link) -> None:
+        start = cold_start(hall.name, link, self._standings.get(link.job_id))
+        self._do(self._noted(start))
+
+    async def _noted(self, start: Any) -> None:
+        await self._asked(self._desk.note_start, start)
+
+    async def _asked(self, ask: Callable[..., _T], *words: Any) -> _T | None:
+        """Ask the desk; None if it cannot answer, which is said once until it does."""
+        try:
+            answer = await self._in_thread(ask, *words)
+        except PgpuError as error:
+            if not self._is_away:
+                log(f"the server does not answer as it should: {error}")
+            self._is_away = True
+            return None
+        self._is_away = False
+        return answer
+
+    async def _in_thread(self, ask: Callable[..., _T], *words: Any) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, functools.partial(ask, *words))
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log(f"a bug of the gateway's: {error!r}")
+
+
+def _is_coming(link: Link) -> bool:
+    return link.phase in {Phase.WAITING, Phase.STARTING}

@@ -1,0 +1,77 @@
+"""All halls of a gateway, by their functions' names, kept as the server's functions are.
+
+It refuses to ask: what the server knows is told to it.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from pgpu.errors import RequestError
+from pgpu.functions.front.keeper import log
+from pgpu.functions.gateway.calling.deadlines import Deadlines
+from pgpu.functions.gateway.calling.errands import Errand
+from pgpu.functions.gateway.calling.hall import Hall
+from pgpu.functions.gateway.calling.link import Link
+from pgpu.functions.gateway.metrics import Metrics
+from pgpu.model import Function
+
+
+class Halls:
+    """Functions that can be called."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._halls: dict[str, Hall] = {}
+        self.wake: Callable[[Hall], None] = lambda _hall: None
+        """Told of each hall where something is to be decided."""
+
+        self.on_begun: Callable[[Errand], None] = lambda _errand: None
+        self.on_hot: Callable[[Link], None] = lambda _link: None
+        self.on_first_answer: Callable[[Hall, Link], None] = lambda _hall, _link: None
+        self.claim: Callable[[Hall, Link], None] = lambda _hall, _link: None
+        metrics.gauges = self._gauges
+
+    def get(self, name: str) -> Hall | None:
+        """Return a function's hall; None: there is no such function."""
+        return self._halls.get(name)
+
+    def __iter__(self) -> Iterator[Hall]:
+        return iter([*self._halls.values()])
+
+    def adopt(self, functions: Iterable[Function]) -> None:
+        """Open, change and close halls so that they are these functions'."""
+        told = {function.name: function for function in functions}
+        for name in [*self._halls]:
+            known = told.get(name)
+            if known is None or known.created_at_seconds != self._halls[name].function.created_at_seconds:
+                self._halls.pop(name).close()
+        for name, function in told.items():
+            try:
+                self._adopt_one(name, function)
+            except RequestError as error:
+                log(f"{name} cannot be served: {error}")
+
+    def _adopt_one(self, name: str, function: Function) -> None:
+        hall = self._halls.get(name)
+        if hall is None:
+            self._halls[name] = self._opened(function)
+        elif hall.function != function:
+            hall.adopt(function)
+            self.wake(hall)
+
+    def _opened(self, function: Function) -> Hall:
+        hall = Hall(function, self._metrics, lambda: self.wake(hall))
+        hall.on_admitted = Deadlines(hall).watch
+        hall.on_begun = self.on_begun
+        hall.on_hot = self.on_hot
+        hall.on_first_answer = lambda link: self.on_first_answer(hall, link)
+        hall.claim = lambda link: self.claim(hall, link)
+        self.wake(hall)
+        return hall
+
+    def _gauges(self) -> Iterator[tuple[str, str, int]]:
+        for hall in self:
+            yield hall.name, "queued", sum(len(load.queue) for load in hall.loads.values())
+            yield hall.name, "in_flight", sum(link.in_flight for link in hall.links.values())
+            phases = [link.phase for link in hall.links.values()]
+            for phase in sorted(set(phases)):
+                yield hall.name, f"replicas_{phase}", phases.count(phase)

@@ -1,0 +1,70 @@
+"""What the gateway asks of whoever keeps functions and runs their replicas.
+
+Every method may block and may raise `PgpuError`: it is asked in threads. It refuses to say how: a server is asked over
+its API, and tests have one of their own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from pgpu.client.functions import Bearer
+from pgpu.model import ColdStart, Function, JobState, Version
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One replica and how its job stands."""
+
+    job_id: str
+    function: str
+    version: int
+    directory: Path
+    """Where its front listens."""
+
+    state: JobState
+    started_at_seconds: float | None = None
+    """Since the epoch; None until its job started."""
+
+    reason: str | None = None
+    """Why it waits, or why it ended; in one line."""
+
+
+class Desk(Protocol):
+    """Functions and their replicas."""
+
+    def functions(self) -> Sequence[Function]:
+        """Return everybody's functions."""
+
+    def standings(self) -> Sequence[Standing]:
+        """Return every replica that was asked for and not forgotten, those too whose jobs have ended."""
+
+    def start(self, version: Version) -> Standing:
+        """Ask for one more replica, as a job of the function's owner.
+
+        Raises:
+            RequestError: It can never be had.
+            CapacityError: Not now.
+        """
+
+    def stop(self, job_id: str) -> None:
+        """End a replica and forget it; nothing happens if it is not there."""
+
+    def offer(self, job_id: str, value: float) -> None:
+        """Let the engine take an idle replica's lease if somebody needs it more."""
+
+    def claim(self, job_id: str) -> bool:
+        """Take the offer back; False: the engine has taken the lease, and the replica ends."""
+
+    def fail(self, version: Version, reason: str) -> None:
+        """Give a version up, and let the traffic be what it was before."""
+
+    def note_start(self, start: ColdStart) -> None:
+        """Keep how long a start took."""
+
+    def build(self, version: Version) -> None:
+        """Have the packages of a pending version installed, wait for it, and judge the version."""
+
+    def bearer(self, token: str) -> Bearer:
+        """Tell what a token is good for."""

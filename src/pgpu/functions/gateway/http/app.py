@@ -1,0 +1,178 @@
+"""The ordinary way through the gateway: an ASGI application for everything that it answers.
+
+It refuses to decide who may: access does.
+"""
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from pgpu.errors import PgpuError
+from pgpu.functions.calls.messages import Reply
+from pgpu.functions.front.http.answering import Send
+from pgpu.functions.front.http.bodies import Receive
+from pgpu.functions.front.http.ordinary import answer_call, send_reply
+from pgpu.functions.front.http.requests import plain_headers
+from pgpu.functions.gateway.access import Access, Caller
+from pgpu.functions.gateway.calling.errands import Errand
+from pgpu.functions.gateway.calling.hall import Hall
+from pgpu.functions.gateway.controlling.halls import Halls
+from pgpu.functions.gateway.http.counter import GatewayCounter, is_special
+from pgpu.functions.gateway.http.describing import described
+from pgpu.functions.gateway.http.document import document
+from pgpu.functions.gateway.http.targets import Kind, Target, target_of
+from pgpu.functions.gateway.metrics import Metrics
+from pgpu.functions.protocols import Refusal
+
+JSON = {"content-type": "application/json"}
+_NOT_FOUND = Refusal(404, "not_found", "there is nothing at this path")
+_SERVER_AWAY = Refusal(503, "server_away", "the server does not answer", {"retry-after": "1"})
+_REFRESH_SECONDS = 0.2
+"""The server is asked for a function that nobody knows at most so often."""
+
+_encode = msgspec.json.Encoder().encode
+
+Answered = Reply | Refusal | None
+"""What a page says; None: it was sent."""
+
+
+class App:
+    """The ASGI application."""
+
+    def __init__(
+        self,
+        halls: Halls,
+        access: Access,
+        counter: GatewayCounter,
+        metrics: Metrics,
+        refresh: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Join the parts.
+
+        Args:
+            halls: Functions.
+            access: Who may.
+            counter: Takes calls.
+            metrics: What was counted.
+            refresh: Learns of functions that were deployed a moment ago.
+        """
+        self._halls, self._access, self._counter, self._metrics = halls, access, counter, metrics
+        self._refresh = refresh
+        self._refreshed_seconds = 0.0
+        self.is_ready = False
+        self.special: Callable[[Errand, Target, Receive, Send], Awaitable[Answered]] | None = None
+        """Answers calls that are to be kept; None: there is no place for them."""
+
+        self._pages: dict[str, Callable[[], Reply]] = {
+            "/healthz": lambda: self._health(200),
+            "/v2/health/live": lambda: self._health(200),
+            "/readyz": lambda: self._health(200 if self.is_ready else 503),
+            "/v2/health/ready": lambda: self._health(200 if self.is_ready else 503),
+            "/v2": lambda: Reply(
+                200, JSON, _encode({"name": "pgpu", "version": "1", "extensions": ["binary_tensor_data"]})
+            ),
+            "/openapi.json": lambda: Reply(200, JSON, document()),
+        }
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            return
+        headers = plain_headers(scope["headers"])
+        target = target_of(scope["path"])
+        caller = Caller(headers.get("authorization"), scope["state"].get("uid"))
+        errand = self._counter.errand(scope, headers, target, None)
+        answered = await self._answered(errand, target, caller, receive, send)
+        if isinstance(answered, Refusal):
+            answered = answered.reply(errand.request_id)
+        if answered is not None:
+            await send_reply(self._counter, errand, answered, send)
+
+    async def _answered(self, errand: Errand, target: Target, caller: Caller, receive: Receive, send: Send) -> Answered:
+        if (refused := _misdirected(errand, target) or await self._unjudged(caller)) is not None:
+            return refused
+        if target.kind is Kind.PAGE:
+            return self._page(errand.path, caller)
+        if target.kind is Kind.STORED:
+            return await self._special(errand, target, caller, receive, send)
+        hall = await self._hall(target.name, caller)
+        if (refused := self._access.refusal(caller, hall)) is not None or hall is None:
+            return refused or _NOT_FOUND
+        errand.hall = hall
+        self._allow_its_time(errand, hall)
+        return await self._of_function(errand, target, caller, receive, send)
+
+    async def _unjudged(self, caller: Caller) -> Refusal | None:
+        try:
+            await self._access.learn(caller)
+        except PgpuError:
+            return _SERVER_AWAY
+        return None
+
+    async def _of_function(
+        self, errand: Errand, target: Target, caller: Caller, receive: Receive, send: Send
+    ) -> Answered:
+        hall = errand.hall
+        assert hall is not None  # noqa: S101 - set by the caller
+        if target.kind is Kind.NAMED_CALL or (target.kind is Kind.CALL and is_special(errand.headers)):
+            return await self._special(errand, target, caller, receive, send)
+        if target.kind is Kind.CALL:
+            await answer_call(self._counter, errand, hall.declaration.max_body_bytes, receive, send)
+            return None
+        if target.version and not hall.serves(target.version):
+            return _NOT_FOUND
+        if target.kind is Kind.MODEL_READY:
+            return self._model_ready(hall)
+        return await described(self._counter, errand, target)
+
+    async def _special(self, errand: Errand, target: Target, caller: Caller, receive: Receive, send: Send) -> Answered:
+        _ = caller
+        if self.special is None:
+            return _NOT_FOUND
+        return await self.special(errand, target, receive, send)
+
+    async def _hall(self, name: str, caller: Caller) -> Hall | None:
+        """Find a function's hall; one that was deployed a moment ago, too."""
+        hall = self._halls.get(name)
+        is_stranger = caller.token is None and caller.uid is None
+        if hall is None and not is_stranger and time.monotonic() - self._refreshed_seconds > _REFRESH_SECONDS:
+            self._refreshed_seconds = time.monotonic()
+            await self._refresh()
+            hall = self._halls.get(name)
+        return hall
+
+    def _allow_its_time(self, errand: Errand, hall: Hall) -> None:
+        """Let the function's own limit count, which was not known before."""
+        if "request-timeout" not in errand.headers:
+            errand.timeout_seconds = hall.declaration.timeout_seconds
+        elif errand.timeout_seconds:
+            errand.timeout_seconds = min(errand.timeout_seconds, hall.declaration.timeout_seconds)
+        errand.deadline_seconds = errand.admitted_seconds + errand.timeout_seconds
+
+    def _page(self, path: str, caller: Caller) -> Answered:
+        if path != "/metrics":
+            return self._pages[path]()
+        if (refused := self._access.admin_refusal(caller)) is not None:
+            return refused
+        return Reply(200, {"content-type": "text/plain; version=0.0.4; charset=utf-8"}, self._metrics.text())
+
+    def _health(self, status: int) -> Reply:
+        state = "hot" if self.is_ready else "starting"
+        return Reply(status, JSON, _encode({"state": state, "reason": None, "restarts": 0}))
+
+    def _model_ready(self, hall: Hall) -> Reply:
+        """A cold function is ready: it is started for who calls."""
+        is_ready = hall.hopeless() is None
+        state = "hot" if any(load.hot for load in hall.loads.values()) else "cold" if is_ready else "failed"
+        return Reply(200 if is_ready else 503, JSON, _encode({"name": hall.name, "ready": is_ready, "state": state}))
+
+
+def _misdirected(errand: Errand, target: Target) -> Refusal | None:
+    if target.kind is Kind.NOTHING:
+        return _NOT_FOUND
+    if errand.method not in target.methods.split(", "):
+        said = f"this path takes {target.methods}"
+        return Refusal(405, "bad_method", said, {"allow": target.methods})
+    return None

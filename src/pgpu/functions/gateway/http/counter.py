@@ -1,0 +1,100 @@
+"""The gateway's counter: from a request to an errand in the hall of its function.
+
+A call whose caller is known and that asks for nothing special goes the short way, without a task. It refuses to pass a
+caller's token on to a function: whose code that is may be anybody's.
+"""
+
+import time
+from typing import Any
+
+from pgpu.functions.calls.messages import Body
+from pgpu.functions.front.http.counter import Warm
+from pgpu.functions.front.http.requests import request_id, timeout_seconds
+from pgpu.functions.front.tickets import Asker, Ticket
+from pgpu.functions.gateway.access import Access, Caller
+from pgpu.functions.gateway.calling.errands import Errand
+from pgpu.functions.gateway.calling.hall import Hall
+from pgpu.functions.gateway.controlling.halls import Halls
+from pgpu.functions.gateway.http.targets import Kind, Target, target_of
+from pgpu.functions.protocols import Refusal
+
+BAD_TIMEOUT = Refusal(400, "bad_timeout", "Request-Timeout is a positive number of seconds")
+_NO_VERSION = Refusal(404, "no_version", "this version of the function gets no traffic")
+_UNKNOWN_TIMEOUT_SECONDS = 60.0
+_SPECIAL = ("prefer", "ce-id", "ce-specversion")
+_EVENTS = "application/cloudevents"
+
+
+class _Cold:
+    """What answers a request that no replica has seen."""
+
+    hot_since_seconds = 0.0
+    load_seconds = 0.0
+
+    def credit(self, ticket: Ticket) -> None:
+        """Nothing streams."""
+
+
+_COLD = _Cold()
+
+
+class GatewayCounter:
+    """Where a gateway's connections hand in their requests."""
+
+    def __init__(self, halls: Halls, access: Access) -> None:
+        self._halls, self._access = halls, access
+
+    def is_call(self, path: str) -> bool:
+        """Say whether a POST to this path is a call."""
+        return target_of(path).kind is Kind.CALL
+
+    def direct(self, scope: Any, headers: dict[str, str]) -> Ticket | None:
+        """Begin a call that goes the short way; None: it takes the ordinary one."""
+        target = target_of(scope["path"])
+        hall = self._halls.get(target.name)
+        if hall is None or is_special(headers) or int(headers["content-length"]) > hall.declaration.max_body_bytes:
+            return None
+        caller = Caller(headers.get("authorization"), scope["state"].get("uid"))
+        if not self._access.is_known(caller) or self._access.refusal(caller, hall) is not None:
+            return None
+        return self.errand(scope, headers, target, hall)
+
+    def errand(self, scope: Any, headers: dict[str, str], target: Target, hall: Hall | None) -> Errand:
+        """Begin a request; its deadline runs."""
+        now = time.monotonic()
+        seconds = timeout_seconds(headers, hall.declaration.timeout_seconds if hall else _UNKNOWN_TIMEOUT_SECONDS)
+        known = seconds or 0.0
+        forwarded = {name: value for name, value in headers.items() if name != "authorization"}
+        query = scope["query_string"].decode("latin-1")
+        return Errand(
+            request_id(headers), scope["method"], scope["path"], query, forwarded, b"", None, now, now + known, known,
+            None, hall=hall, version=target.version, is_exact=target.version > 0,
+        )  # fmt: skip
+
+    def submit(self, ticket: Ticket, body: Body, file: int | None, asker: Asker) -> None:
+        """Hand a request with its whole body to its hall."""
+        assert isinstance(ticket, Errand)  # noqa: S101 - made above
+        hall = ticket.hall
+        assert hall is not None  # noqa: S101 - looked at before
+        ticket.body, ticket.file, ticket.asker = body, file, asker
+        if not ticket.timeout_seconds:
+            hall.refuse(ticket, BAD_TIMEOUT)
+        elif ticket.is_exact and not hall.serves(ticket.version):
+            hall.refuse(ticket, _NO_VERSION)
+        else:
+            hall.submit(ticket)
+
+    def abandon(self, ticket: Ticket) -> None:
+        """Nobody waits for it any more."""
+        if isinstance(ticket, Errand) and ticket.hall is not None:
+            ticket.hall.abandon(ticket)
+
+    def warm(self, ticket: Ticket) -> Warm:
+        """Return the replica that has a request, or had it."""
+        link = ticket.link if isinstance(ticket, Errand) else None
+        return _COLD if link is None else link
+
+
+def is_special(headers: dict[str, str]) -> bool:
+    """Say whether a call wants more than its answer: to be kept, or to be known again."""
+    return any(name in headers for name in _SPECIAL) or headers.get("content-type", "").startswith(_EVENTS)

@@ -1,0 +1,54 @@
+"""What a function says of itself: asked of a replica once for each version, which is started for it where there is none.
+
+It refuses to know more of a function than its replica tells.
+"""
+
+import asyncio
+
+from pgpu.functions.calls.messages import Chunk, Reply
+from pgpu.functions.gateway.calling.errands import Errand
+from pgpu.functions.gateway.http.counter import GatewayCounter
+from pgpu.functions.gateway.http.targets import Kind, Target
+from pgpu.functions.protocols import Refusal
+
+_NO_PAGE = Refusal(404, "not_found", "the function says nothing of the kind about itself")
+_OK = 200
+
+
+class _Question:
+    """Waits for what a replica tells."""
+
+    def __init__(self) -> None:
+        self.told: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+
+    def reply(self, reply: Reply, file: int | None) -> None:
+        """Wake who waits; no file ever comes."""
+        _ = file
+        if not self.told.done():
+            self.told.set_result(reply)
+
+    def chunk(self, chunk: Chunk, file: int | None) -> None:
+        """Never comes."""
+
+
+async def described(counter: GatewayCounter, errand: Errand, target: Target) -> Reply | Refusal:
+    """Return a page of a function's."""
+    hall = errand.hall
+    assert hall is not None  # noqa: S101 - its caller found it
+    load = hall.load_of(errand)
+    if load is None:
+        return _NO_PAGE
+    if not load.pages:
+        errand.question = "describe"
+        question = _Question()
+        counter.submit(errand, b"", None, question)
+        try:
+            reply = await question.told
+        finally:
+            hall.abandon(errand)
+        if reply.status != _OK:
+            return reply
+        load.pages = {page: body.encode() for page, body in reply.headers.items()}
+    path = "/openapi.json" if target.kind is Kind.OPENAPI else f"/v2/models/{hall.name}"
+    body = load.pages.get(path)
+    return _NO_PAGE if body is None else Reply(_OK, {"content-type": "application/json"}, body)

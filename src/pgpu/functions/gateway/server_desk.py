@@ -1,0 +1,103 @@
+"""The desk of a server: asked over its API, like everybody asks.
+
+It refuses to remember: what the server says is what there is.
+"""
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from pgpu.client import Client
+from pgpu.client.functions import Bearer, Judgement, ReplicaAsk, Serving, Shown
+from pgpu.errors import CapacityError, FunctionNotFoundError, JobNotFoundError, RequestError
+from pgpu.functions.gateway.desk import Standing
+from pgpu.model import ColdStart, Function, Job, JobState, Replica, Version, VersionState
+
+_GRACE_SECONDS = 10.0
+"""A front drains on SIGTERM by itself; the gateway has seen before that it has nothing to do."""
+
+
+class ServerDesk:
+    """Joins what a server says of functions with what it says of jobs."""
+
+    def __init__(self, serving: Serving, client: Client) -> None:
+        self._serving, self._client = serving, client
+
+    def functions(self) -> Sequence[Function]:
+        """Return everybody's functions; see `Desk`."""
+        return self._serving.functions()
+
+    def standings(self) -> Sequence[Standing]:
+        """Return every replica with its job's state; see `Desk`."""
+        replicas = self._serving.all_replicas()
+        if not replicas:
+            return []
+        live = {report.job.id: report.job for report in self._client.jobs(include_final=False)}
+        return [self._standing(each, live.get(each.job_id) or self._ended(each.job_id)) for each in replicas]
+
+    def start(self, version: Version) -> Standing:
+        """Ask for one more; see `Desk`."""
+        replica = self._serving.start_replica(ReplicaAsk(version.function, version.number))
+        return Standing(
+            replica.job_id, replica.function, replica.version, Path(replica.socket_directory), JobState.WAITING
+        )
+
+    def stop(self, job_id: str) -> None:
+        """End it and forget it; see `Desk`."""
+        with contextlib.suppress(JobNotFoundError, RequestError):  # it has ended already, or never was
+            self._client.stop(job_id, grace_seconds=_GRACE_SECONDS)
+        self._serving.forget_replica(job_id)
+
+    def offer(self, job_id: str, value: float) -> None:
+        """Offer its lease; see `Desk`."""
+        self._client.offer(job_id, value)
+
+    def claim(self, job_id: str) -> bool:
+        """Claim its lease; see `Desk`."""
+        try:
+            self._client.claim(job_id)
+        except (CapacityError, JobNotFoundError):
+            return False
+        return True
+
+    def fail(self, version: Version, reason: str) -> None:
+        """Give a version up; see `Desk`."""
+        self._serving.judge(version.function, Judgement(version.number, VersionState.FAILED, reason))
+        self._serving.roll_back(version.function)
+
+    def note_start(self, start: ColdStart) -> None:
+        """Keep a cold start; see `Desk`."""
+        try:
+            self._serving.note_cold_start(start)
+        except FunctionNotFoundError:
+            return  # it was undeployed meanwhile
+
+    def build(self, version: Version) -> None:
+        """Install packages and judge; see `Desk`."""
+        job = self._client.wait(self._serving.build(ReplicaAsk(version.function, version.number)).id)
+        is_built = job.state is JobState.EXITED and job.exit_code == 0
+        state = VersionState.READY if is_built else VersionState.FAILED
+        reason = None if is_built else f"its packages could not be installed: pgpu logs {job.id}"
+        self._serving.judge(version.function, Judgement(version.number, state, reason))
+
+    def bearer(self, token: str) -> Bearer:
+        """Tell what a token is good for; see `Desk`."""
+        return self._serving.bearer(Shown(token))
+
+    def _ended(self, job_id: str) -> Job | None:
+        try:
+            return self._client.job(job_id).job
+        except JobNotFoundError:
+            return None
+
+    def _standing(self, replica: Replica, job: Job | None) -> Standing:
+        said = (replica.job_id, replica.function, replica.version, Path(replica.socket_directory))
+        if job is None:
+            return Standing(*said, JobState.FAILED, reason="its job is not known")
+        return Standing(*said, job.state, job.started_at_seconds, _reason(job))
+
+
+def _reason(job: Job) -> str | None:
+    if job.state is JobState.EXITED:
+        return f"it ended with exit code {job.exit_code}: pgpu logs {job.id}"
+    return job.error or job.reason

@@ -1,0 +1,149 @@
+"""Puts a gateway together and runs it until it is asked to leave, or whoever started it is gone.
+
+Replicas live on: they are jobs, and the next gateway finds them. It refuses to be two: its socket is one.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+
+from pgpu.errors import NodeError
+from pgpu.functions.calls.coalescing import CoalescingLoop
+from pgpu.functions.front.keeper import log
+from pgpu.functions.gateway.access import Access
+from pgpu.functions.gateway.controlling.controller import Controller
+from pgpu.functions.gateway.controlling.halls import Halls
+from pgpu.functions.gateway.desk import Desk
+from pgpu.functions.gateway.http.app import App
+from pgpu.functions.gateway.http.connections import GatewayConnection
+from pgpu.functions.gateway.http.counter import GatewayCounter
+from pgpu.functions.gateway.metrics import Metrics
+
+_BACKLOG = 1024
+_GRACE_SECONDS = 5
+"""What calls under way may take once the gateway was told to leave."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a gateway runs."""
+
+    unix: Path
+    """Where its Unix socket goes: everybody may connect, and is who the kernel says."""
+
+    address: tuple[str, int] | None
+    """Host and port for who has a token; None: only the Unix socket."""
+
+    state: Path
+    """Directory of the calls that it keeps."""
+
+    parent: int | None = None
+    """A descriptor that ends with whoever started it; None: nobody is waited for."""
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its own idea of signals."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave them alone."""
+        yield
+
+
+def run(desk: Desk, settings: Settings) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Raises:
+        NodeError: It cannot listen there.
+    """
+    with asyncio.Runner(loop_factory=CoalescingLoop) as runner:
+        runner.run(_serve(desk, settings))
+
+
+async def _serve(desk: Desk, settings: Settings) -> None:
+    metrics = Metrics()
+    halls, access = Halls(metrics), Access(desk)
+    controller = Controller(halls, desk, metrics)
+    counter = GatewayCounter(halls, access)
+    app = App(halls, access, counter, metrics, controller.refresh)
+    connection = type("ServedConnection", (GatewayConnection,), {"counter": counter})
+    server = _Server(
+        uvicorn.Config(
+            app, http=connection, ws="none", lifespan="off", log_level="critical", access_log=False,
+            server_header=False, timeout_keep_alive=75, timeout_graceful_shutdown=_GRACE_SECONDS,
+        )
+    )  # fmt: skip
+    leaving = _on_leaving(settings.parent)
+    sockets = _listen(settings)
+    await controller.refresh()
+    app.is_ready = True
+    loop = asyncio.get_running_loop()
+    working = loop.create_task(controller.run())
+    serving = loop.create_task(server.serve(sockets))
+    _say(sockets)
+    try:
+        await leaving.wait()
+        server.should_exit = True
+        await serving
+    finally:
+        working.cancel()
+        access.close()
+        with contextlib.suppress(asyncio.CancelledError):
+            await working
+
+
+def _on_leaving(parent: int | None) -> asyncio.Event:
+    loop, leaving = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, leaving.set)
+    if parent is not None:
+
+        def orphaned() -> None:
+            loop.remove_reader(parent)
+            leaving.set()
+
+        loop.add_reader(parent, orphaned)
+    return leaving
+
+
+def _listen(settings: Settings) -> list[socket.socket]:
+    sockets = [_unix_socket(settings.unix)]
+    if settings.address is not None:
+        host, port = settings.address
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            sockets.append(socket.create_server((host, port), family=family, backlog=_BACKLOG))
+        except OSError as error:
+            raise NodeError(
+                f"{host}:{port} cannot be listened at: {error.strerror or error}", hint="choose another: --gateway"
+            ) from error
+    return sockets
+
+
+def _unix_socket(path: Path) -> socket.socket:
+    """Listen there; callers of a gateway that was killed find this one under the same name."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        fresh.unlink(missing_ok=True)
+        made.bind(os.fspath(fresh))
+        fresh.chmod(0o666)  # who it is, the kernel says of each
+        made.listen(_BACKLOG)
+        fresh.rename(path)
+    except OSError as error:
+        made.close()
+        raise NodeError(f"{path} cannot be listened at: {error.strerror or error}") from error
+    return made
+
+
+def _say(sockets: list[socket.socket]) -> None:
+    for each in sockets:
+        name = each.getsockname()
+        log(f"functions at {f'http://{name[0]}:{name[1]}' if isinstance(name, tuple) else 'their socket'}")

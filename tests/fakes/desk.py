@@ -1,0 +1,187 @@
+"""A desk whose replicas are fronts that it starts itself, and whose books are files: it outlives a gateway that is killed.
+
+It stands in for `pgpu.functions.gateway.server_desk.ServerDesk`; both answer tests/system/functions/test_desks.py. There is
+room for so many replicas at a time; who finds none waits until another one has ended.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pgpu.client import wire
+from pgpu.client.functions import Bearer
+from pgpu.errors import CapacityError
+from pgpu.functions.deploying.replica import declaration_of
+from pgpu.functions.declaring import to_words
+from pgpu.functions.gateway.desk import Standing
+from pgpu.model import ColdStart, Function, JobState, Share, Version, VersionState
+
+
+@dataclass
+class Books:
+    """What the fake keeps in its directory."""
+
+    root: Path
+
+    def read(self, name: str, default: Any) -> Any:
+        try:
+            return json.loads((self.root / name).read_text())
+        except FileNotFoundError:
+            return default
+
+    def write(self, name: str, value: Any) -> None:
+        fresh = self.root / f".{name}.{os.getpid()}.{uuid.uuid4().hex}"
+        fresh.write_bytes(wire.encode(value))
+        fresh.rename(self.root / name)
+
+
+class FakeDesk:
+    """Functions in a file, replicas as processes."""
+
+    def __init__(self, root: Path) -> None:
+        self._books = Books(root)
+        self._root = root
+        (root / "replicas").mkdir(exist_ok=True)
+
+    # What a test does.
+
+    def put(self, *functions: Function) -> None:
+        self._books.write("functions", list(functions))
+
+    def allow(self, token: str, bearer: Bearer) -> None:
+        self._books.write("tokens", {**self._books.read("tokens", {}), token: asdict(bearer)})
+
+    def make_room(self, replicas: int) -> None:
+        self._books.write("room", replicas)
+
+    def take(self, job_id: str) -> None:
+        """Take an offered lease, as an engine does."""
+        self._change(job_id, taken=True)
+        os.kill(self._record(job_id)["pid"], signal.SIGTERM)
+
+    def records(self) -> dict[str, Any]:
+        return {path.name: json.loads(path.read_text()) for path in sorted((self._root / "replicas").glob("[!.]*"))}
+
+    def starts(self) -> list[Any]:
+        return list(self._books.read("starts", []))
+
+    def end(self) -> None:
+        for record in self.records().values():
+            if record["pid"] and _lives(record["pid"]):
+                os.kill(record["pid"], signal.SIGKILL)
+
+    # What a gateway asks.
+
+    def functions(self) -> Sequence[Function]:
+        return wire.decode(tuple[Function, ...], self._books.read("functions", []))
+
+    def standings(self) -> Sequence[Standing]:
+        self._grant()
+        return [self._standing(job_id, record) for job_id, record in self.records().items()]
+
+    def start(self, version: Version) -> Standing:
+        if self._books.read("refusing", default=False):
+            raise CapacityError("not now")
+        job_id = uuid.uuid4().hex[:12]
+        record = {"function": version.function, "version": version.number, "pid": None, "at": time.time()}
+        self._write(job_id, record)
+        self._grant()
+        return self._standing(job_id, self._record(job_id))
+
+    def stop(self, job_id: str) -> None:
+        record = self.records().get(job_id)
+        if record is not None:
+            (self._root / "replicas" / job_id).unlink(missing_ok=True)
+            if record["pid"] and _lives(record["pid"]):
+                os.kill(record["pid"], signal.SIGTERM)
+                self._books.write("stopped", [*self._books.read("stopped", []), record["pid"]])
+
+    def offer(self, job_id: str, value: float) -> None:
+        self._change(job_id, offered=value)
+
+    def claim(self, job_id: str) -> bool:
+        record = self.records().get(job_id)
+        if record is None or record.get("taken"):
+            return False
+        self._change(job_id, offered=None)
+        return True
+
+    def fail(self, version: Version, reason: str) -> None:
+        def judged(each: Version) -> Version:
+            is_it = each.number == version.number
+            return replace(each, state=VersionState.FAILED, reason=reason) if is_it else each
+
+        known = list(self.functions())
+        for index, function in enumerate(known):
+            if function.name == version.function:
+                versions = tuple(judged(each) for each in function.versions)
+                last = max(each.number for each in versions if each.state is VersionState.READY)
+                known[index] = replace(function, versions=versions, traffic=(Share(last, 100),))
+        self.put(*known)
+
+    def build(self, version: Version) -> None:
+        raise AssertionError(f"{version.label} needs no packages")
+
+    def note_start(self, start: ColdStart) -> None:
+        self._books.write("starts", [*self.starts(), start])
+
+    def bearer(self, token: str) -> Bearer:
+        known = self._books.read("tokens", {}).get(token)
+        return Bearer() if known is None else Bearer(**known)
+
+    def _grant(self) -> None:
+        """Start who waits and finds room, the oldest first."""
+        room = self._books.read("room", 1000)
+        held = [pid for pid in self._held() if _lives(pid)]
+        waiting = [(record["at"], job_id) for job_id, record in self.records().items() if record["pid"] is None]
+        for _, job_id in sorted(waiting)[: max(0, room - len(held))]:
+            self._change(job_id, pid=self._spawn(job_id, self._record(job_id)), began=time.time())
+
+    def _held(self) -> Iterator[int]:
+        yield from (record["pid"] for record in self.records().values() if record["pid"])
+        yield from self._books.read("stopped", [])
+
+    def _spawn(self, job_id: str, record: dict[str, Any]) -> int:
+        function = next(each for each in self.functions() if each.name == record["function"])
+        version = function.version(record["version"])
+        directory = self._root / job_id
+        directory.mkdir()
+        source, _, app = version.app.rpartition("/")
+        command = [
+            sys.executable, "-m", "pgpu.functions.front", "--app", app, "--source", source, "--directory", str(directory),
+            "--name", function.name, "--declaration", json.dumps(to_words(declaration_of(version))),
+        ]  # fmt: skip
+        with (self._root / f"{job_id}.log").open("w") as output:
+            return subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True).pid
+
+    def _standing(self, job_id: str, record: dict[str, Any]) -> Standing:
+        pid = record["pid"]
+        state = JobState.WAITING if pid is None else JobState.RUNNING if _lives(pid) else JobState.EXITED
+        said = (job_id, record["function"], record["version"], self._root / job_id)
+        return Standing(*said, state, record.get("began"))
+
+    def _record(self, job_id: str) -> dict[str, Any]:
+        return dict(json.loads((self._root / "replicas" / job_id).read_text()))
+
+    def _change(self, job_id: str, **words: Any) -> None:
+        self._write(job_id, {**self._record(job_id), **words})
+
+    def _write(self, job_id: str, record: dict[str, Any]) -> None:
+        fresh = self._root / "replicas" / f".{job_id}.{uuid.uuid4().hex}"
+        fresh.write_text(json.dumps(record))
+        fresh.rename(self._root / "replicas" / job_id)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

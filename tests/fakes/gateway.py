@@ -1,0 +1,20 @@
+"""A gateway over the fake desk: `gateway.py ROOT`; its socket is ROOT/functions.sock."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+
+def main() -> None:
+    from tests.fakes.desk import FakeDesk  # noqa: PLC0415 - after the path is set
+
+    from pgpu.functions.gateway.serving import Settings, run  # noqa: PLC0415 - likewise
+
+    root = Path(sys.argv[1])
+    address = ("127.0.0.1", int(sys.argv[2])) if len(sys.argv) > 2 else None
+    run(FakeDesk(root), Settings(root / "functions.sock", address, root))
+
+
+if __name__ == "__main__":
+    main()
