@@ -10,7 +10,7 @@ from pgpu.functions.declaring import Declaration
 from pgpu.functions.handler import REQUIRED, Signature
 from pgpu.functions.protocols.describing.schemas import Schemas
 from pgpu.functions.protocols.inference import HEADER_LENGTH
-from pgpu.functions.protocols.media import BYTES, EVENT, EVENTS, JSON, LINES, MSGPACK, TEXT
+from pgpu.functions.protocols.media import BYTES, EVENT, JSON, MSGPACK, TEXT
 from pgpu.functions.protocols.reading import BodyReader
 from pgpu.functions.protocols.writing import accepted_types
 
@@ -125,7 +125,7 @@ def _body(media: str, signature: Signature, schemas: Schemas) -> dict[str, Any]:
 def _results(signature: Signature, schemas: Schemas) -> dict[str, Any]:
     schema = schemas.of(signature.result)
     whole = {"type": "array", "items": schema} if signature.is_stream else schema
-    written = {JSON: whole, MSGPACK: whole, EVENTS: {"type": "string"}, LINES: {}, TEXT: {"type": "string"}}
+    written = {JSON: whole, MSGPACK: whole, TEXT: {"type": "string"}}
     return {media: {"schema": written.get(media, {})} for media in accepted_types(signature)}
 
 
