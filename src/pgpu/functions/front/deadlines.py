@@ -16,7 +16,7 @@ from pgpu.functions.front.tickets import Ticket
 from pgpu.functions.protocols import Refusal
 
 LONGEST_GRACE_SECONDS = 10.0
-"""After its deadline a call may go on for as long as it was allowed at all, but no longer than this."""
+"""After the function's own timeout a call may go on for as long again, but no longer than this."""
 
 _LATE = Refusal(504, "deadline", "the answer did not come in time")
 
@@ -56,9 +56,14 @@ class Deadlines:
             self._desk.expire(ticket, STARTING_TIMEOUT if self._keeper.state is State.STARTING else _LATE)
         if not ticket.number:
             return math.inf
-        hard = ticket.deadline_seconds + min(ticket.timeout_seconds, LONGEST_GRACE_SECONDS)
+        hard = ticket.admitted_seconds + self._longest_seconds()
         if now_seconds < hard:
             return hard
         if self._desk.is_begun(ticket):
             self._keeper.end_worker("a call went on long after its deadline")
         return math.inf
+
+    def _longest_seconds(self) -> float:
+        """How long the worker may have a call: as the function says, for a caller in a hurry must end nobody's worker."""
+        declared_seconds = self._keeper.declaration.timeout_seconds
+        return declared_seconds + min(declared_seconds, LONGEST_GRACE_SECONDS)
