@@ -57,6 +57,6 @@ def build_spec(version: Version | Deployment, directory: Path, user: str | None 
         working_directory="/",
         user=user,
         is_sealed=True,
-        network="bridge",
+        network="default",
         provisions=(Mount(str(directory), TARGET, "rw"),),
     )

@@ -22,7 +22,7 @@ SOCKETS_OF_ROOT = tuple(
 """Through these everybody is root; where one lies elsewhere it is the engine's own, which its caller adds."""
 
 _OPTIONS = {"", "ro", "rw"}
-_NETWORKS = {None, "none", "bridge"}
+_NETWORKS = {None, "none", "bridge", "default"}
 """The machine's own, or another container's, would show what is not the user's."""
 
 
