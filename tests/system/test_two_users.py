@@ -60,17 +60,8 @@ def test_a_job_runs_as_its_asker_with_the_askers_groups_and_environment_alone(wo
 
 def test_a_job_without_a_gpu_runs_as_its_asker_too(world: UserWorld) -> None:
     alice = world.user()
-    command = [
-        "sh",
-        "-c",
-        "id -u; grep CapBnd /proc/self/status; kill -0 $PPID; ls /.pgpu; printenv CUDA_VISIBLE_DEVICES",
-    ]
-    spec = {"command": command, "runtime": "process", "working_directory": "/"}
-    request = {"memory_bytes": 0, "gpu_count": 0}
-    ask = {"submissions": [{"spec": spec, "request": request}], "environment": [["PATH", "/usr/bin:/bin"]]}
-    answer = alice.ask("POST", "/v1/jobs", ask)
-    assert answer.status == 201, answer.text
-    job_id = answer.value[0]["id"]
+    script = "id -u; grep CapBnd /proc/self/status; kill -0 $PPID; ls /.pgpu; printenv CUDA_VISIBLE_DEVICES"
+    job_id = alice.started("sh", "-c", script, gpus=0)
     assert alice.until(job_id, "exited", "failed")["exit_code"] == 0
     said = alice.logs(job_id).text
     assert str(alice.uid) in said

@@ -94,19 +94,26 @@ class User:
             check=False,
         )
 
-    def submit(self, *command: str, memory: int = 1 << 30, after: Sequence[str] = (), **said: Any) -> Answer:
+    def submit(
+        self, *command: str, memory: int = 1 << 30, gpus: int = 1, after: Sequence[str] = (), **said: Any
+    ) -> Answer:
         """Ask for a process.
 
         Args:
             command: To run.
-            memory: In bytes.
+            memory: In bytes, of each GPU.
+            gpus: How many, 0 for none.
             after: Jobs that must end first.
             said: More of the job's specification; `environment` and `inherited` are what the client says of itself.
         """
         environment = said.pop("environment", [["PATH", "/usr/bin:/bin"], ["SECRET", self.secret]])
         inherited = said.pop("inherited", None)
         spec = {"command": command, "runtime": "process", "working_directory": "/", **said}
-        submission = {"spec": spec, "request": {"memory_bytes": memory}, "after": list(after)}
+        submission = {
+            "spec": spec,
+            "request": {"memory_bytes": memory if gpus else 0, "gpu_count": gpus},
+            "after": list(after),
+        }
         ask = {"submissions": [submission], "environment": environment, "inherited": inherited}
         return self.ask("POST", "/v1/jobs", ask)
 

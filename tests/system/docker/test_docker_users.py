@@ -55,6 +55,16 @@ def test_a_users_slice_binds_in_a_container(home: tuple[User, Path], images: str
     assert re.findall(r"allocate (\d+)", alice.logs(job_id).text) == ["0", "2"]
 
 
+def test_a_container_without_a_gpu_is_its_askers_too(home: tuple[User, Path], images: str) -> None:
+    alice, path = home
+    volume = {"source": str(path), "target": "/data", "options": ""}
+    said = container(images, volumes=[volume])
+    job_id = alice.started("sh", "-c", "id -u; echo mine >/data/file; ls -d /.pgpu", gpus=0, **said)
+    assert alice.until(job_id, "exited", "failed")["exit_code"] == 2
+    assert alice.logs(job_id).text.count(str(alice.uid)) == 1
+    assert (path / "file").stat().st_uid == alice.uid
+
+
 def test_what_would_reach_further_is_refused_before_anything_is_stored(home: tuple[User, Path], images: str) -> None:
     alice, path = home
     (path / "link").symlink_to("/etc/shadow")
