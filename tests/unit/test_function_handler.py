@@ -55,6 +55,17 @@ def test_arguments_that_the_constructor_does_not_take_are_refused_before_it_runs
         loaded(len).construct(Declaration(arguments={"x": 1}))
 
 
+def test_a_health_that_would_always_say_yes_is_refused() -> None:
+    class Ill:
+        def __call__(self) -> None: ...
+
+        async def health(self) -> bool:
+            return False
+
+    with pytest.raises(RequestError, match="asynchronous"):
+        loaded(Ill).construct(Declaration())
+
+
 def test_what_a_constructor_raises_goes_through_as_it_is() -> None:
     class Broken:
         def __init__(self) -> None:

@@ -3,10 +3,12 @@
 It refuses to catch: what the user's code raises goes through to the worker, which logs it and tells the caller its type.
 """
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pgpu.errors import RequestError
 from pgpu.functions.declaring import Context
 from pgpu.functions.handler.signature import Signature
 
@@ -39,7 +41,13 @@ class Handler:
 
 
 def handler_of(target: Any, signature: Signature) -> Handler:
-    """Make a handler of a callable, with what it has of `warmup`, `health` and `close`."""
+    """Make a handler of a callable, with what it has of `warmup`, `health` and `close`.
+
+    Raises:
+        RequestError: Its `health` is a coroutine function, whose answer would always count as yes.
+    """
+    if inspect.iscoroutinefunction(_method(target, "health")):
+        raise RequestError("health() is asynchronous", hint="make it a plain method; it is asked between calls")
     passing = _passing(signature)
 
     def call(values: Values, context: Context) -> Any:

@@ -92,6 +92,7 @@ def load(app: str, source: Path) -> Loaded:
     place, _, attribute = app.partition(":")
     if not place or (":" in app and not attribute):
         raise RequestError(f"{quoted(app)} names no callable", hint=_HINT)
+    source = source.absolute()
     if str(source) not in sys.path:
         sys.path.insert(0, str(source))
     module = _import_file(Path(place), source) if place.endswith(".py") else _import_module(place)

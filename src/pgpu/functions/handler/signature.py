@@ -17,6 +17,8 @@ from pgpu.functions.declaring import Context
 REQUIRED = inspect.Parameter.empty
 """The default of a parameter that has none."""
 
+_AT_RUN_TIME = "import it outside of `if TYPE_CHECKING`"
+
 _STREAMS = (
     collections.abc.Iterator,
     collections.abc.Generator,
@@ -130,6 +132,8 @@ def _parameters_of(function: Callable[..., Any]) -> collections.abc.Iterable[ins
         raise RequestError(
             f"the parameters of {function!r} cannot be read", hint="wrap it in a function with annotations"
         ) from error
+    except NameError as error:  # Python 3.14 evaluates annotations here
+        raise RequestError(f"an annotation cannot be evaluated: {error}", hint=_AT_RUN_TIME) from error
     return [each for each in parameters if each.kind is not inspect.Parameter.VAR_POSITIONAL]
 
 
@@ -141,7 +145,7 @@ def _resolved(parameter: inspect.Parameter, names: Mapping[str, Any]) -> Any:
     except Exception as error:  # an annotation is the user's code and may raise anything
         raise RequestError(
             f"parameter {parameter.name}: the annotation {parameter.annotation!r} is not known at run time",
-            hint="import it outside of `if TYPE_CHECKING`",
+            hint=_AT_RUN_TIME,
         ) from error
 
 
