@@ -90,6 +90,8 @@ def signature_of(function: Callable[..., Any], *, is_batched: bool = False, skip
     plain = _code_of(function)
     names = getattr(plain, "__globals__", {})
     raw = list(_parameters_of(function))[skip:]
+    if [each.name for each in raw] == ["scope", "receive", "send"]:
+        raise RequestError("an ASGI application is no function", hint="name a callable that takes a request's values")
     hints = {each.name: _resolved(each, names) for each in raw}
     contexts = [each for each in raw if hints[each.name] in {Context, list[Context]}]
     if len(contexts) > 1:
