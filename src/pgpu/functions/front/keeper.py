@@ -48,6 +48,9 @@ class Keeper:
         """What the function says about itself, JSON by path; empty until its module was imported."""
 
         self._failures = 0
+        self._asked = 0
+        """How many workers were asked for; the last one's number."""
+
         self._zygote: ZygoteLink | None = None
         self._is_imported = False
         self._worker: Worker | None = None
@@ -167,9 +170,10 @@ class Keeper:
     def _ask_for_worker(self, zygote: ZygoteLink) -> None:
         ours, theirs = socket.socketpair()
         self._worker = Worker(ours, self)
-        zygote.ask_for_worker(theirs)
+        self._asked += 1
+        zygote.ask_for_worker(self._asked, theirs)
 
-    def _on_zygote_told(self, tell: Tell, file: int | None) -> None:
+    def _on_zygote_told(self, number: int, tell: Tell, file: int | None) -> None:
         if tell.what == "imported":
             self.declaration = from_words(tell.data["declaration"])
             self._desk.adopt(self.declaration)
@@ -180,12 +184,12 @@ class Keeper:
         elif tell.what == "failed":
             self.reason = str(tell.data["error"])
         elif tell.what == "born" and file is not None:
-            self._on_born(file)
+            self._on_born(number, file)
         elif tell.what == "ended":
             log(f"worker {tell.data['pid']} ended with status {tell.data['status']}")
 
-    def _on_born(self, pidfd: int) -> None:
-        if self._worker is None:
+    def _on_born(self, number: int, pidfd: int) -> None:
+        if self._worker is None or number != self._asked:  # one that died before its birth was told
             os.close(pidfd)
         else:
             self._worker.born(pidfd)

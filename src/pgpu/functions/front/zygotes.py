@@ -35,13 +35,14 @@ class ZygoteLink:
     """One zygote process."""
 
     def __init__(
-        self, function: Function, on_told: Callable[[Tell, int | None], None], on_end: Callable[[], None]
+        self, function: Function, on_told: Callable[[int, Tell, int | None], None], on_end: Callable[[], None]
     ) -> None:
         """Start it.
 
         Args:
             function: What it imports.
-            on_told: Called with what it says, and with the descriptor that came with it.
+            on_told: Called with the number of the question, 0 for news, with what it says, and with the descriptor
+                that came with it.
             on_end: Called once when it has ended, unless it was killed from here.
         """
         self._on_told, self._on_end = on_told, on_end
@@ -50,9 +51,9 @@ class ZygoteLink:
             self._process = subprocess.Popen(_command(function, theirs.fileno()), pass_fds=[theirs.fileno()])
         self._channel = Channel(ours, self._on_frames, self._ended)
 
-    def ask_for_worker(self, end: socket.socket) -> None:
+    def ask_for_worker(self, number: int, end: socket.socket) -> None:
         """Have it fork one, which serves the other end of this socket's pair; this end is closed here."""
-        self._channel.send(frame(Kind.ASK, 0, Ask("spawn"), has_file=True), end.detach())
+        self._channel.send(frame(Kind.ASK, number, Ask("spawn"), has_file=True), end.detach())
 
     def kill(self) -> None:
         """Kill it, and with it its workers."""
@@ -62,7 +63,7 @@ class ZygoteLink:
 
     def _on_frames(self, frames: Sequence[Frame]) -> None:
         for each in frames:
-            self._on_told(message_of(each), self._channel.next_file() if each.has_file else None)
+            self._on_told(each.number, message_of(each), self._channel.next_file() if each.has_file else None)
 
     def _ended(self) -> None:
         self._process.send_signal(signal.SIGKILL)
