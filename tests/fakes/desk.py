@@ -19,10 +19,10 @@ from typing import Any
 from pgpu.client import wire
 from pgpu.client.functions import Bearer
 from pgpu.errors import CapacityError
-from pgpu.functions.deploying.replica import declaration_of
 from pgpu.functions.declaring import to_words
+from pgpu.functions.deploying.replica import declaration_of
 from pgpu.functions.gateway.desk import Standing
-from pgpu.model import ColdStart, Function, JobState, Share, Version, VersionState
+from pgpu.model import ColdStart, Function, JobState, ReplicaState, Share, Version, VersionState
 
 
 @dataclass
@@ -129,6 +129,10 @@ class FakeDesk:
 
     def build(self, version: Version) -> None:
         raise AssertionError(f"{version.label} needs no packages")
+
+    def note(self, job_id: str, state: ReplicaState) -> None:
+        if job_id in self.records():
+            self._change(job_id, state=state.value)
 
     def note_start(self, start: ColdStart) -> None:
         self._books.write("starts", [*self.starts(), start])

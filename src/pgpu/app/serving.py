@@ -9,9 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pgpu.app.gateway import GatewayKeeper, keeping_gateway
 from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.settings import Settings
 from pgpu.app.wiring import make_engine, sweep_volumes
+from pgpu.client.address import GATEWAY_SOCKET
 
 if TYPE_CHECKING:
     from pgpu.engine.engine import Engine
@@ -21,7 +23,9 @@ if TYPE_CHECKING:
     from pgpu.server.listening import Tcp
 
 
-def serve(settings: Settings, unix: Path, tcp: "Tcp | None", say: Callable[[str], None]) -> None:
+def serve(
+    settings: Settings, unix: Path, tcp: "Tcp | None", say: Callable[[str], None], gateway: "str | None" = None
+) -> None:
     """Be the server of a state directory until SIGTERM or SIGINT.
 
     Args:
@@ -29,6 +33,7 @@ def serve(settings: Settings, unix: Path, tcp: "Tcp | None", say: Callable[[str]
         unix: Where the Unix socket goes.
         tcp: Another address, or None.
         say: Called with one line for each address once it takes requests.
+        gateway: HOST:PORT where functions are called; empty for its Unix socket alone, None for no gateway.
 
     Raises:
         PgpuError: It cannot listen there, or the settings name what is not there.
@@ -41,7 +46,8 @@ def serve(settings: Settings, unix: Path, tcp: "Tcp | None", say: Callable[[str]
     with listening.only_server(settings.state_dir / "server.lock"):
         engine = make_engine(settings)
         desk = _desk(settings, engine, usual_descriptors)
-        _listen(settings, unix, tcp, say, (desk, Caretaker(engine, lambda: sweep_volumes(settings))))
+        keeper = _gateway(settings, unix, gateway)
+        _listen(settings, unix, tcp, say, (desk, Caretaker(engine, lambda: sweep_volumes(settings)), keeper))
 
 
 def _desk(settings: Settings, engine: "Engine", usual_descriptors: tuple[int, int]) -> "Desk":
@@ -62,27 +68,39 @@ def _listen(
     unix: Path,
     tcp: "Tcp | None",
     say: Callable[[str], None],
-    parts: "tuple[Desk, Caretaker]",
+    parts: "tuple[Desk, Caretaker, GatewayKeeper | None]",
 ) -> None:
     from pgpu.server import listening
     from pgpu.server.app import create_app
 
     def tell() -> None:
+        stack.enter_context(keeping_gateway(parts[2]))
         for address in _addresses(unix, tcp):
             say(f"listening at {address}")
 
     with listening.listen_unix(unix, settings.submitters) as socket, contextlib.ExitStack() as stack:
         other = None if tcp is None else (tcp, stack.enter_context(listening.listen_tcp(tcp)))
-        app = create_app(*parts, _deployer(settings))
+        app = create_app(*parts[:2], _deployer(settings))
         with _taking_care(parts[1]):
             listening.serve(app, socket, other, most_connections=settings.connections, on_ready=tell)
 
 
-def _deployer(settings: Settings) -> "Deployer | None":
-    """Return what knows bundles; None where the extra `functions` is not installed."""
+def _gateway(settings: Settings, unix: Path, address: str | None) -> GatewayKeeper | None:
+    """Return who keeps the gateway; None where none is wanted, or the extra `functions` is not installed."""
+    if address is None or not _has_functions():
+        return None
+    return GatewayKeeper(unix, unix.with_name(GATEWAY_SOCKET), settings.state_dir / "functions", address or None)
+
+
+def _has_functions() -> bool:
     import importlib.util
 
-    if importlib.util.find_spec("msgspec") is None or importlib.util.find_spec("pathspec") is None:
+    return all(importlib.util.find_spec(name) is not None for name in ("msgspec", "pathspec", "httptools"))
+
+
+def _deployer(settings: Settings) -> "Deployer | None":
+    """Return what knows bundles; None where the extra `functions` is not installed."""
+    if not _has_functions():
         return None
     from pgpu.functions.deploying import Deployer, Store
 

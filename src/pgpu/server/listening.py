@@ -143,7 +143,7 @@ def listen_tcp(tcp: Tcp) -> socket.socket:
         RequestError: It is off loopback and has no certificate.
         NodeError: It cannot be made.
     """
-    if tcp.certificate is None and not _is_loopback(tcp.host):
+    if tcp.certificate is None and not is_loopback(tcp.host):
         raise RequestError(
             f"TCP at {tcp.host} needs TLS: a token would be read on the way",
             hint="name --tls-certificate and --tls-key, or listen at 127.0.0.1",
@@ -156,7 +156,8 @@ def listen_tcp(tcp: Tcp) -> socket.socket:
         raise NodeError(f"{tcp.host}:{tcp.port} cannot be listened at: {exc.strerror or exc}") from exc
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether an address is reached from this machine alone."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,7 +23,7 @@ _HANDLERS = Path(__file__).parent / "handlers.py"
 _SCRIPT = Path(__file__).parents[2] / "fakes" / "gateway.py"
 
 
-def version(name: str, attribute: str, number: int = 1, **words: object) -> Version:
+def version(name: str, attribute: str, number: int, words: Mapping[str, object]) -> Version:
     """Describe one version of a handler of `handlers.py`."""
     declaration = json.dumps(to_words(from_words(words)))
     app = f"{_HANDLERS}:{attribute}"
@@ -34,7 +34,7 @@ def version(name: str, attribute: str, number: int = 1, **words: object) -> Vers
 
 def function(name: str, attribute: str, **words: object) -> Function:
     """Describe a function of one version."""
-    return Function(name, os.getuid(), 0.0, (version(name, attribute, **words),), (Share(1, 100),))
+    return Function(name, os.getuid(), 0.0, (version(name, attribute, 1, words),), (Share(1, 100),))
 
 
 @dataclass

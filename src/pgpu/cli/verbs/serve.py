@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _SYSTEM_STATE = Path("/var/lib/pgpu")
 _MOST_PORT = 65_535
+_GATEWAY = "127.0.0.1:8080"
+_NO_GATEWAY = "none"
 
 
 def serve(
@@ -36,6 +38,14 @@ def serve(
         str | None,
         typer.Option("--tcp", metavar="ADDRESS:PORT", help="Listen there, too, for callers with a token."),
     ] = None,
+    gateway: Annotated[
+        str,
+        typer.Option(
+            "--gateway",
+            metavar="ADDRESS:PORT",
+            help="Where functions are called with a token; none serves no functions.",
+        ),
+    ] = _GATEWAY,
     tls_certificate: Annotated[
         Path | None,
         typer.Option("--tls-certificate", metavar="FILE", help="PEM file that proves who the server is; off loopback."),
@@ -61,7 +71,23 @@ def serve(
         os.environ["PGPU_IDLE_TIMEOUT"] = idle_timeout
     from pgpu.app.serving import serve as serve_until_told
 
-    serve_until_told(settings, _socket(settings), _tcp(tcp, tls_certificate, tls_key), speech.remark)
+    serve_until_told(settings, _socket(settings), _tcp(tcp, tls_certificate, tls_key), speech.remark, _gateway(gateway))
+
+
+def _gateway(words: str) -> str | None:
+    """Read where functions are called; None for nowhere."""
+    from pgpu.server.listening import is_loopback
+
+    if words == _NO_GATEWAY:
+        return None
+    address, _, port = words.rpartition(":")
+    if not address or not port.isdecimal() or not 0 <= int(port) <= _MOST_PORT:
+        raise RequestError(f"--gateway {words!r} is not ADDRESS:PORT", hint=f"write --gateway {_GATEWAY}, or none")
+    if not is_loopback(address.strip("[]")):
+        raise RequestError(
+            f"a token would be read on its way to {address}", hint="put a proxy with TLS before 127.0.0.1"
+        )
+    return words
 
 
 def _of_server(settings: "Settings") -> "Settings":

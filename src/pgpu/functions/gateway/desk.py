@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pgpu.client.functions import Bearer
-from pgpu.model import ColdStart, Function, JobState, Version
+from pgpu.model import ColdStart, Function, JobState, ReplicaState, Version
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,9 @@ class Desk(Protocol):
 
     def fail(self, version: Version, reason: str) -> None:
         """Give a version up, and let the traffic be what it was before."""
+
+    def note(self, job_id: str, state: ReplicaState) -> None:
+        """Keep where a replica is in its life, for who lists them."""
 
     def note_start(self, start: ColdStart) -> None:
         """Keep how long a start took."""

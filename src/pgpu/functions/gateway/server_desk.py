@@ -11,7 +11,7 @@ from pgpu.client import Client
 from pgpu.client.functions import Bearer, Judgement, ReplicaAsk, Serving, Shown
 from pgpu.errors import CapacityError, FunctionNotFoundError, JobNotFoundError, RequestError
 from pgpu.functions.gateway.desk import Standing
-from pgpu.model import ColdStart, Function, Job, JobState, Replica, Version, VersionState
+from pgpu.model import ColdStart, Function, Job, JobState, Replica, ReplicaState, Version, VersionState
 
 _GRACE_SECONDS = 10.0
 """A front drains on SIGTERM by itself; the gateway has seen before that it has nothing to do."""
@@ -64,6 +64,11 @@ class ServerDesk:
         """Give a version up; see `Desk`."""
         self._serving.judge(version.function, Judgement(version.number, VersionState.FAILED, reason))
         self._serving.roll_back(version.function)
+
+    def note(self, job_id: str, state: ReplicaState) -> None:
+        """Keep its state; see `Desk`."""
+        with contextlib.suppress(FunctionNotFoundError):  # it was forgotten meanwhile
+            self._serving.note_replica(job_id, state)
 
     def note_start(self, start: ColdStart) -> None:
         """Keep a cold start; see `Desk`."""

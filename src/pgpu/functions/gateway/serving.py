@@ -120,10 +120,8 @@ def _listen(settings: Settings) -> list[socket.socket]:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             sockets.append(socket.create_server((host, port), family=family, backlog=_BACKLOG))
-        except OSError as error:
-            raise NodeError(
-                f"{host}:{port} cannot be listened at: {error.strerror or error}", hint="choose another: --gateway"
-            ) from error
+        except OSError as error:  # another program's, and no reason to serve nobody
+            log(f"no functions at {host}:{port}: {error.strerror or error}; choose another: pgpu serve --gateway")
     return sockets
 
 

@@ -50,7 +50,7 @@ class Hall:
         self.on_begun: Callable[[Errand], None] = lambda _errand: None
         """Told of each errand that is given to a replica, just before."""
 
-        self.on_hot: Callable[[Link], None] = lambda _link: None
+        self.on_phase_noted: Callable[[Link], None] = lambda _link: None
         self.on_first_answer: Callable[[Link], None] = lambda _link: None
         self.claim: Callable[[Link], None] = lambda _link: None
         """Has the engine asked for an offered lease."""
@@ -168,13 +168,11 @@ class Hall:
 
     def on_phase(self, link: Link) -> None:
         """A replica becomes hot, or is not any more."""
-        load = self.loads.get(link.version)
-        if load is None:
-            return
+        load = self.loads[link.version]
+        self.on_phase_noted(link)
         if link.phase is Phase.HOT:
             load.note_ready(link.hot_since_seconds - link.asked_seconds)
             load.hot.append(link)
-            self.on_hot(link)
             self.pump()
         else:
             self._cool(link)

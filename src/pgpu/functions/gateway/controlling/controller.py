@@ -21,7 +21,7 @@ from pgpu.functions.gateway.controlling.phases import cold_start
 from pgpu.functions.gateway.desk import Desk, Standing
 from pgpu.functions.gateway.metrics import Metrics
 from pgpu.functions.scaling import Clock, Drain, Fail, Offer, Phase, Start, Step, Stop, decide
-from pgpu.model import Function, JobState, Version, VersionState
+from pgpu.model import Function, JobState, ReplicaState, Version, VersionState
 
 _LOOK_SECONDS = 1.0
 _STARTING_LOOK_SECONDS = 0.25
@@ -30,6 +30,7 @@ _STARTING_LOOK_SECONDS = 0.25
 _THREADS = 8
 _T = TypeVar("_T")
 _NOT_YET = "asked-"
+_STATES = {Phase.HOT: ReplicaState.HOT, Phase.DRAINING: ReplicaState.DRAINING}
 
 
 class Controller:
@@ -45,10 +46,10 @@ class Controller:
         self._ids = itertools.count(1)
         self._asking = 0
         self._building: set[str] = set()
-        self._standings: dict[str, Standing] = {}
         self._looked_seconds = 0.0
         self._is_away = False
         halls.wake, halls.claim, halls.on_first_answer = self._wake, self._claim, self._note_start
+        halls.on_phase = self._note_phase
 
     async def run(self) -> None:
         """Work until it is cancelled."""
@@ -119,11 +120,11 @@ class Controller:
 
     def _adopt(self, standings: Sequence[Standing], known: set[str], *, is_asking: bool) -> None:
         """Let links be as their jobs stand; one that nobody knows is another gateway's, and lives."""
-        self._standings = {standing.job_id: standing for standing in standings}
+        by_id = {standing.job_id: standing for standing in standings}
         for hall in self._halls:
             for link in [*hall.links.values()]:
                 if link.job_id in known and not link.job_id.startswith(_NOT_YET):
-                    self._follow(hall, link, self._standings.get(link.job_id))
+                    self._follow(hall, link, by_id.get(link.job_id))
         linked = {link.job_id for hall in self._halls for link in hall.links.values()}
         for standing in standings if not is_asking else ():
             if standing.job_id not in linked:
@@ -237,11 +238,21 @@ class Controller:
         await self._learn()
 
     def _note_start(self, hall: Hall, link: Link) -> None:
-        start = cold_start(hall.name, link, self._standings.get(link.job_id))
-        self._do(self._noted(start))
+        self._do(self._noted(hall.name, link, time.monotonic()))
 
-    async def _noted(self, start: Any) -> None:
+    async def _noted(self, name: str, link: Link, answered_seconds: float) -> None:
+        standings = await self._asked(self._desk.standings) or ()
+        standing = next((each for each in standings if each.job_id == link.job_id), None)
+        start = cold_start(name, link, standing, answered_seconds)
         await self._asked(self._desk.note_start, start)
+
+    def _note_phase(self, link: Link) -> None:
+        state = _STATES.get(link.phase)
+        if state is not None and not link.job_id.startswith(_NOT_YET):
+            self._do(self._noted_phase(link.job_id, state))
+
+    async def _noted_phase(self, job_id: str, state: ReplicaState) -> None:
+        await self._asked(self._desk.note, job_id, state)
 
     async def _asked(self, ask: Callable[..., _T], *words: Any) -> _T | None:
         """Ask the desk; None if it cannot answer, which is said once until it does."""

@@ -25,7 +25,7 @@ class Halls:
         """Told of each hall where something is to be decided."""
 
         self.on_begun: Callable[[Errand], None] = lambda _errand: None
-        self.on_hot: Callable[[Link], None] = lambda _link: None
+        self.on_phase: Callable[[Link], None] = lambda _link: None
         self.on_first_answer: Callable[[Hall, Link], None] = lambda _hall, _link: None
         self.claim: Callable[[Hall, Link], None] = lambda _hall, _link: None
         metrics.gauges = self._gauges
@@ -62,7 +62,7 @@ class Halls:
         hall = Hall(function, self._metrics, lambda: self.wake(hall))
         hall.on_admitted = Deadlines(hall).watch
         hall.on_begun = self.on_begun
-        hall.on_hot = self.on_hot
+        hall.on_phase_noted = self.on_phase
         hall.on_first_answer = lambda link: self.on_first_answer(hall, link)
         hall.claim = lambda link: self.claim(hall, link)
         self.wake(hall)

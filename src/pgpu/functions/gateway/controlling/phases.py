@@ -10,16 +10,16 @@ from pgpu.functions.gateway.desk import Standing
 from pgpu.model import ColdStart
 
 
-def cold_start(function: str, link: Link, standing: Standing | None) -> ColdStart:
+def cold_start(function: str, link: Link, standing: Standing | None, answered_seconds: float) -> ColdStart:
     """Describe the start of a replica whose first call was just answered."""
-    now, epoch = time.monotonic(), time.time() - time.monotonic()
+    epoch = time.time() - time.monotonic()
     started = standing.started_at_seconds if standing is not None else None
     ends: list[tuple[str, float | None]] = [
         ("grant", None if started is None else started - epoch),
         ("runtime", link.begun_seconds or None),
         ("imports", link.hot_since_seconds - link.load_seconds),
         ("constructor", link.hot_since_seconds),
-        ("first_call", now),
+        ("first_call", answered_seconds),
     ]
     phases, last = [], link.asked_seconds
     for name, end in ends:
