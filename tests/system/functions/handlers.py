@@ -83,8 +83,9 @@ class AsyncStream:
 @function(batch=Batch(8))
 class Batched:
     def __call__(self, x: list[int], hold: list[str]) -> list[int | Exception]:
-        for gate in hold:
-            while gate and not Path(gate).exists():
+        for gate in filter(None, hold):
+            Path(f"{gate}-reached").touch()
+            while not Path(gate).exists():
                 threading.Event().wait(0.005)
         return [len(x) if each > 0 else ValueError(each) for each in x]
 

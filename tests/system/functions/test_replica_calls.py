@@ -167,7 +167,7 @@ def test_what_came_while_a_batch_ran_is_the_next_batch(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     with replica("Batched") as started:
         first = started.begin({"x": 1, "hold": str(gate)})
-        until(lambda: started.metric("pgpu_function_in_flight") == 1)
+        until((tmp_path / "gate-reached").exists)
         others = [started.begin({"x": 1, "hold": ""}) for _ in range(10)]
         until(lambda: started.metric("pgpu_function_in_flight") == 11)
         gate.touch()
@@ -179,7 +179,7 @@ def test_a_result_of_a_batch_that_is_an_exception_fails_its_request_alone(tmp_pa
     gate = tmp_path / "gate"
     with replica("Batched") as started:
         first = started.begin({"x": 1, "hold": str(gate)})
-        until(lambda: started.metric("pgpu_function_in_flight") == 1)
+        until((tmp_path / "gate-reached").exists)
         others = [started.begin({"x": number, "hold": ""}) for number in (-1, 1)]
         until(lambda: started.metric("pgpu_function_in_flight") == 3)
         gate.touch()
