@@ -1,0 +1,171 @@
+"""Functions of a user on root's server: replicas in sealed containers, packages built in one, and nothing else."""
+
+import http.client
+import io
+import json
+import os
+import pickle
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from tests.system.user_world import User, UserWorld, opened_world
+from tests.waiting import until
+
+from pgpu.app.clients import open_client, open_functions
+from pgpu.app.settings import Settings
+from pgpu.client.address import UnixAddress
+from pgpu.client.connection import Server
+from pgpu.client.functions import ReplicaAsk
+from pgpu.client.functions_http import HttpFunctions
+from pgpu.errors import PgpuError, RequestError
+from pgpu.functions.deploying import pack_tree
+from pgpu.model import Deployment, Replica, VersionState
+
+pytestmark = pytest.mark.docker
+
+T = TypeVar("T")
+
+APP = """
+import os
+import socket
+from pathlib import Path
+
+
+class Prisoner:
+    def __call__(self, place: str = "/") -> dict[str, object]:
+        status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
+        return {
+            "ids": [os.getuid(), os.getgid()],
+            "networks": [name for _, name in socket.if_nameindex()],
+            "capabilities": [status[name].strip() for name in ("CapEff", "CapBnd", "NoNewPrivs")],
+            "written": [path for path in ("/", "/function", "/.pgpu-runtime", "/etc", "/tmp", "/.pgpu-sockets") if written(path)],
+            "has_slice": Path("/.pgpu/limit").exists(),
+            "seen": sorted(os.listdir("/function")),
+        }
+
+
+def written(place: str) -> bool:
+    try:
+        Path(place, "mine").write_text("x")
+    except OSError:
+        return False
+    return True
+"""
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[UserWorld]:
+    with opened_world() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def root(world: UserWorld) -> HttpFunctions:
+    return open_functions(Settings(host=f"unix://{world.socket}"))
+
+
+def as_user(user: User, act: Callable[[HttpFunctions], T]) -> T:
+    """Ask in a process that is this user's, as the kernel tells the server."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups(user.groups)
+            os.setresgid(user.uid, user.uid, user.uid)
+            os.setresuid(user.uid, user.uid, user.uid)
+            told: object = act(HttpFunctions(Server(UnixAddress(user.socket))))
+        except PgpuError as exc:
+            told = RequestError(str(exc), hint=exc.hint)
+        os.write(writing, pickle.dumps(told))
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        told = pickle.loads(pipe.read())
+    os.waitpid(child, 0)
+    if isinstance(told, RequestError):
+        raise told
+    return told  # type: ignore[return-value] # what `act` returned
+
+
+def asked(images: str, name: str, directory: Path, **words: Any) -> tuple[Deployment, io.BytesIO]:
+    (directory / "app.py").write_text(APP)
+    bundle = io.BytesIO()
+    packed = pack_tree(directory, bundle)
+    bundle.seek(0)
+    return replace(
+        Deployment(name, "app.py:Prisoner", packed.digest, "{}", "docker", f"{images}:latest"), **words
+    ), bundle
+
+
+def ask(replica: Replica, method: str, path: str, body: bytes | None = None) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection("localhost")
+    with socket.socket(socket.AF_UNIX) as ours:
+        ours.connect(f"{replica.socket_directory}/http.sock")
+        connection.sock = ours
+        connection.request(method, path, body, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+
+
+def is_ready(replica: Replica) -> bool:
+    try:
+        return ask(replica, "GET", "/readyz")[0] == 200
+    except OSError:
+        return False
+
+
+def test_a_replica_runs_sealed_as_its_owner_and_answers_on_its_socket(
+    world: UserWorld, root: HttpFunctions, images: str, tmp_path: Path
+) -> None:
+    alice = world.user()
+    deployment, bundle = asked(images, "sealed", tmp_path, declaration='{"memory": "1GiB"}')
+    version = as_user(alice, lambda functions: functions.deploy(deployment, bundle))
+    assert version.owner_uid == alice.uid
+    replica = root.start_replica(ReplicaAsk("sealed", 1))
+    client = open_client(Settings(host=f"unix://{world.socket}"))
+    until(lambda: is_ready(replica) or client.job(replica.job_id).job.state.is_final)
+    assert is_ready(replica), (client.job(replica.job_id).job.error, *client.logs(replica.job_id, follow=False))
+    assert client.job(replica.job_id).job.owner_uid == alice.uid
+    status, found = ask(replica, "POST", "/", b"{}")
+    assert (status, found["ids"]) == (200, [alice.uid, alice.uid])
+    assert found["networks"] == ["lo"]
+    assert found["capabilities"] == ["0" * 16, "0" * 16, "1"]
+    assert found["written"] == ["/tmp", "/.pgpu-sockets"]
+    assert found["has_slice"]
+    assert found["seen"] == ["app.py"]
+    assert as_user(alice, lambda functions: functions.undeploy("sealed")) == (replica.job_id,)
+    until(lambda: client.job(replica.job_id).job.state.is_final)
+    root.forget_replica(replica.job_id)
+    assert not Path(replica.socket_directory).exists()
+
+
+def test_on_root_s_server_a_user_s_function_is_no_process(world: UserWorld, images: str, tmp_path: Path) -> None:
+    deployment, bundle = asked(images, "loose", tmp_path, runtime="process", image=None)
+    with pytest.raises(RequestError, match="containers"):
+        as_user(world.user(), lambda functions: functions.deploy(deployment, bundle))
+
+
+@pytest.mark.parametrize("network", ["host", "container:x"])
+def test_a_network_that_shows_others_is_refused(world: UserWorld, images: str, tmp_path: Path, network: str) -> None:
+    deployment, bundle = asked(images, "curious", tmp_path, declaration=json.dumps({"network": network}))
+    with pytest.raises(RequestError, match="network"):
+        as_user(world.user(), lambda functions: functions.deploy(deployment, bundle))
+
+
+def test_packages_are_built_in_a_container_as_the_owner(
+    world: UserWorld, root: HttpFunctions, images: str, tmp_path: Path
+) -> None:
+    """The test's image has no pip, so that what fails there is told."""
+    deployment, bundle = asked(images, "needy", tmp_path, requirements="numpy==2.0\n")
+    alice = world.user()
+    assert as_user(alice, lambda functions: functions.deploy(deployment, bundle)).state is VersionState.PENDING
+    job = root.build(ReplicaAsk("needy", 1))
+    client = open_client(Settings(host=f"unix://{world.socket}"))
+    ended = client.wait(job.id)
+    said = b"".join(data for _, data in client.logs(job.id, follow=False))
+    assert (ended.owner_uid, ended.exit_code) == (alice.uid, 1)
+    assert b"No module named pip" in said
