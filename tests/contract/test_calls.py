@@ -226,6 +226,13 @@ def test_a_body_in_a_file_is_what_was_put_there_and_nobody_changes_it_later() ->
     assert bytes(body_of(file_of(b""))) == b""
 
 
+def test_a_reader_may_write_into_its_view_and_nobody_else_sees_it() -> None:
+    fd = file_of(b"body")
+    view = body_of(os.dup(fd))
+    view[0] = ord("B")
+    assert (bytes(view), bytes(body_of(fd))) == (b"Body", b"body")
+
+
 def test_a_file_that_could_be_cut_short_under_its_reader_is_refused() -> None:
     fd = os.memfd_create("test", os.MFD_ALLOW_SEALING)
     os.write(fd, b"body")

@@ -58,6 +58,8 @@ def file_of(body: Body) -> int:
 def body_of(fd: int) -> memoryview:
     """Map a memory file; it stays mapped as long as somebody holds the view. The descriptor is closed.
 
+    The view may be written to, as handlers do with arrays: pages are copied when they are, and the file stays as it is.
+
     Raises:
         OSError: It is no file that can be mapped, or one that its writer could still cut short: a fault for the reader.
     """
@@ -67,6 +69,6 @@ def body_of(fd: int) -> memoryview:
         size_bytes = os.fstat(fd).st_size
         if size_bytes == 0:
             return memoryview(b"")
-        return memoryview(mmap.mmap(fd, size_bytes, prot=mmap.PROT_READ))
+        return memoryview(mmap.mmap(fd, size_bytes, access=mmap.ACCESS_COPY))
     finally:
         os.close(fd)
