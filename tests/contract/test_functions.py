@@ -41,7 +41,7 @@ def root() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def server(root: Path) -> Iterator[ServerProcess]:
-    with serving(root) as made:
+    with serving(root, "--gateway", "none") as made:
         yield made
 
 

@@ -39,7 +39,7 @@ TABLE = '[function.doubler]\napp = "app.py:Doubler"\nconcurrency = 3\nqueue_limi
 @pytest.fixture(scope="module")
 def server() -> Iterator[ServerProcess]:
     path = Path(tempfile.mkdtemp(prefix="pgpu-test-", dir="/dev/shm"))
-    with serving(path) as made:
+    with serving(path, "--gateway", "none") as made:
         yield made
     clear(path)
 

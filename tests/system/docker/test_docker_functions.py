@@ -59,7 +59,7 @@ def written(place: str) -> bool:
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[UserWorld]:
-    with opened_world() as made:
+    with opened_world("--gateway", "none") as made:
         yield made
 
 
