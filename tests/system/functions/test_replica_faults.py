@@ -3,7 +3,6 @@
 import os
 import signal
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -164,65 +163,3 @@ def test_a_zygote_that_is_killed_is_replaced_with_its_worker(fickle: Replica) ->
     until(lambda: fickle.health["restarts"] == 1)
     assert fickle.call({"do": "next"}).status == 200
     assert fickle.worker_pid != pid
-
-
-def test_a_cold_function_answers_everybody_after_one_start(tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-    cold = replica("SlowToStart", is_ready=False, arguments={"gate": str(gate)})
-    with cold as started, ThreadPoolExecutor(50) as callers:
-        answers = [callers.submit(started.call, {}) for _ in range(50)]
-        until(lambda: started.metric("pgpu_function_in_flight") == 50)
-        assert started.health["state"] == "starting"
-        gate.touch()
-        values = [each.result() for each in answers]
-        assert {each.status for each in values} == {200}
-        assert len({each.value for each in values}) == 1
-        assert "load;dur=0," not in values[0].headers["server-timing"]
-        assert started.metric("pgpu_function_worker_starts_total") == 1
-
-
-def test_a_constructor_that_hangs_is_ended_and_its_callers_told(tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-    with replica("SlowToStart", is_ready=False, arguments={"gate": str(gate)}, startup_timeout=1.0) as started:
-        refused = started.call({})
-        assert (refused.status, refused.value["code"]) == (503, "starting_timeout")
-        assert started.health["reason"] == "starting_timeout"
-        gate.touch()
-        until(lambda: started.call({}).status == 200)
-
-
-def test_a_constructor_that_raises_is_tried_again_until_that_is_hopeless(tmp_path: Path) -> None:
-    mended = tmp_path / "mended"
-    with replica("Broken", is_ready=False, arguments={"until": str(mended)}) as started:
-        refused = started.call({})
-        assert (refused.status, refused.value["code"]) == (503, "crash_loop")
-        assert "retry-after" in refused.headers
-        health = started.health
-        assert (health["state"], health["reason"]) == ("failed", "RuntimeError")
-        assert started.log.read_text().count("RuntimeError: no weights") == 5
-
-
-def test_a_constructor_that_succeeds_later_serves_who_waited(tmp_path: Path) -> None:
-    mended = tmp_path / "mended"
-    with replica("Broken", is_ready=False, arguments={"until": str(mended)}) as started:
-        waiting = started.begin({})
-        until(lambda: "no weights" in started.log.read_text())
-        mended.touch()
-        assert answer_of(waiting).body == b"mended"
-
-
-def test_a_module_that_cannot_be_imported_says_so(tmp_path: Path) -> None:
-    (tmp_path / "broken.py").write_text("import no_such_package\nclass It:\n    def __call__(self): ...\n")
-    with replica("It", source=tmp_path, module="broken.py", is_ready=False) as started:
-        until(lambda: started.health["reason"] == "ModuleNotFoundError")
-        assert "no_such_package" in started.log.read_text()
-        (tmp_path / "broken.py").write_text("class It:\n    def __call__(self) -> int: return 1\n")
-        assert started.call({}).value == 1
-
-
-def test_a_worker_that_says_it_is_ill_is_replaced(tmp_path: Path) -> None:
-    with replica("Ill", arguments={"notes": str(tmp_path / "ill")}, options=["--health-seconds", "0.05"]) as started:
-        pid = started.call({}).value
-        (tmp_path / "ill").write_text(str(pid))
-        until(lambda: started.health["restarts"] == 1)
-        assert started.call({}).value != pid

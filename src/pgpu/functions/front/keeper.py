@@ -16,7 +16,7 @@ from pgpu.functions.declaring import Declaration, from_words
 from pgpu.functions.front.desk import Desk, Seat
 from pgpu.functions.front.metrics import Metrics
 from pgpu.functions.front.states import State
-from pgpu.functions.front.workers import Worker
+from pgpu.functions.front.workers import HANGING_GRACE_SECONDS, LEAVING_GRACE_SECONDS, Worker
 from pgpu.functions.front.zygotes import Function, ZygoteLink
 from pgpu.functions.protocols.refusal import Refusal
 
@@ -101,14 +101,14 @@ class Keeper:
         if self._worker is not None:
             self.reason = reason
             log(f"the worker is ended: {reason}")
-            self._worker.end()
+            self._worker.end(HANGING_GRACE_SECONDS)
 
     async def leave(self) -> None:
         """Have the worker close its handler and end, and start no other; requests were served before."""
         self._is_leaving = True
         self._cancel_timers()
         if self._worker is not None:
-            self._worker.end()
+            self._worker.end(LEAVING_GRACE_SECONDS)
             await self._gone.wait()
 
     def close(self) -> None:

@@ -101,8 +101,14 @@ DRAINING = Refusal(503, "draining", "this replica is leaving", {"retry-after": "
 def _on_signals(loop: asyncio.AbstractEventLoop) -> asyncio.Event:
     leaving = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, leaving.set)
+        loop.add_signal_handler(number, _leave, leaving)
     return leaving
+
+
+def _leave(leaving: asyncio.Event) -> None:
+    if leaving.is_set():
+        os._exit(1)  # asked twice: whatever is still served ends here, and zygote and worker with it
+    leaving.set()
 
 
 async def _until_idle(desk: Desk) -> None:

@@ -15,8 +15,11 @@ from pgpu.functions.calls.frames import Frame, message_of
 from pgpu.functions.calls.marks import StartedMark
 from pgpu.functions.calls.messages import Kind, Tell
 
-_GRACE_SECONDS = 1.0
-"""Between TERM and KILL: for close() of a worker that is between two calls; one that hangs has nothing to finish."""
+HANGING_GRACE_SECONDS = 1.0
+"""Between TERM and KILL of a worker that goes on too long: time for what it prints, not for its work."""
+
+LEAVING_GRACE_SECONDS = 8.0
+"""The same where it is in order, for its close(); below the ten seconds that Docker gives a container."""
 
 
 class Listener(Protocol):
@@ -38,7 +41,7 @@ class Worker:
     def __init__(self, end: socket.socket, listener: Listener) -> None:
         """Listen on the front's end of its socket pair."""
         self._listener = listener
-        self.channel = Channel(end, self._on_frames, self._end)
+        self.channel = Channel(end, self._on_frames, self._lost)
         self.mark: StartedMark | None = None
         self.is_ready = False
         self.is_ended = False
@@ -57,11 +60,11 @@ class Worker:
         self._pidfd = pidfd
         self._loop.add_reader(pidfd, self._died)
 
-    def end(self) -> None:
+    def end(self, grace_seconds: float) -> None:
         """Ask it to leave, and kill it if it does not."""
         if self._killing is None and not self.is_ended:
             self._signal(signal.SIGTERM)
-            self._killing = self._loop.call_later(_GRACE_SECONDS, self.kill)
+            self._killing = self._loop.call_later(grace_seconds, self.kill)
 
     def kill(self) -> None:
         """Kill it now."""
@@ -76,6 +79,11 @@ class Worker:
                 signal.pidfd_send_signal(self._pidfd, number)
             except ProcessLookupError:
                 return
+
+    def _lost(self) -> None:
+        """Its socket has ended. One that was asked to leave still does what Python does at its end."""
+        if self._killing is None or self._pidfd is None:
+            self._end()
 
     def _died(self) -> None:
         self.channel.drain_input()
@@ -109,6 +117,7 @@ class Worker:
             self._signal(signal.SIGKILL)  # its socket is gone, so nobody could ever talk to it again
             self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)
+            self._pidfd = None
         self._listener.on_ended(self)
         if self.mark is not None:
             self.mark.close()

@@ -1,0 +1,70 @@
+"""The parts of a function's front that need no socket."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pgpu.functions.calls import Reply
+from pgpu.functions.front.ahead import Ahead
+from pgpu.functions.front.http.answers import header_lines
+from pgpu.functions.front.http.requests import plain_headers, request_id, timeout_seconds
+from pgpu.functions.front.tickets import Ticket
+
+
+@given(st.integers(1, 1000), st.lists(st.floats(0, 1000), max_size=30))
+def test_a_worker_has_more_calls_than_it_runs_and_never_many(slots: int, exec_seconds: list[float]) -> None:
+    ahead = Ahead(slots, is_batched=False)
+    for seconds in exec_seconds:
+        ahead.learn(seconds)
+    assert slots < ahead.window <= slots + 64
+
+
+def test_only_short_calls_lie_ahead() -> None:
+    ahead = Ahead(1, is_batched=False)
+    for _ in range(50):
+        ahead.learn(0.000_02)
+    assert ahead.window > 30
+    for _ in range(50):
+        ahead.learn(0.5)
+    assert ahead.window == 2
+
+
+def test_the_next_batch_lies_ready_while_one_runs() -> None:
+    ahead = Ahead(16, is_batched=True)
+    ahead.learn(1.0)
+    assert ahead.window == 32
+
+
+@given(st.text(max_size=200))
+def test_an_id_is_the_callers_only_if_it_is_harmless(given_id: str) -> None:
+    found = request_id({"x-request-id": given_id})
+    assert found.isascii()
+    assert found.isprintable()
+    assert 0 < len(found) <= 128
+    assert " " not in found
+
+
+@given(st.text(max_size=20))
+def test_a_timeout_is_never_more_than_the_function_allows(text: str) -> None:
+    found = timeout_seconds({"request-timeout": text}, 60.0)
+    assert found is None or 0 < found <= 60.0
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("1.5", 1.5), ("600", 60.0), ("inf", 60.0), ("nan", None), ("0", None)])
+def test_timeouts_are_seconds(text: str, seconds: float | None) -> None:
+    assert timeout_seconds({"request-timeout": text}, 60.0) == seconds
+
+
+def test_headers_of_one_name_are_joined() -> None:
+    raw = [(b"accept", b"text/plain"), (b"x", b"\xe4"), (b"accept", b"*/*")]
+    assert plain_headers(raw) == {"accept": "text/plain, */*", "x": "ä"}
+
+
+@given(st.dictionaries(st.text(max_size=9), st.text(max_size=9), max_size=3))
+def test_a_reply_never_says_more_headers_than_it_has(headers: dict[str, str]) -> None:
+    ticket = Ticket("id", "POST", "/", "", {}, b"", None, 0.0, 1.0, 1.0, None)
+    try:
+        lines = header_lines(Reply(200, headers), ticket, "")
+    except ValueError:
+        return
+    assert lines.count("\n") == lines.count("\r\n") == len(headers) + 1
