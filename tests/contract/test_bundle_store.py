@@ -4,6 +4,7 @@ import hashlib
 import io
 import os
 import stat
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -84,10 +85,26 @@ def test_a_user_s_shelf_has_an_end(store: Store, bundle: tuple[str, bytes], monk
 def test_what_no_version_names_is_thrown_away_unless_it_came_just_now(store: Store, bundle: tuple[str, bytes]) -> None:
     digest, data = bundle
     send(store, data, digest)
-    store.sweep(ALICE, kept=())
+    layer = store.layer(ALICE, "b" * 64)
+    (layer / "numpy").mkdir(parents=True)
+    store.sweep(ALICE, (), ())
     assert store.has(ALICE, digest)
-    os.utime(store.tree(ALICE, digest).parent / "bytes", (0, 0))
-    store.sweep(ALICE, kept={digest})
+    for path in (store.tree(ALICE, digest).parent / "bytes", layer):
+        os.utime(path, (0, 0))
+    store.sweep(ALICE, {digest}, {layer.name})
     assert (store._bundle(ALICE, digest) / "tree").is_dir()
-    store.sweep(ALICE, kept=())
+    assert layer.is_dir()
+    store.sweep(ALICE, (), ())
     assert not store.has(ALICE, digest)
+    assert not layer.exists()
+
+
+def test_one_user_sends_few_bundles_at_a_time(store: Store) -> None:
+    with ExitStack() as stack:
+        for _ in range(4):
+            stack.enter_context(store.receiving(ALICE))
+        with pytest.raises(CapacityError, match="being sent"):
+            stack.enter_context(store.receiving(ALICE))
+        stack.enter_context(store.receiving(BOB))
+    with store.receiving(ALICE):
+        pass

@@ -90,9 +90,11 @@ def test_versions_traffic_and_tokens_from_deploy_to_undeploy(
     functions.revoke_token(name, token.id)
     assert functions.bearer(Shown(token.text)) == Bearer()
 
+    functions.deploy(replace(deployment, function=f"{name}-kept"), bundle)
     assert functions.undeploy(name) == ()
     with pytest.raises(FunctionNotFoundError):
         functions.function(name)
+    functions.undeploy(f"{name}-kept")
 
 
 def test_what_can_never_be_served_is_refused_when_it_is_deployed(

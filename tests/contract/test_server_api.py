@@ -35,7 +35,7 @@ def test_nothing_that_is_asked_breaks_the_server(api: Any) -> None:
     for operation in operations:
 
         @given(case=operation.as_strategy())
-        @settings(max_examples=15, deadline=None, derandomize=True, database=None, suppress_health_check=[*HealthCheck])
+        @settings(max_examples=10, deadline=None, derandomize=True, database=None, suppress_health_check=[*HealthCheck])
         def ask(case: Any) -> None:
             if "timeout_seconds" in (case.query or {}):
                 case.query["timeout_seconds"] = 0

@@ -143,14 +143,6 @@ class Functions:
             if connection.execute("DELETE FROM functions WHERE name = ?", (name,)).rowcount == 0:
                 raise missing(name)
 
-    def bundles(self, owner_uid: int) -> set[str]:
-        """Return the digests of the bundles that versions of one owner are made of."""
-        statement = (
-            "SELECT DISTINCT bundle FROM function_versions JOIN functions ON name = function WHERE owner_uid = ?"
-        )
-        with self._connections.reading() as connection:
-            return {row["bundle"] for row in connection.execute(statement, (owner_uid,))}
-
 
 def missing(name: str) -> FunctionNotFoundError:
     """Return what is said of a name that is no function's, or none of the caller's."""

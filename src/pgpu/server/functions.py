@@ -93,8 +93,8 @@ class Deploying(Protocol):
         """Put packages that were installed in their place; RequestError if there are none."""
         ...
 
-    def sweep(self, owner_uid: int, kept: Collection[str]) -> None:
-        """Throw away what no version names."""
+    def sweep(self, owner_uid: int, kept: Collection[Version]) -> None:
+        """Throw away what none of a user's versions is made of."""
         ...
 
 
@@ -174,7 +174,8 @@ class FunctionDesk:
         self._kept.remove(name)
         self._end(job_ids)
         if self._deploying is not None:
-            self._deploying.sweep(found.owner_uid, self._kept.bundles(found.owner_uid))
+            kept = [version for each in self._kept.all(found.owner_uid) for version in each.versions]
+            self._deploying.sweep(found.owner_uid, kept)
         return job_ids
 
     def roll_out(self, caller: Caller, name: str, rollout: Rollout) -> Function:

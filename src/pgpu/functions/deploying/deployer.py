@@ -53,9 +53,11 @@ class Deployer:
         """Take in a bundle; see `Store.receiving`."""
         return self.store.receiving(owner_uid)
 
-    def sweep(self, owner_uid: int, kept: Collection[str]) -> None:
-        """Throw away what no version names."""
-        self.store.sweep(owner_uid, kept)
+    def sweep(self, owner_uid: int, kept: Collection[Version]) -> None:
+        """Throw away what none of a user's versions is made of."""
+        layers = {digest for version in kept if (digest := layer_digest(version)) is not None}
+        layers |= {_building(version) for version in kept}
+        self.store.sweep(owner_uid, {version.bundle for version in kept}, layers)
 
     def replica(self, version: Version, job_id: str, account: Account | None) -> tuple[Submission, str]:
         """Return the job that serves a version, and the directory of its sockets, which is made and the account's.
@@ -90,7 +92,7 @@ class Deployer:
         Raises:
             NodeError: It cannot be made.
         """
-        directory = self._building(version)
+        directory = self._beside_layers(version)
         shutil.rmtree(directory, ignore_errors=True)
         _make_for(directory, account)
         (directory / LOCK_NAME).write_text(version.requirements or "", "utf-8")
@@ -106,7 +108,7 @@ class Deployer:
         digest = layer_digest(version)
         if digest is None or self.is_built(version):
             return
-        made = self._building(version)
+        made = self._beside_layers(version)
         if not (made / "packages").is_dir():
             raise RequestError(f"the packages of {version.label} were not installed")
         # The shelf is closed to others, so the owner cannot reach below it any more once this name is gone.
@@ -114,9 +116,13 @@ class Deployer:
             (made / "packages").rename(self.store.layer(version.owner_uid, digest))
         shutil.rmtree(made, ignore_errors=True)
 
-    def _building(self, version: Version) -> Path:
-        digest = layer_digest(version) or ""
-        return self.store.layer(version.owner_uid, digest).with_name(f"building-{version.function}-{version.number}")
+    def _beside_layers(self, version: Version) -> Path:
+        return self.store.layer(version.owner_uid, layer_digest(version) or "").with_name(_building(version))
+
+
+def _building(version: Version) -> str:
+    """Return a name that is no digest."""
+    return f"building-{version.function}-{version.number}"
 
 
 def _places(owner_uid: int, source: Path, sockets: Path, packages: Path | None = None) -> Places:

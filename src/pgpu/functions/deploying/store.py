@@ -16,7 +16,9 @@ import os
 import secrets
 import shutil
 import tempfile
+import threading
 import time
+from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -32,6 +34,9 @@ MOST_OWNER_BYTES = 10 * GIB
 _MOST_SENT_BYTES = MOST_BYTES + MOST_MEMBERS * 4 * KIB
 """Headers, long names and padding included."""
 
+_MOST_AT_ONCE = 4
+"""Of one user: what is being sent lies on the disk and is in no account yet."""
+
 _LEFT_AFTER_SECONDS = 3600.0
 """What no version names is kept so long: its deployment may be under way."""
 
@@ -46,6 +51,8 @@ class Store:
             directory: Becomes this process's own, closed to others.
         """
         self._directory = directory
+        self._guard = threading.Lock()
+        self._sending: Counter[int] = Counter()
 
     def has(self, owner_uid: int, digest: str) -> bool:
         """Whether a bundle of this user is there; it stays then for the deployment that asks."""
@@ -80,21 +87,40 @@ class Store:
         try:
             shelf.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._check_room(shelf)
-            with tempfile.TemporaryFile(dir=shelf) as file:
+            with self._one_of_few(owner_uid), tempfile.TemporaryFile(dir=shelf) as file:
                 yield Incoming(shelf, cast("BinaryIO", file))
         except OSError as exc:
             raise NodeError(f"a bundle cannot be written to {shelf}: {exc.strerror or exc}") from exc
 
-    def sweep(self, owner_uid: int, kept: Collection[str], older_seconds: float = _LEFT_AFTER_SECONDS) -> None:
-        """Throw away a user's bundles that no version names, unless they came just now."""
+    def sweep(
+        self,
+        owner_uid: int,
+        bundles: Collection[str],
+        layers: Collection[str],
+        older_seconds: float = _LEFT_AFTER_SECONDS,
+    ) -> None:
+        """Throw away a user's bundles and layers that no version names, unless they came just now."""
         before_seconds = time.time() - older_seconds
-        for bundle in self._shelf("bundles", owner_uid).glob("*"):
-            with contextlib.suppress(OSError):
-                mark = bundle / "bytes"
-                age_mark = mark if mark.exists() else bundle
-                if bundle.name not in kept and age_mark.stat().st_mtime < before_seconds:
-                    mark.unlink(missing_ok=True)
-                    shutil.rmtree(bundle)
+        for kind, kept in (("bundles", bundles), ("layers", layers)):
+            for found in self._shelf(kind, owner_uid).glob("*"):
+                with contextlib.suppress(OSError):
+                    mark = found / "bytes"
+                    came_seconds = (mark if mark.is_file() else found).stat().st_mtime
+                    if found.name not in kept and came_seconds < before_seconds:
+                        mark.unlink(missing_ok=True)
+                        shutil.rmtree(found)
+
+    @contextlib.contextmanager
+    def _one_of_few(self, owner_uid: int) -> Iterator[None]:
+        with self._guard:
+            if self._sending[owner_uid] >= _MOST_AT_ONCE:
+                raise CapacityError(f"{_MOST_AT_ONCE} bundles of yours are being sent already", hint="wait for one")
+            self._sending[owner_uid] += 1
+        try:
+            yield
+        finally:
+            with self._guard:
+                self._sending[owner_uid] -= 1
 
     def _check_room(self, shelf: Path) -> None:
         held = sum(int(mark.read_text("ascii") or 0) for mark in shelf.glob("*/bytes"))
