@@ -5,6 +5,7 @@ close and everything ends. It refuses to survive a second one.
 """
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -82,6 +83,7 @@ async def _serve(function: Function, settings: Settings) -> None:
     Wellness(desk, settings.health_seconds)
     visits = Visits(desk, keeper, settings.directory / CALLS_SOCKET)
     keeper.start()
+    gc.freeze()  # what is loaded stays: no collection looks at it again
     serving = asyncio.get_running_loop().create_task(server.serve(sockets))
     try:
         await leaving.wait()

@@ -89,7 +89,6 @@ def _construct(port: Port, prepared: Prepared, mark_fd: int, finish: Finish) -> 
         log_failure("the handler could not be constructed", error)
         port.send(frame(Kind.TELL, 0, Tell("failed", {"error": type(error).__name__})))
         return None
-    gc.collect()
     gc.freeze()  # weights and modules are there to stay: no collection looks at them again
     ready = Tell("ready", {"load_seconds": time.monotonic() - began})
     port.send(frame(Kind.TELL, 0, ready, has_file=True), mark_fd)
