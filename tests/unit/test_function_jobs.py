@@ -1,0 +1,142 @@
+"""How a version becomes a job, and what is refused before it does: all of it pure."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pgpu.errors import RequestError
+from pgpu.functions.declaring import Declaration
+from pgpu.functions.deploying.checking import checked
+from pgpu.functions.deploying.layers import build_spec, layer_digest
+from pgpu.functions.deploying.replica import OWN, PACKAGES, SOCKETS, SOURCE, Places, replica_spec, request_of
+from pgpu.model import Deployment, Request, Version, VersionState
+from pgpu.units import GIB
+
+VERSION = Version(
+    function="detector",
+    number=2,
+    owner_uid=61001,
+    app="app.py:Detector",
+    bundle="a" * 64,
+    declaration='{"memory": "4GiB", "concurrency": 2}',
+    runtime="docker",
+    image="python:3.11",
+    requirements="numpy==2.0\n",
+    state=VersionState.READY,
+    reason=None,
+    created_at_seconds=1.0,
+)
+PROCESS = replace(VERSION, runtime="process", image=None)
+PLACES = Places(Path("/s/tree"), Path("/r/sockets"), Path("/s/packages"), (Path("/lib/pgpu"), Path("/lib/msgspec")))
+ASKED = Deployment("detector", "app.py:Detector", "a" * 64, runtime="docker", image="python:3.11")
+
+
+def front_words(command: tuple[str, ...]) -> dict[str, str]:
+    words = command[command.index("pgpu.functions.front") + 1 :]
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+def test_a_container_reads_everything_and_writes_its_sockets_alone() -> None:
+    spec = replica_spec(VERSION, PLACES)
+    assert {mount.target: (mount.source, mount.options) for mount in spec.provisions} == {
+        SOURCE: ("/s/tree", "ro"),
+        SOCKETS: ("/r/sockets", "rw"),
+        PACKAGES: ("/s/packages", "ro"),
+        f"{OWN}/pgpu": ("/lib/pgpu", "ro"),
+        f"{OWN}/msgspec": ("/lib/msgspec", "ro"),
+    }
+    assert (spec.is_sealed, spec.network, spec.volumes, spec.user, spec.serves) == (True, None, (), None, "detector")
+    assert dict(spec.environment)["PYTHONPATH"] == f"{PACKAGES}:{OWN}"
+    words = front_words(spec.command)
+    assert (words["--app"], words["--source"], words["--directory"]) == (VERSION.app, SOURCE, SOCKETS)
+    assert json.loads(words["--declaration"]) == {"memory": 4 * GIB, "gpus": 1, "concurrency": 2}
+
+
+def test_a_network_is_had_by_who_declares_one_alone() -> None:
+    opened = replace(VERSION, declaration='{"network": "bridge"}')
+    assert (replica_spec(opened, PLACES).network, replica_spec(VERSION, PLACES).network) == ("bridge", None)
+
+
+def test_a_process_is_this_interpreter_in_the_source_with_nothing_of_containers() -> None:
+    spec = replica_spec(PROCESS, PLACES)
+    assert (spec.command[0], spec.working_directory, spec.runtime) == (sys.executable, "/s/tree", "process")
+    assert (spec.provisions, spec.is_sealed, spec.image) == ((), False, None)
+    assert front_words(spec.command)["--directory"] == "/r/sockets"
+    assert dict(spec.environment)["PYTHONPATH"] == "/s/packages"
+
+
+@pytest.mark.parametrize(
+    ("declaration", "request_"),
+    [
+        (Declaration(), Request(0, 0)),
+        (Declaration(memory_bytes=GIB, gpus=2, compute_share=0.25), Request(GIB, 2, 0.25)),
+        (Declaration(gpus=1), Request(0, 1, is_estimated=True)),
+    ],
+)
+def test_what_is_declared_is_what_is_asked_for(declaration: Declaration, request_: Request) -> None:
+    assert request_of(declaration) == request_
+
+
+def test_packages_have_one_address_for_each_lock_file_and_image() -> None:
+    same = (VERSION, replace(VERSION, number=9, declaration="{}", bundle="b" * 64, function="other"))
+    others = (replace(VERSION, image="python:3.12"), replace(VERSION, requirements="numpy==2.1\n"), PROCESS)
+    assert len({layer_digest(each) for each in same}) == 1
+    assert len({layer_digest(each) for each in (VERSION, *others)}) == 4
+    assert layer_digest(replace(VERSION, requirements=None)) is None
+
+
+def test_packages_are_built_with_a_network_and_one_directory() -> None:
+    spec = build_spec(VERSION, Path("/s/building"))
+    assert [(mount.source, mount.options) for mount in spec.provisions] == [("/s/building", "rw")]
+    assert (spec.is_sealed, spec.network is not None, spec.serves) == (True, True, None)
+    assert build_spec(PROCESS, Path("/s/building")).provisions == ()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"function": "Big"},
+        {"function": "../x"},
+        {"app": "/etc/x.py:X"},
+        {"app": "a/../../b.py:X"},
+        {"app": "-c"},
+        {"app": "app.py:X Y"},
+        {"app": ""},
+        {"runtime": "process"},
+        {"image": None},
+        {"image": "x" * 600},
+        {"requirements": "x" * 300_000},
+        {"requirements": "\0"},
+        {"requirements": "\udcff"},
+        {"declaration": '{"memory": "no"}'},
+        {"declaration": "{"},
+        {"declaration": "1"},
+        {"declaration": '{"timeout": 1e999}'},
+    ],
+)
+def test_what_can_never_be_served_is_refused(words: dict[str, str | None]) -> None:
+    with pytest.raises(RequestError):
+        checked(replace(ASKED, **words))  # type: ignore[arg-type] # each word is its field's
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3),
+    max_leaves=6,
+)
+KNOWN = st.sampled_from(["memory", "gpus", "compute", "timeout", "batch", "requirements", "arguments", "minimum", "x"])
+
+
+@given(st.dictionaries(KNOWN, VALUES, max_size=3), st.text(max_size=12))
+def test_whatever_is_declared_becomes_plain_words_or_a_refusal(words: dict[str, object], app: str) -> None:
+    try:
+        plain = checked(replace(ASKED, app=app or ASKED.app, declaration=json.dumps(words)))
+    except RequestError:
+        return
+    assert checked(plain) == plain
+    replica_spec(plain, PLACES)
