@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -49,6 +50,7 @@ class FakeDesk:
     def __init__(self, root: Path) -> None:
         self._books = Books(root)
         self._root = root
+        self._granting = threading.Lock()
         (root / "replicas").mkdir(exist_ok=True)
 
     # What a test does.
@@ -143,6 +145,10 @@ class FakeDesk:
 
     def _grant(self) -> None:
         """Start who waits and finds room, the oldest first."""
+        with self._granting:
+            self._grant_in_turn()
+
+    def _grant_in_turn(self) -> None:
         room = self._books.read("room", 1000)
         held = [pid for pid in self._held() if _lives(pid)]
         waiting = [(record["at"], job_id) for job_id, record in self.records().items() if record["pid"] is None]

@@ -84,6 +84,11 @@ class Gateway:
     def call(self, name: str, body: object = None, path: str = "", method: str = "POST", **headers: str) -> Answer:
         return answer_of(self.begin(name, body, path, method, **headers))
 
+    def metric(self, name: str, function: str, what: str) -> float:
+        lines = self.get("/metrics").body.decode().splitlines()
+        wanted = f'{name}{{function="{function}",what="{what}"}}'
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(wanted))
+
     def get(self, path: str) -> Answer:
         return answer_of(self.begin("", None, path, "GET"))
 

@@ -86,6 +86,7 @@ async def _serve(desk: Desk, settings: Settings) -> None:
     app.is_ready = True
     loop = asyncio.get_running_loop()
     working = loop.create_task(controller.run())
+    working.add_done_callback(lambda _: leaving.set())  # a gateway without its controller would only look alive
     serving = loop.create_task(server.serve(sockets))
     _say(sockets)
     try:

@@ -196,22 +196,26 @@ class Controller:
 
     async def _started(self, hall: Hall, link: Link) -> None:
         self._asking += 1
+        standing = None
         try:
             standing = await self._in_thread(self._desk.start, hall.function.version(link.version))
         except PgpuError as error:
             log(f"no replica of {hall.name}@{link.version} can be had: {error}")
-            hall.loads[link.version].note_failure()
-            hall.remove(link)
-            hall.refuse_waiting(link.version)
-            return
         finally:
             self._asking -= 1
-        if hall.links.pop(link.job_id, None) is None:
+            is_wanted = hall.links.pop(link.job_id, None) is not None
+            if standing is None:
+                self._not_started(hall, link)
+        if standing is not None and is_wanted:
+            link.job_id = standing.job_id
+            hall.add(link)
+            link.connect(standing.directory)
+        elif standing is not None:
             await self._stopped(standing.job_id)
-            return
-        link.job_id = standing.job_id
-        hall.add(link)
-        link.connect(standing.directory)
+
+    def _not_started(self, hall: Hall, link: Link) -> None:
+        hall.loads[link.version].note_failure()
+        hall.refuse_waiting(link.version)
 
     async def _stopped(self, job_id: str) -> None:
         await self._asked(self._desk.stop, job_id)

@@ -1,0 +1,55 @@
+"""Replicas behind a gateway: found again, replaced by a new version, rolled back, offered and taken."""
+
+import signal
+from dataclasses import replace
+
+from tests.system.functions.gateways import Gateway, function, gateway, version
+from tests.waiting import until
+
+from pgpu.model import Share
+
+
+def starts(made: Gateway, name: str) -> int:
+    return sum(record["function"] == name for record in made.desk.records().values())
+
+
+def test_a_gateway_that_is_killed_finds_its_replicas_again() -> None:
+    with gateway(function("echo", "Echo", minimum=1)) as made:
+        before = made.call("echo", {"x": 1}).value["pid"]
+        made.end(signal.SIGKILL)
+        made.start()
+        assert made.call("echo", {"x": 2}).value == {"x": 2, "pid": before}
+        assert starts(made, "echo") == 1
+
+
+def test_a_new_version_takes_over_on_a_full_gpu_and_no_call_is_lost() -> None:
+    old = function("it", "Echo")
+    with gateway(old, room=1) as made:
+        first = made.call("it", {"x": 1}).value["pid"]
+        new = replace(old, versions=(*old.versions, version("it", "Echo", 2, {})), traffic=(Share(2, 100),))
+        made.desk.put(new)
+        until(lambda: made.call("it", {"x": 1}).value["pid"] != first)
+        assert [record["version"] for record in made.desk.records().values()] == [2]
+
+
+def test_a_new_version_that_does_not_start_is_rolled_back() -> None:
+    old = function("it", "Echo", minimum=1)
+    with gateway(old) as made:
+        first = made.call("it", {"x": 1}).value["pid"]
+        broken = version("it", "Broken", 2, {"startup_timeout": "1s"})
+        made.desk.put(replace(old, versions=(*old.versions, broken), traffic=(Share(2, 100),)))
+        until(lambda: made.desk.functions()[0].traffic == (Share(1, 100),))
+        assert made.call("it", {"x": 2}).value == {"x": 2, "pid": first}
+        until(lambda: [record["version"] for record in made.desk.records().values()] == [1])
+
+
+def test_an_idle_replica_is_offered_claimed_for_a_call_and_replaced_once_it_was_taken() -> None:
+    with gateway(function("it", "Echo")) as made:
+        first = made.call("it", {"x": 1}).value["pid"]
+        job_id = next(iter(made.desk.records()))
+        until(lambda: made.desk.records()[job_id].get("offered") is not None)
+        assert made.call("it", {"x": 1}).value["pid"] == first
+        assert made.desk.records()[job_id]["offered"] is None
+        until(lambda: made.desk.records()[job_id].get("offered") is not None)
+        made.desk.take(job_id)
+        assert made.call("it", {"x": 1}).value["pid"] != first
