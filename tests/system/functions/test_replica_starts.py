@@ -61,6 +61,22 @@ def test_a_module_that_cannot_be_imported_says_so(tmp_path: Path) -> None:
         assert started.call({}).value == 1
 
 
+def test_what_a_module_prints_is_in_the_log_once_and_what_a_worker_prints_before_it_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "printing.py").write_text(
+        "import os\n"
+        "print('imported', end='')\n"
+        "def it(last: bool) -> int:\n"
+        "    print('called')\n"
+        "    if last: os.kill(os.getpid(), 9)\n"
+        "    return 1\n"
+    )
+    with replica("it", source=tmp_path, module="printing.py") as started:
+        assert started.call({"last": True}).status == 502
+        assert started.call({"last": False}).status == 200
+        log = started.log.read_text()
+        assert (log.count("imported"), log.count("called")) == (1, 2)
+
+
 def test_a_worker_that_says_it_is_ill_is_replaced(tmp_path: Path) -> None:
     with replica("Ill", arguments={"notes": str(tmp_path / "ill")}, options=["--health-seconds", "0.05"]) as started:
         pid = started.call({}).value

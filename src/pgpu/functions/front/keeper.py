@@ -4,7 +4,6 @@ It refuses to touch requests beyond telling the desk whether there is a worker: 
 """
 
 import asyncio
-import os
 import socket
 import sys
 import time
@@ -16,7 +15,7 @@ from pgpu.functions.declaring import Declaration, from_words
 from pgpu.functions.front.desk import Desk, Seat
 from pgpu.functions.front.metrics import Metrics
 from pgpu.functions.front.states import State
-from pgpu.functions.front.workers import HANGING_GRACE_SECONDS, LEAVING_GRACE_SECONDS, Worker
+from pgpu.functions.front.workers import HANGING_GRACE_SECONDS, LEAVING_GRACE_SECONDS, Worker, end_process
 from pgpu.functions.front.zygotes import Function, ZygoteLink
 from pgpu.functions.protocols.refusal import Refusal
 
@@ -189,8 +188,8 @@ class Keeper:
             log(f"worker {tell.data['pid']} ended with status {tell.data['status']}")
 
     def _on_born(self, number: int, pidfd: int) -> None:
-        if self._worker is None or number != self._asked:  # one that died before its birth was told
-            os.close(pidfd)
+        if self._worker is None or number != self._asked:  # it was given up before its birth was told
+            end_process(pidfd)
         else:
             self._worker.born(pidfd)
 

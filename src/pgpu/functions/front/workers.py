@@ -4,6 +4,7 @@ It refuses to start another: the keeper decides that.
 """
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -35,6 +36,13 @@ class Listener(Protocol):
         """It is dead, or its socket is; what it had said before was handed on."""
 
 
+def end_process(pidfd: int) -> None:
+    """Kill a process that nobody can talk to any more, dead or not, and close its descriptor."""
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    os.close(pidfd)
+
+
 class Worker:
     """A worker that was asked for; born or not."""
 
@@ -55,7 +63,7 @@ class Worker:
     def born(self, pidfd: int) -> None:
         """Take the descriptor of its process: it becomes readable when that dies, whoever holds its socket then."""
         if self.is_ended:
-            os.close(pidfd)
+            end_process(pidfd)
             return
         self._pidfd = pidfd
         self._loop.add_reader(pidfd, self._died)
@@ -114,9 +122,8 @@ class Worker:
         if self._killing is not None:
             self._killing.cancel()
         if self._pidfd is not None:
-            self._signal(signal.SIGKILL)  # its socket is gone, so nobody could ever talk to it again
             self._loop.remove_reader(self._pidfd)
-            os.close(self._pidfd)
+            end_process(self._pidfd)
             self._pidfd = None
         self._listener.on_ended(self)
         if self.mark is not None:

@@ -7,10 +7,12 @@ does not survive a fork.
 
 import ctypes
 import gc
+import io
 import os
 import select
 import signal
 import socket
+import sys
 import time
 import warnings
 from dataclasses import dataclass
@@ -107,6 +109,7 @@ def main(birth: Birth, control: socket.socket) -> int:
     """
     die_with_parent(birth.front_pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _write_lines_at_once()
     began = time.monotonic()
     try:
         prepared, described = _prepare(birth)
@@ -138,7 +141,15 @@ def die_with_parent(parent_pid: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def _write_lines_at_once() -> None:
+    """The log is followed while the handler runs, and a worker that is killed has said all that it printed."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True)
+
+
 def _fork() -> int:
+    sys.stdout.flush()  # or what the module printed without a line's end would be every worker's too
     with warnings.catch_warnings():
         warnings.simplefilter(
             "ignore", DeprecationWarning

@@ -66,7 +66,7 @@ async def answer_call(counter: Counter, ticket: Ticket, most_bytes: int, receive
         except TimeoutError:
             read = _BODY_TIMEOUT
         if not isinstance(read, Refusal):
-            await _serve(counter, ticket, read, receive, send)
+            await serve_read(counter, ticket, read, receive, send)
             return
         refused = read
     await send_reply(counter, ticket, refused.reply(ticket.request_id), send)
@@ -83,9 +83,10 @@ def too_large(ticket: Ticket, most_bytes: int) -> Refusal | None:
     return TOO_LARGE if length.isdecimal() and int(length) > most_bytes else None
 
 
-async def _serve(
+async def serve_read(
     counter: Counter, ticket: Ticket, body: tuple[bytes, int | None], receive: Receive, send: Send
 ) -> None:
+    """Hand in a call whose body was read, and send the answer."""
     call = OrdinaryCall(counter, ticket, send)
     watch = asyncio.get_running_loop().create_task(_watch(counter, ticket, receive, call))
     try:
