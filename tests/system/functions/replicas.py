@@ -63,6 +63,8 @@ class Replica:
     directory: Path
     log: Path
     asked: list[Connection] = field(default_factory=list)
+    notes: Path = Path("/nowhere")
+    """Where its handler writes down what it does, where it does."""
 
     @property
     def socket(self) -> Path:

@@ -1,7 +1,9 @@
 """What becomes of requests when something goes wrong; each gets an answer, and the next is served."""
 
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,14 +13,32 @@ from tests.system.functions.replicas import Replica, answer_of, replica
 from tests.waiting import until
 
 
-@pytest.fixture
-def notes(tmp_path: Path) -> Path:
-    return tmp_path / "notes"
+@pytest.fixture(scope="module")
+def kept() -> Iterator[Replica]:
+    """One replica for every test that leaves it in order."""
+    directory = Path(tempfile.mkdtemp(prefix="pgpu-notes-"))
+    with replica("Fickle", arguments={"notes": str(directory / "notes")}, queue_limit=4) as started:
+        started.notes = directory / "notes"
+        yield started
+    shutil.rmtree(directory)
 
 
 @pytest.fixture
-def fickle(notes: Path) -> Iterator[Replica]:
-    with replica("Fickle", arguments={"notes": str(notes)}, queue_limit=4) as started:
+def fickle(kept: Replica) -> Replica:
+    kept.notes.write_text("")
+    return kept
+
+
+@pytest.fixture
+def notes(fickle: Replica) -> Path:
+    return fickle.notes
+
+
+@pytest.fixture
+def mortal(tmp_path: Path) -> Iterator[Replica]:
+    """One that its test ends."""
+    with replica("Fickle", arguments={"notes": str(tmp_path / "notes")}) as started:
+        started.notes = tmp_path / "notes"
         yield started
 
 
@@ -27,6 +47,7 @@ def begun(notes: Path, what: str, times: int = 1) -> bool:
 
 
 def test_a_worker_killed_in_mid_call_costs_that_call_and_no_other(fickle: Replica, notes: Path) -> None:
+    restarts = fickle.health["restarts"]
     for times in range(1, 4):
         hanging = fickle.begin({"do": "hang"})
         until(lambda times=times: begun(notes, "hang", times))  # type: ignore[misc]
@@ -36,10 +57,11 @@ def test_a_worker_killed_in_mid_call_costs_that_call_and_no_other(fickle: Replic
         died = answer_of(hanging)
         assert (died.status, died.value["code"]) == (502, "worker_died")
         assert answer_of(waiting).status == 200
-        assert fickle.health["restarts"] == times
+        assert fickle.health["restarts"] == restarts + times
 
 
-def test_a_call_of_an_idempotent_function_survives_its_worker(notes: Path) -> None:
+def test_a_call_of_an_idempotent_function_survives_its_worker(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
     with replica("Fickle", arguments={"notes": str(notes)}, idempotent=True) as started:
         dying = started.begin({"do": "die"})
         assert answer_of(dying).status == 502
@@ -121,8 +143,8 @@ def test_more_than_the_queue_holds_is_refused_with_a_time_to_come_back(fickle: R
     assert [answer_of(each).status for each in queued] == [200] * 4
 
 
-def test_a_client_that_sends_slowly_holds_nobody_up_and_no_place(notes: Path) -> None:
-    with replica("Fickle", arguments={"notes": str(notes)}, queue_limit=0, timeout=0.5) as started:
+def test_a_client_that_sends_slowly_holds_nobody_up_and_no_place() -> None:
+    with replica("Fickle", queue_limit=0, timeout=0.5) as started:
         slow = [started.begin_head(content_length="100") for _ in range(3)]
         assert started.call({"do": "next"}).status == 200
         large = started.begin_head(content_length="1000000")
@@ -132,34 +154,35 @@ def test_a_client_that_sends_slowly_holds_nobody_up_and_no_place(notes: Path) ->
             each.close_now()
 
 
-def test_leaving_finishes_what_is_there_and_refuses_the_rest(fickle: Replica, notes: Path) -> None:
-    busy = fickle.begin({"do": "burn", "seconds": 0.5})
-    until(lambda: begun(notes, "burn"))
-    kept = fickle.kept_connection()
-    fickle.process.send_signal(signal.SIGTERM)
+def test_leaving_finishes_what_is_there_and_refuses_the_rest(mortal: Replica) -> None:
+    busy = mortal.begin({"do": "burn", "seconds": 0.5})
+    until(lambda: begun(mortal.notes, "burn"))
+    kept = mortal.kept_connection()
+    mortal.process.send_signal(signal.SIGTERM)
     until(lambda: kept.ask("/healthz").value["state"] == "draining")
     assert kept.ask("/readyz").status == 503
-    refused = fickle.call({"do": "refused"})
+    refused = mortal.call({"do": "refused"})
     assert (refused.status, refused.value["code"]) == (503, "draining")
     assert answer_of(busy).status == 200
-    assert fickle.process.wait() == 0
-    assert notes.read_text().splitlines()[-1] == "close"
+    assert mortal.process.wait() == 0
+    assert mortal.notes.read_text().splitlines()[-1] == "close"
 
 
-def test_nothing_outlives_a_front_that_is_killed(fickle: Replica, notes: Path) -> None:
-    fickle.begin({"do": "hang"})
-    until(lambda: begun(notes, "hang"))
-    left = psutil.Process(fickle.process.pid).children(recursive=True)
+def test_nothing_outlives_a_front_that_is_killed(mortal: Replica) -> None:
+    mortal.begin({"do": "hang"})
+    until(lambda: begun(mortal.notes, "hang"))
+    left = psutil.Process(mortal.process.pid).children(recursive=True)
     assert len(left) == 2
-    fickle.process.kill()
-    fickle.process.wait()
+    mortal.process.kill()
+    mortal.process.wait()
     until(lambda: not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in left))
 
 
 def test_a_zygote_that_is_killed_is_replaced_with_its_worker(fickle: Replica) -> None:
     zygote = psutil.Process(fickle.process.pid).children()[0]
     pid = fickle.worker_pid
+    restarts = fickle.health["restarts"]
     zygote.kill()
-    until(lambda: fickle.health["restarts"] == 1)
+    until(lambda: fickle.health["restarts"] == restarts + 1)
     assert fickle.call({"do": "next"}).status == 200
     assert fickle.worker_pid != pid
