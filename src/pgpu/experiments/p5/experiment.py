@@ -10,6 +10,7 @@ import platform
 import random
 import statistics
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -35,6 +36,7 @@ WANTED_DEVIATION = 0.05
 _BEFORE, _AFTER, _PROCESS = "load in each call", "callable object", "process for each request"
 _PACKAGE = "pgpu.experiments.p5"
 _SLICE_BYTES = 2 * GIB
+_NEVER = threading.Event()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,9 @@ class P5Plan:
     """Of the weights and of the image."""
 
     with_gpu: bool = True
+
+    rest_seconds: float = 0.01
+    """Between two requests: a core that is never idle is taken away from whoever has it, also from a real-time process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +144,12 @@ def _served(served: Served, image: bytes, plan: P5Plan) -> tuple[float, ...]:
 def _times(ask: Callable[[], float], plan: P5Plan) -> tuple[float, ...]:
     for _ in range(WARM_REQUESTS):
         ask()
-    return tuple(ask() for _ in range(plan.requests))
+    return tuple(_after_a_rest(ask, plan.rest_seconds) for _ in range(plan.requests))
+
+
+def _after_a_rest(ask: Callable[[], float], rest_seconds: float) -> float:
+    _NEVER.wait(rest_seconds)
+    return ask()
 
 
 def _report(stage: Stage, plan: P5Plan, directory: Path, cpu: Sequence[Asked], gpu: Sequence[Asked]) -> Report:
