@@ -213,7 +213,8 @@ def _packed(place: "Place", name: str, declaration: "Declaration", bundle: Binar
 
     packed = pack_tree(place.source, bundle)
     bundle.seek(0)
-    speech.remark(f"{place.source} is {len(packed.paths)} files, {format_memory(packed.size_bytes)}")
+    count = f"{len(packed.paths)} files" if len(packed.paths) > 1 else "1 file"
+    speech.remark(f"{place.source} is packed: {count}, {format_memory(packed.size_bytes)}")
     return Deployment(name, place.app, packed.digest, json.dumps(to_words(declaration)))
 
 

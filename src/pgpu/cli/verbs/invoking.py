@@ -120,13 +120,13 @@ def _fail(answer: "Called") -> NoReturn:
     """Say what the gateway said: which class of error, and the request's id for whoever looks into the log."""
     message, code = _said(b"".join(islice(answer.pieces(), _MOST_PIECES)).decode("utf-8", "replace"))
     request_id, retry = answer.headers.get("x-request-id"), answer.headers.get("retry-after")
-    hint = f"the log tells more under the request {request_id}: pgpu logs NAME" if request_id else None
+    is_refused = answer.status < HTTPStatus.INTERNAL_SERVER_ERROR
+    hint = None if is_refused or request_id is None else f"the log names the request {request_id}: pgpu logs NAME"
     if code == "handler_error":
         speech.remark(f"the function failed: {message}")
         speech.remark(f"hint: {hint}")
         raise typer.Exit(_FAILED)
-    other = RequestError if answer.status < HTTPStatus.INTERNAL_SERVER_ERROR else NodeError
-    kind = _ERRORS.get(answer.status, other)
+    kind = _ERRORS.get(answer.status, RequestError if is_refused else NodeError)
     raise kind(f"{answer.status} {code or 'refused'}: {message}", hint=f"again in {retry} s" if retry else hint)
 
 
