@@ -24,9 +24,15 @@ from pgpu.functions.gateway.desk import Desk
 from pgpu.functions.gateway.http.app import App
 from pgpu.functions.gateway.http.connections import GatewayConnection
 from pgpu.functions.gateway.http.counter import GatewayCounter
+from pgpu.functions.gateway.http.kept import KeptCalls
+from pgpu.functions.gateway.keeping.books import Books
+from pgpu.functions.gateway.keeping.store import Store
 from pgpu.functions.gateway.metrics import Metrics
 
 _BACKLOG = 1024
+_AGAIN_SECONDS = 0.2
+"""Between two attempts to learn of functions: nobody is told that there is none before."""
+
 _GRACE_SECONDS = 5
 """What calls under way may take once the gateway was told to leave."""
 
@@ -72,7 +78,9 @@ async def _serve(desk: Desk, settings: Settings) -> None:
     halls, access = Halls(metrics), Access(desk)
     controller = Controller(halls, desk, metrics)
     counter = GatewayCounter(halls, access)
-    app = App(halls, access, counter, metrics, controller.refresh)
+    books = Books(Store(settings.state / "calls"), halls)
+    kept = KeptCalls(books, counter, lambda caller, name: access.refusal(caller, halls.get(name)))
+    app = App(halls, access, counter, kept, controller.refresh)
     connection = type("ServedConnection", (GatewayConnection,), {"counter": counter})
     server = _Server(
         uvicorn.Config(
@@ -82,7 +90,8 @@ async def _serve(desk: Desk, settings: Settings) -> None:
     )  # fmt: skip
     leaving = _on_leaving(settings.parent)
     sockets = _listen(settings)
-    await controller.refresh()
+    await _informed(controller, leaving)
+    await books.open()
     app.is_ready = True
     loop = asyncio.get_running_loop()
     working = loop.create_task(controller.run())
@@ -98,6 +107,15 @@ async def _serve(desk: Desk, settings: Settings) -> None:
         access.close()
         with contextlib.suppress(asyncio.CancelledError):
             await working
+        books.close()
+
+
+async def _informed(controller: Controller, leaving: asyncio.Event) -> None:
+    """Wait until the server has told of its functions."""
+    while not await controller.refresh() and not leaving.is_set():
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_AGAIN_SECONDS):
+                await leaving.wait()
 
 
 def _on_leaving(parent: int | None) -> asyncio.Event:

@@ -79,6 +79,12 @@ class Hall:
         return self.function.name
 
     @property
+    def slots(self) -> int:
+        """Calls that all replicas that it may have run at a time."""
+        load = self.loads[self.function.traffic[0].version] if self.function.traffic else None
+        return 1 if load is None else load.slots * load.declaration.maximum
+
+    @property
     def requests(self) -> int:
         """How many are here: waiting, or with a replica."""
         waiting = sum(len(load.queue) for load in self.loads.values())

@@ -89,7 +89,7 @@ class Link:
         if errand.question:
             self._channel.send(frame(Kind.ASK, number, Ask(errand.question)))
             return
-        remaining = errand.deadline_seconds - time.monotonic()
+        remaining = min(errand.timeout_seconds, errand.deadline_seconds - time.monotonic())
         file = None if errand.file is None else os.dup(errand.file)
         call = (
             errand.request_id, errand.method, errand.path, errand.query, errand.headers, remaining, errand.body,

@@ -63,9 +63,10 @@ class Controller:
                 task.cancel()
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def refresh(self) -> None:
-        """Learn of the server's functions now: somebody called one that is not known."""
+    async def refresh(self) -> bool:
+        """Learn of the server's functions now, as when somebody called one that is not known; False: it does not answer."""
         await self._learn()
+        return not self._is_away
 
     def _wake(self, hall: Hall) -> None:
         self._dirty.add(hall)

@@ -19,7 +19,7 @@ class Halls:
     """Functions that can be called."""
 
     def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
+        self.metrics = metrics
         self._halls: dict[str, Hall] = {}
         self.wake: Callable[[Hall], None] = lambda _hall: None
         """Told of each hall where something is to be decided."""
@@ -59,7 +59,7 @@ class Halls:
             self.wake(hall)
 
     def _opened(self, function: Function) -> Hall:
-        hall = Hall(function, self._metrics, lambda: self.wake(hall))
+        hall = Hall(function, self.metrics, lambda: self.wake(hall))
         hall.on_admitted = Deadlines(hall).watch
         hall.on_begun = self.on_begun
         hall.on_phase_noted = self.on_phase

@@ -22,8 +22,8 @@ from pgpu.functions.gateway.controlling.halls import Halls
 from pgpu.functions.gateway.http.counter import GatewayCounter, is_special
 from pgpu.functions.gateway.http.describing import described
 from pgpu.functions.gateway.http.document import document
+from pgpu.functions.gateway.http.kept import KeptCalls
 from pgpu.functions.gateway.http.targets import Kind, Target, target_of
-from pgpu.functions.gateway.metrics import Metrics
 from pgpu.functions.protocols import Refusal
 
 JSON = {"content-type": "application/json"}
@@ -46,8 +46,8 @@ class App:
         halls: Halls,
         access: Access,
         counter: GatewayCounter,
-        metrics: Metrics,
-        refresh: Callable[[], Awaitable[None]],
+        kept: KeptCalls,
+        refresh: Callable[[], Awaitable[object]],
     ) -> None:
         """Join the parts.
 
@@ -55,15 +55,14 @@ class App:
             halls: Functions.
             access: Who may.
             counter: Takes calls.
-            metrics: What was counted.
+            kept: Answers calls that are kept.
             refresh: Learns of functions that were deployed a moment ago.
         """
-        self._halls, self._access, self._counter, self._metrics = halls, access, counter, metrics
+        self._halls, self._access, self._counter = halls, access, counter
         self._refresh = refresh
         self._refreshed_seconds = 0.0
         self.is_ready = False
-        self.special: Callable[[Errand, Target, Receive, Send], Awaitable[Answered]] | None = None
-        """Answers calls that are to be kept; None: there is no place for them."""
+        self._kept = kept
 
         self._pages: dict[str, Callable[[], Reply]] = {
             "/healthz": lambda: self._health(200),
@@ -96,13 +95,13 @@ class App:
         if target.kind is Kind.PAGE:
             return self._page(errand.path, caller)
         if target.kind is Kind.STORED:
-            return await self._special(errand, target, caller, receive, send)
+            return await self._kept.of_caller(errand, target, caller)
         hall = await self._hall(target.name, caller)
         if (refused := self._access.refusal(caller, hall)) is not None or hall is None:
             return refused or _NOT_FOUND
         errand.hall = hall
         self._allow_its_time(errand, hall)
-        return await self._of_function(errand, target, caller, receive, send)
+        return await self._of_function(errand, target, receive, send)
 
     async def _unjudged(self, caller: Caller) -> Refusal | None:
         try:
@@ -111,13 +110,11 @@ class App:
             return _SERVER_AWAY
         return None
 
-    async def _of_function(
-        self, errand: Errand, target: Target, caller: Caller, receive: Receive, send: Send
-    ) -> Answered:
+    async def _of_function(self, errand: Errand, target: Target, receive: Receive, send: Send) -> Answered:
         hall = errand.hall
         assert hall is not None  # noqa: S101 - set by the caller
         if target.kind is Kind.NAMED_CALL or (target.kind is Kind.CALL and is_special(errand.headers)):
-            return await self._special(errand, target, caller, receive, send)
+            return await self._kept.of_function(errand, target, receive, send)
         if target.kind is Kind.CALL:
             await answer_call(self._counter, errand, hall.declaration.max_body_bytes, receive, send)
             return None
@@ -126,12 +123,6 @@ class App:
         if target.kind is Kind.MODEL_READY:
             return self._model_ready(hall)
         return await described(self._counter, errand, target)
-
-    async def _special(self, errand: Errand, target: Target, caller: Caller, receive: Receive, send: Send) -> Answered:
-        _ = caller
-        if self.special is None:
-            return _NOT_FOUND
-        return await self.special(errand, target, receive, send)
 
     async def _hall(self, name: str, caller: Caller) -> Hall | None:
         """Find a function's hall; one that was deployed a moment ago, too."""
@@ -156,7 +147,7 @@ class App:
             return self._pages[path]()
         if (refused := self._access.admin_refusal(caller)) is not None:
             return refused
-        return Reply(200, {"content-type": "text/plain; version=0.0.4; charset=utf-8"}, self._metrics.text())
+        return Reply(200, {"content-type": "text/plain; version=0.0.4; charset=utf-8"}, self._halls.metrics.text())
 
     def _health(self, status: int) -> Reply:
         state = "hot" if self.is_ready else "starting"

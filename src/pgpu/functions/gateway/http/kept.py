@@ -1,0 +1,141 @@
+"""Kept calls over HTTP: `Prefer: respond-async`, calls that their callers name, and events that come more than once.
+
+It refuses to keep what may be tried again: the answer to an event that failed here is forgotten, so that its next delivery
+runs.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from pgpu.functions.calls.files import body_of
+from pgpu.functions.calls.messages import Reply
+from pgpu.functions.front.http.answering import Send
+from pgpu.functions.front.http.bodies import ClientGoneError, Receive, read_body
+from pgpu.functions.front.http.ordinary import serve_read, too_large
+from pgpu.functions.gateway.access import NOT_YOURS, Caller
+from pgpu.functions.gateway.calling.errands import Errand
+from pgpu.functions.gateway.calling.hall import Hall
+from pgpu.functions.gateway.http.counter import GatewayCounter
+from pgpu.functions.gateway.http.targets import Kind, Target
+from pgpu.functions.gateway.keeping.books import Books
+from pgpu.functions.gateway.keeping.keys import digest_of, event_key, named_key, new_key
+from pgpu.functions.gateway.keeping.store import Kept, KeptCall
+from pgpu.functions.protocols import Refusal
+from pgpu.units import MIB
+
+MOST_BYTES = 16 * MIB
+"""Of the body of a kept call."""
+
+_JSON = {"content-type": "application/json"}
+_NO_CALL = Refusal(404, "not_found", "there is no such call")
+_DIFFERS = Refusal(409, "call_differs", "another call was made under this id")
+_FULL = Refusal(429, "queue_full", "too many calls are kept already", {"retry-after": "60"})
+_LATE = Refusal(504, "deadline", "the answer did not come in time; the event is served all the same")
+_OWN_ERRORS = 500
+
+_encode = msgspec.json.Encoder().encode
+
+
+class KeptCalls:
+    """What is answered about kept calls."""
+
+    def __init__(self, books: Books, counter: GatewayCounter, refusal: Callable[[Caller, str], Refusal | None]) -> None:
+        """Join the parts.
+
+        Args:
+            books: Of the calls.
+            counter: Takes what is not kept after all.
+            refusal: Says why a caller may not see calls of a function; None: they may.
+        """
+        self._books, self._counter, self._refusal = books, counter, refusal
+
+    async def of_function(self, errand: Errand, target: Target, receive: Receive, send: Send) -> Reply | Refusal | None:
+        """Answer a request to a function whose caller may call it; None: it was answered."""
+        hall = errand.hall
+        assert hall is not None  # noqa: S101 - its caller found it
+        if target.kind is Kind.NAMED_CALL and errand.method != "PUT":
+            return await self._stored(errand, named_key(hall.name, target.call))
+        most = min(MOST_BYTES, hall.declaration.max_body_bytes)
+        read = too_large(errand, most) or await _read(receive, most)
+        if read is None or isinstance(read, Refusal):
+            return read
+        if target.kind is Kind.NAMED_CALL:
+            errand.method, errand.path = "POST", f"/functions/{hall.name}"
+            return await self._accepted(
+                hall, errand, named_key(hall.name, target.call), read, f"/functions/{hall.name}/calls/{target.call}"
+            )
+        key = event_key(hall.name, errand.headers, read) if errand.path.startswith("/functions/") else None
+        if "respond-async" in errand.headers.get("prefer", "").lower():
+            kept_as = key or new_key()
+            return await self._accepted(hall, errand, kept_as, read, f"/calls/{kept_as}")
+        if key is not None:
+            return await self._event(hall, errand, key, read)
+        await serve_read(self._counter, errand, (read, None), receive, send)
+        return None
+
+    async def of_caller(self, errand: Errand, target: Target, caller: Caller) -> Reply | Refusal:
+        """Answer a request about a call under an id of ours."""
+        known = await self._books.get(target.call)
+        refused = self._refusal(caller, "" if known is None else known.function)
+        if refused is not None:
+            return _NO_CALL if refused is NOT_YOURS else refused
+        return await self._stored(errand, target.call)
+
+    async def _stored(self, errand: Errand, key: str) -> Reply | Refusal:
+        if errand.method == "DELETE":
+            return Reply(204, {}) if await self._books.forget(key) else _NO_CALL
+        known = await self._books.get(key)
+        if known is None:
+            return _NO_CALL
+        return self._waits(key) if known.reply is None else _replayed(known)
+
+    async def _accepted(self, hall: Hall, errand: Errand, key: str, body: bytes, location: str) -> Reply | Refusal:
+        if self._books.is_full(hall.name):
+            return _FULL
+        call = _call(hall, errand, key, body)
+        known = await self._books.add(call)
+        if known is not None and known.digest != call.digest:
+            return _DIFFERS
+        waits = self._waits(key)
+        headers = {**waits.headers, "location": location, "preference-applied": "respond-async"}
+        return Reply(202, headers, waits.body)
+
+    async def _event(self, hall: Hall, errand: Errand, key: str, body: bytes) -> Reply | Refusal:
+        if self._books.is_full(hall.name):
+            return _FULL
+        await self._books.add(_call(hall, errand, key, body))
+        known = await self._books.finished(key, errand.timeout_seconds)
+        if known is None:
+            return _NO_CALL
+        if known.reply is None:
+            return _LATE
+        if known.reply.status >= _OWN_ERRORS:
+            await self._books.forget(key)
+        return _replayed(known)
+
+    def _waits(self, key: str) -> Reply:
+        return Reply(202, {**_JSON, "retry-after": "1"}, _encode({"id": key, "state": self._books.state(key)}))
+
+
+def _replayed(known: Kept) -> Reply:
+    assert known.reply is not None  # noqa: S101 - looked at before
+    return Reply(known.reply.status, known.reply.headers, known.reply.body)
+
+
+def _call(hall: Hall, errand: Errand, key: str, body: bytes) -> KeptCall:
+    headers = {name: value for name, value in errand.headers.items() if name not in {"prefer", "content-length"}}
+    digest = digest_of(errand.path, errand.query, headers, body)
+    return KeptCall(key, hall.name, digest, errand.method, errand.path, errand.query, headers, body)
+
+
+async def _read(receive: Receive, most_bytes: int) -> bytes | Refusal | None:
+    """Read a body into memory; None: the client has left."""
+    try:
+        read = await read_body(receive, most_bytes)
+    except ClientGoneError:
+        return None
+    if isinstance(read, Refusal):
+        return read
+    body, file = read
+    return body if file is None else bytes(body_of(file))

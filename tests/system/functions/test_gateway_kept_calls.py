@@ -1,0 +1,97 @@
+"""Calls that a gateway keeps: asynchronous ones survive it, named ones run once, events are served once."""
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.system.functions.gateways import Gateway, function, gateway
+from tests.system.functions.replicas import Answer
+from tests.waiting import until
+
+EVENT = {"ce_id": "e1", "ce_source": "/tests", "ce_specversion": "1.0", "ce_type": "test"}
+
+
+def finished(made: Gateway, location: str) -> Answer:
+    def answer() -> Answer | None:
+        found = made.get(location)
+        return None if found.status == 202 else found
+
+    found = until(answer)
+    assert found is not None
+    return found
+
+
+def count(notes: Path, line: str) -> int:
+    return notes.read_text().splitlines().count(line) if notes.exists() else 0
+
+
+def test_kept_calls_and_events(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    fickle = function("fickle", "Fickle", arguments={"notes": str(notes)})
+    with gateway(function("echo", "Echo"), fickle, function("stream", "Stream")) as made:
+        accepted = made.call("echo", {"x": 3}, prefer="respond-async")
+        assert (accepted.status, accepted.headers["preference-applied"]) == (202, "respond-async")
+        location = accepted.headers["location"]
+        assert finished(made, location).value["x"] == 3
+        assert made.call("", None, location, "DELETE").status == 204
+        assert made.get(location).status == 404
+
+        path = "/functions/fickle/calls/mine"
+        assert made.call("", {"do": "once"}, path, "PUT").status == 202
+        assert made.call("", {"do": "once"}, path, "PUT").status == 202
+        assert finished(made, path).body == b"once"
+        assert made.call("", {"do": "other"}, path, "PUT").value["code"] == "call_differs"
+        assert count(notes, "begin once") == 1
+
+        stream = made.call("stream", {"count": 3}, prefer="respond-async", accept="application/x-ndjson")
+        assert finished(made, stream.headers["location"]).body == b"0\n1\n2\n"
+
+        first = made.call("fickle", {"do": "event"}, **EVENT)
+        assert (first.status, first.body) == (200, b"event")
+        assert made.call("fickle", {"do": "event"}, **EVENT).body == b"event"
+        whole = {"specversion": "1.0", "id": "e1", "source": "/tests", "type": "test", "data": {"do": "event"}}
+        kind = "application/cloudevents+json"
+        assert made.call("fickle", json.dumps(whole).encode(), content_type=kind).status == 200
+        assert count(notes, "begin event") == 1
+        for _ in range(2):  # what failed is served again
+            assert made.call("fickle", {"do": "raise"}, **{**EVENT, "ce_id": "e2"}).status == 500
+        assert count(notes, "begin raise") == 2
+
+
+def test_calls_survive_a_gateway_that_is_killed(tmp_path: Path) -> None:
+    notes, gate = tmp_path / "notes", tmp_path / "gate"
+    words = {"arguments": {"notes": str(notes)}}
+    slow = function("slow", "SlowToStart", arguments={"gate": str(gate)})
+    with gateway(
+        slow, function("once", "Fickle", **words), function("again", "Fickle", idempotent=True, **words)
+    ) as made:
+        waiting = [made.call("slow", {}, prefer="respond-async").headers["location"] for _ in range(3)]
+        once = made.call("once", {"do": "hang"}, prefer="respond-async").headers["location"]
+        again = made.call("again", {"do": "burn", "seconds": 0.3}, prefer="respond-async").headers["location"]
+        until(lambda: count(notes, "begin hang") and count(notes, "begin burn"))
+        made.end(signal.SIGKILL)
+        gate.touch()
+        made.start()
+        assert [finished(made, location).status for location in waiting] == [200, 200, 200]
+        assert finished(made, again).body == b"burn"
+        assert finished(made, once).value["code"] == "interrupted"
+    assert count(notes, "begin hang") == 1
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[1]", b'{"inputs": 1}', b"\xff" * 40, b'{"inputs":[{"name":"x"}]}'])
+def test_nonsense_is_the_callers_error(shared: Gateway, body: bytes) -> None:
+    inference = shared.call("", body, "/v2/models/echo/infer", content_type="application/json")
+    binary = shared.call("", body, "/v2/models/echo/infer", inference_header_content_length="7")
+    event = shared.call("echo", body, content_type="application/cloudevents+json")
+    half = shared.call("echo", body, ce_id="x", ce_source="y", content_type="application/json")
+    for answer in (inference, binary, event, half):
+        assert 400 <= answer.status < 500
+        assert set(answer.value) == {"error", "code", "request_id"}
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Gateway]:
+    with gateway(function("echo", "Echo")) as made:
+        yield made
