@@ -9,6 +9,7 @@ from pgpu.functions.front.ahead import Ahead
 from pgpu.functions.front.http.answers import header_lines
 from pgpu.functions.front.http.requests import plain_headers, request_id, timeout_seconds
 from pgpu.functions.front.tickets import Ticket
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 
 @given(st.integers(1, 1000), st.lists(st.floats(0, 1000), max_size=30))
@@ -68,3 +69,7 @@ def test_a_reply_never_says_more_headers_than_it_has(headers: dict[str, str]) ->
     except ValueError:
         return
     assert lines.count("\n") == lines.count("\r\n") == len(headers) + 1
+
+
+def test_the_installed_uvicorn_has_the_place_where_the_short_way_begins() -> None:
+    assert callable(getattr(HttpToolsProtocol, "_start_asgi_task", None)), "calls take the ordinary way: twice the CPU"
