@@ -3,13 +3,13 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from pgpu.functions.calls import Reply
 from pgpu.functions.front.ahead import Ahead
 from pgpu.functions.front.http.answers import header_lines
 from pgpu.functions.front.http.requests import plain_headers, request_id, timeout_seconds
 from pgpu.functions.front.tickets import Ticket
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 
 @given(st.integers(1, 1000), st.lists(st.floats(0, 1000), max_size=30))
