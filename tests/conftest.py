@@ -17,7 +17,7 @@ import pytest
 from hypothesis import settings
 from tests.native_clients import framework_python
 
-settings.register_profile("pgpu", deadline=None)
+settings.register_profile("pgpu", deadline=None, derandomize=True)
 settings.load_profile("pgpu")
 
 _FRAMEWORKS = ("torch", "jax", "tensorflow")
