@@ -17,7 +17,7 @@ import pytest
 from hypothesis import settings
 from tests.native_clients import framework_python
 
-settings.register_profile("pgpu", deadline=None)
+settings.register_profile("pgpu", deadline=None, derandomize=True)
 settings.load_profile("pgpu")
 
 _FRAMEWORKS = ("torch", "jax", "tensorflow")
@@ -32,7 +32,7 @@ def _why_no_docker(_marker: pytest.Mark) -> str | None:
 def _failure_of_docker() -> str | None:
     if importlib.util.find_spec("docker") is None:
         return "the docker SDK is not installed (pip install 'pgpu[docker]')"
-    return _failure_of_python("import docker; docker.from_env(timeout=10).ping()", "no Docker engine answers")
+    return _failure_of_python("import docker; docker.from_env(timeout=100).ping()", "no Docker engine answers")
 
 
 def _why_no_podman(_marker: pytest.Mark) -> str | None:
@@ -43,7 +43,7 @@ def _why_no_podman(_marker: pytest.Mark) -> str | None:
 
 @cache
 def _failure_of_podman(url: str) -> str | None:
-    return _failure_of_python(f"import docker; docker.DockerClient({url!r}, timeout=10).ping()", "no Podman answers")
+    return _failure_of_python(f"import docker; docker.DockerClient({url!r}, timeout=100).ping()", "no Podman answers")
 
 
 def _why_no_userns(_marker: pytest.Mark) -> str | None:

@@ -120,6 +120,7 @@ def test_one_that_comes_right_after_another_lies_elsewhere_so_that_neither_takes
     assert daemon.health() is Health.WELL
 
 
+@pytest.mark.soak
 def test_one_that_hangs_is_silent_and_is_ended_all_the_same(daemon: GpuDaemon, world: MpsWorld) -> None:
     pid = start(daemon)
     os.kill(pid, signal.SIGSTOP)

@@ -165,9 +165,9 @@ def place() -> Iterator[Place]:
         yield made
 
 
-@pytest.fixture(params=[opened_place, served_place], ids=["embedded", "served"])
+@pytest.fixture(params=[opened_place, pytest.param(served_place, marks=pytest.mark.soak)], ids=["embedded", "served"])
 def either_place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    """Return a place of each form, for what must not differ between them."""
+    """Return a place of each form, for what must not differ between them; the contract of clients asks both in a moment."""
     with request.param() as made:
         yield made
 

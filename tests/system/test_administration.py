@@ -110,6 +110,7 @@ def test_nobody_but_root_goes_before_others_by_priority(world: UserWorld) -> Non
     assert world.root.ask("POST", "/v1/jobs", ask).status == 201
 
 
+@pytest.mark.soak
 def test_a_drain_starts_nothing_new_and_ends_nothing(world: UserWorld, admin: Callable[..., str]) -> None:
     alice = world.user()
     with sleeping(alice) as before:

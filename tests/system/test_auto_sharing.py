@@ -90,6 +90,7 @@ def test_a_job_of_which_nothing_is_known_takes_time_slices_and_a_light_one_joins
 LASTING_SECONDS = 1000.0
 
 
+@pytest.mark.soak
 @pytest.mark.userns
 def test_a_gpu_in_time_slices_is_let_run_empty_for_jobs_that_are_better_off_under_mps(place: Place) -> None:
     """The second comes when the first, by what is known of its program, is nearly done."""

@@ -31,6 +31,7 @@ def test_a_corrupt_ledger_is_a_failure_with_a_remedy(place: Place) -> None:
     assert "trial on a simulated GPU: the limit binds" in done.stdout
 
 
+@pytest.mark.soak
 def test_a_slice_without_a_job_is_found(place: Place) -> None:
     place.run("ps")
     [folder] = (place.path / "run").iterdir()
@@ -39,6 +40,7 @@ def test_a_slice_without_a_job_is_found(place: Place) -> None:
     assert "slices without a job: 0123456789ab" in done.stdout
 
 
+@pytest.mark.soak
 def test_whether_users_of_a_server_can_have_volumes_is_tried(place: Place) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root serves users")

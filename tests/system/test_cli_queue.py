@@ -159,6 +159,7 @@ def _events(place: Place) -> list[str]:
     return kinds
 
 
+@pytest.mark.soak
 def test_a_server_looks_though_no_job_runs_and_ps_marks_what_it_saw(eventually: Eventually) -> None:
     with served_place() as place:
         assert place.run("gpus").returncode == 0

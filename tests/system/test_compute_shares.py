@@ -4,6 +4,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from tests.system.conftest import Place, served_place
 from tests.waiting import until
 
@@ -66,6 +67,7 @@ def job(client: Client, name: str) -> Job:
     return client.job(name).job
 
 
+@pytest.mark.soak
 def test_a_strict_share_of_30_gets_less_than_one_of_70_and_never_more_than_it_asked_for(place: Place) -> None:
     client = client_of(place)
     low = spins(place, client, "low", "--compute", "30%", "--strict")

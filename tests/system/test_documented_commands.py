@@ -12,13 +12,13 @@ from tests.waiting import DEADLINE_SECONDS
 ROOT = Path(__file__).parent.parent.parent
 PAGES = (
     "README.md",
-    "docs/guide/first-steps.md",
+    pytest.param("docs/guide/first-steps.md", marks=pytest.mark.soak),
     "docs/guide/queue.md",
     "docs/guide/learning.md",
     "docs/guide/compute.md",
-    "docs/guide/oversubscription.md",
+    pytest.param("docs/guide/oversubscription.md", marks=pytest.mark.soak),
     "docs/guide/advice.md",
-    "docs/guide/profiling.md",
+    pytest.param("docs/guide/profiling.md", marks=pytest.mark.soak),
 )
 _BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

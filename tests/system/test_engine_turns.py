@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.system.engine_worlds import World, world
+from tests.waiting import until
 
 from pgpu.errors import CapacityError
 from pgpu.model import Job, JobState
@@ -34,7 +35,7 @@ def test_a_clock_that_is_set_forward_cancels_no_waiting_job(machine: World) -> N
 def test_a_clock_that_is_set_back_makes_no_wait_longer(machine: World) -> None:
     machine.submit(gib=10)
     waiting = machine.submit(("true",), gib=10, timeout=2)
-    machine.until_looked_at(waiting)
+    until(lambda: machine.state(waiting).is_final or machine.client.still_waits(waiting.id, timeout_seconds=0.1))
     _write_deadline(machine, waiting, time.time() + 3600)
     assert machine.until_state(waiting, JobState.CANCELLED).wait_timed_out
 

@@ -33,6 +33,7 @@ def assert_files_are_there(report: dict[str, Any]) -> None:
     assert all(path.stat().st_size > 0 for path in paths)
 
 
+@pytest.mark.soak
 def test_p1_completes_with_and_without_pgpu_where_all_fit(tmp_path: Path) -> None:
     report = experiment(tmp_path, "p1", "--jobs", "2", "--both", "--batches", "8")
 
@@ -49,6 +50,7 @@ def test_p1_without_pgpu_fails_at_24_since_the_device_is_full(tmp_path: Path) ->
     assert (tmp_path / "p1-failed-memory.png").exists()
 
 
+@pytest.mark.soak
 def test_p2_fills_slices_side_by_side(tmp_path: Path) -> None:
     report = experiment(tmp_path, "p2", "--jobs", "3", "--batches", "10")
 
@@ -60,6 +62,7 @@ def test_p2_fills_slices_side_by_side(tmp_path: Path) -> None:
     assert_files_are_there(report)
 
 
+@pytest.mark.soak
 def test_p4_refuses_the_hog_alone(tmp_path: Path) -> None:
     report = experiment(tmp_path, "p4", "--neighbours", "1", "--batches", "10")
 
@@ -78,6 +81,7 @@ def test_p3s_wall_lets_as_many_run_as_fit_and_the_queue_fails_none(tmp_path: Pat
     assert_files_are_there(report)
 
 
+@pytest.mark.soak
 def test_p3s_mps_table_has_both_neighbours_of_each_size(tmp_path: Path) -> None:
     report = experiment(tmp_path, "p3", "--part", "mps", "--sizes", "5120", "--repeat", "1", model="GTX 980 Ti")
 
@@ -86,6 +90,7 @@ def test_p3s_mps_table_has_both_neighbours_of_each_size(tmp_path: Path) -> None:
     assert_files_are_there(report)
 
 
+@pytest.mark.soak
 def test_p3s_overhead_is_of_every_program_and_says_where_containers_are_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

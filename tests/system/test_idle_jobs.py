@@ -18,6 +18,7 @@ def attentive(place: Place) -> Place:
     return place
 
 
+@pytest.mark.soak
 def test_an_idle_job_is_reported_and_goes_on(attentive: Place, eventually: Eventually) -> None:
     attentive.detach("notebook", "1GiB", ["sleep", "600"])
     warning = eventually(lambda: attentive.job("notebook")["warning"])

@@ -116,7 +116,7 @@ def test_whoever_waits_finds_the_next_keeper_and_hears_of_the_grant(machine: Wor
 
 def test_a_wait_that_runs_out_is_ended_by_whichever_keeper_there_is(machine: World) -> None:
     fill(machine)
-    job = machine.submit(("true",), gib=1, timeout=2)
+    job = machine.submit(("true",), gib=1, timeout=6)
     machine.until_looked_at(job)
     machine.kill_keeper()
     assert machine.until_state(job, JobState.CANCELLED).wait_timed_out

@@ -244,6 +244,7 @@ def test_a_job_that_fails_for_another_reason_or_did_not_ask_is_not_tried_again(p
     assert [job["attempt"] for job in place.json("ps", "--all")["jobs"]] == [1, 1]
 
 
+@pytest.mark.soak
 def test_waiting_jobs_learn_from_runs_that_end_meanwhile(place: Place, eventually: Eventually) -> None:
     for _ in range(2):
         run_p2(place)

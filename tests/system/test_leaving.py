@@ -181,6 +181,7 @@ def test_what_a_killed_job_leaves_behind_goes_on_once_its_place_is_its_own_again
     until(lambda: not entry(place, low).is_lease_held)
 
 
+@pytest.mark.soak
 def test_what_a_job_leaves_behind_that_was_killed_with_its_supervisor_leaves_before_the_other_starts(
     place: Place,
 ) -> None:

@@ -192,6 +192,7 @@ def test_a_gpu_older_than_volta_is_refused_under_mps(place: Place) -> None:
     assert "Volta" in done.stderr
 
 
+@pytest.mark.soak
 def test_a_daemon_that_is_slow_for_a_while_ends_no_job(place: Place) -> None:
     one, two = detach(place, "one"), detach(place, "two")
     until_clients(place, one, two)

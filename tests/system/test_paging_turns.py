@@ -105,6 +105,7 @@ def test_who_is_alone_again_is_let_go_on(machine: World) -> None:
     until(lambda: turn(machine) is None)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("killed", [0, 1])
 def test_turns_go_on_when_a_supervisor_is_killed(machine: World, killed: int) -> None:
     jobs = [start(machine), start(machine)]

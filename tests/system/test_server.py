@@ -132,6 +132,7 @@ def test_an_attached_command_outlives_its_server(place: Served) -> None:
     assert asker.returncode == 3
 
 
+@pytest.mark.soak
 def test_a_server_that_is_killed_again_and_again_loses_no_line_and_starts_nothing_twice(place: Served) -> None:
     script = 'echo started >>"$0"; for i in $(seq 40); do echo $i; sleep 0.1; done'
     words = ["run", "--memory", "2GiB", "--", "sh", "-c", script]

@@ -122,11 +122,14 @@ def test_advice_does_not_depend_on_the_order_of_the_jobs(jobs: list[Profile], ra
 
 @few
 @given(together, profiles)
-def test_one_more_companion_never_makes_anyone_faster(jobs: list[Profile], companion: Profile) -> None:
+def test_one_more_companion_makes_nobody_faster_in_turns_and_never_all_under_mps(
+    jobs: list[Profile], companion: Profile
+) -> None:
     before, after = both(advise(jobs, GPU)), both(advise([*jobs, companion], GPU))
-    for (sliced, mps), (sliced_after, mps_after) in zip(before, after[:-1], strict=True):
+    for (sliced, _mps), (sliced_after, _mps_after) in zip(before, after[:-1], strict=True):
         assert sliced_after >= sliced - 1e-9
-        assert mps_after >= mps - 1e-9
+    # Whom the newcomer holds up presses less on the rest, so one of them may get faster.
+    assert any(mps_after >= mps - 1e-9 for (_, mps), (_, mps_after) in zip(before, after[:-1], strict=True))
 
 
 def test_two_jobs_that_always_compute_take_twice_as_long_in_turns() -> None:

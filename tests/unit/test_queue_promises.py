@@ -163,6 +163,7 @@ def test_whoever_comes_later_nobody_starves(arrivals: list[Arrival], gpus: int) 
     assert nobody_waits_too_long(arrivals, fates, PATIENCE)
 
 
+@pytest.mark.soak
 def test_a_large_job_of_low_priority_starts_while_smaller_ones_keep_coming() -> None:
     dice = random.Random(3)
     small = stream(

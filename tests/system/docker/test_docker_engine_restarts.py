@@ -56,6 +56,7 @@ def supervisor_of(place: Served, name: str) -> int:
         return int(ledger.execute(query, (name,)).fetchone()[0] or 0)
 
 
+@pytest.mark.soak
 def test_an_engine_that_is_away_for_a_while_fails_no_job(
     place: Served, engine: OwnEngine, images: str, eventually: Eventually
 ) -> None:

@@ -98,6 +98,7 @@ def test_two_gpus_under_mps_are_refused_before_the_container_is_there(oci_place:
     assert "MPS is for containers on one GPU" in done.stderr
 
 
+@pytest.mark.soak
 def test_auto_takes_a_container_as_a_client_whose_profile_says_so(shared_place: Place, images: str) -> None:
     ledger = ledger_of(shared_place)
 
