@@ -4,6 +4,7 @@ import http.client
 import io
 import json
 import os
+import signal
 import socket
 import tempfile
 import zipfile
@@ -215,3 +216,22 @@ def wheel_of(directory: Path, name: str) -> Path:
         for member, text in files.items():
             archive.writestr(member, text)
     return path
+
+
+def test_what_was_accepted_outlives_the_server_and_what_was_not_is_nowhere(
+    functions: HttpFunctions, server: ServerProcess, root: Path, asked: tuple[Deployment, io.BytesIO]
+) -> None:
+    version = functions.deploy(*asked)
+    replica = functions.start_replica(ReplicaAsk(version.function, 1))
+    shelf = root / "state" / "functions" / "bundles" / str(os.geteuid())
+    kept = set(shelf.iterdir())
+    with socket.socket(socket.AF_UNIX) as half:
+        half.connect(str(server.socket))
+        half.sendall(f"PUT /v1/bundles/{'0' * 64} HTTP/1.1\r\nHost: x\r\nContent-Length: 9000\r\n\r\n".encode())
+        half.sendall(b"x" * 4000)
+        server.end(signal.SIGKILL)
+    server.start()
+    assert functions.function(version.function).versions == (version,)
+    assert [each.job_id for each in functions.replicas(version.function)] == [replica.job_id]
+    assert set(shelf.iterdir()) == kept
+    functions.undeploy(version.function)

@@ -148,6 +148,7 @@ class FunctionDesk:
         trial = self._deployer.trial(checked, caller.uid)
         self._desk.engine.check(trial.spec, trial.request, account_of(inherited, ()))
         version = self._kept.deploy(checked, caller.uid, inherited)
+        self._sweep(caller.uid)
         if version.state is VersionState.PENDING and self._deployer.is_built(version):
             self._kept.judge(version.function, version.number, VersionState.READY)
             return self._kept.get(version.function).version(version.number)
@@ -173,10 +174,13 @@ class FunctionDesk:
         job_ids = [replica.job_id for replica in self._kept.replicas.all(name)]
         self._kept.remove(name)
         self._end(job_ids)
-        if self._deploying is not None:
-            kept = [version for each in self._kept.all(found.owner_uid) for version in each.versions]
-            self._deploying.sweep(found.owner_uid, kept)
+        self._sweep(found.owner_uid)
         return job_ids
+
+    def _sweep(self, owner_uid: int) -> None:
+        if self._deploying is not None:
+            kept = [version for each in self._kept.all(owner_uid) for version in each.versions]
+            self._deploying.sweep(owner_uid, kept)
 
     def roll_out(self, caller: Caller, name: str, rollout: Rollout) -> Function:
         """Give traffic to a version."""
