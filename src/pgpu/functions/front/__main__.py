@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 from pgpu.functions.declaring import name_of
+from pgpu.functions.front.keeping.zygotes import Function
 from pgpu.functions.front.serving import Settings, run
-from pgpu.functions.front.zygotes import Function
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -10,7 +10,7 @@ import math
 import time
 
 from pgpu.functions.front.desk import Desk
-from pgpu.functions.front.keeper import STARTING_TIMEOUT, Keeper
+from pgpu.functions.front.keeping.keeper import STARTING_TIMEOUT, Keeper
 from pgpu.functions.front.states import State
 from pgpu.functions.front.tickets import Ticket
 from pgpu.functions.protocols import Refusal

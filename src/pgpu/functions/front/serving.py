@@ -22,12 +22,12 @@ from pgpu.functions.front.desk import Desk
 from pgpu.functions.front.http.app import App
 from pgpu.functions.front.http.connections import Connection
 from pgpu.functions.front.http.service import Service
-from pgpu.functions.front.keeper import Keeper
+from pgpu.functions.front.keeping.keeper import Keeper
+from pgpu.functions.front.keeping.wellness import Wellness
+from pgpu.functions.front.keeping.zygotes import Function
 from pgpu.functions.front.metrics import Metrics
 from pgpu.functions.front.states import State
 from pgpu.functions.front.visits import Visits
-from pgpu.functions.front.wellness import Wellness
-from pgpu.functions.front.zygotes import Function
 from pgpu.functions.protocols.refusal import Refusal
 
 HTTP_SOCKET = "http.sock"

@@ -15,7 +15,7 @@ from pgpu.functions.calls.channel import Channel
 from pgpu.functions.calls.frames import Frame, MalformedFrameError, frame, message_of
 from pgpu.functions.calls.messages import Ask, Call, Chunk, Kind, Reply, Tell
 from pgpu.functions.front.desk import Desk
-from pgpu.functions.front.keeper import Keeper
+from pgpu.functions.front.keeping.keeper import Keeper
 from pgpu.functions.front.tickets import Ticket
 
 _BACKLOG = 64

@@ -12,7 +12,7 @@ from pgpu.client.connection import Server
 from pgpu.client.functions_http import HttpFunctions
 from pgpu.client.http import HttpClient
 from pgpu.errors import PgpuError, RequestError
-from pgpu.functions.front.keeper import log
+from pgpu.functions.front.keeping.keeper import log
 from pgpu.functions.gateway.server_desk import ServerDesk
 from pgpu.functions.gateway.serving import Settings, run
 

@@ -16,7 +16,7 @@ import uvicorn
 
 from pgpu.errors import NodeError
 from pgpu.functions.calls.coalescing import CoalescingLoop
-from pgpu.functions.front.keeper import log
+from pgpu.functions.front.keeping.keeper import log
 from pgpu.functions.gateway.access import Access
 from pgpu.functions.gateway.controlling.controller import Controller
 from pgpu.functions.gateway.controlling.halls import Halls

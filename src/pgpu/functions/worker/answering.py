@@ -13,7 +13,7 @@ from pgpu.functions.calls.messages import Reply
 from pgpu.functions.declaring import Context
 from pgpu.functions.handler import Handler
 from pgpu.functions.protocols import Asked, Interpreter, Refusal, RefusedError, handler_failed
-from pgpu.functions.worker.inbox import Work
+from pgpu.functions.worker.lanes.inbox import Work
 
 _NOBODY = Context()
 _CANCELLED = Refusal(499, "cancelled", "nobody waits for it any more")

@@ -23,11 +23,11 @@ from pgpu.functions.declaring import Declaration
 from pgpu.functions.handler import Handler, Loaded, Signature
 from pgpu.functions.protocols import Interpreter
 from pgpu.functions.worker.answering import Answerer, log_failure
-from pgpu.functions.worker.batched import BatchedLane
-from pgpu.functions.worker.coroutines import CoroutineLane
+from pgpu.functions.worker.lanes.batched import BatchedLane
+from pgpu.functions.worker.lanes.coroutines import CoroutineLane
+from pgpu.functions.worker.lanes.single import SingleLane
+from pgpu.functions.worker.lanes.threaded import ThreadedLane
 from pgpu.functions.worker.leaving import Leave
-from pgpu.functions.worker.single import SingleLane
-from pgpu.functions.worker.threaded import ThreadedLane
 
 FAILED = 1
 """Exit status of a worker whose handler could not be constructed."""

@@ -10,7 +10,7 @@ from typing import Any
 from pgpu.functions.calls.messages import Body, Reply
 from pgpu.functions.front.desk import Desk
 from pgpu.functions.front.http.requests import request_id, timeout_seconds
-from pgpu.functions.front.keeper import Keeper
+from pgpu.functions.front.keeping.keeper import Keeper
 from pgpu.functions.front.metrics import Metrics
 from pgpu.functions.front.tickets import Asker, Ticket
 from pgpu.functions.protocols.refusal import Refusal

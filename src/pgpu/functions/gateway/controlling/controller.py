@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from pgpu.errors import PgpuError
-from pgpu.functions.front.keeper import log
+from pgpu.functions.front.keeping.keeper import log
 from pgpu.functions.gateway.calling.hall import Hall
 from pgpu.functions.gateway.calling.link import Link
 from pgpu.functions.gateway.controlling.halls import Halls

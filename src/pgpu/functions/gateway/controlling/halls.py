@@ -6,7 +6,7 @@ It refuses to ask: what the server knows is told to it.
 from collections.abc import Callable, Iterable, Iterator
 
 from pgpu.errors import RequestError
-from pgpu.functions.front.keeper import log
+from pgpu.functions.front.keeping.keeper import log
 from pgpu.functions.gateway.calling.deadlines import Deadlines
 from pgpu.functions.gateway.calling.errands import Errand
 from pgpu.functions.gateway.calling.hall import Hall

@@ -14,9 +14,9 @@ from pgpu.functions.calls.messages import Reply
 from pgpu.functions.declaring import Batch
 from pgpu.functions.protocols import Asked
 from pgpu.functions.worker.answering import Answerer
-from pgpu.functions.worker.inbox import Work
+from pgpu.functions.worker.lanes.inbox import Work
+from pgpu.functions.worker.lanes.single import SingleLane
 from pgpu.functions.worker.leaving import Leave
-from pgpu.functions.worker.single import SingleLane
 
 
 class BatchedLane(SingleLane):

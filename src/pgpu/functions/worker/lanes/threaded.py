@@ -10,10 +10,10 @@ import threading
 from pgpu.functions.calls.blocking import GoneError, Port
 from pgpu.functions.calls.marks import StartedMark
 from pgpu.functions.worker.answering import Answerer
-from pgpu.functions.worker.inbox import Work
+from pgpu.functions.worker.lanes.inbox import Work
+from pgpu.functions.worker.lanes.questions import answer_questions
+from pgpu.functions.worker.lanes.single import SingleLane
 from pgpu.functions.worker.leaving import Leave
-from pgpu.functions.worker.questions import answer_questions
-from pgpu.functions.worker.single import SingleLane
 
 
 class ThreadedLane(SingleLane):

@@ -13,10 +13,10 @@ from pgpu.functions.calls.frames import Frame
 from pgpu.functions.calls.messages import Tell
 from pgpu.functions.declaring import Declaration, from_words
 from pgpu.functions.front.desk import Desk, Seat
+from pgpu.functions.front.keeping.workers import HANGING_GRACE_SECONDS, LEAVING_GRACE_SECONDS, Worker, end_process
+from pgpu.functions.front.keeping.zygotes import Function, ZygoteLink
 from pgpu.functions.front.metrics import Metrics
 from pgpu.functions.front.states import State
-from pgpu.functions.front.workers import HANGING_GRACE_SECONDS, LEAVING_GRACE_SECONDS, Worker, end_process
-from pgpu.functions.front.zygotes import Function, ZygoteLink
 from pgpu.functions.protocols.refusal import Refusal
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 30.0

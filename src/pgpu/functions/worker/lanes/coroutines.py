@@ -18,11 +18,11 @@ from pgpu.functions.calls.messages import Reply
 from pgpu.functions.declaring import Batch, Declaration
 from pgpu.functions.protocols import Asked, Streaming
 from pgpu.functions.worker.answering import Answerer, failure
-from pgpu.functions.worker.batched import check_batch
-from pgpu.functions.worker.inbox import Inbox, Work
+from pgpu.functions.worker.lanes.batched import check_batch
+from pgpu.functions.worker.lanes.inbox import Inbox, Work
+from pgpu.functions.worker.lanes.questions import answer_questions
+from pgpu.functions.worker.lanes.sending import STREAM_WINDOW, put_off_reply, send_end, send_head, send_piece
 from pgpu.functions.worker.leaving import Leave
-from pgpu.functions.worker.questions import answer_questions
-from pgpu.functions.worker.sending import STREAM_WINDOW, put_off_reply, send_end, send_head, send_piece
 
 
 class CoroutineLane:

@@ -15,11 +15,11 @@ from pgpu.functions.calls.marks import StartedMark
 from pgpu.functions.calls.messages import Reply
 from pgpu.functions.protocols import Asked
 from pgpu.functions.worker.answering import Answerer
-from pgpu.functions.worker.inbox import Inbox, Work
+from pgpu.functions.worker.lanes.inbox import Inbox, Work
+from pgpu.functions.worker.lanes.questions import answer_questions
+from pgpu.functions.worker.lanes.sending import put_off_reply
+from pgpu.functions.worker.lanes.streams import Stream
 from pgpu.functions.worker.leaving import Leave
-from pgpu.functions.worker.questions import answer_questions
-from pgpu.functions.worker.sending import put_off_reply
-from pgpu.functions.worker.streams import Stream
 
 _PATIENCE_SECONDS = 0.0005
 """How long a reply may wait for others, and a cancellation for a look: some twenty times what either costs."""

@@ -12,8 +12,8 @@ from pgpu.functions.calls.blocking import GoneError, Port
 from pgpu.functions.calls.messages import Reply
 from pgpu.functions.protocols import Streaming
 from pgpu.functions.worker.answering import failure
-from pgpu.functions.worker.inbox import Work
-from pgpu.functions.worker.sending import STREAM_WINDOW, send_end, send_head, send_piece
+from pgpu.functions.worker.lanes.inbox import Work
+from pgpu.functions.worker.lanes.sending import STREAM_WINDOW, send_end, send_head, send_piece
 
 Wait = Callable[[], None]
 """Waits until something was learned of the call: a credit, or that nobody waits for it."""

@@ -8,7 +8,7 @@ from pgpu.functions.calls.frames import frame
 from pgpu.functions.calls.messages import Kind, Tell
 from pgpu.functions.handler import Handler
 from pgpu.functions.worker.answering import log_failure
-from pgpu.functions.worker.inbox import Inbox
+from pgpu.functions.worker.lanes.inbox import Inbox
 from pgpu.functions.worker.leaving import Leave
 
 
