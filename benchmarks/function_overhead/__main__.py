@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.function_overhead.server import Running, Server, running
-from benchmarks.function_overhead.servers import PEERS, PGPU, UVICORN
+from benchmarks.function_overhead.servers import GATEWAY, PEERS, PGPU, UVICORN
 from benchmarks.function_overhead.wrk import load
 from benchmarks.shim_overhead import RESULTS, circumstances
 
@@ -53,7 +53,7 @@ def main() -> int:
 def chosen(only: str) -> Sequence[Server]:
     """Return the servers with these names, or all."""
     names = [name for name in only.split(",") if name]
-    return [each for each in (UVICORN, PGPU, *PEERS) if not names or each.name.split(",")[0] in names]
+    return [each for each in (UVICORN, PGPU, GATEWAY, *PEERS) if not names or each.name.split(",")[0] in names]
 
 
 def python_of(server: Server) -> Path:

@@ -1,6 +1,7 @@
 """The servers that are compared, each with a function that does nothing, written as its own documentation shows it."""
 
 import json
+from pathlib import Path
 
 from benchmarks.function_overhead.server import Server
 
@@ -28,6 +29,23 @@ _PGPU = """
 class Noop:
     def __call__(self, x: int) -> int:
         return x
+"""
+
+_GATEWAY = """
+import json, os, sys
+from pathlib import Path
+from tests.fakes.desk import FakeDesk
+from pgpu.functions.gateway.serving import Settings, run
+from pgpu.model import Function, Share, Version, VersionState
+
+root, port = Path("{directory}"), {port}
+declaration = json.dumps({"public": True, "idle": "1h"})
+version = Version(
+    "noop", 1, os.getuid(), f"{root}/app.py:Noop", "0", declaration, "process", None, None, VersionState.READY, None, 0.0
+)
+desk = FakeDesk(root)
+desk.put(Function("noop", os.getuid(), 0.0, (version,), (Share(1, 100),)))
+run(desk, Settings(root / "functions.sock", ("127.0.0.1", port), root))
 """
 
 _FASTAPI = """
@@ -134,6 +152,15 @@ PGPU = Server(
     ),
     {"app.py": _PGPU},
 )
+GATEWAY = Server(
+    "pgpu-gateway, front and worker",
+    ("gateway.py",),
+    {"app.py": _PGPU, "gateway.py": _GATEWAY},
+    path="/functions/noop",
+    environment={"PYTHONPATH": str(Path(__file__).parents[2])},
+)
+"""Its replica is started by a fake of the server: neither is asked while calls go through."""
+
 PEERS = (
     Server(
         "fastapi",
