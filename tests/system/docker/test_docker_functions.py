@@ -11,15 +11,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pip
 import pytest
+from tests.contract.test_functions import wheel_of
+from tests.system.docker.conftest import docker
 from tests.system.user_world import User, UserWorld, opened_world
 from tests.waiting import until
 
 from pgpu.app.clients import open_client, open_functions
 from pgpu.app.settings import Settings
+from pgpu.client import Client
 from pgpu.client.address import UnixAddress
 from pgpu.client.connection import Server
-from pgpu.client.functions import ReplicaAsk
+from pgpu.client.functions import Judgement, ReplicaAsk
 from pgpu.client.functions_http import HttpFunctions
 from pgpu.errors import PgpuError, RequestError
 from pgpu.functions.deploying import pack_tree
@@ -30,6 +34,7 @@ pytestmark = pytest.mark.docker
 T = TypeVar("T")
 
 APP = """
+import importlib.util
 import os
 import socket
 from pathlib import Path
@@ -42,9 +47,10 @@ class Prisoner:
             "ids": [os.getuid(), os.getgid()],
             "networks": [name for _, name in socket.if_nameindex()],
             "capabilities": [status[name].strip() for name in ("CapEff", "CapBnd", "NoNewPrivs")],
-            "written": [path for path in ("/", "/function", "/.pgpu-runtime", "/etc", "/tmp", "/.pgpu-sockets") if written(path)],
+            "written": [path for path in ("/", "/function", "/.pgpu-runtime", "/etc", "/tmp", "/.pgpu-sockets", "/.pgpu-packages") if written(path)],
             "has_slice": Path("/.pgpu/limit").exists(),
             "seen": sorted(os.listdir("/function")),
+            "packages": [name for name in ("pgputhere", "numpy") if importlib.util.find_spec(name)],
         }
 
 
@@ -118,17 +124,30 @@ def is_ready(replica: Replica) -> bool:
         return False
 
 
+def started(root: HttpFunctions, client: Client, wanted: ReplicaAsk) -> Replica:
+    replica = root.start_replica(wanted)
+    until(lambda: is_ready(replica) or client.job(replica.job_id).job.state.is_final)
+    assert is_ready(replica), (client.job(replica.job_id).job.error, *client.logs(replica.job_id, follow=False))
+    return replica
+
+
+def ends(client: Client, root: HttpFunctions, owner: User, replica: Replica) -> None:
+    assert as_user(owner, lambda functions: functions.undeploy(replica.function)) == (replica.job_id,)
+    until(lambda: client.job(replica.job_id).job.state.is_final)
+    root.forget_replica(replica.job_id)
+    assert not Path(replica.socket_directory).exists()
+
+
+@pytest.mark.parametrize("owner", ["user", "root"])
 def test_a_replica_runs_sealed_as_its_owner_and_answers_on_its_socket(
-    world: UserWorld, root: HttpFunctions, images: str, tmp_path: Path
+    world: UserWorld, root: HttpFunctions, images: str, tmp_path: Path, owner: str
 ) -> None:
-    alice = world.user()
+    alice = world.root if owner == "root" else world.user()
     deployment, bundle = asked(images, "sealed", tmp_path, declaration='{"memory": "1GiB"}')
     version = as_user(alice, lambda functions: functions.deploy(deployment, bundle))
     assert version.owner_uid == alice.uid
-    replica = root.start_replica(ReplicaAsk("sealed", 1))
     client = open_client(Settings(host=f"unix://{world.socket}"))
-    until(lambda: is_ready(replica) or client.job(replica.job_id).job.state.is_final)
-    assert is_ready(replica), (client.job(replica.job_id).job.error, *client.logs(replica.job_id, follow=False))
+    replica = started(root, client, ReplicaAsk("sealed", 1))
     assert client.job(replica.job_id).job.owner_uid == alice.uid
     status, found = ask(replica, "POST", "/", b"{}")
     assert (status, found["ids"]) == (200, [alice.uid, alice.uid])
@@ -137,10 +156,7 @@ def test_a_replica_runs_sealed_as_its_owner_and_answers_on_its_socket(
     assert found["written"] == ["/tmp", "/.pgpu-sockets"]
     assert found["has_slice"]
     assert found["seen"] == ["app.py"]
-    assert as_user(alice, lambda functions: functions.undeploy("sealed")) == (replica.job_id,)
-    until(lambda: client.job(replica.job_id).job.state.is_final)
-    root.forget_replica(replica.job_id)
-    assert not Path(replica.socket_directory).exists()
+    ends(client, root, alice, replica)
 
 
 def test_on_root_s_server_a_user_s_function_is_no_process(world: UserWorld, images: str, tmp_path: Path) -> None:
@@ -156,16 +172,39 @@ def test_a_network_that_shows_others_is_refused(world: UserWorld, images: str, t
         as_user(world.user(), lambda functions: functions.deploy(deployment, bundle))
 
 
-def test_packages_are_built_in_a_container_as_the_owner(
-    world: UserWorld, root: HttpFunctions, images: str, tmp_path: Path
+@pytest.fixture
+def image_with_pip(images: str, tmp_path: Path) -> Iterator[str]:
+    """The test's image has no pip: ours is put into it, with a package that need not be fetched."""
+    wheels = tmp_path / "wheels"
+    wheel_of(wheels, "pgputhere")
+    name = f"{images}:pip"
+    container = docker("create", f"{images}:latest", "true").stdout.decode().strip()
+    try:
+        docker("cp", str(Path(pip.__file__).parent), f"{container}:/usr/local/lib/python3.11/dist-packages/pip")
+        docker("cp", str(wheels), f"{container}:/wheels")
+        docker("commit", container, name)
+        yield name
+    finally:
+        docker("rm", container)
+        docker("rmi", name, check=False)
+
+
+def test_packages_are_built_in_a_container_as_the_owner_and_then_nobody_s_to_change(
+    world: UserWorld, root: HttpFunctions, images: str, image_with_pip: str, tmp_path: Path
 ) -> None:
-    """The test's image has no pip, so that what fails there is told."""
-    deployment, bundle = asked(images, "needy", tmp_path, requirements="numpy==2.0\n")
+    (tmp_path / "source").mkdir()
+    lock = "/wheels/pgputhere-1-py3-none-any.whl\n"
+    words: dict[str, Any] = {"requirements": lock, "image": image_with_pip}
+    deployment, bundle = asked(images, "needy", tmp_path / "source", **words)
     alice = world.user()
     assert as_user(alice, lambda functions: functions.deploy(deployment, bundle)).state is VersionState.PENDING
     job = root.build(ReplicaAsk("needy", 1))
     client = open_client(Settings(host=f"unix://{world.socket}"))
     ended = client.wait(job.id)
-    said = b"".join(data for _, data in client.logs(job.id, follow=False))
-    assert (ended.owner_uid, ended.exit_code) == (alice.uid, 1)
-    assert b"No module named pip" in said
+    assert (ended.owner_uid, ended.exit_code) == (alice.uid, 0), [*client.logs(job.id, follow=False)]
+    root.judge("needy", Judgement(1, VersionState.READY))
+    replica = started(root, client, ReplicaAsk("needy", 1))
+    _, found = ask(replica, "POST", "/", b"{}")
+    assert "/.pgpu-packages" not in found["written"]
+    assert found["packages"] == ["pgputhere"]
+    ends(client, root, alice, replica)
