@@ -51,6 +51,7 @@ class FakeDesk:
         self._books = Books(root)
         self._root = root
         self._granting = threading.Lock()
+        self._started: list[subprocess.Popen[bytes]] = []
         (root / "replicas").mkdir(exist_ok=True)
 
     # What a test does.
@@ -79,6 +80,9 @@ class FakeDesk:
         for record in self.records().values():
             if record["pid"] and _lives(record["pid"]):
                 os.kill(record["pid"], signal.SIGKILL)
+        for started in self._started:
+            started.kill()
+            started.wait()
 
     # What a gateway asks.
 
@@ -170,7 +174,9 @@ class FakeDesk:
             "--name", function.name, "--declaration", json.dumps(to_words(declaration_of(version))),
         ]  # fmt: skip
         with (self._root / f"{job_id}.log").open("w") as output:
-            return subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True).pid
+            started = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+        self._started.append(started)
+        return started.pid
 
     def _standing(self, job_id: str, record: dict[str, Any]) -> Standing:
         pid = record["pid"]
