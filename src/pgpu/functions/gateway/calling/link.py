@@ -15,6 +15,7 @@ from pgpu.functions.calls.channel import Channel
 from pgpu.functions.calls.frames import Frame, frame, message_of
 from pgpu.functions.calls.messages import Ask, Chunk, Kind, Reply, Tell
 from pgpu.functions.front.tickets import Ticket
+from pgpu.functions.gateway.calling.belonging import check_belongs
 from pgpu.functions.gateway.calling.errands import Errand
 from pgpu.functions.scaling import Phase
 
@@ -122,6 +123,7 @@ class Link:
         end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             end.connect(self._path or "")
+            check_belongs(end, Path(self._path or "").parent)
         except OSError:
             end.close()
             self._looking = self._loop.call_later(_LOOK_SECONDS, self._look)
