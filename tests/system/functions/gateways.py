@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -93,14 +94,20 @@ class Gateway:
         return answer_of(self.begin("", None, path, "GET"))
 
 
+def free_port() -> int:
+    """Find a TCP port that nobody listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
 @contextlib.contextmanager
-def gateway(*functions: Function, room: int = 1000) -> Iterator[Gateway]:
+def gateway(*functions: Function, room: int = 1000, words: tuple[str, ...] = ()) -> Iterator[Gateway]:
     root = Path(tempfile.mkdtemp(prefix="pgpu-g-"))
     made = Gateway(root, FakeDesk(root))
     made.desk.put(*functions)
     made.desk.make_room(room)
     try:
-        made.start()
+        made.start(*words)
         yield made
     finally:
         for connection in made.asked:

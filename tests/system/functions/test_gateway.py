@@ -5,13 +5,12 @@ import http.client
 import json
 import os
 import signal
-import socket
 from collections.abc import Iterator
 from dataclasses import replace
 
 import psutil
 import pytest
-from tests.system.functions.gateways import Gateway, function, gateway
+from tests.system.functions.gateways import Gateway, free_port, function, gateway
 from tests.system.functions.replicas import Answer, answer_of
 from tests.waiting import until
 
@@ -210,11 +209,6 @@ def test_a_stranger_is_told_nothing_of_a_function() -> None:
             200,
         ]
         assert answers["nobody", "owner"][0] == 404
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def tcp_call(port: int, name: str, token: str | None) -> tuple[int, str]:

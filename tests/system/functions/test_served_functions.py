@@ -3,13 +3,13 @@
 import json
 import os
 import signal
-import socket
 import tempfile
 from pathlib import Path
 
 import psutil
 from tests.clearing import clear
 from tests.served import ServerProcess, serving
+from tests.system.functions.gateways import free_port
 from tests.system.functions.replicas import JSON, Answer, Connection, answer_of
 from tests.system.functions.test_desks import NAME, deploy
 from tests.waiting import until
@@ -42,9 +42,7 @@ def answers(server: ServerProcess) -> bool:
 
 def test_a_function_is_deployed_called_and_survives_its_gateway_and_its_server() -> None:
     root = Path(tempfile.mkdtemp(prefix="pgpu-s-", dir="/dev/shm"))
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    with serving(root, "--gateway", f"127.0.0.1:{port}") as server:
+    with serving(root, "--gateway", f"127.0.0.1:{free_port()}") as server:
         functions = open_functions(Settings(host=server.host))
         assert isinstance(functions, HttpFunctions)
         deploy(functions)
