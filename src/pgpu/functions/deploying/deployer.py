@@ -6,6 +6,7 @@ Joined to the server by `app`, since the server stands below this room. It refus
 import importlib.util
 import os
 import shutil
+import stat
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -69,7 +70,7 @@ class Deployer:
         source = self.store.tree(version.owner_uid, version.bundle)
         digest = layer_digest(version)
         packages = None if digest is None else self.store.layer(version.owner_uid, digest)
-        if packages is not None and not packages.is_dir():
+        if packages is not None and not _is_directory(packages):
             raise RequestError(f"the packages of {version.label} are gone", hint="deploy it again")
         sockets = self.sockets / job_id
         _make_for(sockets, account)
@@ -84,7 +85,7 @@ class Deployer:
     def is_built(self, version: Version) -> bool:
         """Whether a version's packages are there, or it needs none."""
         digest = layer_digest(version)
-        return digest is None or self.store.layer(version.owner_uid, digest).is_dir()
+        return digest is None or _is_directory(self.store.layer(version.owner_uid, digest))
 
     def build(self, version: Version, account: Account | None) -> Submission:
         """Return the job that installs a version's packages, into a directory that is made and the account's.
@@ -109,7 +110,7 @@ class Deployer:
         if digest is None or self.is_built(version):
             return
         made = self._beside_layers(version)
-        if not (made / "packages").is_dir():
+        if not _is_directory(made / "packages"):
             raise RequestError(f"the packages of {version.label} were not installed")
         # The shelf is closed to others, so the owner cannot reach below it any more once this name is gone.
         with suppress(OSError):  # two versions with one lock file: both are the same
@@ -118,6 +119,14 @@ class Deployer:
 
     def _beside_layers(self, version: Version) -> Path:
         return self.store.layer(version.owner_uid, layer_digest(version) or "").with_name(_building(version))
+
+
+def _is_directory(path: Path) -> bool:
+    """Whether it is one itself: the owner made what is there, and a link would be followed by the engine, as root."""
+    try:
+        return stat.S_ISDIR(path.lstat().st_mode)
+    except OSError:
+        return False
 
 
 def _building(version: Version) -> str:

@@ -1,0 +1,80 @@
+"""What a server does on its shelves for functions, with what their owners may have left there."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from pgpu.errors import RequestError
+from pgpu.functions.deploying import Deployer, Store, pack_tree
+from pgpu.model import Deployment, Version, VersionState
+
+OWNER = 61001
+
+
+@pytest.fixture
+def deployer(tmp_path: Path) -> Deployer:
+    return Deployer(Store(tmp_path / "functions"), tmp_path / "sockets")
+
+
+@pytest.fixture
+def version(deployer: Deployer, tmp_path: Path) -> Version:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "app.py").write_text("")
+    out = io.BytesIO()
+    digest = pack_tree(source, out).digest
+    with deployer.receiving(OWNER) as incoming:
+        incoming.write(out.getvalue())
+        incoming.keep(digest)
+    return Version("f", 1, OWNER, "app.py:F", digest, "{}", "docker", "image", "numpy", VersionState.PENDING, None, 1.0)
+
+
+def built_in(deployer: Deployer, version: Version) -> Path:
+    return Path(deployer.build(version, None).spec.provisions[0].source)
+
+
+def test_packages_are_kept_once_they_are_there(deployer: Deployer, version: Version) -> None:
+    building = built_in(deployer, version)
+    assert (building / "requirements.txt").read_text() == "numpy"
+    with pytest.raises(RequestError, match="not installed"):
+        deployer.keep_build(version)
+    with pytest.raises(RequestError, match="are gone"):
+        deployer.replica(version, "0" * 12, None)
+    (building / "packages").mkdir()
+    (building / "packages" / "numpy.py").write_text("")
+    deployer.keep_build(version)
+    deployer.keep_build(version)
+    assert deployer.is_built(version)
+    assert not building.exists()
+    submission, sockets = deployer.replica(version, "0" * 12, None)
+    packages = {mount.target: Path(mount.source) for mount in submission.spec.provisions}["/.pgpu-packages"]
+    assert (packages / "numpy.py").exists()
+    assert Path(sockets).is_dir()
+    deployer.forget("0" * 12)
+    assert not Path(sockets).exists()
+
+
+def test_a_link_that_the_owner_left_is_never_mounted(deployer: Deployer, version: Version, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (built_in(deployer, version) / "packages").symlink_to(secret)
+    with pytest.raises(RequestError, match="not installed"):
+        deployer.keep_build(version)
+    assert not deployer.is_built(version)
+
+
+def test_what_is_forgotten_is_named_by_a_job_s_id_alone(deployer: Deployer, tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    for name in ("../kept", "", ".", "..", "a/b"):
+        deployer.forget(name)
+    assert (tmp_path / "kept").is_dir()
+    assert tmp_path.is_dir()
+
+
+def test_only_what_was_sent_is_deployed(deployer: Deployer, version: Version) -> None:
+    asked = Deployment("f", "app.py:F", version.bundle, json.dumps({"timeout": "30s"}))
+    assert json.loads(deployer.checked(asked, OWNER).declaration) == {"timeout": 30.0}
+    with pytest.raises(RequestError, match="not here"):
+        deployer.checked(asked, OWNER + 1)
