@@ -111,8 +111,8 @@ async def _serve(desk: Desk, settings: Settings) -> None:
 
 
 async def _informed(controller: Controller, leaving: asyncio.Event) -> None:
-    """Wait until the server has told of its functions."""
-    while not await controller.refresh() and not leaving.is_set():
+    """Wait until the server has told of its functions and their replicas."""
+    while not await controller.open() and not leaving.is_set():
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_AGAIN_SECONDS):
                 await leaving.wait()

@@ -3,6 +3,7 @@
 It refuses to choose: the hall does.
 """
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,5 +31,9 @@ class Errand(Ticket):
     question: str = ""
     """What is asked instead of a call, such as `describe`; empty for a call."""
 
-    is_begun_noted: bool = False
-    """Somebody keeps book of what was given to a replica, and knows of this one."""
+    def forget_body(self) -> None:
+        """Let go of what was asked: nobody needs it again."""
+        if self.file is not None:
+            os.close(self.file)
+        self.file = None
+        self.body = b""

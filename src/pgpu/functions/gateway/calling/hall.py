@@ -5,7 +5,6 @@ replica starts, the others stand in for it. What no replica has seen is given to
 not, unless the function is idempotent. It refuses to start replicas: it shows what it needs and wakes the controller.
 """
 
-import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,19 +13,26 @@ from pgpu.functions.calls.messages import Chunk, Reply
 from pgpu.functions.gateway.calling.errands import Errand
 from pgpu.functions.gateway.calling.link import Link
 from pgpu.functions.gateway.calling.load import Load
+from pgpu.functions.gateway.calling.refusals import (
+    GONE,
+    LATE_ANSWER,
+    LATE_TURN,
+    NO_MEMORY,
+    STARTING_TIMEOUT,
+    WORKER_DIED,
+    hopeless_refusal,
+    queue_full,
+)
 from pgpu.functions.gateway.metrics import Metrics
 from pgpu.functions.protocols import Refusal
-from pgpu.functions.scaling import Clock, FunctionView, Phase, ReplicaView, Split
+from pgpu.functions.scaling import Clock, FunctionView, Phase, Split
 from pgpu.model import Function, VersionState
 
 _MOST_ATTEMPTS = 3
+_OK = 200
 _UNSEEN = {429, 503}
 """Statuses with which a front refuses what no worker has seen."""
 
-_WORKER_DIED = Refusal(502, "worker_died", "the replica ended while it served this request")
-_CRASH_LOOP = Refusal(503, "crash_loop", "the function could not be started several times", {"retry-after": "30"})
-_VERSION_FAILED = Refusal(503, "version_failed", "this version of the function cannot be served")
-_GONE = Refusal(404, "not_found", "the function is not there any more")
 _BROKEN = Chunk(b"", is_last=True, is_broken=True)
 _HOPELESS_FAILURES = 5
 
@@ -94,7 +100,7 @@ class Hall:
         """Admit a request, or tell its asker why not."""
         load = self.load_of(errand)
         if load is None:
-            self._answer(errand, _GONE)
+            self._answer(errand, GONE)
             return
         load.note_call(errand.admitted_seconds)
         link = None if load.queue else self._free(load, errand)
@@ -119,7 +125,7 @@ class Hall:
     def hopeless(self) -> Refusal | None:
         """Say why no version of it can be served now; None: one can."""
         loads = [self.loads[number] for number in self._split.percents]
-        return _hopeless(loads[0]) if loads and all(self._is_hopeless(load) for load in loads) else None
+        return hopeless_refusal(loads[0]) if loads and all(self._is_hopeless(load) for load in loads) else None
 
     def abandon(self, errand: Errand) -> None:
         """Nobody waits for it any more."""
@@ -155,7 +161,7 @@ class Hall:
     def close(self) -> None:
         """The function is no more: answer everybody."""
         for load in self.loads.values():
-            self._refuse_queue(load, _GONE)
+            self._refuse_queue(load, GONE)
         for link in [*self.links.values()]:
             self.remove(link)
 
@@ -166,7 +172,7 @@ class Hall:
         return FunctionView(
             now,
             tuple(load.view(now, clock) for load in serving),
-            tuple(_view(link) for link in self.links.values()),
+            tuple(link.view() for link in self.links.values()),
             has_fallback=any(
                 load.number not in self._split.percents and load.has_been_ready for load in self.loads.values()
             ),
@@ -183,7 +189,7 @@ class Hall:
         else:
             self._cool(link)
             if link.phase is Phase.FAILED and self._is_hopeless(load):
-                self._refuse_queue(load, _hopeless(load))
+                self._refuse_queue(load, hopeless_refusal(load))
         self._wake()
 
     def on_reply(self, link: Link, errand: Errand, reply: Reply, file: int | None) -> None:
@@ -201,7 +207,7 @@ class Hall:
         asker = errand.asker
         if reply.is_last:
             errand.asker = None
-            _forget_body(errand)
+            errand.forget_body()
             self._metrics.answered(self.name, reply.status, time.monotonic() - errand.admitted_seconds)
         if asker is None:
             _close(file)
@@ -209,6 +215,13 @@ class Hall:
             asker.reply(reply, file)
         if load.queue:
             self.pump()
+
+    def on_streamed(self, errand: Errand) -> None:
+        """A replica has ended a stream."""
+        errand.asker = None
+        errand.forget_body()
+        self._metrics.answered(self.name, _OK, time.monotonic() - errand.admitted_seconds)
+        self.pump()
 
     def on_lost(self, link: Link, errands: Sequence[Errand]) -> None:
         """A replica has ended: who was with it waits for another where that is harmless."""
@@ -218,8 +231,8 @@ class Hall:
             if not may_have_begun and not errand.is_streaming and self._can_retry(errand):
                 self._requeue(errand)
             else:
-                _forget_body(errand)
-                self._break_or_answer(errand, _WORKER_DIED)
+                errand.forget_body()
+                self._break_or_answer(errand, WORKER_DIED)
         self._wake()
 
     def claimed(self, link: Link, *, is_ours: bool) -> None:
@@ -240,7 +253,7 @@ class Hall:
         """No replica of a version can be had: answer who waits for one, unless another attempt may help."""
         load = self.loads[number]
         if self._is_hopeless(load):
-            self._refuse_queue(load, _hopeless(load))
+            self._refuse_queue(load, hopeless_refusal(load))
 
     def load_of(self, errand: Errand) -> Load | None:
         """Return what is known of the version that serves an errand; None: the function has no traffic."""
@@ -292,14 +305,12 @@ class Hall:
     def _refusal(self, load: Load) -> Refusal | None:
         """Say why one more cannot wait now; None: it can."""
         if self._is_hopeless(load):
-            return _hopeless(load)
+            return hopeless_refusal(load)
         replicas = max(1, len(load.hot))
         waiting = len(load.queue) + sum(len(link.sent) for link in load.hot) - replicas * load.slots
         if waiting < load.declaration.queue_limit or (not load.hot and len(load.queue) < load.slots):
             return None
-        seconds = len(load.queue) * load.ahead.exec_seconds / (replicas * load.slots)
-        after = {"retry-after": str(min(60, max(1, math.ceil(seconds))))}
-        return Refusal(429, "queue_full", "too many requests wait already", after)
+        return queue_full(len(load.queue) * load.ahead.exec_seconds / (replicas * load.slots))
 
     def _is_hopeless(self, load: Load) -> bool:
         links = [link for link in self.links.values() if link.version == load.number]
@@ -310,13 +321,13 @@ class Hall:
 
     def _late(self, errand: Errand) -> Refusal:
         if errand.link is not None:
-            return Refusal(504, "deadline", "the answer did not come in time")
+            return LATE_ANSWER
         phases = {link.phase for link in self.links.values() if link.version == errand.version}
         if Phase.HOT in phases:
-            return Refusal(504, "deadline", "its turn did not come in time")
+            return LATE_TURN
         if phases == {Phase.WAITING}:
-            return Refusal(503, "no_memory", "no replica has got its memory in time", {"retry-after": "5"})
-        return Refusal(503, "starting_timeout", "the function did not start in time", {"retry-after": "5"})
+            return NO_MEMORY
+        return STARTING_TIMEOUT
 
     def _can_retry(self, errand: Errand) -> bool:
         is_waited_for = errand.asker is not None and time.monotonic() < errand.deadline_seconds
@@ -326,7 +337,7 @@ class Hall:
         errand.link, errand.number = None, 0
         load = self.load_of(errand)
         if load is None:
-            self._answer(errand, _GONE)
+            self._answer(errand, GONE)
         else:
             load.queue.appendleft(errand)
             self._wake()
@@ -353,13 +364,13 @@ class Hall:
             errand.link.cancel(errand)
         elif load is not None and errand in load.queue:
             load.queue.remove(errand)
-        _forget_body(errand)
+        errand.forget_body()
         self.pump()
 
     def _refuse_queue(self, load: Load, refused: Refusal) -> None:
         while load.queue:
             errand = load.queue.popleft()
-            _forget_body(errand)
+            errand.forget_body()
             self._answer(errand, refused)
 
     def _break_or_answer(self, errand: Errand, refused: Refusal) -> None:
@@ -373,31 +384,9 @@ class Hall:
         asker, errand.asker = errand.asker, None
         errand.link = None
         self._metrics.answered(self.name, refused.status, time.monotonic() - errand.admitted_seconds, refused.code)
-        _forget_body(errand)
+        errand.forget_body()
         if asker is not None:
             asker.reply(refused.reply(errand.request_id), None)
-
-
-def _hopeless(load: Load) -> Refusal:
-    return _VERSION_FAILED if load.version.state is VersionState.FAILED else _CRASH_LOOP
-
-
-def _view(link: Link) -> ReplicaView:
-    return ReplicaView(
-        link.job_id,
-        link.version,
-        link.phase,
-        link.since_seconds,
-        link.in_flight + int(link.is_claiming),
-        link.idle_since_seconds,
-        link.offered_value,
-    )
-
-
-def _forget_body(errand: Errand) -> None:
-    _close(errand.file)
-    errand.file = None
-    errand.body = b""
 
 
 def _close(file: int | None) -> None:

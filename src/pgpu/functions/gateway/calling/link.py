@@ -17,7 +17,7 @@ from pgpu.functions.calls.messages import Ask, Chunk, Kind, Reply, Tell
 from pgpu.functions.front.tickets import Ticket
 from pgpu.functions.gateway.calling.belonging import check_belongs
 from pgpu.functions.gateway.calling.errands import Errand
-from pgpu.functions.scaling import Phase
+from pgpu.functions.scaling import Phase, ReplicaView
 
 _CALLS_SOCKET = "calls.sock"
 _LOOK_SECONDS = 0.01
@@ -34,6 +34,9 @@ class Listener(Protocol):
 
     def on_reply(self, link: "Link", errand: Errand, reply: Reply, file: int | None) -> None:
         """An errand was answered, or its answer begins."""
+
+    def on_streamed(self, errand: Errand) -> None:
+        """The last piece of an answer was passed on."""
 
     def on_lost(self, link: "Link", errands: Sequence[Errand]) -> None:
         """The connection ended with these under way."""
@@ -68,6 +71,13 @@ class Link:
     def in_flight(self) -> int:
         """Errands that it has."""
         return len(self.sent)
+
+    def view(self) -> ReplicaView:
+        """Show it to the policy; one that is being claimed counts as busy."""
+        busy = len(self.sent) + int(self.is_claiming)
+        return ReplicaView(
+            self.job_id, self.version, self.phase, self.since_seconds, busy, self.idle_since_seconds, self.offered_value
+        )
 
     def connect(self, directory: Path) -> None:
         """Connect to its socket, as soon as it is there."""
@@ -168,6 +178,8 @@ class Link:
             _close(file)
         else:
             errand.asker.chunk(chunk, file)
+        if errand is not None and chunk.is_last:
+            self._listener.on_streamed(errand)
 
     def _on_tell(self, each: Frame) -> None:
         tell: Tell = message_of(each)

@@ -28,6 +28,9 @@ _STARTING_LOOK_SECONDS = 0.25
 """Between two looks at how jobs stand, while one is awaited."""
 
 _THREADS = 8
+_BUILDERS = 4
+"""Each waits for one version's packages, which takes minutes."""
+
 _T = TypeVar("_T")
 _NOT_YET = "asked-"
 _STATES = {Phase.HOT: ReplicaState.HOT, Phase.DRAINING: ReplicaState.DRAINING}
@@ -40,6 +43,7 @@ class Controller:
         self._halls, self._desk, self._metrics = halls, desk, metrics
         self._clock = Clock()
         self._threads = ThreadPoolExecutor(_THREADS, "desk")
+        self._builders = ThreadPoolExecutor(_BUILDERS, "build")
         self._tasks: set[asyncio.Task[None]] = set()
         self._dirty: set[Hall] = set()
         self._woken = asyncio.Event()
@@ -52,16 +56,39 @@ class Controller:
         halls.on_phase = self._note_phase
 
     async def run(self) -> None:
-        """Work until it is cancelled."""
+        """Work until it is cancelled; what a server is slow to say holds up nothing that is known."""
         try:
-            while True:
-                await self._look()
-                self._decide()
-                await self._pause()
+            async with asyncio.TaskGroup() as working:
+                working.create_task(self._keep_looking())
+                working.create_task(self._keep_deciding())
         finally:
             for task in self._tasks:
                 task.cancel()
             self._threads.shutdown(wait=False, cancel_futures=True)
+            self._builders.shutdown(wait=False, cancel_futures=True)
+
+    async def _keep_looking(self) -> None:
+        while True:
+            await self._look()
+            for hall in self._halls:
+                self._decide(hall)
+            is_awaiting = any(_is_coming(link) for hall in self._halls for link in hall.links.values())
+            await asyncio.sleep(_STARTING_LOOK_SECONDS if is_awaiting else _LOOK_SECONDS)
+
+    async def _keep_deciding(self) -> None:
+        while True:
+            await self._woken.wait()
+            self._woken.clear()
+            dirty, self._dirty = self._dirty, set()
+            for hall in dirty:
+                self._decide(hall)
+
+    async def open(self) -> bool:
+        """Learn what there is before anything is decided; False: the server does not answer."""
+        await self._learn()
+        if not self._is_away:
+            await self._look()
+        return not self._is_away
 
     async def refresh(self) -> bool:
         """Learn of the server's functions now, as when somebody called one that is not known; False: it does not answer."""
@@ -71,22 +98,6 @@ class Controller:
     def _wake(self, hall: Hall) -> None:
         self._dirty.add(hall)
         self._woken.set()
-
-    async def _pause(self) -> None:
-        """Rest until the next look is due, and decide meanwhile where something has changed."""
-        loop = asyncio.get_running_loop()
-        is_awaiting = any(_is_coming(link) for hall in self._halls for link in hall.links.values())
-        until = loop.time() + (_STARTING_LOOK_SECONDS if is_awaiting else _LOOK_SECONDS)
-        while True:
-            try:
-                async with asyncio.timeout_at(until):
-                    await self._woken.wait()
-            except TimeoutError:
-                return
-            self._woken.clear()
-            dirty, self._dirty = self._dirty, set()
-            for hall in dirty:
-                self._decide_one(hall)
 
     async def _look(self) -> None:
         known = {link.job_id for hall in self._halls for link in hall.links.values()}
@@ -114,8 +125,11 @@ class Controller:
 
     async def _built(self, version: Version) -> None:
         try:
-            await self._asked(self._desk.build, version)
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._builders, self._desk.build, version)
             await self._learn()
+        except PgpuError as error:
+            log(f"the packages of {version.label} cannot be seen to: {error}")
         finally:
             self._building.discard(version.label)
 
@@ -162,11 +176,7 @@ class Controller:
         link.has_answered = True
         link.connect(standing.directory)
 
-    def _decide(self) -> None:
-        for hall in self._halls:
-            self._decide_one(hall)
-
-    def _decide_one(self, hall: Hall) -> None:
+    def _decide(self, hall: Hall) -> None:
         for step in decide(hall.view(self._clock)):
             self._apply(hall, step)
 
