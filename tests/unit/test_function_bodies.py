@@ -19,6 +19,7 @@ from pgpu.functions.protocols import Asked, Interpreter, Refusal
 
 PACKED = {"content-type": "application/x-msgpack"}
 JPEG = {"content-type": "image/jpeg"}
+FROM_CURL = {"content-type": "application/x-www-form-urlencoded"}
 PLAIN = {"content-type": "text/plain; charset=UTF-8"}
 
 
@@ -101,6 +102,8 @@ HANDLERS = [
         (raw, b"a=1", {"content-type": "application/x-www-form-urlencoded"}, "", (b"a=1",)),
         (image, b"\xff\xd8", JPEG, "top_k=5&labels=cat&labels=dog", (b"\xff\xd8", 5, ["cat", "dog"])),
         (image, b"\xff\xd8", {}, "", (b"\xff\xd8", 10, [])),
+        (image, b"\xff\xd8", FROM_CURL, "", (b"\xff\xd8", 10, [])),
+        (number, b'{"x": 1}', FROM_CURL, "", (1,)),
         (image, b'{"image": "aGk=", "top_k": 3}', JSON, "", (b"hi", 3, [])),
         (masked, msgspec.msgpack.encode({"image": b"\0", "mask": b"\1"}), PACKED, "", (b"\0", b"\1")),
         (prompt, "grüß".encode(), PLAIN, "mood=wild", ("grüß", "wild")),

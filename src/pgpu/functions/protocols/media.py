@@ -14,6 +14,8 @@ BYTES = "application/octet-stream"
 EVENTS = "text/event-stream"
 LINES = "application/x-ndjson"
 EVENT = "application/cloudevents+json"
+FORM = "application/x-www-form-urlencoded"
+"""What curl says of every body after `-d`, whatever it is: as if nothing were said, since functions take no forms."""
 
 _ALIASES = {
     "text/json": JSON,

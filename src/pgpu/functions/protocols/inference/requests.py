@@ -10,7 +10,7 @@ import msgspec
 
 from pgpu.functions.protocols.inference.datatypes import DATATYPES, MOST_DIMENSIONS
 from pgpu.functions.protocols.inference.tensors import Tensor
-from pgpu.functions.protocols.media import BYTES, JSON, media_type
+from pgpu.functions.protocols.media import BYTES, FORM, JSON, media_type
 from pgpu.functions.protocols.reading import Buffer
 from pgpu.functions.protocols.refusal import RefusedError, refused
 
@@ -85,7 +85,7 @@ def read_request(body: Buffer, headers: Mapping[str, str]) -> InferenceRequest:
 
 
 def _check_type(content_type: str | None) -> None:
-    if content_type and media_type(content_type).essence not in {JSON, BYTES}:
+    if content_type and media_type(content_type).essence not in {JSON, BYTES, FORM}:
         raise refused(415, "bad_content_type", f"an inference request is {JSON}", accept=JSON)
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from pgpu.functions.handler import REQUIRED, Parameter, Signature, Values
 from pgpu.functions.protocols.foreign import bare_type, check_readable
-from pgpu.functions.protocols.media import BYTES, JSON, MSGPACK, TEXT, MediaType, media_type
+from pgpu.functions.protocols.media import BYTES, FORM, JSON, MSGPACK, TEXT, MediaType, media_type
 from pgpu.functions.protocols.reading.keyed import Buffer, KeyedReader, json_decoder, msgpack_decoder
 from pgpu.functions.protocols.reading.query import QueryReader
 from pgpu.functions.protocols.refusal import RefusedError, refused
@@ -87,6 +87,8 @@ class BodyReader:
         if self._is_raw_alone:
             return self._read_raw
         media = media_type(content_type) if content_type else self._unsaid()
+        if media.essence == FORM:
+            media = self._unsaid()
         if media.essence in {JSON, TEXT} and media.charset not in _UTF8:
             raise refused(415, "bad_charset", "text is read as UTF-8 only")
         if media.essence == JSON:
