@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from tests.fakes.client import FakeClient
@@ -10,6 +10,7 @@ from tests.fakes.client import FakeClient
 from pgpu.cli.invocation import Invocation
 from pgpu.cli.main import main
 from pgpu.client import Client
+from pgpu.errors import RequestError
 
 Run = Callable[..., int]
 
@@ -28,4 +29,7 @@ def run(client: FakeClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     def answer(_settings: Any) -> Client:
         return client
 
-    return lambda *words: main(words, Invocation(make_client=answer))
+    def refuse(_settings: Any) -> NoReturn:
+        raise RequestError("no server")
+
+    return lambda *words: main(words, Invocation(make_client=answer, make_functions=refuse))

@@ -13,14 +13,22 @@ from pgpu.client import Client
 
 if TYPE_CHECKING:
     from pgpu.app.settings import Settings
+    from pgpu.client.functions import Functions
 
 ClientFactory = Callable[["Settings"], Client]
+FunctionsFactory = Callable[["Settings"], "Functions"]
 
 
 def _embedded(settings: "Settings") -> Client:
     from pgpu.app.clients import open_client
 
     return open_client(settings)
+
+
+def _served(settings: "Settings") -> "Functions":
+    from pgpu.app.clients import open_functions
+
+    return open_functions(settings)
 
 
 @dataclass
@@ -32,6 +40,9 @@ class Invocation:
 
     make_client: ClientFactory = _embedded
     """How the client is made; tests hand in their own."""
+
+    make_functions: FunctionsFactory = _served
+    """Likewise what answers about functions."""
 
     as_json: bool = False
     """Whether the verb was given --json, known once its words were read."""
@@ -53,6 +64,14 @@ class Invocation:
             PgpuError: The machine or its settings do not allow one.
         """
         return self.make_client(self.settings())
+
+    def functions(self) -> "Functions":
+        """Make what answers this invocation about functions.
+
+        Raises:
+            PgpuError: There is no server, or the settings do not allow one.
+        """
+        return self.make_functions(self.settings())
 
 
 def invocation_of(context: typer.Context) -> Invocation:

@@ -79,7 +79,7 @@ def deploy(
         "memory": memory, "compute": compute, "gpus": gpus, "minimum": minimum, "maximum": maximum,
         "idle": idle, "keep_warm": keep_warm, "network": network, "public": public,
     }  # fmt: skip
-    functions = _functions(context)
+    functions = invocation_of(context).functions()
     place, called, declaration = _declared(app, name, {word: said for word, said in flags.items() if said is not None})
     with tempfile.TemporaryFile() as bundle:
         deployment = _packed(place, called, declaration, cast("BinaryIO", bundle))
@@ -100,7 +100,7 @@ def functions(
     """List functions, their versions, who gets how much of the traffic, and what serves now."""
     from pgpu.cli.output import functions as shown
 
-    asked = _functions(context)
+    asked = invocation_of(context).functions()
     if cold_starts:
         if name is None:
             raise RequestError("whose cold starts?", hint="pgpu functions NAME --cold-starts")
@@ -131,17 +131,17 @@ def rollout(
     if not name or not (number.isascii() and number.isdecimal()):
         raise RequestError(f"{version!r} names no version", hint="write it like detector@2")
     percent = _WHOLE_PERCENT if canary is None else round(parse_compute_share(canary) * _WHOLE_PERCENT)
-    _show_traffic(_functions(context).roll_out(name, Rollout(int(number), percent)), as_json=as_json)
+    _show_traffic(invocation_of(context).functions().roll_out(name, Rollout(int(number), percent)), as_json=as_json)
 
 
 def rollback(context: typer.Context, name: Name, *, as_json: options.Json = False) -> None:
     """Let a function's traffic be what it was before the last rollout."""
-    _show_traffic(_functions(context).roll_back(name), as_json=as_json)
+    _show_traffic(invocation_of(context).functions().roll_back(name), as_json=as_json)
 
 
 def undeploy(context: typer.Context, name: Name) -> None:
     """Forget a function with its versions and tokens, and end what serves it."""
-    ended = _functions(context).undeploy(name)
+    ended = invocation_of(context).functions().undeploy(name)
     speech.remark(f"{name} is gone; {len(ended)} replicas end" if ended else f"{name} is gone")
 
 
@@ -155,7 +155,7 @@ def token(
     as_json: options.Json = False,
 ) -> None:
     """Make, list or revoke tokens that may call one function and nothing else; a new one is shown this once."""
-    asked = _functions(context)
+    asked = invocation_of(context).functions()
     if (action == "revoke") != (token_id is not None):
         raise RequestError("only to revoke a token its ID is named", hint=f"pgpu token {name} revoke ID")
     if action == "create":
@@ -180,12 +180,6 @@ def _list_tokens(asked: "Functions", name: str, *, as_json: bool) -> None:
         speech.print_json(shown.document_of_tokens(found))
     elif found:
         speech.print_table(shown.of_tokens(found))
-
-
-def _functions(context: typer.Context) -> "Functions":
-    from pgpu.app.clients import open_functions
-
-    return open_functions(invocation_of(context).settings())
 
 
 def _declared(app: str, name: str | None, flags: dict[str, object]) -> "tuple[Place, str, Declaration]":

@@ -89,13 +89,12 @@ def _of_function(
     invocation: Invocation, client: Client, name: str, *, follow: bool, tail_lines: int | None
 ) -> "Iterator[Piece] | None":
     """Return what the replicas of a function write; None if there is no function of this name either."""
-    from pgpu.app.clients import open_functions
     from pgpu.cli.verbs.function_logs import function_logs
 
     try:
-        functions = open_functions(invocation.settings())
+        functions = invocation.functions()
         functions.function(name)
-    except RequestError:
+    except PgpuError:  # There is no such job all the same.
         return None
     return function_logs(client, functions, name, follow=follow, tail_lines=tail_lines)
 
