@@ -159,6 +159,17 @@ def test_a_stream_flows_and_a_slow_reader_holds_nobody_up(served: Gateway) -> No
     assert quick.body == b"0\n1\n2\n"
 
 
+def test_streams_take_turns_and_leave_nothing_open(served: Gateway) -> None:
+    assert served.process is not None
+    gateway_process = psutil.Process(served.process.pid)
+    before = gateway_process.num_fds()
+    streams = [served.begin("stream", {"count": 50}, accept="application/x-ndjson") for _ in range(4)]
+    assert {answer_of(stream).body.count(b"\n") for stream in streams} == {50}
+    for stream in streams:
+        stream.close_now()
+    until(lambda: gateway_process.num_fds() <= before)
+
+
 def test_a_constructor_that_fails_or_hangs_is_a_503(served: Gateway) -> None:
     assert codes(served.call("stuck", {})) == (503, "starting_timeout")
     answer = served.call("broken", {})
