@@ -2,6 +2,7 @@
 
 import json
 import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from pgpu.errors import RequestError
 from pgpu.functions.declaring import Declaration
 from pgpu.functions.deploying.checking import checked
+from pgpu.functions.deploying.in_image import OWN_REQUIREMENTS
 from pgpu.functions.deploying.layers import build_spec, layer_digest
 from pgpu.functions.deploying.replica import OWN, PACKAGES, SOCKETS, SOURCE, Places, replica_spec, request_of
 from pgpu.model import Deployment, Request, Version, VersionState
@@ -37,7 +39,7 @@ ASKED = Deployment("detector", "app.py:Detector", "a" * 64, runtime="docker", im
 
 
 def front_words(command: tuple[str, ...]) -> dict[str, str]:
-    words = command[command.index("pgpu.functions.front") + 1 :]
+    words = command[command.index("--app") :]
     return dict(zip(words[::2], words[1::2], strict=True))
 
 
@@ -91,10 +93,16 @@ def test_packages_have_one_address_for_each_lock_file_and_image() -> None:
 
 
 def test_packages_are_built_with_a_network_and_one_directory() -> None:
-    spec = build_spec(VERSION, Path("/s/building"))
-    assert [(mount.source, mount.options) for mount in spec.provisions] == [("/s/building", "rw")]
+    spec = build_spec(VERSION, Path("/s/building"), (Path("/lib/msgspec"),))
+    mounts = [(mount.source, mount.options) for mount in spec.provisions]
+    assert mounts == [("/s/building", "rw"), ("/lib/msgspec", "ro")]
     assert (spec.is_sealed, spec.network is not None, spec.serves) == (True, True, None)
     assert build_spec(PROCESS, Path("/s/building")).provisions == ()
+
+
+def test_what_pgpu_needs_in_an_image_is_what_its_extra_says() -> None:
+    project = tomllib.loads((Path(__file__).parent.parent.parent / "pyproject.toml").read_text("utf-8"))
+    assert set(OWN_REQUIREMENTS) <= set(project["project"]["optional-dependencies"]["functions"])
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ class Deployer:
         _make_for(directory, account)
         (directory / LOCK_NAME).write_text(version.requirements or "", "utf-8")
         (directory / LOCK_NAME).chmod(0o644)
-        return Submission(build_spec(version, directory, _own_user(version.owner_uid)), Request(0, 0))
+        return Submission(build_spec(version, directory, tuple(_own()), _own_user(version.owner_uid)), Request(0, 0))
 
     def keep_build(self, version: Version) -> None:
         """Put packages that were installed in their place; from then on nobody but this process may change them.

@@ -7,8 +7,11 @@ to install twice what has one address, and to choose versions: the lock file doe
 import hashlib
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+from pgpu.functions.deploying.in_image import BUILD
+from pgpu.functions.deploying.replica import OWN, own_mounts
 from pgpu.model import Deployment, JobSpec, Mount, Version
 
 TARGET = "/packages"
@@ -27,36 +30,33 @@ def layer_digest(version: Version | Deployment) -> str | None:
     return hashlib.sha256(json.dumps(words).encode()).hexdigest()
 
 
-def build_spec(version: Version | Deployment, directory: Path, user: str | None = None) -> JobSpec:
+def build_spec(
+    version: Version | Deployment, directory: Path, own: Sequence[Path] = (), user: str | None = None
+) -> JobSpec:
     """Return the job that installs a version's packages.
 
     Args:
         version: With requirements.
         directory: Of the owner alone, with the lock file in it; packages come into its folder `packages`.
+        own: As of `Places`; where the image's Python cannot load them, they are installed, too.
         user: As of `Places`.
     """
     root = directory if version.runtime == "process" else Path(TARGET)
-    pip = (
-        "-m",
-        "pip",
-        "install",
-        "--no-input",
-        "--disable-pip-version-check",
-        "--no-cache-dir",
-        "--no-warn-script-location",
-    )
+    pip = ("install", "--no-input", "--disable-pip-version-check", "--no-cache-dir", "--no-warn-script-location")
     words = (*pip, "--target", str(root / "packages"), "--requirement", str(root / LOCK_NAME))
     if version.runtime == "process":
         home = (("HOME", str(directory)), ("PATH", "/usr/local/bin:/usr/bin:/bin"), ("LANG", "C.UTF-8"))
-        return JobSpec((sys.executable, "-P", *words), "process", environment=home, working_directory=str(directory))
+        return JobSpec(
+            (sys.executable, "-P", "-m", "pip", *words), "process", environment=home, working_directory=str(directory)
+        )
     return JobSpec(
-        command=("python3", *words),
+        command=("python3", "-P", "-c", BUILD, *words),
         runtime="docker",
         image=version.image,
-        environment=(("HOME", "/tmp"), ("LANG", "C.UTF-8")),  # noqa: S108 - the container's own
+        environment=(("HOME", "/tmp"), ("LANG", "C.UTF-8"), ("PYTHONPATH", OWN)),  # noqa: S108 - the container's own
         working_directory="/",
         user=user,
         is_sealed=True,
         network="default",
-        provisions=(Mount(str(directory), TARGET, "rw"),),
+        provisions=(Mount(str(directory), TARGET, "rw"), *own_mounts(own)),
     )

@@ -7,11 +7,12 @@ at the machine: `Places` says where things are.
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pgpu.functions.declaring import Declaration, from_words, to_words
+from pgpu.functions.deploying.in_image import START
 from pgpu.model import Deployment, JobSpec, Mount, Request, Version
 
 SOURCE = "/function"
@@ -49,7 +50,10 @@ def replica_spec(version: Version | Deployment, places: Places) -> JobSpec:
     if version.runtime == "docker":
         return _container(version, declaration, places)
     return JobSpec(
-        command=(sys.executable, "-P", *_front(version, declaration, places.source, places.sockets)),
+        command=(
+            *(sys.executable, "-P", "-m", "pgpu.functions.front"),
+            *_front(version, declaration, places.source, places.sockets),
+        ),
         runtime="process",
         environment=_environment({"PATH": _PATH, "HOME": str(places.sockets)}, places.packages),
         working_directory=str(places.source),
@@ -80,12 +84,15 @@ def declaration_of(version: Version | Deployment) -> Declaration:
 
 def _container(version: Version | Deployment, declaration: Declaration, places: Places) -> JobSpec:
     provisions = [Mount(str(places.source), SOURCE, "ro"), Mount(str(places.sockets), SOCKETS, "rw")]
-    provisions += [Mount(str(path), f"{OWN}/{path.name}", "ro") for path in places.own]
+    provisions += own_mounts(places.own)
     if places.packages is not None:
         provisions.append(Mount(str(places.packages), PACKAGES, "ro"))
     packages = None if places.packages is None else Path(PACKAGES)
     return JobSpec(
-        command=("python3", "-P", *_front(version, declaration, Path(SOURCE), Path(SOCKETS))),
+        command=(
+            *("python3", "-P", "-c", START, ".".join(map(str, sys.version_info[:2]))),
+            *_front(version, declaration, Path(SOURCE), Path(SOCKETS)),
+        ),
         runtime="docker",
         image=version.image,
         environment=_environment({"HOME": "/tmp", "PYTHONDONTWRITEBYTECODE": "1"}, packages, Path(OWN)),  # noqa: S108
@@ -98,9 +105,14 @@ def _container(version: Version | Deployment, declaration: Declaration, places: 
     )
 
 
+def own_mounts(own: Sequence[Path]) -> list[Mount]:
+    """Return the mounts of pgpu's own code and of what it needs, as they are on the server."""
+    return [Mount(str(path), f"{OWN}/{path.name}", "ro") for path in own]
+
+
 def _front(version: Version | Deployment, declaration: Declaration, source: Path, sockets: Path) -> tuple[str, ...]:
     words = ("--app", version.app, "--source", str(source), "--directory", str(sockets), "--name", version.function)
-    return ("-m", "pgpu.functions.front", *words, "--declaration", json.dumps(to_words(declaration)))
+    return (*words, "--declaration", json.dumps(to_words(declaration)))
 
 
 def _environment(base: Mapping[str, str], *search: Path | None) -> tuple[tuple[str, str], ...]:

@@ -1,0 +1,47 @@
+"""What runs first in a container, in whatever Python the image has: two short scripts of the standard library alone.
+
+pgpu's own needs are mounted as they are on the server, and their C parts load in a Python of the same minor version only. Where
+they do not, `BUILD` installs them beside the function's packages, and `START` says so instead of a riddle. They refuse to
+import anything of pgpu's before that is known.
+"""
+
+NEEDS = ("msgspec", "httptools")
+"""What has parts in C."""
+
+OWN_REQUIREMENTS = ("msgspec>=0.20", "uvicorn>=0.35", "httptools>=0.6", "prometheus-client>=0.20")
+"""As the extra `functions` has them."""
+
+_CAN_LOAD = """
+import importlib, sys
+def load():
+    try:
+        return [importlib.import_module(name) for name in {needs!r}] and None
+    except ImportError as error:
+        return error
+"""
+
+START = (
+    _CAN_LOAD.format(needs=NEEDS)
+    + """
+error = load()
+if error is not None:
+    mine, theirs = ".".join(map(str, sys.version_info[:2])), sys.argv.pop(1)
+    sys.exit(f"pgpu: {error}: this image has Python {mine}, the server has {theirs}; name an image with that,"
+             " or deploy with --requirements, so that what pgpu needs is installed, too")
+del sys.argv[1]
+import runpy
+runpy.run_module("pgpu.functions.front", run_name="__main__", alter_sys=True)
+"""
+)
+"""`python3 -P -c START 3.11 [words of pgpu.functions.front]`."""
+
+BUILD = (
+    _CAN_LOAD.format(needs=NEEDS)
+    + f"""
+import os, subprocess
+more = [] if load() is None else {list(OWN_REQUIREMENTS)!r}
+os.environ.pop("PYTHONPATH", None)
+sys.exit(subprocess.call([sys.executable, "-m", "pip", *sys.argv[1:], *more]))
+"""
+)
+"""`python3 -c BUILD [words of pip install]`."""
