@@ -150,6 +150,19 @@ def test_a_replica_is_a_job_of_the_owner_that_answers_on_its_socket(
         functions.start_replica(ReplicaAsk(version.function, 1))
 
 
+def test_a_gpu_function_that_says_no_memory_gets_what_a_job_would(
+    functions: HttpFunctions, server: ServerProcess, asked: tuple[Deployment, io.BytesIO]
+) -> None:
+    deployment, bundle = asked
+    declared = '{"gpus": 1, "compute": "25%"}'
+    version = functions.deploy(replace(deployment, declaration=declared), bundle)
+    replica = functions.start_replica(ReplicaAsk(version.function, 1))
+    request = open_client(Settings(host=server.host)).job(replica.job_id).job.request
+    assert (request.is_estimated, request.gpu_count, request.compute_share) == (True, 1, 0.25)
+    assert request.memory_bytes > 0
+    functions.undeploy(version.function)
+
+
 def said(client: Any, job_id: str) -> str:
     return str([client.job(job_id).job.error, *client.logs(job_id, follow=False)])
 

@@ -145,14 +145,20 @@ class FunctionDesk:
             )
         checked = self._deployer.checked(asked, caller.uid)
         inherited = self._desk.access.inherited(caller, None)
-        trial = self._deployer.trial(checked, caller.uid)
-        self._desk.engine.check(trial.spec, trial.request, account_of(inherited, ()))
+        self._check_on_engine(self._deployer.trial(checked, caller.uid), account_of(inherited, ()))
         version = self._kept.deploy(checked, caller.uid, inherited)
         self._sweep(caller.uid)
         if version.state is VersionState.PENDING and self._deployer.is_built(version):
             self._kept.judge(version.function, version.number, VersionState.READY)
             return self._kept.get(version.function).version(version.number)
         return version
+
+    def _check_on_engine(self, trial: Submission, account: Account | None) -> None:
+        engine = self._desk.engine
+        if trial.request.is_estimated:  # what it will hold is not known before it has run
+            engine.runtime(trial.spec.runtime).check(trial.spec, account)
+        else:
+            engine.check(trial.spec, trial.request, account)
 
     @property
     def _deployer(self) -> Deploying:
