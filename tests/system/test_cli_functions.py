@@ -136,7 +136,7 @@ def test_the_logs_of_a_function_are_those_of_its_replicas_line_by_line(
     client, functions = open_client(settings), open_functions(settings)
     first, second = (functions.start_replica(ReplicaAsk("doubler", 1)).job_id for _ in range(2))
     heard: set[str] = set()
-    for piece in function_logs(client, functions, "doubler", follow=True, tail_lines=None):
+    for piece in function_logs(client, "doubler", follow=True, tail_lines=None):
         heard |= {piece.job_id} if piece.data == b"constructed\n" else set()
         if heard == {first, second}:
             break
@@ -144,6 +144,7 @@ def test_the_logs_of_a_function_are_those_of_its_replicas_line_by_line(
     validate("log", said("logs", "doubler", "--json").splitlines()[0])
     said("undeploy", "doubler")
     until(lambda: all(client.job(each).job.state.is_final for each in (first, second)))
+    assert f"{second} constructed\n" in said("logs", "doubler"), "why it ended stands there"
 
 
 class _Gateway(BaseHTTPRequestHandler):

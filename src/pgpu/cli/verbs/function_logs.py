@@ -1,6 +1,7 @@
 """`pgpu logs NAME` of a function: what its replicas write, line by line, each behind the id of its job.
 
-Replicas come and go: who follows hears of a new one within a second. It refuses to know of jobs that serve no more.
+Those that have ended are asked, too, the last few of them: why one did not start is in its log. Who follows hears of a new one
+within a second. It refuses to keep anything: the logs are the jobs'.
 """
 
 import queue
@@ -11,11 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from pgpu.client import Client
-from pgpu.client.functions import Functions
 from pgpu.errors import JobNotFoundError, PgpuError
-from pgpu.model import Replica
 
 _LOOK_SECONDS = 1.0
+_MOST_ENDED = 10
+"""Of the replicas that have ended the last ones; the others' logs are found by their jobs' ids."""
+
 _MOST_HELD = 1000
 """Pieces that wait to be printed: a job that writes faster than the terminal reads is held up here."""
 
@@ -29,20 +31,23 @@ class Piece:
     data: bytes
 
 
-def function_logs(
-    client: Client, functions: Functions, name: str, *, follow: bool, tail_lines: int | None
-) -> Iterator[Piece]:
-    """Yield whole lines of a function's replicas.
+def serving(client: Client, name: str, *, include_final: bool = True) -> list[str]:
+    """Return the ids of the jobs that serve a function, or did last, oldest first."""
+    jobs = [report.job for report in client.jobs(include_final=include_final)]
+    found = [job for job in jobs if job.spec.serves == name and not job.is_anonymous]
+    ended = {job.id for job in found if job.state.is_final}
+    left_out = {job.id for job in [job for job in found if job.id in ended][:-_MOST_ENDED]}
+    return [job.id for job in found if job.id not in left_out]
 
-    Raises:
-        FunctionNotFoundError: There is no such function.
-    """
-    replicas = functions.replicas(name)
+
+def function_logs(client: Client, name: str, *, follow: bool, tail_lines: int | None) -> Iterator[Piece]:
+    """Yield whole lines of a function's replicas; who follows ends it."""
+    job_ids = serving(client, name)
     if follow:
-        yield from _Following(client, functions, name, tail_lines).pieces(replicas)
+        yield from _Following(client, name, tail_lines).pieces(job_ids)
         return
-    for replica in replicas:
-        yield from _lines(client, replica.job_id, follow=False, tail_lines=tail_lines)
+    for job_id in job_ids:
+        yield from _lines(client, job_id, follow=False, tail_lines=tail_lines)
 
 
 def _lines(client: Client, job_id: str, *, follow: bool, tail_lines: int | None) -> Iterator[Piece]:
@@ -56,20 +61,19 @@ def _lines(client: Client, job_id: str, *, follow: bool, tail_lines: int | None)
 class _Following:
     """One thread for each replica, since each is waited for; they end with this process."""
 
-    def __init__(self, client: Client, functions: Functions, name: str, tail_lines: int | None) -> None:
+    def __init__(self, client: Client, name: str, tail_lines: int | None) -> None:
         self._client = client
-        self._functions = functions
         self._name = name
         self._tail_lines = tail_lines
         self._pieces: queue.Queue[Piece] = queue.Queue(_MOST_HELD)
         self._seen: set[str] = set()
 
-    def pieces(self, replicas: Sequence[Replica]) -> Iterator[Piece]:
+    def pieces(self, job_ids: Sequence[str]) -> Iterator[Piece]:
         while True:
-            for replica in replicas:
-                self._follow(replica.job_id)
+            for job_id in job_ids:
+                self._follow(job_id)
             yield from self._until(time.monotonic() + _LOOK_SECONDS)
-            replicas = self._functions.replicas(self._name)
+            job_ids = serving(self._client, self._name, include_final=False)
 
     def _until(self, deadline_seconds: float) -> Iterator[Piece]:
         while (left_seconds := deadline_seconds - time.monotonic()) > 0:

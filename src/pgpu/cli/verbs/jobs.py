@@ -88,15 +88,15 @@ def _print_piece(stream: str, data: bytes, *, as_json: bool, **more: str) -> Non
 def _of_function(
     invocation: Invocation, client: Client, name: str, *, follow: bool, tail_lines: int | None
 ) -> "Iterator[Piece] | None":
-    """Return what the replicas of a function write; None if there is no function of this name either."""
-    from pgpu.cli.verbs.function_logs import function_logs
+    """Return what the replicas of a function write; None if there neither is nor was a function of this name."""
+    from pgpu.cli.verbs.function_logs import function_logs, serving
 
     try:
-        functions = invocation.functions()
-        functions.function(name)
+        invocation.functions().function(name)
     except PgpuError:  # There is no such job all the same.
-        return None
-    return function_logs(client, functions, name, follow=follow, tail_lines=tail_lines)
+        if not serving(client, name):
+            return None
+    return function_logs(client, name, follow=follow, tail_lines=tail_lines)
 
 
 def _line_count(text: str) -> int | None:
