@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.05, 10.0
-_LIVED_SECONDS = 10.0
+_LIVED_SECONDS = 1.0
 """A gateway that lived so long ended by accident, and is started again at once."""
 
 _GRACE_SECONDS = 10.0

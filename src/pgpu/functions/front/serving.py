@@ -24,8 +24,8 @@ from pgpu.functions.front.http.connections import Connection
 from pgpu.functions.front.http.service import Service
 from pgpu.functions.front.keeping.keeper import Keeper
 from pgpu.functions.front.keeping.wellness import Wellness
-from pgpu.functions.front.keeping.zygotes import Function
 from pgpu.functions.front.metrics import Metrics
+from pgpu.functions.front.spawning import Function, Spawned
 from pgpu.functions.front.states import State
 from pgpu.functions.front.visits import Visits
 from pgpu.functions.protocols.refusal import Refusal
@@ -58,18 +58,19 @@ class _Server(uvicorn.Server):
         yield
 
 
-def run(function: Function, settings: Settings) -> None:
-    """Serve a function until SIGTERM or SIGINT."""
+def run(function: Function, settings: Settings, first: Spawned | None = None) -> None:
+    """Serve a function until SIGTERM or SIGINT; `first` is its zygote, if that was started already."""
     with asyncio.Runner(loop_factory=CoalescingLoop) as runner:
-        runner.run(_serve(function, settings))
+        runner.run(_serve(function, settings, first))
 
 
-async def _serve(function: Function, settings: Settings) -> None:
+async def _serve(function: Function, settings: Settings, first: Spawned | None) -> None:
     metrics = Metrics()
     desk = Desk(Keeper.declaration_of(function), metrics)
     metrics.gauges["pgpu_function_in_flight"] = ("Requests waiting or with the worker.", lambda: desk.requests)
     metrics.gauges["pgpu_function_waiting"] = ("Requests waiting for a place.", lambda: desk.waiting)
     keeper = Keeper(function, desk, metrics)
+    keeper.first = first
     service = Service(function.name, desk, keeper, metrics)
     connection = type("ServedConnection", (Connection,), {"counter": service})
     config = uvicorn.Config(

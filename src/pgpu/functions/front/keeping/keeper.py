@@ -14,8 +14,9 @@ from pgpu.functions.calls.messages import Tell
 from pgpu.functions.declaring import Declaration, from_words
 from pgpu.functions.front.desk import Desk, Seat
 from pgpu.functions.front.keeping.workers import HANGING_GRACE_SECONDS, LEAVING_GRACE_SECONDS, Worker, end_process
-from pgpu.functions.front.keeping.zygotes import Function, ZygoteLink
+from pgpu.functions.front.keeping.zygotes import ZygoteLink
 from pgpu.functions.front.metrics import Metrics
+from pgpu.functions.front.spawning import Function, Spawned, spawn
 from pgpu.functions.front.states import State
 from pgpu.functions.protocols.refusal import Refusal
 
@@ -51,6 +52,9 @@ class Keeper:
         """How many workers were asked for; the last one's number."""
 
         self._zygote: ZygoteLink | None = None
+        self.first: Spawned | None = None
+        """A zygote that was started before this; None: one is started when it is needed."""
+
         self._is_imported = False
         self._worker: Worker | None = None
         self._loop = asyncio.get_running_loop()
@@ -91,7 +95,8 @@ class Keeper:
         self._patience = self._loop.call_later(self.declaration.startup_timeout_seconds, self._too_slow)
         if self._zygote is None:
             self._is_imported = False
-            self._zygote = ZygoteLink(self._function, self._on_zygote_told, self._on_zygote_end)
+            first, self.first = self.first, None
+            self._zygote = ZygoteLink(first or spawn(self._function), self._on_zygote_told, self._on_zygote_end)
         elif self._is_imported:
             self._ask_for_worker(self._zygote)
 

@@ -1,55 +1,35 @@
-"""The front's link to its zygote: starts the process, asks it for workers, hears what it says.
+"""The front's link to its zygote: asks it for workers, hears what it says.
 
 It refuses to wait for it: everything comes back as a call on the event loop.
 """
 
-import json
-import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 from pgpu.functions.calls.channel import Channel
 from pgpu.functions.calls.frames import Frame, frame, message_of
 from pgpu.functions.calls.messages import Ask, Kind, Tell
-
-
-@dataclass(frozen=True, slots=True)
-class Function:
-    """What a front serves."""
-
-    name: str
-    app: str
-    """`module:attribute` or `file.py:attribute`."""
-
-    source: Path
-    words: dict[str, object]
-    """What its declaration says beyond the decorator."""
+from pgpu.functions.front.spawning import Spawned
 
 
 class ZygoteLink:
     """One zygote process."""
 
     def __init__(
-        self, function: Function, on_told: Callable[[int, Tell, int | None], None], on_end: Callable[[], None]
+        self, spawned: Spawned, on_told: Callable[[int, Tell, int | None], None], on_end: Callable[[], None]
     ) -> None:
-        """Start it.
+        """Begin to talk to it.
 
         Args:
-            function: What it imports.
+            spawned: Its process.
             on_told: Called with the number of the question, 0 for news, with what it says, and with the descriptor
                 that came with it.
             on_end: Called once when it has ended, unless it was killed from here.
         """
         self._on_told, self._on_end = on_told, on_end
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(_command(function, theirs.fileno()), pass_fds=[theirs.fileno()])
-        self._channel = Channel(ours, self._on_frames, self._ended)
+        self._process = spawned.process
+        self._channel = Channel(spawned.end, self._on_frames, self._ended)
 
     def ask_for_worker(self, number: int, end: socket.socket) -> None:
         """Have it fork one, which serves the other end of this socket's pair; this end is closed here."""
@@ -69,11 +49,3 @@ class ZygoteLink:
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
         self._on_end()
-
-
-def _command(function: Function, control: int) -> list[str]:
-    return [
-        sys.executable, "-P", "-m", "pgpu.functions.worker",
-        "--name", function.name, "--app", function.app, "--source", str(function.source), "--declaration", json.dumps(function.words),
-        "--control", str(control), "--front", str(os.getpid()),
-    ]  # fmt: skip
