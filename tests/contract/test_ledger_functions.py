@@ -101,6 +101,18 @@ def test_a_rollback_goes_back_step_by_step_and_past_what_failed(ledger: Ledger) 
     assert shares(ledger) == [(1, 100)]
 
 
+def test_the_traffic_of_a_version_that_fails_is_again_what_it_was(ledger: Ledger) -> None:
+    for _ in range(2):
+        ledger.functions.deploy(ASKED, 7)
+    ledger.functions.roll_out("detector", with_canary([Share(2, 100)], 1, 10))
+    ledger.functions.judge("detector", 2, VersionState.FAILED, "no")
+    assert shares(ledger) == [(1, 100)]
+    ledger.functions.judge("detector", 1, VersionState.FAILED, "nor this")
+    assert shares(ledger) == [(1, 100)]
+    ledger.functions.deploy(ASKED, 7)
+    assert shares(ledger) == [(3, 100)]
+
+
 def test_traffic_goes_only_where_there_is_something_and_all_of_it(ledger: Ledger) -> None:
     ledger.functions.deploy(ASKED, 7)
     for traffic in ([Share(2, 100)], [Share(1, 99)], [], [Share(1, 50), Share(9, 50)]):

@@ -196,11 +196,7 @@ class Serving(Protocol):
         ...
 
     def judge(self, name: str, judgement: Judgement) -> None:
-        """Note whether a version can be served."""
-        ...
-
-    def roll_back(self, name: str) -> Function:
-        """As of `Functions`."""
+        """Note whether a version can be served; the traffic of one that failed is again what it was before."""
         ...
 
     def note_cold_start(self, start: ColdStart) -> None:

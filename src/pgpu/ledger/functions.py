@@ -102,29 +102,28 @@ class Functions:
         """
         with self._connections.writing() as connection:
             _function(connection, name)
-            before = connection.execute(_ROLLOUT_BEFORE, (name,)).fetchone()
-            if before is None:
+            if not _fall_back(connection, name):
                 raise RequestError(
                     f"{name} has no traffic of before to go back to", hint=f"choose a version: pgpu rollout {name}@N"
                 )
-            connection.execute(
-                "DELETE FROM function_rollouts WHERE function = ? AND sequence > ?", (name, before["sequence"])
-            )
             return _function(connection, name)
 
     def judge(self, name: str, number: int, state: VersionState, reason: str | None = None) -> None:
-        """Note whether a version can be served.
+        """Note whether a version can be served; traffic of one that failed is again what it was, where there was any.
 
         Raises:
             FunctionNotFoundError: There is no such function any more.
             RequestError: Nor such a version.
         """
         with self._connections.writing() as connection:
-            _function(connection, name).version(number)
+            found = _function(connection, name)
+            found.version(number)
             connection.execute(
                 "UPDATE function_versions SET state = ?, reason = ? WHERE function = ? AND number = ?",
                 (state.value, None if reason is None else written_out(reason), name, number),
             )
+            if state is VersionState.FAILED and number in {share.version for share in found.traffic}:
+                _fall_back(connection, name)
 
     def inherited(self, name: str, number: int) -> str | None:
         """Return what a version was kept with as inherited; None where there is none, too."""
@@ -204,6 +203,16 @@ def _roll_out(connection: sqlite3.Connection, name: str, traffic: Sequence[Share
     rollout = connection.execute(statement, (name, time.time())).lastrowid
     rows = [(rollout, name, share.version, share.percent) for share in traffic]
     connection.executemany("INSERT INTO function_traffic VALUES (?, ?, ?, ?)", rows)
+
+
+def _fall_back(connection: sqlite3.Connection, name: str) -> bool:
+    """Let the traffic be what it was; False if there was none of versions that have not failed."""
+    before = connection.execute(_ROLLOUT_BEFORE, (name,)).fetchone()
+    if before is None:
+        return False
+    statement = "DELETE FROM function_rollouts WHERE function = ? AND sequence > ?"
+    connection.execute(statement, (name, before["sequence"]))
+    return True
 
 
 def _function(connection: sqlite3.Connection, name: str) -> Function:

@@ -63,7 +63,6 @@ class ServerDesk:
     def fail(self, version: Version, reason: str) -> None:
         """Give a version up; see `Desk`."""
         self._serving.judge(version.function, Judgement(version.number, VersionState.FAILED, reason))
-        self._serving.roll_back(version.function)
 
     def note(self, job_id: str, state: ReplicaState) -> None:
         """Keep its state; see `Desk`."""
