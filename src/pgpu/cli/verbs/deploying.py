@@ -5,7 +5,6 @@ It refuses to import the user's code: a process of its own is asked what it decl
 
 import dataclasses
 import json
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
@@ -74,6 +73,8 @@ def deploy(
     The source directory is packed without hidden files, caches and what .pgpuignore names. Flags go over pgpu.toml, which goes
     over @pgpu.function.
     """
+    import tempfile
+
     require_libraries()
     flags = {
         "memory": memory, "compute": compute, "gpus": gpus, "minimum": minimum, "maximum": maximum,

@@ -1,7 +1,6 @@
 """`pgpu invoke`: calls a function through the gateway and prints what it answers, as it comes."""
 
 import json
-import mimetypes
 import sys
 from http import HTTPStatus
 from itertools import islice
@@ -92,6 +91,8 @@ def _request(body: str | None, file: str | None, content_type: str | None) -> tu
         raise RequestError("a call has one request", hint="leave --json or --file out")
     if file is None:
         return (body if body is not None else "{}").encode("utf-8", "surrogateescape"), content_type or _JSON
+    import mimetypes
+
     guessed = mimetypes.guess_type(file)[0] or "application/octet-stream"
     try:
         data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
