@@ -1,0 +1,130 @@
+"""What a path means, under which id a call is kept, and who may call what: without a socket."""
+
+import asyncio
+import json
+import os
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pgpu.client.functions import Bearer
+from pgpu.functions.gateway.access import BAD_TOKEN, NO_TOKEN, NOT_ADMIN, NOT_YOURS, Access, Caller
+from pgpu.functions.gateway.calling.hall import Hall
+from pgpu.functions.gateway.http.targets import Kind, Target, target_of
+from pgpu.functions.gateway.keeping.keys import event_key, named_key, new_key
+from pgpu.functions.gateway.metrics import Metrics
+from pgpu.model import Function, Share, Version, VersionState
+
+OWNER = os.geteuid() + 1000
+
+
+def hall(*, is_public: bool = False) -> Hall:
+    declaration = json.dumps({"public": is_public})
+    version = Version("it", 1, OWNER, "app:It", "0", declaration, "process", None, None, VersionState.READY, None, 0.0)
+    return Hall(Function("it", OWNER, 0.0, (version,), (Share(1, 100),)), Metrics(), lambda: None)
+
+
+class Bearers:
+    """Of a desk only what access asks."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def bearer(self, token: str) -> Bearer:
+        self.asked.append(token)
+        known = {
+            "its": Bearer("it"),
+            "other": Bearer("another"),
+            "owner": Bearer(uid=OWNER),
+            "root": Bearer(uid=0, is_admin=True),
+        }
+        return known.get(token, Bearer())
+
+
+def judged(token: str | None, uid: int | None, known: Hall | None) -> object:
+    access, caller = Access(Bearers()), Caller(None if token is None else f"Bearer {token}", uid)  # type: ignore[arg-type]
+    asyncio.run(access.learn(caller))
+    access.close()
+    return access.refusal(caller, known)
+
+
+@pytest.mark.parametrize(
+    ("token", "uid", "refused"),
+    [
+        (None, None, NO_TOKEN),
+        ("made up", None, BAD_TOKEN),
+        ("other", None, NOT_YOURS),
+        ("its", None, None),
+        ("owner", None, None),
+        ("root", None, None),
+        (None, OWNER, None),
+        (None, 0, None),
+        (None, OWNER + 1, NOT_YOURS),
+        ("its", OWNER + 1, None),
+        ("made up", OWNER + 1, NOT_YOURS),
+    ],
+)
+def test_who_may_call_and_what_the_others_are_told(token: str | None, uid: int | None, refused: object) -> None:
+    assert judged(token, uid, hall()) is refused
+    if refused is not None:
+        assert judged(token, uid, None) is refused
+        assert judged(token, uid, hall(is_public=True)) is None
+
+
+def test_a_token_is_asked_about_once_in_a_while_and_metrics_are_the_administrators() -> None:
+    bearers = Bearers()
+    access = Access(bearers)  # type: ignore[arg-type]
+    for _ in range(3):
+        asyncio.run(access.learn(Caller("Bearer its", None)))
+    assert bearers.asked == ["its"]
+    assert access.admin_refusal(Caller("Bearer its", None)) is NOT_ADMIN
+    assert access.admin_refusal(Caller(None, None)) is NO_TOKEN
+    assert access.admin_refusal(Caller(None, os.geteuid())) is None
+    access.close()
+
+
+@pytest.mark.parametrize("header", ["", "Bearer", "Bearer ", "Basic its", "Bearer " + "x" * 1000, None])
+def test_what_is_no_token_is_none(header: str | None) -> None:
+    assert Caller(header, None).token is None
+
+
+PATHS: Sequence[tuple[str, Target]] = [
+    ("/functions/it", Target(Kind.CALL, "it", methods="POST")),
+    ("/v2/models/it/infer", Target(Kind.CALL, "it", methods="POST")),
+    ("/v2/models/it/versions/7/infer", Target(Kind.CALL, "it", 7, methods="POST")),
+    ("/functions/it/calls/a.b", Target(Kind.NAMED_CALL, "it", call="a.b", methods="GET, HEAD, PUT, DELETE")),
+    ("/calls/x1", Target(Kind.STORED, call="x1", methods="GET, HEAD, DELETE")),
+    ("/functions/it/openapi.json", Target(Kind.OPENAPI, "it")),
+    ("/v2/models/it/ready", Target(Kind.MODEL_READY, "it")),
+    ("/healthz", Target(Kind.PAGE)),
+    ("/functions/It", Target(Kind.NOTHING)),
+    ("/functions/it/", Target(Kind.NOTHING)),
+    ("/functions/../it", Target(Kind.NOTHING)),
+    ("/v2/models/it/versions/0/infer", Target(Kind.NOTHING)),
+]
+
+
+@pytest.mark.parametrize(("path", "target"), PATHS)
+def test_a_path_means_one_thing(path: str, target: Target) -> None:
+    assert target_of(path) == target
+
+
+@given(st.text(), st.text(), st.text(), st.text())
+def test_ids_of_one_kind_are_never_anothers(one: str, two: str, three: str, four: str) -> None:
+    assert (named_key(one, two) == named_key(three, four)) == ((one, two) == (three, four))
+    event = event_key(one, {"ce-id": two, "ce-source": three}, b"")
+    assert event is not None
+    assert len({named_key(one, two), event, new_key(), new_key()}) == 4
+    whole = json.dumps({"id": two, "source": three, "specversion": "1.0", "data": four}).encode(
+        "utf-8", "surrogatepass"
+    )
+    structured = event_key(one, {"content-type": "application/cloudevents+json; charset=utf-8"}, whole)
+    assert structured == event
+
+
+@given(st.binary(max_size=100))
+def test_what_is_no_event_has_no_id(body: bytes) -> None:
+    assert event_key("it", {"content-type": "application/json"}, body) is None
+    assert event_key("it", {"content-type": "application/cloudevents+json"}, b"[" + body) is None
