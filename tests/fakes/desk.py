@@ -70,6 +70,13 @@ class FakeDesk:
         self._change(job_id, taken=True)
         os.kill(self._record(job_id)["pid"], signal.SIGTERM)
 
+    def hold_stops(self) -> None:
+        """Be slow to end replicas from now on, and count how often somebody looks meanwhile."""
+        self._books.write("holding", 1)
+
+    def looks(self) -> int:
+        return int(self._books.read("holding", 0))
+
     def records(self) -> dict[str, Any]:
         return {path.name: json.loads(path.read_text()) for path in sorted((self._root / "replicas").glob("[!.]*"))}
 
@@ -91,6 +98,8 @@ class FakeDesk:
 
     def standings(self) -> Sequence[Standing]:
         self._grant()
+        if looks := self.looks():
+            self._books.write("holding", looks + 1)
         return [self._standing(job_id, record) for job_id, record in self.records().items()]
 
     def start(self, version: Version) -> Standing:
@@ -104,6 +113,9 @@ class FakeDesk:
 
     def stop(self, job_id: str) -> None:
         record = self.records().get(job_id)
+        if record is not None and self.looks():
+            self._change(job_id, stopping=True)
+            threading.Event().wait()
         if record is not None:
             (self._root / "replicas" / job_id).unlink(missing_ok=True)
             if record["pid"] and _lives(record["pid"]):

@@ -21,7 +21,7 @@ from pgpu.functions.scaling import (
     Warmth,
     decide,
 )
-from pgpu.functions.scaling.value import Frequency
+from pgpu.functions.scaling.value import Frequency, value
 from pgpu.functions.scaling.wanted import wanted_replicas
 
 NOW = 1000.0
@@ -152,11 +152,18 @@ def test_few_or_scattered_calls_teach_nothing() -> None:
 @given(st.lists(st.tuples(st.floats(0, 100), st.integers(0, 2**40)), max_size=20))
 def test_what_goes_never_lowers_the_worth_of_what_stays(taken: list[tuple[float, int]]) -> None:
     clock = Clock()
-    for value, size_bytes in taken:
+    for each, size_bytes in taken:
         before = clock.worth
-        clock.taken(value, size_bytes)
+        clock.taken(each, size_bytes)
         assert clock.worth >= before
-    assert clock.value(2, 1.0, 100) >= clock.value(1, 1.0, 100) >= clock.worth * 100
+    assert value(clock.worth, 2, 1.0, 100) >= value(clock.worth, 1, 1.0, 100) >= clock.worth * 100
+
+
+def test_what_was_called_often_long_ago_goes_before_what_is_called_now() -> None:
+    clock, once_popular, now_called = Clock(), value(0.0, 8, 1.0, 1), 1
+    for _ in range(20):
+        clock.taken(value(clock.worth, now_called, 1.0, 1), 1)
+    assert value(clock.worth, now_called, 1.0, 1) > once_popular
 
 
 def test_a_count_of_calls_fades() -> None:

@@ -53,3 +53,13 @@ def test_an_idle_replica_is_offered_claimed_for_a_call_and_replaced_once_it_was_
         until(lambda: made.desk.records()[job_id].get("offered") is not None)
         made.desk.take(job_id)
         assert made.call("it", {"x": 1}).value["pid"] != first
+
+
+def test_a_replica_that_takes_long_to_end_is_not_taken_for_another_one() -> None:
+    with gateway(function("it", "Echo", idle=0.1)) as made:
+        made.desk.hold_stops()
+        first = made.call("it", {"x": 1}).value["pid"]
+        until(lambda: any(record.get("stopping") for record in made.desk.records().values()))
+        looks = made.desk.looks()
+        until(lambda: made.desk.looks() > looks + 2)
+        assert made.call("it", {"x": 2}).value["pid"] != first

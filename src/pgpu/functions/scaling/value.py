@@ -20,19 +20,21 @@ class Clock:
         self.worth = 0.0
         """Of a byte: what the last replica that was taken was worth. It never falls."""
 
-    def value(self, frequency: float, cold_seconds: float, size_bytes: int) -> float:
-        """Return what it saves to keep a replica that was called just now.
-
-        Args:
-            frequency: How often it is called, 0 or more.
-            cold_seconds: What a start of it costs, 0 or more.
-            size_bytes: What it holds; of 0 counts as 1.
-        """
-        return self.worth * max(1, size_bytes) + frequency * cold_seconds
-
     def taken(self, value: float, size_bytes: int) -> None:
         """Take note that a replica of this value went."""
         self.worth = max(self.worth, value / max(1, size_bytes))
+
+
+def value(worth: float, frequency: float, cold_seconds: float, size_bytes: int) -> float:
+    """Return what it saves to keep a replica.
+
+    Args:
+        worth: What the clock said when it was called last: with today's it would never grow old.
+        frequency: How often it is called, 0 or more.
+        cold_seconds: What a start of it costs, 0 or more.
+        size_bytes: What it holds; of 0 counts as 1.
+    """
+    return worth * max(1, size_bytes) + frequency * cold_seconds
 
 
 class Frequency:

@@ -237,8 +237,9 @@ class Hall:
 
     def claimed(self, link: Link, *, is_ours: bool) -> None:
         """The engine has said whether an offered lease may be used again."""
-        link.is_claiming, link.offered_value = False, None
+        link.is_claiming = False
         if is_ours:
+            link.offered_value = None
             self.pump()
         else:
             link.become(Phase.DRAINING)

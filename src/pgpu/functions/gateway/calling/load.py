@@ -12,7 +12,7 @@ from pgpu.functions.deploying.replica import declaration_of
 from pgpu.functions.front.ahead import Ahead
 from pgpu.functions.gateway.calling.errands import Errand
 from pgpu.functions.scaling import Arrivals, VersionView
-from pgpu.functions.scaling.value import Clock, Frequency
+from pgpu.functions.scaling.value import Clock, Frequency, value
 from pgpu.model import Version, VersionState
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ class Load:
         self.has_been_ready = False
         self.failures = 0
         self.retry_at_seconds = 0.0
+        self._worth, self._worth_of_call = 0.0, -math.inf
 
     @property
     def window(self) -> int:
@@ -85,8 +86,14 @@ class Load:
             startup_timeout_seconds=declaration.startup_timeout_seconds,
             retry_at_seconds=self.retry_at_seconds if self.version.state is VersionState.READY else math.inf,
             failures=self.failures,
-            value=clock.value(self.frequency.at(now_seconds), self.cold_seconds, self.size_bytes),
+            value=value(self._worth_then(clock), self.frequency.at(now_seconds), self.cold_seconds, self.size_bytes),
         )
+
+    def _worth_then(self, clock: Clock) -> float:
+        """Return what the clock said at the last call: at the first look after it, since nothing is on offer before."""
+        if self.last_call_seconds is not None and self.last_call_seconds != self._worth_of_call:
+            self._worth, self._worth_of_call = clock.worth, self.last_call_seconds
+        return self._worth
 
     @property
     def size_bytes(self) -> int:

@@ -50,6 +50,10 @@ class Controller:
         self._ids = itertools.count(1)
         self._asking = 0
         self._building: set[str] = set()
+        self._stopping: set[str] = set()
+        self._gone: set[str] = set()
+        """Jobs that are asked to end, and those that ended since the last look began: what it says of them is no news."""
+
         self._looked_seconds = 0.0
         self._is_away = False
         halls.wake, halls.claim, halls.on_first_answer = self._wake, self._claim, self._note_start
@@ -102,6 +106,7 @@ class Controller:
     async def _look(self) -> None:
         known = {link.job_id for hall in self._halls for link in hall.links.values()}
         is_asking = self._asking > 0
+        self._gone.clear()
         if time.monotonic() - self._looked_seconds >= _LOOK_SECONDS:
             await self._learn()
         standings = await self._asked(self._desk.standings)
@@ -140,7 +145,7 @@ class Controller:
             for link in [*hall.links.values()]:
                 if link.job_id in known and not link.job_id.startswith(_NOT_YET):
                     self._follow(hall, link, by_id.get(link.job_id))
-        linked = {link.job_id for hall in self._halls for link in hall.links.values()}
+        linked = {link.job_id for hall in self._halls for link in hall.links.values()} | self._stopping | self._gone
         for standing in standings if not is_asking else ():
             if standing.job_id not in linked:
                 self._take_in(standing)
@@ -154,20 +159,18 @@ class Controller:
     def _ended(self, hall: Hall, link: Link, standing: Standing | None) -> None:
         """A replica's job is over, asked or not."""
         load = hall.loads[link.version]
-        if link.offered_value is not None:
-            self._clock.taken(link.offered_value, load.size_bytes)
         if not link.hot_since_seconds and link.phase is not Phase.DRAINING:
             load.note_failure()
             reason = standing.reason if standing is not None else "its job is gone"
             log(f"a replica of {hall.name}@{link.version} ended before it was ready: {reason}")
-        hall.remove(link)
+        self._remove(hall, link)
         hall.refuse_waiting(link.version)
-        self._do(self._stopped(link.job_id))
+        self._stop(link.job_id)
 
     def _take_in(self, standing: Standing) -> None:
         hall = self._halls.get(standing.function)
         if hall is None or standing.version not in hall.loads or standing.state.is_final:
-            self._do(self._stopped(standing.job_id))
+            self._stop(standing.job_id)
             return
         link = Link(standing.job_id, standing.version, hall)
         hall.add(link)
@@ -190,14 +193,21 @@ class Controller:
 
     def _apply_to_link(self, hall: Hall, link: Link, step: Drain | Stop | Offer) -> None:
         if isinstance(step, Drain):
+            link.offered_value = None  # nobody took it
             link.become(Phase.DRAINING)
         elif isinstance(step, Stop):
-            hall.remove(link)
+            self._remove(hall, link)
             if not link.job_id.startswith(_NOT_YET):
-                self._do(self._stopped(link.job_id))
+                self._stop(link.job_id)
         else:
             link.offered_value = step.value
             self._do(self._offered(link, step.value))
+
+    def _remove(self, hall: Hall, link: Link) -> None:
+        """A replica is no more; one that was on offer was taken."""
+        if link.offered_value is not None:
+            self._clock.taken(link.offered_value, hall.loads[link.version].size_bytes)
+        hall.remove(link)
 
     def _start(self, hall: Hall, number: int) -> None:
         link = Link(f"{_NOT_YET}{next(self._ids)}", number, hall)
@@ -222,14 +232,25 @@ class Controller:
             hall.add(link)
             link.connect(standing.directory)
         elif standing is not None:
-            await self._stopped(standing.job_id)
+            self._stop(standing.job_id)
 
     def _not_started(self, hall: Hall, link: Link) -> None:
         hall.loads[link.version].note_failure()
         hall.refuse_waiting(link.version)
 
+    def _stop(self, job_id: str) -> None:
+        """Have a job end; if that cannot be asked now, the next look finds it and takes it in again."""
+        self._stopping.add(job_id)
+        self._do(self._stopped(job_id))
+
     async def _stopped(self, job_id: str) -> None:
-        await self._asked(self._desk.stop, job_id)
+        try:
+            await self._in_thread(self._desk.stop, job_id)
+            self._gone.add(job_id)
+        except PgpuError as error:
+            log(f"{job_id} does not end: {error}")
+        finally:
+            self._stopping.discard(job_id)
 
     async def _offered(self, link: Link, value: float) -> None:
         async with link.turn:
