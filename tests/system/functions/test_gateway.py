@@ -51,9 +51,13 @@ def front_pid(made: Gateway, name: str) -> int:
     return next(int(record["pid"]) for record in made.desk.records().values() if record["function"] == name)
 
 
-def begun(made: Gateway, line: str) -> bool:
+def begun_times(made: Gateway, line: str) -> int:
     notes = made.root / "notes"
-    return notes.exists() and line in notes.read_text()
+    return notes.read_text().count(line) if notes.exists() else 0
+
+
+def begun(made: Gateway, line: str) -> bool:
+    return begun_times(made, line) > 0
 
 
 def test_fifty_calls_to_a_cold_function_are_fifty_answers_and_one_start(served: Gateway) -> None:
@@ -147,6 +151,16 @@ def test_a_replica_that_is_killed_is_a_502_and_another_one_serves(served: Gatewa
     until(lambda: begun(served, "begin hang"))  # idempotent: made again elsewhere
     call.close_now()
     assert front_pid(served, "again") != pid
+
+
+def test_what_a_replica_had_when_it_was_killed_is_not_given_to_another(served: Gateway) -> None:
+    before = begun_times(served, "begin hang")
+    call = served.begin("fickle", {"do": "hang"})
+    until(lambda: begun_times(served, "begin hang") == before + 1)
+    os.kill(front_pid(served, "fickle"), signal.SIGKILL)
+    assert codes(answer_of(call)) == (502, "worker_died")
+    assert served.call("fickle", {"do": "next"}).body == b"next"
+    assert begun_times(served, "begin hang") == before + 1
 
 
 def test_a_stream_flows_and_a_slow_reader_holds_nobody_up(served: Gateway) -> None:
