@@ -187,6 +187,17 @@ def test_nobody_takes_all_names(ledger: Ledger, monkeypatch: pytest.MonkeyPatch)
     ledger.functions.deploy(replace(ASKED, function="three"), 8)
 
 
+def test_nobody_fills_everybodys_lists(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(functions, "MOST_TEXT_BYTES", 2500)
+    large = replace(ASKED, requirements="x" * 1200)
+    ledger.functions.deploy(large, 7)
+    ledger.functions.deploy(large, 7)
+    with pytest.raises(RequestError, match="lock files"):
+        ledger.functions.deploy(replace(large, function="other"), 7)
+    assert [each.name for each in ledger.functions.all(7)] == ["detector"]
+    ledger.functions.deploy(replace(large, function="theirs"), 8)
+
+
 @given(
     st.lists(st.integers(1, 5), min_size=1, max_size=2, unique=True),
     st.integers(1, 99),

@@ -22,6 +22,9 @@ MOST_VERSIONS = 1000
 MOST_FUNCTIONS = 1000
 """Of one owner: a name is the whole server's."""
 
+MOST_TEXT_BYTES = 4 << 20
+"""Of one owner's declarations and lock files together: whoever asks for everybody's functions is told all of it."""
+
 
 class Functions:
     """Functions by name, durable; every method may raise `LedgerError`."""
@@ -44,6 +47,7 @@ class Functions:
         """
         with self._connections.writing() as connection:
             is_first = _claim(connection, deployment.function, owner_uid)
+            _check_room(connection, deployment, owner_uid)
             number = _add_version(connection, deployment, inherited)
             if is_first or deployment.rolls_out:
                 _roll_out(connection, deployment.function, [Share(number, WHOLE_PERCENT)])
@@ -170,6 +174,19 @@ def _claim(connection: sqlite3.Connection, name: str, owner_uid: int) -> bool:
         raise RequestError(f"you have {count} functions, as many as one may have", hint="pgpu undeploy NAME")
     connection.execute("INSERT INTO functions VALUES (?, ?, ?)", (name, owner_uid, time.time()))
     return True
+
+
+def _check_room(connection: sqlite3.Connection, asked: Deployment, owner_uid: int) -> None:
+    statement = (
+        "SELECT ifnull(sum(length(declaration) + length(ifnull(requirements, ''))), 0) FROM function_versions"
+        " JOIN functions ON name = function WHERE owner_uid = ?"
+    )
+    held = connection.execute(statement, (owner_uid,)).fetchone()[0]
+    if held + len(asked.declaration) + len(asked.requirements or "") > MOST_TEXT_BYTES:
+        raise RequestError(
+            f"the lock files and declarations of your versions hold {held >> 10} KiB of {MOST_TEXT_BYTES >> 10} KiB",
+            hint="pgpu undeploy NAME, and deploy it anew",
+        )
 
 
 def _add_version(connection: sqlite3.Connection, asked: Deployment, inherited: str | None) -> int:
