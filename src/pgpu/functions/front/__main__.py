@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from pgpu.functions.declaring import name_of
-from pgpu.functions.front.spawning import Function, spawn
+from pgpu.functions.front.spawning import Function, fork
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -37,7 +37,7 @@ if __name__ == "__main__":
     said = _parse(sys.argv[1:])
     name = said.name or name_of(said.app.rpartition(":")[2].removesuffix(".py").replace(".", "-"))
     function = Function(name, said.app, said.source.resolve(), said.declaration)
-    first = spawn(function)
+    first = fork(function)
     from pgpu.functions.front.serving import Settings, run  # meanwhile the zygote imports the function
 
     run(function, Settings(said.directory, said.http, said.health_seconds), first)

@@ -1,16 +1,21 @@
-"""Starts a zygote's process, before anything else of a front is loaded.
+"""Makes a zygote's process: the first one as a fork of a front that has loaded nothing yet, later ones anew.
 
-The zygote imports the function while the front itself still loads: a cold start is shorter by whichever takes less. So this
-module loads the standard library alone. It refuses to talk to the zygote: its link does.
+The zygote imports the function while the front itself still loads, and both come from one interpreter: a cold start starts
+no second one. A front that serves has sockets and an event loop that no zygote is to have, so it forks none any more. This
+module refuses to talk to the zygote: its link does.
 """
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
+
+from pgpu.functions.worker.zygote import Birth, main
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +31,58 @@ class Function:
     """What its declaration says beyond the decorator."""
 
 
+class Child(Protocol):
+    """A process of ours."""
+
+    def kill(self) -> None:
+        """Kill it, if it is not dead."""
+
+    def wait(self) -> int:
+        """Wait for its end, and have the kernel forget it."""
+
+
+class Fork:
+    """A child that only `wait` reaps: its number is nobody else's before."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._status: int | None = None
+
+    def kill(self) -> None:
+        """See `Child`."""
+        if self._status is None:
+            os.kill(self._pid, signal.SIGKILL)
+
+    def wait(self) -> int:
+        """See `Child`."""
+        if self._status is None:
+            self._status = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+        return self._status
+
+
 @dataclass(frozen=True, slots=True)
 class Spawned:
     """A zygote's process, to which nobody has talked yet."""
 
-    process: "subprocess.Popen[bytes]"
+    process: Child
     end: socket.socket
     """The front's of the pair on which it listens."""
 
 
+def fork(function: Function) -> Spawned:
+    """Fork a zygote, which lives its life in here and ends by `SystemExit`; for a process with one thread and no sockets."""
+    ours, theirs = socket.socketpair()
+    front_pid = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        ours.close()
+        sys.exit(main(Birth(function.name, function.app, function.source, function.words, front_pid), theirs))
+    theirs.close()
+    return Spawned(Fork(pid), ours)
+
+
 def spawn(function: Function) -> Spawned:
-    """Start a zygote."""
+    """Start a zygote in an interpreter of its own."""
     ours, theirs = socket.socketpair()
     with theirs:
         return Spawned(subprocess.Popen(_command(function, theirs.fileno()), pass_fds=[theirs.fileno()]), ours)

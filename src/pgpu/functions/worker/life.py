@@ -3,7 +3,6 @@
 It refuses to start itself: the zygote forks it, with a socket to the front and a mark.
 """
 
-import asyncio
 import contextlib
 import gc
 import inspect
@@ -15,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from pgpu.functions.calls.blocking import GoneError, Port
-from pgpu.functions.calls.coalescing import CoalescingLoop
 from pgpu.functions.calls.frames import MalformedFrameError, frame
 from pgpu.functions.calls.marks import StartedMark
 from pgpu.functions.calls.messages import Kind, Tell
@@ -24,7 +22,6 @@ from pgpu.functions.handler import Handler, Loaded, Signature
 from pgpu.functions.protocols import Interpreter
 from pgpu.functions.worker.answering import Answerer, log_failure
 from pgpu.functions.worker.lanes.batched import BatchedLane
-from pgpu.functions.worker.lanes.coroutines import CoroutineLane
 from pgpu.functions.worker.lanes.single import SingleLane
 from pgpu.functions.worker.lanes.threaded import ThreadedLane
 from pgpu.functions.worker.leaving import Leave
@@ -73,10 +70,20 @@ Finish = Callable[[Any], Any]
 def _loop(prepared: Prepared) -> Iterator[Finish]:
     """Hold one event loop for everything asynchronous that the handler has, if its calls are."""
     if not prepared.signature.is_async:
-        yield lambda given: asyncio.run(given) if inspect.iscoroutine(given) else given
+        yield lambda given: _run(given) if inspect.iscoroutine(given) else given
         return
+    import asyncio  # noqa: PLC0415 - a fifth of a start, and few handlers need it
+
+    from pgpu.functions.calls.coalescing import CoalescingLoop  # noqa: PLC0415 - likewise
+
     with asyncio.Runner(loop_factory=CoalescingLoop) as runner:
         yield lambda given: runner.run(given) if inspect.iscoroutine(given) else given
+
+
+def _run(given: Coroutine[Any, Any, Any]) -> Any:
+    import asyncio  # noqa: PLC0415 - a fifth of a start, and few handlers need it
+
+    return asyncio.run(given)
 
 
 def _construct(port: Port, prepared: Prepared, mark_fd: int, finish: Finish) -> Handler | None:
@@ -100,6 +107,8 @@ def _serving(
 ) -> Coroutine[Any, Any, None] | None:
     """Serve in the lane that the handler needs; that of coroutines is given back to be run."""
     if answerer.handler.signature.is_async:
+        from pgpu.functions.worker.lanes.coroutines import CoroutineLane  # noqa: PLC0415 - loads asyncio
+
         return CoroutineLane(port, mark, answerer, leave, declaration).serve()
     if declaration.batch is not None:
         BatchedLane(port, mark, answerer, leave, declaration.batch).serve()

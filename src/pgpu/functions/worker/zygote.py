@@ -7,6 +7,7 @@ does not survive a fork.
 
 import ctypes
 import gc
+import importlib
 import io
 import os
 import select
@@ -118,6 +119,8 @@ def main(birth: Birth, control: socket.socket) -> int:
         control.sendall(frame(Kind.TELL, 0, Tell("failed", {"error": type(error).__name__})))
         return 1
     control.sendall(frame(Kind.TELL, 0, Tell("imported", {**described, "import_seconds": time.monotonic() - began})))
+    if prepared.signature.is_async:
+        importlib.import_module("pgpu.functions.worker.lanes.coroutines")  # for every worker once
     try:
         gc.freeze()  # pages that no collection touches stay shared with the workers
         return Zygote(control, prepared).serve()

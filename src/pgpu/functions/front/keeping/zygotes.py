@@ -3,7 +3,6 @@
 It refuses to wait for it: everything comes back as a call on the event loop.
 """
 
-import signal
 import socket
 from collections.abc import Callable, Sequence
 
@@ -38,7 +37,7 @@ class ZygoteLink:
     def kill(self) -> None:
         """Kill it, and with it its workers."""
         self._channel.close()
-        self._process.send_signal(signal.SIGKILL)
+        self._process.kill()
         self._process.wait()
 
     def _on_frames(self, frames: Sequence[Frame]) -> None:
@@ -46,6 +45,6 @@ class ZygoteLink:
             self._on_told(each.number, message_of(each), self._channel.next_file() if each.has_file else None)
 
     def _ended(self) -> None:
-        self._process.send_signal(signal.SIGKILL)
+        self._process.kill()
         self._process.wait()
         self._on_end()
