@@ -1,0 +1,218 @@
+"""How long a function scaled to zero takes to its first answer (`python -m benchmarks.function_cold_starts`).
+
+A real `pgpu serve` with its gateway. Each start is measured by the caller, from its request at the gateway to the answer, and
+taken apart into the phases that `pgpu functions NAME --cold-starts` shows; then the replica is ended, and the next one is
+cold again. Two ways: as a process, and in a sealed container (`--image`, with DOCKER_HOST as usual). Beside them stands
+what the machine asks for two bare interpreters, one after the other. From the zygote: a worker is killed whose module imports
+torch (`--torch` names the interpreter of an environment that has it); the next answer comes from a fork that has it
+imported. Writes one JSON file and prints a table; exits 1 where a bar is missed by the median.
+"""
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from http import HTTPStatus
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from benchmarks.function_faults import until
+from benchmarks.shim_overhead import RESULTS, circumstances
+from tests.clearing import clear
+from tests.served import ServerProcess, serving
+from tests.system.functions.replicas import JSON, Connection, answer_of
+
+from pgpu.app.clients import open_client, open_functions
+from pgpu.app.settings import Settings
+from pgpu.functions.deploying import pack_tree
+from pgpu.model import ColdStart, Deployment
+
+SECOND = 1000.0
+BARS_MS = {"process": 300.0, "docker": 900.0, "zygote": 50.0}
+"""Over the constructor's own time; from the project's design."""
+
+REST_SECONDS = 0.3
+NAME = "noop"
+CODE = """
+import os
+import time
+
+{imports}
+
+
+class Noop:
+    def __call__(self, x: int) -> dict[str, int]:
+        return {{"x": x, "pid": os.getpid()}}
+"""
+
+
+class Served:
+    """A server, its gateway, and one function that is called over the gateway's socket."""
+
+    def __init__(self, server: ServerProcess) -> None:
+        self._socket = server.socket.with_name("functions.sock")
+        self.functions = open_functions(Settings(host=server.host))
+        self.client = open_client(Settings(host=server.host))
+        until(self._socket.exists)
+
+    def deploy(self, imports: str, image: str | None, packages: Path | None) -> None:
+        """Deploy the function."""
+        with tempfile.TemporaryDirectory() as source:
+            path = "" if packages is None else f"import sys\nsys.path.append({str(packages)!r})\n"
+            Path(source, "app.py").write_text(CODE.format(imports=path + imports), encoding="utf-8")
+            bundle = BytesIO()
+            packed = pack_tree(Path(source), bundle)
+        bundle.seek(0)
+        asked = Deployment(NAME, "app.py:Noop", packed.digest)
+        if image is not None:
+            asked = replace(asked, runtime="docker", image=image)
+        self.functions.deploy(asked, bundle)
+        until(lambda: self.call() is not None)
+
+    def call(self) -> tuple[int, float] | None:
+        """Call it once; the worker's PID and milliseconds, None where it does not answer as it should."""
+        connection = Connection(self._socket)
+        began = time.perf_counter()
+        try:
+            connection.request("POST", f"/functions/{NAME}", json.dumps({"x": 1}), JSON)
+            answer = answer_of(connection)
+        except OSError:
+            return None
+        finally:
+            connection.close()
+        return (answer.value["pid"], (time.perf_counter() - began) * SECOND) if answer.status == HTTPStatus.OK else None
+
+    def cool(self) -> None:
+        """End the replica and wait until nobody knows of it."""
+        for replica in self.functions.replicas(NAME):
+            self.client.stop(replica.job_id, grace_seconds=5)
+        until(lambda: not self.functions.replicas(NAME))
+        time.sleep(REST_SECONDS)  # noqa: TID251 - what the end of the last one still does is no part of the next start
+
+    def starts(self, most: int) -> Sequence[ColdStart]:
+        """Return the last starts, taken apart."""
+        until(lambda: len(self.functions.cold_starts(NAME)) >= most)
+        return self.functions.cold_starts(NAME)[:most]
+
+
+@contextmanager
+def serving_functions() -> Iterator[Served]:
+    """Serve, with the gateway at its socket and a port of its own."""
+    root = Path(tempfile.mkdtemp(prefix="pgpu-c-", dir="/dev/shm"))
+    try:
+        with serving(root, "--gateway", "127.0.0.1:0") as server:
+            yield Served(server)
+    finally:
+        clear(root)
+
+
+def from_zero(times: int, image: str | None) -> dict[str, Any]:
+    """Call a function that has no replica."""
+    with serving_functions() as served:
+        served.deploy("", image, None)
+        seen = [started(served) for _ in range(times)]
+        phases = [dict(start.phases) for start in served.starts(times)]
+    constructor = statistics.median(each["constructor"] for each in phases) * SECOND
+    medians = {name: round(statistics.median(each[name] for each in phases) * SECOND, 1) for name in phases[0]}
+    total = statistics.median(seen)
+    return {"total_ms": spread(seen), "phases_ms": medians, "over_constructor_ms": round(total - constructor, 1)}
+
+
+def started(served: Served) -> float:
+    """Have it start cold; the caller's milliseconds.
+
+    Raises:
+        RuntimeError: It did not answer.
+    """
+    served.cool()
+    called = served.call()
+    if called is None:
+        raise RuntimeError("a cold function did not answer")
+    return called[1]
+
+
+def from_zygote(times: int, packages: Path | None) -> dict[str, Any]:
+    """Kill the worker of a function whose module imports torch (or nothing), and call at once."""
+    with serving_functions() as served:
+        served.deploy("" if packages is None else "import torch", None, packages)
+        seen = [killed(served) for _ in range(times)]
+    return {"total_ms": spread(seen), "over_constructor_ms": round(statistics.median(seen), 1)}
+
+
+def killed(served: Served) -> float:
+    """Kill the worker; milliseconds until another one has answered."""
+    time.sleep(REST_SECONDS)  # noqa: TID251 - a worker that lived for less than a tenth of a second is not replaced at once
+    before = served.call()
+    if before is None:
+        raise RuntimeError("a warm function did not answer")
+    os.kill(before[0], signal.SIGKILL)
+    began = time.perf_counter()
+    until(lambda: (now := served.call()) is not None and now[0] != before[0])
+    return (time.perf_counter() - began) * SECOND
+
+
+def bare(times: int, words: str = "pass") -> dict[str, float]:
+    """Start an interpreter that does as little as one can."""
+    seen = []
+    for _ in range(times):
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-c", words], check=True)
+        seen.append((time.perf_counter() - began) * SECOND)
+    return spread(seen)
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Return the least, the median and the most, in ms."""
+    return {
+        "least": round(min(values), 1),
+        "median": round(statistics.median(values), 1),
+        "most": round(max(values), 1),
+    }
+
+
+def main() -> int:
+    """Measure, print, write; 1 where a bar is missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--times", type=int, default=10)
+    parser.add_argument("--image", help="of containers; none is started without")
+    parser.add_argument("--torch", type=Path, help="directory of packages with torch, for this Python")
+    parser.add_argument("--only", default="", help="process, docker, zygote; comma between")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the JSON file")
+    words = parser.parse_args()
+    ways: dict[str, Callable[[], dict[str, Any]]] = {
+        "process": lambda: from_zero(words.times, None),
+        "zygote": lambda: from_zygote(words.times, words.torch and words.torch.resolve()),
+    }
+    if words.image is not None:
+        ways["docker"] = lambda: from_zero(words.times, words.image)
+    report: dict[str, Any] = {**circumstances(), "driver": None, "times": words.times, "bars_ms": BARS_MS,
+              "has_torch": words.torch is not None, "bare_python_ms": bare(words.times)}  # fmt: skip
+    report["ways"] = {name: way() for name, way in ways.items() if not words.only or name in words.only.split(",")}
+    for found in report["ways"].values():
+        found["of_bare_python"] = round(found["total_ms"]["median"] / report["bare_python_ms"]["median"], 1)
+    path = words.output / f"function-cold-starts-{report['date']}.json"
+    path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    print_table(report)
+    return int(any(found["over_constructor_ms"] > BARS_MS[name] for name, found in report["ways"].items()))
+
+
+def print_table(report: Mapping[str, Any]) -> None:
+    """Print a line for each way."""
+    print(f"{report['cpu']}, {report['cores']} cores, load {report['load_average']}")
+    print(f"bare python: {report['bare_python_ms']['median']} ms")
+    for name, found in report["ways"].items():
+        print(f"{name:8} {found['total_ms']} ms, {found['of_bare_python']} x bare python, bar {BARS_MS[name]:.0f} ms over the"
+              f" constructor; {found.get('phases_ms', '')}")  # fmt: skip
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
