@@ -5,10 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from pgpu.functions.calls import Reply
+from pgpu.functions.calls import Kind, Reply
+from pgpu.functions.calls.frames import Decoder, frame
+from pgpu.functions.declaring import Declaration
 from pgpu.functions.front.ahead import Ahead
+from pgpu.functions.front.desk import Desk, Seat
 from pgpu.functions.front.http.answers import header_lines
 from pgpu.functions.front.http.requests import plain_headers, request_id, timeout_seconds
+from pgpu.functions.front.metrics import Metrics
 from pgpu.functions.front.tickets import Ticket
 
 
@@ -69,6 +73,31 @@ def test_a_reply_never_says_more_headers_than_it_has(headers: dict[str, str]) ->
     except ValueError:
         return
     assert lines.count("\n") == lines.count("\r\n") == len(headers) + 1
+
+
+class Taking:
+    """A worker, or a caller, that takes whatever it gets."""
+
+    last_begun = 0
+
+    def send(self, written: bytes, file: int | None = None) -> None: ...
+
+    def reply(self, reply: Reply, file: int | None) -> None: ...
+
+    def chunk(self, chunk: object, file: int | None) -> None: ...
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_a_call_that_waited_may_run_as_long_as_any_other(concurrency: int) -> None:
+    desk = Desk(Declaration(concurrency=concurrency), Metrics())
+    desk.seat(Seat(Taking(), Taking()), 0.0)  # type: ignore[arg-type] # all that it asks of them
+    tickets = [Ticket("id", "POST", "/", "", {}, b"", None, 0.0, 1060.0, 60.0, Taking()) for _ in range(2)]
+    for each in tickets:
+        desk.submit(each)
+    before = desk.latest_begin_seconds(tickets[1])
+    desk.on_frames(Decoder().feed(frame(Kind.REPLY, 1, (200, {}))))
+    after = desk.latest_begin_seconds(tickets[1])
+    assert after > before if concurrency == 1 else after == before == 1060.0
 
 
 def test_the_installed_uvicorn_has_the_place_where_the_short_way_begins() -> None:

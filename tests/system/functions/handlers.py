@@ -146,4 +146,6 @@ class Ill:
         return os.getpid()
 
     def health(self) -> bool:
+        while self.notes.exists() and self.notes.read_text() == f"hang {os.getpid()}":
+            threading.Event().wait(0.01)
         return not self.notes.exists() or self.notes.read_text() != str(os.getpid())

@@ -1,8 +1,10 @@
 """What becomes of requests when something goes wrong; each gets an answer, and the next is served."""
 
+import contextlib
 import os
 import shutil
 import signal
+import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -168,6 +170,23 @@ def test_leaving_finishes_what_is_there_and_refuses_the_rest(mortal: Replica) ->
     assert mortal.notes.read_text().splitlines()[-1] == "close"
 
 
+def test_a_worker_that_dies_while_its_front_leaves_brings_no_new_calls(mortal: Replica) -> None:
+    busy = mortal.begin({"do": "hang"})
+    until(lambda: begun(mortal.notes, "hang"))
+    queued = mortal.begin({"do": "until cancelled"})
+    until(lambda: mortal.metric("pgpu_function_in_flight") == 2)
+    kept = mortal.kept_connection()
+    mortal.process.send_signal(signal.SIGTERM)
+    until(lambda: kept.ask("/healthz").value["state"] == "draining")
+    os.kill(mortal.worker_pid, signal.SIGKILL)
+    assert answer_of(busy).status == 502
+    until(lambda: begun(mortal.notes, "until cancelled"))
+    assert kept.ask("/healthz").value["state"] == "draining"
+    assert mortal.call({"do": "refused"}).value["code"] == "draining"
+    queued.close_now()
+    assert mortal.process.wait() == 0
+
+
 def test_nothing_outlives_a_front_that_is_killed(mortal: Replica) -> None:
     mortal.begin({"do": "hang"})
     until(lambda: begun(mortal.notes, "hang"))
@@ -186,3 +205,14 @@ def test_a_zygote_that_is_killed_is_replaced_with_its_worker(fickle: Replica) ->
     until(lambda: fickle.health["restarts"] == restarts + 1)
     assert fickle.call({"do": "next"}).status == 200
     assert fickle.worker_pid != pid
+
+
+def test_a_head_that_does_not_end_is_refused_and_harms_no_worker(fickle: Replica) -> None:
+    pid = fickle.worker_pid
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(fickle.socket))
+        with contextlib.suppress(OSError):
+            client.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nX-Long: " + b"x" * 6_000_000 + b"\r\n\r\n")
+        assert client.recv(1000).startswith(b"HTTP/1.1 431 ")
+    assert fickle.call({"do": "next"}).status == 200
+    assert fickle.worker_pid == pid

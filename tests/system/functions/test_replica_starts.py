@@ -83,3 +83,12 @@ def test_a_worker_that_says_it_is_ill_is_replaced(tmp_path: Path) -> None:
         (tmp_path / "ill").write_text(str(pid))
         until(lambda: started.health["restarts"] == 1)
         assert started.call({}).value != pid
+
+
+def test_a_worker_whose_health_hangs_is_replaced_whether_somebody_calls_or_not(tmp_path: Path) -> None:
+    options = ["--health-seconds", "0.05"]
+    with replica("Ill", arguments={"notes": str(tmp_path / "ill")}, options=options, timeout=0.5) as started:
+        (tmp_path / "ill").write_text(f"hang {started.call({}).value}")
+        until(lambda: started.health["restarts"] == 1)
+        (tmp_path / "ill").write_text(f"hang {started.call({}).value}")
+        until(lambda: started.call({}).status == 200 and started.health["restarts"] == 2)

@@ -56,14 +56,13 @@ class Deadlines:
             self._desk.expire(ticket, STARTING_TIMEOUT if self._keeper.state is State.STARTING else _LATE)
         if not ticket.number:
             return math.inf
-        hard = ticket.admitted_seconds + self._longest_seconds()
+        hard = self._desk.latest_begin_seconds(ticket) + self._longest_seconds()
         if now_seconds < hard:
             return hard
-        if self._desk.is_begun(ticket):
-            self._keeper.end_worker("a call went on long after its deadline")
+        self._keeper.end_worker("a call went on long after its deadline")
         return math.inf
 
     def _longest_seconds(self) -> float:
-        """How long the worker may have a call: as the function says, for a caller in a hurry must end nobody's worker."""
+        """How long the worker may run a call: as the function says, for a caller in a hurry must end nobody's worker."""
         declared_seconds = self._keeper.declaration.timeout_seconds
         return declared_seconds + min(declared_seconds, LONGEST_GRACE_SECONDS)

@@ -49,6 +49,9 @@ class Desk:
         self.closed: Refusal | None = None
         """Why nothing is admitted now; None: it is."""
 
+        self._freed_seconds = 0.0
+        """When the worker last ended a request."""
+
         self.hot_since_seconds = 0.0
         self.load_seconds = 0.0
         self.on_admitted: Callable[[Ticket], None] = lambda _ticket: None
@@ -60,6 +63,7 @@ class Desk:
     def adopt(self, declaration: Declaration) -> None:
         """Go by this declaration from now on."""
         self._is_idempotent = declaration.is_idempotent
+        self._is_single = declaration.concurrency == 1
         self._slots = declaration.batch.max_size if declaration.batch else declaration.concurrency
         self._most = self._slots + declaration.queue_limit
         self.ahead = Ahead(self._slots, is_batched=declaration.batch is not None)
@@ -125,9 +129,12 @@ class Desk:
         if self._seat is not None:
             self._seat.channel.send(written)
 
-    def is_begun(self, ticket: Ticket) -> bool:
-        """Say whether the worker has begun it and not ended it."""
-        return self._seat is not None and ticket.number <= self._seat.mark.last_begun and self._is_sent(ticket)
+    def latest_begin_seconds(self, ticket: Ticket) -> float:
+        """Say when the worker can have begun this request at the latest, if it has it and is in order.
+
+        Late requests are not begun. Where one runs at a time, none begins after the worker ended the one before.
+        """
+        return max(ticket.admitted_seconds, self._freed_seconds) if self._is_single else ticket.deadline_seconds
 
     def _is_sent(self, ticket: Ticket) -> bool:
         """Numbers are a worker's own: an old ticket's may be another's by now."""
@@ -140,6 +147,7 @@ class Desk:
     def seat(self, seat: Seat, load_seconds: float) -> None:
         """Give calls to this worker from now on."""
         self._seat, self.load_seconds, self.hot_since_seconds = seat, load_seconds, time.monotonic()
+        self._freed_seconds = self.hot_since_seconds
         self._last_number = 0
         self._pump()
 
@@ -202,6 +210,7 @@ class Desk:
             return
         self.ahead.learn(reply.exec_seconds)
         if reply.is_last:
+            self._freed_seconds = time.monotonic()
             self._release(ticket)
         asker = ticket.asker
         if asker is None:
@@ -209,7 +218,7 @@ class Desk:
             return
         if reply.is_last:
             ticket.asker = None
-            self._metrics.answered(reply.status, time.monotonic() - ticket.admitted_seconds, reply.exec_seconds)
+            self._metrics.answered(reply.status, self._freed_seconds - ticket.admitted_seconds, reply.exec_seconds)
         else:
             ticket.is_streaming = True
         asker.reply(reply, file)
@@ -221,6 +230,7 @@ class Desk:
         asker = None if ticket is None else ticket.asker
         if ticket is not None and chunk.is_last:
             self._sent.pop(each.number)
+            self._freed_seconds = time.monotonic()
             self._end(ticket, 200)
         if asker is None:
             _close(file)

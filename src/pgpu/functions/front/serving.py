@@ -81,7 +81,7 @@ async def _serve(function: Function, settings: Settings, first: Spawned | None) 
     leaving = _on_signals(asyncio.get_running_loop())
     sockets = _listen(settings)
     Deadlines(desk, keeper)
-    Wellness(desk, settings.health_seconds)
+    Wellness(desk, keeper, settings.health_seconds)
     visits = Visits(desk, keeper, settings.directory / CALLS_SOCKET)
     keeper.start()
     gc.freeze()  # what is loaded stays: no collection looks at it again

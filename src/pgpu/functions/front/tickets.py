@@ -48,6 +48,3 @@ class Ticket:
 
     is_streaming: bool = False
     """The head has left for the asker."""
-
-    hard_deadline_seconds: float = 0.0
-    """When the worker is ended if it still has it."""

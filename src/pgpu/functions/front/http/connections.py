@@ -16,9 +16,15 @@ from pgpu.functions.front.http.answers import header_lines, server_timing
 from pgpu.functions.front.http.counter import Counter
 from pgpu.functions.front.http.requests import plain_headers
 from pgpu.functions.front.tickets import Ticket
+from pgpu.functions.protocols.refusal import Refusal
 
 LARGEST_DIRECT_BYTES = 60_000
 """Below the bytes at which uvicorn stops reading until somebody waits for them."""
+
+LARGEST_HEAD_BYTES = 64 * 1024
+"""Of a request's line and headers that came in several pieces. They must fit into a frame, and nobody's memory is theirs."""
+
+_HEAD_TOO_LARGE = Refusal(431, "head_too_large", "the request's line and headers are too large")
 
 
 class DirectCall:
@@ -94,6 +100,21 @@ class Connection(HttpToolsProtocol):
     """uvicorn's connection, with the short way."""
 
     counter: Counter
+    _head_bytes = 0
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came; end a connection whose head does not end."""
+        super().data_received(data)
+        scope = self.scope
+        if scope is None or "method" in scope or self.transport.is_closing():
+            self._head_bytes = 0
+            return
+        self._head_bytes += len(data)
+        if self._head_bytes > LARGEST_HEAD_BYTES:
+            body = bytes(_HEAD_TOO_LARGE.reply("").body)
+            head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+            self.transport.write(STATUS_LINE[431] + head + body)
+            self.transport.close()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         scope = cycle.scope

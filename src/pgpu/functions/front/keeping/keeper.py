@@ -47,6 +47,9 @@ class Keeper:
         self.pages: dict[str, bytes] = {}
         """What the function says about itself, JSON by path; empty until its module was imported."""
 
+        self.asked_seconds: float | None = None
+        """When the worker was asked how it is, while it owes the answer."""
+
         self._failures = 0
         self._asked = 0
         """How many workers were asked for; the last one's number."""
@@ -79,8 +82,9 @@ class Keeper:
 
     @state.setter
     def state(self, state: State) -> None:
-        self._state = state
-        self.on_state()
+        if self._state is not State.DRAINING:  # whoever leaves, leaves
+            self._state = state
+            self.on_state()
 
     @property
     def restarts(self) -> int:
@@ -134,16 +138,18 @@ class Keeper:
 
     def on_told(self, worker: Worker, tell: Tell) -> None:
         """The worker is ready, or could not be constructed, or says how it is."""
-        if tell.what == "ready" and worker.mark is not None:
+        if tell.what == "ready" and worker.mark is not None and not worker.is_ready:
             self._ready(worker, float(tell.data["load_seconds"]))
         elif tell.what == "failed":
             worker.failure = str(tell.data["error"])
-        elif tell.what == "health" and not tell.data["is_well"]:
-            self.end_worker("health() says no")
+        elif tell.what == "health":
+            self.asked_seconds = None
+            if not tell.data["is_well"]:
+                self.end_worker("health() says no")
 
     def on_ended(self, worker: Worker) -> None:
         """The worker is gone: another one, at once if it had been ready."""
-        self._worker = None
+        self._worker = self.asked_seconds = None
         self._cancel_timers()
         self._desk.unseat()
         if self._is_leaving:
