@@ -31,6 +31,9 @@ class Errand(Ticket):
     question: str = ""
     """What is asked instead of a call, such as `describe`; empty for a call."""
 
+    pieces_ahead: int = 0
+    """Of its streamed answer: came, and not yet taken by its caller."""
+
     def forget_body(self) -> None:
         """Let go of what was asked: nobody needs it again."""
         if self.file is not None:

@@ -7,22 +7,27 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from pgpu.functions.calls.channel import Channel
-from pgpu.functions.calls.frames import Frame, frame, message_of
+from pgpu.functions.calls.frames import Frame, MalformedFrameError, frame, message_of
 from pgpu.functions.calls.messages import Ask, Chunk, Kind, Reply, Tell
 from pgpu.functions.front.tickets import Ticket
 from pgpu.functions.gateway.calling.belonging import check_belongs
 from pgpu.functions.gateway.calling.errands import Errand
+from pgpu.functions.gateway.calling.hearing import Said, check_reply, pages, said
 from pgpu.functions.scaling import Phase, ReplicaView
 
 _CALLS_SOCKET = "calls.sock"
 _LOOK_SECONDS = 0.01
 """Between two looks for the socket of a replica that starts."""
 
+_MOST_PIECES_AHEAD = 64
+"""Of one stream, that its caller has not taken: a worker sends a quarter of this before it waits."""
+
+_OK = 200
 _PHASES = {"hot": Phase.HOT, "failed": Phase.FAILED, "draining": Phase.DRAINING}
 
 
@@ -54,7 +59,6 @@ class Link:
         self._path: str | None = None
         self._numbers = 0
         self.sent: dict[int, Errand] = {}
-        self._questions: dict[int, Callable[[Tell], None]] = {}
         self.phase = Phase.WAITING
         self.asked_seconds = self.since_seconds = self.idle_since_seconds = time.monotonic()
         self.hot_since_seconds = self.load_seconds = self.begun_seconds = 0.0
@@ -118,6 +122,7 @@ class Link:
     def credit(self, ticket: Ticket) -> None:
         """Let it send one more piece of a stream."""
         if self._channel is not None and self.sent.get(ticket.number) is ticket:
+            self.sent[ticket.number].pieces_ahead -= 1
             self._channel.send(frame(Kind.CREDIT, ticket.number))
 
     def close(self) -> None:
@@ -159,43 +164,52 @@ class Link:
     def _on_reply(self, each: Frame) -> None:
         reply: Reply = message_of(each)
         file = self._file_of(each)
-        errand = self.sent.pop(each.number, None) if reply.is_last else self.sent.get(each.number)
+        errand = self.sent.get(each.number)
         if errand is None:
             _close(file)
             return
-        if not self.sent:
-            self._note_idle()
+        check_reply(reply)
+        if errand.is_streaming or errand.question:
+            raise MalformedFrameError("a second answer, or one to a question")
         errand.is_streaming = not reply.is_last
+        if reply.is_last:
+            self._done(each.number)
         self._listener.on_reply(self, errand, reply, file)
 
     def _on_chunk(self, each: Frame) -> None:
         chunk: Chunk = message_of(each)
         file = self._file_of(each)
-        errand = self.sent.pop(each.number, None) if chunk.is_last else self.sent.get(each.number)
-        if not self.sent:
-            self._note_idle()
+        errand = self.sent.get(each.number)
         if errand is None or errand.asker is None:
             _close(file)
-        else:
-            errand.asker.chunk(chunk, file)
-        if errand is not None and chunk.is_last:
+            return
+        errand.pieces_ahead += 1
+        if not errand.is_streaming or errand.pieces_ahead > _MOST_PIECES_AHEAD:
+            raise MalformedFrameError("a piece of no stream, or more of them than were asked for")
+        errand.asker.chunk(chunk, file)
+        if chunk.is_last:
+            self._done(each.number)
             self._listener.on_streamed(errand)
 
     def _on_tell(self, each: Frame) -> None:
         tell: Tell = message_of(each)
         if tell.what == "state":
-            self._on_state(tell.data)
-        elif (errand := self.sent.pop(each.number, None)) is not None:
-            self._note_idle()
-            self._listener.on_reply(self, errand, _told(tell), None)
+            self._on_state(said(tell))
+        elif (errand := self.sent.get(each.number)) is not None and errand.question:
+            answer = Reply(_OK, pages(tell))
+            self._done(each.number)
+            self._listener.on_reply(self, errand, answer, None)
 
-    def _on_state(self, data: dict[str, Any]) -> None:
-        self.reason = data["reason"]
-        self.load_seconds, self.begun_seconds = float(data["load_seconds"]), float(data["begun_seconds"])
-        phase = _PHASES.get(data["state"], Phase.STARTING)
+    def _on_state(self, news: Said) -> None:
+        self.reason, self.load_seconds, self.begun_seconds = news.reason, news.load_seconds, news.begun_seconds
+        phase = _PHASES.get(news.state, Phase.STARTING)
         if phase is Phase.HOT and self.phase is not Phase.HOT:
             self.hot_since_seconds = self.idle_since_seconds = time.monotonic()
         self.become(phase)
+
+    def _done(self, number: int) -> None:
+        self.sent.pop(number, None)
+        self._note_idle()
 
     def _note_idle(self) -> None:
         if not self.sent:
@@ -203,11 +217,6 @@ class Link:
 
     def _file_of(self, each: Frame) -> int | None:
         return self._channel.next_file() if each.has_file and self._channel is not None else None
-
-
-def _told(tell: Tell) -> Reply:
-    """Carry the answer to a question where that of a call goes."""
-    return Reply(200, {page: body.decode() for page, body in tell.data["pages"].items()})
 
 
 def _close(file: int | None) -> None:

@@ -1,0 +1,70 @@
+"""What a replica says is not believed: its owner's code runs beside it, and the gateway is everybody's.
+
+Whoever says what no front says ends the connection, and with it the replica. It refuses to mend: a header that would end an
+answer early could put words into the next one on its caller's connection, which may be of another function.
+"""
+
+import math
+import re
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from pgpu.functions.calls.frames import MalformedFrameError
+from pgpu.functions.calls.messages import Reply, Tell
+
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
+_FRAMING = frozenset({"connection", "content-length", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"})
+_STATUSES = range(200, 600)
+_MOST_REASON = 200
+
+
+class Said(NamedTuple):
+    """How a replica is, in its own words."""
+
+    state: str
+    reason: str | None
+    load_seconds: float
+    begun_seconds: float
+
+
+def check_reply(reply: Reply) -> None:
+    """Raise where an answer is none that HTTP can carry as it is.
+
+    Raises:
+        MalformedFrameError: So it is.
+    """
+    if reply.status not in _STATUSES or not all(map(_is_plain, reply.headers)):
+        raise MalformedFrameError(f"status {reply.status} with {', '.join(reply.headers)[:_MOST_REASON]}")
+
+
+def said(tell: Tell) -> Said:
+    """Read news of a replica's state.
+
+    Raises:
+        MalformedFrameError: They are none.
+    """
+    data: dict[str, Any] = tell.data
+    state, reason = data.get("state"), data.get("reason")
+    times = [data.get("load_seconds"), data.get("begun_seconds")]
+    if not isinstance(state, str) or not all(isinstance(each, float) and math.isfinite(each) for each in times):
+        raise MalformedFrameError("news without a state or its times")
+    load, begun = times
+    return Said(state, reason[:_MOST_REASON] if isinstance(reason, str) else None, load or 0.0, begun or 0.0)
+
+
+def pages(tell: Tell) -> dict[str, str]:
+    """Read what a function says of itself, JSON by path.
+
+    Raises:
+        MalformedFrameError: It is nothing of the kind.
+    """
+    found = tell.data.get("pages")
+    try:
+        return {str(path): bytes(body).decode() for path, body in dict(found or {}).items()}
+    except (TypeError, ValueError) as error:
+        raise MalformedFrameError("pages that are none") from error
+
+
+@lru_cache(1024)
+def _is_plain(name: str) -> bool:
+    return name not in _FRAMING and _NAME.fullmatch(name) is not None

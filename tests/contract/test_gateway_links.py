@@ -1,0 +1,127 @@
+"""A replica that says what no front says loses its connection; who asked it something gets an answer all the same."""
+
+import asyncio
+import os
+import socket
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pgpu.functions.calls.frames import frame
+from pgpu.functions.calls.messages import Chunk, Kind, Reply, Tell
+from pgpu.functions.gateway.calling.errands import Errand
+from pgpu.functions.gateway.calling.link import Link
+from pgpu.functions.scaling import Phase
+
+NEWS = {"state": "hot", "reason": None, "load_seconds": 0.1, "begun_seconds": 1.0}
+HOT = frame(Kind.TELL, 0, Tell("state", NEWS))
+
+
+class Notes:
+    """Hears of a link, and waits for an answer."""
+
+    def __init__(self) -> None:
+        self.replies: list[Reply] = []
+        self.pieces: list[Chunk] = []
+        self.lost: list[Errand] = []
+        self.streamed = 0
+
+    def on_phase(self, link: Link) -> None: ...
+
+    def on_reply(self, _link: Link, _errand: Errand, reply: Reply, _file: int | None) -> None:
+        self.replies.append(reply)
+
+    def on_streamed(self, _errand: Errand) -> None:
+        self.streamed += 1
+
+    def on_lost(self, _link: Link, errands: Sequence[Errand]) -> None:
+        self.lost += errands
+
+    def reply(self, reply: Reply, file: int | None) -> None: ...
+
+    def chunk(self, chunk: Chunk, _file: int | None) -> None:
+        self.pieces.append(chunk)
+
+
+def heard(*said: bytes, question: str = "") -> tuple[Notes, Link]:
+    """Send one errand to a replica that says this."""
+
+    async def talk() -> tuple[Notes, Link]:
+        notes = Notes()
+        with tempfile.TemporaryDirectory() as directory, socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(os.fspath(Path(directory) / "calls.sock"))
+            listening.listen()
+            listening.setblocking(False)
+            link = Link("job", 1, notes)
+            link.connect(Path(directory))
+            loop = asyncio.get_running_loop()
+            end, _ = await loop.sock_accept(listening)
+            await loop.sock_sendall(end, HOT)
+            await until(lambda: link.phase is Phase.HOT)
+            link.send(Errand("id", "POST", "/", "", {}, b"", None, 0.0, 1e12, 60.0, notes, question=question))
+            await loop.sock_recv(end, 1 << 16)
+            await loop.sock_sendall(end, b"".join(said))
+            end.shutdown(socket.SHUT_WR)
+            await until(lambda: link.phase is Phase.DRAINING)
+            end.close()
+            return notes, link
+
+    return asyncio.run(talk())
+
+
+async def until(question: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not question():  # noqa: ASYNC110 - it is asked of sockets, which set no event
+            await asyncio.sleep(0)
+
+
+def reply(*words: Any, **more: Any) -> bytes:
+    return frame(Kind.REPLY, 1, Reply(*words, **more))
+
+
+HEAD = reply(200, {"content-type": "text/event-stream"}, is_last=False)
+
+LIES = [
+    reply(99, {}),
+    reply(101, {"upgrade": "h2c"}),
+    reply(200, {"content-length": "0"}, b"GET / HTTP/1.1"),
+    reply(200, {"Transfer-Encoding": "chunked"}),
+    reply(200, {"x y": "z"}),
+    reply(200, {"": "z"}),
+    frame(Kind.CHUNK, 1, Chunk(b"of no stream", is_last=True)),
+    HEAD + reply(200, {}),
+    HEAD + 65 * frame(Kind.CHUNK, 1, Chunk(b"unasked")),
+    frame(Kind.TELL, 0, Tell("state", {})),
+    frame(Kind.TELL, 0, Tell("state", {**NEWS, "load_seconds": float("nan")})),
+    frame(Kind.TELL, 0, Tell("state", {**NEWS, "state": 7})),
+    b"\xff" * 64,
+]
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_lie_ends_the_connection_and_leaves_nobody_without_an_answer(lie: bytes) -> None:
+    late = reply(200, {"content-type": "text/plain"}, b"late")
+    notes, link = heard(lie, late)
+    assert not any(bytes(each.body) == b"late" for each in notes.replies)
+    assert len(notes.lost) == 1
+    assert not link.sent
+
+
+@pytest.mark.parametrize("pages", [7, "text", {"/openapi.json": 7.5}, {"/": b"\xff"}, [1]])
+def test_a_description_that_is_none_ends_the_connection(pages: object) -> None:
+    notes, _ = heard(frame(Kind.TELL, 1, Tell("description", {"pages": pages})), question="describe")
+    assert len(notes.lost) == 1
+    assert not notes.replies
+
+
+def test_a_front_is_heard() -> None:
+    stream = [frame(Kind.CHUNK, 1, Chunk(b"a")), frame(Kind.CHUNK, 1, Chunk(b"b", is_last=True))]
+    notes, _ = heard(HEAD, *stream)
+    assert ([bytes(each.body) for each in notes.pieces], notes.streamed, notes.lost) == ([b"a", b"b"], 1, [])
+    notes, _ = heard(reply(200, {"content-type": "text/plain"}, b"whole"))
+    assert [bytes(each.body) for each in notes.replies] == [b"whole"]
+    notes, _ = heard(frame(Kind.TELL, 1, Tell("description", {"pages": {"/v2": b"{}"}})), question="describe")
+    assert [each.headers for each in notes.replies] == [{"/v2": "{}"}]
