@@ -6,6 +6,7 @@ Replicas live on: they are jobs, and the next gateway finds them. It refuses to 
 import asyncio
 import contextlib
 import os
+import resource
 import signal
 import socket
 from collections.abc import Iterator
@@ -69,6 +70,8 @@ def run(desk: Desk, settings: Settings) -> None:
     Raises:
         NodeError: It cannot listen there.
     """
+    _, most_descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_descriptors, most_descriptors))
     with asyncio.Runner(loop_factory=CoalescingLoop) as runner:
         runner.run(_serve(desk, settings))
 

@@ -1,6 +1,7 @@
 """A gateway's connections: who is at the other end of a Unix socket is asked once, when it is made.
 
-It refuses to believe anything else about a user: over TCP there are only tokens.
+A request that begins and does not go on is given up after a while: descriptors are everybody's. It refuses to believe
+anything else about a user: over TCP there are only tokens.
 """
 
 import asyncio
@@ -8,7 +9,7 @@ import socket
 import struct
 from typing import Any
 
-from pgpu.functions.front.http.connections import Connection
+from pgpu.functions.front.http.connections import Connection, DirectCall
 
 _CREDENTIALS = struct.Struct("3i")
 
@@ -16,10 +17,44 @@ _CREDENTIALS = struct.Struct("3i")
 class GatewayConnection(Connection):
     """A connection whose requests know their user."""
 
+    patience_seconds = 30.0
+    """Between two looks; a request whose head or small body is not whole at two of them in a row is given up."""
+
+    _looking: asyncio.TimerHandle | None = None
+    _unfinished: object = None
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's
         """Note who it is."""
         super().connection_made(transport)
         self.app_state: dict[str, Any] = {**self.app_state, "uid": uid_of(transport.get_extra_info("socket"))}
+        self._looking = self.loop.call_later(self.patience_seconds, self._look)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Look no more."""
+        super().connection_lost(exc)
+        if self._looking is not None:
+            self._looking.cancel()
+
+    def _look(self) -> None:
+        unfinished = self._what_is_unfinished()
+        if unfinished is not None and unfinished is self._unfinished:
+            self.transport.abort()
+            return
+        self._unfinished = unfinished
+        self._looking = self.loop.call_later(self.patience_seconds, self._look)
+
+    def _what_is_unfinished(self) -> object:
+        """Return what stands for a request that has begun and is not whole; None: nobody waits for a client.
+
+        Bodies on the ordinary way are waited for until their call's deadline.
+        """
+        cycle, scope = self.cycle, self.scope
+        if scope is None:
+            return self  # it has never said a word
+        if "method" not in scope:
+            return scope
+        is_direct = cycle is not None and isinstance(cycle.message_event, DirectCall)
+        return cycle if is_direct and cycle.more_body else None
 
 
 def uid_of(end: socket.socket) -> int | None:

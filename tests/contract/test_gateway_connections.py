@@ -1,0 +1,107 @@
+"""Who begins a request at a gateway and does not go on is sent away; who waits for an answer is not."""
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
+
+from pgpu.functions.calls.messages import Body
+from pgpu.functions.front.http.counter import Warm
+from pgpu.functions.front.tickets import Asker, Ticket
+from pgpu.functions.gateway.http.connections import GatewayConnection
+
+HEAD = b"POST /functions/it HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\n"
+
+
+class Counter:
+    """Takes every call and answers none."""
+
+    def __init__(self) -> None:
+        self.submitted: list[Ticket] = []
+        self.abandoned: list[Ticket] = []
+
+    def is_call(self, _path: str) -> bool:
+        return True
+
+    def direct(self, scope: Any, headers: dict[str, str]) -> Ticket:
+        assert scope["state"]["uid"] == os.getuid()
+        return Ticket("id", "POST", scope["path"], "", headers, b"", None, 0.0, 1e12, 60.0, None)
+
+    def submit(self, ticket: Ticket, _body: Body, _file: int | None, asker: Asker) -> None:
+        ticket.asker = asker
+        self.submitted.append(ticket)
+
+    def abandon(self, ticket: Ticket) -> None:
+        self.abandoned.append(ticket)
+
+    def warm(self, _ticket: Ticket) -> Warm:
+        raise AssertionError("nothing is answered")
+
+
+async def nothing(_scope: Any, _receive: Any, _send: Any) -> None:
+    raise AssertionError("nothing goes the ordinary way")
+
+
+@contextlib.asynccontextmanager
+async def listening(path: Path, counter: Counter) -> AsyncIterator[None]:
+    kind = type("Impatient", (GatewayConnection,), {"counter": counter, "patience_seconds": 0.02})
+    config = uvicorn.Config(nothing, http=kind, ws="none", lifespan="off", log_level="critical")
+    config.load()
+    state = ServerState()
+    loop = asyncio.get_running_loop()
+    server = await loop.create_unix_server(lambda: kind(config, state, {}), path)
+    yield
+    server.close()
+
+
+@contextlib.contextmanager
+def connected(path: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX) as end:
+        end.connect(os.fspath(path))
+        end.setblocking(False)
+        yield end
+
+
+async def sent_away(end: socket.socket) -> bool:
+    """Wait until the other side ends it."""
+    with contextlib.suppress(ConnectionError):
+        return await asyncio.get_running_loop().sock_recv(end, 1) == b""
+    return True
+
+
+@pytest.mark.parametrize("said", [b"", b"POST /functions/it HTT", HEAD, HEAD + b"abc"])
+def test_a_request_that_does_not_go_on_is_given_up(tmp_path: Path, said: bytes) -> None:
+    counter = Counter()
+
+    async def ask() -> None:
+        async with listening(tmp_path / "s", counter):
+            with connected(tmp_path / "s") as end:
+                await asyncio.get_running_loop().sock_sendall(end, said)
+                assert await sent_away(end)
+
+    asyncio.run(ask())
+    assert not counter.submitted
+
+
+def test_who_waits_for_an_answer_stays(tmp_path: Path) -> None:
+    counter = Counter()
+
+    async def ask() -> None:
+        loop = asyncio.get_running_loop()
+        async with listening(tmp_path / "s", counter):
+            with connected(tmp_path / "s") as patient, connected(tmp_path / "s") as lazy:
+                await loop.sock_sendall(patient, HEAD + b"abcd")
+                await loop.sock_sendall(lazy, HEAD)
+                assert await sent_away(lazy)  # and with it several looks have passed
+                assert len(counter.submitted) == 1
+                with pytest.raises(BlockingIOError):
+                    patient.recv(1)
+
+    asyncio.run(ask())
