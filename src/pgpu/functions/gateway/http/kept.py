@@ -4,6 +4,7 @@ It refuses to keep what may be tried again: the answer to an event that failed h
 runs.
 """
 
+import sqlite3
 from collections.abc import Callable
 
 import msgspec
@@ -13,6 +14,7 @@ from pgpu.functions.calls.messages import Reply
 from pgpu.functions.front.http.answering import Send
 from pgpu.functions.front.http.bodies import ClientGoneError, Receive, read_body
 from pgpu.functions.front.http.ordinary import serve_read, too_large
+from pgpu.functions.front.keeping.keeper import log
 from pgpu.functions.gateway.access import NOT_YOURS, Caller
 from pgpu.functions.gateway.calling.errands import Errand
 from pgpu.functions.gateway.calling.hall import Hall
@@ -31,6 +33,8 @@ _JSON = {"content-type": "application/json"}
 _NO_CALL = Refusal(404, "not_found", "there is no such call")
 _DIFFERS = Refusal(409, "call_differs", "another call was made under this id")
 _FULL = Refusal(429, "queue_full", "too many calls are kept already", {"retry-after": "60"})
+_FORGOTTEN = Refusal(503, "forgotten", "another delivery of this event has just failed", {"retry-after": "1"})
+_NO_ROOM = Refusal(503, "not_kept", "the call cannot be kept now", {"retry-after": "60"})
 _LATE = Refusal(504, "deadline", "the answer did not come in time; the event is served all the same")
 _OWN_ERRORS = 500
 
@@ -52,6 +56,15 @@ class KeptCalls:
 
     async def of_function(self, errand: Errand, target: Target, receive: Receive, send: Send) -> Reply | Refusal | None:
         """Answer a request to a function whose caller may call it; None: it was answered."""
+        try:
+            return await self._of_function(errand, target, receive, send)
+        except sqlite3.Error as error:
+            log(f"a call of {target.name} cannot be kept: {error}")
+            return _NO_ROOM
+
+    async def _of_function(
+        self, errand: Errand, target: Target, receive: Receive, send: Send
+    ) -> Reply | Refusal | None:
         hall = errand.hall
         assert hall is not None  # noqa: S101 - its caller found it
         if target.kind is Kind.NAMED_CALL and errand.method != "PUT":
@@ -107,7 +120,7 @@ class KeptCalls:
         await self._books.add(_call(hall, errand, key, body))
         known = await self._books.finished(key, errand.timeout_seconds)
         if known is None:
-            return _NO_CALL
+            return _FORGOTTEN
         if known.reply is None:
             return _LATE
         if known.reply.status >= _OWN_ERRORS:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from pgpu.functions.calls.files import body_of
 from pgpu.functions.calls.messages import Body, Chunk, Reply
+from pgpu.functions.front.keeping.keeper import log
 from pgpu.functions.gateway.calling.errands import Errand
 from pgpu.functions.gateway.calling.hall import Hall
 from pgpu.functions.gateway.controlling.halls import Halls
@@ -24,6 +25,9 @@ _AGAIN_SECONDS = 1.0
 _KEPT_SECONDS = 86400.0
 _SWEEP_SECONDS = 600.0
 _MOST_REPLY_BYTES = 64 << 20
+_MOST_HELD_BYTES = 1 << 30
+"""Of one function, answers included: the disk is everybody's."""
+
 MOST_WAITING = 10_000
 """Of one function."""
 
@@ -72,8 +76,9 @@ class Books:
         self._store.close()
 
     def is_full(self, function: str) -> bool:
-        """Say whether as many calls of a function wait as may."""
-        return len(self._waiting[function]) >= MOST_WAITING
+        """Say whether as many calls of a function are kept as may be."""
+        is_much = self._store.held_bytes(function) >= _MOST_HELD_BYTES
+        return is_much or len(self._waiting[function]) >= MOST_WAITING
 
     async def add(self, call: KeptCall) -> Kept | None:
         """Keep a call and give it to its function; what was there under its id already, is returned and not given again."""
@@ -102,7 +107,9 @@ class Books:
         if errand is not None and errand.hall is not None:
             errand.hall.abandon(errand)
             self._release(errand.hall.name)
-        return await self._do(self._store.forget, call_id)
+        is_known = await self._do(self._store.forget, call_id)
+        self._tell_waiting(call_id)
+        return is_known
 
     async def finished(self, call_id: str, timeout_seconds: float) -> Kept | None:
         """Wait until a call has its answer, at most so long, and return what is known of it then."""
@@ -166,6 +173,9 @@ class Books:
 
     async def _keep(self, call_id: str, reply: KeptReply) -> None:
         await self._do(self._store.finish, call_id, reply)
+        self._tell_waiting(call_id)
+
+    def _tell_waiting(self, call_id: str) -> None:
         if (event := self._finished.pop(call_id, None)) is not None:
             event.set()
 
@@ -183,7 +193,12 @@ class Books:
     def _start(self, work: Any) -> None:
         task = self._loop.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log(f"a kept call is left for the next start: {error!r}")
 
     async def _do(self, act: Callable[..., _T], *words: Any) -> _T:
         return await self._loop.run_in_executor(self._thread, act, *words)

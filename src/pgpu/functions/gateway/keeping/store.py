@@ -8,6 +8,7 @@ import json
 import os
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -67,8 +68,13 @@ class Store:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._connection = sqlite3.connect(directory / "calls.db", isolation_level=None, check_same_thread=False)
         self._connection.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;" + _SCHEMA)
+        self._held_bytes = self._counted()
         self._begun_path = directory / _BEGUN
         self._begun = os.open(self._begun_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def held_bytes(self, function: str) -> int:
+        """Return what the kept calls of a function take, with their answers."""
+        return self._held_bytes[function]
 
     def close(self) -> None:
         """Close it."""
@@ -93,6 +99,8 @@ class Store:
                     " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     row,
                 )
+        if known is None:
+            self._held_bytes[call.function] += len(call.body)
         return known
 
     def begin(self, call_id: str) -> None:
@@ -101,7 +109,7 @@ class Store:
 
     def finish(self, call_id: str, reply: KeptReply) -> None:
         """Keep an answer; what was asked is forgotten."""
-        with self._writing():
+        with self._writing(), self._recounting(call_id):
             self._connection.execute(
                 "UPDATE calls SET finished = ?, status = ?, reply_headers = ?, reply = ?, body = x'' WHERE id = ?",
                 (time.time(), reply.status, json.dumps(reply.headers), reply.body, call_id),
@@ -131,13 +139,14 @@ class Store:
 
     def forget(self, call_id: str) -> bool:
         """Forget a call; False if there was none."""
-        with self._writing():
+        with self._writing(), self._recounting(call_id):
             return self._connection.execute("DELETE FROM calls WHERE id = ?", (call_id,)).rowcount > 0
 
     def forget_before(self, before_seconds: float) -> None:
         """Forget answers that nobody has fetched for long; seconds since the epoch."""
         with self._writing():
             self._connection.execute("DELETE FROM calls WHERE finished < ?", (before_seconds,))
+        self._held_bytes = self._counted()
 
     def left(self) -> tuple[list[tuple[str, str]], set[str]]:
         """Return (id, function) of the calls without an answer, the oldest first, and the ids of those that were begun.
@@ -148,6 +157,22 @@ class Store:
         os.ftruncate(self._begun, 0)
         statement = "SELECT id, function FROM calls WHERE finished IS NULL ORDER BY created"
         return [(row[0], row[1]) for row in self._connection.execute(statement)], begun
+
+    def _counted(self) -> Counter[str]:
+        statement = "SELECT function, sum(length(body) + ifnull(length(reply), 0)) FROM calls GROUP BY function"
+        return Counter(dict(self._connection.execute(statement).fetchall()))
+
+    @contextmanager
+    def _recounting(self, call_id: str) -> Iterator[None]:
+        """Count anew what one call takes."""
+        function, before = self._size(call_id)
+        yield
+        self._held_bytes[function] += self._size(call_id)[1] - before
+
+    def _size(self, call_id: str) -> tuple[str, int]:
+        statement = "SELECT function, length(body) + ifnull(length(reply), 0) FROM calls WHERE id = ?"
+        row = self._connection.execute(statement, (call_id,)).fetchone()
+        return ("", 0) if row is None else (row[0], row[1])
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
