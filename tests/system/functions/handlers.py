@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -34,6 +35,9 @@ class Fickle:
             with self.notes.open("a") as file:
                 file.write(line + "\n")
 
+    def another(self, do: str) -> int:
+        return os.fork() if do == "fork" else subprocess.Popen(["sleep", "600"], start_new_session=True).pid
+
     def __call__(self, do: str, ctx: Context, seconds: float = 0.0) -> str:
         self.note(f"begin {do}")
         if do == "die":
@@ -48,6 +52,8 @@ class Fickle:
                 pass
         elif do == "hang":
             threading.Event().wait()
+        elif do in {"start", "fork"}:
+            self.note(f"{do}ed {self.another(do)}")
         elif do == "until cancelled":
             while not ctx.is_cancelled:
                 threading.Event().wait(0.01)

@@ -197,6 +197,38 @@ def test_nothing_outlives_a_front_that_is_killed(mortal: Replica) -> None:
     until(lambda: not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in left))
 
 
+def started_by(notes: Path, word: str) -> psutil.Process:
+    return psutil.Process(
+        int(next(line for line in notes.read_text().splitlines() if line.startswith(word)).split()[1])
+    )
+
+
+def is_over(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.parametrize("whose_end", ["worker", "zygote", "front"])
+def test_what_a_handler_started_ends_with_its_worker(mortal: Replica, whose_end: str) -> None:
+    assert mortal.call({"do": "start"}).status == 200
+    left = started_by(mortal.notes, "started")
+    assert not is_over(left)
+    if whose_end == "worker":
+        os.kill(mortal.worker_pid, signal.SIGKILL)
+    elif whose_end == "zygote":
+        psutil.Process(mortal.process.pid).children()[0].kill()
+    else:
+        mortal.process.terminate()
+    until(lambda: is_over(left))
+
+
+def test_a_child_that_comes_back_from_a_handler_answers_nobody(fickle: Replica, notes: Path) -> None:
+    pid = fickle.worker_pid
+    assert fickle.call({"do": "fork"}).status == 200
+    until(lambda: is_over(started_by(notes, "forked")))
+    assert fickle.call({"do": "next"}).status == 200
+    assert fickle.worker_pid == pid
+
+
 def test_a_zygote_that_is_killed_is_replaced_with_its_worker(fickle: Replica) -> None:
     zygote = psutil.Process(fickle.process.pid).children()[0]
     pid = fickle.worker_pid

@@ -3,6 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
 from tests.system.functions.replicas import answer_of, replica
 from tests.waiting import until
 
@@ -59,6 +60,20 @@ def test_a_module_that_cannot_be_imported_says_so(tmp_path: Path) -> None:
         assert "no_such_package" in started.log.read_text()
         (tmp_path / "broken.py").write_text("class It:\n    def __call__(self) -> int: return 1\n")
         assert started.call({}).value == 1
+
+
+def test_a_zygote_whose_socket_is_held_by_its_modules_child_is_replaced_as_well(tmp_path: Path) -> None:
+    code = "import os, threading\nif not os.fork():\n    threading.Event().wait(60)\n    os._exit(0)\ndef f(): return os.getpid()"
+    (tmp_path / "forks.py").write_text(code)
+    with replica("f", source=tmp_path, module="forks.py") as started:
+        zygote = psutil.Process(started.process.pid).children()[0]
+        (held,) = zygote.children()[:1]
+        zygote.kill()
+        until(lambda: started.health["restarts"] == 1)
+        assert started.call({}).status == 200
+        until(lambda: not held.is_running() or held.status() == psutil.STATUS_ZOMBIE)
+        started.process.terminate()
+        assert started.process.wait() == 0
 
 
 def test_what_a_module_prints_is_in_the_log_once_and_what_a_worker_prints_before_it_is_killed(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from pgpu.functions.front.spawning import Function, Spawned
 from pgpu.functions.front.states import State
 from pgpu.functions.front.visits import Visits
 from pgpu.functions.protocols.refusal import Refusal
+from pgpu.functions.worker.family import adopt_orphans
 
 HTTP_SOCKET = "http.sock"
 CALLS_SOCKET = "calls.sock"
@@ -60,6 +61,7 @@ class _Server(uvicorn.Server):
 
 def run(function: Function, settings: Settings, first: Spawned | None = None) -> None:
     """Serve a function until SIGTERM or SIGINT; `first` is its zygote, if that was started already."""
+    adopt_orphans()
     with asyncio.Runner(loop_factory=CoalescingLoop) as runner:
         runner.run(_serve(function, settings, first))
 

@@ -34,6 +34,8 @@ class Function:
 class Child(Protocol):
     """A process of ours."""
 
+    pid: int
+
     def kill(self) -> None:
         """Kill it, if it is not dead."""
 
@@ -45,18 +47,18 @@ class Fork:
     """A child that only `wait` reaps: its number is nobody else's before."""
 
     def __init__(self, pid: int) -> None:
-        self._pid = pid
+        self.pid = pid
         self._status: int | None = None
 
     def kill(self) -> None:
         """See `Child`."""
         if self._status is None:
-            os.kill(self._pid, signal.SIGKILL)
+            os.kill(self.pid, signal.SIGKILL)
 
     def wait(self) -> int:
         """See `Child`."""
         if self._status is None:
-            self._status = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+            self._status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return self._status
 
 

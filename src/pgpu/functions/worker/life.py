@@ -6,6 +6,7 @@ It refuses to start itself: the zygote forks it, with a socket to the front and 
 import contextlib
 import gc
 import inspect
+import os
 import socket
 import sys
 import time
@@ -48,6 +49,7 @@ def live(end: socket.socket, prepared: Prepared) -> int:
     """
     leave = Leave()
     leave.listen()
+    os.register_at_fork(after_in_child=end.close)  # a child of the handler's that comes back must answer nobody
     mark_fd = StartedMark.create()
     mark = StartedMark(mark_fd)
     with contextlib.closing(Port(end)) as port, _loop(prepared) as finish:

@@ -5,7 +5,6 @@ it: no worker is left over by a front that was killed. It refuses to construct t
 does not survive a fork.
 """
 
-import ctypes
 import gc
 import importlib
 import io
@@ -26,9 +25,8 @@ from pgpu.functions.declaring import from_words, to_words
 from pgpu.functions.handler import load
 from pgpu.functions.protocols import Interpreter, pages
 from pgpu.functions.worker.answering import log_failure
+from pgpu.functions.worker.family import adopt_orphans, children, die_with_parent, end_children
 from pgpu.functions.worker.life import Prepared, live
-
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +51,10 @@ class Zygote:
 
     def __init__(self, control: socket.socket, prepared: Prepared) -> None:
         self._control, self._port, self._prepared = control, Port(control), prepared
+        self._relatives = children()
+        """What the module started when it was imported."""
+
+        self._workers: set[int] = set()
 
     def serve(self) -> int:
         """Fork and reap until the front leaves.
@@ -79,6 +81,7 @@ class Zygote:
         if pid == 0:
             return self._be_worker(end)
         end.close()
+        self._workers.add(pid)
         self._port.send(frame(Kind.TELL, number, Tell("born", {"pid": pid}), has_file=True), os.pidfd_open(pid))
         return None
 
@@ -98,8 +101,11 @@ class Zygote:
                 return
             if pid == 0:
                 return
-            ended = {"pid": pid, "status": os.waitstatus_to_exitcode(status)}
-            self._port.send(frame(Kind.TELL, 0, Tell("ended", ended)))
+            if pid in self._workers:
+                self._workers.remove(pid)
+                end_children(self._relatives | self._workers)
+                ended = {"pid": pid, "status": os.waitstatus_to_exitcode(status)}
+                self._port.send(frame(Kind.TELL, 0, Tell("ended", ended)))
 
 
 def main(birth: Birth, control: socket.socket) -> int:
@@ -109,6 +115,7 @@ def main(birth: Birth, control: socket.socket) -> int:
         The exit status.
     """
     die_with_parent(birth.front_pid)
+    adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _write_lines_at_once()
     began = time.monotonic()
@@ -135,13 +142,6 @@ def _prepare(birth: Birth) -> tuple[Prepared, dict[str, object]]:
     signature = loaded.signature(declaration)
     prepared = Prepared(loaded, declaration, signature, Interpreter(signature, birth.name))
     return prepared, {"declaration": to_words(declaration), "pages": pages(birth.name, signature, declaration)}
-
-
-def die_with_parent(parent_pid: int) -> None:
-    """Have the kernel kill this process when its parent dies, also if that happened just now."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent_pid:
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _write_lines_at_once() -> None:
