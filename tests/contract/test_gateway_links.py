@@ -16,7 +16,7 @@ from pgpu.functions.gateway.calling.errands import Errand
 from pgpu.functions.gateway.calling.link import Link
 from pgpu.functions.scaling import Phase
 
-NEWS = {"state": "hot", "reason": None, "load_seconds": 0.1, "begun_seconds": 1.0}
+NEWS = {"state": "hot", "reason": None, "load_seconds": 0.1, "import_seconds": 0.1, "born_seconds": 1.0}
 HOT = frame(Kind.TELL, 0, Tell("state", NEWS))
 
 

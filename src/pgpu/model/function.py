@@ -156,7 +156,7 @@ class ColdStart:
     """Since the epoch, when it was asked for."""
 
     phases: tuple[tuple[str, float], ...]
-    """(Name such as `grant`, `container`, `interpreter`, `imports`, `constructor`, `first_call`; seconds), in order."""
+    """(Name; seconds), in order: `grant`, `runtime`, `interpreter`, `imports`, `constructor`, `first_call`."""
 
 
 def with_canary(traffic: Sequence[Share], version: int, percent: int) -> tuple[Share, ...]:

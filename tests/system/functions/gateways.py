@@ -20,6 +20,9 @@ from tests.waiting import until
 from pgpu.functions.declaring import from_words, to_words
 from pgpu.model import Function, Share, Version, VersionState
 
+PHASES = ["grant", "runtime", "interpreter", "imports", "constructor", "first_call"]
+"""Of a cold start."""
+
 _HANDLERS = Path(__file__).parent / "handlers.py"
 _SCRIPT = Path(__file__).parents[2] / "fakes" / "gateway.py"
 

@@ -80,7 +80,7 @@ def test_a_replica_is_asked_for_offered_claimed_and_ended(world: World) -> None:
     asked = desk.start(second(desk))
     assert (asked.function, asked.version) == (NAME, 2)
     until((asked.directory / "calls.sock").exists)
-    until(lambda: (found := standing(desk, asked.job_id)) is not None and found.started_at_seconds is not None)
+    until(lambda: (found := standing(desk, asked.job_id)) is not None and found.granted_at_seconds is not None)
     desk.note(asked.job_id, ReplicaState.HOT)
     desk.offer(asked.job_id, 2.5)
     assert desk.claim(asked.job_id)

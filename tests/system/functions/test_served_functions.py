@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 from tests.clearing import clear
 from tests.served import ServerProcess, serving
-from tests.system.functions.gateways import free_port
+from tests.system.functions.gateways import PHASES, free_port
 from tests.system.functions.replicas import JSON, Answer, Connection, answer_of
 from tests.system.functions.test_desks import NAME, deploy
 from tests.waiting import until
@@ -50,7 +50,7 @@ def test_a_function_is_deployed_called_and_survives_its_gateway_and_its_server()
         until(lambda: answers(server))
         first = call(server, 1)
         start = until(lambda: functions.cold_starts(NAME))[0]
-        assert [phase for phase, _ in start.phases] == ["grant", "runtime", "imports", "constructor", "first_call"]
+        assert [phase for phase, _ in start.phases] == PHASES
 
         gateway = gateway_of(server)
         gateway.send_signal(signal.SIGKILL)

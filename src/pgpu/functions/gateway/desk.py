@@ -24,8 +24,8 @@ class Standing:
     """Where its front listens."""
 
     state: JobState
-    started_at_seconds: float | None = None
-    """Since the epoch; None until its job started."""
+    granted_at_seconds: float | None = None
+    """Since the epoch; None until its job got its lease."""
 
     reason: str | None = None
     """Why it waits, or why it ended; in one line."""

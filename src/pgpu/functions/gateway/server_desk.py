@@ -98,7 +98,8 @@ class ServerDesk:
         said = (replica.job_id, replica.function, replica.version, Path(replica.socket_directory))
         if job is None:
             return Standing(*said, JobState.FAILED, reason="its job is not known")
-        return Standing(*said, job.state, job.started_at_seconds, _reason(job))
+        granted = None if job.lease is None else job.lease.granted_at_seconds
+        return Standing(*said, job.state, granted, _reason(job))
 
 
 def _reason(job: Job) -> str | None:

@@ -44,6 +44,9 @@ class Keeper:
         self.reason: str | None = None
         """Why it is not hot, in a word or two; never more than an exception's type."""
 
+        self.import_seconds = 0.0
+        """What importing the function's module took; 0 until then."""
+
         self.pages: dict[str, bytes] = {}
         """What the function says about itself, JSON by path; empty until its module was imported."""
 
@@ -188,6 +191,7 @@ class Keeper:
             self.declaration = from_words(tell.data["declaration"])
             self._desk.adopt(self.declaration)
             self.pages = tell.data["pages"]
+            self.import_seconds = float(tell.data["import_seconds"])
             self._is_imported = True
             if self._zygote is not None and self._worker is None and self._pause is None:
                 self._ask_for_worker(self._zygote)

@@ -16,6 +16,7 @@ _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
 _FRAMING = frozenset({"connection", "content-length", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"})
 _STATUSES = range(200, 600)
 _MOST_REASON = 200
+_TIMES = ("load_seconds", "import_seconds", "born_seconds")
 
 
 class Said(NamedTuple):
@@ -24,7 +25,8 @@ class Said(NamedTuple):
     state: str
     reason: str | None
     load_seconds: float
-    begun_seconds: float
+    import_seconds: float
+    born_seconds: float
 
 
 def check_reply(reply: Reply) -> None:
@@ -45,11 +47,10 @@ def said(tell: Tell) -> Said:
     """
     data: dict[str, Any] = tell.data
     state, reason = data.get("state"), data.get("reason")
-    times = [data.get("load_seconds"), data.get("begun_seconds")]
-    if not isinstance(state, str) or not all(isinstance(each, float) and math.isfinite(each) for each in times):
+    times = [each for name in _TIMES if isinstance(each := data.get(name), float) and math.isfinite(each)]
+    if not isinstance(state, str) or len(times) < len(_TIMES):
         raise MalformedFrameError("news without a state or its times")
-    load, begun = times
-    return Said(state, reason[:_MOST_REASON] if isinstance(reason, str) else None, load or 0.0, begun or 0.0)
+    return Said(state, reason[:_MOST_REASON] if isinstance(reason, str) else None, *times)
 
 
 def pages(tell: Tell) -> dict[str, str]:

@@ -61,7 +61,7 @@ class Link:
         self.sent: dict[int, Errand] = {}
         self.phase = Phase.WAITING
         self.asked_seconds = self.since_seconds = self.idle_since_seconds = time.monotonic()
-        self.hot_since_seconds = self.load_seconds = self.begun_seconds = 0.0
+        self.hot_since_seconds = self.load_seconds = self.import_seconds = self.born_seconds = 0.0
         self.reason: str | None = None
         self.offered_value: float | None = None
         self.is_claiming = False
@@ -201,7 +201,8 @@ class Link:
             self._listener.on_reply(self, errand, answer, None)
 
     def _on_state(self, news: Said) -> None:
-        self.reason, self.load_seconds, self.begun_seconds = news.reason, news.load_seconds, news.begun_seconds
+        self.reason, self.load_seconds = news.reason, news.load_seconds
+        self.import_seconds, self.born_seconds = news.import_seconds, news.born_seconds
         phase = _PHASES.get(news.state, Phase.STARTING)
         if phase is Phase.HOT and self.phase is not Phase.HOT:
             self.hot_since_seconds = self.idle_since_seconds = time.monotonic()

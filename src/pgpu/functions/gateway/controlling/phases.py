@@ -1,5 +1,14 @@
 """A cold start taken apart: what each phase of it took. Pure.
 
+| phase | from the phase before it, until |
+|---|---|
+| grant | its job has a lease |
+| runtime | the first process in it lives: in a container, or under a supervisor alone |
+| interpreter | what front and worker need is loaded, but for what the function itself imports |
+| imports | the function's module was imported |
+| constructor | the callable object was constructed, and warmed up |
+| first_call | the call that it was started for was answered |
+
 It refuses to guess: a phase whose ends are not known is left out.
 """
 
@@ -13,11 +22,13 @@ from pgpu.model import ColdStart
 def cold_start(function: str, link: Link, standing: Standing | None, answered_seconds: float) -> ColdStart:
     """Describe the start of a replica whose first call was just answered."""
     epoch = time.time() - time.monotonic()
-    started = standing.started_at_seconds if standing is not None else None
+    granted = standing.granted_at_seconds if standing is not None else None
+    constructing = link.hot_since_seconds - link.load_seconds
     ends: list[tuple[str, float | None]] = [
-        ("grant", None if started is None else started - epoch),
-        ("runtime", link.begun_seconds or None),
-        ("imports", link.hot_since_seconds - link.load_seconds),
+        ("grant", None if granted is None else granted - epoch),
+        ("runtime", link.born_seconds or None),
+        ("interpreter", constructing - link.import_seconds),
+        ("imports", constructing),
         ("constructor", link.hot_since_seconds),
         ("first_call", answered_seconds),
     ]
