@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.function_calls import JSON, asked, reply, told
 
 from pgpu.functions.handler import signature_of
-from pgpu.functions.protocols import Asked, Refusal, RefusedError, Streaming, handler_failed
+from pgpu.functions.protocols import Asked, Refusal, RefusedError, Streaming, declined, handler_failed
 from pgpu.functions.protocols.media import chosen, media_type
 from pgpu.functions.protocols.writing import form_for
 
@@ -95,6 +95,31 @@ def test_the_caller_of_a_handler_that_raised_learns_the_type_and_an_id() -> None
     answer = handler_failed(KeyError("somebody's secret")).reply("id-9")
     assert answer.status == 500
     assert told(answer) == {"error": "KeyError", "code": "handler_error", "request_id": "id-9"}
+
+
+class NoFaceError(ValueError):
+    pgpu_status: Any = 422
+
+
+@pytest.mark.parametrize(("text", "told_text"), [("no face", "no face"), ("", "NoFaceError"), ("a\nb", r"a\nb")])
+def test_a_handler_refuses_a_request_with_an_exception_that_has_a_status(text: str, told_text: str) -> None:
+    assert declined(NoFaceError(text)) == Refusal(422, "refused", told_text)
+
+
+class UnspeakableError(Exception):
+    pgpu_status = 422
+
+    def __str__(self) -> str:
+        raise KeyError
+
+
+@pytest.mark.parametrize("status", [200, 399, 499, 500, True, "422", None, 422.0])
+def test_nothing_else_that_a_handler_raises_is_told(status: Any) -> None:
+    error = NoFaceError("secret")
+    error.pgpu_status = status
+    assert declined(error) is None
+    assert declined(ValueError("secret")) is None
+    assert declined(UnspeakableError()) is None
 
 
 def counts(x: int = 2) -> Iterator[Any]:

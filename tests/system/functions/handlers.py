@@ -24,6 +24,13 @@ class Reverse:
         return body[::-1]
 
 
+class RefusedError(Exception):
+    pgpu_status = 404
+
+
+FAILURES = {"raise": KeyError("somebody's secret"), "refuse": RefusedError("not this one"), "exit": SystemExit(3)}
+
+
 class Fickle:
     """Does what it is told."""
 
@@ -42,10 +49,8 @@ class Fickle:
         self.note(f"begin {do}")
         if do == "die":
             os.kill(os.getpid(), signal.SIGKILL)
-        elif do == "raise":
-            raise KeyError("somebody's secret")
-        elif do == "exit":
-            raise SystemExit(3)
+        elif do in FAILURES:
+            raise FAILURES[do]
         elif do == "burn":
             end = time.monotonic() + seconds
             while time.monotonic() < end:

@@ -83,6 +83,11 @@ def test_what_a_handler_raises_is_told_to_the_log_alone(fickle: Replica, do: str
     assert fickle.worker_pid == pid
 
 
+def test_a_handler_says_itself_what_is_the_callers_mistake(fickle: Replica) -> None:
+    answer = fickle.call({"do": "refuse"})
+    assert (answer.status, answer.value["error"], answer.value["code"]) == (404, "not this one", "refused")
+
+
 def test_health_is_answered_while_the_handler_burns_the_interpreter(fickle: Replica) -> None:
     burning = fickle.begin({"do": "burn", "seconds": 0.5})
     until(lambda: fickle.metric("pgpu_function_in_flight") == 1)

@@ -6,6 +6,17 @@ Bytes in, values out, and back. It refuses to touch a socket or to call a handle
 from pgpu.functions.protocols.asked import Asked, Form, Streaming
 from pgpu.functions.protocols.describing import openapi, pages
 from pgpu.functions.protocols.interpreter import Interpreter
-from pgpu.functions.protocols.refusal import Refusal, RefusedError, handler_failed
+from pgpu.functions.protocols.refusal import Refusal, RefusedError, declined, handler_failed
 
-__all__ = ["Asked", "Form", "Interpreter", "Refusal", "RefusedError", "Streaming", "handler_failed", "openapi", "pages"]
+__all__ = [
+    "Asked",
+    "Form",
+    "Interpreter",
+    "Refusal",
+    "RefusedError",
+    "Streaming",
+    "declined",
+    "handler_failed",
+    "openapi",
+    "pages",
+]

@@ -10,6 +10,7 @@ from pgpu.functions.calls.messages import Reply
 
 _HEADERS = {"content-type": "application/json"}
 _LONGEST_ERROR = 400
+_LEAST_DECLINED, _CLIENT_GONE = 400, 499
 _encode = msgspec.json.Encoder().encode
 
 
@@ -55,6 +56,24 @@ def _one_line(error: str) -> str:
     """A caller's own words may be in it: keys of its JSON, of any length and with any character."""
     short = error if len(error) <= _LONGEST_ERROR else f"{error[:_LONGEST_ERROR]}…"
     return short if short.isprintable() else short.encode("unicode_escape").decode()
+
+
+def declined(error: BaseException) -> Refusal | None:
+    """Read a handler's own refusal: an exception whose `pgpu_status` is 400 to 498, and whose text is for the caller.
+
+    The attribute's name is ours alone on purpose: libraries raise exceptions with a `status` of somebody else's answer, and
+    with texts that no caller may see.
+
+    Returns:
+        None: the error says nothing of the kind, and is a failure.
+    """
+    try:
+        status, error_text = getattr(error, "pgpu_status", None), str(error)
+    except Exception:  # noqa: BLE001 - it is the user's class, and may raise anything when it is asked
+        return None
+    if type(status) is not int or not _LEAST_DECLINED <= status < _CLIENT_GONE:
+        return None
+    return Refusal(status, "refused", _one_line(error_text) or type(error).__name__)
 
 
 def handler_failed(error: BaseException, detail: str = "") -> Refusal:

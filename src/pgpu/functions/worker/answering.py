@@ -12,7 +12,7 @@ from typing import Any
 from pgpu.functions.calls.messages import Reply
 from pgpu.functions.declaring import Context
 from pgpu.functions.handler import Handler
-from pgpu.functions.protocols import Asked, Interpreter, Refusal, RefusedError, handler_failed
+from pgpu.functions.protocols import Asked, Interpreter, Refusal, RefusedError, declined, handler_failed
 from pgpu.functions.worker.lanes.inbox import Work
 
 _NOBODY = Context()
@@ -63,6 +63,9 @@ def failure(what: str, error: BaseException) -> Refusal:
     if isinstance(error, RefusedError):
         log(f"{what}: {error.refusal.error}: {error.refusal.detail}")
         return error.refusal
+    if (said := declined(error)) is not None:
+        log(f"{what}: {type(error).__name__}: {said.error}")
+        return said
     log_failure(f"{what} failed", error)
     return handler_failed(error)
 
