@@ -101,6 +101,11 @@ class Function:
     traffic: tuple[Share, ...]
     """The largest share first."""
 
+    @property
+    def identity(self) -> str:
+        """Which of all functions that ever had this name: a name can be another owner's once its function was removed."""
+        return f"{self.name}@{self.created_at_seconds!r}"
+
     def version(self, number: int) -> Version:
         """Return one version.
 

@@ -3,6 +3,7 @@
 import json
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,26 @@ def test_calls_survive_a_gateway_that_is_killed(tmp_path: Path) -> None:
         assert finished(made, again).body == b"burn"
         assert finished(made, once).value["code"] == "interrupted"
     assert count(notes, "begin hang") == 1
+
+
+def test_calls_that_were_kept_are_never_another_functions_that_got_the_name(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    with gateway(
+        function("echo", "Echo"), function("slow", "SlowToStart", arguments={"gate": str(tmp_path / "gate")})
+    ) as made:
+        kept, named = made.call("echo", {"x": 1}, prefer="respond-async").headers["location"], "/functions/echo/calls/1"
+        made.call("", {"x": 1}, named, "PUT")
+        assert (finished(made, kept).status, finished(made, named).status) == (200, 200)
+        waiting = made.call("slow", {"do": "secret"}, prefer="respond-async").headers["location"]
+        made.end(signal.SIGKILL)
+        made.desk.put(
+            replace(function("echo", "Echo"), created_at_seconds=1.0),
+            replace(function("slow", "Fickle", arguments={"notes": str(notes)}), created_at_seconds=1.0),
+        )
+        made.start()
+        assert [made.get(location).status for location in (kept, named, waiting)] == [404, 404, 404]
+        assert made.call("slow", {"do": "mine"}).body == b"mine"
+        assert count(notes, "begin secret") == 0
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[1]", b'{"inputs": 1}', b"\xff" * 40, b'{"inputs":[{"name":"x"}]}'])

@@ -82,7 +82,7 @@ async def _serve(desk: Desk, settings: Settings) -> None:
     controller = Controller(halls, desk, metrics)
     counter = GatewayCounter(halls, access)
     books = Books(Store(settings.state / "calls"), halls)
-    kept = KeptCalls(books, counter, lambda caller, name: access.refusal(caller, halls.get(name)))
+    kept = KeptCalls(books, counter, lambda caller, identity: access.refusal(caller, halls.of(identity)))
     app = App(halls, access, counter, kept, controller.refresh)
     connection = type("ServedConnection", (GatewayConnection,), {"counter": counter})
     server = _Server(

@@ -34,6 +34,11 @@ class Halls:
         """Return a function's hall; None: there is no such function."""
         return self._halls.get(name)
 
+    def of(self, identity: str) -> Hall | None:
+        """Return the hall of one function and of none that got its name later; see `Function.identity`."""
+        hall = self._halls.get(identity.partition("@")[0])
+        return hall if hall is not None and hall.function.identity == identity else None
+
     def __iter__(self) -> Iterator[Hall]:
         return iter([*self._halls.values()])
 

@@ -50,7 +50,7 @@ class KeptCalls:
         Args:
             books: Of the calls.
             counter: Takes what is not kept after all.
-            refusal: Says why a caller may not see calls of a function; None: they may.
+            refusal: Says why a caller may not see calls of the function of an identity; None: they may.
         """
         self._books, self._counter, self._refusal = books, counter, refusal
 
@@ -68,7 +68,7 @@ class KeptCalls:
         hall = errand.hall
         assert hall is not None  # noqa: S101 - its caller found it
         if target.kind is Kind.NAMED_CALL and errand.method != "PUT":
-            return await self._stored(errand, named_key(hall.name, target.call))
+            return await self._stored(errand, named_key(hall.function.identity, target.call))
         most = min(MOST_BYTES, hall.declaration.max_body_bytes)
         read = too_large(errand, most) or await _read(receive, most)
         if read is None or isinstance(read, Refusal):
@@ -76,9 +76,13 @@ class KeptCalls:
         if target.kind is Kind.NAMED_CALL:
             errand.method, errand.path = "POST", f"/functions/{hall.name}"
             return await self._accepted(
-                hall, errand, named_key(hall.name, target.call), read, f"/functions/{hall.name}/calls/{target.call}"
+                hall,
+                errand,
+                named_key(hall.function.identity, target.call),
+                read,
+                f"/functions/{hall.name}/calls/{target.call}",
             )
-        key = event_key(hall.name, errand.headers, read) if errand.path.startswith("/functions/") else None
+        key = event_key(hall.function.identity, errand.headers, read) if errand.path.startswith("/functions/") else None
         if "respond-async" in errand.headers.get("prefer", "").lower():
             kept_as = key or new_key()
             return await self._accepted(hall, errand, kept_as, read, f"/calls/{kept_as}")
@@ -104,7 +108,7 @@ class KeptCalls:
         return self._waits(key) if known.reply is None else _replayed(known)
 
     async def _accepted(self, hall: Hall, errand: Errand, key: str, body: bytes, location: str) -> Reply | Refusal:
-        if self._books.is_full(hall.name):
+        if self._books.is_full(hall.function.identity):
             return _FULL
         call = _call(hall, errand, key, body)
         known = await self._books.add(call)
@@ -115,7 +119,7 @@ class KeptCalls:
         return Reply(202, headers, waits.body)
 
     async def _event(self, hall: Hall, errand: Errand, key: str, body: bytes) -> Reply | Refusal:
-        if self._books.is_full(hall.name):
+        if self._books.is_full(hall.function.identity):
             return _FULL
         await self._books.add(_call(hall, errand, key, body))
         known = await self._books.finished(key, errand.timeout_seconds)
@@ -139,7 +143,7 @@ def _replayed(known: Kept) -> Reply:
 def _call(hall: Hall, errand: Errand, key: str, body: bytes) -> KeptCall:
     headers = {name: value for name, value in errand.headers.items() if name not in {"prefer", "content-length"}}
     digest = digest_of(errand.path, errand.query, headers, body)
-    return KeptCall(key, hall.name, digest, errand.method, errand.path, errand.query, headers, body)
+    return KeptCall(key, hall.function.identity, digest, errand.method, errand.path, errand.query, headers, body)
 
 
 async def _read(receive: Receive, most_bytes: int) -> bytes | Refusal | None:

@@ -41,7 +41,7 @@ _BROKEN = Refusal(502, "worker_died", "the answer broke off")
 
 
 class Books:
-    """All kept calls of one gateway."""
+    """All kept calls of one gateway; each is of one function, told by its identity, and never of the next of its name."""
 
     def __init__(self, store: Store, halls: Halls) -> None:
         self._store, self._halls = store, halls
@@ -58,7 +58,7 @@ class Books:
         """Take up what an earlier gateway left."""
         left, begun = await self._do(self._store.left)
         for call_id, function in left:
-            hall = self._halls.get(function)
+            hall = self._halls.of(function)
             is_harmless = call_id not in begun or (hall is not None and hall.declaration.is_idempotent)
             if is_harmless:
                 self._waiting[function].append(call_id)
@@ -106,7 +106,7 @@ class Books:
         errand = self._running.pop(call_id, None)
         if errand is not None and errand.hall is not None:
             errand.hall.abandon(errand)
-            self._release(errand.hall.name)
+            self._release(errand.hall.function.identity)
         is_known = await self._do(self._store.forget, call_id)
         self._tell_waiting(call_id)
         return is_known
@@ -131,7 +131,7 @@ class Books:
 
     def _pump(self, function: str) -> None:
         """Give as many calls of a function as it may run at a time, and no more: the rest waits on the disk."""
-        hall = self._halls.get(function)
+        hall = self._halls.of(function)
         waiting = self._waiting[function]
         if hall is None:
             while waiting:
@@ -145,12 +145,12 @@ class Books:
     async def _give(self, hall: Hall, call_id: str) -> None:
         call = await self._do(self._store.asked, call_id)
         if call is None:
-            self._release(hall.name)
+            self._release(hall.function.identity)
             return
         now, seconds = time.monotonic(), hall.declaration.timeout_seconds
         errand = Errand(
             call_id, call.method, call.path, call.query, call.headers, call.body, None, now, now + _LONGEST_WAIT_SECONDS,
-            seconds, _Keeping(self, call_id, hall.name), hall=hall,
+            seconds, _Keeping(self, call_id, hall.function.identity), hall=hall,
         )  # fmt: skip
         self._running[call_id] = errand
         hall.submit(errand)

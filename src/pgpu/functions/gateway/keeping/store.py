@@ -31,6 +31,8 @@ class KeptCall:
 
     id: str
     function: str
+    """Its identity: see `Function.identity`."""
+
     digest: str
     """Of what was asked: a second call of the same id that differs is a mistake."""
 
