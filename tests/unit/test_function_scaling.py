@@ -275,3 +275,10 @@ def test_an_idle_function_goes_to_zero_and_a_pinned_one_stays() -> None:
         for _ in range(5):
             machine.turn()
         assert len(machine.hot()) == minimum
+
+
+def test_an_idle_replica_is_offered_after_a_second_and_sooner_where_somebody_waits_for_memory() -> None:
+    idle = ReplicaView("it", 1, Phase.HOT, 0.0, idle_since_seconds=NOW - 0.5)
+    view = FunctionView(NOW, (VersionView(1, has_been_ready=True, value=3.0),), (idle,))
+    assert decide(view) == ()
+    assert decide(replace(view, is_memory_short=True)) == (Offer("it", 3.0),)

@@ -17,6 +17,9 @@ FITS_WITHIN_SECONDS = 1.0
 OFFERED_AFTER_SECONDS = 1.0
 """A replica is offered once it was idle so long: one that is on offer must be claimed before its next call."""
 
+OFFERED_AT_ONCE_AFTER_SECONDS = 0.1
+"""The same where somebody waits for memory: what it is worth says who goes, and a second of each in turn is many seconds."""
+
 MOST_FAILURES = 5
 """Replicas of a new version that may end by themselves before it is given up."""
 
@@ -130,7 +133,8 @@ def _offers(view: FunctionView, version: VersionView, there: Sequence[ReplicaVie
 
 
 def _is_idle_long(view: FunctionView, each: ReplicaView) -> bool:
-    return view.now_seconds - each.idle_since_seconds >= OFFERED_AFTER_SECONDS
+    after_seconds = OFFERED_AT_ONCE_AFTER_SECONDS if view.is_memory_short else OFFERED_AFTER_SECONDS
+    return view.now_seconds - each.idle_since_seconds >= after_seconds
 
 
 def _is_news(offered: float | None, value: float) -> bool:

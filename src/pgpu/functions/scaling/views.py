@@ -86,5 +86,8 @@ class FunctionView:
     """Those that get traffic; replicas of others are to go."""
 
     replicas: tuple[ReplicaView, ...]
+    is_memory_short: bool = False
+    """Some replica, of any function, waits for its slice."""
+
     has_fallback: bool = False
     """Whether there is a traffic of before to go back to, should a new version fail."""

@@ -165,7 +165,7 @@ class Hall:
         for link in [*self.links.values()]:
             self.remove(link)
 
-    def view(self, clock: Clock) -> FunctionView:
+    def view(self, clock: Clock, *, is_memory_short: bool = False) -> FunctionView:
         """Show what there is to the policy."""
         now = time.monotonic()
         serving = [self.loads[share.version] for share in self.function.traffic]
@@ -173,6 +173,7 @@ class Hall:
             now,
             tuple(load.view(now, clock) for load in serving),
             tuple(link.view() for link in self.links.values()),
+            is_memory_short=is_memory_short,
             has_fallback=any(
                 load.number not in self._split.percents and load.has_been_ready for load in self.loads.values()
             ),

@@ -55,6 +55,7 @@ class Controller:
         """Jobs that are asked to end, and those that ended since the last look began: what it says of them is no news."""
 
         self._looked_seconds = 0.0
+        self._is_memory_short = False
         self._is_away = False
         halls.wake, halls.claim, halls.on_first_answer = self._wake, self._claim, self._note_start
         halls.on_phase = self._note_phase
@@ -111,6 +112,7 @@ class Controller:
             await self._learn()
         standings = await self._asked(self._desk.standings)
         if standings is not None:
+            self._is_memory_short = any(each.state is JobState.WAITING for each in standings)
             self._adopt(standings, known, is_asking=is_asking or self._asking > 0)
 
     async def _learn(self) -> None:
@@ -180,7 +182,7 @@ class Controller:
         link.connect(standing.directory)
 
     def _decide(self, hall: Hall) -> None:
-        for step in decide(hall.view(self._clock)):
+        for step in decide(hall.view(self._clock, is_memory_short=self._is_memory_short)):
             self._apply(hall, step)
 
     def _apply(self, hall: Hall, step: Step) -> None:
