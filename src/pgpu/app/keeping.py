@@ -1,6 +1,8 @@
 """What a keeper and its zygote are made of. The zygote is forked before anything is opened."""
 
+import contextlib
 import importlib
+import importlib.util
 import os
 from dataclasses import replace
 from functools import partial
@@ -37,7 +39,7 @@ def keep(settings: Settings, gpu_model: str | None, lock: int) -> None:
     if held is None:
         return
     become = partial(_become_supervisor, settings)
-    zygote = fork_zygote(_load_for_supervisors, become, (*again, str(TAKE_LOCK)), [held])
+    zygote = fork_zygote(_load_for_supervisors, become, (*again, str(TAKE_LOCK)), [held], _load_for_containers)
     sit_with(partial(make_engine, own), zygote, held, again)
 
 
@@ -46,6 +48,14 @@ def _load_for_supervisors() -> None:
     for name in ("engine.supervisor", "enforcement.shim", "enforcement.ladder", "runtimes.process", "app.throwaway"):
         importlib.import_module(f"pgpu.{name}")
     why_no_private_view()
+
+
+def _load_for_containers() -> None:
+    """Import what supervisors of containers need as well, a tenth of a second's work for each of them otherwise."""
+    if importlib.util.find_spec("docker") is not None:
+        with contextlib.suppress(ImportError):  # whoever starts a container tells what is wrong with it
+            importlib.import_module("pgpu.runtimes.docker.staging")
+            importlib.import_module("pgpu.runtimes.docker.runtime")
 
 
 def _become_supervisor(settings: Settings, job_id: str) -> None:

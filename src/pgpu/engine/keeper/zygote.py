@@ -6,6 +6,7 @@ supervisors are sessions of their own and outlive it and the keeper. If the keep
 
 import gc
 import os
+import select
 import signal
 import socket
 import threading
@@ -17,6 +18,9 @@ from pgpu.engine.saying import say, say_traceback
 
 _MOST_BYTES = 256
 _FAREWELL = b"go"
+_LEISURE_SECONDS = 0.2
+"""Without an order, before it loads what only some supervisors need."""
+
 _MOURNING_SECONDS = 0.2
 """Before it takes a dead keeper's place: whatever kills each of them is not to busy the machine."""
 
@@ -49,8 +53,16 @@ class Zygote:
             os.waitpid(self.pid, 0)
 
 
+def _nothing() -> None:
+    """Load nothing."""
+
+
 def fork_zygote(
-    load: Callable[[], None], become: Callable[[str], None], successor: Sequence[str], kept_out: Sequence[int]
+    load: Callable[[], None],
+    become: Callable[[str], None],
+    successor: Sequence[str],
+    kept_out: Sequence[int],
+    load_at_leisure: Callable[[], None] = _nothing,
 ) -> Zygote:
     """Fork; returns in the keeper alone.
 
@@ -59,6 +71,7 @@ def fork_zygote(
         become: Lives the life of one job's supervisor, whose id it is given.
         successor: argv of another keeper, for the case that this one dies.
         kept_out: Descriptors that are the keeper's alone.
+        load_at_leisure: Imports what only some supervisors need, once nothing is asked of it.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = os.fork()
@@ -66,19 +79,26 @@ def fork_zygote(
         ours.close()
         for descriptor in kept_out:
             os.close(descriptor)
-        _be_zygote(theirs, load, become, successor)
+        _be_zygote(theirs, load, become, successor, load_at_leisure)
     theirs.close()
     return Zygote(pid, ours)
 
 
 def _be_zygote(
-    orders: socket.socket, load: Callable[[], None], become: Callable[[str], None], successor: Sequence[str]
+    orders: socket.socket,
+    load: Callable[[], None],
+    become: Callable[[str], None],
+    successor: Sequence[str],
+    load_at_leisure: Callable[[], None],
 ) -> NoReturn:
     order = b""
     try:
         load()
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Nobody asks how a supervisor ended: the kernel reaps it.
         gc.freeze()  # Pages that nobody collects stay shared.
+        if not select.select([orders], [], [], _LEISURE_SECONDS)[0]:
+            load_at_leisure()
+            gc.freeze()
         while (order := orders.recv(_MOST_BYTES)) and order != _FAREWELL:
             _fork_supervisor(orders, order.decode(), become)
         if not order:
