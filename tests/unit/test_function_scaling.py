@@ -282,3 +282,12 @@ def test_an_idle_replica_is_offered_after_a_second_and_sooner_where_somebody_wai
     view = FunctionView(NOW, (VersionView(1, has_been_ready=True, value=3.0),), (idle,))
     assert decide(view) == ()
     assert decide(replace(view, is_memory_short=True)) == (Offer("it", 3.0),)
+
+
+def test_a_replica_that_waits_for_memory_leaves_the_queue_once_nobody_wants_it_any_more() -> None:
+    waiting = ReplicaView("it", 1, Phase.WAITING, 0.0)
+    version = VersionView(1, has_been_ready=True, last_call_seconds=NOW - 11)
+    assert decide(FunctionView(NOW, (version,), (waiting,))) == (Drain("it"),)
+    assert decide(FunctionView(NOW, (replace(version, last_call_seconds=NOW - 9),), (waiting,))) == ()
+    assert decide(FunctionView(NOW, (replace(version, queued=1),), (waiting,))) == ()
+    assert decide(FunctionView(NOW, (replace(version, minimum=1),), (waiting,))) == ()

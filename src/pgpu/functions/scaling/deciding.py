@@ -20,6 +20,11 @@ OFFERED_AFTER_SECONDS = 1.0
 OFFERED_AT_ONCE_AFTER_SECONDS = 0.1
 """The same where somebody waits for memory: what it is worth says who goes, and a second of each in turn is many seconds."""
 
+UNWANTED_AFTER_SECONDS = 10.0
+"""A replica that waits for memory and that nobody has called for so long would be started for nobody, in the place of one
+that is wanted. Sooner it keeps its turn: who gave up waiting often asks again.
+"""
+
 MOST_FAILURES = 5
 """Replicas of a new version that may end by themselves before it is given up."""
 
@@ -115,12 +120,19 @@ def _longest_idle(replicas: Sequence[ReplicaView]) -> list[ReplicaView]:
 
 def _may_go(view: FunctionView, version: VersionView, each: ReplicaView) -> bool:
     """Whether nobody would miss an idle replica; one that starts is never ended for want of calls."""
+    if each.phase is Phase.WAITING:
+        return _is_unwanted(view, version)
     if each.phase is not Phase.HOT:
         return False
     idle_seconds = view.now_seconds - each.idle_since_seconds
     if version.warmth.from_seconds > 0:
         return idle_seconds >= OFFERED_AFTER_SECONDS and not _is_kept_warm(view, version)
     return idle_seconds >= version.warmth.until_seconds
+
+
+def _is_unwanted(view: FunctionView, version: VersionView) -> bool:
+    last = version.last_call_seconds
+    return not version.queued and last is not None and view.now_seconds - last >= UNWANTED_AFTER_SECONDS
 
 
 def _offers(view: FunctionView, version: VersionView, there: Sequence[ReplicaView]) -> Iterator[Offer]:
