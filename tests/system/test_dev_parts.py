@@ -35,6 +35,18 @@ def source(tmp_path: Path) -> Path:
     return directory
 
 
+def test_what_a_module_is_called_and_says_at_its_end_confuses_nobody(source: Path) -> None:
+    (source / "queue.py").write_text("raise RuntimeError('this is not the one of Python')", "utf-8")
+    (source / "app.py").write_text(f"import atexit\natexit.register(print, 'goodbye')\n{CODE}", "utf-8")
+    assert describe(Place(source, "app.py:Greeter")).name == "greeter"
+
+
+def test_a_module_that_ends_its_process_is_refused(source: Path) -> None:
+    (source / "app.py").write_text("import os\nos._exit(0)", "utf-8")
+    with pytest.raises(RequestError, match="without a word"):
+        describe(Place(source, "app.py:Greeter"))
+
+
 def test_a_function_is_found_by_its_file_by_its_module_and_by_its_name(source: Path) -> None:
     assert place_of("source/app.py:Greeter", source.parent) == Place(source, "app.py:Greeter")
     assert place_of("package.app:Greeter", source) == Place(source, "package.app:Greeter")

@@ -5,6 +5,7 @@ It refuses to construct it.
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -45,4 +46,6 @@ def _example(needed: Sequence[Any]) -> str | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    sys.stdout.flush()
+    os._exit(status)  # what the module registered for its end, or its threads, would speak after us or hold us up

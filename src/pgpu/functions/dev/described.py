@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 from dataclasses import dataclass
+from typing import Any
 
 from pgpu.errors import RequestError
 from pgpu.functions.declaring import Declaration, from_words
@@ -36,14 +37,23 @@ def describe(place: Place, name: str | None = None) -> Described:
     Raises:
         RequestError: It cannot be imported or is no handler; the message is the last line that was said.
     """
-    command = (sys.executable, "-m", __package__, place.app, "--source", str(place.source))
+    command = (sys.executable, "-P", "-m", __package__, place.app, "--source", str(place.source))
     section = () if place.name is None else ("--section", place.name)
     done = subprocess.run((*command, *section), capture_output=True, text=True, check=False, cwd=place.source)
-    if done.returncode != 0:
+    said = _said(done.stdout)
+    if done.returncode != 0 or said is None:
         lines = [line for line in done.stderr.splitlines() if line.strip()] or ["it ended without a word"]
         raise RequestError(lines[-1], hint=_where(lines))
-    said = json.loads(done.stdout.splitlines()[-1])
     return Described(name or said["name"], from_words(said["words"]), said["body"])
+
+
+def _said(output: str) -> dict[str, Any] | None:
+    """Return what the last line tells; None where the module ended its process before that."""
+    try:
+        said = json.loads(output.splitlines()[-1])
+    except (IndexError, ValueError):
+        return None
+    return said if isinstance(said, dict) else None
 
 
 def _where(lines: list[str]) -> str | None:
