@@ -58,7 +58,8 @@ class Fickle:
         elif do == "hang":
             threading.Event().wait()
         elif do in {"start", "fork"}:
-            self.note(f"{do}ed {self.another(do)}")
+            pid = self.another(do)
+            self.note(f"{do}ed {pid}" if pid else "came back")
         elif do == "until cancelled":
             while not ctx.is_cancelled:
                 threading.Event().wait(0.01)

@@ -150,6 +150,16 @@ def test_a_stream_whose_reader_left_is_closed_in_the_handler(tmp_path: Path) -> 
         assert started.call({"count": 1}, accept="application/json").status == 200
 
 
+def test_a_stream_that_is_collected_for_a_caller_who_left_is_closed_too(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    with replica("Stream", arguments={"notes": str(notes)}) as started:
+        leaving = started.begin({"count": 1_000_000_000}, accept="application/json")
+        until(lambda: started.metric("pgpu_function_in_flight") == 1)
+        leaving.close_now()
+        until(notes.exists)
+        assert started.health["restarts"] == 0
+
+
 def test_an_asynchronous_stream_is_the_same_to_its_caller() -> None:
     with replica("AsyncStream") as started:
         lines = started.call({"count": 100}, accept="application/x-ndjson").body.splitlines()

@@ -253,3 +253,13 @@ def test_a_head_that_does_not_end_is_refused_and_harms_no_worker(fickle: Replica
         assert client.recv(1000).startswith(b"HTTP/1.1 431 ")
     assert fickle.call({"do": "next"}).status == 200
     assert fickle.worker_pid == pid
+
+
+def test_a_reader_that_takes_nothing_keeps_no_answer_in_memory() -> None:
+    with replica("Reverse", timeout=1) as started:
+        maps = Path(f"/proc/{started.process.pid}/maps")
+        unread = started.begin(b"x" * 5_000_000)
+        until(lambda: "pgpu-body" in maps.read_text())
+        until(lambda: "pgpu-body" not in maps.read_text())
+        assert started.call(b"ab").body == b"ba"
+        unread.close()

@@ -107,3 +107,12 @@ def test_a_worker_whose_health_hangs_is_replaced_whether_somebody_calls_or_not(t
         until(lambda: started.health["restarts"] == 1)
         (tmp_path / "ill").write_text(f"hang {started.call({}).value}")
         until(lambda: started.call({}).status == 200 and started.health["restarts"] == 2)
+
+
+def test_a_front_that_leaves_takes_its_sockets_along_and_waits_for_no_constructor(tmp_path: Path) -> None:
+    with replica("SlowToStart", is_ready=False, arguments={"gate": str(tmp_path / "gate")}) as started:
+        until(lambda: psutil.Process(started.process.pid).children(recursive=True)[1:])
+        assert started.socket.exists()
+        started.process.terminate()
+        assert started.process.wait() == 0
+        assert [path.name for path in started.directory.iterdir()] == ["log"]

@@ -98,6 +98,8 @@ async def _serve(function: Function, settings: Settings, first: Spawned | None) 
     finally:
         visits.close()
         keeper.close()
+        for name in (HTTP_SOCKET, CALLS_SOCKET):
+            (settings.directory / name).unlink(missing_ok=True)
 
 
 DRAINING = Refusal(503, "draining", "this replica is leaving", {"retry-after": "1", "connection": "close"})

@@ -52,6 +52,10 @@ class Answerer:
             return written.reply(work.call.id)
         return written
 
+    def cancelled(self, work: Work) -> Reply:
+        """Write what ends a call for which nobody waits."""
+        return _CANCELLED.reply(work.call.id)
+
     def failures(self, works: Sequence[Work], error: BaseException) -> list[Reply]:
         """Log what the handler raised, and write what the callers get."""
         refused = failure(f"request {', '.join(work.call.id for work in works)}", error)

@@ -14,6 +14,9 @@ from pgpu.functions.front.http.counter import Warm
 from pgpu.functions.front.tickets import Ticket
 
 _PIECE_BYTES = 256 * 1024
+_LEAST_PATIENCE_SECONDS = 1.0
+"""With a reader that takes nothing of an answer; else as long as its call may take."""
+
 _BROKEN = Chunk(b"", is_last=True, is_broken=True)
 
 Send = Callable[[Any], Awaitable[None]]
@@ -26,23 +29,33 @@ _tasks: set[asyncio.Task[None]] = set()
 class Answering:
     """Sends one answer through ASGI's `send`."""
 
-    def __init__(self, warm: Warm, ticket: Ticket, send: Send, break_off: Callable[[], None]) -> None:
+    def __init__(self, warm: Warm, ticket: Ticket, send: Send, transport: asyncio.Transport | None = None) -> None:
         """Get ready.
 
         Args:
             warm: Whoever answers.
             ticket: The request.
             send: Where it goes.
-            break_off: Ends the connection without a proper end of the answer.
+            transport: Closed without a proper end where the answer has none; None: whoever waits for `run` does that.
         """
-        self._warm, self._ticket, self._send, self._break_off = warm, ticket, send, break_off
+        self._warm, self._ticket, self._send, self._transport = warm, ticket, send, transport
+        self._patience_seconds = max(_LEAST_PATIENCE_SECONDS, ticket.timeout_seconds)
         self._chunks: asyncio.Queue[tuple[Chunk, int | None]] = asyncio.Queue()
 
     def begin(self, reply: Reply, file: int | None) -> None:
         """Send it in a task of its own."""
         task = asyncio.get_running_loop().create_task(self.run(reply, file))
         _tasks.add(task)
-        task.add_done_callback(_tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A caller whose answer cannot be sent, since its worker wrote nonsense, must not wait for the rest."""
+        _tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            if self._transport is not None:
+                self._transport.abort()
+            if not isinstance(error, TimeoutError):
+                task.get_loop().call_exception_handler({"message": "an answer was broken off", "exception": error})
 
     def chunk(self, chunk: Chunk, file: int | None) -> None:
         """Take one more piece."""
@@ -53,7 +66,11 @@ class Answering:
         self.chunk(_BROKEN, None)
 
     async def run(self, reply: Reply, file: int | None) -> None:
-        """Send it all."""
+        """Send it all.
+
+        Raises:
+            TimeoutError: The client takes nothing of it.
+        """
         body = reply.body if file is None else body_of(file)
         pairs = header_pairs(reply, self._ticket, server_timing(self._warm, self._ticket, reply))
         if reply.is_last:
@@ -70,7 +87,8 @@ class Answering:
             chunk, file = await self._chunks.get()
             await self._send_body(chunk.body if file is None else body_of(file))
             if chunk.is_broken:
-                self._break_off()
+                if self._transport is not None:
+                    self._transport.close()
                 return
             if chunk.is_last:
                 await self._send_piece(b"", more_body=False)
@@ -83,4 +101,5 @@ class Answering:
             await self._send_piece(bytes(view[start : start + _PIECE_BYTES]), more_body=True)
 
     async def _send_piece(self, piece: bytes, *, more_body: bool) -> None:
-        await self._send({"type": "http.response.body", "body": piece, "more_body": more_body})
+        async with asyncio.timeout(self._patience_seconds):
+            await self._send({"type": "http.response.body", "body": piece, "more_body": more_body})

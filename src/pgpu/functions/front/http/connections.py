@@ -53,7 +53,7 @@ class DirectCall:
         """Write the answer, or leave it to a task if it comes in pieces."""
         cycle, ticket = self._cycle, self._ticket
         if file is not None or not reply.is_last:
-            self._answering = Answering(self._counter.warm(ticket), ticket, cycle.send, cycle.transport.close)
+            self._answering = Answering(self._counter.warm(ticket), ticket, cycle.send, cycle.transport)
             self._answering.begin(reply, file)
             return
         if cycle.disconnected:

@@ -25,7 +25,7 @@ class OrdinaryCall:
 
     def reply(self, reply: Reply, file: int | None) -> None:
         """Wake the task."""
-        self._answering = Answering(self._counter.warm(self._ticket), self._ticket, self._send, lambda: None)
+        self._answering = Answering(self._counter.warm(self._ticket), self._ticket, self._send)
         self._replied.set_result((reply, file))
 
     def chunk(self, chunk: Chunk, file: int | None) -> None:
@@ -74,7 +74,7 @@ async def answer_call(counter: Counter, ticket: Ticket, most_bytes: int, receive
 
 async def send_reply(counter: Counter, ticket: Ticket, reply: Reply, send: Send) -> None:
     """Send an answer that is whole."""
-    await Answering(counter.warm(ticket), ticket, send, lambda: None).run(reply, None)
+    await Answering(counter.warm(ticket), ticket, send).run(reply, None)
 
 
 def too_large(ticket: Ticket, most_bytes: int) -> Refusal | None:

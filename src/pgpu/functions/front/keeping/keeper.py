@@ -119,7 +119,7 @@ class Keeper:
         self._is_leaving = True
         self._cancel_timers()
         if self._worker is not None:
-            self._worker.end(LEAVING_GRACE_SECONDS)
+            self._worker.end(LEAVING_GRACE_SECONDS if self._worker.is_ready else HANGING_GRACE_SECONDS)
             await self._gone.wait()
 
     def close(self) -> None:

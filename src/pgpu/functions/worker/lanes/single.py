@@ -132,9 +132,19 @@ class SingleLane:
     def _send_items(self, work: Work, asked: Asked, items: Iterator[Any]) -> Reply | None:
         streaming = asked.form.streaming
         if streaming is None:
-            return self._answerer.reply(work, asked, list(items))
+            return self._collected(work, asked, items)
         Stream(self._port, work, self._look_now, self._wait_for_front).send(streaming, items)
         return None
+
+    def _collected(self, work: Work, asked: Asked, items: Iterator[Any]) -> Reply:
+        """Put all pieces into one answer; a caller that leaves ends a stream that may have no end."""
+        pieces = []
+        for item in items:
+            pieces.append(item)
+            self._look(time.monotonic())
+            if work.is_cancelled:
+                return self._answerer.cancelled(work)
+        return self._answerer.reply(work, asked, pieces)
 
     def _look_now(self) -> None:
         self._inbox.fill(is_waiting=False)
