@@ -11,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from pgpu.functions.front.http.exposition import histogram
 from pgpu.functions.front.metrics import Durations
 
 Gauges = Callable[[], Iterator[tuple[str, str, int]]]
@@ -45,7 +46,7 @@ class Metrics(Collector):
         for (function, status, code), count in sorted(self._answers.items()):
             answers.add_metric([function, str(status), code], count)
         yield answers
-        yield self._durations.family("pgpu_gateway_request_seconds", "From admission to answer.")
+        yield histogram("pgpu_gateway_request_seconds", "From admission to answer.", self._durations)
         starts = CounterMetricFamily("pgpu_gateway_replica_starts", "Replicas asked for.", labels=["function"])
         for function, count in sorted(self.starts.items()):
             starts.add_metric([function], count)

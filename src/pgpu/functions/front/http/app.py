@@ -80,4 +80,6 @@ class App:
         return None if body is None else lambda: Reply(200, {"content-type": "application/json"}, body)
 
     def _metrics(self) -> Reply:
-        return Reply(200, {"content-type": "text/plain; version=0.0.4; charset=utf-8"}, self._service.metrics.text())
+        from pgpu.functions.front.http.exposition import text  # noqa: PLC0415 - a tenth of a start, before anybody scrapes
+
+        return Reply(200, {"content-type": "text/plain; version=0.0.4; charset=utf-8"}, text(self._service.metrics))
