@@ -71,11 +71,12 @@ class Hall:
             if version.number not in self.loads:
                 self.loads[version.number] = Load(version)
             self.loads[version.number].version = version
-            self.refuse_waiting(version.number)
         if self._split.percents != percents:
             self._split = Split(percents)
             for load in self.loads.values():
                 self._redirect(load)
+        for number in self.loads:
+            self.refuse_waiting(number)
         newest = function.traffic[0].version if function.traffic else function.versions[-1].number
         self.declaration = self.loads[newest].declaration
 
@@ -89,12 +90,6 @@ class Hall:
         """Calls that all replicas that it may have run at a time."""
         load = self.loads[self.function.traffic[0].version] if self.function.traffic else None
         return 1 if load is None else load.slots * load.declaration.maximum
-
-    @property
-    def requests(self) -> int:
-        """How many are here: waiting, or with a replica."""
-        waiting = sum(len(load.queue) for load in self.loads.values())
-        return waiting + sum(link.in_flight for link in self.links.values())
 
     def submit(self, errand: Errand) -> None:
         """Admit a request, or tell its asker why not."""
@@ -174,10 +169,14 @@ class Hall:
             tuple(load.view(now, clock) for load in serving),
             tuple(link.view() for link in self.links.values()),
             is_memory_short=is_memory_short,
-            has_fallback=any(
-                load.number not in self._split.percents and load.has_been_ready for load in self.loads.values()
-            ),
+            has_fallback=self._has_fallback,
         )
+
+    @property
+    def _has_fallback(self) -> bool:
+        """Whether a version that gets no traffic has served before."""
+        percents = self._split.percents
+        return any(load.has_been_ready and load.number not in percents for load in self.loads.values())
 
     def on_phase(self, link: Link) -> None:
         """A replica becomes hot, or is not any more."""
@@ -319,6 +318,8 @@ class Hall:
         has_failed = bool(links) and all(link.phase is Phase.FAILED for link in links)
         if load.version.state is VersionState.FAILED:
             return not load.hot
+        if not load.has_been_ready and self._has_fallback:
+            return False  # it is given up in a moment, and another version serves who waits
         return not load.hot and (has_failed or (not links and load.failures >= _HOPELESS_FAILURES))
 
     def _late(self, errand: Errand) -> Refusal:
