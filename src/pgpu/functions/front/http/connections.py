@@ -6,6 +6,7 @@ if uvicorn should change inside, goes the ordinary way through the ASGI applicat
 refuses large bodies and slow streams: those wait, and tasks can.
 """
 
+import asyncio
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
@@ -24,17 +25,30 @@ LARGEST_DIRECT_BYTES = 60_000
 LARGEST_HEAD_BYTES = 64 * 1024
 """Of a request's line and headers that came in several pieces. They must fit into a frame, and nobody's memory is theirs."""
 
+_BODY_LATE = Refusal(408, "body_timeout", "the body did not come in time")
 _HEAD_TOO_LARGE = Refusal(431, "head_too_large", "the request's line and headers are too large")
 
 
 class DirectCall:
     """One request on the short way; stands where uvicorn's cycle has the event that its task would wait for."""
 
-    __slots__ = ("_answering", "_counter", "_cycle", "_ticket")
+    __slots__ = ("_answering", "_counter", "_cycle", "_late", "_ticket")
 
     def __init__(self, counter: Counter, cycle: RequestResponseCycle, ticket: Ticket) -> None:
         self._counter, self._cycle, self._ticket = counter, cycle, ticket
         self._answering: Answering | None = None
+        self._late: asyncio.TimerHandle | None = None
+
+    def expect_body(self) -> None:
+        """The rest of the body is not there yet: wait no longer than the request lasts."""
+        if self._late is None:
+            self._late = asyncio.get_running_loop().call_at(self._ticket.deadline_seconds, self._refuse_late)
+
+    def _refuse_late(self) -> None:
+        cycle = self._cycle
+        if cycle.more_body and not cycle.disconnected:
+            cycle.keep_alive = False
+            self.reply(_BODY_LATE.reply(self._ticket.request_id), None)
 
     def set(self) -> None:
         """Something happened: the body is whole, or the client has left."""
@@ -44,6 +58,8 @@ class DirectCall:
             if self._answering is not None:
                 self._answering.gone()
         elif not cycle.more_body and not cycle.response_started and ticket.asker is None:
+            if self._late is not None:
+                self._late.cancel()
             self._counter.submit(ticket, bytes(cycle.body), None, self)
 
     def clear(self) -> None:
@@ -103,9 +119,11 @@ class Connection(HttpToolsProtocol):
     _head_bytes = 0
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came; end a connection whose head does not end."""
+        """Parse what came; end a connection whose head or body does not end."""
         super().data_received(data)
-        scope = self.scope
+        scope, cycle = self.scope, self.cycle
+        if cycle is not None and cycle.more_body and isinstance(cycle.message_event, DirectCall):
+            cycle.message_event.expect_body()
         if scope is None or "method" in scope or self.transport.is_closing():
             self._head_bytes = 0
             return
