@@ -35,7 +35,7 @@ def test_everything_of_a_version_comes_back_as_it_was(ledger: Ledger, ledger_pat
     (found,) = another.functions.all(7)
     another.close()
     assert found.versions == (made,)
-    assert [ledger.functions.inherited("detector", number) for number in (1, 2)] == ["words", None]
+    assert ledger.functions.to_start("detector", 1) == (made, "words")
     assert (found.name, found.owner_uid, found.traffic) == ("detector", 7, (Share(1, 100),))
     assert (made.number, made.app, made.bundle, made.declaration) == (1, ASKED.app, ASKED.bundle, ASKED.declaration)
     assert (made.runtime, made.image, made.requirements) == ("docker", "python:3.12", "numpy==2.0\n")
@@ -138,10 +138,34 @@ def test_nothing_is_left_of_a_function_that_was_removed(ledger: Ledger) -> None:
     assert ledger.functions.deploy(ASKED, 8).number == 1
 
 
+def test_who_looked_at_a_function_changes_none_that_got_its_name_meanwhile(ledger: Ledger) -> None:
+    theirs = ledger.functions.deploy(ASKED, 7)
+    identity = ledger.functions.get("detector").identity
+    ledger.functions.remove("detector", identity)
+    with pytest.raises(FunctionNotFoundError):
+        ledger.functions.to_start("detector", 1)
+    ledger.functions.deploy(ASKED, 8)
+    before = ledger.functions.get("detector")
+    replica = Replica("0" * 12, "detector", 1, "/run/x", ReplicaState.STARTING)
+    made = theirs.created_at_seconds
+    for change in (
+        lambda: ledger.functions.roll_out("detector", [Share(1, 100)], identity),
+        lambda: ledger.functions.roll_back("detector", identity),
+        lambda: ledger.functions.remove("detector", identity),
+        lambda: ledger.functions.judge("detector", 1, VersionState.FAILED, "no", made),
+        lambda: ledger.functions.tokens.put("t1", "detector", "digest", "phone", identity),
+        lambda: ledger.functions.replicas.put(replica, made),
+    ):
+        with pytest.raises(FunctionNotFoundError):
+            change()
+    assert ledger.functions.get("detector") == before
+    assert (ledger.functions.tokens.of("detector"), ledger.functions.replicas.all()) == ([], [])
+
+
 def test_a_token_is_found_by_its_id_and_never_shown_again(ledger: Ledger) -> None:
     ledger.functions.deploy(ASKED, 7)
     ledger.functions.tokens.put("t1", "detector", "digest", "phone")
-    assert ledger.functions.tokens.digest("t1") == ("detector", "digest")
+    assert ledger.functions.tokens.digest("t1") == (ledger.functions.get("detector").identity, "digest")
     (found,) = ledger.functions.tokens.of("detector")
     assert found == FunctionToken("t1", "detector", "phone", found.created_at_seconds)
     assert not ledger.functions.tokens.remove("another", "t1")

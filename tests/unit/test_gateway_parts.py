@@ -35,8 +35,9 @@ class Bearers:
     def bearer(self, token: str) -> Bearer:
         self.asked.append(token)
         known = {
-            "its": Bearer("it"),
-            "other": Bearer("another"),
+            "its": Bearer("it@0.0"),
+            "other": Bearer("another@0.0"),
+            "before": Bearer("it@-1.0"),
             "owner": Bearer(uid=OWNER),
             "root": Bearer(uid=0, is_admin=True),
         }
@@ -56,6 +57,7 @@ def judged(token: str | None, uid: int | None, known: Hall | None) -> object:
         (None, None, NO_TOKEN),
         ("made up", None, BAD_TOKEN),
         ("other", None, NOT_YOURS),
+        ("before", None, NOT_YOURS),
         ("its", None, None),
         ("owner", None, None),
         ("root", None, None),

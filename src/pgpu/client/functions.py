@@ -56,6 +56,9 @@ class Judgement:
     reason: str | None = None
     """Why not, in one line."""
 
+    created_at_seconds: float | None = None
+    """Of the version that was looked at, for a name and a number can be another one's by now; None: whichever has them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shown:
@@ -69,7 +72,7 @@ class Bearer:
     """What a token is good for; nothing of it, if nobody made it or it was revoked."""
 
     function: str | None = None
-    """The one function that it may call."""
+    """The one function that it may call: its identity, see `Function.identity`."""
 
     uid: int | None = None
     """The user of a server's own token, who may call their functions."""

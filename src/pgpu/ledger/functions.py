@@ -1,15 +1,16 @@
 """Functions, their versions and their traffic: each change is one transaction, durable before it is acknowledged.
 
-Whose a name is, is looked up in the transaction that uses it, so that of two who want one name at once one gets it. It
-refuses to know who may ask, what a declaration means and where bundles lie.
+Whose a name is, is looked up in the transaction that uses it, so that of two who want one name at once one gets it; and
+whoever looked at a function before changes that one alone, and never another one that got its name meanwhile. It refuses to know who may ask, what a declaration means and where bundles lie.
 """
 
 import sqlite3
 import time
 from collections.abc import Sequence
 
-from pgpu.errors import FunctionNotFoundError, RequestError
+from pgpu.errors import RequestError
 from pgpu.ledger.connection import Connections
+from pgpu.ledger.function_names import check_same, missing
 from pgpu.ledger.function_tokens import FunctionTokens
 from pgpu.ledger.replicas import Replicas
 from pgpu.model import Deployment, Function, Share, Version, VersionState
@@ -75,12 +76,13 @@ class Functions:
             raise missing(name)
         return found
 
-    def roll_out(self, name: str, traffic: Sequence[Share]) -> Function:
+    def roll_out(self, name: str, traffic: Sequence[Share], identity: str | None = None) -> Function:
         """Let this be the traffic from now on.
 
         Args:
             name: Of a function.
             traffic: Shares of distinct versions that sum to 100 %.
+            identity: Of the function that is meant; None for whichever has the name. So of every method here.
 
         Raises:
             FunctionNotFoundError: There is no such function.
@@ -89,6 +91,7 @@ class Functions:
         if sum(share.percent for share in traffic) != WHOLE_PERCENT:
             raise RequestError("the shares of a function's traffic sum to 100 %")
         with self._connections.writing() as connection:
+            check_same(connection, name, identity)
             found = _function(connection, name)
             for share in traffic:
                 version = found.version(share.version)
@@ -97,7 +100,7 @@ class Functions:
             _roll_out(connection, name, traffic)
             return _function(connection, name)
 
-    def roll_back(self, name: str) -> Function:
+    def roll_back(self, name: str, identity: str | None = None) -> Function:
         """Let the traffic be what it was before, past rollouts of what has failed since.
 
         Raises:
@@ -105,23 +108,38 @@ class Functions:
             RequestError: There is nothing to go back to.
         """
         with self._connections.writing() as connection:
-            _function(connection, name)
+            check_same(connection, name, identity)
             if not _fall_back(connection, name):
                 raise RequestError(
                     f"{name} has no traffic of before to go back to", hint=f"choose a version: pgpu rollout {name}@N"
                 )
             return _function(connection, name)
 
-    def judge(self, name: str, number: int, state: VersionState, reason: str | None = None) -> None:
+    def judge(
+        self,
+        name: str,
+        number: int,
+        state: VersionState,
+        reason: str | None = None,
+        created_at_seconds: float | None = None,
+    ) -> None:
         """Note whether a version can be served; traffic of one that failed is again what it was, where there was any.
 
+        Args:
+            name: Of a function.
+            number: Of the version.
+            state: Of it.
+            reason: Why it failed.
+            created_at_seconds: Of the version that was looked at; None for whichever has the number.
+
         Raises:
-            FunctionNotFoundError: There is no such function any more.
+            FunctionNotFoundError: There is no such function any more, or the version is another one's.
             RequestError: Nor such a version.
         """
         with self._connections.writing() as connection:
             found = _function(connection, name)
-            found.version(number)
+            if created_at_seconds not in {None, found.version(number).created_at_seconds}:
+                raise missing(name)
             connection.execute(
                 "UPDATE function_versions SET state = ?, reason = ? WHERE function = ? AND number = ?",
                 (state.value, None if reason is None else written_out(reason), name, number),
@@ -129,27 +147,27 @@ class Functions:
             if state is VersionState.FAILED and number in {share.version for share in found.traffic}:
                 _fall_back(connection, name)
 
-    def inherited(self, name: str, number: int) -> str | None:
-        """Return what a version was kept with as inherited; None where there is none, too."""
+    def to_start(self, name: str, number: int) -> tuple[Version, str | None]:
+        """Return a version, and what it was kept with as inherited: of one moment, or its job would get another account.
+
+        Raises:
+            FunctionNotFoundError: There is no such function.
+            RequestError: Nor such a version.
+        """
         statement = "SELECT inherited FROM function_versions WHERE function = ? AND number = ?"
         with self._connections.reading() as connection:
-            row = connection.execute(statement, (name, number)).fetchone()
-        return None if row is None else row["inherited"]
+            version = _function(connection, name).version(number)
+            return version, connection.execute(statement, (name, number)).fetchone()["inherited"]
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str, identity: str | None = None) -> None:
         """Forget a function with all that is known of it.
 
         Raises:
             FunctionNotFoundError: There is none.
         """
         with self._connections.writing() as connection:
-            if connection.execute("DELETE FROM functions WHERE name = ?", (name,)).rowcount == 0:
-                raise missing(name)
-
-
-def missing(name: str) -> FunctionNotFoundError:
-    """Return what is said of a name that is no function's, or none of the caller's."""
-    return FunctionNotFoundError(f"there is no function {name!r}", hint="`pgpu functions` lists yours")
+            check_same(connection, name, identity)
+            connection.execute("DELETE FROM functions WHERE name = ?", (name,))
 
 
 _ROLLOUT_BEFORE = """

@@ -23,15 +23,19 @@ class Replicas:
             statement = "UPDATE replicas SET state = ? WHERE job_id = ?"
             return connection.execute(statement, (state.value, job_id)).rowcount > 0
 
-    def put(self, replica: Replica) -> None:
+    def put(self, replica: Replica, created_at_seconds: float | None = None) -> None:
         """Keep a new replica.
+
+        Args:
+            replica: Not there yet.
+            created_at_seconds: Of the version that it serves; None for whichever has the number.
 
         Raises:
             FunctionNotFoundError: Its version is not there any more.
         """
         row = (replica.job_id, replica.function, replica.version, replica.socket_directory, replica.state.value)
         with self._connections.writing() as connection:
-            _check_version(connection, replica.function, replica.version)
+            _check_version(connection, replica.function, replica.version, created_at_seconds)
             connection.execute("INSERT INTO replicas VALUES (?, ?, ?, ?, ?)", row)
 
     def all(self, function: str | None = None) -> list[Replica]:
@@ -68,9 +72,12 @@ class Replicas:
             return [_cold_start(row) for row in connection.execute(statement, (function, most))]
 
 
-def _check_version(connection: sqlite3.Connection, function: str, version: int) -> None:
-    statement = "SELECT 1 FROM function_versions WHERE function = ? AND number = ?"
-    if connection.execute(statement, (function, version)).fetchone() is None:
+def _check_version(
+    connection: sqlite3.Connection, function: str, version: int, created_at_seconds: float | None = None
+) -> None:
+    statement = "SELECT created_at FROM function_versions WHERE function = ? AND number = ?"
+    row = connection.execute(statement, (function, version)).fetchone()
+    if row is None or created_at_seconds not in {None, row["created_at"]}:
         raise FunctionNotFoundError(f"there is no {function}@{version} any more")
 
 

@@ -104,7 +104,7 @@ class Function:
     @property
     def identity(self) -> str:
         """Which of all functions that ever had this name: a name can be another owner's once its function was removed."""
-        return f"{self.name}@{self.created_at_seconds!r}"
+        return identity_of(self.name, self.created_at_seconds)
 
     def version(self, number: int) -> Version:
         """Return one version.
@@ -162,6 +162,11 @@ class ColdStart:
 
     phases: tuple[tuple[str, float], ...]
     """(Name; seconds), in order: `grant`, `runtime`, `interpreter`, `imports`, `constructor`, `first_call`."""
+
+
+def identity_of(name: str, created_at_seconds: float) -> str:
+    """Return a function's identity; see `Function.identity`."""
+    return f"{name}@{created_at_seconds!r}"
 
 
 def with_canary(traffic: Sequence[Share], version: int, percent: int) -> tuple[Share, ...]:

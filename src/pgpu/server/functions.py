@@ -18,7 +18,7 @@ from pgpu.engine.acceptance import new_job_id
 from pgpu.engine.asker import Asker
 from pgpu.engine.inheritance import account_of
 from pgpu.errors import FunctionNotFoundError, RequestError
-from pgpu.ledger.functions import missing
+from pgpu.ledger.function_names import missing
 from pgpu.model import (
     Account,
     ColdStart,
@@ -178,8 +178,10 @@ class FunctionDesk:
         """Forget a function, have its replicas end, and return their jobs' ids."""
         found = self.function(caller, name)
         job_ids = [replica.job_id for replica in self._kept.replicas.all(name)]
-        self._kept.remove(name)
+        self._kept.remove(name, found.identity)
         self._end(job_ids)
+        for job_id in job_ids if self._deploying is not None else ():
+            self._forget(job_id)  # nobody else knows of them any more
         self._sweep(found.owner_uid)
         return job_ids
 
@@ -192,12 +194,11 @@ class FunctionDesk:
         """Give traffic to a version."""
         found = self.function(caller, name)
         found.version(rollout.version)
-        return self._kept.roll_out(name, with_canary(found.traffic, rollout.version, rollout.percent))
+        return self._kept.roll_out(name, with_canary(found.traffic, rollout.version, rollout.percent), found.identity)
 
     def roll_back(self, caller: Caller, name: str) -> Function:
         """Let the traffic be what it was before."""
-        self.function(caller, name)
-        return self._kept.roll_back(name)
+        return self._kept.roll_back(name, self.function(caller, name).identity)
 
     def tokens(self, caller: Caller, name: str) -> Sequence[FunctionToken]:
         """List a function's tokens."""
@@ -206,11 +207,11 @@ class FunctionDesk:
 
     def create_token(self, caller: Caller, name: str, label: str) -> NewFunctionToken:
         """Make a token; shown this once."""
-        self.function(caller, name)
+        found = self.function(caller, name)
         if len(label) > _MOST_LABEL:
             raise RequestError(f"a label has up to {_MOST_LABEL} characters")
         token_id, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
-        self._kept.tokens.put(token_id, name, _digest(secret), label)
+        self._kept.tokens.put(token_id, name, _digest(secret), label, found.identity)
         return NewFunctionToken(token_id, f"{TOKEN_PREFIX}_{token_id}_{secret}")
 
     def revoke_token(self, caller: Caller, name: str, token_id: str) -> None:
@@ -237,14 +238,14 @@ class FunctionDesk:
     def start_replica(self, caller: Caller, ask: ReplicaAsk) -> Replica:
         """Ask for a job that serves a version, as the function's owner."""
         self._desk.access.check_administers(caller)
-        version = self._kept.get(ask.function).version(ask.version)
+        version, inherited = self._kept.to_start(ask.function, ask.version)
         if version.state is not VersionState.READY:
             raise RequestError(f"{version.label} is {version.state.value}", hint=version.reason)
-        job_id, asker = new_job_id(), self._asker(version)
+        job_id, asker = new_job_id(), Asker(version.owner_uid, (), inherited)
         submission, directory = self._deployer.replica(version, job_id, asker.account)
         replica = Replica(job_id, version.function, version.number, directory, ReplicaState.STARTING)
         try:
-            self._kept.replicas.put(replica)
+            self._kept.replicas.put(replica, version.created_at_seconds)
             self._desk.engine.submit_all([submission], asker, lambda: job_id)
         except BaseException:  # a thread that is ended, too: nobody else would ever forget it
             self._forget(job_id)
@@ -258,14 +259,11 @@ class FunctionDesk:
     def build(self, caller: Caller, ask: ReplicaAsk) -> Job:
         """Ask for the job that installs a version's packages, as the function's owner; `judge` ends it."""
         self._desk.access.check_administers(caller)
-        version = self._kept.get(ask.function).version(ask.version)
+        version, inherited = self._kept.to_start(ask.function, ask.version)
         if version.state is not VersionState.PENDING:
             raise RequestError(f"{version.label} is {version.state.value} already")
-        asker = self._asker(version)
+        asker = Asker(version.owner_uid, (), inherited)
         return self._desk.engine.submit_all([self._deployer.build(version, asker.account)], asker)[0]
-
-    def _asker(self, version: Version) -> Asker:
-        return Asker(version.owner_uid, (), self._kept.inherited(version.function, version.number))
 
     def note_replica(self, caller: Caller, job_id: str, state: ReplicaState) -> None:
         """Note where a replica is in its life."""
@@ -285,9 +283,13 @@ class FunctionDesk:
     def judge(self, caller: Caller, name: str, judgement: Judgement) -> None:
         """Note whether a version can be served."""
         self._desk.access.check_administers(caller)
+        made = judgement.created_at_seconds
         if judgement.state is VersionState.READY:
-            self._deployer.keep_build(self._kept.get(name).version(judgement.version))
-        self._kept.judge(name, judgement.version, judgement.state, judgement.reason)
+            version = self._kept.get(name).version(judgement.version)
+            if made not in {None, version.created_at_seconds}:
+                raise missing(name)
+            self._deployer.keep_build(version)
+        self._kept.judge(name, judgement.version, judgement.state, judgement.reason, made)
 
     def note_cold_start(self, caller: Caller, name: str, start: ColdStart) -> None:
         """Keep how long a start took."""

@@ -215,8 +215,8 @@ def test_a_stranger_is_told_nothing_of_a_function() -> None:
     mine = function("mine", "Echo")
     with gateway(replace(mine, owner_uid=os.getuid() + 1)) as made:
         made.end()
-        made.desk.allow("good", Bearer(function="mine"))
-        made.desk.allow("other", Bearer(function="another"))
+        made.desk.allow("good", Bearer(function=mine.identity))
+        made.desk.allow("other", Bearer(function="another@0.0"))
         made.desk.allow("owner", Bearer(uid=os.getuid() + 1))
         port = free_port()
         made.start(str(port))

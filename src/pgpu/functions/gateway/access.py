@@ -74,7 +74,7 @@ class Access:
             return NO_TOKEN
         if hall is not None and (self._is_admin(caller, bearer) or hall.function.owner_uid in {caller.uid, bearer.uid}):
             return None
-        if hall is not None and bearer.function == hall.name:
+        if hall is not None and bearer.function == hall.function.identity:
             return None
         is_nobody = caller.uid is None and bearer == Bearer()
         return BAD_TOKEN if is_nobody else NOT_YOURS

@@ -62,7 +62,9 @@ class ServerDesk:
 
     def fail(self, version: Version, reason: str) -> None:
         """Give a version up; see `Desk`."""
-        self._serving.judge(version.function, Judgement(version.number, VersionState.FAILED, reason))
+        self._serving.judge(
+            version.function, Judgement(version.number, VersionState.FAILED, reason, version.created_at_seconds)
+        )
 
     def note(self, job_id: str, state: ReplicaState) -> None:
         """Keep its state; see `Desk`."""
@@ -82,7 +84,7 @@ class ServerDesk:
         is_built = job.state is JobState.EXITED and job.exit_code == 0
         state = VersionState.READY if is_built else VersionState.FAILED
         reason = None if is_built else f"its packages could not be installed: pgpu logs {job.id}"
-        self._serving.judge(version.function, Judgement(version.number, state, reason))
+        self._serving.judge(version.function, Judgement(version.number, state, reason, version.created_at_seconds))
 
     def bearer(self, token: str) -> Bearer:
         """Tell what a token is good for; see `Desk`."""
