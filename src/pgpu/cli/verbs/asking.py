@@ -112,7 +112,7 @@ def read_request(memory: str | None, gpu_count: int) -> Request:
     """
     if gpu_count < 0:
         raise RequestError(f"--gpus {gpu_count} is no number of GPUs", hint="leave --gpus out for one")
-    if gpu_count == 0 and memory is None:
+    if gpu_count == 0 and memory in {None, AUTO}:
         return Request(0, 0)
     if gpu_count == 0:
         raise RequestError("--memory is about a GPU, and --gpus 0 asks for none", hint="leave one of them out")
