@@ -20,7 +20,7 @@ def reached(path: Path) -> socket.socket:
 @pytest.fixture
 def near() -> Iterator[Path]:
     """A directory whose name leaves room for a socket's."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as path:  # noqa: S108 - sockets need a short path
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as path:
         yield Path(path)
 
 
