@@ -79,6 +79,11 @@ def test_bad_input_is_the_callers_and_says_where(echo: Replica) -> None:
     assert "$.x" in wrong.value["error"]
 
 
+def test_nobody_else_opens_a_replicas_sockets(echo: Replica) -> None:
+    for name in ("http.sock", "calls.sock"):
+        assert (echo.directory / name).stat().st_mode & 0o077 == 0
+
+
 def test_a_function_describes_itself(echo: Replica) -> None:
     assert echo.get("/openapi.json").value["openapi"].startswith("3.1")
     assert echo.get("/v2").value["name"] == "pgpu"

@@ -17,6 +17,7 @@ from pathlib import Path
 import uvicorn
 
 from pgpu.functions.calls.coalescing import CoalescingLoop
+from pgpu.functions.calls.listening import listening_socket
 from pgpu.functions.front.deadlines import Deadlines
 from pgpu.functions.front.desk import Desk
 from pgpu.functions.front.http.app import App
@@ -126,15 +127,7 @@ async def _until_idle(desk: Desk) -> None:
 
 
 def _listen(settings: Settings) -> list[socket.socket]:
-    sockets = [_unix_socket(settings.directory / HTTP_SOCKET)]
+    sockets = [listening_socket(settings.directory / HTTP_SOCKET, _BACKLOG)]
     if settings.address is not None:
         sockets.append(socket.create_server(settings.address, backlog=_BACKLOG))
     return sockets
-
-
-def _unix_socket(path: Path) -> socket.socket:
-    path.unlink(missing_ok=True)
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listening.bind(os.fspath(path))
-    listening.listen(_BACKLOG)
-    return listening

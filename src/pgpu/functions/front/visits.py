@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pgpu.functions.calls.channel import Channel
 from pgpu.functions.calls.frames import Frame, MalformedFrameError, frame, message_of
+from pgpu.functions.calls.listening import listening_socket
 from pgpu.functions.calls.messages import Ask, Call, Chunk, Kind, Reply, Tell
 from pgpu.functions.front.desk import Desk
 from pgpu.functions.front.keeping.keeper import Keeper
@@ -35,10 +36,7 @@ class Visits:
         self._is_telling = False
         self._born_seconds = _born_seconds()
         keeper.on_state = self._state_changed
-        path.unlink(missing_ok=True)
-        self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        self._listening.bind(str(path))
-        self._listening.listen(_BACKLOG)
+        self._listening = listening_socket(path, _BACKLOG)
         self._loop.add_reader(self._listening, self._accept)
 
     def close(self) -> None:
