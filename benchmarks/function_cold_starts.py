@@ -76,20 +76,35 @@ class Served:
         if image is not None:
             asked = replace(asked, runtime="docker", image=image)
         self.functions.deploy(asked, bundle)
-        until(lambda: self.call() is not None)
+        until(self.answers)
 
-    def call(self) -> tuple[int, float] | None:
-        """Call it once; the worker's PID and milliseconds, None where it does not answer as it should."""
+    def call(self) -> tuple[int, float]:
+        """Call it once; the worker's PID and milliseconds.
+
+        Raises:
+            OSError: It does not answer, or not as it should.
+        """
         connection = Connection(self._socket)
         began = time.perf_counter()
+        connection.request("POST", f"/functions/{NAME}", json.dumps({"x": 1}), JSON)
+        answer = answer_of(connection)
+        milliseconds = (time.perf_counter() - began) * SECOND
+        connection.close()
+        if answer.status != HTTPStatus.OK:
+            raise OSError(f"{answer.status}: {answer.body.decode()}")
+        return answer.value["pid"], milliseconds
+
+    def answers(self) -> int:
+        """Return which worker answers now; 0 where none does."""
         try:
-            connection.request("POST", f"/functions/{NAME}", json.dumps({"x": 1}), JSON)
-            answer = answer_of(connection)
+            return self.call()[0]
         except OSError:
-            return None
-        finally:
-            connection.close()
-        return (answer.value["pid"], (time.perf_counter() - began) * SECOND) if answer.status == HTTPStatus.OK else None
+            return 0
+
+    def leave(self) -> None:
+        """Leave no container behind."""
+        for job_id in self.functions.undeploy(NAME):
+            self.client.wait(job_id)
 
     def cool(self) -> None:
         """End the replica and wait until nobody knows of it."""
@@ -110,7 +125,9 @@ def serving_functions() -> Iterator[Served]:
     root = Path(tempfile.mkdtemp(prefix="pgpu-c-", dir="/dev/shm"))
     try:
         with serving(root, "--gateway", "127.0.0.1:0") as server:
-            yield Served(server)
+            served = Served(server)
+            yield served
+            served.leave()
     finally:
         clear(root)
 
@@ -128,16 +145,9 @@ def from_zero(times: int, image: str | None) -> dict[str, Any]:
 
 
 def started(served: Served) -> float:
-    """Have it start cold; the caller's milliseconds.
-
-    Raises:
-        RuntimeError: It did not answer.
-    """
+    """Have it start cold; the caller's milliseconds."""
     served.cool()
-    called = served.call()
-    if called is None:
-        raise RuntimeError("a cold function did not answer")
-    return called[1]
+    return served.call()[1]
 
 
 def from_zygote(times: int, packages: Path | None) -> dict[str, Any]:
@@ -151,12 +161,10 @@ def from_zygote(times: int, packages: Path | None) -> dict[str, Any]:
 def killed(served: Served) -> float:
     """Kill the worker; milliseconds until another one has answered."""
     time.sleep(REST_SECONDS)  # noqa: TID251 - a worker that lived for less than a tenth of a second is not replaced at once
-    before = served.call()
-    if before is None:
-        raise RuntimeError("a warm function did not answer")
-    os.kill(before[0], signal.SIGKILL)
+    before = served.call()[0]
+    os.kill(before, signal.SIGKILL)
     began = time.perf_counter()
-    until(lambda: (now := served.call()) is not None and now[0] != before[0])
+    until(lambda: served.answers() not in {0, before})
     return (time.perf_counter() - began) * SECOND
 
 
