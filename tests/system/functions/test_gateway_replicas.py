@@ -22,6 +22,16 @@ def test_a_gateway_that_is_killed_finds_its_replicas_again() -> None:
         assert starts(made, "echo") == 1
 
 
+def test_a_replica_that_was_on_offer_when_its_gateway_was_killed_is_claimed_before_its_next_call() -> None:
+    with gateway(function("it", "Echo")) as made:
+        made.call("it", {"x": 1})
+        until(lambda: any(record.get("offered") is not None for record in made.desk.records().values()))
+        made.end(signal.SIGKILL)
+        made.start()
+        made.call("it", {"x": 2})
+        assert [record["offered"] for record in made.desk.records().values()] == [None]
+
+
 def test_a_new_version_takes_over_on_a_full_gpu_and_no_call_is_lost() -> None:
     old = function("it", "Echo")
     with gateway(old, room=1) as made:

@@ -179,6 +179,7 @@ class Controller:
         if standing.state is not JobState.WAITING:
             link.become(Phase.STARTING)
         link.has_answered = True
+        link.offered_value = 0.0  # the gateway of before may have offered it: it is claimed before its first call
         link.connect(standing.directory)
 
     def _decide(self, hall: Hall) -> None:
