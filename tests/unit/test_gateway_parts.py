@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,9 @@ from hypothesis import strategies as st
 from pgpu.client.functions import Bearer
 from pgpu.functions.gateway.access import BAD_TOKEN, NO_TOKEN, NOT_ADMIN, NOT_YOURS, Access, Caller
 from pgpu.functions.gateway.calling.hall import Hall
+from pgpu.functions.gateway.controlling.halls import Halls
+from pgpu.functions.gateway.http.app import App
+from pgpu.functions.gateway.http.counter import GatewayCounter
 from pgpu.functions.gateway.http.targets import Kind, Target, target_of
 from pgpu.functions.gateway.keeping.keys import event_key, named_key, new_key
 from pgpu.functions.gateway.metrics import Metrics
@@ -85,6 +89,36 @@ def test_a_token_is_asked_about_once_in_a_while_and_metrics_are_the_administrato
     assert access.admin_refusal(Caller(None, None)) is NO_TOKEN
     assert access.admin_refusal(Caller(None, os.geteuid())) is None
     access.close()
+
+
+def test_a_function_that_was_made_public_a_moment_ago_is_so_for_a_stranger_and_asks_as_one_that_is_not_there() -> None:
+    async def asking() -> None:
+        metrics, asked = Metrics(), 0
+        halls, access = Halls(metrics), Access(Bearers())  # type: ignore[arg-type]
+        statuses: list[int] = []
+
+        async def refresh() -> None:
+            nonlocal asked
+            asked += 1
+            if asked == 2:
+                halls.adopt([hall(is_public=True).function])
+
+        async def send(message: dict[str, object]) -> None:
+            if message["type"] == "http.response.start":
+                statuses.append(int(str(message["status"])))
+
+        async def ask() -> None:
+            app = App(halls, access, GatewayCounter(halls, access), None, refresh)  # type: ignore[arg-type]
+            scope = {"type": "http", "method": "GET", "path": "/v2/models/it/ready", "headers": [], "query_string": b""}
+            await app({**scope, "state": {}}, None, send)  # type: ignore[arg-type]
+
+        halls.adopt([replace(hall().function, created_at_seconds=-1.0)])
+        for _ in range(3):
+            await ask()
+        access.close()
+        assert (statuses, asked) == ([401, 200, 200], 2)
+
+    asyncio.run(asking())
 
 
 @pytest.mark.parametrize("header", ["", "Bearer", "Bearer ", "Basic its", "Bearer " + "x" * 1000, None])

@@ -125,10 +125,13 @@ class App:
         return await described(self._counter, errand, target)
 
     async def _hall(self, name: str, caller: Caller) -> Hall | None:
-        """Find a function's hall; one that was deployed a moment ago, too."""
+        """Find a function's hall; whoever may not call it may since a moment ago, when it was deployed or made public.
+
+        So the server is asked whether there is such a function or not: how long an answer takes tells nobody.
+        """
         hall = self._halls.get(name)
-        is_stranger = caller.token is None and caller.uid is None
-        if hall is None and not is_stranger and time.monotonic() - self._refreshed_seconds > _REFRESH_SECONDS:
+        is_refused = self._access.refusal(caller, hall) is not None
+        if is_refused and time.monotonic() - self._refreshed_seconds > _REFRESH_SECONDS:
             self._refreshed_seconds = time.monotonic()
             await self._refresh()
             hall = self._halls.get(name)
