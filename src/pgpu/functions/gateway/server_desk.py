@@ -84,7 +84,10 @@ class ServerDesk:
         is_built = job.state is JobState.EXITED and job.exit_code == 0
         state = VersionState.READY if is_built else VersionState.FAILED
         reason = None if is_built else f"its packages could not be installed: pgpu logs {job.id}"
-        self._serving.judge(version.function, Judgement(version.number, state, reason, version.created_at_seconds))
+        try:
+            self._serving.judge(version.function, Judgement(version.number, state, reason, version.created_at_seconds))
+        except RequestError as error:  # it installed nothing, and would again
+            self.fail(version, str(error))
 
     def bearer(self, token: str) -> Bearer:
         """Tell what a token is good for; see `Desk`."""

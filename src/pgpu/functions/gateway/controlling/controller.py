@@ -8,6 +8,7 @@ import asyncio
 import functools
 import itertools
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -28,8 +29,8 @@ _STARTING_LOOK_SECONDS = 0.25
 """Between two looks at how jobs stand, while one is awaited."""
 
 _THREADS = 8
-_BUILDERS = 4
-"""Each waits for one version's packages, which takes minutes."""
+_BUILDERS = 16
+"""Each waits for one version's packages, which takes minutes: one of each owner, so that nobody waits for another's."""
 
 _T = TypeVar("_T")
 _NOT_YET = "asked-"
@@ -49,7 +50,12 @@ class Controller:
         self._woken = asyncio.Event()
         self._ids = itertools.count(1)
         self._asking = 0
-        self._building: set[str] = set()
+        self._building: set[int] = set()
+        """Owners, packages of whom are being installed."""
+
+        self._tries: Counter[str] = Counter()
+        """At packages of versions, by their labels."""
+
         self._stopping: set[str] = set()
         self._gone: set[str] = set()
         """Jobs that are asked to end, and those that ended since the last look began: what it says of them is no news."""
@@ -123,22 +129,26 @@ class Controller:
             self._build(functions)
 
     def _build(self, functions: Sequence[Function]) -> None:
-        """See to the packages of versions that wait for them, each once."""
+        """See to the packages of versions that wait for them, one after the other of each owner."""
         pending = [each for known in functions for each in known.versions if each.state is VersionState.PENDING]
-        for version in pending:
-            if version.label not in self._building:
-                self._building.add(version.label)
+        for version in sorted(pending, key=lambda each: self._tries[each.label]):
+            if version.owner_uid not in self._building:
+                self._building.add(version.owner_uid)
+                self._tries[version.label] += 1
                 self._do(self._built(version))
 
     async def _built(self, version: Version) -> None:
+        is_seen_to = False
         try:
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(self._builders, self._desk.build, version)
-            await self._learn()
+            is_seen_to = True
         except PgpuError as error:
             log(f"the packages of {version.label} cannot be seen to: {error}")
         finally:
-            self._building.discard(version.label)
+            self._building.discard(version.owner_uid)
+        if is_seen_to:
+            await self._learn()
 
     def _adopt(self, standings: Sequence[Standing], known: set[str], *, is_asking: bool) -> None:
         """Let links be as their jobs stand; one that nobody knows is another gateway's, and lives."""
