@@ -212,7 +212,7 @@ def test_nobody_takes_all_names(ledger: Ledger, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_nobody_fills_everybodys_lists(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(functions, "MOST_TEXT_BYTES", 2500)
+    monkeypatch.setattr(functions, "MOST_TEXT_BYTES", 4000)
     large = replace(ASKED, requirements="x" * 1200)
     ledger.functions.deploy(large, 7)
     ledger.functions.deploy(large, 7)
@@ -220,6 +220,9 @@ def test_nobody_fills_everybodys_lists(ledger: Ledger, monkeypatch: pytest.Monke
         ledger.functions.deploy(replace(large, function="other"), 7)
     assert [each.name for each in ledger.functions.all(7)] == ["detector"]
     ledger.functions.deploy(replace(large, function="theirs"), 8)
+    for small in (ASKED, replace(ASKED, app="y" * 200), replace(ASKED, runtime="docker", image="y" * 200)):
+        with pytest.raises(RequestError, match="lock files"):
+            ledger.functions.deploy(small, 7)
 
 
 @given(

@@ -24,7 +24,10 @@ MOST_FUNCTIONS = 1000
 """Of one owner: a name is the whole server's."""
 
 MOST_TEXT_BYTES = 4 << 20
-"""Of one owner's declarations and lock files together: whoever asks for everybody's functions is told all of it."""
+"""Of one owner's versions together: whoever asks for everybody's functions is told all of it."""
+
+_VERSION_BYTES = 512
+"""Of each version, beside its words."""
 
 
 class Functions:
@@ -196,13 +199,15 @@ def _claim(connection: sqlite3.Connection, name: str, owner_uid: int) -> bool:
 
 def _check_room(connection: sqlite3.Connection, asked: Deployment, owner_uid: int) -> None:
     statement = (
-        "SELECT ifnull(sum(length(declaration) + length(ifnull(requirements, ''))), 0) FROM function_versions"
-        " JOIN functions ON name = function WHERE owner_uid = ?"
+        "SELECT ifnull(sum(? + length(app) + length(declaration) + length(ifnull(image, ''))"
+        " + length(ifnull(requirements, ''))), 0) FROM function_versions JOIN functions ON name = function"
+        " WHERE owner_uid = ?"
     )
-    held = connection.execute(statement, (owner_uid,)).fetchone()[0]
-    if held + len(asked.declaration) + len(asked.requirements or "") > MOST_TEXT_BYTES:
+    held = connection.execute(statement, (_VERSION_BYTES, owner_uid)).fetchone()[0]
+    words = (asked.app, asked.declaration, asked.image or "", asked.requirements or "")
+    if held + _VERSION_BYTES + sum(map(len, words)) > MOST_TEXT_BYTES:
         raise RequestError(
-            f"the lock files and declarations of your versions hold {held >> 10} KiB of {MOST_TEXT_BYTES >> 10} KiB",
+            f"what your versions say, lock files included, holds {held >> 10} KiB of {MOST_TEXT_BYTES >> 10} KiB",
             hint="pgpu undeploy NAME, and deploy it anew",
         )
 

@@ -1,7 +1,7 @@
 """Where a server keeps the bundles and the layers of its users, each at the address of its content.
 
     bundles/UID/DIGEST/tree      the unpacked source
-    bundles/UID/DIGEST/bytes     how much it holds; written last
+    bundles/UID/DIGEST/bytes     how much it takes, a block for each file; written last
     layers/UID/DIGEST            packages, installed
 
 All of it is the server's own and nobody else may change it, so that who unpacks a stranger's archive never follows a name
@@ -33,6 +33,12 @@ MOST_OWNER_BYTES = 10 * GIB
 
 _MOST_SENT_BYTES = MOST_BYTES + MOST_MEMBERS * 4 * KIB
 """Headers, long names and padding included."""
+
+_BLOCK_BYTES = 4 * KIB
+"""What a file takes of a disk beside its content, at least: a million empty ones are not nothing."""
+
+_OWN_FILES = 4
+"""Of each bundle."""
 
 _MOST_AT_ONCE = 4
 """Of one user: what is being sent lies on the disk and is in no account yet."""
@@ -168,7 +174,8 @@ class Incoming:
         made = self._shelf / f".{secrets.token_hex(8)}"
         made.mkdir(mode=0o700)
         try:
-            size_bytes = unpack(self._file, made / "tree")
+            unpacked = unpack(self._file, made / "tree")
+            size_bytes = unpacked.size_bytes + (unpacked.members + _OWN_FILES) * _BLOCK_BYTES
             (made / "bytes").write_text(str(size_bytes), "ascii")
             _sync(made)
             with contextlib.suppress(OSError):  # it came twice at once: both are the same

@@ -8,7 +8,7 @@ import os
 import shutil
 import tarfile
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from pgpu.errors import NodeError, RequestError
 from pgpu.functions.deploying.members import Inspector, Kind, Member
@@ -18,15 +18,21 @@ _BROKEN = (tarfile.TarError, ValueError, OverflowError, EOFError, KeyError, Inde
 """What `tarfile` raises of bytes that are no archive."""
 
 
-def unpack(bundle: BinaryIO, directory: Path) -> int:
+class Unpacked(NamedTuple):
+    """What came out of a bundle."""
+
+    size_bytes: int
+    """Of all files."""
+
+    members: int
+
+
+def unpack(bundle: BinaryIO, directory: Path) -> Unpacked:
     """Write a bundle's tree.
 
     Args:
         bundle: Can be sought in.
         directory: Is made; it and all above it are nobody's to change but ours.
-
-    Returns:
-        The bytes of all files.
 
     Raises:
         RequestError: It is no bundle; what was written until then is left behind for the caller to throw away.
@@ -42,9 +48,9 @@ def unpack(bundle: BinaryIO, directory: Path) -> int:
         raise NodeError(f"a bundle cannot be written to {directory}: {exc.strerror}") from exc
 
 
-def _unpack(bundle: BinaryIO, directory: Path) -> int:
+def _unpack(bundle: BinaryIO, directory: Path) -> Unpacked:
     _make(directory)
-    inspector, size_bytes = Inspector(), 0
+    inspector, size_bytes, members = Inspector(), 0, 0
     bundle.seek(0)
     with tarfile.open(fileobj=bundle, mode="r:", encoding="utf-8", errors="surrogateescape") as archive:
         for header in archive:
@@ -52,8 +58,9 @@ def _unpack(bundle: BinaryIO, directory: Path) -> int:
             tarfile.data_filter(header, str(directory))
             _write(archive, header, member, directory / member.path)
             size_bytes += member.size_bytes
+            members += 1
             archive.members = []  # type: ignore[attr-defined] # else all headers stay in memory
-    return size_bytes
+    return Unpacked(size_bytes, members)
 
 
 def _member(header: tarfile.TarInfo) -> Member:
