@@ -155,6 +155,18 @@ def test_code_that_never_started_is_waited_for(source: Path) -> None:
         assert running.ask({"x": 1})["sum"] == 4
 
 
+def test_no_process_outlives_one_that_is_killed(source: Path) -> None:
+    (source / "app.py").write_text(CODE.replace("ADDED", "1"), "utf-8")
+    process = subprocess.Popen(
+        (*PGPU, "dev", "app.py:Adder", "--port", "0"), cwd=source, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    killed = psutil.Process(process.pid)
+    family = until(lambda: found if len(found := killed.children(recursive=True)) >= 3 else [])
+    process.kill()
+    process.wait()
+    until(lambda: not [each for each in family if each.is_running() and each.status() != psutil.STATUS_ZOMBIE])
+
+
 def test_a_function_that_asks_for_gpu_memory_runs_in_a_slice_and_makes_room_for_its_next_version(
     source: Path, tmp_path: Path
 ) -> None:

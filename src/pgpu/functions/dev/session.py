@@ -98,7 +98,9 @@ class Session:
     def _spawn(self, described: Described, *, may_wait: bool) -> Replica:
         directory = socket_directory()
         front = front_command(self.place.app, self.place.source, directory, to_words(described.declaration))
-        words = (*self.slice_words(described.declaration, may_wait), *front, "--name", described.name)
+        place = self.slice_words(described.declaration, may_wait)
+        ours = () if place else ("--parent", str(os.getpid()))  # in a slice, what grants it stands between
+        words = (*place, *front, "--name", described.name, *ours)
         # A group of its own: ^C at a terminal is for this process, which ends the others in order.
         process = subprocess.Popen(
             words, cwd=self.place.source, stdin=subprocess.DEVNULL, process_group=0, env={**os.environ}

@@ -5,11 +5,13 @@
 
 import argparse
 import json
+import signal
 import sys
 from pathlib import Path
 
 from pgpu.functions.declaring import name_of
 from pgpu.functions.front.spawning import Function, fork
+from pgpu.functions.worker.family import die_with_parent
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -25,6 +27,7 @@ def _parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--source", type=Path, required=True, help="directory that the module is in")
     parser.add_argument("--directory", type=Path, required=True, help="where http.sock and calls.sock are made")
     parser.add_argument("--http", type=_address, help="HOST:PORT to listen on as well")
+    parser.add_argument("--parent", type=int, help="the parent's process id, if this is to leave when that dies")
     parser.add_argument("--name", help="the function's name; that of the attribute by default")
     parser.add_argument(
         "--health-seconds", type=float, default=10.0, help="how often an idle worker is asked how it is"
@@ -37,6 +40,8 @@ if __name__ == "__main__":
     said = _parse(sys.argv[1:])
     name = said.name or name_of(said.app.rpartition(":")[2].removesuffix(".py").replace(".", "-"))
     function = Function(name, said.app, said.source.resolve(), said.declaration)
+    if said.parent is not None:
+        die_with_parent(said.parent, signal.SIGTERM)
     first = fork(function)
     from pgpu.functions.front.serving import Settings, run  # meanwhile the zygote imports the function
 
