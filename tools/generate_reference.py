@@ -90,7 +90,8 @@ def exit_codes() -> str:
     """Describe exit codes."""
     rows = [
         (exits.OK, "it worked; for `run`: the command's own code, here 0"),
-        (exits.CHECK_FAILED, "`doctor` found something that does not work"),
+        (exits.CHECK_FAILED, "`doctor` found something that does not work; `invoke`: the function failed"),
+        (exits.CALL_REFUSED, "`invoke`: the function does not take this request"),
         (exits.NOT_GRANTED_IN_TIME, "not granted in time"),
         (exits.PGPU_FAILED, "an error of pgpu's own, wrong options included"),
         (exits.NOT_EXECUTABLE, "the command cannot be executed"),

@@ -190,6 +190,8 @@ def test_a_call_goes_to_the_socket_beside_the_server_s_and_its_answer_is_printed
         "/calls/c-1": (200, {}, b"42"),
         "/functions/fails": (500, {"X-Request-Id": "r-1"}, b'{"error": "ValueError", "code": "handler_error"}'),
         "/functions/full": (429, {"Retry-After": "3"}, b'{"error": "full", "code": "queue_full"}'),
+        "/functions/picky": (422, {}, b'{"error": "$.x: an int", "code": "bad_input"}'),
+        "/functions/own": (409, {}, b'{"error": "no such cat", "code": "refused"}'),
         "/functions/no": (404, {}, b"<html>"),
     }
     (source / "cat.png").write_bytes(b"\x89PNG")
@@ -202,7 +204,11 @@ def test_a_call_goes_to_the_socket_beside_the_server_s_and_its_answer_is_printed
         assert capfdbinary.readouterr().out == b"c-1\n"
         assert (came[-1][2]["Prefer"], came[-1][3]) == ("respond-async", b"{}")
         assert main(["invoke", "later", "--result", "c-1"]) == 0
-        for name, code, words in (("fails", 1, b"r-1"), ("full", 125, b"again in 3 s"), ("no", 125, b"404")):
+        refused = (("picky", 2, b"422 bad_input: $.x: an int"), ("own", 2, b"no such cat"))
+        for name, code, words in (
+            *(("fails", 1, b"r-1"), ("full", 125, b"again in 3 s"), ("no", 125, b"404")),
+            *refused,
+        ):
             assert main(["invoke", name, "--json", "{}", "--stream"]) == code
             assert words in capfdbinary.readouterr().err
     assert main(["invoke", "f"]) == 125

@@ -13,6 +13,12 @@ OK = 0
 CHECK_FAILED = 1
 """`pgpu doctor` found something that does not work."""
 
+CALL_FAILED = 1
+"""The function that `pgpu invoke` called failed itself."""
+
+CALL_REFUSED = 2
+"""It was called with what it does not take: another request may do. Nothing of pgpu's failed."""
+
 NOT_GRANTED_IN_TIME = 124
 PGPU_FAILED = 125
 """Every error of pgpu's own, wrong options included, so that it is never taken for the job's."""

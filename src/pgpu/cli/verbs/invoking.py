@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import typer
 
+from pgpu.cli import exits
 from pgpu.cli.invocation import invocation_of
 from pgpu.cli.output import speech
 from pgpu.errors import AccessError, CapacityError, FunctionNotFoundError, NodeError, PgpuError, RequestError
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
     from pgpu.client.connection import Server
 
 _JSON = "application/json"
-_FAILED = 1
-"""The exit code where the function itself failed, so that it is not taken for pgpu's own."""
-
 _MOST_PIECES = 16
 """Of a refusal: it is one line, whoever wrote it."""
+
+_NOT_TAKEN = {400, 406, 413, 415, 422}
+"""What is wrong with a request itself, whoever finds it; so is what a handler says with the code `refused`."""
 
 _ERRORS: dict[int, type[PgpuError]] = {
     401: AccessError,
@@ -61,7 +62,7 @@ def invoke(
         str | None, typer.Option("--token", metavar="TOKEN", help="Leave to call it (PGPU_TOKEN).")
     ] = None,
 ) -> None:
-    """Call a function and print its answer; exit code 1 where the function itself failed."""
+    """Call a function and print its answer; exit code 1 where the function itself failed, 2 where it does not take the request."""
     from pgpu.app.clients import open_gateway
 
     if result is not None and (body is not None or file is not None or is_async):
@@ -126,7 +127,10 @@ def _fail(answer: "Called") -> NoReturn:
     if code == "handler_error":
         speech.remark(f"the function failed: {message}")
         speech.remark(f"hint: {hint}")
-        raise typer.Exit(_FAILED)
+        raise typer.Exit(exits.CALL_FAILED)
+    if answer.status in _NOT_TAKEN or code == "refused":
+        speech.remark(f"the request was refused: {answer.status} {code or 'refused'}: {message}")
+        raise typer.Exit(exits.CALL_REFUSED)
     kind = _ERRORS.get(answer.status, RequestError if is_refused else NodeError)
     raise kind(f"{answer.status} {code or 'refused'}: {message}", hint=f"again in {retry} s" if retry else hint)
 
