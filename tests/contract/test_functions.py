@@ -24,6 +24,7 @@ from pgpu.client.functions import Bearer, Judgement, ReplicaAsk, Rollout, Shown
 from pgpu.client.functions_http import HttpFunctions
 from pgpu.errors import FunctionNotFoundError, RequestError
 from pgpu.functions.deploying import pack_tree
+from pgpu.ledger import Ledger
 from pgpu.model import ColdStart, Deployment, Function, JobState, ReplicaState, VersionState
 
 APP = """
@@ -235,6 +236,8 @@ def test_what_was_accepted_outlives_the_server_and_what_was_not_is_nowhere(
 ) -> None:
     version = functions.deploy(*asked)
     replica = functions.start_replica(ReplicaAsk(version.function, 1))
+    half_gone = functions.deploy(replace(asked[0], function=f"{version.function}-gone"), asked[1]).function
+    orphan = functions.start_replica(ReplicaAsk(half_gone, 1))
     shelf = root / "state" / "functions" / "bundles" / str(os.geteuid())
     kept = set(shelf.iterdir())
     with socket.socket(socket.AF_UNIX) as half:
@@ -242,7 +245,14 @@ def test_what_was_accepted_outlives_the_server_and_what_was_not_is_nowhere(
         half.sendall(f"PUT /v1/bundles/{'0' * 64} HTTP/1.1\r\nHost: x\r\nContent-Length: 9000\r\n\r\n".encode())
         half.sendall(b"x" * 4000)
         server.end(signal.SIGKILL)
+    ledger = Ledger(root / "state" / "ledger.db")
+    ledger.functions.remove(half_gone)  # as a server does that is killed in the middle of it
+    ledger.close()
     server.start()
+    client = open_client(Settings(host=server.host))
+    until(lambda: client.job(orphan.job_id).job.state.is_final)
+    assert not Path(orphan.socket_directory).exists()
+    assert not client.job(replica.job_id).job.state.is_final
     assert functions.function(version.function).versions == (version,)
     assert [each.job_id for each in functions.replicas(version.function)] == [replica.job_id]
     assert set(shelf.iterdir()) == kept

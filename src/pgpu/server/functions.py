@@ -81,6 +81,10 @@ class Deploying(Protocol):
         """Remove the directory of a replica that has ended."""
         ...
 
+    def left(self) -> Sequence[str]:
+        """Return the jobs of which directories of replicas are there."""
+        ...
+
     def is_built(self, version: Version) -> bool:
         """Whether a version's packages are there, or it needs none."""
         ...
@@ -111,6 +115,15 @@ class FunctionDesk:
         self._desk = desk
         self._deploying = deploying
         self._kept = desk.engine.ledger.functions
+        self._end_leftovers()
+
+    def _end_leftovers(self) -> None:
+        """End replicas of functions that are no more: a server before this one was killed while it saw to it."""
+        left = set() if self._deploying is None else set(self._deploying.left())
+        if left := left - {replica.job_id for replica in self._kept.replicas.all()}:
+            self._end(sorted(left))
+            for job_id in left:
+                self._deployer.forget(job_id)
 
     def has_bundle(self, caller: Caller, digest: str) -> None:
         """Say whether the caller sent a bundle before.

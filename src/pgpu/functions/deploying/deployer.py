@@ -82,6 +82,10 @@ class Deployer:
         if job_id.isalnum():
             shutil.rmtree(self.sockets / job_id, ignore_errors=True)
 
+    def left(self) -> Sequence[str]:
+        """Return the jobs of which directories of replicas are there."""
+        return [path.name for path in self.sockets.glob("*") if path.name.isalnum()]
+
     def is_built(self, version: Version) -> bool:
         """Whether a version's packages are there, or it needs none."""
         digest = layer_digest(version)
