@@ -1,6 +1,7 @@
 """Who begins a request at a gateway and does not go on is sent away; who waits for an answer is not."""
 
 import asyncio
+import collections
 import contextlib
 import os
 import socket
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import uvicorn
+from tests.waiting import until
 from uvicorn.server import ServerState
 
 from pgpu.functions.calls.messages import Body
@@ -50,8 +52,8 @@ async def nothing(_scope: Any, _receive: Any, _send: Any) -> None:
 
 
 @contextlib.asynccontextmanager
-async def listening(path: Path, counter: Counter) -> AsyncIterator[None]:
-    kind = type("Impatient", (GatewayConnection,), {"counter": counter, "patience_seconds": 0.02})
+async def listening(path: Path, counter: Counter, **words: object) -> AsyncIterator[None]:
+    kind = type("Impatient", (GatewayConnection,), {"counter": counter, "patience_seconds": 0.02, **words})
     config = uvicorn.Config(nothing, http=kind, ws="none", lifespan="off", log_level="critical")
     config.load()
     state = ServerState()
@@ -103,5 +105,25 @@ def test_who_waits_for_an_answer_stays(tmp_path: Path) -> None:
                 assert len(counter.submitted) == 1
                 with pytest.raises(BlockingIOError):
                     patient.recv(1)
+
+    asyncio.run(ask())
+
+
+def test_a_user_has_a_part_of_all_connections_and_more_once_some_have_ended(tmp_path: Path) -> None:
+    counter, held = Counter(), collections.Counter[int | None]()
+
+    async def ask() -> None:
+        loop = asyncio.get_running_loop()
+        async with listening(tmp_path / "s", counter, held=held, most_descriptors=4, patience_seconds=60.0):
+            with connected(tmp_path / "s") as first:
+                await loop.sock_sendall(first, HEAD + b"abcd")
+                with connected(tmp_path / "s") as second:
+                    assert await sent_away(second)
+                with pytest.raises(BlockingIOError):
+                    first.recv(1)
+            await asyncio.to_thread(until, lambda: not held)
+            with connected(tmp_path / "s") as third:
+                await loop.sock_sendall(third, HEAD + b"abcd")
+                await asyncio.to_thread(until, lambda: len(counter.submitted) == 2)
 
     asyncio.run(ask())

@@ -9,6 +9,7 @@ import os
 import resource
 import signal
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,7 +85,9 @@ async def _serve(desk: Desk, settings: Settings) -> None:
     books = Books(Store(settings.state / "calls"), halls)
     kept = KeptCalls(books, counter, lambda caller, identity: access.refusal(caller, halls.of(identity)))
     app = App(halls, access, counter, kept, controller.refresh)
-    connection = type("ServedConnection", (GatewayConnection,), {"counter": counter})
+    most_descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    words = {"counter": counter, "held": Counter(), "most_descriptors": most_descriptors}
+    connection = type("ServedConnection", (GatewayConnection,), words)
     server = _Server(
         uvicorn.Config(
             app, http=connection, ws="none", lifespan="off", log_level="critical", access_log=False,

@@ -1,13 +1,15 @@
 """A gateway's connections: who is at the other end of a Unix socket is asked once, when it is made.
 
-A request that begins and does not go on is given up after a while: descriptors are everybody's. It refuses to believe
+A request that begins and does not go on is given up after a while, and no user has more than a part of all connections:
+descriptors are everybody's. It refuses to believe
 anything else about a user: over TCP there are only tokens.
 """
 
 import asyncio
 import socket
 import struct
-from typing import Any
+from collections import Counter
+from typing import Any, ClassVar
 
 from pgpu.functions.front.http.connections import Connection, DirectCall
 
@@ -20,18 +22,33 @@ class GatewayConnection(Connection):
     patience_seconds = 30.0
     """Between two looks; a request whose head or small body is not whole at two of them in a row is given up."""
 
+    most_descriptors = 1 << 16
+    """That this process may have; callers over TCP together hold half as many connections, each user over the socket a quarter."""
+
+    held: ClassVar["Counter[int | None]"] = Counter()
+    """Connections of each user; None: those over TCP."""
+
     _looking: asyncio.TimerHandle | None = None
     _unfinished: object = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's
         """Note who it is."""
         super().connection_made(transport)
-        self.app_state: dict[str, Any] = {**self.app_state, "uid": uid_of(transport.get_extra_info("socket"))}
+        uid = uid_of(transport.get_extra_info("socket"))
+        self.app_state: dict[str, Any] = {**self.app_state, "uid": uid}
+        self.held[uid] += 1
+        if self.held[uid] > self.most_descriptors // (2 if uid is None else 4):
+            transport.abort()
+            return
         self._looking = self.loop.call_later(self.patience_seconds, self._look)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Look no more."""
         super().connection_lost(exc)
+        uid = self.app_state["uid"]
+        self.held[uid] -= 1
+        if not self.held[uid]:
+            del self.held[uid]
         if self._looking is not None:
             self._looking.cancel()
 
