@@ -28,6 +28,10 @@ _MOST_REPLY_BYTES = 64 << 20
 _MOST_HELD_BYTES = 1 << 30
 """Of one function, answers included: the disk is everybody's."""
 
+_MOST_OWNER_BYTES = 4 << 30
+_MOST_ALL_BYTES = 16 << 30
+"""Functions that are no more included: their calls are forgotten with everything that is old."""
+
 MOST_WAITING = 10_000
 """Of one function."""
 
@@ -77,7 +81,7 @@ class Books:
 
     def is_full(self, function: str) -> bool:
         """Say whether as many calls of a function are kept as may be."""
-        is_much = self._store.held_bytes(function) >= _MOST_HELD_BYTES
+        is_much = self._store.held_bytes(function) >= _MOST_HELD_BYTES or self._holds_much(function)
         return is_much or len(self._waiting[function]) >= MOST_WAITING
 
     async def add(self, call: KeptCall) -> Kept | None:
@@ -182,6 +186,17 @@ class Books:
     def _release(self, function: str) -> None:
         self._given[function] -= 1
         self._pump(function)
+
+    def _holds_much(self, function: str) -> bool:
+        """Say whether a function's owner, or everybody together, has as much kept as may be."""
+        hall = self._halls.of(function)
+        names = [
+            each.function.identity
+            for each in self._halls
+            if hall and each.function.owner_uid == hall.function.owner_uid
+        ]
+        is_owners = sum(map(self._store.held_bytes, names)) >= _MOST_OWNER_BYTES
+        return is_owners or self._store.all_held_bytes() >= _MOST_ALL_BYTES
 
     def _sweep(self) -> None:
         self._start(self._swept())

@@ -83,6 +83,10 @@ class Store:
         self._connection.close()
         os.close(self._begun)
 
+    def all_held_bytes(self) -> int:
+        """Return what all kept calls take."""
+        return sum([*self._held_bytes.values()])
+
     def add(self, call: KeptCall) -> Kept | None:
         """Keep a call durably.
 
