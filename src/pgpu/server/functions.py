@@ -5,6 +5,7 @@ lie, the room of functions knows: it is handed in as `Deploying`. This module re
 something is started: the gateway does.
 """
 
+import contextlib
 import hashlib
 import hmac
 import os
@@ -17,7 +18,7 @@ from pgpu.client.functions import Bearer, Judgement, NewFunctionToken, ReplicaAs
 from pgpu.engine.acceptance import new_job_id
 from pgpu.engine.asker import Asker
 from pgpu.engine.inheritance import account_of
-from pgpu.errors import FunctionNotFoundError, RequestError
+from pgpu.errors import FunctionNotFoundError, LedgerError, RequestError
 from pgpu.ledger.function_names import missing
 from pgpu.model import (
     Account,
@@ -115,7 +116,10 @@ class FunctionDesk:
         self._desk = desk
         self._deploying = deploying
         self._kept = desk.engine.ledger.functions
-        self._end_leftovers()
+        with contextlib.suppress(
+            LedgerError
+        ):  # a ledger that cannot be used is said to whoever asks; the next start looks again
+            self._end_leftovers()
 
     def _end_leftovers(self) -> None:
         """End replicas of functions that are no more: a server before this one was killed while it saw to it."""
