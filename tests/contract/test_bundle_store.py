@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from pgpu.errors import CapacityError, RequestError
-from pgpu.functions.deploying import store as room
 from pgpu.functions.deploying.members import MOST_BYTES
 from pgpu.functions.deploying.packing import pack_tree
 from pgpu.functions.deploying.store import Store
@@ -67,16 +66,16 @@ def test_only_a_digest_is_an_address(store: Store, digest: str) -> None:
             ask(ALICE, digest)
 
 
-def test_what_is_too_long_is_refused_before_it_is_stored(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "_MOST_SENT_BYTES", 1500)
+def test_what_is_too_long_is_refused_before_it_is_stored(tmp_path: Path) -> None:
+    store = Store(tmp_path / "functions", most_sent_bytes=1500)
     with pytest.raises(RequestError, match="longer"):
         send(store, b"x" * 3000, "0" * 64)
 
 
-def test_a_user_s_shelf_has_an_end(store: Store, bundle: tuple[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_s_shelf_has_an_end(bundle: tuple[str, bytes], tmp_path: Path) -> None:
     digest, data = bundle
+    store = Store(tmp_path / "functions", most_owner_bytes=MOST_BYTES + 10_000)  # five bytes, and blocks for five files
     send(store, data, digest)
-    monkeypatch.setattr(room, "MOST_OWNER_BYTES", MOST_BYTES + 10_000)  # five bytes, and blocks for five files
     with pytest.raises(CapacityError):
         send(store, data, digest)
     send(store, data, digest, BOB)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pgpu.functions.gateway.controlling.halls import Halls
-from pgpu.functions.gateway.keeping import books as room
+from pgpu.functions.gateway.keeping.books import Books
 from pgpu.functions.gateway.keeping.store import KeptCall, KeptReply, Store
 from pgpu.functions.gateway.metrics import Metrics
 from pgpu.model import Function, Share, Version, VersionState
@@ -38,12 +38,8 @@ def test_a_store_gives_back_what_it_keeps(tmp_path: Path) -> None:
     again.close()
 
 
-@pytest.mark.parametrize(("limit", "is_others"), [("_MOST_OWNER_BYTES", False), ("_MOST_ALL_BYTES", True)])
-def test_an_owner_s_functions_together_do_not_fill_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, is_others: bool
-) -> None:
-    monkeypatch.setattr(room, limit, 5)
-
+@pytest.mark.parametrize(("limit", "is_others"), [("most_owner_bytes", False), ("most_all_bytes", True)])
+def test_an_owner_s_functions_together_do_not_fill_the_disk(tmp_path: Path, limit: str, is_others: bool) -> None:
     def of(name: str, owner_uid: int) -> Function:
         version = Version(
             name, 1, owner_uid, "app:F", "0", "{}", "process", None, None, VersionState.READY, None, 1.0
@@ -54,7 +50,7 @@ def test_an_owner_s_functions_together_do_not_fill_the_disk(
         one, two, theirs = of("one", 7), of("two", 7), of("theirs", 8)
         halls, store = Halls(Metrics()), Store(tmp_path)
         halls.adopt([one, two, theirs])
-        books = room.Books(store, halls)
+        books = Books(store, halls, **{limit: 5})
         full = [books.is_full(two.identity)]
         store.add(KeptCall("a", one.identity, "d", "POST", "/functions/one", "", {}, b"12345"))
         full += [books.is_full(each.identity) for each in (two, theirs)]

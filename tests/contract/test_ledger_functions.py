@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgpu.errors import FunctionNotFoundError, RequestError
-from pgpu.ledger import Ledger, functions
+from pgpu.ledger import Ledger
+from pgpu.ledger.functions import MOST_FUNCTIONS, MOST_TEXT_BYTES, MOST_VERSIONS
 from pgpu.model import (
     ColdStart,
     Deployment,
@@ -200,20 +201,23 @@ def test_each_change_is_told_to_those_who_watch(ledger: Ledger) -> None:
     assert {(each.owner_uid, each.message) for each in events} == {(7, "detector")}
 
 
-def test_nobody_takes_all_names(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(functions, "MOST_FUNCTIONS", 2)
-    monkeypatch.setattr(functions, "MOST_VERSIONS", 2)
-    for name in ("one", "two", "two"):
-        ledger.functions.deploy(replace(ASKED, function=name), 7)
-    for name in ("three", "two"):
-        with pytest.raises(RequestError):
-            ledger.functions.deploy(replace(ASKED, function=name), 7)
-    ledger.functions.deploy(replace(ASKED, function="three"), 8)
+def test_nobody_takes_all_names(ledger: Ledger) -> None:
+    for number in range(MOST_FUNCTIONS):
+        ledger.functions.deploy(replace(ASKED, function=f"f{number}"), 7)
+    with pytest.raises(RequestError, match="functions"):
+        ledger.functions.deploy(replace(ASKED, function="more"), 7)
+    ledger.functions.deploy(replace(ASKED, function="more"), 8)
 
 
-def test_nobody_fills_everybodys_lists(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(functions, "MOST_TEXT_BYTES", 4000)
-    large = replace(ASKED, requirements="x" * 1200)
+def test_a_function_has_only_so_many_versions(ledger: Ledger) -> None:
+    for _ in range(MOST_VERSIONS):
+        ledger.functions.deploy(ASKED, 7)
+    with pytest.raises(RequestError, match="versions"):
+        ledger.functions.deploy(ASKED, 7)
+
+
+def test_nobody_fills_everybodys_lists(ledger: Ledger) -> None:
+    large = replace(ASKED, requirements="x" * ((MOST_TEXT_BYTES - 1600) // 2))
     ledger.functions.deploy(large, 7)
     ledger.functions.deploy(large, 7)
     with pytest.raises(RequestError, match="lock files"):

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgpu.errors import RequestError
-from pgpu.functions.deploying import members
 from pgpu.functions.deploying.choosing import in_order
 from pgpu.functions.deploying.members import Inspector, Kind, Member
 from pgpu.functions.deploying.packing import Packed, pack
@@ -68,14 +67,12 @@ def test_a_bundle_tells_nothing_of_who_packed_it_and_when() -> None:
     assert (header.mode, header.name) == (0o755, "ü" * 60)
 
 
-def test_a_bundle_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(members, "MOST_BYTES", 10)
-    monkeypatch.setattr(members, "MOST_MEMBERS", 2)
-    inspector = Inspector()
+def test_a_bundle_has_bounds() -> None:
+    inspector = Inspector(most_bytes=10)
     inspector.admit(Member("a", Kind.FILE, 10))
     with pytest.raises(RequestError, match="larger than"):
         inspector.admit(Member("b", Kind.FILE, 1))
-    inspector = Inspector()
+    inspector = Inspector(most_members=2)
     for name in "ab":
         inspector.admit(Member(name, Kind.FILE))
     with pytest.raises(RequestError, match="more than"):

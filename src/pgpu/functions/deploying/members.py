@@ -46,6 +46,8 @@ class Member:
 class Inspector:
     """Sees the members of one bundle go by, and lets none pass that must not be there."""
 
+    most_bytes: int = MOST_BYTES
+    most_members: int = MOST_MEMBERS
     _kinds: dict[str, Kind] = field(default_factory=lambda: {"": Kind.DIRECTORY})
     _bytes: int = 0
 
@@ -59,9 +61,9 @@ class Inspector:
         if member.kind is Kind.LINK:
             _check_target(member)
         self._bytes += member.size_bytes
-        if member.size_bytes < 0 or self._bytes > MOST_BYTES:
+        if member.size_bytes < 0 or self._bytes > self.most_bytes:
             raise RequestError(
-                f"the bundle is larger than {MOST_BYTES // MIB} MiB (it has {quoted(member.path)})",
+                f"the bundle is larger than {self.most_bytes // MIB} MiB (it has {quoted(member.path)})",
                 hint="leave files out by .pgpuignore; fetch large weights in the constructor",
             )
         self._kinds[member.path] = member.kind
@@ -80,9 +82,9 @@ class Inspector:
             raise RequestError(f"the bundle has {quoted(path)} twice")
         if self._kinds.get(posixpath.dirname(path)) is not Kind.DIRECTORY:
             raise RequestError(f"{quoted(path)} is in no directory of the bundle")
-        if len(self._kinds) > MOST_MEMBERS:
+        if len(self._kinds) > self.most_members:
             raise RequestError(
-                f"the bundle has more than {MOST_MEMBERS} files", hint="leave directories out by .pgpuignore"
+                f"the bundle has more than {self.most_members} files", hint="leave directories out by .pgpuignore"
             )
 
 

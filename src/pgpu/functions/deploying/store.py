@@ -50,13 +50,18 @@ _LEFT_AFTER_SECONDS = 3600.0
 class Store:
     """The shelves of one state directory; safe for many threads and processes."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(
+        self, directory: Path, most_owner_bytes: int = MOST_OWNER_BYTES, most_sent_bytes: int = _MOST_SENT_BYTES
+    ) -> None:
         """Make nothing yet.
 
         Args:
             directory: Becomes this process's own, closed to others.
+            most_owner_bytes: Of all bundles of one user, a block for each file included.
+            most_sent_bytes: Of one bundle, as it is sent.
         """
         self._directory = directory
+        self._most_owner_bytes, self._most_sent_bytes = most_owner_bytes, most_sent_bytes
         self._guard = threading.Lock()
         self._sending: Counter[int] = Counter()
 
@@ -94,7 +99,7 @@ class Store:
             shelf.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._check_room(shelf)
             with self._one_of_few(owner_uid), tempfile.TemporaryFile(dir=shelf) as file:
-                yield Incoming(shelf, cast("BinaryIO", file))
+                yield Incoming(shelf, cast("BinaryIO", file), self._most_sent_bytes)
         except OSError as exc:
             raise NodeError(f"a bundle cannot be written to {shelf}: {exc.strerror or exc}") from exc
 
@@ -130,9 +135,9 @@ class Store:
 
     def _check_room(self, shelf: Path) -> None:
         held = sum(int(mark.read_text("ascii") or 0) for mark in shelf.glob("*/bytes"))
-        if held + MOST_BYTES > MOST_OWNER_BYTES:
+        if held + MOST_BYTES > self._most_owner_bytes:
             raise CapacityError(
-                f"your bundles hold {held // MIB} MiB of {MOST_OWNER_BYTES // MIB} MiB", hint="pgpu undeploy NAME"
+                f"your bundles hold {held // MIB} MiB of {self._most_owner_bytes // MIB} MiB", hint="pgpu undeploy NAME"
             )
 
     def _bundle(self, owner_uid: int, digest: str) -> Path:
@@ -145,8 +150,9 @@ class Store:
 class Incoming:
     """A bundle that is being sent."""
 
-    def __init__(self, shelf: Path, file: BinaryIO) -> None:
+    def __init__(self, shelf: Path, file: BinaryIO, most_bytes: int) -> None:
         self._shelf = shelf
+        self._most_bytes = most_bytes
         self._file = file
         self._sum = hashlib.sha256()
 
@@ -156,8 +162,8 @@ class Incoming:
         Raises:
             RequestError: It is too long.
         """
-        if self._file.tell() + len(data) > _MOST_SENT_BYTES:
-            raise RequestError(f"the bundle is longer than {_MOST_SENT_BYTES // MIB} MiB")
+        if self._file.tell() + len(data) > self._most_bytes:
+            raise RequestError(f"the bundle is longer than {self._most_bytes // MIB} MiB")
         self._sum.update(data)
         self._file.write(data)
 

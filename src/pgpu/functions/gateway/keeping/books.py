@@ -47,8 +47,15 @@ _BROKEN = Refusal(502, "worker_died", "the answer broke off")
 class Books:
     """All kept calls of one gateway; each is of one function, told by its identity, and never of the next of its name."""
 
-    def __init__(self, store: Store, halls: Halls) -> None:
+    def __init__(
+        self,
+        store: Store,
+        halls: Halls,
+        most_owner_bytes: int = _MOST_OWNER_BYTES,
+        most_all_bytes: int = _MOST_ALL_BYTES,
+    ) -> None:
         self._store, self._halls = store, halls
+        self._most_owner_bytes, self._most_all_bytes = most_owner_bytes, most_all_bytes
         self._thread = ThreadPoolExecutor(1, "calls")
         self._waiting: dict[str, deque[str]] = defaultdict(deque)
         self._running: dict[str, Errand] = {}
@@ -195,8 +202,8 @@ class Books:
             for each in self._halls
             if hall and each.function.owner_uid == hall.function.owner_uid
         ]
-        is_owners = sum(map(self._store.held_bytes, names)) >= _MOST_OWNER_BYTES
-        return is_owners or self._store.all_held_bytes() >= _MOST_ALL_BYTES
+        is_owners = sum(map(self._store.held_bytes, names)) >= self._most_owner_bytes
+        return is_owners or self._store.all_held_bytes() >= self._most_all_bytes
 
     def _sweep(self) -> None:
         self._start(self._swept())
