@@ -1,37 +1,24 @@
 """Functions of a user on root's server: replicas in sealed containers, packages built in one, and nothing else."""
 
-import http.client
-import io
 import json
-import os
-import pickle
-import socket
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
 
 import pip
 import pytest
 from tests.contract.test_functions import wheel_of
 from tests.system.docker.conftest import docker
-from tests.system.user_world import User, UserWorld, opened_world
-from tests.waiting import until
+from tests.system.docker.function_world import as_user, ask, asked, ends, started
+from tests.system.user_world import UserWorld, opened_world
 
 from pgpu.app.clients import open_client, open_functions
 from pgpu.app.settings import Settings
-from pgpu.client import Client
-from pgpu.client.address import UnixAddress
-from pgpu.client.connection import Server
 from pgpu.client.functions import Judgement, ReplicaAsk
 from pgpu.client.functions_http import HttpFunctions
-from pgpu.errors import PgpuError, RequestError
-from pgpu.functions.deploying import pack_tree
-from pgpu.model import Deployment, Replica, VersionState
+from pgpu.errors import RequestError
+from pgpu.model import VersionState
 
 pytestmark = pytest.mark.docker
-
-T = TypeVar("T")
 
 APP = """
 import importlib.util
@@ -74,76 +61,12 @@ def root(world: UserWorld) -> HttpFunctions:
     return open_functions(Settings(host=f"unix://{world.socket}"))
 
 
-def as_user(user: User, act: Callable[[HttpFunctions], T]) -> T:
-    """Ask in a process that is this user's, as the kernel tells the server."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.setgroups(user.groups)
-            os.setresgid(user.uid, user.uid, user.uid)
-            os.setresuid(user.uid, user.uid, user.uid)
-            told: object = act(HttpFunctions(Server(UnixAddress(user.socket))))
-        except PgpuError as exc:
-            told = RequestError(str(exc), hint=exc.hint)
-        os.write(writing, pickle.dumps(told))
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        told = pickle.loads(pipe.read())
-    os.waitpid(child, 0)
-    if isinstance(told, RequestError):
-        raise told
-    return told  # type: ignore[return-value] # what `act` returned
-
-
-def asked(images: str, name: str, directory: Path, **words: Any) -> tuple[Deployment, io.BytesIO]:
-    (directory / "app.py").write_text(APP)
-    bundle = io.BytesIO()
-    packed = pack_tree(directory, bundle)
-    bundle.seek(0)
-    return replace(
-        Deployment(name, "app.py:Prisoner", packed.digest, "{}", "docker", f"{images}:latest"), **words
-    ), bundle
-
-
-def ask(replica: Replica, method: str, path: str, body: bytes | None = None) -> tuple[int, Any]:
-    connection = http.client.HTTPConnection("localhost")
-    with socket.socket(socket.AF_UNIX) as ours:
-        ours.connect(f"{replica.socket_directory}/http.sock")
-        connection.sock = ours
-        connection.request(method, path, body, {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        return answer.status, json.loads(answer.read())
-
-
-def is_ready(replica: Replica) -> bool:
-    try:
-        return ask(replica, "GET", "/readyz")[0] == 200
-    except OSError:
-        return False
-
-
-def started(root: HttpFunctions, client: Client, wanted: ReplicaAsk) -> Replica:
-    replica = root.start_replica(wanted)
-    until(lambda: is_ready(replica) or client.job(replica.job_id).job.state.is_final)
-    assert is_ready(replica), (client.job(replica.job_id).job.error, *client.logs(replica.job_id, follow=False))
-    return replica
-
-
-def ends(client: Client, root: HttpFunctions, owner: User, replica: Replica) -> None:
-    assert as_user(owner, lambda functions: functions.undeploy(replica.function)) == (replica.job_id,)
-    until(lambda: client.job(replica.job_id).job.state.is_final)
-    root.forget_replica(replica.job_id)
-    assert not Path(replica.socket_directory).exists()
-
-
 @pytest.mark.parametrize("owner", ["user", "root"])
 def test_a_replica_runs_sealed_as_its_owner_and_answers_on_its_socket(
     world: UserWorld, root: HttpFunctions, images: str, tmp_path: Path, owner: str
 ) -> None:
     alice = world.root if owner == "root" else world.user()
-    deployment, bundle = asked(images, "sealed", tmp_path, declaration='{"memory": "1GiB"}')
+    deployment, bundle = asked(f"{images}:latest", "sealed", tmp_path, APP, declaration='{"memory": "1GiB"}')
     version = as_user(alice, lambda functions: functions.deploy(deployment, bundle))
     assert version.owner_uid == alice.uid
     client = open_client(Settings(host=f"unix://{world.socket}"))
@@ -160,14 +83,16 @@ def test_a_replica_runs_sealed_as_its_owner_and_answers_on_its_socket(
 
 
 def test_on_root_s_server_a_user_s_function_is_no_process(world: UserWorld, images: str, tmp_path: Path) -> None:
-    deployment, bundle = asked(images, "loose", tmp_path, runtime="process", image=None)
+    deployment, bundle = asked(f"{images}:latest", "loose", tmp_path, APP, runtime="process", image=None)
     with pytest.raises(RequestError, match="containers"):
         as_user(world.user(), lambda functions: functions.deploy(deployment, bundle))
 
 
 @pytest.mark.parametrize("network", ["host", "container:x"])
 def test_a_network_that_shows_others_is_refused(world: UserWorld, images: str, tmp_path: Path, network: str) -> None:
-    deployment, bundle = asked(images, "curious", tmp_path, declaration=json.dumps({"network": network}))
+    deployment, bundle = asked(
+        f"{images}:latest", "curious", tmp_path, APP, declaration=json.dumps({"network": network})
+    )
     with pytest.raises(RequestError, match="network"):
         as_user(world.user(), lambda functions: functions.deploy(deployment, bundle))
 
@@ -190,12 +115,10 @@ def image_with_pip(images: str, tmp_path: Path) -> Iterator[str]:
 
 
 def test_packages_are_built_in_a_container_as_the_owner_and_then_nobody_s_to_change(
-    world: UserWorld, root: HttpFunctions, images: str, image_with_pip: str, tmp_path: Path
+    world: UserWorld, root: HttpFunctions, image_with_pip: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "source").mkdir()
     lock = "/wheels/pgputhere-1-py3-none-any.whl\n"
-    words: dict[str, Any] = {"requirements": lock, "image": image_with_pip}
-    deployment, bundle = asked(images, "needy", tmp_path / "source", **words)
+    deployment, bundle = asked(image_with_pip, "needy", tmp_path / "source", APP, requirements=lock)
     alice = world.user()
     assert as_user(alice, lambda functions: functions.deploy(deployment, bundle)).state is VersionState.PENDING
     job = root.build(ReplicaAsk("needy", 1))

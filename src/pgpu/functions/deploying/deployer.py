@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from pgpu.capped_tmpfs import mount_capped, unmount
 from pgpu.errors import NodeError, RequestError
 from pgpu.functions.deploying.checking import checked
 from pgpu.functions.deploying.layers import LOCK_NAME, build_spec, layer_digest
@@ -21,6 +22,9 @@ from pgpu.model import Account, Deployment, Request, Submission, Version
 
 _OWN = ("pgpu", "msgspec", "uvicorn", "httptools", "h11", "click", "prometheus_client")
 """What a front and a worker import, with what that imports."""
+
+_SOCKETS_BYTES, _MOST_SOCKETS = 1 << 20, 16
+"""Of one container's directory: what it writes there lies in the machine's memory, and no limit of disks counts it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +77,15 @@ class Deployer:
         if packages is not None and not _is_directory(packages):
             raise RequestError(f"the packages of {version.label} are gone", hint="deploy it again")
         sockets = self.sockets / job_id
-        _make_for(sockets, account)
+        _make_for(sockets, account, is_capped=version.runtime == "docker")
         places = _places(version.owner_uid, source, sockets, packages)
         return Submission(replica_spec(version, places), _request(version)), str(sockets)
 
     def forget(self, job_id: str) -> None:
         """Remove the directory of a replica that has ended, and of a build."""
         if job_id.isalnum():
+            with suppress(OSError):  # what stays mounted stays listed, and the server's next start tries again
+                unmount(self.sockets / job_id)
             shutil.rmtree(self.sockets / job_id, ignore_errors=True)
 
     def left(self) -> Sequence[str]:
@@ -158,10 +164,12 @@ def _own_user(owner_uid: int) -> str | None:
     return f"{os.geteuid()}:{os.getegid()}" if owner_uid == os.geteuid() else None
 
 
-def _make_for(directory: Path, account: Account | None) -> None:
+def _make_for(directory: Path, account: Account | None, *, is_capped: bool = False) -> None:
     try:
         directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         directory.mkdir(mode=0o700)
+        if is_capped:
+            mount_capped(directory, _SOCKETS_BYTES, _MOST_SOCKETS)
         if account is not None and account.uid != os.geteuid():
             os.chown(directory, account.uid, account.gid)
     except OSError as exc:
