@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from pgpu.functions.calls.messages import Chunk, Reply
+from pgpu.functions.gateway.calling.errands import Errand
 from pgpu.functions.gateway.controlling.halls import Halls
 from pgpu.functions.gateway.keeping.books import Books
 from pgpu.functions.gateway.keeping.store import KeptCall, KeptReply, Store
@@ -14,7 +16,7 @@ from pgpu.model import Function, Share, Version, VersionState
 
 def test_a_store_gives_back_what_it_keeps(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    call = KeptCall("a", "it", "d", "POST", "/functions/it", "", {"x": "y"}, b"body")
+    call = KeptCall("a", "it", "user 7", "d", "POST", "/functions/it", "", {"x": "y"}, b"body")
     assert store.add(call) is None
     assert store.asked("a") == call
     assert store.held_bytes("it") == len(b"body")
@@ -38,21 +40,71 @@ def test_a_store_gives_back_what_it_keeps(tmp_path: Path) -> None:
     again.close()
 
 
+def of(name: str, owner_uid: int) -> Function:
+    version = Version(name, 1, owner_uid, "app:F", "0", "{}", "process", None, None, VersionState.READY, None, 1.0)
+    return Function(name, owner_uid, 1.0, (version,), (Share(1, 100),))
+
+
+def test_what_was_kept_of_a_function_goes_with_it_and_who_waits_is_told(tmp_path: Path) -> None:
+    async def removing() -> None:
+        one, two = of("one", 7), of("two", 7)
+        halls, store = Halls(Metrics()), Store(tmp_path)
+        halls.adopt([one, two])
+        books = Books(store, halls)
+        for each in (one, two):
+            store.add(KeptCall(f"old {each.name}", each.identity, "", "d", "POST", "/", "", {}, b"12345"))
+            store.finish(f"old {each.name}", KeptReply(200, {}, b"answer"))
+        await books.add(KeptCall("new", one.identity, "", "d", "POST", "/", "", {}, b"1"))
+        asker = asyncio.create_task(books.finished("new", 60.0))
+        await books.get("new")
+        halls.adopt([two])
+        assert await asker is None
+        late = KeptCall("late", one.identity, "", "d", "POST", "/", "", {}, b"1")
+        assert await books.add(late) is None
+        assert await books.finished("late", 60.0) is None
+        assert [await books.get(call) is None for call in ("old one", "new", "old two")] == [True, True, False]
+        assert store.all_held_bytes() == len(b"answer")
+        books.close()
+        books = Books(Store(tmp_path), Halls(Metrics()))
+        await books.open()
+        assert await books.get("old two") is None
+        books.close()
+
+    asyncio.run(removing())
+
+
+def test_a_call_of_a_function_that_was_just_removed_is_told_so_at_once() -> None:
+    told: list[int] = []
+
+    class Asks:
+        def reply(self, reply: Reply, _file: int | None) -> None:
+            told.append(reply.status)
+
+        def chunk(self, _chunk: Chunk, _file: int | None) -> None: ...
+
+    async def removing() -> None:
+        one = of("one", 7)
+        halls = Halls(Metrics())
+        halls.adopt([one])
+        hall = halls.get("one")
+        assert hall is not None
+        halls.adopt([])
+        hall.submit(Errand("a", "POST", "/", "", {}, b"", None, 0.0, 1e12, 60.0, Asks(), hall=hall))
+        hall.submit(Errand("a", "POST", "/", "", {}, b"", None, 0.0, 1e12, 60.0, Asks(), hall=hall, version=1))
+        assert told == [404, 404]
+
+    asyncio.run(removing())
+
+
 @pytest.mark.parametrize(("limit", "is_others"), [("most_owner_bytes", False), ("most_all_bytes", True)])
 def test_an_owner_s_functions_together_do_not_fill_the_disk(tmp_path: Path, limit: str, is_others: bool) -> None:
-    def of(name: str, owner_uid: int) -> Function:
-        version = Version(
-            name, 1, owner_uid, "app:F", "0", "{}", "process", None, None, VersionState.READY, None, 1.0
-        )  # fmt: skip
-        return Function(name, owner_uid, 1.0, (version,), (Share(1, 100),))
-
     async def asking() -> list[bool]:
         one, two, theirs = of("one", 7), of("two", 7), of("theirs", 8)
         halls, store = Halls(Metrics()), Store(tmp_path)
         halls.adopt([one, two, theirs])
         books = Books(store, halls, **{limit: 5})
         full = [books.is_full(two.identity)]
-        store.add(KeptCall("a", one.identity, "d", "POST", "/functions/one", "", {}, b"12345"))
+        store.add(KeptCall("a", one.identity, "user 7", "d", "POST", "/functions/one", "", {}, b"12345"))
         full += [books.is_full(each.identity) for each in (two, theirs)]
         books.close()
         return full

@@ -121,6 +121,21 @@ def test_a_function_that_was_made_public_a_moment_ago_is_so_for_a_stranger_and_a
     asyncio.run(asking())
 
 
+def test_a_caller_is_one_by_their_token_or_as_a_user_and_nobody_by_what_is_good_for_nothing() -> None:
+    access = Access(Bearers())  # type: ignore[arg-type]
+
+    def who(token: str | None, uid: int | None) -> str:
+        caller = Caller(None if token is None else f"Bearer {token}", uid)
+        asyncio.run(access.learn(caller))
+        return access.principal(caller)
+
+    assert who("owner", None) == who(None, OWNER) == who("made up", OWNER) == f"user {OWNER}"
+    assert who(None, None) == who("made up", None) == ""
+    assert len({who("its", None), who("before", None), who("other", 7), who(None, 7), ""}) == 5
+    assert who("its", 7) == who("its", None)
+    access.close()
+
+
 @pytest.mark.parametrize("header", ["", "Bearer", "Bearer ", "Basic its", "Bearer " + "x" * 1000, None])
 def test_what_is_no_token_is_none(header: str | None) -> None:
     assert Caller(header, None).token is None
@@ -148,19 +163,20 @@ def test_a_path_means_one_thing(path: str, target: Target) -> None:
 
 
 @given(st.text(), st.text(), st.text(), st.text())
-def test_ids_of_one_kind_are_never_anothers(one: str, two: str, three: str, four: str) -> None:
-    assert (named_key(one, two) == named_key(three, four)) == ((one, two) == (three, four))
-    event = event_key(one, {"ce-id": two, "ce-source": three}, b"")
+def test_ids_of_one_kind_and_caller_are_never_anothers(one: str, two: str, three: str, four: str) -> None:
+    assert (named_key("it", one, two) == named_key("it", three, four)) == ((one, two) == (three, four))
+    event = event_key(one, four, {"ce-id": two, "ce-source": three}, b"")
     assert event is not None
-    assert len({named_key(one, two), event, new_key(), new_key()}) == 4
+    assert event != event_key(one, four + "x", {"ce-id": two, "ce-source": three}, b"")
+    assert len({named_key(one, four, two), event, new_key(), new_key()}) == 4
     whole = json.dumps({"id": two, "source": three, "specversion": "1.0", "data": four}).encode(
         "utf-8", "surrogatepass"
     )
-    structured = event_key(one, {"content-type": "application/cloudevents+json; charset=utf-8"}, whole)
+    structured = event_key(one, four, {"content-type": "application/cloudevents+json; charset=utf-8"}, whole)
     assert structured == event
 
 
 @given(st.binary(max_size=100))
 def test_what_is_no_event_has_no_id(body: bytes) -> None:
-    assert event_key("it", {"content-type": "application/json"}, body) is None
-    assert event_key("it", {"content-type": "application/cloudevents+json"}, b"[" + body) is None
+    assert event_key("it", "", {"content-type": "application/json"}, body) is None
+    assert event_key("it", "", {"content-type": "application/cloudevents+json"}, b"[" + body) is None

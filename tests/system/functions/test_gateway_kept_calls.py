@@ -1,5 +1,6 @@
 """Calls that a gateway keeps: asynchronous ones survive it, named ones run once, events are served once."""
 
+import http.client
 import json
 import signal
 from collections.abc import Iterator
@@ -7,9 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.system.functions.gateways import Gateway, function, gateway
+from tests.system.functions.gateways import Gateway, free_port, function, gateway
 from tests.system.functions.replicas import Answer
 from tests.waiting import until
+
+from pgpu.client.functions import Bearer
 
 EVENT = {"ce_id": "e1", "ce_source": "/tests", "ce_specversion": "1.0", "ce_type": "test"}
 
@@ -59,6 +62,55 @@ def test_kept_calls_and_events(tmp_path: Path) -> None:
         for _ in range(2):  # what failed is served again
             assert made.call("fickle", {"do": "raise"}, **{**EVENT, "ce_id": "e2"}).status == 500
         assert count(notes, "begin raise") == 2
+
+
+def test_a_call_is_its_callers_alone(tmp_path: Path) -> None:
+    """What one keeps under an id that another guesses is neither read nor cancelled by them, and theirs is a call of its own."""
+    notes, port = tmp_path / "notes", free_port()
+    its = function("it", "Fickle", public=True, arguments={"notes": str(notes)})
+    path = "/functions/it/calls/1"
+    with gateway(its, words=(str(port),)) as made:
+        made.desk.allow("one", Bearer(function=its.identity))
+        made.desk.allow("two", Bearer(function=its.identity))
+        callers = [None, "one", "two"]
+        for number, token in enumerate(callers):
+            assert tcp(port, "PUT", path, token, {"do": f"call {number}"})[0] == 202
+        for number, token in enumerate(callers):
+            assert fetched(port, path, token) == b"call %d" % number
+        assert tcp(port, "DELETE", path, "two")[0] == 204
+        assert [tcp(port, "GET", path, token)[0] for token in callers] == [200, 200, 404]
+
+        kept = {
+            token: tcp(port, "POST", "/functions/it", token, {"do": "x"}, prefer="respond-async") for token in callers
+        }
+        for token, (_, _, location) in kept.items():
+            assert fetched(port, location, token) == b"x"
+            assert {
+                tcp(port, how, location, other)[0] for how in ("GET", "DELETE") for other in callers if other != token
+            } == {404}
+
+        for token in callers * 2:
+            assert tcp(port, "POST", "/functions/it", token, {"do": "event"}, **EVENT)[0] == 200
+        assert count(notes, "begin event") == len(callers)
+
+
+def tcp(
+    port: int, method: str, path: str, token: str | None, body: object = None, **headers: str
+) -> tuple[int, bytes, str]:
+    """Ask with a token; return status, body and location."""
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    named = {key.replace("_", "-"): value for key, value in headers.items()}
+    shown = {} if token is None else {"authorization": f"Bearer {token}"}
+    connection.request(method, path, json.dumps(body), {"content-type": "application/json", **shown, **named})
+    reply = connection.getresponse()
+    read = reply.read()
+    connection.close()
+    return reply.status, read, reply.getheader("location", "")
+
+
+def fetched(port: int, location: str, token: str | None) -> bytes:
+    """Wait for the answer of a kept call."""
+    return until(lambda: (read := tcp(port, "GET", location, token))[0] == 200 and read)[1]
 
 
 def test_calls_survive_a_gateway_that_is_killed(tmp_path: Path) -> None:

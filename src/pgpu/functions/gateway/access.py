@@ -79,6 +79,17 @@ class Access:
         is_nobody = caller.uid is None and bearer == Bearer()
         return BAD_TOKEN if is_nobody else NOT_YOURS
 
+    def principal(self, caller: Caller) -> str:
+        """Return who a caller whom it knows is, as far as it tells two apart.
+
+        A user is the same one by their socket and by their own token; empty for who shows nothing that is good for anything.
+        """
+        bearer = self._remembered(caller) or Bearer()
+        if bearer.function is not None:
+            return f"token {caller.digest.hex()}"
+        uid = caller.uid if bearer.uid is None else bearer.uid
+        return "" if uid is None else f"user {uid}"
+
     def admin_refusal(self, caller: Caller) -> Refusal | None:
         """Say why a caller whom it knows may not see everything; None: they may."""
         if self._is_admin(caller, self._remembered(caller) or Bearer()):

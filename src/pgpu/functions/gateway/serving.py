@@ -83,7 +83,7 @@ async def _serve(desk: Desk, settings: Settings) -> None:
     controller = Controller(halls, desk, metrics)
     counter = GatewayCounter(halls, access)
     books = Books(Store(settings.state / "calls"), halls)
-    kept = KeptCalls(books, counter, lambda caller, identity: access.refusal(caller, halls.of(identity)))
+    kept = KeptCalls(books, counter, access, halls)
     app = App(halls, access, counter, kept, controller.refresh)
     most_descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     words = {"counter": counter, "held": Counter(), "most_descriptors": most_descriptors}

@@ -52,6 +52,9 @@ class Hall:
         self.loads: dict[int, Load] = {}
         self._split = Split({})
         self.links: dict[str, Link] = {}
+        self.is_closed = False
+        """The function is no more; who was about to call it is told so."""
+
         self.on_admitted: Callable[[Errand], None] = lambda _errand: None
         self.on_begun: Callable[[Errand], None] = lambda _errand: None
         """Told of each errand that is given to a replica, just before."""
@@ -155,6 +158,7 @@ class Hall:
 
     def close(self) -> None:
         """The function is no more: answer everybody."""
+        self.is_closed = True
         for load in self.loads.values():
             self._refuse_queue(load, GONE)
         for link in [*self.links.values()]:
@@ -257,7 +261,9 @@ class Hall:
             self._refuse_queue(load, hopeless_refusal(load))
 
     def load_of(self, errand: Errand) -> Load | None:
-        """Return what is known of the version that serves an errand; None: the function has no traffic."""
+        """Return what is known of the version that serves an errand; None: the function has no traffic, or is no more."""
+        if self.is_closed:
+            return None
         if not errand.version:
             try:
                 errand.version = self._split.next()

@@ -193,6 +193,8 @@ class Controller:
         link.connect(standing.directory)
 
     def _decide(self, hall: Hall) -> None:
+        if hall.is_closed:
+            return
         for step in decide(hall.view(self._clock, is_memory_short=self._is_memory_short)):
             self._apply(hall, step)
 

@@ -25,6 +25,9 @@ class Halls:
         """Told of each hall where something is to be decided."""
 
         self.on_begun: Callable[[Errand], None] = lambda _errand: None
+        self.on_closed: Callable[[str], None] = lambda _identity: None
+        """Told of the identity of each function that is no more, once everybody in its hall was answered."""
+
         self.on_phase: Callable[[Link], None] = lambda _link: None
         self.on_first_answer: Callable[[Hall, Link], None] = lambda _hall, _link: None
         self.claim: Callable[[Hall, Link], None] = lambda _hall, _link: None
@@ -48,7 +51,9 @@ class Halls:
         for name in [*self._halls]:
             known = told.get(name)
             if known is None or known.created_at_seconds != self._halls[name].function.created_at_seconds:
-                self._halls.pop(name).close()
+                gone = self._halls.pop(name)
+                gone.close()
+                self.on_closed(gone.function.identity)
         for name, function in told.items():
             try:
                 self._adopt_one(name, function)

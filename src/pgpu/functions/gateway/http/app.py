@@ -101,7 +101,7 @@ class App:
             return refused or _NOT_FOUND
         errand.hall = hall
         self._allow_its_time(errand, hall)
-        return await self._of_function(errand, target, receive, send)
+        return await self._of_function(errand, target, caller, receive, send)
 
     async def _unjudged(self, caller: Caller) -> Refusal | None:
         try:
@@ -110,11 +110,13 @@ class App:
             return _SERVER_AWAY
         return None
 
-    async def _of_function(self, errand: Errand, target: Target, receive: Receive, send: Send) -> Answered:
+    async def _of_function(
+        self, errand: Errand, target: Target, caller: Caller, receive: Receive, send: Send
+    ) -> Answered:
         hall = errand.hall
         assert hall is not None  # noqa: S101 - set by the caller
         if target.kind is Kind.NAMED_CALL or (target.kind is Kind.CALL and is_special(errand.headers)):
-            return await self._kept.of_function(errand, target, receive, send)
+            return await self._kept.of_function(errand, target, caller, receive, send)
         if target.kind is Kind.CALL:
             await answer_call(self._counter, errand, hall.declaration.max_body_bytes, receive, send)
             return None

@@ -5,7 +5,6 @@ runs.
 """
 
 import sqlite3
-from collections.abc import Callable
 
 import msgspec
 
@@ -15,9 +14,11 @@ from pgpu.functions.front.http.answering import Send
 from pgpu.functions.front.http.bodies import ClientGoneError, Receive, read_body
 from pgpu.functions.front.http.ordinary import serve_read, too_large
 from pgpu.functions.front.keeping.keeper import log
-from pgpu.functions.gateway.access import NOT_YOURS, Caller
+from pgpu.functions.gateway.access import NOT_YOURS, Access, Caller
 from pgpu.functions.gateway.calling.errands import Errand
 from pgpu.functions.gateway.calling.hall import Hall
+from pgpu.functions.gateway.calling.refusals import GONE
+from pgpu.functions.gateway.controlling.halls import Halls
 from pgpu.functions.gateway.http.counter import GatewayCounter
 from pgpu.functions.gateway.http.targets import Kind, Target
 from pgpu.functions.gateway.keeping.books import Books
@@ -44,60 +45,59 @@ _encode = msgspec.json.Encoder().encode
 class KeptCalls:
     """What is answered about kept calls."""
 
-    def __init__(self, books: Books, counter: GatewayCounter, refusal: Callable[[Caller, str], Refusal | None]) -> None:
+    def __init__(self, books: Books, counter: GatewayCounter, access: Access, halls: Halls) -> None:
         """Join the parts.
 
         Args:
             books: Of the calls.
             counter: Takes what is not kept after all.
-            refusal: Says why a caller may not see calls of the function of an identity; None: they may.
+            access: Says who a caller is, and what they may see.
+            halls: Functions.
         """
-        self._books, self._counter, self._refusal = books, counter, refusal
+        self._books, self._counter, self._access, self._halls = books, counter, access, halls
 
-    async def of_function(self, errand: Errand, target: Target, receive: Receive, send: Send) -> Reply | Refusal | None:
+    async def of_function(
+        self, errand: Errand, target: Target, caller: Caller, receive: Receive, send: Send
+    ) -> Reply | Refusal | None:
         """Answer a request to a function whose caller may call it; None: it was answered."""
         try:
-            return await self._of_function(errand, target, receive, send)
+            return await self._of_function(errand, target, self._access.principal(caller), receive, send)
         except sqlite3.Error as error:
             log(f"a call of {target.name} cannot be kept: {error}")
             return _NO_ROOM
 
     async def _of_function(
-        self, errand: Errand, target: Target, receive: Receive, send: Send
+        self, errand: Errand, target: Target, who: str, receive: Receive, send: Send
     ) -> Reply | Refusal | None:
         hall = errand.hall
         assert hall is not None  # noqa: S101 - its caller found it
+        identity = hall.function.identity
         if target.kind is Kind.NAMED_CALL and errand.method != "PUT":
-            return await self._stored(errand, named_key(hall.function.identity, target.call))
+            return await self._stored(errand, named_key(identity, who, target.call))
         most = min(MOST_BYTES, hall.declaration.max_body_bytes)
         read = too_large(errand, most) or await _read(receive, most)
         if read is None or isinstance(read, Refusal):
             return read
         if target.kind is Kind.NAMED_CALL:
-            errand.method, errand.path = "POST", f"/functions/{hall.name}"
-            return await self._accepted(
-                hall,
-                errand,
-                named_key(hall.function.identity, target.call),
-                read,
-                f"/functions/{hall.name}/calls/{target.call}",
-            )
-        key = event_key(hall.function.identity, errand.headers, read) if errand.path.startswith("/functions/") else None
+            location, errand.method, errand.path = errand.path, "POST", f"/functions/{hall.name}"
+            return await self._accepted(hall, _call(errand, named_key(identity, who, target.call), who, read), location)
+        key = event_key(identity, who, errand.headers, read) if errand.path.startswith("/functions/") else None
         if "respond-async" in errand.headers.get("prefer", "").lower():
             kept_as = key or new_key()
-            return await self._accepted(hall, errand, kept_as, read, f"/calls/{kept_as}")
+            return await self._accepted(hall, _call(errand, kept_as, who, read), f"/calls/{kept_as}")
         if key is not None:
-            return await self._event(hall, errand, key, read)
+            return await self._event(hall, errand, _call(errand, key, who, read))
         await serve_read(self._counter, errand, (read, None), receive, send)
         return None
 
     async def of_caller(self, errand: Errand, target: Target, caller: Caller) -> Reply | Refusal:
-        """Answer a request about a call under an id of ours."""
+        """Answer a request about a call under an id of ours: to who made it, and still may."""
         known = await self._books.get(target.call)
-        refused = self._refusal(caller, "" if known is None else known.function)
-        if refused is not None:
+        hall = None if known is None else self._halls.of(known.function)
+        if (refused := self._access.refusal(caller, hall)) is not None:
             return _NO_CALL if refused is NOT_YOURS else refused
-        return await self._stored(errand, target.call)
+        is_theirs = known is not None and known.caller == self._access.principal(caller)
+        return await self._stored(errand, target.call) if is_theirs else _NO_CALL
 
     async def _stored(self, errand: Errand, key: str) -> Reply | Refusal:
         if errand.method == "DELETE":
@@ -107,28 +107,29 @@ class KeptCalls:
             return _NO_CALL
         return self._waits(key) if known.reply is None else _replayed(known)
 
-    async def _accepted(self, hall: Hall, errand: Errand, key: str, body: bytes, location: str) -> Reply | Refusal:
-        if self._books.is_full(hall.function.identity):
+    async def _accepted(self, hall: Hall, call: KeptCall, location: str) -> Reply | Refusal:
+        if self._books.is_full(call.function):
             return _FULL
-        call = _call(hall, errand, key, body)
         known = await self._books.add(call)
         if known is not None and known.digest != call.digest:
             return _DIFFERS
-        waits = self._waits(key)
+        if hall.is_closed:
+            return GONE
+        waits = self._waits(call.id)
         headers = {**waits.headers, "location": location, "preference-applied": "respond-async"}
         return Reply(202, headers, waits.body)
 
-    async def _event(self, hall: Hall, errand: Errand, key: str, body: bytes) -> Reply | Refusal:
-        if self._books.is_full(hall.function.identity):
+    async def _event(self, hall: Hall, errand: Errand, call: KeptCall) -> Reply | Refusal:
+        if self._books.is_full(call.function):
             return _FULL
-        await self._books.add(_call(hall, errand, key, body))
-        known = await self._books.finished(key, errand.timeout_seconds)
+        await self._books.add(call)
+        known = await self._books.finished(call.id, errand.timeout_seconds)
         if known is None:
-            return _FORGOTTEN
+            return GONE if hall.is_closed else _FORGOTTEN
         if known.reply is None:
             return _LATE
         if known.reply.status >= _OWN_ERRORS:
-            await self._books.forget(key)
+            await self._books.forget(call.id)
         return _replayed(known)
 
     def _waits(self, key: str) -> Reply:
@@ -140,10 +141,12 @@ def _replayed(known: Kept) -> Reply:
     return Reply(known.reply.status, known.reply.headers, known.reply.body)
 
 
-def _call(hall: Hall, errand: Errand, key: str, body: bytes) -> KeptCall:
+def _call(errand: Errand, key: str, who: str, body: bytes) -> KeptCall:
+    assert errand.hall is not None  # noqa: S101 - its caller found it
     headers = {name: value for name, value in errand.headers.items() if name not in {"prefer", "content-length"}}
     digest = digest_of(errand.path, errand.query, headers, body)
-    return KeptCall(key, hall.function.identity, digest, errand.method, errand.path, errand.query, headers, body)
+    function = errand.hall.function.identity
+    return KeptCall(key, function, who, digest, errand.method, errand.path, errand.query, headers, body)
 
 
 async def _read(receive: Receive, most_bytes: int) -> bytes | Refusal | None:

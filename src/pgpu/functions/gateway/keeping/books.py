@@ -7,7 +7,7 @@ idempotent, and answered 502 where it is not. It refuses to hold bodies: those t
 import asyncio
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -30,7 +30,6 @@ _MOST_HELD_BYTES = 1 << 30
 
 _MOST_OWNER_BYTES = 4 << 30
 _MOST_ALL_BYTES = 16 << 30
-"""Functions that are no more included: their calls are forgotten with everything that is old."""
 
 MOST_WAITING = 10_000
 """Of one function."""
@@ -39,7 +38,6 @@ _NOT_NOW = {429, 503}
 _T = TypeVar("_T")
 
 _INTERRUPTED = Refusal(502, "interrupted", "the gateway ended while a replica may have served this call")
-_GONE = Refusal(404, "not_found", "the function is not there any more")
 _TOO_LARGE = Refusal(502, "reply_too_large", "the answer is larger than what is kept")
 _BROKEN = Refusal(502, "worker_died", "the answer broke off")
 
@@ -63,10 +61,11 @@ class Books:
         self._finished: dict[str, asyncio.Event] = {}
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
-        halls.on_begun = self._begun
+        halls.on_begun, halls.on_closed = self._begun, self._function_gone
 
     async def open(self) -> None:
-        """Take up what an earlier gateway left."""
+        """Take up what an earlier gateway left, but of functions that are no more."""
+        await self._do(self._store.forget_functions_but, [hall.function.identity for hall in self._halls])
         left, begun = await self._do(self._store.left)
         for call_id, function in left:
             hall = self._halls.of(function)
@@ -74,7 +73,7 @@ class Books:
             if is_harmless:
                 self._waiting[function].append(call_id)
             else:
-                await self._keep_refusal(call_id, _INTERRUPTED)
+                await self._keep_refusal(call_id, function, _INTERRUPTED)
         for function in [*self._waiting]:
             self._pump(function)
         self._sweep()
@@ -136,17 +135,27 @@ class Books:
             return known
         return await self.get(call_id)
 
+    def _function_gone(self, function: str) -> None:
+        """Forget the calls of a function that was removed; those that it had were answered just before."""
+        self._given.pop(function, None)
+        self._start(self._forget_function(function, self._waiting.pop(function, deque())))
+
+    async def _forget_function(self, function: str, waiting: Iterable[str]) -> None:
+        await self._do(self._store.forget_function, function)
+        for call_id in waiting:
+            self._tell_waiting(call_id)
+
     def _begun(self, errand: Errand) -> None:
         if isinstance(errand.asker, _Keeping):
             self._store.begin(errand.asker.call_id)
 
     def _pump(self, function: str) -> None:
         """Give as many calls of a function as it may run at a time, and no more: the rest waits on the disk."""
-        hall = self._halls.of(function)
-        waiting = self._waiting[function]
+        hall, waiting = self._halls.of(function), self._waiting.get(function)
+        if not waiting:
+            return
         if hall is None:
-            while waiting:
-                self._start(self._keep_refusal(waiting.popleft(), _GONE))
+            self._function_gone(function)
             return
         room = hall.slots
         while waiting and self._given[function] < room:
@@ -175,15 +184,18 @@ class Books:
             self._loop.call_later(_AGAIN_SECONDS, self._release, function)
         else:
             kept = KeptReply(reply.status, reply.headers, bytes(body))
-            self._start(self._keep(call_id, kept))
+            self._start(self._keep(call_id, function, kept))
             self._release(function)
 
-    async def _keep_refusal(self, call_id: str, refused: Refusal) -> None:
+    async def _keep_refusal(self, call_id: str, function: str, refused: Refusal) -> None:
         reply = refused.reply(call_id)
-        await self._keep(call_id, KeptReply(reply.status, reply.headers, bytes(reply.body)))
+        await self._keep(call_id, function, KeptReply(reply.status, reply.headers, bytes(reply.body)))
 
-    async def _keep(self, call_id: str, reply: KeptReply) -> None:
-        await self._do(self._store.finish, call_id, reply)
+    async def _keep(self, call_id: str, function: str, reply: KeptReply) -> None:
+        if self._halls.of(function) is None:
+            await self._do(self._store.forget, call_id)
+        else:
+            await self._do(self._store.finish, call_id, reply)
         self._tell_waiting(call_id)
 
     def _tell_waiting(self, call_id: str) -> None:
@@ -191,7 +203,8 @@ class Books:
             event.set()
 
     def _release(self, function: str) -> None:
-        self._given[function] -= 1
+        if function in self._given:
+            self._given[function] -= 1
         self._pump(function)
 
     def _holds_much(self, function: str) -> bool:

@@ -1,6 +1,7 @@
 """Under which id a call is kept. Pure.
 
-Ours are random, a caller's own and an event's are digests, each of a kind of its own: nobody can guess or take another's.
+Ours are random, a caller's own and an event's are digests, each of a kind of its own and of one caller: nobody can guess or
+take another's.
 """
 
 import hashlib
@@ -21,21 +22,24 @@ def new_key() -> str:
     return secrets.token_hex(16)
 
 
-def named_key(function: str, name: str) -> str:
+def named_key(function: str, caller: str, name: str) -> str:
     """Return the id of a call that its caller named."""
-    return _digest("n", function, name)
+    return _digest("n", function, caller, name)
 
 
-def event_key(function: str, headers: dict[str, str], body: bytes) -> str | None:
-    """Return the id of an event's delivery: source and id together are unique (CloudEvents 1.0, `id`); None: it is none."""
+def event_key(function: str, caller: str, headers: dict[str, str], body: bytes) -> str | None:
+    """Return the id of an event's delivery by one caller; None: it is no event.
+
+    Source and id together are unique (CloudEvents 1.0, `id`), as far as its caller is believed.
+    """
     if headers.get("content-type", "").partition(";")[0].strip().lower() == _EVENT:
         try:
             event = msgspec.json.decode(body, type=_Event)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return None
-        return _digest("e", function, event.source, event.id)
+        return _digest("e", function, caller, event.source, event.id)
     if "ce-id" in headers and "ce-source" in headers:
-        return _digest("e", function, headers["ce-source"], headers["ce-id"])
+        return _digest("e", function, caller, headers["ce-source"], headers["ce-id"])
     return None
 
 

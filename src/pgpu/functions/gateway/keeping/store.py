@@ -9,19 +9,22 @@ import os
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS calls (
-    id TEXT PRIMARY KEY, function TEXT NOT NULL, digest TEXT NOT NULL, created REAL NOT NULL, method TEXT NOT NULL,
+    id TEXT PRIMARY KEY, function TEXT NOT NULL, caller TEXT NOT NULL, digest TEXT NOT NULL, created REAL NOT NULL, method TEXT NOT NULL,
     path TEXT NOT NULL, query TEXT NOT NULL, headers TEXT NOT NULL, body BLOB NOT NULL,
     finished REAL, status INTEGER, reply_headers TEXT, reply BLOB
 ) STRICT;
 CREATE INDEX IF NOT EXISTS unfinished ON calls (created) WHERE finished IS NULL;
+CREATE INDEX IF NOT EXISTS of_functions ON calls (function);
+PRAGMA user_version = 2;
 """
+_VERSION = 2
 _BEGUN = "begun"
 
 
@@ -32,6 +35,9 @@ class KeptCall:
     id: str
     function: str
     """Its identity: see `Function.identity`."""
+
+    caller: str
+    """Who made it: see `Access.principal`."""
 
     digest: str
     """Of what was asked: a second call of the same id that differs is a mistake."""
@@ -57,6 +63,7 @@ class Kept:
     """What is known of a call."""
 
     function: str
+    caller: str
     digest: str
     reply: KeptReply | None
     """None: it has no answer yet."""
@@ -69,6 +76,8 @@ class Store:
         """Open it, or make it."""
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._connection = sqlite3.connect(directory / "calls.db", isolation_level=None, check_same_thread=False)
+        if self._connection.execute("PRAGMA user_version").fetchone()[0] != _VERSION:
+            self._connection.execute("DROP TABLE IF EXISTS calls")  # of a pgpu that kept them without their callers
         self._connection.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;" + _SCHEMA)
         self._held_bytes = self._counted()
         self._begun_path = directory / _BEGUN
@@ -97,12 +106,12 @@ class Store:
             known = self.get(call.id)
             if known is None:
                 row = (
-                    call.id, call.function, call.digest, time.time(), call.method, call.path, call.query,
+                    call.id, call.function, call.caller, call.digest, time.time(), call.method, call.path, call.query,
                     json.dumps(call.headers), call.body,
                 )  # fmt: skip
                 self._connection.execute(
-                    "INSERT INTO calls (id, function, digest, created, method, path, query, headers, body)"
-                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    "INSERT INTO calls (id, function, caller, digest, created, method, path, query, headers, body)"
+                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     row,
                 )
         if known is None:
@@ -124,24 +133,27 @@ class Store:
     def get(self, call_id: str) -> Kept | None:
         """Return what is known of a call."""
         row = self._connection.execute(
-            "SELECT function, digest, finished, status, reply_headers, reply FROM calls WHERE id = ?", (call_id,)
+            "SELECT function, caller, digest, finished, status, reply_headers, reply FROM calls WHERE id = ?",
+            (call_id,),
         ).fetchone()
         if row is None:
             return None
-        function, digest, finished, status, headers, body = row
-        return Kept(function, digest, None if finished is None else KeptReply(status, json.loads(headers), body))
+        function, caller, digest, finished, status, headers, body = row
+        return Kept(
+            function, caller, digest, None if finished is None else KeptReply(status, json.loads(headers), body)
+        )
 
     def asked(self, call_id: str) -> KeptCall | None:
         """Return a call that has no answer yet."""
         row = self._connection.execute(
-            "SELECT id, function, digest, method, path, query, headers, body FROM calls"
+            "SELECT id, function, caller, digest, method, path, query, headers, body FROM calls"
             " WHERE id = ? AND finished IS NULL",
             (call_id,),
         ).fetchone()
         if row is None:
             return None
-        known, function, digest, method, path, query, headers, body = row
-        return KeptCall(known, function, digest, method, path, query, json.loads(headers), body)
+        known, function, caller, digest, method, path, query, headers, body = row
+        return KeptCall(known, function, caller, digest, method, path, query, json.loads(headers), body)
 
     def forget(self, call_id: str) -> bool:
         """Forget a call; False if there was none."""
@@ -153,6 +165,18 @@ class Store:
         with self._writing():
             self._connection.execute("DELETE FROM calls WHERE finished < ?", (before_seconds,))
         self._held_bytes = self._counted()
+
+    def forget_functions_but(self, functions: Iterable[str]) -> None:
+        """Forget all calls of functions that are no more."""
+        held = self._connection.execute("SELECT DISTINCT function FROM calls").fetchall()
+        for function in {row[0] for row in held} - set(functions):
+            self.forget_function(function)
+
+    def forget_function(self, function: str) -> None:
+        """Forget all calls of a function."""
+        with self._writing():
+            self._connection.execute("DELETE FROM calls WHERE function = ?", (function,))
+        self._held_bytes.pop(function, None)
 
     def left(self) -> tuple[list[tuple[str, str]], set[str]]:
         """Return (id, function) of the calls without an answer, the oldest first, and the ids of those that were begun.
