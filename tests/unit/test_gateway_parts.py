@@ -3,15 +3,19 @@
 import asyncio
 import json
 import os
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pgpu.client.functions import Bearer
+from pgpu.errors import CapacityError, NodeError
 from pgpu.functions.gateway.access import BAD_TOKEN, NO_TOKEN, NOT_ADMIN, NOT_YOURS, Access, Caller
+from pgpu.functions.gateway.bearers import Bearers
 from pgpu.functions.gateway.calling.hall import Hall
 from pgpu.functions.gateway.controlling.halls import Halls
 from pgpu.functions.gateway.http.app import App
@@ -30,7 +34,7 @@ def hall(*, is_public: bool = False) -> Hall:
     return Hall(Function("it", OWNER, 0.0, (version,), (Share(1, 100),)), Metrics(), lambda: None)
 
 
-class Bearers:
+class Tokens:
     """Of a desk only what access asks."""
 
     def __init__(self) -> None:
@@ -49,9 +53,9 @@ class Bearers:
 
 
 def judged(token: str | None, uid: int | None, known: Hall | None) -> object:
-    access, caller = Access(Bearers()), Caller(None if token is None else f"Bearer {token}", uid)  # type: ignore[arg-type]
-    asyncio.run(access.learn(caller))
-    access.close()
+    access, caller = Access(Bearers(Tokens())), Caller(None if token is None else f"Bearer {token}", uid)  # type: ignore[arg-type]
+    asyncio.run(access.bearers.learn(caller))
+    access.bearers.close()
     return access.refusal(caller, known)
 
 
@@ -80,21 +84,21 @@ def test_who_may_call_and_what_the_others_are_told(token: str | None, uid: int |
 
 
 def test_a_token_is_asked_about_once_in_a_while_and_metrics_are_the_administrators() -> None:
-    bearers = Bearers()
-    access = Access(bearers)  # type: ignore[arg-type]
+    tokens = Tokens()
+    access = Access(Bearers(tokens))  # type: ignore[arg-type]
     for _ in range(3):
-        asyncio.run(access.learn(Caller("Bearer its", None)))
-    assert bearers.asked == ["its"]
+        asyncio.run(access.bearers.learn(Caller("Bearer its", None)))
+    assert tokens.asked == ["its"]
     assert access.admin_refusal(Caller("Bearer its", None)) is NOT_ADMIN
     assert access.admin_refusal(Caller(None, None)) is NO_TOKEN
     assert access.admin_refusal(Caller(None, os.geteuid())) is None
-    access.close()
+    access.bearers.close()
 
 
 def test_a_function_that_was_made_public_a_moment_ago_is_so_for_a_stranger_and_asks_as_one_that_is_not_there() -> None:
     async def asking() -> None:
         metrics, asked = Metrics(), 0
-        halls, access = Halls(metrics), Access(Bearers())  # type: ignore[arg-type]
+        halls, access = Halls(metrics), Access(Bearers(Tokens()))  # type: ignore[arg-type]
         statuses: list[int] = []
 
         async def refresh() -> None:
@@ -115,25 +119,58 @@ def test_a_function_that_was_made_public_a_moment_ago_is_so_for_a_stranger_and_a
         halls.adopt([replace(hall().function, created_at_seconds=-1.0)])
         for _ in range(3):
             await ask()
-        access.close()
+        access.bearers.close()
         assert (statuses, asked) == ([401, 200, 200], 2)
 
     asyncio.run(asking())
 
 
 def test_a_caller_is_one_by_their_token_or_as_a_user_and_nobody_by_what_is_good_for_nothing() -> None:
-    access = Access(Bearers())  # type: ignore[arg-type]
+    access = Access(Bearers(Tokens()))  # type: ignore[arg-type]
 
     def who(token: str | None, uid: int | None) -> str:
         caller = Caller(None if token is None else f"Bearer {token}", uid)
-        asyncio.run(access.learn(caller))
+        asyncio.run(access.bearers.learn(caller))
         return access.principal(caller)
 
     assert who("owner", None) == who(None, OWNER) == who("made up", OWNER) == f"user {OWNER}"
     assert who(None, None) == who("made up", None) == ""
     assert len({who("its", None), who("before", None), who("other", 7), who(None, 7), ""}) == 5
     assert who("its", 7) == who("its", None)
-    access.close()
+    access.bearers.close()
+
+
+@pytest.mark.parametrize(
+    ("raised", "code"),
+    [(CapacityError("too many"), b"busy"), (NodeError("away"), b"server_away"), (None, b"server_away")],
+)
+def test_who_cannot_be_judged_now_is_told_to_come_again(raised: Exception | None, code: bytes) -> None:
+    let_go, told = threading.Event(), bytearray()
+
+    class Silent:
+        def bearer(self, _token: str) -> Bearer:
+            if raised is not None:
+                raise raised
+            let_go.wait()
+            return Bearer()
+
+    async def send(message: dict[str, Any]) -> None:
+        told.extend(message.get("body", b""))
+        assert message.get("status", 503) == 503
+        assert b"retry-after" in dict(message.get("headers", [(b"retry-after", b"")]))
+
+    async def ask() -> None:
+        halls = Halls(Metrics())
+        access = Access(Bearers(Silent()))  # type: ignore[arg-type]
+        app = App(halls, access, GatewayCounter(halls, access), None, None)  # type: ignore[arg-type]
+        headers = [(b"authorization", b"Bearer x"), (b"request-timeout", b"0.01")]
+        scope = {"type": "http", "method": "GET", "path": "/v2/models/it/ready", "headers": headers}
+        await app({**scope, "query_string": b"", "state": {}}, None, send)  # type: ignore[arg-type]
+        let_go.set()
+        access.bearers.close()
+
+    asyncio.run(ask())
+    assert code in told
 
 
 @pytest.mark.parametrize("header", ["", "Bearer", "Bearer ", "Basic its", "Bearer " + "x" * 1000, None])
@@ -151,7 +188,8 @@ PATHS: Sequence[tuple[str, Target]] = [
     ("/v2/models/it/ready", Target(Kind.MODEL_READY, "it")),
     ("/healthz", Target(Kind.PAGE)),
     ("/functions/It", Target(Kind.NOTHING)),
-    ("/functions/it/", Target(Kind.NOTHING)),
+    ("/functions/it/", Target(Kind.PART, "it", methods="")),
+    ("/functions/it/calls/x/y", Target(Kind.PART, "it", methods="")),
     ("/functions/../it", Target(Kind.NOTHING)),
     ("/v2/models/it/versions/0/infer", Target(Kind.NOTHING)),
 ]

@@ -110,7 +110,8 @@ def tcp(
 
 def fetched(port: int, location: str, token: str | None) -> bytes:
     """Wait for the answer of a kept call."""
-    return until(lambda: (read := tcp(port, "GET", location, token))[0] == 200 and read)[1]
+    until(lambda: tcp(port, "GET", location, token)[0] == 200)
+    return tcp(port, "GET", location, token)[1]
 
 
 def test_calls_survive_a_gateway_that_is_killed(tmp_path: Path) -> None:

@@ -1,23 +1,17 @@
 """Who may call what: by a token, or by who the kernel says is at the other end of a Unix socket.
 
-A stranger is told the same of a function that exists and of one that does not. What a token is good for is asked once and
-remembered for a moment, so a revoked one works no longer than that. It refuses to keep a token: only its digest.
+A stranger is told the same of a function that exists and of one that does not. What a token is good for is remembered for a
+moment, so a revoked one works no longer than that. It refuses to ask by itself: `Bearers` does.
 """
 
-import asyncio
 import hashlib
 import os
-import time
-from collections import OrderedDict
-from concurrent.futures import ThreadPoolExecutor
 
 from pgpu.client.functions import Bearer
+from pgpu.functions.gateway.bearers import Bearers
 from pgpu.functions.gateway.calling.hall import Hall
-from pgpu.functions.gateway.desk import Desk
 from pgpu.functions.protocols import Refusal
 
-_REMEMBERED_SECONDS = 5.0
-_MOST_REMEMBERED = 10_000
 _LONGEST_TOKEN = 512
 
 NO_TOKEN = Refusal(
@@ -46,19 +40,13 @@ class Caller:
 class Access:
     """Judges callers."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._threads = ThreadPoolExecutor(2, "access")
-        self._known: OrderedDict[bytes, tuple[Bearer, float]] = OrderedDict()
+    def __init__(self, bearers: Bearers) -> None:
+        self.bearers = bearers
         self._admins = {0, os.geteuid()}
-
-    def close(self) -> None:
-        """End its threads."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def is_known(self, caller: Caller) -> bool:
         """Say whether a caller can be judged without asking anybody."""
-        return caller.token is None or self._remembered(caller) is not None
+        return caller.token is None or self.bearers.remembered(caller) is not None
 
     def refusal(self, caller: Caller, hall: Hall | None) -> Refusal | None:
         """Say why a caller whom it knows may not call a function; None: they may.
@@ -69,7 +57,7 @@ class Access:
         """
         if hall is not None and hall.declaration.is_public:
             return None
-        bearer = self._remembered(caller) or Bearer()
+        bearer = self.bearers.remembered(caller) or Bearer()
         if caller.uid is None and caller.token is None:
             return NO_TOKEN
         if hall is not None and (self._is_admin(caller, bearer) or hall.function.owner_uid in {caller.uid, bearer.uid}):
@@ -84,7 +72,7 @@ class Access:
 
         A user is the same one by their socket and by their own token; empty for who shows nothing that is good for anything.
         """
-        bearer = self._remembered(caller) or Bearer()
+        bearer = self.bearers.remembered(caller) or Bearer()
         if bearer.function is not None:
             return f"token {caller.digest.hex()}"
         uid = caller.uid if bearer.uid is None else bearer.uid
@@ -92,28 +80,9 @@ class Access:
 
     def admin_refusal(self, caller: Caller) -> Refusal | None:
         """Say why a caller whom it knows may not see everything; None: they may."""
-        if self._is_admin(caller, self._remembered(caller) or Bearer()):
+        if self._is_admin(caller, self.bearers.remembered(caller) or Bearer()):
             return None
         return NO_TOKEN if caller.uid is None and caller.token is None else NOT_ADMIN
-
-    async def learn(self, caller: Caller) -> None:
-        """Ask what a caller's token is good for.
-
-        Raises:
-            PgpuError: The server cannot say it now.
-        """
-        if caller.token is not None and not self.is_known(caller):
-            loop = asyncio.get_running_loop()
-            bearer = await loop.run_in_executor(self._threads, self._desk.bearer, caller.token)
-            self._known[caller.digest] = (bearer, time.monotonic())
-            while len(self._known) > _MOST_REMEMBERED:
-                self._known.popitem(last=False)
-
-    def _remembered(self, caller: Caller) -> Bearer | None:
-        found = self._known.get(caller.digest) if caller.token is not None else None
-        if found is None or time.monotonic() - found[1] > _REMEMBERED_SECONDS:
-            return None
-        return found[0]
 
     def _is_admin(self, caller: Caller, bearer: Bearer) -> bool:
         return caller.uid in self._admins or bearer.is_admin

@@ -20,6 +20,7 @@ from pgpu.errors import NodeError
 from pgpu.functions.calls.coalescing import CoalescingLoop
 from pgpu.functions.front.keeping.keeper import log
 from pgpu.functions.gateway.access import Access
+from pgpu.functions.gateway.bearers import Bearers
 from pgpu.functions.gateway.controlling.controller import Controller
 from pgpu.functions.gateway.controlling.halls import Halls
 from pgpu.functions.gateway.desk import Desk
@@ -79,7 +80,8 @@ def run(desk: Desk, settings: Settings) -> None:
 
 async def _serve(desk: Desk, settings: Settings) -> None:
     metrics = Metrics()
-    halls, access = Halls(metrics), Access(desk)
+    halls, bearers = Halls(metrics), Bearers(desk)
+    access = Access(bearers)
     controller = Controller(halls, desk, metrics)
     counter = GatewayCounter(halls, access)
     books = Books(Store(settings.state / "calls"), halls)
@@ -110,7 +112,7 @@ async def _serve(desk: Desk, settings: Settings) -> None:
         await serving
     finally:
         working.cancel()
-        access.close()
+        bearers.close()
         with contextlib.suppress(asyncio.CancelledError):
             await working
         books.close()

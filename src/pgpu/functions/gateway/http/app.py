@@ -3,13 +3,15 @@
 It refuses to decide who may: access does.
 """
 
+import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 
-from pgpu.errors import PgpuError
+from pgpu.errors import CapacityError, PgpuError
 from pgpu.functions.calls.messages import Reply
 from pgpu.functions.front.http.answering import Send
 from pgpu.functions.front.http.bodies import Receive
@@ -28,7 +30,12 @@ from pgpu.functions.protocols import Refusal
 
 JSON = {"content-type": "application/json"}
 _NOT_FOUND = Refusal(404, "not_found", "there is nothing at this path")
+_BUSY = Refusal(503, "busy", "too many tokens are being looked up", {"retry-after": "1"})
 _SERVER_AWAY = Refusal(503, "server_away", "the server does not answer", {"retry-after": "1"})
+_FUNCTIONS = "/functions/"
+_APPLICATIONS = {Kind.CALL, Kind.OPENAPI, Kind.PART}
+"""What an ASGI application answers itself, by whatever method, if it is asked below its function's path."""
+
 _REFRESH_SECONDS = 0.2
 """The server is asked for a function that nobody knows at most so often."""
 
@@ -90,7 +97,10 @@ class App:
             await send_reply(self._counter, errand, answered, send)
 
     async def _answered(self, errand: Errand, target: Target, caller: Caller, receive: Receive, send: Send) -> Answered:
-        if (refused := _misdirected(errand, target) or await self._unjudged(caller)) is not None:
+        may_be_theirs = target.kind in _APPLICATIONS and errand.path.startswith(_FUNCTIONS)
+        if not may_be_theirs and (refused := _misdirected(errand, target)) is not None:
+            return refused
+        if (refused := await self._unjudged(errand, caller)) is not None:
             return refused
         if target.kind is Kind.PAGE:
             return self._page(errand.path, caller)
@@ -99,14 +109,21 @@ class App:
         hall = await self._hall(target.name, caller)
         if (refused := self._access.refusal(caller, hall)) is not None or hall is None:
             return refused or _NOT_FOUND
+        if may_be_theirs and hall.declaration.is_asgi:
+            target = target._replace(kind=Kind.CALL)
+        elif (refused := _misdirected(errand, target)) is not None:
+            return refused
         errand.hall = hall
         self._allow_its_time(errand, hall)
         return await self._of_function(errand, target, caller, receive, send)
 
-    async def _unjudged(self, caller: Caller) -> Refusal | None:
+    async def _unjudged(self, errand: Errand, caller: Caller) -> Refusal | None:
         try:
-            await self._access.learn(caller)
-        except PgpuError:
+            async with asyncio.timeout_at(errand.deadline_seconds if errand.timeout_seconds else None):
+                await self._access.bearers.learn(caller)
+        except CapacityError:
+            return _BUSY
+        except (PgpuError, TimeoutError):
             return _SERVER_AWAY
         return None
 
@@ -134,8 +151,13 @@ class App:
         hall = self._halls.get(name)
         is_refused = self._access.refusal(caller, hall) is not None
         if is_refused and time.monotonic() - self._refreshed_seconds > _REFRESH_SECONDS:
-            self._refreshed_seconds = time.monotonic()
-            await self._refresh()
+            self._refreshed_seconds = (
+                math.inf
+            )  # until it has answered: who knocks meanwhile is one more and asks no more
+            try:
+                await self._refresh()
+            finally:
+                self._refreshed_seconds = time.monotonic()
             hall = self._halls.get(name)
         return hall
 
@@ -166,7 +188,7 @@ class App:
 
 
 def _misdirected(errand: Errand, target: Target) -> Refusal | None:
-    if target.kind is Kind.NOTHING:
+    if target.kind in {Kind.NOTHING, Kind.PART}:
         return _NOT_FOUND
     if errand.method not in target.methods.split(", "):
         said = f"this path takes {target.methods}"
