@@ -11,7 +11,8 @@ from pgpu.errors import RequestError
 from pgpu.model import Account, Job, JobSpec, JobState, Lease, Mount, Request
 from pgpu.runtimes.docker.confinement import confined, refuse_more_than_own
 from pgpu.runtimes.docker.creation import container_configuration
-from pgpu.runtimes.docker.refusals import refuse_bad_words
+from pgpu.runtimes.docker.refusals import refuse_bad_words, refuse_more_than_the_machine_has
+from pgpu.units import GIB
 
 ALICE = Account(61001, 61001)
 
@@ -63,3 +64,26 @@ def test_what_pgpu_provides_lies_over_nothing_of_the_slice() -> None:
     for target in ("/.pgpu", "/.pgpu/limit", "/usr/lib/libcuda.so.1", "relative"):
         with pytest.raises(RequestError):
             refuse_bad_words(spec(provisions=(Mount("/s", target),)))
+
+
+@pytest.mark.parametrize("account", [None, ALICE])
+@pytest.mark.parametrize(("said", "has"), [(None, (4 * GIB, GIB)), (GIB, (GIB, GIB // 2)), (8 * GIB, (8 * GIB, GIB))])
+def test_a_sealed_container_has_so_much_host_memory_and_never_all_of_it_is_scratch(
+    account: Account | None, said: int | None, has: tuple[int, int]
+) -> None:
+    host = created(spec(host_memory_bytes=said), account)["HostConfig"]
+    assert (host["Memory"], host["MemorySwap"]) == (has[0], has[0])
+    assert host["Tmpfs"]["/tmp"].endswith(f"size={has[1]}")
+    assert host["PidsLimit"] == 4096
+    assert "Memory" not in created(spec(is_sealed=False), account)["HostConfig"]
+
+
+def test_host_memory_is_a_word_about_sealed_containers_alone_and_no_more_than_there_is() -> None:
+    refuse_bad_words(spec(host_memory_bytes=GIB))
+    for wrong in (spec(host_memory_bytes=GIB, is_sealed=False), spec(host_memory_bytes=1), spec(host_memory_bytes=-1)):
+        with pytest.raises(RequestError, match="host memory"):
+            refuse_bad_words(wrong)
+    refuse_more_than_the_machine_has(spec(), {})
+    refuse_more_than_the_machine_has(spec(host_memory_bytes=GIB), {"MemTotal": GIB})
+    with pytest.raises(RequestError, match="more than this machine's"):
+        refuse_more_than_the_machine_has(spec(host_memory_bytes=2 * GIB), {"MemTotal": GIB})

@@ -17,7 +17,7 @@ from pgpu.functions.deploying.in_image import OWN_REQUIREMENTS
 from pgpu.functions.deploying.layers import build_spec, layer_digest
 from pgpu.functions.deploying.replica import OWN, PACKAGES, SOCKETS, SOURCE, Places, replica_spec, request_of
 from pgpu.model import Deployment, Request, Version, VersionState
-from pgpu.units import GIB
+from pgpu.units import GIB, MIB
 
 VERSION = Version(
     function="detector",
@@ -62,6 +62,14 @@ def test_a_container_reads_everything_and_writes_its_sockets_alone() -> None:
 def test_a_network_is_had_by_who_declares_one_alone() -> None:
     opened = replace(VERSION, declaration='{"network": "bridge"}')
     assert (replica_spec(opened, PLACES).network, replica_spec(VERSION, PLACES).network) == ("bridge", None)
+
+
+def test_host_memory_is_the_containers() -> None:
+    small = replace(VERSION, declaration='{"host_memory": "256MiB"}')
+    assert (replica_spec(small, PLACES).host_memory_bytes, replica_spec(VERSION, PLACES).host_memory_bytes) == (
+        256 * MIB,
+        None,
+    )
 
 
 def test_a_process_is_this_interpreter_in_the_source_with_nothing_of_containers() -> None:

@@ -99,6 +99,9 @@ class JobSpec:
     network: str | None = None
     """Only for a sealed container: the engine's network that it has all the same, such as `bridge`."""
 
+    host_memory_bytes: int | None = None
+    """Only for a sealed container: what it may hold of the machine's own memory; None is the runtime's default."""
+
     provisions: tuple[Mount, ...] = ()
     """Only for `docker`: what pgpu itself puts into the container, from places that no user can change; never a client's words."""
 

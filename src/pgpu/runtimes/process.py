@@ -56,6 +56,7 @@ class ProcessRuntime:
             raise RequestError("there is no command to run", hint="name one after --")
         wrong: dict[str, object] = {"an image": spec.image, "volumes": spec.volumes or spec.provisions}
         wrong |= {"a user": spec.user, "a seal": spec.is_sealed, "a network": spec.network}
+        wrong |= {"a limit of host memory": spec.host_memory_bytes}
         for what, value in wrong.items():
             if value:
                 raise RequestError(f"a process cannot be given {what}", hint="run it in a container with --image")

@@ -44,6 +44,12 @@ def deploy(
         str | None, typer.Option("--compute", metavar="SHARE", help="Share of each GPU's time, such as 25%.")
     ] = None,
     gpus: Annotated[int | None, typer.Option("--gpus", metavar="N", help="GPUs of each replica; 0 for none.")] = None,
+    host_memory: Annotated[
+        str | None,
+        typer.Option(
+            "--host-memory", metavar="AMOUNT", help="The machine's memory of each replica's container [4GiB]."
+        ),
+    ] = None,
     image: options.Image = None,
     requirements: Annotated[
         Path | None, typer.Option("--requirements", metavar="FILE", help="A lock file: pip installs it once for all.")
@@ -77,7 +83,7 @@ def deploy(
 
     require_libraries()
     flags = {
-        "memory": memory, "compute": compute, "gpus": gpus, "minimum": minimum, "maximum": maximum,
+        "memory": memory, "compute": compute, "gpus": gpus, "host_memory": host_memory, "minimum": minimum, "maximum": maximum,
         "idle": idle, "keep_warm": keep_warm, "network": network, "public": public,
     }  # fmt: skip
     functions = invocation_of(context).functions()

@@ -20,6 +20,7 @@ def function(
     memory: str | int | None = None,
     compute: str | float | None = None,
     gpus: int | None = None,
+    host_memory: str | int | None = None,
     concurrency: int | None = None,
     batch: Batch | int | None = None,
     timeout: str | float | None = None,

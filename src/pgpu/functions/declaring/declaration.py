@@ -41,6 +41,10 @@ class Declaration:
     gpus: int = 0
     """GPUs of a replica; 0 is a CPU function. Text that names memory or compute and no number of GPUs means 1."""
 
+    host_memory_bytes: int | None = None
+    """What a replica's container may hold of the machine's own memory, its scratch in `/tmp` included; None: as every sealed
+    container, 4 GiB. A process has no such limit."""
+
     concurrency: int = 1
     """Calls that one replica runs at a time. 1 by default, since most models are not thread-safe."""
 
@@ -106,6 +110,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "memory_bytes": (MIB, 2**50),
     "compute_share": (0.01, 1),
     "gpus": (0, 64),
+    "host_memory_bytes": (64 * MIB, 2**50),
     "concurrency": (1, 1024),
     "timeout_seconds": (0.001, 7 * _DAY_SECONDS),
     "startup_timeout_seconds": (0.001, _DAY_SECONDS),
@@ -118,6 +123,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
 _PLAIN_NAMES = {
     "memory_bytes": "memory",
     "compute_share": "compute",
+    "host_memory_bytes": "host_memory",
     "timeout_seconds": "timeout",
     "startup_timeout_seconds": "startup_timeout",
     "max_body_bytes": "max_body",

@@ -148,6 +148,7 @@ _READERS: dict[str, tuple[str, Callable[[object], object]]] = {
     "memory": ("memory_bytes", _bytes(parse_memory_bytes)),
     "compute": ("compute_share", _amount(parse_compute_share, '"30%"')),
     "gpus": ("gpus", _whole),
+    "host_memory": ("host_memory_bytes", _bytes(parse_memory_bytes)),
     "concurrency": ("concurrency", _whole),
     "batch": ("batch", _batch),
     "timeout": ("timeout_seconds", _seconds),

@@ -100,6 +100,7 @@ def _container(version: Version | Deployment, declaration: Declaration, places: 
         user=places.user,
         is_sealed=True,
         network=declaration.network,
+        host_memory_bytes=declaration.host_memory_bytes,
         provisions=tuple(provisions),
         serves=version.function,
     )

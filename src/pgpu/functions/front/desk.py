@@ -24,7 +24,7 @@ from pgpu.functions.protocols.refusal import Refusal
 _MOST_ATTEMPTS = 3
 """A request that lay in the sockets of this many workers that died is suspected of killing them."""
 
-_WORKER_DIED = Refusal(502, "worker_died", "the worker died while it served this request")
+WORKER_DIED = Refusal(502, "worker_died", "the worker died while it served this request")
 _BROKEN = Chunk(b"", is_last=True, is_broken=True)
 
 
@@ -151,8 +151,8 @@ class Desk:
         self._last_number = 0
         self._pump()
 
-    def unseat(self) -> None:
-        """The worker is dead: requests that it had not begun wait for the next, the others are answered."""
+    def unseat(self, refused: Refusal = WORKER_DIED) -> None:
+        """The worker is dead: requests that it had not begun wait for the next, the others are refused."""
         if self._seat is None:
             return
         last_begun, self._seat = self._seat.mark.last_begun, None
@@ -166,7 +166,7 @@ class Desk:
                 self._queue.appendleft(ticket)
             else:
                 self._release(ticket)
-                self._break_or_answer(ticket, _WORKER_DIED)
+                self._break_or_answer(ticket, refused)
 
     def refuse_queue(self, refused: Refusal) -> None:
         """Answer everything that waits."""

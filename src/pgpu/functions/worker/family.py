@@ -18,6 +18,9 @@ _PR_SET_CHILD_SUBREAPER = 36
 _MOST_ROUNDS = 8
 """Of those that are ended each may leave children of its own; deeper families are not hunted."""
 
+_SCORE = "100"
+"""Of a thousandth of the memory that there is, each; enough to stand before a front, too little to stand before everybody."""
+
 _PATIENCE_SECONDS = 0.05
 """For one round: SIGKILL takes a moment, and one who waits longer than that holds up who is served."""
 
@@ -27,6 +30,12 @@ def die_with_parent(parent_pid: int, number: signal.Signals = signal.SIGKILL) ->
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent_pid:
         os.kill(os.getpid(), number)
+
+
+def end_first() -> None:
+    """Have the kernel end this worker before its front where memory runs out: a worker is replaced, and its caller told."""
+    with contextlib.suppress(OSError):  # it stands higher already
+        Path("/proc/self/oom_score_adj").write_text(_SCORE, "ascii")
 
 
 def adopt_orphans() -> None:

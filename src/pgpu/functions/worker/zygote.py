@@ -25,7 +25,7 @@ from pgpu.functions.declaring import from_words, to_words
 from pgpu.functions.handler import load
 from pgpu.functions.protocols import Interpreter, pages
 from pgpu.functions.worker.answering import log_failure
-from pgpu.functions.worker.family import adopt_orphans, children, die_with_parent, end_children
+from pgpu.functions.worker.family import adopt_orphans, children, die_with_parent, end_children, end_first
 from pgpu.functions.worker.life import Prepared, live
 
 
@@ -91,6 +91,7 @@ class Zygote:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._port.close()
         die_with_parent(zygote_pid)
+        end_first()
         return live(end, self._prepared)
 
     def _reap(self) -> None:

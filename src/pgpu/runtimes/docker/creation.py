@@ -13,7 +13,10 @@ from pgpu.runtimes.docker.mounting import JOB_DIRECTORY, BindMount
 JOB_LABEL = "io.pgpu.job"
 """Label of every container of pgpu; its value is the job's id."""
 
-_SCRATCH_BYTES = 1 << 30
+_HOST_MEMORY_BYTES = 4 << 30
+"""Of a sealed container that asks for no other amount: torch with a model in it fits, and many fit beside each other."""
+
+_MOST_SCRATCH_BYTES = 1 << 30
 _MOST_PROCESSES = 4096
 _LOG_CONFIGURATION = {"Type": "json-file", "Config": {"max-size": "10m", "max-file": "2"}}
 """For `docker logs`; pgpu keeps a log of its own, so that this one must not fill the disk."""
@@ -94,11 +97,18 @@ def _mount(mount: BindMount) -> dict[str, Any]:
 
 
 def _seal(spec: JobSpec) -> dict[str, Any]:
-    """Return what a container has that runs a user's code for strangers: scratch space in memory, and nothing else to write."""
+    """Return what a container has that runs a user's code for strangers: scratch space in memory, and nothing else to write.
+
+    Scratch is part of its memory, and never all of it: who fills it gets an error, and none of its processes is ended for it.
+    """
+    host_memory_bytes = spec.host_memory_bytes or _HOST_MEMORY_BYTES
+    scratch_bytes = min(_MOST_SCRATCH_BYTES, host_memory_bytes // 2)
     return {
         "NetworkMode": spec.network or "none",
         "ReadonlyRootfs": True,
-        "Tmpfs": {"/tmp": f"rw,nosuid,nodev,size={_SCRATCH_BYTES}"},  # noqa: S108 - the container's own
+        "Tmpfs": {"/tmp": f"rw,nosuid,nodev,size={scratch_bytes}"},  # noqa: S108 - the container's own
+        "Memory": host_memory_bytes,
+        "MemorySwap": host_memory_bytes,
         "CapDrop": ["ALL"],
         "SecurityOpt": ["no-new-privileges"],
         "PidsLimit": _MOST_PROCESSES,

@@ -15,6 +15,7 @@ from pgpu.runtimes.docker.image.facts import CUDA_NAME, NVML_NAME, PRELOAD_PATH,
 from pgpu.runtimes.docker.mounting import JOB_DIRECTORY
 from pgpu.runtimes.docker.nesting import plain
 from pgpu.runtimes.docker.references import refuse_bad_reference
+from pgpu.units import MIB, format_memory
 
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+")
 """Source: Docker's own rule for container names."""
@@ -37,6 +38,8 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _VOLUME_OPTIONS = re.compile(
     r"ro|rw|z|Z|nocopy|r?shared|r?slave|r?private|consistent|cached|delegated|U|O|no?exec|no?dev|no?suid"
 )
+_LEAST_MEMORY_BYTES = 64 * MIB
+"""Of a container: a front and a worker that do nothing take some 50."""
 
 
 def refuse_bad_words(spec: JobSpec) -> None:
@@ -56,6 +59,10 @@ def refuse_bad_words(spec: JobSpec) -> None:
             raise RequestError(f"{name!r} is not a variable's name", hint="write --env NAME=VALUE")
     if spec.network is not None and not (spec.is_sealed and _NETWORK.fullmatch(spec.network)):
         raise RequestError(f"{spec.network!r} is no network of a sealed container", hint="such as bridge")
+    if spec.host_memory_bytes is not None and not (spec.is_sealed and spec.host_memory_bytes >= _LEAST_MEMORY_BYTES):
+        raise RequestError(
+            f"{spec.host_memory_bytes} bytes are no host memory of a sealed container", hint="64MiB or more"
+        )
     _refuse_bad_volumes((*spec.volumes, *spec.provisions))
 
 
@@ -142,6 +149,21 @@ def refuse_unknown_user(spec: JobSpec, image: Mapping[str, Any], facts: ImageFac
         raise RequestError(
             f"the image {spec.image} knows no {what} {name!r}",
             hint=f"write --user UID[:GID] in numbers, or one of: {', '.join(known) or 'none'}",
+        )
+
+
+def refuse_more_than_the_machine_has(spec: JobSpec, engine: Mapping[str, Any]) -> None:
+    """Raise RequestError where a container asks for more host memory than there is.
+
+    Args:
+        spec: What is asked for.
+        engine: What the engine says of its machine.
+    """
+    has_bytes = int(engine.get("MemTotal") or 0)
+    if spec.host_memory_bytes is not None and spec.host_memory_bytes > has_bytes:
+        raise RequestError(
+            f"{format_memory(spec.host_memory_bytes)} of host memory are more than this machine's"
+            f" {format_memory(has_bytes)}"
         )
 
 

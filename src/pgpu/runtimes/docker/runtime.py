@@ -33,7 +33,13 @@ from pgpu.runtimes.docker.image.library_versions import newest_glibc
 from pgpu.runtimes.docker.job import DockerJob
 from pgpu.runtimes.docker.mounting import plan_mounts, preload_lines, targets_in
 from pgpu.runtimes.docker.nesting import needed_places
-from pgpu.runtimes.docker.refusals import refuse_bad_image, refuse_bad_words, refuse_old_libc, refuse_unknown_user
+from pgpu.runtimes.docker.refusals import (
+    refuse_bad_image,
+    refuse_bad_words,
+    refuse_more_than_the_machine_has,
+    refuse_old_libc,
+    refuse_unknown_user,
+)
 from pgpu.runtimes.docker.staging import Staging
 from pgpu.runtimes.docker.streams import AttachedStreams
 
@@ -89,6 +95,8 @@ class DockerRuntime:
             refuse_old_libc(spec, facts, _needed_glibc(shims))
             if not is_confined(account):
                 refuse_unknown_user(spec, image, facts)
+            if spec.host_memory_bytes is not None:
+                refuse_more_than_the_machine_has(spec, engine.information())
             with self._volumes(engine, spec, account, image):
                 pass
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from pgpu.functions.calls.frames import Frame
 from pgpu.functions.calls.messages import Tell
 from pgpu.functions.declaring import Declaration, from_words
-from pgpu.functions.front.desk import Desk, Seat
+from pgpu.functions.front.desk import WORKER_DIED, Desk, Seat
+from pgpu.functions.front.keeping.memory_kills import MemoryKills
 from pgpu.functions.front.keeping.workers import HANGING_GRACE_SECONDS, LEAVING_GRACE_SECONDS, Worker, end_process
 from pgpu.functions.front.keeping.zygotes import ZygoteLink
 from pgpu.functions.front.metrics import Metrics
@@ -53,6 +54,7 @@ class Keeper:
         self.asked_seconds: float | None = None
         """When the worker was asked how it is, while it owes the answer."""
 
+        self._memory_kills = MemoryKills()
         self._failures = 0
         self._asked = 0
         """How many workers were asked for; the last one's number."""
@@ -154,7 +156,9 @@ class Keeper:
         """The worker is gone: another one, at once if it had been ready."""
         self._worker = self.asked_seconds = None
         self._cancel_timers()
-        self._desk.unseat()
+        is_short = self._memory_kills.is_another()
+        self.reason = NO_HOST_MEMORY if is_short else self.reason
+        self._desk.unseat(OUT_OF_MEMORY if is_short else WORKER_DIED)
         if self._is_leaving:
             self._gone.set()
             return
@@ -162,7 +166,7 @@ class Keeper:
             self._failed(worker.failure or self.reason or "the worker died while it started")
             return
         self._metrics.restarts += 1
-        log("the worker ended; another one starts")
+        log(f"the worker ended{f' ({self.reason})' if self.reason else ''}; another one starts")
         self.state = State.STARTING
         too_soon = self._desk.hot_since_seconds + _SHORTEST_LIFE_SECONDS - time.monotonic()
         if too_soon > 0:
@@ -212,7 +216,8 @@ class Keeper:
         """It could not import, or was killed: its workers die with it, and are replaced through a new one."""
         self._zygote = None
         if self._worker is None and not self._is_leaving:
-            self._failed(self.reason or "the zygote died")
+            short = NO_HOST_MEMORY if self._memory_kills.is_another() else None
+            self._failed(short or self.reason or "the zygote died")
 
     def _too_slow(self) -> None:
         self.reason = "starting_timeout"
@@ -251,6 +256,8 @@ class Keeper:
         self._pause = self._patience = None
 
 
+NO_HOST_MEMORY = "it needed more host memory than its container has"
+OUT_OF_MEMORY = Refusal(502, "worker_died", "the worker ran out of host memory while it served this request")
 STARTING_TIMEOUT = Refusal(503, "starting_timeout", "the function did not start in time", {"retry-after": "5"})
 
 
