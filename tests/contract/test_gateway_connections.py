@@ -127,3 +127,13 @@ def test_a_user_has_a_part_of_all_connections_and_more_once_some_have_ended(tmp_
                 await asyncio.to_thread(until, lambda: len(counter.submitted) == 2)
 
     asyncio.run(ask())
+
+
+def test_all_users_together_leave_some_of_the_connections(tmp_path: Path) -> None:
+    async def ask() -> None:
+        held = collections.Counter[int | None]({None: 4, 1: 2, 2: 1})
+        async with listening(tmp_path / "s", Counter(), held=held, most_descriptors=8, patience_seconds=60.0):
+            with connected(tmp_path / "s") as one_more:
+                assert await sent_away(one_more)
+
+    asyncio.run(ask())

@@ -21,6 +21,7 @@ from pgpu.functions.gateway.controlling.halls import Halls
 from pgpu.functions.gateway.http.app import App
 from pgpu.functions.gateway.http.counter import GatewayCounter
 from pgpu.functions.gateway.http.targets import Kind, Target, target_of
+from pgpu.functions.gateway.http.uploads import Uploads
 from pgpu.functions.gateway.keeping.keys import event_key, named_key, new_key
 from pgpu.functions.gateway.metrics import Metrics
 from pgpu.model import Function, Share, Version, VersionState
@@ -112,7 +113,7 @@ def test_a_function_that_was_made_public_a_moment_ago_is_so_for_a_stranger_and_a
                 statuses.append(int(str(message["status"])))
 
         async def ask() -> None:
-            app = App(halls, access, GatewayCounter(halls, access), None, refresh)  # type: ignore[arg-type]
+            app = App(halls, access, GatewayCounter(halls, access), None, refresh, uploads=Uploads(1))  # type: ignore[arg-type]
             scope = {"type": "http", "method": "GET", "path": "/v2/models/it/ready", "headers": [], "query_string": b""}
             await app({**scope, "state": {}}, None, send)  # type: ignore[arg-type]
 
@@ -162,7 +163,7 @@ def test_who_cannot_be_judged_now_is_told_to_come_again(raised: Exception | None
     async def ask() -> None:
         halls = Halls(Metrics())
         access = Access(Bearers(Silent()))  # type: ignore[arg-type]
-        app = App(halls, access, GatewayCounter(halls, access), None, None)  # type: ignore[arg-type]
+        app = App(halls, access, GatewayCounter(halls, access), None, None, uploads=Uploads(1))  # type: ignore[arg-type]
         headers = [(b"authorization", b"Bearer x"), (b"request-timeout", b"0.01")]
         scope = {"type": "http", "method": "GET", "path": "/v2/models/it/ready", "headers": headers}
         await app({**scope, "query_string": b"", "state": {}}, None, send)  # type: ignore[arg-type]

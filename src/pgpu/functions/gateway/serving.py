@@ -28,6 +28,7 @@ from pgpu.functions.gateway.http.app import App
 from pgpu.functions.gateway.http.connections import GatewayConnection
 from pgpu.functions.gateway.http.counter import GatewayCounter
 from pgpu.functions.gateway.http.kept import KeptCalls
+from pgpu.functions.gateway.http.uploads import Uploads, room_bytes
 from pgpu.functions.gateway.keeping.books import Books
 from pgpu.functions.gateway.keeping.store import Store
 from pgpu.functions.gateway.metrics import Metrics
@@ -35,6 +36,9 @@ from pgpu.functions.gateway.metrics import Metrics
 _BACKLOG = 1024
 _AGAIN_SECONDS = 0.2
 """Between two attempts to learn of functions: nobody is told that there is none before."""
+
+_MOST_DESCRIPTORS = 1 << 15
+"""That connections are counted against: each may hold 120 KiB of what its client sent and nobody has read."""
 
 _GRACE_SECONDS = 5
 """What calls under way may take once the gateway was told to leave."""
@@ -86,8 +90,8 @@ async def _serve(desk: Desk, settings: Settings) -> None:
     counter = GatewayCounter(halls, access)
     books = Books(Store(settings.state / "calls"), halls)
     kept = KeptCalls(books, counter, access, halls)
-    app = App(halls, access, counter, kept, controller.refresh)
-    most_descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    app = App(halls, access, counter, kept, controller.refresh, uploads=Uploads(room_bytes()))
+    most_descriptors = min(_MOST_DESCRIPTORS, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     words = {"counter": counter, "held": Counter(), "most_descriptors": most_descriptors}
     connection = type("ServedConnection", (GatewayConnection,), words)
     server = _Server(

@@ -26,6 +26,7 @@ from pgpu.functions.gateway.http.describing import described
 from pgpu.functions.gateway.http.document import document
 from pgpu.functions.gateway.http.kept import KeptCalls
 from pgpu.functions.gateway.http.targets import Kind, Target, target_of
+from pgpu.functions.gateway.http.uploads import NotTakenError, Uploads
 from pgpu.functions.protocols import Refusal
 
 JSON = {"content-type": "application/json"}
@@ -55,6 +56,8 @@ class App:
         counter: GatewayCounter,
         kept: KeptCalls,
         refresh: Callable[[], Awaitable[object]],
+        *,
+        uploads: Uploads,
     ) -> None:
         """Join the parts.
 
@@ -64,12 +67,13 @@ class App:
             counter: Takes calls.
             kept: Answers calls that are kept.
             refresh: Learns of functions that were deployed a moment ago.
+            uploads: What bodies may take.
         """
         self._halls, self._access, self._counter = halls, access, counter
         self._refresh = refresh
         self._refreshed_seconds = 0.0
         self.is_ready = False
-        self._kept = kept
+        self._kept, self._uploads = kept, uploads
 
         self._pages: dict[str, Callable[[], Reply]] = {
             "/healthz": lambda: self._health(200),
@@ -132,16 +136,26 @@ class App:
     ) -> Answered:
         hall = errand.hall
         assert hall is not None  # noqa: S101 - set by the caller
-        if target.kind is Kind.NAMED_CALL or (target.kind is Kind.CALL and is_special(errand.headers)):
-            return await self._kept.of_function(errand, target, caller, receive, send)
-        if target.kind is Kind.CALL:
-            await answer_call(self._counter, errand, hall.declaration.max_body_bytes, receive, send)
-            return None
+        if target.kind in {Kind.CALL, Kind.NAMED_CALL}:
+            return await self._called(errand, target, self._access.principal(caller), receive, send)
         if target.version and not hall.serves(target.version):
             return _NOT_FOUND
         if target.kind is Kind.MODEL_READY:
             return self._model_ready(hall)
         return await described(self._counter, errand, target)
+
+    async def _called(self, errand: Errand, target: Target, who: str, receive: Receive, send: Send) -> Answered:
+        hall = errand.hall
+        assert hall is not None  # noqa: S101 - set before
+        with self._uploads.of(hall.function.owner_uid, who, receive) as upload:
+            try:
+                upload.announce(errand.headers.get("content-length", ""))
+                if target.kind is Kind.NAMED_CALL or is_special(errand.headers):
+                    return await self._kept.of_function(errand, target, who, upload.receive, send)
+                await answer_call(self._counter, errand, hall.declaration.max_body_bytes, upload.receive, send)
+            except NotTakenError as error:
+                return error.refused
+        return None
 
     async def _hall(self, name: str, caller: Caller) -> Hall | None:
         """Find a function's hall; whoever may not call it may since a moment ago, when it was deployed or made public.

@@ -23,7 +23,9 @@ class GatewayConnection(Connection):
     """Between two looks; a request whose head or small body is not whole at two of them in a row is given up."""
 
     most_descriptors = 1 << 16
-    """That this process may have; callers over TCP together hold half as many connections, each user over the socket a quarter."""
+    """That this process may have: callers over TCP together hold half as many connections, each user over the socket a quarter,
+    all together seven eighths.
+    """
 
     held: ClassVar["Counter[int | None]"] = Counter()
     """Connections of each user; None: those over TCP."""
@@ -37,7 +39,8 @@ class GatewayConnection(Connection):
         uid = uid_of(transport.get_extra_info("socket"))
         self.app_state: dict[str, Any] = {**self.app_state, "uid": uid}
         self.held[uid] += 1
-        if self.held[uid] > self.most_descriptors // (2 if uid is None else 4):
+        is_one_too_many = self.held[uid] > self.most_descriptors // (2 if uid is None else 4)
+        if is_one_too_many or self.held.total() > self.most_descriptors * 7 // 8:
             transport.abort()
             return
         self._looking = self.loop.call_later(self.patience_seconds, self._look)

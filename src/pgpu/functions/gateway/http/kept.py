@@ -57,11 +57,11 @@ class KeptCalls:
         self._books, self._counter, self._access, self._halls = books, counter, access, halls
 
     async def of_function(
-        self, errand: Errand, target: Target, caller: Caller, receive: Receive, send: Send
+        self, errand: Errand, target: Target, who: str, receive: Receive, send: Send
     ) -> Reply | Refusal | None:
-        """Answer a request to a function whose caller may call it; None: it was answered."""
+        """Answer a request to a function of somebody who may call it, see `Access.principal`; None: it was answered."""
         try:
-            return await self._of_function(errand, target, self._access.principal(caller), receive, send)
+            return await self._of_function(errand, target, who, receive, send)
         except sqlite3.Error as error:
             log(f"a call of {target.name} cannot be kept: {error}")
             return _NO_ROOM
