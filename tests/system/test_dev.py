@@ -66,7 +66,8 @@ class Dev:
     def ask(self, body: object) -> Any:
         """Post JSON and return the answer's."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        connection.request("POST", "/", json.dumps(body), {"Content-Type": "application/json"})
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        connection.request("POST", "/", json.dumps(body), headers)
         reply = connection.getresponse()
         answer = reply.read()
         connection.close()
@@ -79,10 +80,12 @@ class Dev:
 
 
 @contextmanager
-def dev(source: Path, code: str, *flags: str, environment: dict[str, str] | None = None) -> Iterator[Dev]:
+def dev(
+    source: Path, code: str, *flags: str, app: str = "app.py:Adder", environment: dict[str, str] | None = None
+) -> Iterator[Dev]:
     (source / "app.py").write_text(code, "utf-8")
     process = subprocess.Popen(
-        (*PGPU, *flags, "dev", "app.py", "--port", "0") if "@pgpu" in code else (*PGPU, *flags, "dev", "app.py:Adder", "--port", "0"),
+        (*PGPU, *flags, "dev", app, "--port", "0"),
         cwd=source, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **(environment or {})},
     )  # fmt: skip
     assert process.stdout is not None
@@ -171,9 +174,51 @@ def test_a_function_that_asks_for_gpu_memory_runs_in_a_slice_and_makes_room_for_
     source: Path, tmp_path: Path
 ) -> None:
     state = {"PGPU_STATE_DIR": str(tmp_path / "state")}
-    with dev(source, GPU_CODE.replace("1GiB", "14GiB"), "--simulate", "V100", environment=state) as running:
+    code = GPU_CODE.replace("1GiB", "14GiB")
+    with dev(source, code, "--simulate", "V100", app="app.py", environment=state) as running:
         assert running.ask({}) == {"total": 14 << 30, "version": 1}
         running.write(GPU_CODE.replace("1GiB", "13GiB").replace('"version": 1', '"version": 2'))
         running.said("no room on the GPU for both")
         running.said("is ready", 2)
         assert running.ask({}) == {"total": 13 << 30, "version": 2}
+
+
+KINDS = """
+from collections.abc import AsyncIterator, Iterator
+
+class Doubler:
+    def __init__(self, times: int = 2):
+        self.times = times
+
+    def __call__(self, x: int) -> list[int]:
+        return [x] * self.times
+
+instance = Doubler(2)
+
+def plain(x: int) -> list[int]:
+    return [x, x]
+
+async def waits(x: int) -> list[int]:
+    return [x, x]
+
+def streams(x: int) -> Iterator[int]:
+    yield x
+    yield x
+
+async def streams_waiting(x: int) -> AsyncIterator[int]:
+    yield x
+    yield x
+
+async def application(scope, receive, send):
+    body = (await receive())["body"]
+    number = body.removeprefix(b'{"x": ').removesuffix(b"}")
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
+    await send({"type": "http.response.body", "body": b"[%b, " % number, "more_body": True})
+    await send({"type": "http.response.body", "body": b"%b]" % number})
+"""
+
+
+@pytest.mark.parametrize("name", ["instance", "plain", "waits", "streams", "streams_waiting", "application"])
+def test_every_kind_of_callable_is_served(source: Path, name: str) -> None:
+    with dev(source, KINDS, app=f"app.py:{name}") as running:
+        assert running.ask({"x": 3}) == [3, 3]

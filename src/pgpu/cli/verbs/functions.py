@@ -87,6 +87,8 @@ def _announce(described: "Described", session: "Session", host: str, port: int) 
 
 
 def _curl(described: "Described", url: str) -> str:
+    if described.declaration.is_asgi:
+        return f"curl {url}"
     if described.body is None:
         return f"curl --data-binary @FILE -H 'Content-Type: application/octet-stream' {url}"
     return f"curl --json {shlex.quote(described.body)} {url}"

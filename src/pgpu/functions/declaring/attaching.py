@@ -36,6 +36,7 @@ def function(
     public: bool | None = None,
     requirements: list[str] | tuple[str, ...] | None = None,
     arguments: dict[str, object] | None = None,
+    asgi: bool | None = None,
 ) -> Callable[[_Target], _Target]:
     """Say what a function asks for: `@pgpu.function(memory="4GiB", compute="25%", timeout="30s")`.
 

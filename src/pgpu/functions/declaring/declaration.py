@@ -90,6 +90,9 @@ class Declaration:
     arguments: Mapping[str, object] = field(default_factory=dict)
     """Keyword arguments of the constructor."""
 
+    is_asgi: bool = False
+    """The callable is an ASGI application, which takes every request of its function as it is. Seen by its parameters."""
+
     def __post_init__(self) -> None:
         for name, (least, most) in _BOUNDS.items():
             value = getattr(self, name)
@@ -101,6 +104,8 @@ class Declaration:
             )
         if self.gpus == 0 and (self.memory_bytes is not None or self.compute_share is not None):
             raise RequestError("a function without a GPU has no GPU memory and no compute share", hint="say gpus=1")
+        if self.is_asgi and self.batch is not None:
+            raise RequestError("an ASGI application takes no batches", hint="leave batch out")
         if self.keep_warm not in {None, "auto"}:
             raise RequestError(f"keep_warm {self.keep_warm!r} is not known", hint='say "auto", or leave it out')
 

@@ -164,6 +164,7 @@ _READERS: dict[str, tuple[str, Callable[[object], object]]] = {
     "public": ("is_public", _yes_or_no),
     "requirements": ("requirements", _texts),
     "arguments": ("arguments", _keywords),
+    "asgi": ("is_asgi", _yes_or_no),
 }
 """The words, the field of each, and who reads its value."""
 

@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
@@ -16,7 +16,7 @@ from typing import Any
 from pgpu.errors import RequestError
 from pgpu.functions.declaring import Declaration, declared
 from pgpu.functions.handler.handler import Handler, handler_of
-from pgpu.functions.handler.signature import Signature, signature_of
+from pgpu.functions.handler.signature import Signature, is_asgi, signature_of
 from pgpu.units import quoted
 
 _HINT = "write it like app.py:Detector or package.module:Detector"
@@ -33,7 +33,7 @@ class Loaded:
     """Its name in its module; `declaring.name_of` makes the function's name of it."""
 
     declaration: Declaration
-    """What its decorator says."""
+    """What its decorator says, and whether it is an ASGI application."""
 
     def signature(self, declaration: Declaration) -> Signature:
         """Read what it takes and gives.
@@ -42,15 +42,16 @@ class Loaded:
             RequestError: It takes what no request can fill.
         """
         is_batched = declaration.batch is not None
+        if declaration.is_asgi:
+            return Signature(parameters=(), is_async=True)
         if not inspect.isclass(self.target):
             return signature_of(self.target, is_batched=is_batched)
-        holder = next((each for each in self.target.__mro__ if "__call__" in vars(each)), None)
+        holder = _holder_of_call(self.target)
         if holder is None:
             raise RequestError(
                 f"{self.attribute} has no __call__", hint="give the class a method __call__ that serves a request"
             )
-        is_static = isinstance(vars(holder)["__call__"], staticmethod)
-        return signature_of(self.target.__call__, is_batched=is_batched, skip=0 if is_static else 1)
+        return signature_of(self.target.__call__, is_batched=is_batched, skip=_own_parameters(holder))
 
     def construct(self, declaration: Declaration) -> Handler:
         """Construct it with `declaration.arguments`; a function or an instance is taken as it is.
@@ -100,7 +101,25 @@ def load(app: str, source: Path) -> Loaded:
     target = _attribute(module, attribute, place)
     if not callable(target):
         raise RequestError(f"{attribute} in {place} is not callable", hint="name a class with __call__ or a function")
-    return Loaded(target, attribute, declared(target))
+    return Loaded(target, attribute, _declared(target))
+
+
+def _declared(target: Any) -> Declaration:
+    said = declared(target)
+    if not inspect.isclass(target):
+        return replace(said, is_asgi=said.is_asgi or is_asgi(target))
+    holder = _holder_of_call(target)
+    is_application = holder is not None and is_asgi(target.__call__, skip=_own_parameters(holder))
+    return replace(said, is_asgi=said.is_asgi or is_application)
+
+
+def _holder_of_call(target: type) -> type | None:
+    return next((each for each in target.__mro__ if "__call__" in vars(each)), None)
+
+
+def _own_parameters(holder: type) -> int:
+    """How many parameters of a class's `__call__` are no request's: `self`."""
+    return 0 if isinstance(vars(holder)["__call__"], staticmethod) else 1
 
 
 def _import_module(name: str) -> ModuleType:

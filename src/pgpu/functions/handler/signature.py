@@ -90,8 +90,6 @@ def signature_of(function: Callable[..., Any], *, is_batched: bool = False, skip
     plain = _code_of(function)
     names = getattr(plain, "__globals__", {})
     raw = list(_parameters_of(function))[skip:]
-    if [each.name for each in raw] == ["scope", "receive", "send"]:
-        raise RequestError("an ASGI application is no function", hint="name a callable that takes a request's values")
     hints = {each.name: _resolved(each, names) for each in raw}
     contexts = [each for each in raw if hints[each.name] in {Context, list[Context]}]
     if len(contexts) > 1:
@@ -114,6 +112,14 @@ def signature_of(function: Callable[..., Any], *, is_batched: bool = False, skip
         is_async=inspect.iscoroutinefunction(plain) or inspect.isasyncgenfunction(plain),
         is_stream=is_stream,
     )
+
+
+def is_asgi(function: Callable[..., Any], *, skip: int = 0) -> bool:
+    """Say whether a callable is an ASGI application, by the names that its specification gives to the parameters."""
+    try:
+        return [each.name for each in _parameters_of(function)][skip:] == ["scope", "receive", "send"]
+    except RequestError:
+        return False
 
 
 def _code_of(function: Callable[..., Any]) -> Callable[..., Any]:

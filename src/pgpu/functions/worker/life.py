@@ -35,6 +35,9 @@ FAILED = 1
 class Prepared:
     """What the zygote has ready for each worker."""
 
+    name: str
+    """Of the function."""
+
     loaded: Loaded
     declaration: Declaration
     signature: Signature
@@ -92,6 +95,10 @@ def _construct(port: Port, prepared: Prepared, mark_fd: int, finish: Finish) -> 
     began = time.monotonic()
     try:
         handler = prepared.loaded.construct(prepared.declaration)
+        if prepared.declaration.is_asgi:
+            from pgpu.functions.worker.applications import mounted  # noqa: PLC0415 - loads uvicorn
+
+            handler = mounted(handler, prepared.name)
         if handler.warmup is not None:
             finish(handler.warmup())
     except BaseException as error:  # noqa: BLE001 - whatever the user's code raises, SystemExit too, is told
@@ -108,6 +115,10 @@ def _serving(
     port: Port, mark: StartedMark, answerer: Answerer, declaration: Declaration, leave: Leave
 ) -> Coroutine[Any, Any, None] | None:
     """Serve in the lane that the handler needs; that of coroutines is given back to be run."""
+    if declaration.is_asgi:
+        from pgpu.functions.worker.lanes.applications import ApplicationLane  # noqa: PLC0415 - loads uvicorn
+
+        return ApplicationLane(port, mark, answerer, leave, declaration).serve()
     if answerer.handler.signature.is_async:
         from pgpu.functions.worker.lanes.coroutines import CoroutineLane  # noqa: PLC0415 - loads asyncio
 

@@ -128,7 +128,8 @@ def main(birth: Birth, control: socket.socket) -> int:
         return 1
     control.sendall(frame(Kind.TELL, 0, Tell("imported", {**described, "import_seconds": time.monotonic() - began})))
     if prepared.signature.is_async:
-        importlib.import_module("pgpu.functions.worker.lanes.coroutines")  # for every worker once
+        lane = "applications" if prepared.declaration.is_asgi else "coroutines"
+        importlib.import_module(f"pgpu.functions.worker.lanes.{lane}")  # for every worker once
     try:
         gc.freeze()  # pages that no collection touches stay shared with the workers
         return Zygote(control, prepared).serve()
@@ -141,7 +142,7 @@ def _prepare(birth: Birth) -> tuple[Prepared, dict[str, object]]:
     loaded = load(birth.app, birth.source)
     declaration = from_words(birth.words, loaded.declaration)
     signature = loaded.signature(declaration)
-    prepared = Prepared(loaded, declaration, signature, Interpreter(signature, birth.name))
+    prepared = Prepared(birth.name, loaded, declaration, signature, Interpreter(signature, birth.name))
     return prepared, {"declaration": to_words(declaration), "pages": pages(birth.name, signature, declaration)}
 
 

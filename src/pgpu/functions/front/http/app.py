@@ -43,10 +43,14 @@ class App:
             return
         service, path, method = self._service, scope["path"], scope["method"]
         ticket = service.ticket(method, path, scope["query_string"].decode("latin-1"), plain_headers(scope["headers"]))
-        if service.is_call(path) and method == "POST":
+        if self._is_call(method, path):
             await self._call(ticket, receive, send)
         else:
             await send_reply(service, ticket, self._page(ticket), send)
+
+    def _is_call(self, method: str, path: str) -> bool:
+        is_its_own = self._service.keeper.declaration.is_asgi and path not in self._pages
+        return is_its_own or (method == "POST" and self._service.is_call(path))
 
     def _page(self, ticket: Ticket) -> Reply:
         page = self._pages.get(ticket.path) or self._description(ticket.path)

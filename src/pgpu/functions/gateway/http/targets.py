@@ -23,6 +23,9 @@ class Kind(StrEnum):
     STORED = "stored"
     """An asynchronous call under an id of ours."""
 
+    PART = "part"
+    """A path below a function's, which only an ASGI application has."""
+
     MODEL = "model"
     MODEL_READY = "model_ready"
     OPENAPI = "openapi"
@@ -58,6 +61,7 @@ _PATTERNS = [
     (Kind.NAMED_CALL, "GET, HEAD, PUT, DELETE", re.compile(rf"/functions/{_NAME}/calls/{_CALL}")),
     (Kind.STORED, "GET, HEAD, DELETE", re.compile(rf"/calls/{_CALL}")),
     (Kind.OPENAPI, "GET, HEAD", re.compile(rf"/functions/{_NAME}/openapi\.json")),
+    (Kind.PART, "", re.compile(rf"/functions/{_NAME}/.*", re.DOTALL)),
     (Kind.MODEL, "GET, HEAD", re.compile(rf"/v2/models/{_NAME}{_VERSION}")),
     (Kind.MODEL_READY, "GET, HEAD", re.compile(rf"/v2/models/{_NAME}{_VERSION}/ready")),
 ]

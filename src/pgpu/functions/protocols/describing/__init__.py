@@ -22,8 +22,11 @@ def pages(name: str, signature: Signature, declaration: Declaration, version: st
     """Write the pages of a function that depend on nothing but its code.
 
     Returns:
-        JSON by path: `/openapi.json`, `/v2`, `/v2/models/NAME` and `/v2/models/NAME/versions/VERSION`.
+        JSON by path: `/openapi.json`, `/v2`, `/v2/models/NAME` and `/v2/models/NAME/versions/VERSION`. None of an ASGI
+        application, which has pages of its own.
     """
+    if declaration.is_asgi:
+        return {}
     model = _json(model_metadata(name, version, signature))
     return {
         "/openapi.json": _json(openapi(name, signature, declaration, version)),

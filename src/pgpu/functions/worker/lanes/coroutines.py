@@ -25,6 +25,22 @@ from pgpu.functions.worker.lanes.sending import STREAM_WINDOW, put_off_reply, se
 from pgpu.functions.worker.leaving import Leave
 
 
+class News:
+    """Wakes everybody who waits for what the front says."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def tell(self) -> None:
+        """Something was said."""
+        event, self._event = self._event, asyncio.Event()
+        event.set()
+
+    async def wait(self) -> None:
+        """Wait for the next of it."""
+        await self._event.wait()
+
+
 class CoroutineLane:
     """Serves the calls of one port as tasks."""
 
@@ -36,12 +52,12 @@ class CoroutineLane:
         self._inbox = Inbox(port, on_cancelled=self._cancel)
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._running: set[asyncio.Task[None]] = set()
-        self._news = asyncio.Event()
+        self._news = News()
 
     async def serve(self) -> None:
         """Serve until the front leaves or says so; what was begun is finished."""
         loop = asyncio.get_running_loop()
-        self._leave.on_asked = partial(loop.call_soon_threadsafe, self._tell_news)
+        self._leave.on_asked = partial(loop.call_soon_threadsafe, self._news.tell)
         loop.add_reader(self._port.fileno(), self._read)
         while not (self._leave.is_asked or self._port.is_ended):
             await self._news.wait()
@@ -55,11 +71,7 @@ class CoroutineLane:
         if self._inbox.questions:
             answer_questions(self._port, self._inbox, self._answerer.handler, self._leave)
         self._start()
-        self._tell_news()
-
-    def _tell_news(self) -> None:
-        news, self._news = self._news, asyncio.Event()
-        news.set()
+        self._news.tell()
 
     def _cancel(self, work: Work) -> None:
         if (task := self._tasks.get(work.number)) is not None:
