@@ -214,6 +214,27 @@ def test_packages_are_installed_once_for_all_versions_with_one_lock_file(
     functions.undeploy(version.function)
 
 
+def test_packages_are_installed_by_one_job_at_a_time_that_ends_with_its_function(
+    functions: HttpFunctions, server: ServerProcess, asked: tuple[Deployment, io.BytesIO]
+) -> None:
+    deployment, bundle = asked
+    client = open_client(Settings(host=server.host))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        lock = f"--index-url http://127.0.0.1:{silent.getsockname()[1]}/\nnothing\n"
+        version = functions.deploy(replace(deployment, requirements=lock), bundle)
+        job = functions.build(ReplicaAsk(version.function, 1))
+        assert functions.build(ReplicaAsk(version.function, 1)).id == job.id
+        until(lambda: client.job(job.id).job.state is JobState.RUNNING)
+        functions.undeploy(version.function)
+        assert client.wait(job.id).state.is_final
+        again = functions.deploy(replace(deployment, requirements=lock), bundle)
+        other = functions.build(ReplicaAsk(again.function, 1))
+        assert other.id != job.id
+        assert client.job(other.id).job.spec.serves == again.function
+        functions.undeploy(again.function)
+        assert client.wait(other.id).state.is_final
+
+
 def wheel_of(directory: Path, name: str) -> Path:
     """Write the smallest wheel that pip takes, so that nothing is fetched."""
     directory.mkdir()

@@ -1,7 +1,7 @@
 """Packages of functions are installed as fast as each owner's own allow: nobody waits for another's."""
 
 import asyncio
-import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -31,7 +31,7 @@ class Builder:
 
     known: list[Function]
     begun: list[str] = field(default_factory=list)
-    may_end: dict[str, threading.Event] = field(default_factory=dict)
+    ended: set[str] = field(default_factory=set)
 
     def functions(self) -> Sequence[Function]:
         return self.known
@@ -39,10 +39,16 @@ class Builder:
     def standings(self) -> Sequence[object]:
         return ()
 
-    def build(self, version: Version) -> None:
-        end = self.may_end.setdefault(version.label, threading.Event())
+    def build(self, version: Version) -> str:
         self.begun.append(version.label)
-        end.wait()
+        return version.label
+
+    def is_built(self, version: Version, job_id: str) -> bool:
+        if job_id in self.ended:
+            self._judge(version)
+        return job_id in self.ended
+
+    def _judge(self, version: Version) -> None:
         function = next(each for each in self.known if each.name == version.function)
         versions = tuple(
             replace(each, state=VersionState.READY) if each.number == version.number else each
@@ -61,30 +67,50 @@ def test_an_owners_packages_are_installed_one_after_the_other_and_hold_up_nobody
             await controller.refresh()
         await asyncio.to_thread(until, lambda: len(desk.begun) > 1)
         assert sorted(desk.begun) == ["a@1", "b@1"]
-        desk.may_end["a@1"].set()
+        desk.ended.add("a@1")
         await asyncio.to_thread(until, lambda: len(desk.begun) > 2)
         assert desk.begun[2:] == ["a@2"]
         ended = asyncio.ensure_future(controller.run())
         ended.cancel()
 
-    try:
-        asyncio.run(installing())
-    finally:
-        for end in desk.may_end.values():
-            end.set()
+    asyncio.run(installing())
+
+
+def test_packages_of_a_hundred_owners_that_hang_hold_up_nobody() -> None:
+    hanging = [waiting(f"h{number}", 62000 + number, 2) for number in range(100)]
+    desk = Builder([*hanging, waiting("b", BOB, 2)], ended={"b@1", "b@2"})
+
+    async def installing() -> None:
+        metrics = Metrics()
+        controller = Controller(Halls(metrics), desk, metrics)  # type: ignore[arg-type]
+        await controller.refresh()
+        await asyncio.to_thread(
+            until, lambda: all(each.state is VersionState.READY for each in desk.known[-1].versions)
+        )
+        assert len(desk.begun) == 102
+        ended = asyncio.ensure_future(controller.run())
+        ended.cancel()
+
+    asyncio.run(installing())
 
 
 class Server:
-    """Where a build ends well and has installed nothing."""
+    """Where a build runs since an hour, or ended well and has installed nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, state: JobState = JobState.EXITED) -> None:
+        self.state = state
         self.judged: list[Judgement] = []
 
     def build(self, ask: ReplicaAsk) -> object:
         return SimpleNamespace(id=ask.function)
 
-    def wait(self, job_id: str) -> object:
-        return SimpleNamespace(id=job_id, state=JobState.EXITED, exit_code=0)
+    def job(self, job_id: str) -> object:
+        job = SimpleNamespace(id=job_id, state=self.state, exit_code=0, started_at_seconds=time.time() - 3600)
+        return SimpleNamespace(job=job)
+
+    def stop(self, _job_id: str, *, grace_seconds: float) -> None:
+        assert grace_seconds == 0
+        self.state = JobState.EXITED
 
     def judge(self, _name: str, judgement: Judgement) -> None:
         if judgement.state is VersionState.READY:
@@ -94,5 +120,17 @@ class Server:
 
 def test_a_lock_file_that_installs_nothing_is_judged_once() -> None:
     server = Server()
-    ServerDesk(server, server).build(waiting("a", ALICE, 1).versions[0])  # type: ignore[arg-type]
+    desk, version = ServerDesk(server, server), waiting("a", ALICE, 1).versions[0]  # type: ignore[arg-type]
+    assert desk.is_built(version, desk.build(version))
     assert server.judged == [Judgement(1, VersionState.FAILED, "the packages were not installed", 1.0)]
+
+
+def test_packages_that_take_too_long_are_ended_and_judged() -> None:
+    server, version = Server(JobState.RUNNING), waiting("a", ALICE, 1).versions[0]
+    assert not ServerDesk(server, server, 7200.0).is_built(version, "a")  # type: ignore[arg-type]
+    assert (server.state, server.judged) == (JobState.RUNNING, [])
+    assert ServerDesk(server, server, 1800.0).is_built(version, "a")  # type: ignore[arg-type]
+    assert server.state is JobState.EXITED
+    assert [(each.state, each.reason) for each in server.judged] == [
+        (VersionState.FAILED, "its packages were not installed in 1800 s: pgpu logs a")
+    ]

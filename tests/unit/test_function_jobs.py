@@ -104,7 +104,7 @@ def test_packages_are_built_with_a_network_and_one_directory() -> None:
     spec = build_spec(VERSION, Path("/s/building"), (Path("/lib/msgspec"),))
     mounts = [(mount.source, mount.options) for mount in spec.provisions]
     assert mounts == [("/s/building", "rw"), ("/lib/msgspec", "ro")]
-    assert (spec.is_sealed, spec.network is not None, spec.serves) == (True, True, None)
+    assert (spec.is_sealed, spec.network is not None, spec.serves) == (True, True, "detector")
     assert build_spec(PROCESS, Path("/s/building")).provisions == ()
 
 

@@ -23,7 +23,7 @@ _GRACE_SECONDS = 10.0
 class GatewayKeeper:
     """One gateway, as long as the server lives."""
 
-    def __init__(self, server: Path, socket: Path, state: Path, address: str | None) -> None:
+    def __init__(self, server: Path, socket: Path, state: Path, address: str | None, build_seconds: float) -> None:
         """Get ready.
 
         Args:
@@ -31,8 +31,10 @@ class GatewayKeeper:
             socket: Where the gateway's goes.
             state: Directory of the calls that it keeps.
             address: HOST:PORT, or None for the socket alone.
+            build_seconds: How long the packages of a version may take to be installed.
         """
         words = ["--server", f"unix://{server}", "--socket", str(socket), "--state", str(state)]
+        words += ["--build-seconds", str(build_seconds)]
         self._words = [*words, *(() if address is None else ("--listen", address))]
         self._ending = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None

@@ -89,7 +89,8 @@ def _gateway(settings: Settings, unix: Path, address: str | None) -> GatewayKeep
     """Return who keeps the gateway; None where none is wanted, or the extra `functions` is not installed."""
     if address is None or not _has_functions():
         return None
-    return GatewayKeeper(unix, unix.with_name(GATEWAY_SOCKET), settings.state_dir / "functions", address or None)
+    socket, state = unix.with_name(GATEWAY_SOCKET), settings.state_dir / "functions"
+    return GatewayKeeper(unix, socket, state, address or None, settings.build_timeout)
 
 
 def _has_functions() -> bool:

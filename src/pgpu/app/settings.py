@@ -201,6 +201,10 @@ class Settings:
     """How long a stopped job has between SIGTERM and SIGKILL. Default: `10s`, as Docker's. Flag: `stop --time`.
     Seconds in the program."""
 
+    build_timeout: float = field(default=1800.0, metadata={"read": parse_duration_seconds})
+    """How long the packages of a function's version may take to be installed. Default: `30m`, in which the largest wheels come
+    over a slow line; what hangs holds up no more than its owner's next. Seconds in the program."""
+
     image_requests: Literal["ignore", "allow"] = field(default="ignore", metadata={"read": _image_requests})
     """What a `PGPU_MEMORY` that stands in an image itself means to `docker run --runtime=pgpu`: `ignore` or `allow`.
     Default: `ignore`, since whoever made an image does not decide who gets this machine's GPUs."""

@@ -181,7 +181,7 @@ class Serving(Protocol):
         ...
 
     def build(self, ask: ReplicaAsk) -> Job:
-        """Ask for the job that installs the packages of a pending version, as the function's owner.
+        """Ask for the job that installs the packages of a pending version, as the function's owner, or return the one that does.
 
         Whoever asks waits for its end and judges: exit code 0 makes the version ready.
 

@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import os
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -27,6 +27,7 @@ from pgpu.model import (
     Function,
     FunctionToken,
     Job,
+    JobSpec,
     Replica,
     ReplicaState,
     Submission,
@@ -94,6 +95,14 @@ class Deploying(Protocol):
         """Return the job that installs a version's packages."""
         ...
 
+    def build_name(self, version: Version) -> str:
+        """Return what tells the job that installs a version's packages from every other."""
+        ...
+
+    def built_by(self, spec: JobSpec) -> str | None:
+        """Return the name of what a job installs; None of one that installs nothing."""
+        ...
+
     def keep_build(self, version: Version) -> None:
         """Put packages that were installed in their place; RequestError if there are none."""
         ...
@@ -128,6 +137,8 @@ class FunctionDesk:
             self._end(sorted(left))
             for job_id in left:
                 self._deployer.forget(job_id)
+        wanted = [version for each in self._kept.all(None) for version in each.versions]
+        self._end([job.id for name, job in self._builds() if name not in self._names(wanted)], 0.0)
 
     def has_bundle(self, caller: Caller, digest: str) -> None:
         """Say whether the caller sent a bundle before.
@@ -197,6 +208,8 @@ class FunctionDesk:
         job_ids = [replica.job_id for replica in self._kept.replicas.all(name)]
         self._kept.remove(name, found.identity)
         self._end(job_ids)
+        names = self._names(found.versions)
+        self._end([job.id for name, job in self._builds() if name in names], 0.0)
         for job_id in job_ids if self._deploying is not None else ():
             self._forget(job_id)  # nobody else knows of them any more
         self._sweep(found.owner_uid)
@@ -274,13 +287,32 @@ class FunctionDesk:
         return replica
 
     def build(self, caller: Caller, ask: ReplicaAsk) -> Job:
-        """Ask for the job that installs a version's packages, as the function's owner; `judge` ends it."""
+        """Ask for the job that installs a version's packages, as the function's owner, or return the one that does; `judge` ends it."""
         self._desk.access.check_administers(caller)
         version, inherited = self._kept.to_start(ask.function, ask.version)
         if version.state is not VersionState.PENDING:
             raise RequestError(f"{version.label} is {version.state.value} already")
+        if (under_way := dict(self._builds()).get(self._deployer.build_name(version))) is not None:
+            return under_way
         asker = Asker(version.owner_uid, (), inherited)
-        return self._desk.engine.submit_all([self._deployer.build(version, asker.account)], asker)[0]
+        job = self._desk.engine.submit_all([self._deployer.build(version, asker.account)], asker)[0]
+        if version not in self._versions_of(ask.function):
+            self._end([job.id], 0.0)
+            raise missing(ask.function)
+        return job
+
+    def _versions_of(self, name: str) -> Sequence[Version]:
+        return next((each.versions for each in self._kept.all(None) if each.name == name), ())
+
+    def _names(self, versions: Sequence[Version]) -> set[str]:
+        return set() if self._deploying is None else {self._deploying.build_name(each) for each in versions}
+
+    def _builds(self) -> Iterator[tuple[str, Job]]:
+        """Yield the jobs that install packages and were not told to end, each behind its name."""
+        for entry in self._desk.engine.ledger.entries(include_final=False) if self._deploying is not None else ():
+            name = self._deployer.built_by(entry.job.spec)
+            if name is not None and not entry.job.state.is_final and entry.stop_grace_seconds is None:
+                yield name, entry.job
 
     def note_replica(self, caller: Caller, job_id: str, state: ReplicaState) -> None:
         """Note where a replica is in its life."""
@@ -327,12 +359,12 @@ class FunctionDesk:
         is_it = found is not None and hmac.compare_digest(found[1], _digest(secret))
         return Bearer(found[0]) if found is not None and is_it else Bearer()
 
-    def _end(self, job_ids: Sequence[str]) -> None:
+    def _end(self, job_ids: Sequence[str], grace_seconds: float = _GRACE_SECONDS) -> None:
         ledger = self._desk.engine.ledger
         live = {entry.job.id for entry in ledger.entries(include_final=False) if not entry.job.state.is_final}
         told = [job_id for job_id in job_ids if job_id in live]
         if told:
-            self._desk.engine.ask_all_to_stop(told, _GRACE_SECONDS)
+            self._desk.engine.ask_all_to_stop(told, grace_seconds)
 
 
 def _digest(secret: str) -> str:

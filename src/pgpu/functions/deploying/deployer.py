@@ -15,10 +15,10 @@ from pathlib import Path
 from pgpu.capped_tmpfs import mount_capped, unmount
 from pgpu.errors import NodeError, RequestError
 from pgpu.functions.deploying.checking import checked
-from pgpu.functions.deploying.layers import LOCK_NAME, build_spec, layer_digest
+from pgpu.functions.deploying.layers import LOCK_NAME, build_spec, built_in, layer_digest
 from pgpu.functions.deploying.replica import Places, declaration_of, replica_spec, request_of
 from pgpu.functions.deploying.store import Incoming, Store
-from pgpu.model import Account, Deployment, Request, Submission, Version
+from pgpu.model import Account, Deployment, JobSpec, Request, Submission, Version
 
 _OWN = ("pgpu", "msgspec", "uvicorn", "httptools", "h11", "click", "prometheus_client")
 """What a front and a worker import, with what that imports."""
@@ -61,7 +61,7 @@ class Deployer:
     def sweep(self, owner_uid: int, kept: Collection[Version]) -> None:
         """Throw away what none of a user's versions is made of."""
         layers = {digest for version in kept if (digest := layer_digest(version)) is not None}
-        layers |= {_building(version) for version in kept}
+        layers |= {self.build_name(version) for version in kept}
         self.store.sweep(owner_uid, {version.bundle for version in kept}, layers)
 
     def replica(self, version: Version, job_id: str, account: Account | None) -> tuple[Submission, str]:
@@ -110,6 +110,15 @@ class Deployer:
         (directory / LOCK_NAME).chmod(0o644)
         return Submission(build_spec(version, directory, tuple(_own()), _own_user(version.owner_uid)), Request(0, 0))
 
+    def build_name(self, version: Version) -> str:
+        """Return the name of the directory in which a version's packages are installed; no digest, and no other version's."""
+        return f"building-{version.function}-{version.number}-{version.created_at_seconds!r}"
+
+    def built_by(self, spec: JobSpec) -> str | None:
+        """Return the name of the directory in which a job installs packages; None of any other job."""
+        directory = built_in(spec)
+        return None if directory is None else Path(directory).name
+
     def keep_build(self, version: Version) -> None:
         """Put packages that were installed in their place; from then on nobody but this process may change them.
 
@@ -128,7 +137,7 @@ class Deployer:
         shutil.rmtree(made, ignore_errors=True)
 
     def _beside_layers(self, version: Version) -> Path:
-        return self.store.layer(version.owner_uid, layer_digest(version) or "").with_name(_building(version))
+        return self.store.layer(version.owner_uid, layer_digest(version) or "").with_name(self.build_name(version))
 
 
 def _is_directory(path: Path) -> bool:
@@ -137,11 +146,6 @@ def _is_directory(path: Path) -> bool:
         return stat.S_ISDIR(path.lstat().st_mode)
     except OSError:
         return False
-
-
-def _building(version: Version) -> str:
-    """Return a name that is no digest."""
-    return f"building-{version.function}-{version.number}"
 
 
 def _places(owner_uid: int, source: Path, sockets: Path, packages: Path | None = None) -> Places:

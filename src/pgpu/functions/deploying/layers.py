@@ -47,7 +47,11 @@ def build_spec(
     if version.runtime == "process":
         home = (("HOME", str(directory)), ("PATH", "/usr/local/bin:/usr/bin:/bin"), ("LANG", "C.UTF-8"))
         return JobSpec(
-            (sys.executable, "-P", "-m", "pip", *words), "process", environment=home, working_directory=str(directory)
+            (sys.executable, "-P", "-m", "pip", *words),
+            "process",
+            environment=home,
+            working_directory=str(directory),
+            serves=version.function,
         )
     return JobSpec(
         command=("python3", "-P", "-c", BUILD, *words),
@@ -59,4 +63,13 @@ def build_spec(
         is_sealed=True,
         network="default",
         provisions=(Mount(str(directory), TARGET, "rw"), *own_mounts(own)),
+        serves=version.function,
     )
+
+
+def built_in(spec: JobSpec) -> str | None:
+    """Return the directory in which a job installs packages; None of one that installs none."""
+    if spec.runtime == "process":
+        is_one = spec.serves is not None and spec.command[1:4] == ("-P", "-m", "pip")
+        return spec.working_directory if is_one else None
+    return next((mount.source for mount in spec.provisions if mount.target == TARGET), None)

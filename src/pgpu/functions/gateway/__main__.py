@@ -1,6 +1,6 @@
 """`python -m pgpu.functions.gateway`: the process of the gateway.
 
-`--server unix:///PATH --socket PATH --state DIR [--listen HOST:PORT] [--parent FD]`
+`--server unix:///PATH --socket PATH --state DIR [--listen HOST:PORT] [--parent FD] [--build-seconds N]`
 """
 
 import argparse
@@ -13,7 +13,7 @@ from pgpu.client.functions_http import HttpFunctions
 from pgpu.client.http import HttpClient
 from pgpu.errors import PgpuError, RequestError
 from pgpu.functions.front.keeping.keeper import log
-from pgpu.functions.gateway.server_desk import ServerDesk
+from pgpu.functions.gateway.server_desk import BUILD_SECONDS, ServerDesk
 from pgpu.functions.gateway.serving import Settings, run
 
 
@@ -29,21 +29,22 @@ def _parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--state", type=Path, required=True, help="directory of the calls that it keeps")
     parser.add_argument("--listen", type=_address, help="HOST:PORT for who has a token")
     parser.add_argument("--parent", type=int, help="descriptor that ends with whoever started it")
+    parser.add_argument("--build-seconds", type=float, default=BUILD_SECONDS, help="how long packages may take")
     return parser.parse_args(words)
 
 
-def _desk(host: str) -> ServerDesk:
+def _desk(host: str, build_seconds: float) -> ServerDesk:
     address = address_of(host)
     if address is None:
         raise RequestError(f"{host} is no address of a server")
     server = Server(address)
-    return ServerDesk(HttpFunctions(server), HttpClient(server))
+    return ServerDesk(HttpFunctions(server), HttpClient(server), build_seconds)
 
 
 if __name__ == "__main__":
     said = _parse(sys.argv[1:])
     try:
-        run(_desk(said.server), Settings(said.socket, said.listen, said.state, said.parent))
+        run(_desk(said.server, said.build_seconds), Settings(said.socket, said.listen, said.state, said.parent))
     except PgpuError as error:
         log(str(error))
         sys.exit(1)

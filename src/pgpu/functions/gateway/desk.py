@@ -66,8 +66,11 @@ class Desk(Protocol):
     def note_start(self, start: ColdStart) -> None:
         """Keep how long a start took."""
 
-    def build(self, version: Version) -> None:
-        """Have the packages of a pending version installed, wait for it, and judge the version."""
+    def build(self, version: Version) -> str:
+        """Have the packages of a pending version installed; return the job that does."""
+
+    def is_built(self, version: Version, job_id: str) -> bool:
+        """Whether that is over, and the version judged; what takes too long is ended first."""
 
     def bearer(self, token: str) -> Bearer:
         """Tell what a token is good for."""

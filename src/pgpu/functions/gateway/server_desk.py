@@ -4,6 +4,7 @@ It refuses to remember: what the server says is what there is.
 """
 
 import contextlib
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,11 +18,16 @@ _GRACE_SECONDS = 10.0
 """A front drains on SIGTERM by itself; the gateway has seen before that it has nothing to do."""
 
 
+BUILD_SECONDS = 1800.0
+"""For the packages of one version; see the setting `build_timeout`."""
+
+
 class ServerDesk:
     """Joins what a server says of functions with what it says of jobs."""
 
-    def __init__(self, serving: Serving, client: Client) -> None:
+    def __init__(self, serving: Serving, client: Client, most_build_seconds: float = BUILD_SECONDS) -> None:
         self._serving, self._client = serving, client
+        self._most_build_seconds = most_build_seconds
 
     def functions(self) -> Sequence[Function]:
         """Return everybody's functions; see `Desk`."""
@@ -78,14 +84,29 @@ class ServerDesk:
         except FunctionNotFoundError:
             return  # it was undeployed meanwhile
 
-    def build(self, version: Version) -> None:
-        """Install packages and judge; see `Desk`."""
-        job = self._client.wait(self._serving.build(ReplicaAsk(version.function, version.number)).id)
+    def build(self, version: Version) -> str:
+        """Have packages installed; see `Desk`."""
+        return self._serving.build(ReplicaAsk(version.function, version.number)).id
+
+    def is_built(self, version: Version, job_id: str) -> bool:
+        """Look at an installation and judge; see `Desk`."""
+        job = self._client.job(job_id).job
+        is_late = job.started_at_seconds is not None and time.time() - job.started_at_seconds > self._most_build_seconds
+        if not job.state.is_final and is_late:
+            self._client.stop(job_id, grace_seconds=0.0)
+            self.fail(version, f"its packages were not installed in {self._most_build_seconds:g} s: pgpu logs {job_id}")
+        elif job.state.is_final:
+            self._judge(version, job)
+        return job.state.is_final or is_late
+
+    def _judge(self, version: Version, job: Job) -> None:
         is_built = job.state is JobState.EXITED and job.exit_code == 0
         state = VersionState.READY if is_built else VersionState.FAILED
         reason = None if is_built else f"its packages could not be installed: pgpu logs {job.id}"
         try:
             self._serving.judge(version.function, Judgement(version.number, state, reason, version.created_at_seconds))
+        except FunctionNotFoundError:
+            return  # it was undeployed meanwhile
         except RequestError as error:  # it installed nothing, and would again
             self.fail(version, str(error))
 

@@ -8,7 +8,6 @@ import asyncio
 import functools
 import itertools
 import time
-from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -17,20 +16,19 @@ from pgpu.errors import PgpuError
 from pgpu.functions.front.keeping.keeper import log
 from pgpu.functions.gateway.calling.hall import Hall
 from pgpu.functions.gateway.calling.link import Link
+from pgpu.functions.gateway.controlling.builds import Builds
 from pgpu.functions.gateway.controlling.halls import Halls
 from pgpu.functions.gateway.controlling.phases import cold_start
 from pgpu.functions.gateway.desk import Desk, Standing
 from pgpu.functions.gateway.metrics import Metrics
 from pgpu.functions.scaling import Clock, Drain, Fail, Offer, Phase, Start, Step, Stop, decide
-from pgpu.model import Function, JobState, ReplicaState, Version, VersionState
+from pgpu.model import JobState, ReplicaState
 
 _LOOK_SECONDS = 1.0
 _STARTING_LOOK_SECONDS = 0.25
 """Between two looks at how jobs stand, while one is awaited."""
 
 _THREADS = 8
-_BUILDERS = 16
-"""Each waits for one version's packages, which takes minutes: one of each owner, so that nobody waits for another's."""
 
 _T = TypeVar("_T")
 _NOT_YET = "asked-"
@@ -44,18 +42,12 @@ class Controller:
         self._halls, self._desk, self._metrics = halls, desk, metrics
         self._clock = Clock()
         self._threads = ThreadPoolExecutor(_THREADS, "desk")
-        self._builders = ThreadPoolExecutor(_BUILDERS, "build")
         self._tasks: set[asyncio.Task[None]] = set()
         self._dirty: set[Hall] = set()
         self._woken = asyncio.Event()
         self._ids = itertools.count(1)
         self._asking = 0
-        self._building: set[int] = set()
-        """Owners, packages of whom are being installed."""
-
-        self._tries: Counter[str] = Counter()
-        """At packages of versions, by their labels."""
-
+        self._builds = Builds(desk, self._in_thread, self._do, self._learn)
         self._stopping: set[str] = set()
         self._gone: set[str] = set()
         """Jobs that are asked to end, and those that ended since the last look began: what it says of them is no news."""
@@ -76,7 +68,6 @@ class Controller:
             for task in self._tasks:
                 task.cancel()
             self._threads.shutdown(wait=False, cancel_futures=True)
-            self._builders.shutdown(wait=False, cancel_futures=True)
 
     async def _keep_looking(self) -> None:
         while True:
@@ -126,29 +117,7 @@ class Controller:
         if functions is not None:
             self._looked_seconds = time.monotonic()
             self._halls.adopt(functions)
-            self._build(functions)
-
-    def _build(self, functions: Sequence[Function]) -> None:
-        """See to the packages of versions that wait for them, one after the other of each owner."""
-        pending = [each for known in functions for each in known.versions if each.state is VersionState.PENDING]
-        for version in sorted(pending, key=lambda each: self._tries[each.label]):
-            if version.owner_uid not in self._building:
-                self._building.add(version.owner_uid)
-                self._tries[version.label] += 1
-                self._do(self._built(version))
-
-    async def _built(self, version: Version) -> None:
-        is_seen_to = False
-        try:
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._builders, self._desk.build, version)
-            is_seen_to = True
-        except PgpuError as error:
-            log(f"the packages of {version.label} cannot be seen to: {error}")
-        finally:
-            self._building.discard(version.owner_uid)
-        if is_seen_to:
-            await self._learn()
+            self._builds.see_to(functions)
 
     def _adopt(self, standings: Sequence[Standing], known: set[str], *, is_asking: bool) -> None:
         """Let links be as their jobs stand; one that nobody knows is another gateway's, and lives."""
