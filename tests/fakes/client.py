@@ -7,6 +7,7 @@ submitted job ends as `outcome` says when somebody attaches or waits.
 
 import itertools
 import signal
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import BinaryIO
@@ -260,6 +261,13 @@ class FakeClient:
         if job.spec.serves is None or value < 0:
             raise RequestError(f"job {job.id} offers nothing")
         self.stored[job.id] = replace(job, offered_value=value)
+        return self.stored[job.id]
+
+    def park(self, id_or_name: str) -> Job:
+        job = self._running(id_or_name)
+        if not job.can_park:
+            raise RequestError(f"job {job.id} cannot be parked")
+        self.stored[job.id] = replace(job, parked_at_seconds=time.time())
         return self.stored[job.id]
 
     def claim(self, id_or_name: str) -> Job:

@@ -223,6 +223,21 @@ class Streaming:
         except (OSError, http.client.HTTPException) as exc:
             raise _AnswerLostError(*_lost(self._address)) from exc
 
+    def lines(self) -> Iterator[bytes]:
+        """Yield it line by line, as each comes.
+
+        Raises:
+            ServerUnavailableError: The server went away in the middle.
+        """
+        while line := self._read_line():
+            yield line
+
+    def _read_line(self) -> bytes:
+        try:
+            return self._response.readline()
+        except (OSError, http.client.HTTPException) as exc:
+            raise _AnswerLostError(*_lost(self._address)) from exc
+
 
 class _Connection(http.client.HTTPConnection):
     """One question and its answer, over a connection that was made."""

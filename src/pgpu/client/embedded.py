@@ -18,7 +18,7 @@ from pgpu.engine.engine import Engine
 from pgpu.engine.keeper.doorstep import Doorstep
 from pgpu.engine.line import read_line
 from pgpu.engine.measuring import add_findings, read_profiled
-from pgpu.engine.offering import claim, offer
+from pgpu.engine.offering import claim, offer, park
 from pgpu.engine.reasons import with_reasons
 from pgpu.engine.records import CallHistory, Findings, Profiled, Waste
 from pgpu.engine.recovery import recover
@@ -152,6 +152,10 @@ class EmbeddedClient:
     def offer(self, id_or_name: str, value: float) -> Job:
         """Let a lease be taken; see `Client.offer`."""
         return offer(self._engine, self._engine.ledger.find(id_or_name).job.id, value)
+
+    def park(self, id_or_name: str) -> Job:
+        """Have a job do without its lease; see `Client.park`."""
+        return park(self._engine, self._engine.ledger.find(id_or_name).job.id)
 
     def claim(self, id_or_name: str) -> Job:
         """Keep an offered lease; see `Client.claim`."""

@@ -4,13 +4,14 @@ Functions live on a server alone, for somebody must be there when a call comes: 
 It refuses to carry calls: those go to the gateway.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
 from pgpu.model import (
     ColdStart,
     Deployment,
+    Event,
     Function,
     FunctionToken,
     Job,
@@ -204,6 +205,10 @@ class Serving(Protocol):
 
     def note_cold_start(self, start: ColdStart) -> None:
         """Keep how long a start took."""
+        ...
+
+    def events(self) -> Iterator[Event | None]:
+        """Yield what happens as it happens, until the server ends; None once nothing is missed any more."""
         ...
 
     def bearer(self, shown: Shown) -> Bearer:

@@ -1,7 +1,7 @@
 """The functions of a server, over HTTP: the server asks the kernel, or a token, whose they are."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -9,11 +9,13 @@ from pgpu.client import wire
 from pgpu.client.connection import Server
 from pgpu.client.functions import Bearer, Judgement, NewFunctionToken, ReplicaAsk, Rollout, Shown
 from pgpu.errors import FunctionNotFoundError
-from pgpu.model import ColdStart, Deployment, Function, FunctionToken, Job, Replica, ReplicaState, Version
+from pgpu.model import ColdStart, Deployment, Event, Function, FunctionToken, Job, Replica, ReplicaState, Version
 
 T = TypeVar("T")
 
 _ROOT = "/v1/functions"
+_BEGINS, _DATA = b": what happens", b"data: "
+"""Of lines of server-sent events: a comment, and a field."""
 
 
 class HttpFunctions:
@@ -100,6 +102,11 @@ class HttpFunctions:
         """Keep how long a start took; see `Serving.note_cold_start`."""
         self._server.ask("POST", _path(start.function, "/cold-starts"), start, is_repeatable=False)
 
+    def events(self) -> Iterator[Event | None]:
+        """Yield what happens; see `Serving.events`."""
+        with self._server.streaming("/v1/events") as answer:
+            yield from map(_event_of, filter(_says_something, answer.lines()))
+
     def bearer(self, shown: Shown) -> Bearer:
         """Tell what a token is good for; see `Serving.bearer`."""
         return self._told(Bearer, "POST", "/v1/bearers", shown)
@@ -114,3 +121,11 @@ def _path(name: str, rest: str = "") -> str:
 
 def _quoted(word: str) -> str:
     return quote(os.fsencode(word), safe="")
+
+
+def _says_something(line: bytes) -> bool:
+    return line.startswith((_BEGINS, _DATA))
+
+
+def _event_of(line: bytes) -> Event | None:
+    return wire.decode(Event, wire.parse(line.removeprefix(_DATA))) if line.startswith(_DATA) else None

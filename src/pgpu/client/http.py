@@ -159,6 +159,10 @@ class HttpClient:
         """Let a lease be taken; see `Client.offer`."""
         return self._asked(Job, "POST", path_of(id_or_name, "/offer"), LeaseOffer(value))
 
+    def park(self, id_or_name: str) -> Job:
+        """Have a job do without its lease; see `Client.park`."""
+        return self._asked(Job, "POST", path_of(id_or_name, "/park"))
+
     def claim(self, id_or_name: str) -> Job:
         """Keep an offered lease; see `Client.claim`."""
         return self._asked(Job, "POST", path_of(id_or_name, "/claim"))

@@ -198,7 +198,8 @@ class Client(Protocol):
     def offer(self, id_or_name: str, value: float) -> Job:
         """Let a running job's lease be taken from now on for a waiting job of the same or a higher priority that needs it.
 
-        The job ends then, with SIGTERM and 1.5 s later SIGKILL. Asked again it only changes the value.
+        The job ends then, with SIGTERM and 1.5 s later SIGKILL; one that parks hears SIGTSTP and lives on without it. Asked
+        again it only changes the value.
 
         Args:
             id_or_name: Of a job that serves a function.
@@ -211,8 +212,20 @@ class Client(Protocol):
         """
         ...
 
+    def park(self, id_or_name: str) -> Job:
+        """Have a running job do without its lease until it is claimed; does nothing where it does already.
+
+        Raises:
+            RequestError: It is none that parks, or not on one GPU in time slices.
+            CapacityError: It does not run.
+        """
+        ...
+
     def claim(self, id_or_name: str) -> Job:
         """Keep an offered lease: once this has returned nobody takes it. Does nothing where it is not on offer.
+
+        A parked job waits for its lease from then on, like every job of its priority, on the GPU that it was on; its
+        `parked_at_seconds` is None once it was granted, and its main process hears SIGCONT once all of it is back.
 
         Raises:
             CapacityError: It was taken before, or the job does not run.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from pgpu.engine.dependencies import judge
 from pgpu.engine.host_memory import available_bytes
-from pgpu.engine.offering import is_leaving, offers
+from pgpu.engine.offering import counts, offers
 from pgpu.engine.snapshot import Snapshot, compute_of
 from pgpu.engine.suspending import Leaves, lending, lent, nobody_leaves, victims
 from pgpu.ledger import ALL_GPUS, Call, Entry, View, Waiting
@@ -208,7 +208,7 @@ class Rounds:
             snapshot: Of the GPUs.
         """
         now_seconds = time.time()
-        everybody = [entry for entry in view.holding() if not is_leaving(entry.job, now_seconds)]
+        everybody = [entry for entry in view.holding() if counts(entry.job, now_seconds)]
         holding = [entry for entry in everybody if entry.job.gpu_model == self.gpu_model]
         elsewhere = sum(entry.job.request.is_without_gpu for entry in everybody) - sum(
             entry.job.request.is_without_gpu for entry in holding
@@ -305,7 +305,8 @@ def _candidate(waiting: Waiting, request: Request, duration_seconds: float | Non
         waiting.owner_uid,
         waiting.eligible_at_seconds,
         duration_seconds,
-        takes_free=waiting.request.basis == Basis.UNKNOWN,
+        takes_free=waiting.request.basis == Basis.UNKNOWN and waiting.gpu_uuid is None,
+        gpu_uuid=waiting.gpu_uuid,
     )
 
 

@@ -48,4 +48,6 @@ def _is_told_apart(job: Job) -> bool:
 
 
 def _is_on(job: Job, gpu_uuid: str) -> bool:
-    return job.lease is not None and any(part.gpu_uuid == gpu_uuid for part in job.lease.slices)
+    if job.lease is None or job.parked_at_seconds is not None:
+        return False
+    return any(part.gpu_uuid == gpu_uuid for part in job.lease.slices)

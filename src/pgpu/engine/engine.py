@@ -214,7 +214,7 @@ class Engine:
                 outcome = written(decision, outcome, self.settings.gpu_model)
             else:
                 outcome = self._admit(decision, snapshot, gives_up)
-        self.wake(outcome.displaced_ids)
+        self.wake(outcome.moved_ids)
         return outcome
 
     @contextmanager
@@ -254,9 +254,9 @@ class Engine:
             is_first = decision.first_waiting(model) is None
             yield decision
             is_round = may_go_first and (is_first or bool(gives_up))
-            displaced = self._admit(decision, snapshot, gives_up).displaced_ids if is_round else ()
+            moved = self._admit(decision, snapshot, gives_up).moved_ids if is_round else ()
             queues = decision.queues()
-        self.wake(displaced)
+        self.wake(moved)
         self.call_keepers(queues)
 
     def call_keepers(self, queues: Collection[str | None]) -> None:
@@ -306,8 +306,8 @@ class Engine:
         """
         with self.ledger.view() as view:
             holding = self.queue_of(view.holding())
-        suspended = [entry.job.id for entry in holding if entry.job.suspended_by is not None]
-        away = [job_id for job_id in suspended if is_travelling(self.places(job_id).parking)]
+        leaving = [entry.job for entry in holding if entry.job.suspended_by is not None or entry.job.can_park]
+        away = [job.id for job in leaving if is_travelling(self.places(job.id).parking)]
         return take_snapshot(self.gpus, self.enforcer, holding, away)
 
     def can_leave(self, job: Job) -> bool:

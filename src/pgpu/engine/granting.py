@@ -6,7 +6,7 @@ It refuses to decide anything, and to start or wake anybody: a transaction may s
 import time
 from dataclasses import replace
 
-from pgpu.engine.offering import taken
+from pgpu.engine.offering import returned, taken
 from pgpu.engine.outcome import NOBODY, Outcome
 from pgpu.engine.settling import cancelled, settle
 from pgpu.ledger import Decision, Entry
@@ -26,7 +26,8 @@ def written(decision: Decision, outcome: Outcome, gpu_model: str | None) -> Outc
     admission = outcome.admission or NOBODY
     for grant in admission.grants:
         lease = Lease(grant.job_id, grant.slices, now_seconds, sharing=grant.mode)
-        decision.put(_granted(decision.entry(grant.job_id), lease))
+        entry = decision.entry(grant.job_id)
+        decision.put(returned(entry, lease) if entry.job.is_aside else _granted(entry, lease))
     for job_id, by in admission.suspended:
         entry = decision.entry(job_id)
         decision.put(replace(entry, job=replace(entry.job, suspended_by=by)))

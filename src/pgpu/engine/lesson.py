@@ -113,5 +113,7 @@ def _waiting(entry: Entry, request: Request) -> Entry:
         started_at_seconds=None,
         warning=None,
         offered_value=None,
+        parked_at_seconds=None,
+        wanted_at_seconds=None,
     )
     return replace(entry, job=job, supervisor=None, spawned_at_seconds=None, lease_released_at_seconds=None)

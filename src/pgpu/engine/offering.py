@@ -1,6 +1,7 @@
 """Idle leases: a job that serves a function offers its own, claims it back, and loses it where it is taken for one that waits.
 
-Each of the three is one transaction of the ledger, so exactly one of claim and taking comes first, whoever asks. It refuses to
+Who loses it ends, or lives on without it if it is one that parks: then its claim puts it among those who wait, for the GPU
+that it was on. Each of these is one transaction of the ledger, so exactly one of claim and taking comes first, whoever asks. It refuses to
 judge what a lease is worth, which its holder says, and who gets it, which `scheduling` does.
 """
 
@@ -10,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pgpu.errors import CapacityError, RequestError
+from pgpu.errors import CapacityError, PgpuBug, RequestError
 from pgpu.ledger import Decision, Entry
-from pgpu.model import Job, JobState
+from pgpu.model import Job, JobState, Lease
 from pgpu.scheduling.reclaiming import Offer
 
 if TYPE_CHECKING:
@@ -41,11 +42,42 @@ def offer(engine: "Engine", job_id: str, value: float) -> Job:
 
 
 def claim(engine: "Engine", job_id: str) -> Job:
-    """Keep a job's lease from now on; see `Client.claim`."""
-    with engine.ledger.decision() as decision:
+    """Keep a job's lease from now on, or wait for it if it is parked; see `Client.claim`."""
+    with engine.deciding() as decision:
         entry = decision.entry(job_id)
+        if entry.job.is_aside and entry.stop_grace_seconds is None:
+            return _wanted(decision, entry)
         _refuse_what_is_lost(entry)
         return _put(decision, entry, None)
+
+
+def park(engine: "Engine", job_id: str) -> Job:
+    """Have an idle job do without its lease; see `Client.park`."""
+    with engine.deciding() as decision:
+        entry = decision.entry(job_id)
+        if not entry.job.can_park:
+            raise RequestError(f"job {job_id} cannot be parked: only functions on one GPU, in time slices, can")
+        if entry.job.is_aside:
+            return entry.job
+        _refuse_what_is_lost(entry)
+        entry = taken(entry, time.time())
+        decision.put(entry)
+    engine.wake([job_id])
+    return entry.job
+
+
+def parked(entry: Entry, now_seconds: float) -> Entry:
+    """Return a job that has left its GPU."""
+    job = replace(entry.job, parked_at_seconds=now_seconds, reclaimed_at_seconds=None, offered_value=None)
+    return replace(entry, job=job)
+
+
+def returned(entry: Entry, lease: Lease) -> Entry:
+    """Return a parked job that was granted its place again."""
+    if entry.job.lease is None:
+        raise PgpuBug(f"job {entry.job.id} is parked and has no lease")
+    lease = replace(entry.job.lease, slices=lease.slices, granted_at_seconds=lease.granted_at_seconds)
+    return replace(entry, job=replace(entry.job, lease=lease, parked_at_seconds=None, wanted_at_seconds=None))
 
 
 def offers(entries: Sequence[Entry]) -> tuple[Offer, ...]:
@@ -62,15 +94,20 @@ def offers(entries: Sequence[Entry]) -> tuple[Offer, ...]:
     )
 
 
+def counts(job: Job, now_seconds: float) -> bool:
+    """Whether a job that holds a lease counts in a round: it is neither parked nor leaving."""
+    return job.parked_at_seconds is None and not is_leaving(job, now_seconds)
+
+
 def is_leaving(job: Job, now_seconds: float) -> bool:
     """Whether a job's lease was taken just now, so that others are granted what it holds and wait for its end."""
     return job.reclaimed_at_seconds is not None and abs(now_seconds - job.reclaimed_at_seconds) < PATIENCE_SECONDS
 
 
 def taken(entry: Entry, now_seconds: float) -> Entry:
-    """Return a job that ends, since its lease was taken."""
+    """Return a job whose lease was taken, so that it ends, or parks."""
     job = replace(entry.job, reclaimed_at_seconds=now_seconds)
-    return replace(entry, job=job, stop_grace_seconds=RECLAIM_GRACE_SECONDS)
+    return replace(entry, job=job, stop_grace_seconds=None if job.can_park else RECLAIM_GRACE_SECONDS)
 
 
 def counted_on(entries: Sequence[Entry], job: Job) -> tuple[str, ...]:
@@ -105,9 +142,18 @@ def _may_be_taken(entry: Entry) -> bool:
     return job.state is JobState.RUNNING and job.suspended_by is None and entry.stop_grace_seconds is None
 
 
+def _wanted(decision: Decision, entry: Entry) -> Job:
+    """It waits from now on, unless it does already."""
+    job = entry.job
+    if job.wanted_at_seconds is None:
+        job = replace(job, wanted_at_seconds=time.time())
+        decision.put(replace(entry, job=job))
+    return job
+
+
 def _refuse_what_is_lost(entry: Entry) -> None:
     job = entry.job
-    if job.reclaimed_at_seconds is not None:
+    if job.reclaimed_at_seconds is not None or job.is_aside:
         raise CapacityError(f"the lease of job {job.id} was taken for a job that waited")
     if job.state is not JobState.RUNNING or entry.stop_grace_seconds is not None:
         word = job.state.value if entry.stop_grace_seconds is None else "ending"

@@ -32,10 +32,12 @@ class Outcome:
         return bool(self._gone)
 
     @property
-    def displaced_ids(self) -> tuple[str, ...]:
-        """Whose place somebody takes who starts: their supervisors hold or end them, the sooner the better."""
+    def moved_ids(self) -> tuple[str, ...]:
+        """Whose place somebody takes who starts, and who has a place again: their supervisors see to it, the sooner the better."""
         found = self.admission or NOBODY
-        return (*(job_id for job_id, _by in found.suspended), *found.reclaimed)
+        parked = {each.job_id for each in self.situation.queue if each.gpu_uuid is not None}
+        back = (grant.job_id for grant in found.grants if grant.job_id in parked)
+        return (*(job_id for job_id, _by in found.suspended), *found.reclaimed, *back)
 
     @property
     def changes_claim(self) -> bool:

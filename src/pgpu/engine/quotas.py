@@ -60,7 +60,8 @@ def refuse_growth_past_quota(view: View, entry: Entry, memory_bytes: int) -> Non
     if quota is None or quota.memory_bytes is None or entry.job.lease is None:
         return
     more_bytes = sum(max(0, memory_bytes - part.memory_bytes) for part in entry.job.lease.slices)
-    own = [other.job.lease for other in view.holding() if other.job.owner_uid == entry.job.owner_uid]
+    counted = [other.job for other in view.holding() if other.is_counted]
+    own = [job.lease for job in counted if job.owner_uid == entry.job.owner_uid]
     held_bytes = sum(part.memory_bytes for lease in own if lease is not None for part in lease.slices)
     if more_bytes and held_bytes + more_bytes > quota.memory_bytes:
         raise CapacityError(

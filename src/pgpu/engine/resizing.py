@@ -78,6 +78,8 @@ def resized(entry: Entry, change: Resize, snapshot: Snapshot, decision: Decision
     job = replace(entry.job, request=request)
     if job.state.is_final:
         raise RequestError(f"job {job.id} has ended: there is nothing to resize")
+    if job.is_aside:
+        raise CapacityError(f"job {job.id} is parked: it has no slice now", hint="try again when it has one")
     if job.lease is None:
         refuse_more_than_quota(decision, job.owner_uid, request)
         return replace(entry, job=job)

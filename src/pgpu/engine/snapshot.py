@@ -63,7 +63,7 @@ class Snapshot:
     def _granted_bytes(self, entries: Sequence[Entry]) -> dict[str, int]:
         """A slice made smaller than what it holds counts as what it holds, one that oversubscribes as what must stay here."""
         granted: dict[str, int] = {}
-        for lease in held_leases(entries):
+        for lease in held_leases([entry for entry in entries if entry.is_counted]):
             for part in lease.slices:
                 amount = max(part.memory_bytes, self.held_bytes.get((lease.job_id, part.gpu_uuid), 0))
                 amount = amount if part.resident_bytes is None else part.resident_bytes
@@ -74,7 +74,7 @@ class Snapshot:
 def _granted_compute(entries: Sequence[Entry]) -> dict[str, float]:
     granted: dict[str, float] = {}
     for entry in entries:
-        if entry.job.lease is not None and entry.is_lease_held:
+        if entry.job.lease is not None and entry.is_counted:
             for part in entry.job.lease.slices:
                 granted[part.gpu_uuid] = granted.get(part.gpu_uuid, 0.0) + compute_of(entry.job)
     return granted
@@ -91,7 +91,7 @@ def _tenancies(entries: Sequence[Entry]) -> dict[str, Tenancy]:
     found: dict[str, Tenancy] = {}
     for entry in entries:
         lease = entry.job.lease
-        if lease is None or not entry.is_lease_held:
+        if lease is None or not entry.is_counted:
             continue
         for part in lease.slices:
             before = found.get(part.gpu_uuid, IDLE)

@@ -47,7 +47,7 @@ def _freed_bytes(job: Job, part: Slice, snapshot: Snapshot, leaves: Leaves) -> i
 
 def _may_be_suspended(job: Job) -> bool:
     is_alone = job.lease is not None and len(job.lease.slices) == 1 and job.lease.sharing is SharingMode.TIME_SLICE
-    return is_alone and job.state is JobState.RUNNING and job.suspended_by is None
+    return is_alone and job.state is JobState.RUNNING and job.suspended_by is None and not job.is_aside
 
 
 @dataclass(frozen=True, slots=True)

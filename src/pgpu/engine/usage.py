@@ -76,7 +76,7 @@ def read_waste(engine: Engine, owner_uid: int | None = None) -> list[Waste]:
     with engine.ledger.view() as view:
         ended = [waste_of(run) for run in view.history.runs(owner_uid, MOST_RUNS)]
         holding = [entry for entry in view.holding() if owner_uid in {None, entry.job.owner_uid}]
-    return ended + list(_running(engine, [entry for entry in engine.queue_of(holding) if entry.is_live]))
+    return ended + list(_running(engine, [entry for entry in engine.queue_of(holding) if entry.is_counted]))
 
 
 def waste_of(run: Run) -> Waste:

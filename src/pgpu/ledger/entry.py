@@ -35,6 +35,11 @@ class Entry:
         return self.job.lease is not None and self.lease_released_at_seconds is None
 
     @property
+    def is_counted(self) -> bool:
+        """Whether others have to do without them: a parked job's are anybody's."""
+        return self.is_lease_held and self.job.parked_at_seconds is None
+
+    @property
     def is_live(self) -> bool:
         """Whether anything may still happen to it: it is not final, or its memory is not free yet."""
         return not self.job.state.is_final or self.is_lease_held

@@ -87,6 +87,8 @@ def columns_of_life(entry: Entry) -> Columns:
         "resumed_at": job.resumed_at_seconds,
         "offered_value": job.offered_value,
         "reclaimed_at": job.reclaimed_at_seconds,
+        "parked_at": job.parked_at_seconds,
+        "wanted_at": job.wanted_at_seconds,
     }
 
 
@@ -139,6 +141,8 @@ def _job(row: sqlite3.Row) -> Job:
         resumed_at_seconds=row["resumed_at"],
         offered_value=row["offered_value"],
         reclaimed_at_seconds=row["reclaimed_at"],
+        parked_at_seconds=row["parked_at"],
+        wanted_at_seconds=row["wanted_at"],
         gpu_model=row["gpu_model"],
         owner_uid=row["owner_uid"],
         place=place_of(row["place"]),

@@ -288,6 +288,15 @@ CREATE TRIGGER lease_reclaimed AFTER UPDATE OF reclaimed_at ON jobs
     VALUES ((julianday('now') - 2440587.5) * 86400, 'reclaimed', NEW.id, NEW.owner_uid, NEW.state); END;
 """
 
+_PARKED = """
+ALTER TABLE jobs ADD COLUMN parked_at REAL;
+ALTER TABLE jobs ADD COLUMN wanted_at REAL;
+CREATE INDEX coming_back ON jobs (gpu_model, sequence) WHERE parked_at IS NOT NULL AND wanted_at IS NOT NULL;
+CREATE TRIGGER job_parked AFTER UPDATE OF parked_at ON jobs WHEN NEW.parked_at IS NOT OLD.parked_at BEGIN
+    INSERT INTO events (at, kind, job_id, owner_uid, state)
+    VALUES ((julianday('now') - 2440587.5) * 86400, iif(NEW.parked_at IS NULL, 'unparked', 'parked'), NEW.id, NEW.owner_uid, NEW.state); END;
+"""
+
 MIGRATIONS = (
     _FIRST,
     _WATCHED,
@@ -313,6 +322,7 @@ MIGRATIONS = (
     _WITHOUT_GPU,
     FUNCTIONS,
     _RECLAIMED,
+    _PARKED,
 )
 """Script i leads from version i to version i + 1."""
 

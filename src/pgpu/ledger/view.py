@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 from pgpu.errors import JobNotFoundError
@@ -28,12 +29,21 @@ _MOST_FORGOTTEN = 1000
 NOT_FINAL = "state IN ('waiting', 'starting', 'running')"
 LIVE = f"{NOT_FINAL} OR (granted_at IS NOT NULL AND released_at IS NULL)"
 
-_WAITING = """
+_WANTS = """
 SELECT id, memory_bytes, gpu_count, compute_share, priority, is_estimated, retries_out_of_memory, basis,
-    is_strict, sharing, oversubscribes, preempts, measures,
-    owner_uid, ifnull(eligible_at, created_at), wait_deadline, signature, json_array_length(place, '$.after') AS predecessors
+    is_strict, sharing, oversubscribes, preempts, measures, owner_uid
+"""
+
+_WAITING = f"""{_WANTS}, ifnull(eligible_at, created_at), wait_deadline, signature, json_array_length(place, '$.after'), NULL
 FROM jobs WHERE state = 'waiting' AND gpu_model IS ? ORDER BY sequence
 """
+
+RETURNING = "state = 'running' AND parked_at IS NOT NULL AND wanted_at IS NOT NULL AND stop_grace IS NULL"
+"""Of parked jobs that wait for their lease again: on its GPU."""
+
+_RETURNING = f"""{_WANTS}, wanted_at, NULL, signature, 0, (SELECT gpu_uuid FROM slices WHERE slices.job_id = jobs.id)
+FROM jobs WHERE {RETURNING} AND gpu_model IS ? ORDER BY sequence
+"""  # noqa: S608 - words of our own
 
 
 _WAYS = """
@@ -95,6 +105,9 @@ class Waiting:
     has_predecessors: bool
     """Whether it names jobs that must end before it."""
 
+    gpu_uuid: str | None = None
+    """The only GPU that will do: of a parked job, which has been there."""
+
 
 @dataclass(frozen=True, slots=True)
 class Peer:
@@ -147,11 +160,12 @@ class View:
         return self._entries(where, ())
 
     def waiting(self, gpu_model: str | None) -> list[Waiting]:
-        """Return the jobs that wait for GPUs of one model, oldest first."""
+        """Return the jobs that wait for GPUs of one model: parked ones that want their lease again, then the others; oldest first."""
         cursor = self._connection.cursor()
         cursor.row_factory = None
         seen = self._seen
-        found = {row: seen.get(row) or _waiting_of(row) for row in cursor.execute(_WAITING, (gpu_model,))}
+        rows = chain(*(cursor.execute(statement, (gpu_model,)).fetchall() for statement in (_RETURNING, _WAITING)))
+        found = {row: seen.get(row) or _waiting_of(row) for row in rows}
         if len(seen) > 2 * len(found) + _MOST_FORGOTTEN:
             seen.clear()
         seen.update(found)
@@ -163,9 +177,15 @@ class View:
         return {row["id"]: (row["runtime"], row["user"]) for row in rows}
 
     def first_waiting(self, gpu_model: str | None) -> str | None:
-        """Return the id of the job that waits longest for GPUs of this model; None if none waits."""
-        statement = "SELECT id FROM jobs WHERE state = 'waiting' AND gpu_model IS ? ORDER BY sequence LIMIT 1"
-        row = self._connection.execute(statement, (gpu_model,)).fetchone()
+        """Return the id of a parked job that wants its lease again, else of the job that waits longest for GPUs of this model.
+
+        None if nobody waits.
+        """
+        for waits in (RETURNING, "state = 'waiting'"):
+            statement = f"SELECT id FROM jobs WHERE {waits} AND gpu_model IS ? ORDER BY sequence LIMIT 1"  # noqa: S608 - words of our own
+            row = self._connection.execute(statement, (gpu_model,)).fetchone()
+            if row is not None:
+                break
         return None if row is None else str(row["id"])
 
     def count_waiting(self, owner_uid: int | None = None) -> int:
@@ -176,7 +196,10 @@ class View:
 
     def queues(self) -> set[str | None]:
         """Return the models of GPUs that jobs wait for."""
-        rows = self._connection.execute("SELECT DISTINCT gpu_model FROM jobs WHERE state = 'waiting'")
+        statement = (
+            f"SELECT gpu_model FROM jobs WHERE state = 'waiting' UNION SELECT gpu_model FROM jobs WHERE {RETURNING}"  # noqa: S608 - words of our own
+        )
+        rows = self._connection.execute(statement)
         return {row["gpu_model"] for row in rows}
 
     def conditional(self) -> list[Peer]:
@@ -257,7 +280,7 @@ def _ids(text: str | None) -> tuple[str, ...]:
 def _waiting_of(row: tuple[Any, ...]) -> Waiting:
     job_id, memory_bytes, gpu_count, compute_share, priority, is_estimated, retries, *rest = row
     basis, is_strict, sharing, oversubscribes, preempts, measures, *rest = rest
-    owner_uid, eligible_at_seconds, wait_deadline_seconds, signature, predecessors = rest
+    owner_uid, eligible_at_seconds, wait_deadline_seconds, signature, predecessors, gpu_uuid = rest
     return Waiting(
         job_id,
         Request(
@@ -279,4 +302,5 @@ def _waiting_of(row: tuple[Any, ...]) -> Waiting:
         wait_deadline_seconds,
         signature,
         bool(predecessors),
+        gpu_uuid,
     )

@@ -7,6 +7,7 @@ from typing import Literal
 from pgpu.model.holder import Holder
 from pgpu.model.lease import Lease
 from pgpu.model.request import Request
+from pgpu.model.sharing import SharingMode
 
 ANONYMOUS = "-"
 """Stands for the id of a job of which its reader may know no more than how much memory it takes."""
@@ -108,6 +109,9 @@ class JobSpec:
     serves: str | None = None
     """Name of the function whose calls it answers; only such a job may offer its lease while it is idle."""
 
+    parks: bool = False
+    """Whether it goes on without its lease when that is taken: it is told by SIGTSTP, and by SIGCONT when it has one again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -193,6 +197,12 @@ class Job:
     reclaimed_at_seconds: float | None = None
     """When its lease was taken, so that it ends; None of any other."""
 
+    parked_at_seconds: float | None = None
+    """Since when it lives without its lease, which counts for nothing meanwhile; None of any other."""
+
+    wanted_at_seconds: float | None = None
+    """Since when it waits for its lease again; None unless it is parked, or about to be, and claimed it."""
+
     gpu_model: str | None = None
     """The simulated model and count it was asked for (`RTX 3090x4`); None on real GPUs."""
 
@@ -200,6 +210,19 @@ class Job:
     def is_offered(self) -> bool:
         """Whether it is idle and does without its lease if somebody needs it."""
         return self.offered_value is not None and self.reclaimed_at_seconds is None and not self.state.is_final
+
+    @property
+    def is_aside(self) -> bool:
+        """Whether it lives without its lease, or is on its way there."""
+        is_leaving = self.can_park and self.reclaimed_at_seconds is not None
+        return not self.state.is_final and (self.parked_at_seconds is not None or is_leaving)
+
+    @property
+    def can_park(self) -> bool:
+        """Whether it can live without its lease, which is of one GPU then, in turns: it cannot leave MPS and come back."""
+        lease = self.lease
+        is_alone = lease is not None and len(lease.slices) == 1 and lease.sharing is SharingMode.TIME_SLICE
+        return self.spec.parks and is_alone
 
     @property
     def is_anonymous(self) -> bool:

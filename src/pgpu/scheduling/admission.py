@@ -15,7 +15,7 @@ from pgpu.scheduling.allowance import Allowances, Bar
 from pgpu.scheduling.answer import Admission, Cause, Grant, Waits
 from pgpu.scheduling.backfill import NEVER, Reservation, expected_end_seconds, reserve
 from pgpu.scheduling.candidate import Candidate, Held, Quota
-from pgpu.scheduling.capacity import GpuRoom, usable
+from pgpu.scheduling.capacity import GpuRoom
 from pgpu.scheduling.claims import Moment, hosts, renewed
 from pgpu.scheduling.free_memory import waits_for_memory
 from pgpu.scheduling.free_time import waits_for_company, waits_for_compute
@@ -245,7 +245,7 @@ class _Round:
 
     def _makes_room(self, candidate: Candidate) -> bool:
         """Let those change places whom this round granted and nobody started yet, if then one more fits."""
-        if not (self._may_move and self.grants) or self._reservations or self.planned:
+        if not (self._may_move and self.grants) or candidate.gpu_uuid or self._reservations or self.planned:
             return False
         granted = self._held[-len(self.grants) :]
         free_bytes = {
@@ -279,7 +279,9 @@ class _Round:
 
     def _taking_what_is_free(self, candidate: Candidate) -> Candidate:
         count = candidate.request.gpu_count
-        able = [room.gpu for room in self._rooms if usable(room.gpu, count) and self._space.admits(room.gpu, candidate)]
+        able = [
+            room.gpu for room in self._rooms if candidate.can_use(room.gpu) and self._space.admits(room.gpu, candidate)
+        ]
         free = sorted((self._space.free_bytes[gpu.uuid] for gpu in able), reverse=True)
         if len(free) < count:
             return candidate
@@ -320,6 +322,7 @@ class _Round:
         self._held.append(_held(candidate, slices, self._now_seconds))
         self._space.take(self._held[-1], self._gpus)
         self._most_free = max(self._space.free_bytes.values())
+        self._may_move = self._may_move and candidate.gpu_uuid is None
         self._allowances.granted(candidate, self._held[-1])
         self.turns.granted(candidate)
         self.planned.granted(slices)
@@ -333,7 +336,7 @@ class _Round:
         if len(self._fitting(candidate)) >= count:
             return Cause.TURN
         with_memory = [room.gpu for room in self._rooms if free[room.gpu.uuid] >= memory_bytes]
-        with_memory = [gpu for gpu in with_memory if usable(gpu, count)]
+        with_memory = [gpu for gpu in with_memory if candidate.can_use(gpu)]
         if len(with_memory) < count:
             return Cause.MEMORY
         return (
@@ -351,7 +354,7 @@ class _Round:
 
     def _reserve(self, candidate: Candidate) -> None:
         """Keep memory for the first of the order that does not fit: beside an overdue job, or after it."""
-        gpus = [room.gpu for room in self._rooms if usable(room.gpu, candidate.request.gpu_count)]
+        gpus = [room.gpu for room in self._rooms if candidate.can_use(room.gpu)]
         space = self._space.copy()
         ends = [(self._expected_end_seconds(each), each) for each in self._held]
         for each in self._reservations:

@@ -5,7 +5,8 @@ Values only; who fills them in reads the ledger.
 
 from dataclasses import dataclass, replace
 
-from pgpu.model import Request, SharingMode, Slice
+from pgpu.model import Gpu, Request, SharingMode, Slice
+from pgpu.scheduling.capacity import usable
 from pgpu.scheduling.tenancy import mode_of
 
 
@@ -28,6 +29,9 @@ class Candidate:
     takes_free: bool = False
     """Whether nobody knows its need: it then takes what is free where it is placed, and no less than its request."""
 
+    gpu_uuid: str | None = None
+    """The only GPU that will do; None for any."""
+
     @property
     def mode(self) -> SharingMode:
         """How it shares its GPUs."""
@@ -37,6 +41,10 @@ class Candidate:
     def compute_share(self) -> float:
         """What it takes of each GPU's time, 0 to 1: all of one that it has alone."""
         return 1.0 if self.mode is SharingMode.EXCLUSIVE else self.request.compute_share or 0.0
+
+    def can_use(self, gpu: Gpu) -> bool:
+        """Whether a GPU will do, whatever is free of it."""
+        return self.gpu_uuid in {None, gpu.uuid} and usable(gpu, self.request.gpu_count)
 
     def asking(self, memory_bytes: int) -> "Candidate":
         """Return the same job with a request for so much on each of its GPUs."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pgpu.model import Gpu
 from pgpu.scheduling.backfill import Reservation, expected_end_seconds, reserve
 from pgpu.scheduling.candidate import Candidate, Held
-from pgpu.scheduling.capacity import GpuRoom, taken_bytes, usable
+from pgpu.scheduling.capacity import GpuRoom, taken_bytes
 from pgpu.scheduling.order import OrderRules
 from pgpu.scheduling.precedence import Claim
 from pgpu.scheduling.space import Space
@@ -77,9 +77,7 @@ def hosts(rooms: Sequence[GpuRoom], candidate: Candidate) -> list[GpuRoom]:
     able = [
         room
         for room in rooms
-        if room.capacity_bytes >= request.memory_bytes
-        and usable(room.gpu, request.gpu_count)
-        and knows_mode(room.gpu, request)
+        if room.capacity_bytes >= request.memory_bytes and candidate.can_use(room.gpu) and knows_mode(room.gpu, request)
     ]
     return able if len(able) >= request.gpu_count else []
 

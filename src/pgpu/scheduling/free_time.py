@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from pgpu.model import SharingMode
 from pgpu.scheduling.candidate import Candidate
-from pgpu.scheduling.capacity import GpuRoom, has_compute, usable
+from pgpu.scheduling.capacity import GpuRoom, has_compute
 from pgpu.scheduling.space import Space
 from pgpu.scheduling.tenancy import Tenancy, knows_mode
 from pgpu.units import format_share
@@ -75,4 +75,4 @@ def _is_open(tenancy: Tenancy, candidate: Candidate) -> bool:
 
 
 def _could_host(room: GpuRoom, candidate: Candidate) -> bool:
-    return usable(room.gpu, candidate.request.gpu_count) and knows_mode(room.gpu, candidate.request)
+    return candidate.can_use(room.gpu) and knows_mode(room.gpu, candidate.request)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pgpu.model import Gpu, SharingMode
 from pgpu.scheduling.answer import Cause
 from pgpu.scheduling.candidate import Candidate, Held
-from pgpu.scheduling.capacity import GpuRoom, has_compute, taken_bytes, usable
+from pgpu.scheduling.capacity import GpuRoom, has_compute, taken_bytes
 from pgpu.scheduling.tenancy import MOST_MPS_CLIENTS_FROM_BLACKWELL, Tenancy, knows_mode, most_clients
 
 
@@ -43,7 +43,7 @@ class Space:
         request = candidate.request
         return (
             self.free_bytes[gpu.uuid] >= request.memory_bytes
-            and usable(gpu, request.gpu_count)
+            and candidate.can_use(gpu)
             and has_compute(self.free_compute[gpu.uuid], candidate.compute_share)
             and self.admits(gpu, candidate)
         )

@@ -25,7 +25,7 @@ from pgpu.engine.batch import check_count
 from pgpu.engine.engine import Engine
 from pgpu.engine.line import read_line
 from pgpu.engine.measuring import add_findings, read_profiled
-from pgpu.engine.offering import claim, offer
+from pgpu.engine.offering import claim, offer, park
 from pgpu.engine.outcome import Outcome
 from pgpu.engine.reasons import with_reasons
 from pgpu.engine.records import CallHistory, Findings, Profiled, Waste
@@ -227,6 +227,11 @@ class Desk:
         """Let the lease of a job be taken."""
         job = self.find(caller, id_or_name).job
         return offer(self.engine_of_job(job), job.id, value)
+
+    def park(self, caller: Caller, id_or_name: str) -> Job:
+        """Have a job do without its lease."""
+        job = self.find(caller, id_or_name).job
+        return park(self.engine_of_job(job), job.id)
 
     def claim(self, caller: Caller, id_or_name: str) -> Job:
         """Keep an offered lease."""

@@ -182,6 +182,7 @@ def _state(job: Job, now_seconds: float) -> str:
         word = "running" if job.suspended_by is None else f"suspended for {job.suspended_by}, running"
         word = "idle (offered), running" if job.is_offered else word
         word = "making room, running" if job.reclaimed_at_seconds is not None else word
+        word = "parked, running" if job.parked_at_seconds is not None else word
         return f"{word} {format_duration(now_seconds - job.started_at_seconds)}"
     if job.state is JobState.EXITED:
         return "exited" if job.exit_code is None else f"exited ({job.exit_code})"

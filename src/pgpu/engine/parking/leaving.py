@@ -50,14 +50,18 @@ class Leaving:
         """Why the job stands still though nobody needs its place; None where it does not."""
         return None if self._mover is None else self._mover.trouble
 
-    def leave(self, job: Job) -> Stage:
+    def leave(self, job: Job, by: str) -> Stage:
         """Go on with leaving; asked again and again while a job with a lease is suspended and held.
+
+        Args:
+            job: Of this supervisor.
+            by: The job that is to have its place, or its own id if nobody in particular.
 
         Raises:
             PgpuError: The GPU cannot be read.
             OSError: It cannot be written down how far it is.
         """
-        by, parking = str(job.suspended_by), load(self._path)
+        parking = load(self._path)
         if self._mover is not None and self._mover.is_moving:
             return Stage.LEAVING
         if parking is not None and parking.stage is Stage.REFUSED and parking.by == by:
@@ -67,7 +71,7 @@ class Leaving:
         if self._stays(job):
             return self._refused(by)
         known = () if parking is None else parking.travellers
-        there = self._there(job, known)
+        there = self.there(job, known)
         if not there and not self._somebody_comes(job, known):
             return self._away(parking, Parking(by, Stage.AWAY, known))
         if there:
@@ -145,8 +149,12 @@ class Leaving:
         ends = [board.in_flight_until_ns for board in boards]
         return all(end_ns == 0 or end_ns / _NANOSECONDS + _OVER_SECONDS < now_seconds for end_ns in ends)
 
-    def _there(self, job: Job, known: Sequence[Traveller]) -> list[Traveller]:
-        """The job's processes that hold memory of its GPU now; whoever was asked to leave before is one of them."""
+    def there(self, job: Job, known: Sequence[Traveller] = ()) -> list[Traveller]:
+        """Return the job's processes that hold memory of its GPU now; whoever was asked to leave before is one of them.
+
+        Raises:
+            PgpuError: The GPU cannot be read.
+        """
         found, asked = [], {each.process for each in known}
         for part in job.lease.slices if job.lease is not None else ():
             for told in self.engine.gpus.processes(part.gpu_uuid):

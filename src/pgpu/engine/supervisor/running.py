@@ -13,6 +13,7 @@ from pgpu.engine.parking.leaving import Leaving
 from pgpu.engine.recovery import lost, recover
 from pgpu.engine.saying import Complaints
 from pgpu.engine.shrinking import Shrinking
+from pgpu.engine.supervisor.aside import Aside
 from pgpu.engine.supervisor.clients import Clients
 from pgpu.engine.supervisor.idleness import Idleness
 from pgpu.engine.supervisor.ring import watched
@@ -36,6 +37,9 @@ _TICKS_BETWEEN_ROUNDS = 5
 """After so many ticks, see anew whom to watch."""
 
 _KILL_AGAIN_SECONDS = 5.0
+
+_LEAVING_PAUSE_SECONDS = 0.01
+"""How often a job is looked at that leaves its GPU, or comes back: somebody waits for either."""
 
 
 class Running:
@@ -65,7 +69,9 @@ class Running:
         self._arbiter = Arbiter(engine, loop, job)
         self._verifier = Verifier(engine, loop, job)
         self._leaving = Leaving(engine, job.id, running.owns)
-        self._suspension = Suspension(engine, self._leaving)
+        aside = Aside(engine, self._leaving, self._signal, self._suspend_soon) if job.spec.parks else None
+        self._suspension = Suspension(engine, self._leaving, aside)
+        self._suspend_timer: Timer | None = None
         self._complaints = Complaints()
         self._told_trouble: str | None = None
         self._idleness = Idleness(engine, engine.settings.idle_timeout_seconds)
@@ -97,7 +103,7 @@ class Running:
         self._arbiter.close()
         self._leaving.close()
         self._verifier.close()
-        for timer in (self._tick_timer, self._kill_timer):
+        for timer in (self._tick_timer, self._kill_timer, self._suspend_timer):
             if timer is not None:
                 timer.cancel()
         return self._final(self._exit_code(), time.time())
@@ -215,6 +221,7 @@ class Running:
             self._complaints.say(exc)
 
     def _suspend(self) -> None:
+        self._suspend_timer = None
         try:
             with self._engine.ledger.view() as view:
                 job = view.entry(self._id).job
@@ -226,6 +233,11 @@ class Running:
         if trouble is not None and trouble != self._told_trouble:
             self._told_trouble = trouble
             self._report(trouble, is_end=False)
+
+    def _suspend_soon(self) -> None:
+        """Look again at a job that leaves, or comes back."""
+        if self._suspend_timer is None:
+            self._suspend_timer = self._loop.call_later(_LEAVING_PAUSE_SECONDS, self._suspend)
 
     def _take_turns(self) -> None:
         try:
@@ -255,7 +267,7 @@ class Running:
     def _look_for_work(self) -> None:
         try:
             job = self._engine.ledger.job(self._id)
-            told = None if job.suspended_by is not None else self._idleness.look(job, self._running)
+            told = None if job.suspended_by is not None or job.is_aside else self._idleness.look(job, self._running)
         except PgpuError as exc:
             self._complaints.say(exc)
             return

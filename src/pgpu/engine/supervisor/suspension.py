@@ -12,6 +12,7 @@ from pgpu.enforcement.compute_word import Hold
 from pgpu.engine.engine import Engine
 from pgpu.engine.parking.leaving import Leaving
 from pgpu.engine.parking.standing import Stage
+from pgpu.engine.supervisor.aside import Aside
 from pgpu.errors import NodeError
 from pgpu.ledger import Entry
 from pgpu.model import Job, Lease
@@ -23,6 +24,8 @@ class Suspension:
 
     engine: Engine
     leaving: Leaving
+    aside: Aside | None = None
+    """Of a job that parks."""
 
     def follow(self, job: Job, holding: Sequence[Entry]) -> None:
         """Hold it and have it leave, or have it come back and let it go on, as far as this room is concerned.
@@ -43,9 +46,16 @@ class Suspension:
 
     def _is_suspended(self, job: Job, lease: Lease, holding: Sequence[Entry]) -> bool:
         by = job.suspended_by
+        if self.aside is not None and not job.state.is_final:
+            if job.is_aside:
+                self._hold(lease, is_held=True)
+                self.aside.leave(job)
+                return True
+            if by is None and self.aside.is_coming_back(job):
+                return True
         if by is not None and any(entry.job.id == by and entry.is_lease_held for entry in holding):
             self._hold(lease, is_held=True)
-            if self.leaving.leave(job) is not Stage.REFUSED:
+            if self.leaving.leave(job, by) is not Stage.REFUSED:
                 return True
         elif not self.leaving.come_back(job):
             return True

@@ -152,9 +152,15 @@ async def offer(
     return Answer(await run_in_threadpool(desk.offer, caller, job, words.value))
 
 
+@routes.post("/{job}/park", response_model=Job)
+async def park(desk: ADesk, caller: ACaller, job: str) -> Response:
+    """Have a job that parks do without its lease until it is claimed."""
+    return Answer(await run_in_threadpool(desk.park, caller, job))
+
+
 @routes.post("/{job}/claim", response_model=Job)
 async def claim(desk: ADesk, caller: ACaller, job: str) -> Response:
-    """Keep an offered lease; 409 where it was taken before."""
+    """Keep an offered lease, 409 where it was taken before; of a parked job: wait for it again."""
     return Answer(await run_in_threadpool(desk.claim, caller, job))
 
 

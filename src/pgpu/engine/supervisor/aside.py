@@ -1,0 +1,140 @@
+"""A job that lives on without its lease: it leaves its GPU, and comes back once it is granted its place again.
+
+Its main process hears SIGTSTP before anything leaves and SIGCONT when all is there. What holds GPU memory goes to the host as
+it is, where the driver moves processes and it is small enough; else it is ended, and the main process starts it again. The
+ledger says how it stands, so whoever looks after the job next goes on. It refuses to end the job itself.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from pgpu.engine.engine import Engine
+from pgpu.engine.host_memory import available_bytes
+from pgpu.engine.identity import is_alive
+from pgpu.engine.offering import RECLAIM_GRACE_SECONDS, parked
+from pgpu.engine.parking.awaiting import PlaceRefusedError, in_the_way
+from pgpu.engine.parking.leaving import Leaving
+from pgpu.engine.parking.standing import Parking, Stage, Traveller, load, save
+from pgpu.model import Job, Lease
+from pgpu.units import GIB
+
+MOST_MOVED_BYTES = 8 * GIB
+"""More takes longer than who waits for it has to wait: over PCIe 4.0 x16 it is gone in half a second."""
+
+_TERM_SECONDS = 1.0
+"""After SIGTERM, what holds memory has so long before SIGKILL."""
+
+
+@dataclass(slots=True)
+class Aside:
+    """One supervisor's part in it."""
+
+    engine: Engine
+    leaving: Leaving
+    tell: Callable[[int], None]
+    """Sends its main process a signal."""
+
+    look_again: Callable[[], None]
+    """Has this asked again soon."""
+
+    host_bytes: Callable[[], int] = available_bytes
+    _is_told: bool = field(default=False, repr=False)
+    _has_gone_on: bool = field(default=False, repr=False)
+    _asked: set[int] = field(default_factory=set, repr=False)
+    """Processes that were asked to end."""
+
+    def leave(self, job: Job) -> None:
+        """Go on with leaving, unless it has left; its launches are held.
+
+        Raises:
+            PgpuError: The ledger or the GPU cannot be used.
+            OSError: It cannot be written down how far it is.
+        """
+        if job.parked_at_seconds is not None or job.lease is None:
+            return
+        if not self._is_told:
+            self._is_told, self._has_gone_on = True, False
+            self.tell(signal.SIGTSTP)
+        if self._has_left(job, job.lease):
+            self._write_parked(job.id)
+        else:
+            self.look_again()
+
+    def is_coming_back(self, job: Job) -> bool:
+        """Go on with coming back; say whether it has not come back yet, so that its launches are still held.
+
+        Raises:
+            PgpuError: The ledger cannot be used.
+            OSError: It cannot be written down how far it is.
+        """
+        parking = load(self.engine.places(job.id).parking)
+        if parking is not None and parking.by == job.id and not self._is_back(job):
+            self.look_again()
+            return True
+        if not self._has_gone_on:
+            self._is_told, self._has_gone_on = False, True
+            self._asked.clear()
+            self.tell(signal.SIGCONT)
+        return False
+
+    def _has_left(self, job: Job, lease: Lease) -> bool:
+        taken_seconds = time.time() - (job.reclaimed_at_seconds or 0.0)
+        if taken_seconds < RECLAIM_GRACE_SECONDS and not self._asked and self._can_move(job, lease):
+            stage = self.leaving.leave(job, job.id)
+            if stage is not Stage.REFUSED:
+                return stage is Stage.AWAY
+        return self._is_emptied(job, lease, is_hard=taken_seconds >= _TERM_SECONDS)
+
+    def _can_move(self, job: Job, lease: Lease) -> bool:
+        used_bytes = sum(use.used_bytes for use in self.engine.enforcer.use(lease))
+        return self.engine.can_leave(job) and used_bytes <= min(MOST_MOVED_BYTES, self.host_bytes())
+
+    def _is_emptied(self, job: Job, lease: Lease, *, is_hard: bool) -> bool:
+        """End what holds memory of the GPU; say whether nothing does any more."""
+        path = self.engine.places(job.id).parking
+        parking = load(path)
+        travellers = () if parking is None else parking.travellers
+        there = self.leaving.there(job, travellers)
+        frozen = [each for each in travellers if is_alive(each.process) and each not in there]
+        self._end(there, signal.SIGKILL if is_hard else signal.SIGTERM)
+        self._end(frozen, signal.SIGKILL)  # it could not hear anything else
+        if there or frozen or self.engine.enforcer.is_held(lease):
+            return False
+        save(path, Parking(job.id, Stage.AWAY))
+        return True
+
+    def _end(self, travellers: Sequence[Traveller], number: signal.Signals) -> None:
+        for each in travellers:
+            if number is signal.SIGKILL or each.process.pid not in self._asked:
+                self._asked.add(each.process.pid)
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(each.process.pid, number)
+
+    def _write_parked(self, job_id: str) -> None:
+        with self.engine.deciding() as decision:
+            entry = decision.entry(job_id)
+            if entry.job.is_aside and entry.job.parked_at_seconds is None:
+                decision.put(parked(entry, time.time()))
+
+    def _is_back(self, job: Job) -> bool:
+        """Whether those have left whose place it was granted, and all of it is back."""
+        try:
+            stays = in_the_way(self.engine, job)
+        except PlaceRefusedError:
+            self._wait_again(job.id)
+            return False
+        self.engine.wake(stays)
+        return not stays and self.leaving.come_back(job)
+
+    def _wait_again(self, job_id: str) -> None:
+        """Whoever was to make room does not leave: it is parked as before, and wants a place still."""
+        with self.engine.deciding() as decision:
+            entry = decision.entry(job_id)
+            if not entry.job.is_aside:
+                now_seconds = time.time()
+                job = replace(parked(entry, now_seconds).job, wanted_at_seconds=now_seconds)
+                decision.put(replace(entry, job=job))
