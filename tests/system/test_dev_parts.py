@@ -14,6 +14,7 @@ from pgpu.errors import RequestError
 from pgpu.functions.declaring import Batch
 from pgpu.functions.declaring.words import _READERS as READERS
 from pgpu.functions.dev import Place, Relay, describe, place_of
+from pgpu.functions.dev.directories import session_directory
 from pgpu.functions.dev.watching import changed, look
 
 CODE = """
@@ -165,3 +166,15 @@ def test_new_connections_go_to_the_replica_of_the_moment_and_old_ones_stay(speak
             Relay("127.0.0.1", relay.port).start()
     finally:
         relay.stop()
+
+
+def test_what_a_killed_session_left_is_removed_by_the_next_and_what_is_held_stays(tmp_path: Path) -> None:
+    left = tmp_path / "pgpu-dev-left"
+    (left / "0").mkdir(parents=True)
+    with session_directory(tmp_path) as held:
+        (held / "0").mkdir()
+        assert not left.exists()
+        with session_directory(tmp_path) as other:
+            assert sorted(tmp_path.iterdir()) == sorted([held, other])
+        assert sorted(tmp_path.iterdir()) == [held]
+    assert list(tmp_path.iterdir()) == []

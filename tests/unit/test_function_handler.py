@@ -147,6 +147,9 @@ def test_what_no_request_can_fill_is_refused_before_the_first_one() -> None:
     def stream(x: list[int]) -> Iterator[int]:
         yield from x
 
+    def others(x: list[int], **more: int) -> list[int]:
+        return [*x, *more.values()]
+
     class NoCall: ...
 
     with pytest.raises(RequestError, match="twice"):
@@ -155,5 +158,7 @@ def test_what_no_request_can_fill_is_refused_before_the_first_one() -> None:
         signature_of(unknown)
     with pytest.raises(RequestError, match="cannot stream"):
         signature_of(stream, is_batched=True)
+    with pytest.raises(RequestError, match="cannot take \\*\\*more"):
+        signature_of(others, is_batched=True)
     with pytest.raises(RequestError, match="NoCall has no __call__"):
         loaded(NoCall).signature(Declaration())

@@ -183,6 +183,9 @@ def test_every_function_can_be_called_since_one_element_may_hold_json() -> None:
         (same, [tensor("it", "BYTES", [1], binary_data_size=6)], b"\3\0\0\0hi", 422, "not as many strings"),
         (same, [tensor("it", "BYTES", [2**40], ["a"])], b"", 422, "1 elements and its shape 1099511627776"),
         (same, [tensor("it", "BYTES", [2**40] * 9, binary_data_size=0)], b"", 422, "not as many strings"),
+        (doubled, [tensor("it", "FP32", [2**40, 2**40, 2**40], [1])], b"", 422, "1 elements and its shape"),
+        (doubled, [tensor("it", "FP32", [2**40, 0], [])], b"", 400, "no elements and a shape of more than 65536 rows"),
+        (doubled, [tensor("it", "FP32", [0, 2**40, 2**40], binary_data_size=0)], b"", 400, "no elements"),
         (box, [tensor("it", "BYTES", [1], ["{"])], b"", 400, "not JSON"),
         (box, [tensor("it", "BYTES", [1], ['{"left": "x"}'])], b"", 422, "`$.left`"),
         (

@@ -7,6 +7,7 @@ import subprocess
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from pgpu import Batch, Context, function
@@ -28,7 +29,40 @@ class RefusedError(Exception):
     pgpu_status = 404
 
 
-FAILURES = {"raise": KeyError("somebody's secret"), "refuse": RefusedError("not this one"), "exit": SystemExit(3)}
+FAILURES = {
+    "raise": KeyError("somebody's secret"),
+    "refuse": RefusedError("not this one"),
+    "exit": SystemExit(3),
+    "interrupt": KeyboardInterrupt(),
+}
+
+
+@dataclass
+class Leaver:
+    """An argument whose making ends the interpreter."""
+
+    why: str
+
+    def __post_init__(self) -> None:
+        raise SystemExit(self.why)
+
+
+def leave(it: Leaver) -> str:
+    return it.why
+
+
+async def leave_soon(it: Leaver) -> str:
+    return it.why
+
+
+@function(batch=Batch(8))
+def leave_together(it: list[Leaver]) -> list[str]:
+    return [each.why for each in it]
+
+
+def leave_in_the_middle(count: int) -> Iterator[int]:
+    yield from range(count)
+    raise KeyboardInterrupt
 
 
 class Fickle:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.system.functions.replicas import Replica, answer_of, replica
+from tests.system.functions.replicas import Replica, answer_of, replica, until_broken
 from tests.waiting import until
 
 
@@ -71,7 +71,9 @@ def test_a_call_of_an_idempotent_function_survives_its_worker(tmp_path: Path) ->
         assert started.call({"do": "live"}).status == 200
 
 
-@pytest.mark.parametrize(("do", "error"), [("raise", "KeyError"), ("exit", "SystemExit")])
+@pytest.mark.parametrize(
+    ("do", "error"), [("raise", "KeyError"), ("exit", "SystemExit"), ("interrupt", "KeyboardInterrupt")]
+)
 def test_what_a_handler_raises_is_told_to_the_log_alone(fickle: Replica, do: str, error: str) -> None:
     pid = fickle.worker_pid
     answer = fickle.call({"do": do}, x_request_id="the-failing-one")
@@ -81,6 +83,24 @@ def test_what_a_handler_raises_is_told_to_the_log_alone(fickle: Replica, do: str
     assert "the-failing-one" in log
     assert "Traceback" in log
     assert fickle.worker_pid == pid
+
+
+@pytest.mark.parametrize("name", ["leave", "leave_soon", "leave_together"])
+def test_an_argument_whose_making_ends_the_interpreter_is_an_error_of_its_call(name: str) -> None:
+    with replica(name) as started:
+        pid = started.worker_pid
+        answer = started.call({"it": {"why": "somebody's secret"}})
+        assert (answer.status, answer.value["error"], answer.value["code"]) == (500, "SystemExit", "handler_error")
+        assert "somebody's secret" in started.log.read_text()
+        assert started.worker_pid == pid
+
+
+def test_a_stream_that_is_interrupted_in_its_middle_is_an_error_of_its_call() -> None:
+    with replica("leave_in_the_middle") as started:
+        pid = started.worker_pid
+        connection = started.begin({"count": 2}, accept="application/x-ndjson")
+        assert b"KeyboardInterrupt" in until_broken(connection.getresponse())
+        assert started.worker_pid == pid
 
 
 def test_a_handler_says_itself_what_is_the_callers_mistake(fickle: Replica) -> None:

@@ -43,7 +43,7 @@ class Replica:
 
     process: subprocess.Popen[bytes]
     directory: Path
-    """As of `socket_directory`; removed at its end."""
+    """Of its sockets; removed at its end."""
 
     health: Mapping[str, Any] = field(default_factory=dict)
     """What it said last of itself: state, reason, restarts; empty before it says anything."""

@@ -5,19 +5,22 @@ Code that does not start leaves the old one serving and says why. Where there is
 ends first. It refuses to print: whoever made it says how lines are shown.
 """
 
+import itertools
 import os
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pgpu.errors import RequestError
 from pgpu.functions.declaring import Declaration, to_words
 from pgpu.functions.dev.described import Described, describe
+from pgpu.functions.dev.directories import session_directory
 from pgpu.functions.dev.place import Place
 from pgpu.functions.dev.relay import Relay
-from pgpu.functions.dev.replica import Replica, front_command, socket_directory
+from pgpu.functions.dev.replica import Replica, front_command
 from pgpu.functions.dev.watching import Snapshot, changed, look
 
 LOOK_SECONDS = 0.25
@@ -41,6 +44,10 @@ class Session:
     name: str | None = None
     is_reloading: bool = True
     stopped: threading.Event = field(default_factory=threading.Event)
+    _directory: Path = field(init=False)
+    """Of all replicas' sockets."""
+
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
     _replica: Replica | None = None
     _leaving: list[threading.Thread] = field(default_factory=list)
 
@@ -50,12 +57,13 @@ class Session:
         Args:
             announce: Called once the first replica is ready.
         """
-        try:
-            self._serve(announce)
-        finally:
-            self._retire()
-            for thread in self._leaving:
-                thread.join()
+        with session_directory() as self._directory:
+            try:
+                self._serve(announce)
+            finally:
+                self._retire()
+                for thread in self._leaving:
+                    thread.join()
 
     def _serve(self, announce: Callable[[Described], None]) -> None:
         is_announced = False
@@ -96,7 +104,8 @@ class Session:
         return self._spawn(described, may_wait=True)
 
     def _spawn(self, described: Described, *, may_wait: bool) -> Replica:
-        directory = socket_directory()
+        directory = self._directory / str(next(self._numbers))
+        directory.mkdir()
         front = front_command(self.place.app, self.place.source, directory, to_words(described.declaration))
         place = self.slice_words(described.declaration, may_wait)
         ours = () if place else ("--parent", str(os.getpid()))  # in a slice, what grants it stands between

@@ -101,6 +101,10 @@ def signature_of(function: Callable[..., Any], *, is_batched: bool = False, skip
     if is_stream and is_batched:
         raise RequestError("a handler of batches cannot stream", hint="return a list, one result for each request")
     others = next((each for each in raw if each.kind is inspect.Parameter.VAR_KEYWORD), None)
+    if others is not None and is_batched:
+        raise RequestError(
+            f"a handler of batches cannot take **{others.name}", hint="name each argument: it is a list of one kind"
+        )
     return Signature(
         parameters=tuple(_parameter(p, hints, is_batched) for p in raw if p.kind in _NAMED and p not in contexts),
         result=_element(result) if is_batched or is_stream else result,

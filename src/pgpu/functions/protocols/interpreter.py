@@ -46,7 +46,7 @@ class Interpreter:
             return self._inference(call, body) if call.path.startswith(_MODELS) else self._plain(call, body)
         except RefusedError as error:
             return error.refusal
-        except Exception as error:  # noqa: BLE001 - values are made by the user's own types, which may raise anything
+        except BaseException as error:  # noqa: BLE001 - values are made by the user's own types, which may raise anything
             return handler_failed(error, "".join(traceback.format_exception(error)))
 
     def _inference(self, call: Call, body: Buffer) -> Asked:

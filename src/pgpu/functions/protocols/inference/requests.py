@@ -3,6 +3,7 @@
 It refuses what does not add up: bytes that no tensor has, tensors whose bytes are missing, names twice.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -16,6 +17,9 @@ from pgpu.functions.protocols.refusal import RefusedError, refused
 
 HEADER_LENGTH = "inference-header-content-length"
 """How many bytes of the body are JSON, where tensors follow it."""
+
+_MOST_EMPTY = 2**16
+"""Rows of nothing that an empty tensor may have: whoever goes over them must come to an end."""
 
 _Dimension = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
 _Shape = Annotated[list[_Dimension], msgspec.Meta(max_length=MOST_DIMENSIONS)]
@@ -111,6 +115,8 @@ def _tensors(inputs: list[_Input], rest: memoryview) -> tuple[Tensor, ...]:
 def _tensor(given: _Input, binary: memoryview | None) -> Tensor:
     if given.datatype not in DATATYPES:
         raise _bad(f"input {given.name!r} is of a type that V2 has not")
+    if not all(given.shape) and math.prod(filter(None, given.shape)) > _MOST_EMPTY:
+        raise _bad(f"input {given.name!r} has no elements and a shape of more than {_MOST_EMPTY} rows")
     if binary is None and isinstance(given.data, msgspec.UnsetType):
         raise _bad(f"input {given.name!r} has no data")
     if binary is not None and given.data is not msgspec.UNSET:
