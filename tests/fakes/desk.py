@@ -4,6 +4,7 @@ It stands in for `pgpu.functions.gateway.server_desk.ServerDesk`; both answer te
 room for so many replicas at a time; who finds none waits until another one has ended.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -37,6 +38,9 @@ class Books:
             return json.loads((self.root / name).read_text())
         except FileNotFoundError:
             return default
+
+    def written(self, name: str) -> int:
+        return (self.root / name).stat().st_mtime_ns
 
     def write(self, name: str, value: Any) -> None:
         fresh = self.root / f".{name}.{os.getpid()}.{uuid.uuid4().hex}"
@@ -78,7 +82,11 @@ class FakeDesk:
         return int(self._books.read("holding", 0))
 
     def records(self) -> dict[str, Any]:
-        return {path.name: json.loads(path.read_text()) for path in sorted((self._root / "replicas").glob("[!.]*"))}
+        found: dict[str, Any] = {}
+        for path in sorted((self._root / "replicas").glob("[!.]*")):
+            with contextlib.suppress(FileNotFoundError):  # it was stopped meanwhile
+                found[path.name] = json.loads(path.read_text())
+        return found
 
     def starts(self) -> list[Any]:
         return list(self._books.read("starts", []))
@@ -101,6 +109,20 @@ class FakeDesk:
         if looks := self.looks():
             self._books.write("holding", looks + 1)
         return [self._standing(job_id, record) for job_id, record in self.records().items()]
+
+    def changes(self) -> Iterator[str]:
+        """Look at the books again and again, since their changes are other processes'."""
+        told = None
+        states: dict[str, JobState] = {}
+        while True:
+            self._grant()
+            if (written := self._books.written("functions")) != told:
+                told = written
+                yield ""
+            now = {job_id: self._standing(job_id, record).state for job_id, record in self.records().items()}
+            yield from (job_id for job_id in states.keys() | now.keys() if states.get(job_id) != now.get(job_id))
+            states = now
+            threading.Event().wait(0.02)
 
     def start(self, version: Version) -> Standing:
         if self._books.read("refusing", default=False):

@@ -33,15 +33,19 @@ class Bulletin:
         for listener in self._listeners:
             listener.news.set()
 
-    async def events(self, after: int | None = None, pause_seconds: float = 15.0) -> AsyncIterator[Sequence[Event]]:
+    async def newest(self) -> int:
+        """Return the number of the newest event: what comes after it is new."""
+        return await run_in_threadpool(self._ledger.events.newest)
+
+    async def events(self, after: int, pause_seconds: float = 15.0) -> AsyncIterator[Sequence[Event]]:
         """Yield what comes, in pieces; an empty piece where nothing came for so long.
 
         Args:
-            after: Begin behind the event of this number; None begins now.
+            after: Begin behind the event of this number.
             pause_seconds: How long nothing may come before that is said.
         """
         with self._listening() as listener:
-            seen = await run_in_threadpool(self._ledger.events.newest) if after is None else after
+            seen = after
             while not self._is_closed:
                 listener.news.clear()
                 found = await run_in_threadpool(self._ledger.events.after, seen, _MOST_AT_ONCE)

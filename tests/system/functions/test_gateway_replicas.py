@@ -1,5 +1,6 @@
 """Replicas behind a gateway: found again, replaced by a new version, rolled back, offered and taken."""
 
+import os
 import signal
 from dataclasses import replace
 
@@ -68,11 +69,48 @@ def test_an_idle_replica_is_offered_claimed_for_a_call_and_replaced_once_it_was_
         assert made.call("it", {"x": 1}).value["pid"] != first
 
 
+def test_a_replica_whose_slice_is_taken_is_parked_and_serves_again_with_what_it_had() -> None:
+    with gateway(function("it", "Echo", gpus=1)) as made:
+        first = made.call("it", {"x": 1}).value["pid"]
+        [job_id] = made.desk.records()
+        until(lambda: made.desk.records()[job_id].get("offered") is not None)
+        made.desk.take_and_park(job_id)
+        until(lambda: made.desk.records()[job_id]["state"] == "parked")
+        assert made.call("it", {"x": 2}).value == {"x": 2, "pid": first}
+        until(lambda: len(made.desk.starts()) == 2)
+        assert [name for name, _ in made.desk.starts()[1]["phases"]] == ["grant", "restore", "constructor", "first_call"]
+        assert list(made.desk.records()) == [job_id]
+
+
+def test_a_parked_replica_without_its_worker_starts_another_one_of_its_zygote() -> None:
+    with gateway(function("it", "Echo", gpus=1)) as made:
+        first = made.call("it", {"x": 1}).value["pid"]
+        [job_id] = made.desk.records()
+        until(lambda: made.desk.records()[job_id].get("offered") is not None)
+        made.desk.take_and_park(job_id)
+        until(lambda: made.desk.records()[job_id]["state"] == "parked")
+        os.kill(first, signal.SIGKILL)
+        second = made.call("it", {"x": 2}).value["pid"]
+        assert second != first
+        assert list(made.desk.records()) == [job_id]
+
+
+def test_an_idle_replica_is_parked_instead_of_ended_and_ends_at_last() -> None:
+    with gateway(function("it", "Echo", gpus=1, idle=0.2)) as made:
+        first = made.call("it", {"x": 1}).value["pid"]
+        [job_id] = made.desk.records()
+        until(lambda: made.desk.records()[job_id].get("state") == "parked")
+        assert made.call("it", {"x": 2}).value["pid"] == first
+        until(lambda: not made.desk.records())
+
+
 def test_a_replica_that_takes_long_to_end_is_not_taken_for_another_one() -> None:
     with gateway(function("it", "Echo", idle=0.1)) as made:
         made.desk.hold_stops()
         first = made.call("it", {"x": 1}).value["pid"]
         until(lambda: any(record.get("stopping") for record in made.desk.records().values()))
-        looks = made.desk.looks()
-        until(lambda: made.desk.looks() > looks + 2)
+        for _ in range(3):
+            looks = made.desk.looks()
+            made.desk.put(function("it", "Echo", idle=0.1))
+            until(lambda seen=looks: made.desk.looks() > seen)  # type: ignore[misc] # it is told of a change
         assert made.call("it", {"x": 2}).value["pid"] != first

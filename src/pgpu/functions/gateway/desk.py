@@ -4,7 +4,7 @@ Every method may block and may raise `PgpuError`: it is asked in threads. It ref
 its API, and tests have one of their own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -39,6 +39,12 @@ class Desk(Protocol):
 
     def standings(self) -> Sequence[Standing]:
         """Return every replica that was asked for and not forgotten, those too whose jobs have ended."""
+
+    def changes(self) -> Iterator[str]:
+        """Tell what changes as it does, until whoever tells is gone: a job's id, or an empty text for functions.
+
+        The first, of functions, comes once nothing is missed any more; of what was before it tells nothing.
+        """
 
     def start(self, version: Version) -> Standing:
         """Ask for one more replica, as a job of the function's owner.

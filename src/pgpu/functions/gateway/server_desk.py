@@ -5,7 +5,7 @@ It refuses to remember: what the server says is what there is.
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pgpu.client import Client
@@ -40,6 +40,14 @@ class ServerDesk:
             return []
         live = {report.job.id: report.job for report in self._client.jobs(include_final=False)}
         return [self._standing(each, live.get(each.job_id) or self._ended(each.job_id)) for each in replicas]
+
+    def changes(self) -> Iterator[str]:
+        """Tell what changes; see `Desk`."""
+        for event in self._serving.events():
+            if event is None or event.kind == "function":
+                yield ""
+            elif event.job_id is not None:
+                yield event.job_id
 
     def start(self, version: Version) -> Standing:
         """Ask for one more; see `Desk`."""

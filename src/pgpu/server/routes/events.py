@@ -46,6 +46,7 @@ def _begin(after: int | None, last_event_id: str | None) -> int | None:
 
 
 async def _told(bulletin: Bulletin, caller: Caller, after: int | None) -> AsyncIterator[bytes]:
+    after = await bulletin.newest() if after is None else after
     yield b": what happens from here on\n\n"
     async for found in bulletin.events(after):
         if not found:

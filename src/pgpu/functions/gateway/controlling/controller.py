@@ -5,6 +5,7 @@ that is away changes nothing for replicas that live. It refuses to decide: `pgpu
 """
 
 import asyncio
+import contextlib
 import functools
 import itertools
 import time
@@ -18,6 +19,7 @@ from pgpu.functions.gateway.calling.hall import Hall
 from pgpu.functions.gateway.calling.link import Link
 from pgpu.functions.gateway.controlling.builds import Builds
 from pgpu.functions.gateway.controlling.halls import Halls
+from pgpu.functions.gateway.controlling.news import News
 from pgpu.functions.gateway.controlling.phases import cold_start
 from pgpu.functions.gateway.desk import Desk, Standing
 from pgpu.functions.gateway.metrics import Metrics
@@ -26,7 +28,10 @@ from pgpu.model import JobState, ReplicaState
 
 _LOOK_SECONDS = 1.0
 _STARTING_LOOK_SECONDS = 0.25
-"""Between two looks at how jobs stand, while one is awaited."""
+"""Between two looks at how jobs stand, while one is awaited; between two decisions likewise."""
+
+_RARE_LOOK_SECONDS = 15.0
+"""The same where changes are told: nothing should be found then."""
 
 _THREADS = 8
 
@@ -52,6 +57,11 @@ class Controller:
         self._gone: set[str] = set()
         """Jobs that are asked to end, and those that ended since the last look began: what it says of them is no news."""
 
+        self._news = News(desk, self._hear)
+        self._has_news = asyncio.Event()
+        self._is_stale = True
+        """Whether functions may be others than those known."""
+
         self._looked_seconds = 0.0
         self._is_memory_short = False
         self._is_away = False
@@ -60,22 +70,48 @@ class Controller:
 
     async def run(self) -> None:
         """Work until it is cancelled; what a server is slow to say holds up nothing that is known."""
+        self._news.start()
         try:
             async with asyncio.TaskGroup() as working:
                 working.create_task(self._keep_looking())
                 working.create_task(self._keep_deciding())
+                working.create_task(self._keep_time())
         finally:
+            self._news.close()
             for task in self._tasks:
                 task.cancel()
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _keep_looking(self) -> None:
         while True:
+            self._has_news.clear()
             await self._look()
-            for hall in self._halls:
-                self._decide(hall)
-            is_awaiting = any(_is_coming(link) for hall in self._halls for link in hall.links.values())
-            await asyncio.sleep(_STARTING_LOOK_SECONDS if is_awaiting else _LOOK_SECONDS)
+            self._decide_all()
+            is_told = self._news.is_told and not self._is_stale
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_RARE_LOOK_SECONDS if is_told else self._pause_seconds):
+                    await self._has_news.wait()
+
+    async def _keep_time(self) -> None:
+        """Decide now and then: a replica becomes idle, or late, without any news."""
+        while True:
+            await asyncio.sleep(self._pause_seconds)
+            self._decide_all()
+
+    @property
+    def _pause_seconds(self) -> float:
+        is_awaiting = any(_is_coming(link) for hall in self._halls for link in hall.links.values())
+        return _STARTING_LOOK_SECONDS if is_awaiting else _LOOK_SECONDS
+
+    def _decide_all(self) -> None:
+        for hall in self._halls:
+            self._decide(hall)
+
+    def _hear(self, change: str) -> None:
+        """Look at what has changed, where it is of functions or of a job that serves one."""
+        self._is_stale = self._is_stale or not change
+        if not change or any(change in hall.links for hall in self._halls):
+            self._has_news.set()
 
     async def _keep_deciding(self) -> None:
         while True:
@@ -105,7 +141,7 @@ class Controller:
         known = {link.job_id for hall in self._halls for link in hall.links.values()}
         is_asking = self._asking > 0
         self._gone.clear()
-        if time.monotonic() - self._looked_seconds >= _LOOK_SECONDS:
+        if self._is_stale or time.monotonic() - self._looked_seconds >= _LOOK_SECONDS:
             await self._learn()
         standings = await self._asked(self._desk.standings)
         if standings is not None:
@@ -113,8 +149,11 @@ class Controller:
             self._adopt(standings, known, is_asking=is_asking or self._asking > 0)
 
     async def _learn(self) -> None:
+        self._is_stale = False
         functions = await self._asked(self._desk.functions)
-        if functions is not None:
+        if functions is None:
+            self._is_stale = True
+        else:
             self._looked_seconds = time.monotonic()
             self._halls.adopt(functions)
             self._builds.see_to(functions)
@@ -215,6 +254,7 @@ class Controller:
             link.job_id = standing.job_id
             hall.add(link)
             link.connect(standing.directory)
+            self._has_news.set()  # what was told of its job before was nobody's
         elif standing is not None:
             self._stop(standing.job_id)
 
