@@ -72,6 +72,7 @@ def test_a_function_from_deploy_to_undeploy(said: Callable[..., str]) -> None:
     assert "@2 100 %" in said("functions")
     assert said("rollout", "doubler@1", "--canary", "10%") == "@2 90 %, @1 10 %\n"
     assert "doubler@1" in said("functions", "doubler")
+    assert "maximum 4" in said("functions", "doubler")
     validate("functions", said("rollback", "doubler", "--json"))
     validate("functions", said("functions", "--json"))
 
@@ -114,7 +115,9 @@ def test_what_cannot_be_imported_here_is_deployed_by_the_project_file_alone(
     ("words", "complaint"),
     [
         (("deploy", "no.py:X"), "no file"),
-        (("deploy", "app.py:Doubler", "--runtime", "docker"), "image"),
+        (("deploy", "app.py:Doubler", "--runtime", "docker"), "needs an image"),
+        (("deploy", "app.py:Doubler", "--runtime", "process", "--image", "x"), "takes no image"),
+        (("deploy", "app.py:Dubler"), "did you mean Doubler?"),
         (("deploy", "app.py:Doubler", "--runtime", "vm"), "runtime"),
         (("deploy", "app.py:Doubler", "--memory", "900GiB"), "900"),
         (("deploy", "app.py:Doubler", "--requirements", "no.txt"), "cannot be read"),
@@ -193,6 +196,8 @@ def test_a_call_goes_to_the_socket_beside_the_server_s_and_its_answer_is_printed
         "/functions/picky": (422, {}, b'{"error": "$.x: an int", "code": "bad_input"}'),
         "/functions/own": (409, {}, b'{"error": "no such cat", "code": "refused"}'),
         "/functions/no": (404, {}, b"<html>"),
+        "/functions/broken": (503, {"Retry-After": "30"}, b'{"error": "it does not start", "code": "crash_loop"}'),
+        "/functions/closed": (401, {}, b'{"error": "no token", "code": "no_token"}'),
     }
     (source / "cat.png").write_bytes(b"\x89PNG")
     with gateway(server.socket.with_name("functions.sock"), replies) as came:
@@ -206,7 +211,8 @@ def test_a_call_goes_to_the_socket_beside_the_server_s_and_its_answer_is_printed
         assert main(["invoke", "later", "--result", "c-1"]) == 0
         refused = (("picky", 2, b"422 bad_input: $.x: an int"), ("own", 2, b"no such cat"))
         for name, code, words in (
-            *(("fails", 1, b"r-1"), ("full", 125, b"again in 3 s"), ("no", 125, b"404")),
+            *(("broken", 125, b"pgpu logs broken"), ("closed", 125, b"pgpu token closed create")),
+            *(("fails", 1, b"r-1: pgpu logs fails"), ("full", 125, b"again in 3 s"), ("no", 125, b"404")),
             *refused,
         ):
             assert main(["invoke", name, "--json", "{}", "--stream"]) == code

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -12,7 +12,7 @@ from rich.text import Text
 from pgpu.cli.output.documents import Document, document
 from pgpu.cli.output.plain_table import PlainTable
 from pgpu.model import ColdStart, Function, FunctionToken, Replica, ReplicaState, Share, Version, VersionState
-from pgpu.units import format_duration
+from pgpu.units import format_duration, format_memory, format_share
 
 Served = tuple[Function, Sequence[Replica]]
 _STYLES = {VersionState.READY: "green", VersionState.PENDING: "yellow", VersionState.FAILED: "red"}
@@ -106,8 +106,29 @@ def _share(share: Share) -> dict[str, int]:
 
 
 def _declares(version: Version) -> str:
+    """Write a declaration for people, with units: `memory 2 GiB, timeout 30s`."""
     words = json.loads(version.declaration)
-    return " ".join(f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in words.items())
+    return ", ".join(f"{name} {_FORMATS.get(name, _plain)(value)}" for name, value in words.items())
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _duration(seconds: float) -> str:
+    return format_duration(seconds) if seconds == int(seconds) else f"{seconds:g}s"
+
+
+_FORMATS: dict[str, Callable[[Any], str]] = {
+    "memory": format_memory,
+    "host_memory": format_memory,
+    "max_body": format_memory,
+    "compute": format_share,
+    "timeout": _duration,
+    "startup_timeout": _duration,
+    "idle": _duration,
+}
+"""Of words whose numbers have units."""
 
 
 def _counted(replicas: Sequence[Replica]) -> str:

@@ -7,7 +7,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal, cast
 
 import typer
 
@@ -87,10 +87,18 @@ def deploy(
         "idle": idle, "keep_warm": keep_warm, "network": network, "public": public,
     }  # fmt: skip
     functions = invocation_of(context).functions()
+    chosen = _runtime(runtime, image)
+    lock = None if requirements is None else _text_of(requirements)
     place, called, declaration = _declared(app, name, {word: said for word, said in flags.items() if said is not None})
     with tempfile.TemporaryFile() as bundle:
         deployment = _packed(place, called, declaration, cast("BinaryIO", bundle))
-        deployment = _with(deployment, image, runtime, _requirements(requirements, declaration), rolls_out=rollout)
+        deployment = dataclasses.replace(
+            deployment,
+            image=image,
+            runtime=chosen,
+            requirements="\n".join([*declaration.requirements, *([] if lock is None else [lock])]) or None,
+            rolls_out=rollout,
+        )
         version = functions.deploy(deployment, cast("BinaryIO", bundle))
     _tell(version, as_json=as_json)
 
@@ -219,29 +227,25 @@ def _packed(place: "Place", name: str, declaration: "Declaration", bundle: Binar
     return Deployment(name, place.app, packed.digest, json.dumps(to_words(declaration)))
 
 
-def _with(
-    deployment: "Deployment", image: str | None, runtime: str | None, requirements: str | None, *, rolls_out: bool
-) -> "Deployment":
-    chosen = runtime or ("process" if image is None else "docker")
-    if chosen not in {"process", "docker"}:
-        raise RequestError(f"{chosen!r} is no runtime of functions", hint="process or docker")
-    return dataclasses.replace(
-        deployment,
-        image=image,
-        runtime="docker" if chosen == "docker" else "process",
-        requirements=requirements,
-        rolls_out=rolls_out,
-    )
+def _runtime(said: str | None, image: str | None) -> Literal["process", "docker"]:
+    if said not in {None, "process", "docker"}:
+        raise RequestError(f"{said!r} is no runtime of functions", hint="process or docker")
+    if said == "docker" and image is None:
+        raise RequestError(
+            "the runtime docker needs an image", hint="name one that has python3: --image python:3.11-slim"
+        )
+    if said == "process" and image is not None:
+        raise RequestError("the runtime process takes no image", hint="leave --image or --runtime process out")
+    return "process" if image is None else "docker"
 
 
-def _requirements(path: Path | None, declaration: "Declaration") -> str | None:
-    lines = list(declaration.requirements)
-    if path is not None:
-        try:
-            lines.append(path.read_text("utf-8"))
-        except (OSError, UnicodeDecodeError) as exc:
-            raise RequestError(f"{path} cannot be read: {exc}") from exc
-    return "\n".join(lines) if lines else None
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except OSError as exc:
+        raise RequestError(f"{path} cannot be read: {exc.strerror}") from exc
+    except UnicodeDecodeError as exc:
+        raise RequestError(f"{path} is not UTF-8") from exc
 
 
 def _tell(version: "Version", *, as_json: bool) -> None:

@@ -26,6 +26,8 @@ _MOST_PIECES = 16
 _NOT_TAKEN = {400, 406, 413, 415, 422}
 """What is wrong with a request itself, whoever finds it; so is what a handler says with the code `refused`."""
 
+_NOT_STARTED = {"crash_loop", "starting_timeout"}
+
 _ERRORS: dict[int, type[PgpuError]] = {
     401: AccessError,
     403: AccessError,
@@ -70,10 +72,11 @@ def invoke(
     gateway = open_gateway(invocation_of(context).settings(token=token), url)
     headers = _headers(timeout, stream=stream, is_async=is_async)
     if result is not None:
-        _call(gateway, "GET", f"/calls/{quote(result, safe='')}", None, headers)
+        _call(gateway, name, ("GET", f"/calls/{quote(result, safe='')}"), None, headers)
         return
     data, kind = _request(body, file, content_type)
-    _call(gateway, "POST", f"/functions/{quote(name, safe='')}", data, {**headers, "Content-Type": kind})
+    path = f"/functions/{quote(name, safe='')}"
+    _call(gateway, name, ("POST", path), data, {**headers, "Content-Type": kind})
 
 
 def _headers(timeout: str | None, *, stream: bool, is_async: bool) -> dict[str, str]:
@@ -102,12 +105,12 @@ def _request(body: str | None, file: str | None, content_type: str | None) -> tu
     return data, content_type or guessed
 
 
-def _call(gateway: "Server", method: str, path: str, body: bytes | None, headers: dict[str, str]) -> None:
+def _call(gateway: "Server", name: str, target: tuple[str, str], body: bytes | None, headers: dict[str, str]) -> None:
     from pgpu.client.calling import called
 
-    with called(gateway, method, path, body, headers) as answer:
+    with called(gateway, *target, body, headers) as answer:
         if answer.status >= HTTPStatus.BAD_REQUEST:
-            _fail(answer)
+            _fail(answer, name)
         if answer.status == HTTPStatus.ACCEPTED and "location" in answer.headers:
             print(answer.headers["location"].rpartition("/")[2])
             return
@@ -118,12 +121,11 @@ def _call(gateway: "Server", method: str, path: str, body: bytes | None, headers
         print()
 
 
-def _fail(answer: "Called") -> NoReturn:
+def _fail(answer: "Called", name: str) -> NoReturn:
     """Say what the gateway said: which class of error, and the request's id for whoever looks into the log."""
     message, code = _said(b"".join(islice(answer.pieces(), _MOST_PIECES)).decode("utf-8", "replace"))
-    request_id, retry = answer.headers.get("x-request-id"), answer.headers.get("retry-after")
     is_refused = answer.status < HTTPStatus.INTERNAL_SERVER_ERROR
-    hint = None if is_refused or request_id is None else f"the log names the request {request_id}: pgpu logs NAME"
+    hint = _hint(answer, name, code)
     if code == "handler_error":
         speech.remark(f"the function failed: {message}")
         speech.remark(f"hint: {hint}")
@@ -132,7 +134,23 @@ def _fail(answer: "Called") -> NoReturn:
         speech.remark(f"the request was refused: {answer.status} {code or 'refused'}: {message}")
         raise typer.Exit(exits.CALL_REFUSED)
     kind = _ERRORS.get(answer.status, RequestError if is_refused else NodeError)
-    raise kind(f"{answer.status} {code or 'refused'}: {message}", hint=f"again in {retry} s" if retry else hint)
+    raise kind(f"{answer.status} {code or 'refused'}: {message}", hint=hint)
+
+
+def _hint(answer: "Called", name: str, code: str) -> str | None:
+    """Say what to do about an answer that is none."""
+    request_id, retry = answer.headers.get("x-request-id"), answer.headers.get("retry-after")
+    if code in _NOT_STARTED:
+        return f"why stands in its log: pgpu logs {name}"
+    if answer.status == HTTPStatus.UNAUTHORIZED:
+        return f"its owner makes one: pgpu token {name} create; then --token or PGPU_TOKEN"
+    if code == "not_found":
+        return "`pgpu functions` lists yours"
+    if retry:
+        return f"again in {retry} s"
+    if answer.status < HTTPStatus.INTERNAL_SERVER_ERROR or request_id is None:
+        return None
+    return f"the log names the request {request_id}: pgpu logs {name}"
 
 
 def _said(text: str) -> tuple[str, str]:

@@ -39,7 +39,7 @@ def _check_app(app: str) -> None:
 
 def _check_runtime(asked: Deployment) -> None:
     if (asked.runtime == "docker") != (asked.image is not None):
-        raise RequestError("an image is what the runtime docker needs, and no other", hint="--runtime docker --image")
+        raise RequestError("the runtime docker needs an image, and no other takes one")
     if asked.image is not None and len(asked.image) > _MOST_IMAGE:
         raise RequestError("the image's name is too long")
 

@@ -19,7 +19,7 @@ _EXAMPLES: Mapping[Any, object] = {int: 1, float: 1.0, str: "text", bool: True}
 
 
 def main() -> int:
-    """Import the function, and write its name, declaration and an example as one line of JSON."""
+    """Import the function, and write its name, declaration and an example as one line of JSON, or why it is none."""
     parser = argparse.ArgumentParser(prog="python -m pgpu.functions.dev")
     parser.add_argument("app")
     parser.add_argument("--source", type=Path, required=True)
@@ -32,9 +32,13 @@ def main() -> int:
         body = _example([each for each in loaded.signature(declaration).parameters if each.default is REQUIRED])
         name = words.section or name_of(loaded.attribute)
     except RequestError as exc:
-        sys.stderr.write(f"{exc}{f' ({exc.hint})' if exc.hint else ''}\n")
-        return 1
-    sys.stdout.write("\n" + json.dumps({"name": name, "words": to_words(declaration), "body": body}) + "\n")
+        return _said({"error": str(exc), "hint": exc.hint})
+    return _said({"name": name, "words": to_words(declaration), "body": body})
+
+
+def _said(answer: Mapping[str, object]) -> int:
+    """Say it on a line of its own, whatever the module has printed."""
+    sys.stdout.write("\n" + json.dumps(answer) + "\n")
     return 0
 
 

@@ -35,7 +35,7 @@ def describe(place: Place, name: str | None = None) -> Described:
         name: What to call it; None for its section's name or one made of the callable's.
 
     Raises:
-        RequestError: It cannot be imported or is no handler; the message is the last line that was said.
+        RequestError: It is no handler, or cannot be imported; then the message is the last line that was said.
     """
     command = (sys.executable, "-P", "-m", __package__, place.app, "--source", str(place.source))
     section = () if place.name is None else ("--section", place.name)
@@ -44,6 +44,8 @@ def describe(place: Place, name: str | None = None) -> Described:
     if done.returncode != 0 or said is None:
         lines = [line for line in done.stderr.splitlines() if line.strip()] or ["it ended without a word"]
         raise RequestError(lines[-1], hint=_where(lines))
+    if "error" in said:
+        raise RequestError(said["error"], hint=said["hint"])
     return Described(name or said["name"], from_words(said["words"]), said["body"])
 
 
