@@ -12,7 +12,8 @@ from tests.clearing import clear
 from tests.contract.in_process import AsPeer, asked, make_app
 
 from pgpu.client import wire
-from pgpu.model import Deployment, Replica, ReplicaState
+from pgpu.ledger import Entry
+from pgpu.model import Deployment, Job, JobSpec, JobState, Replica, ReplicaState, Request
 from pgpu.server.peers import Peer
 
 ALICE, BOB = 61001, 61002
@@ -90,6 +91,19 @@ def test_what_is_the_gateway_s_is_no_user_s_not_even_the_owner_s(
         status, text = world.ask(uid, method, path.replace("NAME", "secretive"), body)
         assert (status, "image-of-alice" in text) == (403, False)
     assert before == (world.kept.all(), world.kept.replicas.all(), world.kept.replicas.starts("secretive", 9))
+
+
+@pytest.mark.parametrize(("word", "body"), [("offer", {"value": 1e300}), ("claim", None), ("park", None)])
+def test_an_owner_does_not_say_what_their_idle_replica_is_worth(world: World, word: str, body: object) -> None:
+    ledger = world.app.state.desk.engine.ledger
+    spec, request = JobSpec(("true",), "process", serves="secretive"), Request(1 << 30, 1)
+    job = Job("0123456789ab", spec, request, JobState.EXITED, 1.0, owner_uid=ALICE)
+    with ledger.decision() as decision:
+        decision.add(Entry(job), ())
+    assert world.ask(BOB, "POST", f"/v1/jobs/{job.id}/{word}", body)[0] == 404
+    assert world.ask(ALICE, "POST", f"/v1/jobs/{job.id}/{word}", body)[0] == 403
+    assert world.ask(0, "POST", f"/v1/jobs/{job.id}/{word}", body)[0] in {400, 409}  # it does not run
+    assert ledger.job(job.id) == job
 
 
 def test_the_owner_and_the_administrator_see_it_and_nobody_else_lists_it(world: World) -> None:

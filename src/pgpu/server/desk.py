@@ -224,19 +224,24 @@ class Desk:
         return resize(self.engine_of_job(job), job.id, change)
 
     def offer(self, caller: Caller, id_or_name: str, value: float) -> Job:
-        """Let the lease of a job be taken."""
-        job = self.find(caller, id_or_name).job
+        """Let the lease of a job be taken; for the gateway alone, as the next two: what a lease is worth decides whose goes."""
+        job = self._serving(caller, id_or_name)
         return offer(self.engine_of_job(job), job.id, value)
 
     def park(self, caller: Caller, id_or_name: str) -> Job:
         """Have a job do without its lease."""
-        job = self.find(caller, id_or_name).job
+        job = self._serving(caller, id_or_name)
         return park(self.engine_of_job(job), job.id)
 
     def claim(self, caller: Caller, id_or_name: str) -> Job:
         """Keep an offered lease."""
-        job = self.find(caller, id_or_name).job
+        job = self._serving(caller, id_or_name)
         return claim(self.engine_of_job(job), job.id)
+
+    def _serving(self, caller: Caller, id_or_name: str) -> Job:
+        job = self.find(caller, id_or_name).job
+        self.access.check_administers(caller)
+        return job
 
     def profiled(self, caller: Caller, id_or_name: str) -> Profiled:
         """Return what one of the caller's traced jobs did."""
