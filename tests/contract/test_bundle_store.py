@@ -98,6 +98,27 @@ def test_what_no_version_names_is_thrown_away_unless_it_came_just_now(store: Sto
     assert not layer.exists()
 
 
+def test_what_a_deployment_was_promised_just_now_is_not_swept(store: Store, bundle: tuple[str, bytes]) -> None:
+    digest, data = bundle
+    send(store, data, digest)
+    layer = store.layer(ALICE, "b" * 64)
+    layer.mkdir(parents=True)
+    for path in (store.tree(ALICE, digest).parent / "bytes", layer):
+        os.utime(path, (0, 0))
+
+    class Kept(list[str]):
+        """Is looked at while somebody deploys."""
+
+        def __contains__(self, _name: object) -> bool:
+            assert store.has(ALICE, digest)
+            assert store.has_layer(ALICE, layer.name)
+            return False
+
+    store.sweep(ALICE, Kept(), Kept())
+    assert store.tree(ALICE, digest).is_dir()
+    assert layer.is_dir()
+
+
 def test_one_user_sends_few_bundles_at_a_time(store: Store) -> None:
     with ExitStack() as stack:
         for _ in range(4):

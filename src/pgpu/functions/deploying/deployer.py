@@ -74,7 +74,7 @@ class Deployer:
         source = self.store.tree(version.owner_uid, version.bundle)
         digest = layer_digest(version)
         packages = None if digest is None else self.store.layer(version.owner_uid, digest)
-        if packages is not None and not _is_directory(packages):
+        if digest is not None and not self.store.has_layer(version.owner_uid, digest):
             raise RequestError(f"the packages of {version.label} are gone", hint="deploy it again")
         sockets = self.sockets / job_id
         _make_for(sockets, account, is_capped=version.runtime == "docker")
@@ -95,7 +95,7 @@ class Deployer:
     def is_built(self, version: Version) -> bool:
         """Whether a version's packages are there, or it needs none."""
         digest = layer_digest(version)
-        return digest is None or _is_directory(self.store.layer(version.owner_uid, digest))
+        return digest is None or self.store.has_layer(version.owner_uid, digest)
 
     def build(self, version: Version, account: Account | None) -> Submission:
         """Return the job that installs a version's packages, into a directory that is made and the account's.

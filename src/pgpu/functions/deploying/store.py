@@ -15,6 +15,7 @@ import hashlib
 import os
 import secrets
 import shutil
+import stat
 import tempfile
 import threading
 import time
@@ -67,9 +68,20 @@ class Store:
 
     def has(self, owner_uid: int, digest: str) -> bool:
         """Whether a bundle of this user is there; it stays then for the deployment that asks."""
-        with contextlib.suppress(OSError):
+        with self._guard, contextlib.suppress(OSError):
             os.utime(self._bundle(owner_uid, digest) / "bytes")
             return True
+        return False
+
+    def has_layer(self, owner_uid: int, digest: str) -> bool:
+        """Whether packages of this digest are there; they stay then for the version that asks."""
+        layer = self.layer(owner_uid, digest)
+        with self._guard, contextlib.suppress(OSError):
+            if stat.S_ISDIR(
+                layer.lstat().st_mode
+            ):  # the owner made it, and a link would be followed by the engine, as root
+                os.utime(layer)
+                return True
         return False
 
     def tree(self, owner_uid: int, digest: str) -> Path:
@@ -114,12 +126,16 @@ class Store:
         before_seconds = time.time() - older_seconds
         for kind, kept in (("bundles", bundles), ("layers", layers)):
             for found in self._shelf(kind, owner_uid).glob("*"):
-                with contextlib.suppress(OSError):
-                    mark = found / "bytes"
-                    came_seconds = (mark if mark.is_file() else found).stat().st_mtime
-                    if found.name not in kept and came_seconds < before_seconds:
-                        mark.unlink(missing_ok=True)
-                        shutil.rmtree(found)
+                if found.name not in kept and (taken := self._taken_off(found, before_seconds)) is not None:
+                    shutil.rmtree(taken, ignore_errors=True)
+
+    def _taken_off(self, found: Path, before_seconds: float) -> Path | None:
+        """Take the name of what came before then; None: it came later, or somebody was just promised it."""
+        mark, taken = found / "bytes", found.with_name(f".{secrets.token_hex(8)}")
+        with self._guard, contextlib.suppress(OSError):
+            if (mark if mark.is_file() else found).stat().st_mtime < before_seconds:
+                return found.rename(taken)
+        return None
 
     @contextlib.contextmanager
     def _one_of_few(self, owner_uid: int) -> Iterator[None]:
