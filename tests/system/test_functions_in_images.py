@@ -43,12 +43,19 @@ def test_a_front_is_given_its_words_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_other", [False, True])
-def test_packages_come_with_what_pgpu_needs_where_ours_cannot_be_loaded(
+def test_packages_are_followed_by_what_pgpu_needs_where_ours_cannot_be_loaded(
     other_python: Path, tmp_path_factory: pytest.TempPathFactory, is_other: bool
 ) -> None:
     place = other_python if is_other else tmp_path_factory.mktemp("own")
     script = BUILD.replace('"-m", "pip"', f'"-c", {_PIP!r}')
-    done = run(script, place, "install", "--target", "x")
-    words, path = json.loads(done.stdout)
-    assert words == ["install", "--target", "x", *(OWN_REQUIREMENTS if is_other else ())]
-    assert path is None
+    done = run(script, place, "there", "lock.txt", "--no-input")
+    asked = [json.loads(line) for line in done.stdout.splitlines()]
+    theirs = ["install", "--no-input", "--target", "there", "--requirement", "lock.txt"]
+    ours = ["install", "--no-input", "--target", "there/.pgpu", *OWN_REQUIREMENTS]
+    assert asked == [[theirs, None], *([[ours, None]] if is_other else [])]
+
+
+def test_what_pgpu_needs_is_not_installed_where_packages_could_not_be(other_python: Path) -> None:
+    script = BUILD.replace('"-m", "pip"', '"-c", "print(1); raise SystemExit(3)"')
+    done = run(script, other_python, "there", "lock.txt")
+    assert (done.stdout, done.returncode) == ("1\n", 3)

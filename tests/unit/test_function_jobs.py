@@ -53,7 +53,7 @@ def test_a_container_reads_everything_and_writes_its_sockets_alone() -> None:
         f"{OWN}/msgspec": ("/lib/msgspec", "ro"),
     }
     assert (spec.is_sealed, spec.network, spec.volumes, spec.user, spec.serves) == (True, None, (), None, "detector")
-    assert dict(spec.environment)["PYTHONPATH"] == f"{PACKAGES}:{OWN}"
+    assert dict(spec.environment)["PYTHONPATH"] == f"{PACKAGES}:{PACKAGES}/.pgpu:{OWN}"
     words = front_words(spec.command)
     assert (words["--app"], words["--source"], words["--directory"]) == (VERSION.app, SOURCE, SOCKETS)
     assert json.loads(words["--declaration"]) == {"memory": 4 * GIB, "gpus": 1, "concurrency": 2}

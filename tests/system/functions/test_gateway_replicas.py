@@ -78,7 +78,12 @@ def test_a_replica_whose_slice_is_taken_is_parked_and_serves_again_with_what_it_
         until(lambda: made.desk.records()[job_id]["state"] == "parked")
         assert made.call("it", {"x": 2}).value == {"x": 2, "pid": first}
         until(lambda: len(made.desk.starts()) == 2)
-        assert [name for name, _ in made.desk.starts()[1]["phases"]] == ["grant", "restore", "constructor", "first_call"]
+        assert [name for name, _ in made.desk.starts()[1]["phases"]] == [
+            "grant",
+            "restore",
+            "constructor",
+            "first_call",
+        ]
         assert list(made.desk.records()) == [job_id]
 
 

@@ -1,8 +1,8 @@
 """What runs first in a container, in whatever Python the image has: two short scripts of the standard library alone.
 
 pgpu's own needs are mounted as they are on the server, and their C parts load in a Python of the same minor version only. Where
-they do not, `BUILD` installs them beside the function's packages, and `START` says so instead of a riddle. They refuse to
-import anything of pgpu's before that is known.
+they do not, `BUILD` installs them, too, and `START` says so instead of a riddle. They refuse to import anything of pgpu's
+before that is known, and to hand pgpu's needs to pip beside a lock file: one with hashes takes nothing else.
 """
 
 NEEDS = ("msgspec", "httptools")
@@ -35,13 +35,22 @@ runpy.run_module("pgpu.functions.front", run_name="__main__", alter_sys=True)
 )
 """`python3 -P -c START 3.11 [words of pgpu.functions.front]`."""
 
+NEEDS_FOLDER = ".pgpu"
+"""Of a function's packages: where pgpu's own needs are, if they had to be installed; behind those packages on the search path."""
+
 BUILD = (
     _CAN_LOAD.format(needs=NEEDS)
     + f"""
 import os, subprocess
-more = [] if load() is None else {list(OWN_REQUIREMENTS)!r}
+target, lock, *words = sys.argv[1:]
+can_load = load() is None
 os.environ.pop("PYTHONPATH", None)
-sys.exit(subprocess.call([sys.executable, "-m", "pip", *sys.argv[1:], *more]))
+def install(target, *what):
+    return subprocess.call([sys.executable, "-m", "pip", "install", *words, "--target", target, *what])
+failed = install(target, "--requirement", lock)
+if not failed and not can_load:
+    failed = install(os.path.join(target, {NEEDS_FOLDER!r}), *{list(OWN_REQUIREMENTS)!r})
+sys.exit(failed)
 """
 )
-"""`python3 -c BUILD [words of pip install]`."""
+"""`python3 -c BUILD TARGET LOCK [options of pip install]`."""

@@ -42,19 +42,19 @@ def build_spec(
         user: As of `Places`.
     """
     root = directory if version.runtime == "process" else Path(TARGET)
-    pip = ("install", "--no-input", "--disable-pip-version-check", "--no-cache-dir", "--no-warn-script-location")
-    words = (*pip, "--target", str(root / "packages"), "--requirement", str(root / LOCK_NAME))
+    target, lock = str(root / "packages"), str(root / LOCK_NAME)
+    options = ("--no-input", "--disable-pip-version-check", "--no-cache-dir", "--no-warn-script-location")
     if version.runtime == "process":
         home = (("HOME", str(directory)), ("PATH", "/usr/local/bin:/usr/bin:/bin"), ("LANG", "C.UTF-8"))
         return JobSpec(
-            (sys.executable, "-P", "-m", "pip", *words),
+            (sys.executable, "-P", "-m", "pip", "install", *options, "--target", target, "--requirement", lock),
             "process",
             environment=home,
             working_directory=str(directory),
             serves=version.function,
         )
     return JobSpec(
-        command=("python3", "-P", "-c", BUILD, *words),
+        command=("python3", "-P", "-c", BUILD, target, lock, *options),
         runtime="docker",
         image=version.image,
         environment=(("HOME", "/tmp"), ("LANG", "C.UTF-8"), ("PYTHONPATH", OWN)),  # noqa: S108 - the container's own

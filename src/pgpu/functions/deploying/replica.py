@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pgpu.functions.declaring import Declaration, from_words, to_words
-from pgpu.functions.deploying.in_image import START
+from pgpu.functions.deploying.in_image import NEEDS_FOLDER, START
 from pgpu.model import Deployment, JobSpec, Mount, Request, Version
 
 SOURCE = "/function"
@@ -87,7 +87,7 @@ def _container(version: Version | Deployment, declaration: Declaration, places: 
     provisions += own_mounts(places.own)
     if places.packages is not None:
         provisions.append(Mount(str(places.packages), PACKAGES, "ro"))
-    packages = None if places.packages is None else Path(PACKAGES)
+    packages = () if places.packages is None else (Path(PACKAGES), Path(PACKAGES, NEEDS_FOLDER))
     return JobSpec(
         command=(
             *("python3", "-P", "-c", START, ".".join(map(str, sys.version_info[:2]))),
@@ -95,7 +95,7 @@ def _container(version: Version | Deployment, declaration: Declaration, places: 
         ),
         runtime="docker",
         image=version.image,
-        environment=_environment({"HOME": "/tmp", "PYTHONDONTWRITEBYTECODE": "1"}, packages, Path(OWN)),  # noqa: S108
+        environment=_environment({"HOME": "/tmp", "PYTHONDONTWRITEBYTECODE": "1"}, *packages, Path(OWN)),  # noqa: S108
         working_directory="/",
         user=places.user,
         is_sealed=True,
