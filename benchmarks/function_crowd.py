@@ -41,6 +41,7 @@ from pgpu.client.functions_http import HttpFunctions
 from pgpu.client.http import HttpClient
 from pgpu.functions.deploying import pack_tree
 from pgpu.functions.gateway import serving as gateway
+from pgpu.functions.gateway.desk import Claimed
 from pgpu.functions.gateway.server_desk import ServerDesk
 from pgpu.functions.scaling.value import Clock, Frequency, value
 from pgpu.model import Deployment, JobState
@@ -176,7 +177,7 @@ class LruDesk(ServerDesk):
         """Offer its lease; again for the value of before, unless it was used meanwhile."""
         super().offer(job_id, self._idle_since.setdefault(job_id, time.monotonic()))
 
-    def claim(self, job_id: str) -> bool:
+    def claim(self, job_id: str) -> Claimed:
         """Claim its lease."""
         self._idle_since.pop(job_id, None)
         return super().claim(job_id)

@@ -23,7 +23,7 @@ from pgpu.client.functions import Bearer
 from pgpu.errors import CapacityError
 from pgpu.functions.declaring import to_words
 from pgpu.functions.deploying.replica import declaration_of
-from pgpu.functions.gateway.desk import Standing
+from pgpu.functions.gateway.desk import Claimed, Standing
 from pgpu.model import ColdStart, Function, JobState, ReplicaState, Share, Version, VersionState
 
 
@@ -73,6 +73,11 @@ class FakeDesk:
         """Take an offered lease, as an engine does."""
         self._change(job_id, taken=True)
         os.kill(self._record(job_id)["pid"], signal.SIGTERM)
+
+    def take_and_park(self, job_id: str) -> None:
+        """Take an offered lease of a replica that parks, as an engine does."""
+        self._change(job_id, aside=True, offered=None)
+        os.kill(self._record(job_id)["pid"], signal.SIGTSTP)
 
     def hold_stops(self) -> None:
         """Be slow to end replicas from now on, and count how often somebody looks meanwhile."""
@@ -147,12 +152,18 @@ class FakeDesk:
     def offer(self, job_id: str, value: float) -> None:
         self._change(job_id, offered=value)
 
-    def claim(self, job_id: str) -> bool:
+    def claim(self, job_id: str) -> Claimed:
         record = self.records().get(job_id)
         if record is None or record.get("taken"):
-            return False
-        self._change(job_id, offered=None)
-        return True
+            return Claimed.LOST
+        self._change(job_id, offered=None, aside=False)
+        if not record.get("aside"):
+            return Claimed.KEPT
+        os.kill(record["pid"], signal.SIGCONT)
+        return Claimed.COMING
+
+    def park(self, job_id: str) -> None:
+        self.take_and_park(job_id)
 
     def fail(self, version: Version, reason: str) -> None:
         def judged(each: Version) -> Version:

@@ -12,14 +12,17 @@ from pgpu.functions.scaling import (
     Fail,
     FunctionView,
     Offer,
+    Park,
     Phase,
     ReplicaView,
     Split,
     Start,
     Stop,
     VersionView,
+    Wake,
     Warmth,
     decide,
+    too_many,
 )
 from pgpu.functions.scaling.value import Frequency, value
 from pgpu.functions.scaling.wanted import wanted_replicas
@@ -51,6 +54,7 @@ versions = st.builds(
     last_call_seconds=st.none() | seconds,
     failures=st.integers(0, 6),
     retry_at_seconds=st.floats(0, 2 * NOW),
+    can_park=st.booleans(),
     value=st.floats(0, 100),
 )
 views = st.builds(
@@ -68,15 +72,19 @@ def test_a_step_never_ends_what_works_and_never_begins_too_many(view: FunctionVi
     by_id = {each.job_id: each for each in view.replicas}
     for step in steps:
         if isinstance(step, Stop):
-            assert by_id[step.job_id].phase is Phase.DRAINING
+            assert by_id[step.job_id].phase in {Phase.DRAINING, Phase.PARKED}
             assert not by_id[step.job_id].in_flight
-        if isinstance(step, Offer):
+        if isinstance(step, Wake):
+            assert by_id[step.job_id].phase is Phase.PARKED
+        if isinstance(step, Offer | Park):
             assert by_id[step.job_id].phase is Phase.HOT
             assert not by_id[step.job_id].in_flight
     for version in view.versions:
-        there = [each for each in view.replicas if each.version == version.number and each.phase is not Phase.DRAINING]
-        starts = sum(step == Start(version.number) for step in steps)
-        drained = {step.job_id for step in steps if isinstance(step, Drain)} & {each.job_id for each in there}
+        own = [each for each in view.replicas if each.version == version.number]
+        there = [each for each in own if each.phase not in {Phase.DRAINING, Phase.PARKED}]
+        woken = {step.job_id for step in steps if isinstance(step, Wake)} & {each.job_id for each in own}
+        starts = sum(step == Start(version.number) for step in steps) + len(woken)
+        drained = {step.job_id for step in steps if isinstance(step, Drain | Park)} & {each.job_id for each in there}
         offered = {step.job_id for step in steps if isinstance(step, Offer)} & {each.job_id for each in there}
         assert not starts or len(there) + starts <= version.maximum
         assert not drained or len(there) - len(drained) >= version.minimum
@@ -91,8 +99,8 @@ def test_a_step_never_ends_what_works_and_never_begins_too_many(view: FunctionVi
 def test_the_same_view_gives_the_same_steps_and_none_twice(view: FunctionView) -> None:
     steps = decide(view)
     assert steps == decide(view)
-    ends = [step for step in steps if not isinstance(step, Start)]
-    assert len(ends) == len(set(ends))
+    named = [step.job_id for step in steps if not isinstance(step, Start | Fail)]
+    assert len(named) == len(set(named))
 
 
 @given(st.integers(0, 1000), st.integers(1, 16), st.none() | st.floats(0, 100), st.integers(0, 5), st.integers(1, 50))
@@ -291,3 +299,24 @@ def test_a_replica_that_waits_for_memory_leaves_the_queue_once_nobody_wants_it_a
     assert decide(FunctionView(NOW, (replace(version, last_call_seconds=NOW - 9),), (waiting,))) == ()
     assert decide(FunctionView(NOW, (replace(version, queued=1),), (waiting,))) == ()
     assert decide(FunctionView(NOW, (replace(version, minimum=1),), (waiting,))) == ()
+
+
+def test_who_is_parked_is_woken_before_another_one_starts_and_ends_after_ten_idle_times() -> None:
+    version = VersionView(1, has_been_ready=True, queued=1, maximum=3, exec_seconds=1.0, can_park=True)
+    parked = tuple(
+        ReplicaView(name, 1, Phase.PARKED, NOW - 10, idle_since_seconds=at) for name, at in (("a", 1), ("b", 2))
+    )
+    assert decide(FunctionView(NOW, (version,), parked)) == (Wake("b"),)
+    assert decide(FunctionView(NOW, (replace(version, queued=3),), parked)) == (Wake("b"), Wake("a"), Start(1))
+    idle = replace(version, queued=0, warmth=Warmth(0, 0.9))
+    assert decide(FunctionView(NOW, (idle,), parked)) == (Stop("a"), Stop("b"))
+    assert decide(FunctionView(NOW, (), parked)) == (Stop("a"), Stop("b"))
+
+
+@given(st.dictionaries(st.text(max_size=3), st.floats(0, 100)), st.booleans(), st.integers(0, 5))
+def test_those_worth_least_end_where_too_many_are_parked(values: dict[str, float], is_short: bool, most: int) -> None:
+    gone = too_many(values, is_host_short=is_short, most=most)
+    assert len(values) - len(gone) <= most
+    assert len(gone) == max(len(values) - most, int(is_short and bool(values)), 0)
+    stay = values.keys() - set(gone)
+    assert not gone or not stay or max(values[each] for each in gone) <= min(values[each] for each in stay)

@@ -134,6 +134,7 @@ class ReplicaState(StrEnum):
 
     STARTING = "starting"
     HOT = "hot"
+    PARKED = "parked"
     DRAINING = "draining"
 
 

@@ -58,6 +58,7 @@ def replica_spec(version: Version | Deployment, places: Places) -> JobSpec:
         environment=_environment({"PATH": _PATH, "HOME": str(places.sockets)}, places.packages),
         working_directory=str(places.source),
         serves=version.function,
+        parks=declaration.gpus == 1,
     )
 
 
@@ -103,6 +104,7 @@ def _container(version: Version | Deployment, declaration: Declaration, places: 
         host_memory_bytes=declaration.host_memory_bytes,
         provisions=tuple(provisions),
         serves=version.function,
+        parks=declaration.gpus == 1,
     )
 
 

@@ -43,6 +43,7 @@ class Desk:
         self._metrics = metrics
         self.adopt(declaration)
         self._seat: Seat | None = None
+        self._is_resting = False
         self._queue: deque[Ticket] = deque()
         self._sent: dict[int, Ticket] = {}
         self._last_number = 0
@@ -93,7 +94,7 @@ class Desk:
         if (refused := self.refusal()) is not None:
             self._answer(ticket, refused)
             return
-        if self._seat is not None and not self._queue and len(self._sent) < self.ahead.window:
+        if self._seat is not None and not self._queue and len(self._sent) < self.ahead.window and not self._is_resting:
             self._send(self._seat, ticket)
         else:
             self._queue.append(ticket)
@@ -151,6 +152,15 @@ class Desk:
         self._last_number = 0
         self._pump()
 
+    def rest(self) -> None:
+        """Give the worker no calls for now; those that it has it keeps."""
+        self._is_resting = True
+
+    def go_on(self) -> None:
+        """Give it calls again, as if it had just become hot."""
+        self._is_resting, self.hot_since_seconds, self.load_seconds = False, time.monotonic(), 0.0
+        self._pump()
+
     def unseat(self, refused: Refusal = WORKER_DIED) -> None:
         """The worker is dead: requests that it had not begun wait for the next, the others are refused."""
         if self._seat is None:
@@ -196,9 +206,11 @@ class Desk:
             ticket.request_id, ticket.method, ticket.path, ticket.query, ticket.headers, remaining, ticket.body,
         )  # fmt: skip
         seat.channel.send(frame(Kind.CALL, number, call, has_file=file is not None), file)
+        if len(self._sent) == 1:
+            seat.channel.flush()  # the worker sleeps: it wakes while this turn ends
 
     def _pump(self) -> None:
-        while self._seat is not None and self._queue and len(self._sent) < self.ahead.window:
+        while self._seat is not None and not self._is_resting and self._queue and len(self._sent) < self.ahead.window:
             self._send(self._seat, self._queue.popleft())
 
     def _on_reply(self, each: Frame) -> None:

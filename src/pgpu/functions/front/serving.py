@@ -1,7 +1,7 @@
 """Puts a front together and runs it until it is asked to leave.
 
 SIGTERM drains: ready is false at once, what was admitted is served, the rest is refused, then the worker is asked to
-close and everything ends. It refuses to survive a second one.
+close and everything ends. SIGTSTP says that the slice is taken, and SIGCONT that there is one again. It refuses to survive a second one.
 """
 
 import asyncio
@@ -81,7 +81,7 @@ async def _serve(function: Function, settings: Settings, first: Spawned | None) 
         server_header=False, timeout_keep_alive=75,
     )  # fmt: skip
     server = _Server(config)
-    leaving = _on_signals(asyncio.get_running_loop())
+    leaving = _on_signals(asyncio.get_running_loop(), keeper)
     sockets = _listen(settings)
     Deadlines(desk, keeper)
     Wellness(desk, keeper, settings.health_seconds)
@@ -106,8 +106,10 @@ async def _serve(function: Function, settings: Settings, first: Spawned | None) 
 DRAINING = Refusal(503, "draining", "this replica is leaving", {"retry-after": "1", "connection": "close"})
 
 
-def _on_signals(loop: asyncio.AbstractEventLoop) -> asyncio.Event:
+def _on_signals(loop: asyncio.AbstractEventLoop, keeper: Keeper) -> asyncio.Event:
     leaving = asyncio.Event()
+    loop.add_signal_handler(signal.SIGTSTP, keeper.stand_aside)
+    loop.add_signal_handler(signal.SIGCONT, keeper.go_on)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _leave, leaving)
     return leaving

@@ -15,6 +15,9 @@ class State(StrEnum):
     HOT = "hot"
     """The worker takes calls."""
 
+    PARKED = "parked"
+    """Its slice was taken, and its worker is frozen or gone; requests wait until there is a slice again."""
+
     FAILED = "failed"
     """It could not be started several times in a row; requests are refused, and it is tried again now and then."""
 

@@ -6,6 +6,7 @@ its API, and tests have one of their own.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
@@ -29,6 +30,19 @@ class Standing:
 
     reason: str | None = None
     """Why it waits, or why it ended; in one line."""
+
+
+class Claimed(Enum):
+    """What came of claiming a lease."""
+
+    KEPT = "kept"
+    """It was not taken, and nobody takes it."""
+
+    COMING = "coming"
+    """It was, and the replica is parked: it waits for it again, and says itself when it is hot."""
+
+    LOST = "lost"
+    """It was, and the replica ends."""
 
 
 class Desk(Protocol):
@@ -60,8 +74,15 @@ class Desk(Protocol):
     def offer(self, job_id: str, value: float) -> None:
         """Let the engine take an idle replica's lease if somebody needs it more."""
 
-    def claim(self, job_id: str) -> bool:
-        """Take the offer back; False: the engine has taken the lease, and the replica ends."""
+    def claim(self, job_id: str) -> Claimed:
+        """Take the offer back, or have a parked replica wait for its lease."""
+
+    def park(self, job_id: str) -> None:
+        """Have an idle replica live on without its lease.
+
+        Raises:
+            RequestError: It cannot.
+        """
 
     def fail(self, version: Version, reason: str) -> None:
         """Give a version up, and let the traffic be what it was before."""

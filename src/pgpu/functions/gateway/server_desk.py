@@ -11,7 +11,7 @@ from pathlib import Path
 from pgpu.client import Client
 from pgpu.client.functions import Bearer, Judgement, ReplicaAsk, Serving, Shown
 from pgpu.errors import CapacityError, FunctionNotFoundError, JobNotFoundError, RequestError
-from pgpu.functions.gateway.desk import Standing
+from pgpu.functions.gateway.desk import Claimed, Standing
 from pgpu.model import ColdStart, Function, Job, JobState, Replica, ReplicaState, Version, VersionState
 
 _GRACE_SECONDS = 10.0
@@ -66,13 +66,17 @@ class ServerDesk:
         """Offer its lease; see `Desk`."""
         self._client.offer(job_id, value)
 
-    def claim(self, job_id: str) -> bool:
+    def claim(self, job_id: str) -> Claimed:
         """Claim its lease; see `Desk`."""
         try:
-            self._client.claim(job_id)
+            job = self._client.claim(job_id)
         except (CapacityError, JobNotFoundError):
-            return False
-        return True
+            return Claimed.LOST
+        return Claimed.COMING if job.is_aside else Claimed.KEPT
+
+    def park(self, job_id: str) -> None:
+        """Have it do without its lease; see `Desk`."""
+        self._client.park(job_id)
 
     def fail(self, version: Version, reason: str) -> None:
         """Give a version up; see `Desk`."""
@@ -133,7 +137,8 @@ class ServerDesk:
         if job is None:
             return Standing(*said, JobState.FAILED, reason="its job is not known")
         granted = None if job.lease is None else job.lease.granted_at_seconds
-        return Standing(*said, job.state, granted, _reason(job))
+        state = job.state if job.wanted_at_seconds is None else JobState.WAITING
+        return Standing(*said, state, granted, _reason(job))
 
 
 def _reason(job: Job) -> str | None:

@@ -6,8 +6,9 @@ the same view always gives the same steps.
 
 from pgpu.functions.scaling.arrivals import Arrivals, Warmth
 from pgpu.functions.scaling.deciding import decide
+from pgpu.functions.scaling.parked import too_many
 from pgpu.functions.scaling.split import Split
-from pgpu.functions.scaling.steps import Drain, Fail, Offer, Start, Step, Stop
+from pgpu.functions.scaling.steps import Drain, Fail, Offer, Park, Start, Step, Stop, Wake
 from pgpu.functions.scaling.value import Clock
 from pgpu.functions.scaling.views import FunctionView, Phase, ReplicaView, VersionView
 
@@ -18,6 +19,7 @@ __all__ = [
     "Fail",
     "FunctionView",
     "Offer",
+    "Park",
     "Phase",
     "ReplicaView",
     "Split",
@@ -25,6 +27,8 @@ __all__ = [
     "Step",
     "Stop",
     "VersionView",
+    "Wake",
     "Warmth",
     "decide",
+    "too_many",
 ]

@@ -5,9 +5,9 @@ them, they are drained and stopped, requests wait meanwhile, and it gets their r
 ever. It refuses to do anything, and to end a replica that has a call.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from pgpu.functions.scaling.steps import Drain, Fail, Offer, Start, Step, Stop
+from pgpu.functions.scaling.steps import Drain, Fail, Offer, Park, Start, Step, Stop, Wake
 from pgpu.functions.scaling.views import FunctionView, Phase, ReplicaView, VersionView
 from pgpu.functions.scaling.wanted import wanted_replicas
 
@@ -28,6 +28,9 @@ that is wanted. Sooner it keeps its turn: who gave up waiting often asks again.
 MOST_FAILURES = 5
 """Replicas of a new version that may end by themselves before it is given up."""
 
+PARKED_IDLE_TIMES = 10
+"""A parked replica ends after so many times what a hot one stays idle: it holds no GPU, but its process is there."""
+
 _WORTH_SAYING = 0.1
 """An offer is made anew if its value changed by more than this part."""
 
@@ -46,6 +49,9 @@ def decide(view: FunctionView) -> tuple[Step, ...]:
         steps += _of_version(view, version)
     steps += _retiring(view, serving) if not given_up else ()
     steps += [Stop(each.job_id) for each in view.replicas if each.phase is Phase.DRAINING and not each.in_flight]
+    waits_seconds = {version.number: PARKED_IDLE_TIMES * version.warmth.until_seconds for version in serving}
+    woken = {step.job_id for step in steps if isinstance(step, Wake)}
+    steps += [Stop(each.job_id) for each in _parked_for(view, waits_seconds) if each.job_id not in woken]
     return tuple(steps)
 
 
@@ -85,12 +91,32 @@ def _of_version(view: FunctionView, version: VersionView) -> Iterator[Step]:
         busy, version.slots, version.exec_seconds, _floor(view, version), version.maximum, running=hot
     )
     if wanted > len(there):
-        if view.now_seconds >= version.retry_at_seconds and not _is_any_failed(there):
-            yield from [Start(version.number)] * (wanted - len(there))
+        yield from _more(view, version, there, wanted - len(there))
         return
     surplus = [each for each in _longest_idle(there) if _may_go(view, version, each)][: len(there) - wanted]
-    yield from (Drain(each.job_id) for each in surplus)
+    yield from (Park(each.job_id) if _can_park(version, each) else Drain(each.job_id) for each in surplus)
     yield from _offers(view, version, [each for each in there if each not in surplus])
+
+
+def _more(view: FunctionView, version: VersionView, there: Sequence[ReplicaView], count: int) -> Iterator[Step]:
+    """Wake who is parked, the last one to be idle first, and start the others."""
+    parked = [each for each in view.replicas if each.phase is Phase.PARKED and each.version == version.number]
+    woken = _longest_idle(parked)[::-1][:count]
+    yield from (Wake(each.job_id) for each in woken)
+    if view.now_seconds >= version.retry_at_seconds and not _is_any_failed(there):
+        yield from [Start(version.number)] * (count - len(woken))
+
+
+def _can_park(version: VersionView, each: ReplicaView) -> bool:
+    return version.can_park and each.phase is Phase.HOT
+
+
+def _parked_for(view: FunctionView, longest_seconds: Mapping[int, float]) -> Iterator[ReplicaView]:
+    """Find who is parked for too long, or of a version that gets no traffic."""
+    for each in view.replicas:
+        longest = longest_seconds.get(each.version, 0.0)
+        if each.phase is Phase.PARKED and not each.in_flight and view.now_seconds - each.since_seconds >= longest:
+            yield each
 
 
 def _is_any_failed(replicas: Sequence[ReplicaView]) -> bool:

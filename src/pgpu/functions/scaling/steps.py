@@ -25,6 +25,20 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
+class Park:
+    """Have this idle replica live on without its slice."""
+
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Have this parked replica wait for its slice again."""
+
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Offer:
     """Let the engine take this idle replica's lease if somebody needs it more."""
 
@@ -41,4 +55,4 @@ class Fail:
     reason: str
 
 
-Step = Start | Drain | Stop | Offer | Fail
+Step = Start | Drain | Stop | Park | Wake | Offer | Fail

@@ -19,6 +19,9 @@ class Phase(StrEnum):
     FAILED = "failed"
     """It could not be started several times in a row; it goes on trying by itself."""
 
+    PARKED = "parked"
+    """It lives without its slice, frozen or with nothing but its imports done, and takes calls once it has one again."""
+
     DRAINING = "draining"
     """It gets no more calls and ends with its last."""
 
@@ -72,6 +75,9 @@ class VersionView:
 
     failures: int = 0
     """Replicas in a row that ended before they were hot."""
+
+    can_park: bool = False
+    """Whether its replicas can live without their slices."""
 
     value: float = 0.0
     """What an idle replica of it is worth; see `value.py`."""

@@ -69,6 +69,9 @@ class Keeper:
         self._pause: asyncio.TimerHandle | None = None
         self._patience: asyncio.TimerHandle | None = None
         self._is_leaving = False
+        self._is_aside = False
+        """Whether it has no slice, so that no worker is started."""
+
         self._gone = asyncio.Event()
 
     @staticmethod
@@ -108,6 +111,29 @@ class Keeper:
             self._zygote = ZygoteLink(first or spawn(self._function), self._on_zygote_told, self._on_zygote_end)
         elif self._is_imported:
             self._ask_for_worker(self._zygote)
+
+    def stand_aside(self) -> None:
+        """The slice is taken: the worker gets no calls, and if it dies none follows before `go_on()`."""
+        if not self._is_aside and not self._is_leaving:
+            self._is_aside = True
+            self._cancel_timers()
+            self._desk.rest()
+            self.state = State.PARKED
+
+    def go_on(self) -> None:
+        """There is a slice again: the worker goes on, or another one starts."""
+        if not self._is_aside:
+            self.on_state()  # it was taken and given back before we saw it: who waits for news has some
+            return
+        self._is_aside, self.asked_seconds = False, None
+        self._desk.go_on()
+        if self._worker is not None and self._worker.is_ready:
+            self.state = State.HOT
+        elif self._worker is not None:
+            self.state = State.STARTING
+            self._patience = self._loop.call_later(self.declaration.startup_timeout_seconds, self._too_slow)
+        else:
+            self.start()
 
     def end_worker(self, reason: str) -> None:
         """End the worker, which hangs or is ill; another follows."""
@@ -162,6 +188,8 @@ class Keeper:
         if self._is_leaving:
             self._gone.set()
             return
+        if self._is_aside:
+            return
         if not worker.is_ready:
             self._failed(worker.failure or self.reason or "the worker died while it started")
             return
@@ -180,7 +208,7 @@ class Keeper:
         self._metrics.starts += 1
         self._failures, self.reason = 0, None
         if self.state is not State.DRAINING:
-            self.state, self._desk.closed = State.HOT, None
+            self.state, self._desk.closed = State.PARKED if self._is_aside else State.HOT, None
         assert worker.mark is not None  # noqa: S101 - looked at by on_told
         self._desk.seat(Seat(worker.channel, worker.mark), load_seconds)
 
@@ -197,7 +225,7 @@ class Keeper:
             self.pages = tell.data["pages"]
             self.import_seconds = float(tell.data["import_seconds"])
             self._is_imported = True
-            if self._zygote is not None and self._worker is None and self._pause is None:
+            if self._zygote is not None and self._worker is None and self._pause is None and not self._is_aside:
                 self._ask_for_worker(self._zygote)
         elif tell.what == "failed":
             self.reason = str(tell.data["error"])
@@ -215,7 +243,7 @@ class Keeper:
     def _on_zygote_end(self) -> None:
         """It could not import, or was killed: its workers die with it, and are replaced through a new one."""
         self._zygote = None
-        if self._worker is None and not self._is_leaving:
+        if self._worker is None and not self._is_leaving and not self._is_aside:
             short = NO_HOST_MEMORY if self._memory_kills.is_another() else None
             self._failed(short or self.reason or "the zygote died")
 

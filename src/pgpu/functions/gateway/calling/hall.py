@@ -23,6 +23,7 @@ from pgpu.functions.gateway.calling.refusals import (
     hopeless_refusal,
     queue_full,
 )
+from pgpu.functions.gateway.desk import Claimed
 from pgpu.functions.gateway.metrics import Metrics
 from pgpu.functions.protocols import Refusal
 from pgpu.functions.scaling import Clock, FunctionView, Phase, Split
@@ -239,14 +240,18 @@ class Hall:
                 self._break_or_answer(errand, WORKER_DIED)
         self._wake()
 
-    def claimed(self, link: Link, *, is_ours: bool) -> None:
+    def claimed(self, link: Link, claimed: Claimed) -> None:
         """The engine has said whether an offered lease may be used again."""
         link.is_claiming = False
-        if is_ours:
-            link.offered_value = None
-            self.pump()
-        else:
+        if claimed is Claimed.LOST:
             link.become(Phase.DRAINING)
+        elif claimed is Claimed.COMING and not link.is_woken:
+            link.wake()
+            link.is_claiming = False
+        elif claimed is Claimed.KEPT:
+            link.offered_value = None
+            link.become(Phase.HOT)
+            self.pump()
 
     def pump(self) -> None:
         """Give what waits to whoever is free."""

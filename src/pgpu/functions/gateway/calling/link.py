@@ -28,7 +28,7 @@ _MOST_PIECES_AHEAD = 64
 """Of one stream, that its caller has not taken: a worker sends a quarter of this before it waits."""
 
 _OK = 200
-_PHASES = {"hot": Phase.HOT, "failed": Phase.FAILED, "draining": Phase.DRAINING}
+_PHASES = {"hot": Phase.HOT, "parked": Phase.PARKED, "failed": Phase.FAILED, "draining": Phase.DRAINING}
 
 
 class Listener(Protocol):
@@ -65,6 +65,9 @@ class Link:
         self.reason: str | None = None
         self.offered_value: float | None = None
         self.is_claiming = False
+        self.is_woken = False
+        """Whether it was parked and is to have a slice again: what it said before that is no news."""
+
         self.turn = asyncio.Lock()
         """What is asked of the engine about its lease is asked in order."""
 
@@ -94,6 +97,12 @@ class Link:
             self.phase, self.since_seconds = phase, time.monotonic()
             self._listener.on_phase(self)
 
+    def wake(self) -> None:
+        """It is to have a slice again: what follows is another cold start."""
+        self.is_woken, self.is_claiming, self.has_answered = True, True, False
+        self.asked_seconds = time.monotonic()
+        self.become(Phase.WAITING)
+
     def send(self, errand: Errand) -> None:
         """Give it an errand."""
         assert self._channel is not None  # noqa: S101 - it is hot
@@ -110,6 +119,8 @@ class Link:
             errand.request_id, errand.method, errand.path, errand.query, errand.headers, remaining, errand.body,
         )  # fmt: skip
         self._channel.send(frame(Kind.CALL, number, call, has_file=file is not None), file)
+        if len(self.sent) == 1:
+            self._channel.flush()  # the replica sleeps: it wakes while this turn ends
 
     def cancel(self, errand: Errand) -> None:
         """Nobody waits for this errand any more; its place is free, for the replica keeps its own books."""
@@ -204,8 +215,11 @@ class Link:
         self.reason, self.load_seconds = news.reason, news.load_seconds
         self.import_seconds, self.born_seconds = news.import_seconds, news.born_seconds
         phase = _PHASES.get(news.state, Phase.STARTING)
+        if phase is Phase.PARKED and self.is_woken:
+            return
         if phase is Phase.HOT and self.phase is not Phase.HOT:
             self.hot_since_seconds = self.idle_since_seconds = time.monotonic()
+            self.is_woken = False
         self.become(phase)
 
     def _done(self, number: int) -> None:

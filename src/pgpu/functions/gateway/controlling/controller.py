@@ -19,11 +19,12 @@ from pgpu.functions.gateway.calling.hall import Hall
 from pgpu.functions.gateway.calling.link import Link
 from pgpu.functions.gateway.controlling.builds import Builds
 from pgpu.functions.gateway.controlling.halls import Halls
+from pgpu.functions.gateway.controlling.host import is_host_short
 from pgpu.functions.gateway.controlling.news import News
 from pgpu.functions.gateway.controlling.phases import cold_start
-from pgpu.functions.gateway.desk import Desk, Standing
+from pgpu.functions.gateway.desk import Claimed, Desk, Standing
 from pgpu.functions.gateway.metrics import Metrics
-from pgpu.functions.scaling import Clock, Drain, Fail, Offer, Phase, Start, Step, Stop, decide
+from pgpu.functions.scaling import Clock, Drain, Fail, Offer, Park, Phase, Start, Step, Stop, Wake, decide, too_many
 from pgpu.model import JobState, ReplicaState
 
 _LOOK_SECONDS = 1.0
@@ -37,7 +38,12 @@ _THREADS = 8
 
 _T = TypeVar("_T")
 _NOT_YET = "asked-"
-_STATES = {Phase.HOT: ReplicaState.HOT, Phase.DRAINING: ReplicaState.DRAINING}
+_STATES = {
+    Phase.HOT: ReplicaState.HOT,
+    Phase.PARKED: ReplicaState.PARKED,
+    Phase.WAITING: ReplicaState.STARTING,
+    Phase.DRAINING: ReplicaState.DRAINING,
+}
 
 
 class Controller:
@@ -106,6 +112,22 @@ class Controller:
     def _decide_all(self) -> None:
         for hall in self._halls:
             self._decide(hall)
+        self._end_parked()
+
+    def _end_parked(self) -> None:
+        """End parked replicas beyond those that the host has room for."""
+        now = time.monotonic()
+        parked = {
+            link.job_id: (hall, link)
+            for hall in self._halls
+            for link in hall.links.values()
+            if link.phase is Phase.PARKED and not link.is_claiming
+        }
+        values = {
+            job_id: hall.loads[link.version].view(now, self._clock).value for job_id, (hall, link) in parked.items()
+        }
+        for job_id in too_many(values, is_host_short=bool(parked) and is_host_short()):
+            self._apply(parked[job_id][0], Stop(job_id))
 
     def _hear(self, change: str) -> None:
         """Look at what has changed, where it is of functions or of a job that serves one."""
@@ -173,7 +195,7 @@ class Controller:
     def _follow(self, hall: Hall, link: Link, standing: Standing | None) -> None:
         if standing is None or standing.state.is_final:
             self._ended(hall, link, standing)
-        elif link.phase is Phase.WAITING and standing.state is not JobState.WAITING:
+        elif link.phase is Phase.WAITING and standing.state is not JobState.WAITING and not link.is_woken:
             link.become(Phase.STARTING)
 
     def _ended(self, hall: Hall, link: Link, standing: Standing | None) -> None:
@@ -214,7 +236,7 @@ class Controller:
         else:
             self._apply_to_link(hall, hall.links[step.job_id], step)
 
-    def _apply_to_link(self, hall: Hall, link: Link, step: Drain | Stop | Offer) -> None:
+    def _apply_to_link(self, hall: Hall, link: Link, step: Drain | Stop | Park | Wake | Offer) -> None:
         if isinstance(step, Drain):
             link.offered_value = None  # nobody took it
             link.become(Phase.DRAINING)
@@ -222,15 +244,27 @@ class Controller:
             self._remove(hall, link)
             if not link.job_id.startswith(_NOT_YET):
                 self._stop(link.job_id)
+        elif isinstance(step, Park):
+            link.offered_value = None  # nobody took it
+            link.become(Phase.PARKED)
+            self._do(self._parked(link))
+        elif isinstance(step, Wake):
+            link.wake()
+            self._claim(hall, link)
         else:
             link.offered_value = step.value
             self._do(self._offered(link, step.value))
 
     def _remove(self, hall: Hall, link: Link) -> None:
-        """A replica is no more; one that was on offer was taken."""
+        """A replica is no more."""
+        self._note_taken(hall, link)
+        hall.remove(link)
+
+    def _note_taken(self, hall: Hall, link: Link) -> None:
+        """A replica that was on offer, and ends or is parked without having been asked to, was taken."""
         if link.offered_value is not None:
             self._clock.taken(link.offered_value, hall.loads[link.version].size_bytes)
-        hall.remove(link)
+            link.offered_value = None
 
     def _start(self, hall: Hall, number: int) -> None:
         link = Link(f"{_NOT_YET}{next(self._ids)}", number, hall)
@@ -284,13 +318,21 @@ class Controller:
                 log(f"{link.job_id} is not on offer: {error}")
                 link.offered_value = None
 
+    async def _parked(self, link: Link) -> None:
+        async with link.turn:
+            try:
+                await self._in_thread(self._desk.park, link.job_id)
+            except PgpuError as error:
+                log(f"{link.job_id} is not parked: {error}")
+                link.become(Phase.DRAINING)
+
     def _claim(self, hall: Hall, link: Link) -> None:
         self._do(self._claimed(hall, link))
 
     async def _claimed(self, hall: Hall, link: Link) -> None:
         async with link.turn:
-            is_ours = await self._asked(self._desk.claim, link.job_id)
-            hall.claimed(link, is_ours=is_ours is not False)
+            claimed = await self._asked(self._desk.claim, link.job_id)
+            hall.claimed(link, claimed or Claimed.KEPT)
 
     async def _failed(self, hall: Hall, step: Fail) -> None:
         log(f"{hall.name}@{step.version} is given up: {step.reason}")
@@ -307,6 +349,9 @@ class Controller:
         await self._asked(self._desk.note_start, start)
 
     def _note_phase(self, link: Link) -> None:
+        hall = next((hall for hall in self._halls if hall.links.get(link.job_id) is link), None)
+        if hall is not None and link.phase is Phase.PARKED:
+            self._note_taken(hall, link)
         state = _STATES.get(link.phase)
         if state is not None and not link.job_id.startswith(_NOT_YET):
             self._do(self._noted_phase(link.job_id, state))

@@ -6,6 +6,7 @@
 | runtime | the first process in it lives: in a container, or under a supervisor alone |
 | interpreter | what front and worker need is loaded, but for what the function itself imports |
 | imports | the function's module was imported |
+| restore | of one that was parked, instead of these three: it has all that it had, or a worker forked from its zygote |
 | constructor | the callable object was constructed, and warmed up |
 | first_call | the call that it was started for was answered |
 
@@ -24,11 +25,15 @@ def cold_start(function: str, link: Link, standing: Standing | None, answered_se
     epoch = time.time() - time.monotonic()
     granted = standing.granted_at_seconds if standing is not None else None
     constructing = link.hot_since_seconds - link.load_seconds
-    ends: list[tuple[str, float | None]] = [
-        ("grant", None if granted is None else granted - epoch),
+    begun: list[tuple[str, float | None]] = [
         ("runtime", link.born_seconds or None),
         ("interpreter", constructing - link.import_seconds),
         ("imports", constructing),
+    ]
+    is_new = link.born_seconds > link.asked_seconds or not link.born_seconds
+    ends: list[tuple[str, float | None]] = [
+        ("grant", None if granted is None else granted - epoch),
+        *(begun if is_new else [("restore", constructing)]),
         ("constructor", link.hot_since_seconds),
         ("first_call", answered_seconds),
     ]
