@@ -4,6 +4,7 @@ It refuses to know more of a function than its replica tells.
 """
 
 import asyncio
+import time
 
 from pgpu.functions.calls.messages import Chunk, Reply
 from pgpu.functions.gateway.calling.errands import Errand
@@ -13,6 +14,8 @@ from pgpu.functions.protocols import Refusal
 
 _NO_PAGE = Refusal(404, "not_found", "the function says nothing of the kind about itself")
 _OK = 200
+_PATIENCE_SECONDS = 5.0
+"""With a replica: it has what it says of itself at hand."""
 
 
 class _Question:
@@ -31,8 +34,10 @@ class _Question:
         """Never comes."""
 
 
-async def described(counter: GatewayCounter, errand: Errand, target: Target) -> Reply | Refusal:
-    """Return a page of a function's."""
+async def described(
+    counter: GatewayCounter, errand: Errand, target: Target, patience_seconds: float = _PATIENCE_SECONDS
+) -> Reply | Refusal:
+    """Return a page of a function's; it takes no longer than a replica takes to start, whatever its calls may take."""
     hall = errand.hall
     assert hall is not None  # noqa: S101 - its caller found it
     load = hall.load_of(errand)
@@ -40,6 +45,8 @@ async def described(counter: GatewayCounter, errand: Errand, target: Target) -> 
         return _NO_PAGE
     if not load.pages:
         errand.question = "describe"
+        start_seconds = 0.0 if load.hot else load.declaration.startup_timeout_seconds
+        errand.deadline_seconds = min(errand.deadline_seconds, time.monotonic() + start_seconds + patience_seconds)
         question = _Question()
         counter.submit(errand, b"", None, question)
         try:
