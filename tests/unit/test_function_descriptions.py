@@ -2,18 +2,20 @@
 
 import json
 from collections.abc import Callable, Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 import jsonschema
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pydantic
 import pytest
-from tests.function_calls import values
+from tests.function_calls import asked, values
 
 from pgpu.functions.declaring import Declaration
 from pgpu.functions.handler import signature_of
-from pgpu.functions.protocols import openapi, pages
+from pgpu.functions.protocols import Refusal, example, openapi, pages
 
 
 class Corner(pydantic.BaseModel):
@@ -41,7 +43,7 @@ def embed(it: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
     return it.astype(np.float64)
 
 
-HANDLERS = [detect, prompt, models, embed]
+HANDLERS: list[Callable[..., Any]] = [detect, prompt, models, embed]
 
 
 def described(handler: Callable[..., Any]) -> dict[str, Any]:
@@ -87,16 +89,14 @@ def test_every_reference_leads_somewhere_and_every_operation_has_its_own_id(hand
 )
 def test_the_schema_allows_what_the_reader_takes(handler: Callable[..., Any], body: Any, is_allowed: bool) -> None:
     document = described(handler)
-    schema = document["paths"]["/"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    schema = document["paths"]["/functions/it"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     validator = jsonschema.Draft202012Validator({**schema, "components": document["components"]})
     assert validator.is_valid(body) is is_allowed
     assert (values(handler, json.dumps(body).encode())[0] == 422) is not is_allowed
 
 
 def test_a_page_says_how_to_call_and_what_comes() -> None:
-    operation = openapi("it", signature_of(detect), Declaration(), path="/functions/it")["paths"]["/functions/it"][
-        "post"
-    ]
+    operation = openapi("it", signature_of(detect), Declaration())["paths"]["/functions/it"]["post"]
     assert operation["summary"] == "Find things."
     assert list(operation["requestBody"]["content"])[:2] == ["*/*", "application/json"]
     assert [each["name"] for each in operation["parameters"]] == ["Request-Timeout", "top_k"]
@@ -104,7 +104,9 @@ def test_a_page_says_how_to_call_and_what_comes() -> None:
         "type": "array",
         "items": {"type": "number"},
     }
-    stream = openapi("it", signature_of(prompt), Declaration())["paths"]["/"]["post"]["responses"]["200"]["content"]
+    stream = openapi("it", signature_of(prompt), Declaration())["paths"]["/functions/it"]["post"]["responses"]["200"][
+        "content"
+    ]
     assert list(stream)[:2] == ["text/event-stream", "application/x-ndjson"]
 
 
@@ -124,3 +126,27 @@ def test_a_function_is_a_model_of_v2() -> None:
     )
     inputs = json.loads(pages("it", signature_of(detect), Declaration())["/v2/models/it"])["inputs"]
     assert [(each["datatype"], each["shape"]) for each in inputs] == [("BYTES", [1]), ("INT64", [1])]
+
+
+@dataclass
+class Tree:
+    name: str
+    kind: Literal["leaf", "branch"]
+    sizes: list[int]
+    parts: "list[Tree]"
+    note: "Tree | None"
+    weight: Annotated[float, msgspec.Meta(ge=3)]
+    age: int = 4
+
+
+def test_an_example_is_a_request_that_is_taken() -> None:
+    def grow(
+        tree: Tree, image: npt.NDArray[np.float32], count: int, rest: int | None, key: bytes, top: int = 3
+    ) -> None:
+        """Take whatever there is."""
+
+    body = example(signature_of(grow))
+    assert set(body) == {"tree", "image", "count", "rest", "key"}
+    assert not isinstance(asked(grow, json.dumps(body).encode()), Refusal)
+    for handler in HANDLERS:
+        assert not isinstance(asked(handler, json.dumps(example(signature_of(handler))).encode()), Refusal)

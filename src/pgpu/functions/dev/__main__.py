@@ -7,15 +7,13 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from pgpu.errors import RequestError
 from pgpu.functions.declaring import from_words, name_of, read_project, to_words
-from pgpu.functions.handler import REQUIRED, load
-
-_EXAMPLES: Mapping[Any, object] = {int: 1, float: 1.0, str: "text", bool: True}
+from pgpu.functions.handler import REQUIRED, Signature, load
+from pgpu.functions.protocols import example
 
 
 def main() -> int:
@@ -29,7 +27,7 @@ def main() -> int:
         loaded = load(words.app, words.source)
         over = read_project(words.source)[words.section].words if words.section else {}
         declaration = from_words(over, loaded.declaration)
-        body = _example([each for each in loaded.signature(declaration).parameters if each.default is REQUIRED])
+        body = _example(loaded.signature(declaration))
         name = words.section or name_of(loaded.attribute)
     except RequestError as exc:
         return _said({"error": str(exc), "hint": exc.hint})
@@ -42,11 +40,10 @@ def _said(answer: Mapping[str, object]) -> int:
     return 0
 
 
-def _example(needed: Sequence[Any]) -> str | None:
+def _example(signature: Signature) -> str | None:
     """Return JSON for the parameters that a request must fill; None where the one there is takes the body as it is."""
-    if len(needed) == 1 and needed[0].annotation is bytes:
-        return None
-    return json.dumps({each.name: _EXAMPLES.get(each.annotation, []) for each in needed})
+    needed = [each.annotation for each in signature.parameters if each.default is REQUIRED]
+    return None if needed == [bytes] else json.dumps(example(signature))
 
 
 if __name__ == "__main__":

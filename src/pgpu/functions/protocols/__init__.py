@@ -4,7 +4,7 @@ Bytes in, values out, and back. It refuses to touch a socket or to call a handle
 """
 
 from pgpu.functions.protocols.asked import Asked, Form, Streaming
-from pgpu.functions.protocols.describing import openapi, pages
+from pgpu.functions.protocols.describing import example, openapi, pages
 from pgpu.functions.protocols.interpreter import Interpreter
 from pgpu.functions.protocols.refusal import Refusal, RefusedError, declined, handler_failed
 
@@ -16,6 +16,7 @@ __all__ = [
     "RefusedError",
     "Streaming",
     "declined",
+    "example",
     "handler_failed",
     "openapi",
     "pages",

@@ -10,10 +10,11 @@ import msgspec
 
 from pgpu.functions.declaring import Declaration
 from pgpu.functions.handler import Signature
+from pgpu.functions.protocols.describing.examples import example
 from pgpu.functions.protocols.describing.openapi import openapi
 from pgpu.functions.protocols.inference import model_metadata
 
-__all__ = ["openapi", "pages"]
+__all__ = ["example", "openapi", "pages"]
 
 _EXTENSIONS = ["binary_tensor_data"]
 

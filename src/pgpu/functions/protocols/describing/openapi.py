@@ -50,9 +50,7 @@ _TIMEOUT = {
 }
 
 
-def openapi(
-    name: str, signature: Signature, declaration: Declaration, version: str = "1", path: str = "/"
-) -> dict[str, Any]:
+def openapi(name: str, signature: Signature, declaration: Declaration, version: str = "1") -> dict[str, Any]:
     """Describe a function.
 
     Args:
@@ -60,11 +58,13 @@ def openapi(
         signature: What it takes and gives.
         declaration: Its limits.
         version: Of the function.
-        path: Where it is called: `/` in a replica, `/functions/NAME` at a gateway.
+
+    Returns:
+        A document that is right in a replica and at a gateway alike.
     """
     schemas = Schemas()
     paths = {
-        path: {"post": _call(signature, schemas)},
+        f"/functions/{name}": {"post": _call(signature, schemas)},
         f"/v2/models/{name}/infer": {"post": _inference()},
         f"/v2/models/{name}": {
             "get": _page("describe", "Inputs and outputs, as the Open Inference Protocol has them.")
@@ -75,6 +75,7 @@ def openapi(
     return {
         "openapi": "3.1.0",
         "info": {"title": name, "version": version, "description": signature.description},
+        "servers": [{"url": "/"}],
         "paths": paths,
         "components": {"schemas": {**schemas.components, "pgpu.Error": _ERROR_SCHEMA}, "responses": _error_responses()},
         "x-pgpu": {
