@@ -7,15 +7,17 @@ refuses large bodies and slow streams: those wait, and tasks can.
 """
 
 import asyncio
+import math
 from typing import Any
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from pgpu.functions.calls.messages import Chunk, Reply
 from pgpu.functions.front.http.answering import Answering
 from pgpu.functions.front.http.answers import header_lines, server_timing
 from pgpu.functions.front.http.counter import Counter
-from pgpu.functions.front.http.requests import plain_headers
+from pgpu.functions.front.http.requests import plain_head, plain_headers
 from pgpu.functions.front.tickets import Ticket
 from pgpu.functions.protocols.refusal import Refusal
 
@@ -39,10 +41,10 @@ class DirectCall:
         self._answering: Answering | None = None
         self._late: asyncio.TimerHandle | None = None
 
-    def expect_body(self) -> None:
+    def expect_body(self, loop: asyncio.AbstractEventLoop) -> None:
         """The rest of the body is not there yet: wait no longer than the request lasts."""
         if self._late is None:
-            self._late = asyncio.get_running_loop().call_at(self._ticket.deadline_seconds, self._refuse_late)
+            self._late = loop.call_at(self._ticket.deadline_seconds, self._refuse_late)
 
     def _refuse_late(self) -> None:
         cycle = self._cycle
@@ -117,13 +119,21 @@ class Connection(HttpToolsProtocol):
 
     counter: Counter
     _head_bytes = 0
+    _quiet_since_seconds = math.inf
+    """Since when nobody asks anything over it, on the loop's clock; infinite while somebody does."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Look no more whether it is quiet."""
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()
 
     def data_received(self, data: bytes) -> None:
         """Parse what came; end a connection whose head or body does not end."""
-        super().data_received(data)
+        self._quiet_since_seconds = math.inf
+        self._parse(data)
         scope, cycle = self.scope, self.cycle
         if cycle is not None and cycle.more_body and isinstance(cycle.message_event, DirectCall):
-            cycle.message_event.expect_body()
+            cycle.message_event.expect_body(self.loop)
         if scope is None or "method" in scope or self.transport.is_closing():
             self._head_bytes = 0
             return
@@ -133,6 +143,64 @@ class Connection(HttpToolsProtocol):
             head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
             self.transport.write(STATUS_LINE[431] + head + body)
             self.transport.close()
+
+    def _parse(self, data: bytes) -> None:
+        """Have it parsed as HTTP/1.1, also where a client would rather speak HTTP/2 or anything else."""
+        rest: bytes | memoryview | None = data
+        try:
+            while rest:
+                rest = self._parse_on(rest)
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+
+    def _parse_on(self, data: bytes | memoryview) -> memoryview | None:
+        """Parse, and return what lies behind a head that asks for another protocol: the parser reads no body there."""
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as asked:
+            self._begin_plainly()
+            return memoryview(data)[asked.args[0] :]
+        return None
+
+    def _begin_plainly(self) -> None:
+        """Have the head parsed anew, as if nothing but HTTP/1.1 had been asked for."""
+        method, version = self.parser.get_method(), self.parser.get_http_version()
+        if method == b"CONNECT":
+            raise httptools.HttpParserInvalidMethodError("there is nothing to connect to")
+        head = plain_head(b"%b %b HTTP/%b" % (method, self.url, version.encode()), self.headers)
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.feed_data(head)
+
+    def on_headers_complete(self) -> None:
+        """Begin a request, unless its head is to be parsed anew."""
+        if not self.parser.should_upgrade():
+            super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """End a request's body, likewise."""
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Begin what was pipelined, or wait for what comes next: with one timer, which goes on through all requests.
+
+        uvicorn ends one with each request and sets another: a tenth of what a short call costs here.
+        """
+        self._quiet_since_seconds = math.inf if self.pipeline else self.loop.time()
+        if self.pipeline or self.timeout_keep_alive_task is None or self.transport.is_closing():
+            super().on_response_complete()
+        else:
+            self.server_state.total_requests += 1
+            self.flow.resume_reading()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close it if it was quiet for long enough; else look again when it may have been."""
+        left_seconds = self._quiet_since_seconds + self.timeout_keep_alive - self.loop.time()
+        if left_seconds > 0:
+            after = min(left_seconds, self.timeout_keep_alive)
+            self.timeout_keep_alive_task = self.loop.call_later(after, self.timeout_keep_alive_handler)
+        else:
+            super().timeout_keep_alive_handler()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         scope = cycle.scope

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable
 
 _ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
+_OF_UPGRADE = frozenset({b"upgrade", b"http2-settings"})
 _prefix = os.urandom(6).hex()
 _count = itertools.count(1)
 
@@ -20,6 +21,18 @@ def plain_headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
         key, text = name.decode("latin-1"), value.decode("latin-1")
         headers[key] = f"{headers[key]}, {text}" if key in headers else text
     return headers
+
+
+def plain_head(line: bytes, raw: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Write a request's head without what asks for another protocol than HTTP/1.1."""
+    kept = [(name, value) for name, value in raw if name not in _OF_UPGRADE]
+    lines = [b"%b: %b" % (name, _without_upgrade(value) if name == b"connection" else value) for name, value in kept]
+    return b"\r\n".join([line, *lines, b"\r\n"])
+
+
+def _without_upgrade(connection: bytes) -> bytes:
+    words = [word.strip() for word in connection.split(b",")]
+    return b", ".join(word for word in words if word.lower() not in _OF_UPGRADE)
 
 
 def request_id(headers: dict[str, str]) -> str:
