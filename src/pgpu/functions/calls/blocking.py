@@ -1,4 +1,4 @@
-"""The worker's end of a connection: plain blocking reads and writes, and looks that do not wait.
+"""The worker's end of a connection: plain reads and writes that wait, and looks that do not.
 
 One thread reads; any may write. Frames that are put off are sent together by the next `flush()`. It refuses to run an
 event loop: a lane of one call at a time is two system calls for each.
@@ -30,6 +30,8 @@ class Port:
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
+        self._waiting = select.poll()
+        self._waiting.register(end, select.POLLIN)
         self._decoder = Decoder()
         self._view = memoryview(bytearray(READ_BYTES))
         self._buffers = [self._view]
@@ -39,7 +41,7 @@ class Port:
         self.is_ended = False
 
     def receive(self, *, is_waiting: bool) -> list[Frame]:
-        """Read the frames that came; wait for the first bytes, or only look.
+        """Read the frames that came; wait until something did, or only look.
 
         Returns:
             No frame where nothing whole was there; `is_ended` says whether there will ever be one again.
@@ -47,9 +49,10 @@ class Port:
         Raises:
             MalformedFrameError: The other side does not speak frames.
         """
+        if is_waiting:
+            self._waiting.poll()  # a reader that sleeps in its read wakes once more when its own last frame is taken
         try:
-            flags = 0 if is_waiting else socket.MSG_DONTWAIT
-            size_bytes, ancillary, _, _ = self._end.recvmsg_into(self._buffers, FILES_BYTES, flags)
+            size_bytes, ancillary, _, _ = self._end.recvmsg_into(self._buffers, FILES_BYTES, socket.MSG_DONTWAIT)
         except (BlockingIOError, InterruptedError):
             return []
         except ConnectionError:

@@ -41,6 +41,7 @@ class Channel:
         self._unsent: list[bytes] = []
         self._waiting: deque[tuple[memoryview, int | None]] = deque()
         self.waiting_bytes = 0
+        self._is_held_up = False
         self.is_open = True
         self._loop.add_reader(self._fd, self._read)
 
@@ -51,14 +52,24 @@ class Channel:
                 os.close(file)
             return
         if file is not None:
-            self._flush()
+            self.flush()
             self._waiting.append((memoryview(written), file))
             self.waiting_bytes += len(written)
             self._write_waiting()
             return
         if not self._unsent:
-            before_sleep(self._loop, self._flush)
+            before_sleep(self._loop, self.flush)
         self._unsent.append(written)
+
+    def flush(self) -> None:
+        """Send what was put off now, for somebody who has nothing else to do."""
+        if self._unsent and self.is_open:
+            together = self._unsent[0] if len(self._unsent) == 1 else b"".join(self._unsent)
+            self._unsent.clear()
+            self._waiting.append((memoryview(together), None))
+            self.waiting_bytes += len(together)
+            if len(self._waiting) == 1:
+                self._write_waiting()
 
     def next_file(self) -> int:
         """Take the descriptor that came with a frame; in the order of the frames that have one.
@@ -102,24 +113,21 @@ class Channel:
             return False
         return True
 
-    def _flush(self) -> None:
-        if self._unsent and self.is_open:
-            together = self._unsent[0] if len(self._unsent) == 1 else b"".join(self._unsent)
-            self._unsent.clear()
-            self._waiting.append((memoryview(together), None))
-            self.waiting_bytes += len(together)
-            if len(self._waiting) == 1:
-                self._write_waiting()
-
     def _write_waiting(self) -> None:
         try:
             while self._waiting:
                 self._write_first()
         except (BlockingIOError, InterruptedError):
             self._loop.add_writer(self._fd, self._write_waiting)
+            self._is_held_up = True
         except OSError:
             self._waiting_bytes_lost()
         else:
+            self._write_no_more()
+
+    def _write_no_more(self) -> None:
+        if self._is_held_up:
+            self._is_held_up = False
             self._loop.remove_writer(self._fd)
 
     def _write_first(self) -> None:
@@ -135,7 +143,7 @@ class Channel:
 
     def _waiting_bytes_lost(self) -> None:
         """Nobody will take them; the end itself is found by reading, after what the other side said last."""
-        self._loop.remove_writer(self._fd)
+        self._write_no_more()
         for _, file in self._waiting:
             if file is not None:
                 os.close(file)

@@ -208,6 +208,8 @@ class Desk:
         seat.channel.send(frame(Kind.CALL, number, call, has_file=file is not None), file)
         if len(self._sent) == 1:
             seat.channel.flush()  # the worker sleeps: it wakes while this turn ends
+        if len(self._sent) == 1:
+            seat.channel.flush()  # the worker sleeps: it wakes while this turn ends
 
     def _pump(self) -> None:
         while self._seat is not None and not self._is_resting and self._queue and len(self._sent) < self.ahead.window:

@@ -121,6 +121,8 @@ class Link:
         self._channel.send(frame(Kind.CALL, number, call, has_file=file is not None), file)
         if len(self.sent) == 1:
             self._channel.flush()  # the replica sleeps: it wakes while this turn ends
+        if len(self.sent) == 1:
+            self._channel.flush()  # the replica sleeps: it wakes while this turn ends
 
     def cancel(self, errand: Errand) -> None:
         """Nobody waits for this errand any more; its place is free, for the replica keeps its own books."""
