@@ -46,8 +46,8 @@ class Notes:
         self.pieces.append(chunk)
 
 
-def heard(*said: bytes, question: str = "") -> tuple[Notes, Link]:
-    """Send one errand to a replica that says this."""
+def heard(*said: bytes, question: str = "", has_file: bool = False) -> tuple[Notes, Link]:
+    """Send one errand to a replica that says this, with a file beside it or without."""
 
     async def talk() -> tuple[Notes, Link]:
         notes = Notes()
@@ -63,7 +63,10 @@ def heard(*said: bytes, question: str = "") -> tuple[Notes, Link]:
             await until(lambda: link.phase is Phase.HOT)
             link.send(Errand("id", "POST", "/", "", {}, b"", None, 0.0, 1e12, 60.0, notes, question=question))
             await loop.sock_recv(end, 1 << 16)
-            await loop.sock_sendall(end, b"".join(said))
+            files = [os.memfd_create("body")] if has_file else []
+            socket.send_fds(end, [b"".join(said)], files)
+            for each in files:
+                os.close(each)
             end.shutdown(socket.SHUT_WR)
             await until(lambda: link.phase is Phase.DRAINING)
             end.close()
@@ -78,8 +81,8 @@ async def until(question: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-def reply(*words: Any, **more: Any) -> bytes:
-    return frame(Kind.REPLY, 1, Reply(*words, **more))
+def reply(*words: Any, has_file: bool = False, **more: Any) -> bytes:
+    return frame(Kind.REPLY, 1, Reply(*words, **more), has_file=has_file)
 
 
 HEAD = reply(200, {"content-type": "text/event-stream"}, is_last=False)
@@ -125,3 +128,18 @@ def test_a_front_is_heard() -> None:
     assert [bytes(each.body) for each in notes.replies] == [b"whole"]
     notes, _ = heard(frame(Kind.TELL, 1, Tell("description", {"pages": {"/v2": b"{}"}})), question="describe")
     assert [each.headers for each in notes.replies] == [{"/v2": "{}"}]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        (reply(99, {}, has_file=True),),
+        (frame(Kind.CHUNK, 1, Chunk(b""), has_file=True),),
+        (HEAD, reply(200, {}, has_file=True)),
+    ],
+)
+def test_a_lie_leaves_no_descriptor(said: tuple[bytes, ...]) -> None:
+    before = len([*Path("/proc/self/fd").iterdir()])
+    notes, _ = heard(*said, has_file=True)
+    assert len(notes.lost) == 1
+    assert len([*Path("/proc/self/fd").iterdir()]) == before

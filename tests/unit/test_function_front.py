@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from pgpu.functions.calls import Kind, Reply
+from pgpu.functions.calls import Chunk, Kind, Reply
 from pgpu.functions.calls.frames import Decoder, frame
 from pgpu.functions.declaring import Declaration
 from pgpu.functions.front.ahead import Ahead
@@ -14,6 +14,7 @@ from pgpu.functions.front.http.answers import header_lines
 from pgpu.functions.front.http.requests import plain_headers, request_id, timeout_seconds
 from pgpu.functions.front.metrics import Metrics
 from pgpu.functions.front.tickets import Ticket
+from pgpu.functions.protocols import Refusal
 
 
 @given(st.integers(1, 1000), st.lists(st.floats(0, 1000), max_size=30))
@@ -100,6 +101,30 @@ def test_a_call_that_waited_may_run_as_long_as_any_other(concurrency: int) -> No
     desk.on_frames(Decoder().feed(frame(Kind.REPLY, 1, (200, {}))))
     after = desk.latest_begin_seconds(tickets[1])
     assert after > before if concurrency == 1 else after == before == 1060.0
+
+
+def test_each_request_counts_once_however_it_ends() -> None:
+    metrics, mark = Metrics(), Taking()
+    desk = Desk(Declaration(concurrency=8), metrics)
+    mark.last_begun = 5
+    desk.seat(Seat(Taking(), mark), 0.0)  # type: ignore[arg-type] # all that it asks of them
+    left, late, whole, left_later, lost = tickets = [
+        Ticket("id", "POST", "/", "", {}, b"", None, 0.0, 1060.0, 60.0, Taking()) for _ in range(5)
+    ]
+    for each in tickets:
+        desk.submit(each)
+    heads = b"".join(frame(Kind.REPLY, each.number, Reply(200, {}, is_last=False)) for each in tickets)
+    desk.on_frames(Decoder().feed(heads))
+    desk.abandon(left)
+    desk.expire(late, Refusal(504, "deadline", "late"))
+    desk.abandon(late)
+    ends = b"".join(frame(Kind.CHUNK, each.number, Chunk(b"", is_last=True)) for each in (left, late, whole))
+    desk.on_frames(Decoder().feed(ends))
+    desk.abandon(left_later)
+    desk.unseat()
+    assert lost.asker is None
+    assert metrics.answers == {(499, ""): 2, (504, "deadline"): 1, (200, ""): 1, (502, "worker_died"): 1}
+    assert not desk.requests
 
 
 def test_the_installed_uvicorn_has_the_place_where_the_short_way_begins() -> None:

@@ -102,10 +102,11 @@ class Desk:
 
     def abandon(self, ticket: Ticket) -> None:
         """Nobody waits for it any more; its place is free once the worker has let it go."""
-        ticket.asker = None
+        is_answered, ticket.asker = ticket.asker is None, None
         if self._is_sent(ticket):
             self._cancel(ticket)
-            self._metrics.answered(499, time.monotonic() - ticket.admitted_seconds, 0.0)
+            if not is_answered:
+                self._metrics.answered(499, time.monotonic() - ticket.admitted_seconds, 0.0)
         elif ticket in self._queue:
             self._queue.remove(ticket)
             self._end(ticket, 499)
@@ -170,7 +171,7 @@ class Desk:
         for ticket in reversed(had):
             is_untouched = ticket.number > last_begun or (self._is_idempotent and not ticket.is_streaming)
             if ticket.asker is None:
-                self._end(ticket, 499)
+                self._release(ticket)
             elif is_untouched and ticket.attempts < _MOST_ATTEMPTS:
                 ticket.number = 0
                 self._queue.appendleft(ticket)
@@ -208,8 +209,6 @@ class Desk:
         seat.channel.send(frame(Kind.CALL, number, call, has_file=file is not None), file)
         if len(self._sent) == 1:
             seat.channel.flush()  # the worker sleeps: it wakes while this turn ends
-        if len(self._sent) == 1:
-            seat.channel.flush()  # the worker sleeps: it wakes while this turn ends
 
     def _pump(self) -> None:
         while self._seat is not None and not self._is_resting and self._queue and len(self._sent) < self.ahead.window:
@@ -245,7 +244,7 @@ class Desk:
         if ticket is not None and chunk.is_last:
             self._sent.pop(each.number)
             self._freed_seconds = time.monotonic()
-            self._end(ticket, 200)
+            self._release(ticket) if asker is None else self._end(ticket, 200)
         if asker is None:
             _close(file)
         else:
@@ -263,6 +262,7 @@ class Desk:
             self._answer(ticket, refused)
         elif ticket.asker is not None:
             asker, ticket.asker = ticket.asker, None
+            self._metrics.answered(refused.status, time.monotonic() - ticket.admitted_seconds, 0.0, refused.code)
             asker.chunk(_BROKEN, None)
 
     def _answer(self, ticket: Ticket, refused: Refusal) -> None:

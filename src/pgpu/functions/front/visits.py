@@ -141,9 +141,9 @@ class Visit:
 
     def _on_call(self, each: Frame) -> None:
         call: Call = message_of(each)
-        file = self._channel.next_file() if each.has_file else None
         if each.number in self._tickets:
             raise MalformedFrameError("a number that is in use")
+        file = self._channel.next_file() if each.has_file else None
         now = time.monotonic()
         ticket = Ticket(
             call.id, call.method, call.path, call.query, call.headers, call.body, file, now, now + call.timeout_seconds,

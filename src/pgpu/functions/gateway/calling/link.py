@@ -121,8 +121,6 @@ class Link:
         self._channel.send(frame(Kind.CALL, number, call, has_file=file is not None), file)
         if len(self.sent) == 1:
             self._channel.flush()  # the replica sleeps: it wakes while this turn ends
-        if len(self.sent) == 1:
-            self._channel.flush()  # the replica sleeps: it wakes while this turn ends
 
     def cancel(self, errand: Errand) -> None:
         """Nobody waits for this errand any more; its place is free, for the replica keeps its own books."""
@@ -176,14 +174,14 @@ class Link:
 
     def _on_reply(self, each: Frame) -> None:
         reply: Reply = message_of(each)
-        file = self._file_of(each)
         errand = self.sent.get(each.number)
         if errand is None:
-            _close(file)
+            _close(self._file_of(each))
             return
         check_reply(reply)
         if errand.is_streaming or errand.question:
             raise MalformedFrameError("a second answer, or one to a question")
+        file = self._file_of(each)
         errand.is_streaming = not reply.is_last
         if reply.is_last:
             self._done(each.number)
@@ -191,15 +189,14 @@ class Link:
 
     def _on_chunk(self, each: Frame) -> None:
         chunk: Chunk = message_of(each)
-        file = self._file_of(each)
         errand = self.sent.get(each.number)
         if errand is None or errand.asker is None:
-            _close(file)
+            _close(self._file_of(each))
             return
         errand.pieces_ahead += 1
         if not errand.is_streaming or errand.pieces_ahead > _MOST_PIECES_AHEAD:
             raise MalformedFrameError("a piece of no stream, or more of them than were asked for")
-        errand.asker.chunk(chunk, file)
+        errand.asker.chunk(chunk, self._file_of(each))
         if chunk.is_last:
             self._done(each.number)
             self._listener.on_streamed(errand)
