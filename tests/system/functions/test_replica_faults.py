@@ -231,7 +231,7 @@ def is_over(process: psutil.Process) -> bool:
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
-@pytest.mark.parametrize("whose_end", ["worker", "zygote", "front"])
+@pytest.mark.parametrize("whose_end", ["worker", "zygote", "front", "front at once"])
 def test_what_a_handler_started_ends_with_its_worker(mortal: Replica, whose_end: str) -> None:
     assert mortal.call({"do": "start"}).status == 200
     left = started_by(mortal.notes, "started")
@@ -240,8 +240,10 @@ def test_what_a_handler_started_ends_with_its_worker(mortal: Replica, whose_end:
         os.kill(mortal.worker_pid, signal.SIGKILL)
     elif whose_end == "zygote":
         psutil.Process(mortal.process.pid).children()[0].kill()
-    else:
+    elif whose_end == "front":
         mortal.process.terminate()
+    else:
+        mortal.process.kill()
     until(lambda: is_over(left))
 
 

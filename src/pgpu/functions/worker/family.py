@@ -1,8 +1,8 @@
 """Whose processes these are: nothing that a handler started outlives what stands for it.
 
-A worker dies with its zygote and that with its front. What a worker started itself falls to its zygote when it dies, and
+A worker dies with its zygote and that ends with its front. What a worker started itself falls to its zygote when it dies, and
 to the front when that does, however it detached itself; they end it, or its memory on the GPU would be the next worker's
-want. It refuses to look for processes by name: only children are ours.
+want. Only while a module is imported, what that started outlives a front that is killed. It refuses to look for processes by name: only children are ours.
 """
 
 import contextlib
@@ -30,6 +30,11 @@ def die_with_parent(parent_pid: int, number: signal.Signals = signal.SIGKILL) ->
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent_pid:
         os.kill(os.getpid(), number)
+
+
+def live_without_parent() -> None:
+    """Take back `die_with_parent`."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, 0)
 
 
 def end_first() -> None:

@@ -1,7 +1,7 @@
 """The zygote: imports the handler's module once, before any CUDA call, and forks a worker each time it is asked.
 
-So a worker that died is replaced in milliseconds, however heavy its imports. It dies with its front, and its workers die with
-it: no worker is left over by a front that was killed. It refuses to construct the handler, since a GPU context
+So a worker that died is replaced in milliseconds, however heavy its imports. It ends with its front, and with it its workers and
+what those started: nothing is left over by a front that was killed. It refuses to construct the handler, since a GPU context
 does not survive a fork.
 """
 
@@ -24,8 +24,15 @@ from pgpu.functions.calls.messages import Kind, Tell
 from pgpu.functions.declaring import from_words, to_words
 from pgpu.functions.handler import load
 from pgpu.functions.protocols import Interpreter, pages
-from pgpu.functions.worker.answering import log_failure
-from pgpu.functions.worker.family import adopt_orphans, children, die_with_parent, end_children, end_first
+from pgpu.functions.worker.answering import log, log_failure
+from pgpu.functions.worker.family import (
+    adopt_orphans,
+    children,
+    die_with_parent,
+    end_children,
+    end_first,
+    live_without_parent,
+)
 from pgpu.functions.worker.life import Prepared, live
 
 
@@ -65,14 +72,18 @@ class Zygote:
         wakeup, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
-        while not self._port.is_ended:
-            select.select([self._control.fileno(), wakeup], [], [])
-            _empty(wakeup)
-            self._reap()
-            for each in self._port.receive(is_waiting=False):
-                status = self._fork_worker(each.number) if each.kind == Kind.ASK else None
-                if status is not None:
-                    return status
+        try:
+            while not self._port.is_ended:
+                select.select([self._control.fileno(), wakeup], [], [])
+                _empty(wakeup)
+                self._reap()
+                for each in self._port.receive(is_waiting=False):
+                    status = self._fork_worker(each.number) if each.kind == Kind.ASK else None
+                    if status is not None:
+                        return status
+        except GoneError:
+            log("the front is gone")
+        end_children()
         return 0
 
     def _fork_worker(self, number: int) -> int | None:
@@ -130,11 +141,9 @@ def main(birth: Birth, control: socket.socket) -> int:
     if prepared.signature.is_async:
         lane = "applications" if prepared.declaration.is_asgi else "coroutines"
         importlib.import_module(f"pgpu.functions.worker.lanes.{lane}")  # for every worker once
-    try:
-        gc.freeze()  # pages that no collection touches stay shared with the workers
-        return Zygote(control, prepared).serve()
-    except GoneError:
-        return 0
+    gc.freeze()  # pages that no collection touches stay shared with the workers
+    live_without_parent()  # its socket tells when the front dies, and then there is something to do
+    return Zygote(control, prepared).serve()
 
 
 def _prepare(birth: Birth) -> tuple[Prepared, dict[str, object]]:
