@@ -85,6 +85,15 @@ def test_the_functions_of_the_page_are_functions(source: Path) -> None:
     assert set(READERS) <= set(words), "every word of a declaration is in the table"
 
 
+def test_every_code_of_an_error_is_on_a_page() -> None:
+    root = Path(__file__).parent.parent.parent
+    pages = "".join((root / "docs" / f"{name}.md").read_text("utf-8") for name in ("functions", "gateway"))
+    sources = "".join(path.read_text("utf-8") for path in (root / "src" / "pgpu" / "functions").rglob("*.py"))
+    codes = set(re.findall(r'(?:refused|Refusal)\(\s*\d{3},\s*"(\w+)"', sources))
+    assert len(codes) > 30
+    assert sorted(code for code in codes if f"`{code}`" not in pages) == []
+
+
 def test_code_that_cannot_be_imported_says_why_and_where(source: Path) -> None:
     (source / "app.py").write_text("import json\n\nundefined + 1\n", "utf-8")
     with pytest.raises(RequestError, match="NameError: name 'undefined' is not defined") as refused:

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ ROOT = Path(__file__).parent.parent.parent
 PAGES = (
     "README.md",
     pytest.param("docs/guide/first-steps.md", marks=pytest.mark.soak),
+    "docs/guide/functions.md",
     "docs/guide/queue.md",
     "docs/guide/learning.md",
     "docs/guide/compute.md",
@@ -20,6 +22,9 @@ PAGES = (
     "docs/guide/advice.md",
     pytest.param("docs/guide/profiling.md", marks=pytest.mark.soak),
 )
+_END = "trap 'kill $(jobs -p) || :' EXIT"
+"""What a block left in the background would keep its output open."""
+
 _BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -33,13 +38,14 @@ def test_the_shell_blocks_of_a_page_run(page: str, tmp_path: Path) -> None:
         "PATH": f"{bin_directory}:{os.environ['PATH']}",
         "PGPU_STATE_DIR": str(tmp_path / "state"),
     }
-    done = subprocess.run(
-        ["bash", "-eux", "-o", "pipefail", "-c", "\n".join(blocks)],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_SECONDS,
-        check=False,
-    )
+    with tempfile.TemporaryDirectory() as directory:  # short: a socket's path has 107 bytes at most
+        done = subprocess.run(
+            ["bash", "-eux", "-o", "pipefail", "-c", "\n".join([_END, *blocks])],
+            cwd=ROOT,
+            env={**environment, "TMPDIR": directory},
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_SECONDS,
+            check=False,
+        )
     assert done.returncode == 0, done.stdout + done.stderr
