@@ -127,6 +127,16 @@ def counted_on(entries: Sequence[Entry], job: Job) -> tuple[str, ...]:
     return tuple(each.id for each in there)
 
 
+def is_waited_for(job: Job, entries: Sequence[Entry]) -> bool:
+    """Whether somebody was granted what a job holds whose lease was taken.
+
+    Args:
+        job: Not ended.
+        entries: Every job that holds a lease.
+    """
+    return any(_is_counted_on(job, each.job) for each in entries if each.job.id != job.id)
+
+
 def _is_counted_on(taken_from: Job, job: Job) -> bool:
     """Whether it held a slice of one of the job's GPUs that counted as free when the job was granted."""
     if job.lease is None or taken_from.lease is None or taken_from.reclaimed_at_seconds is None:

@@ -1,6 +1,7 @@
 """Handlers that the tests serve; this file is the source directory's module, imported by zygotes."""
 
 import asyncio
+import ctypes
 import os
 import signal
 import subprocess
@@ -195,3 +196,27 @@ class Ill:
         while self.notes.exists() and self.notes.read_text() == f"hang {os.getpid()}":
             threading.Event().wait(0.01)
         return not self.notes.exists() or self.notes.read_text() != str(os.getpid())
+
+
+class OnGpu:
+    """Counts its calls in memory of a GPU, through the driver's interface."""
+
+    def __init__(self, mib: int) -> None:
+        self._cuda = ctypes.CDLL("libcuda.so.1")
+        context, self._memory = ctypes.c_void_p(), ctypes.c_uint64()
+        self._check(self._cuda.cuInit(0))
+        self._check(self._cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
+        self._check(self._cuda.cuCtxSetCurrent(context))
+        self._check(self._cuda.cuMemAlloc_v2(ctypes.byref(self._memory), ctypes.c_size_t(mib << 20)))
+        self._check(self._cuda.cuMemsetD8_v2(self._memory, 0, ctypes.c_size_t(4096)))
+        self._calls = 0
+
+    def _check(self, result: int) -> None:
+        assert result == 0, f"CUDA error {result}"
+
+    def __call__(self, x: int) -> dict[str, int]:
+        seen = ctypes.c_ubyte(255)
+        self._check(self._cuda.cuMemcpyDtoH_v2(ctypes.byref(seen), self._memory, ctypes.c_size_t(1)))
+        self._calls += x
+        self._check(self._cuda.cuMemsetD8_v2(self._memory, seen.value + x, ctypes.c_size_t(4096)))
+        return {"pid": os.getpid(), "calls": self._calls, "seen": seen.value + x}

@@ -1,6 +1,7 @@
 """What the gateway is promised by its desk: a server's, and the fake that stands in for it."""
 
 import io
+import json
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -12,14 +13,16 @@ from tests.clearing import clear
 from tests.fakes.desk import FakeDesk
 from tests.served import serving
 from tests.system.functions.gateways import function, version
+from tests.system.functions.replicas import Connection
 from tests.waiting import until
 
 from pgpu.app.clients import open_client, open_functions
 from pgpu.app.settings import Settings
 from pgpu.client.functions import Bearer
 from pgpu.client.functions_http import HttpFunctions
+from pgpu.functions.declaring import from_words, to_words
 from pgpu.functions.deploying import pack_tree
-from pgpu.functions.gateway.desk import Desk, Standing
+from pgpu.functions.gateway.desk import Claimed, Desk, Standing
 from pgpu.functions.gateway.server_desk import ServerDesk
 from pgpu.model import ColdStart, Deployment, ReplicaState, Version, VersionState
 
@@ -39,7 +42,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
     if request.param == "fake":
         desk = FakeDesk(root)
         two = version(NAME, "Echo", 2, {})
-        first = function(NAME, "Echo")
+        first = function(NAME, "Echo", gpus=1)
         desk.put(replace(first, versions=(*first.versions, two), traffic=(replace(first.traffic[0], version=2),)))
         desk.allow("good", Bearer(function=first.identity))
         yield World(desk, "good")
@@ -49,21 +52,26 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
     with serving(root) as server:
         functions = open_functions(Settings(host=server.host))
         assert isinstance(functions, HttpFunctions)
-        for _ in range(2):
-            deploy(functions)
+        for words in ({"memory": "1GiB"}, {}):
+            deploy(functions, **words)
         token = functions.create_token(NAME, "a test's").text
         yield World(ServerDesk(functions, open_client(Settings(host=server.host))), token)
         functions.undeploy(NAME)
     clear(root)
 
 
-def deploy(functions: HttpFunctions) -> None:
+def deploy(functions: HttpFunctions, **words: object) -> None:
+    deploy_as(functions, NAME, "handlers.py:Echo", **words)
+
+
+def deploy_as(functions: HttpFunctions, name: str, app: str, **words: object) -> None:
     source = Path(tempfile.mkdtemp(prefix="pgpu-src-"))
     shutil.copy(Path(__file__).parent / "handlers.py", source / "handlers.py")
     bundle = io.BytesIO()
     packed = pack_tree(source, bundle)
     bundle.seek(0)
-    functions.deploy(Deployment(NAME, "handlers.py:Echo", packed.digest), bundle)
+    declaration = json.dumps(to_words(from_words(words)))
+    functions.deploy(Deployment(name, app, packed.digest, declaration=declaration), bundle)
     shutil.rmtree(source)
 
 
@@ -75,6 +83,14 @@ def standing(desk: Desk, job_id: str) -> Standing | None:
     return next((each for each in desk.standings() if each.job_id == job_id), None)
 
 
+def health(socket: Path) -> str | None:
+    try:
+        connection = Connection(socket)
+        return str(connection.ask("/healthz").value["state"])
+    except OSError:
+        return None
+
+
 def test_a_replica_is_asked_for_offered_claimed_and_ended(world: World) -> None:
     desk = world.desk
     asked = desk.start(second(desk))
@@ -83,13 +99,26 @@ def test_a_replica_is_asked_for_offered_claimed_and_ended(world: World) -> None:
     until(lambda: (found := standing(desk, asked.job_id)) is not None and found.granted_at_seconds is not None)
     desk.note(asked.job_id, ReplicaState.HOT)
     desk.offer(asked.job_id, 2.5)
-    assert desk.claim(asked.job_id)
-    assert desk.claim(asked.job_id)
+    assert desk.claim(asked.job_id) is Claimed.KEPT
+    assert desk.claim(asked.job_id) is Claimed.KEPT
     desk.note_start(ColdStart(NAME, 2, asked.job_id, 0.0, (("grant", 0.1),)))
     desk.stop(asked.job_id)
     assert standing(desk, asked.job_id) is None
     desk.stop(asked.job_id)
-    assert not desk.claim(asked.job_id)
+    assert desk.claim(asked.job_id) is Claimed.LOST
+
+
+def test_a_replica_is_parked_and_comes_back_when_it_is_claimed(world: World) -> None:
+    desk = world.desk
+    asked = desk.start(desk.functions()[0].version(1))
+    socket = asked.directory / "http.sock"
+    until(lambda: health(socket) == "hot")
+    desk.park(asked.job_id)
+    until(lambda: health(socket) == "parked")
+    assert desk.claim(asked.job_id) is Claimed.COMING
+    until(lambda: health(socket) == "hot")
+    assert desk.claim(asked.job_id) is Claimed.KEPT
+    desk.stop(asked.job_id)
 
 
 def test_a_token_is_good_for_its_function_alone(world: World) -> None:

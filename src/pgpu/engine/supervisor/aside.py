@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pgpu.engine.engine import Engine
 from pgpu.engine.host_memory import available_bytes
 from pgpu.engine.identity import is_alive
-from pgpu.engine.offering import RECLAIM_GRACE_SECONDS, parked
+from pgpu.engine.offering import RECLAIM_GRACE_SECONDS, is_waited_for, parked
 from pgpu.engine.parking.awaiting import PlaceRefusedError, in_the_way
 from pgpu.engine.parking.leaving import Leaving
 from pgpu.engine.parking.standing import Parking, Stage, Traveller, load, save
@@ -23,7 +23,7 @@ from pgpu.model import Job, Lease
 from pgpu.units import GIB
 
 MOST_MOVED_BYTES = 8 * GIB
-"""More takes longer than who waits for it has to wait: over PCIe 4.0 x16 it is gone in half a second."""
+"""More takes longer than somebody who waits for it has to wait: over PCIe 4.0 x16 it is gone in half a second."""
 
 _TERM_SECONDS = 1.0
 """After SIGTERM, what holds memory has so long before SIGKILL."""
@@ -82,16 +82,20 @@ class Aside:
         return False
 
     def _has_left(self, job: Job, lease: Lease) -> bool:
+        with self.engine.ledger.view() as view:
+            is_hurried = is_waited_for(job, view.holding())
         taken_seconds = time.time() - (job.reclaimed_at_seconds or 0.0)
-        if taken_seconds < RECLAIM_GRACE_SECONDS and not self._asked and self._can_move(job, lease):
+        is_late = is_hurried and taken_seconds >= RECLAIM_GRACE_SECONDS
+        if not is_late and not self._asked and self._can_move(job, lease, is_hurried=is_hurried):
             stage = self.leaving.leave(job, job.id)
             if stage is not Stage.REFUSED:
                 return stage is Stage.AWAY
         return self._is_emptied(job, lease, is_hard=taken_seconds >= _TERM_SECONDS)
 
-    def _can_move(self, job: Job, lease: Lease) -> bool:
+    def _can_move(self, job: Job, lease: Lease, *, is_hurried: bool) -> bool:
         used_bytes = sum(use.used_bytes for use in self.engine.enforcer.use(lease))
-        return self.engine.can_leave(job) and used_bytes <= min(MOST_MOVED_BYTES, self.host_bytes())
+        is_small = not is_hurried or used_bytes <= MOST_MOVED_BYTES
+        return is_small and self.engine.can_leave(job) and used_bytes <= self.host_bytes()
 
     def _is_emptied(self, job: Job, lease: Lease, *, is_hard: bool) -> bool:
         """End what holds memory of the GPU; say whether nothing does any more."""

@@ -1,0 +1,83 @@
+"""GPU functions that are parked, with a real engine on a simulated GPU: what was in a worker's memory is there again."""
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.clearing import clear
+from tests.served import ServerProcess, serving
+from tests.system.functions.gateways import free_port
+from tests.system.functions.replicas import JSON, Connection, answer_of
+from tests.system.functions.test_desks import deploy_as
+from tests.waiting import until
+
+from pgpu.app.clients import open_client, open_functions
+from pgpu.app.settings import Settings
+from pgpu.client.functions_http import HttpFunctions
+from pgpu.model import Job
+
+pytestmark = pytest.mark.userns
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    root = Path(tempfile.mkdtemp(prefix="pgpu-k-", dir="/dev/shm"))
+    with serving(root, "--gateway", f"127.0.0.1:{free_port()}") as made:
+        functions = open_functions(Settings(host=made.host))
+        assert isinstance(functions, HttpFunctions)
+        for name, mib, words in (("idle", 100, {"idle": 1}), ("one", 100, {}), ("two", 100, {}), ("large", 9000, {})):
+            deploy_as(functions, name, "handlers.py:OnGpu", memory="16GiB", arguments={"mib": mib}, **words)
+        until((root / "functions.sock").exists)
+        yield made
+        for name in ("idle", "one", "two", "large"):
+            functions.undeploy(name)
+    clear(root)
+
+
+def call(server: ServerProcess, name: str) -> dict[str, int]:
+    connection = Connection(server.socket.with_name("functions.sock"))
+    connection.request("POST", f"/functions/{name}", json.dumps({"x": 1}), JSON)
+    answer = answer_of(connection)
+    connection.close()
+    assert answer.status == 200, answer.body
+    return dict(answer.value)
+
+
+def job_of(server: ServerProcess, name: str) -> Job:
+    jobs = [report.job for report in open_client(Settings(host=server.host)).jobs(include_final=False)]
+    [job] = [job for job in jobs if job.spec.serves == name]
+    return job
+
+
+def until_parked(server: ServerProcess, name: str) -> None:
+    until(lambda: job_of(server, name).parked_at_seconds is not None)
+
+
+def test_a_worker_that_was_parked_with_nobody_in_a_hurry_has_all_that_it_had(server: ServerProcess) -> None:
+    before = call(server, "idle")
+    until_parked(server, "idle")
+    call(server, "one")  # in its place
+    assert call(server, "idle") == {"pid": before["pid"], "calls": 2, "seen": 2}
+
+
+def test_functions_that_do_not_fit_together_take_turns_in_the_same_replicas(server: ServerProcess) -> None:
+    names = ("one", "two", "large")
+    jobs = {}
+    for name in names:
+        call(server, name)
+        jobs[name] = job_of(server, name).id
+    for name in names:
+        answer = call(server, name)
+        assert answer["seen"] == answer["calls"]
+    assert jobs == {name: job_of(server, name).id for name in names}
+
+
+def test_what_is_too_large_to_be_moved_in_time_is_loaded_again(server: ServerProcess) -> None:
+    before = call(server, "large")
+    call(server, "one")
+    until_parked(server, "large")
+    after = call(server, "large")
+    assert after["calls"] == 1
+    assert after["pid"] != before["pid"]
