@@ -1,6 +1,8 @@
 """Multiplies vectors by one large matrix: many at a time cost little more than one, so requests are put together.
 
 A batch starts as soon as the worker is free, with what has come meanwhile: nobody waits for others to come.
+
+How to call it: ../README.md
 """
 
 import numpy as np

@@ -1,6 +1,8 @@
 """Turns texts into vectors that lie near each other where the texts share words. The weights come by path.
 
 `weights` is a NumPy archive: `table` (rows × size; a row for each hash of three letters) and `layer` (size × size).
+
+How to call it: ../README.md
 """
 
 import zlib

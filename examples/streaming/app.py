@@ -1,6 +1,8 @@
 """Writes words one by one, each sent as soon as it is there: a generator is a stream.
 
 Ask with `Accept: text/event-stream` for server-sent events, or `application/x-ndjson` for a line of JSON each.
+
+How to call it: ../README.md
 """
 
 import random

@@ -15,6 +15,7 @@ PAGES = (
     "README.md",
     pytest.param("docs/guide/first-steps.md", marks=pytest.mark.soak),
     "docs/guide/functions.md",
+    "examples/README.md",
     "docs/guide/queue.md",
     "docs/guide/learning.md",
     "docs/guide/compute.md",
