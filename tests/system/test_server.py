@@ -79,6 +79,18 @@ def test_a_server_that_is_down_is_an_error_with_a_hint_and_nothing_else_answers(
         assert len(done.stderr.splitlines()) == 2
 
 
+def test_a_server_takes_its_socket_away_and_what_a_killed_one_left_is_told_apart(place: Served) -> None:
+    place.server.end(signal.SIGKILL)
+    done = place.run("ps")
+    assert (done.returncode, place.server.socket.is_socket()) == (125, True)
+    assert "its socket is left" in done.stderr
+    assert f"remove {place.server.socket}" in done.stderr
+    place.server.start()
+    assert place.run("ps").returncode == 0
+    place.server.end()
+    assert not place.server.socket.exists()
+
+
 def test_a_command_that_starts_while_a_server_restarts_waits_where_systemd_holds_the_socket(place: Served) -> None:
     place.server.end()
     with socket.socket(socket.AF_UNIX) as listener:

@@ -78,7 +78,7 @@ def _listen(
         for address in _addresses(unix, tcp):
             say(f"listening at {address}")
 
-    with listening.listen_unix(unix, settings.submitters) as socket, contextlib.ExitStack() as stack:
+    with listening.listening_unix(unix, settings.submitters) as socket, contextlib.ExitStack() as stack:
         other = None if tcp is None else (tcp, stack.enter_context(listening.listen_tcp(tcp)))
         app = create_app(*parts[:2], _deployer(settings))
         with _taking_care(parts[1]):

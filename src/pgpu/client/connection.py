@@ -283,6 +283,11 @@ def unavailable(address: Address, exc: OSError) -> ServerUnavailableError:
             f"the server at {address} is not trusted: {exc.reason or exc}",
             hint="name its certificate with PGPU_TLS_CERTIFICATE",
         )
+    if isinstance(exc, ConnectionRefusedError) and isinstance(address, UnixAddress):
+        return ServerUnavailableError(
+            f"the server of pgpu at {address} does not answer: it was killed, and its socket is left",
+            hint=f"start it (`systemctl start pgpu`, or `pgpu serve`), or remove {address.path} if there is to be none",
+        )
     return ServerUnavailableError(
         f"the server of pgpu at {address} does not answer: {exc.strerror or exc}",
         hint="start it (`systemctl start pgpu`, or `pgpu serve`); your jobs go on meanwhile",

@@ -73,6 +73,26 @@ def only_server(lock_path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+@contextlib.contextmanager
+def listening_unix(path: Path, group: str) -> Iterator[socket.socket]:
+    """Listen at `path` meanwhile; a socket that is left there after a server's end is said to be one that is down.
+
+    One that systemd holds is systemd's to take away. So is one of another server that was put in its place.
+
+    Raises:
+        NodeError: See `listen_unix`.
+    """
+    is_passed = os.environ.get("LISTEN_PID") == str(os.getpid())
+    with listen_unix(path, group) as made:
+        known = path.lstat()
+        try:
+            yield made
+        finally:
+            with contextlib.suppress(OSError):
+                if not is_passed and os.path.samestat(path.lstat(), known):
+                    path.unlink()
+
+
 def listen_unix(path: Path, group: str) -> socket.socket:
     """Return a socket at `path` in the place of one that nobody answers at; open to root and to a group, if it exists.
 

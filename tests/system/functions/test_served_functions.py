@@ -67,4 +67,6 @@ def test_a_function_is_deployed_called_and_survives_its_gateway_and_its_server()
         until(lambda: call(server, 1).status == 404)
         until(lambda: not psutil.pid_exists(first.value["pid"]))
         assert os.listdir(root / "state" / "functions" / "calls")  # noqa: PTH208 - it is one that is there
+        server.end()
+        assert not (root / "functions.sock").exists()
     clear(root)

@@ -4,6 +4,7 @@
 """
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -48,3 +49,4 @@ if __name__ == "__main__":
     except PgpuError as error:
         log(str(error))
         sys.exit(1)
+    os._exit(0)  # all is written; threads that still ask a server that has ended would be waited for

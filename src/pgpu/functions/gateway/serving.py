@@ -102,6 +102,7 @@ async def _serve(desk: Desk, settings: Settings) -> None:
     )  # fmt: skip
     leaving = _on_leaving(settings.parent)
     sockets = _listen(settings)
+    made = settings.unix.lstat()
     await _informed(controller, leaving)
     await books.open()
     app.is_ready = True
@@ -120,6 +121,9 @@ async def _serve(desk: Desk, settings: Settings) -> None:
         with contextlib.suppress(asyncio.CancelledError):
             await working
         books.close()
+        with contextlib.suppress(OSError):
+            if os.path.samestat(settings.unix.lstat(), made):  # and not the next gateway's
+                settings.unix.unlink()
 
 
 async def _informed(controller: Controller, leaving: asyncio.Event) -> None:
