@@ -85,6 +85,22 @@ def test_the_functions_of_the_page_are_functions(source: Path) -> None:
     assert set(READERS) <= set(words), "every word of a declaration is in the table"
 
 
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("class Two:\n    def __init__(self, a): ...\n    def __call__(self): ...", "missing a required argument: 'a'"),
+        ("class Own: ...\ndef two(x: Own): ...", "parameter x: no request can hold a Own"),
+        ("class Two: ...", "Two has no __call__"),
+        ("import pgpu\n@pgpu.function(batch=2)\ndef two(x: list[int], **more): ...", "cannot take \\*\\*more"),
+    ],
+)
+def test_what_can_never_be_served_is_said_before_anything_starts(source: Path, code: str, said: str) -> None:
+    (source / "app.py").write_text(code, "utf-8")
+    with pytest.raises(RequestError, match=said) as refused:
+        describe(place_of(f"app.py:{'two' if 'def two' in code else 'Two'}", source))
+    assert refused.value.hint
+
+
 def test_every_code_of_an_error_is_on_a_page() -> None:
     root = Path(__file__).parent.parent.parent
     pages = "".join((root / "docs" / f"{name}.md").read_text("utf-8") for name in ("functions", "gateway"))

@@ -13,7 +13,7 @@ from pathlib import Path
 from pgpu.errors import RequestError
 from pgpu.functions.declaring import from_words, name_of, read_project, to_words
 from pgpu.functions.handler import REQUIRED, Signature, load
-from pgpu.functions.protocols import example
+from pgpu.functions.protocols import Interpreter, example
 
 
 def main() -> int:
@@ -27,8 +27,11 @@ def main() -> int:
         loaded = load(words.app, words.source)
         over = read_project(words.source)[words.section].words if words.section else {}
         declaration = from_words(over, loaded.declaration)
-        body = _example(loaded.signature(declaration))
         name = words.section or name_of(loaded.attribute)
+        signature = loaded.signature(declaration)
+        loaded.check_arguments(declaration)
+        Interpreter(signature, name)  # refuses what no request can hold
+        body = _example(signature)
     except RequestError as exc:
         return _said({"error": str(exc), "hint": exc.hint})
     return _said({"name": name, "words": to_words(declaration), "body": body})

@@ -61,14 +61,20 @@ class Loaded:
             Exception: Whatever the constructor raises.
         """
         signature = self.signature(declaration)
+        self.check_arguments(declaration)
+        target = self.target(**declaration.arguments) if inspect.isclass(self.target) else self.target
+        return handler_of(target, signature)
+
+    def check_arguments(self, declaration: Declaration) -> None:
+        """Find out whether it can be constructed with `declaration.arguments`, without doing so.
+
+        Raises:
+            RequestError: It does not take them, or wants more.
+        """
         if not inspect.isclass(self.target):
             if declaration.arguments:
                 raise RequestError(f"{self.attribute} is no class and takes no arguments", hint="leave arguments out")
-            return handler_of(self.target, signature)
-        self._check_arguments(declaration)
-        return handler_of(self.target(**declaration.arguments), signature)
-
-    def _check_arguments(self, declaration: Declaration) -> None:
+            return
         try:
             inspect.signature(self.target).bind(**declaration.arguments)
         except TypeError as error:

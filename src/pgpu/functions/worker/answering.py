@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pgpu.errors import RequestError
 from pgpu.functions.calls.messages import Reply
 from pgpu.functions.declaring import Context
 from pgpu.functions.handler import Handler
@@ -72,6 +73,15 @@ def failure(what: str, error: BaseException) -> Refusal:
         return said
     log_failure(f"{what} failed", error)
     return handler_failed(error)
+
+
+def failed_start(what: str, error: BaseException) -> str:
+    """Log why a function does not start, and return what may be told of it: its type, or what pgpu says of the code."""
+    if isinstance(error, RequestError):
+        log(f"{what}: {error}{f' ({error.hint})' if error.hint else ''}")
+        return str(error)
+    log_failure(what, error)
+    return type(error).__name__
 
 
 def log_failure(what: str, error: BaseException) -> None:

@@ -21,7 +21,7 @@ from pgpu.functions.calls.messages import Kind, Tell
 from pgpu.functions.declaring import Declaration
 from pgpu.functions.handler import Handler, Loaded, Signature
 from pgpu.functions.protocols import Interpreter
-from pgpu.functions.worker.answering import Answerer, log_failure
+from pgpu.functions.worker.answering import Answerer, failed_start, log_failure
 from pgpu.functions.worker.lanes.batched import BatchedLane
 from pgpu.functions.worker.lanes.single import SingleLane
 from pgpu.functions.worker.lanes.threaded import ThreadedLane
@@ -102,8 +102,8 @@ def _construct(port: Port, prepared: Prepared, mark_fd: int, finish: Finish) -> 
         if handler.warmup is not None:
             finish(handler.warmup())
     except BaseException as error:  # noqa: BLE001 - whatever the user's code raises, SystemExit too, is told
-        log_failure("the handler could not be constructed", error)
-        port.send(frame(Kind.TELL, 0, Tell("failed", {"error": type(error).__name__})))
+        told = failed_start("the handler could not be constructed", error)
+        port.send(frame(Kind.TELL, 0, Tell("failed", {"error": told})))
         return None
     gc.freeze()  # weights and modules are there to stay: no collection looks at them again
     ready = Tell("ready", {"load_seconds": time.monotonic() - began})

@@ -24,7 +24,7 @@ from pgpu.functions.calls.messages import Kind, Tell
 from pgpu.functions.declaring import from_words, to_words
 from pgpu.functions.handler import load
 from pgpu.functions.protocols import Interpreter, pages
-from pgpu.functions.worker.answering import log, log_failure
+from pgpu.functions.worker.answering import failed_start, log
 from pgpu.functions.worker.family import (
     adopt_orphans,
     children,
@@ -134,8 +134,8 @@ def main(birth: Birth, control: socket.socket) -> int:
     try:
         prepared, described = _prepare(birth)
     except BaseException as error:  # noqa: BLE001 - whatever importing the user's module raises, SystemExit too, is told
-        log_failure(f"{birth.app} could not be imported", error)
-        control.sendall(frame(Kind.TELL, 0, Tell("failed", {"error": type(error).__name__})))
+        told = failed_start(f"{birth.app} could not be imported", error)
+        control.sendall(frame(Kind.TELL, 0, Tell("failed", {"error": told})))
         return 1
     control.sendall(frame(Kind.TELL, 0, Tell("imported", {**described, "import_seconds": time.monotonic() - began})))
     if prepared.signature.is_async:
