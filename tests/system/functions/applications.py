@@ -31,6 +31,7 @@ async def _tell(request: Request) -> Response:
         "url": str(request.url),
         "body": (await request.body()).decode(),
         "header": request.headers.get("x-mine"),
+        "id": request.headers["x-request-id"],
         "weights": request.state.weights,
     }
     return JSONResponse(said, status_code=201)

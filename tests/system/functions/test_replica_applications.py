@@ -22,12 +22,13 @@ def log_of(served: Replica, words: str) -> str:
 
 
 def test_an_application_answers_below_every_path_with_the_state_of_its_lifespan(application: Replica) -> None:
-    answer = answer_of(application.begin(b"hello", "/tell/a%20b?q=1", "PUT", x_mine="yes"))
+    answer = answer_of(application.begin(b"hello", "/tell/a%20b?q=1", "PUT", x_mine="yes", x_request_id="no id!"))
+    assert answer.headers["x-request-id"] != "no id!"
     assert (answer.status, answer.value) == (
         201,
         {
             "method": "PUT", "path": "a b", "url": "http://localhost/tell/a b?q=1", "body": "hello", "header": "yes",
-            "weights": 7,
+            "weights": 7, "id": answer.headers["x-request-id"],
         },
     )  # fmt: skip
     assert {"x-request-id", "server-timing"} <= set(answer.headers)

@@ -157,7 +157,8 @@ def rollback(context: typer.Context, name: Name, *, as_json: options.Json = Fals
 def undeploy(context: typer.Context, name: Name) -> None:
     """Forget a function with its versions and tokens, and end what serves it."""
     ended = invocation_of(context).functions().undeploy(name)
-    speech.remark(f"{name} is gone; {len(ended)} replicas end" if ended else f"{name} is gone")
+    ending = {0: "", 1: "; its replica ends"}.get(len(ended), f"; its {len(ended)} replicas end")
+    speech.remark(f"{name} is gone{ending}")
 
 
 def token(

@@ -65,7 +65,7 @@ def scope_of(call: Call, root: str) -> Message:
         root: The path below which the application is mounted where the call's path begins with it.
     """
     is_below = call.path == root or call.path.startswith(f"{root}/")
-    headers = {"x-request-id": call.id, **call.headers}
+    headers = {**call.headers, "x-request-id": call.id}
     return {
         "type": "http",
         "asgi": _ASGI,

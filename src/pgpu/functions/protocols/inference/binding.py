@@ -15,6 +15,7 @@ from pgpu.functions.protocols.foreign import bare_type, dtype_of, is_array, read
 from pgpu.functions.protocols.inference.requests import InferenceRequest
 from pgpu.functions.protocols.inference.tensors import Tensor
 from pgpu.functions.protocols.refusal import RefusedError, refused
+from pgpu.units import quoted
 
 _RESERVED = {"binary_data_output", "sequence_id", "sequence_start", "sequence_end", "priority", "timeout"}
 """Parameters of a request that are V2's own, or Triton's."""
@@ -39,7 +40,7 @@ class TensorReader:
         said = {name: value for name, value in request.parameters.items() if name not in _RESERVED}
         unknown = sorted((tensors.keys() | said.keys()) - self._names)
         if unknown and not self._signature.takes_others:
-            raise _wrong(f"the function has no input {unknown[0]!r}; it has: {', '.join(sorted(self._names))}")
+            raise _wrong(f"the function has no input {quoted(unknown[0])}; it has: {', '.join(sorted(self._names))}")
         values = tuple(self._value(each, tensors, said) for each in self._signature.parameters)
         return (*values, self._others(unknown, tensors, said)) if self._signature.takes_others else values
 
@@ -56,7 +57,7 @@ class TensorReader:
         if parameter.name in said:
             return _converted(parameter.name, parameter.annotation, said[parameter.name])
         if parameter.default is REQUIRED:
-            raise _wrong(f"input {parameter.name!r} is missing")
+            raise _wrong(f"input {quoted(parameter.name)} is missing")
         return parameter.default
 
     def _others(self, names: list[str], tensors: dict[str, Tensor], said: dict[str, Any]) -> dict[str, Any]:
@@ -71,7 +72,7 @@ def _converted(name: str, kind: Any, plain: Any) -> Any:
     try:
         return msgspec.convert(plain, kind, dec_hook=read_foreign)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise _wrong(f"parameter {name!r}: {error}") from error
+        raise _wrong(f"parameter {quoted(name)}: {error}") from error
 
 
 def _bound(name: str, kind: Any, tensor: Tensor) -> Any:
@@ -80,11 +81,11 @@ def _bound(name: str, kind: Any, tensor: Tensor) -> Any:
             return _array(tensor, dtype_of(kind))
         return _first_fit(kind, tensor)
     except msgspec.ValidationError as error:
-        raise _wrong(f"input {name!r}: {error}") from error
+        raise _wrong(f"input {quoted(name)}: {error}") from error
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise refused(400, "bad_json", f"the data of input {name!r} is not JSON") from error
+        raise refused(400, "bad_json", f"the data of input {quoted(name)} is not JSON") from error
     except ValueError as error:
-        raise _wrong(f"input {name!r}: {error}") from error
+        raise _wrong(f"input {quoted(name)}: {error}") from error
 
 
 def _array(tensor: Tensor, dtype: Any) -> Any:

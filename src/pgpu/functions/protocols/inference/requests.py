@@ -14,6 +14,7 @@ from pgpu.functions.protocols.inference.tensors import Tensor
 from pgpu.functions.protocols.media import BYTES, FORM, JSON, media_type
 from pgpu.functions.protocols.reading import Buffer
 from pgpu.functions.protocols.refusal import RefusedError, refused
+from pgpu.units import quoted
 
 HEADER_LENGTH = "inference-header-content-length"
 """How many bytes of the body are JSON, where tensors follow it."""
@@ -114,13 +115,13 @@ def _tensors(inputs: list[_Input], rest: memoryview) -> tuple[Tensor, ...]:
 
 def _tensor(given: _Input, binary: memoryview | None) -> Tensor:
     if given.datatype not in DATATYPES:
-        raise _bad(f"input {given.name!r} is of a type that V2 has not")
+        raise _bad(f"input {quoted(given.name)} is of a type that V2 has not")
     if not all(given.shape) and math.prod(filter(None, given.shape)) > _MOST_EMPTY:
-        raise _bad(f"input {given.name!r} has no elements and a shape of more than {_MOST_EMPTY} rows")
+        raise _bad(f"input {quoted(given.name)} has no elements and a shape of more than {_MOST_EMPTY} rows")
     if binary is None and isinstance(given.data, msgspec.UnsetType):
-        raise _bad(f"input {given.name!r} has no data")
+        raise _bad(f"input {quoted(given.name)} has no data")
     if binary is not None and given.data is not msgspec.UNSET:
-        raise _bad(f"input {given.name!r} has data twice")
+        raise _bad(f"input {quoted(given.name)} has data twice")
     data = b"" if isinstance(given.data, msgspec.UnsetType) else bytes(given.data)
     return Tensor(given.name, given.datatype, tuple(given.shape), data, binary)
 
@@ -132,13 +133,13 @@ def _binary_bytes(given: _Input) -> int | None:
     if size_bytes is None:
         return None
     if isinstance(size_bytes, bool) or not isinstance(size_bytes, int) or size_bytes < 0:
-        raise _bad(f"binary_data_size of input {given.name!r} is no number of bytes")
+        raise _bad(f"binary_data_size of input {quoted(given.name)} is no number of bytes")
     return size_bytes
 
 
 def _output_is_binary(output: _Output, otherwise: bool) -> bool:  # noqa: FBT001
     if output.parameters.get("classification") or any(n.startswith("shared_memory") for n in output.parameters):
-        raise _bad(f"output {output.name!r} asks for what is not given: classification or shared memory")
+        raise _bad(f"output {quoted(output.name)} asks for what is not given: classification or shared memory")
     return _flag(output.parameters, "binary_data", otherwise=otherwise)
 
 
