@@ -3,9 +3,11 @@
 A real `pgpu serve` with its gateway. Each start is measured by the caller, from its request at the gateway to the answer, and
 taken apart into the phases that `pgpu functions NAME --cold-starts` shows; then the replica is ended, and the next one is
 cold again. Two ways: as a process, and in a sealed container (`--image`, with DOCKER_HOST as usual). Beside them stands
-what the machine asks for two bare interpreters, one after the other. From the zygote: a worker is killed whose module imports
-torch (`--torch` names the interpreter of an environment that has it); the next answer comes from a fork that has it
-imported; without one, as after zero, its import is what one waits for, and `torch` tells how long. Writes one JSON file and prints a table; exits 1 where a bar is missed by the median.
+what the machine asks for two bare interpreters, one after the other. A function on the simulated GPU that imports torch
+(`--torch` names a directory of packages with it) and holds 115 MiB there, as P5's detector does, is scaled to zero by being
+parked: `frozen` has its worker restored by the driver, `zygote` has lost it and forks another one that has torch imported.
+`worker` is the same without a GPU where a worker is killed that served; `torch` starts from zero without any of it. Writes one
+JSON file and prints a table; exits 1 where a bar is missed by the median.
 """
 
 import argparse
@@ -33,11 +35,12 @@ from tests.system.functions.replicas import JSON, Connection, answer_of
 
 from pgpu.app.clients import open_client, open_functions
 from pgpu.app.settings import Settings
+from pgpu.functions.declaring import from_words, to_words
 from pgpu.functions.deploying import pack_tree
 from pgpu.model import ColdStart, Deployment
 
 SECOND = 1000.0
-BARS_MS = {"process": 300.0, "docker": 900.0, "zygote": 50.0}
+BARS_MS = {"process": 300.0, "docker": 900.0, "zygote": 50.0, "worker": 50.0}
 """Over the constructor's own time; from the project's design."""
 
 REST_SECONDS = 0.3
@@ -55,6 +58,25 @@ class Noop:
 """
 
 
+ON_GPU = """
+import ctypes
+import os
+
+{imports}
+
+
+class Noop:
+    def __init__(self) -> None:
+        cuda, context, memory = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_uint64()
+        assert cuda.cuInit(0) == cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+        assert cuda.cuCtxSetCurrent(context) == cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(115 << 20)) == 0
+
+    def __call__(self, x: int) -> dict[str, int]:
+        return {{"x": x, "pid": os.getpid()}}
+"""
+"""Its weights need not be what P5's are: what moving them takes is modelled by their size."""
+
+
 class Served:
     """A server, its gateway, and one function that is called over the gateway's socket."""
 
@@ -64,15 +86,17 @@ class Served:
         self.client = open_client(Settings(host=server.host))
         until(self._socket.exists)
 
-    def deploy(self, imports: str, image: str | None, packages: Path | None) -> None:
-        """Deploy the function."""
+    def deploy(self, imports: str, image: str | None, packages: Path | None, memory: str | None = None) -> None:
+        """Deploy the function; with memory, on a GPU."""
         with tempfile.TemporaryDirectory() as source:
             path = "" if packages is None else f"import sys\nsys.path.append({str(packages)!r})\n"
-            Path(source, "app.py").write_text(CODE.format(imports=path + imports), encoding="utf-8")
+            code = CODE if memory is None else ON_GPU
+            Path(source, "app.py").write_text(code.format(imports=path + imports), encoding="utf-8")
             bundle = BytesIO()
             packed = pack_tree(Path(source), bundle)
         bundle.seek(0)
-        asked = Deployment(NAME, "app.py:Noop", packed.digest)
+        declaration = json.dumps({} if memory is None else to_words(from_words({"memory": memory})))
+        asked = Deployment(NAME, "app.py:Noop", packed.digest, declaration=declaration)
         if image is not None:
             asked = replace(asked, runtime="docker", image=image)
         self.functions.deploy(asked, bundle)
@@ -113,9 +137,16 @@ class Served:
         until(lambda: not self.functions.replicas(NAME))
         time.sleep(REST_SECONDS)  # noqa: TID251 - what the end of the last one still does is no part of the next start
 
+    def park(self) -> None:
+        """Scale it to zero; its process stays."""
+        [replica] = self.functions.replicas(NAME)
+        self.client.park(replica.job_id)
+        until(lambda: self.client.job(replica.job_id).job.parked_at_seconds is not None)
+        time.sleep(REST_SECONDS)  # noqa: TID251 - likewise
+
     def starts(self, most: int) -> Sequence[ColdStart]:
-        """Return the last starts, taken apart."""
-        until(lambda: len(self.functions.cold_starts(NAME)) >= most)
+        """Return the last starts, taken apart; the first of all was the deployment's."""
+        until(lambda: len(self.functions.cold_starts(NAME)) > most)
         return self.functions.cold_starts(NAME)[:most]
 
 
@@ -137,7 +168,12 @@ def from_zero(times: int, image: str | None = None, packages: Path | None = None
     with serving_functions() as served:
         served.deploy("" if packages is None else "import torch", image, packages)
         seen = [started(served) for _ in range(times)]
-        phases = [dict(start.phases) for start in served.starts(times)]
+        return taken_apart(served, seen)
+
+
+def taken_apart(served: Served, seen: Sequence[float]) -> dict[str, Any]:
+    """Put what the caller saw beside what the gateway says of it."""
+    phases = [dict(start.phases) for start in served.starts(len(seen))]
     constructor = statistics.median(each["constructor"] for each in phases) * SECOND
     medians = {name: round(statistics.median(each[name] for each in phases) * SECOND, 1) for name in phases[0]}
     total = statistics.median(seen)
@@ -150,7 +186,28 @@ def started(served: Served) -> float:
     return served.call()[1]
 
 
-def from_zygote(times: int, packages: Path | None) -> dict[str, Any]:
+def from_parked(times: int, packages: Path | None, *, is_frozen: bool) -> dict[str, Any]:
+    """Call a function that is parked, with its worker or without."""
+    with serving_functions() as served:
+        served.deploy("" if packages is None else "import torch", None, packages, "1GiB")
+        seen = [woken(served, is_frozen=is_frozen) for _ in range(times)]
+        return taken_apart(served, seen)
+
+
+def woken(served: Served, *, is_frozen: bool) -> float:
+    """Park it and call it; the caller's milliseconds."""
+    before = served.call()[0]
+    served.park()
+    if not is_frozen:
+        os.kill(before, signal.SIGKILL)
+        until(lambda: not Path(f"/proc/{before}").exists())
+    after, milliseconds = served.call()
+    if (after == before) is not is_frozen:
+        raise OSError("its worker is not the one that was expected")
+    return milliseconds
+
+
+def after_a_death(times: int, packages: Path | None) -> dict[str, Any]:
     """Kill the worker of a function whose module imports torch (or nothing), and call at once."""
     with serving_functions() as served:
         served.deploy("" if packages is None else "import torch", None, packages)
@@ -193,13 +250,15 @@ def main() -> int:
     parser.add_argument("--times", type=int, default=10)
     parser.add_argument("--image", help="of containers; none is started without")
     parser.add_argument("--torch", type=Path, help="directory of packages with torch, for this Python")
-    parser.add_argument("--only", default="", help="process, docker, zygote; comma between")
+    parser.add_argument("--only", default="", help="process, zygote, frozen, worker, torch, docker; comma between")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the JSON file")
     words = parser.parse_args()
     torch = words.torch and words.torch.resolve()
     ways: dict[str, Callable[[], dict[str, Any]]] = {
         "process": lambda: from_zero(words.times),
-        "zygote": lambda: from_zygote(words.times, torch),
+        "zygote": lambda: from_parked(words.times, torch, is_frozen=False),
+        "frozen": lambda: from_parked(words.times, torch, is_frozen=True),
+        "worker": lambda: after_a_death(words.times, torch),
     }
     if torch is not None:
         ways["torch"] = lambda: from_zero(words.times, None, torch)

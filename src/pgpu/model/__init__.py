@@ -21,7 +21,7 @@ from pgpu.model.function import (
 )
 from pgpu.model.gpu import Gpu, GpuMemory, GpuProcess
 from pgpu.model.holder import ContainerHolder, Holder, ProcessHolder
-from pgpu.model.job import ANONYMOUS, Job, JobSpec, JobState, Mount, Place
+from pgpu.model.job import ANONYMOUS, SEALED_HOST_MEMORY_BYTES, Job, JobSpec, JobState, Mount, Place
 from pgpu.model.lease import Lease, Slice
 from pgpu.model.outsider import Outsider
 from pgpu.model.owner import DOCKER_NAME, DOCKER_UID
@@ -46,6 +46,7 @@ __all__ = [
     "ANONYMOUS",
     "DOCKER_NAME",
     "DOCKER_UID",
+    "SEALED_HOST_MEMORY_BYTES",
     "Account",
     "Antagonist",
     "Array",

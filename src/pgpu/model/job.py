@@ -13,6 +13,10 @@ ANONYMOUS = "-"
 """Stands for the id of a job of which its reader may know no more than how much memory it takes."""
 
 
+SEALED_HOST_MEMORY_BYTES = 4 << 30
+"""Of a sealed container that asks for no other amount: torch with a model in it fits, and many fit beside each other."""
+
+
 class JobState(StrEnum):
     """Where a job is in its life: waiting → starting → running → exited, or cancelled, or failed."""
 
@@ -101,7 +105,7 @@ class JobSpec:
     """Only for a sealed container: the engine's network that it has all the same, such as `bridge`."""
 
     host_memory_bytes: int | None = None
-    """Only for a sealed container: what it may hold of the machine's own memory; None is the runtime's default."""
+    """Only for a sealed container: what it may hold of the machine's own memory; None is `SEALED_HOST_MEMORY_BYTES`."""
 
     provisions: tuple[Mount, ...] = ()
     """Only for `docker`: what pgpu itself puts into the container, from places that no user can change; never a client's words."""

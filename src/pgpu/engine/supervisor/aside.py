@@ -19,7 +19,7 @@ from pgpu.engine.offering import RECLAIM_GRACE_SECONDS, is_waited_for, parked
 from pgpu.engine.parking.awaiting import PlaceRefusedError, in_the_way
 from pgpu.engine.parking.leaving import Leaving
 from pgpu.engine.parking.standing import Parking, Stage, Traveller, load, save
-from pgpu.model import Job, Lease
+from pgpu.model import SEALED_HOST_MEMORY_BYTES, Job, Lease
 from pgpu.units import GIB
 
 MOST_MOVED_BYTES = 8 * GIB
@@ -95,7 +95,12 @@ class Aside:
     def _can_move(self, job: Job, lease: Lease, *, is_hurried: bool) -> bool:
         used_bytes = sum(use.used_bytes for use in self.engine.enforcer.use(lease))
         is_small = not is_hurried or used_bytes <= MOST_MOVED_BYTES
-        return is_small and self.engine.can_leave(job) and used_bytes <= self.host_bytes()
+        return is_small and self.engine.can_leave(job) and used_bytes <= self._room_bytes(job)
+
+    def _room_bytes(self, job: Job) -> int:
+        """What the host has for it: what a container is moved to counts as its own memory, and it has other."""
+        limit_bytes = job.spec.host_memory_bytes or (SEALED_HOST_MEMORY_BYTES if job.spec.is_sealed else None)
+        return self.host_bytes() if limit_bytes is None else min(self.host_bytes(), limit_bytes // 2)
 
     def _is_emptied(self, job: Job, lease: Lease, *, is_hard: bool) -> bool:
         """End what holds memory of the GPU; say whether nothing does any more."""

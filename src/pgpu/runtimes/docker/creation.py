@@ -7,14 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pgpu.model import Delivery, Job, JobSpec, Mount
+from pgpu.model import SEALED_HOST_MEMORY_BYTES, Delivery, Job, JobSpec, Mount
 from pgpu.runtimes.docker.mounting import JOB_DIRECTORY, BindMount
 
 JOB_LABEL = "io.pgpu.job"
 """Label of every container of pgpu; its value is the job's id."""
-
-_HOST_MEMORY_BYTES = 4 << 30
-"""Of a sealed container that asks for no other amount: torch with a model in it fits, and many fit beside each other."""
 
 _MOST_SCRATCH_BYTES = 1 << 30
 _MOST_PROCESSES = 4096
@@ -101,7 +98,7 @@ def _seal(spec: JobSpec) -> dict[str, Any]:
 
     Scratch is part of its memory, and never all of it: who fills it gets an error, and none of its processes is ended for it.
     """
-    host_memory_bytes = spec.host_memory_bytes or _HOST_MEMORY_BYTES
+    host_memory_bytes = spec.host_memory_bytes or SEALED_HOST_MEMORY_BYTES
     scratch_bytes = min(_MOST_SCRATCH_BYTES, host_memory_bytes // 2)
     return {
         "NetworkMode": spec.network or "none",
