@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,26 @@ def test_a_link_that_the_owner_left_is_never_mounted(deployer: Deployer, version
     with pytest.raises(RequestError, match="not installed"):
         deployer.keep_build(version)
     assert not deployer.is_built(version)
+
+
+def test_byte_code_is_asked_for_once_and_read_by_every_later_replica(deployer: Deployer, version: Version) -> None:
+    needless = replace(version, requirements=None)
+    assert deployer.bytecode(replace(needless, runtime="process", image=None), None) is None
+    targets = {mount.target for mount in deployer.replica(needless, "0" * 12, None)[0].spec.provisions}
+    assert "/.pgpu-bytecode" not in targets
+    made = deployer.bytecode(needless, None)
+    assert made is not None
+    assert [mount.target for mount in made.spec.provisions if mount.options == "rw"] == ["/.pgpu-bytecode"]
+    assert "/function" not in {mount.target for mount in made.spec.provisions}
+    assert (made.spec.is_sealed, made.spec.network) == (True, None)
+    assert deployer.bytecode(replace(needless, number=2, function="g"), None) is None
+    mounts = deployer.replica(needless, "1" * 12, None)[0].spec.provisions
+    assert made.spec.provisions[0].source in {mount.source for mount in mounts if mount.options == "ro"}
+    assert deployer.bytecode(replace(needless, image="other"), None) is not None
+    deployer.sweep(OWNER, [needless])
+    assert Path(made.spec.provisions[0].source).is_dir()
+    for job_id in ("0" * 12, "1" * 12):
+        deployer.forget(job_id)
 
 
 def test_what_is_forgotten_is_named_by_a_job_s_id_alone(deployer: Deployer, tmp_path: Path) -> None:

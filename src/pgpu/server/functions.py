@@ -18,7 +18,7 @@ from pgpu.client.functions import Bearer, Judgement, NewFunctionToken, ReplicaAs
 from pgpu.engine.acceptance import new_job_id
 from pgpu.engine.asker import Asker
 from pgpu.engine.inheritance import account_of
-from pgpu.errors import FunctionNotFoundError, LedgerError, RequestError
+from pgpu.errors import FunctionNotFoundError, LedgerError, PgpuError, RequestError
 from pgpu.ledger.function_names import missing
 from pgpu.model import (
     Account,
@@ -93,6 +93,10 @@ class Deploying(Protocol):
 
     def build(self, version: Version, account: Account | None) -> Submission:
         """Return the job that installs a version's packages."""
+        ...
+
+    def bytecode(self, version: Version, account: Account | None) -> Submission | None:
+        """Return the job that has what its replicas load compiled; None where it was asked for before, or is not needed."""
         ...
 
     def build_name(self, version: Version) -> str:
@@ -346,6 +350,16 @@ class FunctionDesk:
         if start.function != name:
             raise RequestError(f"the start is one of {start.function!r}")
         self._kept.replicas.note_start(start)
+        if self._deploying is not None:
+            with contextlib.suppress(PgpuError):  # the next starts take longer, and nothing else
+                self._compile(name, start.version)
+
+    def _compile(self, name: str, number: int) -> None:
+        version, inherited = self._kept.to_start(name, number)
+        asker = Asker(version.owner_uid, (), inherited)
+        submission = self._deployer.bytecode(version, asker.account)
+        if submission is not None:
+            self._desk.engine.submit_all([submission], asker)
 
     def bearer(self, caller: Caller, shown: Shown) -> Bearer:
         """Tell what a token is good for. Its secret part has 256 random bits, so that a plain digest keeps it well."""

@@ -36,6 +36,7 @@ SPY = """
 import json
 import os
 import socket
+import sys
 from pathlib import Path
 
 
@@ -62,7 +63,8 @@ APP = f"""
 
 class Prisoner:
     def __call__(self, places: list[str] | None = None) -> dict[str, object]:
-        return look_at(places or [])
+        loaded = {{name: sys.modules[name].__cached__ for name in ("msgspec", __name__)}}
+        return {{**look_at(places or []), "loaded": loaded}}
 """
 
 _PROJECT = '[build-system]\nrequires = []\nbuild-backend = "hostile"\nbackend-path = ["."]\n'
@@ -258,6 +260,32 @@ def test_packages_are_reused_by_their_owner_and_never_by_another(town: Town, tmp
     assert town.call(alice, "second", {"places": ["/.pgpu-packages"]}).value["seen"]["/.pgpu-packages"] != []
     for user, name in ((alice, "first"), (alice, "second"), (bob, "third")):
         town.undeploy(user, name)
+
+
+def test_the_second_start_finds_what_the_first_one_compiled_and_nobody_can_change_it(
+    town: Town, tmp_path: Path
+) -> None:
+    alice, bob = town.world.user(), town.world.user()
+    layers = town.state / "functions" / "layers"
+    for user, name in ((alice, "quick"), (bob, "quicker")):
+        town.serve(user, name, tmp_path)
+        until(lambda user=user: any((layers / str(user.uid)).glob("*/**/*.pyc")))  # type: ignore[misc] # mypy reads no defaults
+    jobs = [report.job for report in town.client.jobs(include_final=True) if report.job.spec.serves == "quick"]
+    made = next(job for job in jobs if job.id != town.replica("quick").job_id)
+    assert (town.client.wait(made.id).exit_code, made.spec.network) == (0, None)
+    town.client.stop(town.replica("quick").job_id, grace_seconds=5)
+    found = town.call(alice, "quick", {"places": ["/.pgpu-bytecode"]}).value
+    assert found["loaded"]["msgspec"].startswith("/.pgpu-bytecode/")
+    assert found["loaded"]["app"].startswith("/function/")
+    mounts = {mount.target: mount for mount in town.client.job(town.replica("quick").job_id).job.spec.provisions}
+    mine = Path(mounts["/.pgpu-bytecode"].source)
+    assert (mounts["/.pgpu-bytecode"].options, mine.parent.name, mine.stat().st_uid) == (
+        "ro",
+        str(alice.uid),
+        alice.uid,
+    )
+    town.undeploy(alice, "quick")
+    town.undeploy(bob, "quicker")
 
 
 def _link(name: str, target: str) -> tarfile.TarInfo:

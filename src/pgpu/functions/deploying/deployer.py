@@ -15,7 +15,14 @@ from pathlib import Path
 from pgpu.capped_tmpfs import mount_capped, unmount
 from pgpu.errors import NodeError, RequestError
 from pgpu.functions.deploying.checking import checked
-from pgpu.functions.deploying.layers import LOCK_NAME, build_spec, built_in, layer_digest
+from pgpu.functions.deploying.layers import (
+    LOCK_NAME,
+    build_spec,
+    built_in,
+    bytecode_digest,
+    bytecode_spec,
+    layer_digest,
+)
 from pgpu.functions.deploying.replica import Places, declaration_of, replica_spec, request_of
 from pgpu.functions.deploying.store import Incoming, Store
 from pgpu.model import Account, Deployment, JobSpec, Request, Submission, Version
@@ -48,7 +55,8 @@ class Deployer:
     def trial(self, asked: Deployment, owner_uid: int) -> Submission:
         """Return the job that would serve it, for the engine to say whether it ever could."""
         source = self.store.tree(owner_uid, asked.bundle)
-        return Submission(replica_spec(asked, _places(owner_uid, source, self.sockets)), _request(asked))
+        places = Places(source, self.sockets, own=tuple(_own()), user=_own_user(owner_uid))
+        return Submission(replica_spec(asked, places), _request(asked))
 
     def has(self, owner_uid: int, digest: str) -> bool:
         """Whether a bundle of this user is there."""
@@ -61,6 +69,7 @@ class Deployer:
     def sweep(self, owner_uid: int, kept: Collection[Version]) -> None:
         """Throw away what none of a user's versions is made of."""
         layers = {digest for version in kept if (digest := layer_digest(version)) is not None}
+        layers |= {digest for version in kept if (digest := bytecode_digest(version)) is not None}
         layers |= {self.build_name(version) for version in kept}
         self.store.sweep(owner_uid, {version.bundle for version in kept}, layers)
 
@@ -71,15 +80,26 @@ class Deployer:
             RequestError: Its bundle or its packages are gone.
             NodeError: The directory cannot be made.
         """
-        source = self.store.tree(version.owner_uid, version.bundle)
-        digest = layer_digest(version)
-        packages = None if digest is None else self.store.layer(version.owner_uid, digest)
-        if digest is not None and not self.store.has_layer(version.owner_uid, digest):
-            raise RequestError(f"the packages of {version.label} are gone", hint="deploy it again")
         sockets = self.sockets / job_id
+        places = self._places(version, sockets)
         _make_for(sockets, account, is_capped=version.runtime == "docker")
-        places = _places(version.owner_uid, source, sockets, packages)
         return Submission(replica_spec(version, places), _request(version)), str(sockets)
+
+    def bytecode(self, version: Version, account: Account | None) -> Submission | None:
+        """Return the job that makes the byte code of a version's image, into a directory that is made and the account's.
+
+        Replicas read there from then on, whatever of it is ready. None where it was asked for before, or is not needed.
+
+        Raises:
+            RequestError: Its bundle or its packages are gone.
+            NodeError: It cannot be made.
+        """
+        digest = bytecode_digest(version)
+        if digest is None or (directory := self.store.layer(version.owner_uid, digest)).exists():
+            return None
+        places = self._places(version, self.sockets)
+        _make_for(directory, account)
+        return Submission(bytecode_spec(version, directory, places), Request(0, 0))
 
     def forget(self, job_id: str) -> None:
         """Remove the directory of a replica that has ended, and of a build."""
@@ -136,6 +156,16 @@ class Deployer:
             (made / "packages").rename(self.store.layer(version.owner_uid, digest))
         shutil.rmtree(made, ignore_errors=True)
 
+    def _places(self, version: Version, sockets: Path) -> Places:
+        owner_uid = version.owner_uid
+        digest, made = layer_digest(version), bytecode_digest(version)
+        if digest is not None and not self.store.has_layer(owner_uid, digest):
+            raise RequestError(f"the packages of {version.label} are gone", hint="deploy it again")
+        packages = None if digest is None else self.store.layer(owner_uid, digest)
+        bytecode = self.store.layer(owner_uid, made) if made and self.store.has_layer(owner_uid, made) else None
+        source, own = self.store.tree(owner_uid, version.bundle), tuple(_own())
+        return Places(source, sockets, packages, own, _own_user(owner_uid), bytecode)
+
     def _beside_layers(self, version: Version) -> Path:
         return self.store.layer(version.owner_uid, layer_digest(version) or "").with_name(self.build_name(version))
 
@@ -146,10 +176,6 @@ def _is_directory(path: Path) -> bool:
         return stat.S_ISDIR(path.lstat().st_mode)
     except OSError:
         return False
-
-
-def _places(owner_uid: int, source: Path, sockets: Path, packages: Path | None = None) -> Places:
-    return Places(source, sockets, packages, tuple(_own()), _own_user(owner_uid))
 
 
 def _request(version: Version | Deployment) -> Request:

@@ -1,4 +1,4 @@
-"""What runs first in a container, in whatever Python the image has: two short scripts of the standard library alone.
+"""What runs first in a container, in whatever Python the image has: three short scripts of the standard library alone.
 
 pgpu's own needs are mounted as they are on the server, and their C parts load in a Python of the same minor version only. Where
 they do not, `BUILD` installs them, too, and `START` says so instead of a riddle. They refuse to import anything of pgpu's
@@ -11,8 +11,11 @@ NEEDS = ("msgspec", "httptools")
 OWN_REQUIREMENTS = ("msgspec>=0.20", "uvicorn>=0.35", "httptools>=0.6", "prometheus-client>=0.20")
 """As the extra `functions` has them."""
 
+BYTECODE = "/.pgpu-bytecode"
+"""Where a container finds what its Python made of the standard library's files and of pgpu's own before."""
+
 _CAN_LOAD = """
-import importlib, sys
+import importlib, os, sys
 def load():
     try:
         return [importlib.import_module(name) for name in {needs!r}] and None
@@ -22,6 +25,11 @@ def load():
 
 START = (
     _CAN_LOAD.format(needs=NEEDS)
+    + f"""
+if os.path.isdir({BYTECODE!r}):
+    usual, sys.pycache_prefix = sys.pycache_prefix, {BYTECODE!r}
+    os.register_at_fork(after_in_child=lambda: setattr(sys, "pycache_prefix", usual))
+"""
     + """
 error = load()
 if error is not None:
@@ -33,7 +41,19 @@ import runpy
 runpy.run_module("pgpu.functions.front", run_name="__main__", alter_sys=True)
 """
 )
-"""`python3 -P -c START 3.11 [words of pgpu.functions.front]`."""
+"""`python3 -P -c START 3.11 [words of pgpu.functions.front]`. Before the function's own modules are loaded byte code is where it
+usually is: what pip compiled lies beside its files."""
+
+COMPILE = f"""
+import sys
+sys.pycache_prefix = {BYTECODE!r}
+import importlib, pkgutil
+import pgpu.functions.front.serving, pgpu.functions.worker
+for package in (pgpu.functions.front, pgpu.functions.worker):
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        importlib.import_module(module.name)
+"""
+"""`python3 -P -c COMPILE`: loads what a front and a worker load, and so leaves its byte code."""
 
 NEEDS_FOLDER = ".pgpu"
 """Of a function's packages: where pgpu's own needs are, if they had to be installed; behind those packages on the search path."""
@@ -41,7 +61,7 @@ NEEDS_FOLDER = ".pgpu"
 BUILD = (
     _CAN_LOAD.format(needs=NEEDS)
     + f"""
-import os, subprocess
+import subprocess
 target, lock, *words = sys.argv[1:]
 can_load = load() is None
 os.environ.pop("PYTHONPATH", None)

@@ -8,10 +8,11 @@ import hashlib
 import json
 import sys
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 
-from pgpu.functions.deploying.in_image import BUILD
-from pgpu.functions.deploying.replica import OWN, own_mounts
+from pgpu.functions.deploying.in_image import BUILD, BYTECODE, COMPILE
+from pgpu.functions.deploying.replica import OWN, Places, lent, own_mounts, search_path
 from pgpu.model import Deployment, JobSpec, Mount, Version
 
 TARGET = "/packages"
@@ -28,6 +29,35 @@ def layer_digest(version: Version | Deployment) -> str | None:
     python = list(sys.version_info[:2]) if version.runtime == "process" else None
     words = [version.runtime, version.image, python, version.requirements]
     return hashlib.sha256(json.dumps(words).encode()).hexdigest()
+
+
+def bytecode_digest(version: Version | Deployment) -> str | None:
+    """Return the address of what an image's Python makes of its library and of pgpu; None of a process, which needs none."""
+    if version.runtime == "process":
+        return None
+    words = ["bytecode", metadata.version("pgpu"), version.image, layer_digest(version)]
+    return hashlib.sha256(json.dumps(words).encode()).hexdigest()
+
+
+def bytecode_spec(version: Version, directory: Path, places: Places) -> JobSpec:
+    """Return the job that makes it: a container without a network, in which nothing of the function's own runs.
+
+    Args:
+        version: Of a container.
+        directory: Of the owner alone; byte code comes into it.
+        places: As of its replicas.
+    """
+    return JobSpec(
+        command=("python3", "-P", "-c", COMPILE),
+        runtime="docker",
+        image=version.image,
+        environment=(("HOME", "/tmp"), ("LANG", "C.UTF-8"), ("PYTHONPATH", search_path(places))),  # noqa: S108 - the container's own
+        working_directory="/",
+        user=places.user,
+        is_sealed=True,
+        provisions=(Mount(str(directory), BYTECODE, "rw"), *lent(places)),
+        serves=version.function,
+    )
 
 
 def build_spec(

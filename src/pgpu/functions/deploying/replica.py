@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pgpu.functions.declaring import Declaration, from_words, to_words
-from pgpu.functions.deploying.in_image import NEEDS_FOLDER, START
+from pgpu.functions.deploying.in_image import BYTECODE, NEEDS_FOLDER, START
 from pgpu.model import Deployment, JobSpec, Mount, Request, Version
 
 SOURCE = "/function"
@@ -43,6 +43,9 @@ class Places:
     user: str | None = None
     """`UID:GID` of a container; None where the runtime says it."""
 
+    bytecode: Path | None = None
+    """What the image's Python made of its own library and of pgpu before; None where it did not yet. Only for containers."""
+
 
 def replica_spec(version: Version | Deployment, places: Places) -> JobSpec:
     """Return the job that serves a version."""
@@ -55,7 +58,7 @@ def replica_spec(version: Version | Deployment, places: Places) -> JobSpec:
             *_front(version, declaration, places.source, places.sockets),
         ),
         runtime="process",
-        environment=_environment({"PATH": _PATH, "HOME": str(places.sockets)}, places.packages),
+        environment=_environment({"PATH": _PATH, "HOME": str(places.sockets)}, str(places.packages or "")),
         working_directory=str(places.source),
         serves=version.function,
         parks=declaration.gpus == 1,
@@ -84,11 +87,9 @@ def declaration_of(version: Version | Deployment) -> Declaration:
 
 
 def _container(version: Version | Deployment, declaration: Declaration, places: Places) -> JobSpec:
-    provisions = [Mount(str(places.source), SOURCE, "ro"), Mount(str(places.sockets), SOCKETS, "rw")]
-    provisions += own_mounts(places.own)
-    if places.packages is not None:
-        provisions.append(Mount(str(places.packages), PACKAGES, "ro"))
-    packages = () if places.packages is None else (Path(PACKAGES), Path(PACKAGES, NEEDS_FOLDER))
+    provisions = [Mount(str(places.source), SOURCE, "ro"), Mount(str(places.sockets), SOCKETS, "rw"), *lent(places)]
+    if places.bytecode is not None:
+        provisions.append(Mount(str(places.bytecode), BYTECODE, "ro"))
     return JobSpec(
         command=(
             *("python3", "-P", "-c", START, ".".join(map(str, sys.version_info[:2]))),
@@ -96,7 +97,7 @@ def _container(version: Version | Deployment, declaration: Declaration, places: 
         ),
         runtime="docker",
         image=version.image,
-        environment=_environment({"HOME": "/tmp", "PYTHONDONTWRITEBYTECODE": "1"}, *packages, Path(OWN)),  # noqa: S108
+        environment=_environment({"HOME": "/tmp", "PYTHONDONTWRITEBYTECODE": "1"}, search_path(places)),  # noqa: S108
         working_directory="/",
         user=places.user,
         is_sealed=True,
@@ -106,6 +107,18 @@ def _container(version: Version | Deployment, declaration: Declaration, places: 
         serves=version.function,
         parks=declaration.gpus == 1,
     )
+
+
+def lent(places: Places) -> list[Mount]:
+    """Return the mounts of what every container of a version reads beside its source."""
+    packages = () if places.packages is None else (Mount(str(places.packages), PACKAGES, "ro"),)
+    return [*own_mounts(places.own), *packages]
+
+
+def search_path(places: Places) -> str:
+    """Return where its Python looks; the user's packages come before pgpu's own, so that both see one version of what both need."""
+    packages = () if places.packages is None else (PACKAGES, f"{PACKAGES}/{NEEDS_FOLDER}")
+    return ":".join((*packages, OWN))
 
 
 def own_mounts(own: Sequence[Path]) -> list[Mount]:
@@ -118,8 +131,6 @@ def _front(version: Version | Deployment, declaration: Declaration, source: Path
     return (*words, "--declaration", json.dumps(to_words(declaration)))
 
 
-def _environment(base: Mapping[str, str], *search: Path | None) -> tuple[tuple[str, str], ...]:
-    """Return variables; the user's packages come before pgpu's own, so that both see one version of what both need."""
-    path = ":".join(str(place) for place in search if place is not None)
+def _environment(base: Mapping[str, str], path: str) -> tuple[tuple[str, str], ...]:
     words = {**base, "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", **({"PYTHONPATH": path} if path else {})}
     return tuple(words.items())
