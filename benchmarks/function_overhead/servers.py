@@ -161,6 +161,16 @@ GATEWAY = Server(
 )
 """Its replica is started by a fake of the server: neither is asked while calls go through."""
 
+FLOORS = tuple(
+    Server(
+        f"floor-{processes}, processes that do nothing",
+        ("-m", "benchmarks.function_overhead.floor", "{port}", str(processes - 1)),
+        environment={"PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    for processes in (1, 2, 3)
+)
+"""As many processes as uvicorn, front and worker, and those with a gateway have."""
+
 PEERS = (
     Server(
         "fastapi",
