@@ -7,6 +7,7 @@ from dataclasses import replace
 from tests.system.functions.gateways import Gateway, function, gateway, version
 from tests.waiting import until
 
+from pgpu.functions.gateway.keeping.memory import Memory
 from pgpu.model import Share
 
 
@@ -21,6 +22,18 @@ def test_a_gateway_that_is_killed_finds_its_replicas_again() -> None:
         made.start()
         assert made.call("echo", {"x": 2}).value == {"x": 2, "pid": before}
         assert starts(made, "echo") == 1
+
+
+def test_a_gateway_that_ends_remembers_when_its_functions_were_called() -> None:
+    its = function("it", "Echo", keep_warm="auto")
+    with gateway(its) as made:
+        made.call("it", {"x": 1})
+        made.end(signal.SIGTERM)
+        remembered = Memory(made.root / "learned.db").read()
+        assert [*remembered] == [(its.identity, 1)]
+        made.start()
+        made.end(signal.SIGTERM)
+        assert Memory(made.root / "learned.db").read() == remembered
 
 
 def test_a_replica_that_was_on_offer_when_its_gateway_was_killed_is_claimed_before_its_next_call() -> None:

@@ -30,6 +30,7 @@ from pgpu.functions.gateway.http.counter import GatewayCounter
 from pgpu.functions.gateway.http.kept import KeptCalls
 from pgpu.functions.gateway.http.uploads import Uploads, room_bytes
 from pgpu.functions.gateway.keeping.books import Books
+from pgpu.functions.gateway.keeping.memory import Memory, learned_of, recall, remember
 from pgpu.functions.gateway.keeping.store import Store
 from pgpu.functions.gateway.metrics import Metrics
 
@@ -104,11 +105,14 @@ async def _serve(desk: Desk, settings: Settings) -> None:
     sockets = _listen(settings)
     made = settings.unix.lstat()
     await _informed(controller, leaving)
+    memory = Memory(settings.state / "learned.db")
+    recall(halls, memory.read())
     await books.open()
     app.is_ready = True
     loop = asyncio.get_running_loop()
     working = loop.create_task(controller.run())
     working.add_done_callback(lambda _: leaving.set())  # a gateway without its controller would only look alive
+    remembering = loop.create_task(remember(halls, memory))
     serving = loop.create_task(server.serve(sockets))
     _say(sockets)
     try:
@@ -117,6 +121,8 @@ async def _serve(desk: Desk, settings: Settings) -> None:
         await serving
     finally:
         working.cancel()
+        remembering.cancel()
+        memory.write(learned_of(halls))
         bearers.close()
         with contextlib.suppress(asyncio.CancelledError):
             await working

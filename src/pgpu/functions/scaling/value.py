@@ -40,8 +40,9 @@ def value(worth: float, frequency: float, cold_seconds: float, size_bytes: int) 
 class Frequency:
     """How often somebody calls: a count that halves in ten minutes."""
 
-    def __init__(self) -> None:
-        self._count, self._at_seconds = 0.0, 0.0
+    def __init__(self, count: float = 0.0, at_seconds: float = 0.0) -> None:
+        """Go on from a count that was so high then, or from nothing."""
+        self._count, self._at_seconds = count, at_seconds
 
     def note(self, now_seconds: float) -> None:
         """Count one call."""

@@ -188,7 +188,7 @@ class Hall:
         load = self.loads[link.version]
         self.on_phase_noted(link)
         if link.phase is Phase.HOT:
-            load.note_ready(link.hot_since_seconds - link.asked_seconds)
+            load.note_ready(None if link.has_answered else link.hot_since_seconds - link.asked_seconds)
             load.hot.append(link)
             self.pump()
         else:

@@ -6,7 +6,7 @@ It refuses to act on it.
 import math
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pgpu.functions.deploying.replica import declaration_of
 from pgpu.functions.front.ahead import Ahead
@@ -21,6 +21,21 @@ if TYPE_CHECKING:
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 30.0
 _WEIGHT = 0.3
 """Of the newest cold start in the moving mean."""
+
+
+class Learned(NamedTuple):
+    """What outlives a gateway."""
+
+    called_at_seconds: float
+    """Since the epoch; of the last call."""
+
+    frequency: float
+    """At that time; see `Frequency`."""
+
+    cold_seconds: float
+    exec_seconds: float
+    arrivals: tuple[int, ...]
+    """See `Arrivals.counts`."""
 
 
 class Load:
@@ -58,9 +73,31 @@ class Load:
         self.last_call_seconds = now_seconds
         self.frequency.note(now_seconds)
 
-    def note_ready(self, cold_seconds: float) -> None:
-        """A replica is hot, so long after it was asked for."""
-        self.cold_seconds += (_WEIGHT if self.has_been_ready else 1.0) * (cold_seconds - self.cold_seconds)
+    def learned(self, epoch_seconds: float) -> Learned | None:
+        """Return what is worth remembering; None of a version that nobody has called.
+
+        Args:
+            epoch_seconds: When the monotonic clock was 0, since the epoch.
+        """
+        last = self.last_call_seconds
+        if last is None:
+            return None
+        counts = self.arrivals.counts
+        return Learned(
+            round(epoch_seconds + last, 3), self.frequency.at(last), self.cold_seconds, self.ahead.exec_seconds, counts
+        )
+
+    def recall(self, learned: Learned, epoch_seconds: float) -> None:
+        """Go on from what an earlier gateway learnt."""
+        last = learned.called_at_seconds - epoch_seconds
+        self.last_call_seconds, self.frequency = last, Frequency(learned.frequency, last)
+        self.arrivals, self.cold_seconds = Arrivals(learned.arrivals), learned.cold_seconds
+        self.ahead.exec_seconds = learned.exec_seconds
+
+    def note_ready(self, cold_seconds: float | None) -> None:
+        """A replica is hot, so long after it was asked for; None: it was hot before this gateway was there."""
+        if cold_seconds is not None:
+            self.cold_seconds += (_WEIGHT if self.has_been_ready else 1.0) * (cold_seconds - self.cold_seconds)
         self.has_been_ready, self.failures, self.retry_at_seconds = True, 0, 0.0
 
     def note_failure(self) -> None:
