@@ -92,6 +92,14 @@ app = Starlette(
 )
 
 
+ODD_HEADS: dict[str, dict[str, Any]] = {
+    "/name": {"headers": [(b"no name", b"x")]},
+    "/value": {"headers": [(b"x-name", b"x\r\nx-other: y")]},
+    "/status": {"status": 99},
+    "/word": {"status": "fine"},
+}
+
+
 class Bare:
     """An application of one's own, constructed as every class is; it knows of no lifespan."""
 
@@ -103,6 +111,8 @@ class Bare:
         if scope["path"] == "/half":
             await send({"type": "http.response.start", "status": 200, "headers": []})
             return
+        if scope["path"] in ODD_HEADS:
+            await send({"type": "http.response.start", "status": 200, **ODD_HEADS[scope["path"]]})
         if scope["path"] == "/exit":
             raise SystemExit(3)
         await receive()

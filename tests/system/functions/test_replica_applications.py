@@ -88,6 +88,8 @@ def test_an_application_of_ones_own_is_constructed_and_may_not_end_in_the_middle
         assert served.get("/").body == b"constructed"
         half = served.get("/half")
         assert (half.status, half.value["error"]) == (500, "UnfinishedError")
+        for odd in ("/name", "/value", "/status", "/word"):
+            assert (served.get(odd).status, served.get(odd).value["error"]) == (500, "ValueError")
         left = served.get("/exit")
         assert (left.status, left.value["error"]) == (500, "SystemExit")
         assert served.get("/").body == b"constructed"
@@ -124,6 +126,9 @@ def test_a_gateway_passes_on_what_is_below_an_applications_path_and_nothing_belo
         assert (told.status, told.value["method"], told.value["path"]) == (201, "PUT", "deep")
         assert told.value["url"] == "http://localhost/functions/app/tell/deep?q=1"
         assert served.get("/functions/app").body == b"at once"
+        reply = served.begin("", None, "/functions/app/cookies", "GET").getresponse()
+        assert len(reply.read()) == 2_000_000
+        assert [value[:3] for name, value in reply.getheaders() if name.lower() == "set-cookie"] == ["a=1", "b=2"]
         assert served.get("/functions/app/openapi.json").status == 404
         assert served.get("/functions/echo/openapi.json").status == 200
         assert served.get("/functions/echo/tell").status == 404

@@ -73,7 +73,7 @@ class Reply(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """HTTP's."""
 
     headers: dict[str, str]
-    """Names in lower case; no Content-Length."""
+    """Names in lower case; no Content-Length. Of several Set-Cookie, which cannot be joined, each has letters in another case."""
 
     body: Body = b""
     """The whole body, or empty where it travels as a memory file or in chunks."""

@@ -6,6 +6,7 @@ Source: ASGI 3.0, HTTP connection scope 2.3 and lifespan 2.0; uvicorn's own code
 """
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from dataclasses import replace
 from typing import Any
@@ -24,8 +25,14 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
-_OF_THE_CONNECTION = {"content-length", "transfer-encoding", "connection", "keep-alive"}
+_OF_THE_CONNECTION = frozenset(
+    {"connection", "content-length", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"}
+)
 """The front says its own: an application has no connection here."""
+
+_STATUSES = range(200, 600)
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
+_VALUE = re.compile(r"[^\r\n\0]*")
 
 
 class StartupFailedError(PgpuError):
@@ -82,8 +89,15 @@ def scope_of(call: Call, root: str) -> Message:
 
 
 def head_of(start: Message) -> Reply:
-    """Read what begins an answer."""
-    return Reply(start["status"], _joined(start.get("headers", ())))
+    """Read what begins an answer.
+
+    Raises:
+        ValueError: HTTP cannot say it.
+    """
+    status = start["status"]
+    if status not in _STATUSES:
+        raise ValueError(f"an answer's status is not {status!r}")
+    return Reply(int(status), _joined(start.get("headers", ())))
 
 
 def _joined(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
@@ -92,6 +106,8 @@ def _joined(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     cookies = 0
     for raw, value in pairs:
         name, text = raw.decode("latin-1").lower(), value.decode("latin-1")
+        if not (_NAME.fullmatch(name) and _VALUE.fullmatch(text)):
+            raise ValueError(f"no header of HTTP is {name!r}: {text!r}")
         if name == "set-cookie":
             headers[_spelt(name, cookies)] = text
             cookies += 1

@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 from pgpu.functions.calls.frames import MalformedFrameError
 from pgpu.functions.calls.messages import Reply, Tell
 
-_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+|(?i:set-cookie)")
+"""In small letters, but for the one header of which there may be several: those differ in case."""
+
 _FRAMING = frozenset({"connection", "content-length", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"})
 _STATUSES = range(200, 600)
 _MOST_REASON = 200
