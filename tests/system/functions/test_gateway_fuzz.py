@@ -20,11 +20,13 @@ def served() -> Iterator[tuple[Gateway, int]]:
         yield made, port
 
 
-def test_nothing_that_is_asked_breaks_the_gateway(served: tuple[Gateway, int]) -> None:
+@pytest.mark.parametrize(("document", "fewest"), [("/openapi.json", 16), ("/functions/echo/openapi.json", 1)])
+def test_nothing_that_is_asked_breaks_the_gateway(served: tuple[Gateway, int], document: str, fewest: int) -> None:
+    """What the gateway says of itself, and what a function of it says of its own."""
     made, port = served
-    api = schemathesis.openapi.from_url(f"http://127.0.0.1:{port}/openapi.json")
+    api = schemathesis.openapi.from_url(f"http://127.0.0.1:{port}{document}")
     operations: list[Any] = [found.ok() for found in list[Any](api.get_all_operations())]
-    assert len(operations) > 15
+    assert len(operations) >= fewest
     for operation in operations:
 
         @given(case=operation.as_strategy(), name=NAMES)
@@ -58,4 +60,51 @@ def test_malformed_tensors_and_events_are_their_callers_error(
     answer = made.call(
         "", body, path, content_type=kind, **{key.replace("-", "_"): word for key, word in extra.items()}
     )
+    assert 200 <= answer.status < 500
+
+
+JSONS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+TENSORS = st.fixed_dictionaries(
+    {
+        "name": st.sampled_from(["x", "body", ""]) | JSONS,
+        "datatype": st.sampled_from(["INT64", "FP16", "BYTES", "BOOL", "INT65"]) | JSONS,
+        "shape": st.lists(st.sampled_from([0, 1, 2, -1, 1 << 40, 1 << 63]), max_size=3) | JSONS,
+    },
+    optional={
+        "data": st.lists(JSONS, max_size=3) | JSONS,
+        "parameters": st.just({"binary_data_size": 1 << 40}) | JSONS,
+    },
+)
+TENSOR_REQUESTS = st.fixed_dictionaries({"inputs": st.lists(TENSORS, max_size=2) | JSONS}, optional={"outputs": JSONS})
+EVENTS = st.fixed_dictionaries(
+    {"specversion": st.just("1.0") | JSONS, "id": st.just("1") | JSONS, "source": st.just("s") | JSONS},
+    optional={
+        "type": JSONS,
+        "data": JSONS,
+        "data_base64": st.just("=") | JSONS,
+        "datacontenttype": JSONS,
+        "subject": JSONS,
+    },
+)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, database=None, suppress_health_check=[*HealthCheck])
+@given(name=st.sampled_from(["echo", "reverse"]), body=TENSOR_REQUESTS)
+def test_tensors_that_are_nearly_right_are_their_callers_error(
+    served: tuple[Gateway, int], name: str, body: object
+) -> None:
+    answer = served[0].call(name, body, f"/v2/models/{name}/infer")
+    assert 200 <= answer.status < 500
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, database=None, suppress_health_check=[*HealthCheck])
+@given(name=st.sampled_from(["echo", "reverse"]), body=EVENTS)
+def test_events_that_are_nearly_right_are_their_callers_error(
+    served: tuple[Gateway, int], name: str, body: object
+) -> None:
+    answer = served[0].call(name, body, content_type="application/cloudevents+json")
     assert 200 <= answer.status < 500
