@@ -102,6 +102,13 @@ def test_a_body_of_any_size_goes_there_and_comes_back(reverse: Replica, size: in
     assert answer.body == body[::-1]
 
 
+@pytest.mark.parametrize("size", [9, 70_000, 2_000_000])
+def test_a_client_that_would_rather_speak_http_2_is_answered(reverse: Replica, size: int) -> None:
+    offer = {"connection": "Upgrade, HTTP2-Settings", "upgrade": "h2c", "http2_settings": "AAEAAEAA"}
+    answer = reverse.call(b"x" * size + b"y", content_type="application/octet-stream", **offer)
+    assert (answer.status, answer.body) == (200, b"y" + b"x" * size)
+
+
 def test_a_body_without_a_length_is_read_to_its_end(reverse: Replica) -> None:
     connection = reverse.begin_chunked([b"abc" * 1000] * 500)
     assert answer_of(connection).body == (b"abc" * 500_000)[::-1]
