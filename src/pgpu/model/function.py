@@ -136,6 +136,8 @@ class ReplicaState(StrEnum):
     HOT = "hot"
     PARKED = "parked"
     DRAINING = "draining"
+    FAILED = "failed"
+    """Its worker did not start several times; it is tried again now and then."""
 
 
 @dataclass(frozen=True, slots=True)

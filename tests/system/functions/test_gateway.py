@@ -189,6 +189,11 @@ def test_a_constructor_that_fails_or_hangs_is_a_503(served: Gateway) -> None:
     answer = served.call("broken", {})
     assert answer.status == 503
     until(lambda: codes(served.call("broken", {})) == (503, "crash_loop"))
+    until(
+        lambda: (
+            "failed" in [each.get("state") for each in served.desk.records().values() if each["function"] == "broken"]
+        )
+    )
 
 
 def test_slow_calls_get_more_replicas_up_to_the_maximum(served: Gateway) -> None:

@@ -23,8 +23,8 @@ def of_functions(served: Iterable[Served]) -> Table:
     table = _table("FUNCTION", "TRAFFIC", "STATE", "REPLICAS", "RUNTIME", "APP")
     for function, replicas in served:
         last = function.versions[-1]
-        state = Text(last.state.value, style=_STYLES[last.state])
         runtime = last.image or last.runtime
+        state, _ = _state(last, [replica for replica in replicas if replica.version == last.number])
         table.add_row(function.name, traffic(function), state, _counted(replicas), runtime, last.app)
     return table
 
@@ -35,9 +35,9 @@ def of_versions(function: Function, replicas: Sequence[Replica]) -> Table:
     shares = {share.version: f"{share.percent} %" for share in function.traffic}
     for version in reversed(function.versions):
         own = [replica for replica in replicas if replica.version == version.number]
-        state = Text(version.state.value, style=_STYLES[version.state])
+        state, reason = _state(version, own)
         row = (version.label, shares.get(version.number, ""), state, _counted(own), version.image or version.runtime)
-        table.add_row(*row, _declares(version), version.reason or "")
+        table.add_row(*row, _declares(version), reason)
     return table
 
 
@@ -103,6 +103,13 @@ def _version(version: Version) -> dict[str, Any]:
 
 def _share(share: Share) -> dict[str, int]:
     return {"version": share.version, "percent": share.percent}
+
+
+def _state(version: Version, replicas: Sequence[Replica]) -> tuple[Text, str]:
+    """Say how a version is and why, as its replicas show it: one that nothing came up of is not ready."""
+    if replicas and all(replica.state is ReplicaState.FAILED for replica in replicas):
+        return Text("failing", style="red"), f"it does not start: pgpu logs {version.function}"
+    return Text(version.state.value, style=_STYLES[version.state]), version.reason or ""
 
 
 def _declares(version: Version) -> str:

@@ -43,6 +43,7 @@ _STATES = {
     Phase.PARKED: ReplicaState.PARKED,
     Phase.WAITING: ReplicaState.STARTING,
     Phase.DRAINING: ReplicaState.DRAINING,
+    Phase.FAILED: ReplicaState.FAILED,
 }
 
 

@@ -1,0 +1,44 @@
+"""What `pgpu functions` shows people and programs."""
+
+import json
+from importlib.resources import files
+
+from pgpu.cli.output.functions import of_functions, of_versions
+from pgpu.functions.declaring import from_words, to_words
+from pgpu.model import Function, Replica, ReplicaState, Share, Version, VersionState
+
+
+def function(**words: object) -> Function:
+    declaration = json.dumps(to_words(from_words(words)))
+    version = Version("it", 1, 0, "app.py:It", "0", declaration, "process", None, None, VersionState.READY, None, 0.0)
+    return Function("it", 0, 0.0, (version,), (Share(1, 100),))
+
+
+def replicas(*states: ReplicaState) -> list[Replica]:
+    return [Replica(str(number), "it", 1, "/run/x", state) for number, state in enumerate(states)]
+
+
+def cells(column: int, *states: ReplicaState) -> str:
+    return str(next(iter(of_versions(function(), replicas(*states)).columns[column].cells)))
+
+
+def test_what_is_declared_has_its_units() -> None:
+    declared = of_versions(function(memory="2GiB", compute="25%", timeout="90s", idle=0.5, max_body="10MiB"), ())
+    (shown,) = declared.columns[5].cells
+    assert set(str(shown).split(", ")) == {
+        "memory 2 GiB", "compute 25%", "timeout 1m 30s", "idle 0.5s", "max_body 10 MiB", "gpus 1"
+    }  # fmt: skip
+
+
+def test_a_version_of_which_nothing_comes_up_is_failing_and_says_where_to_look() -> None:
+    assert cells(2, ReplicaState.FAILED, ReplicaState.FAILED) == "failing"
+    assert cells(6, ReplicaState.FAILED) == "it does not start: pgpu logs it"
+    assert cells(2, ReplicaState.FAILED, ReplicaState.HOT) == cells(2) == "ready"
+    assert cells(6, ReplicaState.HOT) == ""
+    (shown,) = of_functions([(function(), replicas(ReplicaState.FAILED))]).columns[2].cells
+    assert str(shown) == "failing"
+
+
+def test_every_state_of_a_replica_is_in_the_published_schema() -> None:
+    schema = files("pgpu.cli") / "schemas" / "functions.schema.json"
+    assert all(f'"{state}"' in schema.read_text("utf-8") for state in ReplicaState)
