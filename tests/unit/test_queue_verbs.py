@@ -368,6 +368,7 @@ def test_ps_says_which_leases_are_on_offer_or_taken(run: Run, client: FakeClient
     shown = capsys.readouterr().out.splitlines()
     assert "idle (offered), running" in shown[1]
     assert "making room, running" in shown[2]
+    assert "serves detector" in shown[2]
     assert run("ps", "--json") == 0
     jobs = json.loads(capsys.readouterr().out)["jobs"]
     told = [(job["serves"], job["offered_value"], job["reclaimed_at_seconds"]) for job in jobs]

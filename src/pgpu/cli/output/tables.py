@@ -9,7 +9,7 @@ from rich.text import Text
 
 from pgpu.cli.output.plain_table import PlainTable
 from pgpu.client import GpuReport, GpuTime, JobReport, QueueReport
-from pgpu.model import Job, JobState, Outsider, SharingMode
+from pgpu.model import Job, JobSpec, JobState, Outsider, SharingMode
 from pgpu.units import format_duration, format_memory, format_share
 
 _COMMAND_CHARACTERS = 32
@@ -53,7 +53,7 @@ def _job_cells(report: JobReport, now_seconds: float, turns: set[str], *, is_unc
         **_time_cells(report, turns, now_seconds),
         "GPU": _where(job),
         "IMAGE": Text(job.spec.image or ""),
-        "COMMAND": Text(_command(job.spec.command, is_uncut=is_uncut)),
+        "COMMAND": Text(_command(job.spec, is_uncut=is_uncut)),
     }
 
 
@@ -212,6 +212,9 @@ def _where(job: Job) -> str:
     return ", ".join(simulated or granted) + "".join(f" ({word})" for word in advisory)
 
 
-def _command(words: Sequence[str], *, is_uncut: bool) -> str:
-    line = shlex.join(words)
+def _command(spec: JobSpec, *, is_uncut: bool) -> str:
+    """Write what a job runs; of a function's replica that, since its command is pgpu's own and of no use to who reads it."""
+    if spec.serves is not None and not is_uncut:
+        return f"serves {spec.serves}"
+    line = shlex.join(spec.command)
     return line if is_uncut or len(line) <= _COMMAND_CHARACTERS else f"{line[: _COMMAND_CHARACTERS - 1]}…"
