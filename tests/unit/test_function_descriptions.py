@@ -150,3 +150,9 @@ def test_an_example_is_a_request_that_is_taken() -> None:
     assert not isinstance(asked(grow, json.dumps(body).encode()), Refusal)
     for handler in HANDLERS:
         assert not isinstance(asked(handler, json.dumps(example(signature_of(handler))).encode()), Refusal)
+
+
+def test_a_client_made_of_the_description_may_show_a_token_and_need_not() -> None:
+    document = described(detect)
+    assert document["security"] == [{"token": []}, {}]
+    assert document["components"]["securitySchemes"]["token"]["scheme"] == "bearer"

@@ -1,6 +1,6 @@
 """OpenAPI 3.1 of one function: how to call it, what it answers, and which errors there are.
 
-It refuses to describe what the gateway adds: tokens, versions and asynchronous calls are the gateway's.
+It refuses to describe what the gateway adds, but for the token: versions and asynchronous calls are the gateway's.
 """
 
 from collections.abc import Iterable
@@ -42,6 +42,11 @@ _EVENT_SCHEMA = {
     },
     "required": ["id", "source", "type", "specversion"],
 }
+_TOKEN = {
+    "type": "http",
+    "scheme": "bearer",
+    "description": "At a gateway, unless the function is public; in a replica nobody asks for one.",
+}
 _TIMEOUT = {
     "name": "Request-Timeout",
     "in": "header",
@@ -76,8 +81,13 @@ def openapi(name: str, signature: Signature, declaration: Declaration, version: 
         "openapi": "3.1.0",
         "info": {"title": name, "version": version, "description": signature.description},
         "servers": [{"url": "/"}],
+        "security": [{"token": []}, {}],
         "paths": paths,
-        "components": {"schemas": {**schemas.components, "pgpu.Error": _ERROR_SCHEMA}, "responses": _error_responses()},
+        "components": {
+            "schemas": {**schemas.components, "pgpu.Error": _ERROR_SCHEMA},
+            "responses": _error_responses(),
+            "securitySchemes": {"token": _TOKEN},
+        },
         "x-pgpu": {
             "timeout_seconds": declaration.timeout_seconds,
             "max_body_bytes": declaration.max_body_bytes,
