@@ -141,8 +141,8 @@ class FunctionDesk:
             self._end(sorted(left))
             for job_id in left:
                 self._deployer.forget(job_id)
-        wanted = [version for each in self._kept.all(None) for version in each.versions]
-        self._end([job.id for name, job in self._builds() if name not in self._names(wanted)], 0.0)
+        wanted = self._names([version for each in self._kept.all(None) for version in each.versions])
+        self._end([job.id for name, job in self._builds() if name not in wanted], 0.0)
 
     def has_bundle(self, caller: Caller, digest: str) -> None:
         """Say whether the caller sent a bundle before.
