@@ -1,10 +1,12 @@
 """Jobs that live on without their leases: what they hear, when they have a place again, and what outlives a crash."""
 
+import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 
 import pytest
-from tests.system.engine_worlds import LONG, World, world
+from tests.system.engine_worlds import LONG, World, kill, world
 from tests.waiting import until
 
 from pgpu.errors import CapacityError, RequestError
@@ -127,3 +129,52 @@ def test_who_cannot_park_says_so(machine: World) -> None:
     machine.until_running(plain)
     with pytest.raises(RequestError, match="cannot be parked"):
         machine.client.park(plain.id)
+
+
+def kill_its_supervisor(machine: World, job: Job) -> None:
+    machine.kill_supervisor(job)
+    machine.client.jobs(include_final=False)  # whoever comes by gives it another one
+
+
+def kill_the_keeper(machine: World, _job: Job) -> None:
+    if (keeper := machine.engine.keepers.process("fake")) is not None:
+        kill(keeper)
+
+
+ACTS: tuple[Callable[[World, Job], object], ...] = (
+    lambda machine, job: machine.client.park(job.id),
+    lambda machine, job: machine.client.claim(job.id),
+    lambda machine, job: machine.client.offer(job.id, 1.0),
+    kill_its_supervisor,
+    kill_the_keeper,
+)
+
+
+@pytest.mark.soak
+def test_whatever_dies_and_whoever_asks_nobody_has_more_than_there_is_and_all_come_back(machine: World) -> None:
+    chance = random.Random(5)
+    jobs = [replica(machine, "0", 6)]
+    for number in (1, 2):
+        machine.client.park(jobs[-1].id)
+        until_parked(machine, jobs[-1])
+        jobs.append(replica(machine, str(number), 6))
+    for _ in range(60):
+        with suppress(CapacityError):
+            chance.choice(ACTS)(machine, chance.choice(jobs))
+        with machine.engine.ledger.view() as view:
+            counted = [entry for entry in view.holding() if entry.is_counted and entry.job.reclaimed_at_seconds is None]
+        assert len(counted) <= 1, counted
+    for job in jobs:
+        machine.client.claim(job.id)
+        others = [other for other in jobs if other is not job]
+        until(lambda job=job, others=others: has_its_place(machine, job, others))  # type: ignore[misc]
+    assert {machine.state(job) for job in jobs} == {JobState.RUNNING}
+
+
+def has_its_place(machine: World, job: Job, others: Sequence[Job]) -> bool:
+    """Whether a job has a lease; whoever else got one meanwhile, as it asked before, makes room."""
+    for other in others:
+        with suppress(CapacityError):
+            machine.client.offer(other.id, 0.0)
+    machine.client.jobs(include_final=False)
+    return not machine.entry(job).job.is_aside
