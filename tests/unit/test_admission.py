@@ -39,8 +39,19 @@ rooms = st.lists(
     ),
     max_size=4,
 ).map(lambda parts: tuple(GpuRoom(gpu(i, m), h, o, g) for i, (m, h, o, g) in enumerate(parts)))
-queues = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 3), st.none() | st.floats(0, 200)), max_size=12).map(
-    lambda parts: [Candidate(f"job{i}", Request(m, c), d) for i, (m, c, d) in enumerate(parts)]
+queues = st.lists(
+    st.tuples(
+        st.integers(1, 60),
+        st.integers(1, 3),
+        st.none() | st.floats(0, 200),
+        st.none() | st.sampled_from(["GPU-0", "GPU-1"]),
+    ),
+    max_size=12,
+).map(
+    lambda parts: [
+        Candidate(f"job{i}", Request(m, c), d, gpu_uuid=uuid if c == 1 else None)
+        for i, (m, c, d, uuid) in enumerate(parts)
+    ]
 )
 
 
@@ -50,6 +61,13 @@ def test_no_gpu_is_ever_granted_past_its_capacity(rooms: tuple[GpuRoom, ...], qu
     for each in rooms:
         new = sum(s.memory_bytes for g in admission.grants for s in g.slices if s.gpu_uuid == each.gpu.uuid)
         assert new == 0 or each.granted_bytes + new <= each.capacity_bytes
+
+
+@given(rooms, queues)
+def test_who_was_on_a_gpu_starts_there_or_waits(rooms: tuple[GpuRoom, ...], queue: list[Candidate]) -> None:
+    wanted = {candidate.job_id: candidate.gpu_uuid for candidate in queue}
+    for grant in admit(rooms, queue, 100.0).grants:
+        assert wanted[grant.job_id] in {None, *(part.gpu_uuid for part in grant.slices)}
 
 
 @given(rooms, queues)
@@ -65,7 +83,11 @@ def test_every_candidate_gets_one_answer_and_the_same_each_time(
 @given(rooms, queues)
 def test_somebody_starts_whenever_anybody_fits(rooms: tuple[GpuRoom, ...], queue: list[Candidate]) -> None:
     admission = admit(rooms, queue, 100.0)
-    fits = [c for c in queue if sum(r.free_bytes >= c.request.memory_bytes for r in rooms) >= c.request.gpu_count]
+
+    def able(candidate: Candidate) -> int:
+        return sum(r.free_bytes >= candidate.request.memory_bytes and candidate.can_use(r.gpu) for r in rooms)
+
+    fits = [candidate for candidate in queue if able(candidate) >= candidate.request.gpu_count]
     assert bool(fits) <= bool(started(admission)) or admission.waits[0].cause is Cause.MEMORY
 
 
