@@ -14,7 +14,7 @@ import uvicorn
 from tests.waiting import until
 from uvicorn.server import ServerState
 
-from pgpu.functions.calls.messages import Body
+from pgpu.functions.calls.messages import Body, Reply
 from pgpu.functions.front.http.counter import Warm
 from pgpu.functions.front.tickets import Asker, Ticket
 from pgpu.functions.gateway.http.connections import GatewayConnection
@@ -52,9 +52,9 @@ async def nothing(_scope: Any, _receive: Any, _send: Any) -> None:
 
 
 @contextlib.asynccontextmanager
-async def listening(path: Path, counter: Counter, **words: object) -> AsyncIterator[None]:
+async def listening(path: Path, counter: Counter, app: Any = nothing, **words: object) -> AsyncIterator[None]:
     kind = type("Impatient", (GatewayConnection,), {"counter": counter, "patience_seconds": 0.02, **words})
-    config = uvicorn.Config(nothing, http=kind, ws="none", lifespan="off", log_level="critical")
+    config = uvicorn.Config(app, http=kind, ws="none", lifespan="off", log_level="critical")
     config.load()
     state = ServerState()
     loop = asyncio.get_running_loop()
@@ -135,5 +135,49 @@ def test_all_users_together_leave_some_of_the_connections(tmp_path: Path) -> Non
         async with listening(tmp_path / "s", Counter(), held=held, most_descriptors=8, patience_seconds=60.0):
             with connected(tmp_path / "s") as one_more:
                 assert await sent_away(one_more)
+
+    asyncio.run(ask())
+
+
+class Generous(Counter):
+    """Answers each call at once with more than its client asked for."""
+
+    hot_since_seconds = load_seconds = 0.0
+
+    def submit(self, ticket: Ticket, body: Body, file: int | None, asker: Asker) -> None:
+        super().submit(ticket, body, file, asker)
+        asker.reply(Reply(200, {}, b"x" * 1_000_000), None)
+
+    def warm(self, _ticket: Ticket) -> Any:
+        return self
+
+
+def test_who_asks_again_and_again_and_reads_no_answer_is_not_answered_from_memory(tmp_path: Path) -> None:
+    counter, waits = Generous(), asyncio.Event()
+
+    async def ordinary(_scope: Any, _receive: Any, _send: Any) -> None:
+        waits.set()
+        await asyncio.get_running_loop().create_future()
+
+    async def ask() -> None:
+        async with listening(tmp_path / "s", counter, ordinary, patience_seconds=60.0):
+            with connected(tmp_path / "s") as end:
+                asking = asyncio.create_task(asyncio.get_running_loop().sock_sendall(end, (HEAD + b"abcd") * 1000))
+                async with asyncio.timeout(60):
+                    await waits.wait()
+                asking.cancel()
+        assert len(counter.submitted) <= 2
+
+    asyncio.run(ask())
+
+
+def test_who_takes_nothing_of_an_answer_is_sent_away(tmp_path: Path) -> None:
+    async def ask() -> None:
+        held = collections.Counter[int | None]()
+        async with listening(tmp_path / "s", Generous(), held=held):
+            with connected(tmp_path / "s") as end:
+                await asyncio.get_running_loop().sock_sendall(end, HEAD + b"abcd")
+                await asyncio.to_thread(until, lambda: held)
+                await asyncio.to_thread(until, lambda: not held)
 
     asyncio.run(ask())

@@ -206,7 +206,8 @@ class Connection(HttpToolsProtocol):
         scope = cycle.scope
         if scope["method"] == "POST" and self.counter.is_call(scope["path"]) and not cycle.waiting_for_100_continue:
             headers = plain_headers(scope["headers"])
-            ticket = self.counter.direct(scope, headers) if _is_small(headers.get("content-length")) else None
+            is_short = _is_small(headers.get("content-length")) and not self.flow.write_paused
+            ticket = self.counter.direct(scope, headers) if is_short else None
             if ticket is not None:
                 direct = DirectCall(self.counter, cycle, ticket)
                 cycle.message_event = direct  # type: ignore[assignment] # likewise

@@ -20,7 +20,9 @@ class GatewayConnection(Connection):
     """A connection whose requests know their user."""
 
     patience_seconds = 30.0
-    """Between two looks; a request whose head or small body is not whole at two of them in a row is given up."""
+    """Between two looks; a request whose head or small body is not whole at two of them in a row is given up, and so is a client
+    who took nothing of its answers in between.
+    """
 
     most_descriptors = 1 << 16
     """That this process may have: callers over TCP together hold half as many connections, each user over the socket a quarter,
@@ -32,6 +34,7 @@ class GatewayConnection(Connection):
 
     _looking: asyncio.TimerHandle | None = None
     _unfinished: object = None
+    _unread_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's
         """Note who it is."""
@@ -56,12 +59,18 @@ class GatewayConnection(Connection):
             self._looking.cancel()
 
     def _look(self) -> None:
-        unfinished = self._what_is_unfinished()
-        if unfinished is not None and unfinished is self._unfinished:
+        unfinished, unread_bytes = self._what_is_unfinished(), self._what_is_unread()
+        is_stuck = 0 < unread_bytes == self._unread_bytes
+        if is_stuck or (unfinished is not None and unfinished is self._unfinished):
             self.transport.abort()
             return
-        self._unfinished = unfinished
+        self._unfinished, self._unread_bytes = unfinished, unread_bytes
         self._looking = self.loop.call_later(self.patience_seconds, self._look)
+
+    def _what_is_unread(self) -> int:
+        """Return how much of answers that are whole their client has not taken; whoever sends the others waits no longer than they last."""
+        is_whole = self.cycle is None or self.cycle.response_complete or self.transport.is_closing()
+        return self.transport.get_write_buffer_size() if is_whole else 0
 
     def _what_is_unfinished(self) -> object:
         """Return what stands for a request that has begun and is not whole; None: nobody waits for a client.
