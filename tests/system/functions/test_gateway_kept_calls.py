@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import os
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
@@ -62,6 +63,16 @@ def test_kept_calls_and_events(tmp_path: Path) -> None:
         for _ in range(2):  # what failed is served again
             assert made.call("fickle", {"do": "raise"}, **{**EVENT, "ce_id": "e2"}).status == 500
         assert count(notes, "begin raise") == 2
+
+
+@pytest.mark.parametrize("headers", [{"prefer": "respond-async"}, {"prefer": "wait=1"}, EVENT])
+def test_a_kept_body_may_be_larger_than_a_message(headers: dict[str, str]) -> None:
+    body = os.urandom(5 << 20)
+    with gateway(function("reverse", "Reverse")) as made:
+        answer = made.call("reverse", body, content_type="application/octet-stream", **headers)
+        if answer.status == 202:
+            answer = finished(made, answer.headers["location"])
+        assert (answer.status, answer.body == body[::-1]) == (200, True)
 
 
 def test_a_call_is_its_callers_alone(tmp_path: Path) -> None:

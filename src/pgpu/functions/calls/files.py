@@ -8,6 +8,7 @@ import fcntl
 import mmap
 import os
 
+from pgpu.functions.calls.frames import INLINE_BYTES
 from pgpu.functions.calls.messages import Body
 
 _SEALED = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
@@ -53,6 +54,11 @@ def file_of(body: Body) -> int:
         return growing.seal()
     finally:
         growing.close()
+
+
+def carried(body: bytes) -> tuple[bytes, int | None]:
+    """Return a body as it goes into a message: itself, or empty with the descriptor of a memory file, the caller's to close."""
+    return (body, None) if len(body) <= INLINE_BYTES else (b"", file_of(body))
 
 
 def body_of(fd: int) -> memoryview:

@@ -8,7 +8,7 @@ import sqlite3
 
 import msgspec
 
-from pgpu.functions.calls.files import body_of
+from pgpu.functions.calls.files import body_of, carried
 from pgpu.functions.calls.messages import Reply
 from pgpu.functions.front.http.answering import Send
 from pgpu.functions.front.http.bodies import ClientGoneError, Receive, read_body
@@ -87,7 +87,7 @@ class KeptCalls:
             return await self._accepted(hall, _call(errand, kept_as, who, read), f"/calls/{kept_as}")
         if key is not None:
             return await self._event(hall, errand, _call(errand, key, who, read))
-        await serve_read(self._counter, errand, (read, None), receive, send)
+        await serve_read(self._counter, errand, carried(read), receive, send)
         return None
 
     async def of_caller(self, errand: Errand, target: Target, caller: Caller) -> Reply | Refusal:

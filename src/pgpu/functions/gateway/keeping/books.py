@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from pgpu.functions.calls.files import body_of
+from pgpu.functions.calls.files import body_of, carried
 from pgpu.functions.calls.messages import Body, Chunk, Reply
 from pgpu.functions.front.keeping.keeper import log
 from pgpu.functions.gateway.calling.errands import Errand
@@ -168,8 +168,9 @@ class Books:
             self._release(hall.function.identity)
             return
         now, seconds = time.monotonic(), hall.declaration.timeout_seconds
+        body, file = carried(call.body)
         errand = Errand(
-            call_id, call.method, call.path, call.query, call.headers, call.body, None, now, now + _LONGEST_WAIT_SECONDS,
+            call_id, call.method, call.path, call.query, call.headers, body, file, now, now + _LONGEST_WAIT_SECONDS,
             seconds, _Keeping(self, call_id, hall.function.identity), hall=hall,
         )  # fmt: skip
         self._running[call_id] = errand
