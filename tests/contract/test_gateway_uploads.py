@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pgpu.functions.calls.messages import Reply
 from pgpu.functions.gateway.access import Access
 from pgpu.functions.gateway.bearers import Bearers
 from pgpu.functions.gateway.controlling.halls import Halls
@@ -137,3 +138,35 @@ def test_a_gateway_reads_no_more_than_it_has_room_for() -> None:
         return answers
 
     assert asyncio.run(asking()) == [(503, "1")]
+
+
+def test_kept_answers_that_nobody_reads_are_held_up_to_a_bound() -> None:
+    class Kept:
+        async def of_caller(self, *_words: object) -> Reply:
+            return Reply(200, {}, b"x" * (15 << 20))
+
+    async def asking() -> list[int]:
+        halls, taken, never = Halls(Metrics()), asyncio.Event(), asyncio.Event()
+        access = Access(Bearers(None))  # type: ignore[arg-type]
+        app = App(halls, access, GatewayCounter(halls, access), Kept(), None, uploads=Uploads(100 << 20))  # type: ignore[arg-type]
+        statuses: list[int] = []
+
+        async def send(message: Any) -> None:
+            if "status" in message:
+                statuses.append(message["status"])
+            if statuses == [200]:
+                taken.set()
+                await never.wait()
+
+        async def ask() -> None:
+            scope = {"type": "http", "method": "GET", "path": "/calls/x", "headers": [], "query_string": b""}
+            await app({**scope, "state": {"uid": os.geteuid()}}, nothing, send)
+
+        first = asyncio.create_task(ask())
+        await taken.wait()
+        await ask()
+        first.cancel()
+        access.bearers.close()
+        return statuses
+
+    assert asyncio.run(asking()) == [200, 503]

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from pgpu.errors import CapacityError, PgpuError
+from pgpu.functions.calls.frames import INLINE_BYTES
 from pgpu.functions.calls.messages import Reply
 from pgpu.functions.front.http.answering import Send
 from pgpu.functions.front.http.bodies import Receive
@@ -26,7 +27,7 @@ from pgpu.functions.gateway.http.describing import described
 from pgpu.functions.gateway.http.document import document
 from pgpu.functions.gateway.http.kept import KeptCalls
 from pgpu.functions.gateway.http.targets import Kind, Target, target_of
-from pgpu.functions.gateway.http.uploads import NotTakenError, Uploads
+from pgpu.functions.gateway.http.uploads import NotTakenError, Upload, Uploads
 from pgpu.functions.protocols import Refusal
 
 JSON = {"content-type": "application/json"}
@@ -98,11 +99,19 @@ class App:
         if isinstance(answered, Refusal):
             answered = answered.reply(errand.request_id)
         if answered is not None:
-            await send_reply(self._counter, errand, answered, send)
+            await self._told(errand, answered, self._uploads.of(None, self._access.principal(caller), receive), send)
+
+    async def _told(self, errand: Errand, answer: Reply, place: Upload, send: Send) -> None:
+        """Send an answer; a large one that was kept is held as long as its reader is slow."""
+        with place:
+            try:
+                place.hold(len(answer.body) if len(answer.body) > INLINE_BYTES else 0)
+            except NotTakenError as error:
+                answer = error.refused.reply(errand.request_id)
+            await send_reply(self._counter, errand, answer, send)
 
     async def _answered(self, errand: Errand, target: Target, caller: Caller, receive: Receive, send: Send) -> Answered:
-        may_be_theirs = target.kind in _APPLICATIONS and errand.path.startswith(_FUNCTIONS)
-        if not may_be_theirs and (refused := _misdirected(errand, target)) is not None:
+        if not _may_be_an_applications(errand, target) and (refused := _misdirected(errand, target)) is not None:
             return refused
         if (refused := await self._unjudged(errand, caller)) is not None:
             return refused
@@ -110,10 +119,13 @@ class App:
             return self._page(errand.path, caller)
         if target.kind is Kind.STORED:
             return await self._kept.of_caller(errand, target, caller)
+        return await self._in_hall(errand, target, caller, receive, send)
+
+    async def _in_hall(self, errand: Errand, target: Target, caller: Caller, receive: Receive, send: Send) -> Answered:
         hall = await self._hall(target.name, caller)
         if (refused := self._access.refusal(caller, hall)) is not None or hall is None:
             return refused or _NOT_FOUND
-        if may_be_theirs and hall.declaration.is_asgi:
+        if hall.declaration.is_asgi and _may_be_an_applications(errand, target):
             target = target._replace(kind=Kind.CALL)
         elif (refused := _misdirected(errand, target)) is not None:
             return refused
@@ -208,3 +220,8 @@ def _misdirected(errand: Errand, target: Target) -> Refusal | None:
         said = f"this path takes {target.methods}"
         return Refusal(405, "bad_method", said, {"allow": target.methods})
     return None
+
+
+def _may_be_an_applications(errand: Errand, target: Target) -> bool:
+    """Whether a path may be one that an application has by itself."""
+    return target.kind in _APPLICATIONS and errand.path.startswith(_FUNCTIONS)

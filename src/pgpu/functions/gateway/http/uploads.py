@@ -1,4 +1,4 @@
-"""What the bodies of all requests under way may take: of each caller, of what each owner's functions are sent, and together.
+"""What the bodies of all requests under way, and kept answers that are being sent, may take: of each caller, of what each owner's functions are sent, and together.
 
 A body whose length was announced has its place before any of it is read, so that of many at once some come to their end; one
 without a length takes it as it comes. It refuses to hold a body, and to wait for room: who finds none comes again.
@@ -51,16 +51,17 @@ class Uploads:
         self._most_bytes, self.patience_seconds = most_bytes, patience_seconds
         self._held_bytes: Counter[str] = Counter()
 
-    def of(self, owner_uid: int, caller: str, receive: Receive) -> "Upload":
-        """Begin the body of a request.
+    def of(self, owner_uid: int | None, caller: str, receive: Receive) -> "Upload":
+        """Begin the body of a request, or of an answer that was kept.
 
         Args:
-            owner_uid: Whose function is called: their functions together may be sent half of all.
+            owner_uid: Whose function is called: their functions together may be sent half of all; None: none is.
             caller: Who calls; each may send a quarter of all. Either may go over where this body is their only one.
             receive: ASGI's.
         """
         most = self._most_bytes
-        return Upload(self, (("", most), (f"owner {owner_uid}", most // 2), (f"caller {caller}", most // 4)), receive)
+        owner = () if owner_uid is None else ((f"owner {owner_uid}", most // 2),)
+        return Upload(self, (("", most), *owner, (f"caller {caller}", most // 4)), receive)
 
     def take(self, accounts: Sequence[tuple[str, int]], more_bytes: int, own_bytes: int) -> None:
         """Hold more for one body.
@@ -104,6 +105,16 @@ class Upload:
     ) -> None:
         self._uploads.give_back(self._accounts, self._taken_bytes)
 
+    def hold(self, size_bytes: int) -> None:
+        """Take a place for so much, with what it has already.
+
+        Raises:
+            NotTakenError: There is none.
+        """
+        if size_bytes > self._taken_bytes:
+            self._uploads.take(self._accounts, size_bytes - self._taken_bytes, self._taken_bytes)
+            self._taken_bytes = size_bytes
+
     def announce(self, length: str) -> None:
         """Take a place for a body of this `Content-Length`.
 
@@ -111,7 +122,7 @@ class Upload:
             NotTakenError: There is none.
         """
         if length.isdecimal():
-            self._hold(int(length))
+            self.hold(int(length))
 
     async def receive(self) -> Any:
         """Receive one more piece; see ASGI.
@@ -128,10 +139,5 @@ class Upload:
             raise NotTakenError(_LATE) from None
         self._read_bytes += len(message.get("body", b""))
         self._is_whole = not message.get("more_body", False)
-        self._hold(self._read_bytes)
+        self.hold(self._read_bytes)
         return message
-
-    def _hold(self, size_bytes: int) -> None:
-        if size_bytes > self._taken_bytes:
-            self._uploads.take(self._accounts, size_bytes - self._taken_bytes, self._taken_bytes)
-            self._taken_bytes = size_bytes
