@@ -43,6 +43,8 @@ def test_packages_are_kept_once_they_are_there(deployer: Deployer, version: Vers
         deployer.keep_build(version)
     with pytest.raises(RequestError, match="are gone"):
         deployer.replica(version, "0" * 12, None)
+    assert not building.exists()
+    assert built_in(deployer, version) == building
     (building / "packages").mkdir()
     (building / "packages" / "numpy.py").write_text("")
     deployer.keep_build(version)
@@ -55,6 +57,23 @@ def test_packages_are_kept_once_they_are_there(deployer: Deployer, version: Vers
     assert Path(sockets).is_dir()
     deployer.forget("0" * 12)
     assert not Path(sockets).exists()
+
+
+def test_more_packages_than_an_owner_may_have_are_thrown_away(version: Version, tmp_path: Path) -> None:
+    small = Deployer(Store(tmp_path / "functions", most_layers_bytes=1 << 20), tmp_path / "sockets")
+    for number, size_bytes in ((1, 1 << 19), (2, 1 << 20)):
+        wanted = replace(version, number=number, requirements=f"numpy=={number}")
+        packages = built_in(small, wanted) / "packages"
+        packages.mkdir()
+        (packages / "large").write_bytes(b"x" * size_bytes)
+        (packages / "link").symlink_to("/")
+        if number == 1:
+            small.keep_build(wanted)
+            assert small.is_built(wanted)
+    with pytest.raises(RequestError, match="would hold 1 MiB of 1 MiB"):
+        small.keep_build(wanted)
+    assert not small.is_built(wanted)
+    assert not packages.exists()
 
 
 def test_a_link_that_the_owner_left_is_never_mounted(deployer: Deployer, version: Version, tmp_path: Path) -> None:

@@ -143,18 +143,21 @@ class Deployer:
         """Put packages that were installed in their place; from then on nobody but this process may change them.
 
         Raises:
-            RequestError: There are none.
+            RequestError: There are none, or this user has too many.
         """
         digest = layer_digest(version)
         if digest is None or self.is_built(version):
             return
         made = self._beside_layers(version)
-        if not _is_directory(made / "packages"):
-            raise RequestError(f"the packages of {version.label} were not installed")
-        # The shelf is closed to others, so the owner cannot reach below it any more once this name is gone.
-        with suppress(OSError):  # two versions with one lock file: both are the same
-            (made / "packages").rename(self.store.layer(version.owner_uid, digest))
-        shutil.rmtree(made, ignore_errors=True)
+        try:
+            if not _is_directory(made / "packages"):
+                raise RequestError(f"the packages of {version.label} were not installed")
+            self.store.check_layers(version.owner_uid)
+            # The shelf is closed to others, so the owner cannot reach below it any more once this name is gone.
+            with suppress(OSError):  # two versions with one lock file: both are the same
+                (made / "packages").rename(self.store.layer(version.owner_uid, digest))
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
 
     def _places(self, version: Version, sockets: Path) -> Places:
         owner_uid = version.owner_uid

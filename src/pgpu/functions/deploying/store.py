@@ -32,11 +32,17 @@ from pgpu.units import GIB, KIB, MIB
 MOST_OWNER_BYTES = 10 * GIB
 """Of one user's bundles: they are the server's files, which no disk quota of the user counts."""
 
+MOST_LAYERS_BYTES = 20 * GIB
+"""Of one user's packages, on the disk of the server's state: two sets of the largest frameworks."""
+
 _MOST_SENT_BYTES = MOST_BYTES + MOST_MEMBERS * 4 * KIB
 """Headers, long names and padding included."""
 
 _BLOCK_BYTES = 4 * KIB
 """What a file takes of a disk beside its content, at least: a million empty ones are not nothing."""
+
+_UNIT_BYTES = 512
+"""Of `st_blocks`, whatever the file system's block is. Source: stat(2)."""
 
 _OWN_FILES = 4
 """Of each bundle."""
@@ -52,7 +58,11 @@ class Store:
     """The shelves of one state directory; safe for many threads and processes."""
 
     def __init__(
-        self, directory: Path, most_owner_bytes: int = MOST_OWNER_BYTES, most_sent_bytes: int = _MOST_SENT_BYTES
+        self,
+        directory: Path,
+        most_owner_bytes: int = MOST_OWNER_BYTES,
+        most_sent_bytes: int = _MOST_SENT_BYTES,
+        most_layers_bytes: int = MOST_LAYERS_BYTES,
     ) -> None:
         """Make nothing yet.
 
@@ -60,9 +70,11 @@ class Store:
             directory: Becomes this process's own, closed to others.
             most_owner_bytes: Of all bundles of one user, a block for each file included.
             most_sent_bytes: Of one bundle, as it is sent.
+            most_layers_bytes: Of all packages of one user.
         """
         self._directory = directory
         self._most_owner_bytes, self._most_sent_bytes = most_owner_bytes, most_sent_bytes
+        self._most_layers_bytes = most_layers_bytes
         self._guard = threading.Lock()
         self._sending: Counter[int] = Counter()
 
@@ -97,6 +109,19 @@ class Store:
     def layer(self, owner_uid: int, digest: str) -> Path:
         """Return where packages of this digest are installed, or would be."""
         return self._shelf("layers", owner_uid) / _checked(digest)
+
+    def check_layers(self, owner_uid: int) -> None:
+        """Refuse what was installed last where it is too much together with what this user has.
+
+        Raises:
+            RequestError: It is.
+        """
+        held = sum(map(_disk_bytes, self._shelf("layers", owner_uid).rglob("*")))
+        if held > self._most_layers_bytes:
+            raise RequestError(
+                f"your packages would hold {held // MIB} MiB of {self._most_layers_bytes // MIB} MiB",
+                hint="pgpu undeploy NAME",
+            )
 
     @contextlib.contextmanager
     def receiving(self, owner_uid: int) -> Iterator["Incoming"]:
@@ -205,6 +230,13 @@ class Incoming:
             _sync(self._shelf)
         finally:
             shutil.rmtree(made, ignore_errors=True)
+
+
+def _disk_bytes(path: Path) -> int:
+    """Return what a name takes of the disk; a link's target is not asked."""
+    with contextlib.suppress(OSError):
+        return max(_BLOCK_BYTES, path.lstat().st_blocks * _UNIT_BYTES)
+    return 0
 
 
 def _sync(directory: Path) -> None:
