@@ -70,6 +70,11 @@ def test_what_no_worker_is_needed_for_is_refused_by_the_front(echo: Replica) -> 
         assert answer.headers["x-request-id"] == answer.value["request_id"]
     timeout = echo.call({"x": 1}, request_timeout="soon")
     assert (timeout.status, timeout.value["code"]) == (400, "bad_timeout")
+    head_alone = echo.begin_head(request_timeout="soon", content_length="2")
+    assert echo.health["state"] == "hot", "and meanwhile the front had time to refuse it without its body"
+    head_alone.send(b"{}")
+    late = answer_of(head_alone)
+    assert (late.status, late.value["code"]) == (400, "bad_timeout")
 
 
 def test_bad_input_is_the_callers_and_says_where(echo: Replica) -> None:

@@ -34,9 +34,10 @@ class Service:
     def ticket(self, method: str, path: str, query: str, headers: dict[str, str]) -> Ticket:
         """Begin a request; nothing is admitted yet and its deadline runs."""
         now = time.monotonic()
-        seconds = timeout_seconds(headers, self.keeper.declaration.timeout_seconds)
-        known = seconds or 0.0
-        return Ticket(request_id(headers), method, path, query, headers, b"", None, now, now + known, known, None)
+        declared = self.keeper.declaration.timeout_seconds
+        known = timeout_seconds(headers, declared) or 0.0
+        deadline = now + (known or declared)  # of a timeout that is none, for the body that comes before it is refused
+        return Ticket(request_id(headers), method, path, query, headers, b"", None, now, deadline, known, None)
 
     def direct(self, scope: Any, headers: dict[str, str]) -> Ticket | None:
         """Begin a call on the short way."""

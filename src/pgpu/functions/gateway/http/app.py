@@ -193,7 +193,8 @@ class App:
             errand.timeout_seconds = hall.declaration.timeout_seconds
         elif errand.timeout_seconds:
             errand.timeout_seconds = min(errand.timeout_seconds, hall.declaration.timeout_seconds)
-        errand.deadline_seconds = errand.admitted_seconds + errand.timeout_seconds
+        allowed_seconds = errand.timeout_seconds or hall.declaration.timeout_seconds
+        errand.deadline_seconds = errand.admitted_seconds + allowed_seconds
 
     def _page(self, path: str, caller: Caller) -> Answered:
         if path != "/metrics":

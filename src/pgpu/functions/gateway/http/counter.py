@@ -62,12 +62,13 @@ class GatewayCounter:
     def errand(self, scope: Any, headers: dict[str, str], target: Target, hall: Hall | None) -> Errand:
         """Begin a request; its deadline runs."""
         now = time.monotonic()
-        seconds = timeout_seconds(headers, hall.declaration.timeout_seconds if hall else _UNKNOWN_TIMEOUT_SECONDS)
-        known = seconds or 0.0
+        declared = hall.declaration.timeout_seconds if hall else _UNKNOWN_TIMEOUT_SECONDS
+        known = timeout_seconds(headers, declared) or 0.0
+        deadline = now + (known or declared)  # of a timeout that is none, for the body that comes before it is refused
         forwarded = {name: value for name, value in headers.items() if name != "authorization"}
         query = scope["query_string"].decode("latin-1")
         return Errand(
-            request_id(headers), scope["method"], scope["path"], query, forwarded, b"", None, now, now + known, known,
+            request_id(headers), scope["method"], scope["path"], query, forwarded, b"", None, now, deadline, known,
             None, hall=hall, version=target.version, is_exact=target.version > 0,
         )  # fmt: skip
 
