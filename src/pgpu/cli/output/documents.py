@@ -97,6 +97,7 @@ def _job(report: JobReport) -> Document:
         "offered_value": job.offered_value,
         "reclaimed_at_seconds": job.reclaimed_at_seconds,
         "parked_at_seconds": job.parked_at_seconds,
+        "wanted_at_seconds": job.wanted_at_seconds,
         "peak_bytes": job.peak_bytes,
         "lease": _lease(report),
         "time": [dataclasses.asdict(each) for each in report.time],
