@@ -125,6 +125,18 @@ def test_a_lock_file_that_installs_nothing_is_judged_once() -> None:
     assert server.judged == [Judgement(1, VersionState.FAILED, "the packages were not installed", 1.0)]
 
 
+def test_packages_that_fill_the_servers_disk_are_ended_and_judged() -> None:
+    server, version, free = Server(JobState.RUNNING), waiting("a", ALICE, 1).versions[0], [2 << 30]
+    desk = ServerDesk(server, server, 7200.0, lambda: free[0])  # type: ignore[arg-type]
+    assert not desk.is_built(version, "a")
+    free[0] -= 1
+    assert desk.is_built(version, "a")
+    assert server.state is JobState.EXITED
+    assert [(each.state, "disk was nearly full" in (each.reason or "")) for each in server.judged] == [
+        (VersionState.FAILED, True)
+    ]
+
+
 def test_packages_that_take_too_long_are_ended_and_judged() -> None:
     server, version = Server(JobState.RUNNING), waiting("a", ALICE, 1).versions[0]
     assert not ServerDesk(server, server, 7200.0).is_built(version, "a")  # type: ignore[arg-type]

@@ -111,6 +111,10 @@ class Deploying(Protocol):
         """Put packages that were installed in their place; RequestError if there are none."""
         ...
 
+    def forget_build(self, version: Version) -> None:
+        """Remove what was installed of packages that are not kept."""
+        ...
+
     def sweep(self, owner_uid: int, kept: Collection[Version]) -> None:
         """Throw away what none of a user's versions is made of."""
         ...
@@ -336,12 +340,13 @@ class FunctionDesk:
     def judge(self, caller: Caller, name: str, judgement: Judgement) -> None:
         """Note whether a version can be served."""
         self._desk.access.check_administers(caller)
-        made = judgement.created_at_seconds
+        made, version = judgement.created_at_seconds, self._kept.get(name).version(judgement.version)
+        if made not in {None, version.created_at_seconds}:
+            raise missing(name)
         if judgement.state is VersionState.READY:
-            version = self._kept.get(name).version(judgement.version)
-            if made not in {None, version.created_at_seconds}:
-                raise missing(name)
             self._deployer.keep_build(version)
+        else:
+            self._deployer.forget_build(version)
         self._kept.judge(name, judgement.version, judgement.state, judgement.reason, made)
 
     def note_cold_start(self, caller: Caller, name: str, start: ColdStart) -> None:

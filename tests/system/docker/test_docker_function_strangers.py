@@ -227,6 +227,7 @@ def check_lines(town: Town, directory: Path, lines: list[str]) -> None:
     for number, user in enumerate(users):
         name = f"line-{number}"
         assert town.judged(user, name).state is VersionState.FAILED, lines[number]
+        assert not list((town.state / "functions" / "layers" / str(user.uid)).glob("building-*"))
         told = town.said(name)
         assert SECRET not in told
         assert "root:" not in told

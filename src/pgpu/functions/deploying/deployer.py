@@ -124,7 +124,7 @@ class Deployer:
             NodeError: It cannot be made.
         """
         directory = self._beside_layers(version)
-        shutil.rmtree(directory, ignore_errors=True)
+        self.forget_build(version)
         _make_for(directory, account)
         (directory / LOCK_NAME).write_text(version.requirements or "", "utf-8")
         (directory / LOCK_NAME).chmod(0o644)
@@ -157,7 +157,12 @@ class Deployer:
             with suppress(OSError):  # two versions with one lock file: both are the same
                 (made / "packages").rename(self.store.layer(version.owner_uid, digest))
         finally:
-            shutil.rmtree(made, ignore_errors=True)
+            self.forget_build(version)
+
+    def forget_build(self, version: Version) -> None:
+        """Remove what was installed of packages that are not kept."""
+        if version.requirements is not None:
+            shutil.rmtree(self._beside_layers(version), ignore_errors=True)
 
     def _places(self, version: Version, sockets: Path) -> Places:
         owner_uid = version.owner_uid

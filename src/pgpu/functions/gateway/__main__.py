@@ -5,6 +5,7 @@
 
 import argparse
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -34,18 +35,23 @@ def _parse(words: list[str]) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def _desk(host: str, build_seconds: float) -> ServerDesk:
+def _desk(host: str, build_seconds: float, state: Path) -> ServerDesk:
     address = address_of(host)
     if address is None:
         raise RequestError(f"{host} is no address of a server")
     server = Server(address)
-    return ServerDesk(HttpFunctions(server), HttpClient(server), build_seconds)
+    return ServerDesk(
+        HttpFunctions(server), HttpClient(server), build_seconds, lambda: shutil.disk_usage(state.parent).free
+    )
 
 
 if __name__ == "__main__":
     said = _parse(sys.argv[1:])
     try:
-        run(_desk(said.server, said.build_seconds), Settings(said.socket, said.listen, said.state, said.parent))
+        run(
+            _desk(said.server, said.build_seconds, said.state),
+            Settings(said.socket, said.listen, said.state, said.parent),
+        )
     except PgpuError as error:
         log(str(error))
         sys.exit(1)

@@ -5,7 +5,7 @@ It refuses to remember: what the server says is what there is.
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from pgpu.client import Client
@@ -13,10 +13,14 @@ from pgpu.client.functions import Bearer, Judgement, ReplicaAsk, Serving, Shown
 from pgpu.errors import CapacityError, FunctionNotFoundError, JobNotFoundError, RequestError
 from pgpu.functions.gateway.desk import Claimed, Standing
 from pgpu.model import ColdStart, Function, Job, JobState, Replica, ReplicaState, Version, VersionState
+from pgpu.units import GIB
 
 _GRACE_SECONDS = 10.0
 """A front drains on SIGTERM by itself; the gateway has seen before that it has nothing to do."""
 
+
+_LEAST_FREE_BYTES = 2 * GIB
+"""Of the disk of the server's state: packages that are being installed leave so much, since the server's ledger lies there, too."""
 
 BUILD_SECONDS = 1800.0
 """For the packages of one version; see the setting `build_timeout`."""
@@ -25,9 +29,23 @@ BUILD_SECONDS = 1800.0
 class ServerDesk:
     """Joins what a server says of functions with what it says of jobs."""
 
-    def __init__(self, serving: Serving, client: Client, most_build_seconds: float = BUILD_SECONDS) -> None:
+    def __init__(
+        self,
+        serving: Serving,
+        client: Client,
+        most_build_seconds: float = BUILD_SECONDS,
+        free_bytes: Callable[[], int] = lambda: _LEAST_FREE_BYTES,
+    ) -> None:
+        """Ask a server.
+
+        Args:
+            serving: Answers about functions.
+            client: Answers about jobs.
+            most_build_seconds: In which the packages of a version must be installed.
+            free_bytes: Tells what is left of the disk that they are installed on.
+        """
         self._serving, self._client = serving, client
-        self._most_build_seconds = most_build_seconds
+        self._most_build_seconds, self._free_bytes = most_build_seconds, free_bytes
 
     def functions(self) -> Sequence[Function]:
         """Return everybody's functions; see `Desk`."""
@@ -103,13 +121,22 @@ class ServerDesk:
     def is_built(self, version: Version, job_id: str) -> bool:
         """Look at an installation and judge; see `Desk`."""
         job = self._client.job(job_id).job
-        is_late = job.started_at_seconds is not None and time.time() - job.started_at_seconds > self._most_build_seconds
-        if not job.state.is_final and is_late:
-            self._client.stop(job_id, grace_seconds=0.0)
-            self.fail(version, f"its packages were not installed in {self._most_build_seconds:g} s: pgpu logs {job_id}")
-        elif job.state.is_final:
+        if job.state.is_final:
             self._judge(version, job)
-        return job.state.is_final or is_late
+            return True
+        if (trouble := self._trouble(job)) is None:
+            return False
+        self._client.stop(job_id, grace_seconds=0.0)
+        self.fail(version, f"{trouble}: pgpu logs {job_id}")
+        return True
+
+    def _trouble(self, job: Job) -> str | None:
+        """Return why an installation cannot go on; None: it can."""
+        if self._free_bytes() < _LEAST_FREE_BYTES:
+            return "the server's disk was nearly full while its packages were installed"
+        if job.started_at_seconds is not None and time.time() - job.started_at_seconds > self._most_build_seconds:
+            return f"its packages were not installed in {self._most_build_seconds:g} s"
+        return None
 
     def _judge(self, version: Version, job: Job) -> None:
         is_built = job.state is JobState.EXITED and job.exit_code == 0
