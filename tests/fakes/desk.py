@@ -5,6 +5,7 @@ room for so many replicas at a time; who finds none waits until another one has 
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -236,7 +237,9 @@ class FakeDesk:
         return dict(json.loads((self._root / "replicas" / job_id).read_text()))
 
     def _change(self, job_id: str, **words: Any) -> None:
-        self._write(job_id, {**self._record(job_id), **words})
+        with (self._root / ".lock").open("w") as lock:  # of other threads, and of a test beside its gateway
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._write(job_id, {**self._record(job_id), **words})
 
     def _write(self, job_id: str, record: dict[str, Any]) -> None:
         fresh = self._root / "replicas" / f".{job_id}.{uuid.uuid4().hex}"
