@@ -19,6 +19,9 @@ from pgpu.functions.gateway.calling.link import Link
 from pgpu.functions.gateway.desk import Standing
 from pgpu.model import ColdStart
 
+_TICKS_SECONDS = 0.05
+"""When a process was born is known in ticks of the kernel's clock, 10 ms each, rounded down."""
+
 
 def cold_start(function: str, link: Link, standing: Standing | None, answered_seconds: float) -> ColdStart:
     """Describe the start of a replica whose first call was just answered."""
@@ -30,7 +33,7 @@ def cold_start(function: str, link: Link, standing: Standing | None, answered_se
         ("interpreter", constructing - link.import_seconds),
         ("imports", constructing),
     ]
-    is_new = link.born_seconds > link.asked_seconds or not link.born_seconds
+    is_new = link.born_seconds > link.asked_seconds - _TICKS_SECONDS or not link.born_seconds
     ends: list[tuple[str, float | None]] = [
         ("grant", None if granted is None else granted - epoch),
         *(begun if is_new else [("restore", constructing)]),
