@@ -92,6 +92,9 @@ def test_a_call_of_a_function_that_was_just_removed_is_told_so_at_once() -> None
         hall.submit(Errand("a", "POST", "/", "", {}, b"", None, 0.0, 1e12, 60.0, Asks(), hall=hall))
         hall.submit(Errand("a", "POST", "/", "", {}, b"", None, 0.0, 1e12, 60.0, Asks(), hall=hall, version=1))
         assert told == [404, 404]
+        halls.adopt([one])
+        halls.adopt([])
+        assert b"one" not in halls.metrics.text()
 
     asyncio.run(removing())
 

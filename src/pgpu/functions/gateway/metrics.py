@@ -32,6 +32,11 @@ class Metrics(Collector):
         self._answers[function, status, code] += 1
         self._durations.add(total_seconds)
 
+    def forget(self, function: str) -> None:
+        """Forget a function that is no more: names come and go, and each would stay for good."""
+        self._answers = Counter({labels: count for labels, count in self._answers.items() if labels[0] != function})
+        self.starts.pop(function, None)
+
     def text(self) -> bytes:
         """Write everything as Prometheus reads it."""
         registry = CollectorRegistry()

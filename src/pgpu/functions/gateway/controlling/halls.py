@@ -53,6 +53,7 @@ class Halls:
             if known is None or known.created_at_seconds != self._halls[name].function.created_at_seconds:
                 gone = self._halls.pop(name)
                 gone.close()
+                self.metrics.forget(name)
                 self.on_closed(gone.function.identity)
         for name, function in told.items():
             try:
