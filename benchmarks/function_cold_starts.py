@@ -6,7 +6,8 @@ cold again. Two ways: as a process, and in a sealed container (`--image`, with D
 what the machine asks for two bare interpreters, one after the other. A function on the simulated GPU that imports torch
 (`--torch` names a directory of packages with it) and holds 115 MiB there, as P5's detector does, is scaled to zero by being
 parked: `frozen` has its worker restored by the driver, `zygote` has lost it and forks another one that has torch imported.
-`worker` is the same without a GPU where a worker is killed that served; `torch` starts from zero without any of it. Writes one
+`idle` is the same of a function without a GPU, whose worker ends after it was idle for a second; `worker` is where a worker is
+killed that served; `torch` starts from zero without any of it. Writes one
 JSON file and prints a table; exits 1 where a bar is missed by the median.
 """
 
@@ -40,7 +41,7 @@ from pgpu.functions.deploying import pack_tree
 from pgpu.model import ColdStart, Deployment
 
 SECOND = 1000.0
-BARS_MS = {"process": 300.0, "docker": 900.0, "zygote": 50.0, "worker": 50.0}
+BARS_MS = {"process": 300.0, "docker": 900.0, "zygote": 50.0, "idle": 50.0, "worker": 50.0}
 """Over the constructor's own time; from the project's design."""
 
 REST_SECONDS = 0.3
@@ -86,16 +87,16 @@ class Served:
         self.client = open_client(Settings(host=server.host))
         until(self._socket.exists)
 
-    def deploy(self, imports: str, image: str | None, packages: Path | None, memory: str | None = None) -> None:
-        """Deploy the function; with memory, on a GPU."""
+    def deploy(self, imports: str, image: str | None, packages: Path | None, **declared: object) -> None:
+        """Deploy the function; one that declares memory is on a GPU."""
         with tempfile.TemporaryDirectory() as source:
             path = "" if packages is None else f"import sys\nsys.path.append({str(packages)!r})\n"
-            code = CODE if memory is None else ON_GPU
+            code = ON_GPU if "memory" in declared else CODE
             Path(source, "app.py").write_text(code.format(imports=path + imports), encoding="utf-8")
             bundle = BytesIO()
             packed = pack_tree(Path(source), bundle)
         bundle.seek(0)
-        declaration = json.dumps({} if memory is None else to_words(from_words({"memory": memory})))
+        declaration = json.dumps(to_words(from_words(declared)))
         asked = Deployment(NAME, "app.py:Noop", packed.digest, declaration=declaration)
         if image is not None:
             asked = replace(asked, runtime="docker", image=image)
@@ -189,7 +190,7 @@ def started(served: Served) -> float:
 def from_parked(times: int, packages: Path | None, *, is_frozen: bool) -> dict[str, Any]:
     """Call a function that is parked, with its worker or without."""
     with serving_functions() as served:
-        served.deploy("" if packages is None else "import torch", None, packages, "1GiB")
+        served.deploy("" if packages is None else "import torch", None, packages, memory="1GiB")
         seen = [woken(served, is_frozen=is_frozen) for _ in range(times)]
         return taken_apart(served, seen)
 
@@ -205,6 +206,22 @@ def woken(served: Served, *, is_frozen: bool) -> float:
     if (after == before) is not is_frozen:
         raise OSError("its worker is not the one that was expected")
     return milliseconds
+
+
+def from_idle(times: int, packages: Path | None) -> dict[str, Any]:
+    """Call a function without a GPU that was idle for longer than it stays."""
+    with serving_functions() as served:
+        served.deploy("" if packages is None else "import torch", None, packages, idle=1)
+        seen = [rested(served) for _ in range(times)]
+        return taken_apart(served, seen)
+
+
+def rested(served: Served) -> float:
+    """Wait until its worker is gone, and call it; the caller's milliseconds."""
+    before = served.call()[0]
+    until(lambda: not Path(f"/proc/{before}").exists())
+    time.sleep(REST_SECONDS)  # noqa: TID251 - as after the end of a replica
+    return served.call()[1]
 
 
 def after_a_death(times: int, packages: Path | None) -> dict[str, Any]:
@@ -250,7 +267,9 @@ def main() -> int:
     parser.add_argument("--times", type=int, default=10)
     parser.add_argument("--image", help="of containers; none is started without")
     parser.add_argument("--torch", type=Path, help="directory of packages with torch, for this Python")
-    parser.add_argument("--only", default="", help="process, zygote, frozen, worker, torch, docker; comma between")
+    parser.add_argument(
+        "--only", default="", help="process, zygote, frozen, idle, worker, torch, docker; comma between"
+    )
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the JSON file")
     words = parser.parse_args()
     torch = words.torch and words.torch.resolve()
@@ -258,6 +277,7 @@ def main() -> int:
         "process": lambda: from_zero(words.times),
         "zygote": lambda: from_parked(words.times, torch, is_frozen=False),
         "frozen": lambda: from_parked(words.times, torch, is_frozen=True),
+        "idle": lambda: from_idle(words.times, torch),
         "worker": lambda: after_a_death(words.times, torch),
     }
     if torch is not None:

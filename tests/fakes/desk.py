@@ -80,6 +80,15 @@ class FakeDesk:
         self._change(job_id, aside=True, offered=None)
         os.kill(self._record(job_id)["pid"], signal.SIGTSTP)
 
+    def let_nobody_back(self) -> None:
+        """Have parked replicas wait for their leases from now on."""
+        self._books.write("full", True)
+
+    def bring_back(self, job_id: str) -> None:
+        """Give a parked replica its lease again."""
+        self._change(job_id, aside=False)
+        os.kill(self._record(job_id)["pid"], signal.SIGCONT)
+
     def hold_stops(self) -> None:
         """Be slow to end replicas from now on, and count how often somebody looks meanwhile."""
         self._books.write("holding", 1)
@@ -157,10 +166,12 @@ class FakeDesk:
         record = self.records().get(job_id)
         if record is None or record.get("taken"):
             return Claimed.LOST
-        self._change(job_id, offered=None, aside=False)
-        if not record.get("aside"):
+        is_aside = bool(record.get("aside"))
+        self._change(job_id, offered=None, is_claimed=is_aside)
+        if not is_aside:
             return Claimed.KEPT
-        os.kill(record["pid"], signal.SIGCONT)
+        if not self._books.read("full", default=False):
+            self.bring_back(job_id)
         return Claimed.COMING
 
     def park(self, job_id: str) -> None:

@@ -4,7 +4,9 @@ import os
 import signal
 from dataclasses import replace
 
+import psutil
 from tests.system.functions.gateways import Gateway, function, gateway, version
+from tests.system.functions.replicas import Connection, answer_of
 from tests.waiting import until
 
 from pgpu.functions.gateway.keeping.memory import Memory
@@ -113,12 +115,39 @@ def test_a_parked_replica_without_its_worker_starts_another_one_of_its_zygote() 
         assert list(made.desk.records()) == [job_id]
 
 
+def test_a_parked_replica_serves_nobody_before_it_has_its_slice_again() -> None:
+    with gateway(function("it", "Echo", gpus=1)) as made:
+        first = made.call("it", {"x": 1}).value["pid"]
+        [job_id] = made.desk.records()
+        until(lambda: made.desk.records()[job_id].get("offered") is not None)
+        made.desk.let_nobody_back()
+        made.desk.take_and_park(job_id)
+        until(lambda: made.desk.records()[job_id]["state"] == "parked")
+        waiting = made.begin("it", {"x": 2})
+        until(lambda: made.desk.records()[job_id].get("is_claimed"))
+        until(lambda: made.desk.records()[job_id]["state"] == "starting")
+        front = Connection(made.root / job_id / "http.sock")
+        assert front.ask("/healthz").value["state"] == "parked"
+        front.close()
+        made.desk.bring_back(job_id)
+        assert answer_of(waiting).value == {"x": 2, "pid": first}
+
+
 def test_an_idle_replica_is_parked_instead_of_ended() -> None:
     with gateway(function("it", "Echo", gpus=1, idle=1)) as made:
         first = made.call("it", {"x": 1}).value["pid"]
         [job_id] = made.desk.records()
         until(lambda: made.desk.records()[job_id].get("state") == "parked")
         assert made.call("it", {"x": 2}).value == {"x": 2, "pid": first}
+
+
+def test_an_idle_replica_without_a_gpu_ends_its_worker_and_keeps_what_it_has_imported() -> None:
+    with gateway(function("it", "Echo", idle=1)) as made:
+        first = made.call("it", {"x": 1}).value["pid"]
+        until(lambda: not psutil.pid_exists(first))
+        [job_id] = made.desk.records()
+        assert made.call("it", {"x": 2}).value["pid"] != first
+        assert list(made.desk.records()) == [job_id]
 
 
 def test_a_replica_that_takes_long_to_end_is_not_taken_for_another_one() -> None:

@@ -150,7 +150,7 @@ class Desk:
         """Give calls to this worker from now on."""
         self._seat, self.load_seconds, self.hot_since_seconds = seat, load_seconds, time.monotonic()
         self._freed_seconds = self.hot_since_seconds
-        self._last_number = 0
+        self._last_number, self._is_resting = 0, False
         self._pump()
 
     def rest(self) -> None:

@@ -46,6 +46,13 @@ class Visits:
         for visit in [*self._visits]:
             visit.close()
 
+    def obey(self, what: str) -> None:
+        """Do what a question asks for, if it does."""
+        if what == "park":
+            self._keeper.park()
+        elif what == "wake":
+            self._keeper.go_on()
+
     def tell(self, what: str) -> Tell:
         """Answer a question."""
         if what == "describe":
@@ -137,6 +144,7 @@ class Visit:
                 self._visits.desk.credit(ticket)
         elif each.kind == Kind.ASK:
             ask: Ask = message_of(each)
+            self._visits.obey(ask.what)
             self.tell(each.number, self._visits.tell(ask.what))
 
     def _on_call(self, each: Frame) -> None:

@@ -120,20 +120,27 @@ class Keeper:
             self._desk.rest()
             self.state = State.PARKED
 
+    def park(self) -> None:
+        """Nobody is expected to call: the worker ends, and what it holds with it; its zygote stays."""
+        self.stand_aside()
+        if self._is_aside and self._worker is not None:
+            self._worker.end(LEAVING_GRACE_SECONDS)
+
     def go_on(self) -> None:
         """There is a slice again: the worker goes on, or another one starts."""
         if not self._is_aside:
             self.on_state()  # it was taken and given back before we saw it: who waits for news has some
             return
         self._is_aside, self.asked_seconds = False, None
-        self._desk.go_on()
-        if self._worker is not None and self._worker.is_ready:
+        worker = self._worker
+        if worker is None:
+            self.start()
+        elif worker.is_ready and not worker.is_ending:
+            self._desk.go_on()
             self.state = State.HOT
-        elif self._worker is not None:
+        else:
             self.state = State.STARTING
             self._patience = self._loop.call_later(self.declaration.startup_timeout_seconds, self._too_slow)
-        else:
-            self.start()
 
     def end_worker(self, reason: str) -> None:
         """End the worker, which hangs or is ill; another follows."""
@@ -211,6 +218,8 @@ class Keeper:
             self.state, self._desk.closed = State.PARKED if self._is_aside else State.HOT, None
         assert worker.mark is not None  # noqa: S101 - looked at by on_told
         self._desk.seat(Seat(worker.channel, worker.mark), load_seconds)
+        if self._is_aside:
+            self._desk.rest()
 
     def _ask_for_worker(self, zygote: ZygoteLink) -> None:
         ours, theirs = socket.socketpair()

@@ -60,6 +60,11 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._killing: asyncio.TimerHandle | None = None
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether it was asked to leave."""
+        return self._killing is not None
+
     def born(self, pidfd: int) -> None:
         """Take the descriptor of its process: it becomes readable when that dies, whoever holds its socket then."""
         if self.is_ended:

@@ -240,17 +240,17 @@ class Hall:
                 self._break_or_answer(errand, WORKER_DIED)
         self._wake()
 
-    def claimed(self, link: Link, claimed: Claimed) -> None:
-        """The engine has said whether an offered lease may be used again."""
+    def claimed(self, link: Link, claimed: Claimed | None) -> None:
+        """The engine has said whether a lease may be used again; None: it does not answer, so nobody else got an offered one."""
         link.is_claiming = False
         if claimed is Claimed.LOST:
             link.become(Phase.DRAINING)
-        elif claimed is Claimed.COMING and not link.is_woken:
-            link.wake()
-            link.is_claiming = False
-        elif claimed is Claimed.KEPT:
+        elif claimed is Claimed.COMING:
+            link.await_slice()
+        elif link.is_woken:
+            link.rouse(is_sure=claimed is not None)
+        else:
             link.offered_value = None
-            link.become(Phase.HOT)
             self.pump()
 
     def pump(self) -> None:

@@ -98,10 +98,30 @@ class Link:
             self._listener.on_phase(self)
 
     def wake(self) -> None:
-        """It is to have a slice again: what follows is another cold start."""
-        self.is_woken, self.is_claiming, self.has_answered = True, True, False
-        self.asked_seconds = time.monotonic()
-        self.become(Phase.WAITING)
+        """Somebody asks for its lease: what follows is another cold start."""
+        self.is_claiming = True
+        self.await_slice()
+
+    def await_slice(self) -> None:
+        """It is to have a slice again, and says itself when it is hot."""
+        if not self.is_woken:
+            self.is_woken, self.has_answered = True, False
+            self.asked_seconds = time.monotonic()
+            self.become(Phase.WAITING)
+
+    def rouse(self, *, is_sure: bool) -> None:
+        """It has what it needs: have it serve; or, if nobody knows, be parked as before."""
+        if is_sure:
+            self.offered_value = None
+            self.ask("wake")
+        else:
+            self.is_woken = False
+            self.become(Phase.PARKED)
+
+    def ask(self, what: str) -> None:
+        """Say or ask something beside the calls; the answer is news."""
+        if self._channel is not None:
+            self._channel.send(frame(Kind.ASK, 0, Ask(what)))
 
     def send(self, errand: Errand) -> None:
         """Give it an errand."""

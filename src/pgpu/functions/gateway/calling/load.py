@@ -123,7 +123,7 @@ class Load:
             startup_timeout_seconds=declaration.startup_timeout_seconds,
             retry_at_seconds=self.retry_at_seconds if self.version.state is VersionState.READY else math.inf,
             failures=self.failures,
-            can_park=declaration.gpus == 1,
+            can_park=declaration.gpus <= 1,
             value=value(self._worth_then(clock), self.frequency.at(now_seconds), self.cold_seconds, self.size_bytes),
         )
 

@@ -6,25 +6,24 @@ that is away changes nothing for replicas that live. It refuses to decide: `pgpu
 
 import asyncio
 import contextlib
-import functools
 import itertools
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from collections.abc import Sequence
 
 from pgpu.errors import PgpuError
 from pgpu.functions.front.keeping.keeper import log
 from pgpu.functions.gateway.calling.hall import Hall
 from pgpu.functions.gateway.calling.link import Link
+from pgpu.functions.gateway.controlling.asking import Asking
 from pgpu.functions.gateway.controlling.builds import Builds
 from pgpu.functions.gateway.controlling.halls import Halls
 from pgpu.functions.gateway.controlling.host import is_host_short
+from pgpu.functions.gateway.controlling.leases import Leases
 from pgpu.functions.gateway.controlling.news import News
 from pgpu.functions.gateway.controlling.phases import cold_start
-from pgpu.functions.gateway.desk import Claimed, Desk, Standing
+from pgpu.functions.gateway.desk import Desk, Standing
 from pgpu.functions.gateway.metrics import Metrics
-from pgpu.functions.scaling import Clock, Drain, Fail, Offer, Park, Phase, Start, Step, Stop, Wake, decide, too_many
+from pgpu.functions.scaling import Drain, Fail, Offer, Park, Phase, Start, Step, Stop, Wake, decide, too_many
 from pgpu.model import JobState, ReplicaState
 
 _LOOK_SECONDS = 1.0
@@ -34,9 +33,6 @@ _STARTING_LOOK_SECONDS = 0.25
 _RARE_LOOK_SECONDS = 15.0
 """The same where changes are told: nothing should be found then."""
 
-_THREADS = 8
-
-_T = TypeVar("_T")
 _NOT_YET = "asked-"
 _STATES = {
     Phase.HOT: ReplicaState.HOT,
@@ -52,14 +48,15 @@ class Controller:
 
     def __init__(self, halls: Halls, desk: Desk, metrics: Metrics) -> None:
         self._halls, self._desk, self._metrics = halls, desk, metrics
-        self._clock = Clock()
-        self._threads = ThreadPoolExecutor(_THREADS, "desk")
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._asking = Asking()
+        self._leases = Leases(desk, self._asking)
         self._dirty: set[Hall] = set()
         self._woken = asyncio.Event()
         self._ids = itertools.count(1)
-        self._asking = 0
-        self._builds = Builds(desk, self._in_thread, self._do, self._learn)
+        self._starting = 0
+        """Replicas that were asked for and are not known by their jobs yet."""
+
+        self._builds = Builds(desk, self._asking.in_thread, self._asking.do, self._learn)
         self._stopping: set[str] = set()
         self._gone: set[str] = set()
         """Jobs that are asked to end, and those that ended since the last look began: what it says of them is no news."""
@@ -71,8 +68,7 @@ class Controller:
 
         self._looked_seconds = 0.0
         self._is_memory_short = False
-        self._is_away = False
-        halls.wake, halls.claim, halls.on_first_answer = self._wake, self._claim, self._note_start
+        halls.wake, halls.claim, halls.on_first_answer = self._wake, self._leases.claim, self._note_start
         halls.on_phase = self._note_phase
 
     async def run(self) -> None:
@@ -85,9 +81,7 @@ class Controller:
                 working.create_task(self._keep_time())
         finally:
             self._news.close()
-            for task in self._tasks:
-                task.cancel()
-            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._asking.close()
 
     async def _keep_looking(self) -> None:
         while True:
@@ -125,7 +119,8 @@ class Controller:
             if link.phase is Phase.PARKED and not link.is_claiming
         }
         values = {
-            job_id: hall.loads[link.version].view(now, self._clock).value for job_id, (hall, link) in parked.items()
+            job_id: hall.loads[link.version].view(now, self._leases.clock).value
+            for job_id, (hall, link) in parked.items()
         }
         for job_id in too_many(values, is_host_short=bool(parked) and is_host_short()):
             self._apply(parked[job_id][0], Stop(job_id))
@@ -147,14 +142,14 @@ class Controller:
     async def open(self) -> bool:
         """Learn what there is before anything is decided; False: the server does not answer."""
         await self._learn()
-        if not self._is_away:
+        if not self._asking.is_away:
             await self._look()
-        return not self._is_away
+        return not self._asking.is_away
 
     async def refresh(self) -> bool:
         """Learn of the server's functions now, as when somebody called one that is not known; False: it does not answer."""
         await self._learn()
-        return not self._is_away
+        return not self._asking.is_away
 
     def _wake(self, hall: Hall) -> None:
         self._dirty.add(hall)
@@ -162,18 +157,18 @@ class Controller:
 
     async def _look(self) -> None:
         known = {link.job_id for hall in self._halls for link in hall.links.values()}
-        is_asking = self._asking > 0
+        is_asking = self._starting > 0
         self._gone.clear()
         if self._is_stale or time.monotonic() - self._looked_seconds >= _LOOK_SECONDS:
             await self._learn()
-        standings = await self._asked(self._desk.standings)
+        standings = await self._asking.asked(self._desk.standings)
         if standings is not None:
             self._is_memory_short = any(each.state is JobState.WAITING for each in standings)
-            self._adopt(standings, known, is_asking=is_asking or self._asking > 0)
+            self._adopt(standings, known, is_asking=is_asking or self._starting > 0)
 
     async def _learn(self) -> None:
         self._is_stale = False
-        functions = await self._asked(self._desk.functions)
+        functions = await self._asking.asked(self._desk.functions)
         if functions is None:
             self._is_stale = True
         else:
@@ -226,14 +221,14 @@ class Controller:
     def _decide(self, hall: Hall) -> None:
         if hall.is_closed:
             return
-        for step in decide(hall.view(self._clock, is_memory_short=self._is_memory_short)):
+        for step in decide(hall.view(self._leases.clock, is_memory_short=self._is_memory_short)):
             self._apply(hall, step)
 
     def _apply(self, hall: Hall, step: Step) -> None:
         if isinstance(step, Start):
             self._start(hall, step.version)
         elif isinstance(step, Fail):
-            self._do(self._failed(hall, step))
+            self._asking.do(self._failed(hall, step))
         else:
             self._apply_to_link(hall, hall.links[step.job_id], step)
 
@@ -246,42 +241,33 @@ class Controller:
             if not link.job_id.startswith(_NOT_YET):
                 self._stop(link.job_id)
         elif isinstance(step, Park):
-            link.offered_value = None  # nobody took it
-            link.become(Phase.PARKED)
-            self._do(self._parked(link))
+            self._leases.park(hall, link)
         elif isinstance(step, Wake):
             link.wake()
-            self._claim(hall, link)
+            self._leases.claim(hall, link)
         else:
-            link.offered_value = step.value
-            self._do(self._offered(link, step.value))
+            self._leases.offer(link, step.value)
 
     def _remove(self, hall: Hall, link: Link) -> None:
         """A replica is no more."""
-        self._note_taken(hall, link)
+        self._leases.note_end(hall, link)
         hall.remove(link)
-
-    def _note_taken(self, hall: Hall, link: Link) -> None:
-        """A replica that was on offer, and ends or is parked without having been asked to, was taken."""
-        if link.offered_value is not None:
-            self._clock.taken(link.offered_value, hall.loads[link.version].size_bytes)
-            link.offered_value = None
 
     def _start(self, hall: Hall, number: int) -> None:
         link = Link(f"{_NOT_YET}{next(self._ids)}", number, hall)
         hall.add(link)
         self._metrics.starts[hall.name] += 1
-        self._do(self._started(hall, link))
+        self._asking.do(self._started(hall, link))
 
     async def _started(self, hall: Hall, link: Link) -> None:
-        self._asking += 1
+        self._starting += 1
         standing = None
         try:
-            standing = await self._in_thread(self._desk.start, hall.function.version(link.version))
+            standing = await self._asking.in_thread(self._desk.start, hall.function.version(link.version))
         except PgpuError as error:
             log(f"no replica of {hall.name}@{link.version} can be had: {error}")
         finally:
-            self._asking -= 1
+            self._starting -= 1
             is_wanted = hall.links.pop(link.job_id, None) is not None
             if standing is None:
                 self._not_started(hall, link)
@@ -300,90 +286,41 @@ class Controller:
     def _stop(self, job_id: str) -> None:
         """Have a job end; if that cannot be asked now, the next look finds it and takes it in again."""
         self._stopping.add(job_id)
-        self._do(self._stopped(job_id))
+        self._asking.do(self._stopped(job_id))
 
     async def _stopped(self, job_id: str) -> None:
         try:
-            await self._in_thread(self._desk.stop, job_id)
+            await self._asking.in_thread(self._desk.stop, job_id)
             self._gone.add(job_id)
         except PgpuError as error:
             log(f"{job_id} does not end: {error}")
         finally:
             self._stopping.discard(job_id)
 
-    async def _offered(self, link: Link, value: float) -> None:
-        async with link.turn:
-            try:
-                await self._in_thread(self._desk.offer, link.job_id, value)
-            except PgpuError as error:
-                log(f"{link.job_id} is not on offer: {error}")
-                link.offered_value = None
-
-    async def _parked(self, link: Link) -> None:
-        async with link.turn:
-            try:
-                await self._in_thread(self._desk.park, link.job_id)
-            except PgpuError as error:
-                log(f"{link.job_id} is not parked: {error}")
-                link.become(Phase.DRAINING)
-
-    def _claim(self, hall: Hall, link: Link) -> None:
-        self._do(self._claimed(hall, link))
-
-    async def _claimed(self, hall: Hall, link: Link) -> None:
-        async with link.turn:
-            claimed = await self._asked(self._desk.claim, link.job_id)
-            hall.claimed(link, claimed or Claimed.KEPT)
-
     async def _failed(self, hall: Hall, step: Fail) -> None:
         log(f"{hall.name}@{step.version} is given up: {step.reason}")
-        await self._asked(self._desk.fail, hall.function.version(step.version), step.reason)
+        await self._asking.asked(self._desk.fail, hall.function.version(step.version), step.reason)
         await self._learn()
 
     def _note_start(self, hall: Hall, link: Link) -> None:
-        self._do(self._noted(hall.name, link, time.monotonic()))
+        self._asking.do(self._noted(hall.name, link, time.monotonic()))
 
     async def _noted(self, name: str, link: Link, answered_seconds: float) -> None:
-        standings = await self._asked(self._desk.standings) or ()
+        standings = await self._asking.asked(self._desk.standings) or ()
         standing = next((each for each in standings if each.job_id == link.job_id), None)
         start = cold_start(name, link, standing, answered_seconds)
-        await self._asked(self._desk.note_start, start)
+        await self._asking.asked(self._desk.note_start, start)
 
     def _note_phase(self, link: Link) -> None:
         hall = next((hall for hall in self._halls if hall.links.get(link.job_id) is link), None)
-        if hall is not None and link.phase is Phase.PARKED:
-            self._note_taken(hall, link)
+        if hall is not None and link.phase is Phase.PARKED and hall.loads[link.version].declaration.gpus:
+            self._leases.note_end(hall, link)
         state = _STATES.get(link.phase)
         if state is not None and not link.job_id.startswith(_NOT_YET):
-            self._do(self._noted_phase(link.job_id, state))
+            self._asking.do(self._noted_phase(link.job_id, state))
 
     async def _noted_phase(self, job_id: str, state: ReplicaState) -> None:
-        await self._asked(self._desk.note, job_id, state)
-
-    async def _asked(self, ask: Callable[..., _T], *words: Any) -> _T | None:
-        """Ask the desk; None if it cannot answer, which is said once until it does."""
-        try:
-            answer = await self._in_thread(ask, *words)
-        except PgpuError as error:
-            if not self._is_away:
-                log(f"the server does not answer as it should: {error}")
-            self._is_away = True
-            return None
-        self._is_away = False
-        return answer
-
-    async def _in_thread(self, ask: Callable[..., _T], *words: Any) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, functools.partial(ask, *words))
-
-    def _do(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log(f"a bug of the gateway's: {error!r}")
+        await self._asking.asked(self._desk.note, job_id, state)
 
 
 def _is_coming(link: Link) -> bool:
