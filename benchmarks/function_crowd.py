@@ -40,6 +40,7 @@ from pgpu.client.connection import Server
 from pgpu.client.functions_http import HttpFunctions
 from pgpu.client.http import HttpClient
 from pgpu.functions.deploying import pack_tree
+from pgpu.ledger import Ledger
 from pgpu.functions.gateway import serving as gateway
 from pgpu.functions.gateway.desk import Claimed
 from pgpu.functions.gateway.server_desk import ServerDesk
@@ -280,10 +281,19 @@ def jobs_of(server: ServerProcess) -> dict[str, Any]:
         sys.stderr.write(f"{job.id} ended with {job.exit_code}: {said[-2000:]}\n")
     return {
         "replicas": len(jobs),
-        "reclaimed": sum(job.reclaimed_at_seconds is not None for job in jobs),
+        "reclaimed": sum(job.reclaimed_at_seconds is not None for job in jobs) + parked_count(server),
         "replicas_failed": len(failed),
         "why": dict(Counter(job.error or job.reason or "" for job in failed)),
     }
+
+
+def parked_count(server: ServerProcess) -> int:
+    """Return how often a replica gave its slice away and lived on, as far as the ledger remembers."""
+    ledger = Ledger(Path(server.environment["PGPU_STATE_DIR"], "ledger.db"))
+    try:
+        return sum(event.kind == "parked" for event in ledger.events.after(0, 10_000))
+    finally:
+        ledger.close()
 
 
 def starts_of(functions: HttpFunctions) -> dict[str, Any]:
