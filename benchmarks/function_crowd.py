@@ -40,11 +40,11 @@ from pgpu.client.connection import Server
 from pgpu.client.functions_http import HttpFunctions
 from pgpu.client.http import HttpClient
 from pgpu.functions.deploying import pack_tree
-from pgpu.ledger import Ledger
 from pgpu.functions.gateway import serving as gateway
 from pgpu.functions.gateway.desk import Claimed
 from pgpu.functions.gateway.server_desk import ServerDesk
 from pgpu.functions.scaling.value import Clock, Frequency, value
+from pgpu.ledger import Ledger
 from pgpu.model import Deployment, JobState
 from pgpu.units import GIB
 
