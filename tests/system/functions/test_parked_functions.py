@@ -1,10 +1,11 @@
-"""GPU functions that are parked, with a real engine on a simulated GPU: what was in a worker's memory is there again."""
+"""GPU functions that are parked, with a real engine: what was in a worker's memory is there again."""
 
 import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import pynvml
 import pytest
 from tests.clearing import clear
 from tests.served import ServerProcess, serving
@@ -21,19 +22,30 @@ from pgpu.model import Job
 pytestmark = pytest.mark.userns
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
+REAL = pytest.param("", marks=pytest.mark.gpu, id="real")
+
+
+@pytest.fixture(scope="module", params=["RTX 3090", REAL])
+def server(request: pytest.FixtureRequest) -> Iterator[ServerProcess]:
+    """Serve functions of which two do not fit onto the GPU together."""
+    memory = "16GiB" if request.param else f"{largest_gpu_bytes() * 6 // 10}"
     root = Path(tempfile.mkdtemp(prefix="pgpu-k-", dir="/dev/shm"))
-    with serving(root, "--gateway", f"127.0.0.1:{free_port()}") as made:
+    with serving(root, "--gateway", f"127.0.0.1:{free_port()}", simulate=request.param) as made:
         functions = open_functions(Settings(host=made.host))
         assert isinstance(functions, HttpFunctions)
         for name, mib, words in (("idle", 100, {"idle": 1}), ("one", 100, {}), ("two", 100, {}), ("large", 9000, {})):
-            deploy_as(functions, name, "handlers.py:OnGpu", memory="16GiB", arguments={"mib": mib}, **words)
+            deploy_as(functions, name, "handlers.py:OnGpu", memory=memory, arguments={"mib": mib}, **words)
         until((root / "functions.sock").exists)
         yield made
         for name in ("idle", "one", "two", "large"):
             functions.undeploy(name)
     clear(root)
+
+
+def largest_gpu_bytes() -> int:
+    pynvml.nvmlInit()
+    handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+    return max(int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) for handle in handles)
 
 
 def call(server: ServerProcess, name: str) -> dict[str, int]:
