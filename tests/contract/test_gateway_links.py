@@ -90,6 +90,8 @@ HEAD = reply(200, {"content-type": "text/event-stream"}, is_last=False)
 LIES = [
     reply(99, {}),
     reply(101, {"upgrade": "h2c"}),
+    reply(204, {}, b"HTTP/1.1 200 OK"),
+    reply(304, {}, is_last=False),
     reply(200, {"content-length": "0"}, b"GET / HTTP/1.1"),
     reply(200, {"Transfer-Encoding": "chunked"}),
     reply(200, {"x y": "z"}),

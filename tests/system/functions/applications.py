@@ -97,7 +97,35 @@ ODD_HEADS: dict[str, dict[str, Any]] = {
     "/value": {"headers": [(b"x-name", b"x\r\nx-other: y")]},
     "/status": {"status": 99},
     "/word": {"status": "fine"},
+    "/large": {"headers": [(b"x-name", b"x" * 5_000_000)]},
+    "/many": {"headers": [(b"set-cookie", b"a=1")] * 513},
 }
+
+ODD_BODIES: dict[str, Any] = {"/text": "text", "/none": None}
+
+
+def _head(status: int = 200, *headers: tuple[bytes, bytes]) -> dict[str, Any]:
+    return {"type": "http.response.start", "status": status, "headers": headers}
+
+
+async def _odd(path: str, send: Any) -> None:
+    """Answer what few applications do, and most of it none should."""
+    if path == "/half":
+        await send(_head())
+    elif path == "/exit":
+        raise SystemExit(3)
+    elif path == "/cookies":
+        await send(_head(200, *((b"set-cookie", b"%d=1" % number) for number in range(40))))
+        await send({"type": "http.response.body"})
+    elif path in ODD_HEADS:
+        await send({**_head(), **ODD_HEADS[path]})
+    elif path in ODD_BODIES:
+        await send(_head())
+        await send({"type": "http.response.body", "body": ODD_BODIES[path]})
+    elif path in {"/204", "/304"}:
+        await send(_head(int(path[1:])))
+        await send({"type": "http.response.body", "body": b"HTTP/1.1 200 OK", "more_body": True})
+        await send({"type": "http.response.body", "body": b"\r\n\r\n"})
 
 
 class Bare:
@@ -108,15 +136,11 @@ class Bare:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         assert scope["type"] == "http"
-        if scope["path"] == "/half":
-            await send({"type": "http.response.start", "status": 200, "headers": []})
+        if scope["path"] != "/":
+            await _odd(scope["path"], send)
             return
-        if scope["path"] in ODD_HEADS:
-            await send({"type": "http.response.start", "status": 200, **ODD_HEADS[scope["path"]]})
-        if scope["path"] == "/exit":
-            raise SystemExit(3)
         await receive()
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"connection", b"close")]})
+        await send(_head(200, (b"connection", b"close")))
         await send({"type": "http.response.body", "body": self.word.encode()})
         assert (await receive())["type"] == "http.disconnect"
 

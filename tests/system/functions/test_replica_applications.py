@@ -1,11 +1,13 @@
 """An ASGI application behind front and worker: its own paths and methods, its lifespan, its streams, its failures."""
 
+import contextlib
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.system.functions.applications import ODD_BODIES, ODD_HEADS
 from tests.system.functions.gateways import function, gateway
 from tests.system.functions.replicas import Replica, answer_of, replica, until_broken
 from tests.waiting import until
@@ -88,12 +90,23 @@ def test_an_application_of_ones_own_is_constructed_and_may_not_end_in_the_middle
         assert served.get("/").body == b"constructed"
         half = served.get("/half")
         assert (half.status, half.value["error"]) == (500, "UnfinishedError")
-        for odd in ("/name", "/value", "/status", "/word"):
-            assert (served.get(odd).status, served.get(odd).value["error"]) == (500, "ValueError")
+        for odd in ODD_HEADS:
+            assert (served.get(odd).status, served.get(odd).value["error"]) == (500, "ValueError"), odd
+        for odd in ODD_BODIES:
+            assert (served.get(odd).status, served.get(odd).value["error"]) == (500, "TypeError"), odd
         left = served.get("/exit")
         assert (left.status, left.value["error"]) == (500, "SystemExit")
         assert served.get("/").body == b"constructed"
         assert served.health["restarts"] == 0
+
+
+def test_an_answer_that_has_no_body_puts_no_words_into_the_next_one_and_every_cookie_arrives() -> None:
+    with replica("Bare", module="applications.py") as served, contextlib.closing(served.kept_connection()) as kept:
+        for status in (204, 304):
+            assert kept.ask(f"/{status}").status == status
+            assert kept.ask("/").body == b"bare"
+        kept.request("GET", "/cookies")
+        assert kept.getresponse().msg.get_all("set-cookie") == [f"{number}=1" for number in range(40)]
 
 
 def test_an_application_that_cannot_start_says_so() -> None:

@@ -15,6 +15,9 @@ else:
     Body = memoryview  # what msgspec reads it as: nothing is copied
 """A body in memory. Whoever writes one gives any of the three; who reads one gets a view of what was received."""
 
+BODILESS = frozenset({204, 304})
+"""Statuses whose answers end with their head: what follows it is the next answer to whoever reads."""
+
 
 class Kind(IntEnum):
     """What a frame holds."""

@@ -17,6 +17,7 @@ from uvicorn.lifespan.on import LifespanOn
 from pgpu.errors import PgpuError
 from pgpu.functions.calls.messages import Call, Reply
 from pgpu.functions.handler import Handler
+from pgpu.units import KIB
 
 Message = MutableMapping[str, Any]
 """With a `type`."""
@@ -31,6 +32,9 @@ _OF_THE_CONNECTION = frozenset(
 """The front says its own: an application has no connection here."""
 
 _STATUSES = range(200, 600)
+_MOST_HEAD_BYTES = 64 * KIB
+"""Of an answer's headers: no client reads more, and no frame holds any number."""
+
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
 _VALUE = re.compile(r"[^\r\n\0]*")
 
@@ -103,9 +107,12 @@ def head_of(start: Message) -> Reply:
 def _joined(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     """Join headers of one name. Two Set-Cookie cannot be, so the second is spelt in other cases, which are one to HTTP."""
     headers: dict[str, str] = {}
-    cookies = 0
+    cookies = size_bytes = 0
     for raw, value in pairs:
         name, text = raw.decode("latin-1").lower(), value.decode("latin-1")
+        size_bytes += len(name) + len(text)
+        if size_bytes > _MOST_HEAD_BYTES:
+            raise ValueError(f"an answer's headers take more than {_MOST_HEAD_BYTES // KIB} KiB")
         if not (_NAME.fullmatch(name) and _VALUE.fullmatch(text)):
             raise ValueError(f"no header of HTTP is {name!r}: {text!r}")
         if name == "set-cookie":
@@ -117,5 +124,15 @@ def _joined(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
 
 
 def _spelt(name: str, number: int) -> str:
-    """Write a name with the letters in capitals that a number's bits choose."""
-    return "".join(letter.upper() if number >> place & 1 else letter for place, letter in enumerate(name))
+    """Write a name with the letters in capitals that a number's bits choose.
+
+    Raises:
+        ValueError: It has fewer spellings.
+    """
+    spelt, rest = "", number
+    for letter in name:
+        spelt += letter.upper() if rest & 1 else letter
+        rest >>= letter.isalpha()
+    if rest:
+        raise ValueError(f"an answer has no more than {number} times {name}")
+    return spelt

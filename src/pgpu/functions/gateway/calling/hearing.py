@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from pgpu.functions.calls.frames import MalformedFrameError
-from pgpu.functions.calls.messages import Reply, Tell
+from pgpu.functions.calls.messages import BODILESS, Reply, Tell
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+|(?i:set-cookie)")
 """In small letters, but for the one header of which there may be several: those differ in case."""
@@ -31,12 +31,14 @@ class Said(NamedTuple):
     born_seconds: float
 
 
-def check_reply(reply: Reply) -> None:
+def check_reply(reply: Reply, *, has_file: bool) -> None:
     """Raise where an answer is none that HTTP can carry as it is.
 
     Raises:
         MalformedFrameError: So it is.
     """
+    if reply.status in BODILESS and (reply.body or has_file or not reply.is_last):
+        raise MalformedFrameError(f"status {reply.status} with a body, which would be read as the next answer")
     if reply.status not in _STATUSES or not all(map(_is_plain, reply.headers)):
         raise MalformedFrameError(f"status {reply.status} with {', '.join(reply.headers)[:_MOST_REASON]}")
 

@@ -198,7 +198,7 @@ class Link:
         if errand is None:
             _close(self._file_of(each))
             return
-        check_reply(reply)
+        check_reply(reply, has_file=each.has_file)
         if errand.is_streaming or errand.question:
             raise MalformedFrameError("a second answer, or one to a question")
         file = self._file_of(each)

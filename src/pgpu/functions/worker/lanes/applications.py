@@ -13,7 +13,7 @@ from functools import partial
 from pgpu.errors import PgpuError
 from pgpu.functions.calls.blocking import GoneError, Port
 from pgpu.functions.calls.coalescing import before_sleep
-from pgpu.functions.calls.messages import Reply
+from pgpu.functions.calls.messages import BODILESS, Reply
 from pgpu.functions.worker.applications import Message, head_of
 from pgpu.functions.worker.lanes.coroutines import CoroutineLane, News
 from pgpu.functions.worker.lanes.inbox import Work
@@ -86,7 +86,7 @@ class Exchange:
         if kind == "http.response.start" and self._head is None:
             self._head = head_of(message)
         elif kind == "http.response.body" and self._head is not None and not self._is_finished:
-            await self._send_body(self._head, message.get("body", b""), has_more=message.get("more_body", False))
+            await self._send_body(self._head, _body(message), has_more=message.get("more_body", False))
         else:
             raise RuntimeError(f"an application does not send {kind} here")
 
@@ -106,7 +106,9 @@ class Exchange:
             self._answer(reply)
 
     async def _send_body(self, head: Reply, body: bytes, *, has_more: bool) -> None:
-        if has_more or self._is_streaming:
+        if head.status in BODILESS:
+            body = b""
+        elif has_more or self._is_streaming:
             await self._stream(head, body)
         if has_more:
             return
@@ -132,3 +134,10 @@ class Exchange:
         if not work.is_cancelled:
             work.credit -= 1
             send_piece(self._port, work.number, piece)
+
+
+def _body(message: Message) -> bytes:
+    body = message.get("body", b"")
+    if not isinstance(body, bytes | bytearray | memoryview):
+        raise TypeError(f"an answer's body is bytes, and not {type(body).__name__}")
+    return bytes(body)
