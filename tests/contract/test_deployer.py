@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,6 +75,25 @@ def test_more_packages_than_an_owner_may_have_are_thrown_away(version: Version, 
         small.keep_build(wanted)
     assert not small.is_built(wanted)
     assert not packages.exists()
+
+
+def test_packages_in_directories_deeper_than_any_walk_are_refused_and_leave_nothing(
+    deployer: Deployer, version: Version
+) -> None:
+    packages = built_in(deployer, version) / "packages"
+    packages.mkdir()
+    (packages / "link").symlink_to("/", target_is_directory=True)
+    deepest = os.open(packages, os.O_RDONLY)
+    for _ in range(2500):
+        above = deepest
+        os.mkdir("a", dir_fd=above)
+        deepest = os.open("a", os.O_RDONLY, dir_fd=above)
+        os.close(above)
+    os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=deepest))
+    os.close(deepest)
+    with pytest.raises(RequestError, match="nested too deep"):
+        deployer.keep_build(version)
+    assert not packages.parent.exists()
 
 
 def test_a_link_that_the_owner_left_is_never_mounted(deployer: Deployer, version: Version, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ Joined to the server by `app`, since the server stands below this room. It refus
 
 import importlib.util
 import os
-import shutil
 import stat
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -25,6 +24,7 @@ from pgpu.functions.deploying.layers import (
 )
 from pgpu.functions.deploying.replica import Places, declaration_of, replica_spec, request_of
 from pgpu.functions.deploying.store import Incoming, Store
+from pgpu.functions.deploying.trees import throw_away
 from pgpu.model import Account, Deployment, JobSpec, Request, Submission, Version
 
 _OWN = ("pgpu", "msgspec", "uvicorn", "httptools", "h11", "click", "prometheus_client")
@@ -106,7 +106,7 @@ class Deployer:
         if job_id.isalnum():
             with suppress(OSError):  # what stays mounted stays listed, and the server's next start tries again
                 unmount(self.sockets / job_id)
-            shutil.rmtree(self.sockets / job_id, ignore_errors=True)
+            throw_away(self.sockets / job_id)
 
     def left(self) -> Sequence[str]:
         """Return the jobs of which directories of replicas are there."""
@@ -162,7 +162,7 @@ class Deployer:
     def forget_build(self, version: Version) -> None:
         """Remove what was installed of packages that are not kept."""
         if version.requirements is not None:
-            shutil.rmtree(self._beside_layers(version), ignore_errors=True)
+            throw_away(self._beside_layers(version))
 
     def _places(self, version: Version, sockets: Path) -> Places:
         owner_uid = version.owner_uid

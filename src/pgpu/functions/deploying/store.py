@@ -14,7 +14,6 @@ import ctypes
 import hashlib
 import os
 import secrets
-import shutil
 import stat
 import tempfile
 import threading
@@ -26,6 +25,7 @@ from typing import BinaryIO, cast
 
 from pgpu.errors import CapacityError, NodeError, RequestError
 from pgpu.functions.deploying.members import MOST_BYTES, MOST_MEMBERS
+from pgpu.functions.deploying.trees import BLOCK_BYTES, disk_bytes, throw_away
 from pgpu.functions.deploying.unpacking import unpack
 from pgpu.units import GIB, KIB, MIB
 
@@ -37,12 +37,6 @@ MOST_LAYERS_BYTES = 20 * GIB
 
 _MOST_SENT_BYTES = MOST_BYTES + MOST_MEMBERS * 4 * KIB
 """Headers, long names and padding included."""
-
-_BLOCK_BYTES = 4 * KIB
-"""What a file takes of a disk beside its content, at least: a million empty ones are not nothing."""
-
-_UNIT_BYTES = 512
-"""Of `st_blocks`, whatever the file system's block is. Source: stat(2)."""
 
 _OWN_FILES = 4
 """Of each bundle."""
@@ -89,9 +83,7 @@ class Store:
         """Whether packages of this digest are there; they stay then for the version that asks."""
         layer = self.layer(owner_uid, digest)
         with self._guard, contextlib.suppress(OSError):
-            if stat.S_ISDIR(
-                layer.lstat().st_mode
-            ):  # the owner made it, and a link would be followed by the engine, as root
+            if stat.S_ISDIR(layer.lstat().st_mode):  # a link of its owner's would be followed by the engine, as root
                 os.utime(layer)
                 return True
         return False
@@ -114,9 +106,9 @@ class Store:
         """Refuse what was installed last where it is too much together with what this user has.
 
         Raises:
-            RequestError: It is.
+            RequestError: It is, or nobody can tell.
         """
-        held = sum(map(_disk_bytes, self._shelf("layers", owner_uid).rglob("*")))
+        held = disk_bytes(self._shelf("layers", owner_uid))
         if held > self._most_layers_bytes:
             raise RequestError(
                 f"your packages would hold {held // MIB} MiB of {self._most_layers_bytes // MIB} MiB",
@@ -152,7 +144,7 @@ class Store:
         for kind, kept in (("bundles", bundles), ("layers", layers)):
             for found in self._shelf(kind, owner_uid).glob("*"):
                 if found.name not in kept and (taken := self._taken_off(found, before_seconds)) is not None:
-                    shutil.rmtree(taken, ignore_errors=True)
+                    throw_away(taken)
 
     def _taken_off(self, found: Path, before_seconds: float) -> Path | None:
         """Take the name of what came before then; None: it came later, or somebody was just promised it."""
@@ -222,21 +214,14 @@ class Incoming:
         made.mkdir(mode=0o700)
         try:
             unpacked = unpack(self._file, made / "tree")
-            size_bytes = unpacked.size_bytes + (unpacked.members + _OWN_FILES) * _BLOCK_BYTES
+            size_bytes = unpacked.size_bytes + (unpacked.members + _OWN_FILES) * BLOCK_BYTES
             (made / "bytes").write_text(str(size_bytes), "ascii")
             _sync(made)
             with contextlib.suppress(OSError):  # it came twice at once: both are the same
                 made.rename(self._shelf / digest)
             _sync(self._shelf)
         finally:
-            shutil.rmtree(made, ignore_errors=True)
-
-
-def _disk_bytes(path: Path) -> int:
-    """Return what a name takes of the disk; a link's target is not asked."""
-    with contextlib.suppress(OSError):
-        return max(_BLOCK_BYTES, path.lstat().st_blocks * _UNIT_BYTES)
-    return 0
+            throw_away(made)
 
 
 def _sync(directory: Path) -> None:
