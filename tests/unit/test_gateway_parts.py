@@ -204,18 +204,19 @@ def test_a_path_means_one_thing(path: str, target: Target) -> None:
 @given(st.text(), st.text(), st.text(), st.text())
 def test_ids_of_one_kind_and_caller_are_never_anothers(one: str, two: str, three: str, four: str) -> None:
     assert (named_key("it", one, two) == named_key("it", three, four)) == ((one, two) == (three, four))
-    event = event_key(one, four, {"ce-id": two, "ce-source": three}, b"")
+    event = event_key(one, "/", four, {"ce-id": two, "ce-source": three}, b"")
     assert event is not None
-    assert event != event_key(one, four + "x", {"ce-id": two, "ce-source": three}, b"")
+    assert event != event_key(one, "/", four + "x", {"ce-id": two, "ce-source": three}, b"")
+    assert event != event_key(one, "/x", four, {"ce-id": two, "ce-source": three}, b"")
     assert len({named_key(one, four, two), event, new_key(), new_key()}) == 4
     whole = json.dumps({"id": two, "source": three, "specversion": "1.0", "data": four}).encode(
         "utf-8", "surrogatepass"
     )
-    structured = event_key(one, four, {"content-type": "application/cloudevents+json; charset=utf-8"}, whole)
+    structured = event_key(one, "/", four, {"content-type": "application/cloudevents+json; charset=utf-8"}, whole)
     assert structured == event
 
 
 @given(st.binary(max_size=100))
 def test_what_is_no_event_has_no_id(body: bytes) -> None:
-    assert event_key("it", "", {"content-type": "application/json"}, body) is None
-    assert event_key("it", "", {"content-type": "application/cloudevents+json"}, b"[" + body) is None
+    assert event_key("it", "/", "", {"content-type": "application/json"}, body) is None
+    assert event_key("it", "/", "", {"content-type": "application/cloudevents+json"}, b"[" + body) is None

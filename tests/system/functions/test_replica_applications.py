@@ -139,6 +139,9 @@ def test_a_gateway_passes_on_what_is_below_an_applications_path_and_nothing_belo
         assert (told.status, told.value["method"], told.value["path"]) == (201, "PUT", "deep")
         assert told.value["url"] == "http://localhost/functions/app/tell/deep?q=1"
         assert served.get("/functions/app").body == b"at once"
+        event = {"ce_id": "1", "ce_source": "/tests", "ce_specversion": "1.0", "ce_type": "t"}
+        for path in ("one", "two", "one"):
+            assert served.call("", b"", f"/functions/app/tell/{path}", **event).value["path"] == path
         reply = served.begin("", None, "/functions/app/cookies", "GET").getresponse()
         assert len(reply.read()) == 2_000_000
         assert [value[:3] for name, value in reply.getheaders() if name.lower() == "set-cookie"] == ["a=1", "b=2"]

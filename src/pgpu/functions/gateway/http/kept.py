@@ -81,7 +81,9 @@ class KeptCalls:
         if target.kind is Kind.NAMED_CALL:
             location, errand.method, errand.path = errand.path, "POST", f"/functions/{hall.name}"
             return await self._accepted(hall, _call(errand, named_key(identity, who, target.call), who, read), location)
-        key = event_key(identity, who, errand.headers, read) if errand.path.startswith("/functions/") else None
+        is_event = errand.path.startswith("/functions/")
+        to = f"{errand.method} {errand.path}"
+        key = event_key(identity, to, who, errand.headers, read) if is_event else None
         if "respond-async" in errand.headers.get("prefer", "").lower():
             kept_as = key or new_key()
             return await self._accepted(hall, _call(errand, kept_as, who, read), f"/calls/{kept_as}")

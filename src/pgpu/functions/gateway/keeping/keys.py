@@ -27,19 +27,20 @@ def named_key(function: str, caller: str, name: str) -> str:
     return _digest("n", function, caller, name)
 
 
-def event_key(function: str, caller: str, headers: dict[str, str], body: bytes) -> str | None:
-    """Return the id of an event's delivery by one caller; None: it is no event.
+def event_key(function: str, target: str, caller: str, headers: dict[str, str], body: bytes) -> str | None:
+    """Return the id of an event's delivery by one caller to one target; None: it is no event.
 
-    Source and id together are unique (CloudEvents 1.0, `id`), as far as its caller is believed.
+    Source and id together are unique (CloudEvents 1.0, `id`), as far as its caller is believed. An application may get one event at
+    several of its paths.
     """
     if headers.get("content-type", "").partition(";")[0].strip().lower() == _EVENT:
         try:
             event = msgspec.json.decode(body, type=_Event)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return None
-        return _digest("e", function, caller, event.source, event.id)
+        return _digest("e", function, target, caller, event.source, event.id)
     if "ce-id" in headers and "ce-source" in headers:
-        return _digest("e", function, caller, headers["ce-source"], headers["ce-id"])
+        return _digest("e", function, target, caller, headers["ce-source"], headers["ce-id"])
     return None
 
 
