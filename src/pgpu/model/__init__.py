@@ -8,6 +8,7 @@ from pgpu.model.bandwidths import Bandwidths
 from pgpu.model.delivery import Delivery
 from pgpu.model.event import Event
 from pgpu.model.function import (
+    COLD_START_PHASES,
     ColdStart,
     Deployment,
     Function,
@@ -44,6 +45,7 @@ from pgpu.model.submission import Array, Submission
 
 __all__ = [
     "ANONYMOUS",
+    "COLD_START_PHASES",
     "DOCKER_NAME",
     "DOCKER_UID",
     "SEALED_HOST_MEMORY_BYTES",

@@ -153,6 +153,10 @@ class Replica:
     state: ReplicaState
 
 
+COLD_START_PHASES = ("grant", "runtime", "interpreter", "imports", "restore", "constructor", "first_call")
+"""`restore` stands for the three before it where a replica was parked."""
+
+
 @dataclass(frozen=True, slots=True)
 class ColdStart:
     """One start of a replica, from the word to start it to its first answer."""
@@ -164,7 +168,7 @@ class ColdStart:
     """Since the epoch, when it was asked for."""
 
     phases: tuple[tuple[str, float], ...]
-    """(Name; seconds), in order: `grant`, `runtime`, `interpreter`, `imports`, `constructor`, `first_call`."""
+    """(Name; seconds), in the order of `COLD_START_PHASES`; those that it did not have, or that nobody could see, are missing."""
 
 
 def identity_of(name: str, created_at_seconds: float) -> str:

@@ -11,7 +11,17 @@ from rich.text import Text
 
 from pgpu.cli.output.documents import Document, document
 from pgpu.cli.output.plain_table import PlainTable
-from pgpu.model import ColdStart, Function, FunctionToken, Replica, ReplicaState, Share, Version, VersionState
+from pgpu.model import (
+    COLD_START_PHASES,
+    ColdStart,
+    Function,
+    FunctionToken,
+    Replica,
+    ReplicaState,
+    Share,
+    Version,
+    VersionState,
+)
 from pgpu.units import format_duration, format_memory, format_share
 
 Served = tuple[Function, Sequence[Replica]]
@@ -43,7 +53,8 @@ def of_versions(function: Function, replicas: Sequence[Replica]) -> Table:
 
 def of_starts(starts: Sequence[ColdStart]) -> Table:
     """Lay cold starts out, the newest first, a column for each phase."""
-    phases = list(dict.fromkeys(name for start in starts for name, _ in start.phases))
+    seen = {name for start in starts for name, _ in start.phases}
+    phases = [name for name in COLD_START_PHASES if name in seen]
     table = _table("VERSION", "JOB", "TOTAL", *(name.upper().replace("_", " ") for name in phases))
     for start in starts:
         took = dict(start.phases)
