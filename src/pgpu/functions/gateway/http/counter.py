@@ -98,4 +98,4 @@ class GatewayCounter:
 
 def is_special(headers: dict[str, str]) -> bool:
     """Say whether a call wants more than its answer: to be kept, or to be known again."""
-    return any(name in headers for name in _SPECIAL) or headers.get("content-type", "").startswith(_EVENTS)
+    return any(name in headers for name in _SPECIAL) or headers.get("content-type", "").lower().startswith(_EVENTS)
