@@ -3,9 +3,9 @@
 import json
 from importlib.resources import files
 
-from pgpu.cli.output.functions import of_functions, of_versions
+from pgpu.cli.output.functions import of_functions, of_starts, of_versions
 from pgpu.functions.declaring import from_words, to_words
-from pgpu.model import Function, Replica, ReplicaState, Share, Version, VersionState
+from pgpu.model import ColdStart, Function, Replica, ReplicaState, Share, Version, VersionState
 
 
 def function(**words: object) -> Function:
@@ -42,3 +42,10 @@ def test_a_version_of_which_nothing_comes_up_is_failing_and_says_where_to_look()
 def test_every_state_of_a_replica_is_in_the_published_schema() -> None:
     schema = files("pgpu.cli") / "schemas" / "functions.schema.json"
     assert all(f'"{state}"' in schema.read_text("utf-8") for state in ReplicaState)
+
+
+def test_phases_of_starts_and_wakes_stand_in_their_order() -> None:
+    cold = ColdStart("it", 1, "a", 0.0, (("grant", 0.1), ("runtime", 0.2), ("constructor", 0.3), ("first_call", 0.4)))
+    woken = ColdStart("it", 1, "a", 1.0, (("grant", 0.1), ("restore", 0.2), ("constructor", 0.0), ("first_call", 0.4)))
+    headers = [str(column.header) for column in of_starts([woken, cold]).columns]
+    assert headers[3:] == ["GRANT", "RUNTIME", "RESTORE", "CONSTRUCTOR", "FIRST CALL"]
