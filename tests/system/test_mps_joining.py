@@ -170,6 +170,15 @@ def test_jobs_of_one_owner_find_one_daemon_and_the_last_ends_it(party: Party) ->
     assert party.health() is Health.ABSENT
 
 
+def test_a_parked_job_keeps_no_daemon(party: Party) -> None:
+    parked, job = party.running(party.granted("true")), party.granted("true")
+    with party.sharing.ledger.decision() as decision:
+        decision.put(replace(decision.entry(parked.id), job=replace(parked, parked_at_seconds=1.0)))
+    party.joined(job)
+    party.left(job)
+    assert party.health() is Health.ABSENT
+
+
 def test_nobody_is_put_beside_another_owners_job(party: Party) -> None:
     party.joined(party.running(party.granted("true")))
     with pytest.raises(NotReadyError, match="trust"):

@@ -43,9 +43,10 @@ def machine() -> Iterator[World]:
         yield made
 
 
-def start(machine: World, gib: float = 1.5, priority: int = 0) -> Job:
+def start(machine: World, gib: float = 1.5, priority: int = 0, **words: object) -> Job:
     command = (sys.executable, "-c", WORKS, str(int(gib * GIB)), str(machine.root / "ran"))
-    return machine.until_running(machine.submit(command, gib=gib, oversubscribes=True, priority=priority))
+    job = machine.submit(command, gib=gib, oversubscribes=True, priority=priority, **words)  # type: ignore[arg-type]
+    return machine.until_running(job)
 
 
 def runs(machine: World, job: Job) -> list[int]:

@@ -1,14 +1,18 @@
 """Jobs that live on without their leases: what they hear, when they have a place again, and what outlives a crash."""
 
 import random
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 import pytest
 from tests.system.engine_worlds import LONG, World, kill, world
+from tests.system.test_paging_turns import start
 from tests.waiting import until
 
+from pgpu.engine.parking.leaving import Leaving
+from pgpu.engine.supervisor.aside import CAME_BACK, Aside
 from pgpu.errors import CapacityError, RequestError
 from pgpu.model import Job, JobState
 
@@ -20,6 +24,24 @@ told.write_text("")
 while True:
     number = signal.sigwait({signal.SIGTSTP, signal.SIGCONT})
     told.write_text(told.read_text() + signal.Signals(number).name + " ")
+"""
+
+STAYS = "import fcntl, os; held = open(os.environ['FAKE_SLICE'] + '/held'); fcntl.flock(held, fcntl.LOCK_SH)" + HEARS
+
+COMES_BACK = """
+import json, os, pathlib, signal, sys
+told = pathlib.Path(sys.argv[1])
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTSTP, signal.SIGUSR1})
+told.write_text("")
+signal.sigwait({signal.SIGUSR1})
+while True:
+    child = os.fork()
+    if not child:
+        signal.pause()
+    written = told.with_suffix(".new")
+    written.write_text(json.dumps([[child, 1 << 30]]))
+    written.rename(pathlib.Path(os.environ["FAKE_SLICE"]).parent.parent / "processes-GPU-0.json")
+    os.waitpid(child, 0)
 """
 
 
@@ -34,9 +56,9 @@ def heard(made: World, job: Job) -> str:
     return (made.root / f"heard-{job.spec.name}").read_text().removeprefix("SIGCONT ")
 
 
-def replica(made: World, name: str, gib: float = 8, **words: object) -> Job:
+def replica(made: World, name: str, gib: float = 8, program: str = HEARS, **words: object) -> Job:
     told = made.root / f"heard-{name}"
-    command = (sys.executable, "-c", HEARS, str(told))
+    command = (sys.executable, "-c", program, str(told))
     job = made.submit(command, gib=gib, serves="detector", parks=True, name=name, **words)  # type: ignore[arg-type]
     made.until_running(job)
     until(told.exists, lambda: made.words_of(job))
@@ -129,6 +151,47 @@ def test_who_cannot_park_says_so(machine: World) -> None:
     machine.until_running(plain)
     with pytest.raises(RequestError, match="cannot be parked"):
         machine.client.park(plain.id)
+
+
+def test_who_is_suspended_is_not_parked_too() -> None:
+    with world([2]) as made:
+        (made.root / "ran").mkdir()
+        victim = start(made, gib=1.9, serves="detector", parks=True)
+        urgent = made.submit(gib=1.5, priority=50, preempts=True)
+        until(lambda: made.entry(victim).job.suspended_by == urgent.id)
+        with pytest.raises(CapacityError, match="suspended"):
+            made.client.park(victim.id)
+        made.until_running(urgent)
+
+
+def test_who_does_not_leave_is_stopped(machine: World) -> None:
+    idle = replica(machine, "idle", program=STAYS)
+    machine.client.park(idle.id)
+    aside = Aside(machine.engine, nobodys(machine, idle), lambda _: True, lambda: None, patience_seconds=0)
+
+    def is_given_up() -> bool:
+        aside.leave(machine.entry(idle).job)
+        return aside.reproach is not None
+
+    until(is_given_up)
+    assert machine.until_free(idle).state is JobState.EXITED
+    machine.until_running(machine.submit(gib=10))
+
+
+def nobodys(machine: World, job: Job) -> Leaving:
+    """Have none of the job's processes found."""
+    return Leaving(machine.engine, job.id, lambda _: False)
+
+
+def test_who_comes_back_to_its_gpu_while_it_is_parked_is_ended_again_and_again_and_then_the_whole_job(
+    machine: World,
+) -> None:
+    idle = replica(machine, "idle", program=COMES_BACK)
+    machine.client.park(idle.id)
+    until_parked(machine, idle)
+    machine.client.signal(idle.id, signal.SIGUSR1)
+    ended = machine.until_free(idle)
+    assert (ended.state, ended.warning) == (JobState.EXITED, CAME_BACK)
 
 
 def kill_its_supervisor(machine: World, job: Job) -> None:

@@ -43,6 +43,12 @@ def asked(waiting: Waiting, room: GpuRoom, quota_bytes: int | None = None) -> in
     return found.request.memory_bytes
 
 
+def test_a_parked_job_asks_for_the_slice_that_it_had() -> None:
+    for basis in ("unknown", "alone"):
+        parked = replace(UNKNOWN, request=replace(UNKNOWN.request, basis=basis), gpu_uuid=GPU.uuid)
+        assert asked(parked, a_room(), quota_bytes=GIB) == 8 * GIB
+
+
 def test_every_other_job_asks_for_what_it_asks() -> None:
     for basis in ("unknown", "history", "retry", None):
         known = replace(UNKNOWN, request=replace(UNKNOWN.request, basis=basis))

@@ -1,6 +1,7 @@
 """Who is suspended for a waiting job of a higher priority: as few and as cheap as make room, and nobody in vain."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,6 +55,12 @@ def test_a_victim_makes_room() -> None:
     assert found.suspended == (("a", "new"),)
     assert [(grant.job_id, grant.slices[0].gpu_uuid) for grant in found.grants] == [("new", "GPU-0")]
     assert list(found.waits) == []
+
+
+def test_nobody_makes_room_on_another_gpu_than_the_one_that_will_do() -> None:
+    pinned = replace(asking(4), gpu_uuid="GPU-1")
+    assert suspended([room(0, 9), room(1, 9)], pinned, [victim("a", 4)]) == set()
+    assert suspended([room(0, 9), room(1, 9)], pinned, [victim("a", 4), victim("b", 4, gpu=1)]) == {"b"}
 
 
 def test_nobody_is_suspended_in_vain() -> None:

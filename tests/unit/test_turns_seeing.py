@@ -54,3 +54,10 @@ def test_the_place_of_who_left_is_kept_for_it_once_nobody_has_it_any_more() -> N
     assert device_only_bytes([left], GPU, {}, away=["left"]) == 2 * GIB
     ended = replace(entry("urgent"), lease_released_at_seconds=1.0)
     assert device_only_bytes([left, ended], GPU, {}, away=["left"]) == 2 * GIB
+
+
+def test_who_is_parked_takes_nothing() -> None:
+    there = entry("there", gib=3)
+    parked = replace(there, job=replace(there.job, parked_at_seconds=1.0))
+
+    assert device_only_bytes([parked, there], GPU, {}) == 3 * GIB

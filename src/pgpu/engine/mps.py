@@ -104,7 +104,7 @@ class MpsSharing:
             return [
                 entry
                 for entry in view.holding()
-                if entry.job.id != but and entry.is_lease_held and _part_of(entry.job.lease, gpu_uuid) is not None
+                if entry.job.id != but and entry.is_counted and _part_of(entry.job.lease, gpu_uuid) is not None
             ]
 
     def _present(self, daemon: GpuDaemon, job: Job, gpu: Gpu, trust: str) -> Generation:

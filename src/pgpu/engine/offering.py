@@ -60,6 +60,8 @@ def park(engine: "Engine", job_id: str) -> Job:
         if entry.job.is_aside:
             return entry.job
         _refuse_what_is_lost(entry)
+        if entry.job.suspended_by is not None:
+            raise CapacityError(f"job {job_id} is suspended, and leaves its GPU for another job")
         entry = taken(entry, time.time())
         decision.put(entry)
     engine.wake([job_id])
@@ -73,10 +75,10 @@ def parked(entry: Entry, now_seconds: float) -> Entry:
 
 
 def returned(entry: Entry, lease: Lease) -> Entry:
-    """Return a parked job that was granted its place again."""
+    """Return a parked job that was granted its place again: the slice that it had, for its files say so."""
     if entry.job.lease is None:
         raise PgpuBug(f"job {entry.job.id} is parked and has no lease")
-    lease = replace(entry.job.lease, slices=lease.slices, granted_at_seconds=lease.granted_at_seconds)
+    lease = replace(entry.job.lease, granted_at_seconds=lease.granted_at_seconds)
     return replace(entry, job=replace(entry.job, lease=lease, parked_at_seconds=None, wanted_at_seconds=None))
 
 

@@ -156,10 +156,17 @@ def _refuse_overtaking(
     for entry in entries:
         request = entry.job.request
         is_for_it = 0 < request.memory_bytes <= most_bytes and usable(gpu, request.gpu_count)
-        if entry.job.state is JobState.WAITING and is_for_it and not gpu.is_instance:
+        if _waits_for(entry.job, gpu) and is_for_it and not gpu.is_instance:
             whose = f"job {entry.job.id}" if entry.job.owner_uid == owner_uid else "another user's job"
             what = "GPU time" if wants_compute else "memory"
             raise CapacityError(
                 f"{whose} waits for the {what} that is free; nothing was changed",
                 hint="try again once it has started, or stop it",
             )
+
+
+def _waits_for(job: Job, gpu: Gpu) -> bool:
+    """Whether a job waits that this GPU may do for: a parked one's own alone does."""
+    if job.wanted_at_seconds is not None and job.lease is not None:
+        return any(part.gpu_uuid == gpu.uuid for part in job.lease.slices)
+    return job.state is JobState.WAITING

@@ -218,7 +218,7 @@ class _Duty:
 def _is_there(entry: Entry, gpu_uuid: str) -> bool:
     job = entry.job
     is_there = job.lease is not None and gpu_uuid in {part.gpu_uuid for part in job.lease.slices}
-    return is_there and entry.is_lease_held and job.state is JobState.RUNNING
+    return is_there and entry.is_counted and job.state is JobState.RUNNING
 
 
 def _under_trial(present: Sequence[Job]) -> Sequence[Job]:

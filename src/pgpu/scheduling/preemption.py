@@ -103,7 +103,7 @@ def _place(
     if request.gpu_count != 1 or request.sharing not in {SharingWish.TIME_SLICE, SharingWish.AUTO}:
         return None
     found = []
-    for each in free:
+    for each in (each for each in free if candidate.can_use(each.room.gpu)):
         there = [victim for victim in victims if victim.gpu_uuid == each.room.gpu.uuid]
         chosen = _chosen(candidate, each, there, now_seconds)
         if chosen:

@@ -2,7 +2,8 @@
 
 Its main process hears SIGTSTP before anything leaves and SIGCONT when all is there. What holds GPU memory goes to the host as
 it is, where the driver moves processes and it is small enough; else it is ended, and the main process starts it again. The
-ledger says how it stands, so whoever looks after the job next goes on. It refuses to end the job itself.
+ledger says how it stands, so whoever looks after the job next goes on. It refuses to let a job stay that does not leave, or
+that uses its GPU while it has no slice: such a job is stopped.
 """
 
 import os
@@ -28,6 +29,12 @@ MOST_MOVED_BYTES = 8 * GIB
 _TERM_SECONDS = 1.0
 """After SIGTERM, what holds memory has so long before SIGKILL."""
 
+_MOST_BREACHES = 3
+"""Looks, one a second, that find a parked job on its GPU: one may be a context that was being made, the third is none."""
+
+STAYED = "it did not leave its GPU when its lease was taken"
+CAME_BACK = "it used its GPU while it was parked"
+
 
 @dataclass(slots=True)
 class Aside:
@@ -35,31 +42,43 @@ class Aside:
 
     engine: Engine
     leaving: Leaving
-    tell: Callable[[int], None]
-    """Sends its main process a signal."""
+    tell: Callable[[int], bool]
+    """Sends its main process a signal; says whether it was sent."""
 
     look_again: Callable[[], None]
     """Has this asked again soon."""
 
     host_bytes: Callable[[], int] = available_bytes
+    patience_seconds: float = 5.0
+    """Who has not left so long after it began to be emptied never will: the job is stopped."""
+
     _is_told: bool = field(default=False, repr=False)
     _has_gone_on: bool = field(default=False, repr=False)
     _asked: set[int] = field(default_factory=set, repr=False)
     """Processes that were asked to end."""
 
+    _emptied_from_seconds: float | None = field(default=None, repr=False)
+    """Since when what holds memory is asked to end; None: it is not."""
+
+    _breaches: int = field(default=0, repr=False)
+    reproach: str | None = field(default=None, repr=False)
+    """Why it was stopped; None: it was not, as far as this supervisor knows."""
+
     def leave(self, job: Job) -> None:
-        """Go on with leaving, unless it has left; its launches are held.
+        """Go on with leaving, or see that it stays away; its launches are held.
 
         Raises:
             PgpuError: The ledger or the GPU cannot be used.
             OSError: It cannot be written down how far it is.
         """
-        if job.parked_at_seconds is not None or job.lease is None:
+        if job.lease is None:
+            return
+        if job.parked_at_seconds is not None:
+            self._keep_away(job)
             return
         if not self._is_told:
-            self._is_told, self._has_gone_on = True, False
-            self.tell(signal.SIGTSTP)
-        if self._has_left(job, job.lease):
+            self._has_gone_on, self._is_told = False, self.tell(signal.SIGTSTP)
+        if self._is_told and self._has_left(job, job.lease):
             self._write_parked(job.id)
         else:
             self.look_again()
@@ -76,10 +95,18 @@ class Aside:
             self.look_again()
             return True
         if not self._has_gone_on:
-            self._is_told, self._has_gone_on = False, True
+            self._is_told, self._emptied_from_seconds, self._breaches = False, None, 0
             self._asked.clear()
-            self.tell(signal.SIGCONT)
+            self._has_gone_on = self.tell(signal.SIGCONT)
         return False
+
+    def _keep_away(self, job: Job) -> None:
+        """Nothing but launches waits for a hold: whatever of a parked job comes to hold memory is ended, and then the job."""
+        there = self.leaving.there(job)
+        self._end(there, signal.SIGKILL)
+        self._breaches += bool(there)
+        if self._breaches >= _MOST_BREACHES:
+            self._stop(job.id, CAME_BACK)
 
     def _has_left(self, job: Job, lease: Lease) -> bool:
         with self.engine.ledger.view() as view:
@@ -112,6 +139,8 @@ class Aside:
         self._end(there, signal.SIGKILL if is_hard else signal.SIGTERM)
         self._end(frozen, signal.SIGKILL)  # it could not hear anything else
         if there or frozen or self.engine.enforcer.is_held(lease):
+            if self._is_emptied_too_long():
+                self._stop(job.id, STAYED)
             return False
         save(path, Parking(job.id, Stage.AWAY))
         return True
@@ -122,6 +151,23 @@ class Aside:
                 self._asked.add(each.process.pid)
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(each.process.pid, number)
+
+    def _is_emptied_too_long(self) -> bool:
+        now_seconds = time.monotonic()
+        if self._emptied_from_seconds is None:
+            self._emptied_from_seconds = now_seconds
+        return now_seconds - self._emptied_from_seconds >= self.patience_seconds
+
+    def _stop(self, job_id: str, why: str) -> None:
+        if self.reproach is not None:
+            return
+        with self.engine.deciding() as decision:
+            entry = decision.entry(job_id)
+            if entry.stop_grace_seconds is None:
+                job = replace(entry.job, warning=why)
+                decision.put(replace(entry, job=job, stop_grace_seconds=RECLAIM_GRACE_SECONDS))
+        self.reproach = why
+        self.engine.wake([job_id])
 
     def _write_parked(self, job_id: str) -> None:
         with self.engine.deciding() as decision:

@@ -160,11 +160,13 @@ class Running:
             self._complaints.say(exc)
             return None
 
-    def _signal(self, number: int) -> None:
+    def _signal(self, number: int) -> bool:
         try:
             self._running.signal(number)
         except PgpuError as exc:
             self._complaints.say(exc)
+            return False
+        return True
 
     def _final(self, exit_code: int | None, now_seconds: float) -> Callable[[Job], Job]:
         self._look_at_memory()
@@ -175,7 +177,8 @@ class Running:
             self._look_for_loss()
 
         def final(job: Job) -> Job:
-            told = self._watch.violation or self._mps_report or self._idle_report
+            reproach = None if self._suspension.aside is None else self._suspension.aside.reproach
+            told = self._watch.violation or self._mps_report or self._idle_report or reproach
             taken = None if job.reclaimed_at_seconds is None else RECLAIMED
             job = replace(job, peak_bytes=peak_bytes, warning=told or taken)
             if exit_code is None:

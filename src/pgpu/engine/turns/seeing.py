@@ -76,7 +76,7 @@ def device_only_bytes(
     found = 0
     for entry in entries:
         job = entry.job
-        parts = job.lease.slices if job.lease is not None and entry.is_lease_held else ()
+        parts = job.lease.slices if job.lease is not None and entry.is_counted else ()
         has_left = job.id in away and job.suspended_by in there
         for part in (part for part in parts if part.gpu_uuid == gpu_uuid):
             if not job.request.oversubscribes:
