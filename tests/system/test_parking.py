@@ -127,23 +127,33 @@ def test_whoever_looks_after_it_next_parks_it_and_brings_it_back(machine: World)
     until(lambda: heard(machine, idle).endswith("SIGCONT "))
 
 
-def test_its_own_gpu_alone_will_do() -> None:
+def test_its_own_gpu_alone_will_do_and_where_another_has_room_it_ends_to_begin_anew_there() -> None:
     with world((8, 8)) as made:
         idle = replica(made, "idle")
         made.client.park(idle.id)
         until_parked(made, idle)
-        jobs = [made.submit(gib=8) for _ in range(2)]
-        for job in jobs:
-            made.until_running(job)
-        uuids = {job.id: made.entry(job).job.lease.slices[0].gpu_uuid for job in (*jobs, idle)}  # type: ignore[union-attr]
-        there = next(job for job in jobs if uuids[job.id] == uuids[idle.id])
+        jobs = {gpu_of(made, job): job for job in [made.submit(gib=8) for _ in range(2)]}
+        own = gpu_of(made, idle)
         made.client.claim(idle.id)
-        made.client.cancel([job.id for job in jobs if job is not there], grace_seconds=0)
-        small = made.submit(gib=8)
-        made.until_running(small)  # on the other one, which was free
-        assert made.entry(idle).job.parked_at_seconds is not None
-        made.client.cancel([there.id], grace_seconds=0)
+        made.client.cancel([jobs.pop(own).id], grace_seconds=0)
         until_back(made, idle)
+        assert gpu_of(made, idle) == own
+        made.client.park(idle.id)
+        until_parked(made, idle)
+        made.until_running(made.submit(gib=8))
+        made.client.claim(idle.id)
+        assert made.entry(idle).stop_grace_seconds is None
+        made.client.cancel([job.id for job in jobs.values()], grace_seconds=0)
+        assert made.until_free(idle).state is JobState.EXITED
+        made.until_running(made.submit(gib=8))  # where it would have begun anew
+
+
+def gpu_of(made: World, job: Job) -> str:
+    """Return the one that a job has, once it has one."""
+    until(lambda: made.entry(job).job.lease is not None)
+    lease = made.entry(job).job.lease
+    assert lease is not None
+    return lease.slices[0].gpu_uuid
 
 
 def test_who_cannot_park_says_so(machine: World) -> None:

@@ -32,6 +32,7 @@ from pgpu.scheduling.oversubscription import host_bytes, short_of_host_memory, t
 from pgpu.scheduling.planned import NO_PLAN, BatchPlan
 from pgpu.scheduling.preemption import Victim, preempting
 from pgpu.scheduling.reclaiming import Offer, reclaiming
+from pgpu.scheduling.returning import elsewhere
 from pgpu.scheduling.without_gpu import MOST_AT_ONCE
 
 Durations = Callable[[View, Collection[Call], Sequence[Gpu]], Mapping[Call, float]]
@@ -168,7 +169,9 @@ class Situation:
 
         found = reclaiming(self.rooms, self.queue, self.held, self.offers, play)
         victims = [each for each in self.victims if each.job_id not in found.admission.reclaimed]
-        return preempting(found.admission, self.queue, found.rooms, victims, now_seconds)
+        admission = preempting(found.admission, self.queue, found.rooms, victims, now_seconds)
+        others = elsewhere(admission, self.queue, lambda queue: play(self.rooms, queue, self.held))
+        return replace(admission, elsewhere=others)
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ It refuses to decide anything, and to start or wake anybody: a transaction may s
 import time
 from dataclasses import replace
 
-from pgpu.engine.offering import returned, taken
+from pgpu.engine.offering import beginning_anew, returned, taken
 from pgpu.engine.outcome import NOBODY, Outcome
 from pgpu.engine.settling import cancelled, settle
 from pgpu.ledger import Decision, Entry
@@ -15,7 +15,7 @@ from pgpu.scheduling.oversubscription import with_host_part
 
 
 def written(decision: Decision, outcome: Outcome, gpu_model: str | None) -> Outcome:
-    """Write grants, suspensions, leases that are taken, and those that waited too long; return it with those for whom somebody must be started.
+    """Write grants, suspensions, leases that are taken, and those that waited too long or in the wrong place; return it with those for whom somebody must be started.
 
     Args:
         decision: The transaction.
@@ -37,6 +37,8 @@ def written(decision: Decision, outcome: Outcome, gpu_model: str | None) -> Outc
         decision.put(taken(decision.entry(job_id), now_seconds))
     for job_id in admission.expired:
         decision.put(cancelled(decision.entry(job_id), now_seconds, timed_out=True))
+    for job_id in admission.elsewhere:
+        decision.put(beginning_anew(decision.entry(job_id)))
     if admission.expired:
         settle(decision, now_seconds)
     unattended = tuple(grant.job_id for grant in admission.grants if _is_unattended(decision.entry(grant.job_id)))

@@ -82,6 +82,11 @@ def returned(entry: Entry, lease: Lease) -> Entry:
     return replace(entry, job=replace(entry.job, lease=lease, parked_at_seconds=None, wanted_at_seconds=None))
 
 
+def beginning_anew(entry: Entry) -> Entry:
+    """Return a parked job that ends, since another GPU than its own has room for one like it."""
+    return replace(entry, stop_grace_seconds=RECLAIM_GRACE_SECONDS)
+
+
 def offers(entries: Sequence[Entry]) -> tuple[Offer, ...]:
     """Return the leases that may be taken.
 

@@ -28,16 +28,16 @@ class Outcome:
 
     @property
     def admits_anybody(self) -> bool:
-        """Whether somebody starts or is given up."""
+        """Whether somebody starts, is given up, or begins anew."""
         return bool(self._gone)
 
     @property
     def moved_ids(self) -> tuple[str, ...]:
-        """Whose place somebody takes who starts, and who has a place again: their supervisors see to it, the sooner the better."""
+        """Whose place somebody takes who starts, and who has a place again or none: their supervisors see to it, the sooner the better."""
         found = self.admission or NOBODY
         parked = {each.job_id for each in self.situation.queue if each.gpu_uuid is not None}
         back = (grant.job_id for grant in found.grants if grant.job_id in parked)
-        return (*(job_id for job_id, _by in found.suspended), *found.reclaimed, *back)
+        return (*(job_id for job_id, _by in found.suspended), *found.reclaimed, *found.elsewhere, *back)
 
     @property
     def changes_claim(self) -> bool:
@@ -65,7 +65,8 @@ class Outcome:
     def _gone(self) -> set[str]:
         if self.admission is None:
             return set()
-        return {*(grant.job_id for grant in self.admission.grants), *self.admission.expired}
+        found = self.admission
+        return {*(grant.job_id for grant in found.grants), *found.expired, *found.elsewhere}
 
     @cached_property
     def _waits(self) -> dict[str, Wait]:

@@ -134,3 +134,6 @@ class Admission:
 
     reclaimed: tuple[str, ...] = ()
     """Ids of idle jobs whose leases are taken: the grants count on what they hold."""
+
+    elsewhere: tuple[str, ...] = ()
+    """Ids of parked jobs that wait for their own GPU while another has room for them: they end, to begin anew there."""
