@@ -125,6 +125,25 @@ def test_byte_code_is_asked_for_once_and_read_by_every_later_replica(deployer: D
         deployer.forget(job_id)
 
 
+def test_a_job_that_fills_a_directory_is_told_by_its_version_and_owner(deployer: Deployer, version: Version) -> None:
+    theirs = replace(version, owner_uid=OWNER + 1)
+    installing = deployer.filled_by(deployer.build(version, None).spec)
+    needless = replace(version, requirements=None)
+    compiling = deployer.bytecode(needless, None)
+    assert compiling is not None
+    assert installing == deployer.build_name(version)
+    assert installing in deployer.filled_for(version)
+    assert deployer.filled_by(compiling.spec) in deployer.filled_for(needless)
+    assert not {installing, deployer.filled_by(compiling.spec)} & {
+        *deployer.filled_for(theirs),
+        *deployer.filled_for(replace(theirs, requirements=None)),
+    }
+    replica, _ = deployer.replica(needless, "2" * 12, None)
+    assert "/.pgpu-bytecode" in {mount.target for mount in replica.spec.provisions}
+    assert deployer.filled_by(replica.spec) is None
+    deployer.forget("2" * 12)
+
+
 def test_what_is_forgotten_is_named_by_a_job_s_id_alone(deployer: Deployer, tmp_path: Path) -> None:
     (tmp_path / "kept").mkdir()
     for name in ("../kept", "", ".", "..", "a/b"):

@@ -8,7 +8,7 @@ import signal
 import socket
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -235,13 +235,14 @@ def test_packages_are_installed_by_one_job_at_a_time_that_ends_with_its_function
         assert client.wait(other.id).state.is_final
 
 
-def wheel_of(directory: Path, name: str) -> Path:
-    """Write the smallest wheel that pip takes, so that nothing is fetched."""
-    directory.mkdir()
+def wheel_of(directory: Path, name: str, more: Mapping[str, str] | None = None) -> Path:
+    """Write the smallest wheel that pip takes, so that nothing is fetched; `more` are files beside its module."""
+    directory.mkdir(exist_ok=True)
     path = directory / f"{name}-1-py3-none-any.whl"
     information = f"{name}-1.dist-info"
     files = {
         f"{name}.py": "x = 1",
+        **(more or {}),
         f"{information}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n",
         f"{information}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         f"{information}/RECORD": "",

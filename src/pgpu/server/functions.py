@@ -103,8 +103,12 @@ class Deploying(Protocol):
         """Return what tells the job that installs a version's packages from every other."""
         ...
 
-    def built_by(self, spec: JobSpec) -> str | None:
-        """Return the name of what a job installs; None of one that installs nothing."""
+    def filled_for(self, version: Version) -> Collection[str]:
+        """Return the names of the directories that jobs fill for a version: with packages, and with byte code."""
+        ...
+
+    def filled_by(self, spec: JobSpec) -> str | None:
+        """Return the name of the directory that a job fills; None of any other job."""
         ...
 
     def keep_build(self, version: Version) -> None:
@@ -145,8 +149,8 @@ class FunctionDesk:
             self._end(sorted(left))
             for job_id in left:
                 self._deployer.forget(job_id)
-        wanted = self._names([version for each in self._kept.all(None) for version in each.versions])
-        self._end([job.id for name, job in self._builds() if name not in wanted], 0.0)
+        wanted = self._filled_for(self._kept.all(None))
+        self._end([job.id for name, job in self._filling() if name not in wanted], 0.0)
 
     def has_bundle(self, caller: Caller, digest: str) -> None:
         """Say whether the caller sent a bundle before.
@@ -216,8 +220,8 @@ class FunctionDesk:
         job_ids = [replica.job_id for replica in self._kept.replicas.all(name)]
         self._kept.remove(name, found.identity)
         self._end(job_ids)
-        names = self._names(found.versions)
-        self._end([job.id for name, job in self._builds() if name in names], 0.0)
+        unwanted = self._filled_for([found]) - self._filled_for(self._kept.all(found.owner_uid))
+        self._end([job.id for name, job in self._filling() if name in unwanted], 0.0)
         for job_id in job_ids if self._deploying is not None else ():
             self._forget(job_id)  # nobody else knows of them any more
         self._sweep(found.owner_uid)
@@ -300,7 +304,7 @@ class FunctionDesk:
         version, inherited = self._kept.to_start(ask.function, ask.version)
         if version.state is not VersionState.PENDING:
             raise RequestError(f"{version.label} is {version.state.value} already")
-        if (under_way := dict(self._builds()).get(self._deployer.build_name(version))) is not None:
+        if (under_way := dict(self._filling()).get(self._deployer.build_name(version))) is not None:
             return under_way
         asker = Asker(version.owner_uid, (), inherited)
         job = self._desk.engine.submit_all([self._deployer.build(version, asker.account)], asker)[0]
@@ -312,13 +316,15 @@ class FunctionDesk:
     def _versions_of(self, name: str) -> Sequence[Version]:
         return next((each.versions for each in self._kept.all(None) if each.name == name), ())
 
-    def _names(self, versions: Sequence[Version]) -> set[str]:
-        return set() if self._deploying is None else {self._deploying.build_name(each) for each in versions}
+    def _filled_for(self, functions: Sequence[Function]) -> set[str]:
+        if self._deploying is None:
+            return set()
+        return {name for each in functions for version in each.versions for name in self._deploying.filled_for(version)}
 
-    def _builds(self) -> Iterator[tuple[str, Job]]:
-        """Yield the jobs that install packages and were not told to end, each behind its name."""
+    def _filling(self) -> Iterator[tuple[str, Job]]:
+        """Yield the jobs that fill a directory and were not told to end, each behind its name."""
         for entry in self._desk.engine.ledger.entries(include_final=False) if self._deploying is not None else ():
-            name = self._deployer.built_by(entry.job.spec)
+            name = self._deployer.filled_by(entry.job.spec)
             if name is not None and not entry.job.state.is_final and entry.stop_grace_seconds is None:
                 yield name, entry.job
 

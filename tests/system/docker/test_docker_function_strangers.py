@@ -76,6 +76,16 @@ BACKENDS = {
 }
 """What runs in a build, as any package's setup may."""
 
+SLOW = """
+import os
+import time
+
+if os.path.isdir("/.pgpu-bytecode") and os.access("/.pgpu-bytecode", os.W_OK):
+    print("compiling without end", flush=True)
+    time.sleep(10_000)
+"""
+"""What runs in every Python that has this package."""
+
 
 @dataclass(frozen=True)
 class Town:
@@ -158,6 +168,7 @@ def town(images: str, secret: Path) -> Iterator[Town]:
 def _make_image(images: str, town: Town, directory: Path) -> None:
     """The test's image with our pip, a package that need not be fetched, and packages that mean ill."""
     wheel_of(directory / "wheels", "pgputhere")
+    wheel_of(directory / "wheels", "pgpuslow", {"sitecustomize.py": SLOW})
     for name, text in BACKENDS.items():
         project = directory / "hostile" / name
         project.mkdir(parents=True)
@@ -360,6 +371,15 @@ def test_packages_that_hang_hold_up_nobody_elses_and_end_with_their_function(tow
         town.undeploy(user, f"hanging-{number}")
     until(lambda: not _builds(town, "hanging"))
     town.undeploy(bob, "patient")
+
+
+def test_who_holds_up_what_compiles_is_ended_with_their_function(town: Town, tmp_path: Path) -> None:
+    bob = town.world.user()
+    town.deploy(bob, "endless", tmp_path, requirements="/wheels/pgpuslow-1-py3-none-any.whl\n")
+    until(lambda: town.call(bob, "endless").status == HTTPStatus.OK)
+    until(lambda: "compiling without end" in town.said("endless"))
+    town.undeploy(bob, "endless")
+    until(lambda: not _builds(town, "endless"))
 
 
 def _builds(town: Town, name: str) -> list[str]:

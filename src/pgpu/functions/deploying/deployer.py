@@ -17,9 +17,9 @@ from pgpu.functions.deploying.checking import checked
 from pgpu.functions.deploying.layers import (
     LOCK_NAME,
     build_spec,
-    built_in,
     bytecode_digest,
     bytecode_spec,
+    filled_by,
     layer_digest,
 )
 from pgpu.functions.deploying.replica import Places, declaration_of, replica_spec, request_of
@@ -70,7 +70,7 @@ class Deployer:
         """Throw away what none of a user's versions is made of."""
         layers = {digest for version in kept if (digest := layer_digest(version)) is not None}
         layers |= {digest for version in kept if (digest := bytecode_digest(version)) is not None}
-        layers |= {self.build_name(version) for version in kept}
+        layers |= {_building(version) for version in kept}
         self.store.sweep(owner_uid, {version.bundle for version in kept}, layers)
 
     def replica(self, version: Version, job_id: str, account: Account | None) -> tuple[Submission, str]:
@@ -131,13 +131,17 @@ class Deployer:
         return Submission(build_spec(version, directory, tuple(_own()), _own_user(version.owner_uid)), Request(0, 0))
 
     def build_name(self, version: Version) -> str:
-        """Return the name of the directory in which a version's packages are installed; no digest, and no other version's."""
-        return f"building-{version.function}-{version.number}-{version.created_at_seconds!r}"
+        """Return what tells the job that installs a version's packages from every other."""
+        return f"{version.owner_uid}/{_building(version)}"
 
-    def built_by(self, spec: JobSpec) -> str | None:
-        """Return the name of the directory in which a job installs packages; None of any other job."""
-        directory = built_in(spec)
-        return None if directory is None else Path(directory).name
+    def filled_for(self, version: Version) -> Collection[str]:
+        """Return the names of the directories that jobs fill for a version: with its packages, and with byte code."""
+        return {self.build_name(version), f"{version.owner_uid}/{bytecode_digest(version)}"}
+
+    def filled_by(self, spec: JobSpec) -> str | None:
+        """Return the name of the directory that a job fills; None of any other job."""
+        directory = filled_by(spec)
+        return None if directory is None else "/".join(Path(directory).parts[-2:])
 
     def keep_build(self, version: Version) -> None:
         """Put packages that were installed in their place; from then on nobody but this process may change them.
@@ -175,7 +179,7 @@ class Deployer:
         return Places(source, sockets, packages, own, _own_user(owner_uid), bytecode)
 
     def _beside_layers(self, version: Version) -> Path:
-        return self.store.layer(version.owner_uid, layer_digest(version) or "").with_name(self.build_name(version))
+        return self.store.layer(version.owner_uid, layer_digest(version) or "").with_name(_building(version))
 
 
 def _is_directory(path: Path) -> bool:
@@ -184,6 +188,11 @@ def _is_directory(path: Path) -> bool:
         return stat.S_ISDIR(path.lstat().st_mode)
     except OSError:
         return False
+
+
+def _building(version: Version) -> str:
+    """Return the name of the directory in which a version's packages are installed; no digest, and no other version's."""
+    return f"building-{version.function}-{version.number}-{version.created_at_seconds!r}"
 
 
 def _request(version: Version | Deployment) -> Request:

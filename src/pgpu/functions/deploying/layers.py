@@ -17,6 +17,7 @@ from pgpu.model import Deployment, JobSpec, Mount, Version
 
 TARGET = "/packages"
 LOCK_NAME = "requirements.txt"
+_FILLED = {(TARGET, "rw"), (BYTECODE, "rw")}
 
 
 def layer_digest(version: Version | Deployment) -> str | None:
@@ -97,9 +98,9 @@ def build_spec(
     )
 
 
-def built_in(spec: JobSpec) -> str | None:
-    """Return the directory in which a job installs packages; None of one that installs none."""
+def filled_by(spec: JobSpec) -> str | None:
+    """Return the directory into which a job installs packages or writes byte code; None of any other job."""
     if spec.runtime == "process":
         is_one = spec.serves is not None and spec.command[1:4] == ("-P", "-m", "pip")
         return spec.working_directory if is_one else None
-    return next((mount.source for mount in spec.provisions if mount.target == TARGET), None)
+    return next((mount.source for mount in spec.provisions if (mount.target, mount.options) in _FILLED), None)
