@@ -51,7 +51,7 @@ class Visits:
         if what == "park":
             self._keeper.park()
         elif what == "wake":
-            self._keeper.go_on()
+            self._keeper.wake()
 
     def tell(self, what: str) -> Tell:
         """Answer a question."""

@@ -70,7 +70,9 @@ class Keeper:
         self._patience: asyncio.TimerHandle | None = None
         self._is_leaving = False
         self._is_aside = False
-        """Whether it has no slice, so that no worker is started."""
+        """Whether no worker is started, and none gets calls: it has no slice, or nobody is expected to call."""
+
+        self._has_slice = True
 
         self._gone = asyncio.Event()
 
@@ -114,6 +116,10 @@ class Keeper:
 
     def stand_aside(self) -> None:
         """The slice is taken: the worker gets no calls, and if it dies none follows before `go_on()`."""
+        self._has_slice = False
+        self._rest()
+
+    def _rest(self) -> None:
         if not self._is_aside and not self._is_leaving:
             self._is_aside = True
             self._cancel_timers()
@@ -121,13 +127,21 @@ class Keeper:
             self.state = State.PARKED
 
     def park(self) -> None:
-        """Nobody is expected to call: the worker ends, and what it holds with it; its zygote stays."""
-        self.stand_aside()
+        """Nobody is expected to call: the worker ends, and what it holds with it; its zygote stays. Not while somebody calls."""
+        if self._desk.requests:
+            return
+        self._rest()
         if self._is_aside and self._worker is not None:
             self._worker.end(LEAVING_GRACE_SECONDS)
 
+    def wake(self) -> None:
+        """Somebody calls: as if it had never been parked, but where its slice was taken, which only `go_on()` gives back."""
+        if self._has_slice:
+            self.go_on()
+
     def go_on(self) -> None:
         """There is a slice again: the worker goes on, or another one starts."""
+        self._has_slice = True
         if not self._is_aside:
             self.on_state()  # it was taken and given back before we saw it: who waits for news has some
             return
