@@ -145,3 +145,15 @@ def test_a_lie_leaves_no_descriptor(said: tuple[bytes, ...]) -> None:
     notes, _ = heard(*said, has_file=True)
     assert len(notes.lost) == 1
     assert len([*Path("/proc/self/fd").iterdir()]) == before
+
+
+def test_who_could_not_be_woken_is_not_woken_again_at_once() -> None:
+    async def waking() -> None:
+        link = Link("job", 1, Notes())
+        link.become(Phase.PARKED)
+        link.wake()
+        link.rouse(is_sure=False)
+        assert link.phase is Phase.PARKED
+        assert link.view().retry_at_seconds > link.since_seconds
+
+    asyncio.run(waking())

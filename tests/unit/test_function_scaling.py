@@ -308,6 +308,8 @@ def test_who_is_parked_is_woken_before_another_one_starts_and_ends_after_ten_idl
     )
     assert decide(FunctionView(NOW, (version,), parked)) == (Wake("b"),)
     assert decide(FunctionView(NOW, (replace(version, queued=3),), parked)) == (Wake("b"), Wake("a"), Start(1))
+    late = tuple(replace(each, retry_at_seconds=NOW + 0.1) for each in parked)
+    assert decide(FunctionView(NOW, (version,), late)) == ()
     idle = replace(version, queued=0, warmth=Warmth(0, 0.9))
     assert decide(FunctionView(NOW, (idle,), parked)) == (Stop("a"), Stop("b"))
     assert decide(FunctionView(NOW, (), parked)) == (Stop("a"), Stop("b"))

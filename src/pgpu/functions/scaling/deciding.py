@@ -102,7 +102,7 @@ def _more(view: FunctionView, version: VersionView, there: Sequence[ReplicaView]
     """Wake who is parked, the last one to be idle first, and start the others."""
     parked = [each for each in view.replicas if each.phase is Phase.PARKED and each.version == version.number]
     woken = _longest_idle(parked)[::-1][:count]
-    yield from (Wake(each.job_id) for each in woken)
+    yield from (Wake(each.job_id) for each in woken if view.now_seconds >= each.retry_at_seconds)
     if view.now_seconds >= version.retry_at_seconds and not _is_any_failed(there):
         yield from [Start(version.number)] * (count - len(woken))
 

@@ -45,6 +45,9 @@ class ReplicaView:
     offered_value: float | None = None
     """What its lease was offered at; None: it is not on offer."""
 
+    retry_at_seconds: float = 0.0
+    """Not before is it woken, where it is parked."""
+
 
 @dataclass(frozen=True, slots=True)
 class VersionView:

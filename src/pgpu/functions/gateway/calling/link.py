@@ -24,6 +24,9 @@ _CALLS_SOCKET = "calls.sock"
 _LOOK_SECONDS = 0.01
 """Between two looks for the socket of a replica that starts."""
 
+_RETRY_SECONDS = 0.5
+"""Before a lease is asked for again where nobody answered."""
+
 _MOST_PIECES_AHEAD = 64
 """Of one stream, that its caller has not taken: a worker sends a quarter of this before it waits."""
 
@@ -68,6 +71,9 @@ class Link:
         self.is_woken = False
         """Whether it was parked and is to have a slice again: what it said before that is no news."""
 
+        self.retry_at_seconds = 0.0
+        """Before then it is not woken: nobody answered who was asked for its lease."""
+
         self.turn = asyncio.Lock()
         """What is asked of the engine about its lease is asked in order."""
 
@@ -83,8 +89,9 @@ class Link:
         """Show it to the policy; one that is being claimed counts as busy."""
         busy = len(self.sent) + int(self.is_claiming)
         return ReplicaView(
-            self.job_id, self.version, self.phase, self.since_seconds, busy, self.idle_since_seconds, self.offered_value
-        )
+            self.job_id, self.version, self.phase, self.since_seconds, busy, self.idle_since_seconds, self.offered_value,
+            self.retry_at_seconds,
+        )  # fmt: skip
 
     def connect(self, directory: Path) -> None:
         """Connect to its socket, as soon as it is there."""
@@ -115,7 +122,7 @@ class Link:
             self.offered_value = None
             self.ask("wake")
         else:
-            self.is_woken = False
+            self.is_woken, self.retry_at_seconds = False, time.monotonic() + _RETRY_SECONDS
             self.become(Phase.PARKED)
 
     def ask(self, what: str) -> None:
