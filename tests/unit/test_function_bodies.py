@@ -1,5 +1,7 @@
 """Which arguments a body becomes: by its Content-Type and the handler's annotations."""
 
+import gc
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypedDict
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from tests.function_calls import JSON, asked, values
 
 from pgpu.errors import RequestError
+from pgpu.functions.calls.messages import Call
 from pgpu.functions.handler import signature_of
 from pgpu.functions.protocols import Asked, Interpreter, Refusal
 
@@ -226,6 +229,20 @@ def test_a_large_body_need_not_be_copied() -> None:
     received[0] = 1
     assert found.values[0][0] == 1
     assert values(handler, b"\1", JPEG) == (memoryview(b"\1"),)
+
+
+@pytest.mark.parametrize("handler", [number, box, masked])
+@pytest.mark.parametrize("body", [b'{"x":"no number"}', b'"text"', b"{", b'{"z":1}', b"\xff"])
+def test_a_body_that_is_refused_is_let_go_at_once(handler: Callable[..., object], body: bytes) -> None:
+    interpreter, held = Interpreter(signature_of(handler), "it"), memoryview(body)
+    last_seen = weakref.ref(held)
+    gc.disable()
+    try:
+        assert isinstance(interpreter.read(Call("id", "POST", "/", "", JSON, 5.0), held), Refusal)
+        del held
+        assert last_seen() is None
+    finally:
+        gc.enable()
 
 
 def test_a_default_reaches_the_handler_as_it_is() -> None:

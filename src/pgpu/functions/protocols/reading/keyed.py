@@ -75,18 +75,22 @@ class KeyedReader:
         """
         try:
             values = self._values(self._decode(body))
-        except msgspec.ValidationError as error:
-            return self._whole(body, error)
+        except msgspec.ValidationError:
+            whole = self._whole(body)
+            if whole is None:
+                raise
+            return whole
         return values if self._decode_other is None else (*values, self._others(body))
 
-    def _whole(self, body: Buffer, error: msgspec.ValidationError) -> Values:
+    def _whole(self, body: Buffer) -> Values | None:
+        """Read the only argument; None: there is none such, and what is wrong with the object holds."""
         if self._decode_whole is None:
-            raise error
+            return None
         try:
             return (self._decode_whole(body),)
         except msgspec.ValidationError:
             if self._has_key(body):
-                raise error from None
+                return None
             raise
 
     def _has_key(self, body: Buffer) -> bool:
