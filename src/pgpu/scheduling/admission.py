@@ -335,13 +335,10 @@ class _Round:
             return Cause.PLAN
         if len(self._fitting(candidate)) >= count:
             return Cause.TURN
-        with_memory = [room.gpu for room in self._rooms if free[room.gpu.uuid] >= memory_bytes]
-        with_memory = [gpu for gpu in with_memory if candidate.can_use(gpu)]
-        if len(with_memory) < count:
+        able = [room.gpu for room in self._rooms if candidate.can_use(room.gpu) and free[room.gpu.uuid] >= memory_bytes]
+        if len(able) < count:
             return Cause.MEMORY
-        return (
-            Cause.COMPUTE if sum(self._space.admits(gpu, candidate) for gpu in with_memory) >= count else Cause.SHARING
-        )
+        return Cause.COMPUTE if sum(self._space.admits(gpu, candidate) for gpu in able) >= count else Cause.SHARING
 
     def _keep_waiting(self, candidate: Candidate, cause: Cause) -> None:
         if self.planned:
