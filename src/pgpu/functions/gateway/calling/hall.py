@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from pgpu.functions.calls.messages import Chunk, Reply
+from pgpu.functions.gateway.calling.choosing import able, freest, to_claim
 from pgpu.functions.gateway.calling.errands import Errand
 from pgpu.functions.gateway.calling.link import Link
 from pgpu.functions.gateway.calling.load import Load
@@ -277,38 +278,13 @@ class Hall:
         return self.loads.get(errand.version)
 
     def _free(self, load: Load, errand: Errand) -> Link | None:
-        """Choose a replica: the first that would run it at once, else the one with the fewest; so the last ones idle."""
-        hot = load.hot or ([] if errand.is_exact else self._stand_ins(load))
-        best, fewest = None, load.window
-        for link in hot:
-            count = len(link.sent)
-            if link.offered_value is not None:
-                continue
-            if count < load.slots:
-                return link
-            if count < fewest:
-                best, fewest = link, count
-        if best is None:
-            self._reclaim(hot)
+        """Choose a replica; where none is free, have one that is on offer claimed."""
+        hot = able(load, self.loads.values(), self._split.percents, is_exact=errand.is_exact)
+        best = freest(load, hot)
+        if best is None and (offered := to_claim(hot)) is not None:
+            offered.is_claiming = True
+            self.claim(offered)
         return best
-
-    def _stand_ins(self, load: Load) -> list[Link]:
-        """Replicas of other versions that serve until this one's first is hot."""
-        return [] if load.has_been_ready and not self._is_replaced(load) else [
-            link for other in self.loads.values() for link in other.hot if other is not load
-        ]  # fmt: skip
-
-    def _is_replaced(self, load: Load) -> bool:
-        """Whether versions that get no more traffic still serve in its stead."""
-        percents = self._split.percents
-        return any(other.hot and other.number not in percents for other in self.loads.values() if other is not load)
-
-    def _reclaim(self, hot: Sequence[Link]) -> None:
-        for link in hot:
-            if link.offered_value is not None and not link.is_claiming:
-                link.is_claiming = True
-                self.claim(link)
-                return
 
     def _send(self, link: Link, errand: Errand) -> None:
         self.on_begun(errand)
