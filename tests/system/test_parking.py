@@ -80,6 +80,7 @@ def test_a_lease_is_taken_and_its_job_lives_on_and_has_its_place_again_once_that
     machine.until_running(new)
     assert machine.state(idle) is JobState.RUNNING
     assert heard(machine, idle) == "SIGTSTP "
+    assert machine.client.gpus()[0].jobs == (new.id,)
     machine.client.claim(idle.id)
     assert machine.entry(idle).job.parked_at_seconds is not None
     machine.client.cancel([new.id], grace_seconds=0)

@@ -236,7 +236,7 @@ def _holders(gpu: Gpu, entries: Sequence[Entry]) -> tuple[str, ...]:
         entry.job.id
         for entry in entries
         if entry.job.lease is not None
-        and entry.is_lease_held
+        and entry.is_counted
         and gpu.uuid in {part.gpu_uuid for part in entry.job.lease.slices}
     )
 

@@ -252,8 +252,8 @@ class Running:
     def _look_at_memory(self) -> None:
         try:
             job = self._engine.ledger.job(self._id)
-            if self._leaving.is_under_way:
-                return  # The driver tells less than the meter, and rightly.
+            if self._leaving.is_under_way or job.is_aside:
+                return  # The driver tells less than the meter, and rightly; whether it keeps away is seen to elsewhere.
             self._watch.look(job, self._running)
             self._shrinking.look(job, self._watch.observed, self._watch.used_bytes, time.monotonic())
         except PgpuError as exc:
