@@ -123,7 +123,7 @@ def test_each_request_counts_once_however_it_ends() -> None:
     desk.abandon(left_later)
     desk.unseat()
     assert lost.asker is None
-    assert metrics.answers == {(499, ""): 2, (504, "deadline"): 1, (200, ""): 1, (502, "worker_died"): 1}
+    assert metrics.answers == {(499, "cancelled"): 2, (504, "deadline"): 1, (200, ""): 1, (502, "worker_died"): 1}
     assert not desk.requests
 
 

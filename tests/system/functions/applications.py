@@ -59,6 +59,7 @@ async def _raise(_request: Request) -> Response:
 
 
 async def _until_left(request: Request) -> Response:
+    _say("they came")
     while (await request.receive())["type"] != "http.disconnect":
         pass
     _say("they left")

@@ -66,13 +66,27 @@ def test_an_exception_is_told_by_the_application_and_stays_in_the_log(applicatio
 
 
 def test_a_caller_who_leaves_is_told_to_the_application(application: Replica) -> None:
-    application.begin(None, "/until_left", "GET").close_now()
+    caller = application.begin(None, "/until_left", "GET")
+    log_of(application, "they came")
+    caller.close_now()
     log_of(application, "they left")
 
 
 def test_as_many_calls_are_inside_as_are_declared(application: Replica) -> None:
     begun = [application.begin(None, "/meet", "GET") for _ in range(3)]
     assert [answer_of(each).body for each in begun] == [b"met"] * 3
+
+
+def test_a_call_whose_caller_left_before_its_turn_is_never_begun() -> None:
+    with replica("app", module="applications.py") as served:
+        first = served.begin(None, "/until_left", "GET")
+        log_of(served, "they came")
+        served.begin(None, "/raise", "GET").close_now()
+        until(lambda: b'code="cancelled",status="499"' in served.get("/metrics").body)
+        first.close_now()
+        assert served.get("/").body == b"at once"
+        assert "they left" in served.log.read_text()
+        assert "secret" not in served.log.read_text()
 
 
 def test_lifespan_ends_with_the_worker() -> None:

@@ -106,10 +106,11 @@ class Desk:
         if self._is_sent(ticket):
             self._cancel(ticket)
             if not is_answered:
-                self._metrics.answered(499, time.monotonic() - ticket.admitted_seconds, 0.0)
+                self._note_gone(ticket)
         elif ticket in self._queue:
             self._queue.remove(ticket)
-            self._end(ticket, 499)
+            self._note_gone(ticket)
+            self._release(ticket)
 
     def credit(self, ticket: Ticket) -> None:
         """Let the worker send one more piece of this stream."""
@@ -244,7 +245,7 @@ class Desk:
         if ticket is not None and chunk.is_last:
             self._sent.pop(each.number)
             self._freed_seconds = time.monotonic()
-            self._release(ticket) if asker is None else self._end(ticket, 200)
+            self._release(ticket) if asker is None else self._end(ticket)
         if asker is None:
             _close(file)
         else:
@@ -271,9 +272,12 @@ class Desk:
         if asker is not None:
             asker.reply(refused.reply(ticket.request_id), None)
 
-    def _end(self, ticket: Ticket, status: int) -> None:
-        self._metrics.answered(status, time.monotonic() - ticket.admitted_seconds, 0.0)
+    def _end(self, ticket: Ticket) -> None:
+        self._metrics.answered(200, time.monotonic() - ticket.admitted_seconds, 0.0)
         self._release(ticket)
+
+    def _note_gone(self, ticket: Ticket) -> None:
+        self._metrics.answered(499, time.monotonic() - ticket.admitted_seconds, 0.0, "cancelled")
 
     def _release(self, ticket: Ticket) -> None:
         _close(ticket.file)

@@ -32,6 +32,9 @@ class ApplicationLane(CoroutineLane):
 
     async def _serve_work(self, work: Work) -> None:
         began = time.monotonic()
+        if work.is_cancelled:
+            self._finish(work, self._answerer.cancelled(work), began)
+            return
         self._mark.begin(max(work.number, self._mark.last_begun))
         exchange = Exchange(self._port, work, self._news, partial(self._send_soon, work, began))
         with contextlib.suppress(GoneError):
