@@ -17,7 +17,8 @@ from tests.waiting import until
 from pgpu.app.clients import open_client, open_functions
 from pgpu.app.settings import Settings
 from pgpu.client.functions_http import HttpFunctions
-from pgpu.model import Job
+from pgpu.model import Job, JobSpec, JobState, Request
+from pgpu.units import GIB
 
 pytestmark = pytest.mark.userns
 
@@ -93,3 +94,39 @@ def test_what_is_too_large_to_be_moved_in_time_is_loaded_again(server: ServerPro
     after = call(server, "large")
     assert after["calls"] == 1
     assert after["pid"] != before["pid"]
+
+
+@pytest.fixture
+def two_gpus() -> Iterator[ServerProcess]:
+    root = Path(tempfile.mkdtemp(prefix="pgpu-k-", dir="/dev/shm"))
+    with serving(root, "--gateway", f"127.0.0.1:{free_port()}", simulate="RTX 3090x2") as made:
+        functions = open_functions(Settings(host=made.host))
+        assert isinstance(functions, HttpFunctions)
+        deploy_as(functions, "idle", "handlers.py:OnGpu", memory="16GiB", arguments={"mib": 100}, idle=1)
+        until((root / "functions.sock").exists)
+        yield made
+        functions.undeploy("idle")
+        client = open_client(Settings(host=made.host))
+        for report in client.jobs(include_final=False):
+            client.stop(report.job.id, grace_seconds=0.0)
+    clear(root)
+
+
+def test_where_its_own_gpu_is_full_and_another_is_not_a_replica_starts_there(two_gpus: ServerProcess) -> None:
+    client = open_client(Settings(host=two_gpus.host))
+    call(two_gpus, "idle")
+    until_parked(two_gpus, "idle")
+    before = job_of(two_gpus, "idle")
+
+    def gpu_of(job: Job) -> str | None:
+        lease = client.job(job.id).job.lease
+        return None if lease is None else lease.slices[0].gpu_uuid
+
+    spec = JobSpec(("sleep", "600"), "process", working_directory="/")
+    jobs = [client.submit(spec, Request(16 * GIB), wait_timeout_seconds=None) for _ in range(2)]
+    until(lambda: all(client.job(job.id).job.state is JobState.RUNNING for job in jobs))
+    [elsewhere] = [job for job in jobs if gpu_of(job) != gpu_of(before)]
+    client.stop(elsewhere.id, grace_seconds=0.0)
+    until(lambda: client.job(elsewhere.id).job.state.is_final)
+    assert call(two_gpus, "idle")["calls"] == 1
+    assert job_of(two_gpus, "idle").id != before.id
