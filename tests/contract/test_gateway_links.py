@@ -13,11 +13,16 @@ import pytest
 from pgpu.functions.calls.frames import frame
 from pgpu.functions.calls.messages import Chunk, Kind, Reply, Tell
 from pgpu.functions.gateway.calling.errands import Errand
+from pgpu.functions.gateway.calling.hall import Hall
 from pgpu.functions.gateway.calling.link import Link
+from pgpu.functions.gateway.desk import Claimed
+from pgpu.functions.gateway.metrics import Metrics
 from pgpu.functions.scaling import Phase
+from pgpu.model import Function, Share, Version, VersionState
 
 NEWS = {"state": "hot", "reason": None, "load_seconds": 0.1, "import_seconds": 0.1, "born_seconds": 1.0}
 HOT = frame(Kind.TELL, 0, Tell("state", NEWS))
+PARKED = frame(Kind.TELL, 0, Tell("state", {**NEWS, "state": "parked"}))
 
 
 class Notes:
@@ -155,5 +160,32 @@ def test_who_could_not_be_woken_is_not_woken_again_at_once() -> None:
         link.rouse(is_sure=False)
         assert link.phase is Phase.PARKED
         assert link.view().retry_at_seconds > link.since_seconds
+
+    asyncio.run(waking())
+
+
+@pytest.mark.parametrize("is_parked", [True, False])
+def test_who_is_back_before_the_engine_has_answered_serves(is_parked: bool) -> None:
+    async def waking() -> None:
+        version = Version("it", 1, 7, "a:F", "0", "{}", "process", None, None, VersionState.READY, None, 1.0)
+        hall = Hall(Function("it", 7, 1.0, (version,), (Share(1, 100),)), Metrics(), lambda: None)
+        with tempfile.TemporaryDirectory() as directory, socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(os.fspath(Path(directory) / "calls.sock"))
+            listening.listen()
+            listening.setblocking(False)
+            link = Link("job", 1, hall)
+            hall.add(link)
+            link.connect(Path(directory))
+            loop = asyncio.get_running_loop()
+            end, _ = await loop.sock_accept(listening)
+            await loop.sock_sendall(end, PARKED if is_parked else HOT)
+            await until(lambda: link.phase is (Phase.PARKED if is_parked else Phase.HOT))
+            link.wake() if is_parked else link.begin_claim()
+            await loop.sock_sendall(end, PARKED + HOT)
+            await until(lambda: link.is_back)
+            hall.claimed(link, Claimed.COMING)
+            assert link.phase is Phase.HOT
+            hall.close()
+            end.close()
 
     asyncio.run(waking())

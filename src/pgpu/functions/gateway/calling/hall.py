@@ -246,7 +246,7 @@ class Hall:
         link.is_claiming = False
         if claimed is Claimed.LOST:
             link.become(Phase.DRAINING)
-        elif claimed is Claimed.COMING:
+        elif claimed is Claimed.COMING and not link.is_back:
             link.await_slice()
         elif link.is_woken:
             link.rouse(is_sure=claimed is not None)
@@ -282,7 +282,7 @@ class Hall:
         hot = able(load, self.loads.values(), self._split.percents, is_exact=errand.is_exact)
         best = freest(load, hot)
         if best is None and (offered := to_claim(hot)) is not None:
-            offered.is_claiming = True
+            offered.begin_claim()
             self.claim(offered)
         return best
 

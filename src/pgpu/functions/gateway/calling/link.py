@@ -68,6 +68,11 @@ class Link:
         self.reason: str | None = None
         self.offered_value: float | None = None
         self.is_claiming = False
+        """Whether the engine is asked for its lease now."""
+
+        self.is_back = False
+        """Whether it said that it is hot since its lease was asked for: that may be known sooner than the engine's answer."""
+
         self.is_woken = False
         """Whether it was parked and is to have a slice again: what it said before that is no news."""
 
@@ -104,9 +109,13 @@ class Link:
             self.phase, self.since_seconds = phase, time.monotonic()
             self._listener.on_phase(self)
 
+    def begin_claim(self) -> None:
+        """Its lease is asked for."""
+        self.is_claiming, self.is_back = True, False
+
     def wake(self) -> None:
         """Somebody asks for its lease: what follows is another cold start."""
-        self.is_claiming = True
+        self.begin_claim()
         self.await_slice()
 
     def await_slice(self) -> None:
@@ -243,6 +252,7 @@ class Link:
         phase = _PHASES.get(news.state, Phase.STARTING)
         if phase is Phase.PARKED and self.is_woken:
             return
+        self.is_back = self.is_back or phase is Phase.HOT
         if phase is Phase.HOT and self.phase is not Phase.HOT:
             self.hot_since_seconds = self.idle_since_seconds = time.monotonic()
             self.is_woken = False
