@@ -98,7 +98,10 @@ class Learning:
         for all that its GPUs have beside what others than jobs hold, and waits for what was too small before. One that is
         parked has its size.
         """
-        return [_sized(each, rooms, quotas) if _is_sized_late(each) else each for each in waiting]
+        return [
+            _sized(each, rooms, quotas) if each.request.basis in _SIZED_LATE and each.gpu_uuid is None else each
+            for each in waiting
+        ]
 
     def durations(self, view: View, calls: Collection[Call], gpus: Sequence[Gpu]) -> Mapping[Call, float]:
         """Tell how long calls last: the median of their newest runs on these GPUs, in seconds.
@@ -190,10 +193,6 @@ def history_names(gpus: Sequence[Gpu]) -> tuple[str, ...]:
 
 
 _SIZED_LATE = {Basis.UNKNOWN.value, Basis.ALONE.value}
-
-
-def _is_sized_late(waiting: Waiting) -> bool:
-    return waiting.request.basis in _SIZED_LATE and waiting.gpu_uuid is None
 
 
 def _sized(waiting: Waiting, rooms: Sequence[GpuRoom], quotas: Mapping[int, Quota]) -> Waiting:
