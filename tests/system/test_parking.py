@@ -3,8 +3,10 @@
 import random
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from tests.system.engine_worlds import LONG, World, kill, world
@@ -173,6 +175,24 @@ def test_who_is_suspended_is_not_parked_too() -> None:
         with pytest.raises(CapacityError, match="suspended"):
             made.client.park(victim.id)
         made.until_running(urgent)
+
+
+def test_who_could_not_be_told_is_told_again(machine: World) -> None:
+    idle = replica(machine, "idle")
+    told: list[int] = []
+
+    def tell(number: int) -> bool:
+        told.append(number)
+        return len(told) % 2 == 0
+
+    aside = Aside(machine.engine, nobodys(machine, idle), tell, lambda: None)
+    for _ in range(3):
+        assert not aside.is_coming_back(machine.entry(idle).job)
+    assert told == [signal.SIGCONT] * 2
+    taken = replace(machine.entry(idle).job, reclaimed_at_seconds=time.time())
+    aside.leave(taken)
+    assert told[2:] == [signal.SIGTSTP]
+    assert machine.entry(idle).job.parked_at_seconds is None
 
 
 def test_who_does_not_leave_is_stopped(machine: World) -> None:

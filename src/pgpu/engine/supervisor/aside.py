@@ -78,7 +78,9 @@ class Aside:
             return
         if not self._is_told:
             self._has_gone_on, self._is_told = False, self.tell(signal.SIGTSTP)
-        if self._is_told and self._has_left(job, job.lease):
+        if not self._is_told:
+            return  # whoever runs it is away: it is told at the next tick
+        if self._has_left(job, job.lease):
             self._write_parked(job.id)
         else:
             self.look_again()
