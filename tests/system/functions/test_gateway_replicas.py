@@ -84,13 +84,19 @@ def test_an_idle_replica_is_offered_claimed_for_a_call_and_replaced_once_it_was_
         assert made.call("it", {"x": 1}).value["pid"] != first
 
 
+def parked(made: Gateway) -> tuple[int, str]:
+    """Have the only replica called, offered and taken; return its worker's PID and its job's id."""
+    first = made.call("it", {"x": 1}).value["pid"]
+    [job_id] = made.desk.records()
+    until(lambda: made.desk.records()[job_id].get("offered") is not None)
+    made.desk.take_and_park(job_id)
+    until(lambda: made.desk.records()[job_id]["state"] == "parked")
+    return first, job_id
+
+
 def test_a_replica_whose_slice_is_taken_is_parked_and_serves_again_with_what_it_had() -> None:
     with gateway(function("it", "Echo", gpus=1)) as made:
-        first = made.call("it", {"x": 1}).value["pid"]
-        [job_id] = made.desk.records()
-        until(lambda: made.desk.records()[job_id].get("offered") is not None)
-        made.desk.take_and_park(job_id)
-        until(lambda: made.desk.records()[job_id]["state"] == "parked")
+        first, job_id = parked(made)
         assert made.call("it", {"x": 2}).value == {"x": 2, "pid": first}
         until(lambda: len(made.desk.starts()) == 2)
         assert [name for name, _ in made.desk.starts()[1]["phases"]] == [
@@ -104,11 +110,7 @@ def test_a_replica_whose_slice_is_taken_is_parked_and_serves_again_with_what_it_
 
 def test_a_parked_replica_without_its_worker_starts_another_one_of_its_zygote() -> None:
     with gateway(function("it", "Echo", gpus=1)) as made:
-        first = made.call("it", {"x": 1}).value["pid"]
-        [job_id] = made.desk.records()
-        until(lambda: made.desk.records()[job_id].get("offered") is not None)
-        made.desk.take_and_park(job_id)
-        until(lambda: made.desk.records()[job_id]["state"] == "parked")
+        first, job_id = parked(made)
         os.kill(first, signal.SIGKILL)
         second = made.call("it", {"x": 2}).value["pid"]
         assert second != first
@@ -117,12 +119,8 @@ def test_a_parked_replica_without_its_worker_starts_another_one_of_its_zygote() 
 
 def test_a_parked_replica_serves_nobody_before_it_has_its_slice_again() -> None:
     with gateway(function("it", "Echo", gpus=1)) as made:
-        first = made.call("it", {"x": 1}).value["pid"]
-        [job_id] = made.desk.records()
-        until(lambda: made.desk.records()[job_id].get("offered") is not None)
         made.desk.let_nobody_back()
-        made.desk.take_and_park(job_id)
-        until(lambda: made.desk.records()[job_id]["state"] == "parked")
+        first, job_id = parked(made)
         waiting = made.begin("it", {"x": 2})
         until(lambda: made.desk.records()[job_id].get("is_claimed"))
         until(lambda: made.desk.records()[job_id]["state"] == "starting")
