@@ -58,9 +58,13 @@ def call(server: ServerProcess, name: str) -> dict[str, int]:
     return dict(answer.value)
 
 
-def job_of(server: ServerProcess, name: str) -> Job:
+def jobs_of(server: ServerProcess, name: str) -> list[Job]:
     jobs = [report.job for report in open_client(Settings(host=server.host)).jobs(include_final=False)]
-    [job] = [job for job in jobs if job.spec.serves == name]
+    return [job for job in jobs if job.spec.serves == name]
+
+
+def job_of(server: ServerProcess, name: str) -> Job:
+    [job] = jobs_of(server, name)
     return job
 
 
@@ -129,4 +133,4 @@ def test_where_its_own_gpu_is_full_and_another_is_not_a_replica_starts_there(two
     client.stop(elsewhere.id, grace_seconds=0.0)
     until(lambda: client.job(elsewhere.id).job.state.is_final)
     assert call(two_gpus, "idle")["calls"] == 1
-    assert job_of(two_gpus, "idle").id != before.id
+    assert any(job.id != before.id for job in jobs_of(two_gpus, "idle"))  # the one that is parked may still be leaving

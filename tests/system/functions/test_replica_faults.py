@@ -263,6 +263,8 @@ def test_a_zygote_that_is_killed_is_replaced_with_its_worker(fickle: Replica) ->
     until(lambda: fickle.health["restarts"] == restarts + 1)
     assert fickle.call({"do": "next"}).status == 200
     assert fickle.worker_pid != pid
+    status = Path(f"/proc/{fickle.worker_pid}/status").read_text("ascii")
+    assert "\nSigBlk:\t0000000000000000\n" in status  # what the front holds back for itself, its workers hear
 
 
 def test_a_head_that_does_not_end_is_refused_and_harms_no_worker(fickle: Replica) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pgpu.functions.declaring import name_of
 from pgpu.functions.front.reading_ahead import read_ahead
+from pgpu.functions.front.slice_news import hold_back
 from pgpu.functions.front.spawning import Function, fork
 from pgpu.functions.worker.family import die_with_parent
 
@@ -44,6 +45,7 @@ if __name__ == "__main__":
     if said.parent is not None:
         die_with_parent(said.parent, signal.SIGTERM)
     first = fork(function)
+    hold_back()
     read_ahead(function.source)
     from pgpu.functions.front.serving import Settings, run  # meanwhile the zygote imports the function
 

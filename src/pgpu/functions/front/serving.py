@@ -26,6 +26,7 @@ from pgpu.functions.front.http.service import Service
 from pgpu.functions.front.keeping.keeper import Keeper
 from pgpu.functions.front.keeping.wellness import Wellness
 from pgpu.functions.front.metrics import Metrics
+from pgpu.functions.front.slice_news import follow
 from pgpu.functions.front.spawning import Function, Spawned
 from pgpu.functions.front.states import State
 from pgpu.functions.front.visits import Visits
@@ -108,8 +109,7 @@ DRAINING = Refusal(503, "draining", "this replica is leaving", {"retry-after": "
 
 def _on_signals(loop: asyncio.AbstractEventLoop, keeper: Keeper) -> asyncio.Event:
     leaving = asyncio.Event()
-    loop.add_signal_handler(signal.SIGTSTP, keeper.stand_aside)
-    loop.add_signal_handler(signal.SIGCONT, keeper.go_on)
+    follow(loop, keeper.stand_aside, keeper.go_on)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _leave, leaving)
     return leaving

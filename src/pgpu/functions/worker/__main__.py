@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ def _parse(words: list[str]) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a front holds back what it hears of its slice
     said = _parse(sys.argv[1:])
     birth = Birth(said.name, said.app, said.source, said.declaration, said.front)
     sys.exit(main(birth, socket.socket(fileno=said.control)))
