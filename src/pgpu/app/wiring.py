@@ -179,6 +179,7 @@ def _runtimes(
             "process": lambda: _process_runtime(simulated, limit_cgroup),
             "docker": lambda: _docker_runtime(settings, runtime_path, simulated, limit_cgroup),
             "oci": lambda: _oci_runtime(limit_cgroup),
+            "claim": lambda: _claimed_runtime(simulated, limit_cgroup),
         }
     )
 
@@ -298,6 +299,12 @@ def _oci_runtime(limit_cgroup: "LimitCgroup") -> Runtime:
     from pgpu.runtimes.oci import OciRuntime
 
     return OciRuntime(limit_cgroup=limit_cgroup)
+
+
+def _claimed_runtime(simulated: SimulatedGpus | None, limit_cgroup: "LimitCgroup") -> Runtime:
+    from pgpu.runtimes.claimed import ClaimedRuntime
+
+    return ClaimedRuntime(lambda: _process_runtime(simulated, limit_cgroup))
 
 
 def _check_libraries(simulated: SimulatedGpus | None) -> None:

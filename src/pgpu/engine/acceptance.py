@@ -15,13 +15,17 @@ from pgpu.engine.batch import Element, check_count, elements
 from pgpu.engine.dependencies import failure
 from pgpu.engine.quotas import refuse_more_than_quota, refuse_more_waiting
 from pgpu.engine.sizing import sized
-from pgpu.errors import RequestError
+from pgpu.errors import NodeError, RequestError
 from pgpu.ledger import Entry
 from pgpu.model import Gpu, Job, JobSpec, JobState, SharingWish, Submission
 from pgpu.model.words import check_inherited, check_words
 
 if TYPE_CHECKING:
     from pgpu.engine.engine import Engine
+
+
+RESERVED_FACT = "shared-out-by"
+"""In a ledger: who alone gives its GPUs to jobs."""
 
 
 def new_job_id() -> str:
@@ -51,6 +55,7 @@ def accept(
     asker = asker or this_process()
     if not submissions:
         raise RequestError("there is nothing to submit")
+    _refuse_where_others_share_out(engine)
     check_count(submissions)
     inherited_bytes = check_inherited(asker.environment)
     for each in submissions:
@@ -65,6 +70,17 @@ def accept(
     _write(engine, gpus, entries, asker)
     with engine.ledger.view() as view:
         return [view.entry(entry.job.id).job for entry in entries]
+
+
+def _refuse_where_others_share_out(engine: "Engine") -> None:
+    """Refuse jobs on GPUs whose memory somebody else has promised without asking this ledger.
+
+    Raises:
+        NodeError: Somebody has.
+    """
+    who = engine.ledger.facts.get(RESERVED_FACT)
+    if who is not None:
+        raise NodeError(f"the GPUs of {engine.ledger.path} are shared out by {who}", hint=f"ask {who} for a slice")
 
 
 def _awaited(engine: "Engine", word: str, asker: Asker) -> list[str]:

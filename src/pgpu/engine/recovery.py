@@ -6,13 +6,14 @@ It relies on the ledger alone, so it works after any crash: of the job, of its s
 import time
 from collections.abc import Collection
 from dataclasses import replace
+from pathlib import Path
 
 from pgpu.engine.engine import Engine
 from pgpu.engine.identity import is_alive
 from pgpu.engine.mps import leave_mps
 from pgpu.engine.sockets import tell
 from pgpu.ledger import Entry
-from pgpu.model import Job, JobState, ProcessHolder
+from pgpu.model import ClaimHolder, Job, JobState, ProcessHolder
 
 SPAWN_PATIENCE_SECONDS = 20.0
 """How long a supervisor may take from its start to its first word in the ledger; a busy machine starts hundreds."""
@@ -71,6 +72,9 @@ def _is_expected(entry: Entry) -> bool:
 def _is_gone(engine: Engine, entry: Entry) -> bool:
     """Whether nothing is left of the job that another supervisor could look after."""
     holder, lease = entry.job.holder, entry.job.lease
+    if isinstance(holder, ClaimHolder) and lease is not None:
+        is_over = entry.stop_grace_seconds is not None or not Path(holder.slice_directory).exists()
+        return is_over and not engine.enforcer.is_held(lease)
     if entry.job.gpu_model != engine.settings.gpu_model or lease is None or not isinstance(holder, ProcessHolder):
         return False
     return not is_alive(holder) and not engine.enforcer.is_held(lease)

@@ -7,6 +7,7 @@ from pgpu.ledger.decision import Decision
 from pgpu.ledger.entry import Entry
 from pgpu.ledger.facts import Facts
 from pgpu.ledger.functions import Functions
+from pgpu.ledger.held_claims import ClaimRecord
 from pgpu.ledger.history import Call
 from pgpu.ledger.ledger import Ledger
 from pgpu.ledger.schema import VERSION as LEDGER_VERSION
@@ -17,6 +18,7 @@ __all__ = [
     "ALL_GPUS",
     "LEDGER_VERSION",
     "Call",
+    "ClaimRecord",
     "Decision",
     "Entry",
     "Facts",

@@ -7,6 +7,7 @@ from typing import Any
 
 from pgpu.ledger.entry import Entry
 from pgpu.model import (
+    ClaimHolder,
     ContainerHolder,
     Holder,
     Job,
@@ -207,4 +208,6 @@ def _holder(text: str | None) -> Holder | None:
     if text is None:
         return None
     fields: dict[str, Any] = json.loads(text)
+    if "claim_uid" in fields:
+        return ClaimHolder(**fields)
     return ContainerHolder(**fields) if "container_id" in fields else ProcessHolder(**fields)

@@ -297,6 +297,16 @@ CREATE TRIGGER job_parked AFTER UPDATE OF parked_at ON jobs WHEN NEW.parked_at I
     VALUES ((julianday('now') - 2440587.5) * 86400, iif(NEW.parked_at IS NULL, 'unparked', 'parked'), NEW.id, NEW.owner_uid, NEW.state); END;
 """
 
+_CLAIMED = """
+CREATE TABLE held_claims (
+    uid TEXT PRIMARY KEY,
+    claim TEXT NOT NULL,
+    job_id TEXT NOT NULL,
+    held_at REAL NOT NULL,
+    freed_at REAL
+) STRICT;
+"""
+
 MIGRATIONS = (
     _FIRST,
     _WATCHED,
@@ -323,6 +333,7 @@ MIGRATIONS = (
     FUNCTIONS,
     _RECLAIMED,
     _PARKED,
+    _CLAIMED,
 )
 """Script i leads from version i to version i + 1."""
 

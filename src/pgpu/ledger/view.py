@@ -13,6 +13,7 @@ from typing import Any
 
 from pgpu.errors import JobNotFoundError
 from pgpu.ledger.entry import Entry
+from pgpu.ledger.held_claims import HeldClaims
 from pgpu.ledger.history import History
 from pgpu.ledger.precedence import read_precedence
 from pgpu.ledger.profiles import Profiles
@@ -136,6 +137,9 @@ class View:
         self._seen = {} if seen is None else seen
         self.history = History(connection)
         """What ended runs showed."""
+
+        self.held_claims = HeldClaims(connection)
+        """Whom an orchestrator of containers gave slices of this node."""
 
         self.profiles = Profiles(connection)
         """What was measured of runs on the GPU."""

@@ -5,6 +5,7 @@ Nothing here acts: no clock, file, socket, randomness or log. Units stand in the
 
 from pgpu.model.account import Account
 from pgpu.model.bandwidths import Bandwidths
+from pgpu.model.claim import Claim, HeldClaim
 from pgpu.model.delivery import Delivery
 from pgpu.model.event import Event
 from pgpu.model.function import (
@@ -21,11 +22,11 @@ from pgpu.model.function import (
     with_canary,
 )
 from pgpu.model.gpu import Gpu, GpuMemory, GpuProcess
-from pgpu.model.holder import ContainerHolder, Holder, ProcessHolder
+from pgpu.model.holder import ClaimHolder, ContainerHolder, Holder, ProcessHolder
 from pgpu.model.job import ANONYMOUS, SEALED_HOST_MEMORY_BYTES, Job, JobSpec, JobState, Mount, Place
 from pgpu.model.lease import Lease, Slice
 from pgpu.model.outsider import Outsider
-from pgpu.model.owner import DOCKER_NAME, DOCKER_UID
+from pgpu.model.owner import DOCKER_UID, KUBERNETES_UID, OWNER_NAMES, OWNER_UIDS
 from pgpu.model.profile import (
     Antagonist,
     Contest,
@@ -46,13 +47,17 @@ from pgpu.model.submission import Array, Submission
 __all__ = [
     "ANONYMOUS",
     "COLD_START_PHASES",
-    "DOCKER_NAME",
     "DOCKER_UID",
+    "KUBERNETES_UID",
+    "OWNER_NAMES",
+    "OWNER_UIDS",
     "SEALED_HOST_MEMORY_BYTES",
     "Account",
     "Antagonist",
     "Array",
     "Bandwidths",
+    "Claim",
+    "ClaimHolder",
     "ColdStart",
     "ContainerHolder",
     "Contest",
@@ -67,6 +72,7 @@ __all__ = [
     "Gpu",
     "GpuMemory",
     "GpuProcess",
+    "HeldClaim",
     "Holder",
     "Job",
     "JobSpec",

@@ -26,4 +26,14 @@ class ContainerHolder:
     """The engine's address, such as `unix:///var/run/docker.sock`."""
 
 
-Holder = ProcessHolder | ContainerHolder
+@dataclass(frozen=True, slots=True)
+class ClaimHolder:
+    """Whoever has a slice by a claim: no process of its own, and any number of containers."""
+
+    claim_uid: str
+
+    slice_directory: str
+    """What lies at `/.pgpu` in each of those containers."""
+
+
+Holder = ProcessHolder | ContainerHolder | ClaimHolder

@@ -63,8 +63,9 @@ class JobSpec:
     command: tuple[str, ...]
     """Argument vector. For a container it may be empty: the image's own command runs then."""
 
-    runtime: Literal["process", "docker", "oci"]
-    """`oci`: a container that somebody else created, by `docker run --runtime=pgpu`; never asked for by a client."""
+    runtime: Literal["process", "docker", "oci", "claim"]
+    """`oci`: a container that somebody else created, by `docker run --runtime=pgpu`; `claim`: containers of a cluster, which has
+    no command here. Never asked for by a client."""
 
     image: str | None = None
     """Only for `docker`."""

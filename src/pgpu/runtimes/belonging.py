@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from pgpu.model import ContainerHolder, Job, ProcessHolder
+from pgpu.model import ClaimHolder, ContainerHolder, Holder, Job, ProcessHolder
+from pgpu.runtimes.claimed import Viewers
 from pgpu.runtimes.lineage import Lineage, hold_mount_namespace, identify
 
 
@@ -74,7 +75,9 @@ class _Container:
         """Nothing is held."""
 
 
-def _marks_of(job_id: str, holder: ProcessHolder | ContainerHolder) -> _Marks:
+def _marks_of(job_id: str, holder: Holder) -> _Marks:
+    if isinstance(holder, ClaimHolder):
+        return Viewers(Path(holder.slice_directory))
     if isinstance(holder, ContainerHolder):
         return _Container(holder.container_id)
     is_there = identify(holder.pid) == holder

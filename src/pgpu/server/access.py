@@ -98,6 +98,8 @@ class Access:
             raise RequestError("what pgpu itself puts into a container is nobody's to ask for", hint="use --volume")
         if spec.runtime == "oci":
             raise RequestError("a container of the runtime oci is Docker's to create", hint="docker run --runtime=pgpu")
+        if spec.runtime == "claim":
+            raise RequestError("slices without a command are a cluster's to claim", hint="see docs/kubernetes.md")
         self.check_submits(caller)
         if spec.runtime == "process" and not (spec.working_directory or "").startswith("/"):
             raise RequestError("the working directory of a process must be an absolute path")

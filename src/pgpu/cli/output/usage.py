@@ -10,7 +10,7 @@ from rich.text import Text
 
 from pgpu.cli.output.plain_table import PlainTable
 from pgpu.client import CallHistory, Waste
-from pgpu.model import DOCKER_NAME, DOCKER_UID
+from pgpu.model import OWNER_NAMES
 from pgpu.scheduling.demand import Basis
 from pgpu.units import format_duration, format_memory
 
@@ -95,8 +95,8 @@ def gib_hours(found: Iterable[Waste]) -> tuple[float, float]:
 
 def user_name(uid: int) -> str:
     """Return a user's name, or the number of one without."""
-    if uid == DOCKER_UID:
-        return DOCKER_NAME
+    if uid in OWNER_NAMES:
+        return OWNER_NAMES[uid]
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -10,7 +10,7 @@ from pgpu.cli import options
 from pgpu.cli.invocation import invocation_of
 from pgpu.cli.output import speech
 from pgpu.errors import RequestError
-from pgpu.model import DOCKER_NAME, DOCKER_UID
+from pgpu.model import OWNER_NAMES, OWNER_UIDS
 from pgpu.units import format_memory, parse_memory_bytes
 
 if TYPE_CHECKING:
@@ -189,11 +189,11 @@ def _show_closed(administration: "Administration", *, as_json: bool) -> None:
 
 
 def _uid(user: str) -> int:
-    """Return a user's number; a number and `docker`, who owns `docker run --runtime=pgpu`, need no entry in the machine's."""
+    """Return a user's number; a number and the owners whom no user of the machine is behind, need no entry in the machine's."""
     if user.isdecimal():
         return int(user)
-    if user == DOCKER_NAME:
-        return DOCKER_UID
+    if user in OWNER_UIDS:
+        return OWNER_UIDS[user]
     try:
         return pwd.getpwnam(user).pw_uid
     except KeyError:
@@ -201,8 +201,8 @@ def _uid(user: str) -> int:
 
 
 def _name(uid: int) -> str:
-    if uid == DOCKER_UID:
-        return DOCKER_NAME
+    if uid in OWNER_NAMES:
+        return OWNER_NAMES[uid]
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

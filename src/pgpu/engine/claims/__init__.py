@@ -1,0 +1,80 @@
+"""Slices for an orchestrator that has chosen GPUs and sizes itself: held until it frees them, whatever dies meanwhile.
+
+It refuses to queue: what does not fit now is an error, and asked for again.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pgpu.enforcement import SliceUse
+from pgpu.model import Claim, Gpu, HeldClaim
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What claims may take of one GPU."""
+
+    gpu: Gpu
+    memory_bytes: int
+    """In all: without headroom, and without what others than claims hold of it now."""
+
+    held_bytes: int
+    """What claims hold of it."""
+
+    is_closed: bool
+    """Whether the administrator lets nothing new start there."""
+
+
+class Claims(Protocol):
+    """The claims of one node. Safe for many threads."""
+
+    def gpus(self) -> Sequence[Offer]:
+        """Return every GPU, in the driver's order.
+
+        Raises:
+            NodeError: They cannot be read.
+        """
+        ...
+
+    def hold(self, claim: Claim) -> HeldClaim:
+        """Give a claim its slices, and return when they bind. The same claim again gets the same ones, made anew if they are gone.
+
+        Raises:
+            RequestError: It can never be, such as a slice smaller than a CUDA context; or its uid is held with other slices.
+            CapacityError: There is no room for it now.
+            NodeError: A GPU is gone, or a limit cannot be enforced.
+        """
+        ...
+
+    def free(self, uid: str) -> None:
+        """Take a claim's slices away, and return once their memory is free; does nothing where nobody holds that uid.
+
+        Whatever still runs inside is killed. Works where the GPU is gone.
+
+        Raises:
+            NodeError: Somebody still holds memory of it; it stays noted, and is asked for again.
+        """
+        ...
+
+    def held(self) -> Sequence[HeldClaim]:
+        """Return every claim that is held, its slices made anew where they are gone: after a reboot all are.
+
+        One whose slices cannot be made is left out, and told in the log; it is tried again with the next call.
+
+        Raises:
+            NodeError: The ledger cannot be used.
+        """
+        ...
+
+    def uses(self) -> Mapping[str, Sequence[SliceUse]]:
+        """Return what each held claim's containers hold of its slices, by uid.
+
+        Raises:
+            NodeError: The ledger cannot be read.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let this process go; slices stay."""
+        ...

@@ -1,0 +1,192 @@
+"""Keeps claims in the ledger and their slices in place: one job stands for each, and another one after a reboot.
+
+It refuses to be needed by what runs: if its process dies, slices and limits stay as they are, and whoever comes next goes on.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TypeVar
+
+from pgpu.enforcement import SliceUse
+from pgpu.engine.acceptance import RESERVED_FACT
+from pgpu.engine.claims import Offer
+from pgpu.engine.claims.granting import check_room, check_words, put_granted, request_of
+from pgpu.engine.engine import Engine
+from pgpu.engine.recovery import recover
+from pgpu.engine.saying import say
+from pgpu.errors import EnforcementError, JobNotFoundError, LedgerError, NodeError, PgpuError, RequestError
+from pgpu.ledger import ClaimRecord, Entry
+from pgpu.model import Claim, ClaimHolder, Delivery, HeldClaim, JobState
+from pgpu.runtimes.claimed import read_delivery
+from pgpu.scheduling import GpuRoom
+
+_Answer = TypeVar("_Answer")
+
+PATIENCE_SECONDS = 40.0
+"""How long slices may take to bind, or to be free. Below the 45 s after which a kubelet gives a call up."""
+
+_LOOK_SECONDS = 0.01
+_RECOVERY_SECONDS = 1.0
+
+
+class EngineClaims:
+    """The `Claims` of an engine, whose GPUs nobody else shares out from now on."""
+
+    def __init__(self, engine: Engine, patience_seconds: float = PATIENCE_SECONDS) -> None:
+        """Reserve the engine's ledger and GPUs.
+
+        Raises:
+            NodeError: Another ledger shares them out.
+        """
+        self._engine = engine
+        self._patience_seconds = patience_seconds
+        self._guard = threading.Lock()
+        self._at_work: dict[str, threading.Lock] = {}
+        engine.ledger.facts.put(RESERVED_FACT, "kubernetes")
+        engine.hold_gpus()
+
+    def gpus(self) -> Sequence[Offer]:
+        """See `Claims.gpus`."""
+        snapshot = self._engine.snapshot()
+        with self._engine.ledger.view() as view:
+            held, closed = self._engine.queue_of(view.holding()), view.closed_gpus()
+        rooms = snapshot.rooms(held, self._engine.headroom)
+        return [_offer(room, is_closed=bool(closed & {room.gpu.uuid, "*"})) for room in rooms]
+
+    def hold(self, claim: Claim) -> HeldClaim:
+        """See `Claims.hold`."""
+        check_words(claim)
+        with self._one_at_a_time(claim.uid):
+            job_id = self._standing_for(claim) or self._granted(claim)
+            return HeldClaim(claim, job_id, self._until_bound(job_id))
+
+    def free(self, uid: str) -> None:
+        """See `Claims.free`."""
+        with self._one_at_a_time(uid):
+            with self._engine.ledger.decision() as decision:
+                record = decision.held_claims.get(uid)
+                if record is None:
+                    return
+                decision.held_claims.free(uid, time.time())
+            self._until_released(record)
+            with self._engine.ledger.decision() as decision:
+                decision.held_claims.forget(uid)
+
+    def held(self) -> Sequence[HeldClaim]:
+        """See `Claims.held`."""
+        recover(self._engine)
+        found = []
+        for record in self._records():
+            try:
+                found.append(self.hold(record.claim))
+            except LedgerError:
+                raise
+            except PgpuError as exc:
+                say(f"the slices of claim {record.claim.namespace}/{record.claim.name} are not there: {exc}")
+        return found
+
+    def uses(self) -> Mapping[str, Sequence[SliceUse]]:
+        """See `Claims.uses`."""
+        found = {}
+        for record in self._records():
+            entry = self._entry(record.job_id)
+            if entry is not None and entry.job.lease is not None and entry.is_lease_held:
+                found[record.claim.uid] = self._engine.enforcer.use(entry.job.lease)
+        return found
+
+    def close(self) -> None:
+        """See `Claims.close`."""
+        self._engine.ledger.close()
+
+    def _records(self) -> list[ClaimRecord]:
+        with self._engine.ledger.view() as view:
+            return [record for record in view.held_claims.all() if not record.is_freed]
+
+    def _one_at_a_time(self, uid: str) -> ExitStack:
+        """Of one claim at most one call is at work."""
+        with self._guard:
+            lock = self._at_work.setdefault(uid, threading.Lock())
+        stack = ExitStack()
+        stack.enter_context(lock)
+        return stack
+
+    def _standing_for(self, claim: Claim) -> str | None:
+        """Return the job that has this claim's slices, or is about to; None where there is none any more."""
+        with self._engine.ledger.view() as view:
+            record = view.held_claims.get(claim.uid)
+        if record is None:
+            return None
+        if record.is_freed:
+            raise NodeError(f"the slices of claim {claim.uid} are being taken away")
+        if record.claim.slices != claim.slices or record.claim.sharing != claim.sharing:
+            raise RequestError(f"claim {claim.uid} is held with other slices", hint="free it first")
+        entry = self._entry(record.job_id)
+        return None if entry is None or entry.job.state.is_final else record.job_id
+
+    def _granted(self, claim: Claim) -> str:
+        engine = self._engine
+        factor = engine.settings.oversubscription
+        snapshot = engine.snapshot()
+        for part in claim.slices:
+            on_it = [gpu for gpu in snapshot.gpus if gpu.uuid == part.gpu_uuid]
+            if on_it:
+                engine.check_amount(on_it, request_of(claim, [part]))
+        with engine.ledger.decision() as decision:
+            holding = engine.queue_of(decision.holding())
+            rooms = {room.gpu.uuid: room for room in snapshot.rooms(holding, engine.headroom)}
+            check_room(claim, rooms, factor, holding)
+            decision.see(snapshot.gpus, time.time())
+            job_id = put_granted(decision, claim, factor, engine.settings.gpu_model)
+            decision.forget_oldest(engine.settings.kept_jobs)
+        engine.keepers.ensure(engine.settings.gpu_model)
+        engine.respawn(job_id)
+        return job_id
+
+    def _until_bound(self, job_id: str) -> Delivery:
+        return self._until(lambda: self._bound(job_id), f"the slices of job {job_id} do not bind yet")
+
+    def _bound(self, job_id: str) -> Delivery | None:
+        job = self._engine.ledger.job(job_id)
+        if job.state.is_final:
+            raise EnforcementError(job.error or f"the slices of job {job_id} were taken away")
+        if job.state is not JobState.RUNNING or not isinstance(job.holder, ClaimHolder):
+            return None
+        return read_delivery(Path(job.holder.slice_directory))
+
+    def _until_released(self, record: ClaimRecord) -> None:
+        entry = self._entry(record.job_id)
+        if entry is not None and entry.is_live:
+            self._engine.ask_to_stop(record.job_id, 0.0)
+            told = f"somebody still holds memory of the slices of claim {record.claim.uid}"
+            self._until(lambda: self._is_released(record.job_id), told)
+
+    def _is_released(self, job_id: str) -> bool:
+        entry = self._entry(job_id)
+        return entry is None or not entry.is_live
+
+    def _until(self, question: Callable[[], _Answer | None], complaint: str) -> _Answer:
+        """Ask until there is an answer; now and then see to it that somebody works on it."""
+        deadline = time.monotonic() + self._patience_seconds
+        recover_at = time.monotonic() + _RECOVERY_SECONDS
+        while not (answer := question()):
+            now = time.monotonic()
+            if now > deadline:
+                raise NodeError(complaint)
+            if now > recover_at:
+                recover_at = now + _RECOVERY_SECONDS
+                recover(self._engine)
+            threading.Event().wait(_LOOK_SECONDS)
+        return answer
+
+    def _entry(self, job_id: str) -> Entry | None:
+        try:
+            return self._engine.ledger.entry(job_id)
+        except JobNotFoundError:
+            return None
+
+
+def _offer(room: GpuRoom, *, is_closed: bool) -> Offer:
+    return Offer(room.gpu, room.capacity_bytes, room.granted_bytes, is_closed)
