@@ -18,7 +18,7 @@ from pgpu.engine.engine import Engine
 from pgpu.engine.recovery import recover
 from pgpu.engine.saying import say
 from pgpu.errors import EnforcementError, JobNotFoundError, LedgerError, NodeError, PgpuError, RequestError
-from pgpu.ledger import ClaimRecord, Entry
+from pgpu.ledger import ClaimRecord, Entry, View
 from pgpu.model import Claim, ClaimHolder, Delivery, HeldClaim, JobState
 from pgpu.runtimes.claimed import read_delivery
 from pgpu.scheduling import GpuRoom
@@ -60,8 +60,15 @@ class EngineClaims:
         """See `Claims.hold`."""
         check_words(claim)
         with self._one_at_a_time(claim.uid):
-            job_id = self._standing_for(claim) or self._granted(claim)
-            return HeldClaim(claim, job_id, self._until_bound(job_id))
+            with self._engine.ledger.view() as view:
+                is_new, job_id = view.held_claims.get(claim.uid) is None, _standing_for(view, claim)
+            job_id = job_id or self._granted(claim)
+            try:
+                return HeldClaim(claim, job_id, self._until_bound(job_id))
+            except EnforcementError:
+                if is_new:
+                    self._forget(claim.uid)
+                raise
 
     def free(self, uid: str) -> None:
         """See `Claims.free`."""
@@ -72,8 +79,7 @@ class EngineClaims:
                     return
                 decision.held_claims.free(uid, time.time())
             self._until_released(record)
-            with self._engine.ledger.decision() as decision:
-                decision.held_claims.forget(uid)
+            self._forget(uid)
 
     def held(self) -> Sequence[HeldClaim]:
         """See `Claims.held`."""
@@ -113,19 +119,6 @@ class EngineClaims:
         stack.enter_context(lock)
         return stack
 
-    def _standing_for(self, claim: Claim) -> str | None:
-        """Return the job that has this claim's slices, or is about to; None where there is none any more."""
-        with self._engine.ledger.view() as view:
-            record = view.held_claims.get(claim.uid)
-        if record is None:
-            return None
-        if record.is_freed:
-            raise NodeError(f"the slices of claim {claim.uid} are being taken away")
-        if record.claim.slices != claim.slices or record.claim.sharing != claim.sharing:
-            raise RequestError(f"claim {claim.uid} is held with other slices", hint="free it first")
-        entry = self._entry(record.job_id)
-        return None if entry is None or entry.job.state.is_final else record.job_id
-
     def _granted(self, claim: Claim) -> str:
         engine = self._engine
         factor = engine.settings.oversubscription
@@ -135,6 +128,8 @@ class EngineClaims:
             if on_it:
                 engine.check_amount(on_it, request_of(claim, [part]))
         with engine.ledger.decision() as decision:
+            if (standing := _standing_for(decision, claim)) is not None:
+                return standing  # another process was faster
             holding = engine.queue_of(decision.holding())
             rooms = {room.gpu.uuid: room for room in snapshot.rooms(holding, engine.headroom)}
             check_room(claim, rooms, factor, holding)
@@ -181,11 +176,33 @@ class EngineClaims:
             threading.Event().wait(_LOOK_SECONDS)
         return answer
 
+    def _forget(self, uid: str) -> None:
+        with self._engine.ledger.decision() as decision:
+            decision.held_claims.forget(uid)
+
     def _entry(self, job_id: str) -> Entry | None:
-        try:
-            return self._engine.ledger.entry(job_id)
-        except JobNotFoundError:
-            return None
+        with self._engine.ledger.view() as view:
+            return _entry(view, job_id)
+
+
+def _entry(view: View, job_id: str) -> Entry | None:
+    try:
+        return view.entry(job_id)
+    except JobNotFoundError:
+        return None
+
+
+def _standing_for(view: View, claim: Claim) -> str | None:
+    """Return the job that has this claim's slices, or is about to; None where there is none, or none any more."""
+    record = view.held_claims.get(claim.uid)
+    if record is None:
+        return None
+    if record.is_freed:
+        raise NodeError(f"the slices of claim {claim.uid} are being taken away")
+    if record.claim.slices != claim.slices or record.claim.sharing != claim.sharing:
+        raise RequestError(f"claim {claim.uid} is held with other slices", hint="free it first")
+    entry = _entry(view, record.job_id)
+    return None if entry is None or entry.job.state.is_final else record.job_id
 
 
 def _offer(room: GpuRoom, *, is_closed: bool) -> Offer:

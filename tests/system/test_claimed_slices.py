@@ -1,0 +1,166 @@
+"""Claims on simulated GPUs: their slices bind for real programs, and outlive whoever looks after them."""
+
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.clearing import clear
+from tests.waiting import until
+
+from pgpu.app.settings import Settings
+from pgpu.app.throwaway import run_throwaway
+from pgpu.app.wiring import make_engine
+from pgpu.client.embedded import EmbeddedClient
+from pgpu.engine.claims.keeping import EngineClaims
+from pgpu.engine.engine import Engine
+from pgpu.errors import CapacityError, NodeError
+from pgpu.model import Claim, HeldClaim, JobSpec, JobState, ProcessHolder, Request, Slice
+from pgpu.runtimes import RunningJob, Stdio
+from pgpu.runtimes.process import ProcessRuntime
+from pgpu.units import GIB
+
+_RUNTIME = ProcessRuntime()
+
+
+@dataclass
+class Node:
+    """One node agent's engine and claims; another one can be made over the same files."""
+
+    root: Path
+    engine: Engine
+    claims: EngineClaims
+
+    @property
+    def gpu_uuid(self) -> str:
+        return self.engine.gpus.gpus()[0].uuid
+
+    def hold(self, uid: str = "one", gib: int = 30, **words: object) -> HeldClaim:
+        parts = (Slice(self.gpu_uuid, gib * GIB),)
+        return self.claims.hold(replace(Claim(uid, "default", uid, parts), **words))  # type: ignore[arg-type]
+
+    def supervisor(self, held: HeldClaim) -> ProcessHolder:
+        found = until(lambda: self.engine.ledger.entry(held.job_id).supervisor)
+        assert found is not None
+        return found
+
+    def ask(self, held: HeldClaim, *words: str) -> dict[str, str]:
+        """Run the probe in the slice, as a container would."""
+        job = self.engine.ledger.job(held.job_id)
+        program = replace(job, spec=replace(job.spec, command=("/.pgpu/pgpu-probe", *words)))
+        return dict(line.split(" ", 1) for line in run_throwaway(_RUNTIME, program, held.delivery).splitlines())
+
+
+def node_at(root: Path) -> Node:
+    engine = make_engine(Settings(state_dir=root / "state", runtime_dir=root, simulate="H100"))
+    return Node(root, engine, EngineClaims(engine))
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    root = Path(tempfile.mkdtemp(prefix="pgpu-c-", dir="/dev/shm"))
+    try:
+        yield node_at(root)
+    finally:
+        clear(root)
+
+
+def holder_in(node: Node, held: HeldClaim) -> RunningJob:
+    """Start a program in the slice that holds a context of the GPU until it is killed."""
+    job = node.engine.ledger.job(held.job_id)
+    program = replace(job, spec=replace(job.spec, command=("/.pgpu/pgpu-probe", "hold")))
+    reader, writer = os.pipe()
+    with open(os.devnull, "w") as nowhere, os.fdopen(reader), os.fdopen(writer, "w"):  # noqa: PTH123 - devices
+        return _RUNTIME.start(program, held.delivery, Stdio(reader, nowhere.fileno(), nowhere.fileno()), lambda _: None)
+
+
+def test_a_program_in_a_claims_slice_is_refused_more_than_it(node: Node) -> None:
+    held = node.hold(gib=30)
+    assert node.ask(held, "allocate", str(30 * GIB))["allocate"] == "2"
+    assert node.ask(held, "allocate", str(29 * GIB))["allocate"] == "0"
+    assert node.claims.uses()["one"][0].refusals == 1
+
+
+def test_a_slice_outlives_its_supervisor_and_has_another_one(node: Node) -> None:
+    held = node.hold()
+    before = node.supervisor(held)
+    os.kill(before.pid, signal.SIGKILL)
+    until(lambda: node.claims.held() == [held] and node.supervisor(held) != before)
+    assert node.ask(held, "allocate", str(31 * GIB))["allocate"] == "2"
+    node.claims.free("one")
+    assert not node.claims.gpus()[0].held_bytes
+
+
+def test_another_agent_over_the_same_files_goes_on(node: Node) -> None:
+    held = node.hold()
+    other = node_at(node.root)
+    assert other.claims.held() == [held]
+    other.claims.free("one")
+    assert not node.claims.held()
+
+
+def test_after_a_reboot_a_claim_has_its_slices_anew(node: Node) -> None:
+    held = node.hold(gib=70)
+    supervisor = psutil.Process(node.supervisor(held).pid)
+    supervisor.kill()
+    clear(held.delivery.slice_directory.parent)
+    [again] = node.claims.held()
+    assert again.claim == held.claim
+    assert again.job_id != held.job_id
+    assert node.claims.gpus()[0].held_bytes == 70 * GIB
+    assert node.ask(again, "allocate", str(71 * GIB))["allocate"] == "2"
+
+
+def test_what_is_freed_with_its_supervisor_dead_and_its_files_gone_is_free(node: Node) -> None:
+    held = node.hold()
+    os.kill(node.supervisor(held).pid, signal.SIGKILL)
+    clear(held.delivery.slice_directory.parent)
+    node.claims.free("one")
+    assert not node.claims.gpus()[0].held_bytes
+    assert node.engine.ledger.job(held.job_id).state.is_final
+
+
+def test_whoever_is_still_inside_when_a_claim_is_freed_is_killed(node: Node) -> None:
+    held = node.hold()
+    program = holder_in(node, held)
+    until(lambda: node.claims.uses()["one"][0].processes)
+    node.claims.free("one")
+    until(lambda: not program.is_alive())
+    program.close()
+    assert not node.claims.gpus()[0].held_bytes
+
+
+def test_a_claim_without_room_leaves_nothing_behind(node: Node) -> None:
+    node.hold("one", 60)
+    with pytest.raises(CapacityError, match=r"default/one-\w+ holds 60 GiB"):
+        node.hold("two", 60)
+    assert len(node.engine.ledger.entries(include_final=True)) == 1
+    assert [each.claim.uid for each in node.claims.held()] == ["one"]
+
+
+def test_slices_that_cannot_be_made_are_no_claim(node: Node) -> None:
+    directory = node.engine.settings.runtime_directory / "slices"
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.write_text("in the way")
+    with pytest.raises(NodeError):
+        node.hold()
+    directory.unlink()
+    assert not node.claims.held()
+    node.hold()
+
+
+def test_nobody_else_is_given_gpus_of_a_ledger_that_claims_are_kept_in(node: Node) -> None:
+    client = EmbeddedClient(node.engine)
+    with pytest.raises(NodeError, match="shared out by kubernetes"):
+        client.submit(JobSpec(("true",), "process"), Request(GIB), wait_timeout_seconds=None)
+
+
+def test_a_claims_job_is_seen_like_any_other(node: Node) -> None:
+    held = node.hold(priority=5, wait_for_memory_seconds=2.0)
+    job = node.engine.ledger.job(held.job_id)
+    assert (job.state, job.spec.name, job.request.priority) == (JobState.RUNNING, f"default/one-{held.job_id[:8]}", 5)
