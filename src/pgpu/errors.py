@@ -21,6 +21,13 @@ Our exception hierarchy:
     + RuntimeUnavailableError   Docker or the kernel cannot start the job
     + ServerUnavailableError    `pgpu serve` does not answer, or does not let this user in
       - ServerFullError             it has no room for another connection, of this user or at all
+    + ClusterError            Kubernetes' API server did not do what it was asked
+      - ClusterUnavailableError     it does not answer, or has too much to do: the same may succeed later
+      - ClusterAccessError          it does not know who asks, or does not allow this
+      - ObjectNotFoundError         it has no such object
+      - ObjectConflictError         somebody else made or changed the object first
+      - ObjectRefusedError          it finds the object wrong
+      - HistoryGoneError            it no longer knows what happened since a version
   x PgpuBug                 report it
 
 Foreign errors become one of these at the edge of the room that meets them. This module refuses to format: the
@@ -122,6 +129,34 @@ class ServerUnavailableError(NodeError):
 
 class ServerFullError(ServerUnavailableError):
     """The server has no room for another connection; nothing was asked."""
+
+
+class ClusterError(NodeError):
+    """Kubernetes' API server did not do what it was asked."""
+
+
+class ClusterUnavailableError(ClusterError):
+    """The API server does not answer, or has too much to do; the same may succeed later."""
+
+
+class ClusterAccessError(ClusterError):
+    """The API server does not know who asks, or does not allow this: a permission or an admission policy is in the way."""
+
+
+class ObjectNotFoundError(ClusterError):
+    """The API server has no such object, or no such kind of objects."""
+
+
+class ObjectConflictError(ClusterError):
+    """Somebody else made or changed the object first."""
+
+
+class ObjectRefusedError(ClusterError):
+    """The API server finds the object wrong; the same will never succeed."""
+
+
+class HistoryGoneError(ClusterError):
+    """The API server no longer knows what happened since the version from which it was asked to tell."""
 
 
 class PgpuBug(PgpuError):  # noqa: N818 - the house's word for it

@@ -1,0 +1,31 @@
+"""The only way to a cluster's API server: a few typed calls, whose errors are pgpu's own.
+
+It says no token and no certificate to anybody, and refuses to decide what should stand in an object.
+"""
+
+from pgpu.kubernetes.api.cluster import Cluster, DryRun, SliceList
+from pgpu.kubernetes.api.connecting import connected
+from pgpu.kubernetes.api.values import (
+    AllocatedDevice,
+    ClaimUser,
+    Configuration,
+    Node,
+    ObjectName,
+    ResourceClaim,
+)
+from pgpu.kubernetes.api.watching import SliceChange, SliceWatch
+
+__all__ = [
+    "AllocatedDevice",
+    "ClaimUser",
+    "Cluster",
+    "Configuration",
+    "DryRun",
+    "Node",
+    "ObjectName",
+    "ResourceClaim",
+    "SliceChange",
+    "SliceList",
+    "SliceWatch",
+    "connected",
+]

@@ -1,0 +1,127 @@
+"""What pgpu asks of a cluster, one method for each question. Safe to use from several threads."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lightkube.core.generic_client import GenericSyncClient
+from lightkube.core.resource import Resource
+from lightkube.resources.core_v1 import Node as NodeObject
+from lightkube.resources.events_v1 import Event
+from lightkube.resources.resource_v1 import ResourceClaim as ClaimObject
+from lightkube.resources.resource_v1 import ResourceSlice
+
+from pgpu.kubernetes.api.asking import TRIES, ask
+from pgpu.kubernetes.api.connecting import connected
+from pgpu.kubernetes.api.reading import claim_of, node_of
+from pgpu.kubernetes.api.values import Node, ResourceClaim
+from pgpu.kubernetes.api.watching import SliceWatch
+
+_Resource = TypeVar("_Resource", bound=Resource)
+
+
+class DryRun(Enum):
+    """Whether the API server shall only say what it would store."""
+
+    NO = "no"
+    ALL = "All"
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """Of the request's address."""
+        return {} if self is DryRun.NO else {"dryRun": self.value}
+
+
+@dataclass(frozen=True, slots=True)
+class SliceList:
+    """Slices as they were at one version of the cluster's store."""
+
+    slices: tuple[ResourceSlice, ...]
+    resource_version: str
+
+
+class Cluster:
+    """A cluster behind its API server.
+
+    Every method raises a kind of `ClusterError`: `ClusterUnavailableError` (after some tries), `ClusterAccessError`,
+    `ObjectNotFoundError`, `ObjectConflictError`, `ObjectRefusedError`.
+    """
+
+    def __init__(self, client: GenericSyncClient, pause: Callable[[float], bool] | None = None) -> None:
+        """Ask through a client; `pause` waits between tries, and is true where the waiting was in vain."""
+        self._client = client
+        self._ending = threading.Event()
+        self._pause = self._ending.wait if pause is None else pause
+
+    @classmethod
+    def at(cls, kubeconfig: Path | None = None) -> "Cluster":
+        """Find the cluster that a kubeconfig names, or this pod's own.
+
+        Raises:
+            ClusterAccessError: Nothing says where it is, or as whom to ask.
+        """
+        return cls(connected(kubeconfig))
+
+    def close(self) -> None:
+        """Let go of the connections; who waits between two tries is told so at once."""
+        self._ending.set()
+        self._client.close()  # type: ignore[no-untyped-call]
+
+    def claim(self, namespace: str, name: str) -> ResourceClaim:
+        """Read one ResourceClaim."""
+        return claim_of(self._request("get", ClaimObject, name=name, namespace=namespace))
+
+    def node(self, name: str) -> Node:
+        """Read one Node."""
+        return node_of(self._request("get", NodeObject, name=name))
+
+    def slices(self, driver: str, node_name: str | None = None) -> SliceList:
+        """List a driver's slices: of one node, or of all."""
+        selector = _selector(driver, node_name)
+        version, found = ask(lambda: self._list(ResourceSlice, selector), self._pause)
+        return SliceList(tuple(found), version)
+
+    def watch_slices(self, driver: str, node_name: str, resource_version: str) -> SliceWatch:
+        """Follow the changes of a node's slices from a version on; nothing is asked before the first is wanted."""
+        return SliceWatch(self._client, _selector(driver, node_name), resource_version)
+
+    def create_slice(self, wanted: ResourceSlice, dry_run: DryRun = DryRun.NO) -> ResourceSlice:
+        """Store a new slice, and return it as it was stored: the server leaves out what its gates do not allow."""
+        return self._slice("post", wanted, dry_run)
+
+    def update_slice(self, wanted: ResourceSlice) -> ResourceSlice:
+        """Replace a slice; its `resourceVersion` must be the one that was read, or `ObjectConflictError` is raised."""
+        return self._slice("put", wanted)
+
+    def delete_slice(self, name: str) -> None:
+        """Remove a slice."""
+        self._request("delete", ResourceSlice, name=name)
+
+    def create_event(self, event: Event) -> Event:
+        """Tell the cluster of something; asked once, since an event is no reason to wait."""
+        namespace = event.metadata.namespace if event.metadata else None
+        return self._request("post", Event, obj=event, namespace=namespace, tries=1)
+
+    def _slice(self, method: str, wanted: ResourceSlice, dry_run: DryRun = DryRun.NO) -> ResourceSlice:
+        name = wanted.metadata.name if wanted.metadata and method == "put" else None
+        return self._request(method, ResourceSlice, obj=wanted, name=name, params=dry_run.parameters)
+
+    def _request(self, method: str, kind: type[_Resource], *, tries: int = TRIES, **more: Any) -> _Resource:
+        def question() -> _Resource:
+            answer: _Resource = self._client.request(method, kind, **more)
+            return answer
+
+        return ask(question, self._pause, tries)
+
+    def _list(self, kind: type[_Resource], field_selector: str) -> tuple[str, list[_Resource]]:
+        asked_for = self._client.prepare_request("list", kind, params={"fieldSelector": field_selector})
+        chunks = list(self._client.list_chunks(asked_for))
+        return chunks[-1][0] or "", [found for _, chunk in chunks for found in chunk]
+
+
+def _selector(driver: str, node_name: str | None) -> str:
+    on_node = "" if node_name is None else f",spec.nodeName={node_name}"
+    return f"spec.driver={driver}{on_node}"

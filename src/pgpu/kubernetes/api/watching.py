@@ -1,0 +1,140 @@
+"""One watch of slices: the API server tells of each change on a connection that stays open for minutes.
+
+A watch ends when the server ends it, when nothing at all was heard for longer than it may be silent, or when it is closed
+from another thread. It refuses to go on by itself: who watches looks at the whole again, and watches anew.
+"""
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import httpx2 as httpx
+import msgspec
+from lightkube.core import decoders
+from lightkube.core.exceptions import ApiError
+from lightkube.core.generic_client import GenericSyncClient
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.resource_v1 import ResourceSlice
+
+from pgpu.errors import ClusterUnavailableError
+from pgpu.kubernetes.api.asking import asked
+
+WATCH_SECONDS = 240
+"""How long the server may keep one watch open; it then ends it, and another is begun."""
+
+_SILENCE_SECONDS = WATCH_SECONDS + 30.0
+_CONNECT_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class SliceChange:
+    """One change that the API server told of."""
+
+    kind: str
+    """`ADDED`, `MODIFIED` or `DELETED`."""
+
+    slice: ResourceSlice
+
+
+class _Versioned(msgspec.Struct):
+    """What every object says, a bookmark's empty one, too."""
+
+    metadata: ObjectMeta
+
+
+class SliceWatch:
+    """The changes since a version, until the watch ends."""
+
+    def __init__(self, client: GenericSyncClient, field_selector: str, resource_version: str) -> None:
+        """Prepare to watch; the version is that of a list."""
+        self._client = client
+        self._selector = field_selector
+        self._version = resource_version
+        self._lock = threading.Lock()
+        self._response: httpx.Response | None = None
+        self._is_closed = False
+
+    @property
+    def resource_version(self) -> str:
+        """Up to which version all is told: another watch may begin there."""
+        return self._version
+
+    def changes(self) -> Iterator[SliceChange]:
+        """Wait for changes, one after the other; ends where the watch does.
+
+        Raises:
+            HistoryGoneError: The version is too old: list again.
+            ClusterError: The server does not answer, or does not allow it.
+        """
+        response = asked(self._open)
+        try:
+            yield from self._told(response)
+        finally:
+            response.close()
+
+    def close(self) -> None:
+        """End the watch, from whatever thread."""
+        with self._lock:
+            self._is_closed = True
+            response = self._response
+        if response is not None:
+            _hang_up(response)
+
+    def _open(self) -> httpx.Response:
+        response: httpx.Response = self._client.send(self._question(), stream=True)
+        with self._lock:
+            self._response = response
+            is_closed = self._is_closed
+        if response.is_error:
+            response.read()
+        self._client.raise_for_status(response)  # type: ignore[no-untyped-call]
+        if is_closed:
+            _hang_up(response)
+        return response
+
+    def _question(self) -> httpx.Request:
+        parameters = {
+            "fieldSelector": self._selector,
+            "resourceVersion": self._version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(WATCH_SECONDS),
+        }
+        asked_for = self._client.prepare_request("list", ResourceSlice, watch=True, params=parameters)
+        asked_for.timeout = httpx.Timeout(_SILENCE_SECONDS, connect=_CONNECT_SECONDS)
+        return self._client.build_adapter_request(asked_for)
+
+    def _told(self, response: httpx.Response) -> Iterator[SliceChange]:
+        lines = response.iter_lines()
+        while (line := self._next(lines)) is not None:
+            if (change := asked(partial(self._read, line))) is not None:
+                yield change
+
+    def _next(self, lines: Iterator[str]) -> str | None:
+        try:
+            return next(lines, None)
+        except httpx.HTTPError as exc:
+            if self._is_closed:
+                return None
+            raise ClusterUnavailableError("Kubernetes' API server broke off a watch") from exc
+
+    def _read(self, line: str) -> SliceChange | None:
+        heard = decoders.decode_watch_event(line.encode())
+        if heard.type == "ERROR":
+            raise ApiError(status=decoders.decode_status(bytes(heard.object)))
+        metadata = msgspec.json.decode(heard.object, type=_Versioned).metadata
+        self._version = metadata.resourceVersion or self._version
+        if heard.type == "BOOKMARK":
+            return None
+        return SliceChange(heard.type, msgspec.json.decode(heard.object, type=ResourceSlice))
+
+
+def _hang_up(response: httpx.Response) -> None:
+    """Wake who reads: closing a socket does not, shutting it down does."""
+    stream = response.extensions.get("network_stream")
+    connection = None if stream is None else stream.get_extra_info("socket")
+    if isinstance(connection, socket.socket):
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
