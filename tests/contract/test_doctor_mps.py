@@ -2,8 +2,8 @@
 
 from tests.mps_world import mps_world
 
-from pgpu.app.doctor.finding import Finding
 from pgpu.app.doctor.sharing import found
+from pgpu.model.finding import Finding
 
 
 def told(findings: list[Finding]) -> str:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pgpu.app.doctor.finding import Result
 from pgpu.app.doctor.gpus import knowledge_of
 from pgpu.libraries import CUDA_SHIM_VERSION
+from pgpu.model.finding import Result
 
 _TABLE = Path(__file__).parents[2] / "native" / "api" / "cuda_functions.def"
 

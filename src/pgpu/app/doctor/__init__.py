@@ -4,6 +4,6 @@ It changes nothing that lasts: trials run in a state directory of their own that
 """
 
 from pgpu.app.doctor.examination import examine
-from pgpu.app.doctor.finding import Finding, Result
+from pgpu.model.finding import Finding, Result
 
 __all__ = ["Finding", "Result", "examine"]

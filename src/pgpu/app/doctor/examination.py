@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from pgpu.app.doctor import gpus, installation, places, sharing, trial
-from pgpu.app.doctor.finding import Finding, broken
 from pgpu.app.settings import Settings
 from pgpu.errors import PgpuError
+from pgpu.model.finding import Finding, broken
 
 Check = Callable[[Settings], Iterator[Finding]]
 

@@ -6,13 +6,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pgpu.app.doctor.finding import Finding, fine, weak
 from pgpu.app.settings import Settings
 from pgpu.app.wiring import open_ledger
 from pgpu.engine.gpu_lock import GpuLocks
 from pgpu.errors import NodeError
 from pgpu.libraries import CUDA_SHIM_VERSION
 from pgpu.model import Gpu
+from pgpu.model.finding import Finding, fine, weak
 from pgpu.units import format_memory
 
 _PATIENCE_SECONDS = 60

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
-from pgpu.app.doctor.finding import Finding, broken, fine, weak
 from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.settings import Settings
 from pgpu.errors import NodeError, RequestError, RuntimeUnavailableError
@@ -21,6 +20,7 @@ from pgpu.libraries import (
     SIMULATED_NVML,
     library_path,
 )
+from pgpu.model.finding import Finding, broken, fine, weak
 from pgpu.runtimes.process import why_no_private_view
 
 _NEEDED = (CUDA_SHIM, NVML_SHIM, LAUNCHER)

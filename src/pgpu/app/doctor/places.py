@@ -5,10 +5,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from pgpu.app.doctor.finding import Finding, fine, weak
 from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.settings import Settings
 from pgpu.app.wiring import open_ledger
+from pgpu.model.finding import Finding, fine, weak
 
 
 def ledger(settings: Settings) -> Iterator[Finding]:

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from pgpu.app.doctor.finding import Finding, fine, weak
 from pgpu.app.doctor.gpus import real_gpus
 from pgpu.app.settings import Settings
 from pgpu.enforcement.mps import MpsControl, find_control
+from pgpu.model.finding import Finding, fine, weak
 
 _NVIDIAS_PLACE = Path("/tmp/nvidia-mps")  # noqa: S108 - NVIDIA's own, which is only asked
 _NVIDIAS_LOGS = Path("/var/log/nvidia-mps")

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from pgpu.app.clients import open_client
-from pgpu.app.doctor.finding import Finding, broken, fine, weak
 from pgpu.app.doctor.gpus import real_gpus
 from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.settings import Settings
@@ -19,6 +18,7 @@ from pgpu.enforcement.slice_files import IN_JOB
 from pgpu.errors import WaitTimeoutError
 from pgpu.libraries import PROBE, library_path
 from pgpu.model import Job, JobSpec, Request
+from pgpu.model.finding import Finding, broken, fine, weak
 from pgpu.units import GIB, MIB
 
 _SLICE_BYTES = 1 * GIB

@@ -1,4 +1,4 @@
-"""What a check found."""
+"""What the doctor found: of this machine, or of a cluster."""
 
 from dataclasses import dataclass
 from enum import StrEnum
