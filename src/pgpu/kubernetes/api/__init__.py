@@ -5,6 +5,7 @@ It says no token and no certificate to anybody, and refuses to decide what shoul
 
 from pgpu.kubernetes.api.cluster import Cluster, DryRun, SliceList
 from pgpu.kubernetes.api.connecting import connected
+from pgpu.kubernetes.api.objects import Kind, Objects
 from pgpu.kubernetes.api.values import (
     AllocatedDevice,
     ClaimUser,
@@ -21,8 +22,10 @@ __all__ = [
     "Cluster",
     "Configuration",
     "DryRun",
+    "Kind",
     "Node",
     "ObjectName",
+    "Objects",
     "ResourceClaim",
     "SliceChange",
     "SliceList",

@@ -32,30 +32,33 @@ _KEPT_ALIVE = (
 )
 
 
-def connected(kubeconfig: Path | None = None, service_account: Path = Path(SERVICE_ACCOUNT)) -> GenericSyncClient:
+def connected(
+    kubeconfig: Path | None = None, service_account: Path = Path(SERVICE_ACCOUNT), *, context: str | None = None
+) -> GenericSyncClient:
     """Return a client of the cluster; nothing is asked yet.
 
     Args:
-        kubeconfig: Whose current context says where and as whom; None: the pod's service account.
+        kubeconfig: Says where and as whom; None: the pod's service account.
         service_account: Directory with `token`, `ca.crt` and `namespace`.
+        context: Which of the kubeconfig's contexts; None: its current one.
 
     Raises:
         ClusterAccessError: The files are missing or wrong.
     """
     try:
-        configuration = _configuration(kubeconfig, service_account)
+        configuration = _configuration(kubeconfig, service_account, context)
         return GenericSyncClient(_parameters(configuration), configuration)
     except (ConfigError, OSError, KeyError, AssertionError, yaml.YAMLError, msgspec.MsgspecError) as exc:
         raise ClusterAccessError(f"no way to Kubernetes' API server: {_words(exc)}", hint=_HINT) from exc
 
 
-def _configuration(kubeconfig: Path | None, service_account: Path) -> SingleConfig:
+def _configuration(kubeconfig: Path | None, service_account: Path, context: str | None) -> SingleConfig:
     if kubeconfig is None and "KUBERNETES_SERVICE_HOST" not in os.environ:
         raise ConfigError("this is no pod of a cluster, and no kubeconfig was named")
     source = (
         KubeConfig.from_service_account(service_account) if kubeconfig is None else KubeConfig.from_file(kubeconfig)
     )
-    chosen = source.get()
+    chosen = source.get(context)
     if chosen is None:
         raise ConfigError("the kubeconfig has no current context")
     return chosen if chosen.user is not None else chosen._replace(user=User())
