@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
+from tests.fakes.api_apply import applied
 from tests.fakes.api_objects import KINDS, Happening, Kind, Object, Objects, RefusalError, merged
 from tests.fakes.api_rules import GATES, Rules, allows, without_gated, wrongs
 
@@ -45,6 +46,10 @@ class Asked:
     namespace: str
     name: str
     dry_run: bool = False
+    manager: str | None = None
+    """Of a server-side apply: who says it; None of everything else."""
+
+    is_forced: bool = False
 
     @property
     def resource(self) -> str:
@@ -176,6 +181,8 @@ class ApiServer:
         if asked.verb == "delete":
             self._admit(asked, user, self._read(asked))
             return 200, self.objects.delete(asked.kind, asked.namespace, asked.name)
+        if asked.manager is not None:
+            return self._apply(asked, user, body)
         wanted = body if asked.verb != "patch" else self._patched(asked, body)
         self._admit(asked, user, wanted)
         if asked.kind == SLICES:
@@ -185,6 +192,17 @@ class ApiServer:
         if asked.verb == "create":
             return 201, self.objects.create(asked.kind, asked.namespace, wanted, dry_run=asked.dry_run)
         return 200, self.objects.update(asked.kind, asked.namespace, wanted)
+
+    def _apply(self, asked: Asked, user: User, said: Object) -> tuple[int, Object]:
+        try:
+            old = self._read(asked)
+        except RefusalError:
+            old = None
+        wanted = applied(old, said, asked.manager or "", is_forced=asked.is_forced)
+        self._admit(asked, user, wanted)
+        if old is None:
+            return 201, self.objects.create(asked.kind, asked.namespace, wanted, dry_run=asked.dry_run)
+        return 200, wanted if asked.dry_run else self.objects.update(asked.kind, asked.namespace, wanted)
 
     def _admit(self, asked: Asked, user: User, wanted: Object) -> None:
         refusal = None if self.admission is None else self.admission(asked, user, wanted)
@@ -292,7 +310,10 @@ class _Handler(BaseHTTPRequestHandler):
         name, subresource = [*rest[1:], "", ""][:2]
         if verb == "get" and not name:
             verb = "watch" if wanted.get("watch") in {"1", "true"} else "list"
-        return Asked(verb, kind, subresource, namespace, name, dry_run="dryRun" in wanted)
+        is_apply = self.headers.get("Content-Type") == "application/apply-patch+yaml"
+        manager = wanted["fieldManager"] if is_apply else None
+        is_forced = wanted.get("force") == "true"
+        return Asked(verb, kind, subresource, namespace, name, "dryRun" in wanted, manager, is_forced)
 
     def _list(self, asked: Asked, user: User, wanted: dict[str, str]) -> Object:
         self.api.enter(asked, user)
@@ -357,7 +378,14 @@ def _concerns(happened: Happening, asked: Asked, wanted: dict[str, str]) -> bool
 def _selected(found: Object, wanted: dict[str, str]) -> bool:
     fields = all(_at(found, path.split(".")) == value for path, value in _pairs(wanted.get("fieldSelector", "")))
     labels = found["metadata"].get("labels", {})
-    return fields and all(labels.get(name) == value for name, value in _pairs(wanted.get("labelSelector", "")))
+    asked_for = wanted.get("labelSelector", "")
+    there = [name for name in asked_for.split(",") if name and "=" not in name]
+    named = [part for part in asked_for.split(",") if "=" in part]
+    return (
+        fields
+        and all(name in labels for name in there)
+        and all(labels.get(name) == value for name, value in _pairs(",".join(named)))
+    )
 
 
 def _pairs(selector: str) -> list[tuple[str, str]]:
