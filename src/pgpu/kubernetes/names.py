@@ -32,3 +32,8 @@ def whole_device(gpu_uuid: str) -> str:
 def is_whole(device: str) -> bool:
     """Whether a device's name stands for a whole GPU."""
     return device.endswith(_WHOLE_SUFFIX)
+
+
+def gpu_of(device: str) -> str:
+    """Return the GPU's UUID, in lower case, that a device's name stands for."""
+    return device.removesuffix(_WHOLE_SUFFIX)

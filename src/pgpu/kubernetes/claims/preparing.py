@@ -1,0 +1,202 @@
+"""Prepares claims for containers and takes them back: the slice first, then the CDI file; backwards the other way round.
+
+Everything may be asked again at any time, in any order, by several at once. It refuses a claim that the API server knows
+otherwise than the kubelet does, and leaves no half of one that it refused.
+"""
+
+import os
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pgpu.engine.claims import Claims
+from pgpu.errors import RequestError
+from pgpu.kubernetes.api import AllocatedDevice, ResourceClaim
+from pgpu.kubernetes.claims.allocation import NOTE, Allocation, base_request, read_allocation
+from pgpu.kubernetes.claims.cdi_files import CdiFiles, content_of, device_id
+from pgpu.kubernetes.claims.container_edits import container_edits
+from pgpu.kubernetes.claims.keyed_locks import KeyedLocks
+from pgpu.model import Claim, Delivery, HeldClaim
+from pgpu.units import quoted
+
+_UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}", re.ASCII)
+
+GpuEdits = Callable[[Delivery], Mapping[str, list[Any]] | None]
+"""What the real GPUs of a delivery need in a container; None for simulated ones. Raises NodeError."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimName:
+    """What the kubelet says of a claim."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedDevice:
+    """One device of a prepared claim, as the kubelet wants it back."""
+
+    pool: str
+    device: str
+    requests: tuple[str, ...]
+    cdi_ids: tuple[str, ...]
+    share_id: str | None
+
+
+class ClaimReader(Protocol):
+    """Who knows claims: the API server."""
+
+    def claim(self, namespace: str, name: str) -> ResourceClaim:
+        """Return a claim as it is now.
+
+        Raises:
+            PgpuError: There is none, or nobody answers.
+        """
+        ...
+
+
+class Teller(Protocol):
+    """Who is told what happens to a claim."""
+
+    def prepared(self, claim: Claim) -> None:
+        """It has its slices."""
+        ...
+
+    def unprepared(self, uid: str) -> None:
+        """Nothing of it is left."""
+        ...
+
+    def ignored(self, found: ResourceClaim, fields: Sequence[str]) -> None:
+        """It set parameters that only a DeviceClass may set."""
+        ...
+
+    def mended(self, what: str) -> None:
+        """Something that was gone is there again."""
+        ...
+
+
+class Preparer:
+    """The claims of one node. Safe for many threads."""
+
+    def __init__(
+        self, claims: Claims, reader: ClaimReader, files: CdiFiles, *, node: str, teller: Teller, gpu_edits: GpuEdits
+    ) -> None:
+        self._claims = claims
+        self._reader = reader
+        self._files = files
+        self._node = node
+        self._teller = teller
+        self._gpu_edits = gpu_edits
+        self._locks = KeyedLocks()
+        self._guard = threading.Lock()
+        self._known: dict[str, Claim] = {}
+        self._freed_lately: set[str] = set()
+
+    def prepare(self, name: ClaimName) -> tuple[PreparedDevice, ...]:
+        """Give a claim its slices, and containers a way to them; again the same, where it has them.
+
+        Raises:
+            PgpuError: It cannot be, or not now; whatever it had before it still has.
+        """
+        _check_uid(name.uid)
+        with self._locks.held(name.uid):
+            found = self._reader.claim(name.namespace, name.name)
+            if found.uid != name.uid:
+                raise RequestError(
+                    f"claim {name.namespace}/{name.name} is another one now: {quoted(found.uid)}",
+                    hint="the pod of the older one must go first",
+                )
+            allocation = read_allocation(found, self._node, self._gpu_bytes(name.uid))
+            self._free_if_other(allocation.claim)
+            self._deliver(self._claims.hold(allocation.claim))
+            self._tell(found, allocation)
+        return tuple(_prepared(device, name.uid) for device in allocation.devices)
+
+    def unprepare(self, uid: str) -> None:
+        """Take a claim's slices back; nothing where it has none. No new container finds it from the first step on.
+
+        Raises:
+            PgpuError: Something of it is still held; it is asked for again.
+        """
+        if not _UID.fullmatch(uid):
+            return  # never prepared
+        with self._locks.held(uid):
+            self._files.take(uid)
+            self._free(uid)
+            self._teller.unprepared(uid)
+
+    def restore(self) -> None:
+        """Make slices and CDI files of all held claims again where they are gone, as after a reboot.
+
+        Raises:
+            PgpuError: It is not known which claims are held, or a file cannot be written.
+        """
+        with self._guard:
+            self._freed_lately.clear()
+        for held in self._claims.held():
+            if held.claim.note == NOTE:
+                self._restore(held)
+
+    def mend(self) -> None:
+        """Make CDI files again that are gone.
+
+        Raises:
+            NodeError: One cannot be written.
+        """
+        for what in self._files.mend():
+            self._teller.mended(what)
+
+    def _restore(self, held: HeldClaim) -> None:
+        uid = held.claim.uid
+        with self._locks.held(uid):
+            with self._guard:
+                is_gone = uid in self._freed_lately
+            if not is_gone:
+                self._deliver(held)
+
+    def _deliver(self, held: HeldClaim) -> None:
+        uid, delivery = held.claim.uid, held.delivery
+        with self._guard:
+            self._known[uid] = held.claim
+        edits = container_edits(delivery, self._files.seal_of(uid), os.uname().machine, self._gpu_edits(delivery))
+        self._files.put(uid, content_of(uid, edits))
+
+    def _free(self, uid: str) -> None:
+        self._claims.free(uid)
+        with self._guard:
+            self._freed_lately.add(uid)
+            self._known.pop(uid, None)
+
+    def _free_if_other(self, claim: Claim) -> None:
+        """Free what an earlier allocation of the same claim had: nobody uses that who has lost it to another."""
+        with self._guard:
+            known = self._known.get(claim.uid)
+        if known is not None and (known.slices, known.sharing) != (claim.slices, claim.sharing):
+            self._free(claim.uid)
+
+    def _gpu_bytes(self, uid: str) -> dict[str, int]:
+        """Return what a claim may have of each GPU: what it has already stays as it is."""
+        offered = {offer.gpu.uuid: offer.memory_bytes for offer in self._claims.gpus()}
+        with self._guard:
+            known = self._known.get(uid)
+        return offered if known is None else offered | {part.gpu_uuid: part.memory_bytes for part in known.slices}
+
+    def _tell(self, found: ResourceClaim, allocation: Allocation) -> None:
+        self._teller.prepared(allocation.claim)
+        if allocation.ignored:
+            self._teller.ignored(found, allocation.ignored)
+
+
+def _check_uid(uid: str) -> None:
+    if not _UID.fullmatch(uid):
+        raise RequestError(f"{quoted(uid)} is no uid of a claim")
+
+
+def _prepared(device: AllocatedDevice, uid: str) -> PreparedDevice:
+    return PreparedDevice(
+        device.pool, device.device, (base_request(device.request),), (device_id(uid),), device.share_id
+    )

@@ -1,0 +1,129 @@
+"""The life of the driver on one node: slices and CDI files first, then what the cluster is told, then the kubelet's sockets.
+
+When it ends all slices stay as they are, and whoever comes next takes them over. It refuses to run twice on one node.
+"""
+
+import contextlib
+import fcntl
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from pgpu.errors import NodeError, PgpuError
+from pgpu.kubernetes.claims.preparing import Preparer
+from pgpu.kubernetes.kubelet.plugin import KubeletPlugin
+
+LOOK_SECONDS = 1.0
+"""How soon a socket or a CDI file that somebody removed is there again: before a kubelet's next try."""
+
+_LOOKS_BETWEEN_RESTORES = 30
+
+
+class Companion(Protocol):
+    """What lives as long as the driver: the publisher, the metrics."""
+
+    def start(self) -> None:
+        """Begin, with threads of its own.
+
+        Raises:
+            PgpuError: It cannot.
+        """
+        ...
+
+    def registered(self) -> None:
+        """The kubelet took the driver just now, and has wiped its node's slices. Must not wait."""
+        ...
+
+    def stop(self) -> None:
+        """End, and wait for the end."""
+        ...
+
+
+@dataclass
+class Driver:
+    """One node's driver."""
+
+    preparer: Preparer
+    make_plugin: Callable[[Callable[[str | None], None]], KubeletPlugin]
+    """Given who hears the kubelet's answer."""
+
+    companions: Sequence[Companion] = ()
+    say: Callable[[str], None] = print
+    look_seconds: float = LOOK_SECONDS
+    stop: threading.Event = field(default_factory=threading.Event)
+    """Ends `run` when it is set."""
+
+    _last_complaint: str = field(default="", init=False)
+
+    def run(self) -> None:
+        """Serve until `stop` is set.
+
+        Raises:
+            PgpuError: It cannot begin.
+        """
+        with contextlib.ExitStack() as stack:
+            self.preparer.restore()
+            self.preparer.mend()
+            for companion in self.companions:
+                companion.start()
+                stack.callback(companion.stop)
+            plugin = self.make_plugin(self._heard)
+            plugin.start()
+            stack.callback(plugin.stop)
+            self.say("the driver waits for the kubelet")
+            self._look_after(plugin)
+
+    def _look_after(self, plugin: KubeletPlugin) -> None:
+        looks = 0
+        while not self.stop.wait(self.look_seconds):
+            looks += 1
+            self._try(self.preparer.mend)
+            self._try(lambda: self._mend(plugin))
+            if looks % _LOOKS_BETWEEN_RESTORES == 0:
+                self._try(self.preparer.restore)
+
+    def _mend(self, plugin: KubeletPlugin) -> None:
+        if plugin.mend():
+            self.say("a socket for the kubelet was gone, and is made again")
+
+    def _try(self, act: Callable[[], None]) -> None:
+        """Go on whatever it raises of ours; the same complaint is not said every second."""
+        try:
+            act()
+        except PgpuError as exc:
+            if str(exc) != self._last_complaint:
+                self.say(f"{exc} ({exc.hint})" if exc.hint else str(exc))
+            self._last_complaint = str(exc)
+
+    def _heard(self, refusal: str | None) -> None:
+        if refusal is not None:
+            self.say(f"THE KUBELET REFUSES THIS DRIVER, so no pod gets a slice here: {refusal}")
+            return
+        self.say("the kubelet took the driver")
+        for companion in self.companions:
+            companion.registered()
+
+
+@contextlib.contextmanager
+def alone_on_node(state_directory: Path) -> Iterator[None]:
+    """Be the one driver of a node meanwhile.
+
+    Raises:
+        NodeError: There is one already.
+    """
+    path = state_directory / "driver.lock"
+    try:
+        state_directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as exc:
+        raise NodeError(f"{path} cannot be opened: {exc.strerror}") from exc
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as exc:
+        raise NodeError(f"another driver runs on this node ({path})", hint="is its pod still ending?") from exc
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,116 @@
+"""A kubelet as far as a DRA driver sees one: it looks into its registry, asks who is there, and then asks about claims."""
+
+import contextlib
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from pgpu.kubernetes.wire import dra_health_v1alpha1_pb2 as health_wire
+from pgpu.kubernetes.wire import dra_health_v1alpha1_pb2_grpc as health_services
+from pgpu.kubernetes.wire import dra_v1_pb2 as dra
+from pgpu.kubernetes.wire import dra_v1_pb2_grpc as dra_services
+from pgpu.kubernetes.wire import dra_v1beta1_pb2 as old_dra
+from pgpu.kubernetes.wire import dra_v1beta1_pb2_grpc as old_dra_services
+from pgpu.kubernetes.wire import plugin_registration_pb2 as registration
+from pgpu.kubernetes.wire import plugin_registration_pb2_grpc as registration_services
+
+CALL_SECONDS = 45
+"""As a kubelet's own patience."""
+
+Prepared = Mapping[str, dra.NodePrepareResourceResponse]
+Unprepared = Mapping[str, dra.NodeUnprepareResourceResponse]
+
+
+@dataclass
+class FakeKubelet:
+    """Its directory, and the drivers that it took."""
+
+    directory: Path
+    _channels: list[grpc.Channel] = field(default_factory=list)
+    _endpoint: grpc.Channel | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("plugins", "plugins_registry"):
+            (self.directory / name).mkdir(parents=True, exist_ok=True)
+
+    def sockets(self) -> list[Path]:
+        """Return what a kubelet sees in its registry: no hidden names."""
+        found = (self.directory / "plugins_registry").iterdir()
+        return [path for path in found if path.is_socket() and not path.name.startswith(".")]
+
+    def register(self, refusal: str = "") -> registration.PluginInfo:
+        """Ask the one driver that is there, answer it, and connect to it unless it is refused."""
+        (socket,) = self.sockets()
+        stub = registration_services.RegistrationStub(self._channel(socket))
+        info = stub.GetInfo(registration.InfoRequest(), timeout=CALL_SECONDS, wait_for_ready=True)
+        status = registration.RegistrationStatus(plugin_registered=not refusal, error=refusal)
+        stub.NotifyRegistrationStatus(status, timeout=CALL_SECONDS)
+        if not refusal:
+            self._endpoint = self._channel(Path(info.endpoint))
+        return info
+
+    def prepare(self, *claims: dra.Claim) -> Prepared:
+        """Ask for all of them in one call."""
+        stub = dra_services.DRAPluginStub(self.endpoint)
+        asked = dra.NodePrepareResourcesRequest(claims=claims)
+        return stub.NodePrepareResources(asked, timeout=CALL_SECONDS, wait_for_ready=True).claims
+
+    def unprepare(self, *claims: dra.Claim) -> Unprepared:
+        """Give all of them back in one call."""
+        stub = dra_services.DRAPluginStub(self.endpoint)
+        asked = dra.NodeUnprepareResourcesRequest(claims=claims)
+        return stub.NodeUnprepareResources(asked, timeout=CALL_SECONDS, wait_for_ready=True).claims
+
+    def prepare_as_older(self, *claims: dra.Claim) -> Mapping[str, old_dra.NodePrepareResourceResponse]:
+        """Ask as a kubelet of 1.33 would."""
+        stub = old_dra_services.DRAPluginStub(self.endpoint)
+        older = [old_dra.Claim(namespace=each.namespace, uid=each.uid, name=each.name) for each in claims]
+        return stub.NodePrepareResources(
+            old_dra.NodePrepareResourcesRequest(claims=older), timeout=CALL_SECONDS, wait_for_ready=True
+        ).claims
+
+    def health(self) -> Iterator[health_wire.NodeWatchResourcesResponse]:
+        """Listen to how well the devices are, until the connection is dropped."""
+        stub = health_services.DRAResourceHealthStub(self.endpoint)
+        with contextlib.suppress(grpc.RpcError):
+            yield from stub.NodeWatchResources(health_wire.NodeWatchResourcesRequest(), wait_for_ready=True)
+
+    @property
+    def endpoint(self) -> grpc.Channel:
+        assert self._endpoint is not None, "no driver is registered"
+        return self._endpoint
+
+    def restart(self) -> None:
+        """Lose all connections, as a kubelet does that is started again; what it prepared it remembers in its own way."""
+        for channel in self._channels:
+            channel.close()
+        self._channels.clear()
+        self._endpoint = None
+
+    def _channel(self, socket: Path) -> grpc.Channel:
+        channel = grpc.insecure_channel(f"unix:{socket}", options=(("grpc.use_local_subchannel_pool", 1),))
+        self._channels.append(channel)
+        return channel
+
+
+def in_threads(acts: Iterable[Any]) -> None:
+    """Do all of it at once, and raise what one of them raised."""
+    errors: list[BaseException] = []
+
+    def kept(act: Any) -> None:
+        try:
+            act()
+        except BaseException as exc:  # noqa: BLE001 - raised by who waits for the thread
+            errors.append(exc)
+
+    threads = [threading.Thread(target=kept, args=(act,)) for act in acts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
