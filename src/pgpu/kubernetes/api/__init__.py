@@ -3,7 +3,7 @@
 It says no token and no certificate to anybody, and refuses to decide what should stand in an object.
 """
 
-from pgpu.kubernetes.api.cluster import Cluster, DryRun, SliceList
+from pgpu.kubernetes.api.cluster import Cluster, DryRun, Listed, SliceList
 from pgpu.kubernetes.api.connecting import connected
 from pgpu.kubernetes.api.objects import Kind, Objects
 from pgpu.kubernetes.api.values import (
@@ -14,21 +14,22 @@ from pgpu.kubernetes.api.values import (
     ObjectName,
     ResourceClaim,
 )
-from pgpu.kubernetes.api.watching import SliceChange, SliceWatch
+from pgpu.kubernetes.api.watching import Change, Watch
 
 __all__ = [
     "AllocatedDevice",
+    "Change",
     "ClaimUser",
     "Cluster",
     "Configuration",
     "DryRun",
     "Kind",
+    "Listed",
     "Node",
     "ObjectName",
     "Objects",
     "ResourceClaim",
-    "SliceChange",
     "SliceList",
-    "SliceWatch",
+    "Watch",
     "connected",
 ]

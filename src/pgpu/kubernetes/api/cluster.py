@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from lightkube.core.generic_client import GenericSyncClient
 from lightkube.core.resource import Resource
@@ -18,9 +18,12 @@ from pgpu.kubernetes.api.asking import TRIES, ask
 from pgpu.kubernetes.api.connecting import connected
 from pgpu.kubernetes.api.reading import claim_of, node_of
 from pgpu.kubernetes.api.values import Node, ResourceClaim
-from pgpu.kubernetes.api.watching import SliceWatch
+from pgpu.kubernetes.api.watching import Watch, everywhere
 
 _Resource = TypeVar("_Resource", bound=Resource)
+
+_PAGE = 500
+"""Objects in one answer of a list."""
 
 
 class DryRun(Enum):
@@ -41,6 +44,14 @@ class SliceList:
 
     slices: tuple[ResourceSlice, ...]
     resource_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Listed(Generic[_Resource]):
+    """Objects of a kind as they were at one version of the cluster's store."""
+
+    resource_version: str
+    found: tuple[_Resource, ...]
 
 
 class Cluster:
@@ -80,13 +91,22 @@ class Cluster:
 
     def slices(self, driver: str, node_name: str | None = None) -> SliceList:
         """List a driver's slices: of one node, or of all."""
-        selector = _selector(driver, node_name)
-        version, found = ask(lambda: self._list(ResourceSlice, selector), self._pause)
-        return SliceList(tuple(found), version)
+        listed = self.list(ResourceSlice, _selector(driver, node_name))
+        return SliceList(tuple(listed.found), listed.resource_version)
 
-    def watch_slices(self, driver: str, node_name: str, resource_version: str) -> SliceWatch:
+    def watch_slices(self, driver: str, node_name: str, resource_version: str) -> Watch[ResourceSlice]:
         """Follow the changes of a node's slices from a version on; nothing is asked before the first is wanted."""
-        return SliceWatch(self._client, _selector(driver, node_name), resource_version)
+        return self.watch(ResourceSlice, resource_version, _selector(driver, node_name))
+
+    def list(self, kind: type[_Resource], field_selector: str | None = None) -> Listed[_Resource]:
+        """List objects of a kind, in all namespaces."""
+        return ask(lambda: self._list(kind, _parameters(field_selector)), self._pause)
+
+    def watch(
+        self, kind: type[_Resource], resource_version: str, field_selector: str | None = None
+    ) -> Watch[_Resource]:
+        """Follow the changes of what such a list has; nothing is asked before the first is wanted."""
+        return Watch(self._client, kind, _parameters(field_selector), resource_version)
 
     def create_slice(self, wanted: ResourceSlice, dry_run: DryRun = DryRun.NO) -> ResourceSlice:
         """Store a new slice, and return it as it was stored: the server leaves out what its gates do not allow."""
@@ -116,10 +136,15 @@ class Cluster:
 
         return ask(question, self._pause, tries)
 
-    def _list(self, kind: type[_Resource], field_selector: str) -> tuple[str, list[_Resource]]:
-        asked_for = self._client.prepare_request("list", kind, params={"fieldSelector": field_selector})
+    def _list(self, kind: type[_Resource], parameters: dict[str, str]) -> Listed[_Resource]:
+        paged = {**parameters, "limit": str(_PAGE)}
+        asked_for = self._client.prepare_request("list", kind, namespace=everywhere(kind), params=paged)
         chunks = list(self._client.list_chunks(asked_for))
-        return chunks[-1][0] or "", [found for _, chunk in chunks for found in chunk]
+        return Listed(chunks[-1][0] or "", tuple(found for _, chunk in chunks for found in chunk))
+
+
+def _parameters(field_selector: str | None) -> dict[str, str]:
+    return {} if field_selector is None else {"fieldSelector": field_selector}
 
 
 def _selector(driver: str, node_name: str | None) -> str:

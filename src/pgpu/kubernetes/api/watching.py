@@ -1,4 +1,4 @@
-"""One watch of slices: the API server tells of each change on a connection that stays open for minutes.
+"""One watch of objects of a kind: the API server tells of each change on a connection that stays open for minutes.
 
 A watch ends when the server ends it, when nothing at all was heard for longer than it may be silent, or when it is closed
 from another thread. It refuses to go on by itself: who watches looks at the whole again, and watches anew.
@@ -7,20 +7,23 @@ from another thread. It refuses to go on by itself: who watches looks at the who
 import contextlib
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Generic, TypeVar
 
 import httpx2 as httpx
 import msgspec
 from lightkube.core import decoders
 from lightkube.core.exceptions import ApiError
-from lightkube.core.generic_client import GenericSyncClient
+from lightkube.core.generic_client import ALL_NS, GenericSyncClient
+from lightkube.core.resource import NamespacedResourceG, Resource
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.resource_v1 import ResourceSlice
 
 from pgpu.errors import ClusterUnavailableError
 from pgpu.kubernetes.api.asking import asked
+
+_Found = TypeVar("_Found", bound=Resource)
 
 WATCH_SECONDS = 240
 """How long the server may keep one watch open; it then ends it, and another is begun."""
@@ -30,13 +33,14 @@ _CONNECT_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class SliceChange:
+class Change(Generic[_Found]):
     """One change that the API server told of."""
 
     kind: str
     """`ADDED`, `MODIFIED` or `DELETED`."""
 
-    slice: ResourceSlice
+    found: _Found
+    """As it is now, or as it last was."""
 
 
 class _Versioned(msgspec.Struct):
@@ -45,13 +49,21 @@ class _Versioned(msgspec.Struct):
     metadata: ObjectMeta
 
 
-class SliceWatch:
-    """The changes since a version, until the watch ends."""
+def everywhere(kind: type[Resource]) -> str | None:
+    """Name all namespaces, for a kind whose objects lie in some."""
+    return ALL_NS if issubclass(kind, NamespacedResourceG) else None
 
-    def __init__(self, client: GenericSyncClient, field_selector: str, resource_version: str) -> None:
-        """Prepare to watch; the version is that of a list."""
+
+class Watch(Generic[_Found]):
+    """The changes of one kind of objects since a version, in all namespaces, until the watch ends."""
+
+    def __init__(
+        self, client: GenericSyncClient, kind: type[_Found], parameters: Mapping[str, str], resource_version: str
+    ) -> None:
+        """Prepare to watch what a list with the same parameters has; the version is that list's."""
         self._client = client
-        self._selector = field_selector
+        self._kind = kind
+        self._parameters = parameters
         self._version = resource_version
         self._lock = threading.Lock()
         self._response: httpx.Response | None = None
@@ -62,7 +74,7 @@ class SliceWatch:
         """Up to which version all is told: another watch may begin there."""
         return self._version
 
-    def changes(self) -> Iterator[SliceChange]:
+    def changes(self) -> Iterator[Change[_Found]]:
         """Wait for changes, one after the other; ends where the watch does.
 
         Raises:
@@ -97,16 +109,18 @@ class SliceWatch:
 
     def _question(self) -> httpx.Request:
         parameters = {
-            "fieldSelector": self._selector,
+            **self._parameters,
             "resourceVersion": self._version,
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(WATCH_SECONDS),
         }
-        asked_for = self._client.prepare_request("list", ResourceSlice, watch=True, params=parameters)
+        asked_for = self._client.prepare_request(
+            "list", self._kind, namespace=everywhere(self._kind), watch=True, params=parameters
+        )
         asked_for.timeout = httpx.Timeout(_SILENCE_SECONDS, connect=_CONNECT_SECONDS)
         return self._client.build_adapter_request(asked_for)
 
-    def _told(self, response: httpx.Response) -> Iterator[SliceChange]:
+    def _told(self, response: httpx.Response) -> Iterator[Change[_Found]]:
         lines = response.iter_lines()
         while (line := self._next(lines)) is not None:
             if (change := asked(partial(self._read, line))) is not None:
@@ -120,7 +134,7 @@ class SliceWatch:
                 return None
             raise ClusterUnavailableError("Kubernetes' API server broke off a watch") from exc
 
-    def _read(self, line: str) -> SliceChange | None:
+    def _read(self, line: str) -> Change[_Found] | None:
         heard = decoders.decode_watch_event(line.encode())
         if heard.type == "ERROR":
             raise ApiError(status=decoders.decode_status(bytes(heard.object)))
@@ -128,7 +142,7 @@ class SliceWatch:
         self._version = metadata.resourceVersion or self._version
         if heard.type == "BOOKMARK":
             return None
-        return SliceChange(heard.type, msgspec.json.decode(heard.object, type=ResourceSlice))
+        return Change(heard.type, decoders.decode_object(bytes(heard.object), self._kind))
 
 
 def _hang_up(response: httpx.Response) -> None:
