@@ -9,7 +9,7 @@ JOBS ?= $(shell nproc)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build test lint format proto demo wheel test-sanitizers test-frameworks test-gpu clean
+.PHONY: help setup build test lint format proto demo wheel test-sanitizers test-frameworks test-gpu test-kubernetes clean
 
 help: ## Say what each target does
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,6 +71,9 @@ test-frameworks: build $(FRAMEWORKS)/torch/.installed $(FRAMEWORKS)/jax/.install
 
 test-gpu: build ## Run tests, workloads and PyTorch on this machine's NVIDIA GPU and record the result
 	$(BIN)/python tools/test_gpu.py
+
+test-kubernetes: build ## Share simulated GPUs among pods of the cluster of KUBECONFIG, whose nodes run pgpu's driver
+	PGPU_TEST_KUBECONFIG="$$KUBECONFIG" PGPU_REQUIRED_MARKERS=kubernetes $(BIN)/pytest tests/kubernetes $(TEST_OPTIONS)
 
 wheel: $(STAMP) ## Build the source archive and, out of it, the portable wheel (ziglang, glibc 2.17) into dist/
 	@rm -rf dist && mkdir dist

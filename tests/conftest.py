@@ -73,6 +73,34 @@ def _why_no_frameworks(marker: pytest.Mark) -> str | None:
     return f"not installed: {', '.join(missing)} (`make test-frameworks` installs them)" if missing else None
 
 
+def _why_no_kubernetes(_marker: pytest.Mark) -> str | None:
+    # Its own variable, since KUBECONFIG often names a cluster that people work on, and these tests kill and restart.
+    if not os.environ.get("PGPU_TEST_KUBECONFIG"):
+        return "PGPU_TEST_KUBECONFIG names no cluster (`make test-kubernetes` takes that of KUBECONFIG)"
+    return _failure_of_kubernetes(os.environ["PGPU_TEST_KUBECONFIG"])
+
+
+@cache
+def _failure_of_kubernetes(kubeconfig: str) -> str | None:
+    return _failure_of(
+        ("kubectl", "--kubeconfig", kubeconfig, "get", "--raw", "/readyz"), "no Kubernetes cluster answers"
+    )
+
+
+def _why_no_node_shell(_marker: pytest.Mark) -> str | None:
+    return None if os.environ.get("PGPU_KUBERNETES_NODE_SHELL") else _NO_NODE_SHELL
+
+
+def _why_no_node_power(_marker: pytest.Mark) -> str | None:
+    return None if os.environ.get("PGPU_KUBERNETES_NODE_RESTART") else _NO_NODE_POWER
+
+
+_NO_NODE_SHELL = "PGPU_KUBERNETES_NODE_SHELL names no shell on {node} (`docker exec -i {node}` where nodes are kind's)"
+_NO_NODE_POWER = (
+    "PGPU_KUBERNETES_NODE_RESTART names no way to restart {node} (`docker restart -t 0 {node}` where nodes are kind's)"
+)
+
+
 def _failure_of_python(code: str, what: str) -> str | None:
     return _failure_of((sys.executable, "-c", code), what)
 
@@ -93,6 +121,9 @@ _CHECKS: dict[str, Callable[[pytest.Mark], str | None]] = {
     "podman": _why_no_podman,
     "userns": _why_no_userns,
     "gpu": _why_no_gpu,
+    "kubernetes": _why_no_kubernetes,
+    "kubernetes_nodes": _why_no_node_shell,
+    "kubernetes_power": _why_no_node_power,
     "frameworks": _why_no_frameworks,
 }
 
