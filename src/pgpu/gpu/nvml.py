@@ -19,6 +19,7 @@ import pynvml
 from pgpu.errors import NodeError, PgpuBug
 from pgpu.gpu import gpm, mig
 from pgpu.gpu.nvml_errors import CANNOT_TELL, translating
+from pgpu.gpu.xids import XidWatch
 from pgpu.libraries import SIMULATED_NVML, library_path
 from pgpu.model import Gpu, GpuMemory, GpuProcess
 
@@ -128,6 +129,10 @@ class NvmlSource:
             if gpu_uuid.startswith("MIG-") or not _told(gpm.is_supported, handle):
                 return None
         return gpm.MetricsWatch(lambda: self._asking(gpu_uuid, "performance metrics"))
+
+    def watch_xids(self) -> XidWatch:
+        """Return what tells of the GPUs' fatal errors from its first look on."""
+        return XidWatch(lambda: _library.opened(self._directory), self._directory)
 
     def is_divided(self, gpu_uuid: str) -> bool:
         """Whether MIG is on, so that no program can use this GPU as a whole.

@@ -3,10 +3,15 @@
 This module refuses to act on an illness: who evicts a pod is the cluster.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol
+
+from pgpu.errors import NodeError
+from pgpu.model import Gpu
 
 
 class HealthState(StrEnum):
@@ -39,3 +44,47 @@ class HealthSource(Protocol):
     def health(self) -> Mapping[str, Health]:
         """Return the health of every GPU that this node has, or had when the driver began, by UUID."""
         ...
+
+
+class GpuHealth:
+    """What the GPUs' driver says: a GPU is ill after a fatal error, and when it is not listed any more."""
+
+    def __init__(
+        self,
+        gpus: Callable[[], Sequence[Gpu]],
+        xids: Callable[[], Mapping[str, int]],
+        now_seconds: Callable[[], float] = time.time,
+    ) -> None:
+        """Args: who lists the GPUs, who tells the last fatal Xid of each, and the clock."""
+        self._gpus = gpus
+        self._xids = xids
+        self._now_seconds = now_seconds
+        self._guard = threading.Lock()
+        self._last: dict[str, Health] = {}
+
+    def health(self) -> Mapping[str, Health]:
+        """See `HealthSource.health`."""
+        with self._guard:
+            found = self._look()
+            self._last = {uuid: self._since(found[uuid]) for uuid in found}
+            return dict(self._last)
+
+    def _look(self) -> dict[str, Health]:
+        try:
+            listed, xids = {gpu.uuid for gpu in self._gpus()}, self._xids()
+        except NodeError as exc:
+            return {uuid: Health(uuid, HealthState.UNKNOWN, str(exc)) for uuid in self._last}
+        return {uuid: _health(uuid, uuid in listed, xids.get(uuid)) for uuid in [*self._last, *sorted(listed)]}
+
+    def _since(self, now: Health) -> Health:
+        last = self._last.get(now.gpu_uuid)
+        is_new = last is None or (last.state, last.xid) != (now.state, now.xid)
+        return replace(now, since_seconds=self._now_seconds() if last is None or is_new else last.since_seconds)
+
+
+def _health(gpu_uuid: str, is_listed: bool, xid: int | None) -> Health:  # noqa: FBT001 - a fact beside others
+    if xid is not None:
+        return Health(gpu_uuid, HealthState.UNHEALTHY, f"the driver tells of a fatal error, Xid {xid}", xid)
+    if not is_listed:
+        return Health(gpu_uuid, HealthState.UNHEALTHY, "the driver does not list it any more")
+    return Health(gpu_uuid, HealthState.HEALTHY)

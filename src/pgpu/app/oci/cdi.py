@@ -1,7 +1,7 @@
 """What a real GPU's Container Device Interface description says that a container needs: NVIDIA's driver describes itself there.
 
-Which GPU a container will be granted is not known when it is created, so it gets the devices of all; the shim lets CUDA
-see those of its lease alone. It refuses to describe a GPU itself.
+Which GPU a container of Docker's will be granted is not known when it is created, so it gets the devices of all; the shim lets
+CUDA see those of its lease alone. It refuses to describe a GPU itself.
 
 Source: Container Device Interface specification 0.5 to 1.0, `containerEdits`.
 """
@@ -21,8 +21,14 @@ _HINT = "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.json --format=json"
 _LISTS = ("deviceNodes", "mounts", "env", "hooks", "additionalGids")
 
 
-def gpu_edits(folders: Sequence[Path] = FOLDERS) -> tuple[dict[str, list[Any]], list[Path]]:
-    """Return what is changed in a container's configuration for all GPUs, and the files that say so.
+def gpu_edits(
+    folders: Sequence[Path] = FOLDERS, gpu_uuids: Sequence[str] = ()
+) -> tuple[dict[str, list[Any]], list[Path]]:
+    """Return what is changed in a container's configuration for GPUs, and the files that say so.
+
+    Args:
+        folders: Where descriptions lie.
+        gpu_uuids: Whose devices are wanted; of all GPUs where none is named, or where they are not described one by one.
 
     Raises:
         NodeError: Nothing describes a GPU, or it cannot be read.
@@ -30,7 +36,7 @@ def gpu_edits(folders: Sequence[Path] = FOLDERS) -> tuple[dict[str, list[Any]], 
     for path in _files(folders):
         content = _read(path)
         if content.get("kind") == _KIND:
-            return _joined(content), [path]
+            return _joined(content, gpu_uuids), [path]
     raise NodeError(
         f"no description of the machine's GPUs for containers is in {' or '.join(map(str, folders))}", hint=_HINT
     )
@@ -53,10 +59,12 @@ def _read(path: Path) -> dict[str, Any]:
     return content
 
 
-def _joined(content: dict[str, Any]) -> dict[str, list[Any]]:
+def _joined(content: dict[str, Any], gpu_uuids: Sequence[str]) -> dict[str, list[Any]]:
     """The device `all` is what its maker joined; without one, every device's own edits are."""
     devices = content.get("devices") or []
-    chosen = [device for device in devices if str(device.get("name")) == _ALL] or devices
+    named = [device for device in devices if device.get("name") in gpu_uuids]
+    everything = [device for device in devices if str(device.get("name")) == _ALL] or devices
+    chosen = named if named and len(named) == len(gpu_uuids) else everything
     parts = [content.get("containerEdits") or {}, *(device.get("containerEdits") or {} for device in chosen)]
     return {name: _distinct(each for part in parts for each in part.get(name) or ()) for name in _LISTS}
 

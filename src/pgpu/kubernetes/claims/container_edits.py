@@ -5,8 +5,8 @@ It adds no privilege of its own. A container that names two claims cannot start:
 first's, and then the first's seal has no place in a directory that is only read.
 """
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePath
 from typing import Any
 
 from pgpu.libraries import CUDA_SHIM, NVML_SHIM
@@ -34,7 +34,8 @@ def container_edits(
         gpu_edits: What a real GPU needs, as its maker's CDI file says; None for a simulated one.
     """
     of_gpu = gpu_edits or {}
-    mounts = [*of_gpu.get("mounts", ()), *_own_mounts(delivery, machine), *_seal_mounts(seal)]
+    driver = [_driver_mount(name, path, of_gpu.get("mounts", ())) for name, path in delivery.driver_files]
+    mounts = [*of_gpu.get("mounts", ()), *_own_mounts(delivery, machine), *driver, *_seal_mounts(seal)]
     edits = {**{name: list(of_gpu.get(name, ())) for name in _LISTS}, "mounts": mounts}
     # NVIDIA's container runtime, where it is the usual one, must not add all GPUs to this.
     words = [*of_gpu.get("env", ()), "NVIDIA_VISIBLE_DEVICES=void"]
@@ -52,13 +53,18 @@ def _own_mounts(delivery: Delivery, machine: str) -> Iterator[dict[str, Any]]:
         yield _mount(delivery.simulated_state_directory, f"{JOB_DIRECTORY}/simgpu", "rw")
     if delivery.mps_pipe_directory is not None:
         yield _mount(delivery.mps_pipe_directory, f"{JOB_DIRECTORY}/mps", "rw")
-    for name, path in delivery.driver_files:
-        yield _mount(path, f"{JOB_DIRECTORY}/driver/{name}")
     for directory in (f"/usr/lib/{machine}-linux-gnu", "/usr/lib64"):
         for name in _CUDA if delivery.is_simulated else _CUDA[:1]:
             yield _mount(delivery.slice_directory / CUDA_SHIM, f"{directory}/{name}")
         yield _mount(delivery.slice_directory / NVML_SHIM, f"{directory}/{_NVML}")
     yield _mount(delivery.slice_directory / _PRELOAD, f"/etc/{_PRELOAD}")
+
+
+def _driver_mount(name: str, path: Path, of_gpu: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Mount a library of the driver; its maker's file says where the host has it, which a driver in a container cannot see."""
+    stem = f"{name.removesuffix('.1')}."
+    hosts = [each["hostPath"] for each in of_gpu if PurePath(each["containerPath"]).name.startswith(stem)]
+    return _mount(Path(hosts[0]) if hosts else path, f"{JOB_DIRECTORY}/driver/{name}")
 
 
 def _seal_mounts(seal: Path) -> Iterator[dict[str, Any]]:

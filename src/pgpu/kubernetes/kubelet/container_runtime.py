@@ -1,0 +1,33 @@
+"""Whether a node's container runtime reads CDI files: one that does not starts pods without their slice, and says nothing. Pure."""
+
+import re
+
+from pgpu.errors import NodeError
+
+_LEAST = {"containerd": (1, 7), "cri-o": (1, 23)}
+_ON_WITHOUT_ASKING = {"containerd": (2, 0), "cri-o": (1, 23)}
+_VERSION = re.compile(r"(?P<name>[a-z-]+)://v?(?P<major>[0-9]{1,4})\.(?P<minor>[0-9]{1,4})", re.ASCII)
+
+
+def check_runtime(said: str) -> str | None:
+    """Return what an operator should look at, or None.
+
+    Args:
+        said: `containerRuntimeVersion` of the Node, such as `containerd://2.1.9`.
+
+    Raises:
+        NodeError: That runtime does not know CDI.
+    """
+    match = _VERSION.match(said)
+    if match is None or match["name"] not in _LEAST:
+        return f"whether {said or 'the container runtime'} reads CDI files is not known: see that it does"
+    name, version = match["name"], (int(match["major"]), int(match["minor"]))
+    if version < _LEAST[name]:
+        least = ".".join(map(str, _LEAST[name]))
+        raise NodeError(
+            f"{said} does not read CDI files: pods would start without their slice",
+            hint=f"{name} {least} or newer is needed",
+        )
+    if version < _ON_WITHOUT_ASKING[name]:
+        return f"{said} reads CDI files only with enable_cdi = true in its configuration: see that it is set"
+    return None
