@@ -1,0 +1,169 @@
+"""The slices of containers that asked for units: made when the kubelet allocates, freed when it surely gave them up.
+
+Nobody tells of a release. What is known: at any time a unit is at most one running container's. The kubelet gives one to
+two containers only where they follow each other: an init container and its pod's others, or somebody new, whose predecessor is
+gone. So at most one slice has a unit: who allocates it or starts with it next takes it over, and each start of a container
+makes its slice again where it had to go meanwhile. Besides, what podresources showed once and shows no more for a
+while is free. This module refuses to free what still has memory of a GPU, and what this kubelet never showed.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pgpu.enforcement import SliceUse
+from pgpu.engine.claims import Claims
+from pgpu.kubernetes.device_plugin.delivering import Delivering
+from pgpu.kubernetes.device_plugin.units import Unit, claim_of, is_ours, uid_of, units_in, units_of
+from pgpu.model import HeldClaim
+
+GRACE_SECONDS = 30.0
+"""How long units must be missing among those of pods before their slice goes: a kubelet may be busy, but not for so long."""
+
+
+@dataclass(slots=True)
+class _Standing:
+    """What is known of one slice."""
+
+    held: HeldClaim
+    units: frozenset[Unit]
+    is_started: bool
+    """Whether a container may have been started in it."""
+
+    was_shown: bool = False
+    """By this kubelet, since its start and ours."""
+
+    missing_since: float | None = None
+
+
+@dataclass(slots=True)
+class Allocations:
+    """All slices that units were given for. Safe for many threads."""
+
+    claims: Claims
+    delivering: Delivering
+    say: Callable[[str], None]
+    """Takes one line for the operator."""
+
+    grace_seconds: float = GRACE_SECONDS
+    now_seconds: Callable[[], float] = time.monotonic
+    _standing: dict[str, _Standing] = field(default_factory=dict)
+    _guard: threading.Lock = field(default_factory=threading.Lock)
+
+    def take_over(self) -> Sequence[HeldClaim]:
+        """Take charge of the slices that an earlier process of this driver made: the kubelet may have started anything in them.
+
+        Raises:
+            NodeError: The ledger cannot be used.
+        """
+        with self._guard:
+            for held in self.claims.held():
+                if is_ours(held.claim):
+                    self.delivering.put(held)
+                    self._standing[held.claim.uid] = _Standing(held, units_in(held.claim), is_started=True)
+            return [each.held for each in self._standing.values()]
+
+    def in_use(self) -> frozenset[Unit]:
+        """Return the units that slices were made for."""
+        known = list(self._standing.values())
+        return frozenset(unit for each in known for unit in each.units)
+
+    def allocate(self, ids: Iterable[str]) -> HeldClaim:
+        """Make the slice of one container; the same units again, before it was started, get the same one.
+
+        Raises:
+            RequestError: These are no units of this node, or too few for a CUDA context.
+            CapacityError: They are of several GPUs, or the GPU is fuller than the kubelet knows.
+            NodeError: The GPU is gone, or the limit cannot be enforced.
+        """
+        units = units_of(ids)
+        with self._guard:
+            return self._hold(units, self._overlapping(units) + self._predecessors(units), is_started=False)
+
+    def start(self, ids: Iterable[str]) -> HeldClaim:
+        """Make sure of a container's slice before each of its starts, also the tenth.
+
+        Raises:
+            RequestError: These are no units of this node.
+            CapacityError: The slice is gone, and there is no room for it any more.
+            NodeError: The slice is gone and cannot be made again.
+        """
+        units = units_of(ids)
+        with self._guard:
+            return self._hold(units, self._overlapping(units), is_started=True)
+
+    def _hold(self, units: Sequence[Unit], over: Sequence[_Standing], *, is_started: bool) -> HeldClaim:
+        self._clear(over)
+        held = self.claims.hold(claim_of(units))
+        self.delivering.put(held)
+        before = self._standing.get(held.claim.uid)
+        now = _Standing(held, frozenset(units), is_started or (before is not None and before.is_started))
+        self._standing[held.claim.uid] = now
+        return held
+
+    def _overlapping(self, units: Sequence[Unit]) -> list[_Standing]:
+        mine = uid_of(units)
+        return [each for uid, each in self._standing.items() if uid != mine and not each.units.isdisjoint(units)]
+
+    def _predecessors(self, units: Sequence[Unit]) -> list[_Standing]:
+        """Return the slice that had just these units, if it was used: somebody new gets counters that begin at nothing."""
+        before = self._standing.get(uid_of(units))
+        return [before] if before is not None and before.is_started else []
+
+    def _clear(self, over: Sequence[_Standing]) -> None:
+        """Free what the kubelet gave to somebody else; what still has memory of the GPU stays, and counts."""
+        uses = self.claims.uses() if over else {}
+        for each in over:
+            if _is_busy(each, uses):
+                self.say(
+                    f"{_told(each)} is given away by the kubelet while it still has memory of its GPU: it stays until then"
+                )
+            else:
+                self._free(each)
+
+    def _free(self, standing: _Standing) -> None:
+        uid = standing.held.claim.uid
+        self.claims.free(uid)
+        self.delivering.take(uid)
+        del self._standing[uid]
+
+    def new_kubelet(self) -> None:
+        """Forget what the kubelet showed: one that was just started knows no pods for a while, and says that there are none."""
+        with self._guard:
+            for each in self._standing.values():
+                each.was_shown, each.missing_since = False, None
+
+    def look(self, shown: Collection[str]) -> Sequence[str]:
+        """Free what is shown no more, and return the uids.
+
+        Args:
+            shown: The ids that containers of pods have, as podresources tells them now.
+
+        Raises:
+            NodeError: The use of slices cannot be read, or somebody holds memory of one still: nothing is forgotten.
+        """
+        with self._guard:
+            over = [each for each in self._standing.values() if self._is_over(each, shown)]
+            uses = self.claims.uses() if over else {}
+            gone = [each for each in over if not _is_busy(each, uses)]
+            for each in gone:
+                self._free(each)
+            return [each.held.claim.uid for each in gone]
+
+    def _is_over(self, standing: _Standing, shown: Collection[str]) -> bool:
+        if any(unit.id in shown for unit in standing.units):
+            standing.was_shown, standing.missing_since = True, None
+            return False
+        now = self.now_seconds()
+        if standing.missing_since is None:
+            standing.missing_since = now
+        return standing.was_shown and now - standing.missing_since >= self.grace_seconds
+
+
+def _is_busy(standing: _Standing, uses: Mapping[str, Sequence[SliceUse]]) -> bool:
+    return any(each.processes or each.used_bytes for each in uses.get(standing.held.claim.uid, ()))
+
+
+def _told(standing: _Standing) -> str:
+    return f"the slice of {len(standing.units)} GiB of GPU {standing.held.claim.slices[0].gpu_uuid}"
