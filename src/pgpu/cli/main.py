@@ -24,6 +24,7 @@ from pgpu.cli.verbs import (
     install_runtime,
     invoking,
     jobs,
+    kubernetes,
     learning,
     profile,
     queue,
@@ -116,6 +117,7 @@ def make_app() -> typer.Typer:
         app.command()(verb)
     app.add_typer(admin.verbs, name="admin")
     app.add_typer(experiment.verbs, name="experiment")
+    app.add_typer(kubernetes.verbs, name="kubernetes")
     return app
 
 

@@ -15,6 +15,14 @@ from typing import Protocol
 from pgpu.errors import NodeError, PgpuError
 from pgpu.kubernetes.claims.preparing import Preparer
 from pgpu.kubernetes.kubelet.plugin import KubeletPlugin
+from pgpu.kubernetes.readiness import Readiness
+
+REGISTERED = "registered with the kubelet"
+SOCKETS = "sockets for the kubelet"
+FILES = "CDI files"
+SLICES = "slices of held claims"
+SUBJECTS = (REGISTERED, SOCKETS, FILES)
+"""What a `Readiness` has to hear of."""
 
 LOOK_SECONDS = 1.0
 """How soon a socket or a CDI file that somebody removed is there again: before a kubelet's next try."""
@@ -50,13 +58,13 @@ class Driver:
     make_plugin: Callable[[Callable[[str | None], None]], KubeletPlugin]
     """Given who hears the kubelet's answer."""
 
+    readiness: Readiness
+    """Hears of `SUBJECTS`, and tells the operator."""
+
     companions: Sequence[Companion] = ()
-    say: Callable[[str], None] = print
     look_seconds: float = LOOK_SECONDS
     stop: threading.Event = field(default_factory=threading.Event)
     """Ends `run` when it is set."""
-
-    _last_complaint: str = field(default="", init=False)
 
     def run(self) -> None:
         """Serve until `stop` is set.
@@ -73,36 +81,33 @@ class Driver:
             plugin = self.make_plugin(self._heard)
             plugin.start()
             stack.callback(plugin.stop)
-            self.say("the driver waits for the kubelet")
             self._look_after(plugin)
 
     def _look_after(self, plugin: KubeletPlugin) -> None:
         looks = 0
-        while not self.stop.wait(self.look_seconds):
+        while not self.stop.is_set():
+            self._try(FILES, self.preparer.mend)
+            self._try(SOCKETS, plugin.mend)
+            if looks % _LOOKS_BETWEEN_RESTORES == _LOOKS_BETWEEN_RESTORES - 1:
+                self._try(SLICES, self.preparer.restore)
             looks += 1
-            self._try(self.preparer.mend)
-            self._try(lambda: self._mend(plugin))
-            if looks % _LOOKS_BETWEEN_RESTORES == 0:
-                self._try(self.preparer.restore)
+            self.stop.wait(self.look_seconds)
 
-    def _mend(self, plugin: KubeletPlugin) -> None:
-        if plugin.mend():
-            self.say("a socket for the kubelet was gone, and is made again")
-
-    def _try(self, act: Callable[[], None]) -> None:
-        """Go on whatever it raises of ours; the same complaint is not said every second."""
+    def _try(self, subject: str, act: Callable[[], None]) -> None:
         try:
             act()
         except PgpuError as exc:
-            if str(exc) != self._last_complaint:
-                self.say(f"{exc} ({exc.hint})" if exc.hint else str(exc))
-            self._last_complaint = str(exc)
+            self.readiness.wrong(subject, f"{exc} ({exc.hint})" if exc.hint else str(exc))
+        except Exception as exc:  # noqa: BLE001 - a driver that stopped looking would leave pods hanging
+            self.readiness.wrong(subject, f"a bug of pgpu: {exc!r}")
+        else:
+            self.readiness.right(subject)
 
     def _heard(self, refusal: str | None) -> None:
         if refusal is not None:
-            self.say(f"THE KUBELET REFUSES THIS DRIVER, so no pod gets a slice here: {refusal}")
+            self.readiness.wrong(REGISTERED, f"the kubelet refuses this driver, so no pod gets a slice here: {refusal}")
             return
-        self.say("the kubelet took the driver")
+        self.readiness.right(REGISTERED)
         for companion in self.companions:
             companion.registered()
 

@@ -19,12 +19,13 @@ from pgpu.kubernetes import names
 from pgpu.kubernetes.api import Cluster
 from pgpu.kubernetes.claims.cdi_files import CdiFiles
 from pgpu.kubernetes.claims.preparing import Preparer
-from pgpu.kubernetes.driver import Companion, Driver
+from pgpu.kubernetes.driver import SUBJECTS, Companion, Driver
 from pgpu.kubernetes.health import Health, HealthState
 from pgpu.kubernetes.kubelet.health_stream import HealthService
 from pgpu.kubernetes.kubelet.plugin import KubeletPlugin, Service
 from pgpu.kubernetes.kubelet.preparing import ClaimServices
 from pgpu.kubernetes.kubelet.telling import Telling
+from pgpu.kubernetes.readiness import Readiness
 from pgpu.kubernetes.wire import dra_v1_pb2 as dra
 
 NODE = "node1"
@@ -99,12 +100,16 @@ class World:
         files = CdiFiles(self.cdi, self.root / "seals")
         preparer = Preparer(self.claims, cluster, files, node=NODE, teller=telling, gpu_edits=lambda _delivery: None)
         stop = threading.Event()
-        services: list[Service] = [ClaimServices(preparer, telling), HealthService(KnownHealth(self.health), NODE, stop)]
+        services: list[Service] = [
+            ClaimServices(preparer, telling),
+            HealthService(KnownHealth(self.health), NODE, stop),
+        ]
 
         def plugin(heard: Any) -> KubeletPlugin:
             return KubeletPlugin(self.kubelet.directory, names.DRIVER, services, ["v1.DRAPlugin"], heard)
 
-        return Driver(preparer, plugin, self.companions, self.said.append, 0.02, stop), cluster
+        self.readiness = Readiness(self.said.append, SUBJECTS)
+        return Driver(preparer, plugin, self.readiness, self.companions, 0.02, stop), cluster
 
     @contextmanager
     def running(self) -> Iterator[Driver]:

@@ -3,7 +3,6 @@
 It refuses to make the kubelet's own directory: where that is missing no kubelet looks.
 """
 
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -52,16 +51,9 @@ class KubeletPlugin:
         directory = kubelet_directory.absolute()
         endpoint = directory / _PLUGINS / driver / _SOCKET
         plugin = Plugin(_TYPE, driver, str(endpoint), tuple(versions))
-        registration = RegistrationService(plugin, self._hear)
-        self._heard = heard
+        registration = RegistrationService(plugin, heard)
         self._registry = SocketServer(directory / _REGISTRY / f"{driver}-reg.sock", registration.add_to)
         self._endpoint = SocketServer(endpoint, lambda server: _add_all(services, server))
-        self._is_registered = threading.Event()
-
-    @property
-    def is_registered(self) -> bool:
-        """Whether the kubelet's last word was that it takes this driver."""
-        return self._is_registered.is_set()
 
     def start(self) -> None:
         """Answer, and then be found.
@@ -71,21 +63,19 @@ class KubeletPlugin:
         """
         self.mend()
 
-    def mend(self) -> bool:
-        """Make what is not there; whether something was made.
+    def mend(self) -> None:
+        """Make what is not there.
 
         Raises:
             NodeError: A socket cannot be made now.
         """
         if self._endpoint.is_there and self._registry.is_there:
-            return False
+            return
         self._make_directories()
         if not self._endpoint.is_there:
             self._endpoint.start()
         # Made again with the endpoint, too: that is how a kubelet hears that it has to connect anew.
-        self._is_registered.clear()
         self._registry.start()
-        return True
 
     def stop(self) -> None:
         """Leave: the kubelet calls no more once the socket where it found the driver is gone."""
@@ -102,13 +92,6 @@ class KubeletPlugin:
             self._endpoint.path.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
         except OSError as exc:
             raise NodeError(f"{self._endpoint.path.parent} cannot be made: {exc.strerror}") from exc
-
-    def _hear(self, refusal: str | None) -> None:
-        if refusal is None:
-            self._is_registered.set()
-        else:
-            self._is_registered.clear()
-        self._heard(refusal)
 
 
 def _add_all(services: Sequence[Service], server: grpc.Server) -> None:
