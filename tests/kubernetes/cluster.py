@@ -57,11 +57,13 @@ class Cluster:
         assert done.returncode == 0, f"kubectl {' '.join(words)}: {done.stderr}"
         return done.stdout
 
-    def try_kubectl(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        """Run kubectl."""
+    def try_kubectl(
+        self, *words: str, stdin: str = "", kubeconfig: str | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run kubectl, as whom the tests' kubeconfig names or another one."""
         return subprocess.run(
             ["kubectl", "--namespace", self.namespace, *words],
-            env=dict(os.environ) | {"KUBECONFIG": os.environ["PGPU_TEST_KUBECONFIG"]},
+            env=dict(os.environ) | {"KUBECONFIG": kubeconfig or os.environ["PGPU_TEST_KUBECONFIG"]},
             input=stdin,
             capture_output=True,
             text=True,
@@ -93,6 +95,10 @@ class Cluster:
         self.wait_for(pod, "condition=PodScheduled=False")
         conditions = self.get("pod", pod)["status"]["conditions"]
         return next(str(each["message"]) for each in conditions if each["type"] == "PodScheduled")
+
+    def phases(self) -> dict[str, str]:
+        """Return the phase of every pod, such as `Succeeded`, by name."""
+        return {each["metadata"]["name"]: str(each["status"].get("phase")) for each in self.get("pods")["items"]}
 
     def has_started(self, pod: str) -> bool:
         """Whether any container of a pod was ever started."""

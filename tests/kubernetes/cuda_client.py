@@ -1,5 +1,7 @@
 """An unmodified CUDA program: it tells what it sees, takes all memory that it is given, and keeps it until it is asked to go.
 
+    python3 -c TEXT MOST_BYTES KEEP_SECONDS     0: for ever
+
 It runs in a container's image, as text in a pod's command, so it refuses to import anything but Python's own library.
 What it found is one line of JSON:
 
@@ -49,6 +51,7 @@ def leave(*_signal: object) -> None:
 
 
 signal.signal(signal.SIGTERM, leave)
+signal.signal(signal.SIGALRM, leave)
 cuda = ctypes.CDLL("libcuda.so.1")
 count, device, context = ctypes.c_int(), ctypes.c_int(), ctypes.c_void_p()
 free, total = ctypes.c_size_t(), ctypes.c_size_t()
@@ -69,5 +72,6 @@ report = {
 }
 sys.stdout.write(json.dumps(report) + "\n")
 sys.stdout.flush()
+signal.alarm(int(sys.argv[2]))
 while True:
     signal.pause()

@@ -51,13 +51,19 @@ def whole(name: str = "gpu") -> Manifest:
     return {"name": name, "exactly": {"deviceClassName": f"whole.{DRIVER}"}}
 
 
-def client(name: str = "client", *claims: str, most_bytes: int = ALL_BYTES, limits: Manifest | None = None) -> Manifest:
-    """Return a container with a CUDA client, which takes what it gets of the pod's claims of these names."""
+def client(
+    name: str = "client",
+    *claims: str,
+    most_bytes: int = ALL_BYTES,
+    keep_seconds: int = 0,
+    limits: Manifest | None = None,
+) -> Manifest:
+    """Return a container with a CUDA client, which takes what it gets of the pod's claims of these names, and keeps it (0: for ever)."""
     return {
         "name": name,
         "image": IMAGE,
         "imagePullPolicy": "IfNotPresent",
-        "command": ["python3", "-u", "-c", _CLIENT, str(most_bytes)],
+        "command": ["python3", "-u", "-c", _CLIENT, str(most_bytes), str(keep_seconds)],
         "resources": {"claims": [{"name": each} for each in claims], "limits": limits or {}},
     }
 
