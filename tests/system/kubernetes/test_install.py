@@ -31,7 +31,7 @@ def test_the_chart_installs_what_the_kustomization_does() -> None:
     ("overlay", "values"),
     [
         (".", {}),
-        ("simulated", {"simulate": "H100 80GB"}),
+        ("simulated", {"simulate": "H100"}),
         ("device-plugin", {"mode": "device-plugin"}),
     ],
 )
