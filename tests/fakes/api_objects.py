@@ -69,6 +69,13 @@ KINDS = (
         "ValidatingAdmissionPolicy",
         is_namespaced=False,
     ),
+    Kind(
+        "apis/admissionregistration.k8s.io/v1",
+        "validatingadmissionpolicybindings",
+        "ValidatingAdmissionPolicyBinding",
+        is_namespaced=False,
+    ),
+    Kind("apis/authorization.k8s.io/v1", "subjectaccessreviews", "SubjectAccessReview", is_namespaced=False),
 )
 
 
@@ -101,9 +108,7 @@ class Objects:
 
     def create(self, kind: Kind, namespace: str, wanted: Object, *, dry_run: bool = False) -> Object:
         with self.changed:
-            metadata = wanted.setdefault("metadata", {})
-            if not metadata.get("name"):
-                metadata["name"] = f"{metadata.get('generateName', '')}{uuid.uuid4().hex[:5]}"
+            metadata = named(wanted)["metadata"]
             key = (kind, namespace, metadata["name"])
             if key in self._found:
                 raise RefusalError(409, "AlreadyExists", f'{kind.plural} "{metadata["name"]}" already exists')
@@ -184,6 +189,14 @@ class Objects:
         self._happened.append(Happening(self.version, what, kind, copy.deepcopy(found)))
         self.changed.notify_all()
         return copy.deepcopy(found)
+
+
+def named(wanted: Object) -> Object:
+    """Give an object that asks for any name one."""
+    metadata = wanted.setdefault("metadata", {})
+    if not metadata.get("name"):
+        metadata["name"] = f"{metadata.get('generateName', '')}{uuid.uuid4().hex[:5]}"
+    return wanted
 
 
 def now() -> str:

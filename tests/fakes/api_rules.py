@@ -17,7 +17,8 @@ Rules = Sequence[Mapping[str, Sequence[str]]]
 CONSUMABLE_CAPACITY = "DRAConsumableCapacity"
 PARTITIONABLE_DEVICES = "DRAPartitionableDevices"
 DEVICE_TAINTS = "DRADeviceTaints"
-GATES = frozenset({CONSUMABLE_CAPACITY, PARTITIONABLE_DEVICES, DEVICE_TAINTS})
+EXTENDED_RESOURCE = "DRAExtendedResource"
+GATES = frozenset({CONSUMABLE_CAPACITY, PARTITIONABLE_DEVICES, DEVICE_TAINTS, EXTENDED_RESOURCE})
 """On by default in 1.36, off in 1.34 and 1.35."""
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -43,8 +44,10 @@ def _names(rule: Mapping[str, Sequence[str]], key: str, wanted: str) -> bool:
 
 
 def without_gated(found: Object, gates: Iterable[str]) -> Object:
-    """Drop, silently as the API server does, what gates that are off do not allow."""
+    """Drop from a slice or a class, silently as the API server does, what gates that are off do not allow."""
     spec = found.get("spec", {})
+    if EXTENDED_RESOURCE not in gates:
+        spec.pop("extendedResourceName", None)
     if PARTITIONABLE_DEVICES not in gates:
         spec.pop("sharedCounters", None)
     for device in spec.get("devices") or []:

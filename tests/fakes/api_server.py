@@ -14,11 +14,13 @@ from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
 from tests.fakes.api_apply import applied
-from tests.fakes.api_objects import KINDS, Happening, Kind, Object, Objects, RefusalError, merged
+from tests.fakes.api_objects import KINDS, Happening, Kind, Object, Objects, RefusalError, merged, named
 from tests.fakes.api_rules import GATES, Rules, allows, without_gated, wrongs
 
 SLICES = next(kind for kind in KINDS if kind.plural == "resourceslices")
 CLAIMS = next(kind for kind in KINDS if kind.plural == "resourceclaims")
+CLASSES = next(kind for kind in KINDS if kind.plural == "deviceclasses")
+REVIEWS = next(kind for kind in KINDS if kind.plural == "subjectaccessreviews")
 NODES = next(kind for kind in KINDS if kind.plural == "nodes")
 EVENTS = next(kind for kind in KINDS if kind.group == "events.k8s.io")
 
@@ -84,6 +86,9 @@ class ApiServer:
     gates: set[str] = field(default_factory=lambda: set(GATES))
     users: dict[str, User] = field(default_factory=dict)
     """By token; while there are none, whoever comes may do everything."""
+
+    accounts: dict[str, Rules] = field(default_factory=dict)
+    """By name of a user: what a SubjectAccessReview says of it."""
 
     admission: Admission | None = None
     faults: list[Fault] = field(default_factory=list)
@@ -183,8 +188,12 @@ class ApiServer:
             return 200, self.objects.delete(asked.kind, asked.namespace, asked.name)
         if asked.manager is not None:
             return self._apply(asked, user, body)
-        wanted = body if asked.verb != "patch" else self._patched(asked, body)
+        if asked.kind == REVIEWS:
+            return 201, self._reviewed(body)
+        wanted = named(body) if asked.verb != "patch" else self._patched(asked, body)
         self._admit(asked, user, wanted)
+        if asked.kind == CLASSES:
+            wanted = without_gated(wanted, self.gates)
         if asked.kind == SLICES:
             wanted = without_gated(wanted, self.gates)
             if said := wrongs(wanted):
@@ -192,6 +201,13 @@ class ApiServer:
         if asked.verb == "create":
             return 201, self.objects.create(asked.kind, asked.namespace, wanted, dry_run=asked.dry_run)
         return 200, self.objects.update(asked.kind, asked.namespace, wanted)
+
+    def _reviewed(self, review: Object) -> Object:
+        spec = review["spec"]
+        about = spec["resourceAttributes"]
+        rules = self.accounts.get(spec["user"], ())
+        is_allowed = allows(rules, about["verb"], about.get("group", ""), about["resource"], about.get("name", ""))
+        return {**review, "status": {"allowed": is_allowed}}
 
     def _apply(self, asked: Asked, user: User, said: Object) -> tuple[int, Object]:
         try:
@@ -244,6 +260,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     api: ApiServer
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # an answer is two writes
 
     def do_GET(self) -> None:
         self._serve("get")

@@ -1,0 +1,173 @@
+"""A GPU as the devices that the scheduler knows: one of which many claims have shares, and one that is the whole. Pure.
+
+It refuses to promise more than claims may take, and to offer what cannot be tainted and should be.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from lightkube.models.resource_v1 import (
+    CapacityRequestPolicy,
+    CapacityRequestPolicyRange,
+    Counter,
+    CounterSet,
+    Device,
+    DeviceCapacity,
+    DeviceCounterConsumption,
+    DeviceTaint,
+)
+
+from pgpu.engine.claims import Offer
+from pgpu.kubernetes import names
+from pgpu.kubernetes.api.quantities import quantity_of
+from pgpu.kubernetes.health import Health, HealthState
+from pgpu.kubernetes.publishing.features import Features
+from pgpu.model import Gpu
+from pgpu.units import GIB, MIB
+
+STEP_BYTES = 256 * MIB
+"""Shares are whole multiples of it: what is asked in between is rounded up by the scheduler."""
+
+DEFAULT_MEMORY_BYTES = 4 * GIB
+"""What a claim that names no memory gets: enough for inference of small models, and twenty fit on the largest GPUs."""
+
+COUNTER = "whole"
+"""Each GPU has one of it: its shares take it together, or its whole device does."""
+
+UNHEALTHY, UNKNOWN, CLOSED = f"{names.DRIVER}/unhealthy", f"{names.DRIVER}/unknown", f"{names.DRIVER}/closed"
+"""Keys of taints."""
+
+_ALL_PERCENT = 100
+_LONGEST_TEXT = 64
+_ARCHITECTURES = {
+    (5,): "Maxwell",
+    (6,): "Pascal",
+    (7,): "Volta",
+    (7, 5): "Turing",
+    (8,): "Ampere",
+    (8, 9): "Ada Lovelace",
+    (9,): "Hopper",
+    (10,): "Blackwell",
+    (12,): "Blackwell",
+}
+"""By compute capability, or its major part. Source: NVIDIA's table of CUDA GPUs."""
+
+
+def published_bytes(offer: Offer) -> int:
+    """Return what the devices of a GPU say of its memory: whole steps, and no less than claims hold of it already."""
+    held_steps = -(-offer.held_bytes // STEP_BYTES)
+    return max(offer.memory_bytes // STEP_BYTES, held_steps) * STEP_BYTES
+
+
+def shared_device(
+    offer: Offer, memory_bytes: int, default_bytes: int, health: Health | None, features: Features
+) -> Device | None:
+    """Return the device of which many claims get shares; None where there may be none.
+
+    Args:
+        offer: The GPU. An instance is kept apart by hardware, and is given whole or not at all.
+        memory_bytes: What to say of its memory, in whole steps.
+        default_bytes: For claims that name none.
+        health: How the GPU is; None where nobody knows of anything.
+        features: Of the API server.
+    """
+    taints = _taints(offer, health)
+    if offer.gpu.is_instance or memory_bytes < STEP_BYTES or (taints and not features.has_taints):
+        return None
+    device = _device(names.shared_device(offer.gpu.uuid), offer.gpu, taints, features)
+    device.allowMultipleAllocations = True
+    device.capacity = {
+        names.MEMORY: _memory(memory_bytes, default_bytes),
+        names.COMPUTE: _capacity(_ALL_PERCENT, default=0, least=0, step=1),
+    }
+    return device
+
+
+def whole_device(offer: Offer, memory_bytes: int, health: Health | None, features: Features) -> Device | None:
+    """Return the device that one claim has alone; None where there may be none."""
+    taints = _taints(offer, health)
+    is_safe = features.has_counters or offer.gpu.is_instance
+    if not is_safe or memory_bytes < STEP_BYTES or (taints and not features.has_taints):
+        return None
+    device = _device(names.whole_device(offer.gpu.uuid), offer.gpu, taints, features)
+    device.capacity = {
+        names.MEMORY: DeviceCapacity(value=quantity_of(memory_bytes)),
+        names.COMPUTE: DeviceCapacity(value=str(_ALL_PERCENT)),
+    }
+    return device
+
+
+def counter_set(gpu: Gpu) -> CounterSet:
+    """Return what the shares and the whole of one GPU exclude each other by."""
+    return CounterSet(name=names.shared_device(gpu.uuid), counters={COUNTER: Counter(value="1")})
+
+
+def with_old_times(device: Device, published: Sequence[DeviceTaint]) -> Device:
+    """Keep since when a taint is there: tolerations count from it, and the server would begin anew with each update."""
+    since = {(taint.key, taint.value, taint.effect): taint.timeAdded for taint in published}
+    for taint in device.taints or []:
+        taint.timeAdded = since.get((taint.key, taint.value, taint.effect))
+    return device
+
+
+def _device(name: str, gpu: Gpu, taints: list[DeviceTaint], features: Features) -> Device:
+    counters = DeviceCounterConsumption(
+        counterSet=names.shared_device(gpu.uuid), counters={COUNTER: Counter(value="1")}
+    )
+    consumes = [counters] if features.has_counters and not gpu.is_instance else None
+    return Device(name=name, attributes=_attributes(gpu), taints=taints or None, consumesCounters=consumes)
+
+
+def _attributes(gpu: Gpu) -> dict[str, Mapping[str, str | bool]]:
+    """Names are those of NVIDIA's driver where it has the same: selectors go on working."""
+    said: dict[str, Mapping[str, str | bool] | None] = {
+        "uuid": {"string": gpu.uuid},
+        "type": {"string": "mig" if gpu.is_instance else "gpu"},
+        "productName": {"string": gpu.name[:_LONGEST_TEXT]},
+        "driverVersion": _version(gpu.driver_version),
+        "architecture": _architecture(gpu.compute_capability),
+        "cudaComputeCapability": _version(".".join(map(str, gpu.compute_capability or ()))),
+        "parentUUID": None if gpu.parent_uuid is None else {"string": gpu.parent_uuid},
+        "simulated": {"bool": gpu.is_simulated},
+    }
+    return {name: value for name, value in said.items() if value is not None}
+
+
+def _version(text: str) -> Mapping[str, str] | None:
+    """Write `580.65.06` as Kubernetes takes versions: three numbers without leading zeros. None where it is no version."""
+    numbers = text.split(".")
+    if not all(number.isascii() and number.isdigit() for number in numbers):
+        return None
+    return {"version": ".".join(str(int(number)) for number in [*numbers, "0", "0"][:3])}
+
+
+def _architecture(capability: tuple[int, int] | None) -> Mapping[str, str] | None:
+    if capability is None:
+        return None
+    name = _ARCHITECTURES.get(capability) or _ARCHITECTURES.get(capability[:1])
+    return None if name is None else {"string": name}
+
+
+def _memory(memory_bytes: int, default_bytes: int) -> DeviceCapacity:
+    default_steps = max(1, min(default_bytes, memory_bytes) // STEP_BYTES)
+    step = STEP_BYTES if memory_bytes > STEP_BYTES else None  # Kubernetes refuses a step that is never taken
+    return _capacity(memory_bytes, default=default_steps * STEP_BYTES, least=STEP_BYTES, step=step)
+
+
+def _capacity(most: int, *, default: int, least: int, step: int | None) -> DeviceCapacity:
+    valid = CapacityRequestPolicyRange(
+        min=quantity_of(least), max=quantity_of(most), step=None if step is None else quantity_of(step)
+    )
+    policy = CapacityRequestPolicy(default=quantity_of(default), validRange=valid)
+    return DeviceCapacity(value=quantity_of(most), requestPolicy=policy)
+
+
+def _taints(offer: Offer, health: Health | None) -> list[DeviceTaint]:
+    taints = []
+    if health is not None and health.state is HealthState.UNHEALTHY:
+        value = "unhealthy" if health.xid is None else f"xid-{health.xid}"
+        taints.append(DeviceTaint(effect="NoExecute", key=UNHEALTHY, value=value))
+    if health is not None and health.state is HealthState.UNKNOWN:
+        taints.append(DeviceTaint(effect="NoSchedule", key=UNKNOWN))
+    if offer.is_closed:
+        taints.append(DeviceTaint(effect="NoSchedule", key=CLOSED))
+    return taints

@@ -1,0 +1,58 @@
+"""What to publish now, of what the engine offers and what stands published. Pure but for asking both.
+
+What would cost pods something is said at once: less memory, an illness, a GPU that came or went. What only packs better
+is said once the slices have stood for a while: each writing has every scheduler look at all waiting pods again.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lightkube.resources.resource_v1 import ResourceSlice
+
+from pgpu.engine.claims import Claims, Offer
+from pgpu.kubernetes.api import Node
+from pgpu.kubernetes.health import Health, HealthSource
+from pgpu.kubernetes.publishing.devices import DEFAULT_MEMORY_BYTES, published_bytes
+from pgpu.kubernetes.publishing.features import Features
+from pgpu.kubernetes.publishing.order import next_order
+from pgpu.kubernetes.publishing.pool import pool_slices
+
+CALM_SECONDS = 30.0
+"""How long slices stand before they are written again for a better order or more memory."""
+
+
+@dataclass
+class Looking:
+    """One node's GPUs, looked at again and again."""
+
+    claims: Claims
+    health: HealthSource
+    default_bytes: int = DEFAULT_MEMORY_BYTES
+    _order: tuple[str, ...] = field(default=(), init=False)
+    _bytes: Mapping[str, int] = field(default_factory=dict, init=False)
+
+    def slices(self, node: Node, features: Features, *, is_calm: bool) -> list[ResourceSlice]:
+        """Return the slices as they should stand now.
+
+        Args:
+            node: Whose they are.
+            features: Of the API server.
+            is_calm: Whether the last writing is long ago, or was never.
+
+        Raises:
+            NodeError: The GPUs cannot be read.
+        """
+        offers = {offer.gpu.uuid: offer for offer in self.claims.gpus()}
+        self._order = self._next_order(list(offers.values()), is_calm=is_calm)
+        self._bytes = {uuid: self._next_bytes(offer, is_calm=is_calm) for uuid, offer in offers.items()}
+        health: Mapping[str, Health] = self.health.health()
+        in_order = [offers[uuid] for uuid in self._order]
+        return pool_slices(node, in_order, health, self._bytes, default_bytes=self.default_bytes, features=features)
+
+    def _next_order(self, offers: Sequence[Offer], *, is_calm: bool) -> tuple[str, ...]:
+        has_same = {offer.gpu.uuid for offer in offers} == set(self._order)
+        return self._order if has_same and not is_calm else next_order(offers, self._order)
+
+    def _next_bytes(self, offer: Offer, *, is_calm: bool) -> int:
+        now_bytes = published_bytes(offer)
+        return now_bytes if is_calm else min(now_bytes, self._bytes.get(offer.gpu.uuid, now_bytes))

@@ -1,0 +1,121 @@
+"""All ResourceSlices of this node's pool, as they should stand in the API server. Pure.
+
+Counters have slices of their own, at most 8 sets in each; devices that use them stand 64 to a slice. Each slice says how
+many there are, and all say one generation: the scheduler uses none before it sees all of the newest.
+
+Source: KEP-4815; the limits are `ResourceSliceMaxCounterSets` and `ResourceSliceMaxDevicesWithAdvancedFeatures`.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from lightkube.models.meta_v1 import ObjectMeta, OwnerReference
+from lightkube.models.resource_v1 import CounterSet, Device, ResourcePool, ResourceSliceSpec
+from lightkube.resources.resource_v1 import ResourceSlice
+
+from pgpu.engine.claims import Offer
+from pgpu.kubernetes import names
+from pgpu.kubernetes.api import Node
+from pgpu.kubernetes.health import Health
+from pgpu.kubernetes.publishing import devices
+from pgpu.kubernetes.publishing.features import ALL_FEATURES, Features
+
+_MOST_COUNTER_SETS = 8
+_MOST_DEVICES = 64
+_LONGEST_NAME = 253
+_Item = TypeVar("_Item")
+
+Content = dict[str, Any]
+"""What a slice says, as JSON."""
+
+
+def pool_slices(
+    node: Node,
+    offers: Sequence[Offer],
+    health: Mapping[str, Health],
+    memory_bytes: Mapping[str, int],
+    *,
+    default_bytes: int = devices.DEFAULT_MEMORY_BYTES,
+    features: Features = ALL_FEATURES,
+) -> list[ResourceSlice]:
+    """Return the slices of a node, counters first; their generation is 0, for the writer to fill in.
+
+    Args:
+        node: Whose GPUs they are; it owns the slices, so that they go with it.
+        offers: In the order in which the scheduler shall try them.
+        health: By UUID of the GPU; who is missing is well.
+        memory_bytes: By UUID of the GPU what to say of its memory, in whole steps.
+        default_bytes: What a claim that names no memory gets.
+        features: What the API server can store.
+
+    Returns:
+        At least one: a node without GPUs says so.
+    """
+    shared = [_shared(offer, memory_bytes, default_bytes, health, features) for offer in offers]
+    whole = [_whole(offer, memory_bytes, health, features) for offer in offers]
+    published = [device for device in [*shared, *whole] if device is not None]
+    used = {use.counterSet for device in published for use in device.consumesCounters or []}
+    sets = [counters for offer in offers if (counters := devices.counter_set(offer.gpu)).name in used]
+    counter_chunks, device_chunks = _chunks(sets, _MOST_COUNTER_SETS), _chunks(published, _MOST_DEVICES) or [[]]
+    count = len(counter_chunks) + len(device_chunks)
+    return [
+        *(_slice(node, f"counters-{number}", count, counters=chunk) for number, chunk in enumerate(counter_chunks)),
+        *(_slice(node, f"devices-{number}", count, published=chunk) for number, chunk in enumerate(device_chunks)),
+    ]
+
+
+def content(found: ResourceSlice) -> Content:
+    """Return what a slice says, without what changes with each writing: two of the same content need no update."""
+    spec: Content = found.spec.to_dict()
+    spec["pool"] = {**spec["pool"], "generation": 0}
+    for device in spec.get("devices", []):
+        for taint in device.get("taints", []):
+            taint.pop("timeAdded", None)
+    return spec
+
+
+def name_of(found: ResourceSlice) -> str:
+    """Return a slice's name."""
+    return (found.metadata and found.metadata.name) or ""
+
+
+def _shared(
+    offer: Offer, memory_bytes: Mapping[str, int], default: int, health: Mapping[str, Health], features: Features
+) -> Device | None:
+    uuid = offer.gpu.uuid
+    return devices.shared_device(offer, memory_bytes[uuid], default, health.get(uuid), features)
+
+
+def _whole(
+    offer: Offer, memory_bytes: Mapping[str, int], health: Mapping[str, Health], features: Features
+) -> Device | None:
+    uuid = offer.gpu.uuid
+    return devices.whole_device(offer, memory_bytes[uuid], health.get(uuid), features)
+
+
+def _slice(
+    node: Node,
+    what: str,
+    count: int,
+    counters: list[CounterSet] | None = None,
+    published: list[Device] | None = None,
+) -> ResourceSlice:
+    owner = OwnerReference(apiVersion="v1", kind="Node", name=node.name, uid=node.uid, controller=True)
+    pool = ResourcePool(name=node.name, generation=0, resourceSliceCount=count)
+    spec = ResourceSliceSpec(
+        driver=names.DRIVER, nodeName=node.name, pool=pool, devices=published, sharedCounters=counters
+    )
+    return ResourceSlice(metadata=ObjectMeta(name=_name(node.name, what), ownerReferences=[owner]), spec=spec)
+
+
+def _name(node: str, what: str) -> str:
+    whole = f"{node}-{names.DRIVER}-{what}"
+    if len(whole) <= _LONGEST_NAME:
+        return whole
+    short = hashlib.sha256(node.encode()).hexdigest()[:16]
+    return f"{short}-{names.DRIVER}-{what}"
+
+
+def _chunks(items: Sequence[_Item], most: int) -> list[list[_Item]]:
+    return [list(items[start : start + most]) for start in range(0, len(items), most)]
