@@ -1,7 +1,10 @@
-"""`pgpu doctor`: what works here, and how to mend what does not."""
+"""`pgpu doctor`: what works here, or in a cluster, and how to mend what does not."""
 
 import dataclasses
 import sys
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,9 +12,10 @@ import typer
 from pgpu.cli import exits, options
 from pgpu.cli.invocation import invocation_of
 from pgpu.cli.output import documents, speech
+from pgpu.errors import RequestError
 
 if TYPE_CHECKING:
-    from pgpu.app.doctor import Finding
+    from pgpu.model.finding import Finding
 
 _MARKS = {"ok": ("ok", "32"), "warning": ("warn", "33"), "failure": ("FAIL", "31")}
 
@@ -22,19 +26,58 @@ def doctor(
     image: Annotated[
         str | None, typer.Option("--image", metavar="IMAGE", help="Try a slice in a container of this image, too.")
     ] = None,
+    kubernetes: Annotated[
+        bool, typer.Option("--kubernetes", help="Check what pgpu needs of a Kubernetes cluster instead.")
+    ] = False,
+    pod: Annotated[
+        str | None,
+        typer.Option("--pod", metavar="NAMESPACE/NAME", help="With --kubernetes: say what a pod waits for instead."),
+    ] = None,
+    kubeconfig: Annotated[
+        Path | None,
+        typer.Option(
+            "--kubeconfig", metavar="FILE", help="With --kubernetes: which cluster, if not the one kubectl would ask."
+        ),
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Check what pgpu needs of this machine and say how to mend what is missing; exits with 1 if jobs cannot run."""
-    from pgpu.app.doctor import Result, examine
+    if kubernetes:
+        if image is not None:
+            raise RequestError("--image is tried on this machine", hint="leave out --kubernetes")
+        _tell(_of_cluster(pod, kubeconfig), as_json=as_json)
+    if pod is not None or kubeconfig is not None:
+        raise RequestError("--pod and --kubeconfig are for a cluster", hint="add --kubernetes")
+    from pgpu.app.doctor import examine
 
-    findings = []
-    for finding in examine(invocation_of(context).settings(), image):
-        findings.append(finding)
+    _tell(examine(invocation_of(context).settings(), image), as_json=as_json)
+
+
+def _of_cluster(pod: str | None, kubeconfig: Path | None) -> "Iterator[Finding]":
+    try:
+        from pgpu.kubernetes.api.connecting import connected
+        from pgpu.kubernetes.api.looking import Onlooker
+        from pgpu.kubernetes.api.usual_place import usual_kubeconfig
+        from pgpu.kubernetes.doctor import examine, explain
+    except ModuleNotFoundError as exc:
+        raise RequestError(f"{exc.name} is not installed", hint="pip install 'pgpu[kubernetes]'") from exc
+    with closing(Onlooker(connected(usual_kubeconfig(kubeconfig)))) as cluster:
+        if pod is None:
+            yield from examine(cluster)
+        else:
+            namespace, _, name = pod.rpartition("/")
+            yield from explain(cluster, namespace or "default", name)
+
+
+def _tell(findings: "Iterable[Finding]", *, as_json: bool) -> None:
+    told = []
+    for finding in findings:
+        told.append(finding)
         if not as_json:
             _print(finding)
-    is_healthy = all(finding.result is not Result.FAILURE for finding in findings)
+    is_healthy = all(finding.result.value != "failure" for finding in told)
     if as_json:
-        checks = [dataclasses.asdict(finding) for finding in findings]
+        checks = [dataclasses.asdict(finding) for finding in told]
         speech.print_json(documents.document(is_healthy=is_healthy, checks=checks))
     raise typer.Exit(exits.OK if is_healthy else exits.CHECK_FAILED)
 

@@ -1,0 +1,61 @@
+"""What `kubectl apply -k deploy/kubernetes` leaves in a cluster besides pods: classes, the policy, the driver's rights."""
+
+from collections.abc import Iterator
+
+from lightkube.resources.admissionregistration_v1 import ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding
+from lightkube.resources.resource_v1 import DeviceClass
+
+from pgpu.errors import ObjectNotFoundError
+from pgpu.kubernetes import names
+from pgpu.kubernetes.api.looking import Onlooker
+from pgpu.kubernetes.doctor.driver import driver_pods
+from pgpu.kubernetes.rights import DRIVER_RIGHTS
+from pgpu.model.finding import Finding, broken, fine, weak
+
+POLICY = "pgpu-driver-own-node"
+INSTALL = "kubectl apply -k deploy/kubernetes, or the Helm chart in deploy/helm/pgpu"
+_ACCOUNT = ("pgpu-system", "pgpu-driver")
+
+
+def classes(cluster: Onlooker) -> Iterator[Finding]:
+    """Look for the classes that claims name."""
+    for name, purpose in ((names.SHARED_CLASS, "a slice of a GPU"), (names.WHOLE_CLASS, "a whole GPU")):
+        try:
+            cluster.one(DeviceClass, name)
+            yield fine("device classes", f"{name}: {purpose}")
+        except ObjectNotFoundError:
+            yield broken("device classes", f"{name} is missing: no claim can ask for {purpose}", INSTALL)
+
+
+def policy(cluster: Onlooker) -> Iterator[Finding]:
+    """Look for the policy that keeps each driver to its own node."""
+    try:
+        cluster.one(ValidatingAdmissionPolicy, POLICY)
+        cluster.one(ValidatingAdmissionPolicyBinding, POLICY)
+        yield fine("admission policy", "a driver can change the slices of its own node only")
+    except ObjectNotFoundError:
+        finding = f"{POLICY} is missing: whoever takes over one node's driver can change every node's slices"
+        yield weak("admission policy", finding, INSTALL)
+
+
+def rights(cluster: Onlooker) -> Iterator[Finding]:
+    """Ask for every verb that the driver's service account needs."""
+    user = _account(cluster)
+    is_complete = True
+    for right in DRIVER_RIGHTS:
+        missing = [verb for verb in right.verbs if not cluster.may(user, verb, right.group, right.resource)]
+        if missing:
+            is_complete = False
+            finding = f"{user} may not {', '.join(missing)} {right.resource}: {right.purpose}"
+            yield broken("rights of the driver", finding, INSTALL)
+    if is_complete:
+        yield fine("rights of the driver", f"{user} may do all that the driver does")
+
+
+def _account(cluster: Onlooker) -> str:
+    """Return the user that the driver's pods are; where there is none yet, that of deploy/kubernetes."""
+    for pod in driver_pods(cluster):
+        if pod.metadata and pod.spec and pod.spec.serviceAccountName:
+            return f"system:serviceaccount:{pod.metadata.namespace}:{pod.spec.serviceAccountName}"
+    namespace, name = _ACCOUNT
+    return f"system:serviceaccount:{namespace}:{name}"

@@ -1,0 +1,63 @@
+"""What is free of each GPU of a cluster, and who has the rest. Pure."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pgpu.kubernetes.scoring.values import WHOLE_MILLI, Ask, Card, Claim, ClaimKey, Shelf, Taken
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """One GPU."""
+
+    node: str
+    card: Card
+    holders: tuple[tuple[ClaimKey, Taken], ...] = ()
+    """Claims that have a part of it, in the order of their names."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether somebody has it alone."""
+        return any(taken.is_whole for _, taken in self.holders)
+
+    @property
+    def free_bytes(self) -> int:
+        """Memory that a claim could get."""
+        held_bytes = sum(taken.memory_bytes for _, taken in self.holders)
+        return 0 if self.is_whole else max(0, self.card.memory_bytes - held_bytes)
+
+    @property
+    def free_percent(self) -> int:
+        """Share of its time that a claim could get."""
+        held_milli = sum(taken.compute_milli for _, taken in self.holders)
+        return 0 if self.is_whole else max(0, WHOLE_MILLI - held_milli) * 100 // WHOLE_MILLI
+
+    def needed_bytes(self, ask: Ask) -> int:
+        """Return what an ask takes of it: the usual amount where it names none, in whole steps."""
+        asked_bytes = self.card.default_bytes if ask.memory_bytes is None else ask.memory_bytes
+        return -(-asked_bytes // self.card.step_bytes) * self.card.step_bytes
+
+    def has_room_for(self, ask: Ask, *, whole: bool) -> bool:
+        """Whether a GPU's worth of an ask fits here now."""
+        if whole:
+            return not self.holders
+        return self.needed_bytes(ask) <= self.free_bytes and ask.compute_percent <= self.free_percent
+
+
+def rooms_of(shelves: Iterable[Shelf], claims: Iterable[Claim]) -> tuple[Room, ...]:
+    """Return every GPU that is published, by node and in the order in which the scheduler tries them."""
+    held = defaultdict(list)
+    for claim in claims:
+        for taken in claim.taken:
+            held[taken.pool, taken.gpu].append((claim.key, taken))
+    ordered = sorted(shelves, key=lambda each: (each.node, each.pool, each.name))
+    newest: dict[str, int] = {}
+    for shelf in ordered:
+        newest[shelf.pool] = max(shelf.generation, newest.get(shelf.pool, 0))
+    return tuple(
+        Room(shelf.node, card, tuple(sorted(held[shelf.pool, card.gpu], key=lambda each: each[0])))
+        for shelf in ordered
+        if shelf.generation == newest[shelf.pool]
+        for card in shelf.cards
+    )

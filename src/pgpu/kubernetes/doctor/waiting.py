@@ -1,0 +1,139 @@
+"""Why a pod waits for its GPU. The scheduler says "cannot allocate all claims", whatever it was that did not fit."""
+
+from collections.abc import Iterator
+from operator import attrgetter
+
+from lightkube.models.core_v1 import PodCondition
+from lightkube.resources.core_v1 import Pod as PodObject
+from lightkube.resources.resource_v1 import DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
+
+from pgpu.errors import ObjectNotFoundError, RequestError
+from pgpu.kubernetes import names
+from pgpu.kubernetes.api.looking import Onlooker
+from pgpu.kubernetes.doctor.rooms import Room, rooms_of
+from pgpu.kubernetes.scoring.reading import asks_of, claim_of, class_of, pod_of, shelf_of
+from pgpu.kubernetes.scoring.values import Ask, ClaimUse, Class, Pod, Taken
+from pgpu.model.finding import Finding, broken, fine, weak
+from pgpu.units import format_memory
+
+_MOST_GPUS = 24
+_MOST_HOLDERS = 8
+_NO_CLASS = "kubectl get deviceclasses; kubectl apply -k deploy/kubernetes makes those of pgpu"
+
+
+def explain(cluster: Onlooker, namespace: str, name: str) -> Iterator[Finding]:
+    """Say what a pod asks for, where that would fit, and who has the rest.
+
+    Raises:
+        RequestError: There is no such pod, or an amount in it is no quantity.
+        ClusterError: The API server cannot be asked.
+    """
+    told = f"{namespace}/{name}"
+    try:
+        found = cluster.one(PodObject, name, namespace)
+    except ObjectNotFoundError as exc:
+        raise RequestError(f"there is no pod {told}", hint="kubectl get pods --all-namespaces") from exc
+    pod = pod_of(found)
+    if pod is None:
+        yield fine(told, "it has ended and waits for nothing")
+    elif pod.node is not None:
+        yield fine(
+            told, f"it has its GPUs, on {pod.node}; if it does not start: kubectl -n {namespace} describe pod {name}"
+        )
+    else:
+        yield from _why_it_waits(cluster, told, pod, _of_the_scheduler(found))
+
+
+def _why_it_waits(cluster: Onlooker, told: str, pod: Pod, words: str) -> Iterator[Finding]:
+    classes = {one.name: one for each in cluster.all(DeviceClass, namespace=None) if (one := class_of(each))}
+    asks: list[Ask] = []
+    for use in pod.claims:
+        try:
+            asks += _asks_of_claim(cluster, pod, use)
+        except ObjectNotFoundError:
+            yield broken(
+                told, f"it names a claim that is not there: {use.template or use.name}", "make it, in its namespace"
+            )
+    asks += _asks_of_limits(pod, classes)
+    if not asks:
+        yield weak(told, f"it asks for no GPU that it has not got; the scheduler says: {words}", None)
+        return
+    rooms = _rooms(cluster)
+    for ask in asks:
+        yield _fitting(told, ask, classes.get(ask.class_name), rooms, words)
+    yield from _all_rooms(rooms)
+
+
+def _asks_of_claim(cluster: Onlooker, pod: Pod, use: ClaimUse) -> tuple[Ask, ...]:
+    if use.name is None:
+        template = cluster.one(ResourceClaimTemplate, use.template or "", pod.namespace)
+        return asks_of(template.spec.spec if template.spec else None)
+    claim = claim_of(cluster.one(ResourceClaim, use.name, pod.namespace))
+    return () if claim.is_allocated else claim.asks
+
+
+def _asks_of_limits(pod: Pod, classes: dict[str, Class]) -> Iterator[Ask]:
+    for one in classes.values():
+        count = pod.resources.get(one.extended_resource or "", 0)
+        if count:
+            yield Ask(one.name, gpu_count=count)
+
+
+def _rooms(cluster: Onlooker) -> tuple[Room, ...]:
+    ours = {"fieldSelector": f"spec.driver={names.DRIVER}"}
+    published = [shelf_of(each) for each in cluster.all(ResourceSlice, namespace=None, parameters=ours)]
+    return rooms_of([each for each in published if each is not None], map(claim_of, cluster.all(ResourceClaim)))
+
+
+def _fitting(told: str, ask: Ask, known: Class | None, rooms: tuple[Room, ...], words: str) -> Finding:
+    if known is None:
+        return broken(told, f"it asks for {ask.class_name}, and no class of pgpu's GPUs is called so", _NO_CLASS)
+    if not rooms:
+        return broken(told, "no node publishes a GPU", "pgpu doctor --kubernetes")
+    fitting = [room for room in rooms if room.has_room_for(ask, whole=known.is_whole)]
+    by_node = {room.node: [each for each in fitting if each.node == room.node] for room in fitting}
+    enough = sorted(node for node, found in by_node.items() if len(found) >= ask.gpu_count)
+    wanted = f"it asks for {_asked(ask, rooms, whole=known.is_whole)}"
+    if enough:
+        other = (
+            f"{wanted}, and that fits on {', '.join(enough)} now: the scheduler keeps it for another reason: {words}"
+        )
+        return weak(told, other, "see its other claims, its node selector, its tolerations, CPU and memory")
+    return broken(told, f"{wanted}, and no node has that free", _remedy(ask, rooms, whole=known.is_whole))
+
+
+def _asked(ask: Ask, rooms: tuple[Room, ...], *, whole: bool) -> str:
+    each = "a whole GPU" if whole else format_memory(max(room.needed_bytes(ask) for room in rooms))
+    share = f" and {ask.compute_percent}% of its time" if ask.compute_percent else ""
+    return f"{ask.gpu_count} times {each}{share}" if ask.gpu_count > 1 else f"{each}{share}"
+
+
+def _remedy(ask: Ask, rooms: tuple[Room, ...], *, whole: bool) -> str:
+    if whole:
+        return "it starts when a GPU is nobody's; a slice may do"
+    largest = max(rooms, key=attrgetter("free_bytes"))
+    if all(room.needed_bytes(ask) > room.card.memory_bytes for room in rooms):
+        most_bytes = max(room.card.memory_bytes for room in rooms)
+        return f"it never starts here: no GPU has more than {format_memory(most_bytes)}"
+    return f"it starts when somebody below ends; now at most {format_memory(largest.free_bytes)} of one GPU are free"
+
+
+def _all_rooms(rooms: tuple[Room, ...]) -> Iterator[Finding]:
+    for room in sorted(rooms, key=attrgetter("free_bytes"), reverse=True)[:_MOST_GPUS]:
+        free = f"{format_memory(room.free_bytes)} of {format_memory(room.card.memory_bytes)}, {room.free_percent}% of its time free"
+        holders = [f"{key.namespace}/{key.name} {_held(taken)}" for key, taken in room.holders]
+        more = [f"{len(holders) - _MOST_HOLDERS} more"] if len(holders) > _MOST_HOLDERS else []
+        held = f"; held by {', '.join(holders[:_MOST_HOLDERS] + more)}" if holders else ""
+        yield fine(f"{room.node} {room.card.gpu}", free + held)
+    if len(rooms) > _MOST_GPUS:
+        yield fine("GPUs", f"{len(rooms) - _MOST_GPUS} more, with less free")
+
+
+def _held(taken: Taken) -> str:
+    return "all of it" if taken.is_whole else format_memory(taken.memory_bytes)
+
+
+def _of_the_scheduler(found: PodObject) -> str:
+    conditions: list[PodCondition] = (found.status.conditions if found.status else None) or []
+    scheduled = [each.message for each in conditions if each.type == "PodScheduled" and each.message]
+    return scheduled[0] if scheduled else "nothing yet"
