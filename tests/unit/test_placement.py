@@ -104,6 +104,22 @@ def test_who_remembers_answers_as_who_does_not_while_jobs_come_and_go(
             placer.change(*taken(nodes, *running.pop(leaver), sign=-1))
 
 
+@given(nodes_of_a_cluster, jobs)
+def test_what_hosting_costs_names_the_nodes_that_can_and_the_best_among_the_cheapest(
+    nodes: list[NodeOffer], coming: list[tuple[Shape, SharingMode | None, int]]
+) -> None:
+    outlook = Outlook([shape for shape, _, _ in coming], nodes)
+    placer = Placer(outlook, nodes)
+    for shape, mode, _ in coming:
+        costs = placer.costs(shape, Wish(mode))
+        assert [cost is not None for cost in costs] == [node.can_host(shape, mode) for node in nodes]
+        placement = placer.place(shape, Wish(mode))
+        if placement is not None:
+            best = next(index for index, node in enumerate(nodes) if node.name == placement.node)
+            assert costs[best] == min(cost for cost in costs if cost is not None)
+            placer.change(*taken(nodes, shape, placement, mode))
+
+
 @given(st.lists(shapes, min_size=1, max_size=30))
 def test_no_filling_of_a_gpu_is_worth_more_than_the_gpu(recent: list[Shape]) -> None:
     """The prices are feasible for the dual of cutting stock, so an idle GPU is the most that any part can be worth."""

@@ -109,6 +109,15 @@ class Placer:
         nodes = [self._nodes[index] for index in indexes]
         return best_of(nodes, [rate_state(shape, self._state_at(index), wish) for index in indexes])
 
+    def costs(self, shape: Shape, wish: Wish = ANYHOW) -> list[int | None]:
+        """Say what hosting a job would cost each node, in their order: the less, the better; None for one that cannot host it.
+
+        The first figures of its rating as one number: of nodes that cost the same, `place` may still prefer one.
+        Predicted slowdowns are not asked.
+        """
+        cost_by_state = self._rated(shape, wish).cost_by_state
+        return list(map(cost_by_state.get, self._state_of))
+
     def _state_at(self, index: int) -> State:
         """Return the state of a node with its own GPUs in it, not those of another that is like it."""
         state, gaps = self._states[self._state_of[index]], self._gaps_at[index]

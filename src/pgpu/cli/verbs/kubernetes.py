@@ -9,12 +9,14 @@ import typer
 
 from pgpu.cli.invocation import invocation_of
 from pgpu.cli.output import speech
+from pgpu.cli.verbs import kubernetes_score
 from pgpu.errors import NodeError, RequestError
 
 if TYPE_CHECKING:
     from pgpu.app.settings import Settings
 
 verbs = typer.Typer(help="Slices for the pods of a Kubernetes cluster.", no_args_is_help=True, rich_markup_mode=None)
+verbs.command()(kubernetes_score.score)
 
 _MOST_PORT = 65_535
 

@@ -68,6 +68,8 @@ class Watch(Generic[_Found]):
         self._lock = threading.Lock()
         self._response: httpx.Response | None = None
         self._is_closed = False
+        self.is_open = False
+        """Whether the server tells of changes now."""
 
     @property
     def resource_version(self) -> str:
@@ -82,9 +84,11 @@ class Watch(Generic[_Found]):
             ClusterError: The server does not answer, or does not allow it.
         """
         response = asked(self._open)
+        self.is_open = True
         try:
             yield from self._told(response)
         finally:
+            self.is_open = False
             response.close()
 
     def close(self) -> None:

@@ -1,0 +1,412 @@
+"""What a pod asks for is read from its objects, and nodes are scored so that GPUs are filled."""
+
+import dataclasses
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lightkube.models import core_v1, resource_v1
+
+from pgpu.errors import RequestError
+from pgpu.kubernetes.scoring import reading
+from pgpu.kubernetes.scoring.advised import GIVE_UP_SECONDS
+from pgpu.kubernetes.scoring.asking import wanted_by
+from pgpu.kubernetes.scoring.mix import FIRST_LOOK, MOST_RECENT, Mix
+from pgpu.kubernetes.scoring.scorer import Scorer
+from pgpu.kubernetes.scoring.stock import Stock
+from pgpu.kubernetes.scoring.values import (
+    GIB_RESOURCE,
+    Ask,
+    Card,
+    Claim,
+    ClaimKey,
+    ClaimUse,
+    Class,
+    Host,
+    Pod,
+    Shelf,
+    Taken,
+)
+from pgpu.model import SharingMode
+from pgpu.scheduling.offers import Shape
+from pgpu.units import GIB, MIB
+
+RECORDED = Path(__file__).parents[1] / "fakes" / "recorded"
+SLICES, WHOLE = "gpu.pgpu.io", "whole.gpu.pgpu.io"
+
+
+def recorded(name: str) -> list[Any]:
+    found: list[Any] = json.loads((RECORDED / f"{name}.json").read_text())["items"]
+    return found
+
+
+def a_pod(spec: dict[str, Any], status: dict[str, Any] | None = None) -> Pod:
+    written = {"metadata": {"name": "p", "namespace": "ns", "uid": "u"}, "spec": spec, "status": status or {}}
+    pod = reading.pod_of(msgspec.convert(written, core_v1.Pod))
+    assert pod is not None
+    return pod
+
+
+def asking(requests: dict[str, str], **more: Any) -> dict[str, Any]:
+    return {"name": "c", "resources": {"requests": requests}, **more}
+
+
+def test_recorded_objects_are_read() -> None:
+    shelves = [reading.shelf_of(msgspec.convert(one, resource_v1.ResourceSlice)) for one in recorded("resourceslices")]
+    claims = [reading.claim_of(msgspec.convert(one, resource_v1.ResourceClaim)) for one in recorded("resourceclaims")]
+
+    card = Card("gpu-0", 80 * GIB, 1 * GIB, 256 * MIB)
+    assert shelves[0] == Shelf("node1-gpu.pgpu.io", "node1", 5, "node1", (card, dataclasses.replace(card, gpu="gpu-1")))
+    by_name = {claim.key.name: claim for claim in claims}
+    assert by_name["claim-a"].asks == (Ask(SLICES, 1, 30 * GIB, 0),)
+    assert by_name["claim-a"].taken == (Taken("node1", "gpu-0", 30 * GIB, 0),)
+    assert by_name["claim-a"].user_uids == {"c4bbe6ba-b6ca-4faf-a41d-d5e678af62d3"}
+
+
+@pytest.mark.parametrize(
+    ("name", "expression", "read"),
+    [
+        (SLICES, 'device.driver == "gpu.pgpu.io" && device.allowMultipleAllocations', Class(SLICES, is_whole=False)),
+        (WHOLE, 'device.driver == "gpu.pgpu.io" && !device.allowMultipleAllocations', Class(WHOLE, is_whole=True)),
+        ("gold", "device.driver == 'gpu.pgpu.io' && ! device.allowMultipleAllocations", Class("gold", is_whole=True)),
+        ("part-shared", 'device.driver == "part.pgpu.io" && device.allowMultipleAllocations', None),
+    ],
+)
+def test_a_class_of_our_devices_is_told_by_what_it_says_of_the_driver(
+    name: str, expression: str, read: Class | None
+) -> None:
+    written = {"metadata": {"name": name}, "spec": {"selectors": [{"cel": {"expression": expression}}]}}
+
+    assert reading.class_of(msgspec.convert(written, resource_v1.DeviceClass)) == read
+
+
+def test_a_pod_needs_what_its_containers_need_together_or_its_hungriest_start() -> None:
+    pod = a_pod(
+        {
+            "containers": [asking({"cpu": "500m", "memory": "1Gi"}), asking({"cpu": "1"})],
+            "initContainers": [
+                asking({"cpu": "250m"}, restartPolicy="Always"),
+                asking({"cpu": "3", "memory": "100Mi"}),
+            ],
+            "overhead": {"memory": "10Mi"},
+        }
+    )
+
+    assert pod.cpu_milli == 3250
+    assert pod.host_memory_bytes == GIB + 10 * MIB
+
+
+def test_limits_stand_for_requests_that_are_not_said() -> None:
+    pod = a_pod({"containers": [{"name": "c", "resources": {"limits": {"cpu": "2", "pgpu.io/gpu-slice": "1"}}}]})
+
+    assert (pod.cpu_milli, pod.resources) == (2000, {"pgpu.io/gpu-slice": 1})
+
+
+def test_a_pod_that_has_ended_asks_for_nothing() -> None:
+    written = {"metadata": {"uid": "u"}, "spec": {"containers": []}, "status": {"phase": "Succeeded"}}
+
+    assert reading.pod_of(msgspec.convert(written, core_v1.Pod)) is None
+
+
+@pytest.mark.parametrize("quantity", ["", "5 apples", "Gi", "1e99999999999", "1Gi2"])
+def test_what_is_no_quantity_is_refused(quantity: str) -> None:
+    with pytest.raises(RequestError):
+        a_pod({"containers": [asking({"cpu": quantity})]})
+
+
+def test_a_claim_made_of_a_template_is_found_by_the_pods_status_and_before_that_by_the_template() -> None:
+    stock = a_stock()
+    spec = {"containers": [], "resourceClaims": [{"name": "g", "resourceClaimTemplateName": "t"}]}
+    made = {"resourceClaimStatuses": [{"name": "g", "resourceClaimName": "p-g-x"}]}
+    stock.put_template(ClaimKey("ns", "t"), (Ask(SLICES, 1, 10 * GIB),))
+
+    assert wanted_by(a_pod(spec), stock).shape.memory_bytes == 10 * GIB
+    stock.put_claim(ClaimKey("ns", "p-g-x"), Claim(ClaimKey("ns", "p-g-x"), (Ask(SLICES, 1, 20 * GIB),)))
+    assert wanted_by(a_pod(spec, made), stock).shape.memory_bytes == 20 * GIB
+
+
+@pytest.mark.parametrize("resource", ["pgpu.io/gpu-slice", f"deviceclass.resource.kubernetes.io/{SLICES}"])
+def test_an_extended_resource_asks_for_the_usual_size(resource: str) -> None:
+    pod = Pod("u", "ns", None, 0, 0, {resource: 2})
+
+    assert wanted_by(pod, a_stock()).shape == Shape(2, 0, 4 * GIB)
+
+
+def test_what_is_asked_is_rounded_up_as_the_scheduler_does() -> None:
+    assert wanted_by(*a_claimant(Ask(SLICES, 1, 1000 * MIB, 30))).shape == Shape(1, 300, GIB)
+
+
+def test_a_whole_gpu_is_asked_for_alone() -> None:
+    wanted = wanted_by(*a_claimant(Ask(WHOLE)))
+
+    assert wanted.wish.sharing_mode is SharingMode.EXCLUSIVE
+    assert wanted.shape == Shape(1, 1000, 80 * GIB)
+
+
+def test_claims_on_other_drivers_devices_ask_for_nothing() -> None:
+    assert wanted_by(*a_claimant(Ask("gpu.example.com", 1, 1 * GIB))).shape.gpu_count == 0
+
+
+def test_who_shares_a_claim_that_is_allocated_asks_for_nothing() -> None:
+    pod, stock = a_claimant(Ask(SLICES, 1, 1 * GIB))
+    stock.put_claim(pod_key(pod), dataclasses.replace(stock.claims[pod_key(pod)], is_allocated=True))
+
+    assert wanted_by(pod, stock).shape.gpu_count == 0
+
+
+def a_stock(nodes: int = 2, gpus: int = 2) -> Stock:
+    stock = Stock()
+    fill(stock, nodes, gpus)
+    return stock
+
+
+def fill(stock: Stock, nodes: int, gpus: int, size_bytes: int = 80 * GIB) -> list[str]:
+    names = [f"node{number:02}" for number in range(nodes)]
+    for name in names:
+        cards = tuple(Card(f"{name}-{number}", size_bytes, 4 * GIB, 256 * MIB) for number in range(gpus))
+        stock.put_host(name, Host(name, 64_000, 512 * GIB))
+        stock.put_shelf(name, Shelf(name, name, 1, name, cards))
+    stock.put_class(SLICES, Class(SLICES, is_whole=False, extended_resource="pgpu.io/gpu-slice"))
+    stock.put_class(WHOLE, Class(WHOLE, is_whole=True))
+    return names
+
+
+def a_claimant(ask: Ask) -> tuple[Pod, Stock]:
+    stock = a_stock()
+    pod = claiming("u")
+    stock.put_claim(pod_key(pod), Claim(pod_key(pod), (ask,)))
+    return pod, stock
+
+
+def claiming(uid: str, cpu_milli: int = 0) -> Pod:
+    return Pod(uid, "ns", None, cpu_milli, 0, {}, (ClaimUse(f"claim-{uid}"),))
+
+
+def pod_key(pod: Pod) -> ClaimKey:
+    return ClaimKey("ns", f"claim-{pod.uid}")
+
+
+def test_of_a_pool_only_the_newest_generation_counts() -> None:
+    stock = a_stock(1, 2)
+    newer = Shelf("newer", "node00", 2, "node00", (Card("other", GIB, GIB, 1),))
+
+    stock.put_shelf("newer", newer)
+    assert [gpu.uuid for gpu in stock.offer("node00").gpus] == ["other"]
+    stock.put_shelf("newer", None)
+    assert len(stock.offer("node00").gpus) == 2
+
+
+def test_what_is_taken_is_given_back_when_its_claim_goes() -> None:
+    stock = a_stock(1, 1)
+    key, taken = ClaimKey("ns", "c"), Taken("node00", "node00-0", 30 * GIB, 100)
+
+    stock.put_claim(key, Claim(key, taken=(taken,), is_allocated=True))
+    assert stock.offer("node00").gpus[0].free_memory_bytes == 50 * GIB
+    assert stock.offer("node00").gpus[0].free_compute_milli == 900
+    stock.put_claim(key, None)
+    assert stock.offer("node00").gpus[0].is_idle
+
+
+def test_of_a_gpu_that_somebody_has_alone_nothing_is_free() -> None:
+    stock = a_stock(1, 1)
+    key = ClaimKey("ns", "c")
+
+    stock.put_claim(key, Claim(key, taken=(Taken("node00", "node00-0", is_whole=True),), is_allocated=True))
+
+    assert stock.offer("node00").gpus[0].free_share == 0
+
+
+def test_a_node_with_the_device_plugin_is_one_number() -> None:
+    stock = Stock()
+    stock.put_host("old", Host("old", 8000, 8 * GIB, gpu_gib=48))
+    stock.put_pod("u", Pod("u", "ns", "old", 0, 0, {GIB_RESOURCE: 8}))
+
+    assert stock.offer("old").gpus[0].free_memory_bytes == 40 * GIB
+    assert wanted_by(Pod("v", "ns", None, 0, 0, {GIB_RESOURCE: 4}), stock).shape == Shape(1, 0, 4 * GIB)
+
+
+class Town:
+    """A scorer, the nodes that it scores, and the scheduler that does as it says."""
+
+    def __init__(self, nodes: int = 4, gpus: int = 2) -> None:
+        self.now_seconds = 0.0
+        self.scorer = Scorer(lambda: self.now_seconds)
+        self.names = fill(self.scorer.stock, nodes, gpus)
+        self._numbers = itertools.count()
+
+    def ask(self, ask: Ask | None, nodes: list[str] | None = None, cpu_milli: int = 0) -> tuple[Pod, list[int]]:
+        pod = claiming(str(next(self._numbers)), cpu_milli)
+        if ask is None:
+            pod = dataclasses.replace(pod, claims=())
+        else:
+            self.scorer.put_claim(pod_key(pod), Claim(pod_key(pod), (ask,)))
+        return pod, self.scorer.score(pod, self.names if nodes is None else nodes)
+
+    def allocate(self, pod: Pod, ask: Ask, node: str, gpu: int) -> None:
+        taken = Taken(node, f"{node}-{gpu}", ask.memory_bytes or 0, 10 * ask.compute_percent)
+        self.scorer.put_claim(pod_key(pod), Claim(pod_key(pod), (ask,), is_allocated=True, taken=(taken,)))
+        self.scorer.put_pod(pod.uid, dataclasses.replace(pod, node=node))
+
+
+TWENTY = Ask(SLICES, 1, 20 * GIB)
+
+
+def test_one_node_is_the_best_and_all_that_can_host_score_more_than_those_that_cannot() -> None:
+    town = Town()
+
+    scores = town.ask(TWENTY)[1]
+
+    assert max(scores) == 10
+    assert scores.count(10) == 1
+    assert min(scores) >= 1
+
+
+def test_gpus_are_filled_one_after_the_other_although_no_allocation_was_heard_of() -> None:
+    town = Town()
+
+    best = [town.names[town.ask(TWENTY)[1].index(10)] for _ in range(8)]
+
+    assert len(set(best)) == 1
+
+
+def test_a_node_without_room_scores_nothing() -> None:
+    town = Town(nodes=2, gpus=1)
+    for _ in range(4):
+        town.ask(TWENTY)
+
+    assert sorted(town.ask(TWENTY)[1]) == [0, 10]
+
+
+def test_nodes_that_nobody_told_of_score_nothing() -> None:
+    assert Town(nodes=1).ask(TWENTY, ["elsewhere", "node00", "nowhere"])[1] == [0, 10, 0]
+
+
+def test_no_nodes_have_no_scores() -> None:
+    assert Town().ask(TWENTY, [])[1] == []
+
+
+def test_a_pod_that_is_tried_again_is_counted_once() -> None:
+    town = Town(nodes=1, gpus=1)
+    pod, _ = town.ask(TWENTY)
+
+    for _ in range(10):
+        assert town.scorer.score(pod, town.names) == [10]
+
+    assert town.scorer.stock.offer("node00").gpus[0].free_memory_bytes == 60 * GIB
+
+
+def test_where_a_pod_went_counts_and_not_where_it_was_advised_to_go() -> None:
+    town = Town(nodes=2, gpus=1)
+    pod, scores = town.ask(TWENTY)
+    other = town.names[1 - scores.index(10)]
+
+    town.allocate(pod, TWENTY, other, 0)
+
+    free = {name: town.scorer.stock.offer(name).gpus[0].free_memory_bytes for name in town.names}
+    assert free == {other: 60 * GIB, town.names[scores.index(10)]: 80 * GIB}
+
+
+def test_a_pod_with_an_extended_resource_is_known_again_by_whom_its_claim_is_for() -> None:
+    town = Town(nodes=1, gpus=1)
+    pod = Pod("ext", "ns", None, 0, 0, {"pgpu.io/gpu-slice": 1})
+    town.scorer.score(pod, town.names)
+    key, taken = ClaimKey("ns", "made-later"), Taken("node00", "node00-0", 4 * GIB)
+
+    town.scorer.put_claim(key, Claim(key, (), is_allocated=True, taken=(taken,), user_uids=frozenset({"ext"})))
+
+    assert town.scorer.stock.offer("node00").gpus[0].free_memory_bytes == 76 * GIB
+
+
+def test_who_is_gone_or_was_never_heard_of_again_is_counted_no_more() -> None:
+    town = Town(nodes=1, gpus=1)
+    gone, _ = town.ask(TWENTY, cpu_milli=500)
+    town.ask(TWENTY, cpu_milli=500)
+
+    town.scorer.put_pod(gone.uid, None)
+    assert town.scorer.stock.offer("node00").gpus[0].free_memory_bytes == 60 * GIB
+    town.now_seconds = GIVE_UP_SECONDS
+    town.ask(None)
+    assert town.scorer.stock.offer("node00").gpus[0].is_idle
+    assert town.scorer.stock.offer("node00").cpu_milli == 64_000
+
+
+def test_a_pod_without_gpu_rather_goes_where_there_is_none_and_those_are_equal() -> None:
+    town = Town(nodes=2)
+    for name in ("plain1", "plain2"):
+        town.scorer.tell(lambda stock, name=name: stock.put_host(name, Host(name, 8000, 8 * GIB)))  # type: ignore[misc]
+
+    scores = town.ask(None, [*town.names, "plain1", "plain2"], cpu_milli=100)[1]
+
+    assert scores[2:] == [10, 10]
+    assert max(scores[:2]) < 10
+
+
+def test_a_whole_gpu_is_taken_of_a_node_that_is_begun() -> None:
+    town = Town(nodes=3, gpus=2)
+    pod = town.ask(TWENTY)[0]
+    town.allocate(pod, TWENTY, town.names[1], 0)
+
+    assert town.ask(Ask(WHOLE))[1].index(10) == 1
+
+
+def test_a_node_that_comes_later_is_scored() -> None:
+    town = Town(nodes=1, gpus=1)
+    town.ask(Ask(SLICES, 1, 80 * GIB))
+    town.names = fill(town.scorer.stock, 2, 1)
+
+    assert town.ask(Ask(SLICES, 1, 80 * GIB))[1] == [0, 10]
+
+
+def test_the_mix_is_looked_at_after_twice_as_many_pods_and_holds_each_once() -> None:
+    mix = Mix()
+    looks = []
+    for number in range(4 * FIRST_LOOK):
+        mix.add(str(number), Shape(1))
+        mix.add(str(number), Shape(2))
+        if mix.is_due():
+            looks.append(number + 1)
+
+    assert looks == [FIRST_LOOK, 2 * FIRST_LOOK, 4 * FIRST_LOOK]
+    assert set(mix.shapes) == {Shape(1)}
+    assert FIRST_LOOK < MOST_RECENT
+
+
+@given(st.lists(st.tuples(st.integers(1, 80), st.booleans(), st.integers(0, 3)), max_size=40), st.integers(1, 4))
+def test_the_best_node_can_always_host_and_one_is_always_named_if_any_can(
+    sizes: list[tuple[int, bool, int]], nodes: int
+) -> None:
+    town = Town(nodes=nodes, gpus=2)
+    free = {name: [80, 80] for name in town.names}
+    for size, is_heard_of, elsewhere in sizes:
+        ask = Ask(SLICES, 1, size * GIB)
+        fitting = [name for name in town.names if max(free[name]) >= size]
+        pod, scores = town.ask(ask, fitting)
+        assert scores.count(10) == (1 if fitting else 0)
+        if not fitting:
+            continue
+        node = fitting[elsewhere % len(fitting)] if is_heard_of else fitting[scores.index(10)]
+        gpu = next(number for number, left in enumerate(free[node]) if left >= size)
+        free[node][gpu] -= size
+        town.allocate(pod, ask, node, gpu)
+    for name in town.names:
+        assert [gpu.free_memory_bytes // GIB for gpu in town.scorer.stock.offer(name).gpus] == free[name]
+
+
+def test_of_a_gpu_with_devices_of_several_kinds_there_is_one_and_none_of_what_is_tainted() -> None:
+    def device(name: str, **more: Any) -> dict[str, Any]:
+        return {"name": name, "allowMultipleAllocations": True, "capacity": {"memory": {"value": "80Gi"}}, **more}
+
+    ill = {"taints": [{"key": "gpu.pgpu.io/unhealthy", "effect": "NoExecute"}]}
+    devices = [device("gpu-a"), device("gpu-a-mps"), {"name": "gpu-a-whole"}, device("gpu-b", **ill), device("gpu-c")]
+    pool = {"name": "n", "generation": 1, "resourceSliceCount": 1}
+    written = {"spec": {"driver": SLICES, "nodeName": "n", "pool": pool, "devices": devices}}
+
+    shelf = reading.shelf_of(msgspec.convert(written, resource_v1.ResourceSlice))
+
+    assert shelf is not None
+    assert shelf.cards == tuple(Card(gpu, 80 * GIB, 80 * GIB, 1) for gpu in ("gpu-a", "gpu-c"))
