@@ -225,9 +225,8 @@ def shelf_of(found: resource_v1.ResourceSlice) -> Shelf | None:
     cards: dict[str, Card] = {}
     for device in filter(_is_open, spec.devices or ()):
         cards.setdefault(names.gpu_of(device.name), _card(device))
-    return Shelf(
-        (found.metadata and found.metadata.name) or "", spec.pool.name, spec.pool.generation, spec.nodeName, cards
-    )
+    name, pool = (found.metadata and found.metadata.name) or "", spec.pool
+    return Shelf(name, pool.name, pool.generation, spec.nodeName, tuple(cards.values()))
 
 
 def _is_open(device: resource_v1.Device) -> bool:

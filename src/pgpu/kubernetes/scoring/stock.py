@@ -103,13 +103,12 @@ class Stock:
         for shelf in shelves:
             newest[shelf.pool] = max(shelf.generation, newest.get(shelf.pool, 0))
             self._node_of[shelf.pool] = node
-        places = tuple(
-            _Place(shelf.pool, card)
-            for shelf in shelves
-            if shelf.generation == newest[shelf.pool]
-            for card in shelf.cards
-        )
-        _put(self._places, node, places or None)
+        places: dict[str, _Place] = {}
+        for shelf in shelves:
+            if shelf.generation == newest[shelf.pool]:
+                for card in shelf.cards:
+                    places.setdefault(card.gpu, _Place(shelf.pool, card))
+        _put(self._places, node, tuple(places.values()) or None)
         self.changed.add(node)
 
     def put_class(self, name: str, one: Class | None) -> None:
