@@ -4,10 +4,13 @@ It refuses to decide: the room `kubernetes` does.
 """
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +21,14 @@ from pgpu.app.wiring import gpu_source, make_engine, simulated_gpus
 if TYPE_CHECKING:
     from pgpu.engine.claims import Claims
     from pgpu.kubernetes.api import Cluster, ResourceClaim
-    from pgpu.kubernetes.claims.preparing import Preparer
-    from pgpu.kubernetes.driver import Companion, Driver
+    from pgpu.kubernetes.claims.cdi_files import CdiFiles
+    from pgpu.kubernetes.device_plugin.delivering import Delivering
+    from pgpu.kubernetes.driver import Companion
+    from pgpu.kubernetes.events import EventRecorder
     from pgpu.kubernetes.health import HealthSource
     from pgpu.kubernetes.kubelet.plugin import KubeletPlugin
     from pgpu.kubernetes.kubelet.telling import Telling
+    from pgpu.kubernetes.pods.asking import KubeletPods
     from pgpu.kubernetes.readiness import Readiness
     from pgpu.model import Delivery
 
@@ -30,6 +36,14 @@ STATE_DIRECTORY = Path("/var/lib/pgpu/kubernetes")
 RUNTIME_DIRECTORY = Path("/run/pgpu")
 
 _SEALS = "seals"
+_LINKS = "plugin"
+
+
+class Mode(StrEnum):
+    """How the kubelet asks for slices."""
+
+    DRA = "dra"
+    DEVICE_PLUGIN = "device-plugin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +51,7 @@ class NodeOptions:
     """Where a node's driver finds its neighbours."""
 
     node_name: str
+    mode: Mode = Mode.DRA
     kubelet_directory: Path = Path("/var/lib/kubelet")
     cdi_directory: Path = Path("/var/run/cdi")
     kubeconfig: Path | None = None
@@ -44,6 +59,9 @@ class NodeOptions:
 
     metrics: str | None = None
     """HOST:PORT where metrics are served; None for nowhere."""
+
+    default_memory_bytes: int | None = None
+    """What a claim that names no memory gets; None for the usual."""
 
 
 def drive(settings: Settings, options: NodeOptions, say: Callable[[str], None]) -> None:
@@ -64,100 +82,191 @@ def drive(settings: Settings, options: NodeOptions, say: Callable[[str], None]) 
     with alone_on_node(settings.state_dir), contextlib.ExitStack() as stack:
         cluster = Cluster.at(options.kubeconfig)
         stack.callback(cluster.close)
-        _check_runtime(cluster, options.node_name, say)
-        claims = EngineClaims(make_engine(settings))
-        stack.callback(claims.close)
         stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
-        _driver(settings, options, say, (claims, cluster), stop).run()
-        say("the driver ends; slices stay as they are")
+        begin = _Dra if options.mode is Mode.DRA else _DevicePlugin
+        driver = begin(settings, options, say, cluster, stop)
+        driver.check()
+        claims = EngineClaims(make_engine(settings))
+        stack.callback(claims.close)
+        driver.run(claims)
+    say("the driver ended; slices stay as they are")
 
 
-def _check_runtime(cluster: "Cluster", node_name: str, say: Callable[[str], None]) -> None:
-    from pgpu.kubernetes.kubelet.container_runtime import check_runtime
+@dataclass
+class _Parts:
+    """What both modes need; each part is made when it is first asked for."""
 
-    warning = check_runtime(cluster.node(node_name).runtime)
-    if warning:
-        say(warning)
+    settings: Settings
+    options: NodeOptions
+    say: Callable[[str], None]
+    cluster: "Cluster"
+    stop: threading.Event
 
+    @cached_property
+    def runtime_path(self) -> Path:
+        return runtime_directory(self.settings.runtime_dir, self.settings.state_dir)
 
-def _driver(
-    settings: Settings,
-    options: NodeOptions,
-    say: Callable[[str], None],
-    parts: "tuple[Claims, Cluster]",
-    stop: threading.Event,
-) -> "Driver":
-    from pgpu.kubernetes.driver import SUBJECTS, Driver
-    from pgpu.kubernetes.kubelet.telling import Telling
-    from pgpu.kubernetes.readiness import Readiness
+    @cached_property
+    def files(self) -> "CdiFiles":
+        from pgpu.kubernetes.claims.cdi_files import CdiFiles
 
-    runtime_path = runtime_directory(settings.runtime_dir, settings.state_dir)
-    readiness = Readiness(say, SUBJECTS)
-    telling = Telling(say, _no_event)
-    preparer = _preparer(options, parts, telling, runtime_path / _SEALS, is_simulated=settings.simulate is not None)
-    health = _health(settings, runtime_path)
+        return CdiFiles(self.options.cdi_directory, self.runtime_path / _SEALS)
 
-    def plugin(heard: Callable[[str | None], None]) -> "KubeletPlugin":
-        return _plugin(options, preparer, telling, health, stop, heard)
+    @cached_property
+    def health(self) -> "HealthSource":
+        from pgpu.kubernetes.health import GpuHealth
 
-    return Driver(preparer, plugin, readiness, _companions(options, parts, health, readiness), stop=stop)
+        source = gpu_source(simulated_gpus(self.settings, self.runtime_path))
+        return GpuHealth(source.gpus, source.watch_xids().seen)
 
+    @cached_property
+    def readiness(self) -> "Readiness":
+        from pgpu.kubernetes.readiness import Readiness
 
-def _preparer(
-    options: NodeOptions, parts: "tuple[Claims, Cluster]", telling: "Telling", seals: Path, *, is_simulated: bool
-) -> "Preparer":
-    from pgpu.kubernetes.claims.cdi_files import CdiFiles
-    from pgpu.kubernetes.claims.preparing import Preparer
+        return Readiness(self.say, self.subjects)
 
-    files = CdiFiles(options.cdi_directory, seals)
-    edits = _no_edits if is_simulated else _gpu_edits
-    return Preparer(*parts, files, node=options.node_name, teller=telling, gpu_edits=edits)
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        raise NotImplementedError
 
+    @cached_property
+    def pods(self) -> "KubeletPods":
+        from pgpu.kubernetes.pods.asking import KubeletPods
 
-def _plugin(  # noqa: PLR0917 - the parts that are joined
-    options: NodeOptions,
-    preparer: "Preparer",
-    telling: "Telling",
-    health: "HealthSource",
-    stop: threading.Event,
-    heard: Callable[[str | None], None],
-) -> "KubeletPlugin":
-    from pgpu.kubernetes.kubelet import health_stream, preparing
-    from pgpu.kubernetes.kubelet.plugin import KubeletPlugin
-    from pgpu.kubernetes.names import DRIVER
+        return KubeletPods(self.options.kubelet_directory)
 
-    services = (
-        preparing.ClaimServices(preparer, telling),
-        health_stream.HealthService(health, options.node_name, stop),
-    )
-    versions = (*preparing.VERSIONS, health_stream.VERSION)
-    return KubeletPlugin(options.kubelet_directory, DRIVER, services, versions, heard)
+    def web(self, claims: "Claims") -> "tuple[Companion, ...]":
+        """Return who serves metrics, where somebody shall."""
+        from pgpu.kubernetes.node_watch import NodeWatch
+        from pgpu.kubernetes.web import DriverWeb
+
+        if self.options.metrics is None:
+            return ()
+        return (DriverWeb(self.options.metrics, NodeWatch(claims, self.pods), self.readiness),)
+
+    def gpu_edits(self, delivery: "Delivery") -> Mapping[str, list[Any]] | None:
+        """Return what real GPUs need in a container; simulated ones need nothing."""
+        from pgpu.app.oci.cdi import gpu_edits
+
+        return None if self.settings.simulate else gpu_edits(gpu_uuids=delivery.gpu_uuids)[0]
 
 
-def _health(settings: Settings, runtime_path: Path) -> "HealthSource":
-    from pgpu.kubernetes.health import GpuHealth
+class _Dra(_Parts):
+    """Claims of DRA."""
 
-    source = gpu_source(simulated_gpus(settings, runtime_path))
-    return GpuHealth(source.gpus, source.watch_xids().seen)
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        from pgpu.kubernetes.driver import SUBJECTS
+
+        return SUBJECTS
+
+    def check(self) -> None:
+        """Refuse a runtime that would start pods without their slice."""
+        from pgpu.kubernetes.kubelet.container_runtime import check_runtime
+
+        warning = check_runtime(self.cluster.node(self.options.node_name).runtime)
+        if warning:
+            self.say(warning)
+
+    def run(self, claims: "Claims") -> None:
+        """Serve until it is told to stop."""
+        from pgpu.kubernetes.claims.preparing import Preparer
+        from pgpu.kubernetes.driver import Driver
+        from pgpu.kubernetes.kubelet.telling import Telling
+
+        telling = Telling(self.say, self._warn)
+        preparer = Preparer(
+            claims,
+            self.cluster,
+            self.files,
+            node=self.options.node_name,
+            teller=telling,
+            gpu_edits=self.gpu_edits,
+        )
+        companions = (self.events, self._publisher(claims), *self.web(claims))
+        Driver(
+            preparer,
+            lambda heard: self._plugin(preparer, telling, heard),
+            self.readiness,
+            companions,
+            stop=self.stop,
+        ).run()
+
+    @cached_property
+    def events(self) -> "EventRecorder":
+        from pgpu.kubernetes.events import EventRecorder
+
+        return EventRecorder(self.cluster, self.options.node_name)
+
+    def _warn(self, found: "ResourceClaim", reason: str, note: str) -> None:
+        self.events.warn(found.object_name, reason, note)
+
+    def _publisher(self, claims: "Claims") -> "Companion":
+        from pgpu.kubernetes.publishing import DEFAULT_MEMORY_BYTES, Looking, Publisher
+
+        looking = Looking(claims, self.health, self.options.default_memory_bytes or DEFAULT_MEMORY_BYTES)
+        node_name = self.options.node_name
+        return Publisher(self.cluster, node_name, looking, events=self.events, readiness=self.readiness)
+
+    def _plugin(self, preparer: "Any", telling: "Telling", heard: Callable[[str | None], None]) -> "KubeletPlugin":
+        from pgpu.kubernetes.kubelet import health_stream, preparing
+        from pgpu.kubernetes.kubelet.plugin import KubeletPlugin
+        from pgpu.kubernetes.names import DRIVER
+
+        services = (
+            preparing.ClaimServices(preparer, telling),
+            health_stream.HealthService(self.health, self.options.node_name, self.stop),
+        )
+        versions = (*preparing.VERSIONS, health_stream.VERSION)
+        return KubeletPlugin(self.options.kubelet_directory, DRIVER, services, versions, heard)
 
 
-def _companions(
-    _options: NodeOptions, _parts: "tuple[Claims, Cluster]", _health: "HealthSource", _readiness: "Readiness"
-) -> "tuple[Companion, ...]":
-    return ()
+class _DevicePlugin(_Parts):
+    """GiB of memory as a countable resource, for clusters without shared devices of DRA."""
 
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        from pgpu.kubernetes.device_plugin.plugin import SUBJECTS
 
-def _no_event(_found: "ResourceClaim", _reason: str, _note: str) -> None:
-    """Nobody is told."""
+        return SUBJECTS
 
+    def check(self) -> None:
+        """Any runtime will do: where it may not read CDI files there are mounts."""
 
-def _no_edits(_delivery: "Delivery") -> None:
-    """A simulated GPU needs no device."""
+    def run(self, claims: "Claims") -> None:
+        """Serve until it is told to stop."""
+        from pgpu.kubernetes.device_plugin.plugin import DevicePlugin
+        from pgpu.kubernetes.driver import look_after_files
 
+        plugin = DevicePlugin(
+            claims=claims,
+            pods=self.pods,
+            delivering=self._delivering(),
+            readiness=self.readiness,
+            kubelet_directory=self.options.kubelet_directory,
+            health=self.health,
+            say=self.say,
+        )
+        with contextlib.ExitStack() as stack:
+            for companion in self.web(claims):
+                companion.start()
+                stack.callback(companion.stop)
+            plugin.start()
+            stack.callback(plugin.close)
+            look_after_files(self.files, self.readiness, self.stop)
 
-def _gpu_edits(delivery: "Delivery") -> Mapping[str, list[Any]]:
-    from pgpu.app.oci.cdi import gpu_edits
+    def _delivering(self) -> "Delivering":
+        from pgpu.kubernetes.device_plugin.delivering import ByCdi, ByMounts
+        from pgpu.kubernetes.kubelet.container_runtime import hands_on_cdi_of_plugins
 
-    return gpu_edits(gpu_uuids=delivery.gpu_uuids)[0]
+        node = self.cluster.node(self.options.node_name)
+        if hands_on_cdi_of_plugins(node.runtime, node.kubelet):
+            return ByCdi(self.files, self._edits)
+        return ByMounts(self.runtime_path / _LINKS, self._edits)
+
+    def _edits(self, delivery: "Delivery", seal: Path) -> Mapping[str, list[Any]]:
+        from pgpu.kubernetes.claims.container_edits import container_edits
+
+        return container_edits(delivery, seal, os.uname().machine, self.gpu_edits(delivery))

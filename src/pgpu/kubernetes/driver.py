@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pgpu.errors import NodeError, PgpuError
+from pgpu.kubernetes.claims.cdi_files import CdiFiles
 from pgpu.kubernetes.claims.preparing import Preparer
 from pgpu.kubernetes.kubelet.plugin import KubeletPlugin
 from pgpu.kubernetes.readiness import Readiness
@@ -110,6 +111,18 @@ class Driver:
         self.readiness.right(REGISTERED)
         for companion in self.companions:
             companion.registered()
+
+
+def look_after_files(files: CdiFiles, readiness: Readiness, stop: threading.Event) -> None:
+    """Make CDI files again that are gone, until `stop` is set, where nobody else looks after them."""
+    while not stop.is_set():
+        try:
+            files.mend()
+        except PgpuError as exc:
+            readiness.wrong(FILES, str(exc))
+        else:
+            readiness.right(FILES)
+        stop.wait(LOOK_SECONDS)
 
 
 @contextlib.contextmanager

@@ -58,6 +58,9 @@ class EventRecorder:
         """Begin to write."""
         self._thread.start()
 
+    def registered(self) -> None:
+        """Nothing changes when the kubelet takes the driver."""
+
     def stop(self) -> None:
         """Write what still waits, and end."""
         self._waiting.put(None)

@@ -11,8 +11,10 @@ from pgpu.cli.invocation import invocation_of
 from pgpu.cli.output import speech
 from pgpu.cli.verbs import kubernetes_score
 from pgpu.errors import NodeError, RequestError
+from pgpu.units import parse_memory_bytes
 
 if TYPE_CHECKING:
+    from pgpu.app.node_driver import Mode
     from pgpu.app.settings import Settings
 
 verbs = typer.Typer(help="Slices for the pods of a Kubernetes cluster.", no_args_is_help=True, rich_markup_mode=None)
@@ -31,6 +33,12 @@ def driver(
             "--node-name", metavar="NAME", envvar="NODE_NAME", help="Of this node, as the cluster calls it (NODE_NAME)."
         ),
     ],
+    mode: Annotated[
+        str,
+        typer.Option(
+            "--mode", metavar="dra|device-plugin", help="How the kubelet asks; device-plugin for clusters before 1.36."
+        ),
+    ] = "dra",
     simulate: Annotated[
         str | None, typer.Option("--simulate", metavar="MODEL[xN]", help="Offer simulated GPUs (PGPU_SIMULATE).")
     ] = None,
@@ -51,6 +59,10 @@ def driver(
     metrics: Annotated[
         str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Serve /metrics, /healthz and /readyz there.")
     ] = None,
+    default_memory: Annotated[
+        str | None,
+        typer.Option("--default-memory", metavar="SIZE", help="What a claim that names no memory gets [4GiB]."),
+    ] = None,
     kubeconfig: Annotated[
         Path | None,
         typer.Option("--kubeconfig", metavar="FILE", help="How the API server is reached [the pod's service account]."),
@@ -66,7 +78,15 @@ def driver(
 
     flags = {"simulate": simulate, "state_dir": state_dir, "runtime_dir": runtime_dir}
     settings = invocation_of(context).settings(**{name: text for name, text in flags.items() if text is not None})
-    options = NodeOptions(node_name, kubelet_dir.absolute(), cdi_dir.absolute(), kubeconfig, _metrics(metrics))
+    options = NodeOptions(
+        node_name,
+        _mode(mode),
+        kubelet_dir.absolute(),
+        cdi_dir.absolute(),
+        kubeconfig,
+        _metrics(metrics),
+        None if default_memory is None else parse_memory_bytes(default_memory),
+    )
     drive(_of_node(settings), options, speech.remark)
 
 
@@ -78,6 +98,14 @@ def _of_node(settings: "Settings") -> "Settings":
     usual = Settings()
     state_dir = STATE_DIRECTORY if settings.state_dir == usual.state_dir else settings.state_dir
     return dataclasses.replace(settings, state_dir=state_dir, runtime_dir=settings.runtime_dir or RUNTIME_DIRECTORY)
+
+
+def _mode(words: str) -> "Mode":
+    from pgpu.app.node_driver import Mode
+
+    if words not in {*Mode}:
+        raise RequestError(f"--mode {words!r} is no mode", hint=f"write {' or '.join(Mode)}")
+    return Mode(words)
 
 
 def _metrics(words: str | None) -> str | None:

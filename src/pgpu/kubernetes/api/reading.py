@@ -18,8 +18,8 @@ def node_of(found: NodeObject) -> Node:
     """Read a Node."""
     metadata = found.metadata
     told = None if found.status is None else found.status.nodeInfo
-    runtime = "" if told is None else told.containerRuntimeVersion
-    return Node("", "") if metadata is None else Node(metadata.name or "", metadata.uid or "", runtime)
+    runtime, kubelet = ("", "") if told is None else (told.containerRuntimeVersion, told.kubeletVersion)
+    return Node("", "") if metadata is None else Node(metadata.name or "", metadata.uid or "", runtime, kubelet)
 
 
 def claim_of(found: ClaimObject) -> ResourceClaim:

@@ -29,6 +29,9 @@ class Node:
     runtime: str = ""
     """What runs its containers and which version, such as `containerd://2.1.9`; empty where it does not say."""
 
+    kubelet: str = ""
+    """Which version, such as `v1.36.2`; likewise."""
+
     @property
     def object_name(self) -> ObjectName:
         """How events name it."""

@@ -6,7 +6,11 @@ from pgpu.errors import NodeError
 
 _LEAST = {"containerd": (1, 7), "cri-o": (1, 23)}
 _ON_WITHOUT_ASKING = {"containerd": (2, 0), "cri-o": (1, 23)}
-_VERSION = re.compile(r"(?P<name>[a-z-]+)://v?(?P<major>[0-9]{1,4})\.(?P<minor>[0-9]{1,4})", re.ASCII)
+_KUBELET_FOR_PLUGINS = (1, 28)
+"""From here on it hands the CDI names of device plugins to the runtime without being told to."""
+
+_RUNTIME = re.compile(r"(?P<name>[a-z-]+)://v?(?P<major>[0-9]{1,4})\.(?P<minor>[0-9]{1,4})", re.ASCII)
+_KUBELET = re.compile(r"v(?P<major>[0-9]{1,4})\.(?P<minor>[0-9]{1,4})", re.ASCII)
 
 
 def check_runtime(said: str) -> str | None:
@@ -18,10 +22,10 @@ def check_runtime(said: str) -> str | None:
     Raises:
         NodeError: That runtime does not know CDI.
     """
-    match = _VERSION.match(said)
+    match = _RUNTIME.match(said)
     if match is None or match["name"] not in _LEAST:
         return f"whether {said or 'the container runtime'} reads CDI files is not known: see that it does"
-    name, version = match["name"], (int(match["major"]), int(match["minor"]))
+    name, version = match["name"], _version(match)
     if version < _LEAST[name]:
         least = ".".join(map(str, _LEAST[name]))
         raise NodeError(
@@ -31,3 +35,15 @@ def check_runtime(said: str) -> str | None:
     if version < _ON_WITHOUT_ASKING[name]:
         return f"{said} reads CDI files only with enable_cdi = true in its configuration: see that it is set"
     return None
+
+
+def hands_on_cdi_of_plugins(runtime: str, kubelet: str) -> bool:
+    """Whether a device plugin's CDI names surely reach containers; false where that cannot be told."""
+    runs, asks = _RUNTIME.match(runtime), _KUBELET.match(kubelet)
+    if runs is None or asks is None or runs["name"] not in _ON_WITHOUT_ASKING:
+        return False
+    return _version(runs) >= _ON_WITHOUT_ASKING[runs["name"]] and _version(asks) >= _KUBELET_FOR_PLUGINS
+
+
+def _version(match: re.Match[str]) -> tuple[int, int]:
+    return int(match["major"]), int(match["minor"])

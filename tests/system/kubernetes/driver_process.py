@@ -1,0 +1,120 @@
+"""The driver as it runs on a node: a process of its own, with the real engine on simulated GPUs, before a fake kubelet and cluster."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.clearing import clear
+from tests.fakes.api_server import CLAIMS, NODES, ApiServer, running
+from tests.fakes.kubelet import FakeKubelet
+from tests.waiting import until
+
+from pgpu.kubernetes.wire import dra_v1_pb2 as dra
+
+NODE = "node1"
+PGPU = Path(sys.executable).parent / "pgpu"
+
+
+@dataclass
+class Node:
+    """A machine with a driver process that can be killed and started again."""
+
+    root: Path
+    api: ApiServer
+    simulate: str = "h100"
+    _process: subprocess.Popen[bytes] | None = None
+    _files: list[Any] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.kubelet = FakeKubelet(self.root / "k")
+        self.cdi = self.root / "cdi"
+        self.state = self.root / "state"
+        self.log_path = self.root / "log"
+
+    def start(self) -> None:
+        """Start a driver, and have the kubelet take it."""
+        self.launch()
+        until(self.kubelet.sockets, self.log)
+        self.kubelet.register()
+
+    def launch(self, *more: str) -> subprocess.Popen[bytes]:
+        """Start a driver and do not wait for it."""
+        words = [str(PGPU)]
+        words += ["kubernetes", "driver", "--node-name", NODE, "--simulate", self.simulate]
+        words += ["--kubelet-dir", str(self.kubelet.directory), "--cdi-dir", str(self.cdi)]
+        words += ["--state-dir", str(self.state), "--runtime-dir", str(self.root)]
+        words += ["--kubeconfig", str(self.api.kubeconfig(self.root)), *more]
+        with self.log_path.open("ab") as log:
+            environment = {name: os.environ[name] for name in os.environ if not name.startswith("PGPU_")}
+            self._process = subprocess.Popen(words, stdout=log, stderr=log, env=environment)
+        return self._process
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """End the driver, and return how it ended."""
+        assert self._process is not None
+        self._process.send_signal(number)
+        code = self._process.wait()
+        self._process = None
+        self.kubelet.restart()
+        return code
+
+    def log(self) -> str:
+        return self.log_path.read_text()
+
+    def add(self, found: dict[str, Any]) -> dra.Claim:
+        """Let the API server know a claim, and return what the kubelet says of it."""
+        stored = self.api.objects.create(CLAIMS, "default", found)["metadata"]
+        return dra.Claim(namespace="default", name=stored["name"], uid=stored["uid"])
+
+    def gpu_uuid(self) -> str:
+        """Return the UUID of the first simulated GPU."""
+        words = [str(PGPU)]
+        words += ["--state-dir", str(self.state), "--simulate", self.simulate, "gpus", "--json"]
+        environment = os.environ | {"PGPU_RUNTIME_DIR": str(self.root), "PGPU_HOST": "embedded"}
+        found = subprocess.run(words, check=True, capture_output=True, env=environment)
+        uuid: str = json.loads(found.stdout)["gpus"][0]["uuid"]
+        return uuid
+
+    def cdi_file(self, claim: dra.Claim) -> Path:
+        return self.cdi / f"pgpu.io-claim-{claim.uid}.json"
+
+    def edits(self, claim: dra.Claim) -> dict[str, Any]:
+        (device,) = json.loads(self.cdi_file(claim).read_text())["devices"]
+        found: dict[str, Any] = device["containerEdits"]
+        return found
+
+    def close(self) -> None:
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+            self._process.wait()
+
+
+@contextmanager
+def node(runtime: str = "containerd://2.1.9") -> Iterator[Node]:
+    """Make a machine on a tmpfs with short paths."""
+    root = Path(tempfile.mkdtemp(prefix="pgpu-k-", dir="/dev/shm"))
+    try:
+        with running() as api:
+            info = _node_info() | {"containerRuntimeVersion": runtime}
+            api.objects.create(NODES, "", {"metadata": {"name": NODE}, "spec": {}, "status": {"nodeInfo": info}})
+            made = Node(root, api)
+            try:
+                yield made
+            finally:
+                made.close()
+    finally:
+        clear(root)
+
+
+def _node_info() -> dict[str, str]:
+    words = ("architecture", "bootID", "kernelVersion", "kubeProxyVersion", "kubeletVersion", "machineID")
+    return dict.fromkeys((*words, "operatingSystem", "osImage", "systemUUID"), "?")
