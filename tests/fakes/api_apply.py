@@ -36,8 +36,18 @@ def applied(old: Object | None, said: Object, manager: str, *, is_forced: bool) 
     for path, value in wanted.items():
         _put(result, path, value)
     owned[manager] = set(wanted)
+    before = result["metadata"].get("managedFields", [])
     result["metadata"] |= {"name": said["metadata"]["name"], "managedFields": _managed(owned, said)}
+    if old is not None and _untimed(result) == _untimed(old):
+        result["metadata"]["managedFields"] = before
     return result
+
+
+def _untimed(found: Object) -> Object:
+    """Leave out when each manager spoke last: an apply that changes nothing stores nothing."""
+    about = found["metadata"]
+    fields = [{**each, "time": ""} for each in about.get("managedFields", [])]
+    return {**found, "metadata": {**about, "managedFields": fields}}
 
 
 def _conflicts(
@@ -117,6 +127,9 @@ def _put(found: Object, path: _Path, value: Any) -> None:
 
 
 def _remove(found: Object, path: _Path) -> None:
+    """Remove a field, and what it was in where nothing is left of that."""
     above = _at(found, path[:-1])
     if isinstance(above, dict):
         above.pop(path[-1], None)
+        if not above and len(path) > 1:
+            _remove(found, path[:-1])

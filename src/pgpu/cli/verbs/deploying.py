@@ -14,8 +14,10 @@ import typer
 from pgpu.cli import options
 from pgpu.cli.invocation import invocation_of
 from pgpu.cli.output import speech
+from pgpu.cli.verbs import cluster_functions as cluster
+from pgpu.cli.verbs.declaring import declared
 from pgpu.cli.verbs.functions import require_libraries
-from pgpu.errors import PgpuError, RequestError
+from pgpu.errors import RequestError
 
 if TYPE_CHECKING:
     from pgpu.client.functions import Functions
@@ -63,7 +65,8 @@ def deploy(
         str | None, typer.Option("--keep-warm", metavar="auto", help="Learn from the calls when to stay warm.")
     ] = None,
     runtime: Annotated[
-        str | None, typer.Option("--runtime", metavar="RUNTIME", help="process or docker [docker with --image].")
+        str | None,
+        typer.Option("--runtime", metavar="RUNTIME", help="process, docker or kubernetes [docker with --image]."),
     ] = None,
     network: Annotated[
         str | None, typer.Option("--network", metavar="NETWORK", help="The container's network, such as bridge [none].")
@@ -72,12 +75,23 @@ def deploy(
         bool | None, typer.Option("--public/--private", help="Whether anybody may call it, without a token.")
     ] = None,
     rollout: Annotated[bool, typer.Option("--rollout/--no-rollout", help="Give the new version all traffic.")] = True,
+    namespace: cluster.Namespace = None,
+    kube_context: cluster.Context = None,
+    kubeconfig: cluster.Kubeconfig = None,
+    source_in_image: cluster.SourceInImage = None,
+    cpu: cluster.Cpu = None,
+    autoscale: cluster.Autoscale = False,
+    knative: cluster.Knative = None,
+    recreate: cluster.Recreate = False,
+    force: cluster.Force = False,
+    dry_run: cluster.DryRun = False,
+    output: cluster.Output = None,
     as_json: options.Json = False,
 ) -> None:
     """Send a function to the server, as a new version of its name, and print NAME@VERSION.
 
     The source directory is packed without hidden files, caches and what .pgpuignore names. Flags go over pgpu.toml, which goes
-    over @pgpu.function.
+    over @pgpu.function. With --runtime kubernetes it becomes a Deployment of a cluster or a Knative Service, and its URL is printed.
     """
     import tempfile
 
@@ -86,10 +100,22 @@ def deploy(
         "memory": memory, "compute": compute, "gpus": gpus, "host_memory": host_memory, "minimum": minimum, "maximum": maximum,
         "idle": idle, "keep_warm": keep_warm, "network": network, "public": public,
     }  # fmt: skip
-    functions = invocation_of(context).functions()
+    said = {word: value for word, value in flags.items() if value is not None}
+    if cluster.is_on_cluster(
+        runtime, namespace=namespace, context=kube_context, kubeconfig=kubeconfig, source_in_image=source_in_image, cpu=cpu,
+        autoscale=autoscale, knative=knative, recreate=recreate, force=force, dry_run=dry_run, output=output,
+    ):  # fmt: skip
+        where = cluster.Cluster(namespace, kube_context, kubeconfig)
+        asked = cluster.Asked(
+            app, name, image, said, where, source_in_image, cpu, autoscale, knative, recreate, force,
+            output or ("yaml" if dry_run else None),
+        )  # fmt: skip
+        cluster.deploy(asked, requirements=requirements, rolls_out=rollout, as_json=as_json)
+        return
     chosen = _runtime(runtime, image)
+    functions = invocation_of(context).functions()
     lock = None if requirements is None else _text_of(requirements)
-    place, called, declaration = _declared(app, name, {word: said for word, said in flags.items() if said is not None})
+    place, called, declaration = declared(app, name, said)
     with tempfile.TemporaryFile() as bundle:
         deployment = _packed(place, called, declaration, cast("BinaryIO", bundle))
         deployment = dataclasses.replace(
@@ -110,11 +136,24 @@ def functions(
     cold_starts: Annotated[
         bool, typer.Option("--cold-starts", help="How long its last starts took, phase by phase.")
     ] = False,
+    runtime: cluster.Runtime = None,
+    namespace: cluster.Namespace = None,
+    all_namespaces: cluster.AllNamespaces = False,
+    kube_context: cluster.Context = None,
+    kubeconfig: cluster.Kubeconfig = None,
     as_json: options.Json = False,
 ) -> None:
     """List functions, their versions, who gets how much of the traffic, and what serves now."""
     from pgpu.cli.output import functions as shown
 
+    if _is_on_cluster(
+        runtime, namespace=namespace, context=kube_context, kubeconfig=kubeconfig, all_namespaces=all_namespaces
+    ):
+        if cold_starts:
+            raise RequestError("a cluster does not tell how long starts took", hint="leave --cold-starts out")
+        where = cluster.Cluster(namespace, kube_context, kubeconfig, all_namespaces)
+        cluster.list_functions(where, name, as_json=as_json)
+        return
     asked = invocation_of(context).functions()
     if cold_starts:
         if name is None:
@@ -154,8 +193,19 @@ def rollback(context: typer.Context, name: Name, *, as_json: options.Json = Fals
     _show_traffic(invocation_of(context).functions().roll_back(name), as_json=as_json)
 
 
-def undeploy(context: typer.Context, name: Name) -> None:
+def undeploy(
+    context: typer.Context,
+    name: Name,
+    *,
+    runtime: cluster.Runtime = None,
+    namespace: cluster.Namespace = None,
+    kube_context: cluster.Context = None,
+    kubeconfig: cluster.Kubeconfig = None,
+) -> None:
     """Forget a function with its versions and tokens, and end what serves it."""
+    if _is_on_cluster(runtime, namespace=namespace, context=kube_context, kubeconfig=kubeconfig):
+        cluster.undeploy(cluster.Cluster(namespace, kube_context, kubeconfig), name)
+        return
     ended = invocation_of(context).functions().undeploy(name)
     ending = {0: "", 1: "; its replica ends"}.get(len(ended), f"; its {len(ended)} replicas end")
     speech.remark(f"{name} is gone{ending}")
@@ -198,21 +248,12 @@ def _list_tokens(asked: "Functions", name: str, *, as_json: bool) -> None:
         speech.print_table(shown.of_tokens(found))
 
 
-def _declared(app: str, name: str | None, flags: dict[str, object]) -> "tuple[Place, str, Declaration]":
-    """Find a function, ask its code what it declares, and put the flags over that."""
-    from pgpu.functions.declaring import check_name, from_words, read_project
-    from pgpu.functions.dev import describe, place_of
-
-    place = place_of(app, Path.cwd())
-    try:
-        described = describe(place)
-        found, declaration = described.name, described.declaration
-    except PgpuError as exc:
-        if place.name is None:
-            raise
-        speech.remark(f"{place.app} cannot be imported here ({exc}): what pgpu.toml says is taken alone")
-        found, declaration = place.name, from_words(read_project(place.source)[place.name].words)
-    return place, check_name(name or found), from_words(flags, declaration)
+def _is_on_cluster(runtime: str | None, **words: object) -> bool:
+    if runtime not in {None, cluster.RUNTIME}:
+        raise RequestError(
+            f"{runtime!r} is not asked about its functions alone", hint="leave --runtime out, or say kubernetes"
+        )
+    return cluster.is_on_cluster(runtime, **words)
 
 
 def _packed(place: "Place", name: str, declaration: "Declaration", bundle: BinaryIO) -> "Deployment":
@@ -230,7 +271,7 @@ def _packed(place: "Place", name: str, declaration: "Declaration", bundle: Binar
 
 def _runtime(said: str | None, image: str | None) -> Literal["process", "docker"]:
     if said not in {None, "process", "docker"}:
-        raise RequestError(f"{said!r} is no runtime of functions", hint="process or docker")
+        raise RequestError(f"{said!r} is no runtime of functions", hint="process, docker or kubernetes")
     if said == "docker" and image is None:
         raise RequestError(
             "the runtime docker needs an image", hint="name one that has python3: --image python:3.11-slim"

@@ -4,7 +4,6 @@ They are stored by server-side apply: the server merges, knows whose each field 
 manager unless it is forced. Source: https://kubernetes.io/docs/reference/using-api/server-side-apply/
 """
 
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,10 +13,11 @@ from typing import Any
 import msgspec
 from lightkube.core.generic_client import BasicRequest, GenericSyncClient
 
-from pgpu.errors import ClusterAccessError, ObjectNotFoundError
+from pgpu.errors import ObjectNotFoundError
 from pgpu.kubernetes.api.asking import ask
 from pgpu.kubernetes.api.cluster import DryRun
 from pgpu.kubernetes.api.connecting import connected
+from pgpu.kubernetes.api.usual_place import usual_kubeconfig
 
 Object = dict[str, Any]
 """An object of Kubernetes, as JSON."""
@@ -67,7 +67,7 @@ class Objects:
         Raises:
             ClusterAccessError: There is none, or it leads nowhere.
         """
-        return cls(connected(kubeconfig or _usual_kubeconfig(), context=context))
+        return cls(connected(usual_kubeconfig(kubeconfig), context=context))
 
     @property
     def namespace(self) -> str:
@@ -105,6 +105,13 @@ class Objects:
             if not (going_on := (page.get("metadata") or {}).get("continue")):
                 return found
             more = {"continue": going_on}
+
+    def there(self, kind: Kind, selector: str, namespace: str | None = None) -> Sequence[Object]:
+        """List like `all`; nothing where the cluster has no such kind."""
+        try:
+            return self.all(kind, selector, namespace)
+        except ObjectNotFoundError:
+            return ()
 
     def apply(
         self, kind: Kind, wanted: Object, namespace: str | None, manager: str, *, is_forced: bool = False,
@@ -147,14 +154,3 @@ class Objects:
 def _address(kind: Kind, namespace: str | None, name: str | None = None) -> str:
     place = f"/namespaces/{namespace}" if kind.is_namespaced and namespace is not None else ""
     return f"{kind.base}{place}/{kind.plural}" + ("" if name is None else f"/{name}")
-
-
-def _usual_kubeconfig() -> Path | None:
-    """Return where kubectl looks; None in a pod that has no such file."""
-    named = [name for name in os.environ.get("KUBECONFIG", "").split(os.pathsep) if name]
-    if len(named) > 1:
-        raise ClusterAccessError(
-            "KUBECONFIG names several files, which are not joined here", hint="name one: --kubeconfig"
-        )
-    usual = Path(named[0] if named else "~/.kube/config").expanduser()
-    return usual if named or usual.exists() else None

@@ -1,0 +1,151 @@
+"""Joins two rooms that do not know each other: what a function declares, and what a cluster can be told of it.
+
+What a cluster does otherwise than a server of pgpu is said here, in one line each, and what it cannot do is refused.
+"""
+
+import json
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+from pgpu.errors import NodeError, RequestError
+from pgpu.units import quoted
+
+if TYPE_CHECKING:
+    from pgpu.functions.declaring import Declaration
+    from pgpu.functions.dev import Place
+    from pgpu.kubernetes.api import Objects
+    from pgpu.kubernetes.deploying import Platform, SourceFile, Workload
+
+_MOST_GPUS = 16
+"""Of one claim."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packaging:
+    """How a function becomes a pod, beside what it declares."""
+
+    image: str
+    source_in_image: str | None = None
+    """Where the image holds the function's source; None: it is sent."""
+
+    namespace: str | None = None
+    cpu: str | None = None
+    is_autoscaled: bool = False
+    ends_before_it_starts: bool = False
+
+
+def open_objects(kubeconfig: Path | None, context: str | None) -> "Objects":
+    """Return what answers about a cluster's objects.
+
+    Raises:
+        NodeError: What asks clusters is not installed.
+        ClusterAccessError: Nothing says where the cluster is.
+    """
+    require_kubernetes()
+    from pgpu.kubernetes.api import Objects
+
+    return Objects.of_a_person(kubeconfig, context)
+
+
+def require_kubernetes() -> None:
+    """Raise where what asks clusters is missing.
+
+    Raises:
+        NodeError: It is.
+    """
+    from importlib.util import find_spec
+
+    if find_spec("lightkube") is None:
+        raise NodeError("what asks Kubernetes is not installed", hint="pip install 'pgpu[kubernetes]'")
+
+
+def workload_of(place: "Place", name: str, declaration: "Declaration", packaging: Packaging) -> "Workload":
+    """Translate a function for a cluster.
+
+    Args:
+        place: Where its source lies.
+        name: What it is called.
+        declaration: What it asks for.
+        packaging: How it becomes a pod.
+
+    Raises:
+        RequestError: It asks for what no cluster can do, or its source cannot be sent.
+    """
+    from pgpu.functions.declaring import to_words
+    from pgpu.kubernetes.deploying import Scaling, Share, Workload
+
+    _check(declaration, packaging)
+    lanes = declaration.concurrency
+    return Workload(
+        name=name,
+        image=packaging.image,
+        app=place.app,
+        declaration=json.dumps(to_words(declaration)),
+        source=() if packaging.source_in_image else tuple(_source(place.source)),
+        source_directory=packaging.source_in_image or "/function",
+        namespace=packaging.namespace,
+        share=Share(declaration.gpus, declaration.memory_bytes, declaration.compute_share)
+        if declaration.gpus
+        else None,
+        scaling=Scaling(declaration.minimum, declaration.maximum, declaration.idle_seconds, packaging.is_autoscaled),
+        calls_at_once=lanes if declaration.batch is None else lanes * declaration.batch.max_size,
+        timeout_seconds=declaration.timeout_seconds,
+        startup_timeout_seconds=declaration.startup_timeout_seconds,
+        host_memory_bytes=declaration.host_memory_bytes,
+        cpu=packaging.cpu,
+        is_public=declaration.is_public,
+        ends_before_it_starts=packaging.ends_before_it_starts,
+    )
+
+
+def differences(declaration: "Declaration", packaging: Packaging, platform: "Platform") -> Iterator[str]:
+    """Yield what a function declares that a cluster does otherwise than a server of pgpu."""
+    from pgpu.kubernetes.deploying import Platform
+
+    is_deployment = platform is Platform.DEPLOYMENT
+    if declaration.requirements:
+        yield f"its packages are taken to be in the image: {', '.join(declaration.requirements)}"
+    if declaration.network is not None:
+        yield f"network {declaration.network!r} is not asked for: pods have the cluster's, and a NetworkPolicy closes it"
+    if declaration.keep_warm is not None:
+        yield "keep_warm is not asked for: the platform scales"
+    if is_deployment and not packaging.is_autoscaled and declaration.maximum > max(1, declaration.minimum):
+        yield f"{max(1, declaration.minimum)} of {declaration.maximum} replicas: more come with --autoscale, or with Knative"
+    if not declaration.is_public:
+        yield "nobody is asked for a token: whoever reaches its Service in the cluster may call it"
+
+
+def _check(declaration: "Declaration", packaging: Packaging) -> None:
+    if declaration.gpus > _MOST_GPUS:
+        raise RequestError(
+            f"a claim has {_MOST_GPUS} GPUs at most, not {declaration.gpus}", hint=f"--gpus {_MOST_GPUS}"
+        )
+    place = packaging.source_in_image
+    if place is not None and (not place.startswith("/") or place == "/" or ":" in place):
+        raise RequestError(f"{quoted(place)} is no directory of an image", hint="write it like --source-in-image /app")
+    if packaging.is_autoscaled and declaration.maximum < max(1, declaration.minimum):
+        raise RequestError("--autoscale needs a maximum above the minimum", hint="--max 4")
+
+
+def _source(root: Path) -> "Iterator[SourceFile]":
+    """Yield the files of a function's source: those that a server would be sent."""
+    from pgpu.functions.deploying import pack_tree
+    from pgpu.kubernetes.deploying import SourceFile
+
+    with tempfile.TemporaryFile() as bundle:
+        pack_tree(root, cast("BinaryIO", bundle))
+        bundle.seek(0)
+        with tarfile.open(fileobj=bundle, mode="r:", encoding="utf-8") as archive:
+            for member in archive:
+                if member.issym():
+                    raise RequestError(
+                        f"{quoted(member.name)} is a link, which a ConfigMap cannot hold",
+                        hint="copy what it leads to, or leave it out by .pgpuignore",
+                    )
+                content = archive.extractfile(member)
+                if content is not None:
+                    yield SourceFile(member.name, content.read(), is_executable=bool(member.mode & 0o100))

@@ -1,0 +1,240 @@
+"""The verbs of functions where `--runtime kubernetes` is said: the same words, for a cluster instead of a server.
+
+They refuse what only a server of pgpu does (tokens, parts of the traffic, parked replicas), in one line.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pgpu.cli.output import speech
+from pgpu.cli.verbs.declaring import declared
+from pgpu.errors import RequestError
+from pgpu.units import quoted
+
+if TYPE_CHECKING:
+    from pgpu.kubernetes.api import Objects
+    from pgpu.kubernetes.applying import Outcome
+    from pgpu.kubernetes.deploying import Platform, Workload
+
+RUNTIME = "kubernetes"
+
+Runtime = Annotated[
+    str | None, typer.Option("--runtime", metavar="kubernetes", help="On a cluster, and not on the server.")
+]
+Namespace = Annotated[
+    str | None,
+    typer.Option("--namespace", "-n", metavar="NAMESPACE", help="On Kubernetes: where [that of the context]."),
+]
+AllNamespaces = Annotated[bool, typer.Option("--all-namespaces", "-A", help="On Kubernetes: everywhere.")]
+Context = Annotated[
+    str | None, typer.Option("--context", metavar="CONTEXT", help="On Kubernetes: of the kubeconfig [its current one].")
+]
+Kubeconfig = Annotated[
+    Path | None,
+    typer.Option("--kubeconfig", metavar="FILE", help="On Kubernetes: which cluster [KUBECONFIG, ~/.kube/config]."),
+]
+SourceInImage = Annotated[
+    str | None,
+    typer.Option("--source-in-image", metavar="DIR", help="On Kubernetes: the image holds the source there."),
+]
+Cpu = Annotated[
+    str | None, typer.Option("--cpu", metavar="AMOUNT", help="On Kubernetes: CPU time asked for, such as 2 [250m].")
+]
+Autoscale = Annotated[
+    bool,
+    typer.Option("--autoscale", help="On Kubernetes: a HorizontalPodAutoscaler, by CPU time, from --min to --max."),
+]
+Knative = Annotated[
+    bool | None,
+    typer.Option("--knative/--no-knative", help="On Kubernetes: a Knative Service, or none [where Knative takes it]."),
+]
+Recreate = Annotated[
+    bool,
+    typer.Option("--recreate", help="On Kubernetes: the old version ends before the new one starts: for a full GPU."),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="On Kubernetes: print the manifests, and ask no cluster.")]
+Output = Annotated[
+    str | None, typer.Option("--output", "-o", metavar="yaml|json", help="On Kubernetes: as --dry-run, so written.")
+]
+Force = Annotated[bool, typer.Option("--force", help="On Kubernetes: take over fields that other managers have set.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Where, as it was said."""
+
+    namespace: str | None = None
+    context: str | None = None
+    kubeconfig: Path | None = None
+    is_everywhere: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What `pgpu deploy --runtime kubernetes` was asked."""
+
+    app: str
+    name: str | None
+    image: str | None
+    flags: Mapping[str, object]
+    """Of the declaration, by its words."""
+
+    cluster: Cluster
+    source_in_image: str | None = None
+    cpu: str | None = None
+    is_autoscaled: bool = False
+    knative: bool | None = None
+    ends_before_it_starts: bool = False
+    is_forced: bool = False
+    output: str | None = None
+    """`yaml` or `json`: the manifests are printed, and nothing else is done."""
+
+
+def is_on_cluster(runtime: str | None, **words: object) -> bool:
+    """Whether a cluster is meant.
+
+    Raises:
+        RequestError: It is not, and one of the words is for clusters alone.
+    """
+    if runtime == RUNTIME:
+        return True
+    for word, value in words.items():
+        if value is not None and value is not False:
+            raise RequestError(f"--{word.replace('_', '-')} is for clusters", hint="say --runtime kubernetes, too")
+    return False
+
+
+def deploy(asked: Asked, *, requirements: Path | None, rolls_out: bool, as_json: bool) -> None:
+    """Deploy a function to a cluster, or print what would be applied."""
+    from pgpu.app.kubernetes_functions import Packaging, differences, require_kubernetes, workload_of
+
+    _refuse_a_server_s(asked, requirements, rolls_out=rolls_out)
+    require_kubernetes()
+    if asked.image is None:
+        raise RequestError(
+            "the runtime kubernetes needs an image",
+            hint="one with pgpu[functions]: docs/guide/functions.md#on-kubernetes",
+        )
+    place, name, declaration = declared(asked.app, asked.name, asked.flags)
+    packaging = Packaging(
+        asked.image,
+        asked.source_in_image,
+        asked.cluster.namespace,
+        asked.cpu,
+        is_autoscaled=asked.is_autoscaled,
+        ends_before_it_starts=asked.ends_before_it_starts,
+    )
+    workload = workload_of(place, name, declaration, packaging)
+    platform = _print(asked, workload) if asked.output else _apply(asked, workload, as_json=as_json)
+    for line in differences(declaration, packaging, platform):
+        speech.remark(line)
+
+
+def list_functions(cluster: Cluster, name: str | None, *, as_json: bool) -> None:
+    """List the functions of a cluster, or one."""
+    from pgpu.cli.output import cluster_functions as shown
+    from pgpu.errors import FunctionNotFoundError
+    from pgpu.kubernetes.applying import standings
+
+    with _opened(cluster) as (objects, namespace):
+        found = standings(objects, None if cluster.is_everywhere else namespace, name or "")
+    if name is not None and not found:
+        raise FunctionNotFoundError(f"{namespace} has no function {quoted(name)}", hint="another one? --namespace")
+    if as_json:
+        speech.print_json(shown.document_of(found))
+    else:
+        speech.print_table(shown.table_of(found))
+
+
+def undeploy(cluster: Cluster, name: str) -> None:
+    """Remove a function from a cluster."""
+    from pgpu.kubernetes.applying import undeploy as remove
+
+    with _opened(cluster) as (objects, namespace):
+        for done in remove(objects, name, namespace):
+            speech.remark(f"{done.kind} {done.name} {done.word}")
+    speech.remark(f"{name} is gone from {namespace}; its replicas finish what they have")
+
+
+@contextmanager
+def _opened(cluster: Cluster) -> "Iterator[tuple[Objects, str]]":
+    from pgpu.app.kubernetes_functions import open_objects, require_kubernetes
+
+    require_kubernetes()
+    from pgpu.kubernetes.deploying import check_namespace
+
+    said = None if cluster.namespace is None else check_namespace(cluster.namespace)
+    objects = open_objects(cluster.kubeconfig, cluster.context)
+    try:
+        yield objects, said or objects.namespace
+    finally:
+        objects.close()
+
+
+def _apply(asked: Asked, workload: "Workload", *, as_json: bool) -> "Platform":
+    from pgpu.cli.output import cluster_functions as shown
+    from pgpu.kubernetes.applying import Wish
+    from pgpu.kubernetes.applying import deploy as apply
+
+    wish = Wish(_platform(asked.knative), asked.is_forced)
+    with _opened(asked.cluster) as (objects, namespace):
+        outcome: Outcome = apply(objects, workload, namespace, wish)
+    for done in outcome.done:
+        speech.remark(f"{done.kind} {done.name} {done.word}")
+    for line in outcome.remarks:
+        speech.remark(line)
+    if as_json:
+        speech.print_json(shown.document_of_outcome(outcome))
+    else:
+        print(outcome.url)
+    return outcome.platform
+
+
+def _print(asked: Asked, workload: "Workload") -> "Platform":
+    from pgpu.kubernetes.deploying import Platform, as_json, as_yaml, manifests
+
+    writers = {"yaml": as_yaml, "json": as_json}
+    if asked.output not in writers:
+        raise RequestError(f"{quoted(str(asked.output))} is no way to write manifests", hint="--output yaml or json")
+    platform = _platform(asked.knative) or Platform.DEPLOYMENT
+    print(writers[asked.output](manifests(workload, platform)), end="")
+    if platform is Platform.KNATIVE and workload.share is not None:
+        speech.remark("Knative takes no claims as of its release of August 2026: --no-knative makes a Deployment")
+    return platform
+
+
+def _platform(knative: bool | None) -> "Platform | None":
+    from pgpu.kubernetes.deploying import Platform
+
+    return None if knative is None else Platform.KNATIVE if knative else Platform.DEPLOYMENT
+
+
+def _refuse_a_server_s(asked: Asked, requirements: Path | None, *, rolls_out: bool) -> None:
+    if requirements is not None:
+        raise RequestError(
+            "nothing is installed on a cluster: packages stand in the image",
+            hint="pip install -r them in its Containerfile",
+        )
+    if not rolls_out:
+        raise RequestError(
+            "a cluster rolls a new version out at once", hint="kubectl rollout pause, or Knative's traffic"
+        )
+    if asked.flags.get("network") is not None:
+        raise RequestError("a pod's network is the cluster's", hint="close it by a NetworkPolicy")
+    if asked.flags.get("keep_warm") is not None:
+        raise RequestError("on a cluster the platform scales", hint="--min 1 keeps one, --autoscale or Knative more")
+    if asked.knative and (asked.is_autoscaled or asked.ends_before_it_starts):
+        word = "--autoscale" if asked.is_autoscaled else "--recreate"
+        raise RequestError(f"{word} is for Deployments: Knative does so itself", hint=f"leave {word} or --knative out")
+    if asked.cpu is not None and not _is_cpu(asked.cpu):
+        raise RequestError(f"{quoted(asked.cpu)} is no amount of CPU time", hint="write it like 2 or 500m")
+
+
+def _is_cpu(text: str) -> bool:
+    plain = text.removesuffix("m")
+    return plain.isascii() and plain.isdecimal() and int(plain[:9]) > 0

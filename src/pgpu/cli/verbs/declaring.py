@@ -1,0 +1,29 @@
+"""What a function's code declares, asked of a process of its own: verbs never import it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pgpu.cli.output import speech
+from pgpu.errors import PgpuError
+
+if TYPE_CHECKING:
+    from pgpu.functions.declaring import Declaration
+    from pgpu.functions.dev import Place
+
+
+def declared(app: str, name: str | None, flags: Mapping[str, object]) -> "tuple[Place, str, Declaration]":
+    """Find a function, ask its code what it declares, and put the flags over that."""
+    from pgpu.functions.declaring import check_name, from_words, read_project
+    from pgpu.functions.dev import describe, place_of
+
+    place = place_of(app, Path.cwd())
+    try:
+        described = describe(place)
+        found, declaration = described.name, described.declaration
+    except PgpuError as exc:
+        if place.name is None:
+            raise
+        speech.remark(f"{place.app} cannot be imported here ({exc}): what pgpu.toml says is taken alone")
+        found, declaration = place.name, from_words(read_project(place.source)[place.name].words)
+    return place, check_name(name or found), from_words(flags, declaration)

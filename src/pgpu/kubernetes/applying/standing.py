@@ -1,0 +1,123 @@
+"""How the functions on a cluster are, and why one is not as it should be, in words for its author.
+
+It refuses to judge: what is told is what the platform says, and who needs more asks that.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pgpu.kubernetes.api import Objects
+from pgpu.kubernetes.applying.kinds import DEPLOYMENTS, KNATIVE_SERVICES, PODS, is_own
+from pgpu.kubernetes.deploying import Platform
+from pgpu.kubernetes.deploying.naming import APP_ANNOTATION, FUNCTION_LABEL, SLICE_ANNOTATION, selector
+
+_NO_ROOM = "cannot allocate all claims"
+"""The scheduler's words for a claim that no device has room for."""
+
+_USUAL = {"ContainerCreating", "PodInitializing"}
+"""What a container waits for without being wrong."""
+
+Found = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One function on a cluster."""
+
+    name: str
+    namespace: str
+    platform: Platform
+    app: str
+    image: str
+    slice: str
+    """For people: `1 GPU, 4 GiB`, or `none`."""
+
+    replicas: int
+    ready: int
+    """Replicas that take calls."""
+
+    url: str
+    reasons: tuple[str, ...]
+    """Why not all is as it should be; empty where it is, as far as the platform knows."""
+
+
+def standings(objects: Objects, namespace: str | None, name: str = "") -> tuple[Standing, ...]:
+    """Look at functions.
+
+    Args:
+        objects: The cluster's.
+        namespace: Where; None: everywhere.
+        name: Of one; empty: of all.
+
+    Raises:
+        ClusterError: The server refuses.
+    """
+    pods = defaultdict(list)
+    for pod in objects.all(PODS, selector(name), namespace):
+        pods[pod["metadata"]["namespace"], pod["metadata"]["labels"][FUNCTION_LABEL]].append(pod)
+    found = [
+        _standing(each, platform, pods[each["metadata"]["namespace"], each["metadata"]["name"]])
+        for kind, platform in ((DEPLOYMENTS, Platform.DEPLOYMENT), (KNATIVE_SERVICES, Platform.KNATIVE))
+        for each in objects.there(kind, selector(name), namespace)
+        if is_own(each)
+    ]
+    return tuple(sorted(found, key=lambda each: (each.namespace, each.name)))
+
+
+def _standing(found: Found, platform: Platform, pods: Sequence[Found]) -> Standing:
+    about, spec, status = found["metadata"], found["spec"], found.get("status") or {}
+    told = about.get("annotations") or {}
+    living = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
+    share = told.get(SLICE_ANNOTATION, "")
+    reasons = dict.fromkeys((*_conditions(status), *(reason for pod in living for reason in _reasons(pod, share))))
+    return Standing(
+        name=about["name"],
+        namespace=about["namespace"],
+        platform=platform,
+        app=told.get(APP_ANNOTATION, ""),
+        image=spec["template"]["spec"]["containers"][0]["image"],
+        slice=share,
+        replicas=len(living),
+        ready=sum(_is_ready(pod) for pod in living),
+        url=_url(about, status, platform),
+        reasons=tuple(reasons),
+    )
+
+
+def _url(about: Found, status: Found, platform: Platform) -> str:
+    inside = f"http://{about['name']}.{about['namespace']}.svc/"
+    return inside if platform is Platform.DEPLOYMENT else str(status.get("url") or inside)
+
+
+def _conditions(status: Found) -> Iterator[str]:
+    """Yield what went wrong before there was a pod, such as a quota, and what never came to be."""
+    for condition in status.get("conditions") or ():
+        kind, is_so = condition.get("type"), condition.get("status")
+        if (kind, is_so) in {("ReplicaFailure", "True"), ("Progressing", "False"), ("Ready", "False")}:
+            yield str(condition.get("message") or condition.get("reason") or kind)
+
+
+def _is_ready(pod: Found) -> bool:
+    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in _pod_conditions(pod))
+
+
+def _pod_conditions(pod: Found) -> Sequence[Found]:
+    return (pod.get("status") or {}).get("conditions") or ()
+
+
+def _reasons(pod: Found, share: str) -> Iterator[str]:
+    for condition in _pod_conditions(pod):
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            yield _unscheduled(str(condition.get("message") or ""), share)
+    for container in (pod.get("status") or {}).get("containerStatuses") or ():
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") and waiting["reason"] not in _USUAL:
+            yield ": ".join(filter(None, (waiting["reason"], waiting.get("message"))))
+
+
+def _unscheduled(message: str, share: str) -> str:
+    if _NO_ROOM not in message:
+        return message or "no node takes it"
+    return f"no node has a GPU with room for its slice ({share}); a new version beside the old one: --recreate"
