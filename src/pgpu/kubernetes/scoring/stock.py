@@ -63,7 +63,8 @@ class Stock:
         """Names of nodes that are no longer what they were; whoever reads it empties it."""
 
         self._hosts: dict[str, Host] = {}
-        self._shelves: dict[str, Shelf] = {}
+        self._shelves: dict[str, dict[str, Shelf]] = defaultdict(dict)
+        self._node_with: dict[str, str] = {}
         self._places: dict[str, tuple[_Place, ...]] = {}
         self._node_of: dict[str, str] = {}
         self._taken: dict[tuple[str, str], dict[Hashable, Taken]] = defaultdict(dict)
@@ -92,13 +93,17 @@ class Stock:
 
     def put_shelf(self, name: str, shelf: Shelf | None) -> None:
         """Note a slice; only those of the newest generation of its pool count."""
-        former = self._shelves.get(name)
-        _put(self._shelves, name, shelf)
-        for node in {each.node for each in (former, shelf) if each is not None}:
-            self._arrange(node)
+        former = self._node_with.pop(name, None)
+        if former is not None:
+            del self._shelves[former][name]
+        if shelf is not None:
+            self._node_with[name] = shelf.node
+            self._shelves[shelf.node][name] = shelf
+        for node in {former, shelf.node if shelf else None} - {None}:
+            self._arrange(str(node))
 
     def _arrange(self, node: str) -> None:
-        shelves = sorted((each for each in self._shelves.values() if each.node == node), key=attrgetter("pool", "name"))
+        shelves = sorted(self._shelves[node].values(), key=attrgetter("pool", "name"))
         newest: dict[str, int] = {}
         for shelf in shelves:
             newest[shelf.pool] = max(shelf.generation, newest.get(shelf.pool, 0))
