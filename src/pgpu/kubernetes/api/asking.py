@@ -42,6 +42,18 @@ _HINTS: dict[int, str] = {
     401: "is the token of the service account mounted, or the kubeconfig's user right?",
     403: "the ClusterRole or the admission policy of deploy/kubernetes is missing or older than this pgpu",
 }
+NO_CREDENTIALS = (
+    ConfigError,
+    httpx.InvalidURL,
+    OSError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    KeyError,
+    AssertionError,
+)
+"""What reading a kubeconfig, a token or the answer of a program that makes tokens may raise: files of others, of any content."""
+
 _TOO_MUCH = 429
 _FAULT = 500
 _LONGEST_QUOTE = 400
@@ -78,11 +90,11 @@ def asked(question: Callable[[], _Answer]) -> _Answer:
     except httpx.HTTPStatusError as exc:
         raise _refusal(exc) from exc
     except httpx.HTTPError as exc:
-        raise ClusterUnavailableError(f"Kubernetes' API server does not answer: {_words(exc)}") from exc
-    except ConfigError as exc:
-        raise ClusterAccessError(f"no way to Kubernetes' API server: {exc}") from exc
+        raise ClusterUnavailableError(f"Kubernetes' API server does not answer: {words_of(exc)}") from exc
     except msgspec.MsgspecError as exc:
         raise ClusterError(f"Kubernetes' API server answers what it should not: {exc}") from exc
+    except NO_CREDENTIALS as exc:
+        raise ClusterAccessError(f"no credentials for Kubernetes' API server: {words_of(exc)}") from exc
 
 
 class _LaterError(ClusterUnavailableError):
@@ -116,7 +128,7 @@ def _code(exc: httpx.HTTPStatusError) -> int:
 
 
 def _said(exc: httpx.HTTPStatusError) -> str:
-    text = (exc.status.message if isinstance(exc, ApiError) else None) or _words(exc)
+    text = (exc.status.message if isinstance(exc, ApiError) else None) or words_of(exc)
     return text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}…"
 
 
@@ -126,5 +138,8 @@ def _after_seconds(exc: httpx.HTTPStatusError) -> float:
     return float(wanted) if wanted.isdigit() else 0.0
 
 
-def _words(exc: Exception) -> str:
+def words_of(exc: Exception) -> str:
+    """Return an error's first line; of a lookup, what was looked for."""
+    if isinstance(exc, KeyError):
+        return f"it says nothing of {exc}"
     return (str(exc) or type(exc).__name__).splitlines()[0]

@@ -18,6 +18,7 @@ from lightkube.core.exceptions import ConfigError
 from lightkube.core.generic_client import GenericSyncClient
 
 from pgpu.errors import ClusterAccessError
+from pgpu.kubernetes.api.asking import NO_CREDENTIALS, words_of
 
 ANSWER_SECONDS = 10.0
 """How long one answer may take; longer than an API server waits for its own store."""
@@ -48,8 +49,8 @@ def connected(
     try:
         configuration = _configuration(kubeconfig, service_account, context)
         return GenericSyncClient(_parameters(configuration), configuration)
-    except (ConfigError, OSError, KeyError, AssertionError, yaml.YAMLError, msgspec.MsgspecError) as exc:
-        raise ClusterAccessError(f"no way to Kubernetes' API server: {_words(exc)}", hint=_HINT) from exc
+    except (*NO_CREDENTIALS, yaml.YAMLError, msgspec.MsgspecError) as exc:
+        raise ClusterAccessError(f"no way to Kubernetes' API server: {words_of(exc)}", hint=_HINT) from exc
 
 
 def _configuration(kubeconfig: Path | None, service_account: Path, context: str | None) -> SingleConfig:
@@ -70,7 +71,3 @@ def _parameters(configuration: SingleConfig) -> ConnectionParams:
     transport = httpx.HTTPTransport(verify=trusted, trust_env=False, socket_options=_KEPT_ALIVE)
     timeout = httpx.Timeout(ANSWER_SECONDS, connect=_CONNECT_SECONDS)
     return ConnectionParams(timeout=timeout, trust_env=False, transport=transport)
-
-
-def _words(exc: Exception) -> str:
-    return f"it says nothing of {exc}" if isinstance(exc, KeyError) else (str(exc) or type(exc).__name__)
