@@ -1,5 +1,6 @@
 """Claims on simulated GPUs: their slices bind for real programs, and outlive whoever looks after them."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -17,10 +18,11 @@ from pgpu.app.settings import Settings
 from pgpu.app.throwaway import run_throwaway
 from pgpu.app.wiring import make_engine
 from pgpu.client.embedded import EmbeddedClient
+from pgpu.engine.claims import STEP_BYTES
 from pgpu.engine.claims.keeping import EngineClaims
 from pgpu.engine.engine import Engine
 from pgpu.errors import CapacityError, NodeError
-from pgpu.model import Claim, HeldClaim, JobSpec, JobState, ProcessHolder, Request, Slice
+from pgpu.model import Claim, HeldClaim, JobSpec, JobState, ProcessHolder, Request, SharingWish, Slice
 from pgpu.runtimes import RunningJob, Stdio
 from pgpu.runtimes.process import ProcessRuntime
 from pgpu.units import GIB
@@ -70,13 +72,17 @@ def node() -> Iterator[Node]:
         clear(root)
 
 
-def holder_in(node: Node, held: HeldClaim) -> RunningJob:
-    """Start a program in the slice that holds a context of the GPU until it is killed."""
+@contextlib.contextmanager
+def holder_in(node: Node, held: HeldClaim) -> Iterator[RunningJob]:
+    """Have a program in the slice that holds a context of the GPU until it is killed."""
     job = node.engine.ledger.job(held.job_id)
     program = replace(job, spec=replace(job.spec, command=("/.pgpu/pgpu-probe", "hold")))
     reader, writer = os.pipe()
     with open(os.devnull, "w") as nowhere, os.fdopen(reader), os.fdopen(writer, "w"):  # noqa: PTH123 - devices
-        return _RUNTIME.start(program, held.delivery, Stdio(reader, nowhere.fileno(), nowhere.fileno()), lambda _: None)
+        stdio = Stdio(reader, nowhere.fileno(), nowhere.fileno())
+        running = _RUNTIME.start(program, held.delivery, stdio, lambda _: None)
+        yield running
+        running.close()
 
 
 def test_a_program_in_a_claims_slice_is_refused_more_than_it(node: Node) -> None:
@@ -127,11 +133,10 @@ def test_what_is_freed_with_its_supervisor_dead_and_its_files_gone_is_free(node:
 
 def test_whoever_is_still_inside_when_a_claim_is_freed_is_killed(node: Node) -> None:
     held = node.hold()
-    program = holder_in(node, held)
-    until(lambda: node.claims.uses()["one"][0].processes)
-    node.claims.free("one")
-    until(lambda: not program.is_alive())
-    program.close()
+    with holder_in(node, held) as program:
+        until(lambda: node.claims.uses()["one"][0].processes)
+        node.claims.free("one")
+        until(lambda: not program.is_alive())
     assert not node.claims.gpus()[0].held_bytes
 
 
@@ -164,3 +169,24 @@ def test_a_claims_job_is_seen_like_any_other(node: Node) -> None:
     held = node.hold(priority=5, wait_for_memory_seconds=2.0)
     job = node.engine.ledger.job(held.job_id)
     assert (job.state, job.spec.name, job.request.priority) == (JobState.RUNNING, f"default/one-{held.job_id[:8]}", 5)
+
+
+def test_claims_that_oversubscribe_sum_to_what_is_offered_them(node: Node) -> None:
+    node.engine.rounds.host_memory = lambda: 80 * GIB
+    offered_bytes = node.claims.gpus()[0].oversubscribed_bytes
+    assert offered_bytes > node.claims.gpus()[0].memory_bytes
+    half = Slice(node.gpu_uuid, offered_bytes // 2 // STEP_BYTES * STEP_BYTES)
+    for uid in ("one", "two"):
+        node.claims.hold(Claim(uid, "default", uid, (half,), oversubscribes=True))
+    with pytest.raises(CapacityError):
+        node.claims.hold(Claim("three", "default", "three", (half,), oversubscribes=True))
+
+
+def test_claims_in_different_modes_do_not_meet(node: Node) -> None:
+    node.hold("one", 1)
+    with pytest.raises(CapacityError, match="in the mode time-slice now, and cannot be in mps"):
+        node.hold("two", 1, sharing=SharingWish.MPS)
+    node.claims.free("one")
+    held = node.hold("two", 1, sharing=SharingWish.MPS)
+    assert held.delivery.mps_pipe_directory is not None
+    node.claims.free("two")

@@ -1,5 +1,7 @@
 """Names that a cluster's objects and this node's driver share. Nothing here is computed but from a GPU's UUID."""
 
+from enum import StrEnum
+
 DRIVER = "gpu.pgpu.io"
 """Of the DRA driver: in claims, in slices and in the kubelet's directories."""
 
@@ -16,24 +18,49 @@ MEMORY = "memory"
 COMPUTE = "compute"
 """Capacities of a shared device: bytes, and percent of the GPU's time."""
 
-_WHOLE_SUFFIX = "-whole"
+
+class Kind(StrEnum):
+    """How those share a GPU who get a device of it.
+
+    Two kinds never meet on one GPU, so each is a device of its own, and the scheduler sees to it that only one of them is in use.
+    """
+
+    TIME_SLICE = "time-slice"
+    MPS = "mps"
+    OVERSUBSCRIBED = "oversubscribed"
+    """In time slices, with memory that may lie on the host: slices may sum to more than the GPU has."""
+
+    WHOLE = "exclusive"
+
+
+_SUFFIXES = {Kind.TIME_SLICE: "", Kind.MPS: "-mps", Kind.OVERSUBSCRIBED: "-oversubscribed", Kind.WHOLE: "-whole"}
+
+
+def device_of(gpu_uuid: str, kind: Kind) -> str:
+    """Return the name of one GPU's device of a kind."""
+    return gpu_uuid.lower() + _SUFFIXES[kind]
 
 
 def shared_device(gpu_uuid: str) -> str:
     """Return the name of the device of which many claims get slices."""
-    return gpu_uuid.lower()
+    return device_of(gpu_uuid, Kind.TIME_SLICE)
 
 
 def whole_device(gpu_uuid: str) -> str:
     """Return the name of the device that is a GPU for one claim alone."""
-    return shared_device(gpu_uuid) + _WHOLE_SUFFIX
+    return device_of(gpu_uuid, Kind.WHOLE)
+
+
+def kind_of(device: str) -> Kind:
+    """Return the kind that a device's name stands for."""
+    return next((kind for kind, suffix in _SUFFIXES.items() if suffix and device.endswith(suffix)), Kind.TIME_SLICE)
 
 
 def is_whole(device: str) -> bool:
     """Whether a device's name stands for a whole GPU."""
-    return device.endswith(_WHOLE_SUFFIX)
+    return kind_of(device) is Kind.WHOLE
 
 
 def gpu_of(device: str) -> str:
     """Return the GPU's UUID, in lower case, that a device's name stands for."""
-    return device.removesuffix(_WHOLE_SUFFIX)
+    return device.removesuffix(_SUFFIXES[kind_of(device)])

@@ -33,6 +33,17 @@ def taken_of_device(request: Request, factor: float) -> Request:
     return replace(request, memory_bytes=resident_bytes(request.memory_bytes, factor))
 
 
+def can_page(gpu: Gpu, factor: float) -> bool:
+    """Whether jobs on a GPU may oversubscribe; one that does not tell its generation is believed to be new enough."""
+    is_old = gpu.compute_capability is not None and gpu.compute_capability < FIRST_THAT_PAGES
+    return factor > 1 and not gpu.is_instance and not is_old
+
+
+def most_oversubscribed_bytes(capacity_bytes: int, factor: float, step_bytes: int) -> int:
+    """Return what slices of whole steps may sum to, whatever their sizes, so that all their resident parts fit."""
+    return capacity_bytes // resident_bytes(step_bytes, factor) * step_bytes
+
+
 def with_host_part(part: Slice, memory_bytes: int) -> Slice:
     """Return the slice of a job that was given this part of the device and asked for `memory_bytes` in all."""
     return replace(part, memory_bytes=memory_bytes, resident_bytes=part.memory_bytes)

@@ -64,8 +64,12 @@ def knows_mode(gpu: Gpu, request: Request) -> bool:
 
     Before Volta only measurements run under MPS: what a command could hurt there is an antagonist of pgpu.
     """
-    is_old = gpu.compute_capability is not None and gpu.compute_capability < FIRST_WITH_MPS
-    return mode_of(request.sharing) is not SharingMode.MPS or not is_old or request.measures
+    return mode_of(request.sharing) is not SharingMode.MPS or has_mps(gpu) or request.measures
+
+
+def has_mps(gpu: Gpu) -> bool:
+    """Whether anybody's jobs may share a GPU under MPS; one that does not tell its generation is believed to be new enough."""
+    return gpu.compute_capability is None or gpu.compute_capability >= FIRST_WITH_MPS
 
 
 def most_clients(gpu: Gpu) -> int:

@@ -9,6 +9,10 @@ from typing import Protocol
 
 from pgpu.enforcement import SliceUse
 from pgpu.model import Claim, Gpu, HeldClaim
+from pgpu.units import MIB
+
+STEP_BYTES = 256 * MIB
+"""Slices of claims are whole multiples of it, so that what is left of a GPU can be told exactly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,12 @@ class Offer:
 
     is_closed: bool
     """Whether the administrator lets nothing new start there."""
+
+    has_mps: bool = False
+    """Whether claims can share it under MPS."""
+
+    oversubscribed_bytes: int = 0
+    """What claims of whole steps that oversubscribe may sum to; 0 where none can."""
 
 
 class Claims(Protocol):

@@ -10,7 +10,7 @@ from pgpu.ledger import Decision, Entry
 from pgpu.model import KUBERNETES_UID, Claim, Job, JobSpec, JobState, Lease, Request, Slice
 from pgpu.runtimes.claimed import CLAIM_VARIABLE
 from pgpu.scheduling import GpuRoom, has_compute
-from pgpu.scheduling.oversubscription import resident_bytes, with_host_part
+from pgpu.scheduling.oversubscription import host_bytes, resident_bytes, short_of_host_memory, with_host_part
 from pgpu.scheduling.tenancy import knows_mode, mode_of, most_clients
 from pgpu.units import format_memory
 
@@ -73,6 +73,19 @@ def check_room(claim: Claim, rooms: Mapping[str, GpuRoom], factor: float, holder
             )
         if not has_compute(room.free_compute, part.compute_share or 0.0):
             raise CapacityError(f"{room.free_compute:.0%} of the time of GPU {part.gpu_uuid} are free now")
+
+
+def check_host_room(claim: Claim, factor: float, holders: Sequence[Entry], available_bytes: int) -> None:
+    """Refuse a claim whose memory might have to be moved to the host, and would not fit there now.
+
+    Raises:
+        CapacityError: It would not.
+    """
+    if claim.oversubscribes:
+        promised_bytes = sum(host_bytes(entry.job.lease.slices) for entry in holders if entry.job.lease is not None)
+        asked = [(claim.uid, request_of(claim, claim.slices))]
+        for why in short_of_host_memory(asked, promised_bytes, available_bytes, factor).values():
+            raise CapacityError(f"claim {claim.namespace}/{claim.name} {why}")
 
 
 def _check_mode(claim: Claim, room: GpuRoom) -> None:

@@ -6,22 +6,24 @@ It refuses to be needed by what runs: if its process dies, slices and limits sta
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TypeVar
 
 from pgpu.enforcement import SliceUse
 from pgpu.engine.acceptance import RESERVED_FACT
-from pgpu.engine.claims import Offer
-from pgpu.engine.claims.granting import check_room, check_words, put_granted, request_of
+from pgpu.engine.claims import STEP_BYTES, Offer
+from pgpu.engine.claims.granting import check_host_room, check_room, check_words, put_granted, request_of
 from pgpu.engine.engine import Engine
 from pgpu.engine.recovery import recover
 from pgpu.engine.saying import say
 from pgpu.errors import EnforcementError, JobNotFoundError, LedgerError, NodeError, PgpuError, RequestError
-from pgpu.ledger import ClaimRecord, Entry, View
+from pgpu.ledger import ALL_GPUS, ClaimRecord, Entry, View
 from pgpu.model import Claim, ClaimHolder, Delivery, HeldClaim, JobState
 from pgpu.runtimes.claimed import read_delivery
 from pgpu.scheduling import GpuRoom
+from pgpu.scheduling.oversubscription import can_page, most_oversubscribed_bytes
+from pgpu.scheduling.tenancy import has_mps
 
 _Answer = TypeVar("_Answer")
 
@@ -54,17 +56,19 @@ class EngineClaims:
         with self._engine.ledger.view() as view:
             held, closed = self._engine.queue_of(view.holding()), view.closed_gpus()
         rooms = snapshot.rooms(held, self._engine.headroom)
-        return [_offer(room, is_closed=bool(closed & {room.gpu.uuid, "*"})) for room in rooms]
+        return [self._offer(room, is_closed=bool(closed & {room.gpu.uuid, ALL_GPUS})) for room in rooms]
 
     def hold(self, claim: Claim) -> HeldClaim:
         """See `Claims.hold`."""
         check_words(claim)
         with self._one_at_a_time(claim.uid):
             with self._engine.ledger.view() as view:
-                is_new, job_id = view.held_claims.get(claim.uid) is None, _standing_for(view, claim)
-            job_id = job_id or self._granted(claim)
+                is_new, standing = view.held_claims.get(claim.uid) is None, _standing_for(view, claim)
+            if standing is not None:
+                with suppress(EnforcementError):  # it ended meanwhile, as all do whose files a reboot took
+                    return self._bound_claim(claim, standing)
             try:
-                return HeldClaim(claim, job_id, self._until_bound(job_id))
+                return self._bound_claim(claim, self._granted(claim))
             except EnforcementError:
                 if is_new:
                     self._forget(claim.uid)
@@ -107,6 +111,12 @@ class EngineClaims:
         """See `Claims.close`."""
         self._engine.ledger.close()
 
+    def _offer(self, room: GpuRoom, *, is_closed: bool) -> Offer:
+        factor, gpu = self._engine.settings.oversubscription, room.gpu
+        most_bytes = most_oversubscribed_bytes(room.capacity_bytes, factor, STEP_BYTES) if can_page(gpu, factor) else 0
+        is_mps = self._engine.settings.has_mps and has_mps(gpu)
+        return Offer(gpu, room.capacity_bytes, room.granted_bytes, is_closed, is_mps, most_bytes)
+
     def _records(self) -> list[ClaimRecord]:
         with self._engine.ledger.view() as view:
             return [record for record in view.held_claims.all() if not record.is_freed]
@@ -133,6 +143,7 @@ class EngineClaims:
             holding = engine.queue_of(decision.holding())
             rooms = {room.gpu.uuid: room for room in snapshot.rooms(holding, engine.headroom)}
             check_room(claim, rooms, factor, holding)
+            check_host_room(claim, factor, holding, engine.rounds.host_memory())
             decision.see(snapshot.gpus, time.time())
             job_id = put_granted(decision, claim, factor, engine.settings.gpu_model)
             decision.forget_oldest(engine.settings.kept_jobs)
@@ -140,8 +151,10 @@ class EngineClaims:
         engine.respawn(job_id)
         return job_id
 
-    def _until_bound(self, job_id: str) -> Delivery:
-        return self._until(lambda: self._bound(job_id), f"the slices of job {job_id} do not bind yet")
+    def _bound_claim(self, claim: Claim, job_id: str) -> HeldClaim:
+        """Return a claim with its slices once they bind."""
+        delivery = self._until(lambda: self._bound(job_id), f"the slices of job {job_id} do not bind yet")
+        return HeldClaim(claim, job_id, delivery)
 
     def _bound(self, job_id: str) -> Delivery | None:
         job = self._engine.ledger.job(job_id)
@@ -203,7 +216,3 @@ def _standing_for(view: View, claim: Claim) -> str | None:
         raise RequestError(f"claim {claim.uid} is held with other slices", hint="free it first")
     entry = _entry(view, record.job_id)
     return None if entry is None or entry.job.state.is_final else record.job_id
-
-
-def _offer(room: GpuRoom, *, is_closed: bool) -> Offer:
-    return Offer(room.gpu, room.capacity_bytes, room.granted_bytes, is_closed)

@@ -11,6 +11,7 @@ from pgpu.errors import NodeError, RequestError
 from pgpu.kubernetes import names
 from pgpu.kubernetes.api import AllocatedDevice, ResourceClaim
 from pgpu.kubernetes.claims.parameters import SliceParameters, hear
+from pgpu.kubernetes.names import Kind
 from pgpu.model import Claim, SharingWish, Slice
 from pgpu.units import quoted
 
@@ -18,6 +19,12 @@ NOTE = "dra"
 """Kept with claims that are prepared for a kubelet, so that those of others on the same node are told from them."""
 
 _WHOLE_PERCENT = 100
+_SHARING = {
+    Kind.TIME_SLICE: SharingWish.TIME_SLICE,
+    Kind.MPS: SharingWish.MPS,
+    Kind.OVERSUBSCRIBED: SharingWish.TIME_SLICE,
+    Kind.WHOLE: SharingWish.EXCLUSIVE,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +53,9 @@ def read_allocation(found: ResourceClaim, node: str, gpu_bytes: Mapping[str, int
     if not devices:
         raise RequestError(f"nothing of {names.DRIVER} is allocated to it")
     heard = hear(found.configurations, frozenset(base_request(each.request) for each in devices))
-    sharing = SharingWish.EXCLUSIVE if _are_whole(devices) else heard.parameters.sharing
-    claim = _claim(found, _slices(devices, node, gpu_bytes), sharing, heard.parameters)
+    kind = _kind_of(devices)
+    _refuse_another_kind(heard.parameters, kind)
+    claim = _claim(found, _slices(devices, node, gpu_bytes), kind, heard.parameters)
     return Allocation(claim, devices, heard.ignored)
 
 
@@ -56,29 +64,38 @@ def base_request(request: str) -> str:
     return request.partition("/")[0]
 
 
-def _claim(found: ResourceClaim, slices: tuple[Slice, ...], sharing: SharingWish, said: SliceParameters) -> Claim:
+def _claim(found: ResourceClaim, slices: tuple[Slice, ...], kind: Kind, said: SliceParameters) -> Claim:
     return Claim(
         found.uid,
         found.namespace,
         found.name,
         slices,
-        sharing,
+        _SHARING[kind],
         is_strict=said.is_strict,
         priority=said.priority,
-        oversubscribes=said.oversubscribes and sharing is not SharingWish.EXCLUSIVE,
+        oversubscribes=kind is Kind.OVERSUBSCRIBED,
         wait_for_memory_seconds=said.wait_for_memory_seconds,
         note=NOTE,
     )
 
 
-def _are_whole(devices: Sequence[AllocatedDevice]) -> bool:
-    whole = {names.is_whole(each.device) for each in devices}
-    if len(whole) > 1:
+def _kind_of(devices: Sequence[AllocatedDevice]) -> Kind:
+    kinds = {names.kind_of(each.device) for each in devices}
+    if len(kinds) > 1:
         raise RequestError(
-            "one claim cannot have whole GPUs beside shares of others",
+            f"one claim cannot have GPUs that are shared in different ways ({', '.join(sorted(kinds))})",
             hint="make a claim of each kind, for two containers",
         )
-    return whole.pop()
+    return kinds.pop()
+
+
+def _refuse_another_kind(said: SliceParameters, kind: Kind) -> None:
+    """Refuse a mode that the device is not in: the scheduler would not know of it, and let others onto the GPU who are in another."""
+    if said.kind not in {None, kind}:
+        raise RequestError(
+            f"its DeviceClass says {said.kind}, and {kind} is how its device is shared",
+            hint=f'let the class select device.attributes["{names.DRIVER}"].sharing == "{said.kind}"',
+        )
 
 
 def _slices(devices: Sequence[AllocatedDevice], node: str, gpu_bytes: Mapping[str, int]) -> tuple[Slice, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 from pgpu.errors import RequestError
 from pgpu.kubernetes import names
 from pgpu.kubernetes.api import Configuration
-from pgpu.model import SharingWish
+from pgpu.kubernetes.names import Kind
 from pgpu.units import parse_duration_seconds, quoted
 
 API_VERSION = "pgpu.io/v1alpha1"
@@ -19,7 +19,6 @@ KIND = "SliceParameters"
 
 _MOST_PRIORITY = 100
 _MOST_WAIT_SECONDS = 3600.0
-_SHARING = (SharingWish.TIME_SLICE, SharingWish.MPS, SharingWish.AUTO)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +27,10 @@ class SliceParameters:
 
     wait_for_memory_seconds: float = 0.0
     is_strict: bool = False
-    sharing: SharingWish = SharingWish.TIME_SLICE
+    kind: Kind | None = None
+    """How its GPUs are shared; None where nothing was said of it."""
+
     priority: int = 0
-    oversubscribes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +119,10 @@ def _flag(value: object) -> bool:
     return value
 
 
-def _sharing(value: object) -> SharingWish:
-    if value not in _SHARING:
-        raise RequestError(f"{quoted(str(value))} is no sharing mode", hint=f"write {', '.join(_SHARING)}")
-    return SharingWish(str(value))
+def _kind(value: object) -> Kind:
+    if value not in {*Kind}:
+        raise RequestError(f"{quoted(str(value))} is no sharing mode", hint=f"write {', '.join(Kind)}")
+    return Kind(str(value))
 
 
 def _priority(value: object) -> int:
@@ -134,9 +134,8 @@ def _priority(value: object) -> int:
 _READERS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "waitForMemory": ("wait_for_memory_seconds", _wait),
     "strict": ("is_strict", _flag),
-    "sharing": ("sharing", _sharing),
+    "sharing": ("kind", _kind),
     "priority": ("priority", _priority),
-    "oversubscribe": ("oversubscribes", _flag),
 }
 _FOR_CLAIMS = frozenset({"waitForMemory", "strict"})
 _EXAMPLE = f'write {{"apiVersion": "{API_VERSION}", "kind": "{KIND}", "waitForMemory": "30s"}}'
