@@ -6,6 +6,7 @@ containers have the units of its init containers again; it never says that a uni
 pkg/kubelet/cm/devicemanager and pkg/kubelet/apis/podresources of Kubernetes.
 """
 
+import socket
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -116,6 +117,9 @@ class FakeKubelet(RegistrationServicer, PodResourcesListerServicer):
         """Die: sockets stay where they are and answer no more; containers run on."""
         for server in self._servers:
             server.stop(None).wait()
+        for folder in ("device-plugins", "pod-resources") if self._servers else ():
+            with socket.socket(socket.AF_UNIX) as left:
+                left.bind(str(self.directory.absolute() / folder / "kubelet.sock"))
         self._servers = []
         self.forget_plugin()
 
@@ -260,6 +264,11 @@ class FakeKubelet(RegistrationServicer, PodResourcesListerServicer):
     def ids(self, pod: FakePod, container: str = "c") -> frozenset[str]:
         """Return what a container got."""
         return self.allocated[pod.namespace, pod.name][container].ids
+
+    def set_ids(self, pod: FakePod, container: str, ids: Sequence[str]) -> None:
+        """Let a container have certain units, without asking anybody."""
+        kept = _Allocated(frozenset(ids), plugin.ContainerAllocateResponse())
+        self.allocated.setdefault((pod.namespace, pod.name), {})[container] = kept
 
     # What it tells of pods
 

@@ -5,12 +5,15 @@ Fields are only ever added. A job's environment is never among them: it may hold
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pgpu.cli import exits
 from pgpu.client import CallHistory, GpuReport, JobReport, QueueReport, Waste
 from pgpu.errors import PgpuError, RequestError
 from pgpu.model import Job
+
+if TYPE_CHECKING:
+    from pgpu.kubernetes.asking_driver import SeenShare
 
 SCHEMA_VERSION = 1
 
@@ -64,6 +67,11 @@ def of_history(calls: Iterable[CallHistory]) -> Document:
 def of_waste(found: Iterable[Waste]) -> Document:
     """Describe what jobs reserved and used, in the order given."""
     return document(jobs=[{**dataclasses.asdict(each), "factor": each.factor} for each in found])
+
+
+def of_pods(seen: "Iterable[SeenShare]") -> Document:
+    """Describe slices with the containers that have them, in the order given."""
+    return document(slices=[{**dataclasses.asdict(each.share), "gpu": each.gpu} for each in seen])
 
 
 def of_top(gpus: Iterable[GpuReport], jobs: Iterable[JobReport]) -> Document:

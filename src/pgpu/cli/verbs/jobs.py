@@ -24,9 +24,26 @@ def ps(
     include_final: Annotated[bool, typer.Option("--all", "-a", help="Show jobs that ended, too.")] = False,
     is_quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print ids only.")] = False,
     is_uncut: Annotated[bool, typer.Option("--no-trunc", help="Don't shorten commands.")] = False,
+    of_kubernetes: Annotated[
+        bool,
+        typer.Option("--kubernetes", help="List the containers of this node's pods instead: ask in the driver's pod."),
+    ] = False,
+    driver: Annotated[
+        str,
+        typer.Option("--driver", metavar="HOST:PORT", help="With --kubernetes: where the driver serves its metrics."),
+    ] = "127.0.0.1:9410",
     as_json: options.Json = False,
 ) -> None:
     """List jobs: those that wait, with the reason, and those that run, with what they hold."""
+    if of_kubernetes:
+        if include_final or is_quiet:
+            raise RequestError(
+                "--kubernetes lists what runs now, as a table or as --json", hint="leave out --all and --quiet"
+            )
+        from pgpu.cli.verbs.kubernetes_pods import list_pods
+
+        list_pods(driver, as_json=as_json)
+        return
     client = invocation_of(context).client()
     reports = client.jobs(include_final=include_final)
     if as_json:
