@@ -216,6 +216,13 @@ def test_a_driver_that_does_not_run_is_told_with_its_reason(server: ApiServer, t
     assert "node2 has none" in found["slices"].finding
 
 
+def test_a_driver_outside_of_pods_is_seen_by_what_it_publishes(server: ApiServer, tmp_path: Path) -> None:
+    server.objects.delete(PODS, "pgpu-system", "pgpu-driver-node1")
+    found = complaints(looked_at(server, tmp_path))
+    assert list(found) == ["driver"]
+    assert found["driver"].result is Result.WARNING
+
+
 def test_a_slice_that_lost_its_sharing_is_told(server: ApiServer, tmp_path: Path) -> None:
     server.objects.update(SLICES, "", published("node1", "gpu-a", allowMultipleAllocations=False))
     assert "no GPU that can be shared" in complaints(looked_at(server, tmp_path))["slices"].finding

@@ -1,12 +1,14 @@
 """What `kubectl apply -k deploy/kubernetes` and the Helm chart install: the same objects, with the names that the code uses."""
 
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import helm_python
 import pytest
 from tests.manifests import CHART, KUSTOMIZE, NAMESPACE, Objects, charted, driver_pod, kustomized, written
+from tests.system.conftest import PGPU
 
 from pgpu.kubernetes import names
 
@@ -88,6 +90,18 @@ def test_directories_of_other_distributions_reach_driver_and_mounts() -> None:
         assert f"--{name}-dir={path}" in container["args"]
         assert any(mount["mountPath"].startswith(path) for mount in container["volumeMounts"])
         assert any(volume["hostPath"]["path"].startswith(path) for volume in pod["volumes"] if "hostPath" in volume)
+
+
+@pytest.mark.parametrize("mode", ["dra", "device-plugin"])
+def test_the_driver_knows_every_word_that_it_is_started_with(mode: str) -> None:
+    directories = {"kubelet": "/k", "cdi": "/c", "runtime": "/r", "state": "/s"}
+    values = {"mode": mode, "simulate": "H100x2", "defaultMemory": "8GiB", "directories": directories}
+    first, second, *words = driver_pod(charted(values))["containers"][0]["args"]
+    assert (first, second) == ("kubernetes", "driver")
+    help_text = subprocess.run([str(PGPU), first, second, "--help"], capture_output=True, text=True, check=True).stdout
+    flags = {word.partition("=")[0] for word in words}
+    assert ("--mode" in flags) == (mode == "device-plugin")
+    assert not [flag for flag in flags if f"{flag} " not in help_text]
 
 
 def test_each_host_path_is_mounted_where_it_is_on_the_host() -> None:

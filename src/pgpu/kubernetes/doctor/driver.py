@@ -27,7 +27,10 @@ def driver_pods(cluster: Onlooker) -> tuple[Pod, ...]:
 def pods(cluster: Onlooker) -> Iterator[Finding]:
     """Look whether the driver runs."""
     found = driver_pods(cluster)
-    if not found:
+    if not found and _published(cluster):
+        finding = "no pod of it, and yet GPUs are published: it runs beside the cluster, or did until a moment ago"
+        yield weak("driver", finding, _INSTALL)
+    elif not found:
         yield broken(
             "driver", "no pod of it: either it is not installed, or no node has a GPU that it knows of", _INSTALL
         )
@@ -69,10 +72,14 @@ def _judged(runtime: str, nodes: list[str]) -> Finding:
 def slices(cluster: Onlooker) -> Iterator[Finding]:
     """Look whether each driver's node has its GPUs published, in a way that they can be shared."""
     published: dict[str, list[ResourceSliceSpec]] = defaultdict(list)
-    for each in cluster.all(ResourceSlice, namespace=None, parameters={"fieldSelector": f"spec.driver={names.DRIVER}"}):
+    for each in _published(cluster):
         published[each.spec.nodeName or ""].append(each.spec)
     for node in sorted({_node(pod) for pod in driver_pods(cluster)} | set(published)):
         yield _of_node(node, published.get(node, []))
+
+
+def _published(cluster: Onlooker) -> tuple[ResourceSlice, ...]:
+    return cluster.all(ResourceSlice, namespace=None, parameters={"fieldSelector": f"spec.driver={names.DRIVER}"})
 
 
 def _of_node(node: str, found: list[ResourceSliceSpec]) -> Finding:
