@@ -19,6 +19,9 @@ SEAL_DIRECTORY = "/.pgpu-one-claim-for-each-container"
 _PRELOAD = "ld.so.preload"
 _CUDA = ("libcuda.so.1", "libcuda.so")
 _NVML = "libnvidia-ml.so.1"
+_DECISIVE = ("limit", CUDA_SHIM, NVML_SHIM, _PRELOAD)
+"""What a slice binds by. Mounted one by one, too: a volume of the pod's at such a path gives way to them."""
+
 _LISTS = ("deviceNodes", "mounts", "hooks", "additionalGids")
 
 
@@ -45,6 +48,8 @@ def container_edits(
 
 def _own_mounts(delivery: Delivery, machine: str) -> Iterator[dict[str, Any]]:
     yield _mount(delivery.slice_directory, JOB_DIRECTORY)
+    for name in _DECISIVE:
+        yield _mount(delivery.slice_directory / name, f"{JOB_DIRECTORY}/{name}")
     yield _mount(delivery.usage_path, f"{JOB_DIRECTORY}/usage", "rw")
     if delivery.time_path is not None and delivery.board_directory is not None:
         yield _mount(delivery.time_path, f"{JOB_DIRECTORY}/time", "rw")

@@ -59,8 +59,8 @@ class HealthService(services.DRAResourceHealthServicer):
     def _answer(self, health: Mapping[str, Health]) -> wire.NodeWatchResourcesResponse:
         answer = wire.NodeWatchResourcesResponse()
         for each in health.values():
-            for device in (names.shared_device(each.gpu_uuid), names.whole_device(each.gpu_uuid)):
-                answer.devices.append(self._device(each, device))
+            for kind in names.Kind:
+                answer.devices.append(self._device(each, names.device_of(each.gpu_uuid, kind)))
         return answer
 
     def _device(self, health: Health, device: str) -> wire.DeviceHealth:
