@@ -4,6 +4,7 @@ It answers like the recorded 1.36 one as far as pgpu asks. It has no scheduler a
 """
 
 import json
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -160,9 +161,8 @@ class ApiServer:
             raise _failed(fault)
         return fault
 
-    def told(self, asked: Asked, user: User, version: int, wanted: dict[str, str]) -> Iterator[Object]:
+    def told(self, asked: Asked, version: int, wanted: dict[str, str]) -> Iterator[Object]:
         """Yield the events of a watch."""
-        self.enter(asked, user)
         ended = self._watch_ends
         try:
             for happened in self.objects.since(version, lambda: ended.is_set() or self._is_over, self.bookmark_seconds):
@@ -236,15 +236,19 @@ class ApiServer:
 
 
 @contextmanager
-def running(server: ApiServer | None = None) -> Iterator[ApiServer]:
-    """Serve on a free port of this machine until the block ends."""
+def running(server: ApiServer | None = None, certificate: Path | None = None) -> Iterator[ApiServer]:
+    """Serve on a free port of this machine until the block ends; over TLS with a file of a certificate and its key."""
     served = ApiServer() if server is None else server
 
     class Handler(_Handler):
         api = served
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
-        served.url = f"http://127.0.0.1:{listening.server_address[1]}"
+        if certificate is not None:
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            context.load_cert_chain(certificate)
+            listening.socket = context.wrap_socket(listening.socket, server_side=True)
+        served.url = f"{'http' if certificate is None else 'https'}://127.0.0.1:{listening.server_address[1]}"
         thread = threading.Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
         try:
@@ -344,16 +348,16 @@ class _Handler(BaseHTTPRequestHandler):
         }
 
     def _watch(self, asked: Asked, user: User, wanted: dict[str, str]) -> None:
-        told = self.api.told(asked, user, int(wanted.get("resourceVersion") or self.api.objects.version), wanted)
-        first = next(told, None)
+        self.api.enter(asked, user)
+        version = int(wanted.get("resourceVersion") or self.api.objects.version)
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Connection", "close")
         self.end_headers()
-        while first is not None:
-            self.wfile.write(json.dumps(first).encode() + b"\n")
+        self.wfile.flush()
+        for event in self.api.told(asked, version, wanted):
+            self.wfile.write(json.dumps(event).encode() + b"\n")
             self.wfile.flush()
-            first = next(told, None)
 
     def _discovers(self, path: str) -> bool:
         if path == "/version":

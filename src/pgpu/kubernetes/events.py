@@ -4,6 +4,7 @@ Telling never waits and never fails: a thread of its own writes. The same words 
 minutes, and at most twenty in a burst, then one a second; what is more is left out, since the log has it all.
 """
 
+import contextlib
 import queue
 import threading
 import time
@@ -24,6 +25,7 @@ REPEAT_SECONDS = 600.0
 """Events live for an hour; who looks within it finds the words that still hold."""
 
 BURST = 20
+_FAREWELL_SECONDS = 5.0
 _LONGEST_NOTE = 1000
 _LONGEST_NAME = 200
 _MOST_REMEMBERED = 1000
@@ -62,9 +64,10 @@ class EventRecorder:
         """Nothing changes when the kubelet takes the driver."""
 
     def stop(self) -> None:
-        """Write what still waits, and end."""
-        self._waiting.put(None)
-        self._thread.join()
+        """Write what still waits, and end; does not wait for a server that does not answer."""
+        with contextlib.suppress(queue.Full):  # then it writes as long as this process lives
+            self._waiting.put_nowait(None)
+        self._thread.join(_FAREWELL_SECONDS)
 
     def warn(self, about: ObjectName, reason: str, note: str) -> None:
         """Tell of something that is wrong; `reason` is one word in capitals, `note` one line."""
@@ -76,10 +79,8 @@ class EventRecorder:
 
     def _tell(self, told: _Told) -> None:
         if self._is_due(told):
-            try:
+            with contextlib.suppress(queue.Full):
                 self._waiting.put_nowait(told)
-            except queue.Full:
-                return
 
     def _is_due(self, told: _Told) -> bool:
         now = self._clock()

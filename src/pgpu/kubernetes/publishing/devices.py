@@ -1,4 +1,4 @@
-"""A GPU as the devices that the scheduler knows: one of which many claims have shares, and one that is the whole. Pure.
+"""A GPU as the devices that the scheduler knows: one for each way to share it, and one that is the whole. Pure.
 
 It refuses to promise more than claims may take, and to offer what cannot be tainted and should be.
 """
@@ -16,22 +16,22 @@ from lightkube.models.resource_v1 import (
     DeviceTaint,
 )
 
-from pgpu.engine.claims import Offer
+from pgpu.engine.claims import STEP_BYTES, Offer
 from pgpu.kubernetes import names
 from pgpu.kubernetes.api.quantities import quantity_of
 from pgpu.kubernetes.health import Health, HealthState
+from pgpu.kubernetes.names import Kind
 from pgpu.kubernetes.publishing.features import Features
 from pgpu.model import Gpu
-from pgpu.units import GIB, MIB
-
-STEP_BYTES = 256 * MIB
-"""Shares are whole multiples of it: what is asked in between is rounded up by the scheduler."""
+from pgpu.scheduling.oversubscription import most_oversubscribed_bytes
+from pgpu.scheduling.tenancy import most_clients
+from pgpu.units import GIB
 
 DEFAULT_MEMORY_BYTES = 4 * GIB
 """What a claim that names no memory gets: enough for inference of small models, and twenty fit on the largest GPUs."""
 
 COUNTER = "whole"
-"""Each GPU has one of it: its shares take it together, or its whole device does."""
+"""Each GPU has one of it: those who share it in one way take it together, or its whole device does."""
 
 UNHEALTHY, UNKNOWN, CLOSED = f"{names.DRIVER}/unhealthy", f"{names.DRIVER}/unknown", f"{names.DRIVER}/closed"
 """Keys of taints."""
@@ -58,46 +58,57 @@ def published_bytes(offer: Offer) -> int:
     return max(offer.memory_bytes // STEP_BYTES, held_steps) * STEP_BYTES
 
 
-def shared_device(
-    offer: Offer, memory_bytes: int, default_bytes: int, health: Health | None, features: Features
+def device_of(  # noqa: PLR0917 - what a device says comes from so many places
+    offer: Offer, kind: Kind, memory_bytes: int, default_bytes: int, health: Health | None, features: Features
 ) -> Device | None:
-    """Return the device of which many claims get shares; None where there may be none.
+    """Return one GPU's device of a kind; None where there may be none.
 
     Args:
         offer: The GPU. An instance is kept apart by hardware, and is given whole or not at all.
+        kind: How those share it who get the device.
         memory_bytes: What to say of its memory, in whole steps.
         default_bytes: For claims that name none.
         health: How the GPU is; None where nobody knows of anything.
         features: Of the API server.
     """
     taints = _taints(offer, health)
-    if offer.gpu.is_instance or memory_bytes < STEP_BYTES or (taints and not features.has_taints):
+    is_told_apart = features.has_counters or kind is (Kind.WHOLE if offer.gpu.is_instance else Kind.TIME_SLICE)
+    if not is_told_apart or not _can_be(offer, kind) or memory_bytes < STEP_BYTES:
         return None
-    device = _device(names.shared_device(offer.gpu.uuid), offer.gpu, taints, features)
-    device.allowMultipleAllocations = True
-    device.capacity = {
+    if taints and not features.has_taints:
+        return None
+    device = _device(offer.gpu, kind, taints, features)
+    device.capacity = _capacities(offer, kind, memory_bytes, default_bytes)
+    device.allowMultipleAllocations = None if kind is Kind.WHOLE else True
+    return device
+
+
+def _can_be(offer: Offer, kind: Kind) -> bool:
+    if offer.gpu.is_instance:
+        return kind is Kind.WHOLE
+    return {Kind.MPS: offer.has_mps, Kind.OVERSUBSCRIBED: offer.oversubscription > 1}.get(kind, True)
+
+
+def _capacities(offer: Offer, kind: Kind, memory_bytes: int, default_bytes: int) -> dict[str, DeviceCapacity]:
+    if kind is Kind.WHOLE:
+        return {
+            names.MEMORY: DeviceCapacity(value=quantity_of(memory_bytes)),
+            names.COMPUTE: DeviceCapacity(value=str(_ALL_PERCENT)),
+        }
+    if kind is Kind.OVERSUBSCRIBED:
+        memory_bytes = most_oversubscribed_bytes(memory_bytes, offer.oversubscription, STEP_BYTES)
+    capacities = {
         names.MEMORY: _memory(memory_bytes, default_bytes),
         names.COMPUTE: _capacity(_ALL_PERCENT, default=0, least=0, step=1),
     }
-    return device
-
-
-def whole_device(offer: Offer, memory_bytes: int, health: Health | None, features: Features) -> Device | None:
-    """Return the device that one claim has alone; None where there may be none."""
-    taints = _taints(offer, health)
-    is_safe = features.has_counters or offer.gpu.is_instance
-    if not is_safe or memory_bytes < STEP_BYTES or (taints and not features.has_taints):
-        return None
-    device = _device(names.whole_device(offer.gpu.uuid), offer.gpu, taints, features)
-    device.capacity = {
-        names.MEMORY: DeviceCapacity(value=quantity_of(memory_bytes)),
-        names.COMPUTE: DeviceCapacity(value=str(_ALL_PERCENT)),
-    }
-    return device
+    if kind is Kind.MPS:
+        each = CapacityRequestPolicy(default="1", validValues=["1"])
+        capacities[names.CLIENTS] = DeviceCapacity(value=str(most_clients(offer.gpu)), requestPolicy=each)
+    return capacities
 
 
 def counter_set(gpu: Gpu) -> CounterSet:
-    """Return what the shares and the whole of one GPU exclude each other by."""
+    """Return what the devices of one GPU exclude each other by."""
     return CounterSet(name=names.shared_device(gpu.uuid), counters={COUNTER: Counter(value="1")})
 
 
@@ -109,15 +120,16 @@ def with_old_times(device: Device, published: Sequence[DeviceTaint]) -> Device:
     return device
 
 
-def _device(name: str, gpu: Gpu, taints: list[DeviceTaint], features: Features) -> Device:
+def _device(gpu: Gpu, kind: Kind, taints: list[DeviceTaint], features: Features) -> Device:
     counters = DeviceCounterConsumption(
         counterSet=names.shared_device(gpu.uuid), counters={COUNTER: Counter(value="1")}
     )
     consumes = [counters] if features.has_counters and not gpu.is_instance else None
-    return Device(name=name, attributes=_attributes(gpu), taints=taints or None, consumesCounters=consumes)
+    name = names.device_of(gpu.uuid, kind)
+    return Device(name=name, attributes=_attributes(gpu, kind), taints=taints or None, consumesCounters=consumes)
 
 
-def _attributes(gpu: Gpu) -> dict[str, Mapping[str, str | bool]]:
+def _attributes(gpu: Gpu, kind: Kind) -> dict[str, Mapping[str, str | bool]]:
     """Names are those of NVIDIA's driver where it has the same: selectors go on working."""
     said: dict[str, Mapping[str, str | bool] | None] = {
         "uuid": {"string": gpu.uuid},
@@ -127,6 +139,7 @@ def _attributes(gpu: Gpu) -> dict[str, Mapping[str, str | bool]]:
         "architecture": _architecture(gpu.compute_capability),
         "cudaComputeCapability": _version(".".join(map(str, gpu.compute_capability or ()))),
         "parentUUID": None if gpu.parent_uuid is None else {"string": gpu.parent_uuid},
+        names.SHARING: {"string": kind.value},
         "simulated": {"bool": gpu.is_simulated},
     }
     return {name: value for name, value in said.items() if value is not None}

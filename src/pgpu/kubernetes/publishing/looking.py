@@ -12,10 +12,11 @@ from lightkube.resources.resource_v1 import ResourceSlice
 from pgpu.engine.claims import Claims, Offer
 from pgpu.kubernetes.api import Node
 from pgpu.kubernetes.health import Health, HealthSource
+from pgpu.kubernetes.names import Kind
 from pgpu.kubernetes.publishing.devices import DEFAULT_MEMORY_BYTES, published_bytes
 from pgpu.kubernetes.publishing.features import Features
 from pgpu.kubernetes.publishing.order import next_order
-from pgpu.kubernetes.publishing.pool import pool_slices
+from pgpu.kubernetes.publishing.pool import USUAL_KINDS, pool_slices
 
 CALM_SECONDS = 30.0
 """How long slices stand before they are written again for a better order or more memory."""
@@ -28,6 +29,7 @@ class Looking:
     claims: Claims
     health: HealthSource
     default_bytes: int = DEFAULT_MEMORY_BYTES
+    kinds: Sequence[Kind] = USUAL_KINDS
     _order: tuple[str, ...] = field(default=(), init=False)
     _bytes: Mapping[str, int] = field(default_factory=dict, init=False)
 
@@ -47,7 +49,7 @@ class Looking:
         self._bytes = {uuid: self._next_bytes(offer, is_calm=is_calm) for uuid, offer in offers.items()}
         health: Mapping[str, Health] = self.health.health()
         in_order = [offers[uuid] for uuid in self._order]
-        return pool_slices(node, in_order, health, self._bytes, default_bytes=self.default_bytes, features=features)
+        return pool_slices(node, in_order, health, self._bytes, self.default_bytes, features, self.kinds)
 
     def _next_order(self, offers: Sequence[Offer], *, is_calm: bool) -> tuple[str, ...]:
         has_same = {offer.gpu.uuid for offer in offers} == set(self._order)

@@ -7,8 +7,8 @@ scheduler a look at all that waits.
 
 from collections.abc import Sequence
 
-from pgpu.engine.claims import Offer
-from pgpu.kubernetes.publishing.devices import STEP_BYTES, published_bytes
+from pgpu.engine.claims import STEP_BYTES, Offer
+from pgpu.kubernetes.publishing.devices import published_bytes
 
 
 def next_order(offers: Sequence[Offer], published: Sequence[str]) -> tuple[str, ...]:

@@ -18,8 +18,12 @@ from pgpu.engine.claims import Offer
 from pgpu.kubernetes import names
 from pgpu.kubernetes.api import Node
 from pgpu.kubernetes.health import Health
+from pgpu.kubernetes.names import Kind
 from pgpu.kubernetes.publishing import devices
 from pgpu.kubernetes.publishing.features import ALL_FEATURES, Features
+
+USUAL_KINDS = (Kind.TIME_SLICE, Kind.MPS, Kind.WHOLE)
+"""Without oversubscription, which needs the host's memory, too, of which the scheduler knows nothing."""
 
 _MOST_COUNTER_SETS = 8
 _MOST_DEVICES = 64
@@ -38,6 +42,7 @@ def pool_slices(
     *,
     default_bytes: int = devices.DEFAULT_MEMORY_BYTES,
     features: Features = ALL_FEATURES,
+    kinds: Sequence[Kind] = USUAL_KINDS,
 ) -> list[ResourceSlice]:
     """Return the slices of a node, counters first; their generation is 0, for the writer to fill in.
 
@@ -48,13 +53,18 @@ def pool_slices(
         memory_bytes: By UUID of the GPU what to say of its memory, in whole steps.
         default_bytes: What a claim that names no memory gets.
         features: What the API server can store.
+        kinds: Ways to share a GPU that are offered.
 
     Returns:
         At least one: a node without GPUs says so.
     """
-    shared = [_shared(offer, memory_bytes, default_bytes, health, features) for offer in offers]
-    whole = [_whole(offer, memory_bytes, health, features) for offer in offers]
-    published = [device for device in [*shared, *whole] if device is not None]
+    made = (
+        devices.device_of(offer, kind, memory_bytes[uuid], default_bytes, health.get(uuid), features)
+        for kind in kinds
+        for offer in offers
+        for uuid in [offer.gpu.uuid]
+    )
+    published = [device for device in made if device is not None]
     used = {use.counterSet for device in published for use in device.consumesCounters or []}
     sets = [counters for offer in offers if (counters := devices.counter_set(offer.gpu)).name in used]
     counter_chunks, device_chunks = _chunks(sets, _MOST_COUNTER_SETS), _chunks(published, _MOST_DEVICES) or [[]]
@@ -78,20 +88,6 @@ def content(found: ResourceSlice) -> Content:
 def name_of(found: ResourceSlice) -> str:
     """Return a slice's name."""
     return (found.metadata and found.metadata.name) or ""
-
-
-def _shared(
-    offer: Offer, memory_bytes: Mapping[str, int], default: int, health: Mapping[str, Health], features: Features
-) -> Device | None:
-    uuid = offer.gpu.uuid
-    return devices.shared_device(offer, memory_bytes[uuid], default, health.get(uuid), features)
-
-
-def _whole(
-    offer: Offer, memory_bytes: Mapping[str, int], health: Mapping[str, Health], features: Features
-) -> Device | None:
-    uuid = offer.gpu.uuid
-    return devices.whole_device(offer, memory_bytes[uuid], health.get(uuid), features)
 
 
 def _slice(

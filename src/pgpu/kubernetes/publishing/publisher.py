@@ -14,7 +14,7 @@ from pgpu.kubernetes.api import Cluster, Node
 from pgpu.kubernetes.events import EventRecorder
 from pgpu.kubernetes.publishing.features import ALL_FEATURES, Features, features_kept, features_of
 from pgpu.kubernetes.publishing.looking import CALM_SECONDS, Looking
-from pgpu.kubernetes.publishing.watcher import Watcher
+from pgpu.kubernetes.publishing.watcher import FAREWELL_SECONDS, Watcher
 from pgpu.kubernetes.publishing.writing import SliceWriter, Written
 from pgpu.kubernetes.readiness import Readiness
 
@@ -77,12 +77,12 @@ class Publisher:
         self._watcher.start()
 
     def stop(self) -> None:
-        """End, and wait for the end; the slices stay."""
+        """End, and wait for the end, but not for a server that does not answer; the slices stay."""
         self._ending.set()
         self._woken.set()
         if self._thread.is_alive():
             self._watcher.stop()
-            self._thread.join()
+            self._thread.join(FAREWELL_SECONDS)
 
     def registered(self) -> None:
         """The kubelet took the driver: it wiped the slices, and may go on wiping for a moment, which the watch tells."""

@@ -12,6 +12,9 @@ from pgpu.kubernetes.api import Cluster, Watch
 _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 60.0
 
+FAREWELL_SECONDS = 5.0
+"""How long an end waits for a question that a server leaves without an answer; the thread ends with its process."""
+
 
 class Watcher:
     """Watches until it is stopped, over every break; what happened in between is looked for."""
@@ -33,12 +36,12 @@ class Watcher:
         self._thread.start()
 
     def stop(self) -> None:
-        """End, and wait for the end."""
+        """End, and wait for the end, but not for a server that does not answer."""
         self._ending.set()
         watch = self._watch
         if watch is not None:
             watch.close()
-        self._thread.join()
+        self._thread.join(FAREWELL_SECONDS)
 
     def _watch_on(self) -> None:
         pause_seconds = _FIRST_PAUSE_SECONDS
