@@ -125,14 +125,14 @@ class Cluster:
         lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
         return lines[-1] if done.returncode == 0 and lines else ""
 
+    def ask_to_leave(self, pod: str, container: str = "client") -> None:
+        """Let a container's CUDA client end by itself; the command that asks it to dies with the container."""
+        self.try_kubectl("exec", pod, "--container", container, "--", "python3", "-c", "import os; os.kill(1, 15)")
+
     def end(self, pod: str) -> None:
         """Let a pod's CUDA client end by itself, and wait until the pod has succeeded."""
-        self.execute(pod, "import os; os.kill(1, 15)")
+        self.ask_to_leave(pod)
         self.wait_for(pod, "jsonpath={.status.phase}=Succeeded")
-
-    def execute(self, pod: str, code: str, container: str = "client") -> str:
-        """Run a few lines of Python in a container."""
-        return self.kubectl("exec", pod, "--container", container, "--", "python3", "-c", code)
 
     def delete(self, *words: str) -> None:
         """Delete objects and wait until they are gone."""
@@ -166,7 +166,7 @@ class Cluster:
             bytes_of(result["consumedCapacity"]["memory"])
             for each in claims
             for result in each.get("status", {}).get("allocation", {}).get("devices", {}).get("results", [])
-            if (result["driver"], result["device"]) == (DRIVER, gpu.device)
+            if (result["driver"], result["pool"], result["device"]) == (DRIVER, gpu.node, gpu.device)
         )
 
     def gpus(self) -> list[Gpu]:

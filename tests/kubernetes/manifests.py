@@ -69,22 +69,22 @@ def client(
 
 
 def pod(
+    node: str,
     name: str,
     *containers: Manifest,
     templates: dict[str, str] | None = None,
     claims: dict[str, str] | None = None,
     restarts: bool = False,
-    node: str | None = None,
 ) -> Manifest:
     """Return a pod.
 
     Args:
+        node: The only one that it may run on. Simulated GPUs of two nodes may have the same UUID.
         name: The pod's.
         containers: As `client` makes them.
         templates: By the pod's own name of a claim, the template that it is made of.
         claims: By the pod's own name of a claim, the claim.
         restarts: Whether containers that end are started again.
-        node: The only node that it may run on; None for any.
     """
     named = [{"name": own, "resourceClaimTemplateName": other} for own, other in (templates or {}).items()]
     named += [{"name": own, "resourceClaimName": other} for own, other in (claims or {}).items()]
@@ -94,7 +94,6 @@ def pod(
         "automountServiceAccountToken": False,
         "containers": list(containers),
         "resourceClaims": named,
+        "nodeSelector": {"kubernetes.io/hostname": node},
     }
-    if node is not None:
-        spec["nodeSelector"] = {"kubernetes.io/hostname": node}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}

@@ -15,13 +15,13 @@ GIB = 1 << 30
 def thirty(cluster: Cluster, gpu: Gpu) -> str:
     """A template of claims of 30 GiB on one GPU, of which one pod has a slice."""
     cluster.apply(template("thirty", part("30Gi"), selector=gpu.selector))
-    _start(cluster, "steady")
+    _start(cluster, gpu, "steady")
     assert cluster.report("steady")["total_bytes"] == 30 * GIB
     return "thirty"
 
 
-def _start(cluster: Cluster, name: str) -> None:
-    cluster.apply(pod(name, client("client", "gpu"), templates={"gpu": "thirty"}, restarts=True))
+def _start(cluster: Cluster, gpu: Gpu, name: str) -> None:
+    cluster.apply(pod(gpu.node, name, client("client", "gpu"), templates={"gpu": "thirty"}, restarts=True))
 
 
 def _assert_all_is_well(cluster: Cluster, gpu: Gpu, *pods: str) -> None:
@@ -38,7 +38,7 @@ def test_a_driver_that_is_killed_costs_no_pod_its_slice_and_makes_new_ones_wait(
     cluster: Cluster, gpu: Gpu, node: Node
 ) -> None:
     killed = node.kill_the_driver()
-    _start(cluster, "newcomer")
+    _start(cluster, gpu, "newcomer")
 
     _assert_all_is_well(cluster, gpu, "steady", "newcomer")
 
@@ -63,7 +63,7 @@ def test_a_kubelet_that_is_killed_costs_no_pod_its_slice_and_what_it_wiped_is_of
     cluster: Cluster, gpu: Gpu, node: Node
 ) -> None:
     node.run("systemctl", "kill", "--signal=KILL", "kubelet")
-    _start(cluster, "newcomer")
+    _start(cluster, gpu, "newcomer")
 
     _assert_all_is_well(cluster, gpu, "steady", "newcomer")
 
@@ -78,7 +78,7 @@ def test_a_container_whose_cdi_file_was_deleted_starts_again_in_its_slice(
     uid = cluster.claim_of("steady")["metadata"]["uid"]
     node.run("rm", f"{CDI_DIRECTORY}/pgpu.io-claim-{uid}.json")
 
-    cluster.execute("steady", "import os; os.kill(1, 15)")
+    cluster.ask_to_leave("steady")
 
     cluster.wait_until_restarted("steady", 1)
     _assert_all_is_well(cluster, gpu, "steady")
@@ -87,9 +87,9 @@ def test_a_container_whose_cdi_file_was_deleted_starts_again_in_its_slice(
 @pytest.mark.kubernetes_power
 @pytest.mark.usefixtures("thirty")
 def test_after_a_nodes_power_was_cut_its_pods_have_their_slices_again(cluster: Cluster, gpu: Gpu, node: Node) -> None:
-    _start(cluster, "other")
+    _start(cluster, gpu, "other")
     cluster.wait_until_running("other")
-    _start(cluster, "waiting")
+    _start(cluster, gpu, "waiting")
     cluster.wait_until_unschedulable("waiting")
 
     node.restart()
@@ -105,7 +105,7 @@ def test_after_a_nodes_power_was_cut_its_pods_have_their_slices_again(cluster: C
 def test_a_claim_that_is_kept_between_two_pods_is_the_same_memory(cluster: Cluster, gpu: Gpu, node: Node) -> None:
     cluster.apply(claim("kept", part("2Gi"), selector=gpu.selector))
     for name in ("first", "second"):
-        cluster.apply(pod(name, client("client", "gpu"), claims={"gpu": "kept"}))
+        cluster.apply(pod(gpu.node, name, client("client", "gpu"), claims={"gpu": "kept"}))
         assert cluster.report(name)["total_bytes"] == 2 * GIB
         cluster.delete("pod", name)
         node.kill_the_driver()

@@ -23,9 +23,9 @@ def test_of_three_pods_of_30_gib_two_share_a_gpu_of_80_and_the_third_starts_when
 ) -> None:
     cluster.apply(template("thirty", part("30Gi"), selector=gpu.selector))
     for name in ("first", "second"):
-        cluster.apply(pod(name, client("client", "gpu"), templates={"gpu": "thirty"}))
+        cluster.apply(pod(gpu.node, name, client("client", "gpu"), templates={"gpu": "thirty"}))
         cluster.wait_until_running(name)
-    cluster.apply(pod("third", client("client", "gpu"), templates={"gpu": "thirty"}))
+    cluster.apply(pod(gpu.node, "third", client("client", "gpu"), templates={"gpu": "thirty"}))
 
     assert "cannot allocate all claims" in cluster.wait_until_unschedulable("third")
     for name in ("first", "second"):
@@ -41,9 +41,9 @@ def test_of_three_pods_of_30_gib_two_share_a_gpu_of_80_and_the_third_starts_when
 
 def test_a_pod_that_is_deleted_makes_room_for_one_that_waits(cluster: Cluster, gpu: Gpu) -> None:
     cluster.apply(template("fifty", part("50Gi"), selector=gpu.selector))
-    cluster.apply(pod("first", client("client", "gpu"), templates={"gpu": "fifty"}))
+    cluster.apply(pod(gpu.node, "first", client("client", "gpu"), templates={"gpu": "fifty"}))
     cluster.wait_until_running("first")
-    cluster.apply(pod("second", client("client", "gpu"), templates={"gpu": "fifty"}))
+    cluster.apply(pod(gpu.node, "second", client("client", "gpu"), templates={"gpu": "fifty"}))
     cluster.wait_until_unschedulable("second")
 
     cluster.delete("pod", "first")
@@ -54,7 +54,7 @@ def test_a_pod_that_is_deleted_makes_room_for_one_that_waits(cluster: Cluster, g
 
 def test_what_was_consumed_binds_and_not_what_was_asked(cluster: Cluster, gpu: Gpu) -> None:
     cluster.apply(claim("odd", part("1000Mi"), selector=gpu.selector))
-    cluster.apply(pod("asker", client("client", "gpu"), claims={"gpu": "odd"}))
+    cluster.apply(pod(gpu.node, "asker", client("client", "gpu"), claims={"gpu": "odd"}))
 
     assert cluster.report("asker")["total_bytes"] == GIB
     assert cluster.consumed_bytes(gpu) == GIB
@@ -63,7 +63,7 @@ def test_what_was_consumed_binds_and_not_what_was_asked(cluster: Cluster, gpu: G
 def test_two_containers_with_one_claim_have_its_memory_together(cluster: Cluster, gpu: Gpu) -> None:
     cluster.apply(claim("shared", part("8Gi"), selector=gpu.selector))
     greedy, modest = client("client", "gpu", most_bytes=5 * GIB), client("other", "gpu", most_bytes=5 * GIB)
-    cluster.apply(pod("pair", greedy, modest, claims={"gpu": "shared"}))
+    cluster.apply(pod(gpu.node, "pair", greedy, modest, claims={"gpu": "shared"}))
 
     reports = [dict(cluster.report("pair", name)) for name in ("client", "other")]
 
@@ -76,7 +76,7 @@ def test_two_containers_with_one_claim_have_its_memory_together(cluster: Cluster
 def test_two_pods_with_one_claim_have_its_memory_together(cluster: Cluster, gpu: Gpu) -> None:
     cluster.apply(claim("shared", part("8Gi"), selector=gpu.selector))
     for name in ("first", "second"):
-        cluster.apply(pod(name, client("client", "gpu", most_bytes=5 * GIB), claims={"gpu": "shared"}))
+        cluster.apply(pod(gpu.node, name, client("client", "gpu", most_bytes=5 * GIB), claims={"gpu": "shared"}))
 
     reports = [dict(cluster.report(name)) for name in ("first", "second")]
 
@@ -86,7 +86,7 @@ def test_two_pods_with_one_claim_have_its_memory_together(cluster: Cluster, gpu:
 
 def test_a_limit_of_one_gpu_slice_is_a_slice_of_the_usual_size(cluster: Cluster, gpu: Gpu) -> None:
     container = client("client", limits={"pgpu.io/gpu-slice": "1"})
-    cluster.apply(pod("adopter", container, node=gpu.node))
+    cluster.apply(pod(gpu.node, "adopter", container))
 
     report = cluster.report("adopter")
 
@@ -95,10 +95,10 @@ def test_a_limit_of_one_gpu_slice_is_a_slice_of_the_usual_size(cluster: Cluster,
 
 def test_a_container_that_is_started_again_in_its_pod_has_its_slice_again(cluster: Cluster, gpu: Gpu) -> None:
     cluster.apply(claim("mine", part("6Gi"), selector=gpu.selector))
-    cluster.apply(pod("phoenix", client("client", "gpu"), claims={"gpu": "mine"}, restarts=True))
+    cluster.apply(pod(gpu.node, "phoenix", client("client", "gpu"), claims={"gpu": "mine"}, restarts=True))
     _assert_is_bound_by(dict(cluster.report("phoenix")), 6 * GIB)
 
-    cluster.execute("phoenix", "import os; os.kill(1, 15)")
+    cluster.ask_to_leave("phoenix")
 
     cluster.wait_until_restarted("phoenix", 1)
     _assert_is_bound_by(dict(cluster.report("phoenix")), 6 * GIB)

@@ -24,7 +24,12 @@ def test_a_storm_of_pods_and_deaths_never_over_commits_and_lets_every_pod_run(
         cluster.apply(template(f"gib-{size}", part(f"{size}Gi"), selector=gpu.selector))
     cluster.apply(
         *(
-            pod(name, client("client", "gpu", keep_seconds=dice.randint(1, 5)), templates={"gpu": f"gib-{size}"})
+            pod(
+                gpu.node,
+                name,
+                client("client", "gpu", keep_seconds=dice.randint(1, 5)),
+                templates={"gpu": f"gib-{size}"},
+            )
             for name, size in sizes.items()
         )
     )

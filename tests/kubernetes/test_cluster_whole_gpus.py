@@ -11,9 +11,9 @@ GIB = 1 << 30
 
 def test_a_whole_gpu_waits_until_nobody_shares_it(cluster: Cluster, gpu: Gpu) -> None:
     cluster.apply(claim("one", part("1Gi"), selector=gpu.selector), claim("all", whole(), selector=gpu.selector))
-    cluster.apply(pod("sharer", client("client", "gpu"), claims={"gpu": "one"}))
+    cluster.apply(pod(gpu.node, "sharer", client("client", "gpu"), claims={"gpu": "one"}))
     cluster.wait_until_running("sharer")
-    cluster.apply(pod("owner", client("client", "gpu"), claims={"gpu": "all"}))
+    cluster.apply(pod(gpu.node, "owner", client("client", "gpu"), claims={"gpu": "all"}))
     cluster.wait_until_unschedulable("owner")
 
     cluster.delete("pod", "sharer")
@@ -23,9 +23,9 @@ def test_a_whole_gpu_waits_until_nobody_shares_it(cluster: Cluster, gpu: Gpu) ->
 
 def test_a_slice_waits_until_the_owner_of_the_whole_gpu_has_gone(cluster: Cluster, gpu: Gpu) -> None:
     cluster.apply(claim("one", part("1Gi"), selector=gpu.selector), claim("all", whole(), selector=gpu.selector))
-    cluster.apply(pod("owner", client("client", "gpu"), claims={"gpu": "all"}))
+    cluster.apply(pod(gpu.node, "owner", client("client", "gpu"), claims={"gpu": "all"}))
     cluster.wait_until_running("owner")
-    cluster.apply(pod("sharer", client("client", "gpu"), claims={"gpu": "one"}))
+    cluster.apply(pod(gpu.node, "sharer", client("client", "gpu"), claims={"gpu": "one"}))
     cluster.wait_until_unschedulable("sharer")
 
     cluster.end("owner")
