@@ -133,8 +133,20 @@ def _of_capacity(capacity: Object, *, shared: bool) -> list[str]:
         return []
     if not shared:
         return ["spec.devices.capacity.requestPolicy: allowMultipleAllocations must be true"]
-    valid = policy["validRange"]
-    value, default, least = _number(capacity["value"]), _number(policy["default"]), _number(valid["min"])
+    value, default = _number(capacity["value"]), _number(policy["default"])
+    if "validValues" in policy:
+        return _of_values(value, default, [_number(text) for text in policy["validValues"]])
+    return _of_range(value, default, policy["validRange"])
+
+
+def _of_values(value: Any, default: Any, valid: list[Any]) -> list[str]:
+    if len(valid) > 10 or valid != sorted(set(valid)) or valid[-1] > value or default not in valid:
+        return [f"spec.devices.capacity: {default} of {valid}, at most {value}, at most 10, does not hold"]
+    return []
+
+
+def _of_range(value: Any, default: Any, valid: Object) -> list[str]:
+    least = _number(valid["min"])
     most = _number(valid["max"]) if "max" in valid else value
     step = _number(valid["step"]) if "step" in valid else None
     if not least <= default <= most <= value:
