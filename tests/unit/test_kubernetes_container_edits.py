@@ -119,10 +119,11 @@ def test_a_runtime_of_which_nobody_knows_is_remarked_on(said: str) -> None:
 @pytest.mark.parametrize(
     ("runtime", "kubelet", "does"),
     [
-        ("containerd://2.0.0", "v1.28.0", True),
-        ("containerd://2.0.0", "v1.27.9", False),
+        ("containerd://2.0.0", "v1.31.0", True),
+        ("containerd://2.0.0", "v1.30.9", False),
         ("containerd://1.7.27", "v1.33.0", False),
-        ("cri-o://1.30.0", "v1.30.0", True),
+        ("cri-o://1.31.0", "v1.31.0", True),
+        ("cri-o://1.27.0", "v1.31.0", False),
         ("", "v1.33.0", False),
         ("containerd://2.0.0", "", False),
     ],

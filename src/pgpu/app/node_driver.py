@@ -9,7 +9,6 @@ import signal
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.settings import Settings
 from pgpu.app.wiring import gpu_source, make_engine, simulated_gpus
+from pgpu.kubernetes.one_mode import Mode, be_in_mode
 
 if TYPE_CHECKING:
     from pgpu.engine.claims import Claims
@@ -37,13 +37,6 @@ RUNTIME_DIRECTORY = Path("/run/pgpu")
 
 _SEALS = "seals"
 _LINKS = "plugin"
-
-
-class Mode(StrEnum):
-    """How the kubelet asks for slices."""
-
-    DRA = "dra"
-    DEVICE_PLUGIN = "device-plugin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +66,8 @@ def drive(settings: Settings, options: NodeOptions, say: Callable[[str], None]) 
         say: Called with each line of the log.
 
     Raises:
-        PgpuError: It cannot begin: another driver is there, the cluster does not answer, the runtime knows no CDI.
+        PgpuError: It cannot begin: another driver is there, or slices of the other mode; the cluster does not answer; the
+            runtime knows no CDI.
     """
     from pgpu.engine.claims.keeping import EngineClaims
     from pgpu.kubernetes.api import Cluster
@@ -90,6 +84,7 @@ def drive(settings: Settings, options: NodeOptions, say: Callable[[str], None]) 
         driver.check()
         claims = EngineClaims(make_engine(settings))
         stack.callback(claims.close)
+        be_in_mode(options.mode, claims, driver.pods)
         driver.run(claims)
     say("the driver ended; slices stay as they are")
 

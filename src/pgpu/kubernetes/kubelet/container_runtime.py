@@ -4,10 +4,12 @@ import re
 
 from pgpu.errors import NodeError
 
-_LEAST = {"containerd": (1, 7), "cri-o": (1, 23)}
-_ON_WITHOUT_ASKING = {"containerd": (2, 0), "cri-o": (1, 23)}
-_KUBELET_FOR_PLUGINS = (1, 28)
-"""From here on it hands the CDI names of device plugins to the runtime without being told to."""
+_LEAST = {"containerd": (1, 7), "cri-o": (1, 28)}
+"""From here on they read the field in which a kubelet names CDI devices. Source: kubernetes/kubernetes#125210."""
+
+_ON_WITHOUT_ASKING = {"containerd": (2, 0), "cri-o": (1, 28)}
+_KUBELET_FOR_PLUGINS = (1, 31)
+"""From here on it hands the CDI names of device plugins to the runtime, and nobody can switch that off. Source: KEP-4009."""
 
 _RUNTIME = re.compile(r"(?P<name>[a-z-]+)://v?(?P<major>[0-9]{1,4})\.(?P<minor>[0-9]{1,4})", re.ASCII)
 _KUBELET = re.compile(r"v(?P<major>[0-9]{1,4})\.(?P<minor>[0-9]{1,4})", re.ASCII)
