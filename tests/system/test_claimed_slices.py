@@ -25,6 +25,7 @@ from pgpu.errors import CapacityError, NodeError
 from pgpu.model import Claim, HeldClaim, JobSpec, JobState, ProcessHolder, Request, SharingWish, Slice
 from pgpu.runtimes import RunningJob, Stdio
 from pgpu.runtimes.process import ProcessRuntime
+from pgpu.scheduling.oversubscription import most_oversubscribed_bytes
 from pgpu.units import GIB
 
 _RUNTIME = ProcessRuntime()
@@ -173,8 +174,9 @@ def test_a_claims_job_is_seen_like_any_other(node: Node) -> None:
 
 def test_claims_that_oversubscribe_sum_to_what_is_offered_them(node: Node) -> None:
     node.engine.rounds.host_memory = lambda: 80 * GIB
-    offered_bytes = node.claims.gpus()[0].oversubscribed_bytes
-    assert offered_bytes > node.claims.gpus()[0].memory_bytes
+    [offer] = node.claims.gpus()
+    offered_bytes = most_oversubscribed_bytes(offer.memory_bytes, offer.oversubscription, STEP_BYTES)
+    assert offered_bytes > 1.4 * offer.memory_bytes
     half = Slice(node.gpu_uuid, offered_bytes // 2 // STEP_BYTES * STEP_BYTES)
     for uid in ("one", "two"):
         node.claims.hold(Claim(uid, "default", uid, (half,), oversubscribes=True))

@@ -16,7 +16,8 @@ from tests.kubernetes_offers import NODE, as_json, devices, instance, offer, pub
 from pgpu.engine.claims import Offer
 from pgpu.kubernetes.api import Node
 from pgpu.kubernetes.health import HealthState
-from pgpu.kubernetes.publishing.features import Features
+from pgpu.kubernetes.names import Kind
+from pgpu.kubernetes.publishing.features import ALL_FEATURES, Features
 from pgpu.kubernetes.publishing.order import next_order
 from pgpu.kubernetes.publishing.pool import content, pool_slices
 from pgpu.units import GIB, MIB
@@ -47,6 +48,36 @@ def test_a_gpu_is_a_device_to_share_and_a_device_to_have_alone() -> None:
     assert said[WHOLE]["capacity"] == {"memory": {"value": "80Gi"}, "compute": {"value": "100"}}
 
 
+def test_each_way_to_share_a_gpu_is_a_device_of_its_own_that_excludes_the_others() -> None:
+    every = replace(offer(), has_mps=True, oversubscription=1.5)
+
+    said = devices(pool_slices(NODE, [every], {}, {every.gpu.uuid: 80 * GIB}, kinds=tuple(Kind)))
+
+    assert {device["attributes"]["sharing"]["string"]: name for name, device in said.items()} == {
+        "time-slice": SHARED,
+        "mps": f"{SHARED}-mps",
+        "oversubscribed": f"{SHARED}-oversubscribed",
+        "exclusive": WHOLE,
+    }
+    assert {json.dumps(device["consumesCounters"]) for device in said.values()} == {
+        json.dumps([{"counterSet": SHARED, "counters": {"whole": {"value": "1"}}}])
+    }
+    assert said[f"{SHARED}-mps"]["capacity"]["clients"] == {
+        "value": "48",
+        "requestPolicy": {"default": "1", "validValues": ["1"]},
+    }
+    assert said[f"{SHARED}-oversubscribed"]["capacity"]["memory"]["value"] == "119Gi"
+
+
+def test_what_cannot_be_kept_apart_is_not_offered() -> None:
+    every = replace(offer(), has_mps=True, oversubscription=1.5)
+    without = replace(ALL_FEATURES, has_counters=False)
+    memory_bytes = {every.gpu.uuid: 80 * GIB}
+
+    assert list(devices(pool_slices(NODE, [every], {}, memory_bytes, features=without, kinds=tuple(Kind)))) == [SHARED]
+    assert list(devices(pool_slices(NODE, [offer()], {}, memory_bytes, kinds=tuple(Kind)))) == [SHARED, WHOLE]
+
+
 def test_counters_stand_in_a_slice_of_their_own() -> None:
     counters, shared = as_json(published([offer(), offer(1)]))
 
@@ -68,6 +99,7 @@ def test_attributes_are_what_kubernetes_takes() -> None:
         "driverVersion": {"version": "580.65.6"},
         "architecture": {"string": "Hopper"},
         "cudaComputeCapability": {"version": "9.0.0"},
+        "sharing": {"string": "time-slice"},
         "simulated": {"bool": True},
     }
 
@@ -77,7 +109,7 @@ def test_a_gpu_of_which_little_is_known_says_little() -> None:
 
     said = published([Offer(unknown, 80 * GIB, 0, is_closed=False)])
 
-    assert set(devices(said)[SHARED]["attributes"]) == {"uuid", "type", "productName", "simulated"}
+    assert set(devices(said)[SHARED]["attributes"]) == {"uuid", "type", "productName", "sharing", "simulated"}
     assert [wrongs(each) for each in as_json(said)] == [[], []]
 
 

@@ -56,6 +56,9 @@ class NodeOptions:
     default_memory_bytes: int | None = None
     """What a claim that names no memory gets; None for the usual."""
 
+    oversubscribes: bool = False
+    """Whether GPUs are also offered to claims whose memory may lie on the host."""
+
 
 def drive(settings: Settings, options: NodeOptions, say: Callable[[str], None]) -> None:
     """Be a node's driver until SIGTERM or SIGINT; slices stay.
@@ -199,9 +202,11 @@ class _Dra(_Parts):
         self.events.warn(found.object_name, reason, note)
 
     def _publisher(self, claims: "Claims") -> "Companion":
-        from pgpu.kubernetes.publishing import DEFAULT_MEMORY_BYTES, Looking, Publisher
+        from pgpu.kubernetes.names import Kind
+        from pgpu.kubernetes.publishing import DEFAULT_MEMORY_BYTES, USUAL_KINDS, Looking, Publisher
 
-        looking = Looking(claims, self.health, self.options.default_memory_bytes or DEFAULT_MEMORY_BYTES)
+        kinds = tuple(Kind) if self.options.oversubscribes else USUAL_KINDS
+        looking = Looking(claims, self.health, self.options.default_memory_bytes or DEFAULT_MEMORY_BYTES, kinds)
         node_name = self.options.node_name
         return Publisher(self.cluster, node_name, looking, events=self.events, readiness=self.readiness)
 

@@ -18,6 +18,16 @@ MEMORY = "memory"
 COMPUTE = "compute"
 """Capacities of a shared device: bytes, and percent of the GPU's time."""
 
+CLIENTS = "clients"
+"""Capacity of a device under MPS, of which each claim takes one: a server takes so many, and no more."""
+
+SHARING = "sharing"
+"""Attribute of a device: its kind."""
+
+MPS_CLASS = "mps.gpu.pgpu.io"
+OVERSUBSCRIBED_CLASS = "oversubscribed.gpu.pgpu.io"
+"""DeviceClasses of slices of GPUs that are shared in these ways."""
+
 
 class Kind(StrEnum):
     """How those share a GPU who get a device of it.

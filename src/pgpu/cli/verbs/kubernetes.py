@@ -63,6 +63,13 @@ def driver(
         str | None,
         typer.Option("--default-memory", metavar="SIZE", help="What a claim that names no memory gets [4GiB]."),
     ] = None,
+    oversubscribe: Annotated[
+        bool,
+        typer.Option(
+            "--oversubscribe",
+            help="Offer GPUs also to claims whose memory may lie on the host (setting oversubscription).",
+        ),
+    ] = False,
     kubeconfig: Annotated[
         Path | None,
         typer.Option("--kubeconfig", metavar="FILE", help="How the API server is reached [the pod's service account]."),
@@ -86,6 +93,7 @@ def driver(
         kubeconfig,
         _metrics(metrics),
         None if default_memory is None else parse_memory_bytes(default_memory),
+        oversubscribe,
     )
     drive(_of_node(settings), options, speech.remark)
 

@@ -32,8 +32,8 @@ class Offer:
     has_mps: bool = False
     """Whether claims can share it under MPS."""
 
-    oversubscribed_bytes: int = 0
-    """What claims of whole steps that oversubscribe may sum to; 0 where none can."""
+    oversubscription: float = 1.0
+    """How many times its memory claims that oversubscribe may sum to, about; 1 where none can."""
 
 
 class Claims(Protocol):

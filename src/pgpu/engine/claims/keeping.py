@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from pgpu.enforcement import SliceUse
 from pgpu.engine.acceptance import RESERVED_FACT
-from pgpu.engine.claims import STEP_BYTES, Offer
+from pgpu.engine.claims import Offer
 from pgpu.engine.claims.granting import check_host_room, check_room, check_words, put_granted, request_of
 from pgpu.engine.engine import Engine
 from pgpu.engine.recovery import recover
@@ -22,7 +22,7 @@ from pgpu.ledger import ALL_GPUS, ClaimRecord, Entry, View
 from pgpu.model import Claim, ClaimHolder, Delivery, HeldClaim, JobState
 from pgpu.runtimes.claimed import read_delivery
 from pgpu.scheduling import GpuRoom
-from pgpu.scheduling.oversubscription import can_page, most_oversubscribed_bytes
+from pgpu.scheduling.oversubscription import can_page
 from pgpu.scheduling.tenancy import has_mps
 
 _Answer = TypeVar("_Answer")
@@ -112,10 +112,10 @@ class EngineClaims:
         self._engine.ledger.close()
 
     def _offer(self, room: GpuRoom, *, is_closed: bool) -> Offer:
-        factor, gpu = self._engine.settings.oversubscription, room.gpu
-        most_bytes = most_oversubscribed_bytes(room.capacity_bytes, factor, STEP_BYTES) if can_page(gpu, factor) else 0
-        is_mps = self._engine.settings.has_mps and has_mps(gpu)
-        return Offer(gpu, room.capacity_bytes, room.granted_bytes, is_closed, is_mps, most_bytes)
+        settings, gpu = self._engine.settings, room.gpu
+        factor = settings.oversubscription if can_page(gpu, settings.oversubscription) else 1.0
+        is_mps = settings.has_mps and has_mps(gpu)
+        return Offer(gpu, room.capacity_bytes, room.granted_bytes, is_closed, is_mps, factor)
 
     def _records(self) -> list[ClaimRecord]:
         with self._engine.ledger.view() as view:

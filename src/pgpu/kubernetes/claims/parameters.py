@@ -122,7 +122,7 @@ def _flag(value: object) -> bool:
 def _kind(value: object) -> Kind:
     if value not in list(Kind):
         raise RequestError(f"{quoted(str(value))} is no sharing mode", hint=f"write {', '.join(Kind)}")
-    return Kind(str(value))
+    return Kind(value)
 
 
 def _priority(value: object) -> int:

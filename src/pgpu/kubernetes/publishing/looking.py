@@ -49,7 +49,15 @@ class Looking:
         self._bytes = {uuid: self._next_bytes(offer, is_calm=is_calm) for uuid, offer in offers.items()}
         health: Mapping[str, Health] = self.health.health()
         in_order = [offers[uuid] for uuid in self._order]
-        return pool_slices(node, in_order, health, self._bytes, self.default_bytes, features, self.kinds)
+        return pool_slices(
+            node,
+            in_order,
+            health,
+            self._bytes,
+            default_bytes=self.default_bytes,
+            features=features,
+            kinds=self.kinds,
+        )
 
     def _next_order(self, offers: Sequence[Offer], *, is_calm: bool) -> tuple[str, ...]:
         has_same = {offer.gpu.uuid for offer in offers} == set(self._order)
