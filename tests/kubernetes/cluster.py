@@ -33,7 +33,7 @@ class Gpu:
 
     node: str
     device: str
-    """Name of its shared device."""
+    """Name of the device of its time slices; its other devices' names begin with it."""
 
     uuid: str
     memory_bytes: int
@@ -163,10 +163,10 @@ class Cluster:
         """Return how much of a GPU's memory claims of the whole cluster have now."""
         claims = self.get("resourceclaims", "--all-namespaces")["items"]
         return sum(
-            bytes_of(result["consumedCapacity"]["memory"])
+            bytes_of(result["consumedCapacity"]["memory"]) if "consumedCapacity" in result else gpu.memory_bytes
             for each in claims
             for result in each.get("status", {}).get("allocation", {}).get("devices", {}).get("results", [])
-            if (result["driver"], result["pool"], result["device"]) == (DRIVER, gpu.node, gpu.device)
+            if (result["driver"], result["pool"]) == (DRIVER, gpu.node) and result["device"].startswith(gpu.device)
         )
 
     def gpus(self) -> list[Gpu]:
@@ -181,10 +181,10 @@ class Cluster:
 
 def _gpu(node: str, device: Manifest) -> Gpu | None:
     attributes = device.get("attributes", {})
-    if not device.get("allowMultipleAllocations") or not attributes.get("simulated", {}).get("bool"):
+    uuid = attributes.get("uuid", {}).get("string", "")
+    if device["name"] != uuid.lower() or not attributes.get("simulated", {}).get("bool"):
         return None
-    memory = device["capacity"]["memory"]["value"]
-    return Gpu(node, device["name"], attributes["uuid"]["string"], bytes_of(memory))
+    return Gpu(node, device["name"], uuid, bytes_of(device["capacity"]["memory"]["value"]))
 
 
 @contextmanager

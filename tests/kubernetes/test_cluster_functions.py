@@ -61,9 +61,9 @@ class Author:
 
     def pgpu(self, *words: str, code: int = 0) -> str:
         """Run pgpu; the cluster is that of the tests."""
+        command = (sys.executable, "-c", "import sys; from pgpu.cli.main import main; sys.exit(main())", *words)
         done = subprocess.run(
-            [sys.executable, "-c", "import sys; from pgpu.cli.main import main; sys.exit(main())", *words],
-            *("--runtime", "kubernetes", "--namespace", self.cluster.namespace),
+            [*command, "--runtime", "kubernetes", "--namespace", self.cluster.namespace],
             cwd=self.source,
             env=dict(os.environ) | {"KUBECONFIG": os.environ["PGPU_TEST_KUBECONFIG"]},
             capture_output=True,
@@ -105,8 +105,7 @@ def test_a_function_answers_from_its_slice_through_its_service_until_it_is_undep
     assert (found["ready"], found["slice"], found["reasons"]) == (1, "1 GPU, 3 GiB", [])
 
     author.pgpu("undeploy", "doubler")
-    for kind in ("deployments", "services", "resourceclaimtemplates", "pods", "resourceclaims"):
-        until(lambda kind=kind: not author.cluster.get(kind)["items"])  # type: ignore[misc]
+    until(lambda: not author.cluster.get("deployments,services,resourceclaimtemplates,pods,resourceclaims")["items"])
 
 
 @dataclass
