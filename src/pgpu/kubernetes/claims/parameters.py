@@ -120,7 +120,7 @@ def _flag(value: object) -> bool:
 
 
 def _kind(value: object) -> Kind:
-    if value not in list(Kind):
+    if not isinstance(value, str) or value not in {*Kind}:
         raise RequestError(f"{quoted(str(value))} is no sharing mode", hint=f"write {', '.join(Kind)}")
     return Kind(value)
 
