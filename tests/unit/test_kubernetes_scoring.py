@@ -274,6 +274,14 @@ def test_gpus_are_filled_one_after_the_other_although_no_allocation_was_heard_of
     assert len(set(best)) == 1
 
 
+def test_claims_of_one_size_fill_what_is_begun_before_they_begin_another_gpu() -> None:
+    """Also after the mix was looked at."""
+    town = Town(nodes=30, gpus=4)
+    heard = [town.names[town.ask(TWENTY)[1].index(10)] for _ in range(200)]
+
+    assert len(set(heard)) == 200 / 16 + 0.5
+
+
 def test_a_node_without_room_scores_nothing() -> None:
     town = Town(nodes=2, gpus=1)
     for _ in range(4):

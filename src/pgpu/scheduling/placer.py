@@ -23,6 +23,10 @@ MOST_SHAPES = 512
 MOST_CHANGES = 100_000
 """Changes of nodes that are noted before all is forgotten."""
 
+_PER_GPU = 1_000_000_000
+_LEFT = 100_000
+"""Of the second figure, in a rating that is one number."""
+
 
 @dataclass(slots=True)
 class _Rated:
@@ -109,14 +113,21 @@ class Placer:
         nodes = [self._nodes[index] for index in indexes]
         return best_of(nodes, [rate_state(shape, self._state_at(index), wish) for index in indexes])
 
-    def costs(self, shape: Shape, wish: Wish = ANYHOW) -> list[int | None]:
+    def costs(self, shape: Shape, wish: Wish = ANYHOW, *, alike: float = 0.0) -> list[int | None]:
         """Say what hosting a job would cost each node, in their order: the less, the better; None for one that cannot host it.
 
         The first figures of its rating as one number: of nodes that cost the same, `place` may still prefer one.
         Predicted slowdowns are not asked.
+
+        Args:
+            shape: What the job asks for.
+            wish: Sharing mode.
+            alike: Losses of worth are rounded to multiples of it, in GPUs; of nodes that are equal then, the fuller costs less.
         """
         cost_by_state = self._rated(shape, wish).cost_by_state
-        return list(map(cost_by_state.get, self._state_of))
+        costs = list(map(cost_by_state.get, self._state_of))
+        step = round(alike * _PER_GPU)
+        return list(map({cost: _rounded(cost, step) for cost in set(costs)}.get, costs)) if step else costs
 
     def _state_at(self, index: int) -> State:
         """Return the state of a node with its own GPUs in it, not those of another that is like it."""
@@ -173,8 +184,16 @@ def _as_one_number(rating: Rating) -> int:
 
     Steps of 1e-9 GPUs of worth, of which no node loses a thousand, then thousandths of the GPUs that stay free.
     """
-    lost = round((rating.unlinked_pairs * 1000 + rating.lost) * 1e9)
-    return lost * 100_000 + round(rating.node_left * 1000)
+    lost = round((rating.unlinked_pairs * 1000 + rating.lost) * _PER_GPU)
+    return lost * _LEFT + round(rating.node_left * 1000)
+
+
+def _rounded(cost: int | None, step: int) -> int | None:
+    """Round the first figure of such a number to a multiple of `step` billionths."""
+    if cost is None:
+        return None
+    lost, node_left = divmod(cost, _LEFT)
+    return (lost + step // 2) // step * step * _LEFT + node_left
 
 
 def _key(node: NodeOffer, gaps: Gaps) -> tuple[object, ...]:

@@ -20,6 +20,10 @@ from pgpu.scheduling.placer import Placer
 BEST = 10
 NOT_AT_ALL = 0
 _NEXT_BEST = 9
+ALIKE = 0.02
+"""Losses of worth that differ by less of a GPU are equal, and the fuller node is better. Without it claims of one size begin a
+GPU on each node before they fill those that are begun, 137 in place of 125; openb loses 0.1 points by it."""
+
 _WORST = 1
 
 
@@ -95,7 +99,7 @@ class Scorer:
         self._placer = Placer(outlook, [self.stock.offer(name) for name in names])
 
     def _scores(self, wanted: Wanted, nodes: Sequence[str]) -> list[int]:
-        costs = self._placer.costs(wanted.shape, wanted.wish)
+        costs = self._placer.costs(wanted.shape, wanted.wish, alike=ALIKE)
         indexes = [self._index.get(name) for name in nodes]
         known = [None if index is None else costs[index] for index in indexes]
         least = min((cost for cost in known if cost is not None), default=None)
