@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.fakes.api_objects import RefusalError
 from tests.fakes.api_server import ApiServer, Fault, User, running
 
 from pgpu.errors import (
@@ -90,6 +91,18 @@ def test_a_busy_server_is_asked_again_and_a_refusal_is_not(server: ApiServer, ob
     with pytest.raises(ObjectRefusedError):
         objects.find(MAPS, "one", "default")
     assert len(server.asked) == asked + 1
+
+
+def test_a_field_that_a_kind_does_not_have_is_not_asked_for_again(server: ApiServer, objects: Objects) -> None:
+    def schema(*_: object) -> None:
+        raise RefusalError(
+            500, "", "failed to create typed patch object: errors: .data.x: field not declared in schema"
+        )
+
+    server.admission = schema
+    with pytest.raises(ObjectRefusedError, match=r"\.data\.x"):
+        objects.apply(MAPS, config_map(x="1"), "default", "pgpu")
+    assert len(server.asked) == 1
 
 
 def test_who_may_not_is_told_so(server: ApiServer, tmp_path: Path) -> None:

@@ -90,10 +90,12 @@ class Author:
 
 
 @pytest.fixture
-def author(cluster: Cluster, tmp_path: Path) -> Author:
+def author(cluster: Cluster, tmp_path: Path) -> Iterator[Author]:
     made = Author(cluster, tmp_path)
     made.write(2)
-    return made
+    yield made
+    cluster.delete("deployments", "--all")
+    until(lambda: not cluster.get("pods")["items"])  # the namespace looks for pods only now and then
 
 
 def test_a_function_answers_from_its_slice_through_its_service_until_it_is_undeployed(author: Author) -> None:

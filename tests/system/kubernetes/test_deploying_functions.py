@@ -1,107 +1,33 @@
 """`pgpu deploy --runtime kubernetes` and what follows it, as they are typed, against an API server that has no controllers."""
 
 import json
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from tests.fakes.api_objects import KINDS, Kind, RefusalError
-from tests.fakes.api_server import ApiServer, Asked, User, running
+from tests.fakes.api_objects import KINDS, Kind
+from tests.fakes.api_server import ApiServer, Asked, User
+from tests.system.kubernetes.deployed_functions import (
+    APP,
+    CLASSES,
+    DEPLOYED,
+    IMAGE,
+    PODS,
+    SCALERS,
+    SERVED,
+    SETS,
+    SOURCES,
+    TEMPLATES,
+    Manifest,
+    Said,
+    names,
+    pod_of,
+    stored,
+)
 from tests.unit.test_cli import validate
 
-from pgpu.cli.main import main
 from pgpu.kubernetes.api import Objects
 from pgpu.kubernetes.applying.kinds import DEPLOYMENTS
-
-Said = Callable[..., str]
-Manifest = dict[str, Any]
-
-APP = """
-import pgpu
-
-@pgpu.function(timeout="5s", maximum=3)
-class Doubler:
-    def __call__(self, x: int) -> int:
-        return 2 * x
-
-@pgpu.function(memory="4GiB", compute="25%")
-class Sliced(Doubler):
-    pass
-"""
-IMAGE = ("--runtime", "kubernetes", "--image", "registry/functions:1")
-
-
-def kind(plural: str, group: str = "") -> Kind:
-    return next(each for each in KINDS if (each.plural, each.group) == (plural, group))
-
-
-DEPLOYED = kind("deployments", "apps")
-SERVED = kind("services")
-SOURCES = kind("configmaps")
-TEMPLATES = kind("resourceclaimtemplates", "resource.k8s.io")
-SCALERS = kind("horizontalpodautoscalers", "autoscaling")
-KNATIVE = kind("services", "serving.knative.dev")
-CLASSES = kind("deviceclasses", "resource.k8s.io")
-SETS = kind("replicasets", "apps")
-PODS = kind("pods")
-
-
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    made = ApiServer(kinds=[each for each in KINDS if each.group != "serving.knative.dev"])
-    made.objects.create(CLASSES, "", {"metadata": {"name": "gpu.pgpu.io"}, "spec": {}})
-    with running(made) as served:
-        yield served
-
-
-@pytest.fixture
-def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: ApiServer) -> Path:
-    place = tmp_path / "source"
-    place.mkdir()
-    (place / "app.py").write_text(APP)
-    monkeypatch.chdir(place)
-    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
-    return place
-
-
-@pytest.fixture
-def said(source: Path, capsys: pytest.CaptureFixture[str]) -> Said:
-    assert (source / "app.py").exists()
-
-    def run(*words: str, code: int = 0) -> str:
-        assert main(words) == code, capsys.readouterr()
-        heard = capsys.readouterr()
-        return heard.out if code == 0 else heard.err
-
-    return run
-
-
-@pytest.fixture
-def remarked(source: Path, capsys: pytest.CaptureFixture[str]) -> Said:
-    assert (source / "app.py").exists()
-
-    def run(*words: str) -> str:
-        assert main(words) == 0
-        return capsys.readouterr().err
-
-    return run
-
-
-def names(server: ApiServer, of: Kind) -> list[str]:
-    return sorted(each["metadata"]["name"] for each in server.objects.all(of))
-
-
-def stored(server: ApiServer) -> list[str]:
-    """Return what was asked to be changed, dry runs not among it."""
-    changing = {"create", "update", "patch", "delete"}
-    return [each.kind.name for each in server.asked if each.verb in changing and not each.dry_run]
-
-
-def pod_of(found: Manifest) -> Manifest:
-    spec: Manifest = found["spec"]["template"]["spec"]
-    return spec
 
 
 def test_a_function_from_deploy_to_undeploy(server: ApiServer, said: Said) -> None:
@@ -254,68 +180,6 @@ def test_a_right_or_a_quota_that_is_missing_is_named(server: ApiServer, said: Sa
     assert "exceeded quota" in complaint
     assert "kubectl describe quota -n default" in complaint
     assert stored(server) == []
-
-
-class Webhook:
-    """Knative's, as far as claims go. Source: knative/serving#15332."""
-
-    def __init__(self, *, takes_claims: bool) -> None:
-        self.takes_claims = takes_claims
-
-    def __call__(self, asked: Asked, _user: User, wanted: Manifest) -> None:
-        if asked.kind == KNATIVE and not self.takes_claims and "resourceClaims" in pod_of(wanted):
-            fields = "spec.template.spec.containers[0].resources.claims, spec.template.spec.resourceClaims"
-            said = f"validation failed: must not set the field(s): {fields}"
-            raise RefusalError(
-                400,
-                "BadRequest",
-                f'admission webhook "validation.webhook.serving.knative.dev" denied the request: {said}',
-            )
-
-
-@pytest.fixture
-def knative(server: ApiServer) -> Webhook:
-    server.kinds = list(KINDS)
-    webhook = Webhook(takes_claims=False)
-    server.admission = webhook
-    return webhook
-
-
-@pytest.mark.usefixtures("knative")
-def test_where_knative_is_installed_a_function_becomes_its_service(server: ApiServer, said: Said) -> None:
-    said("deploy", "app.py:Doubler", *IMAGE)
-    assert (names(server, KNATIVE), names(server, DEPLOYED), names(server, SERVED)) == (["doubler"], [], [])
-    made = server.objects.get(KNATIVE, "default", "doubler")
-    assert made["spec"]["template"]["metadata"]["annotations"]["autoscaling.knative.dev/max-scale"] == "3"
-    assert "knative" in said("functions", "--runtime", "kubernetes")
-    labels = made["metadata"]["labels"]
-    own = {"name": "doubler", "labels": labels, "ownerReferences": [{"kind": "Route", "name": "doubler"}]}
-    server.objects.create(SERVED, "default", {"metadata": own, "spec": {}})
-    said("undeploy", "doubler", "--runtime", "kubernetes")
-    assert names(server, KNATIVE) == names(server, SOURCES) == []
-    assert names(server, SERVED) == ["doubler"], "what Knative made is Knative's to remove"
-
-
-def test_where_knative_takes_no_claims_a_gpu_function_is_a_deployment(
-    server: ApiServer, knative: Webhook, remarked: Said
-) -> None:
-    assert "Knative takes no claims" in remarked("deploy", "app.py:Sliced", *IMAGE)
-    assert (names(server, KNATIVE), names(server, DEPLOYED)) == ([], ["sliced"])
-    knative.takes_claims = True
-    remarked("deploy", "app.py:Sliced", *IMAGE, "--name", "other")
-    assert names(server, KNATIVE) == ["other"]
-    remarked("deploy", "app.py:Sliced", *IMAGE)
-    assert names(server, DEPLOYED) == ["sliced"], "it stays where it runs"
-
-
-@pytest.mark.usefixtures("knative")
-def test_the_platform_that_is_named_is_taken_or_refused(server: ApiServer, said: Said) -> None:
-    said("deploy", "app.py:Doubler", *IMAGE, "--no-knative")
-    assert names(server, DEPLOYED) == ["doubler"]
-    assert "is a deployment in default" in said("deploy", "app.py:Doubler", *IMAGE, "--knative", code=125)
-    assert "resources.claims" in said("deploy", "app.py:Sliced", *IMAGE, "--knative", code=125)
-    server.kinds = [each for each in KINDS if each.group != "serving.knative.dev"]
-    assert "not installed" in said("deploy", "app.py:Sliced", *IMAGE, "--knative", code=125)
 
 
 def test_a_dry_run_prints_what_would_be_applied_and_asks_nobody(

@@ -56,6 +56,9 @@ NO_CREDENTIALS = (
 
 _TOO_MUCH = 429
 _FAULT = 500
+_UNKNOWN_FIELD = "field not declared in schema"
+"""What server-side apply says of a field that a kind does not have; it calls that a fault of its own (500), and always will."""
+
 _LONGEST_QUOTE = 400
 
 
@@ -113,6 +116,8 @@ def _pause_seconds(number: int, error: ClusterUnavailableError) -> float:
 def _refusal(exc: httpx.HTTPStatusError) -> ClusterError:
     code = _code(exc)
     said = _said(exc)
+    if _UNKNOWN_FIELD in said:
+        return ObjectRefusedError(f"Kubernetes' API server finds the object wrong ({code}): {said}")
     if code == _TOO_MUCH or code >= _FAULT:
         later = _LaterError(f"Kubernetes' API server cannot answer now ({code}): {said}")
         later.after_seconds = _after_seconds(exc)

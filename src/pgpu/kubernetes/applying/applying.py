@@ -17,6 +17,7 @@ from pgpu.kubernetes.applying.kinds import (
     TEMPLATES,
     is_own,
     kind_of,
+    named,
 )
 from pgpu.kubernetes.deploying import Platform, Workload, manifests
 from pgpu.kubernetes.deploying.naming import MANAGER, Manifest, selector
@@ -110,9 +111,9 @@ def _stored(objects: Objects, manifest: Manifest, namespace: str, wish: Wish) ->
     before = objects.find(kind, name, namespace)
     after = _apply(objects, manifest, namespace, wish, DryRun.NO)
     if before is None:
-        return Done(kind.name, name, "created")
+        return Done(named(kind), name, "created")
     is_same = before["metadata"].get("resourceVersion") == after["metadata"].get("resourceVersion")
-    return Done(kind.name, name, "unchanged" if is_same else "changed")
+    return Done(named(kind), name, "unchanged" if is_same else "changed")
 
 
 def _removed(
@@ -134,7 +135,7 @@ def _left(objects: Objects, kind: Kind, workload: Workload, namespace: str, kept
         name = str(found["metadata"]["name"])
         is_used = is_scaled if kind is AUTOSCALERS else name in kept
         if not is_used and is_own(found) and objects.remove(kind, name, namespace):
-            yield Done(kind.name, name, "removed")
+            yield Done(named(kind), name, "removed")
 
 
 def _named(version: dict[str, Any]) -> Iterator[str]:

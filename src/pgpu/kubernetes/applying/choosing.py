@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pgpu.errors import ClusterError, RequestError
 from pgpu.kubernetes.api import DryRun, Kind, Objects
-from pgpu.kubernetes.applying.kinds import DEPLOYMENTS, KNATIVE_SERVICES, SERVICES, is_own
+from pgpu.kubernetes.applying.kinds import DEPLOYMENTS, KNATIVE_SERVICES, SERVICES, is_own, named
 from pgpu.kubernetes.deploying import Platform, Workload, manifests
 from pgpu.kubernetes.deploying.naming import MANAGER
 
@@ -66,7 +66,7 @@ def _check_own(found: dict[str, object], kind: Kind, namespace: str) -> None:
     if not is_own(found):
         name = found["metadata"]["name"]  # type: ignore[index] # JSON
         raise RequestError(
-            f"{namespace} has a {kind.name} {name} that pgpu did not make", hint="call the function otherwise: --name"
+            f"{namespace} has a {named(kind)} {name} that pgpu did not make", hint="call the function otherwise: --name"
         )
 
 

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 from pgpu.errors import CapacityError, ClusterAccessError, ObjectConflictError, ObjectNotFoundError
 from pgpu.kubernetes.api import Kind
+from pgpu.kubernetes.applying.kinds import named
 
 _QUOTA = "exceeded quota"
 
@@ -17,7 +18,7 @@ def explained(kind: Kind, name: str, namespace: str) -> Iterator[None]:
         CapacityError: The namespace's quota has no room.
         ClusterError: One of its kinds.
     """
-    what = f"{kind.name} {name} in {namespace}"
+    what = f"{named(kind)} {name} in {namespace}"
     try:
         yield
     except ObjectConflictError as exc:

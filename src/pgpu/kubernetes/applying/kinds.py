@@ -29,6 +29,11 @@ def kind_of(manifest: Mapping[str, Any]) -> Kind:
     return _BY_NAME[manifest["apiVersion"], manifest["kind"]]
 
 
+def named(kind: Kind) -> str:
+    """Return what people call a kind: Kubernetes and Knative both have a Service."""
+    return "Knative Service" if kind == KNATIVE_SERVICES else kind.name
+
+
 def is_own(found: Mapping[str, Any]) -> bool:
     """Whether pgpu made an object itself: what Knative makes of it has its labels, too, and an owner."""
     about = found["metadata"]

@@ -4,7 +4,7 @@ from pgpu.errors import FunctionNotFoundError
 from pgpu.kubernetes.api import Kind, Objects
 from pgpu.kubernetes.applying.applying import Done
 from pgpu.kubernetes.applying.explaining import explained
-from pgpu.kubernetes.applying.kinds import MADE, is_own
+from pgpu.kubernetes.applying.kinds import MADE, is_own, named
 from pgpu.kubernetes.deploying.naming import check_function_name, selector
 
 
@@ -29,4 +29,4 @@ def _removed(objects: Objects, kind: Kind, name: str, namespace: str) -> list[Do
         names = [
             str(each["metadata"]["name"]) for each in objects.there(kind, selector(name), namespace) if is_own(each)
         ]
-        return [Done(kind.name, each, "removed") for each in names if objects.remove(kind, each, namespace)]
+        return [Done(named(kind), each, "removed") for each in names if objects.remove(kind, each, namespace)]

@@ -1,7 +1,7 @@
 """A function as a Service of Knative Serving, which counts its calls, scales it, and holds calls while it starts. Pure.
 
-Knative lets a pod's spec say only what it knows. As of its release of August 2026 it knows no claims: its webhook refuses
-them, and whoever applies this asks it first (source: `PodSpecMask` and `ResourceRequirementsMask` in Knative's
+Knative lets a pod's spec say only what it knows. As of August 2026 it knows no claims: they are not in its CRD's schema, and
+its webhook refuses them, so whoever applies this asks first (source: `PodSpecMask` and `ResourceRequirementsMask` in Knative's
 pkg/apis/serving/fieldmask.go, knative/serving#15332). It drains replicas itself, so there is no hook and no grace period here.
 """
 
