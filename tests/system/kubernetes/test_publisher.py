@@ -1,6 +1,6 @@
 """A node's slices are kept as they should be, whatever others and the API server do."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,7 +11,8 @@ from tests.fakes.api_rules import CONSUMABLE_CAPACITY, DEVICE_TAINTS, GATES, PAR
 from tests.fakes.api_server import EVENTS, NODES, SLICES, ApiServer, Fault, User, running
 from tests.fakes.claims import FakeClaims, gpu
 
-from pgpu.errors import ClusterAccessError, ClusterUnavailableError
+from pgpu.engine.claims import Offer
+from pgpu.errors import ClusterAccessError, ClusterUnavailableError, NodeError
 from pgpu.kubernetes.api import Cluster, connected
 from pgpu.kubernetes.events import EventRecorder
 from pgpu.kubernetes.health import Health, HealthState
@@ -39,6 +40,17 @@ class Ills:
         return self.known
 
 
+class Unreadable(FakeClaims):
+    """Claims whose GPUs cannot be read while it is on."""
+
+    on = False
+
+    def gpus(self) -> Sequence[Offer]:
+        if self.on:
+            raise NodeError("the node lost its driver")
+        return super().gpus()
+
+
 @dataclass
 class Clock:
     now: float = 1000.0
@@ -52,7 +64,7 @@ class World:
 
     def __init__(self, server: ApiServer, directory: Path, token: str = "") -> None:
         self.server = server
-        self.claims = FakeClaims(directory, [gpu(0), gpu(1)])
+        self.claims = self.unreadable = Unreadable(directory, [gpu(0), gpu(1)])
         self.ills, self.clock = Ills(), Clock()
         self.said: list[str] = []
         self.readiness = Readiness(self.said.append)
@@ -239,13 +251,47 @@ def test_a_better_order_waits_until_the_slices_stood_for_a_while(world: World) -
     assert next(iter(world.devices)) == gpu(1).uuid.lower()
 
 
-def test_a_gpu_that_is_gone_leaves_the_slices(world: World) -> None:
+def test_a_gpu_that_is_lost_stays_tainted_so_that_its_pods_go(world: World) -> None:
+    world.publisher.publish()
+    lost = world.claims.present.pop()
+    world.ills.known = {lost.uuid: Health(lost.uuid, HealthState.UNHEALTHY, "not listed any more")}
+
+    world.publisher.publish()
+
+    assert world.devices[lost.uuid.lower()]["taints"][0]["effect"] == "NoExecute"
+    assert "taints" not in world.devices[SHARED]
+
+
+def test_a_gpu_of_which_nobody_knows_any_more_leaves_the_slices(world: World) -> None:
     world.publisher.publish()
     world.claims.present.pop()
 
     world.publisher.publish()
 
     assert len(world.devices) == 2
+
+
+def test_gpus_that_cannot_be_read_get_no_new_pods(world: World) -> None:
+    world.publisher.publish()
+    world.unreadable.on = True
+
+    world.publisher.publish()
+
+    assert [device["taints"][0]["key"] for device in world.devices.values()] == ["gpu.pgpu.io/unknown"] * 4
+    assert "cannot be read" in world.readiness.reasons()[SUBJECT]
+    world.unreadable.on = False
+    world.publisher.publish()
+    assert not any("taints" in device for device in world.devices.values())
+    assert not world.readiness.reasons()
+
+
+def test_gpus_that_never_could_be_read_are_not_published(world: World) -> None:
+    world.unreadable.on = True
+
+    with pytest.raises(NodeError, match="lost its driver"):
+        world.publisher.publish()
+
+    assert world.server.slices() == []
 
 
 def test_slices_of_another_version_of_pgpu_are_removed(world: World) -> None:
@@ -343,7 +389,7 @@ def test_a_cluster_without_the_api_is_told_of_the_device_plugin(world: World) ->
     assert "device-plugin" in world.readiness.reasons()[SUBJECT]
 
 
-def test_a_gpu_that_cannot_be_read_leaves_the_slices_as_they_are(world: World) -> None:
+def test_a_server_that_fails_for_long_is_said_and_leaves_the_slices_as_they_are(world: World) -> None:
     world.publisher.start()
     waiting.until(lambda: not world.readiness.reasons())
     world.server.faults.append(Fault(503, times=1000, plural="resourceslices"))

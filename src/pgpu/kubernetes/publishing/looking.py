@@ -2,6 +2,9 @@
 
 What would cost pods something is said at once: less memory, an illness, a GPU that came or went. What only packs better
 is said once the slices have stood for a while: each writing has every scheduler look at all waiting pods again.
+
+A GPU that is lost stays, tainted, as long as this process knows of it: what is not in a slice cannot be taken from a pod.
+GPUs that cannot be read stay as they were last, closed to new pods.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,8 +13,9 @@ from dataclasses import dataclass, field
 from lightkube.resources.resource_v1 import ResourceSlice
 
 from pgpu.engine.claims import Claims, Offer
+from pgpu.errors import NodeError
 from pgpu.kubernetes.api import Node
-from pgpu.kubernetes.health import Health, HealthSource
+from pgpu.kubernetes.health import Health, HealthSource, HealthState
 from pgpu.kubernetes.names import Kind
 from pgpu.kubernetes.publishing.devices import DEFAULT_MEMORY_BYTES, published_bytes
 from pgpu.kubernetes.publishing.features import Features
@@ -30,6 +34,10 @@ class Looking:
     health: HealthSource
     default_bytes: int = DEFAULT_MEMORY_BYTES
     kinds: Sequence[Kind] = USUAL_KINDS
+    complaint: str | None = field(default=None, init=False)
+    """Why the GPUs could not be read at the last look; None where they could."""
+
+    _last: Mapping[str, Offer] = field(default_factory=dict, init=False)
     _order: tuple[str, ...] = field(default=(), init=False)
     _bytes: Mapping[str, int] = field(default_factory=dict, init=False)
 
@@ -42,22 +50,34 @@ class Looking:
             is_calm: Whether the last writing is long ago, or was never.
 
         Raises:
-            NodeError: The GPUs cannot be read.
+            NodeError: The GPUs cannot be read, and never were.
         """
-        offers = {offer.gpu.uuid: offer for offer in self.claims.gpus()}
+        found, health = self._read(), self.health.health()
+        lost = {uuid: offer for uuid, offer in self._last.items() if uuid not in found and _is_ill(health.get(uuid))}
+        offers = self._last = {**found, **lost}
         self._order = self._next_order(list(offers.values()), is_calm=is_calm)
         self._bytes = {uuid: self._next_bytes(offer, is_calm=is_calm) for uuid, offer in offers.items()}
-        health: Mapping[str, Health] = self.health.health()
         in_order = [offers[uuid] for uuid in self._order]
         return pool_slices(
             node,
             in_order,
-            health,
+            health if self.complaint is None else {uuid: _unread(uuid, health.get(uuid)) for uuid in offers},
             self._bytes,
             default_bytes=self.default_bytes,
             features=features,
             kinds=self.kinds,
         )
+
+    def _read(self) -> Mapping[str, Offer]:
+        try:
+            offers = {offer.gpu.uuid: offer for offer in self.claims.gpus()}
+        except NodeError as exc:
+            if not self._last:
+                raise
+            self.complaint = f"the GPUs cannot be read, and get no new pods: {exc}"
+            return self._last
+        self.complaint = None
+        return offers
 
     def _next_order(self, offers: Sequence[Offer], *, is_calm: bool) -> tuple[str, ...]:
         has_same = {offer.gpu.uuid for offer in offers} == set(self._order)
@@ -66,3 +86,11 @@ class Looking:
     def _next_bytes(self, offer: Offer, *, is_calm: bool) -> int:
         now_bytes = published_bytes(offer)
         return now_bytes if is_calm else min(now_bytes, self._bytes.get(offer.gpu.uuid, now_bytes))
+
+
+def _is_ill(health: Health | None) -> bool:
+    return health is not None and health.state is HealthState.UNHEALTHY
+
+
+def _unread(gpu_uuid: str, health: Health | None) -> Health:
+    return health if health is not None and _is_ill(health) else Health(gpu_uuid, HealthState.UNKNOWN)

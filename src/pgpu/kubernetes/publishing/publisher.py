@@ -134,7 +134,10 @@ class Publisher:
         self._events.warn(node.object_name, "SlicesNotPublished", f"{why}; {hint}")
 
     def _told(self, node: Node, features: Features) -> None:
-        self._readiness.right(SUBJECT)
+        if self._looking.complaint is None:
+            self._readiness.right(SUBJECT)
+        else:
+            self._readiness.wrong(SUBJECT, self._looking.complaint)
         if features.missing:
             self._features = None  # asked again: a gate may be turned on
             lost = (
