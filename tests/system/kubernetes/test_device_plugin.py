@@ -14,12 +14,15 @@ from tests.fakes.kubelet_pods import FakeKubelet, FakePod, UnexpectedAdmissionEr
 from tests.waiting import until
 
 from pgpu.enforcement import SliceUse
+from pgpu.engine.claims import Offer
+from pgpu.kubernetes.device_plugin.allocations import Allocations
 from pgpu.kubernetes.device_plugin.delivering import ByMounts
 from pgpu.kubernetes.device_plugin.plugin import SUBJECTS, DevicePlugin
+from pgpu.kubernetes.device_plugin.roster import Roster
 from pgpu.kubernetes.device_plugin.units import uid_of, unit_of
 from pgpu.kubernetes.pods.asking import KubeletPods
 from pgpu.kubernetes.readiness import Readiness
-from pgpu.model import Delivery, Gpu
+from pgpu.model import Claim, Delivery, Gpu, HeldClaim
 from pgpu.units import GIB
 
 
@@ -30,6 +33,9 @@ class CountingClaims(FakeClaims):
         super().__init__(directory, gpus)
         self.processes: dict[str, int] = {}
         self.freed: list[str] = []
+        self.after_gpus: Callable[[], object] = lambda: None
+        self.meanwhile: Callable[[], object] = lambda: None
+        """Happens when a slice was made or freed, before anybody hears of it."""
 
     def uses(self) -> Mapping[str, Sequence[SliceUse]]:
         return {
@@ -37,9 +43,20 @@ class CountingClaims(FakeClaims):
             for uid, uses in super().uses().items()
         }
 
+    def gpus(self) -> Sequence[Offer]:
+        offers = super().gpus()
+        self.after_gpus()
+        return offers
+
+    def hold(self, claim: Claim) -> HeldClaim:
+        held = super().hold(claim)
+        self.meanwhile()
+        return held
+
     def free(self, uid: str) -> None:
         self.freed.append(uid)
         super().free(uid)
+        self.meanwhile()
 
 
 @dataclass
@@ -316,15 +333,13 @@ def test_a_hundred_pods_get_a_slice_each_and_never_more_than_there_is(make: Make
     admitted = []
     for number in range(100):
         pod = FakePod(str(number), {"c": 1 + number % 3})
-        try:
+        if len(node.kubelet.free()) >= 3:
             node.kubelet.admit(pod)
-        except UnexpectedAdmissionError:
-            continue
-        admitted.append(pod)
+            admitted.append(pod)
     wanted = sorted(pod.containers["c"] for pod in admitted)
     assert node.slices() == wanted
     assert sum(wanted) <= 160
-    assert len(node.kubelet.free()) == 160 - sum(wanted) < 3
+    assert len(node.kubelet.free()) == 160 - sum(wanted)
     for pod in admitted:
         node.kubelet.start_container(pod, "c")
     _until_shown(node)
@@ -422,6 +437,40 @@ def test_units_for_which_there_is_no_room_are_unhealthy_but_never_those_in_use(m
     node.claims.outsiders_bytes[node.claims.present[0].uuid] = 4 * GIB
     node.until_known(4)
     assert node.kubelet.ids(pod) <= node.kubelet.healthy
+
+
+def test_a_look_at_the_gpus_while_a_slice_comes_or_goes_takes_no_unit_from_the_node(tmp_path: Path) -> None:
+    claims = CountingClaims(tmp_path, [gpu(0, 76 * GIB)])
+    allocations = Allocations(claims, ByMounts(tmp_path / "links", _edits), lambda _: None)
+    roster = Roster(claims, allocations.in_use)
+    roster.refresh()
+    seen: list[int] = []
+
+    def look() -> None:
+        roster.refresh()
+        seen.append(sum(each.is_healthy for each in roster.now()[1]))
+
+    claims.meanwhile = look
+    ids = [each.unit.id for each in roster.now()[1]]
+    allocations.allocate(ids[:30])
+    allocations.allocate(ids[30:60])
+    allocations.start(ids[:30])
+    allocations.allocate(ids[:40])
+    assert set(seen) == {76}, seen
+
+
+def test_a_slice_that_goes_while_the_gpus_are_looked_at_takes_no_unit_from_the_node(tmp_path: Path) -> None:
+    claims = CountingClaims(tmp_path, [gpu(0, 76 * GIB)])
+    allocations = Allocations(claims, ByMounts(tmp_path / "links", _edits), lambda _: None, grace_seconds=0)
+    roster = Roster(claims, allocations.in_use)
+    roster.refresh()
+    ids = [each.unit.id for each in roster.now()[1]]
+    allocations.allocate(ids[:30])
+    allocations.look(ids[:30])
+    claims.after_gpus = lambda: allocations.look([])
+    roster.refresh()
+    assert claims.freed
+    assert all(each.is_healthy for each in roster.now()[1])
 
 
 def test_a_gpu_that_is_fuller_than_the_kubelet_knows_refuses_the_pod(make: Make) -> None:

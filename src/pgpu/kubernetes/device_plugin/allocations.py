@@ -49,6 +49,9 @@ class Allocations:
     grace_seconds: float = GRACE_SECONDS
     now_seconds: Callable[[], float] = time.monotonic
     _standing: dict[str, _Standing] = field(default_factory=dict)
+    _asked: frozenset[Unit] = frozenset()
+    """Units of the slice that is being made: the engine may count it before we know of it."""
+
     _guard: threading.Lock = field(default_factory=threading.Lock)
 
     def take_over(self) -> Sequence[HeldClaim]:
@@ -65,9 +68,9 @@ class Allocations:
             return [each.held for each in self._standing.values()]
 
     def in_use(self) -> frozenset[Unit]:
-        """Return the units that slices were made for."""
-        known = list(self._standing.values())
-        return frozenset(unit for each in known for unit in each.units)
+        """Return the units that slices were made for, or are being made."""
+        asked, known = self._asked, list(self._standing.values())
+        return asked.union(*(each.units for each in known))
 
     def allocate(self, ids: Iterable[str]) -> HeldClaim:
         """Make the slice of one container; the same units again, before it was started, get the same one.
@@ -95,11 +98,15 @@ class Allocations:
 
     def _hold(self, units: Sequence[Unit], over: Sequence[_Standing], *, is_started: bool) -> HeldClaim:
         self._clear(over)
-        held = self.claims.hold(claim_of(units))
+        self._asked = frozenset(units)
+        try:
+            held = self.claims.hold(claim_of(units))
+            before = self._standing.get(held.claim.uid)
+            was_started = before is not None and before.is_started
+            self._standing[held.claim.uid] = _Standing(held, frozenset(units), is_started or was_started)
+        finally:
+            self._asked = frozenset()
         self.delivering.put(held)
-        before = self._standing.get(held.claim.uid)
-        now = _Standing(held, frozenset(units), is_started or (before is not None and before.is_started))
-        self._standing[held.claim.uid] = now
         return held
 
     def _overlapping(self, units: Sequence[Unit]) -> list[_Standing]:
@@ -124,8 +131,8 @@ class Allocations:
 
     def _free(self, standing: _Standing) -> None:
         uid = standing.held.claim.uid
-        self.claims.free(uid)
         self.delivering.take(uid)
+        self.claims.free(uid)
         del self._standing[uid]
 
     def new_kubelet(self) -> None:

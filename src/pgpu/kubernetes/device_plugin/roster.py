@@ -50,6 +50,7 @@ class Roster:
         Raises:
             NodeError: They cannot be read; nothing can be given away until they can.
         """
+        before = self._in_use()
         try:
             offers = {each.gpu.uuid: each for each in self._claims.gpus()}
         except NodeError:
@@ -57,7 +58,8 @@ class Roster:
             raise
         for uuid, offer in offers.items():
             self._most[uuid] = max(self._most.get(uuid, 0), offer.memory_bytes // UNIT_BYTES)
-        self._say(_listed(self._most, self._without_the_ill(offers), self._in_use()))
+        # What came or went meanwhile counts as in use: a unit too few now would cost a pod its place on this node.
+        self._say(_listed(self._most, self._without_the_ill(offers), before | self._in_use()))
 
     def _without_the_ill(self, offers: Mapping[str, Offer]) -> Mapping[str, Offer]:
         known = {} if self._health is None else self._health.health()
