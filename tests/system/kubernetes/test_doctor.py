@@ -253,7 +253,7 @@ def test_a_pod_that_fits_nowhere_is_told_who_has_the_rest(server: ApiServer, tmp
     first, *gpus = explained(server, tmp_path, "waits")
     assert first.result is Result.FAILURE
     assert first.finding == "it asks for 30 GiB, and no node has that free"
-    assert "at most 20 GiB of one GPU are free" in (first.remedy or "")
+    assert "at most 20 GiB of one GPU are free for it" in (first.remedy or "")
     assert gpus[0].name == "node1 gpu-a"
     assert "20 GiB of 80 GiB" in gpus[0].finding
     assert "held by team/one 30 GiB, team/two 30 GiB" in gpus[0].finding
@@ -291,6 +291,17 @@ def test_a_whole_gpu_needs_one_that_is_nobodys(server: ApiServer, tmp_path: Path
     first, *gpus = explained(server, tmp_path, "waits")
     assert first.finding == "it asks for a whole GPU, and no node has that free"
     assert "held by team/whole all of it" in gpus[1].finding
+
+
+def test_a_gpu_that_is_shared_in_another_way_has_no_room(server: ApiServer, tmp_path: Path) -> None:
+    server.objects.create(CLAIMS, "team", claim("under-mps", "1Gi", on="gpu-a-mps"))
+    server.objects.create(CLAIMS, "team", claim("large", "50Gi", on="gpu-b"))
+    server.objects.create(CLAIMS, "team", claim("mine", "40Gi"))
+    server.objects.create(PODS, "team", pod_of_claim("waits", "mine"))
+    first, *gpus = explained(server, tmp_path, "waits")
+    assert first.result is Result.FAILURE
+    assert "at most 30 GiB of one GPU are free for it" in (first.remedy or "")
+    assert "in the kind mps; held by team/under-mps 1 GiB" in gpus[0].finding
 
 
 @pytest.mark.parametrize(

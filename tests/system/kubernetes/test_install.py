@@ -129,10 +129,22 @@ def test_in_another_namespace_all_speak_of_that_one() -> None:
 
 def test_classes_and_driver_bear_the_names_that_the_code_knows() -> None:
     objects = written(KUSTOMIZE)
-    slices, whole = objects[SLICES]["spec"], objects["DeviceClass", "", names.WHOLE_CLASS]["spec"]
-    assert slices["extendedResourceName"] == names.EXTENDED_RESOURCE
-    for spec in (slices, whole):
-        assert f'device.driver == "{names.DRIVER}"' in spec["selectors"][0]["cel"]["expression"]
+    assert objects[SLICES]["spec"]["extendedResourceName"] == names.EXTENDED_RESOURCE
+    selectors = {
+        name: found["spec"]["selectors"] for (kind, _, name), found in objects.items() if kind == "DeviceClass"
+    }
+    kinds = {
+        names.SHARED_CLASS: names.Kind.TIME_SLICE,
+        names.MPS_CLASS: names.Kind.MPS,
+        names.OVERSUBSCRIBED_CLASS: names.Kind.OVERSUBSCRIBED,
+    }
+    (whole,) = selectors.pop(names.WHOLE_CLASS)
+    assert "!device.allowMultipleAllocations" in whole["cel"]["expression"]
+    for name, kind in kinds.items():
+        (selector,) = selectors.pop(name)
+        assert f'device.driver == "{names.DRIVER}"' in selector["cel"]["expression"]
+        assert f'device.attributes["{names.DRIVER}"].{names.SHARING} == "{kind}"' in selector["cel"]["expression"]
+    assert not selectors
     validations = objects["ValidatingAdmissionPolicy", "", "pgpu-driver-own-node"]["spec"]["validations"]
     assert any(f"'{names.DRIVER}'" in one["expression"] for one in validations)
 

@@ -89,7 +89,7 @@ def _of_node(node: str, found: list[ResourceSliceSpec]) -> Finding:
     logs = f"see what its driver says: kubectl -n pgpu-system logs -l {LABELS} --prefix"
     if not current or len(current) < current[0].pool.resourceSliceCount:
         return broken("slices", f"{node} has none, or not all of them: no pod gets a GPU there", logs)
-    shared = [device for device in devices if device.allowMultipleAllocations]
+    shared = [device for device in devices if device.allowMultipleAllocations and _is_usual(device)]
     if not shared:
         return broken("slices", f"{node} publishes no GPU that can be shared", logs)
     tainted = [device.name for device in shared if device.taints]
@@ -100,6 +100,11 @@ def _of_node(node: str, found: list[ResourceSliceSpec]) -> Finding:
 
 def _chosen(devices: list[Device], chosen: list[str]) -> list[Device]:
     return [device for device in devices if device.name in chosen]
+
+
+def _is_usual(device: Device) -> bool:
+    """Whether it stands for its GPU here: others of the same GPU exclude it, and are for those who ask for them."""
+    return names.kind_of(device.name) is names.Kind.TIME_SLICE
 
 
 def _told(device: Device) -> str:

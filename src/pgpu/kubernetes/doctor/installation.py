@@ -14,17 +14,23 @@ from pgpu.model.finding import Finding, broken, fine, weak
 
 POLICY = "pgpu-driver-own-node"
 INSTALL = "kubectl apply -k deploy/kubernetes, or the Helm chart in deploy/helm/pgpu"
+_CLASSES = (
+    (names.SHARED_CLASS, "a slice of a GPU", broken),
+    (names.WHOLE_CLASS, "a whole GPU", broken),
+    (names.MPS_CLASS, "a slice under MPS", weak),
+    (names.OVERSUBSCRIBED_CLASS, "a slice that may lie on the host", weak),
+)
 _ACCOUNT = ("pgpu-system", "pgpu-driver")
 
 
 def classes(cluster: Onlooker) -> Iterator[Finding]:
     """Look for the classes that claims name."""
-    for name, purpose in ((names.SHARED_CLASS, "a slice of a GPU"), (names.WHOLE_CLASS, "a whole GPU")):
+    for name, purpose, report in _CLASSES:
         try:
             cluster.one(DeviceClass, name)
             yield fine("device classes", f"{name}: {purpose}")
         except ObjectNotFoundError:
-            yield broken("device classes", f"{name} is missing: no claim can ask for {purpose}", INSTALL)
+            yield report("device classes", f"{name} is missing: no claim can ask for {purpose}", INSTALL)
 
 
 def policy(cluster: Onlooker) -> Iterator[Finding]:

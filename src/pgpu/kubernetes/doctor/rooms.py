@@ -1,9 +1,10 @@
 """What is free of each GPU of a cluster, and who has the rest. Pure."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from pgpu.kubernetes.names import Kind
 from pgpu.kubernetes.scoring.values import WHOLE_MILLI, Ask, Card, Claim, ClaimKey, Shelf, Taken
 
 
@@ -16,37 +17,45 @@ class Room:
     holders: tuple[tuple[ClaimKey, Taken], ...] = ()
     """Claims that have a part of it, in the order of their names."""
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether somebody has it alone."""
-        return any(taken.is_whole for _, taken in self.holders)
+    kind: Kind | None = None
+    """How those share it who have a part of it; None where nobody has."""
 
     @property
     def free_bytes(self) -> int:
         """Memory that a claim could get."""
         held_bytes = sum(taken.memory_bytes for _, taken in self.holders)
-        return 0 if self.is_whole else max(0, self.card.memory_bytes - held_bytes)
+        return 0 if self.kind is Kind.WHOLE else max(0, self.card.memory_bytes - held_bytes)
 
     @property
     def free_percent(self) -> int:
         """Share of its time that a claim could get."""
         held_milli = sum(taken.compute_milli for _, taken in self.holders)
-        return 0 if self.is_whole else max(0, WHOLE_MILLI - held_milli) * 100 // WHOLE_MILLI
+        return 0 if self.kind is Kind.WHOLE else max(0, WHOLE_MILLI - held_milli) * 100 // WHOLE_MILLI
 
     def needed_bytes(self, ask: Ask) -> int:
         """Return what an ask takes of it: the usual amount where it names none, in whole steps."""
         asked_bytes = self.card.default_bytes if ask.memory_bytes is None else ask.memory_bytes
         return -(-asked_bytes // self.card.step_bytes) * self.card.step_bytes
 
-    def has_room_for(self, ask: Ask, *, whole: bool) -> bool:
-        """Whether a GPU's worth of an ask fits here now."""
-        if whole:
-            return not self.holders
+    def has_room_for(self, ask: Ask, kind: Kind) -> bool:
+        """Whether a GPU's worth of an ask fits here now; those of two kinds never meet on a GPU."""
+        if self.kind is not None and (kind is not self.kind or kind is Kind.WHOLE):
+            return False
+        if kind is Kind.WHOLE:
+            return True
         return self.needed_bytes(ask) <= self.free_bytes and ask.compute_percent <= self.free_percent
 
 
-def rooms_of(shelves: Iterable[Shelf], claims: Iterable[Claim]) -> tuple[Room, ...]:
-    """Return every GPU that is published, by node and in the order in which the scheduler tries them."""
+def rooms_of(
+    shelves: Iterable[Shelf], claims: Iterable[Claim], kinds: Mapping[tuple[str, str], Kind]
+) -> tuple[Room, ...]:
+    """Return every GPU that is published, by node and in the order in which the scheduler tries them.
+
+    Args:
+        shelves: What is published.
+        claims: All there are.
+        kinds: By pool and GPU in lower case, how it is shared, where somebody has a part of it.
+    """
     held = defaultdict(list)
     for claim in claims:
         for taken in claim.taken:
@@ -56,8 +65,12 @@ def rooms_of(shelves: Iterable[Shelf], claims: Iterable[Claim]) -> tuple[Room, .
     for shelf in ordered:
         newest[shelf.pool] = max(shelf.generation, newest.get(shelf.pool, 0))
     return tuple(
-        Room(shelf.node, card, tuple(sorted(held[shelf.pool, card.gpu], key=lambda each: each[0])))
+        Room(shelf.node, card, _in_order(held[shelf.pool, card.gpu]), kinds.get((shelf.pool, card.gpu)))
         for shelf in ordered
         if shelf.generation == newest[shelf.pool]
         for card in shelf.cards
     )
+
+
+def _in_order(holders: list[tuple[ClaimKey, Taken]]) -> tuple[tuple[ClaimKey, Taken], ...]:
+    return tuple(sorted(holders, key=lambda each: each[0]))

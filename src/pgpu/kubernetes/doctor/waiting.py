@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from operator import attrgetter
 
 from lightkube.models.core_v1 import PodCondition
+from lightkube.models.resource_v1 import DeviceRequestAllocationResult
 from lightkube.resources.core_v1 import Pod as PodObject
 from lightkube.resources.resource_v1 import DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
 
@@ -11,6 +12,7 @@ from pgpu.errors import ObjectNotFoundError, RequestError
 from pgpu.kubernetes import names
 from pgpu.kubernetes.api.looking import Onlooker
 from pgpu.kubernetes.doctor.rooms import Room, rooms_of
+from pgpu.kubernetes.names import Kind
 from pgpu.kubernetes.scoring.reading import asks_of, claim_of, class_of, pod_of, shelf_of
 from pgpu.kubernetes.scoring.values import Ask, ClaimUse, Class, Pod, Taken
 from pgpu.model.finding import Finding, broken, fine, weak
@@ -45,7 +47,9 @@ def explain(cluster: Onlooker, namespace: str, name: str) -> Iterator[Finding]:
 
 
 def _why_it_waits(cluster: Onlooker, told: str, pod: Pod, words: str) -> Iterator[Finding]:
-    classes = {one.name: one for each in cluster.all(DeviceClass, namespace=None) if (one := class_of(each))}
+    found = cluster.all(DeviceClass, namespace=None)
+    classes = {one.name: one for each in found if (one := class_of(each))}
+    kinds = {one.name: _kind_of(each) for each in found if (one := class_of(each))}
     asks: list[Ask] = []
     for use in pod.claims:
         try:
@@ -60,7 +64,7 @@ def _why_it_waits(cluster: Onlooker, told: str, pod: Pod, words: str) -> Iterato
         return
     rooms = _rooms(cluster)
     for ask in asks:
-        yield _fitting(told, ask, classes.get(ask.class_name), rooms, words)
+        yield _fitting(told, ask, kinds.get(ask.class_name), rooms, words)
     yield from _all_rooms(rooms)
 
 
@@ -82,40 +86,61 @@ def _asks_of_limits(pod: Pod, classes: dict[str, Class]) -> Iterator[Ask]:
 def _rooms(cluster: Onlooker) -> tuple[Room, ...]:
     ours = {"fieldSelector": f"spec.driver={names.DRIVER}"}
     published = [shelf_of(each) for each in cluster.all(ResourceSlice, namespace=None, parameters=ours)]
-    return rooms_of([each for each in published if each is not None], map(claim_of, cluster.all(ResourceClaim)))
+    claims = cluster.all(ResourceClaim)
+    kinds = {
+        (result.pool, names.gpu_of(result.device)): names.kind_of(result.device)
+        for claim in claims
+        for result in _results(claim)
+        if result.driver == names.DRIVER
+    }
+    return rooms_of([each for each in published if each is not None], map(claim_of, claims), kinds)
 
 
-def _fitting(told: str, ask: Ask, known: Class | None, rooms: tuple[Room, ...], words: str) -> Finding:
-    if known is None:
+def _results(claim: ResourceClaim) -> list[DeviceRequestAllocationResult]:
+    allocation = claim.status.allocation if claim.status else None
+    return (allocation.devices.results if allocation and allocation.devices else None) or []
+
+
+def _kind_of(found: DeviceClass) -> Kind:
+    """Read which kind of device a class selects; of one that does not say so, the usual."""
+    selectors = (found.spec.selectors if found.spec else None) or []
+    said = " ".join(each.cel.expression for each in selectors if each.cel)
+    named = [kind for kind in Kind if f'"{kind}"' in said or f"'{kind}'" in said]
+    return named[0] if len(named) == 1 else Kind.TIME_SLICE
+
+
+def _fitting(told: str, ask: Ask, kind: Kind | None, rooms: tuple[Room, ...], words: str) -> Finding:
+    if kind is None:
         return broken(told, f"it asks for {ask.class_name}, and no class of pgpu's GPUs is called so", _NO_CLASS)
     if not rooms:
         return broken(told, "no node publishes a GPU", "pgpu doctor --kubernetes")
-    fitting = [room for room in rooms if room.has_room_for(ask, whole=known.is_whole)]
+    fitting = [room for room in rooms if room.has_room_for(ask, kind)]
     by_node = {room.node: [each for each in fitting if each.node == room.node] for room in fitting}
     enough = sorted(node for node, found in by_node.items() if len(found) >= ask.gpu_count)
-    wanted = f"it asks for {_asked(ask, rooms, whole=known.is_whole)}"
+    wanted = f"it asks for {_asked(ask, rooms, kind)}"
     if enough:
         other = (
             f"{wanted}, and that fits on {', '.join(enough)} now: the scheduler keeps it for another reason: {words}"
         )
         return weak(told, other, "see its other claims, its node selector, its tolerations, CPU and memory")
-    return broken(told, f"{wanted}, and no node has that free", _remedy(ask, rooms, whole=known.is_whole))
+    return broken(told, f"{wanted}, and no node has that free", _remedy(ask, rooms, kind))
 
 
-def _asked(ask: Ask, rooms: tuple[Room, ...], *, whole: bool) -> str:
-    each = "a whole GPU" if whole else format_memory(max(room.needed_bytes(ask) for room in rooms))
+def _asked(ask: Ask, rooms: tuple[Room, ...], kind: Kind) -> str:
+    each = "a whole GPU" if kind is Kind.WHOLE else format_memory(max(room.needed_bytes(ask) for room in rooms))
+    each += f" in the kind {kind}" if kind in {Kind.MPS, Kind.OVERSUBSCRIBED} else ""
     share = f" and {ask.compute_percent}% of its time" if ask.compute_percent else ""
     return f"{ask.gpu_count} times {each}{share}" if ask.gpu_count > 1 else f"{each}{share}"
 
 
-def _remedy(ask: Ask, rooms: tuple[Room, ...], *, whole: bool) -> str:
-    if whole:
+def _remedy(ask: Ask, rooms: tuple[Room, ...], kind: Kind) -> str:
+    if kind is Kind.WHOLE:
         return "it starts when a GPU is nobody's; a slice may do"
-    largest = max(rooms, key=attrgetter("free_bytes"))
     if all(room.needed_bytes(ask) > room.card.memory_bytes for room in rooms):
         most_bytes = max(room.card.memory_bytes for room in rooms)
         return f"it never starts here: no GPU has more than {format_memory(most_bytes)}"
-    return f"it starts when somebody below ends; now at most {format_memory(largest.free_bytes)} of one GPU are free"
+    most_bytes = max((room.free_bytes for room in rooms if room.kind in {None, kind}), default=0)
+    return f"it starts when somebody below ends; now at most {format_memory(most_bytes)} of one GPU are free for it"
 
 
 def _all_rooms(rooms: tuple[Room, ...]) -> Iterator[Finding]:
@@ -123,7 +148,8 @@ def _all_rooms(rooms: tuple[Room, ...]) -> Iterator[Finding]:
         free = f"{format_memory(room.free_bytes)} of {format_memory(room.card.memory_bytes)}, {room.free_percent}% of its time free"
         holders = [f"{key.namespace}/{key.name} {_held(taken)}" for key, taken in room.holders]
         more = [f"{len(holders) - _MOST_HOLDERS} more"] if len(holders) > _MOST_HOLDERS else []
-        held = f"; held by {', '.join(holders[:_MOST_HOLDERS] + more)}" if holders else ""
+        kind = f", in the kind {room.kind}" if room.kind in {Kind.MPS, Kind.OVERSUBSCRIBED} else ""
+        held = f"{kind}; held by {', '.join(holders[:_MOST_HOLDERS] + more)}" if holders else ""
         yield fine(f"{room.node} {room.card.gpu}", free + held)
     if len(rooms) > _MOST_GPUS:
         yield fine("GPUs", f"{len(rooms) - _MOST_GPUS} more, with less free")
