@@ -95,6 +95,9 @@ class Objects:
     oldest_told: int = 0
     changed: threading.Condition = field(default_factory=threading.Condition)
     _found: dict[tuple[Kind, str, str], Object] = field(default_factory=dict)
+    everything: list[Happening] = field(default_factory=list)
+    """What ever happened, forgotten history, too."""
+
     _happened: list[Happening] = field(default_factory=list)
 
     def get(self, kind: Kind, namespace: str, name: str) -> Object:
@@ -186,7 +189,9 @@ class Objects:
     def _note(self, what: str, kind: Kind, found: Object) -> Object:
         self.version += 1
         found["metadata"]["resourceVersion"] = str(self.version)
-        self._happened.append(Happening(self.version, what, kind, copy.deepcopy(found)))
+        happened = Happening(self.version, what, kind, copy.deepcopy(found))
+        self._happened.append(happened)
+        self.everything.append(happened)
         self.changed.notify_all()
         return copy.deepcopy(found)
 

@@ -1,108 +1,25 @@
 """A node's slices are kept as they should be, whatever others and the API server do."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests import waiting
-from tests.fakes.api_objects import Object
 from tests.fakes.api_rules import CONSUMABLE_CAPACITY, DEVICE_TAINTS, GATES, PARTITIONABLE_DEVICES
-from tests.fakes.api_server import EVENTS, NODES, SLICES, ApiServer, Fault, User, running
-from tests.fakes.claims import FakeClaims, gpu
+from tests.fakes.api_server import NODES, SLICES, ApiServer, Fault, User, running
+from tests.fakes.claims import gpu
+from tests.system.kubernetes.publisher_world import NODE, SHARED, World, wipe
 
-from pgpu.engine.claims import Offer
 from pgpu.errors import ClusterAccessError, ClusterUnavailableError, NodeError
-from pgpu.kubernetes.api import Cluster, connected
-from pgpu.kubernetes.events import EventRecorder
 from pgpu.kubernetes.health import Health, HealthState
-from pgpu.kubernetes.publishing import SUBJECT, Looking, Pace, Publisher
-from pgpu.kubernetes.readiness import Readiness
-from pgpu.model import Claim, Slice
+from pgpu.kubernetes.publishing import SUBJECT
 from pgpu.units import GIB
 
-NODE = "node1"
-SHARED = gpu(0).uuid.lower()
 ALL_RIGHTS = (
     {"apiGroups": ["resource.k8s.io"], "resources": ["resourceslices"], "verbs": ["*"]},
     {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]},
     {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]},
 )
-
-
-@dataclass
-class Ills:
-    """Says what a test says of the GPUs."""
-
-    known: dict[str, Health] = field(default_factory=dict)
-
-    def health(self) -> Mapping[str, Health]:
-        return self.known
-
-
-class Unreadable(FakeClaims):
-    """Claims whose GPUs cannot be read while it is on."""
-
-    on = False
-
-    def gpus(self) -> Sequence[Offer]:
-        if self.on:
-            raise NodeError("the node lost its driver")
-        return super().gpus()
-
-
-@dataclass
-class Clock:
-    now: float = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class World:
-    """An API server, a node with two GPUs, and their publisher."""
-
-    def __init__(self, server: ApiServer, directory: Path, token: str = "") -> None:
-        self.server = server
-        self.claims = self.unreadable = Unreadable(directory, [gpu(0), gpu(1)])
-        self.ills, self.clock = Ills(), Clock()
-        self.said: list[str] = []
-        self.readiness = Readiness(self.said.append)
-        self.cluster = Cluster(connected(server.kubeconfig(directory, token)), pause=lambda _: False)
-        self.events = EventRecorder(self.cluster, NODE, self.clock)
-        self.events.start()
-        self.publisher = self.another()
-
-    def another(self) -> Publisher:
-        """Return the publisher of the driver that comes next."""
-        pace = Pace(look_seconds=3600, first_pause_seconds=0.01, longest_pause_seconds=0.02)
-        looking = Looking(self.claims, self.ills)
-        return Publisher(
-            self.cluster, NODE, looking, events=self.events, readiness=self.readiness, pace=pace, clock=self.clock
-        )
-
-    def hold(self, index: int, memory_bytes: int) -> None:
-        self.claims.hold(Claim(f"uid-{index}", "default", "claim", (Slice(gpu(index).uuid, memory_bytes),)))
-
-    def end(self) -> None:
-        self.publisher.stop()
-        self.events.stop()
-        self.cluster.close()
-
-    @property
-    def devices(self) -> dict[str, Object]:
-        return {each["name"]: each for found in self.server.slices() for each in found["spec"].get("devices") or []}
-
-    @property
-    def generations(self) -> set[int]:
-        return {found["spec"]["pool"]["generation"] for found in self.server.slices()}
-
-    @property
-    def writes(self) -> int:
-        return sum(verb in {"create", "update", "delete", "patch"} for verb in self.server.verbs())
-
-    def reasons(self) -> list[str]:
-        return [event["reason"] for event in self.server.objects.all(EVENTS)]
 
 
 @pytest.fixture
@@ -431,9 +348,3 @@ def test_two_who_undo_each_others_slices_slow_down(world: World) -> None:
     waiting.until(lambda: "somebody else" in world.readiness.reasons().get(SUBJECT, ""), lambda: world.said)
     other.end()
     waiting.until(lambda: len(world.devices) == 4)
-
-
-def wipe(server: ApiServer) -> None:
-    """As a kubelet does when it starts."""
-    for found in server.slices():
-        server.objects.delete(SLICES, "", found["metadata"]["name"])
