@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.fakes.api_objects import KINDS
@@ -22,11 +23,6 @@ from tests.waiting import until
 
 PGPU = Path(sys.executable).with_name("pgpu")
 KIND = {kind.plural: kind for kind in KINDS if kind.group != "events.k8s.io"}
-RULES = (
-    ("", ("nodes", "pods")),
-    ("resource.k8s.io", ("resourceslices", "resourceclaims", "resourceclaimtemplates", "deviceclasses")),
-)
-KINDS_READ = [(group, plural) for group, plurals in RULES for plural in plurals]
 
 
 @dataclass
@@ -252,15 +248,25 @@ def test_watches_that_break_and_a_history_that_is_gone_lose_nothing(tmp_path: Pa
             assert asked.is_ready()
 
 
-def rules(without: str = "") -> list[dict[str, Any]]:
+ROLE = Path(__file__).parents[3] / "deploy" / "kubernetes" / "scheduler" / "cluster-role.yaml"
+
+
+def rules(without: tuple[str, str] = ("", "")) -> list[dict[str, Any]]:
+    """Return what is installed, one verb for one kind of objects less."""
+    role = next(each for each in yaml.safe_load_all(ROLE.read_text()) if each["kind"] == "ClusterRole")
     return [
-        {"apiGroups": [group], "resources": [plural], "verbs": ["list", "watch"]}
-        for group, plural in KINDS_READ
-        if plural != without
+        {"apiGroups": rule["apiGroups"], "resources": [plural], "verbs": [verb]}
+        for rule in role["rules"]
+        for plural in rule["resources"]
+        for verb in rule["verbs"]
+        if (plural, verb) != without
     ]
 
 
-def test_list_and_watch_of_six_kinds_is_all_that_it_needs(tmp_path: Path) -> None:
+ALLOWED = [(rule["resources"][0], rule["verbs"][0]) for rule in rules()]
+
+
+def test_what_is_installed_lets_it_look_and_do_nothing_else(tmp_path: Path) -> None:
     with running() as api:
         api.users["t"] = User(rules())
         names = fill(api)
@@ -268,19 +274,20 @@ def test_list_and_watch_of_six_kinds_is_all_that_it_needs(tmp_path: Path) -> Non
             until(asked.is_ready)
             asked.scores(a_pod("p", "c"), names)
 
-        assert {one.verb for one in api.asked} == {"list", "watch"}
+        assert {(one.kind.plural, one.verb) for one in api.asked} == set(ALLOWED)
+        assert {verb for _, verb in ALLOWED} == {"list", "watch"}
 
 
-@pytest.mark.parametrize("plural", [plural for _, plural in KINDS_READ])
-def test_without_one_of_them_it_is_never_ready_and_says_why(tmp_path: Path, plural: str) -> None:
+@pytest.mark.parametrize(("plural", "verb"), ALLOWED)
+def test_without_any_one_of_its_verbs_it_is_not_ready_and_says_why(tmp_path: Path, plural: str, verb: str) -> None:
     with running() as api:
-        api.users["t"] = User(rules(without=plural))
+        api.users["t"] = User(rules(without=(plural, verb)))
         with scoring(api.kubeconfig(tmp_path, "t")) as asked:
             assert asked.process.stderr is not None
             said = "".join(asked.lines)
-            while plural not in said:
+            while f"{plural} is forbidden" not in said:
                 said += asked.process.stderr.readline()
-            assert "forbidden" in said
+            assert f"cannot {verb} resource" in said
             assert not asked.is_ready()
 
 

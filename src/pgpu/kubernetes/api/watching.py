@@ -71,6 +71,9 @@ class Watch(Generic[_Found]):
         self.is_open = False
         """Whether the server tells of changes now."""
 
+        self.was_open = False
+        """Whether it ever did."""
+
     @property
     def resource_version(self) -> str:
         """Up to which version all is told: another watch may begin there."""
@@ -84,7 +87,7 @@ class Watch(Generic[_Found]):
             ClusterError: The server does not answer, or does not allow it.
         """
         response = asked(self._open)
-        self.is_open = True
+        self.is_open = self.was_open = True
         try:
             yield from self._told(response)
         finally:

@@ -54,7 +54,7 @@ class Follower(Generic[_Found]):
         self._known: set[Hashable] = set()
         self._watch: Watch[_Found] | None = None
         self._heard_seconds: float | None = None
-        """When a watch was last known to be good; None before the first list."""
+        """When the last watch ended; None before."""
 
         self._trouble = ""
         self._thread = threading.Thread(target=self._follow, name=f"follows {kind.resource.__name__}", daemon=True)
@@ -74,9 +74,9 @@ class Follower(Generic[_Found]):
     def is_current(self) -> bool:
         """Whether all objects are known as they are, or were lately."""
         watch, heard_seconds = self._watch, self._heard_seconds
-        if watch is None or heard_seconds is None:
-            return False
-        return watch.is_open or self._clock() - heard_seconds < STALE_SECONDS
+        if watch is not None and watch.is_open:
+            return True
+        return heard_seconds is not None and self._clock() - heard_seconds < STALE_SECONDS
 
     def _follow(self) -> None:
         version: str | None = None
@@ -105,7 +105,6 @@ class Follower(Generic[_Found]):
         for key, each in found.items():
             self._put(key, each)
         self._known = set(found)
-        self._heard_seconds = self._clock()
         return listed.resource_version
 
     def _watched(self, version: str) -> str:
@@ -119,11 +118,12 @@ class Follower(Generic[_Found]):
         except ClusterUnavailableError:
             if watch.resource_version == version:
                 raise
-        self._heard_seconds = self._clock()
+        finally:
+            if watch.was_open:
+                self._heard_seconds = self._clock()
         return watch.resource_version
 
     def _note(self, change: Change[_Found]) -> None:
-        self._heard_seconds = self._clock()
         key = self._kind.key(change.found)
         if change.kind == "DELETED":
             self._known.discard(key)
