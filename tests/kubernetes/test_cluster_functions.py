@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -23,7 +24,13 @@ pytestmark = [
     ),
 ]
 
+ROOT = Path(__file__).parent.parent.parent
 GIB = 1 << 30
+DETECTOR = """
+class Detector:
+    def __call__(self, image: bytes, top_k: int = 10) -> list[str]:
+        return ["tiger", "dog"][:top_k]
+"""
 APP = """
 import os
 from ctypes import CDLL, byref, c_int, c_size_t, c_void_p
@@ -91,6 +98,7 @@ class Author:
 
 @pytest.fixture
 def author(cluster: Cluster, tmp_path: Path) -> Iterator[Author]:
+    cluster.kubectl("label", "namespace", cluster.namespace, "pod-security.kubernetes.io/enforce=restricted")
     made = Author(cluster, tmp_path)
     made.write(2)
     yield made
@@ -167,3 +175,31 @@ def test_a_function_that_no_gpu_has_room_for_is_told_so(author: Author) -> None:
         return json.loads(author.pgpu("functions", "doubler", "--json"))["functions"][0]["reasons"]
 
     assert "no node has a GPU with room" in until(reasons)[0]
+
+
+_BLOCK = re.compile(r"^```shell\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def test_the_guide_s_commands_for_a_cluster_run(author: Author, tmp_path: Path) -> None:
+    blocks = _BLOCK.findall((ROOT / "docs" / "guide" / "functions.md").read_text("utf-8"))
+    assert len(blocks) == 2
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(author.cluster.kubectl("config", "view", "--raw", "--flatten"))
+    author.cluster.try_kubectl(
+        *("config", "set-context", "--current", f"--namespace={author.cluster.namespace}"), kubeconfig=str(kubeconfig)
+    )
+    (tmp_path / "app.py").write_text(DETECTOR)
+    (tmp_path / "cat.png").write_text("pixels")
+    done = subprocess.run(
+        ["bash", "-eux", "-o", "pipefail", "-c", "\n".join(["trap 'kill $(jobs -p) || :' EXIT", *blocks])],
+        cwd=tmp_path,
+        env=dict(os.environ)
+        | {"KUBECONFIG": str(kubeconfig), "IMAGE": os.environ["PGPU_KUBERNETES_FUNCTIONS_IMAGE"]}
+        | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "tiger" in done.stdout
