@@ -19,13 +19,18 @@ from pgpu.capped_tmpfs import unmount
 
 def clear(directory: Path) -> None:
     """Kill who has a directory in the words of its command line, unmount what lies below it, and remove it."""
+    kill_at_work(directory)
+    for point in _mounts_below(directory):
+        unmount(point)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def kill_at_work(directory: Path) -> None:
+    """Kill who has a directory in the words of its command line, and wait for their ends."""
     for pid in _at_work(directory):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     until(lambda: not list(_at_work(directory)))
-    for point in _mounts_below(directory):
-        unmount(point)
-    shutil.rmtree(directory, ignore_errors=True)
 
 
 def _at_work(directory: Path) -> Iterator[int]:

@@ -22,13 +22,17 @@ REGISTERED = "registered with the kubelet"
 SOCKETS = "sockets for the kubelet"
 FILES = "CDI files"
 SLICES = "slices of held claims"
-SUBJECTS = (REGISTERED, SOCKETS, FILES)
+SUBJECTS = (REGISTERED, SOCKETS, FILES, SLICES)
 """What a `Readiness` has to hear of."""
 
 LOOK_SECONDS = 1.0
 """How soon a socket or a CDI file that somebody removed is there again: before a kubelet's next try."""
 
-_LOOKS_BETWEEN_RESTORES = 30
+RESTORE_SECONDS = 30.0
+"""How soon a slice that could not be made after a reboot is tried again."""
+
+PATIENCE_SECONDS = 10.0
+"""How long the kubelet waits for the first of these."""
 
 
 class Companion(Protocol):
@@ -67,6 +71,8 @@ class Driver:
     stop: threading.Event = field(default_factory=threading.Event)
     """Ends `run` when it is set."""
 
+    _restored: threading.Event = field(default_factory=threading.Event, init=False, repr=False)
+
     def run(self) -> None:
         """Serve until `stop` is set.
 
@@ -74,8 +80,9 @@ class Driver:
             PgpuError: It cannot begin.
         """
         with contextlib.ExitStack() as stack:
-            self.preparer.restore()
-            self.preparer.mend()
+            threading.Thread(target=self._restore, name="restore", daemon=True).start()
+            # Nobody waits longer for one slice that cannot be made: the kubelet must be able to take others back.
+            self._restored.wait(PATIENCE_SECONDS)
             for companion in self.companions:
                 companion.start()
                 stack.callback(companion.stop)
@@ -84,14 +91,16 @@ class Driver:
             stack.callback(plugin.stop)
             self._look_after(plugin)
 
-    def _look_after(self, plugin: KubeletPlugin) -> None:
-        looks = 0
+    def _restore(self) -> None:
         while not self.stop.is_set():
-            self._try(FILES, self.preparer.mend)
+            self._try(SLICES, self.preparer.restore)
+            self._restored.set()
+            self.stop.wait(RESTORE_SECONDS)
+
+    def _look_after(self, plugin: KubeletPlugin) -> None:
+        while not self.stop.is_set():
+            self._try(FILES, lambda: self.preparer.mend(is_complete=self._restored.is_set()))
             self._try(SOCKETS, plugin.mend)
-            if looks % _LOOKS_BETWEEN_RESTORES == _LOOKS_BETWEEN_RESTORES - 1:
-                self._try(SLICES, self.preparer.restore)
-            looks += 1
             self.stop.wait(self.look_seconds)
 
     def _try(self, subject: str, act: Callable[[], None]) -> None:
@@ -117,7 +126,7 @@ def look_after_files(files: CdiFiles, readiness: Readiness, stop: threading.Even
     """Make CDI files again that are gone, until `stop` is set, where nobody else looks after them."""
     while not stop.is_set():
         try:
-            files.mend()
+            files.mend(is_complete=True)
         except PgpuError as exc:
             readiness.wrong(FILES, str(exc))
         else:

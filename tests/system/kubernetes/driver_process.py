@@ -8,11 +8,11 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.clearing import clear
+from tests.clearing import clear, kill_at_work
 from tests.fakes.api_server import CLAIMS, NODES, ApiServer, running
 from tests.fakes.kubelet import FakeKubelet
 from tests.waiting import until
@@ -20,6 +20,7 @@ from tests.waiting import until
 from pgpu.kubernetes.wire import dra_v1_pb2 as dra
 
 NODE = "node1"
+_SERVES = "sockets for the kubelet: in order"
 PGPU = Path(sys.executable).parent / "pgpu"
 
 
@@ -30,8 +31,7 @@ class Node:
     root: Path
     api: ApiServer
     simulate: str = "h100"
-    _process: subprocess.Popen[bytes] | None = None
-    _files: list[Any] = field(default_factory=list)
+    process: subprocess.Popen[bytes] | None = None
 
     def __post_init__(self) -> None:
         self.kubelet = FakeKubelet(self.root / "k")
@@ -41,8 +41,9 @@ class Node:
 
     def start(self) -> None:
         """Start a driver, and have the kubelet take it."""
+        before = self.log().count(_SERVES) if self.log_path.exists() else 0
         self.launch()
-        until(self.kubelet.sockets, self.log)
+        until(lambda: self.log().count(_SERVES) > before, self.log)
         self.kubelet.register()
 
     def launch(self, *more: str) -> subprocess.Popen[bytes]:
@@ -54,17 +55,28 @@ class Node:
         words += ["--kubeconfig", str(self.api.kubeconfig(self.root)), *more]
         with self.log_path.open("ab") as log:
             environment = {name: os.environ[name] for name in os.environ if not name.startswith("PGPU_")}
-            self._process = subprocess.Popen(words, stdout=log, stderr=log, env=environment)
-        return self._process
+            self.process = subprocess.Popen(words, stdout=log, stderr=log, env=environment)
+        return self.process
 
     def end(self, number: int = signal.SIGTERM) -> int:
         """End the driver, and return how it ended."""
-        assert self._process is not None
-        self._process.send_signal(number)
-        code = self._process.wait()
-        self._process = None
+        assert self.process is not None
+        self.process.send_signal(number)
+        code = self.process.wait()
+        self.process = None
         self.kubelet.restart()
         return code
+
+    def reboot(self) -> None:
+        """Lose what a machine loses: its processes, its mounts and every tmpfs; the disk keeps the state."""
+        kill_at_work(self.root)
+        kept = {path.name for path in (self.state, self.kubelet.directory, self.log_path)}
+        for path in self.root.iterdir():
+            if path.name not in kept:
+                clear(path)
+                path.unlink(missing_ok=True)
+        for link in self.state.glob("runtime"):
+            link.unlink()
 
     def log(self) -> str:
         return self.log_path.read_text()
@@ -92,10 +104,10 @@ class Node:
         return found
 
     def close(self) -> None:
-        if self._process is not None:
+        if self.process is not None:
             with suppress(ProcessLookupError):
-                self._process.kill()
-            self._process.wait()
+                self.process.kill()
+            self.process.wait()
 
 
 @contextmanager

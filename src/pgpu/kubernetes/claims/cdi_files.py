@@ -84,14 +84,17 @@ class CdiFiles:
                 self.path_of(uid).unlink(missing_ok=True)
                 self._break_seal(uid)
 
-    def mend(self) -> list[str]:
+    def mend(self, *, is_complete: bool) -> list[str]:
         """Make again what is missing or was changed, and remove files of claims that nobody holds; say what was done.
+
+        Args:
+            is_complete: Whether all that are held were put here; else nothing is removed.
 
         Raises:
             NodeError: The folder cannot be written.
         """
         with self._guard:
-            return [*self._made_again(), *self._removed()]
+            return [*self._made_again(), *(self._removed() if is_complete else ())]
 
     def _made_again(self) -> Iterator[str]:
         for uid, wanted in self._wanted.items():

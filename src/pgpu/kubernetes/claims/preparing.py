@@ -141,13 +141,16 @@ class Preparer:
             if held.claim.note == NOTE:
                 self._restore(held)
 
-    def mend(self) -> None:
-        """Make CDI files again that are gone.
+    def mend(self, *, is_complete: bool) -> None:
+        """Make CDI files again that are gone, and remove those of claims that nobody holds.
+
+        Args:
+            is_complete: Whether all held claims were restored; until then nothing is removed.
 
         Raises:
             NodeError: One cannot be written.
         """
-        for what in self._files.mend():
+        for what in self._files.mend(is_complete=is_complete):
             self._teller.mended(what)
 
     def _restore(self, held: HeldClaim) -> None:
