@@ -169,11 +169,18 @@ class Cluster:
             if (result["driver"], result["pool"]) == (DRIVER, gpu.node) and result["device"].startswith(gpu.device)
         )
 
+    def slice_uids(self, gpu: Gpu) -> set[str]:
+        """Return which ResourceSlices the GPU's node has now."""
+        return {each["metadata"]["uid"] for each in self._slices() if each["spec"]["nodeName"] == gpu.node}
+
+    def _slices(self) -> list[Any]:
+        return list(self.get("resourceslices", f"--field-selector=spec.driver={DRIVER}")["items"])
+
     def gpus(self) -> list[Gpu]:
         """Return the simulated GPUs that all nodes offer now."""
         return [
             found
-            for each in self.get("resourceslices", f"--field-selector=spec.driver={DRIVER}")["items"]
+            for each in self._slices()
             for device in each["spec"].get("devices", [])
             if (found := _gpu(each["spec"]["nodeName"], device)) is not None
         ]

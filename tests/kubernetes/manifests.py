@@ -41,14 +41,18 @@ def template(name: str, *requests: Manifest, selector: str = "") -> Manifest:
     return claim(name, *requests, selector=selector, kind="ResourceClaimTemplate")
 
 
-def part(memory: str, name: str = "gpu") -> Manifest:
-    """Return a request for a slice, such as of `30Gi`."""
-    return {"name": name, "exactly": {"deviceClassName": DRIVER, "capacity": {"requests": {"memory": memory}}}}
+def part(memory: str, *, tolerates: str = "") -> Manifest:
+    """Return a request for a slice, such as of `30Gi`, also of a GPU with a taint of this key."""
+    wish: Manifest = {"deviceClassName": DRIVER, "capacity": {"requests": {"memory": memory}}}
+    if tolerates:
+        # 1.36 evicts in spite of a toleration that names no effect, though the API says that it means all of them.
+        wish["tolerations"] = [{"key": tolerates, "operator": "Exists", "effect": "NoExecute"}]
+    return {"name": "gpu", "exactly": wish}
 
 
-def whole(name: str = "gpu") -> Manifest:
+def whole() -> Manifest:
     """Return a request for a GPU that nobody else uses."""
-    return {"name": name, "exactly": {"deviceClassName": f"whole.{DRIVER}"}}
+    return {"name": "gpu", "exactly": {"deviceClassName": f"whole.{DRIVER}"}}
 
 
 def client(

@@ -62,13 +62,14 @@ def test_a_pod_that_is_deleted_while_the_driver_is_dead_goes_and_gives_its_memor
 def test_a_kubelet_that_is_killed_costs_no_pod_its_slice_and_what_it_wiped_is_offered_again(
     cluster: Cluster, gpu: Gpu, node: Node
 ) -> None:
+    wiped = cluster.slice_uids(gpu)
     node.run("systemctl", "kill", "--signal=KILL", "kubelet")
     _start(cluster, gpu, "newcomer")
 
     _assert_all_is_well(cluster, gpu, "steady", "newcomer")
 
     assert cluster.restarts("steady") == 0
-    until(lambda: gpu in cluster.gpus(), cluster.gpus)
+    until(lambda: gpu in cluster.gpus() and not wiped & cluster.slice_uids(gpu), cluster.gpus)
 
 
 @pytest.mark.usefixtures("thirty")
