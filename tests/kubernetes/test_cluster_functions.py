@@ -61,6 +61,8 @@ class Author:
 
     cluster: Cluster
     source: Path
+    kubeconfig: Path | None = None
+    """As whom they type; None: as whom the tests' names."""
 
     def write(self, factor: int) -> None:
         """Write a version of the functions."""
@@ -72,7 +74,7 @@ class Author:
         done = subprocess.run(
             [*command, "--runtime", "kubernetes", "--namespace", self.cluster.namespace],
             cwd=self.source,
-            env=dict(os.environ) | {"KUBECONFIG": os.environ["PGPU_TEST_KUBECONFIG"]},
+            env=dict(os.environ) | {"KUBECONFIG": str(self.kubeconfig or os.environ["PGPU_TEST_KUBECONFIG"])},
             capture_output=True,
             text=True,
             timeout=DEADLINE_SECONDS,
@@ -203,3 +205,26 @@ def test_the_guide_s_commands_for_a_cluster_run(author: Author, tmp_path: Path) 
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "tiger" in done.stdout
+
+
+_ROLE = re.compile(r"^```yaml\n(.*?kind: Role\n.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def test_who_deploys_needs_no_more_than_the_role_that_is_documented(author: Author, tmp_path: Path) -> None:
+    cluster = author.cluster
+    found = _ROLE.search((ROOT / "docs" / "functions-on-kubernetes.md").read_text("utf-8"))
+    assert found
+    cluster.kubectl("apply", "--filename", "-", stdin=found[1])
+    cluster.kubectl("create", "serviceaccount", "author")
+    account = f"--serviceaccount={cluster.namespace}:author"
+    cluster.kubectl("create", "rolebinding", "author", "--role=pgpu-functions", account)
+    written = json.loads(cluster.kubectl("config", "view", "--raw", "--flatten", "--minify", "--output", "json"))
+    written["users"][0]["user"] = {"token": cluster.kubectl("create", "token", "author").strip()}
+    author.kubeconfig = tmp_path / "author.json"
+    author.kubeconfig.write_text(json.dumps(written))
+
+    author.deploy("app.py:Doubler", "--memory", "3GiB", "--autoscale", "--max", "2")
+    author.write(3)
+    author.deploy("app.py:Doubler", "--memory", "4GiB")
+    assert "doubler" in author.pgpu("functions")
+    author.pgpu("undeploy", "doubler")

@@ -223,9 +223,10 @@ def test_why_a_function_does_not_serve_is_told(server: ApiServer, said: Said) ->
         )
     (found,) = validate("cluster-functions", said("functions", "--runtime", "kubernetes", "--json"))["functions"]
     assert (found["ready"], found["replicas"]) == (1, 4)
+    no_room = "no node has a GPU with room for its slice (1 GPU, 4 GiB, 25%)"
     assert sorted(found["reasons"]) == [
         "ImagePullBackOff: no such image",
-        "no node has a GPU with room for its slice (1 GPU, 4 GiB, 25%); a new version beside the old one: --recreate",
+        f"{no_room}: a new version starts beside the old one, or with --recreate after its end",
     ]
     assert "serving" in said("functions", "--runtime", "kubernetes")
 

@@ -16,6 +16,8 @@ from pgpu.kubernetes.deploying.naming import APP_ANNOTATION, FUNCTION_LABEL, SLI
 _NO_ROOM = "cannot allocate all claims"
 """The scheduler's words for a claim that no device has room for."""
 
+_BESIDE = ": a new version starts beside the old one, or with --recreate after its end"
+
 _USUAL = {"ContainerCreating", "PodInitializing"}
 """What a container waits for without being wrong."""
 
@@ -70,8 +72,9 @@ def _standing(found: Found, platform: Platform, pods: Sequence[Found]) -> Standi
     about, spec, status = found["metadata"], found["spec"], found.get("status") or {}
     told = about.get("annotations") or {}
     living = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
-    share = told.get(SLICE_ANNOTATION, "")
-    reasons = dict.fromkeys((*_conditions(status), *(reason for pod in living for reason in _reasons(pod, share))))
+    share, ready = told.get(SLICE_ANNOTATION, ""), sum(_is_ready(pod) for pod in living)
+    no_room = f"no node has a GPU with room for its slice ({share})" + (_BESIDE if ready else "")
+    reasons = dict.fromkeys((*_conditions(status), *(reason for pod in living for reason in _reasons(pod, no_room))))
     return Standing(
         name=about["name"],
         namespace=about["namespace"],
@@ -80,7 +83,7 @@ def _standing(found: Found, platform: Platform, pods: Sequence[Found]) -> Standi
         image=spec["template"]["spec"]["containers"][0]["image"],
         slice=share,
         replicas=len(living),
-        ready=sum(_is_ready(pod) for pod in living),
+        ready=ready,
         url=_url(about, status, platform),
         reasons=tuple(reasons),
     )
@@ -107,17 +110,12 @@ def _pod_conditions(pod: Found) -> Sequence[Found]:
     return (pod.get("status") or {}).get("conditions") or ()
 
 
-def _reasons(pod: Found, share: str) -> Iterator[str]:
+def _reasons(pod: Found, no_room: str) -> Iterator[str]:
     for condition in _pod_conditions(pod):
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            yield _unscheduled(str(condition.get("message") or ""), share)
+            message = str(condition.get("message") or "no node takes it")
+            yield no_room if _NO_ROOM in message else message
     for container in (pod.get("status") or {}).get("containerStatuses") or ():
         waiting = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") and waiting["reason"] not in _USUAL:
             yield ": ".join(filter(None, (waiting["reason"], waiting.get("message"))))
-
-
-def _unscheduled(message: str, share: str) -> str:
-    if _NO_ROOM not in message:
-        return message or "no node takes it"
-    return f"no node has a GPU with room for its slice ({share}); a new version beside the old one: --recreate"
