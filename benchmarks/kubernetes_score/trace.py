@@ -1,0 +1,81 @@
+"""openb asked as the scheduler asks: for the nodes that can host a pod, which is the best?
+
+A GPU's thousandths are steps of memory, as claims are. The scheduler filters and takes the best; on the node its allocator
+takes the first GPU that fits, fullest first, as the driver publishes them: the scorer chooses nodes and no GPUs.
+"""
+
+import dataclasses
+import time
+
+import numpy as np
+from benchmarks.placement.cluster import Cluster, of_kind
+from benchmarks.placement.openb import MOST_GPUS
+
+from pgpu.kubernetes.scoring.scorer import BEST, Scorer
+from pgpu.kubernetes.scoring.values import Ask, Card, Claim, ClaimKey, ClaimUse, Class, Host, Pod, Shelf, Taken
+from pgpu.units import MIB
+
+STEP_BYTES = 256 * MIB
+_CLASS = "openb"
+
+
+class Asking:
+    """The scheduler and its extender behind the replay's words; hears of what it has allocated before the next pod."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._scorer = Scorer(time.monotonic)
+        self._names = [f"{node:04}" for node in range(len(cluster.trace.gpus))]
+        self._pods = 0
+        self.seconds: list[float] = []
+        stock = self._scorer.stock
+        stock.put_class(_CLASS, Class(_CLASS, is_whole=False))
+        for node, name in enumerate(self._names):
+            stock.put_host(name, Host(name, int(cluster.cpu_milli[node]), int(cluster.memory_mib[node]) * MIB))
+            gpus = int(cluster.trace.gpus[node])
+            cards = tuple(Card(f"{name}-{card}", 1000 * STEP_BYTES, STEP_BYTES, STEP_BYTES) for card in range(gpus))
+            stock.put_shelf(name, Shelf(name, name, 1, name, cards))
+
+    def choose(self, kind: int) -> tuple[int, list[int]] | None:
+        """Return node and GPUs, or None if no node can host the pod."""
+        cpu_milli, memory_mib, gpus, milli = of_kind(self._cluster.trace.kinds, kind)
+        hosts = self._hosts(cpu_milli, memory_mib, gpus, milli)
+        if not hosts:
+            return None
+        self._pods += 1
+        pod = Pod(
+            str(self._pods), "ns", None, cpu_milli, memory_mib * MIB, {}, (ClaimUse(str(self._pods)),) if gpus else ()
+        )
+        claim = Claim(ClaimKey("ns", pod.uid), (Ask(_CLASS, gpus, milli * STEP_BYTES),)) if gpus else None
+        if claim is not None:
+            self._scorer.put_claim(claim.key, claim)
+        start = time.thread_time()
+        scores = self._scorer.score(pod, [self._names[node] for node in hosts])
+        self.seconds.append(time.thread_time() - start)
+        node = hosts[scores.index(BEST)]
+        cards = self._first_fit(node, gpus, milli)
+        self._bind(pod, claim, node, cards, milli)
+        return node, cards
+
+    def changed(self, _node: int) -> None:
+        """Who binds knows already."""
+
+    def _hosts(self, cpu_milli: int, memory_mib: int, gpus: int, milli: int) -> list[int]:
+        cluster = self._cluster
+        can = (cluster.cpu_milli >= cpu_milli) & (cluster.memory_mib >= memory_mib)
+        if gpus:
+            can &= (cluster.cards >= milli).sum(axis=1) >= gpus
+        found: list[int] = np.nonzero(can)[0].tolist()
+        return found
+
+    def _first_fit(self, node: int, gpus: int, milli: int) -> list[int]:
+        free = self._cluster.cards[node, : min(MOST_GPUS, int(self._cluster.trace.gpus[node]))].tolist()
+        fitting = sorted((left, card) for card, left in enumerate(free) if left >= milli)
+        return [card for _, card in fitting[:gpus]]
+
+    def _bind(self, pod: Pod, claim: Claim | None, node: int, cards: list[int], milli: int) -> None:
+        name = self._names[node]
+        self._scorer.put_pod(pod.uid, dataclasses.replace(pod, node=name))
+        if claim is not None:
+            taken = tuple(Taken(name, f"{name}-{card}", milli * STEP_BYTES) for card in cards)
+            self._scorer.put_claim(claim.key, dataclasses.replace(claim, is_allocated=True, taken=taken))
