@@ -92,6 +92,17 @@ class Node:
     def until_known(self, units: int) -> None:
         until(lambda: len(self.kubelet.healthy) == units, lambda: (len(self.kubelet.healthy), self.said))
 
+    def run(self, pod: FakePod, container: str = "c") -> None:
+        """Start a container that uses its GPU."""
+        self.kubelet.start_container(pod, container)
+        self.claims.processes[uid_of(unit_of(each) for each in self.kubelet.ids(pod, container))] = 1
+
+    def remove(self, pod: FakePod) -> None:
+        """Let a pod end."""
+        for name in self.kubelet.allocated.get((pod.namespace, pod.name), {}):
+            self.claims.processes.pop(uid_of(unit_of(each) for each in self.kubelet.ids(pod, name)), None)
+        self.kubelet.remove(pod)
+
     def slices(self) -> list[int]:
         """How many GiB each slice has."""
         return sorted(each.claim.slices[0].memory_bytes // GIB for each in self.claims.held())
@@ -264,7 +275,7 @@ def test_a_slice_goes_when_no_pod_has_its_units_any_more(make: Make) -> None:
         node.kubelet.admit(pod)
         node.kubelet.start_container(pod, "c")
     links = [Path(each.host_path) for each in node.kubelet.start_container(goes, "c").mounts]
-    _until_shown(node)
+    _until_looked(node)
     node.kubelet.remove(goes)
     until(lambda: node.slices() == [10])
     assert not any(each.is_symlink() for each in links)
@@ -274,29 +285,53 @@ def test_a_slice_stays_for_a_while_after_its_units_are_missing(make: Make) -> No
     node = make(grace_seconds=1e9)
     pod = FakePod("p", {"c": 10})
     node.kubelet.admit(pod)
-    _until_shown(node)
+    _until_looked(node)
     node.kubelet.remove(pod)
     _until_looked(node)
     assert node.slices() == [10]
 
 
-def test_a_slice_that_no_pod_ever_showed_stays_until_its_units_are_given_away(make: Make) -> None:
+def test_the_slice_of_an_init_container_stays_while_it_runs_and_is_made_again_when_it_starts_again(make: Make) -> None:
     node = make()
     pod = FakePod("p", {"c": 0}, init={"i": 10})
     node.kubelet.admit(pod)
-    node.kubelet.start_container(pod, "i")
+    node.run(pod, "i")
     _until_looked(node)
     assert node.slices() == [10], "podresources does not show init containers"
-    node.kubelet.remove(pod)
-    node.kubelet.admit(FakePod("q", {"c": 15}))
-    assert node.slices() == [15]
+    node.claims.processes.clear()
+    until(lambda: node.slices() == [])
+    node.run(pod, "i")
+    assert node.slices() == [10]
+
+
+def test_a_slice_with_any_process_in_it_is_not_freed(tmp_path: Path) -> None:
+    inside = [True]
+    claims = CountingClaims(tmp_path, [gpu()])
+    allocations = Allocations(
+        claims, ByMounts(tmp_path / "links", _edits), lambda _: None, lambda _: inside[0], grace_seconds=0
+    )
+    allocations.allocate([f"{claims.present[0].uuid}::0"])
+    for _ in range(3):
+        assert allocations.look([]) == []
+    inside[0] = False
+    assert len(allocations.look([])) == 1
+
+
+def test_a_slice_that_was_allocated_after_the_kubelet_was_asked_for_its_pods_stays(tmp_path: Path) -> None:
+    claims = CountingClaims(tmp_path, [gpu()])
+    allocations = Allocations(claims, ByMounts(tmp_path / "links", _edits), lambda _: None, grace_seconds=0)
+    allocations.allocate([f"{claims.present[0].uuid}::0"])
+    assert allocations.look([]) == []
+    assert allocations.look([f"{claims.present[0].uuid}::0"]) == []
+    assert allocations.look([]) == []
+    assert claims.freed == []
 
 
 def test_a_slice_in_use_stays_though_no_pod_shows_it(make: Make) -> None:
     node = make()
     pod = FakePod("p", {"c": 10})
     node.kubelet.admit(pod)
-    _until_shown(node)
+    _until_looked(node)
     node.claims.processes[uid_of(unit_of(each) for each in node.kubelet.ids(pod))] = 1
     node.kubelet.remove(pod)
     _until_looked(node)
@@ -342,7 +377,7 @@ def test_a_hundred_pods_get_a_slice_each_and_never_more_than_there_is(make: Make
     assert len(node.kubelet.free()) == 160 - sum(wanted)
     for pod in admitted:
         node.kubelet.start_container(pod, "c")
-    _until_shown(node)
+    _until_looked(node)
     for pod in admitted:
         node.kubelet.remove(pod)
     until(lambda: node.slices() == [])
@@ -352,18 +387,21 @@ def test_a_kubelet_that_starts_again_is_registered_with_again_and_slices_stay(ma
     node = make()
     pod = FakePod("p", {"c": 10})
     node.kubelet.admit(pod)
-    _until_shown(node)
+    node.run(pod)
+    held = node.claims.held()
     node.kubelet.stop()
     until(lambda: "registered with the kubelet" in node.readiness.reasons())
     node.kubelet.knows_its_pods = False
     node.kubelet.start()
     node.until_known(80)
     _until_looked(node)
-    assert node.slices() == [10], "a kubelet that was just started knows no pods"
+    assert node.claims.held() == held, "a kubelet that was just started knows no pods"
+    assert not node.claims.freed
     node.kubelet.knows_its_pods = True
-    node.kubelet.start_container(pod, "c")
-    _until_shown(node)
-    node.kubelet.remove(pod)
+    node.run(pod)
+    _until_looked(node)
+    assert not node.claims.freed
+    node.remove(pod)
     until(lambda: node.slices() == [])
 
 
@@ -416,8 +454,9 @@ def test_a_driver_that_dies_leaves_slices_and_the_next_one_takes_them_over(make:
     assert node.claims.held() == [held]
     node.kubelet.start_container(pod, "c")
     assert node.claims.held() == [held]
-    _until_shown(node)
+    node.stop_plugin()
     node.kubelet.remove(pod)
+    node.start_plugin()
     until(lambda: node.slices() == [])
 
 
@@ -466,7 +505,7 @@ def test_a_slice_that_goes_while_the_gpus_are_looked_at_takes_no_unit_from_the_n
     roster.refresh()
     ids = [each.unit.id for each in roster.now()[1]]
     allocations.allocate(ids[:30])
-    allocations.look(ids[:30])
+    allocations.look([])
     claims.after_gpus = lambda: allocations.look([])
     roster.refresh()
     assert claims.freed
@@ -480,11 +519,6 @@ def test_a_gpu_that_is_fuller_than_the_kubelet_knows_refuses_the_pod(make: Make)
     with pytest.raises(grpc.RpcError):
         node.kubelet.allocate_by_hand(ids[:2])
     assert node.slices() == []
-
-
-def _until_shown(node: Node) -> None:
-    """Wait until the plugin has seen the pods that are there."""
-    _until_looked(node)
 
 
 def _until_looked(node: Node) -> None:

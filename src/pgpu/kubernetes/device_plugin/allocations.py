@@ -3,8 +3,8 @@
 Nobody tells of a release. What is known: at any time a unit is at most one running container's. The kubelet gives one to
 two containers only where they follow each other: an init container and its pod's others, or somebody new, whose predecessor is
 gone. So at most one slice has a unit: who allocates it or starts with it next takes it over, and each start of a container
-makes its slice again where it had to go meanwhile. Besides, what podresources showed once and shows no more for a
-while is free. This module refuses to free what still has memory of a GPU, and what this kubelet never showed.
+makes its slice again where it had to go meanwhile. Besides, what podresources does not show for a while is free; it shows no
+init containers, and nothing at all after a start of the kubelet, so this module refuses to free a slice with a process in it.
 """
 
 import threading
@@ -17,9 +17,14 @@ from pgpu.engine.claims import Claims
 from pgpu.kubernetes.device_plugin.delivering import Delivering
 from pgpu.kubernetes.device_plugin.units import Unit, claim_of, is_ours, uid_of, units_in, units_of
 from pgpu.model import HeldClaim
+from pgpu.runtimes.claimed import Viewers
 
 GRACE_SECONDS = 30.0
 """How long units must be missing among those of pods before their slice goes: a kubelet may be busy, but not for so long."""
+
+
+def _has_viewers(held: HeldClaim) -> bool:
+    return any(True for _ in Viewers(held.delivery.slice_directory).members())
 
 
 @dataclass(slots=True)
@@ -31,10 +36,8 @@ class _Standing:
     is_started: bool
     """Whether a container may have been started in it."""
 
-    was_shown: bool = False
-    """By this kubelet, since its start and ours."""
-
     missing_since: float | None = None
+    """Since when the kubelet shows nobody who has its units; None where it does, or where nobody looked."""
 
 
 @dataclass(slots=True)
@@ -45,6 +48,9 @@ class Allocations:
     delivering: Delivering
     say: Callable[[str], None]
     """Takes one line for the operator."""
+
+    has_processes: Callable[[HeldClaim], bool] = _has_viewers
+    """Whether any process, with or without a context, is in a container that has the slice."""
 
     grace_seconds: float = GRACE_SECONDS
     now_seconds: Callable[[], float] = time.monotonic
@@ -119,13 +125,11 @@ class Allocations:
         return [before] if before is not None and before.is_started else []
 
     def _clear(self, over: Sequence[_Standing]) -> None:
-        """Free what the kubelet gave to somebody else; what still has memory of the GPU stays, and counts."""
+        """Free what the kubelet gave to somebody else; what is still in use stays, and counts."""
         uses = self.claims.uses() if over else {}
         for each in over:
-            if _is_busy(each, uses):
-                self.say(
-                    f"{_told(each)} is given away by the kubelet while it still has memory of its GPU: it stays until then"
-                )
+            if self._is_busy(each, uses):
+                self.say(f"{_told(each)} is given away by the kubelet while it is still in use: it stays until then")
             else:
                 self._free(each)
 
@@ -134,12 +138,6 @@ class Allocations:
         self.delivering.take(uid)
         self.claims.free(uid)
         del self._standing[uid]
-
-    def new_kubelet(self) -> None:
-        """Forget what the kubelet showed: one that was just started knows no pods for a while, and says that there are none."""
-        with self._guard:
-            for each in self._standing.values():
-                each.was_shown, each.missing_since = False, None
 
     def look(self, shown: Collection[str]) -> Sequence[str]:
         """Free what is shown no more, and return the uids.
@@ -153,23 +151,23 @@ class Allocations:
         with self._guard:
             over = [each for each in self._standing.values() if self._is_over(each, shown)]
             uses = self.claims.uses() if over else {}
-            gone = [each for each in over if not _is_busy(each, uses)]
+            gone = [each for each in over if not self._is_busy(each, uses)]
             for each in gone:
                 self._free(each)
             return [each.held.claim.uid for each in gone]
 
     def _is_over(self, standing: _Standing, shown: Collection[str]) -> bool:
         if any(unit.id in shown for unit in standing.units):
-            standing.was_shown, standing.missing_since = True, None
+            standing.missing_since = None
             return False
-        now = self.now_seconds()
         if standing.missing_since is None:
-            standing.missing_since = now
-        return standing.was_shown and now - standing.missing_since >= self.grace_seconds
+            standing.missing_since = self.now_seconds()
+            return False  # it may have been allocated after the kubelet was asked
+        return self.now_seconds() - standing.missing_since >= self.grace_seconds
 
-
-def _is_busy(standing: _Standing, uses: Mapping[str, Sequence[SliceUse]]) -> bool:
-    return any(each.processes or each.used_bytes for each in uses.get(standing.held.claim.uid, ()))
+    def _is_busy(self, standing: _Standing, uses: Mapping[str, Sequence[SliceUse]]) -> bool:
+        used = uses.get(standing.held.claim.uid, ())
+        return any(each.processes or each.used_bytes for each in used) or self.has_processes(standing.held)
 
 
 def _told(standing: _Standing) -> str:

@@ -59,13 +59,11 @@ class DevicePlugin:
         self._readiness = readiness
         self._say = say
         self._look_seconds = look_seconds
-        self._allocations = Allocations(claims, delivering, say, grace_seconds)
+        self._allocations = Allocations(claims, delivering, say, grace_seconds=grace_seconds)
         self._roster = Roster(claims, self._allocations.in_use, health)
         service = DevicePluginService(self._roster, self._allocations, delivering)
         self._server = SocketServer((kubelet_directory / DIRECTORY / SOCKET).absolute(), service.add_to)
-        self._registrar = Registrar(
-            kubelet_directory, self._server, lambda: service.is_heard, self._allocations.new_kubelet
-        )
+        self._registrar = Registrar(kubelet_directory, self._server, lambda: service.is_heard)
         self._thread = threading.Thread(target=self._look_after, name="device-plugin")
         self._is_over = threading.Event()
 

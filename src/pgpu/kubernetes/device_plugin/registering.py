@@ -36,25 +36,17 @@ _Identity = tuple[int, int, int]
 class Registrar:
     """Keeps the plugin registered; `look` is called again and again."""
 
-    def __init__(
-        self,
-        kubelet_directory: Path,
-        server: SocketServer,
-        is_heard: Callable[[], bool],
-        new_kubelet: Callable[[], None],
-    ) -> None:
+    def __init__(self, kubelet_directory: Path, server: SocketServer, is_heard: Callable[[], bool]) -> None:
         """Ask nothing yet.
 
         Args:
             kubelet_directory: Usually `/var/lib/kubelet`.
             server: Of the plugin, at `SOCKET`.
             is_heard: Whether a kubelet listens to the list of units.
-            new_kubelet: Told whenever another kubelet is found than before.
         """
         self._socket = (kubelet_directory / DIRECTORY / _KUBELET_SOCKET).absolute()
         self._server = server
         self._is_heard = is_heard
-        self._new_kubelet = new_kubelet
         self._known: _Identity | None = None
         self._is_registered = False
         self._silent_looks = 0
@@ -68,7 +60,6 @@ class Registrar:
         found = self._identity()
         if found != self._known:
             self._known, self._is_registered = found, False
-            self._new_kubelet()
         if not self._server.is_there:
             self._is_registered = False
             self._server.start()
