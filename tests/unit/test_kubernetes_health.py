@@ -1,12 +1,13 @@
 """When a GPU is called ill, and since when."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from tests.fakes.claims import gpu
 
 from pgpu.errors import NodeError
 from pgpu.gpu.nvml import NvmlSource
-from pgpu.kubernetes.health import GpuHealth, HealthState
+from pgpu.kubernetes.health import GpuHealth, HealthNews, HealthState
 from pgpu.model import Gpu
 
 HERE, OTHER = gpu(0), gpu(1)
@@ -53,6 +54,28 @@ def test_a_gpu_with_a_fatal_error_is_ill_since_it_was_seen() -> None:
     assert (first.state, first.xid, first.since_seconds) == (HealthState.UNHEALTHY, 79, 20.0)
     assert again[HERE.uuid] == first
     assert again[OTHER.uuid].since_seconds == 10.0
+
+
+def test_an_instance_is_as_ill_as_its_gpu() -> None:
+    machine = Machine()
+    machine.present = [replace(HERE, uuid="MIG-1", parent_uuid=HERE.uuid), OTHER]
+    machine.xids = {HERE.uuid: 79}
+    found = machine.health.health()
+    assert found["MIG-1"].xid == 79
+    assert found[OTHER.uuid].state is HealthState.HEALTHY
+
+
+def test_a_change_is_told_once() -> None:
+    machine = Machine()
+    told: list[str] = []
+    news = HealthNews(machine.health, lambda: told.append("changed"))
+    news.look()
+    news.look()
+    assert not told
+    machine.xids = {HERE.uuid: 79}
+    news.look()
+    news.look()
+    assert told == ["changed"]
 
 
 def test_without_a_driver_nothing_is_known() -> None:

@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pgpu.kubernetes.kubelet.plugin import KubeletPlugin
     from pgpu.kubernetes.kubelet.telling import Telling
     from pgpu.kubernetes.pods.asking import KubeletPods
+    from pgpu.kubernetes.publishing import Publisher
     from pgpu.kubernetes.readiness import Readiness
     from pgpu.model import Delivery
 
@@ -171,7 +173,9 @@ class _Dra(_Parts):
     def run(self, claims: "Claims") -> None:
         """Serve until it is told to stop."""
         from pgpu.kubernetes.claims.preparing import Preparer
+        from pgpu.kubernetes.claims.sweeping import Sweeper
         from pgpu.kubernetes.driver import Driver
+        from pgpu.kubernetes.health import HealthNews
         from pgpu.kubernetes.kubelet.telling import Telling
 
         telling = Telling(self.say, self._warn)
@@ -183,12 +187,16 @@ class _Dra(_Parts):
             teller=telling,
             gpu_edits=self.gpu_edits,
         )
-        companions = (self.events, self._publisher(claims), *self.web(claims))
+        publisher = self._publisher(claims)
         Driver(
             preparer,
             lambda heard: self._plugin(preparer, telling, heard),
             self.readiness,
-            companions,
+            (self.events, publisher, *self.web(claims)),
+            {
+                "health of GPUs": HealthNews(self.health, publisher.wake).look,
+                "forgotten claims": Sweeper(preparer, self.cluster, claims.uses, self.say, time.monotonic).look,
+            },
             stop=self.stop,
         ).run()
 
@@ -201,7 +209,7 @@ class _Dra(_Parts):
     def _warn(self, found: "ResourceClaim", reason: str, note: str) -> None:
         self.events.warn(found.object_name, reason, note)
 
-    def _publisher(self, claims: "Claims") -> "Companion":
+    def _publisher(self, claims: "Claims") -> "Publisher":
         from pgpu.kubernetes.names import Kind
         from pgpu.kubernetes.publishing import DEFAULT_MEMORY_BYTES, USUAL_KINDS, Looking, Publisher
 

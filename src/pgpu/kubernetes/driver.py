@@ -7,7 +7,7 @@ import contextlib
 import fcntl
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -67,6 +67,9 @@ class Driver:
     """Hears of `SUBJECTS`, and tells the operator."""
 
     companions: Sequence[Companion] = ()
+    chores: Mapping[str, Callable[[], None]] = field(default_factory=dict)
+    """What else is done at each look, by subject."""
+
     look_seconds: float = LOOK_SECONDS
     stop: threading.Event = field(default_factory=threading.Event)
     """Ends `run` when it is set."""
@@ -101,6 +104,8 @@ class Driver:
         while not self.stop.is_set():
             self._try(FILES, lambda: self.preparer.mend(is_complete=self._restored.is_set()))
             self._try(SOCKETS, plugin.mend)
+            for subject, chore in self.chores.items():
+                self._try(subject, chore)
             self.stop.wait(self.look_seconds)
 
     def _try(self, subject: str, act: Callable[[], None]) -> None:

@@ -71,10 +71,10 @@ class GpuHealth:
 
     def _look(self) -> dict[str, Health]:
         try:
-            listed, xids = {gpu.uuid for gpu in self._gpus()}, self._xids()
+            listed, xids = {gpu.uuid: gpu for gpu in self._gpus()}, self._xids()
         except NodeError as exc:
             return {uuid: Health(uuid, HealthState.UNKNOWN, str(exc)) for uuid in self._last}
-        return {uuid: _health(uuid, uuid in listed, xids.get(uuid)) for uuid in [*self._last, *sorted(listed)]}
+        return {uuid: _health(uuid, listed.get(uuid), xids) for uuid in [*self._last, *listed]}
 
     def _since(self, now: Health) -> Health:
         last = self._last.get(now.gpu_uuid)
@@ -82,9 +82,28 @@ class GpuHealth:
         return replace(now, since_seconds=self._now_seconds() if last is None or is_new else last.since_seconds)
 
 
-def _health(gpu_uuid: str, is_listed: bool, xid: int | None) -> Health:  # noqa: FBT001 - a fact beside others
+def _health(gpu_uuid: str, listed: Gpu | None, xids: Mapping[str, int]) -> Health:
+    # An instance is as ill as the GPU that it is part of.
+    xid = xids.get(gpu_uuid if listed is None or listed.parent_uuid is None else listed.parent_uuid)
     if xid is not None:
         return Health(gpu_uuid, HealthState.UNHEALTHY, f"the driver tells of a fatal error, Xid {xid}", xid)
-    if not is_listed:
+    if listed is None:
         return Health(gpu_uuid, HealthState.UNHEALTHY, "the driver does not list it any more")
     return Health(gpu_uuid, HealthState.HEALTHY)
+
+
+class HealthNews:
+    """Tells that a GPU's health has changed since the last look."""
+
+    def __init__(self, source: HealthSource, changed: Callable[[], None]) -> None:
+        """Args: who knows, and who is told; that must not wait."""
+        self._source = source
+        self._changed = changed
+        self._last: Mapping[str, Health] | None = None
+
+    def look(self) -> None:
+        """Look once."""
+        now = self._source.health()
+        if self._last is not None and now != self._last:
+            self._changed()
+        self._last = now

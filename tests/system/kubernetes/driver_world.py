@@ -109,7 +109,7 @@ class World:
             return KubeletPlugin(self.kubelet.directory, names.DRIVER, services, ["v1.DRAPlugin"], heard)
 
         self.readiness = Readiness(self.said.append, SUBJECTS)
-        return Driver(preparer, plugin, self.readiness, self.companions, 0.02, stop), cluster
+        return Driver(preparer, plugin, self.readiness, self.companions, look_seconds=0.02, stop=stop), cluster
 
     @contextmanager
     def running(self) -> Iterator[Driver]:

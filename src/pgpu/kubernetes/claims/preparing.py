@@ -129,6 +129,11 @@ class Preparer:
             self._free(uid)
             self._teller.unprepared(uid)
 
+    def known(self) -> Sequence[Claim]:
+        """Return the claims that are prepared."""
+        with self._guard:
+            return list(self._known.values())
+
     def restore(self) -> None:
         """Make slices and CDI files of all held claims again where they are gone, as after a reboot.
 

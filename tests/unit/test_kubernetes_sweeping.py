@@ -1,0 +1,107 @@
+"""Slices whose claims the cluster has forgotten go in the end, and no others."""
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+from tests.fakes.claims import gpu
+
+from pgpu.enforcement import SliceUse
+from pgpu.errors import ClusterUnavailableError, ObjectNotFoundError
+from pgpu.kubernetes import names
+from pgpu.kubernetes.api import AllocatedDevice, ResourceClaim
+from pgpu.kubernetes.claims.sweeping import SWEEP_SECONDS, Sweeper
+from pgpu.model import Claim, Slice
+
+HELD = Claim("u-1", "default", "c", (Slice(gpu(0).uuid, 1 << 30),))
+DEVICE = AllocatedDevice("gpu", names.DRIVER, "node1", "gpu-1")
+
+
+class Node:
+    """One claim is held here; what the cluster knows of it is the test's."""
+
+    def __init__(self) -> None:
+        self.claims = {HELD.uid: HELD}
+        self.found: ResourceClaim | Exception = ResourceClaim("default", "c", "u-1", (DEVICE,))
+        self.used_bytes = 0
+        self.now_seconds = 0.0
+        self.said: list[str] = []
+        self.sweeper = Sweeper(self, self, self.uses, self.said.append, lambda: self.now_seconds)
+
+    def known(self) -> Sequence[Claim]:
+        return list(self.claims.values())
+
+    def unprepare(self, uid: str) -> None:
+        del self.claims[uid]
+
+    def claim(self, namespace: str, name: str) -> ResourceClaim:
+        assert (namespace, name) == ("default", "c")
+        if isinstance(self.found, Exception):
+            raise self.found
+        return self.found
+
+    def uses(self) -> Mapping[str, Sequence[SliceUse]]:
+        return {HELD.uid: [SliceUse(gpu(0).uuid, self.used_bytes, self.used_bytes, 0)]}
+
+    def sweep(self) -> None:
+        self.now_seconds += SWEEP_SECONDS
+        self.sweeper.look()
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        ObjectNotFoundError("gone"),
+        ResourceClaim("default", "c", "u-2", (DEVICE,)),
+        ResourceClaim("default", "c", "u-1"),
+    ],
+)
+def test_a_forgotten_claim_goes_at_the_second_look(found: ResourceClaim | Exception) -> None:
+    node = Node()
+    node.found = found
+    node.sweep()
+    assert node.claims
+    node.sweep()
+    assert not node.claims
+    assert "has forgotten claim default/c" in node.said[0]
+
+
+def test_it_takes_its_time() -> None:
+    node = Node()
+    node.found = ObjectNotFoundError("gone")
+    for _ in range(10):
+        node.sweeper.look()
+    assert node.claims
+
+
+def test_what_the_cluster_knows_stays() -> None:
+    node = Node()
+    for _ in range(3):
+        node.sweep()
+    assert node.claims
+
+
+def test_what_is_used_stays() -> None:
+    node = Node()
+    node.found, node.used_bytes = ObjectNotFoundError("gone"), 1
+    for _ in range(3):
+        node.sweep()
+    assert node.claims
+    node.used_bytes = 0
+    node.sweep()
+    assert node.claims, "its use ended a moment ago"
+    node.sweep()
+    assert not node.claims
+
+
+def test_while_the_cluster_says_nothing_all_stays_and_counts_anew() -> None:
+    node = Node()
+    node.found = ObjectNotFoundError("gone")
+    node.sweep()
+    node.found = ClusterUnavailableError("away")
+    with pytest.raises(ClusterUnavailableError):
+        node.sweep()
+    node.found = ObjectNotFoundError("gone")
+    node.sweep()
+    assert node.claims
+    node.sweep()
+    assert not node.claims
