@@ -216,19 +216,38 @@ def test_why_a_function_does_not_serve_is_told(server: ApiServer, said: Said) ->
         ("ready", {"conditions": [{"type": "Ready", "status": "True"}]}),
         ("full", {"conditions": [full]}),
         ("pulling", {"containerStatuses": [{"state": {"waiting": waiting}}]}),
+        ("starting", {"containerStatuses": [{"ready": False, "state": {"running": {"startedAt": "now"}}}]}),
         ("creating", {"containerStatuses": [{"state": {"waiting": {"reason": "ContainerCreating"}}}]}),
     ):
         server.objects.create(
             PODS, "default", {"metadata": {"name": name, "labels": labels}, "spec": {}, "status": status}
         )
     (found,) = validate("cluster-functions", said("functions", "--runtime", "kubernetes", "--json"))["functions"]
-    assert (found["ready"], found["replicas"]) == (1, 4)
+    assert (found["ready"], found["replicas"]) == (1, 5)
+    pods = "-l pgpu.io/function=sliced -n default"
     no_room = "no node has a GPU with room for its slice (1 GPU, 4 GiB, 25%)"
     assert sorted(found["reasons"]) == [
         "ImagePullBackOff: no such image",
+        f"it runs and takes no calls yet; if that stays so, its log says why: kubectl logs {pods}",
         f"{no_room}: a new version starts beside the old one, or with --recreate after its end",
     ]
     assert "serving" in said("functions", "--runtime", "kubernetes")
+
+
+def test_what_a_cluster_does_otherwise_than_a_server_is_said(remarked: Said, source: Path) -> None:
+    declared = 'network = "bridge"\nkeep_warm = "auto"\nrequirements = ["numpy"]\nmaximum = 4\n'
+    (source / "pgpu.toml").write_text(f'[function.doubler]\napp = "app.py:Doubler"\n{declared}')
+    said = remarked("deploy", "doubler", *IMAGE, "--dry-run")
+    for words in (
+        "NetworkPolicy",
+        "the platform scales",
+        "in the image: numpy",
+        "1 of 4 replicas",
+        "asked for a token",
+    ):
+        assert words in said
+    assert "token" not in remarked("deploy", "doubler", *IMAGE, "--dry-run", "--public")
+    assert "1 of 4" not in remarked("deploy", "doubler", *IMAGE, "--dry-run", "--autoscale")
 
 
 @pytest.mark.parametrize(

@@ -119,3 +119,7 @@ def _reasons(pod: Found, no_room: str) -> Iterator[str]:
         waiting = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") and waiting["reason"] not in _USUAL:
             yield ": ".join(filter(None, (waiting["reason"], waiting.get("message"))))
+        if (container.get("state") or {}).get("running") and not container.get("ready"):
+            about = pod["metadata"]
+            where = f"-l {FUNCTION_LABEL}={about['labels'][FUNCTION_LABEL]} -n {about['namespace']}"
+            yield f"it runs and takes no calls yet; if that stays so, its log says why: kubectl logs {where}"
