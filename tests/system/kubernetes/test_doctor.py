@@ -53,6 +53,12 @@ def node(name: str, runtime: str = "containerd://2.1.9") -> dict[str, Any]:
     return {"metadata": {"name": name}, "spec": {}, "status": {"nodeInfo": info}}
 
 
+def labelled(name: str, labels: dict[str, str]) -> dict[str, Any]:
+    found = node(name)
+    found["metadata"]["labels"] = labels
+    return found
+
+
 def driver_pod(on: str, **status: Any) -> dict[str, Any]:
     labels = {"app.kubernetes.io/name": "pgpu", "app.kubernetes.io/component": "driver"}
     ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
@@ -245,6 +251,26 @@ def test_a_server_that_does_not_answer_is_one_failure(tmp_path: Path) -> None:
     assert "does not answer" in found.finding
 
 
+def test_nodes_that_are_closed_to_a_pod_do_not_count(server: ApiServer, tmp_path: Path) -> None:
+    server.objects.create(NODES, "", labelled("node2", {"pool": "large"}))
+    server.objects.create(SLICES, "", published("node2", "gpu-c"))
+    for name, on in (("one", "gpu-a"), ("two", "gpu-b")):
+        server.objects.create(CLAIMS, "team", claim(name, "60Gi", on=on))
+    server.objects.create(CLAIMS, "team", claim("mine", "30Gi"))
+    server.objects.create(PODS, "team", pod_of_claim("anywhere", "mine"))
+    bound = pod_of_claim("bound", "mine")
+    bound["spec"]["nodeSelector"] = {"pool": "small"}
+    server.objects.create(PODS, "team", bound)
+    assert "that fits on node2" in explained(server, tmp_path, "anywhere")[0].finding
+    assert explained(server, tmp_path, "bound")[0].finding == "no node with a GPU is open to it"
+    closed = labelled("node2", {"pool": "large"})
+    closed["spec"]["unschedulable"] = True
+    server.objects.update(NODES, "", closed)
+    told = explained(server, tmp_path, "anywhere")[0]
+    assert told.finding == "it asks for 30 GiB, and no node that is open to it has that free"
+    assert "at most 20 GiB" in (told.remedy or "")
+
+
 def test_a_pod_that_fits_nowhere_is_told_who_has_the_rest(server: ApiServer, tmp_path: Path) -> None:
     for name, on in (("one", "gpu-a"), ("two", "gpu-a"), ("three", "gpu-b"), ("four", "gpu-b")):
         server.objects.create(CLAIMS, "team", claim(name, "30Gi", on=on))
@@ -252,7 +278,7 @@ def test_a_pod_that_fits_nowhere_is_told_who_has_the_rest(server: ApiServer, tmp
     server.objects.create(PODS, "team", pod_of_claim("waits", "mine"))
     first, *gpus = explained(server, tmp_path, "waits")
     assert first.result is Result.FAILURE
-    assert first.finding == "it asks for 30 GiB, and no node has that free"
+    assert first.finding == "it asks for 30 GiB, and no node that is open to it has that free"
     assert "at most 20 GiB of one GPU are free for it" in (first.remedy or "")
     assert gpus[0].name == "node1 gpu-a"
     assert "20 GiB of 80 GiB" in gpus[0].finding
@@ -278,7 +304,10 @@ def test_limits_without_a_claim_ask_for_the_usual_size(server: ApiServer, tmp_pa
         server.objects.create(CLAIMS, "team", claim(f"on-{name}", "78Gi", on=name))
     limits = {"limits": {"pgpu.io/gpu-slice": "1"}, "requests": {"pgpu.io/gpu-slice": "1"}}
     server.objects.create(PODS, "team", pod("waits", containers=[{"name": "main", "resources": limits}]))
-    assert explained(server, tmp_path, "waits")[0].finding == "it asks for 4 GiB, and no node has that free"
+    assert (
+        explained(server, tmp_path, "waits")[0].finding
+        == "it asks for 4 GiB, and no node that is open to it has that free"
+    )
 
 
 def test_a_whole_gpu_needs_one_that_is_nobodys(server: ApiServer, tmp_path: Path) -> None:
@@ -289,7 +318,7 @@ def test_a_whole_gpu_needs_one_that_is_nobodys(server: ApiServer, tmp_path: Path
     server.objects.create(CLAIMS, "team", wanted)
     server.objects.create(PODS, "team", pod_of_claim("waits", "mine"))
     first, *gpus = explained(server, tmp_path, "waits")
-    assert first.finding == "it asks for a whole GPU, and no node has that free"
+    assert first.finding == "it asks for a whole GPU, and no node that is open to it has that free"
     assert "held by team/whole all of it" in gpus[1].finding
 
 

@@ -5,6 +5,7 @@ from operator import attrgetter
 
 from lightkube.models.core_v1 import PodCondition
 from lightkube.models.resource_v1 import DeviceRequestAllocationResult
+from lightkube.resources.core_v1 import Node
 from lightkube.resources.core_v1 import Pod as PodObject
 from lightkube.resources.resource_v1 import DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
 
@@ -43,13 +44,14 @@ def explain(cluster: Onlooker, namespace: str, name: str) -> Iterator[Finding]:
             told, f"it has its GPUs, on {pod.node}; if it does not start: kubectl -n {namespace} describe pod {name}"
         )
     else:
-        yield from _why_it_waits(cluster, told, pod, _of_the_scheduler(found))
+        yield from _why_it_waits(cluster, told, found, pod)
 
 
-def _why_it_waits(cluster: Onlooker, told: str, pod: Pod, words: str) -> Iterator[Finding]:
-    found = cluster.all(DeviceClass, namespace=None)
-    classes = {one.name: one for each in found if (one := class_of(each))}
-    kinds = {one.name: _kind_of(each) for each in found if (one := class_of(each))}
+def _why_it_waits(cluster: Onlooker, told: str, found: PodObject, pod: Pod) -> Iterator[Finding]:
+    words = _of_the_scheduler(found)
+    known = cluster.all(DeviceClass, namespace=None)
+    classes = {one.name: one for each in known if (one := class_of(each))}
+    kinds = {one.name: _kind_of(each, one) for each in known if (one := class_of(each))}
     asks: list[Ask] = []
     for use in pod.claims:
         try:
@@ -63,8 +65,12 @@ def _why_it_waits(cluster: Onlooker, told: str, pod: Pod, words: str) -> Iterato
         yield weak(told, f"it asks for no GPU that it has not got; the scheduler says: {words}", None)
         return
     rooms = _rooms(cluster)
-    for ask in asks:
-        yield _fitting(told, ask, kinds.get(ask.class_name), rooms, words)
+    hosts = _hosts(cluster, found)
+    reachable = tuple(room for room in rooms if room.node in hosts)
+    if rooms and not reachable:
+        yield broken(told, "no node with a GPU is open to it", "see its node selector, and which nodes are cordoned")
+    for ask in asks if reachable or not rooms else ():
+        yield _fitting(told, ask, kinds.get(ask.class_name), reachable, words)
     yield from _all_rooms(rooms)
 
 
@@ -96,13 +102,27 @@ def _rooms(cluster: Onlooker) -> tuple[Room, ...]:
     return rooms_of([each for each in published if each is not None], map(claim_of, claims), kinds)
 
 
+def _hosts(cluster: Onlooker, found: PodObject) -> set[str]:
+    """Return the nodes that are not closed to a pod, as far as its node selector says and nobody cordoned them."""
+    wanted = (found.spec.nodeSelector if found.spec else None) or {}
+    return {
+        node.metadata.name or ""
+        for node in cluster.all(Node, namespace=None)
+        if node.metadata is not None
+        and wanted.items() <= (node.metadata.labels or {}).items()
+        and not (node.spec and node.spec.unschedulable)
+    }
+
+
 def _results(claim: ResourceClaim) -> list[DeviceRequestAllocationResult]:
     allocation = claim.status.allocation if claim.status else None
     return (allocation.devices.results if allocation and allocation.devices else None) or []
 
 
-def _kind_of(found: DeviceClass) -> Kind:
-    """Read which kind of device a class selects; of one that does not say so, the usual."""
+def _kind_of(found: DeviceClass, read: Class) -> Kind:
+    """Say which kind of device a class selects; of one that does not say so, the usual."""
+    if read.is_whole:
+        return Kind.WHOLE
     selectors = (found.spec.selectors if found.spec else None) or []
     said = " ".join(each.cel.expression for each in selectors if each.cel)
     named = [kind for kind in Kind if f'"{kind}"' in said or f"'{kind}'" in said]
@@ -123,7 +143,7 @@ def _fitting(told: str, ask: Ask, kind: Kind | None, rooms: tuple[Room, ...], wo
             f"{wanted}, and that fits on {', '.join(enough)} now: the scheduler keeps it for another reason: {words}"
         )
         return weak(told, other, "see its other claims, its node selector, its tolerations, CPU and memory")
-    return broken(told, f"{wanted}, and no node has that free", _remedy(ask, rooms, kind))
+    return broken(told, f"{wanted}, and no node that is open to it has that free", _remedy(ask, rooms, kind))
 
 
 def _asked(ask: Ask, rooms: tuple[Room, ...], kind: Kind) -> str:
