@@ -1,17 +1,17 @@
 """`pgpu kubernetes driver` as a process: what it holds survives its death, and nobody else's driver comes beside it."""
 
+import json
 import signal
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
-from pathlib import Path
 
 import pytest
 from tests.fakes.api_server import Fault
-from tests.fakes.kubelet import in_threads
 from tests.system.kubernetes.driver_process import Node, node
 from tests.system.kubernetes.driver_world import allocated, result
+from tests.waiting import until
 
 from pgpu.kubernetes import names
+from pgpu.kubernetes.wire import dra_health_v1alpha1_pb2 as health
 from pgpu.kubernetes.wire import dra_v1_pb2 as dra
 
 
@@ -56,37 +56,6 @@ def test_what_does_not_fit_says_who_holds_the_gpu(machine: Node) -> None:
     assert not machine.kubelet.prepare(claims[2])[claims[2].uid].error
 
 
-def test_a_node_that_was_started_again_has_its_slices_and_files(machine: Node) -> None:
-    """A reboot empties every tmpfs, and no kubelet prepares a claim again that it has prepared."""
-    machine.start()
-    claim = claim_of(machine, "c")
-    machine.kubelet.prepare(claim)
-    machine.end(signal.SIGKILL)
-    machine.reboot()
-    machine.start()
-    sources = [mount["hostPath"] for mount in machine.edits(claim)["mounts"]]
-    assert not [path for path in sources if not Path(path).exists()]
-    assert not machine.kubelet.unprepare(claim)[claim.uid].error
-
-
-def test_a_driver_killed_between_any_two_steps_is_taken_over(machine: Node) -> None:
-    """Killed while it prepares, later and later; whatever is left, the next prepares and unprepares it."""
-    machine.start()
-    claim = claim_of(machine, "c")
-    uuid = machine.gpu_uuid()
-    for delay_seconds in (0.0, 0.05, 0.1, 0.2, 0.4):
-        with ThreadPoolExecutor(1) as pool:
-            asked = pool.submit(machine.kubelet.prepare, claim)
-            wait([asked], timeout=delay_seconds)
-            machine.end(signal.SIGKILL)
-        machine.start()
-        assert not machine.kubelet.prepare(claim)[claim.uid].error
-        assert not machine.kubelet.unprepare(claim)[claim.uid].error
-        assert not machine.cdi_file(claim).exists()
-    whole = machine.add(allocated("all", [result(device=names.whole_device(uuid), consumedCapacity=None)]))
-    assert not machine.kubelet.prepare(whole)[whole.uid].error, "something of the claims before is still held"
-
-
 def test_a_second_driver_is_refused(machine: Node) -> None:
     machine.start()
     first = machine.process
@@ -109,11 +78,15 @@ def test_a_cluster_that_does_not_answer_is_said(machine: Node) -> None:
     assert "does not allow this" in machine.log()
 
 
-def test_fifteen_claims_at_once(machine: Node) -> None:
+def test_an_ill_gpu_is_tainted_and_told_to_the_kubelet(machine: Node) -> None:
     machine.start()
-    claims = [claim_of(machine, f"c{number}", "4Gi") for number in range(15)]
-    in_threads([lambda each=each: machine.kubelet.prepare(each) for each in claims])
-    assert all(machine.cdi_file(each).exists() for each in claims)
-    assert not any(answer.error for answer in machine.kubelet.prepare(*claims).values())
-    in_threads([lambda each=each: machine.kubelet.unprepare(each) for each in claims])
-    assert not list(machine.cdi.iterdir())
+    uuid = machine.gpu_uuid()
+    stream = machine.kubelet.health()
+    assert {each.health for each in next(stream).devices} == {health.HEALTHY}
+    until(machine.api.slices)
+    (folder,) = [
+        path.parent for path in machine.root.glob("*/simulated/*/*") if path.parent.parent.name == "simulated"
+    ][:1]
+    (folder / f"xid-{uuid}").write_text("79")
+    assert {each.health for each in next(stream).devices} == {health.UNHEALTHY}
+    until(lambda: "unhealthy" in json.dumps(machine.api.slices()))
