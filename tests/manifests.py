@@ -1,10 +1,11 @@
 """What deploy/ holds, as objects: read as it is, made by kubectl, or made by Helm's own engine.
 
-Reading follows `resources` of a kustomization and refuses whatever else it says: that is kubectl's to understand.
+Reading knows of kustomizations what deploy/ uses, resources and two kinds of patches, and refuses the rest. Where kubectl
+is, a test holds the two against each other.
 """
 
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,16 @@ Objects = dict[tuple[str, str, str], dict[str, Any]]
 
 
 def written(folder: Path) -> Objects:
-    """Read a kustomization that only lists resources."""
-    return _by_name(_written(folder))
+    """Read a kustomization."""
+    plan = yaml.safe_load((folder / "kustomization.yaml").read_text("utf-8"))
+    assert set(plan) <= {"apiVersion", "kind", "resources", "patches"}, f"{folder} says more than this can read"
+    objects: Objects = {}
+    for name in plan["resources"]:
+        path = folder / name
+        objects |= written(path) if path.is_dir() else _by_name(_parsed(path.read_text("utf-8")))
+    for patch in plan.get("patches", ()):
+        _patch(objects, patch)
+    return objects
 
 
 def kustomized(folder: Path) -> Objects:
@@ -46,12 +55,32 @@ def driver_pod(objects: Objects) -> dict[str, Any]:
     return pod
 
 
-def _written(folder: Path) -> Iterator[dict[str, Any]]:
-    plan = yaml.safe_load((folder / "kustomization.yaml").read_text("utf-8"))
-    assert set(plan) == {"apiVersion", "kind", "resources"}, f"{folder} says more than this can read"
-    for name in plan["resources"]:
-        path = folder / name
-        yield from _written(path) if path.is_dir() else _parsed(path.read_text("utf-8"))
+def _patch(objects: Objects, patch: Mapping[str, Any]) -> None:
+    said = yaml.safe_load(patch["patch"])
+    about = patch.get("target") or {"kind": said["kind"], "name": said["metadata"]["name"]}
+    (key,) = [key for key in objects if (key[0], key[2]) == (about["kind"], about["name"])]
+    if isinstance(said, list):
+        for step in said:
+            _change(objects[key], step)
+    else:
+        assert said["$patch"] == "delete", f"{said} is more than this can read"
+        del objects[key]
+
+
+def _change(found: Any, step: Mapping[str, Any]) -> None:
+    """Take one step of a JSON patch (RFC 6902)."""
+    *way, last = step["path"].strip("/").split("/")
+    for name in way:
+        found = found[int(name) if isinstance(found, list) else name]
+    where = int(last) if isinstance(found, list) and last != "-" else last
+    if step["op"] == "add" and last == "-":
+        found.append(step["value"])
+    elif step["op"] in {"add", "replace"}:
+        assert step["op"] == "add" or where in found or isinstance(found, list)
+        found[where] = step["value"]
+    else:
+        assert step["op"] == "remove", f"{step} is more than this can read"
+        del found[where]
 
 
 def _parsed(text: str) -> list[dict[str, Any]]:
