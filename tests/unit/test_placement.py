@@ -9,7 +9,7 @@ from pgpu.model import SharingMode
 from pgpu.scheduling.offers import GpuOffer, NodeOffer, Shape
 from pgpu.scheduling.outlook import GpuWorth, Outlook
 from pgpu.scheduling.placement import Placement, Wish, place, rate
-from pgpu.scheduling.placer import Placer
+from pgpu.scheduling.placer import Placer, fuller_first
 from pgpu.units import GIB
 
 MODES = [None, SharingMode.TIME_SLICE, SharingMode.MPS]
@@ -118,6 +118,17 @@ def test_what_hosting_costs_names_the_nodes_that_can_and_the_best_among_the_chea
             best = next(index for index, node in enumerate(nodes) if node.name == placement.node)
             assert costs[best] == min(cost for cost in costs if cost is not None)
             placer.change(*taken(nodes, shape, placement, mode))
+
+
+def test_of_nodes_that_lose_nearly_as_little_as_the_best_the_fuller_costs_less() -> None:
+    """In billionths of a GPU, then in thousandths of what stays free."""
+    best, fuller, worse = 500_000_000 * 100_000 + 8000, 500_900_000 * 100_000 + 2000, 600_000_000 * 100_000
+
+    costs = fuller_first([best, None, fuller, worse], 0.001)
+
+    assert costs == [best, None, 500_000_000 * 100_000 + 2000, worse]
+    assert fuller_first([best, fuller], 0.0008) == [best, fuller]
+    assert fuller_first([None], 0.001) == [None]
 
 
 @given(st.lists(shapes, min_size=1, max_size=30))

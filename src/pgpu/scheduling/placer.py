@@ -113,21 +113,14 @@ class Placer:
         nodes = [self._nodes[index] for index in indexes]
         return best_of(nodes, [rate_state(shape, self._state_at(index), wish) for index in indexes])
 
-    def costs(self, shape: Shape, wish: Wish = ANYHOW, *, alike: float = 0.0) -> list[int | None]:
+    def costs(self, shape: Shape, wish: Wish = ANYHOW) -> list[int | None]:
         """Say what hosting a job would cost each node, in their order: the less, the better; None for one that cannot host it.
 
         The first figures of its rating as one number: of nodes that cost the same, `place` may still prefer one.
         Predicted slowdowns are not asked.
-
-        Args:
-            shape: What the job asks for.
-            wish: Sharing mode.
-            alike: Losses of worth are rounded to multiples of it, in GPUs; of nodes that are equal then, the fuller costs less.
         """
         cost_by_state = self._rated(shape, wish).cost_by_state
-        costs = list(map(cost_by_state.get, self._state_of))
-        step = round(alike * _PER_GPU)
-        return list(map({cost: _rounded(cost, step) for cost in set(costs)}.get, costs)) if step else costs
+        return list(map(cost_by_state.get, self._state_of))
 
     def _state_at(self, index: int) -> State:
         """Return the state of a node with its own GPUs in it, not those of another that is like it."""
@@ -188,12 +181,16 @@ def _as_one_number(rating: Rating) -> int:
     return lost * _LEFT + round(rating.node_left * 1000)
 
 
-def _rounded(cost: int | None, step: int) -> int | None:
-    """Round the first figure of such a number to a multiple of `step` billionths."""
-    if cost is None:
-        return None
-    lost, node_left = divmod(cost, _LEFT)
-    return (lost + step // 2) // step * step * _LEFT + node_left
+def fuller_first(costs: Sequence[int | None], alike: float) -> list[int | None]:
+    """Let nodes that lose nearly as little as the best lose as little as it: of those, the fuller costs less.
+
+    Args:
+        costs: Of nodes, as `Placer.costs` says them.
+        alike: How much more worth they may lose, in GPUs.
+    """
+    least = min((cost for cost in costs if cost is not None), default=0) // _LEFT
+    most = (least + round(alike * _PER_GPU) + 1) * _LEFT
+    return [cost if cost is None or cost >= most else least * _LEFT + cost % _LEFT for cost in costs]
 
 
 def _key(node: NodeOffer, gaps: Gaps) -> tuple[object, ...]:

@@ -15,14 +15,14 @@ from pgpu.kubernetes.scoring.mix import Mix
 from pgpu.kubernetes.scoring.stock import Stock
 from pgpu.kubernetes.scoring.values import Claim, ClaimKey, Pod
 from pgpu.scheduling.outlook import Outlook
-from pgpu.scheduling.placer import Placer
+from pgpu.scheduling.placer import Placer, fuller_first
 
 BEST = 10
 NOT_AT_ALL = 0
 _NEXT_BEST = 9
 ALIKE = 0.02
-"""Losses of worth that differ by less of a GPU are equal, and the fuller node is better. Without it claims of one size begin a
-GPU on each node before they fill those that are begun, 137 in place of 125; openb loses 0.1 points by it."""
+"""How much more worth than the best a node may lose, in GPUs, and still be better for being fuller. Without it claims of one
+size begin a GPU on each node before they fill those that are begun, 137 in place of 125; openb loses 0.1 points by it."""
 
 _WORST = 1
 
@@ -99,9 +99,9 @@ class Scorer:
         self._placer = Placer(outlook, [self.stock.offer(name) for name in names])
 
     def _scores(self, wanted: Wanted, nodes: Sequence[str]) -> list[int]:
-        costs = self._placer.costs(wanted.shape, wanted.wish, alike=ALIKE)
+        costs = self._placer.costs(wanted.shape, wanted.wish)
         indexes = [self._index.get(name) for name in nodes]
-        known = [None if index is None else costs[index] for index in indexes]
+        known = fuller_first([None if index is None else costs[index] for index in indexes], ALIKE)
         least = min((cost for cost in known if cost is not None), default=None)
         if least is None:
             return [NOT_AT_ALL] * len(nodes)
