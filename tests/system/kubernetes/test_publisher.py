@@ -126,6 +126,17 @@ def test_every_change_raises_the_generation_of_all_slices(world: World) -> None:
     assert "taints" not in world.devices[SHARED]
 
 
+def test_slices_of_two_generations_are_brought_to_one_though_they_say_what_they_should(world: World) -> None:
+    world.publisher.publish()
+    half_written = world.server.slices()[0]
+    half_written["spec"]["pool"]["generation"] = 5
+    world.server.objects.update(SLICES, "", half_written)
+
+    world.another().publish()
+
+    assert world.generations == {6}
+
+
 def test_a_taint_keeps_the_time_since_when_it_is_there(world: World) -> None:
     world.ills.known = {gpu(0).uuid: Health(gpu(0).uuid, HealthState.UNHEALTHY, "gone", 79)}
     world.publisher.publish()
