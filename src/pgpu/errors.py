@@ -21,6 +21,7 @@ Our exception hierarchy:
     + RuntimeUnavailableError   Docker or the kernel cannot start the job
     + ServerUnavailableError    `pgpu serve` does not answer, or does not let this user in
       - ServerFullError             it has no room for another connection, of this user or at all
+    + KubeletAwayError        this node's kubelet does not answer: it is being started, or stands still
     + ClusterError            Kubernetes' API server did not do what it was asked
       - ClusterUnavailableError     it does not answer, or has too much to do: the same may succeed later
       - ClusterAccessError          it does not know who asks, or does not allow this
@@ -129,6 +130,10 @@ class ServerUnavailableError(NodeError):
 
 class ServerFullError(ServerUnavailableError):
     """The server has no room for another connection; nothing was asked."""
+
+
+class KubeletAwayError(NodeError):
+    """The kubelet does not answer on its socket: it is being started, or stands still."""
 
 
 class ClusterError(NodeError):

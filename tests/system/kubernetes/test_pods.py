@@ -20,10 +20,9 @@ from tests.fakes.kubelet_pods import FakeKubelet, FakePod, claimed
 
 from pgpu.cli.main import main
 from pgpu.enforcement import SliceUse
-from pgpu.errors import NodeError
+from pgpu.errors import KubeletAwayError, NodeError
 from pgpu.kubernetes.device_plugin.units import Unit, claim_of
 from pgpu.kubernetes.node_watch import NodeWatch
-from pgpu.kubernetes.pods import KubeletAwayError
 from pgpu.kubernetes.pods.asking import KubeletPods
 from pgpu.kubernetes.readiness import Readiness
 from pgpu.kubernetes.web import DriverWeb

@@ -10,12 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pgpu.errors import NodeError
-
-
-class KubeletAwayError(NodeError):
-    """The kubelet does not answer on its socket: it is being started, or stands still."""
-
 
 @dataclass(frozen=True, slots=True)
 class ClaimDevice:

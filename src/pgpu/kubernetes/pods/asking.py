@@ -5,8 +5,8 @@ from pathlib import Path
 
 import grpc
 
-from pgpu.errors import NodeError
-from pgpu.kubernetes.pods import ClaimDevice, Container, ContainerClaim, ContainerUnits, KubeletAwayError, Pod
+from pgpu.errors import KubeletAwayError, NodeError
+from pgpu.kubernetes.pods import ClaimDevice, Container, ContainerClaim, ContainerUnits, Pod
 from pgpu.kubernetes.wire import pod_resources_v1_pb2 as wire
 from pgpu.kubernetes.wire.pod_resources_v1_pb2_grpc import PodResourcesListerStub
 
