@@ -382,3 +382,18 @@ def test_the_command_explains_a_pod(server: ApiServer, tmp_path: Path) -> None:
     unknown = run(server, tmp_path, "--pod", "team/none", "--json")
     assert unknown.returncode == 125
     assert json.loads(unknown.stderr)["error"]["message"].startswith("there is no pod team/none")
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--pod", "team/waits"], "--pod and --kubeconfig are for a cluster"),
+        (["--kubernetes", "--image", "x"], "--image is tried on this machine"),
+        (["--kubernetes", "--kubeconfig", "/no/such/file"], "no way to Kubernetes' API server"),
+    ],
+)
+def test_words_that_do_not_go_together_are_refused(words: list[str], complaint: str) -> None:
+    done = subprocess.run([str(PGPU), "doctor", *words], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert complaint in done.stderr
+    assert "Traceback" not in done.stderr
