@@ -52,6 +52,19 @@ def test_a_pod_that_is_deleted_makes_room_for_one_that_waits(cluster: Cluster, g
     _assert_is_bound_by(dict(cluster.report("second")), 50 * GIB)
 
 
+def test_a_pod_that_the_cluster_forgot_before_its_node_did_gives_no_byte_twice(cluster: Cluster, gpu: Gpu) -> None:
+    cluster.apply(template("fifty", part("50Gi"), selector=gpu.selector))
+    cluster.apply(pod(gpu.node, "first", client("client", "gpu"), templates={"gpu": "fifty"}))
+    assert cluster.report("first")["total_bytes"] == 50 * GIB
+    cluster.apply(pod(gpu.node, "second", client("client", "gpu"), templates={"gpu": "fifty"}))
+    cluster.wait_until_unschedulable("second")
+
+    cluster.delete("pod", "first", "--grace-period=0", "--force")
+
+    cluster.wait_until_running("second")
+    _assert_is_bound_by(dict(cluster.report("second")), 50 * GIB)
+
+
 def test_what_was_consumed_binds_and_not_what_was_asked(cluster: Cluster, gpu: Gpu) -> None:
     cluster.apply(claim("odd", part("1000Mi"), selector=gpu.selector))
     cluster.apply(pod(gpu.node, "asker", client("client", "gpu"), claims={"gpu": "odd"}))
