@@ -17,7 +17,7 @@ from benchmarks.kubernetes_score import asking, cluster, crowd, fleet
 from benchmarks.kubernetes_score.least import least
 from benchmarks.kubernetes_score.trace import Asking
 from benchmarks.placement.cluster import Cluster, percentile, replay
-from benchmarks.placement.openb import arrivals, read_trace
+from benchmarks.placement.openb import arrivals, departures, read_trace
 from benchmarks.shim_overhead import RESULTS, circumstances
 
 FIRST_SEED = 42
@@ -36,7 +36,9 @@ def main() -> None:
     parser.add_argument(
         "--binaries", type=Path, help="folder of etcd, kube-apiserver and kube-scheduler: plays there, too"
     )
-    parser.add_argument("--parts", nargs="*", default=["modelled", "asking", "openb", "real"])
+    parser.add_argument(
+        "--parts", nargs="*", default=["modelled", "asking", "openb", "real"], help='also "openb at 1.0": departures'
+    )
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     output = arguments.output or RESULTS / f"kubernetes-score-{circumstances()['date']}.json"
@@ -61,6 +63,11 @@ def _played(part: str, arguments: argparse.Namespace) -> Any:
         yield from (
             (str(seed), _openb(arguments.openb, seed)) for seed in range(FIRST_SEED, FIRST_SEED + arguments.seeds)
         )
+    elif part.startswith("openb at ") and arguments.openb is not None:
+        load = float(part.removeprefix("openb at "))
+        yield from (
+            (str(seed), _openb(arguments.openb, seed, load)) for seed in range(FIRST_SEED, FIRST_SEED + arguments.seeds)
+        )
     elif part == "real" and arguments.binaries is not None:
         for name, sizes in (("uniform", fleet.UNIFORM), ("mixed 10", fleet.mixed(10))):
             for way, is_scored in (("stock", False), ("scored", True)):
@@ -84,13 +91,14 @@ def _modelled(sizes: tuple[int, ...], seed: int) -> dict[str, Any]:
     }
 
 
-def _openb(folder: Path, seed: int) -> dict[str, float]:
+def _openb(folder: Path, seed: int, load: float | None = None) -> dict[str, float]:
+    """Return GPU allocated in %, or with departures at a load GPU demand rejected in %."""
     trace = read_trace(folder)
     playing = Cluster(trace.shuffled(seed))
     asked = Asking(playing)
-    outcome = replay(playing, arrivals(trace, seed), asked)
+    outcome = replay(playing, arrivals(trace, seed) if load is None else departures(trace, seed, load), asked)
     return {
-        "percent": round(100 * outcome.allocated, 4),
+        "percent": round(100 * (outcome.allocated if load is None else outcome.rejected), 4),
         "answers_per_second": round(len(asked.seconds) / sum(asked.seconds)),
         "p50_ms": round(1e3 * percentile(asked.seconds, 0.5), 3),
         "p99_ms": round(1e3 * percentile(asked.seconds, 0.99), 3),

@@ -6,6 +6,7 @@ takes the first GPU that fits, fullest first, as the driver publishes them: the 
 
 import dataclasses
 import time
+from collections import defaultdict
 
 import numpy as np
 from benchmarks.placement.cluster import Cluster, of_kind
@@ -17,6 +18,8 @@ from pgpu.units import MIB
 
 STEP_BYTES = 256 * MIB
 _CLASS = "openb"
+_Asked = tuple[int, int, tuple[int, ...]]
+"""CPU, memory, and thousandths of each GPU."""
 
 
 class Asking:
@@ -27,6 +30,9 @@ class Asking:
         self._scorer = Scorer(time.monotonic)
         self._names = [f"{node:04}" for node in range(len(cluster.trace.gpus))]
         self._pods = 0
+        self._held: dict[int, dict[_Asked, list[tuple[str, ClaimKey | None]]]] = defaultdict(lambda: defaultdict(list))
+        """By node and what they took, the pods there."""
+
         self.seconds: list[float] = []
         stock = self._scorer.stock
         stock.put_class(_CLASS, Class(_CLASS, is_whole=False))
@@ -57,8 +63,24 @@ class Asking:
         self._bind(pod, claim, node, cards, milli)
         return node, cards
 
-    def changed(self, _node: int) -> None:
-        """Who binds knows already."""
+    def changed(self, node: int) -> None:
+        """Hear that a pod has left, if one has: one that took what the node has more than is known of."""
+        cluster, known = self._cluster, self._scorer.stock.offer(self._names[node])
+        more = (
+            int(cluster.cpu_milli[node]) - known.cpu_milli,
+            int(cluster.memory_mib[node]) * MIB - known.host_memory_bytes,
+        )
+        free = [
+            int(free) - gpu.free_memory_bytes // STEP_BYTES
+            for free, gpu in zip(cluster.cards[node], known.gpus, strict=False)
+        ]
+        if not any((*more, *free)):
+            return
+        asked = (*more, tuple(free))
+        uid, key = self._held[node][asked].pop()
+        self._scorer.put_pod(uid, None)
+        if key is not None:
+            self._scorer.put_claim(key, None)
 
     def _hosts(self, cpu_milli: int, memory_mib: int, gpus: int, milli: int) -> list[int]:
         cluster = self._cluster
@@ -75,6 +97,9 @@ class Asking:
 
     def _bind(self, pod: Pod, claim: Claim | None, node: int, cards: list[int], milli: int) -> None:
         name = self._names[node]
+        taken_of = tuple(milli * (card in cards) for card in range(int(self._cluster.trace.gpus[node])))
+        asked = (pod.cpu_milli, pod.host_memory_bytes, taken_of)
+        self._held[node][asked].append((pod.uid, claim.key if claim else None))
         self._scorer.put_pod(pod.uid, dataclasses.replace(pod, node=name))
         if claim is not None:
             taken = tuple(Taken(name, f"{name}-{card}", milli * STEP_BYTES) for card in cards)
