@@ -188,6 +188,7 @@ def test_a_whole_gpu_stays_whole_while_others_take_of_it(node: World) -> None:
         assert not first[claim.uid].error
     (held,) = node.claims.held()
     assert held.claim.sharing is SharingWish.EXCLUSIVE
+    assert held.claim.slices[0].memory_bytes == GPU.memory_bytes, "the same slice, not another"
 
 
 def test_a_slice_whose_gpu_is_gone_can_be_given_back(node: World) -> None:
