@@ -6,6 +6,7 @@ Rooms, from the outside in; each may use only those below it (checked by import-
     app          wiring: picks real or simulated parts
     experiments  the papers' experiments, reproduced
     functions    warm callable objects: what a function is, its worker, its front
+    kubernetes   slices for the pods of a node: kubelet, API server, devices
     server       the engine for many users, over HTTP
     client       one protocol for callers of the engine
     engine       admit, start, watch, reclaim

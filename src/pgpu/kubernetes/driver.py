@@ -95,10 +95,10 @@ class Driver:
             self._look_after(plugin)
 
     def _restore(self) -> None:
-        while not self.stop.is_set():
+        self._try(SLICES, self.preparer.restore)
+        self._restored.set()
+        while not self.stop.wait(RESTORE_SECONDS):
             self._try(SLICES, self.preparer.restore)
-            self._restored.set()
-            self.stop.wait(RESTORE_SECONDS)
 
     def _look_after(self, plugin: KubeletPlugin) -> None:
         while not self.stop.is_set():

@@ -92,6 +92,7 @@ def test_what_a_killed_driver_left_is_replaced(node: World) -> None:
 def test_what_is_no_socket_stays(node: World) -> None:
     registry(node).write_text("mine")
     driver, cluster = node.driver()
+    driver.stop.set()
     with pytest.raises(NodeError, match="is no socket, and stays"):
         driver.run()
     cluster.close()
@@ -101,6 +102,7 @@ def test_what_is_no_socket_stays(node: World) -> None:
 def test_a_node_without_a_kubelet_is_refused(node: World) -> None:
     registry(node).parent.rmdir()
     driver, cluster = node.driver()
+    driver.stop.set()
     with pytest.raises(NodeError, match="no kubelet looks for drivers"):
         driver.run()
     cluster.close()
