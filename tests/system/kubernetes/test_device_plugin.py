@@ -408,7 +408,6 @@ def test_a_kubelet_that_starts_again_is_registered_with_again_and_slices_stay(ma
 def test_a_kubelet_s_socket_with_the_same_inode_is_another_one(make: Make) -> None:
     node = make()
     before, inode = node.kubelet.registrations, node.kubelet.socket.stat().st_ino
-    node.kubelet.forget_plugin()
     node.kubelet.socket.chmod(0o700)  # its time of change is another now
     assert node.kubelet.socket.stat().st_ino == inode
     until(lambda: node.kubelet.registrations > before)

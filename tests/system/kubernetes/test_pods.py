@@ -190,9 +190,11 @@ def test_a_slice_that_no_pod_shows_is_told_without_one(node: Node) -> None:
 
 
 def test_claims_of_other_drivers_and_pods_without_slices_are_none_of_ours(node: Node) -> None:
-    other = [claimed("claim-a", "u-1", "gpu-0", None, driver="gpu.nvidia.com")]
+    node.hold("u-1", "claim-a", 1)
+    other = [claimed("claim-b", "u-1", "gpu-0", None, driver="gpu.nvidia.com")]
     node.kubelet.pods["default", "p"] = FakePod("p", {"c": 0}, claims={"c": other})
-    assert "pgpu_slice_memory_limit_bytes" not in node.metrics()
+    ((labels, _),) = node.metrics()["pgpu_slice_memory_limit_bytes"]
+    assert (labels["claim"], labels["pod"]) == ("claim-a", "")
 
 
 def test_without_a_kubelet_no_slice_is_told_as_nobody_s(node: Node) -> None:
