@@ -6,6 +6,7 @@ It says no token and no certificate to anybody, and refuses to decide what shoul
 from pgpu.kubernetes.api.cluster import Cluster, DryRun, Listed, SliceList
 from pgpu.kubernetes.api.connecting import connected
 from pgpu.kubernetes.api.objects import Kind, Objects
+from pgpu.kubernetes.api.prepared import prepare
 from pgpu.kubernetes.api.values import (
     AllocatedDevice,
     ClaimUser,
@@ -32,4 +33,5 @@ __all__ = [
     "SliceList",
     "Watch",
     "connected",
+    "prepare",
 ]

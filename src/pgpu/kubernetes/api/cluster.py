@@ -16,6 +16,7 @@ from lightkube.resources.resource_v1 import ResourceSlice
 
 from pgpu.kubernetes.api.asking import TRIES, ask
 from pgpu.kubernetes.api.connecting import connected
+from pgpu.kubernetes.api.prepared import prepare
 from pgpu.kubernetes.api.reading import claim_of, node_of
 from pgpu.kubernetes.api.values import Node, ResourceClaim
 from pgpu.kubernetes.api.watching import Watch, everywhere
@@ -130,6 +131,8 @@ class Cluster:
         return self._request(method, ResourceSlice, obj=wanted, name=name, params=dry_run.parameters)
 
     def _request(self, method: str, kind: type[_Resource], *, tries: int = TRIES, **more: Any) -> _Resource:
+        prepare(kind)
+
         def question() -> _Resource:
             answer: _Resource = self._client.request(method, kind, **more)
             return answer
@@ -137,6 +140,7 @@ class Cluster:
         return ask(question, self._pause, tries)
 
     def _list(self, kind: type[_Resource], parameters: dict[str, str]) -> Listed[_Resource]:
+        prepare(kind)
         paged = {**parameters, "limit": str(_PAGE)}
         asked_for = self._client.prepare_request("list", kind, namespace=everywhere(kind), params=paged)
         chunks = list(self._client.list_chunks(asked_for))

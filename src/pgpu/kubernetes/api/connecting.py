@@ -19,6 +19,7 @@ from lightkube.core.generic_client import GenericSyncClient
 
 from pgpu.errors import ClusterAccessError
 from pgpu.kubernetes.api.asking import NO_CREDENTIALS, words_of
+from pgpu.kubernetes.api.prepared import prepare
 
 ANSWER_SECONDS = 10.0
 """How long one answer may take; longer than an API server waits for its own store."""
@@ -46,6 +47,7 @@ def connected(
     Raises:
         ClusterAccessError: The files are missing or wrong.
     """
+    prepare()
     try:
         configuration = _configuration(kubeconfig, service_account, context)
         return GenericSyncClient(_parameters(configuration), configuration)

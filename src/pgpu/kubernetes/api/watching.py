@@ -22,6 +22,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 
 from pgpu.errors import ClusterUnavailableError
 from pgpu.kubernetes.api.asking import asked
+from pgpu.kubernetes.api.prepared import prepare
 
 _Found = TypeVar("_Found", bound=Resource)
 
@@ -61,6 +62,8 @@ class Watch(Generic[_Found]):
         self, client: GenericSyncClient, kind: type[_Found], parameters: Mapping[str, str], resource_version: str
     ) -> None:
         """Prepare to watch what a list with the same parameters has; the version is that list's."""
+        prepare(kind)
+        prepare(_Versioned)
         self._client = client
         self._kind = kind
         self._parameters = parameters

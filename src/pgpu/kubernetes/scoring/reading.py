@@ -16,6 +16,7 @@ from lightkube.utils.quantity import parse_quantity
 
 from pgpu.errors import RequestError
 from pgpu.kubernetes import names
+from pgpu.kubernetes.api import prepare
 from pgpu.kubernetes.scoring.values import (
     GIB_RESOURCE,
     Ask,
@@ -39,6 +40,8 @@ _ALL = "All"
 _KEEPING_OUT = frozenset({"NoSchedule", "NoExecute"})
 
 _Quantities = Mapping[str, Any] | None
+
+prepare(resource_v1.DeviceCapacity)  # each kind of objects is followed by a thread of its own
 
 
 @lru_cache(maxsize=4096)
