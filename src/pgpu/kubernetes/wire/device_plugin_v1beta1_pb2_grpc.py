@@ -5,7 +5,7 @@ import warnings
 
 from pgpu.kubernetes.wire import device_plugin_v1beta1_pb2 as pgpu_dot_kubernetes_dot_wire_dot_device__plugin__v1beta1__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.74.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -18,14 +18,14 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in pgpu/kubernetes/wire/device_plugin_v1beta1_pb2_grpc.py depends on'
+        + f' but the generated code in pgpu/kubernetes/wire/device_plugin_v1beta1_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class RegistrationStub:
+class RegistrationStub(object):
     """the kubelet's, at device-plugins/kubelet.sock
     """
 
@@ -42,7 +42,7 @@ class RegistrationStub:
                 _registered_method=True)
 
 
-class RegistrationServicer:
+class RegistrationServicer(object):
     """the kubelet's, at device-plugins/kubelet.sock
     """
 
@@ -68,7 +68,7 @@ def add_RegistrationServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Registration:
+class Registration(object):
     """the kubelet's, at device-plugins/kubelet.sock
     """
 
@@ -100,7 +100,7 @@ class Registration:
             _registered_method=True)
 
 
-class DevicePluginStub:
+class DevicePluginStub(object):
     """the plugin's
     """
 
@@ -137,7 +137,7 @@ class DevicePluginStub:
                 _registered_method=True)
 
 
-class DevicePluginServicer:
+class DevicePluginServicer(object):
     """the plugin's
     """
 
@@ -207,7 +207,7 @@ def add_DevicePluginServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class DevicePlugin:
+class DevicePlugin(object):
     """the plugin's
     """
 

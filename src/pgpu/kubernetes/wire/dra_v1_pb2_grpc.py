@@ -5,7 +5,7 @@ import warnings
 
 from pgpu.kubernetes.wire import dra_v1_pb2 as pgpu_dot_kubernetes_dot_wire_dot_dra__v1__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.74.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -18,14 +18,14 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in pgpu/kubernetes/wire/dra_v1_pb2_grpc.py depends on'
+        + f' but the generated code in pgpu/kubernetes/wire/dra_v1_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class DRAPluginStub:
+class DRAPluginStub(object):
     """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
@@ -46,7 +46,7 @@ class DRAPluginStub:
                 _registered_method=True)
 
 
-class DRAPluginServicer:
+class DRAPluginServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def NodePrepareResources(self, request, context):
@@ -82,7 +82,7 @@ def add_DRAPluginServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class DRAPlugin:
+class DRAPlugin(object):
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod

@@ -5,7 +5,7 @@ import warnings
 
 from pgpu.kubernetes.wire import pod_resources_v1_pb2 as pgpu_dot_kubernetes_dot_wire_dot_pod__resources__v1__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.74.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -18,14 +18,14 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in pgpu/kubernetes/wire/pod_resources_v1_pb2_grpc.py depends on'
+        + f' but the generated code in pgpu/kubernetes/wire/pod_resources_v1_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class PodResourcesListerStub:
+class PodResourcesListerStub(object):
     """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
@@ -51,7 +51,7 @@ class PodResourcesListerStub:
                 _registered_method=True)
 
 
-class PodResourcesListerServicer:
+class PodResourcesListerServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def List(self, request, context):
@@ -98,7 +98,7 @@ def add_PodResourcesListerServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class PodResourcesLister:
+class PodResourcesLister(object):
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod
