@@ -154,6 +154,10 @@ class Cluster:
         """Return all that is known of a pod, for people."""
         return self.try_kubectl("describe", "pod", pod).stdout
 
+    def log(self, pod: str) -> str:
+        """Return what a pod's containers have said."""
+        return self.try_kubectl("logs", pod, "--all-containers").stdout
+
     def claim_of(self, pod: str) -> Any:
         """Return the one claim that was made for a pod."""
         (status,) = self.get("pod", pod)["status"]["resourceClaimStatuses"]

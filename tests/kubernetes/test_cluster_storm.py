@@ -56,6 +56,7 @@ def _wait_for_more_than(ended: int, cluster: Cluster) -> None:
 
 
 def _ended(cluster: Cluster) -> int:
-    phases = cluster.phases().values()
-    assert "Failed" not in phases
-    return sum(phase == "Succeeded" for phase in phases)
+    phases = cluster.phases()
+    failed = [name for name, phase in phases.items() if phase == "Failed"]
+    assert not failed, "\n".join(cluster.story(name) + cluster.log(name) for name in failed)
+    return sum(phase == "Succeeded" for phase in phases.values())
