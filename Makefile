@@ -9,7 +9,7 @@ JOBS ?= $(shell nproc)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build test lint format proto demo wheel test-sanitizers test-frameworks test-gpu test-kubernetes clean
+.PHONY: help setup build test lint format demo wheel test-sanitizers test-frameworks test-gpu test-kubernetes clean
 
 help: ## Say what each target does
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,9 +42,6 @@ lint: $(STAMP) ## Check style, types and the order of the rooms
 format: $(STAMP) ## Format Python and C
 	$(BIN)/ruff format .
 	git ls-files 'native/*.c' 'native/*.h' | xargs $(BIN)/clang-format -i
-
-proto: $(STAMP) ## Generate the code of the messages of src/pgpu/kubernetes/wire/*.proto
-	$(BIN)/python tools/generate_wire.py
 
 test-sanitizers: $(STAMP) ## Run the native tests with ASan, UBSan and TSan in the C libraries
 	$(BIN)/python tools/test_sanitizers.py

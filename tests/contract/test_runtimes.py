@@ -14,7 +14,7 @@ import pytest
 from tests.contract.runtime_worlds import RuntimeWorld, Started, opened, pipes, terminal
 
 from pgpu.errors import CommandNotExecutableError, CommandNotFoundError
-from pgpu.model import ContainerHolder, Holder
+from pgpu.model import ClaimHolder, ContainerHolder, Holder
 from pgpu.runtimes import RunningJob
 from pgpu.runtimes.process import ProcessRuntime, can_make_private_views
 
@@ -181,6 +181,7 @@ def test_a_holder_that_is_gone_or_another_is_not_adopted(world: RuntimeWorld) ->
     started = world.shell("echo ready; read line", wants_stdin=True)
     started.streams.read_until(b"ready")
     holder = started.running.holder
+    assert not isinstance(holder, ClaimHolder)
     other = (
         replace(holder, container_id="0" * 64)
         if isinstance(holder, ContainerHolder)

@@ -23,7 +23,7 @@ def kill(holder: ProcessHolder | None) -> bool:
 def main_process(holder: Holder | None) -> ProcessHolder | None:
     """Return a job's own process, in a container too; None where there is none."""
     if not isinstance(holder, ContainerHolder):
-        return holder
+        return holder if isinstance(holder, ProcessHolder) else None
     words = ["docker", "inspect", "--format", "{{.State.Pid}}", holder.container_id]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     return identify(int(done.stdout)) if done.returncode == 0 and int(done.stdout) else None

@@ -20,7 +20,7 @@ def test_the_code_is_what_the_proto_files_say(tmp_path: Path) -> None:
         for path in (REPOSITORY / "src" / WIRE).iterdir()
         if "_pb2" in path.name and path.is_file()
     }
-    assert made == kept, "run `make proto`"
+    assert made == kept, "run tools/generate_wire.py"
 
 
 def test_a_prepared_device_is_the_bytes_that_a_kubelet_reads() -> None:
