@@ -1,6 +1,7 @@
 """Somebody with functions in a directory, and a cluster that has an API server and no controllers."""
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,21 +21,32 @@ def server() -> Iterator[ApiServer]:
 
 
 @pytest.fixture
-def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: ApiServer) -> Path:
+def source(tmp_path: Path) -> Iterator[Path]:
+    """Where the functions are, and whoever deploys them."""
     place = tmp_path / "source"
     place.mkdir()
     (place / "app.py").write_text(APP)
-    monkeypatch.chdir(place)
-    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
-    return place
+    with contextlib.chdir(place):
+        yield place
 
 
 @pytest.fixture
-def said(source: Path, capsys: pytest.CaptureFixture[str]) -> Said:
+def at_server(tmp_path: Path, server: ApiServer) -> Sequence[str]:
+    """Return the words that say which cluster is meant, for whoever says nothing else."""
+    return ("--kubeconfig", str(server.kubeconfig(tmp_path)))
+
+
+def _complete(words: Sequence[str], at_server: Sequence[str]) -> list[str]:
+    is_incomplete = "kubernetes" in words and "--kubeconfig" not in words
+    return [*words, *(at_server if is_incomplete else ())]
+
+
+@pytest.fixture
+def said(source: Path, at_server: Sequence[str], capsys: pytest.CaptureFixture[str]) -> Said:
     assert (source / "app.py").exists()
 
     def run(*words: str, code: int = 0) -> str:
-        assert main(words) == code, capsys.readouterr()
+        assert main(_complete(words, at_server)) == code, capsys.readouterr()
         heard = capsys.readouterr()
         return heard.out if code == 0 else heard.err
 
@@ -42,11 +54,11 @@ def said(source: Path, capsys: pytest.CaptureFixture[str]) -> Said:
 
 
 @pytest.fixture
-def remarked(source: Path, capsys: pytest.CaptureFixture[str]) -> Said:
+def remarked(source: Path, at_server: Sequence[str], capsys: pytest.CaptureFixture[str]) -> Said:
     assert (source / "app.py").exists()
 
     def run(*words: str) -> str:
-        assert main(words) == 0
+        assert main(_complete(words, at_server)) == 0
         return capsys.readouterr().err
 
     return run

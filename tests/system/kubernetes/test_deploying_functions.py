@@ -182,14 +182,12 @@ def test_a_right_or_a_quota_that_is_missing_is_named(server: ApiServer, said: Sa
     assert stored(server) == []
 
 
-def test_a_dry_run_prints_what_would_be_applied_and_asks_nobody(
-    server: ApiServer, said: Said, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dry_run_prints_what_would_be_applied_and_asks_nobody(server: ApiServer, said: Said) -> None:
     said("deploy", "app.py:Sliced", *IMAGE, "-n", "default")
-    monkeypatch.setenv("KUBECONFIG", "/nowhere")
     server.asked.clear()
-    printed = list(yaml.safe_load_all(said("deploy", "app.py:Sliced", *IMAGE, "-n", "default", "--dry-run")))
-    assert json.loads(said("deploy", "app.py:Sliced", *IMAGE, "-n", "default", "-o", "json"))["items"] == printed
+    words = ("deploy", "app.py:Sliced", *IMAGE, "-n", "default", "--kubeconfig", "/nowhere")
+    printed = list(yaml.safe_load_all(said(*words, "--dry-run")))
+    assert json.loads(said(*words, "-o", "json"))["items"] == printed
     assert server.asked == []
     assert [each["kind"] for each in printed] == ["ConfigMap", "ResourceClaimTemplate", "Deployment", "Service"]
     for manifest in printed:
