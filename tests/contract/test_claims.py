@@ -54,6 +54,7 @@ def test_the_same_claim_again_is_the_same_slice(claims: Claims) -> None:
     asked = claim(claims, "one", note="what I said")
     assert claims.hold(asked) == claims.hold(asked)
     assert [each.claim for each in claims.held()] == [asked]
+    assert [(uid, each.claim, each.is_freed) for uid, each in claims.records().items()] == [("one", asked, False)]
     assert claims.gpus()[0].held_bytes == 30 * GIB
 
 
@@ -70,6 +71,7 @@ def test_freeing_is_done_once_and_asked_for_as_often_as_one_likes(claims: Claims
         claims.free("one")
     claims.free("nobody")
     assert not claims.held()
+    assert not claims.records()
     assert not claims.uses()
     assert not any(offer.held_bytes for offer in claims.gpus())
 

@@ -12,6 +12,7 @@ from pgpu.enforcement import SliceUse
 from pgpu.engine.claims import Offer
 from pgpu.engine.claims.granting import check_words
 from pgpu.errors import CapacityError, NodeError, RequestError
+from pgpu.ledger import ClaimRecord
 from pgpu.model import Claim, Delivery, Gpu, HeldClaim, SharingWish
 from pgpu.units import GIB
 
@@ -39,6 +40,9 @@ class FakeClaims:
         self.outsiders_bytes: dict[str, int] = {}
         self.refusal: Exception | None = None
         """What the next `hold` raises."""
+
+        self.not_made: set[str] = set()
+        """Uids of claims whose slices cannot be made again: they are recorded, and `held` leaves them out."""
 
         self._directory = directory
         self._held: dict[str, HeldClaim] = {}
@@ -77,7 +81,12 @@ class FakeClaims:
         """See `Claims.held`."""
         with self._guard:
             known = list(self._held.values())
-        return [self.hold(each.claim) for each in known]
+        return [self.hold(each.claim) for each in known if each.claim.uid not in self.not_made]
+
+    def records(self) -> Mapping[str, ClaimRecord]:
+        """See `Claims.records`."""
+        with self._guard:
+            return {uid: ClaimRecord(each.claim, each.job_id, is_freed=False) for uid, each in self._held.items()}
 
     def uses(self) -> Mapping[str, Sequence[SliceUse]]:
         """See `Claims.uses`."""

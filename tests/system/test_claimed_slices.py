@@ -5,7 +5,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from pgpu.engine.claims import STEP_BYTES
 from pgpu.engine.claims.keeping import EngineClaims
 from pgpu.engine.engine import Engine
 from pgpu.errors import CapacityError, NodeError
+from pgpu.ledger import ClaimRecord
 from pgpu.model import Claim, HeldClaim, JobSpec, JobState, ProcessHolder, Request, SharingWish, Slice
 from pgpu.runtimes import RunningJob, Stdio
 from pgpu.runtimes.process import ProcessRuntime
@@ -109,6 +110,21 @@ def test_another_agent_over_the_same_files_goes_on(node: Node) -> None:
     assert other.claims.held() == [held]
     other.claims.free("one")
     assert not node.claims.held()
+
+
+def test_a_claim_that_is_freed_while_all_are_looked_at_is_not_made_again(node: Node) -> None:
+    class Meanwhile(EngineClaims):
+        """Has one claim freed as soon as it has listed all of them."""
+
+        def records(self) -> Mapping[str, ClaimRecord]:
+            found = super().records()
+            self.free("two")
+            return found
+
+    held = node.hold("one", 10)
+    node.hold("two", 10)
+    assert Meanwhile(node.engine).held() == [held]
+    assert node.claims.gpus()[0].held_bytes == 10 * GIB
 
 
 def test_after_a_reboot_a_claim_has_its_slices_anew(node: Node) -> None:

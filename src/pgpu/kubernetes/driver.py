@@ -74,7 +74,11 @@ class Driver:
     stop: threading.Event = field(default_factory=threading.Event)
     """Ends `run` when it is set."""
 
+    _begun: threading.Event = field(default_factory=threading.Event, init=False, repr=False)
+    """Slices were tried to be made again."""
+
     _restored: threading.Event = field(default_factory=threading.Event, init=False, repr=False)
+    """They were, so that it is known which CDI files are nobody's."""
 
     def run(self) -> None:
         """Serve until `stop` is set.
@@ -85,7 +89,7 @@ class Driver:
         with contextlib.ExitStack() as stack:
             threading.Thread(target=self._restore, name="restore", daemon=True).start()
             # Nobody waits longer for one slice that cannot be made: the kubelet must be able to take others back.
-            self._restored.wait(PATIENCE_SECONDS)
+            self._begun.wait(PATIENCE_SECONDS)
             for companion in self.companions:
                 companion.start()
                 stack.callback(companion.stop)
@@ -95,10 +99,12 @@ class Driver:
             self._look_after(plugin)
 
     def _restore(self) -> None:
-        self._try(SLICES, self.preparer.restore)
-        self._restored.set()
-        while not self.stop.wait(RESTORE_SECONDS):
-            self._try(SLICES, self.preparer.restore)
+        while True:
+            if self._try(SLICES, self.preparer.restore):
+                self._restored.set()
+            self._begun.set()
+            if self.stop.wait(RESTORE_SECONDS):
+                return
 
     def _look_after(self, plugin: KubeletPlugin) -> None:
         while not self.stop.is_set():
@@ -108,7 +114,7 @@ class Driver:
                 self._try(subject, chore)
             self.stop.wait(self.look_seconds)
 
-    def _try(self, subject: str, act: Callable[[], None]) -> None:
+    def _try(self, subject: str, act: Callable[[], None]) -> bool:
         try:
             act()
         except PgpuError as exc:
@@ -117,6 +123,8 @@ class Driver:
             self.readiness.wrong(subject, f"a bug of pgpu: {exc!r}")
         else:
             self.readiness.right(subject)
+            return True
+        return False
 
     def _heard(self, refusal: str | None) -> None:
         if refusal is not None:

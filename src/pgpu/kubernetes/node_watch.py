@@ -1,12 +1,10 @@
 """What a driver can tell of its node at one moment: GPUs, slices, and the containers that have them. It refuses to change anything."""
 
-import threading
 from collections.abc import Sequence
 
 from pgpu.engine.claims import Claims, Offer
 from pgpu.kubernetes.pods import PodResources
 from pgpu.kubernetes.pods.shares import Share, shares
-from pgpu.model import HeldClaim
 
 
 class NodeWatch:
@@ -16,8 +14,6 @@ class NodeWatch:
         """Ask nothing yet."""
         self._claims = claims
         self._pods = pods
-        self._guard = threading.Lock()
-        self._known: dict[str, HeldClaim] = {}
 
     def gpus(self) -> Sequence[Offer]:
         """Return what claims may take of each GPU, and what they hold.
@@ -36,9 +32,5 @@ class NodeWatch:
         """
         pods = self._pods.pods()
         uses = self._claims.uses()
-        with self._guard:
-            # What a claim holds never changes, so it is asked for only where there is a new one: that makes gone slices again.
-            if not uses.keys() <= self._known.keys():
-                self._known = {each.claim.uid: each for each in self._claims.held()}
-            held = [each for uid, each in self._known.items() if uid in uses]
-        return shares(pods, held, uses)
+        records = self._claims.records()
+        return shares(pods, [records[uid] for uid in records if uid in uses], uses)

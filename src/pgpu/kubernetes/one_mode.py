@@ -11,7 +11,7 @@ from pgpu.engine.claims import Claims
 from pgpu.errors import NodeError
 from pgpu.kubernetes.device_plugin.units import RESOURCE, is_ours
 from pgpu.kubernetes.pods import Pod, PodResources
-from pgpu.model import HeldClaim
+from pgpu.ledger import ClaimRecord
 
 
 class Mode(StrEnum):
@@ -27,7 +27,7 @@ def be_in_mode(mode: Mode, claims: Claims, pods: PodResources) -> None:
     Raises:
         NodeError: Slices of the other mode are held, and may be in use.
     """
-    others = [each for each in claims.held() if is_ours(each.claim) == (mode is Mode.DRA)]
+    others = [each for each in claims.records().values() if is_ours(each.claim) == (mode is Mode.DRA)]
     if not others:
         return
     if mode is Mode.DEVICE_PLUGIN:
@@ -41,7 +41,7 @@ def be_in_mode(mode: Mode, claims: Claims, pods: PodResources) -> None:
     _free_unused(mode, claims, others)
 
 
-def _free_unused(mode: Mode, claims: Claims, others: Sequence[HeldClaim]) -> None:
+def _free_unused(mode: Mode, claims: Claims, others: Sequence[ClaimRecord]) -> None:
     uses = claims.uses()
     busy = [each for each in others for use in uses.get(each.claim.uid, ()) if use.processes or use.used_bytes]
     if busy:
@@ -54,7 +54,7 @@ def _has_units(pod: Pod) -> bool:
     return any(units.resource == RESOURCE and units.ids for container in pod.containers for units in container.units)
 
 
-def _refused(mode: Mode, others: Sequence[HeldClaim], why: str) -> NodeError:
+def _refused(mode: Mode, others: Sequence[ClaimRecord], why: str) -> NodeError:
     other = Mode.DRA if mode is Mode.DEVICE_PLUGIN else Mode.DEVICE_PLUGIN
     return NodeError(
         f"this node still has {len(others)} slices of --mode {other}, so --mode {mode} cannot begin: {why}",

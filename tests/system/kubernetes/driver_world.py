@@ -15,6 +15,7 @@ from tests.fakes.claims import FakeClaims, gpu
 from tests.fakes.kubelet import FakeKubelet
 from tests.waiting import until
 
+from pgpu.errors import NodeError
 from pgpu.kubernetes import names
 from pgpu.kubernetes.api import Cluster
 from pgpu.kubernetes.claims.cdi_files import CdiFiles
@@ -27,6 +28,7 @@ from pgpu.kubernetes.kubelet.preparing import ClaimServices
 from pgpu.kubernetes.kubelet.telling import Telling
 from pgpu.kubernetes.readiness import Readiness
 from pgpu.kubernetes.wire import dra_v1_pb2 as dra
+from pgpu.model import Delivery
 
 NODE = "node1"
 GPU = gpu(0)
@@ -72,11 +74,17 @@ class World:
     said: list[str] = field(default_factory=list)
     health: dict[str, Health] = field(default_factory=dict)
     companions: list[Companion] = field(default_factory=list)
+    undescribed: set[str] = field(default_factory=set)
+    """UUIDs of GPUs of which nothing says what they need in a container."""
 
     def __post_init__(self) -> None:
         self.kubelet = FakeKubelet(self.root / "k")
         self.cdi = self.root / "cdi"
         self.health[GPU.uuid] = Health(GPU.uuid, HealthState.HEALTHY, since_seconds=5.0)
+
+    def gpu_edits(self, delivery: Delivery) -> None:
+        if self.undescribed & set(delivery.gpu_uuids):
+            raise NodeError("no description of the machine's GPUs")
 
     def add(self, found: dict[str, Any]) -> dra.Claim:
         """Let the API server know a claim, and return what the kubelet says of it."""
@@ -98,7 +106,7 @@ class World:
             self.said.append, lambda found, reason, note: self.said.append(f"{found.name} {reason}: {note}")
         )
         files = CdiFiles(self.cdi, self.root / "seals")
-        preparer = Preparer(self.claims, cluster, files, node=NODE, teller=telling, gpu_edits=lambda _delivery: None)
+        preparer = Preparer(self.claims, cluster, files, node=NODE, teller=telling, gpu_edits=self.gpu_edits)
         stop = threading.Event()
         services: list[Service] = [
             ClaimServices(preparer, telling),

@@ -1,19 +1,21 @@
 """The driver before a kubelet: claims become slices and CDI files, and go again, whatever order they are asked in."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 from tests.fakes.api_server import CLAIMS, Fault
+from tests.fakes.claims import FakeClaims, gpu
 from tests.fakes.kubelet import in_threads
 from tests.system.kubernetes.driver_world import GPU, NODE, World, allocated, result, world
 from tests.waiting import until
 
 from pgpu.kubernetes import names
 from pgpu.kubernetes.claims.parameters import API_VERSION, KIND
+from pgpu.kubernetes.driver import SLICES
 from pgpu.kubernetes.wire import dra_v1_pb2 as dra
-from pgpu.model import Claim, SharingWish, Slice
+from pgpu.model import Claim, HeldClaim, SharingWish, Slice
 from pgpu.units import GIB, MIB
 
 
@@ -288,3 +290,54 @@ def test_a_slice_of_a_device_plugin_has_no_cdi_file_of_dra(node: World) -> None:
     node.claims.hold(Claim("plugin-1", "", "", (part,), note="another's"))
     with node.running():
         assert not list(node.cdi.glob("*.json"))
+
+
+def test_a_claim_that_cannot_be_restored_takes_nothing_from_others(node: World) -> None:
+    other_gpu = names.shared_device(gpu(1).uuid)
+    ill, well = node.add(allocated("ill")), node.add(allocated("well", [result(device=other_gpu)]))
+    with node.running():
+        node.kubelet.prepare(ill, well)
+    node.undescribed.add(GPU.uuid)
+    node.cdi_file(well).unlink()
+    node.said.clear()
+    with node.running():
+        until(lambda: "CDI files: in order" in node.said)
+        assert node.cdi_file(well).exists()
+        assert node.cdi_file(ill).exists(), "its container may start again at any time"
+        assert "no description" in node.readiness.reasons()[SLICES]
+
+
+def test_another_allocation_is_given_where_the_earlier_one_cannot_be_restored(node: World) -> None:
+    claim = node.add(allocated("c"))
+    with node.running():
+        node.kubelet.prepare(claim)
+    node.claims.not_made.add(claim.uid)
+    found = node.api.objects.get(CLAIMS, "default", "c")
+    found["status"] = allocated("c", [result("8Gi")])["status"]
+    node.api.objects.update(CLAIMS, "default", found)
+    with node.running():
+        assert not node.kubelet.prepare(claim)[claim.uid].error
+    assert [each.claim.slices[0].memory_bytes for each in node.claims.records().values()] == [8 * GIB]
+
+
+def test_a_claim_that_is_freed_while_all_are_restored_leaves_no_file(node: World) -> None:
+    class Meanwhile(FakeClaims):
+        """Frees a claim between what is held and what is made of it."""
+
+        def held(self) -> Sequence[HeldClaim]:
+            found = super().held()
+            for each in found:
+                self.free(each.claim.uid)
+            return found
+
+    claim = node.add(allocated("c"))
+    with node.running():
+        node.kubelet.prepare(claim)
+        node.cdi_file(claim).unlink()
+    later = Meanwhile(node.root / "slices", [gpu(0)])
+    later.hold(next(iter(node.claims.records().values())).claim)
+    node.claims = later
+    node.said.clear()
+    with node.running():
+        until(lambda: "CDI files: in order" in node.said)
+        assert not node.cdi_file(claim).exists()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pgpu.enforcement import SliceUse
+from pgpu.ledger import ClaimRecord
 from pgpu.model import Claim, Gpu, HeldClaim
 from pgpu.units import MIB
 
@@ -74,6 +75,14 @@ class Claims(Protocol):
 
         Raises:
             NodeError: The ledger cannot be used.
+        """
+        ...
+
+    def records(self) -> Mapping[str, ClaimRecord]:
+        """Return by uid whom slices were given and not taken back, whether they are there now or not. Makes none, waits for none.
+
+        Raises:
+            NodeError: The ledger cannot be read.
         """
         ...
 

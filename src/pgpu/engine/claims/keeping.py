@@ -6,7 +6,7 @@ It refuses to be needed by what runs: if its process dies, slices and limits sta
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,6 +14,7 @@ from pgpu.enforcement import SliceUse
 from pgpu.engine.acceptance import RESERVED_FACT
 from pgpu.engine.claims import Offer
 from pgpu.engine.claims.granting import check_host_room, check_room, check_words, put_granted, request_of
+from pgpu.engine.claims.keyed_locks import KeyedLocks
 from pgpu.engine.engine import Engine
 from pgpu.engine.recovery import recover
 from pgpu.engine.saying import say
@@ -45,8 +46,7 @@ class EngineClaims:
         """
         self._engine = engine
         self._patience_seconds = patience_seconds
-        self._guard = threading.Lock()
-        self._at_work: dict[str, threading.Lock] = {}
+        self._locks = KeyedLocks()
         engine.ledger.facts.put(RESERVED_FACT, "kubernetes")
         engine.hold_gpus()
 
@@ -61,22 +61,12 @@ class EngineClaims:
     def hold(self, claim: Claim) -> HeldClaim:
         """See `Claims.hold`."""
         check_words(claim)
-        with self._one_at_a_time(claim.uid):
-            with self._engine.ledger.view() as view:
-                is_new, standing = view.held_claims.get(claim.uid) is None, _standing_for(view, claim)
-            if standing is not None:
-                with suppress(EnforcementError):  # it ended meanwhile, as all do whose files a reboot took
-                    return self._bound_claim(claim, standing)
-            try:
-                return self._bound_claim(claim, self._granted(claim))
-            except EnforcementError:
-                if is_new:
-                    self._forget(claim.uid)
-                raise
+        with self._locks.held(claim.uid):
+            return self._hold(claim)
 
     def free(self, uid: str) -> None:
         """See `Claims.free`."""
-        with self._one_at_a_time(uid):
+        with self._locks.held(uid):
             with self._engine.ledger.decision() as decision:
                 record = decision.held_claims.get(uid)
                 if record is None:
@@ -89,19 +79,24 @@ class EngineClaims:
         """See `Claims.held`."""
         recover(self._engine)
         found = []
-        for record in self._records():
+        for record in self.records().values():
             try:
-                found.append(self.hold(record.claim))
+                found.extend(self._held_again(record.claim.uid))
             except LedgerError:
                 raise
             except PgpuError as exc:
                 say(f"the slices of claim {record.claim.namespace}/{record.claim.name} are not there: {exc}")
         return found
 
+    def records(self) -> Mapping[str, ClaimRecord]:
+        """See `Claims.records`."""
+        with self._engine.ledger.view() as view:
+            return {record.claim.uid: record for record in view.held_claims.all()}
+
     def uses(self) -> Mapping[str, Sequence[SliceUse]]:
         """See `Claims.uses`."""
         found = {}
-        for record in self._records():
+        for record in self.records().values():
             entry = self._entry(record.job_id)
             if entry is not None and entry.job.lease is not None and entry.is_lease_held:
                 found[record.claim.uid] = self._engine.enforcer.use(entry.job.lease)
@@ -117,17 +112,25 @@ class EngineClaims:
         is_mps = settings.has_mps and has_mps(gpu)
         return Offer(gpu, room.capacity_bytes, room.granted_bytes, is_closed, is_mps, factor)
 
-    def _records(self) -> list[ClaimRecord]:
-        with self._engine.ledger.view() as view:
-            return [record for record in view.held_claims.all() if not record.is_freed]
+    def _held_again(self, uid: str) -> list[HeldClaim]:
+        """Return a claim with its slices, unless it was freed since somebody looked."""
+        with self._locks.held(uid):
+            with self._engine.ledger.view() as view:
+                record = view.held_claims.get(uid)
+            return [] if record is None or record.is_freed else [self._hold(record.claim)]
 
-    def _one_at_a_time(self, uid: str) -> ExitStack:
-        """Of one claim at most one call is at work."""
-        with self._guard:
-            lock = self._at_work.setdefault(uid, threading.Lock())
-        stack = ExitStack()
-        stack.enter_context(lock)
-        return stack
+    def _hold(self, claim: Claim) -> HeldClaim:
+        with self._engine.ledger.view() as view:
+            is_new, standing = view.held_claims.get(claim.uid) is None, _standing_for(view, claim)
+        if standing is not None:
+            with suppress(EnforcementError):  # it ended meanwhile, as all do whose files a reboot took
+                return self._bound_claim(claim, standing)
+        try:
+            return self._bound_claim(claim, self._granted(claim))
+        except EnforcementError:
+            if is_new:
+                self._forget(claim.uid)
+            raise
 
     def _granted(self, claim: Claim) -> str:
         engine = self._engine

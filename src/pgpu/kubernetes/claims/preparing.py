@@ -6,18 +6,17 @@ otherwise than the kubelet does, and leaves no half of one that it refused.
 
 import os
 import re
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pgpu.engine.claims import Claims
-from pgpu.errors import RequestError
+from pgpu.engine.claims.keyed_locks import KeyedLocks
+from pgpu.errors import PgpuError, RequestError
 from pgpu.kubernetes.api import AllocatedDevice, ResourceClaim
 from pgpu.kubernetes.claims.allocation import NOTE, Allocation, base_request, read_allocation
 from pgpu.kubernetes.claims.cdi_files import CdiFiles, content_of, device_id
 from pgpu.kubernetes.claims.container_edits import container_edits
-from pgpu.kubernetes.claims.keyed_locks import KeyedLocks
 from pgpu.model import Claim, Delivery, HeldClaim
 from pgpu.units import quoted
 
@@ -92,9 +91,6 @@ class Preparer:
         self._teller = teller
         self._gpu_edits = gpu_edits
         self._locks = KeyedLocks()
-        self._guard = threading.Lock()
-        self._known: dict[str, Claim] = {}
-        self._freed_lately: set[str] = set()
 
     def prepare(self, name: ClaimName) -> tuple[PreparedDevice, ...]:
         """Give a claim its slices, and containers a way to them; again the same, where it has them.
@@ -111,7 +107,7 @@ class Preparer:
                     hint="the pod of the older one must go first",
                 )
             allocation = read_allocation(found, self._node, self._gpu_bytes(name.uid))
-            self._free_if_other(allocation.claim)
+            self._free_what_it_had(allocation.claim)
             self._deliver(self._claims.hold(allocation.claim))
             self._tell(found, allocation)
         return tuple(_prepared(device, name.uid) for device in allocation.devices)
@@ -126,31 +122,37 @@ class Preparer:
             return  # never prepared
         with self._locks.held(uid):
             self._files.take(uid)
-            self._free(uid)
+            self._claims.free(uid)
             self._teller.unprepared(uid)
 
     def known(self) -> Sequence[Claim]:
-        """Return the claims that are prepared."""
-        with self._guard:
-            return list(self._known.values())
+        """Return the claims that are prepared, also where their slices are gone.
+
+        Raises:
+            NodeError: The ledger cannot be read.
+        """
+        return [record.claim for record in self._claims.records().values() if record.claim.note == NOTE]
 
     def restore(self) -> None:
         """Make slices and CDI files of all held claims again where they are gone, as after a reboot.
 
         Raises:
-            PgpuError: It is not known which claims are held, or a file cannot be written.
+            PgpuError: It is not known which claims are held, or the file of one cannot be written; those of the others are.
         """
-        with self._guard:
-            self._freed_lately.clear()
+        wrong: list[PgpuError] = []
         for held in self._claims.held():
-            if held.claim.note == NOTE:
+            try:
                 self._restore(held)
+            except PgpuError as exc:
+                wrong.append(exc)
+        if wrong:
+            raise wrong[0]
 
     def mend(self, *, is_complete: bool) -> None:
         """Make CDI files again that are gone, and remove those of claims that nobody holds.
 
         Args:
-            is_complete: Whether all held claims were restored; until then nothing is removed.
+            is_complete: Whether all held claims were restored once; until then nothing is removed.
 
         Raises:
             NodeError: One cannot be written.
@@ -161,37 +163,29 @@ class Preparer:
     def _restore(self, held: HeldClaim) -> None:
         uid = held.claim.uid
         with self._locks.held(uid):
-            with self._guard:
-                is_gone = uid in self._freed_lately
-            if not is_gone:
+            record = self._claims.records().get(uid)
+            is_still_held = record is not None and record.job_id == held.job_id and not record.is_freed
+            if is_still_held and held.claim.note == NOTE:
                 self._deliver(held)
 
     def _deliver(self, held: HeldClaim) -> None:
         uid, delivery = held.claim.uid, held.delivery
-        with self._guard:
-            self._known[uid] = held.claim
         edits = container_edits(delivery, self._files.seal_of(uid), os.uname().machine, self._gpu_edits(delivery))
         self._files.put(uid, content_of(uid, edits))
 
-    def _free(self, uid: str) -> None:
-        self._claims.free(uid)
-        with self._guard:
-            self._freed_lately.add(uid)
-            self._known.pop(uid, None)
-
-    def _free_if_other(self, claim: Claim) -> None:
-        """Free what an earlier allocation of the same claim had: nobody uses that who has lost it to another."""
-        with self._guard:
-            known = self._known.get(claim.uid)
-        if known is not None and (known.slices, known.sharing) != (claim.slices, claim.sharing):
-            self._free(claim.uid)
+    def _free_what_it_had(self, claim: Claim) -> None:
+        """Free what an earlier allocation of the same claim had, and what a driver that died was about to free."""
+        had = self._claims.records().get(claim.uid)
+        if had is None:
+            return
+        if had.is_freed or (had.claim.slices, had.claim.sharing) != (claim.slices, claim.sharing):
+            self._claims.free(claim.uid)
 
     def _gpu_bytes(self, uid: str) -> dict[str, int]:
         """Return what a claim may have of each GPU: what it has already stays as it is."""
         offered = {offer.gpu.uuid: offer.memory_bytes for offer in self._claims.gpus()}
-        with self._guard:
-            known = self._known.get(uid)
-        return offered if known is None else offered | {part.gpu_uuid: part.memory_bytes for part in known.slices}
+        had = self._claims.records().get(uid)
+        return offered if had is None else offered | {part.gpu_uuid: part.memory_bytes for part in had.claim.slices}
 
     def _tell(self, found: ResourceClaim, allocation: Allocation) -> None:
         self._teller.prepared(allocation.claim)

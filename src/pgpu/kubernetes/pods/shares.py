@@ -9,7 +9,8 @@ from pgpu.kubernetes.claims.cdi_files import KIND
 from pgpu.kubernetes.device_plugin.units import RESOURCE, uid_of, units_of
 from pgpu.kubernetes.names import DRIVER
 from pgpu.kubernetes.pods import Container, ContainerUnits, Pod
-from pgpu.model import HeldClaim, Slice
+from pgpu.ledger import ClaimRecord
+from pgpu.model import Slice
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,9 @@ class Share:
     """Living ones with a context on the GPU."""
 
 
-def shares(pods: Sequence[Pod], held: Sequence[HeldClaim], uses: Mapping[str, Sequence[SliceUse]]) -> tuple[Share, ...]:
+def shares(
+    pods: Sequence[Pod], held: Sequence[ClaimRecord], uses: Mapping[str, Sequence[SliceUse]]
+) -> tuple[Share, ...]:
     """Return every slice once for each container that has it, and once without a container where none has.
 
     Args:
@@ -88,14 +91,14 @@ def _uid_of(units: ContainerUnits) -> str | None:
 
 
 def _of(
-    held: HeldClaim, uses: Sequence[SliceUse], pod: Pod | None = None, container: Container | None = None
+    held: ClaimRecord, uses: Sequence[SliceUse], pod: Pod | None = None, container: Container | None = None
 ) -> Iterator[Share]:
     by_gpu = {each.gpu_uuid: each for each in uses}
     for part in held.claim.slices:
         yield _share(held, part, by_gpu.get(part.gpu_uuid), pod, container)
 
 
-def _share(held: HeldClaim, part: Slice, use: SliceUse | None, pod: Pod | None, container: Container | None) -> Share:
+def _share(held: ClaimRecord, part: Slice, use: SliceUse | None, pod: Pod | None, container: Container | None) -> Share:
     return Share(
         namespace=held.claim.namespace if pod is None else pod.namespace,
         pod="" if pod is None else pod.name,
