@@ -8,17 +8,18 @@ import pytest
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.manifests import DRIVER, Manifest
 
+from pgpu.kubernetes.names import slice_of
+
 pytestmark = pytest.mark.kubernetes
 
 _NAMESPACE = "pgpu-system"
 _ACCOUNT = "pgpu-driver"
-_FORGED = "pgpu-test-forged"
 
 
-def _slice(node: str, driver: str = DRIVER) -> Manifest:
-    pool = {"name": _FORGED, "generation": 1, "resourceSliceCount": 1}
-    spec = {"driver": driver, "nodeName": node, "pool": pool, "devices": [{"name": "forged"}]}
-    metadata = {"name": _FORGED}
+def _slice(node: str, driver: str = DRIVER, *, pool: str = "", named_as_of: str = "") -> Manifest:
+    of_pool = {"name": pool or node, "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": driver, "nodeName": node, "pool": of_pool, "devices": [{"name": "forged"}]}
+    metadata = {"name": slice_of(named_as_of or node, "forged")}
     return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": metadata, "spec": spec}
 
 
@@ -69,3 +70,11 @@ def test_a_token_that_names_no_node_publishes_nothing(accounts: Accounts, node: 
 
 def test_a_driver_may_not_speak_for_another_driver(accounts: Accounts, node: str) -> None:
     assert "ResourceSlices of gpu.pgpu.io only" in accounts.refusal_of(node, _slice(node, "other.example"))
+
+
+def test_a_driver_may_not_outdo_the_pool_of_another_node(accounts: Accounts, node: str) -> None:
+    assert "of its own node's pool only" in accounts.refusal_of(node, _slice(node, pool=f"not-{node}"))
+
+
+def test_a_driver_may_not_take_the_name_of_another_nodes_slice(accounts: Accounts, node: str) -> None:
+    assert "names of other nodes' ResourceSlices" in accounts.refusal_of(node, _slice(node, named_as_of=f"not-{node}"))

@@ -1,5 +1,6 @@
-"""Names that a cluster's objects and this node's driver share. Nothing here is computed but from a GPU's UUID."""
+"""Names that a cluster's objects and this node's driver share. Nothing here is computed but from a GPU's UUID or a node's name."""
 
+import hashlib
 from enum import StrEnum
 
 DRIVER = "gpu.pgpu.io"
@@ -43,6 +44,9 @@ class Kind(StrEnum):
     WHOLE = "exclusive"
 
 
+_LONGEST_NAME = 253
+"""Of any object."""
+
 _SUFFIXES = {Kind.TIME_SLICE: "", Kind.MPS: "-mps", Kind.OVERSUBSCRIBED: "-oversubscribed", Kind.WHOLE: "-whole"}
 
 
@@ -74,3 +78,12 @@ def is_whole(device: str) -> bool:
 def gpu_of(device: str) -> str:
     """Return the GPU's UUID, in lower case, that a device's name stands for."""
     return device.removesuffix(_SUFFIXES[kind_of(device)])
+
+
+def slice_of(node: str, what: str) -> str:
+    """Return the name of one of a node's ResourceSlices: the admission policy lets a driver take no other node's."""
+    whole = f"{node}-{DRIVER}-{what}"
+    if len(whole) <= _LONGEST_NAME:
+        return whole
+    short = hashlib.sha256(node.encode()).hexdigest()[:16]
+    return f"{short}-{DRIVER}-{what}"

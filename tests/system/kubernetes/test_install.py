@@ -142,6 +142,16 @@ def test_classes_and_driver_bear_the_names_that_the_code_knows() -> None:
     assert any(f"'{names.DRIVER}'" in one["expression"] for one in validations)
 
 
+def test_the_policy_takes_the_names_that_the_driver_gives_its_slices() -> None:
+    policy = written(KUSTOMIZE)["ValidatingAdmissionPolicy", "", "pgpu-driver-own-node"]["spec"]
+    (rule,) = [one["expression"] for one in policy["validations"] if "metadata.name" in one["expression"]]
+    assert rule == (
+        f"variables.slice.metadata.name.startsWith(variables.ownNode + '-{names.DRIVER}-')"
+        " || size(variables.ownNode) > 220"
+    )
+    assert names.slice_of("n" * 220, "counters-999999") == f"{'n' * 220}-{names.DRIVER}-counters-999999"
+
+
 def test_each_privilege_of_the_driver_has_its_reason() -> None:
     page = (ROOT / "docs" / "decisions" / "0048-what-the-driver-may.md").read_text("utf-8")
     pod = driver_pod(written(KUSTOMIZE))

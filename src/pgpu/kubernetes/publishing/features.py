@@ -113,7 +113,7 @@ def _probe(node: str, *, has_counters: bool = True) -> ResourceSlice:
     spec = ResourceSliceSpec(
         driver=names.DRIVER, nodeName=node, pool=pool, devices=[_device(has_counters=has_counters)]
     )
-    return ResourceSlice(metadata=ObjectMeta(generateName="gpu.pgpu.io-probe-"), spec=spec)
+    return ResourceSlice(metadata=ObjectMeta(name=names.slice_of(node, _PROBE)), spec=spec)
 
 
 def _device(*, has_counters: bool) -> Device:

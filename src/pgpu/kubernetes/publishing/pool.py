@@ -6,7 +6,6 @@ many there are, and all say one generation: the scheduler uses none before it se
 Source: KEP-4815; the limits are `ResourceSliceMaxCounterSets` and `ResourceSliceMaxDevicesWithAdvancedFeatures`.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -27,7 +26,6 @@ USUAL_KINDS = (Kind.TIME_SLICE, Kind.MPS, Kind.WHOLE)
 
 _MOST_COUNTER_SETS = 8
 _MOST_DEVICES = 64
-_LONGEST_NAME = 253
 _Item = TypeVar("_Item")
 
 Content = dict[str, Any]
@@ -102,15 +100,7 @@ def _slice(
     spec = ResourceSliceSpec(
         driver=names.DRIVER, nodeName=node.name, pool=pool, devices=published, sharedCounters=counters
     )
-    return ResourceSlice(metadata=ObjectMeta(name=_name(node.name, what), ownerReferences=[owner]), spec=spec)
-
-
-def _name(node: str, what: str) -> str:
-    whole = f"{node}-{names.DRIVER}-{what}"
-    if len(whole) <= _LONGEST_NAME:
-        return whole
-    short = hashlib.sha256(node.encode()).hexdigest()[:16]
-    return f"{short}-{names.DRIVER}-{what}"
+    return ResourceSlice(metadata=ObjectMeta(name=names.slice_of(node.name, what), ownerReferences=[owner]), spec=spec)
 
 
 def _chunks(items: Sequence[_Item], most: int) -> list[list[_Item]]:
