@@ -100,7 +100,9 @@ def test_groups_need_a_newer_file() -> None:
     assert b'"0.7.0"' in content_of("u", {"additionalGids": [44]})
 
 
-@pytest.mark.parametrize("said", ["containerd://1.6.33", "containerd://1.5.0-k3s1", "cri-o://1.22.1"])
+@pytest.mark.parametrize(
+    "said", ["containerd://1.6.33", "containerd://1.7.1", "containerd://1.5.0-k3s1", "cri-o://1.22.1"]
+)
 def test_a_runtime_without_cdi_is_refused(said: str) -> None:
     with pytest.raises(NodeError, match="does not read CDI files"):
         check_runtime(said)
@@ -111,7 +113,7 @@ def test_a_runtime_with_cdi_is_taken(said: str) -> None:
     assert check_runtime(said) is None
 
 
-@pytest.mark.parametrize("said", ["containerd://1.7.27", "docker://27.1.1", "", "nonsense"])
+@pytest.mark.parametrize("said", ["containerd://1.7.2", "containerd://1.7.27", "docker://27.1.1", "", "nonsense"])
 def test_a_runtime_of_which_nobody_knows_is_remarked_on(said: str) -> None:
     assert check_runtime(said)
 

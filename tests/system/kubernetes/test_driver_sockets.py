@@ -153,8 +153,20 @@ def test_a_kubelet_that_comes_back_finds_the_driver(node: World) -> None:
 
 def test_a_path_that_no_socket_can_have_is_refused(tmp_path: Path) -> None:
     server = SocketServer(tmp_path / ("x" * 100) / "dra.sock", lambda _server: None)
-    with pytest.raises(NodeError, match="longer than a socket's path may be"):
+    assert "longer than a socket's path may be" in _complaint(server)
+    assert _complaint(server) == _complaint(server), "said once, however often it is tried"
+
+
+def test_a_directory_that_is_not_there_is_named_alike_at_each_try(tmp_path: Path) -> None:
+    server = SocketServer(tmp_path / "away" / "dra.sock", lambda _server: None)
+    assert f"{tmp_path}/away/dra.sock cannot be made" in _complaint(server)
+    assert _complaint(server) == _complaint(server)
+
+
+def _complaint(server: SocketServer) -> str:
+    with pytest.raises(NodeError) as refused:
         server.start()
+    return str(refused.value)
 
 
 def test_a_second_driver_is_refused(tmp_path: Path) -> None:

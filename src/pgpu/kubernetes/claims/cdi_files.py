@@ -62,15 +62,18 @@ class CdiFiles:
         return self._folder / f"{_PREFIX}{uid}{_SUFFIX}"
 
     def put(self, uid: str, content: bytes) -> None:
-        """Write a claim's file, over one that is there; it stays until it is taken.
+        """Write a claim's file, over another one that is there; it stays until it is taken.
+
+        What is there already is left alone: container runtimes read all files again whenever one changes.
 
         Raises:
             NodeError: It cannot be written.
         """
         with self._guard:
             wanted = self._wanted.setdefault(uid, _Wanted(content))
-            wanted.content = content
-            self._make(uid, wanted)
+            if wanted.content != content or not self._is_there(uid, wanted):
+                wanted.content = content
+                self._make(uid, wanted)
 
     def take(self, uid: str) -> None:
         """Remove a claim's file, if there is one.
@@ -98,9 +101,13 @@ class CdiFiles:
 
     def _made_again(self) -> Iterator[str]:
         for uid, wanted in self._wanted.items():
-            if _identity(self.path_of(uid)) != wanted.seen or not self.seal_of(uid).exists():
+            if not self._is_there(uid, wanted):
                 self._make(uid, wanted)
                 yield f"the CDI file of claim {uid} was missing or changed, and is made again"
+
+    def _is_there(self, uid: str, wanted: _Wanted) -> bool:
+        is_intact = wanted.seen is not None and _identity(self.path_of(uid)) == wanted.seen
+        return is_intact and self.seal_of(uid).exists()
 
     def _removed(self) -> Iterator[str]:
         with _explaining(self._folder):

@@ -4,15 +4,16 @@ import re
 
 from pgpu.errors import NodeError
 
-_LEAST = {"containerd": (1, 7), "cri-o": (1, 28)}
-"""From here on they read the field in which a kubelet names CDI devices. Source: kubernetes/kubernetes#125210."""
+_LEAST = {"containerd": (1, 7, 2), "cri-o": (1, 28, 0)}
+"""From here on they read the field in which a kubelet names CDI devices. Source: kubernetes/kubernetes#126435, containerd/containerd#8519."""
 
-_ON_WITHOUT_ASKING = {"containerd": (2, 0), "cri-o": (1, 28)}
-_KUBELET_FOR_PLUGINS = (1, 31)
+_ON_WITHOUT_ASKING = {"containerd": (2, 0, 0), "cri-o": (1, 28, 0)}
+_KUBELET_FOR_PLUGINS = (1, 31, 0)
 """From here on it hands the CDI names of device plugins to the runtime, and nobody can switch that off. Source: KEP-4009."""
 
-_RUNTIME = re.compile(r"(?P<name>[a-z-]+)://v?(?P<major>[0-9]{1,4})\.(?P<minor>[0-9]{1,4})", re.ASCII)
-_KUBELET = re.compile(r"v(?P<major>[0-9]{1,4})\.(?P<minor>[0-9]{1,4})", re.ASCII)
+_NUMBERS = r"v?(?P<major>[0-9]{1,4})\.(?P<minor>[0-9]{1,4})(?:\.(?P<patch>[0-9]{1,4}))?"
+_RUNTIME = re.compile(rf"(?P<name>[a-z-]+)://{_NUMBERS}", re.ASCII)
+_KUBELET = re.compile(_NUMBERS, re.ASCII)
 
 
 def check_runtime(said: str) -> str | None:
@@ -47,5 +48,5 @@ def hands_on_cdi_of_plugins(runtime: str, kubelet: str) -> bool:
     return _version(runs) >= _ON_WITHOUT_ASKING[runs["name"]] and _version(asks) >= _KUBELET_FOR_PLUGINS
 
 
-def _version(match: re.Match[str]) -> tuple[int, int]:
-    return int(match["major"]), int(match["minor"])
+def _version(match: re.Match[str]) -> tuple[int, int, int]:
+    return int(match["major"]), int(match["minor"]), int(match["patch"] or 0)

@@ -52,21 +52,28 @@ class SocketServer:
         Raises:
             NodeError: The socket cannot be made.
         """
+        scratch = self.path.with_name(f".{self.path.name}.{os.getpid()}.{next(self._numbers)}")
+        _refuse_long(self.path, scratch)
+        _refuse_other_files(self.path)
         server = grpc.server(ThreadPoolExecutor(_THREADS, thread_name_prefix=self.path.name), options=_OPTIONS)
         self._add_services(server)
-        scratch = self.path.with_name(f".{self.path.name}.{os.getpid()}.{next(self._numbers)}")
         try:
-            _refuse_other_files(self.path)
-            _bind(server, scratch)
-            scratch.chmod(_MODE)
-            server.start()
-            identity = _identity(scratch)
-            scratch.replace(self.path)
-        except OSError as exc:
+            identity = self._put_in_place(server, scratch)
+        except (OSError, RuntimeError) as exc:
             server.stop(None)
-            raise NodeError(f"{self.path} cannot be made: {exc.strerror}") from exc
+            scratch.unlink(missing_ok=True)
+            why = exc.strerror if isinstance(exc, OSError) else "see the line of gRPC above"
+            raise NodeError(f"{self.path} cannot be made: {why}") from exc
         self._stop_server()
         self._server, self._identity = server, identity
+
+    def _put_in_place(self, server: grpc.Server, scratch: Path) -> tuple[int, int] | None:
+        server.add_insecure_port(f"unix:{scratch}")
+        scratch.chmod(_MODE)
+        server.start()
+        identity = _identity(scratch)
+        scratch.replace(self.path)
+        return identity
 
     def stop(self) -> None:
         """Stop serving, once the calls that run are answered; the socket goes first, so that nobody calls in vain."""
@@ -82,13 +89,9 @@ class SocketServer:
             self._server = None
 
 
-def _bind(server: grpc.Server, path: Path) -> None:
-    if len(os.fsencode(path)) > _LONGEST_PATH:
+def _refuse_long(path: Path, scratch: Path) -> None:
+    if len(os.fsencode(scratch)) > _LONGEST_PATH:
         raise NodeError(f"{path} is longer than a socket's path may be", hint="choose a shorter --kubelet-dir")
-    try:
-        server.add_insecure_port(f"unix:{path}")
-    except RuntimeError as exc:
-        raise NodeError(f"no socket can be made at {path}: {exc}") from exc
 
 
 def _refuse_other_files(path: Path) -> None:
