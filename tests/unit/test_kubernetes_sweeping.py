@@ -1,12 +1,13 @@
 """Slices whose claims the cluster has forgotten go in the end, and no others."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from tests.fakes.claims import gpu
 
 from pgpu.enforcement import SliceUse
-from pgpu.errors import ClusterUnavailableError, ObjectNotFoundError
+from pgpu.errors import ClusterUnavailableError, NodeError, ObjectNotFoundError
 from pgpu.kubernetes import names
 from pgpu.kubernetes.api import AllocatedDevice, ResourceClaim
 from pgpu.kubernetes.claims.sweeping import SWEEP_SECONDS, Sweeper
@@ -25,12 +26,15 @@ class Node:
         self.used_bytes = 0
         self.now_seconds = 0.0
         self.said: list[str] = []
+        self.stuck: set[str] = set()
         self.sweeper = Sweeper(self, self, self.uses, self.said.append, lambda: self.now_seconds)
 
     def known(self) -> Sequence[Claim]:
         return list(self.claims.values())
 
     def unprepare(self, uid: str) -> None:
+        if uid in self.stuck:
+            raise NodeError("somebody still holds memory of it")
         del self.claims[uid]
 
     def claim(self, namespace: str, name: str) -> ResourceClaim:
@@ -91,6 +95,18 @@ def test_what_is_used_stays() -> None:
     assert node.claims, "its use ended a moment ago"
     node.sweep()
     assert not node.claims
+
+
+def test_one_that_cannot_be_taken_back_keeps_no_other() -> None:
+    node = Node()
+    second = replace(HELD, uid="u-2")
+    node.claims[second.uid] = second
+    node.found = ObjectNotFoundError("gone")
+    node.stuck.add(HELD.uid)
+    node.sweep()
+    with pytest.raises(NodeError, match="still holds memory"):
+        node.sweep()
+    assert list(node.claims) == [HELD.uid]
 
 
 def test_while_the_cluster_says_nothing_all_stays_and_counts_anew() -> None:

@@ -193,9 +193,9 @@ class _Dra(_Parts):
             lambda heard: self._plugin(preparer, telling, heard),
             self.readiness,
             (self.events, publisher, *self.web(claims)),
-            {
-                "health of GPUs": HealthNews(self.health, publisher.wake).look,
-                "forgotten claims": Sweeper(preparer, self.cluster, claims.uses, self.say, time.monotonic).look,
+            chores={"health of GPUs": HealthNews(self.health, publisher.wake).look},
+            slow_chores={
+                "forgotten claims": Sweeper(preparer, self.cluster, claims.uses, self.say, time.monotonic).look
             },
             stop=self.stop,
         ).run()

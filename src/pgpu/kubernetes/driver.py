@@ -68,7 +68,10 @@ class Driver:
 
     companions: Sequence[Companion] = ()
     chores: Mapping[str, Callable[[], None]] = field(default_factory=dict)
-    """What else is done at each look, by subject."""
+    """What else is done at each look, by subject; must not wait."""
+
+    slow_chores: Mapping[str, Callable[[], None]] = field(default_factory=dict)
+    """What is done now and then, by subject, and may take its time."""
 
     look_seconds: float = LOOK_SECONDS
     stop: threading.Event = field(default_factory=threading.Event)
@@ -87,7 +90,7 @@ class Driver:
             PgpuError: It cannot begin.
         """
         with contextlib.ExitStack() as stack:
-            threading.Thread(target=self._restore, name="restore", daemon=True).start()
+            threading.Thread(target=self._work_slowly, name="slow work", daemon=True).start()
             # Nobody waits longer for one slice that cannot be made: the kubelet must be able to take others back.
             self._begun.wait(PATIENCE_SECONDS)
             for companion in self.companions:
@@ -98,11 +101,13 @@ class Driver:
             stack.callback(plugin.stop)
             self._look_after(plugin)
 
-    def _restore(self) -> None:
+    def _work_slowly(self) -> None:
         while True:
             if self._try(SLICES, self.preparer.restore):
                 self._restored.set()
             self._begun.set()
+            for subject, chore in self.slow_chores.items():
+                self._try(subject, chore)
             if self.stop.wait(RESTORE_SECONDS):
                 return
 

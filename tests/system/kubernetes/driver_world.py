@@ -3,7 +3,7 @@
 import json
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -74,6 +74,7 @@ class World:
     said: list[str] = field(default_factory=list)
     health: dict[str, Health] = field(default_factory=dict)
     companions: list[Companion] = field(default_factory=list)
+    slow_chores: dict[str, Callable[[], None]] = field(default_factory=dict)
     undescribed: set[str] = field(default_factory=set)
     """UUIDs of GPUs of which nothing says what they need in a container."""
 
@@ -117,7 +118,16 @@ class World:
             return KubeletPlugin(self.kubelet.directory, names.DRIVER, services, ["v1.DRAPlugin"], heard)
 
         self.readiness = Readiness(self.said.append, SUBJECTS)
-        return Driver(preparer, plugin, self.readiness, self.companions, look_seconds=0.02, stop=stop), cluster
+        driver = Driver(
+            preparer,
+            plugin,
+            self.readiness,
+            self.companions,
+            slow_chores=self.slow_chores,
+            look_seconds=0.02,
+            stop=stop,
+        )
+        return driver, cluster
 
     @contextmanager
     def running(self) -> Iterator[Driver]:

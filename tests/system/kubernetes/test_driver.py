@@ -1,6 +1,7 @@
 """The driver before a kubelet: claims become slices and CDI files, and go again, whatever order they are asked in."""
 
 import shutil
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -240,6 +241,32 @@ def test_a_cdi_file_that_is_gone_or_foreign_is_made_again(node: World, words: by
             node.cdi_file(claim).unlink()
         until(lambda: node.cdi_file(claim).exists() and node.cdi_file(claim).read_bytes() == before)
     assert any("missing or changed, and is made again" in line for line in node.said)
+
+
+def test_a_cdi_file_that_is_right_is_not_written_again(node: World) -> None:
+    claim = node.add(allocated("c"))
+    with node.running():
+        node.kubelet.prepare(claim)
+        before = node.cdi_file(claim).stat()
+        node.kubelet.prepare(claim)
+        assert node.cdi_file(claim).stat() == before
+
+
+def test_what_takes_its_time_keeps_no_cdi_file_away(node: World) -> None:
+    is_over, is_at_it = threading.Event(), threading.Event()
+
+    def dawdle() -> None:
+        is_at_it.set()
+        is_over.wait()
+
+    node.slow_chores["something slow"] = dawdle
+    claim = node.add(allocated("c"))
+    with node.running():
+        node.kubelet.prepare(claim)
+        until(is_at_it.is_set)
+        node.cdi_file(claim).unlink()
+        until(node.cdi_file(claim).exists)
+        is_over.set()
 
 
 def test_all_cdi_files_and_seals_are_made_again(node: World) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from pgpu.enforcement import SliceUse
-from pgpu.errors import ObjectNotFoundError
+from pgpu.errors import ObjectNotFoundError, PgpuError
 from pgpu.kubernetes import names
 from pgpu.kubernetes.claims.preparing import ClaimReader
 from pgpu.model import Claim
@@ -53,7 +53,7 @@ class Sweeper:
         """Sweep, where it is time to.
 
         Raises:
-            PgpuError: The API server does not answer, or something cannot be taken back; the rest waits for the next time.
+            PgpuError: The API server does not answer, and all waits for the next time; or something cannot be taken back.
         """
         if self._now_seconds() < self._due_seconds:
             return
@@ -64,12 +64,19 @@ class Sweeper:
         self._forgotten = {
             claim.uid for claim in forgotten if not any(use.used_bytes for use in uses.get(claim.uid, ()))
         }
-        for claim in forgotten:
-            if claim.uid in before & self._forgotten:
-                self._say(
-                    f"the cluster has forgotten claim {claim.namespace}/{claim.name} ({claim.uid}), and nobody uses its slice"
-                )
+        self._take_back([claim for claim in forgotten if claim.uid in before & self._forgotten])
+
+    def _take_back(self, claims: Sequence[Claim]) -> None:
+        wrong: list[PgpuError] = []
+        for claim in claims:
+            told = f"claim {claim.namespace}/{claim.name} ({claim.uid})"
+            self._say(f"the cluster has forgotten {told}, and nobody uses its slice")
+            try:
                 self._prepared.unprepare(claim.uid)
+            except PgpuError as exc:
+                wrong.append(exc)
+        if wrong:
+            raise wrong[0]
 
     def _is_forgotten(self, claim: Claim) -> bool:
         try:
