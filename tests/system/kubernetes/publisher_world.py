@@ -35,8 +35,11 @@ class Unreadable(FakeClaims):
     """Claims whose GPUs cannot be read while it is on."""
 
     on = False
+    has_bug = False
 
     def gpus(self) -> Sequence[Offer]:
+        if self.has_bug:
+            raise ZeroDivisionError
         if self.on:
             raise NodeError("the node lost its driver")
         return super().gpus()

@@ -350,6 +350,16 @@ def test_a_server_that_is_not_there_is_waited_for(tmp_path: Path) -> None:
     world.end()
 
 
+def test_a_bug_is_said_and_ends_no_publisher(world: World) -> None:
+    world.unreadable.has_bug = True
+    world.publisher.start()
+    waiting.until(lambda: "a bug of pgpu: ZeroDivisionError" in world.readiness.reasons()[SUBJECT])
+
+    world.unreadable.has_bug = False
+    waiting.until(lambda: SUBJECT not in world.readiness.reasons())
+    assert world.devices
+
+
 def test_two_who_undo_each_others_slices_slow_down(world: World) -> None:
     other = World(world.server, Path(world.claims._directory))
     other.claims.present = [gpu(5)]

@@ -222,6 +222,20 @@ def test_who_speaks_no_http_or_hangs_up_is_no_harm(town: Town) -> None:
     assert town[1].ask("GET", "/healthz")[0] == 200
 
 
+def test_an_object_that_cannot_be_read_keeps_no_other_from_being_heard_of(tmp_path: Path) -> None:
+    with running() as api:
+        names = fill(api, 1)
+        odd = a_slice("odd")
+        for device in odd["spec"]["devices"]:
+            device["capacity"] = {"memory": {"value": "80Gi", "requestPolicy": {"validRange": "all"}}}
+        api.objects.create(KIND["resourceslices"], "", odd)
+        with scoring(api.kubeconfig(tmp_path)) as asked:
+            until(asked.is_ready)
+            api.objects.create(KIND["resourceslices"], "", a_slice("later"))
+            api.objects.create(KIND["resourceclaims"], "ns", a_claim("mine", "30Gi"))
+            until(lambda: asked.scores(a_pod("mine", "mine"), [*names, "later"])["later"] > 0)
+
+
 def test_while_the_api_server_was_never_reached_all_nodes_are_equal_and_it_is_not_ready(tmp_path: Path) -> None:
     with running() as api:
         names = fill(api)

@@ -161,12 +161,17 @@ class Publisher:
         try:
             written = self.publish()
         except PgpuError as exc:
-            self._failed += 1
-            self._node = None
-            self._readiness.wrong(SUBJECT, f"{exc} ({exc.hint})" if exc.hint else str(exc))
-            return self._pause_seconds(self._failed)
+            return self._after_failure(f"{exc} ({exc.hint})" if exc.hint else str(exc))
+        except Exception as exc:  # noqa: BLE001 - a thread that ended would publish nothing after the next wipe
+            return self._after_failure(f"a bug of pgpu: {exc!r}")
         self._failed = 0
         return 0.0 if written is None else self._after(written)
+
+    def _after_failure(self, why: str) -> float:
+        self._failed += 1
+        self._node = None
+        self._readiness.wrong(SUBJECT, why)
+        return self._pause_seconds(self._failed)
 
     def _after(self, written: Written) -> float:
         """Count what somebody else undid: two who undo each other's slices without end help nobody."""

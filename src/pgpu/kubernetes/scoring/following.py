@@ -137,6 +137,8 @@ class Follower(Generic[_Found]):
             self._kind.put(key, found)
         except RequestError as error:  # the API server takes no such amount; if it did, the others are still true
             self._say(f"{self._kind.resource.__name__} {key}: {error}")
+        except Exception as error:  # noqa: BLE001 - a thread that ended would leave all objects as they were, for ever
+            self._say(f"{self._kind.resource.__name__} {key}: a bug of pgpu: {error!r}")
 
 
 @dataclass
