@@ -8,7 +8,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -41,8 +41,24 @@ class Viewers:
         """Yield all of them, as far as this process may look into others."""
         yield from (int(name) for name in os.listdir("/proc") if name.isdecimal() and self.owns(int(name)))  # noqa: PTH208 - names, not paths
 
+    def kill(self) -> None:
+        """Kill all of them, and nobody who has the number of one of them by then."""
+        for pid in self.members():
+            with suppress(ProcessLookupError), _process(pid) as pidfd:
+                if self.owns(pid):
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+
     def close(self) -> None:
         """Nothing is held."""
+
+
+@contextmanager
+def _process(pid: int) -> Iterator[int]:
+    pidfd = os.pidfd_open(pid)
+    try:
+        yield pidfd
+    finally:
+        os.close(pidfd)
 
 
 class ClaimedRuntime:
@@ -139,9 +155,7 @@ class ClaimedJob:
 
     def kill(self) -> None:
         """End it, and whoever is still inside: a slice that is taken away must be nobody's."""
-        for pid in self._viewers.members():
-            with suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
+        self._viewers.kill()
         self._is_over = True
         os.eventfd_write(self._end, 1)
 
