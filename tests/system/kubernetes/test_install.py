@@ -106,6 +106,14 @@ def test_each_host_path_is_mounted_where_it_is_on_the_host() -> None:
         assert on_host == {name: path for name, path in seen.items() if name != "tmp"}
 
 
+def test_the_driver_s_own_directory_lies_below_a_mount_so_that_it_can_be_made_again() -> None:
+    # A directory that is itself the mount's stays lost once somebody removed it on the host.
+    own = Path("/var/lib/kubelet/plugins") / names.DRIVER
+    mounts = {Path(one["mountPath"]) for one in driver_pod(written(KUSTOMIZE))["containers"][0]["volumeMounts"]}
+    assert own not in mounts
+    assert own.parent in mounts
+
+
 def test_what_may_be_left_out_is_left_out() -> None:
     bare = charted({"deviceClasses": {"create": False}, "admissionPolicy": {"create": False}, "priorityClassName": ""})
     assert {kind for kind, _, _ in bare} == {"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "DaemonSet"}
