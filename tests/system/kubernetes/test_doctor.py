@@ -22,6 +22,7 @@ from pgpu.model.finding import Finding, Result
 
 PODS = next(kind for kind in KINDS if kind.plural == "pods")
 TEMPLATES = next(kind for kind in KINDS if kind.plural == "resourceclaimtemplates")
+BINDINGS = next(kind for kind in KINDS if kind.plural == "validatingadmissionpolicybindings")
 ACCOUNT = "system:serviceaccount:pgpu-system:pgpu-driver"
 GIB = 1 << 30
 
@@ -183,6 +184,26 @@ def test_an_empty_cluster_lacks_the_installation(tmp_path: Path) -> None:
         found = complaints(looked_at(server, tmp_path))
     assert set(found) == {"device classes", "admission policy", "rights of the driver", "driver"}
     assert "kubectl apply -k" in (found["driver"].remedy or "")
+
+
+def test_a_policy_about_another_account_is_told(server: ApiServer, tmp_path: Path) -> None:
+    moved = driver_pod("node2")
+    for each in list(server.objects.all(PODS)):
+        server.objects.delete(PODS, "pgpu-system", each["metadata"]["name"])
+    server.objects.create(PODS, "gpus", moved)
+    server.accounts["system:serviceaccount:gpus:pgpu-driver"] = server.accounts[ACCOUNT]
+
+    told = complaints(looked_at(server, tmp_path))["admission policy"]
+    assert "is not about system:serviceaccount:gpus:pgpu-driver" in told.finding
+
+
+def test_a_policy_that_refuses_nothing_is_told(server: ApiServer, tmp_path: Path) -> None:
+    (binding,) = server.objects.all(BINDINGS)
+    server.objects.delete(BINDINGS, "", binding["metadata"]["name"])
+    spec = {**binding["spec"], "validationActions": ["Audit"]}
+    server.objects.create(BINDINGS, "", {"metadata": {"name": binding["metadata"]["name"]}, "spec": spec})
+
+    assert "refuses nothing" in complaints(looked_at(server, tmp_path))["admission policy"].finding
 
 
 def test_each_verb_that_the_driver_lacks_is_named(server: ApiServer, tmp_path: Path) -> None:

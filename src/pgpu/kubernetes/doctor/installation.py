@@ -34,14 +34,26 @@ def classes(cluster: Onlooker) -> Iterator[Finding]:
 
 
 def policy(cluster: Onlooker) -> Iterator[Finding]:
-    """Look for the policy that keeps each driver to its own node."""
+    """Look for the policy that keeps each driver to its own node, and whether it means this driver's account."""
     try:
-        cluster.one(ValidatingAdmissionPolicy, POLICY)
-        cluster.one(ValidatingAdmissionPolicyBinding, POLICY)
-        yield fine("admission policy", "a driver can change the slices of its own node only")
+        found = cluster.one(ValidatingAdmissionPolicy, POLICY)
+        binding = cluster.one(ValidatingAdmissionPolicyBinding, POLICY)
     except ObjectNotFoundError:
-        finding = f"{POLICY} is missing: whoever takes over one node's driver can change every node's slices"
-        yield weak("admission policy", finding, INSTALL)
+        yield _unbound(f"{POLICY} is missing")
+        return
+    user = _account(cluster)
+    conditions = (found.spec.matchConditions if found.spec else None) or []
+    if conditions and not any(f'"{user}"' in each.expression for each in conditions):
+        yield _unbound(f"{POLICY} is not about {user}")
+    elif "Deny" not in ((binding.spec.validationActions if binding.spec else None) or ()):
+        yield _unbound(f"{POLICY} refuses nothing: its binding does not say Deny")
+    else:
+        yield fine("admission policy", "a driver can change the slices of its own node only")
+
+
+def _unbound(what: str) -> Finding:
+    finding = f"{what}: whoever takes over one node's driver can change every node's slices"
+    return weak("admission policy", finding, INSTALL)
 
 
 def rights(cluster: Onlooker) -> Iterator[Finding]:
