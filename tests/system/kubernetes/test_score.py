@@ -8,6 +8,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from hypothesis import strategies as st
 from tests.fakes.api_objects import KINDS
 from tests.fakes.api_server import ApiServer, Fault, User, running
 from tests.waiting import until
+
+from pgpu.kubernetes.scoring.following import AGAIN_SECONDS
 
 PGPU = Path(sys.executable).with_name("pgpu")
 KIND = {kind.plural: kind for kind in KINDS if kind.group != "events.k8s.io"}
@@ -260,6 +263,22 @@ def test_watches_that_break_and_a_history_that_is_gone_lose_nothing(tmp_path: Pa
             api.objects.delete(KIND["resourceslices"], "", "node2-devices")
             until(lambda: asked.scores(a_pod("p", "c"), names)["node2"] == 0)
             assert asked.is_ready()
+
+
+def test_a_server_that_forgets_every_version_at_once_is_not_asked_without_end(tmp_path: Path) -> None:
+    with running() as api:
+        fill(api)
+        api.faults.append(Fault(410, times=10**6, verb="watch", plural="pods"))
+        with scoring(api.kubeconfig(tmp_path)):
+            until(lambda: lists_of_pods(api) > 0)
+            begun = time.monotonic()
+            first = lists_of_pods(api)
+            until(lambda: lists_of_pods(api) >= first + 3)
+            assert time.monotonic() - begun > AGAIN_SECONDS
+
+
+def lists_of_pods(api: ApiServer) -> int:
+    return sum((one.kind.plural, one.verb) == ("pods", "list") for one in list(api.asked))
 
 
 ROLE = Path(__file__).parents[3] / "deploy" / "kubernetes" / "scheduler" / "cluster-role.yaml"

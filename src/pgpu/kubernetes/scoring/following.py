@@ -20,7 +20,7 @@ from pgpu.kubernetes.scoring.scorer import Scorer
 from pgpu.kubernetes.scoring.stock import Stock
 
 AGAIN_SECONDS = 1.0
-"""Between two attempts to reach an API server that does not answer."""
+"""Between two questions, whether the API server does not answer, ends each watch at once, or has forgotten every version."""
 
 STALE_SECONDS = 30.0
 """How long what is known may go without a watch: scores that are a little wrong are better than none."""
@@ -89,7 +89,7 @@ class Follower(Generic[_Found]):
                 version = None
             except ClusterError as error:
                 self._complain(error)
-                self._ending.wait(AGAIN_SECONDS)
+            self._ending.wait(AGAIN_SECONDS)
 
     def _complain(self, error: ClusterError) -> None:
         """Say what is wrong, once for as long as it stays the same."""
@@ -98,14 +98,18 @@ class Follower(Generic[_Found]):
             self._say(f"{self._trouble} ({self._kind.resource.__name__})" + (f"; {error.hint}" if error.hint else ""))
 
     def _listed(self) -> str:
-        listed = self._cluster.list(self._kind.resource, self._kind.field_selector)
-        found = {self._kind.key(each): each for each in listed.found}
-        for key in self._known - found.keys():
+        there: set[Hashable] = set()
+
+        def note(found: _Found) -> None:
+            there.add(key := self._kind.key(found))
+            self._known.add(key)
+            self._put(key, found)
+
+        version = self._cluster.show(self._kind.resource, note, self._kind.field_selector)
+        for key in self._known - there:
             self._kind.put(key, None)
-        for key, each in found.items():
-            self._put(key, each)
-        self._known = set(found)
-        return listed.resource_version
+        self._known = there
+        return version
 
     def _watched(self, version: str) -> str:
         """Follow one watch to its end, and return the version that the next one begins at."""
