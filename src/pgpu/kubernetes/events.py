@@ -119,7 +119,7 @@ class EventRecorder:
             uid=about.uid or None,
         )
         return Event(
-            metadata=ObjectMeta(name=f"{about.name[:_LONGEST_NAME]}.{uuid.uuid4().hex[:16]}", namespace=namespace),
+            metadata=ObjectMeta(name=f"{_cut(about.name)}.{uuid.uuid4().hex[:16]}", namespace=namespace),
             eventTime=datetime.now(UTC),
             type="Warning" if told.is_warning else "Normal",
             reason=told.reason,
@@ -129,3 +129,8 @@ class EventRecorder:
             reportingController=names.DRIVER,
             reportingInstance=self._instance,
         )
+
+
+def _cut(name: str) -> str:
+    """Shorten a name for an event's own: no part of it may end in a dot or dash."""
+    return name[:_LONGEST_NAME].rstrip(".-")

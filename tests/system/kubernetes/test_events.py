@@ -1,6 +1,7 @@
 """What is told to a cluster's users as events: said once, in time, and never at the cost of who says it."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,16 @@ def test_a_note_is_cut_to_what_kubernetes_takes(world: World) -> None:
 
     waiting.until(world.events)
     assert len(world.events()[0]["note"]) <= 1024
+
+
+@pytest.mark.parametrize("name", ["a" * 199 + ".b", "a" * 199 + "-b", "a" * 253])
+def test_an_event_on_a_long_name_has_a_name_that_kubernetes_takes(world: World, name: str) -> None:
+    world.recorder.warn(replace(CLAIM, name=name), "Long", "words")
+
+    waiting.until(world.events)
+    told = world.events()[0]["metadata"]["name"]
+    assert len(told) <= 253
+    assert all(part[-1].isalnum() for part in told.split("."))
 
 
 def test_an_event_that_cannot_be_written_is_left_out_and_the_next_is_written(world: World) -> None:
