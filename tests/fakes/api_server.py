@@ -11,12 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 from urllib.parse import parse_qs, urlsplit
 
 from tests.fakes.api_apply import applied
 from tests.fakes.api_objects import KINDS, Happening, Kind, Object, Objects, RefusalError, merged, named
 from tests.fakes.api_rules import GATES, Rules, allows, without_gated, wrongs
+from tests.fakes.api_selectors import selected
 
 SLICES = next(kind for kind in KINDS if kind.plural == "resourceslices")
 CLAIMS = next(kind for kind in KINDS if kind.plural == "resourceclaims")
@@ -338,7 +339,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _list(self, asked: Asked, user: User, wanted: dict[str, str]) -> Object:
         self.api.enter(asked, user)
-        found = [each for each in self.api.objects.all(asked.kind, asked.namespace) if _selected(each, wanted)]
+        found = [each for each in self.api.objects.all(asked.kind, asked.namespace) if selected(each, wanted)]
         metadata = {"resourceVersion": str(self.api.objects.version)}
         return {
             "kind": f"{asked.kind.name}List",
@@ -393,27 +394,4 @@ def _bookmark(kind: Kind, metadata: Object) -> Object:
 
 def _concerns(happened: Happening, asked: Asked, wanted: dict[str, str]) -> bool:
     namespace = happened.found["metadata"].get("namespace", "")
-    return happened.kind == asked.kind and asked.namespace in {"", namespace} and _selected(happened.found, wanted)
-
-
-def _selected(found: Object, wanted: dict[str, str]) -> bool:
-    fields = all(_at(found, path.split(".")) == value for path, value in _pairs(wanted.get("fieldSelector", "")))
-    labels = found["metadata"].get("labels", {})
-    asked_for = wanted.get("labelSelector", "")
-    there = [name for name in asked_for.split(",") if name and "=" not in name]
-    named = [part for part in asked_for.split(",") if "=" in part]
-    return (
-        fields
-        and all(name in labels for name in there)
-        and all(labels.get(name) == value for name, value in _pairs(",".join(named)))
-    )
-
-
-def _pairs(selector: str) -> list[tuple[str, str]]:
-    return [(part.split("=")[0], part.split("=")[-1]) for part in selector.split(",") if part]
-
-
-def _at(found: Any, path: list[str]) -> Any:
-    for name in path:
-        found = found.get(name) if isinstance(found, dict) else None
-    return found
+    return happened.kind == asked.kind and asked.namespace in {"", namespace} and selected(happened.found, wanted)
