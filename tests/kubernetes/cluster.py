@@ -27,6 +27,10 @@ def bytes_of(quantity: str) -> int:
     return int(quantity)
 
 
+_NEVER_STARTED = "StartError"
+"""The kubelet calls a container ended, too, that its runtime could not start."""
+
+
 @dataclass(frozen=True)
 class Gpu:
     """One simulated GPU that the cluster offers."""
@@ -103,7 +107,9 @@ class Cluster:
     def has_started(self, pod: str) -> bool:
         """Whether any container of a pod was ever started."""
         statuses = self.get("pod", pod)["status"].get("containerStatuses", [])
-        return any("waiting" not in each["state"] or each["restartCount"] for each in statuses)
+        ended = [each[when].get("terminated", {}) for each in statuses for when in ("state", "lastState")]
+        has_run = [end for end in ended if end and end.get("reason") != _NEVER_STARTED]
+        return bool(has_run) or any("running" in each["state"] for each in statuses)
 
     def restarts(self, pod: str, container: str = "client") -> int:
         """Return how often a container of a pod was started again."""
