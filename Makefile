@@ -75,9 +75,9 @@ test-kubernetes: build ## Share simulated GPUs among pods of the cluster of KUBE
 wheel: $(STAMP) ## Build the source archive and, out of it, the portable wheel (ziglang, glibc 2.17) into dist/
 	@rm -rf dist && mkdir dist
 	@$(BIN)/python -c 'from scikit_build_core.build import build_sdist; build_sdist("dist")' >dist/build.log
-	@PATH="$$(realpath $(BIN)):$$PATH" $(BIN)/pip wheel --no-deps --no-build-isolation --wheel-dir dist dist/pgpu-*.tar.gz >>dist/build.log 2>&1 || { cat dist/build.log; exit 1; }
+	@PATH="$$(realpath $(BIN)):$$PATH" $(BIN)/pip wheel --no-deps --no-build-isolation --wheel-dir dist dist/gpuslice-*.tar.gz >>dist/build.log 2>&1 || { cat dist/build.log; exit 1; }
 	@rm dist/build.log
-	$(BIN)/python tools/wheel_requirements.py dist/pgpu-*.whl --retag
+	$(BIN)/python tools/wheel_requirements.py dist/gpuslice-*.whl --retag
 
 clean: ## Remove what was built
 	rm -rf build dist src/pgpu/_native

@@ -31,7 +31,7 @@ def _why_no_docker(_marker: pytest.Mark) -> str | None:
 @cache
 def _failure_of_docker() -> str | None:
     if importlib.util.find_spec("docker") is None:
-        return "the docker SDK is not installed (pip install 'pgpu[docker]')"
+        return "the docker SDK is not installed (the extra docker)"
     return _failure_of_python("import docker; docker.from_env(timeout=100).ping()", "no Docker engine answers")
 
 

@@ -1,6 +1,6 @@
 """Says what a built wheel needs of a machine, and fails where it needs more than it promises.
 
-    python tools/wheel_requirements.py dist/pgpu-*.whl [--retag]
+    python tools/wheel_requirements.py dist/gpuslice-*.whl [--retag]
 
 The wheel promises glibc 2.17 and carries every C library. With `--retag` a wheel that keeps the promise is renamed from
 `linux_*` to `manylinux_2_17_*`, which is what installers match. It refuses to mend a wheel.

@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.kubernetes,
     pytest.mark.skipif(
         "PGPU_KUBERNETES_FUNCTIONS_IMAGE" not in os.environ,
-        reason="PGPU_KUBERNETES_FUNCTIONS_IMAGE names no image with pgpu[functions]",
+        reason="PGPU_KUBERNETES_FUNCTIONS_IMAGE names no image with pgpu and its extra functions",
     ),
 ]
 

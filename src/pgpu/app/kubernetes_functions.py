@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
+from pgpu.distribution import extra_hint
 from pgpu.errors import NodeError, RequestError
 from pgpu.units import quoted
 
@@ -60,7 +61,7 @@ def require_kubernetes() -> None:
     from importlib.util import find_spec
 
     if find_spec("lightkube") is None:
-        raise NodeError("what asks Kubernetes is not installed", hint="pip install 'pgpu[kubernetes]'")
+        raise NodeError("what asks Kubernetes is not installed", hint=extra_hint("kubernetes"))
 
 
 def workload_of(place: "Place", name: str, declaration: "Declaration", packaging: Packaging) -> "Workload":

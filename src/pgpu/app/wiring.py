@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.settings import Settings
 from pgpu.app.sharing import make_mps
+from pgpu.distribution import extra_hint
 from pgpu.enforcement import Enforcer
 from pgpu.enforcement.checkpoints import Checkpoints
 from pgpu.engine.engine import Engine
@@ -277,7 +278,7 @@ def _docker_runtime(
     settings: Settings, runtime_path: Path, simulated: SimulatedGpus | None, limit_cgroup: "LimitCgroup"
 ) -> Runtime:
     if importlib.util.find_spec("docker") is None:
-        raise RuntimeUnavailableError("the docker SDK is not installed", hint="pip install 'pgpu[docker]'")
+        raise RuntimeUnavailableError("the docker SDK is not installed", hint=extra_hint("docker"))
     from pgpu.runtimes.docker import DockerRuntime
 
     _check_libraries(simulated)

@@ -41,9 +41,9 @@ _UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
 
 def _print_version(*, is_asked: bool) -> None:
     if is_asked:
-        from importlib.metadata import version as installed_version
+        from pgpu.distribution import installed_version
 
-        print(f"pgpu {installed_version('pgpu')}")
+        print(f"pgpu {installed_version()}")
         raise typer.Exit
 
 

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from statistics import linear_regression
 from typing import TYPE_CHECKING, Any
 
+from pgpu.distribution import extra_hint
 from pgpu.errors import NodeError
 from pgpu.experiments.outcome import mean_seconds
 from pgpu.experiments.papers import P1_TABLE
@@ -36,7 +37,7 @@ def require_plotting() -> None:
         NodeError: matplotlib is missing.
     """
     if find_spec("matplotlib") is None:
-        raise NodeError("matplotlib is missing", hint="pip install 'pgpu[experiments]'")
+        raise NodeError("matplotlib is missing", hint=extra_hint("experiments"))
 
 
 @contextmanager

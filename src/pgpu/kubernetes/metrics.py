@@ -7,13 +7,13 @@ Sources: prometheus.io/docs/practices/naming, github.com/NVIDIA/dcgm-exporter.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
+from pgpu.distribution import installed_version
 from pgpu.engine.claims import Offer
 from pgpu.errors import NodeError
 from pgpu.kubernetes.node_watch import NodeWatch
@@ -55,7 +55,7 @@ class _State(Collector):
     def collect(self) -> Iterator[Metric]:
         """Read everything afresh; what cannot be read leaves its series out, as an exporter's does."""
         info = GaugeMetricFamily("pgpu_build_info", "Which pgpu answers.", labels=("version",))
-        info.add_metric((version("pgpu"),), 1)
+        info.add_metric((installed_version(),), 1)
         yield info
         reasons = self._readiness.reasons()
         yield GaugeMetricFamily("pgpu_driver_ready", "Whether pods can get slices here: /readyz.", not reasons)

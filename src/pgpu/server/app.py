@@ -4,13 +4,13 @@ It refuses to listen and to read settings: `listening` and the command line do.
 """
 
 import asyncio
-from importlib.metadata import version
 
 from fastapi import FastAPI, Request, WebSocket
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from pgpu.distribution import installed_version
 from pgpu.errors import JobNotFoundError, PgpuBug, PgpuError, RequestError
 from pgpu.server.answers import LARGE_BODIES_AT_ONCE, describe, refusal
 from pgpu.server.bulletin import Bulletin
@@ -36,7 +36,7 @@ def create_app(desk: Desk, caretaker: Caretaker, deploying: Deploying | None = N
     """
     app = FastAPI(
         title="pgpu",
-        version=version("pgpu"),
+        version=installed_version(),
         description="Hard slices of a GPU's memory: submit, watch and stop jobs. Errors are JSON with a class, a message and a hint.",
         docs_url=None,  # Its page loads scripts from elsewhere.
         redoc_url=None,

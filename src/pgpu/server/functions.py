@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from pgpu.client.functions import Bearer, Judgement, NewFunctionToken, ReplicaAsk, Rollout, Shown
+from pgpu.distribution import extra_hint
 from pgpu.engine.acceptance import new_job_id
 from pgpu.engine.asker import Asker
 from pgpu.engine.inheritance import account_of
@@ -203,7 +204,7 @@ class FunctionDesk:
     @property
     def _deployer(self) -> Deploying:
         if self._deploying is None:
-            raise RequestError("this server serves no functions", hint="install it with pip install 'pgpu[functions]'")
+            raise RequestError("this server serves no functions", hint=extra_hint("functions"))
         return self._deploying
 
     def functions(self, caller: Caller) -> Sequence[Function]:

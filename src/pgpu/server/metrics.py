@@ -8,7 +8,6 @@ Sources: prometheus.io/docs/practices/naming, github.com/NVIDIA/dcgm-exporter.
 import time
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from importlib.metadata import version
 
 from prometheus_client import (
     CollectorRegistry,
@@ -24,6 +23,7 @@ from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pgpu.client.protocol import GpuReport, JobReport
+from pgpu.distribution import installed_version
 from pgpu.errors import NodeError
 from pgpu.model import Job, JobState
 from pgpu.server.access import Caller
@@ -83,7 +83,7 @@ class _State(Collector):
     def collect(self) -> Iterator[Metric]:
         """Read everything afresh; a GPU that cannot be read leaves its series out, as an exporter's does."""
         info = GaugeMetricFamily("pgpu_build_info", "Which pgpu answers.", labels=("version",))
-        info.add_metric((version("pgpu"),), 1)
+        info.add_metric((installed_version(),), 1)
         yield info
         entries = self._desk.engine.ledger.entries(include_final=False)
         seen = [entry for entry in entries if self._caller.sees_uid in {None, entry.job.owner_uid}]

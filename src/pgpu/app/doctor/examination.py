@@ -12,6 +12,7 @@ Check = Callable[[Settings], Iterator[Finding]]
 
 CHECKS: tuple[tuple[str, Check], ...] = (
     ("versions", installation.versions),
+    ("distribution", installation.foreign_distribution),
     ("libraries", installation.libraries),
     ("state directory", places.ledger),
     ("runtime directory", places.runtime_folder),

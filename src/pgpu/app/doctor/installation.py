@@ -5,11 +5,11 @@ import os
 import platform
 import tempfile
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 
 from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.settings import Settings
+from pgpu.distribution import FOREIGN_NAME, NAME, extra_hint, foreign_version, installed_version
 from pgpu.errors import NodeError, RequestError, RuntimeUnavailableError
 from pgpu.libraries import (
     CUDA_SHIM,
@@ -31,7 +31,20 @@ def versions(_settings: Settings) -> Iterator[Finding]:
     """Say what runs here, for whoever reads a bug report."""
     python, linux = platform.python_version(), platform.release()
     libc = " ".join(platform.libc_ver()) or "an unknown C library"
-    yield fine("versions", f"pgpu {version('pgpu')}, Python {python}, Linux {linux}, {libc}, {platform.machine()}")
+    yield fine("versions", f"pgpu {installed_version()}, Python {python}, Linux {linux}, {libc}, {platform.machine()}")
+
+
+def foreign_distribution(_settings: Settings) -> Iterator[Finding]:
+    """Warn of a distribution `pgpu`: it is another project's and overwrites files of this import package."""
+    found = foreign_version()
+    if found is None:
+        yield fine("distribution", f"{NAME} alone provides the package pgpu")
+        return
+    yield weak(
+        "distribution",
+        f"the distribution {FOREIGN_NAME} {found}, another project, is installed beside {NAME} and shares its package",
+        f"pip uninstall {FOREIGN_NAME}, then install {NAME} again from its wheel or checkout",
+    )
 
 
 def libraries(_settings: Settings) -> Iterator[Finding]:
@@ -61,7 +74,7 @@ def private_views(_settings: Settings) -> Iterator[Finding]:
 def container_engine(_settings: Settings) -> Iterator[Finding]:
     """Ask the container engine who it is."""
     if importlib.util.find_spec("docker") is None:
-        yield weak("container engine", "the docker SDK is not installed", "pip install 'pgpu[docker]'")
+        yield weak("container engine", "the docker SDK is not installed", extra_hint("docker"))
         return
     from pgpu.runtimes.docker.describing import describe_engine
 

@@ -5,14 +5,14 @@ import platform
 import sys
 import tempfile
 import traceback
-from importlib.metadata import version
 
+from pgpu.distribution import installed_version
 from pgpu.errors import PgpuBug
 
 
 def recorded(error: Exception) -> PgpuBug:
     """Write a traceback to a file of its own and return the error that names it."""
-    place = f"pgpu {version('pgpu')}, Python {platform.python_version()}, {platform.platform()}"
+    place = f"pgpu {installed_version()}, Python {platform.python_version()}, {platform.platform()}"
     details = "".join(traceback.format_exception(error))
     try:
         descriptor, path = tempfile.mkstemp(prefix="pgpu-bug-", suffix=".txt")

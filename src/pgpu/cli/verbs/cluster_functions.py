@@ -118,7 +118,7 @@ def deploy(asked: Asked, *, requirements: Path | None, rolls_out: bool, as_json:
     if asked.image is None:
         raise RequestError(
             "the runtime kubernetes needs an image",
-            hint="one with pgpu[functions]: docs/guide/functions.md#on-kubernetes",
+            hint="one with pgpu and its extra functions: docs/guide/functions.md#on-kubernetes",
         )
     place, name, declaration = declared(asked.app, asked.name, asked.flags)
     packaging = Packaging(

@@ -12,6 +12,7 @@ import typer
 from pgpu.cli import exits, options
 from pgpu.cli.invocation import invocation_of
 from pgpu.cli.output import documents, speech
+from pgpu.distribution import extra_hint
 from pgpu.errors import RequestError
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def _of_cluster(pod: str | None, kubeconfig: Path | None) -> "Iterator[Finding]"
         from pgpu.kubernetes.api.usual_place import usual_kubeconfig
         from pgpu.kubernetes.doctor import examine, explain
     except ModuleNotFoundError as exc:
-        raise RequestError(f"{exc.name} is not installed", hint="pip install 'pgpu[kubernetes]'") from exc
+        raise RequestError(f"{exc.name} is not installed", hint=extra_hint("kubernetes")) from exc
     with closing(Onlooker(connected(usual_kubeconfig(kubeconfig)))) as cluster:
         if pod is None:
             yield from examine(cluster)

@@ -15,6 +15,7 @@ import typer
 
 from pgpu.cli.invocation import Invocation, invocation_of
 from pgpu.cli.output import speech
+from pgpu.distribution import extra_hint
 from pgpu.errors import NodeError
 from pgpu.units import MIB
 
@@ -74,9 +75,7 @@ def require_libraries() -> None:
     """
     missing = [name for name in _LIBRARIES if importlib.util.find_spec(name) is None]
     if missing:
-        raise NodeError(
-            f"the libraries of functions are not installed: {missing[0]}", hint="pip install 'pgpu[functions]'"
-        )
+        raise NodeError(f"the libraries of functions are not installed: {missing[0]}", hint=extra_hint("functions"))
 
 
 def _announce(described: "Described", session: "Session", host: str, port: int) -> None:

@@ -10,6 +10,7 @@ import typer
 from pgpu.cli.invocation import invocation_of
 from pgpu.cli.output import speech
 from pgpu.cli.verbs import kubernetes_score
+from pgpu.distribution import extra_hint
 from pgpu.errors import NodeError, RequestError
 from pgpu.units import parse_memory_bytes
 
@@ -80,7 +81,7 @@ def driver(
     For a DaemonSet: one on each node, as root. Log lines go to stderr.
     """
     if importlib.util.find_spec("grpc") is None or importlib.util.find_spec("lightkube") is None:
-        raise NodeError("the libraries for Kubernetes are not installed", hint="pip install 'pgpu[kubernetes]'")
+        raise NodeError("the libraries for Kubernetes are not installed", hint=extra_hint("kubernetes"))
     from pgpu.app.node_driver import NodeOptions, drive
 
     flags = {"simulate": simulate, "state_dir": state_dir, "runtime_dir": runtime_dir}

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from pgpu.cli.output import speech
+from pgpu.distribution import extra_hint
 from pgpu.errors import NodeError, RequestError
 
 _LIBRARIES = ("lightkube", "uvicorn")
@@ -38,9 +39,7 @@ def score(
     """
     missing = [name for name in _LIBRARIES if importlib.util.find_spec(name) is None]
     if missing:
-        raise NodeError(
-            f"the libraries for Kubernetes are not installed: {missing[0]}", hint="pip install 'pgpu[kubernetes]'"
-        )
+        raise NodeError(f"the libraries for Kubernetes are not installed: {missing[0]}", hint=extra_hint("kubernetes"))
     from pgpu.kubernetes.scoring.running import run
     from pgpu.kubernetes.scoring.serving import Listening
 

@@ -11,6 +11,7 @@ import typer
 from pgpu.cli.invocation import invocation_of
 from pgpu.cli.output import speech
 from pgpu.client.address import SYSTEM_SOCKET, UnixAddress, address_of
+from pgpu.distribution import extra_hint
 from pgpu.errors import NodeError, RequestError
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def serve(
     Callers on the socket are who the kernel says: they see and stop their own jobs; root administers.
     """
     if importlib.util.find_spec("fastapi") is None or importlib.util.find_spec("uvicorn") is None:
-        raise NodeError("the server's libraries are not installed", hint="pip install 'pgpu[server]'")
+        raise NodeError("the server's libraries are not installed", hint=extra_hint("server"))
     settings = _of_server(invocation_of(context).settings(host=host, idle_timeout=idle_timeout))
     if idle_timeout is not None:  # Supervisors are processes of their own, and read it there.
         os.environ["PGPU_IDLE_TIMEOUT"] = idle_timeout

@@ -4,13 +4,12 @@ import platform
 
 from pgpu.cli import options
 from pgpu.cli.output import documents, speech
+from pgpu.distribution import installed_version
 
 
 def version(*, as_json: options.Json = False) -> None:
     """Print the versions of pgpu and of what it runs on."""
-    from importlib.metadata import version as installed_version
-
-    versions = {"pgpu": installed_version("pgpu"), "python": platform.python_version(), "linux": platform.release()}
+    versions = {"pgpu": installed_version(), "python": platform.python_version(), "linux": platform.release()}
     if as_json:
         speech.print_json(documents.document(versions=versions))
         return

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from pgpu.distribution import extra_hint
 from pgpu.errors import NodeError
 from pgpu.experiments.p5.priors import default_boxes
 from pgpu.experiments.p5.shapes import CLASSES, SHAPES, Convolution, Shape
@@ -40,7 +41,7 @@ def require_onnx() -> None:
     """
     for module in ("onnx", "onnxruntime"):
         if find_spec(module) is None:
-            raise NodeError(f"{module} is missing", hint="pip install 'pgpu[experiments]'")
+            raise NodeError(f"{module} is missing", hint=extra_hint("experiments"))
 
 
 def write(shape: Shape, path: Path, *, seed: int = SEED) -> Path:

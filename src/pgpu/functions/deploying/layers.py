@@ -8,9 +8,9 @@ import hashlib
 import json
 import sys
 from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
 
+from pgpu.distribution import installed_version
 from pgpu.functions.deploying.in_image import BUILD, BYTECODE, COMPILE
 from pgpu.functions.deploying.replica import OWN, Places, lent, own_mounts, search_path
 from pgpu.model import Deployment, JobSpec, Mount, Version
@@ -36,7 +36,7 @@ def bytecode_digest(version: Version | Deployment) -> str | None:
     """Return the address of what an image's Python makes of its library and of pgpu; None of a process, which needs none."""
     if version.runtime == "process":
         return None
-    words = ["bytecode", metadata.version("pgpu"), version.image, layer_digest(version)]
+    words = ["bytecode", installed_version(), version.image, layer_digest(version)]
     return hashlib.sha256(json.dumps(words).encode()).hexdigest()
 
 

@@ -63,7 +63,7 @@ class Workload:
 
     name: str
     image: str
-    """With python3 and `pgpu[functions]`."""
+    """With python3, pgpu and its extra `functions`."""
 
     app: str
     """`module:attribute` or `file.py:attribute`, below the source."""

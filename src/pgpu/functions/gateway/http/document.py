@@ -4,10 +4,11 @@ It refuses to name functions: who reads it may be a stranger.
 """
 
 from functools import cache
-from importlib.metadata import version
 from typing import Any
 
 import msgspec
+
+from pgpu.distribution import installed_version
 
 _ERROR = {
     "type": "object",
@@ -45,7 +46,7 @@ def document() -> bytes:
     return msgspec.json.encode(
         {
             "openapi": "3.1.0",
-            "info": {"title": "pgpu functions", "version": version("pgpu")},
+            "info": {"title": "pgpu functions", "version": installed_version()},
             "paths": {**calls, **pages},
             "components": {
                 "schemas": {"Error": _ERROR},

@@ -1,0 +1,86 @@
+import re
+import subprocess
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from pgpu import distribution
+from pgpu.app.doctor import installation
+from pgpu.app.settings import Settings
+from pgpu.model.finding import Result
+
+ROOT = Path(__file__).parents[2]
+BARE_NAME = re.compile(
+    r"(?:pip3?|pipx|uv(?: pip| tool)?)\s+(?:install|add|run|download|wheel)\b(?:\s+-{1,2}[\w-]+)*"
+    r"\s+['\"]?(?:pgpu|gpuslice)(?![\w./-])"
+)
+
+
+def test_no_requirement_names_a_distribution_of_another_project() -> None:
+    required = metadata.requires("gpuslice") or []
+    assert required
+    names = {re.split(r"[\s\[<>=!~;(]", each)[0].lower() for each in required}
+    assert "pgpu" not in names
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pip install pgpu",
+        "`pip install 'pgpu[server]'`",
+        "uv pip install --system 'gpuslice>=0.1'",
+        "pipx install pgpu\n",
+    ],
+)
+def test_a_bare_name_is_found(text: str) -> None:
+    assert BARE_NAME.search(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pip install '.[server]'",
+        "pip install dist/gpuslice-0.1.0-py3-none-any.whl",
+        "helm install pgpu deploy/helm/pgpu",
+    ],
+)
+def test_a_file_or_checkout_is_no_bare_name(text: str) -> None:
+    assert not BARE_NAME.search(text)
+
+
+def test_docs_and_hints_install_a_file_or_a_checkout_and_never_a_bare_name() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+    )
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    found = []
+    for name in listed.stdout.decode().split("\0"):
+        path = ROOT / name
+        if name == "tests/unit/test_distribution.py" or not path.is_file():
+            continue
+        text = path.read_bytes().decode("utf-8", "replace")
+        found += [f"{name}: {match.group(0)}" for match in BARE_NAME.finditer(text)]
+    assert not found
+
+
+def test_a_hint_names_the_extra_and_no_distribution() -> None:
+    assert "[docker]" in distribution.extra_hint("docker")
+    assert not BARE_NAME.search(distribution.extra_hint("docker"))
+
+
+def test_the_doctor_warns_of_the_other_project_of_the_same_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert [each.result for each in installation.foreign_distribution(Settings())] == [Result.OK]
+    info = tmp_path / "pgpu-2.0.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: pgpu\nVersion: 2.0.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    (found,) = installation.foreign_distribution(Settings())
+    assert found.result is Result.WARNING
+    assert "2.0.0" in found.finding
