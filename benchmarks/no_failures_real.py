@@ -28,8 +28,8 @@ from benchmarks.replaying import Arrival
 from benchmarks.shim_overhead import RESULTS, circumstances
 
 from pgpu.app.clients import open_client
+from pgpu.app.composition import make_engine
 from pgpu.app.settings import load_settings
-from pgpu.app.wiring import make_engine
 from pgpu.client import Client
 from pgpu.engine.keeper.calling import GO
 from pgpu.experiments.outcome import OUT_OF_MEMORY, last_line, last_result

@@ -21,8 +21,8 @@ from typing import Any
 from benchmarks.shim_overhead import RESULTS, circumstances
 
 from pgpu.app.clients import open_client
+from pgpu.app.composition import make_engine
 from pgpu.app.settings import load_settings
-from pgpu.app.wiring import make_engine
 from pgpu.client import Client
 from pgpu.engine.engine import Engine
 from pgpu.engine.keeper.calling import LOOK

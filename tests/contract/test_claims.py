@@ -10,8 +10,8 @@ import pytest
 from tests.clearing import clear
 from tests.fakes.claims import FakeClaims, gpu
 
+from pgpu.app.composition import make_engine
 from pgpu.app.settings import Settings
-from pgpu.app.wiring import make_engine
 from pgpu.engine.claims import Claims
 from pgpu.engine.claims.keeping import EngineClaims
 from pgpu.errors import CapacityError, NodeError, PgpuError, RequestError

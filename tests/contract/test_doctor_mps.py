@@ -2,7 +2,7 @@
 
 from tests.mps_world import mps_world
 
-from pgpu.app.doctor.sharing import found
+from pgpu.app.doctor.sharing import mps_findings
 from pgpu.model.finding import Finding
 
 
@@ -12,10 +12,10 @@ def told(findings: list[Finding]) -> str:
 
 def test_a_daemon_that_is_not_pgpus_is_a_weakness() -> None:
     with mps_world() as world:
-        assert str(world.control.pipe_directory) in told(list(found(world.control)))
+        assert str(world.control.pipe_directory) in told(list(mps_findings(world.control)))
 
 
 def test_a_control_program_alone_is_fine() -> None:
     with mps_world(is_started=False) as world:
-        (finding,) = found(world.control)
+        (finding,) = mps_findings(world.control)
         assert str(world.control.program) in finding.finding

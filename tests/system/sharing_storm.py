@@ -29,8 +29,8 @@ from tests.waiting import until
 
 from pgpu.advising.verification import Verdict, Way
 from pgpu.app.clients import open_client
+from pgpu.app.composition import make_engine
 from pgpu.app.settings import Settings
-from pgpu.app.wiring import make_engine
 from pgpu.client import Client
 from pgpu.engine.engine import Engine
 from pgpu.engine.identity import identify

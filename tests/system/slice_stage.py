@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pgpu.app.throwaway import run_throwaway
+from pgpu.app.throwaway_jobs import run_throwaway
 from pgpu.enforcement.shim import ShimEnforcer
 from pgpu.gpu.catalog import parse_model
 from pgpu.gpu.nvml import NvmlSource

@@ -10,7 +10,7 @@ from tests.system.conftest import Place
 from tests.system.slice_stage import SLICE_BYTES, Stage, opened_stage
 
 from pgpu import board_files
-from pgpu.app.throwaway import run_throwaway
+from pgpu.app.throwaway_jobs import run_throwaway
 from pgpu.enforcement.board import BOARD_BYTES, read_board
 from pgpu.enforcement.compute_word import ComputeWord
 from pgpu.enforcement.slice_files import IN_JOB

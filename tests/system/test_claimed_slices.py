@@ -14,9 +14,9 @@ import pytest
 from tests.clearing import clear
 from tests.waiting import until
 
+from pgpu.app.composition import make_engine
 from pgpu.app.settings import Settings
-from pgpu.app.throwaway import run_throwaway
-from pgpu.app.wiring import make_engine
+from pgpu.app.throwaway_jobs import run_throwaway
 from pgpu.client.embedded import EmbeddedClient
 from pgpu.engine.claims import STEP_BYTES
 from pgpu.engine.claims.keeping import EngineClaims

@@ -13,7 +13,7 @@ from tests.contract.runtime_worlds import pipes
 from tests.system.conftest import Place
 from tests.system.slice_stage import MIB, SLICE_BYTES, Stage, opened_stage
 
-from pgpu.app.throwaway import run_throwaway
+from pgpu.app.throwaway_jobs import run_throwaway
 from pgpu.enforcement import limit_file
 from pgpu.enforcement.driver import DriverEnforcer, UnaidedDriver
 from pgpu.enforcement.ladder import Ladder, Rung

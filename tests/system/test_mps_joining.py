@@ -14,7 +14,7 @@ from tests.mps_world import until_gone
 from tests.system.slice_stage import Stage, opened_stage
 from tests.waiting import until
 
-from pgpu.app.throwaway import hold_throwaway, run_throwaway
+from pgpu.app.throwaway_jobs import hold_throwaway, run_throwaway
 from pgpu.enforcement.mps import Health, MpsControl, MpsDaemons, MpsProof
 from pgpu.enforcement.mps.proof import Owns
 from pgpu.engine.mps import MpsSharing

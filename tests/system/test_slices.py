@@ -10,7 +10,7 @@ import pytest
 from tests.system.cuda_talker import talking
 from tests.system.slice_stage import MIB, MODEL, SLICE_BYTES, Stage, install_driver, opened_stage
 
-from pgpu.app.throwaway import run_throwaway
+from pgpu.app.throwaway_jobs import run_throwaway
 from pgpu.enforcement import limit_file, meter
 from pgpu.enforcement.calibration import ContextSizes
 from pgpu.enforcement.driver_library import DriverLibraries, refuse_shim

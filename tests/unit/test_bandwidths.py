@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pgpu.cli.output.advice import lines_of_bandwidths
+from pgpu.cli.output.advice_report import lines_of_bandwidths
 from pgpu.engine.bandwidths import keep_bandwidths, swap_bytes_per_second
 from pgpu.ledger import Ledger
 from pgpu.model import Bandwidths, Gpu

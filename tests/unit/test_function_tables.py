@@ -3,7 +3,7 @@
 import json
 from importlib.resources import files
 
-from pgpu.cli.output.functions import of_functions, of_starts, of_versions
+from pgpu.cli.output.function_tables import of_functions, of_starts, of_versions
 from pgpu.functions.declaring import from_words, to_words
 from pgpu.model import ColdStart, Function, Replica, ReplicaState, Share, Version, VersionState
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pgpu.app.oci.installing import Installation, installed, uninstalled
+from pgpu.app.oci.engine_config import Installation, plan_install, plan_uninstall
 from pgpu.errors import NodeError
 
 
@@ -16,27 +16,27 @@ def _installation(tmp_path: Path) -> Installation:
 def test_what_stands_there_stays_and_the_runtime_comes_once(tmp_path: Path) -> None:
     path = tmp_path / "daemon.json"
     path.write_text('{"log-level": "warn", "runtimes": {"crun": {"path": "crun"}}}')
-    installed(path, _installation(tmp_path)).make()
+    plan_install(path, _installation(tmp_path)).make()
     content = json.loads(path.read_text())
     assert list(content) == ["log-level", "runtimes"]
     assert list(content["runtimes"]) == ["crun", "pgpu"]
     assert "--pgpu-engine=unix:///engine.sock" in content["runtimes"]["pgpu"]["runtimeArgs"]
-    assert installed(path, _installation(tmp_path)).is_none
+    assert plan_install(path, _installation(tmp_path)).is_none
 
 
 def test_taking_it_out_leaves_the_rest(tmp_path: Path) -> None:
     path = tmp_path / "daemon.json"
     path.write_text('{"log-level": "warn"}')
-    installed(path, _installation(tmp_path)).make()
-    uninstalled(path, "pgpu").make()
+    plan_install(path, _installation(tmp_path)).make()
+    plan_uninstall(path, "pgpu").make()
     assert json.loads(path.read_text()) == {"log-level": "warn"}
-    assert uninstalled(path, "pgpu").is_none
+    assert plan_uninstall(path, "pgpu").is_none
 
 
 def test_a_missing_or_empty_file_is_an_empty_configuration(tmp_path: Path) -> None:
     path = tmp_path / "docker" / "daemon.json"
-    assert uninstalled(path, "pgpu").is_none
-    change = installed(path, _installation(tmp_path))
+    assert plan_uninstall(path, "pgpu").is_none
+    change = plan_install(path, _installation(tmp_path))
     assert change.shown().startswith("--- ")
     assert not path.exists()
     change.make()
@@ -48,7 +48,7 @@ def test_a_file_that_is_broken_is_left_alone(tmp_path: Path, text: str) -> None:
     path = tmp_path / "daemon.json"
     path.write_text(text)
     with pytest.raises(NodeError):
-        installed(path, _installation(tmp_path))
+        plan_install(path, _installation(tmp_path))
     assert path.read_text() == text
 
 
@@ -57,6 +57,6 @@ def test_the_file_keeps_its_permissions_and_a_link_stays_a_link(tmp_path: Path) 
     path.write_text("{}")
     path.chmod(0o640)
     link.symlink_to(path)
-    installed(link, _installation(tmp_path)).make()
+    plan_install(link, _installation(tmp_path)).make()
     assert link.is_symlink()
     assert path.stat().st_mode & 0o777 == 0o640

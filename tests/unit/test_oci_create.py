@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from pgpu.app.oci.asking import MODES, asked
 from pgpu.app.oci.bundle import View, put_in_slice, refuse_covered
 from pgpu.app.oci.create import _record
-from pgpu.app.oci.layout import lay_out, take_away
+from pgpu.app.oci.gpu_request import MODES, parse_gpu_request
 from pgpu.app.oci.refusing import RefusedError
 from pgpu.app.oci.rootfs import Rootfs
-from pgpu.app.oci.words import Words
+from pgpu.app.oci.runc_call import RuncCall
+from pgpu.app.oci.slice_layout import lay_out, take_away
 from pgpu.enforcement import meter
 from pgpu.enforcement.slice_files import LAID_OUT, SliceFiles
 from pgpu.libraries import CUDA_SHIM, HOLD, NVML_SHIM, PROBE
@@ -27,7 +27,7 @@ _SOURCES = Path(__file__).parents[2] / "src"
 
 
 def test_words_of_ours_stand_before_runcs_and_are_not_handed_on() -> None:
-    words = Words(["--pgpu-runc=/bin/runc", "--pgpu-state-dir=/s", *_CREATE])
+    words = RuncCall(["--pgpu-runc=/bin/runc", "--pgpu-state-dir=/s", *_CREATE])
     assert (words.runc, words.state_dir, words.config) == ("/bin/runc", "/s", "/etc/pgpu/config.toml")
     assert words.runcs == _CREATE
     assert (words.command, words.bundle, words.container_id) == ("create", "/b", "abc")
@@ -36,12 +36,12 @@ def test_words_of_ours_stand_before_runcs_and_are_not_handed_on() -> None:
 
 @pytest.mark.parametrize("words", [["-b", "/b"], ["-b=/b"], ["--bundle=/b"], ["-bundle", "/b"]])
 def test_a_bundle_is_named_in_each_way_that_runc_reads(words: list[str]) -> None:
-    assert Words(["create", *words, "abc"]).bundle == "/b"
+    assert RuncCall(["create", *words, "abc"]).bundle == "/b"
 
 
 def _asked(*environment: str, image: tuple[str, ...] = (), allow: bool = False, **annotations: str) -> Any:
     configuration = {"process": {"env": list(environment)}, "annotations": annotations}
-    return asked(configuration, lambda: list(image), images_may_ask=allow)
+    return parse_gpu_request(configuration, lambda: list(image), images_may_ask=allow)
 
 
 def test_nothing_is_asked_for_without_an_amount() -> None:
@@ -91,14 +91,14 @@ def test_a_container_whose_users_are_mapped_to_others_is_refused_mps() -> None:
         "linux": {"uidMappings": [{"containerID": 0, "hostID": 100000, "size": 65536}]},
     }
     with pytest.raises(RefusedError, match="userns=host"):
-        asked(configuration, list, images_may_ask=False)
+        parse_gpu_request(configuration, list, images_may_ask=False)
 
 
 def test_a_container_whose_users_are_mapped_to_others_and_that_leaves_its_mode_to_pgpu_has_time_slices() -> None:
     configuration: dict[str, Any] = {"annotations": {"pgpu.sharing": "auto", "pgpu.memory": "1GiB"}}
-    assert asked(configuration, list, images_may_ask=False).sharing == "auto"  # type: ignore[union-attr]
+    assert parse_gpu_request(configuration, list, images_may_ask=False).sharing == "auto"  # type: ignore[union-attr]
     configuration["linux"] = {"uidMappings": [{"containerID": 0, "hostID": 100000, "size": 65536}]}
-    assert asked(configuration, list, images_may_ask=False).sharing == "time-slice"  # type: ignore[union-attr]
+    assert parse_gpu_request(configuration, list, images_may_ask=False).sharing == "time-slice"  # type: ignore[union-attr]
 
 
 def test_waiting_for_ever_is_told_from_having_said_nothing() -> None:
@@ -112,7 +112,7 @@ def test_an_annotation_beats_a_variable_and_needs_no_engine() -> None:
 
     annotations = {"pgpu.memory": "2GiB", "pgpu.gpus": "1", "pgpu.wait-timeout": "1s"}
     configuration = {"process": {"env": ["PGPU_MEMORY=4GiB"]}, "annotations": annotations}
-    ask = asked(configuration, nobody, images_may_ask=False)
+    ask = parse_gpu_request(configuration, nobody, images_may_ask=False)
     assert ask is not None
     assert ask.memory_bytes == 2 << 30
 
@@ -138,7 +138,7 @@ def test_an_amount_that_cannot_be_read_is_refused(word: str) -> None:
 )
 def test_gpus_of_docker_beside_a_slice_are_refused(other: dict[str, Any]) -> None:
     with pytest.raises(RefusedError, match="were both asked for"):
-        asked({"process": {"env": ["PGPU_MEMORY=4GiB"]}, **other}, list, images_may_ask=True)
+        parse_gpu_request({"process": {"env": ["PGPU_MEMORY=4GiB"]}, **other}, list, images_may_ask=True)
 
 
 @pytest.mark.parametrize("target", ["/.pgpu", "/.pgpu/x", "//.pgpu/", "/etc/ld.so.preload", "/x/libcuda.so.1"])
@@ -255,7 +255,7 @@ def test_creating_a_container_loads_the_standard_library_alone() -> None:
 
 
 def test_the_record_of_a_container_is_read_as_it_was_written(tmp_path: Path) -> None:
-    words = Words(["--pgpu-engine=unix:///e", *_CREATE])
+    words = RuncCall(["--pgpu-engine=unix:///e", *_CREATE])
     ask = _asked("PGPU_MEMORY=4GiB")
     record = _record(words, {"process": {"user": {"uid": 5, "gid": 6}}}, ask, ["train"])
     record.update(image_id="i", image="n", name="c", glibc=True)

@@ -9,7 +9,7 @@ from tests.fakes.client import FakeClient
 from tests.unit.conftest import Run
 from tests.unit.test_profile_words import FAKES, profile_runs
 
-from pgpu.cli.verbs.profiling_runs import MOST_KEPT_BYTES, Ending
+from pgpu.cli.measurement.profile_runs import MOST_KEPT_BYTES, OutputTail
 from pgpu.errors import CancelledError, NodeError, PgpuError, WaitTimeoutError
 from pgpu.model import Job
 
@@ -53,7 +53,7 @@ def test_a_finished_profile_is_shown_though_nothing_runs_under_ncu(
 
 
 def test_of_a_program_that_never_stops_talking_the_end_is_kept_and_no_more() -> None:
-    ending = Ending()
+    ending = OutputTail()
     piece = b"x" * (1 << 20)
     for _ in range(5 * MOST_KEPT_BYTES // len(piece)):
         ending.write(piece)

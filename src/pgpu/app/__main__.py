@@ -5,8 +5,8 @@ Not for users: whatever goes wrong ends in the job's record or in a log of the s
 
 import argparse
 
+from pgpu.app.composition import supervise
 from pgpu.app.settings import load_settings
-from pgpu.app.wiring import supervise
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ def open_client(settings: Settings) -> Client:
         from pgpu.client.http import HttpClient
 
         return HttpClient(server, settings.simulate)
-    from pgpu.app.wiring import make_engine
+    from pgpu.app.composition import make_engine
     from pgpu.client.embedded import EmbeddedClient
 
     return EmbeddedClient(make_engine(settings), lambda model: make_engine(replace(settings, simulate=model)))
@@ -45,7 +45,7 @@ def open_administration(settings: Settings) -> "Administration":
         from pgpu.client.administration_http import HttpAdministration
 
         return HttpAdministration(server)
-    from pgpu.app.wiring import make_engine
+    from pgpu.app.composition import make_engine
     from pgpu.client.administration import EmbeddedAdministration
 
     return EmbeddedAdministration(make_engine(settings))

@@ -7,9 +7,9 @@ import os
 from dataclasses import replace
 from functools import partial
 
+from pgpu.app.composition import keeper_command, make_engine, open_ledger, supervise
 from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.settings import Settings, load_settings
-from pgpu.app.wiring import keeper_command, make_engine, open_ledger, supervise
 from pgpu.engine.inheritance import account_of
 from pgpu.engine.keeper.calling import TAKE_LOCK, take_lock
 from pgpu.engine.keeper.life import keep as sit_with
@@ -45,8 +45,14 @@ def keep(settings: Settings, gpu_model: str | None, lock: int) -> None:
 
 def _load_for_supervisors() -> None:
     """Import what every supervisor of a process needs, and try once what each would try; nothing stays open."""
-    for name in ("engine.supervisor", "enforcement.shim", "enforcement.ladder", "runtimes.process", "app.throwaway"):
-        importlib.import_module(f"pgpu.{name}")
+    for name in (
+        "pgpu.engine.supervisor",
+        "pgpu.enforcement.shim",
+        "pgpu.enforcement.ladder",
+        "pgpu.runtimes.process",
+        "pgpu.app.throwaway_jobs",
+    ):
+        importlib.import_module(name)
     why_no_private_view()
 
 

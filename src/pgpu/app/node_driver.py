@@ -14,9 +14,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pgpu.app.composition import gpu_source, make_engine, simulated_gpus
 from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.settings import Settings
-from pgpu.app.wiring import gpu_source, make_engine, simulated_gpus
 from pgpu.kubernetes.one_mode import Mode, be_in_mode
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from pgpu.app.throwaway import hold_throwaway
+from pgpu.app.throwaway_jobs import hold_throwaway
 from pgpu.enforcement.mps import MpsDaemons, MpsProof, find_control
 from pgpu.engine.mps import MpsSharing
 from pgpu.ledger import Ledger

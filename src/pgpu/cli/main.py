@@ -11,18 +11,18 @@ import typer
 
 from pgpu.cli import exits
 from pgpu.cli.invocation import Invocation
-from pgpu.cli.output import speech, standard_streams
+from pgpu.cli.output import console, standard_streams
 from pgpu.cli.verbs import (
     admin,
-    advising,
+    advice,
     calibrating,
-    deploying,
     doctor,
     experiment,
-    functions,
+    function_calls,
+    function_dev,
+    function_versions,
     gpus,
     install_runtime,
-    invoking,
     jobs,
     kubernetes,
     learning,
@@ -99,16 +99,16 @@ def make_app() -> typer.Typer:
         gpus.top,
         learning.history,
         learning.waste,
-        advising.advise,
+        advice.advise,
         calibrating.calibrate,
-        functions.dev,
-        deploying.deploy,
-        deploying.functions,
-        deploying.rollout,
-        deploying.rollback,
-        deploying.undeploy,
-        deploying.token,
-        invoking.invoke,
+        function_dev.dev,
+        function_versions.deploy,
+        function_versions.functions,
+        function_versions.rollout,
+        function_versions.rollback,
+        function_versions.undeploy,
+        function_versions.token,
+        function_calls.invoke,
         serve.serve,
         install_runtime.install_runtime,
         doctor.doctor,
@@ -150,7 +150,7 @@ def _run(words: Sequence[str], invocation: Invocation) -> int:
 
 
 def _fail(error: PgpuError, *, as_json: bool) -> int:
-    speech.complain(error, as_json=as_json)
+    console.print_error(error, as_json=as_json)
     return exits.of_error(error)
 
 
@@ -158,9 +158,9 @@ def _explained(exc: Exception) -> PgpuError:
     if standard_streams.is_full(exc):
         standard_streams.silence_output()
         return NodeError(f"the output cannot be written: {exc.strerror}")
-    from pgpu.cli.output.bugs import recorded
+    from pgpu.cli.output.bugs import record_bug
 
-    return recorded(exc)
+    return record_bug(exc)
 
 
 def _help_or_fail(error: Exception, *, as_json: bool) -> int:

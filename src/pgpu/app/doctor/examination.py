@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from pgpu.app.doctor import gpus, installation, places, sharing, trial
+from pgpu.app.doctor import gpu_checks, installation, places, sharing, trial
 from pgpu.app.settings import Settings
 from pgpu.errors import PgpuError
 from pgpu.model.finding import Finding, broken
@@ -21,8 +21,8 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("private views", installation.private_views),
     ("container engine", installation.container_engine),
     ("volumes of users", installation.volumes_of_users),
-    ("driver", gpus.driver),
-    ("GPU locks", gpus.locks),
+    ("driver", gpu_checks.driver),
+    ("GPU locks", gpu_checks.locks),
     ("MPS", sharing.mps),
     ("trial on a simulated GPU", trial.on_simulated_gpu),
     ("trial on a GPU", trial.on_real_gpu),

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import sys
 
-from pgpu.app.wiring import gpu_source
+from pgpu.app.composition import gpu_source
 from pgpu.errors import PgpuError
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from pgpu.app.composition import open_ledger
 from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.settings import Settings
-from pgpu.app.wiring import open_ledger
 from pgpu.model.finding import Finding, fine, weak
 
 

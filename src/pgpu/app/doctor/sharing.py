@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from pgpu.app.doctor.gpus import real_gpus
+from pgpu.app.doctor.gpu_checks import real_gpus
 from pgpu.app.settings import Settings
 from pgpu.enforcement.mps import MpsControl, find_control
 from pgpu.model.finding import Finding, fine, weak
@@ -16,7 +16,7 @@ def mps(settings: Settings) -> Iterator[Finding]:
     """Look for the control program, and for a daemon at NVIDIA's own place."""
     program = find_control(is_simulated=settings.simulate is not None)
     if program is not None:
-        yield from found(MpsControl(program, _NVIDIAS_PLACE, _NVIDIAS_LOGS, ""))
+        yield from mps_findings(MpsControl(program, _NVIDIAS_PLACE, _NVIDIAS_LOGS, ""))
     elif real_gpus():
         yield weak(
             "MPS",
@@ -25,7 +25,7 @@ def mps(settings: Settings) -> Iterator[Finding]:
         )
 
 
-def found(control: MpsControl) -> Iterator[Finding]:
+def mps_findings(control: MpsControl) -> Iterator[Finding]:
     """Tell of a control program that there is.
 
     Args:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pgpu.app.clients import open_client
-from pgpu.app.doctor.gpus import real_gpus
+from pgpu.app.doctor.gpu_checks import real_gpus
 from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.settings import Settings
 from pgpu.client import Client

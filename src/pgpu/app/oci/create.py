@@ -15,13 +15,13 @@ if __name__ == "__main__":  # -I: nothing but the standard library is on the pat
 
 from typing import Any, NoReturn
 
-from pgpu.app.oci.asking import Ask, asked
 from pgpu.app.oci.bundle import put_in_slice, refuse_covered, view_of
-from pgpu.app.oci.images import Image, image_of
-from pgpu.app.oci.layout import ENVIRONMENT, lay_out, take_away, write_record
-from pgpu.app.oci.prepared import clean_environment, load_prepared
+from pgpu.app.oci.gpu_request import GpuRequest, parse_gpu_request
+from pgpu.app.oci.images import ContainerImage, find_image
+from pgpu.app.oci.machine_facts import clean_environment, load_prepared
 from pgpu.app.oci.refusing import RefusedError
-from pgpu.app.oci.words import Words
+from pgpu.app.oci.runc_call import RuncCall
+from pgpu.app.oci.slice_layout import ENVIRONMENT, lay_out, take_away, write_record
 
 _DESCRIPTORS = 65536
 _PATIENCE_SECONDS = 2.0
@@ -29,7 +29,7 @@ _PATIENCE_SECONDS = 2.0
 
 def main(arguments: list[str]) -> NoReturn:
     """Put a container into a slice, if it asks for one, and become runc."""
-    words = Words(arguments)
+    words = RuncCall(arguments)
     try:
         put_into_slice(words)
     except RefusedError as exc:
@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> NoReturn:
     os.execvp(words.runc, [words.runc, *words.runcs])
 
 
-def put_into_slice(words: Words) -> None:
+def put_into_slice(words: RuncCall) -> None:
     """Change the bundle, lay the slice out and start who will look after it.
 
     Raises:
@@ -50,15 +50,15 @@ def put_into_slice(words: Words) -> None:
     path = f"{words.bundle}/config.json"
     with open(path, encoding="utf-8", errors="surrogateescape") as file:
         configuration = json.load(file)
-    seen: list[Image] = []
+    seen: list[ContainerImage] = []
 
-    def image() -> Image:
+    def image() -> ContainerImage:
         if not seen:
-            seen.append(image_of(words.engine, words.container_id))
+            seen.append(find_image(words.engine, words.container_id))
         return seen[0]
 
     prepared = load_prepared(words)
-    ask = asked(configuration, lambda: image().environment, images_may_ask=prepared["images_may_ask"])
+    ask = parse_gpu_request(configuration, lambda: image().environment, images_may_ask=prepared["images_may_ask"])
     if ask is None:
         return
     if words.command != "create":
@@ -85,7 +85,7 @@ def put_into_slice(words: Words) -> None:
     _have_attended(words, f"{prepared['runtime_directory']}/oci.sock", job_id)
 
 
-def _record(words: Words, configuration: dict[str, Any], ask: Ask, command: list[str]) -> dict[str, Any]:
+def _record(words: RuncCall, configuration: dict[str, Any], ask: GpuRequest, command: list[str]) -> dict[str, Any]:
     user = configuration["process"].get("user") or {}
     return {
         "container_id": words.container_id,
@@ -122,7 +122,7 @@ def _link_settings(bundle: str, home: str) -> None:
     os.symlink(f"{home}/view/{ENVIRONMENT}", link)
 
 
-def _have_attended(words: Words, address: str, job_id: str) -> None:
+def _have_attended(words: RuncCall, address: str, job_id: str) -> None:
     """Have somebody look after the container: who has loaded all of pgpu already, or a new process."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(_PATIENCE_SECONDS)
@@ -133,7 +133,7 @@ def _have_attended(words: Words, address: str, job_id: str) -> None:
     _start_nursery(words, address, job_id)
 
 
-def _start_nursery(words: Words, address: str, job_id: str) -> None:
+def _start_nursery(words: RuncCall, address: str, job_id: str) -> None:
     """Start it as nobody's child, with none of the container's streams: an open one would keep the container's log open."""
     child = os.fork()
     if child != 0:
@@ -147,7 +147,7 @@ def _start_nursery(words: Words, address: str, job_id: str) -> None:
         os._exit(0)
 
 
-def _become_nursery(words: Words, address: str, job_id: str) -> None:
+def _become_nursery(words: RuncCall, address: str, job_id: str) -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     log = os.open(f"{words.state_dir}/oci-runtime.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for descriptor, target in ((nothing, 0), (nothing, 1), (log, 2)):
@@ -159,7 +159,7 @@ def _become_nursery(words: Words, address: str, job_id: str) -> None:
     os.execvpe(words.python, command, clean_environment())
 
 
-def _explain(words: Words, message: str) -> None:
+def _explain(words: RuncCall, message: str) -> None:
     """Say it where the engine looks: in runc's log, by its format, and on standard error."""
     sys.stderr.write(f"{message}\n")
     if "log" in words.flags:

@@ -15,7 +15,7 @@ _API = "/v1.40"
 """Docker 19.03 and newer."""
 
 
-class Image:
+class ContainerImage:
     """What the engine says of a container and its image."""
 
     def __init__(self, name: str, image_id: str, container_name: str, environment: list[str]) -> None:
@@ -25,7 +25,7 @@ class Image:
         self.environment = environment
 
 
-def image_of(engine: str, container_id: str) -> Image:
+def find_image(engine: str, container_id: str) -> ContainerImage:
     """Return the image of a container that is being created.
 
     Raises:
@@ -38,7 +38,9 @@ def image_of(engine: str, container_id: str) -> Image:
     image = _get(engine, f"/images/{found[0]['ImageID']}/json")
     names = found[0].get("Names") or [""]
     environment = (image.get("Config") or {}).get("Env") or []
-    return Image(str(found[0]["Image"]), str(found[0]["ImageID"]), str(names[0]).lstrip("/"), list(environment))
+    return ContainerImage(
+        str(found[0]["Image"]), str(found[0]["ImageID"]), str(names[0]).lstrip("/"), list(environment)
+    )
 
 
 _HINT = (

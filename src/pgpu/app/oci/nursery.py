@@ -15,8 +15,8 @@ import sys
 from collections.abc import Iterator
 from typing import NoReturn
 
-from pgpu.app.oci.attending import attend_to
-from pgpu.app.oci.prepared import stamp
+from pgpu.app.oci.attendant import attend_to
+from pgpu.app.oci.machine_facts import stamp
 from pgpu.engine.saying import say_traceback
 
 IDLE_SECONDS = 900.0

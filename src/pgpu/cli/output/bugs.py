@@ -10,7 +10,7 @@ from pgpu.distribution import installed_version
 from pgpu.errors import PgpuBug
 
 
-def recorded(error: Exception) -> PgpuBug:
+def record_bug(error: Exception) -> PgpuBug:
     """Write a traceback to a file of its own and return the error that names it."""
     place = f"pgpu {installed_version()}, Python {platform.python_version()}, {platform.platform()}"
     details = "".join(traceback.format_exception(error))

@@ -8,7 +8,7 @@ import typer
 
 from pgpu.cli import options
 from pgpu.cli.invocation import invocation_of
-from pgpu.cli.output import speech
+from pgpu.cli.output import console
 from pgpu.errors import RequestError
 from pgpu.model import OWNER_NAMES, OWNER_UIDS
 from pgpu.units import format_memory, parse_memory_bytes
@@ -130,7 +130,7 @@ def create_token(
     """Make a token and print it, this once: its holder sets PGPU_TOKEN."""
     made = _administration(context).create_token(_uid(user))
     if as_json:
-        speech.print_json({"id": made.id, "uid": made.uid, "token": made.text})
+        console.print_json({"id": made.id, "uid": made.uid, "token": made.text})
     else:
         print(made.text)
 
@@ -141,7 +141,7 @@ def list_tokens(context: typer.Context, *, as_json: options.Json = False) -> Non
     found = _administration(context).tokens()
     if as_json:
         rows = [{"id": each.id, "uid": each.uid, "created_at_seconds": each.created_at_seconds} for each in found]
-        speech.print_json({"tokens": rows})
+        console.print_json({"tokens": rows})
         return
     for each in found:
         day = time.strftime("%Y-%m-%d", time.localtime(each.created_at_seconds))
@@ -165,14 +165,14 @@ def _administration(context: typer.Context) -> "Administration":
 def _show_quotas(administration: "Administration", *, as_json: bool) -> None:
     found = administration.quotas()
     if as_json:
-        speech.print_json({"quotas": [_quota_document(each) for each in found]})
+        console.print_json({"quotas": [_quota_document(each) for each in found]})
         return
     for each in found:
         memory = "any memory" if each.memory_bytes is None else format_memory(each.memory_bytes)
         jobs = "any number of jobs" if each.jobs is None else f"{each.jobs} jobs"
         print(f"{_name(each.uid)}: {memory}, {jobs}, weight {each.weight:g}")
     if not found:
-        speech.remark("nobody has a quota: everybody may hold as much as there is, in turn")
+        console.print_note("nobody has a quota: everybody may hold as much as there is, in turn")
 
 
 def _quota_document(each: "UserQuota") -> dict[str, Any]:
@@ -182,7 +182,9 @@ def _quota_document(each: "UserQuota") -> dict[str, Any]:
 def _show_closed(administration: "Administration", *, as_json: bool) -> None:
     found = administration.closed_gpus()
     if as_json:
-        speech.print_json({"is_drained": _ALL_GPUS in found, "excluded": [each for each in found if each != _ALL_GPUS]})
+        console.print_json(
+            {"is_drained": _ALL_GPUS in found, "excluded": [each for each in found if each != _ALL_GPUS]}
+        )
         return
     for each in found:
         print("all of them: drained" if each == _ALL_GPUS else each)

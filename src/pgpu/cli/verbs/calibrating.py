@@ -11,7 +11,7 @@ import typer
 
 from pgpu.cli import options
 from pgpu.cli.invocation import invocation_of
-from pgpu.cli.output import speech
+from pgpu.cli.output import console
 from pgpu.errors import RequestError
 
 _LONGEST_SECONDS = 3600
@@ -27,8 +27,8 @@ def calibrate(
 
     pgpu's own workloads run alone, in turns and under MPS.
     """
-    from pgpu.cli.output import advice
-    from pgpu.cli.verbs import calibration_runs
+    from pgpu.cli.measurement import calibration_runs
+    from pgpu.cli.output import advice_report
 
     if not 0 < seconds <= _LONGEST_SECONDS:
         raise RequestError(f"--seconds {seconds:g}: a run takes more than 0 s and at most an hour")
@@ -36,17 +36,17 @@ def calibrate(
     client.check_calibration()
     if any(report.jobs or report.outsiders for report in client.gpus()):
         raise RequestError("others use the GPUs", hint="calibrate while nothing else runs: pgpu ps")
-    found = calibration_runs.calibrated(client, seconds, is_quiet=as_json)
+    found = calibration_runs.run_calibration(client, seconds, is_quiet=as_json)
     client.keep_constants(found.gpu_uuid, found.constants, found.bandwidths)
     gpu = next(report.gpu for report in client.gpus() if report.gpu.uuid == found.gpu_uuid)
     if as_json:
-        speech.print_json(
-            advice.document_of_calibration(
+        console.print_json(
+            advice_report.document_of_calibration(
                 found.constants, found.before, found.after, found.pairs, found.bandwidths, gpu
             )
         )
         return
-    for line in advice.lines_of_calibration(found.constants, found.before, found.after, found.pairs):
+    for line in advice_report.lines_of_calibration(found.constants, found.before, found.after, found.pairs):
         print(line)
-    for line in advice.lines_of_bandwidths(found.bandwidths, gpu):
+    for line in advice_report.lines_of_bandwidths(found.bandwidths, gpu):
         print(line)

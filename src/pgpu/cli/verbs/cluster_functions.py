@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pgpu.cli.output import speech
-from pgpu.cli.verbs.declaring import declared
+from pgpu.cli.output import console
+from pgpu.cli.verbs.declaring import read_declaration
 from pgpu.errors import RequestError
 from pgpu.units import quoted
 
@@ -75,7 +75,7 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ClusterDeployment:
     """What `pgpu deploy --runtime kubernetes` was asked."""
 
     app: str
@@ -109,7 +109,7 @@ def is_on_cluster(runtime: str | None, **words: object) -> bool:
     return False
 
 
-def deploy(asked: Asked, *, requirements: Path | None, rolls_out: bool, as_json: bool) -> None:
+def deploy(asked: ClusterDeployment, *, requirements: Path | None, rolls_out: bool, as_json: bool) -> None:
     """Deploy a function to a cluster, or print what would be applied."""
     from pgpu.app.kubernetes_functions import Packaging, differences, require_kubernetes, workload_of
 
@@ -120,7 +120,7 @@ def deploy(asked: Asked, *, requirements: Path | None, rolls_out: bool, as_json:
             "the runtime kubernetes needs an image",
             hint="one with pgpu and its extra functions: docs/guide/functions.md#on-kubernetes",
         )
-    place, name, declaration = declared(asked.app, asked.name, asked.flags)
+    place, name, declaration = read_declaration(asked.app, asked.name, asked.flags)
     packaging = Packaging(
         asked.image,
         asked.source_in_image,
@@ -132,12 +132,12 @@ def deploy(asked: Asked, *, requirements: Path | None, rolls_out: bool, as_json:
     workload = workload_of(place, name, declaration, packaging)
     platform = _print(asked, workload) if asked.output else _apply(asked, workload, as_json=as_json)
     for line in differences(declaration, packaging, platform):
-        speech.remark(line)
+        console.print_note(line)
 
 
 def list_functions(cluster: Cluster, name: str | None, *, as_json: bool) -> None:
     """List the functions of a cluster, or one."""
-    from pgpu.cli.output import cluster_functions as shown
+    from pgpu.cli.output import cluster_tables as shown
     from pgpu.errors import FunctionNotFoundError
     from pgpu.kubernetes.applying import standings
 
@@ -146,9 +146,9 @@ def list_functions(cluster: Cluster, name: str | None, *, as_json: bool) -> None
     if name is not None and not found:
         raise FunctionNotFoundError(f"{namespace} has no function {quoted(name)}", hint="another one? --namespace")
     if as_json:
-        speech.print_json(shown.document_of(found))
+        console.print_json(shown.document_of(found))
     else:
-        speech.print_table(shown.table_of(found))
+        console.print_table(shown.table_of(found))
 
 
 def undeploy(cluster: Cluster, name: str) -> None:
@@ -157,8 +157,8 @@ def undeploy(cluster: Cluster, name: str) -> None:
 
     with _opened(cluster) as (objects, namespace):
         for done in remove(objects, name, namespace):
-            speech.remark(f"{done.kind} {done.name} {done.word}")
-    speech.remark(f"{name} is gone from {namespace}; its replicas finish what they have")
+            console.print_note(f"{done.kind} {done.name} {done.word}")
+    console.print_note(f"{name} is gone from {namespace}; its replicas finish what they have")
 
 
 @contextmanager
@@ -176,8 +176,8 @@ def _opened(cluster: Cluster) -> "Iterator[tuple[Objects, str]]":
         objects.close()
 
 
-def _apply(asked: Asked, workload: "Workload", *, as_json: bool) -> "Platform":
-    from pgpu.cli.output import cluster_functions as shown
+def _apply(asked: ClusterDeployment, workload: "Workload", *, as_json: bool) -> "Platform":
+    from pgpu.cli.output import cluster_tables as shown
     from pgpu.kubernetes.applying import Wish
     from pgpu.kubernetes.applying import deploy as apply
 
@@ -185,17 +185,17 @@ def _apply(asked: Asked, workload: "Workload", *, as_json: bool) -> "Platform":
     with _opened(asked.cluster) as (objects, namespace):
         outcome: Outcome = apply(objects, workload, namespace, wish)
     for done in outcome.done:
-        speech.remark(f"{done.kind} {done.name} {done.word}")
+        console.print_note(f"{done.kind} {done.name} {done.word}")
     for line in outcome.remarks:
-        speech.remark(line)
+        console.print_note(line)
     if as_json:
-        speech.print_json(shown.document_of_outcome(outcome))
+        console.print_json(shown.document_of_outcome(outcome))
     else:
         print(outcome.url)
     return outcome.platform
 
 
-def _print(asked: Asked, workload: "Workload") -> "Platform":
+def _print(asked: ClusterDeployment, workload: "Workload") -> "Platform":
     from pgpu.kubernetes.deploying import Platform, as_json, as_yaml, manifests
 
     writers = {"yaml": as_yaml, "json": as_json}
@@ -204,7 +204,7 @@ def _print(asked: Asked, workload: "Workload") -> "Platform":
     platform = _platform(asked.knative) or Platform.DEPLOYMENT
     print(writers[asked.output](manifests(workload, platform)), end="")
     if platform is Platform.KNATIVE and workload.share is not None:
-        speech.remark("Knative takes no claims as of its release of August 2026: --no-knative makes a Deployment")
+        console.print_note("Knative takes no claims as of its release of August 2026: --no-knative makes a Deployment")
     return platform
 
 
@@ -214,7 +214,7 @@ def _platform(knative: bool | None) -> "Platform | None":
     return None if knative is None else Platform.KNATIVE if knative else Platform.DEPLOYMENT
 
 
-def _refuse_a_server_s(asked: Asked, requirements: Path | None, *, rolls_out: bool) -> None:
+def _refuse_a_server_s(asked: ClusterDeployment, requirements: Path | None, *, rolls_out: bool) -> None:
     if requirements is not None:
         raise RequestError(
             "nothing is installed on a cluster: packages stand in the image",

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pgpu.cli.output import speech
+from pgpu.cli.output import console
 from pgpu.errors import PgpuError
 
 if TYPE_CHECKING:
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pgpu.functions.dev import Place
 
 
-def declared(app: str, name: str | None, flags: Mapping[str, object]) -> "tuple[Place, str, Declaration]":
+def read_declaration(app: str, name: str | None, flags: Mapping[str, object]) -> "tuple[Place, str, Declaration]":
     """Find a function, ask its code what it declares, and put the flags over that."""
     from pgpu.functions.declaring import check_name, from_words, read_project
     from pgpu.functions.dev import describe, place_of
@@ -24,6 +24,6 @@ def declared(app: str, name: str | None, flags: Mapping[str, object]) -> "tuple[
     except PgpuError as exc:
         if place.name is None:
             raise
-        speech.remark(f"{place.app} cannot be imported here ({exc}): what pgpu.toml says is taken alone")
+        console.print_note(f"{place.app} cannot be imported here ({exc}): what pgpu.toml says is taken alone")
         found, declaration = place.name, from_words(read_project(place.source)[place.name].words)
     return place, check_name(name or found), from_words(flags, declaration)

@@ -11,7 +11,7 @@ import typer
 
 from pgpu.cli import exits, options
 from pgpu.cli.invocation import invocation_of
-from pgpu.cli.output import documents, speech
+from pgpu.cli.output import console, documents
 from pgpu.distribution import extra_hint
 from pgpu.errors import RequestError
 
@@ -79,7 +79,7 @@ def _tell(findings: "Iterable[Finding]", *, as_json: bool) -> None:
     is_healthy = all(finding.result.value != "failure" for finding in told)
     if as_json:
         checks = [dataclasses.asdict(finding) for finding in told]
-        speech.print_json(documents.document(is_healthy=is_healthy, checks=checks))
+        console.print_json(documents.document(is_healthy=is_healthy, checks=checks))
     raise typer.Exit(exits.OK if is_healthy else exits.CHECK_FAILED)
 
 

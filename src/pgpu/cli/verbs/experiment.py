@@ -12,7 +12,7 @@ import typer
 
 from pgpu.cli import options
 from pgpu.cli.invocation import invocation_of
-from pgpu.cli.output import documents, speech
+from pgpu.cli.output import console, documents
 from pgpu.errors import RequestError
 from pgpu.units import parse_memory_bytes
 
@@ -260,15 +260,15 @@ def _run(
 
     place = output_directory(output)
     settings = invocation_of(context).settings()
-    with open_stage(settings, runtime.value, image, speech.remark, headroom=headroom) as stage:
+    with open_stage(settings, runtime.value, image, console.print_note, headroom=headroom) as stage:
         report = experiment(stage, place)
     summary = write_summary(report, place / f"{report.experiment}.json")
     if as_json:
-        speech.print_json(documents.document(report=report.as_json()))
+        console.print_json(documents.document(report=report.as_json()))
         return
     _print(report)
     for path in (*report.files, summary):
-        speech.remark(f"wrote {path}")
+        console.print_note(f"wrote {path}")
 
 
 def _print(report: "Report") -> None:
@@ -280,7 +280,7 @@ def _print(report: "Report") -> None:
             table.add_column(column)
         for row in shown.rows:
             table.add_row(*("–" if cell is None else str(cell) for cell in row))
-        speech.print_table(table)
+        console.print_table(table)
     for finding in report.findings:
         print(finding)
     if report.is_simulated:

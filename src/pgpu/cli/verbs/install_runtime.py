@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from pgpu.cli.invocation import invocation_of
-from pgpu.cli.output import speech
+from pgpu.cli.output import console
 
 
 def install_runtime(
@@ -30,13 +30,13 @@ def install_runtime(
     Shows the change to the engine's configuration first and keeps what else stands there. The ledger is the machine's,
     /var/lib/pgpu, unless --state-dir of pgpu itself names another.
     """
-    from pgpu.app.oci.installing import Installation, check_machine, installed, uninstalled
+    from pgpu.app.oci.engine_config import Installation, check_machine, plan_install, plan_uninstall
 
     state_dir = invocation_of(context).flags.get("state_dir") or "/var/lib/pgpu"
     installation = Installation(name, settings.absolute(), Path(state_dir).absolute(), engine)
-    change = uninstalled(config, name) if uninstall else installed(config, installation)
+    change = plan_uninstall(config, name) if uninstall else plan_install(config, installation)
     if change.is_none:
-        speech.remark(f"{config} needs no change")
+        console.print_note(f"{config} needs no change")
         return
     print(change.shown())
     if dry_run:
@@ -44,4 +44,6 @@ def install_runtime(
     if not uninstall:
         check_machine(installation)
     change.make()
-    speech.remark(f"{config} is written; the engine reads it on `systemctl reload docker`, containers go on running")
+    console.print_note(
+        f"{config} is written; the engine reads it on `systemctl reload docker`, containers go on running"
+    )

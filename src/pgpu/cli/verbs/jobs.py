@@ -9,7 +9,7 @@ import typer
 
 from pgpu.cli import exits, options
 from pgpu.cli.invocation import Invocation, invocation_of
-from pgpu.cli.output import documents, speech
+from pgpu.cli.output import console, documents
 from pgpu.client import Client, JobReport
 from pgpu.errors import JobNotFoundError, PgpuError, RequestError
 from pgpu.model import Job
@@ -47,17 +47,17 @@ def ps(
     client = invocation_of(context).client()
     reports = client.jobs(include_final=include_final)
     if as_json:
-        speech.print_json(documents.of_jobs(reports))
+        console.print_json(documents.of_jobs(reports))
     elif is_quiet:
         for report in reports:
             if not report.job.is_anonymous:
                 print(report.job.id)
     else:
-        from pgpu.cli.output import tables
+        from pgpu.cli.output import job_tables
 
-        speech.print_table(tables.of_jobs(reports, is_uncut=is_uncut))
-        for line in tables.outside(client.outsiders()):
-            speech.remark(line)
+        console.print_table(job_tables.of_jobs(reports, is_uncut=is_uncut))
+        for line in job_tables.outside(client.outsiders()):
+            console.print_note(line)
 
 
 def logs(
@@ -95,7 +95,7 @@ def logs(
 
 def _print_piece(stream: str, data: bytes, *, as_json: bool, **more: str) -> None:
     if as_json:
-        speech.print_json_line(documents.document(stream=stream, text=data.decode("utf-8", "replace"), **more))
+        console.print_json_line(documents.document(stream=stream, text=data.decode("utf-8", "replace"), **more))
         return
     target = sys.stdout.buffer if stream == "stdout" else sys.stderr.buffer
     target.write(data)
@@ -174,7 +174,7 @@ def resize(
     A larger slice holds at once, if it fits; a smaller one refuses new allocations until the job's use is below it.
     Another share holds from the job's next launch on.
     """
-    from pgpu.cli.verbs.asking import read_resize
+    from pgpu.cli.submission.job_arguments import read_resize
 
     if strict and fair:
         raise RequestError("--strict and --fair say the opposite", hint="leave one of them out")
@@ -186,7 +186,7 @@ def resize(
     client = invocation.make_client(dataclasses.replace(settings, simulate=found.gpu_model))
     changed = client.resize(job, change.memory_bytes, compute_share=change.compute_share, is_strict=change.is_strict)
     if as_json:
-        speech.print_json(documents.of_job(client.job(changed.id)))
+        console.print_json(documents.of_job(client.job(changed.id)))
     else:
         print(changed.id)
 
@@ -210,7 +210,7 @@ def _on_each(names: Sequence[str], act: Callable[[str], Job], describe: Callable
         try:
             job = act(name)
         except PgpuError as exc:
-            speech.complain(exc, as_json=as_json)
+            console.print_error(exc, as_json=as_json)
             failed = exits.of_error(exc)
             continue
         done.append(job)
@@ -222,4 +222,4 @@ def _on_each(names: Sequence[str], act: Callable[[str], Job], describe: Callable
 
 
 def _print_ended(jobs: Sequence[Job]) -> None:
-    speech.print_json(documents.of_jobs(JobReport(job, ()) for job in jobs))
+    console.print_json(documents.of_jobs(JobReport(job, ()) for job in jobs))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pgpu.cli.invocation import invocation_of
-from pgpu.cli.output import speech
+from pgpu.cli.output import console
 from pgpu.cli.verbs import kubernetes_score
 from pgpu.distribution import extra_hint
 from pgpu.errors import NodeError, RequestError
@@ -96,7 +96,7 @@ def driver(
         None if default_memory is None else parse_memory_bytes(default_memory),
         oversubscribe,
     )
-    drive(_of_node(settings), options, speech.remark)
+    drive(_of_node(settings), options, console.print_note)
 
 
 def _of_node(settings: "Settings") -> "Settings":

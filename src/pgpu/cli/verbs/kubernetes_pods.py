@@ -1,6 +1,6 @@
 """What `ps --kubernetes` lists: containers of this node's pods that have slices."""
 
-from pgpu.cli.output import documents, speech
+from pgpu.cli.output import console, documents
 from pgpu.kubernetes.asking_driver import shares_at
 
 
@@ -17,8 +17,8 @@ def list_pods(driver: str, *, as_json: bool) -> None:
     """
     seen = shares_at(driver)
     if as_json:
-        speech.print_json(documents.of_pods(seen))
+        console.print_json(documents.of_pods(seen))
         return
     from pgpu.cli.output import pods
 
-    speech.print_table(pods.table_of(seen))
+    console.print_table(pods.table_of(seen))

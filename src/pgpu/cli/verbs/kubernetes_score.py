@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pgpu.cli.output import speech
+from pgpu.cli.output import console
 from pgpu.distribution import extra_hint
 from pgpu.errors import NodeError, RequestError
 
@@ -44,7 +44,7 @@ def score(
     from pgpu.kubernetes.scoring.serving import Listening
 
     host, port = _address(listen)
-    run(kubeconfig, Listening(host, port, tls_cert, tls_key, client_ca), speech.remark)
+    run(kubeconfig, Listening(host, port, tls_cert, tls_key, client_ca), console.print_note)
 
 
 def _address(words: str) -> tuple[str, int]:

@@ -6,7 +6,7 @@ import typer
 
 from pgpu.cli import options
 from pgpu.cli.invocation import invocation_of
-from pgpu.cli.output import documents, speech
+from pgpu.cli.output import console, documents
 
 
 def history(
@@ -21,22 +21,22 @@ def history(
     """Show what each program held in its runs, and what --memory auto would reserve for it; of one program every run."""
     calls = invocation_of(context).client().history(program)
     if as_json:
-        speech.print_json(documents.of_history(calls))
+        console.print_json(documents.of_history(calls))
         return
-    from pgpu.cli.output import usage
+    from pgpu.cli.output import usage_tables
 
-    speech.print_table(usage.of_calls(calls))
+    console.print_table(usage_tables.of_calls(calls))
     for call in calls if program is not None else ():
-        speech.print_table(usage.of_runs(call))
+        console.print_table(usage_tables.of_runs(call))
 
 
 def waste(context: typer.Context, *, as_json: options.Json = False) -> None:
     """Show what jobs reserved against what they used, with the size each should have asked, and the same by user."""
     found = invocation_of(context).client().waste()
     if as_json:
-        speech.print_json(documents.of_waste(found))
+        console.print_json(documents.of_waste(found))
         return
-    from pgpu.cli.output import usage
+    from pgpu.cli.output import usage_tables
 
-    speech.print_table(usage.of_waste(found))
-    speech.print_table(usage.of_users(found))
+    console.print_table(usage_tables.of_waste(found))
+    console.print_table(usage_tables.of_users(found))

@@ -10,8 +10,8 @@ import typer
 
 from pgpu.cli import exits, options
 from pgpu.cli.invocation import invocation_of
-from pgpu.cli.output import documents, speech
-from pgpu.cli.verbs import asking
+from pgpu.cli.output import console, documents
+from pgpu.cli.submission import job_arguments
 from pgpu.errors import NodeError, RequestError
 from pgpu.model import SharingWish, Submission
 
@@ -72,13 +72,13 @@ def profile(
     The profile goes to stdout, and what the command prints to stderr. It is remembered: `pgpu advise` and --sharing auto
     rest on the newest of each program. Exits with the command's own code, of several runs the first that failed.
     """
-    from pgpu.cli.verbs import profiling_runs
+    from pgpu.cli.measurement import profile_runs
 
     invocation = invocation_of(context)
     if show is not None:
         if command:
             raise RequestError("--show runs nothing", hint="leave the command out, or --show")
-        _tell(profiling_runs.found(invocation.client(), show), html, trace, as_json=as_json)
+        _tell(profile_runs.load_finding(invocation.client(), show), html, trace, as_json=as_json)
         return
     _refuse_runs(runs, is_sensitivity=sensitivity)
     for path in (html, trace):
@@ -86,12 +86,14 @@ def profile(
             _refuse_unwritable(path)
     counting = _counting_program(image, command) if ncu else None
     settings = invocation.settings(wait_timeout=wait_timeout, sharing=sharing)
-    spec, request = asking.read(
+    spec, request = job_arguments.read_job(
         command=tuple(command or ()),
         memory=memory,
         gpu_count=gpus,
         priority=priority,
-        compute=asking.Compute(None, settings.sharing, is_strict=False, oversubscribes=False, preempts=False),
+        compute=job_arguments.ComputeArguments(
+            None, settings.sharing, is_strict=False, oversubscribes=False, preempts=False
+        ),
         image=image,
         environment_words=environment or (),
         environment_files=environment_files or (),
@@ -106,29 +108,29 @@ def profile(
         wait_for_memory=wait_for_memory,
     )
     client = invocation.make_client(settings)
-    plan = profiling_runs.Plan(
+    plan = profile_runs.ProfilePlan(
         client, Submission(spec, request, wait_timeout_seconds=settings.wait_timeout), is_quiet=as_json
     )
-    finding = profiling_runs.run_sensitivity(plan, runs or _RUNS) if sensitivity else profiling_runs.run_once(plan)
+    finding = profile_runs.run_sensitivity(plan, runs or _RUNS) if sensitivity else profile_runs.run_once(plan)
     if counting is not None and finding.failed is None:
-        finding = profiling_runs.with_counters(plan, finding, counting)
+        finding = profile_runs.with_counters(plan, finding, counting)
     _tell(finding, html, trace, as_json=as_json)
     sys.stdout.flush()
     raise typer.Exit(exits.OK if finding.failed is None else exits.of_job(finding.failed))
 
 
 def _tell(finding: "Finding", html: Path | None, trace: Path | None, *, as_json: bool) -> None:
-    from pgpu.cli.output import profiles
+    from pgpu.cli.output import profile_report
 
     if html is not None:
-        _write(html, profiles.page_of(finding))
+        _write(html, profile_report.page_of(finding))
     if trace is not None:
-        _write(trace, profiles.trace_of(finding))
+        _write(trace, profile_report.trace_of(finding))
     if as_json:
-        speech.print_json(documents.document(profile=profiles.document_of(finding)))
+        console.print_json(documents.document(profile=profile_report.document_of(finding)))
     else:
-        for table in profiles.tables_of(finding):
-            speech.print_table(table)
+        for table in profile_report.tables_of(finding):
+            console.print_table(table)
 
 
 def _refuse_runs(runs: int | None, *, is_sensitivity: bool) -> None:

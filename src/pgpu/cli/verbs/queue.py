@@ -6,7 +6,7 @@ import typer
 
 from pgpu.cli import options
 from pgpu.cli.invocation import invocation_of
-from pgpu.cli.output import documents, speech
+from pgpu.cli.output import console, documents
 from pgpu.client import JobReport
 
 
@@ -17,11 +17,11 @@ def queue(context: typer.Context, *, as_json: options.Json = False) -> None:
     """
     reports = invocation_of(context).client().queue()
     if as_json:
-        speech.print_json(documents.of_queue(reports))
+        console.print_json(documents.of_queue(reports))
         return
-    from pgpu.cli.output import tables
+    from pgpu.cli.output import job_tables
 
-    speech.print_table(tables.of_queue(reports))
+    console.print_table(job_tables.of_queue(reports))
 
 
 def cancel(
@@ -42,7 +42,7 @@ def cancel(
     settings = invocation.settings(stop_grace=grace)
     ended = invocation.make_client(settings).cancel(jobs, grace_seconds=settings.stop_grace)
     if as_json:
-        speech.print_json(documents.of_jobs(JobReport(job, ()) for job in ended))
+        console.print_json(documents.of_jobs(JobReport(job, ()) for job in ended))
     else:
         for job in ended:
             print(job.id)

@@ -7,9 +7,9 @@ import typer
 
 from pgpu.cli import exits, options
 from pgpu.cli.invocation import invocation_of
-from pgpu.cli.output import documents, speech
-from pgpu.cli.verbs import asking
-from pgpu.cli.verbs.attaching import attach, deferred_signals, pass_on, say_advisory, say_estimated, say_simulated
+from pgpu.cli.output import console, documents
+from pgpu.cli.submission import job_arguments
+from pgpu.cli.submission.attachment import attach, deferred_signals, pass_on, say_advisory, say_estimated, say_simulated
 from pgpu.client import Client
 from pgpu.model import Submission
 
@@ -56,11 +56,11 @@ def run(
     """
     invocation = invocation_of(context)
     settings = invocation.settings(wait_timeout="0" if no_wait else wait_timeout, sharing=sharing)
-    spec, request = asking.read(
+    spec, request = job_arguments.read_job(
         command=tuple(command or ()),
         memory=memory,
         gpu_count=gpus,
-        compute=asking.Compute(
+        compute=job_arguments.ComputeArguments(
             compute, settings.sharing, is_strict=strict, oversubscribes=oversubscribe, preempts=preempt
         ),
         priority=priority,
@@ -95,12 +95,12 @@ def run(
     if not as_json:
         say_advisory(ended)
         for line in filter(None, (ended.warning, ended.error)):
-            speech.remark(line)
+            console.print_note(line)
     raise typer.Exit(exits.of_job(ended))
 
 
 def _print_started(client: Client, job_id: str, *, as_json: bool) -> None:
     if as_json:
-        speech.print_json(documents.of_job(client.job(job_id)))
+        console.print_json(documents.of_job(client.job(job_id)))
     else:
         print(job_id)

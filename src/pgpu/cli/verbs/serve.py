@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pgpu.cli.invocation import invocation_of
-from pgpu.cli.output import speech
+from pgpu.cli.output import console
 from pgpu.client.address import SYSTEM_SOCKET, UnixAddress, address_of
 from pgpu.distribution import extra_hint
 from pgpu.errors import NodeError, RequestError
@@ -70,9 +70,11 @@ def serve(
     settings = _of_server(invocation_of(context).settings(host=host, idle_timeout=idle_timeout))
     if idle_timeout is not None:  # Supervisors are processes of their own, and read it there.
         os.environ["PGPU_IDLE_TIMEOUT"] = idle_timeout
-    from pgpu.app.serving import serve as serve_until_told
+    from pgpu.app.server_process import serve as serve_until_told
 
-    serve_until_told(settings, _socket(settings), _tcp(tcp, tls_certificate, tls_key), speech.remark, _gateway(gateway))
+    serve_until_told(
+        settings, _socket(settings), _tcp(tcp, tls_certificate, tls_key), console.print_note, _gateway(gateway)
+    )
 
 
 def _gateway(words: str) -> str | None:

@@ -8,9 +8,9 @@ import typer
 
 from pgpu.cli import options
 from pgpu.cli.invocation import Invocation, invocation_of
-from pgpu.cli.output import documents, speech
-from pgpu.cli.verbs import asking
-from pgpu.cli.verbs.attaching import deferred_signals, say_estimated, say_simulated
+from pgpu.cli.output import console, documents
+from pgpu.cli.submission import job_arguments
+from pgpu.cli.submission.attachment import deferred_signals, say_estimated, say_simulated
 from pgpu.client import Client, JobReport
 from pgpu.errors import CancelledError, RequestError
 from pgpu.model import Job, SharingWish, Submission
@@ -28,7 +28,7 @@ def submit(
         ),
     ] = None,
     *,
-    memory: options.Memory = asking.AUTO,
+    memory: options.Memory = job_arguments.AUTO,
     compute: options.Compute = None,
     strict: options.Strict = False,
     sharing: options.Sharing = None,
@@ -70,11 +70,11 @@ def submit(
         client = invocation.client()
     else:
         settings = invocation.settings(wait_timeout=wait_timeout, sharing=sharing)
-        spec, request = asking.read(
+        spec, request = job_arguments.read_job(
             command=words,
             memory=memory,
             gpu_count=gpus,
-            compute=asking.Compute(
+            compute=job_arguments.ComputeArguments(
                 compute, settings.sharing, is_strict=strict, oversubscribes=oversubscribe, preempts=preempt
             ),
             priority=priority,
@@ -92,7 +92,7 @@ def submit(
             remove=remove,
             wait_for_memory=wait_for_memory,
         )
-        indices = None if array is None else asking.read_array(array)
+        indices = None if array is None else job_arguments.read_array(array)
         submissions = [Submission(spec, request, tuple(after or ()), indices, settings.wait_timeout)]
         client = invocation.make_client(settings)
     _print(_accepted(client, submissions), as_json=as_json)
@@ -115,7 +115,7 @@ def _refuse_options_beside_file(context: typer.Context) -> None:
 
 
 def _read_file(invocation: Invocation, path: Path) -> list[Submission]:
-    from pgpu.cli.verbs.job_file import read_job_file
+    from pgpu.cli.submission.job_file import read_job_file
 
     read: dict[tuple[str | None, str | None], tuple[float | None, SharingWish]] = {}
 
@@ -140,12 +140,12 @@ def _accepted(client: Client, submissions: Sequence[Submission]) -> Sequence[Job
 
 def _print(jobs: Sequence[Job], *, as_json: bool) -> None:
     if as_json:
-        speech.print_json(documents.of_jobs(JobReport(job, ()) for job in jobs))
+        console.print_json(documents.of_jobs(JobReport(job, ()) for job in jobs))
         return
     if len(jobs) == 1:
         say_simulated(jobs[0])
         say_estimated(jobs[0])
     elif jobs[0].is_simulated:
-        speech.remark(f"{len(jobs)} jobs run on a simulated {jobs[0].gpu_model}: their kernels compute nothing")
+        console.print_note(f"{len(jobs)} jobs run on a simulated {jobs[0].gpu_model}: their kernels compute nothing")
     for line in dict.fromkeys(job.place.array_id or job.id for job in jobs):
         print(line)

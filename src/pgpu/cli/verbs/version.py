@@ -3,7 +3,7 @@
 import platform
 
 from pgpu.cli import options
-from pgpu.cli.output import documents, speech
+from pgpu.cli.output import console, documents
 from pgpu.distribution import installed_version
 
 
@@ -11,7 +11,7 @@ def version(*, as_json: options.Json = False) -> None:
     """Print the versions of pgpu and of what it runs on."""
     versions = {"pgpu": installed_version(), "python": platform.python_version(), "linux": platform.release()}
     if as_json:
-        speech.print_json(documents.document(versions=versions))
+        console.print_json(documents.document(versions=versions))
         return
     for name, number in versions.items():
         print(f"{name} {number}")

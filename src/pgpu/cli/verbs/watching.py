@@ -14,7 +14,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from pgpu.cli.output import tables
+from pgpu.cli.output import job_tables
 from pgpu.client import Client, JobReport
 
 _REFRESH_SECONDS = 1.0
@@ -42,9 +42,9 @@ def picture(client: Client, order: Order) -> Group:
     jobs = sorted(client.jobs(include_final=False), key=order.of)
     keys = "  ".join(f"{each.key} {each.name}" for each in ORDERS)
     return Group(
-        tables.of_gpus(client.gpus()),
+        job_tables.of_gpus(client.gpus()),
         Text(),
-        tables.of_jobs(jobs, is_uncut=False),
+        job_tables.of_jobs(jobs, is_uncut=False),
         Text(),
         Text(f"sorted by {order.name} · {keys} · q quit", style="dim"),
     )

@@ -13,10 +13,10 @@ import typer
 
 from pgpu.cli import options
 from pgpu.cli.invocation import invocation_of
-from pgpu.cli.output import speech
+from pgpu.cli.output import console
 from pgpu.cli.verbs import cluster_functions as cluster
-from pgpu.cli.verbs.declaring import declared
-from pgpu.cli.verbs.functions import require_libraries
+from pgpu.cli.verbs.declaring import read_declaration
+from pgpu.cli.verbs.function_dev import require_libraries
 from pgpu.errors import RequestError
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def deploy(
         autoscale=autoscale, knative=knative, recreate=recreate, force=force, dry_run=dry_run, output=output,
     ):  # fmt: skip
         where = cluster.Cluster(namespace, kube_context, kubeconfig)
-        asked = cluster.Asked(
+        asked = cluster.ClusterDeployment(
             app, name, image, said, where, source_in_image, cpu, autoscale, knative, recreate, force,
             output or ("yaml" if dry_run else None),
         )  # fmt: skip
@@ -115,7 +115,7 @@ def deploy(
     chosen = _runtime(runtime, image)
     functions = invocation_of(context).functions()
     lock = None if requirements is None else _text_of(requirements)
-    place, called, declaration = declared(app, name, said)
+    place, called, declaration = read_declaration(app, name, said)
     with tempfile.TemporaryFile() as bundle:
         deployment = _packed(place, called, declaration, cast("BinaryIO", bundle))
         deployment = dataclasses.replace(
@@ -144,7 +144,7 @@ def functions(
     as_json: options.Json = False,
 ) -> None:
     """List functions, their versions, who gets how much of the traffic, and what serves now."""
-    from pgpu.cli.output import functions as shown
+    from pgpu.cli.output import function_tables as shown
 
     if _is_on_cluster(
         runtime, namespace=namespace, context=kube_context, kubeconfig=kubeconfig, all_namespaces=all_namespaces
@@ -163,9 +163,9 @@ def functions(
     found = asked.functions() if name is None else [asked.function(name)]
     served = [(each, asked.replicas(each.name)) for each in found]
     if as_json:
-        speech.print_json(shown.document_of(served))
+        console.print_json(shown.document_of(served))
     else:
-        speech.print_table(shown.of_functions(served) if name is None else shown.of_versions(*served[0]))
+        console.print_table(shown.of_functions(served) if name is None else shown.of_versions(*served[0]))
 
 
 def rollout(
@@ -208,7 +208,7 @@ def undeploy(
         return
     ended = invocation_of(context).functions().undeploy(name)
     ending = {0: "", 1: "; its replica ends"}.get(len(ended), f"; its {len(ended)} replicas end")
-    speech.remark(f"{name} is gone{ending}")
+    console.print_note(f"{name} is gone{ending}")
 
 
 def token(
@@ -227,7 +227,7 @@ def token(
     if action == "create":
         made = asked.create_token(name, label)
         if as_json:
-            speech.print_json({"id": made.id, "function": name, "token": made.text})
+            console.print_json({"id": made.id, "function": name, "token": made.text})
         else:
             print(made.text)
     elif action == "list":
@@ -239,13 +239,13 @@ def token(
 
 
 def _list_tokens(asked: "Functions", name: str, *, as_json: bool) -> None:
-    from pgpu.cli.output import functions as shown
+    from pgpu.cli.output import function_tables as shown
 
     found = asked.tokens(name)
     if as_json:
-        speech.print_json(shown.document_of_tokens(found))
+        console.print_json(shown.document_of_tokens(found))
     elif found:
-        speech.print_table(shown.of_tokens(found))
+        console.print_table(shown.of_tokens(found))
 
 
 def _is_on_cluster(runtime: str | None, **words: object) -> bool:
@@ -265,7 +265,7 @@ def _packed(place: "Place", name: str, declaration: "Declaration", bundle: Binar
     packed = pack_tree(place.source, bundle)
     bundle.seek(0)
     count = f"{len(packed.paths)} files" if len(packed.paths) > 1 else "1 file"
-    speech.remark(f"{place.source} is packed: {count}, {format_memory(packed.size_bytes)}")
+    console.print_note(f"{place.source} is packed: {count}, {format_memory(packed.size_bytes)}")
     return Deployment(name, place.app, packed.digest, json.dumps(to_words(declaration)))
 
 
@@ -291,29 +291,29 @@ def _text_of(path: Path) -> str:
 
 
 def _tell(version: "Version", *, as_json: bool) -> None:
-    from pgpu.cli.output import functions as shown
+    from pgpu.cli.output import function_tables as shown
 
     if as_json:
-        speech.print_json(shown.document_of_version(version))
+        console.print_json(shown.document_of_version(version))
         return
     print(version.label)
     if version.state.value == "pending":
-        speech.remark(f"its packages are installed first; `pgpu functions {version.function}` tells how that goes")
+        console.print_note(f"its packages are installed first; `pgpu functions {version.function}` tells how that goes")
 
 
 def _show_traffic(function: "Function", *, as_json: bool) -> None:
-    from pgpu.cli.output import functions as shown
+    from pgpu.cli.output import function_tables as shown
 
     if as_json:
-        speech.print_json(shown.document_of([(function, ())]))
+        console.print_json(shown.document_of([(function, ())]))
     else:
         print(shown.traffic(function))
 
 
 def _show_starts(starts: "Sequence[ColdStart]", *, as_json: bool) -> None:
-    from pgpu.cli.output import functions as shown
+    from pgpu.cli.output import function_tables as shown
 
     if as_json:
-        speech.print_json(shown.document_of_starts(starts))
+        console.print_json(shown.document_of_starts(starts))
     else:
-        speech.print_table(shown.of_starts(starts))
+        console.print_table(shown.of_starts(starts))

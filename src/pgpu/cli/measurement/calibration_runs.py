@@ -15,8 +15,8 @@ from typing import Any
 
 from pgpu.advising.constants import Constants
 from pgpu.advising.fitting import Errors, Together, errors, fit
-from pgpu.cli.output import speech
-from pgpu.cli.verbs.antagonist_runs import longest_seconds
+from pgpu.cli.measurement.antagonist_runs import longest_seconds
+from pgpu.cli.output import console
 from pgpu.client import Client
 from pgpu.errors import NodeError, PgpuError
 from pgpu.model import Bandwidths, Job, JobSpec, JobState, Profile, Request, SharingMode, SharingWish, Submission
@@ -72,7 +72,7 @@ class _Bench:
             )
 
 
-def calibrated(client: Client, seconds: float, *, is_quiet: bool) -> Calibration:
+def run_calibration(client: Client, seconds: float, *, is_quiet: bool) -> Calibration:
     """Run each workload alone and every pair together, and fit.
 
     Args:
@@ -115,17 +115,17 @@ def _measured(bench: _Bench) -> Iterator[Together]:
         except PgpuError as exc:
             if mode is not SharingMode.MPS or len(bench.gpu_uuids) > 1:
                 raise
-            speech.remark(f"without MPS: {exc}")
+            console.print_note(f"without MPS: {exc}")
             return
         yield Together(tuple(profiles[words] for words in pair), mode, tuple(max(1.0, each) for each in slowdowns))
 
 
 def _profile(bench: _Bench, words: Sequence[str]) -> Profile:
-    from pgpu.cli.verbs import profiling_runs
+    from pgpu.cli.measurement import profile_runs
 
     submission = _submission(words, bench.seconds, SharingMode.TIME_SLICE)
-    plan = profiling_runs.Plan(bench.client, submission, is_quiet=bench.is_quiet)
-    found = profiling_runs.run_sensitivity(plan, 1)
+    plan = profile_runs.ProfilePlan(bench.client, submission, is_quiet=bench.is_quiet)
+    found = profile_runs.run_sensitivity(plan, 1)
     bench.saw(found.job)
     return found.profile
 

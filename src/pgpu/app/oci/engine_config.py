@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pgpu.app.oci.preparing import prepare
-from pgpu.app.oci.words import RUNC
+from pgpu.app.oci.preparation import prepare
+from pgpu.app.oci.runc_call import RUNC
 from pgpu.enforcement.publishing import publish
 from pgpu.errors import NodeError
 from pgpu.libraries import OCI_RUNTIME, library_path
@@ -94,7 +94,7 @@ class Change:
             ) from exc
 
 
-def installed(path: Path, installation: Installation) -> Change:
+def plan_install(path: Path, installation: Installation) -> Change:
     """Return what makes an engine know the runtime.
 
     Raises:
@@ -108,7 +108,7 @@ def installed(path: Path, installation: Installation) -> Change:
     return _change(path, before, content)
 
 
-def uninstalled(path: Path, name: str) -> Change:
+def plan_uninstall(path: Path, name: str) -> Change:
     """Return what makes an engine forget the runtime.
 
     Raises:

@@ -28,7 +28,7 @@ _MOST_GPUS = 16
 _OWN_GPUS = "leave out --gpus and --device: the runtime pgpu brings the GPU that it grants"
 
 
-class Ask:
+class GpuRequest:
     """An amount of GPU memory that a container is to have."""
 
     def __init__(
@@ -54,9 +54,9 @@ class Ask:
         """One of `MODES`."""
 
 
-def asked(
+def parse_gpu_request(
     configuration: dict[str, Any], image_environment: Callable[[], list[str]], *, images_may_ask: bool
-) -> Ask | None:
+) -> GpuRequest | None:
     """Read what a container's configuration asks for; None if it asks for no GPU.
 
     Args:
@@ -92,10 +92,10 @@ def _environment(configuration: dict[str, Any]) -> list[str]:
     return list((configuration.get("process") or {}).get("env") or [])
 
 
-def _read(words: dict[str, str]) -> Ask:
+def _read(words: dict[str, str]) -> GpuRequest:
     try:
         wait = words.get("wait-timeout")
-        return Ask(
+        return GpuRequest(
             parse_memory_bytes(words["memory"]),
             _gpu_count(words.get("gpus", "1")),
             None if wait in {None, "forever"} else parse_duration_seconds(str(wait)),
@@ -131,7 +131,7 @@ def _gpu_count(text: str) -> int:
     return int(text)
 
 
-def _refuse_mps(ask: Ask, configuration: dict[str, Any]) -> None:
+def _refuse_mps(ask: GpuRequest, configuration: dict[str, Any]) -> None:
     """Refuse whom MPS can never take: a server takes one user's clients, as this machine knows users."""
     if ask.gpu_count > 1:
         raise RefusedError("MPS is for containers on one GPU", hint="leave PGPU_GPUS or PGPU_SHARING out")

@@ -7,7 +7,7 @@ import typer
 
 from pgpu.cli import options
 from pgpu.cli.invocation import invocation_of
-from pgpu.cli.output import speech
+from pgpu.cli.output import console
 from pgpu.errors import RequestError
 from pgpu.model import Profile
 
@@ -34,7 +34,7 @@ def advise(
 ) -> None:
     """Say how jobs should share a GPU (taking turns, under MPS, or not), from profiles of each of them alone."""
     from pgpu.advising.advice import INTERACTIVE_TOLERANCE
-    from pgpu.cli.output import advice
+    from pgpu.cli.output import advice_report
 
     asked = [_job(word) for word in jobs]
     found = (
@@ -43,10 +43,10 @@ def advise(
         .advise(asked, gpu_model=gpu, tolerance=INTERACTIVE_TOLERANCE if interactive else None)
     )
     if as_json:
-        speech.print_json(advice.document_of(found))
+        console.print_json(advice_report.document_of(found))
         return
-    speech.print_table(advice.of_advice(found))
-    for line in advice.verdict_of(found):
+    console.print_table(advice_report.of_advice(found))
+    for line in advice_report.verdict_of(found):
         print(line)
 
 

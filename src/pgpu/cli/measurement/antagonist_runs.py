@@ -116,14 +116,14 @@ def under_mps(submission: Submission) -> Submission:
 
 
 @dataclass(frozen=True, slots=True)
-class Alone:
+class NeighbourAlone:
     """A neighbour with the GPU for itself."""
 
     measurement: Measurement
     bytes_per_second: float | None
 
 
-def run_alone(client: Client, neighbour: Neighbour, beside: Submission) -> Alone:
+def run_alone(client: Client, neighbour: Neighbour, beside: Submission) -> NeighbourAlone:
     """Measure a neighbour for a moment.
 
     Raises:
@@ -132,7 +132,7 @@ def run_alone(client: Client, neighbour: Neighbour, beside: Submission) -> Alone
     [job] = client.submit_all([neighbour.submission(beside, _ALONE_SECONDS)])
     ended = client.wait(job.id)
     _check(client, ended)
-    return Alone(measurement_of(client, job.id), _bytes_per_second(client, job.id))
+    return NeighbourAlone(measurement_of(client, job.id), _bytes_per_second(client, job.id))
 
 
 def longest_seconds(runs_alone_seconds: float) -> int:
@@ -162,15 +162,15 @@ def running(client: Client, neighbour: Neighbour, beside: Submission, seconds: i
 
 
 @dataclass(frozen=True, slots=True)
-class Met:
+class NeighbourRuns:
     """A neighbour alone, and while the command ran beside it."""
 
-    alone: Alone
+    alone: NeighbourAlone
     together: Measurement
 
 
-def told(
-    runs_alone: Sequence[Measurement], jobs: Sequence[Measurement], neighbour: Neighbour, met: Met
+def contest_with(
+    runs_alone: Sequence[Measurement], jobs: Sequence[Measurement], neighbour: Neighbour, met: NeighbourRuns
 ) -> Contest | None:
     """Say who slowed whom; None where their kernels never met."""
     alone = met.alone

@@ -23,19 +23,19 @@ def print_json_line(content: documents.Document, *, to_stderr: bool = False) -> 
     print(line, file=sys.stderr if to_stderr else sys.stdout, flush=True)
 
 
-def remark(line: str) -> None:
+def print_note(line: str) -> None:
     """Say something that is no result."""
     print(f"pgpu: {visible(line)}", file=sys.stderr, flush=True)
 
 
-def complain(error: PgpuError, *, as_json: bool) -> None:
+def print_error(error: PgpuError, *, as_json: bool) -> None:
     """Say what went wrong, in one line and a hint, or as JSON."""
     if as_json:
         print_json_line(documents.of_error(error), to_stderr=True)
         return
-    remark(_on_one_line(error))
+    print_note(_on_one_line(error))
     if error.hint:
-        remark(f"hint: {error.hint}")
+        print_note(f"hint: {error.hint}")
 
 
 def print_table(table: Any) -> None:

@@ -11,7 +11,7 @@ _VALUED = {"root", "log", "log-format", "criu", "rootless", "bundle", "b", "cons
 _SHORT = {"b": "bundle"}
 
 
-class Words:
+class RuncCall:
     """One call, taken apart."""
 
     def __init__(self, words: list[str]) -> None:

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, NoReturn
 
-from pgpu.cli.output import speech
-from pgpu.cli.verbs import antagonist_runs
-from pgpu.cli.verbs.antagonist_runs import Met, Neighbour
-from pgpu.cli.verbs.attaching import attach, deferred_signals, say_advisory, say_simulated
+from pgpu.cli.measurement import antagonist_runs
+from pgpu.cli.measurement.antagonist_runs import Neighbour, NeighbourRuns
+from pgpu.cli.output import console
+from pgpu.cli.submission.attachment import attach, deferred_signals, say_advisory, say_simulated
 from pgpu.client import Client
 from pgpu.enforcement import trace
 from pgpu.engine.records import Findings, Profiled, unpacked
@@ -32,7 +32,7 @@ MOST_KEPT_BYTES = 16 << 20
 """Of what is written under ncu: its table comes after nearly all of the program's words, and has a line a launch."""
 
 
-class Ending(io.BytesIO):
+class OutputTail(io.BytesIO):
     """Keeps the end of what is written, at least `MOST_KEPT_BYTES` of it and at most twice as much."""
 
     def write(self, piece: Any, /) -> int:
@@ -47,7 +47,7 @@ class Ending(io.BytesIO):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ProfilePlan:
     """What is run, by whom."""
 
     client: Client
@@ -56,7 +56,7 @@ class Plan:
     """Whether stderr carries JSON."""
 
 
-def found(client: Client, id_or_name: str) -> Finding:
+def load_finding(client: Client, id_or_name: str) -> Finding:
     """Return what is known of a traced job that ended.
 
     Raises:
@@ -65,7 +65,7 @@ def found(client: Client, id_or_name: str) -> Finding:
     return _finding(client.job(id_or_name).job, client.profiled(id_or_name))
 
 
-def run_once(plan: Plan) -> Finding:
+def run_once(plan: ProfilePlan) -> Finding:
     """Run the command once under measure.
 
     Raises:
@@ -78,7 +78,7 @@ def run_once(plan: Plan) -> Finding:
     return replace(finding, failed=job if job.exit_code else None, notes=notes)
 
 
-def run_sensitivity(plan: Plan, runs: int) -> Finding:
+def run_sensitivity(plan: ProfilePlan, runs: int) -> Finding:
     """Run the command alone, with the smallest and the largest L1 cache, and beside antagonists.
 
     Args:
@@ -108,7 +108,7 @@ def run_sensitivity(plan: Plan, runs: int) -> Finding:
     return replace(last, profile=profile, cache=cache, notes=tuple(notes))
 
 
-def with_counters(plan: Plan, finding: Finding, program: str) -> Finding:
+def with_counters(plan: ProfilePlan, finding: Finding, program: str) -> Finding:
     """Run the command once more under Nsight Compute, and add what it counted; or why it could not.
 
     Args:
@@ -118,7 +118,7 @@ def with_counters(plan: Plan, finding: Finding, program: str) -> Finding:
     """
     _say(plan, f"the command runs once more under {PROGRAM}, which is slow: each kernel is replayed")
     spec = replace(plan.submission.spec, command=command_of(program, plan.submission.spec.command), is_traced=False)
-    written = Ending()
+    written = OutputTail()
     try:
         ended = _run(plan, replace(plan.submission, spec=spec), written)
     except PgpuError as exc:
@@ -138,7 +138,7 @@ def _uncounted(finding: Finding, why: str) -> Finding:
     return replace(finding, notes=(*finding.notes, f"hardware counters: {why}"))
 
 
-def _repeat(plan: Plan, runs: int, carve_out_percent: int | None) -> list[Finding]:
+def _repeat(plan: ProfilePlan, runs: int, carve_out_percent: int | None) -> list[Finding]:
     """Stop at the first run that fails."""
     spec = replace(plan.submission.spec, carve_out_percent=carve_out_percent)
     changed = replace(plan, submission=replace(plan.submission, spec=spec))
@@ -148,7 +148,7 @@ def _repeat(plan: Plan, runs: int, carve_out_percent: int | None) -> list[Findin
     return found
 
 
-def _contests(plan: Plan, runs: int, alone: Sequence[Finding], notes: list[str]) -> list[Contest]:
+def _contests(plan: ProfilePlan, runs: int, alone: Sequence[Finding], notes: list[str]) -> list[Contest]:
     found = []
     for neighbour in antagonist_runs.neighbours_for(alone[-1].measurement.l2_bytes):
         try:
@@ -163,7 +163,7 @@ def _contests(plan: Plan, runs: int, alone: Sequence[Finding], notes: list[str])
     return found
 
 
-def _contest(plan: Plan, runs: int, alone: Sequence[Finding], neighbour: Neighbour) -> Contest | None:
+def _contest(plan: ProfilePlan, runs: int, alone: Sequence[Finding], neighbour: Neighbour) -> Contest | None:
     alone_too = antagonist_runs.run_alone(plan.client, neighbour, plan.submission)
     under_mps = replace(plan, submission=antagonist_runs.under_mps(plan.submission))
     longest_seconds = antagonist_runs.longest_seconds(sum(_seconds(each.job) for each in alone))
@@ -171,8 +171,8 @@ def _contest(plan: Plan, runs: int, alone: Sequence[Finding], neighbour: Neighbo
         beside = _repeat(under_mps, runs, None)
     if (failed := beside[-1].failed) is not None:
         raise NodeError(f"the command ended with {failed.exit_code} under MPS")
-    met = Met(alone_too, antagonist_runs.measurement_of(plan.client, neighbour_id))
-    return antagonist_runs.told(_measurements(alone), _measurements(beside), neighbour, met)
+    met = NeighbourRuns(alone_too, antagonist_runs.measurement_of(plan.client, neighbour_id))
+    return antagonist_runs.contest_with(_measurements(alone), _measurements(beside), neighbour, met)
 
 
 def _seconds(job: Job) -> float:
@@ -186,7 +186,7 @@ def _measurements(findings: Sequence[Finding]) -> list[Measurement]:
     return [each.measurement for each in findings]
 
 
-def _run(plan: Plan, submission: Submission, output: BinaryIO) -> Job:
+def _run(plan: ProfilePlan, submission: Submission, output: BinaryIO) -> Job:
     """Run one job to its end; where its output goes is not stdout, which is the profile's."""
     with deferred_signals() as came:
         [job] = plan.client.submit_all([submission])
@@ -208,6 +208,6 @@ def _finding(job: Job, profiled: Profiled) -> Finding:
     return Finding(job, profiled.profile, measure(trace.read(unpacked(profiled.packed_log))))
 
 
-def _say(plan: Plan, line: str) -> None:
+def _say(plan: ProfilePlan, line: str) -> None:
     if not plan.is_quiet:
-        speech.remark(line)
+        console.print_note(line)

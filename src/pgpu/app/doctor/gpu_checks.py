@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from pgpu.app.composition import open_ledger
 from pgpu.app.settings import Settings
-from pgpu.app.wiring import open_ledger
 from pgpu.engine.gpu_lock import GpuLocks
 from pgpu.errors import NodeError
 from pgpu.libraries import CUDA_SHIM_VERSION
@@ -35,10 +35,10 @@ def driver(settings: Settings) -> Iterator[Finding]:
             "driver", "no GPU: no NVIDIA driver, or MIG is on and no instance was made; simulated GPUs work", remedy
         )
 
-    yield from knowledge_of(listing["cuda_version"])
+    yield from cuda_version_findings(listing["cuda_version"])
 
 
-def knowledge_of(cuda_version: int | None) -> Iterator[Finding]:
+def cuda_version_findings(cuda_version: int | None) -> Iterator[Finding]:
     """Compare the newest CUDA that the driver serves with the newest whose functions the shim knows.
 
     Args:

@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pgpu.app.composition import make_engine, sweep_volumes
 from pgpu.app.gateway import GatewayKeeper, keeping_gateway
 from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.settings import Settings
-from pgpu.app.wiring import make_engine, sweep_volumes
 from pgpu.client.address import GATEWAY_SOCKET
 
 if TYPE_CHECKING:

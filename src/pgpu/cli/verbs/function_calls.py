@@ -12,7 +12,7 @@ import typer
 
 from pgpu.cli import exits
 from pgpu.cli.invocation import invocation_of
-from pgpu.cli.output import speech
+from pgpu.cli.output import console
 from pgpu.errors import AccessError, CapacityError, FunctionNotFoundError, NodeError, PgpuError, RequestError
 
 if TYPE_CHECKING:
@@ -127,11 +127,11 @@ def _fail(answer: "Called", name: str) -> NoReturn:
     is_refused = answer.status < HTTPStatus.INTERNAL_SERVER_ERROR
     hint = _hint(answer, name, code)
     if code == "handler_error":
-        speech.remark(f"the function failed: {message}")
-        speech.remark(f"hint: {hint}")
+        console.print_note(f"the function failed: {message}")
+        console.print_note(f"hint: {hint}")
         raise typer.Exit(exits.CALL_FAILED)
     if answer.status in _NOT_TAKEN or code == "refused":
-        speech.remark(f"the request was refused: {answer.status} {code or 'refused'}: {message}")
+        console.print_note(f"the request was refused: {answer.status} {code or 'refused'}: {message}")
         raise typer.Exit(exits.CALL_REFUSED)
     kind = _ERRORS.get(answer.status, RequestError if is_refused else NodeError)
     raise kind(f"{answer.status} {code or 'refused'}: {message}", hint=hint)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, BinaryIO
 
-from pgpu.cli.output import documents, speech
+from pgpu.cli.output import console, documents
 from pgpu.client import Client
 from pgpu.errors import CancelledError
 from pgpu.model import Job, JobState
@@ -32,22 +32,24 @@ _ESTIMATES = {
 def say_simulated(job: Job) -> None:
     """Say that nothing will be computed, where that is so."""
     if job.is_simulated:
-        speech.remark(f"job {job.id} runs on a simulated {job.gpu_model}: its kernels compute nothing")
+        console.print_note(f"job {job.id} runs on a simulated {job.gpu_model}: its kernels compute nothing")
 
 
 def say_estimated(job: Job) -> None:
     """Say what pgpu chose for a job that left its size to it, and what that rests on."""
     why = _ESTIMATES.get(job.request.basis or "")
     if why is not None:
-        speech.remark(f"job {job.id} reserves {format_memory(job.request.memory_bytes)}, {why}")
+        console.print_note(f"job {job.id} reserves {format_memory(job.request.memory_bytes)}, {why}")
     elif job.request.is_estimated:
-        speech.remark(f"nothing tells what job {job.id} needs yet: it gets the largest free slice, and is measured")
+        console.print_note(
+            f"nothing tells what job {job.id} needs yet: it gets the largest free slice, and is measured"
+        )
 
 
 def say_advisory(job: Job) -> None:
     """Say that the job could have dropped its limit, where that is so."""
     if job.lease is not None and job.lease.is_advisory:
-        speech.remark(f"the limit of job {job.id} was advisory, its environment could drop it; see `pgpu doctor`")
+        console.print_note(f"the limit of job {job.id} was advisory, its environment could drop it; see `pgpu doctor`")
 
 
 @contextmanager
@@ -93,7 +95,7 @@ def attach(
     stdin = sys.stdin.buffer if job.spec.wants_stdin else None
     ended = client.attach(job.id, stdin, stdout or sys.stdout.buffer, sys.stderr.buffer)
     if as_json:
-        speech.print_json_line(documents.final(ended), to_stderr=True)
+        console.print_json_line(documents.final(ended), to_stderr=True)
     return ended
 
 
@@ -123,7 +125,7 @@ class _Lines:
 
     def __call__(self, line: str) -> None:
         if line != self._last:
-            speech.remark(line)
+            console.print_note(line)
         self._last = line
 
 

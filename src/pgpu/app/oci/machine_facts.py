@@ -8,14 +8,14 @@ import os
 from typing import Any
 
 from pgpu.app.oci.refusing import RefusedError
-from pgpu.app.oci.words import Words
+from pgpu.app.oci.runc_call import RuncCall
 
 NAME = "oci-runtime.json"
 FORMAT = 2
 """Grows when other words are looked up in the file."""
 
 
-def load_prepared(words: Words) -> dict[str, Any]:
+def load_prepared(words: RuncCall) -> dict[str, Any]:
     """Return what is known of this machine, found out anew where that is not true any more.
 
     Raises:
@@ -44,10 +44,10 @@ def _load(state_dir: str) -> dict[str, Any] | None:
     return found if is_true and are_there else None
 
 
-def _prepare(words: Words) -> dict[str, Any]:
+def _prepare(words: RuncCall) -> dict[str, Any]:
     import subprocess  # seldom needed, and slow to load
 
-    command = [words.python, "-P", "-m", "pgpu.app.oci.preparing", words.config, words.state_dir]
+    command = [words.python, "-P", "-m", "pgpu.app.oci.preparation", words.config, words.state_dir]
     done = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, check=False)
     found = _load(words.state_dir) if done.returncode == 0 else None
     if found is None:

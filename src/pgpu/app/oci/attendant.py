@@ -9,11 +9,11 @@ import time
 from contextlib import closing, suppress
 from pathlib import Path
 
+from pgpu.app.composition import make_engine, open_ledger
 from pgpu.app.oci.machine import machine_settings
-from pgpu.app.oci.prepared import clean_environment
+from pgpu.app.oci.machine_facts import clean_environment
 from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.settings import Settings
-from pgpu.app.wiring import make_engine, open_ledger
 from pgpu.enforcement.slice_files import SliceFiles
 from pgpu.engine.acceptance import accept
 from pgpu.engine.asker import Asker
@@ -97,7 +97,7 @@ def _look_after(settings: Settings, container: Container, gate: Gate, job_id: st
     engine = make_engine(settings)
     _ask(engine, settings, container, job_id)
     attend(engine, job_id)
-    _Wait(engine, container, gate, job_id).until_over()
+    _GrantWait(engine, container, gate, job_id).until_over()
     supervise(engine, job_id)
     _tell_end(engine.ledger.job(job_id), container, gate)
 
@@ -139,7 +139,7 @@ def _request(container: Container) -> Request:
     )
 
 
-class _Wait:
+class _GrantWait:
     """The time until a container's memory is granted, or nobody wants it any more."""
 
     def __init__(self, engine: Engine, container: Container, gate: Gate, job_id: str) -> None:

@@ -26,7 +26,7 @@ _MOST_DIGITS = 9
 
 
 @dataclass(frozen=True, slots=True)
-class Compute:
+class ComputeArguments:
     """What was typed of how a job shares its GPUs with others."""
 
     share: str | None
@@ -51,12 +51,12 @@ class Compute:
         )
 
 
-def read(
+def read_job(
     *,
     command: tuple[str, ...],
     memory: str | None,
     gpu_count: int,
-    compute: Compute,
+    compute: ComputeArguments,
     priority: str,
     retries_out_of_memory: bool = False,
     image: str | None,

@@ -222,7 +222,7 @@ def _enforcers(
 
 
 def _self_test(ledger: Ledger, runtimes: Mapping[str, Runtime]) -> "SelfTest":
-    from pgpu.app.throwaway import try_throwaway
+    from pgpu.app.throwaway_jobs import try_throwaway
     from pgpu.enforcement.self_test import SelfTest
     from pgpu.enforcement.shim import shims_id
 

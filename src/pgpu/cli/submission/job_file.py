@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pgpu.cli.verbs import asking
+from pgpu.cli.submission import job_arguments
 from pgpu.errors import RequestError
 from pgpu.model import SharingWish, Submission
 from pgpu.model.words import check_words
@@ -74,11 +74,11 @@ def _submission(name: str, table: object, defaults: Table, place: str, read_sett
     array = values.get("array")
     try:
         wait_timeout_seconds, sharing = read_settings(values.get("wait-timeout"), values.get("sharing"))
-        spec, request = asking.read(
+        spec, request = job_arguments.read_job(
             command=tuple(values.get("command", ())),
-            memory=values.get("memory", asking.AUTO) if values.get("gpus", 1) else own.get("memory"),
+            memory=values.get("memory", job_arguments.AUTO) if values.get("gpus", 1) else own.get("memory"),
             gpu_count=values.get("gpus", 1),
-            compute=asking.Compute(
+            compute=job_arguments.ComputeArguments(
                 values.get("compute"),
                 sharing,
                 is_strict=values.get("strict", False),
@@ -104,7 +104,7 @@ def _submission(name: str, table: object, defaults: Table, place: str, read_sett
             spec,
             request,
             tuple(values.get("after", ())),
-            None if array is None else asking.read_array(array),
+            None if array is None else job_arguments.read_array(array),
             wait_timeout_seconds,
         )
         check_words(submission)

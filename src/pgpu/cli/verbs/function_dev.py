@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pgpu.cli.invocation import Invocation, invocation_of
-from pgpu.cli.output import speech
+from pgpu.cli.output import console
 from pgpu.distribution import extra_hint
 from pgpu.errors import NodeError
 from pgpu.units import MIB
@@ -58,7 +58,7 @@ def dev(
     relay.start()
     try:
         session = room.Session(
-            place, relay, speech.remark, _slicing(invocation_of(context)), name=name, is_reloading=is_reloading
+            place, relay, console.print_note, _slicing(invocation_of(context)), name=name, is_reloading=is_reloading
         )
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda *_: session.stopped.set())

@@ -1,4 +1,4 @@
-"""`python -m pgpu.app.oci.preparing CONFIG STATE_DIR`: finds out beforehand what `create` has no time for.
+"""`python -m pgpu.app.oci.preparation CONFIG STATE_DIR`: finds out beforehand what `create` has no time for.
 
 Run by `pgpu install-runtime`, and by `create` itself where something changed: settings, libraries, or the boot.
 """
@@ -8,11 +8,11 @@ import os
 import sys
 from pathlib import Path
 
+from pgpu.app.composition import SimulatedGpus, simulated_gpus
 from pgpu.app.oci.cdi import gpu_edits
 from pgpu.app.oci.machine import machine_settings
-from pgpu.app.oci.prepared import FORMAT, NAME, stamp
+from pgpu.app.oci.machine_facts import FORMAT, NAME, stamp
 from pgpu.app.runtime_directory import runtime_directory
-from pgpu.app.wiring import SimulatedGpus, simulated_gpus
 from pgpu.enforcement.driver_library import find_driver
 from pgpu.enforcement.publishing import publish
 from pgpu.enforcement.shim import ShimEnforcer
