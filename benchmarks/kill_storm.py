@@ -20,7 +20,7 @@ from tests.system.engine_worlds import world
 from tests.system.keeper_storm import CAPACITY_GIB, Storm
 from tests.system.server_storm import opened_storm
 
-from pgpu.engine.recovery import LOST
+from pgpu.engine.leases.recovery import LOST
 from pgpu.ledger import Entry
 from pgpu.model import JobState
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from pgpu.engine import planning
+from pgpu.engine.admission import queue_plan
 from pgpu.model import Gpu, Request, SharingMode
 from pgpu.scheduling import (
     NO_PRECEDENCE,
@@ -355,7 +355,7 @@ def makespan_objective(
 
 def as_the_engine(stretches: Mapping[str, Stretch] = NOTHING_KNOWN) -> Policy:
     """Return a policy that plans as a keeper with `objective = makespan` does, with what it would know of the jobs."""
-    return _planning_anew(partial(planning.plan_of, stretches=stretches))
+    return _planning_anew(partial(queue_plan.plan_of, stretches=stretches))
 
 
 def _planning_anew(plan: Callable[..., BatchPlan]) -> Policy:

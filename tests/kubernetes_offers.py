@@ -7,7 +7,7 @@ from lightkube.resources.resource_v1 import ResourceSlice
 from tests.fakes.api_objects import Object
 from tests.fakes.claims import gpu
 
-from pgpu.engine.claims import Offer
+from pgpu.engine.claims import ClaimableGpu
 from pgpu.kubernetes.api import Node
 from pgpu.kubernetes.health import Health, HealthState
 from pgpu.kubernetes.publishing.devices import published_bytes
@@ -18,27 +18,27 @@ from pgpu.units import GIB
 NODE = Node("node1", "24b5b18e-5433-4636-817b-bb6219afa594")
 
 
-def offer(index: int = 0, free_gib: float = 80, held_gib: float = 0, *, is_closed: bool = False) -> Offer:
+def offer(index: int = 0, free_gib: float = 80, held_gib: float = 0, *, is_closed: bool = False) -> ClaimableGpu:
     """Return a GPU of which claims hold some, and may have as much more as is free."""
-    return Offer(gpu(index), int((free_gib + held_gib) * GIB), int(held_gib * GIB), is_closed)
+    return ClaimableGpu(gpu(index), int((free_gib + held_gib) * GIB), int(held_gib * GIB), is_closed)
 
 
-def instance(index: int, number: int) -> Offer:
+def instance(index: int, number: int) -> ClaimableGpu:
     """Return a MIG instance of a GPU."""
     uuid = f"MIG-00000000-0000-0000-{index:04d}-{number:012d}"
     of = replace(gpu(index, 10 * GIB), uuid=uuid, parent_uuid=gpu(index).uuid, mig_index=number)
-    return Offer(of, 10 * GIB, 0, is_closed=False)
+    return ClaimableGpu(of, 10 * GIB, 0, is_closed=False)
 
 
 def published(
-    offers: Sequence[Offer], health: Mapping[str, Health] | None = None, features: Features = ALL_FEATURES
+    offers: Sequence[ClaimableGpu], health: Mapping[str, Health] | None = None, features: Features = ALL_FEATURES
 ) -> list[ResourceSlice]:
     """Return the slices of a node with these GPUs."""
     memory_bytes = {each.gpu.uuid: published_bytes(each) for each in offers}
     return pool_slices(NODE, offers, health or {}, memory_bytes, features=features)
 
 
-def sick(offered: Offer, state: HealthState = HealthState.UNHEALTHY, xid: int | None = 79) -> dict[str, Health]:
+def sick(offered: ClaimableGpu, state: HealthState = HealthState.UNHEALTHY, xid: int | None = 79) -> dict[str, Health]:
     """Return the health of a node where this GPU is ill."""
     return {offered.gpu.uuid: Health(offered.gpu.uuid, state, "GPU has fallen off the bus", xid)}
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from pgpu.engine.claims import Offer
+from pgpu.engine.claims import ClaimableGpu
 from pgpu.kubernetes.api import Node
 from pgpu.kubernetes.names import SHARED_CLASS
 from pgpu.kubernetes.publishing import order, pool
@@ -53,17 +53,17 @@ def slices(node: Object) -> list[Object]:
     return found
 
 
-def offer(gpu: str, held_bytes: int = 0) -> Offer:
+def offer(gpu: str, held_bytes: int = 0) -> ClaimableGpu:
     """Return what a GPU of this fleet has, of which claims hold so much."""
     uuid_ = f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, gpu)}"
     made = Gpu(uuid_, "NVIDIA H100 80GB HBM3", 0, GPU_GIB * GIB, "580.95.05", True, compute_capability=(9, 0))  # noqa: FBT003 - is_simulated
-    return Offer(made, GPU_GIB * GIB, held_bytes, is_closed=False)
+    return ClaimableGpu(made, GPU_GIB * GIB, held_bytes, is_closed=False)
 
 
 def densest_first(held: Sequence[tuple[str, int]]) -> tuple[str, ...]:
     """Return the order in which the driver would publish GPUs again, by device names, given what claims hold of each."""
     offers = [
-        Offer(Gpu(name, "", 0, GPU_GIB * GIB, "", True), GPU_GIB * GIB, held_bytes, is_closed=False)  # noqa: FBT003
+        ClaimableGpu(Gpu(name, "", 0, GPU_GIB * GIB, "", True), GPU_GIB * GIB, held_bytes, is_closed=False)  # noqa: FBT003
         for name, held_bytes in held
     ]
     return order.next_order(offers, [name for name, _ in held])

@@ -34,7 +34,7 @@ from benchmarks.replaying import (
     replay,
 )
 
-from pgpu.engine.planning import known_of
+from pgpu.engine.admission.queue_plan import known_of
 from pgpu.scheduling.makespan import plan_batch
 from pgpu.scheduling.stretch import Stretch
 from pgpu.units import MIB

@@ -21,7 +21,7 @@ from benchmarks.replaying import (
     replay,
 )
 
-from pgpu.engine.planning import STRETCH_RUNS, known_of
+from pgpu.engine.admission.queue_plan import STRETCH_RUNS, known_of
 from pgpu.scheduling import Headroom
 from pgpu.units import MIB
 

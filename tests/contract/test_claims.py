@@ -13,7 +13,7 @@ from tests.fakes.claims import FakeClaims, gpu
 from pgpu.app.composition import make_engine
 from pgpu.app.settings import Settings
 from pgpu.engine.claims import Claims
-from pgpu.engine.claims.keeping import EngineClaims
+from pgpu.engine.claims.engine_claims import EngineClaims
 from pgpu.errors import CapacityError, NodeError, PgpuError, RequestError
 from pgpu.model import Claim, SharingWish, Slice
 from pgpu.units import GIB

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pgpu.engine.gpu_lock import GpuLocks
+from pgpu.engine.leases.gpu_lock import GpuLocks
 from pgpu.errors import NodeError
 from pgpu.model import Gpu
 
@@ -103,7 +103,7 @@ def test_simulated_gpus_need_no_lock(make: Make, tmp_path: Path) -> None:
 
 HOLD = """
 import sys; from pathlib import Path
-from pgpu.engine.gpu_lock import GpuLocks; from pgpu.model import Gpu
+from pgpu.engine.leases.gpu_lock import GpuLocks; from pgpu.model import Gpu
 locks = GpuLocks(Path(sys.argv[1]), [Path(sys.argv[2])])
 locks.hold([Gpu("GPU-1", "Real", 0, 1, "1", is_simulated=False)])
 print("held", flush=True); sys.stdin.read()

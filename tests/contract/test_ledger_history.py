@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tests.ledger_entries import waiting
 
-from pgpu.engine.learning import Learning
-from pgpu.engine.planning import Stretches
+from pgpu.engine.admission.queue_plan import Stretches
+from pgpu.engine.history.run_history import RunHistory
 from pgpu.ledger import Entry, Ledger
 from pgpu.model import Gpu, Run
 from pgpu.scheduling import Headroom
@@ -92,7 +92,7 @@ def test_who_asks_again_hears_only_of_calls_that_ran_since(ledger: Ledger) -> No
 
 
 def test_how_long_a_call_lasts_is_learnt_from_each_run_that_ends(ledger: Ledger) -> None:
-    learning = Learning(None, Headroom())
+    learning = RunHistory(None, Headroom())
     with ledger.view() as view:
         assert learning.durations(view, [MINE], [GPU]) == {}
     for seconds, median in ((10.0, 10.0), (30.0, 20.0), (14.0, 14.0)):

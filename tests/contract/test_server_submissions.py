@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.types import Message
 from tests.contract.in_process import AsPeer, asked, make_app
 
-from pgpu.engine.asker import Asker
+from pgpu.engine.submission.submitter import Submitter
 from pgpu.errors import CapacityError
 from pgpu.model import JobSpec, Submission
 from pgpu.model import Request as Amount
@@ -179,7 +179,7 @@ def test_a_body_is_read_where_it_keeps_nobody_waiting() -> None:
 @pytest.mark.parametrize("uid", [4242, 0])
 def test_a_user_has_so_many_jobs_waiting_and_no_more_and_root_any_number(tmp_path: Path, uid: int) -> None:
     engine = make_app(tmp_path, most_waiting=3).state.desk.engine
-    asker = Asker(uid, (), None)
+    asker = Submitter(uid, (), None)
     one = Submission(JobSpec(("true",), "process", working_directory="/"), Amount(GIB))
     engine.submit_all([one, one], asker)
     if uid == 0:
@@ -192,7 +192,7 @@ def test_a_user_has_so_many_jobs_waiting_and_no_more_and_root_any_number(tmp_pat
     assert len(engine.submit_all([one], asker)) == 1
     with pytest.raises(CapacityError, match="1 more would pass 3"):
         engine.submit_all([one], asker)
-    assert len(engine.submit_all([one], Asker(uid + 1, (), None))) == 1
+    assert len(engine.submit_all([one], Submitter(uid + 1, (), None))) == 1
     assert len(engine.ledger.entries(include_final=False)) == 4
 
 

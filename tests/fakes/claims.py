@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from pgpu.enforcement import SliceUse
-from pgpu.engine.claims import Offer
-from pgpu.engine.claims.granting import check_words
+from pgpu.engine.claims import ClaimableGpu
+from pgpu.engine.claims.claim_admission import check_words
 from pgpu.errors import CapacityError, NodeError, RequestError
 from pgpu.ledger import ClaimRecord
 from pgpu.model import Claim, Delivery, Gpu, HeldClaim, SharingWish
@@ -48,7 +48,7 @@ class FakeClaims:
         self._held: dict[str, HeldClaim] = {}
         self._guard = threading.Lock()
 
-    def gpus(self) -> Sequence[Offer]:
+    def gpus(self) -> Sequence[ClaimableGpu]:
         """See `Claims.gpus`."""
         with self._guard:
             return [self._offer(each) for each in self.present]
@@ -111,14 +111,16 @@ class FakeClaims:
             if part.memory_bytes > offers[0].memory_bytes - offers[0].held_bytes or (modes and is_alone):
                 raise CapacityError(f"{part.memory_bytes} bytes do not fit on GPU {part.gpu_uuid} now")
 
-    def _offer(self, each: Gpu) -> Offer:
+    def _offer(self, each: Gpu) -> ClaimableGpu:
         held_bytes = sum(
             part.memory_bytes
             for held in self._held.values()
             for part in held.claim.slices
             if part.gpu_uuid == each.uuid
         )
-        return Offer(each, each.memory_bytes - self.outsiders_bytes.get(each.uuid, 0), held_bytes, is_closed=False)
+        return ClaimableGpu(
+            each, each.memory_bytes - self.outsiders_bytes.get(each.uuid, 0), held_bytes, is_closed=False
+        )
 
     def _delivery(self, claim: Claim) -> Delivery:
         home = self._directory / claim.uid

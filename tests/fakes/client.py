@@ -16,10 +16,10 @@ from pgpu.advising.advice import Advice, advise
 from pgpu.advising.constants import Constants
 from pgpu.client import CallHistory, GpuReport, GpuTime, JobReport, QueueReport, Waste
 from pgpu.enforcement import SliceUse
-from pgpu.engine.advice import kind_of
-from pgpu.engine.batch import Element, elements
-from pgpu.engine.records import Findings, Profiled
-from pgpu.engine.usage import waste_of
+from pgpu.engine.history.sharing_advice import kind_of
+from pgpu.engine.history.usage_history import waste_of
+from pgpu.engine.history.usage_records import Findings, ProfiledJob
+from pgpu.engine.submission.job_batch import Element, expand
 from pgpu.errors import CancelledError, CapacityError, JobNotFoundError, NodeError, RequestError, WaitTimeoutError
 from pgpu.model import (
     Bandwidths,
@@ -76,7 +76,7 @@ class FakeClient:
     ids: int = 0
     outside: list[Outsider] = field(default_factory=list)
     constants: Constants | None = None
-    profiles: dict[str, Profiled] = field(default_factory=dict)
+    profiles: dict[str, ProfiledJob] = field(default_factory=dict)
     has_mps: bool = True
     may_calibrate: bool = True
     interruption: int | None = None
@@ -111,7 +111,7 @@ class FakeClient:
         for submission in submissions:
             check_words(submission)
         try:
-            made = elements(submissions, lambda word: [report.job.id for report in self.members(word)], self._new_id)
+            made = expand(submissions, lambda word: [report.job.id for report in self.members(word)], self._new_id)
             return [self._add(element) for element in made]
         except RequestError:
             self.stored = before
@@ -225,7 +225,7 @@ class FakeClient:
             raise RequestError("advice is about jobs together")
         return advise(profiles, kind_of(profiles[0].gpu_name, [GPU]), tolerance=tolerance)
 
-    def profiled(self, id_or_name: str) -> Profiled:
+    def profiled(self, id_or_name: str) -> ProfiledJob:
         job = self._find(id_or_name)
         if job.id not in self.profiles:
             raise RequestError(f"job {job.id} was not profiled")

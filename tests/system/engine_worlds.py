@@ -18,8 +18,8 @@ from tests.waiting import until
 
 from pgpu.client.embedded import EmbeddedClient
 from pgpu.engine.engine import Engine
-from pgpu.engine.identity import identify
 from pgpu.engine.keeper.calling import GO, LOOK
+from pgpu.host.process_identity import identify
 from pgpu.ledger import Entry
 from pgpu.model import Job, JobSpec, JobState, ProcessHolder, Request
 from pgpu.units import GIB

@@ -17,8 +17,8 @@ from pathlib import Path
 from tests.system.engine_worlds import World
 from tests.waiting import until
 
-from pgpu.engine.identity import identify, is_alive
-from pgpu.engine.recovery import LOST
+from pgpu.engine.leases.recovery import LOST
+from pgpu.host.process_identity import identify, is_alive
 from pgpu.model import JobState, ProcessHolder
 from pgpu.units import GIB
 

@@ -21,7 +21,7 @@ from tests.system.storm_books import WHOLE, Books
 from tests.system.storm_victims import keeper, kill, main_process, processes_of, zygote
 from tests.waiting import until
 
-from pgpu.engine.identity import identify, is_alive
+from pgpu.host.process_identity import identify, is_alive
 from pgpu.ledger import Entry, Ledger
 from pgpu.model import JobState
 

@@ -15,9 +15,9 @@ from tests.system.sharing_worker import PROGRESS, WHOLE, WORKS
 
 from pgpu.enforcement.compute_word import Hold
 from pgpu.engine.engine import Engine
-from pgpu.engine.recovery import LOST
-from pgpu.engine.turns.standing import load, places_of_turns
-from pgpu.engine.watchdog import look_once
+from pgpu.engine.leases.recovery import LOST
+from pgpu.engine.turns.turn_state import load_turns, turn_paths
+from pgpu.engine.watch.watchdog import find_outsiders_once
 from pgpu.errors import EnforcementError
 from pgpu.ledger import Entry
 from pgpu.model import Job, JobState, SharingMode, Slice
@@ -183,7 +183,7 @@ class SharingBooks:
                 yield (job.id, "trial"), f"{job} is held for a trial that nobody does"
 
     def _waits_for_turn(self, job: Job, part: Slice) -> bool:
-        turns = load(places_of_turns(self.engine.settings, part.gpu_uuid).standing)
+        turns = load_turns(turn_paths(self.engine.settings, part.gpu_uuid).standing)
         return not turns.may_run(job.id) and self._is_locked("turns", part)
 
     def _is_locked(self, duty: str, part: Slice) -> bool:
@@ -211,7 +211,7 @@ class SharingBooks:
 
     def _unexplained(self, holding: Sequence[Entry]) -> Iterator[tuple[Hashable, str]]:
         """What the GPUs tell is what leases explain, and what slices count."""
-        for outsider in look_once(self.engine):
+        for outsider in find_outsiders_once(self.engine):
             yield (outsider.gpu_uuid, outsider.process), f"{outsider} holds memory outside of every lease"
         for entry in holding:
             if entry.job.lease is None or entry.job.state is not JobState.RUNNING:

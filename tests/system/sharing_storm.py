@@ -32,12 +32,12 @@ from pgpu.app.clients import open_client
 from pgpu.app.composition import make_engine
 from pgpu.app.settings import Settings
 from pgpu.client import Client
+from pgpu.engine.admission.auto_sharing import text_of, verdict_key
 from pgpu.engine.engine import Engine
-from pgpu.engine.identity import identify
-from pgpu.engine.learning import history_name
-from pgpu.engine.parking.standing import Stage, is_travelling, load
-from pgpu.engine.sharing import text_of, verdict_key
+from pgpu.engine.history.run_history import history_name
+from pgpu.engine.parking.parking_state import Stage, is_travelling, load_parking
 from pgpu.errors import PgpuError
+from pgpu.host.process_identity import identify
 from pgpu.ledger import Entry
 from pgpu.model import (
     ContainerHolder,
@@ -124,7 +124,7 @@ class SharingStorm:
 
     def away(self) -> set[str]:
         """Return who has left its GPU now."""
-        standings = {entry.job.id: load(self.engine.places(entry.job.id).parking) for entry in self._entries()}
+        standings = {entry.job.id: load_parking(self.engine.places(entry.job.id).parking) for entry in self._entries()}
         return {job_id for job_id, at in standings.items() if at and at.travellers and at.stage is Stage.AWAY}
 
     def _pause(self, seconds: float) -> None:

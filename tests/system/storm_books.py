@@ -8,8 +8,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pgpu.engine.identity import is_alive
-from pgpu.engine.recovery import LOST
+from pgpu.engine.leases.recovery import LOST
+from pgpu.host.process_identity import is_alive
 from pgpu.ledger import Entry, Ledger
 from pgpu.model import JobState, ProcessHolder
 

@@ -7,7 +7,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-from pgpu.engine.identity import identify
+from pgpu.host.process_identity import identify
 from pgpu.libraries import CHECKPOINT
 from pgpu.model import ContainerHolder, Holder, ProcessHolder
 

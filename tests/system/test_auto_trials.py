@@ -10,13 +10,13 @@ from tests.system.test_auto_choice import GPU
 from pgpu.advising.verification import VerificationRules, Way
 from pgpu.enforcement.board import BoardGpu
 from pgpu.enforcement.compute_word import ComputeWord, Hold
+from pgpu.engine.admission.auto_sharing import verdict_of
 from pgpu.engine.engine import Engine
-from pgpu.engine.loop import Loop
-from pgpu.engine.parking.leaving import Leaving
+from pgpu.engine.parking.departure import Departure
+from pgpu.engine.process.event_loop import EventLoop
 from pgpu.engine.settings import EngineSettings
-from pgpu.engine.sharing import verdict_of
 from pgpu.engine.supervisor.suspension import Suspension
-from pgpu.engine.verifying import Verifier
+from pgpu.engine.watch.mps_verifier import MpsVerifier
 from pgpu.ledger import Entry, Ledger
 from pgpu.model import (
     Gpu,
@@ -62,7 +62,7 @@ class Pair:
     time: MadeTime = field(default_factory=MadeTime)
 
     def __post_init__(self) -> None:
-        self.loop = Loop(self.time.now_seconds, lambda: self.time)
+        self.loop = EventLoop(self.time.now_seconds, lambda: self.time)
         self.counted_until_seconds = self.time.seconds
         self.settings = EngineSettings(self.root, self.root, None)
         self.ledger = Ledger(self.root / "ledger.db")
@@ -112,11 +112,11 @@ def job(job_id: str) -> Job:
     return Job(job_id, spec, request, JobState.RUNNING, 1.0, lease=lease, signature=f"program@{job_id[:8]}")
 
 
-def tried(pair: Pair) -> Verifier:
+def tried(pair: Pair) -> MpsVerifier:
     """Let a verifier look at a pair until it knows, with looks of a moment."""
     loop = pair.loop
     rules = VerificationRules(look_seconds=0.3, settle_seconds=0.05)
-    verifier = Verifier(cast("Engine", pair), loop, pair.jobs[0], rules)
+    verifier = MpsVerifier(cast("Engine", pair), loop, pair.jobs[0], rules)
 
     def tick() -> None:
         verifier.tick()
@@ -154,7 +154,7 @@ def test_one_supervisor_does_it_and_the_next_lets_everybody_go_on(tmp_path: Path
     pair = Pair(tmp_path, alone=100, together=90)
     left_over = {"b" * 12: ComputeWord(holds=Hold.TRIAL | Hold.SUSPENSION)}
     pair.words_of = dict(left_over)
-    first, second = (Verifier(cast("Engine", pair), pair.loop, job) for job in pair.jobs)
+    first, second = (MpsVerifier(cast("Engine", pair), pair.loop, job) for job in pair.jobs)
     first.tick()
     assert pair.words_of["b" * 12].holds is Hold.SUSPENSION
     pair.words_of = dict(left_over)
@@ -182,7 +182,7 @@ def test_whoever_takes_over_lets_go_beside_one_that_asked_for_mps_by_name(tmp_pa
     named = job("c" * 12)
     pair.add(replace(named, request=replace(named.request, sharing=SharingWish.MPS)))
     pair.words_of = {"a" * 12: ComputeWord(holds=Hold.TRIAL)}
-    verifier = Verifier(cast("Engine", pair), pair.loop, pair.jobs[1])
+    verifier = MpsVerifier(cast("Engine", pair), pair.loop, pair.jobs[1])
     verifier.tick()
     assert not pair.held
     verifier.close()
@@ -201,7 +201,7 @@ def test_a_supervisor_that_suspends_nobody_leaves_turns_alone(tmp_path: Path) ->
     held = pair.held
     assert held
     for each in pair.jobs:
-        Suspension(cast("Engine", pair), cast("Leaving", Stayed())).follow(each, [])
+        Suspension(cast("Engine", pair), cast("Departure", Stayed())).follow(each, [])
     assert pair.held == held
     verifier.close()
 
@@ -222,7 +222,7 @@ def test_a_job_that_asked_for_mps_by_name_is_never_held(tmp_path: Path) -> None:
     asked = replace(pair.jobs[1], request=replace(pair.jobs[1].request, sharing=SharingWish.MPS))
     with pair.ledger.decision() as decision:
         decision.put(replace(decision.entry(asked.id), job=asked))
-    verifier = Verifier(
+    verifier = MpsVerifier(
         cast("Engine", pair), pair.loop, pair.jobs[0], VerificationRules(look_seconds=0, settle_seconds=0)
     )
     for _ in range(10):

@@ -19,7 +19,7 @@ from pgpu.app.settings import Settings
 from pgpu.app.throwaway_jobs import run_throwaway
 from pgpu.client.embedded import EmbeddedClient
 from pgpu.engine.claims import STEP_BYTES
-from pgpu.engine.claims.keeping import EngineClaims
+from pgpu.engine.claims.engine_claims import EngineClaims
 from pgpu.engine.engine import Engine
 from pgpu.errors import CapacityError, NodeError
 from pgpu.ledger import ClaimRecord

@@ -17,8 +17,8 @@ import pytest
 from tests.system.engine_worlds import WITHOUT_MAIN_THREAD, World, another, kill, main_thread_has_ended, world
 from tests.waiting import until
 
-from pgpu.engine.identity import is_alive
-from pgpu.engine.recovery import LOST, recover
+from pgpu.engine.leases.recovery import LOST, recover
+from pgpu.host.process_identity import is_alive
 from pgpu.ledger import Ledger
 from pgpu.model import JobState, ProcessHolder
 

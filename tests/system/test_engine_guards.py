@@ -21,14 +21,14 @@ from tests.system.engine_worlds import world
 from tests.waiting import until
 
 from pgpu.engine.engine import Engine
-from pgpu.engine.gpu_lock import GpuLocks
-from pgpu.engine.identity import identify, is_alive, myself
-from pgpu.engine.recovery import SPAWN_PATIENCE_SECONDS, _finish, _take_over, recover
-from pgpu.engine.resizing import resize
-from pgpu.engine.sockets import bind
+from pgpu.engine.leases.gpu_lock import GpuLocks
+from pgpu.engine.leases.lease_resize import resize
+from pgpu.engine.leases.recovery import SPAWN_PATIENCE_SECONDS, _finish, _take_over, recover
+from pgpu.engine.process.unix_sockets import bind
 from pgpu.engine.supervisor import supervise
 from pgpu.engine.supervisor.starting import _announce, _mark_running
 from pgpu.errors import CancelledError, EnforcementError, NodeError, PgpuBug
+from pgpu.host.process_identity import identify, is_alive, myself
 from pgpu.ledger import Entry
 from pgpu.model import Gpu, JobSpec, JobState, ProcessHolder, Request, Resize
 from pgpu.units import GIB

@@ -9,7 +9,7 @@ from tests.fakes.machine import FileEnforcer
 from tests.system.engine_worlds import LONG, World, world
 
 from pgpu.enforcement.compute_word import ComputeWord
-from pgpu.engine.resizing import resize
+from pgpu.engine.leases.lease_resize import resize
 from pgpu.engine.supervisor.time_share import TimeShare
 from pgpu.errors import EnforcementError, LedgerError
 from pgpu.ledger import Decision, Ledger

@@ -10,7 +10,7 @@ from tests.waiting import until
 
 from pgpu.enforcement import Enforcer
 from pgpu.enforcement.compute_word import ComputeWord
-from pgpu.engine.resizing import resize
+from pgpu.engine.leases.lease_resize import resize
 from pgpu.errors import CapacityError, EnforcementError, RequestError
 from pgpu.model import Job, JobSpec, JobState, Lease, Request, Resize, SharingMode, SharingWish
 from pgpu.units import GIB

@@ -16,9 +16,9 @@ from tests.waiting import until
 
 from pgpu.client.attaching import _pass_on
 from pgpu.client.following import EngineHand
-from pgpu.engine.loop import Loop
-from pgpu.engine.places import JobPlaces
-from pgpu.engine.sockets import connect
+from pgpu.engine.process.event_loop import EventLoop
+from pgpu.engine.process.paths import JobPaths
+from pgpu.engine.process.unix_sockets import connect
 from pgpu.engine.streams.carrier import Carrier
 from pgpu.engine.streams.followers import MOST_LAG_BYTES, PATIENCE_SECONDS
 from pgpu.engine.streams.frames import FrameDecoder, Hello, Kind, encode_hello
@@ -35,9 +35,9 @@ class Desk:
     def __init__(
         self, directory: Path, *, wants_stdin: bool = False, patience_seconds: float = PATIENCE_SECONDS
     ) -> None:
-        self.places = JobPlaces(directory / "kept", directory / "live" / ("long" * 20) / ("path" * 20))
+        self.places = JobPaths(directory / "kept", directory / "live" / ("long" * 20) / ("path" * 20))
         self.places.make()
-        self.loop = Loop()
+        self.loop = EventLoop()
         spec = JobSpec((), "process", wants_stdin=wants_stdin)
         self.carrier = Carrier(self.loop, spec, self.places, 1 << 30, patience_seconds)
         stdio = self.carrier.open()

@@ -12,7 +12,7 @@ import pytest
 from tests.system.engine_worlds import LONG, World, world
 from tests.waiting import until
 
-from pgpu.engine.watchdog import Watchdog, described, look_once
+from pgpu.engine.watch.watchdog import Watchdog, describe_outsider, find_outsiders_once
 from pgpu.model import ProcessHolder
 from pgpu.units import GIB
 
@@ -54,14 +54,14 @@ def test_a_process_of_no_job_is_an_outsider_and_one_of_a_job_is_none(machine: Wo
     mine = job_pid(machine)
     with stranger() as process:
         tell(machine, mine, process.pid)
-        [found] = look_once(machine.engine)
+        [found] = find_outsiders_once(machine.engine)
     assert (found.process.pid, found.gpu_uuid, found.used_bytes, found.uid) == (
         process.pid,
         "GPU-0",
         GIB,
         os.getuid(),
     )
-    assert described(found) == (
+    assert describe_outsider(found) == (
         f"process {process.pid} (sleep) of user {os.getuid()} holds 1 GiB of GPU-0 outside of every lease"
     )
 
@@ -71,7 +71,7 @@ def test_a_child_that_a_job_left_behind_is_still_its_own(machine: World) -> None
     job = machine.submit(("sh", "-c", f"exec 9< $FAKE_SLICE/held; flock -s 9; sleep 600 & echo $! > {path}"))
     until(lambda: path.exists() and path.read_text().strip() != "")
     tell(machine, int(path.read_text()))
-    assert not look_once(machine.engine)
+    assert not find_outsiders_once(machine.engine)
     machine.client.stop(job.id, grace_seconds=0)
 
 
@@ -79,7 +79,7 @@ def test_a_process_that_is_gone_is_no_outsider(machine: World) -> None:
     with stranger() as process:
         pass
     tell(machine, process.pid)
-    assert not look_once(machine.engine)
+    assert not find_outsiders_once(machine.engine)
 
 
 def test_an_outsider_is_told_once_when_two_looks_saw_it_and_once_when_it_went(machine: World) -> None:

@@ -15,9 +15,9 @@ from tests.system.engine_worlds import World, another, world
 from tests.system.keeper_storm import CAPACITY_GIB, Storm
 from tests.waiting import until
 
-from pgpu.engine.identity import is_alive
 from pgpu.engine.keeper.calling import TAKE_LOCK
-from pgpu.engine.places import places_of_keepers
+from pgpu.engine.process.paths import keeper_paths
+from pgpu.host.process_identity import is_alive
 from pgpu.model import JobState
 from pgpu.units import GIB
 
@@ -77,7 +77,7 @@ def test_a_keeper_of_another_version_is_replaced(machine: World) -> None:
     fill(machine)
     job = machine.submit(("true",), gib=1)
     old = machine.until_kept()
-    lock = places_of_keepers(machine.engine.settings, "fake").lock
+    lock = keeper_paths(machine.engine.settings, "fake").lock
     lock.write_text(json.dumps({**json.loads(lock.read_text()), "version": 0}))
     machine.submit(("true",), gib=1)
     until(lambda: not is_alive(old))
@@ -126,7 +126,7 @@ def test_a_keeper_goes_once_its_directory_is_gone(machine: World) -> None:
     fill(machine)
     machine.submit(("true",), gib=1)
     keeper = machine.until_kept()
-    places_of_keepers(machine.engine.settings, "fake").lock.unlink()
+    keeper_paths(machine.engine.settings, "fake").lock.unlink()
     until(lambda: not is_alive(keeper))
 
 

@@ -9,8 +9,8 @@ import pytest
 from tests.system.engine_worlds import World, kill, world
 from tests.waiting import until
 
-from pgpu.engine.recovery import recover
-from pgpu.engine.turns.standing import GpuTurn, turns_now
+from pgpu.engine.leases.recovery import recover
+from pgpu.engine.turns.turn_state import GpuTurn, turns_now
 from pgpu.errors import RequestError
 from pgpu.model import Job, JobState, ProcessHolder, Request
 from pgpu.units import GIB

@@ -13,7 +13,7 @@ from tests.system.engine_worlds import LONG, World, kill, world
 from tests.system.test_paging_turns import start
 from tests.waiting import until
 
-from pgpu.engine.parking.leaving import Leaving
+from pgpu.engine.parking.departure import Departure
 from pgpu.engine.supervisor.aside import CAME_BACK, Aside
 from pgpu.errors import CapacityError, RequestError
 from pgpu.model import Job, JobState
@@ -209,9 +209,9 @@ def test_who_does_not_leave_is_stopped(machine: World) -> None:
     machine.until_running(machine.submit(gib=10))
 
 
-def nobodys(machine: World, job: Job) -> Leaving:
+def nobodys(machine: World, job: Job) -> Departure:
     """Have none of the job's processes found."""
-    return Leaving(machine.engine, job.id, lambda _: False)
+    return Departure(machine.engine, job.id, lambda _: False)
 
 
 def test_who_comes_back_to_its_gpu_while_it_is_parked_is_ended_again_and_again_and_then_the_whole_job(

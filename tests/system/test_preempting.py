@@ -10,7 +10,7 @@ from tests.system.test_paging_turns import is_held, runs, start, until_it_runs_a
 from tests.waiting import until
 
 from pgpu.enforcement.compute_word import Hold
-from pgpu.engine.recovery import recover
+from pgpu.engine.leases.recovery import recover
 from pgpu.errors import RequestError
 from pgpu.model import Job, JobState, ProcessHolder, Request, SharingWish
 from pgpu.units import GIB

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pgpu.cli.output.advice_report import lines_of_bandwidths
-from pgpu.engine.bandwidths import keep_bandwidths, swap_bytes_per_second
+from pgpu.engine.history.link_bandwidths import keep_bandwidths, swap_bytes_per_second
 from pgpu.ledger import Ledger
 from pgpu.model import Bandwidths, Gpu
 

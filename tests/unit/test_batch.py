@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from pgpu.engine.batch import Element, arranged, elements
+from pgpu.engine.submission.job_batch import Element, expand, order_submissions
 from pgpu.errors import JobNotFoundError, RequestError
 from pgpu.model import Array, JobSpec, Request, Submission
 from pgpu.model.submission import MOST_ELEMENTS
@@ -26,7 +26,7 @@ def nobody(word: str) -> Sequence[str]:
 
 
 def made(*submissions: Submission, find: Callable[[str], Sequence[str]] = nobody) -> list[Element]:
-    return elements(submissions, find, counted())
+    return expand(submissions, find, counted())
 
 
 def test_jobs_keep_their_order_where_nobody_waits() -> None:
@@ -40,13 +40,15 @@ def test_whoever_others_wait_for_comes_first() -> None:
 
 
 def test_jobs_come_in_the_order_of_the_batch_as_far_as_they_can() -> None:
-    jobs = arranged([submission("a"), submission("b", "a"), submission("c"), submission("d", "f"), submission("f")])
+    jobs = order_submissions(
+        [submission("a"), submission("b", "a"), submission("c"), submission("d", "f"), submission("f")]
+    )
     assert [job.spec.name for job in jobs] == ["a", "b", "c", "f", "d"]
 
 
 def test_a_chain_of_thousands_is_arranged() -> None:
     chain = [submission(f"j{place}", f"j{place + 1}") for place in range(5000)]
-    assert arranged([*chain, submission("j5000")])[0].spec.name == "j5000"
+    assert order_submissions([*chain, submission("j5000")])[0].spec.name == "j5000"
 
 
 def test_a_name_of_the_batch_beats_one_of_the_ledger() -> None:
@@ -91,7 +93,7 @@ def test_one_that_is_named_twice_is_waited_for_once() -> None:
 )
 def test_jobs_that_wait_for_each_other_are_refused(submissions: Sequence[Submission], circle: str) -> None:
     with pytest.raises(RequestError, match="would wait for each other") as caught:
-        arranged(submissions)
+        order_submissions(submissions)
     assert circle in str(caught.value)
 
 
@@ -107,7 +109,7 @@ def test_each_element_of_an_array_has_its_number() -> None:
 
 def test_an_array_s_number_cannot_be_overridden_by_its_asker() -> None:
     spec = JobSpec(("true",), "process", environment=(("PGPU_ARRAY_INDEX", "9"),))
-    job = elements([Submission(spec, Request(MIB), array=Array((1,)))], nobody, counted())[0]
+    job = expand([Submission(spec, Request(MIB), array=Array((1,)))], nobody, counted())[0]
     assert dict(job.spec.environment)["PGPU_ARRAY_INDEX"] == "1"
 
 

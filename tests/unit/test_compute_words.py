@@ -12,11 +12,11 @@ from tests.unit.conftest import Run
 
 from pgpu.cli.output import job_tables
 from pgpu.client import GpuTime, JobReport
-from pgpu.engine.compute_words import neighbours, words_of
-from pgpu.engine.gpu_time import MOST_SAMPLES, Sample, read_samples, told, write_samples
-from pgpu.engine.offers import refuse_what_is_not_offered
+from pgpu.engine.leases.compute_words import compute_words, neighbours
 from pgpu.engine.settings import EngineSettings
+from pgpu.engine.submission.unsupported import refuse_unsupported
 from pgpu.engine.supervisor.time_samples import TimeSamples
+from pgpu.engine.watch.gpu_time import MOST_SAMPLES, Sample, read_samples, time_shares, write_samples
 from pgpu.errors import RequestError
 from pgpu.ledger import Entry
 from pgpu.model import Job, JobSpec, JobState, Lease, Request, SharingMode, SharingWish, Slice
@@ -119,8 +119,8 @@ def test_a_share_is_resized_alone_with_memory_and_away(run: Run, client: FakeCli
 def test_what_these_gpus_do_not_have_is_refused_and_never_left_out() -> None:
     settings = EngineSettings(Path("/x"), Path("/y"))
     with pytest.raises(RequestError, match="--sharing mps"):
-        refuse_what_is_not_offered(Request(GIB, sharing=SharingWish.MPS), settings)
-    refuse_what_is_not_offered(Request(GIB, sharing=SharingWish.AUTO), settings)
+        refuse_unsupported(Request(GIB, sharing=SharingWish.MPS), settings)
+    refuse_unsupported(Request(GIB, sharing=SharingWish.AUTO), settings)
 
 
 def entry(name: str, request: Request, *uuids: str, mode: SharingMode = SharingMode.TIME_SLICE) -> Entry:
@@ -136,26 +136,26 @@ FAR = entry("far", Request(GIB), "GPU-2")
 
 def test_launches_of_a_job_without_a_share_wait_only_beside_one_that_has_one() -> None:
     everybody = [PLAIN, SHARED, FAR]
-    [alone] = words_of(PLAIN.job, [PLAIN, FAR])
+    [alone] = compute_words(PLAIN.job, [PLAIN, FAR])
     assert (alone.is_shared, alone.is_measured, alone.share, alone.weight) == (False, True, 0.0, 100)
-    [beside] = words_of(PLAIN.job, everybody)
+    [beside] = compute_words(PLAIN.job, everybody)
     assert beside.is_shared
-    assert not words_of(FAR.job, everybody)[0].is_shared
-    for word in words_of(SHARED.job, everybody):
+    assert not compute_words(FAR.job, everybody)[0].is_shared
+    for word in compute_words(SHARED.job, everybody):
         assert (word.share, word.is_shared, word.is_strict) == (0.3, True, True)
     assert neighbours(SHARED.job, everybody) == ["plain"]
 
 
 def test_a_priority_is_a_weight_and_makes_launches_wait() -> None:
     high = entry("high", Request(GIB, priority=50), "GPU-0")
-    assert [word.weight for word in words_of(high.job, [high])] == [200]
-    assert words_of(PLAIN.job, [PLAIN, high])[0].is_shared
+    assert [word.weight for word in compute_words(high.job, [high])] == [200]
+    assert compute_words(PLAIN.job, [PLAIN, high])[0].is_shared
 
 
 @pytest.mark.parametrize("mode", [SharingMode.MPS, SharingMode.EXCLUSIVE])
 def test_hardware_shares_in_the_other_modes(mode: SharingMode) -> None:
     job = entry("one", Request(GIB, 1, 0.3, is_strict=True, sharing=SharingWish(mode.value)), "GPU-0", mode=mode)
-    [word] = words_of(job.job, [job])
+    [word] = compute_words(job.job, [job])
     assert (word.is_measured, word.is_shared, word.is_strict) == (True, False, False)
 
 
@@ -167,7 +167,7 @@ def test_samples_tell_what_was_got_over_the_last_second_ten_and_sixty() -> None:
     used = [0]
     for second in range(60):
         used.append(used[-1] + (100 if second < 50 else 300 if second < 59 else 700))
-    [time] = told(samples(*used), ["GPU-0"])
+    [time] = time_shares(samples(*used), ["GPU-0"])
     assert [time.got_over_1_second, time.got_over_10_seconds] == pytest.approx([0.7, 0.34])
     assert time.got_over_60_seconds == pytest.approx((5000 + 2700 + 700) / 60_000)
     assert time.used_seconds == pytest.approx(8.4)
@@ -175,14 +175,14 @@ def test_samples_tell_what_was_got_over_the_last_second_ten_and_sixty() -> None:
 
 
 def test_a_young_job_s_last_minute_is_its_life_and_a_board_is_believed_only_as_far_as_time_went() -> None:
-    assert told([], ["GPU-0"]) == ()
-    [first] = told(samples(500), ["GPU-0"])
+    assert time_shares([], ["GPU-0"]) == ()
+    [first] = time_shares(samples(500), ["GPU-0"])
     assert first.got_over_1_second is None
-    [second] = told(samples(0, 400), ["GPU-0"])
+    [second] = time_shares(samples(0, 400), ["GPU-0"])
     assert second.got_over_60_seconds == pytest.approx(0.4)
-    [forged] = told(samples(0, 10**9), ["GPU-0"])
+    [forged] = time_shares(samples(0, 10**9), ["GPU-0"])
     assert forged.got_over_1_second == 1.0
-    [backwards] = told(samples(10**9, 0), ["GPU-0"])
+    [backwards] = time_shares(samples(10**9, 0), ["GPU-0"])
     assert backwards.got_over_1_second == 0.0
 
 

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgpu.engine.dependencies import Standing
-from pgpu.engine.dependencies import standing as stand
+from pgpu.engine.admission.dependencies import DependencyVerdicts
+from pgpu.engine.admission.dependencies import judge_peers as stand
 from pgpu.ledger import Peer
 from pgpu.model import JobState, Place
 
 
-def standing(jobs: Sequence[Peer], ended: Mapping[str, Peer]) -> Standing:
+def standing(jobs: Sequence[Peer], ended: Mapping[str, Peer]) -> DependencyVerdicts:
     """As a round sees them: those that wait, those they may go after, and how many of the array are granted."""
     waiting = [each for each in jobs if each.state is JobState.WAITING]
     granted = sum(each.state in {JobState.STARTING, JobState.RUNNING} for each in jobs if each.place.array_id)

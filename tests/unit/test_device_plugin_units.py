@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgpu.engine.claims.granting import check_words
+from pgpu.engine.claims.claim_admission import check_words
 from pgpu.errors import CapacityError, RequestError
 from pgpu.kubernetes.device_plugin.units import Unit, claim_of, is_ours, preferred, uid_of, unit_of, units_in, units_of
 from pgpu.units import GIB

@@ -8,8 +8,8 @@ import pytest
 from tests.unit.test_advising import PROFILE
 
 from pgpu.advising import kept, reading
-from pgpu.engine.learning import history_name
-from pgpu.engine.readings import Readings
+from pgpu.engine.admission.profile_readings import ProfileReadings
+from pgpu.engine.history.run_history import history_name
 from pgpu.ledger import Ledger
 from pgpu.model import Antagonist, Contest, Gpu, Profile
 
@@ -54,15 +54,15 @@ def test_profiles_that_differ_are_kept_apart() -> None:
 def test_whoever_decides_finds_read_what_was_prepared_before_even_in_another_process(ledger: Ledger) -> None:
     profile = remembered(ledger)
     another_process()
-    Readings().prepare(ledger, [GPU], {CALL, ("never seen", 7), ("", 7)})
+    ProfileReadings().prepare(ledger, [GPU], {CALL, ("never seen", 7), ("", 7)})
     another_process()
     with ledger.decision() as decision:
-        Readings().recall(decision, profile)
+        ProfileReadings().recall(decision, profile)
         assert reading.is_read(profile)
 
 
 def test_what_nobody_prepared_is_kept_once_it_was_read(ledger: Ledger) -> None:
-    profile, readings = remembered(ledger), Readings()
+    profile, readings = remembered(ledger), ProfileReadings()
     another_process()
     with ledger.view() as view:
         readings.recall(view, profile)

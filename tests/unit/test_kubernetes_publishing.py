@@ -13,7 +13,7 @@ from tests.fakes.api_rules import wrongs
 from tests.fakes.claims import gpu
 from tests.kubernetes_offers import NODE, as_json, devices, instance, offer, published, sick
 
-from pgpu.engine.claims import Offer
+from pgpu.engine.claims import ClaimableGpu
 from pgpu.kubernetes.api import Node
 from pgpu.kubernetes.health import HealthState
 from pgpu.kubernetes.names import Kind
@@ -107,7 +107,7 @@ def test_attributes_are_what_kubernetes_takes() -> None:
 def test_a_gpu_of_which_little_is_known_says_little() -> None:
     unknown = replace(gpu(), driver_version="", compute_capability=None, name="x" * 100)
 
-    said = published([Offer(unknown, 80 * GIB, 0, is_closed=False)])
+    said = published([ClaimableGpu(unknown, 80 * GIB, 0, is_closed=False)])
 
     assert set(devices(said)[SHARED]["attributes"]) == {"uuid", "type", "productName", "sharing", "simulated"}
     assert [wrongs(each) for each in as_json(said)] == [[], []]
@@ -135,7 +135,7 @@ def test_memory_is_rounded_down_to_what_can_be_asked(free_gib: float, said: str)
 
 
 def test_memory_is_no_less_than_claims_hold() -> None:
-    shrunk = Offer(gpu(), 10 * GIB, 30 * GIB + 1, is_closed=False)
+    shrunk = ClaimableGpu(gpu(), 10 * GIB, 30 * GIB + 1, is_closed=False)
 
     assert devices(published([shrunk]))[SHARED]["capacity"]["memory"]["value"] == "30976Mi"
 
@@ -205,7 +205,9 @@ def test_names_are_valid_for_the_longest_node() -> None:
     sick_one=st.integers(0, 69),
 )
 def test_slices_are_valid_however_many_gpus_there_are(frees: list[int], held: int, sick_one: int) -> None:
-    offers = [Offer(gpu(index), free, held if index % 2 else 0, is_closed=False) for index, free in enumerate(frees)]
+    offers = [
+        ClaimableGpu(gpu(index), free, held if index % 2 else 0, is_closed=False) for index, free in enumerate(frees)
+    ]
     ill = sick(offers[sick_one]) if sick_one < len(offers) else {}
 
     slices = published(offers, ill)

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgpu.enforcement import SliceUse
-from pgpu.engine.learning import NOTHING, Learning, Observed
-from pgpu.engine.lesson import Lesson, NextTry
-from pgpu.engine.programs import signature_of_job
+from pgpu.engine.history.ended_run import EndedRun, NextTry
+from pgpu.engine.history.run_history import NOTHING, MemoryObservation, RunHistory
+from pgpu.engine.submission.program_signature import signature_of_job
 from pgpu.ledger import Decision, Waiting
 from pgpu.ledger.schema import migrate
 from pgpu.model import Gpu, Job, JobSpec, JobState, Lease, Request, Run, Slice
@@ -20,7 +20,7 @@ from pgpu.scheduling.demand import Basis, estimate, retry_bytes, shrunk_bytes
 from pgpu.units import GIB, MIB
 
 GPU = Gpu("GPU-" + "0" * 36, "RTX 3090", 0, 24 * GIB, "615.42.01", is_simulated=True)
-LEARNING = Learning("rtx-3090", Headroom(GIB, 0.0))
+LEARNING = RunHistory("rtx-3090", Headroom(GIB, 0.0))
 MOST_BYTES = 23 * GIB
 UNKNOWN = Waiting("a" * 12, Request(8 * GIB, is_estimated=True, basis="unknown"), 1000, 0.0, None, "a@b", False)
 FAILED = Job(
@@ -31,7 +31,7 @@ FAILED = Job(
     created_at_seconds=0.0,
     exit_code=1,
 )
-OBSERVED = Observed(4 * GIB, 4 * GIB - MIB, 254 * MIB, 1, attempted_bytes=5 * GIB, refused_at_bytes=4 * GIB)
+OBSERVED = MemoryObservation(4 * GIB, 4 * GIB - MIB, 254 * MIB, 1, attempted_bytes=5 * GIB, refused_at_bytes=4 * GIB)
 
 
 def a_room(granted_bytes: int = 0, outsiders_bytes: int = 0) -> GpuRoom:
@@ -94,7 +94,7 @@ def test_a_job_that_hit_its_limit_asks_for_half_as_much_again_or_what_it_attempt
     assert follows(FAILED, replace(OBSERVED, attempted_bytes=22 * GIB)).basis == Basis.ALONE
 
 
-def a_shrunk_job_that_was_refused() -> Observed:
+def a_shrunk_job_that_was_refused() -> MemoryObservation:
     """It took all there was, shrank to 4 GiB, and wanted 5."""
     calm = SliceUse(GPU.uuid, 3 * GIB, 3 * GIB, 0, 0, 254 * MIB)
     refused = replace(calm, refusals=1, attempted_bytes=5 * GIB)
@@ -141,8 +141,10 @@ def test_no_try_asks_for_more_than_its_owner_s_quota_could_ever_grant() -> None:
     ],
     ids=["third try", "had all", "had its quota"],
 )
-def test_a_last_try_says_why_it_was_the_last(job: Job, observed: Observed, quota_bytes: int | None, why: str) -> None:
-    told = Lesson(LEARNING, observed, (GPU,)).follow(a_view(quota_bytes), job)
+def test_a_last_try_says_why_it_was_the_last(
+    job: Job, observed: MemoryObservation, quota_bytes: int | None, why: str
+) -> None:
+    told = EndedRun(LEARNING, observed, (GPU,)).follow(a_view(quota_bytes), job)
     assert isinstance(told, str)
     assert told.endswith(f"and was not tried again: {why}")
 
@@ -157,8 +159,8 @@ def test_a_last_try_says_why_it_was_the_last(job: Job, observed: Observed, quota
     ],
     ids=["ended well", "end unseen", "never refused", "did not ask"],
 )
-def test_nothing_else_is_tried_again(job: Job, observed: Observed) -> None:
-    assert Lesson(LEARNING, observed, (GPU,)).follow(a_view(), job) is None
+def test_nothing_else_is_tried_again(job: Job, observed: MemoryObservation) -> None:
+    assert EndedRun(LEARNING, observed, (GPU,)).follow(a_view(), job) is None
 
 
 def a_view(quota_bytes: int | None = None) -> Decision:
@@ -173,10 +175,10 @@ def a_view(quota_bytes: int | None = None) -> Decision:
 
 
 def follows(
-    job: Job, observed: Observed = OBSERVED, quota_bytes: int | None = None, gpus: tuple[Gpu, ...] = (GPU,)
+    job: Job, observed: MemoryObservation = OBSERVED, quota_bytes: int | None = None, gpus: tuple[Gpu, ...] = (GPU,)
 ) -> Request:
     """Return what the next try asks for."""
-    found = Lesson(LEARNING, observed, gpus).follow(a_view(quota_bytes), job)
+    found = EndedRun(LEARNING, observed, gpus).follow(a_view(quota_bytes), job)
     assert isinstance(found, NextTry)
     return found.request
 

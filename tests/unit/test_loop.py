@@ -6,12 +6,12 @@ from functools import partial
 
 import pytest
 
-from pgpu.engine.loop import READABLE, Loop
+from pgpu.engine.process.event_loop import READABLE, EventLoop
 
 
 @pytest.fixture
-def loop() -> Iterator[Loop]:
-    made = Loop()
+def loop() -> Iterator[EventLoop]:
+    made = EventLoop()
     yield made
     made.close()
 
@@ -27,7 +27,7 @@ def ready() -> Iterator[list[int]]:
         os.close(descriptor)
 
 
-def test_a_descriptor_that_an_earlier_call_forgot_is_not_called_for(loop: Loop, ready: list[int]) -> None:
+def test_a_descriptor_that_an_earlier_call_forgot_is_not_called_for(loop: EventLoop, ready: list[int]) -> None:
     called: list[int] = []
 
     def put_the_others_away(mine: int, _events: int) -> None:
@@ -42,7 +42,7 @@ def test_a_descriptor_that_an_earlier_call_forgot_is_not_called_for(loop: Loop, 
     assert len(called) == 1
 
 
-def test_a_descriptor_that_is_watched_anew_is_called_as_it_is_watched_now(loop: Loop, ready: list[int]) -> None:
+def test_a_descriptor_that_is_watched_anew_is_called_as_it_is_watched_now(loop: EventLoop, ready: list[int]) -> None:
     called: list[str] = []
 
     def watch_all_anew(_events: int) -> None:

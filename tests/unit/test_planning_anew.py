@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pgpu.engine.admitting import Situation
-from pgpu.engine.planning import Planning, read_plan
+from pgpu.engine.admission.queue_plan import QueuePlanner, read_plan
+from pgpu.engine.admission.rounds import Situation
 from pgpu.model import Gpu, Request, Slice
 from pgpu.scheduling import Candidate, GpuRoom, Held, admit
 from pgpu.scheduling.stretch import Stretch
@@ -31,7 +31,7 @@ def plan_path(tmp_path: Path) -> Path:
     return tmp_path / "queue.plan"
 
 
-def plans(planning: Planning, plan_path: Path, now_seconds: float, found: Situation) -> bool:
+def plans(planning: QueuePlanner, plan_path: Path, now_seconds: float, found: Situation) -> bool:
     """Whether it makes a plan now."""
     plan_path.unlink(missing_ok=True)
     planning.look(found, BESIDE, now_seconds)
@@ -39,7 +39,7 @@ def plans(planning: Planning, plan_path: Path, now_seconds: float, found: Situat
 
 
 def test_a_job_that_fits_does_not_wait_for_a_day_beside_one_that_runs_longer_than_believed(plan_path: Path) -> None:
-    planning = Planning(plan_path)
+    planning = QueuePlanner(plan_path)
     started_after: list[float] = []
     for minutes in range(0, 24 * 60, 10):
         now_seconds = NOW + 60.0 * minutes
@@ -51,19 +51,19 @@ def test_a_job_that_fits_does_not_wait_for_a_day_beside_one_that_runs_longer_tha
 
 
 def test_a_plan_is_made_again_as_often_as_a_job_s_time_past_its_expected_end_doubles(plan_path: Path) -> None:
-    planning = Planning(plan_path)
+    planning = QueuePlanner(plan_path)
     made = [minute for minute in range(170) if plans(planning, plan_path, NOW + 60.0 * minute, situation())]
     assert made == [0, 10, 20, 40, 80, 160]
 
 
 def test_of_a_job_whose_length_nobody_knows_the_same_is_expected_as_by_the_order(plan_path: Path) -> None:
-    planning = Planning(plan_path)
+    planning = QueuePlanner(plan_path)
     unknown = situation([replace(SERVICE, duration_seconds=None)])
     assert [minute for minute in range(30) if plans(planning, plan_path, NOW + 60.0 * minute, unknown)] == [0, 10, 20]
 
 
 def test_a_plan_is_made_again_when_a_job_comes_or_ends(plan_path: Path) -> None:
-    planning = Planning(plan_path)
+    planning = QueuePlanner(plan_path)
     assert plans(planning, plan_path, NOW, situation())
     assert not plans(planning, plan_path, NOW + 1.0, situation())
     assert plans(planning, plan_path, NOW + 2.0, situation(queue=[JOB, replace(JOB, job_id="other")]))
@@ -71,6 +71,6 @@ def test_a_plan_is_made_again_when_a_job_comes_or_ends(plan_path: Path) -> None:
 
 
 def test_a_length_of_nothing_at_all_is_outlived_no_more_often_than_one_of_a_second(plan_path: Path) -> None:
-    planning = Planning(plan_path)
+    planning = QueuePlanner(plan_path)
     at_once = situation([replace(SERVICE, duration_seconds=0.0)])
     assert sum(plans(planning, plan_path, NOW + second, at_once) for second in range(64)) == 7

@@ -11,7 +11,7 @@ import pytest
 from pgpu.client.address import UnixAddress
 from pgpu.client.channel import Channel
 from pgpu.client.connection import Server
-from pgpu.engine.inheritance import account_of
+from pgpu.engine.submission.inheritance import account_of
 from pgpu.errors import NodeError
 from pgpu.server.access import Access, Caller
 from pgpu.server.accounts import Person

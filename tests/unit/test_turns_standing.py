@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pgpu.engine.settings import EngineSettings
-from pgpu.engine.turns.standing import load, places_of_turns, save, turns_now
+from pgpu.engine.turns.turn_state import load_turns, save_turns, turn_paths, turns_now
 from pgpu.scheduling.turns import FREE, Contender, TurnRules, Turns, advance
 
 GB = 10**9
@@ -26,23 +26,23 @@ def played(steps: int) -> Turns:
 
 @pytest.mark.parametrize("steps", [1, 40, 100, 500])
 def test_they_are_read_as_they_were_written(tmp_path: Path, steps: int) -> None:
-    save(tmp_path / "turns", played(steps))
-    assert load(tmp_path / "turns") == played(steps)
+    save_turns(tmp_path / "turns", played(steps))
+    assert load_turns(tmp_path / "turns") == played(steps)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"is_on": true}', '{"is_on": true, "holders": 7}'])
 def test_what_is_no_standing_counts_as_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "turns").write_text(text)
-    assert load(tmp_path / "turns") == FREE
-    assert load(tmp_path / "missing") == FREE
+    assert load_turns(tmp_path / "turns") == FREE
+    assert load_turns(tmp_path / "missing") == FREE
 
 
 def test_only_gpus_with_turns_are_shown(tmp_path: Path) -> None:
     settings = EngineSettings(tmp_path / "state", tmp_path)
     for uuid, turns in (("GPU-0", played(20)), ("GPU-1", FREE)):
-        place = places_of_turns(settings, uuid).standing
+        place = turn_paths(settings, uuid).standing
         place.parent.mkdir(exist_ok=True)
-        save(place, turns)
+        save_turns(place, turns)
     shown = turns_now(settings, ["GPU-0", "GPU-1", "GPU-2"])
     assert [(turn.gpu_uuid, turn.holders, turn.waiting) for turn in shown] == [("GPU-0", ("a",), ("b",))]
     assert shown[0].since_seconds is not None

@@ -10,13 +10,13 @@ from functools import partial
 from pgpu.app.composition import keeper_command, make_engine, open_ledger, supervise
 from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.settings import Settings, load_settings
-from pgpu.engine.inheritance import account_of
 from pgpu.engine.keeper.calling import TAKE_LOCK, take_lock
 from pgpu.engine.keeper.life import keep as sit_with
 from pgpu.engine.keeper.zygote import fork_zygote
-from pgpu.engine.places import places_of
+from pgpu.engine.process.paths import job_paths
+from pgpu.engine.process.spawn import speak_into
 from pgpu.engine.settings import EngineSettings
-from pgpu.engine.spawn import speak_into
+from pgpu.engine.submission.inheritance import account_of
 from pgpu.runtimes.process import why_no_private_view
 
 
@@ -69,7 +69,7 @@ def _become_supervisor(settings: Settings, job_id: str) -> None:
     ledger = open_ledger(settings)
     ledger.refuse_if_gone()
     runtime_path = runtime_directory(settings.runtime_dir, settings.state_dir)
-    speak_into(places_of(EngineSettings(settings.state_dir, runtime_path), job_id))
+    speak_into(job_paths(EngineSettings(settings.state_dir, runtime_path), job_id))
     environment = ledger.environment(job_id)
     own_runtime = None if settings.runtime_dir is None else str(settings.runtime_dir)
     if environment and account_of(ledger.inherited(job_id), environment) is None:

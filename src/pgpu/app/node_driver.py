@@ -74,7 +74,7 @@ def drive(settings: Settings, options: NodeOptions, say: Callable[[str], None]) 
         PgpuError: It cannot begin: another driver is there, or slices of the other mode; the cluster does not answer; the
             runtime knows no CDI.
     """
-    from pgpu.engine.claims.keeping import EngineClaims
+    from pgpu.engine.claims.engine_claims import EngineClaims
     from pgpu.kubernetes.api import Cluster
     from pgpu.kubernetes.driver import alone_on_node
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pgpu.app.throwaway_jobs import hold_throwaway
 from pgpu.enforcement.mps import MpsDaemons, MpsProof, find_control
-from pgpu.engine.mps import MpsSharing
+from pgpu.engine.leases.mps_sharing import MpsSharing
 from pgpu.ledger import Ledger
 from pgpu.runtimes import Runtime
 

@@ -4,7 +4,7 @@ Today one form exists: the engine in this process (`embedded`). This room refuse
 """
 
 from pgpu.client.protocol import Client, GpuReport, JobReport, QueueReport
-from pgpu.engine.gpu_time import GpuTime
-from pgpu.engine.records import CallHistory, Waste
+from pgpu.engine.history.usage_records import CallHistory, Waste
+from pgpu.engine.watch.gpu_time import GpuTime
 
 __all__ = ["CallHistory", "Client", "GpuReport", "GpuTime", "JobReport", "QueueReport", "Waste"]

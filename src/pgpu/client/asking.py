@@ -21,7 +21,7 @@ class Ask:
     """The asker's own, which a process has beside what a `spec` adds."""
 
     inherited: str | None = None
-    """The asker's umask and resource limits, as `pgpu.engine.inheritance` writes them; None for the usual ones."""
+    """The asker's umask and resource limits, as `pgpu.engine.submission.inheritance` writes them; None for the usual ones."""
 
     simulate: str | None = None
     """The simulated GPUs that it is for, such as `RTX 3090x4`; None for the server's own GPUs."""

@@ -13,20 +13,20 @@ from pgpu.client.following import FROM_NOW_ON, EngineHand, Follower
 from pgpu.client.protocol import GpuReport, JobReport, QueueReport
 from pgpu.client.reporting import report
 from pgpu.client.watching import granted
-from pgpu.engine.advice import advise_jobs, check_calibration, keep_constants
+from pgpu.engine.admission.queue_view import read_queue
+from pgpu.engine.admission.wait_reasons import add_wait_reasons
 from pgpu.engine.engine import Engine
+from pgpu.engine.history.job_profiles import add_findings, read_profiled
+from pgpu.engine.history.sharing_advice import advise_jobs, check_calibration, keep_constants
+from pgpu.engine.history.usage_history import read_history, read_waste
+from pgpu.engine.history.usage_records import CallHistory, Findings, ProfiledJob, Waste
 from pgpu.engine.keeper.doorstep import Doorstep
-from pgpu.engine.line import read_line
-from pgpu.engine.measuring import add_findings, read_profiled
-from pgpu.engine.offering import claim, offer, park
-from pgpu.engine.reasons import with_reasons
-from pgpu.engine.records import CallHistory, Findings, Profiled, Waste
-from pgpu.engine.recovery import recover
-from pgpu.engine.resizing import resize
+from pgpu.engine.leases.idle_leases import mark_evictable, park, reacquire
+from pgpu.engine.leases.lease_resize import resize
+from pgpu.engine.leases.recovery import recover
+from pgpu.engine.process.control_messages import send_signal
 from pgpu.engine.streams.records import Record
-from pgpu.engine.talking import send_signal
-from pgpu.engine.usage import read_history, read_waste
-from pgpu.engine.watchdog import look_once, reported
+from pgpu.engine.watch.watchdog import find_outsiders_once, read_reported_outsiders
 from pgpu.errors import RequestError
 from pgpu.ledger import Entry
 from pgpu.model import Bandwidths, Gpu, Job, JobSpec, JobState, Outsider, Profile, Request, Resize, Submission
@@ -83,7 +83,7 @@ class EmbeddedClient:
     def queue(self) -> Sequence[QueueReport]:
         """List the jobs that wait; see `Client.queue`."""
         recover(self._engine)
-        line, held = read_line(self._engine)
+        line, held = read_queue(self._engine)
         return [*starmap(QueueReport, enumerate(line, 1)), *(QueueReport(None, job) for job in held)]
 
     def cancel(self, ids_or_names: Sequence[str], *, grace_seconds: float) -> Sequence[Job]:
@@ -151,7 +151,7 @@ class EmbeddedClient:
 
     def offer(self, id_or_name: str, value: float) -> Job:
         """Let a lease be taken; see `Client.offer`."""
-        return offer(self._engine, self._engine.ledger.find(id_or_name).job.id, value)
+        return mark_evictable(self._engine, self._engine.ledger.find(id_or_name).job.id, value)
 
     def park(self, id_or_name: str) -> Job:
         """Have a job do without its lease; see `Client.park`."""
@@ -159,13 +159,13 @@ class EmbeddedClient:
 
     def claim(self, id_or_name: str) -> Job:
         """Keep an offered lease; see `Client.claim`."""
-        return claim(self._engine, self._engine.ledger.find(id_or_name).job.id)
+        return reacquire(self._engine, self._engine.ledger.find(id_or_name).job.id)
 
     def history(self, word: str | None) -> Sequence[CallHistory]:
         """Tell what is known of calls; see `Client.history`."""
         return read_history(self._engine, word)
 
-    def profiled(self, id_or_name: str) -> Profiled:
+    def profiled(self, id_or_name: str) -> ProfiledJob:
         """Return what a traced job did; see `Client.profiled`."""
         return read_profiled(self._engine, self._engine.ledger.find(id_or_name).job.id)
 
@@ -193,7 +193,7 @@ class EmbeddedClient:
 
     def outsiders(self) -> Sequence[Outsider]:
         """Return who was told of; see `Client.outsiders`."""
-        return reported(self._engine)
+        return read_reported_outsiders(self._engine)
 
     def gpus(self) -> Sequence[GpuReport]:
         """Report every GPU; see `Client.gpus`."""
@@ -201,7 +201,7 @@ class EmbeddedClient:
             entries = self._engine.queue_of(view.holding())
         snapshot = self._engine.snapshot()
         rooms = {room.gpu.uuid: room for room in snapshot.rooms(entries, self._engine.headroom)}
-        outsiders = look_once(self._engine)
+        outsiders = find_outsiders_once(self._engine)
         return [
             GpuReport(
                 gpu=gpu,
@@ -225,7 +225,9 @@ class EmbeddedClient:
         return self._engine_of(job.gpu_model)
 
     def _reports(self, entries: Sequence[Entry]) -> list[JobReport]:
-        return [self._report(entry) for entry in with_reasons(entries, lambda job: self._engine_of_job(job).outlook())]
+        return [
+            self._report(entry) for entry in add_wait_reasons(entries, lambda job: self._engine_of_job(job).outlook())
+        ]
 
     def _report(self, entry: Entry) -> JobReport:
         return report(self._engine, entry)

@@ -13,11 +13,11 @@ from functools import partial
 from pgpu.client.line import Line
 from pgpu.engine.engine import Engine
 from pgpu.engine.keeper.doorstep import Doorstep
-from pgpu.engine.recovery import recover
-from pgpu.engine.sockets import connect
+from pgpu.engine.leases.recovery import recover
+from pgpu.engine.process.control_messages import send_signal, send_window
+from pgpu.engine.process.unix_sockets import connect
 from pgpu.engine.streams.log import stored
 from pgpu.engine.streams.records import Record
-from pgpu.engine.talking import send_signal, send_window
 from pgpu.model import JobState
 
 FROM_NOW_ON = (1 << 63) - 1

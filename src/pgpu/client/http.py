@@ -19,8 +19,8 @@ from pgpu.client.connection import Server, Streaming
 from pgpu.client.protocol import GpuReport, JobReport, QueueReport
 from pgpu.client.served import ServedHand, ServedLine, path_of
 from pgpu.client.watching import Watch, granted
-from pgpu.engine.asker import this_process
-from pgpu.engine.records import CallHistory, Findings, Profiled, Waste
+from pgpu.engine.history.usage_records import CallHistory, Findings, ProfiledJob, Waste
+from pgpu.engine.submission.submitter import this_process
 from pgpu.errors import NodeError, RequestError
 from pgpu.model import Bandwidths, Job, JobSpec, Outsider, Profile, Request, Resize, Submission
 
@@ -172,9 +172,9 @@ class HttpClient:
         query = "" if word is None else "?" + urlencode({"word": word}, errors="surrogateescape")
         return self._asked(tuple[CallHistory, ...], "GET", "/v1/history" + query)
 
-    def profiled(self, id_or_name: str) -> Profiled:
+    def profiled(self, id_or_name: str) -> ProfiledJob:
         """Return what a traced job did; see `Client.profiled`."""
-        return self._asked(Profiled, "GET", path_of(id_or_name, "/profile"))
+        return self._asked(ProfiledJob, "GET", path_of(id_or_name, "/profile"))
 
     def add_findings(self, id_or_name: str, findings: Findings) -> Profile:
         """Add to a profile; see `Client.add_findings`."""

@@ -7,8 +7,8 @@ from typing import BinaryIO, Protocol
 from pgpu.advising.advice import Advice
 from pgpu.advising.constants import Constants
 from pgpu.enforcement import SliceUse
-from pgpu.engine.gpu_time import GpuTime
-from pgpu.engine.records import CallHistory, Findings, Profiled, Waste
+from pgpu.engine.history.usage_records import CallHistory, Findings, ProfiledJob, Waste
+from pgpu.engine.watch.gpu_time import GpuTime
 from pgpu.model import Bandwidths, Gpu, Job, JobSpec, Outsider, Profile, Request, SharingMode, Submission
 
 
@@ -243,7 +243,7 @@ class Client(Protocol):
         """
         ...
 
-    def profiled(self, id_or_name: str) -> Profiled:
+    def profiled(self, id_or_name: str) -> ProfiledJob:
         """Return what a traced job that ended did on the GPU.
 
         Raises:

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from pgpu.client.protocol import JobReport
 from pgpu.engine.engine import Engine
-from pgpu.engine.gpu_time import GpuTime, read_samples, told
-from pgpu.engine.turns.standing import turns_now
+from pgpu.engine.turns.turn_state import turns_now
+from pgpu.engine.watch.gpu_time import GpuTime, read_samples, time_shares
 from pgpu.ledger import Entry
 
 
@@ -19,7 +19,7 @@ def report(engine: Engine, entry: Entry) -> JobReport:
     if lease is None:
         return JobReport(entry.job, ())
     samples = read_samples(engine.places(entry.job.id).time_samples)
-    time = told(samples, [part.gpu_uuid for part in lease.slices])
+    time = time_shares(samples, [part.gpu_uuid for part in lease.slices])
     if entry.job.request.oversubscribes:
         time = tuple(_with_turn(engine, entry.job.id, each) for each in time)
     return JobReport(entry.job, tuple(engine.enforcer.use(lease)), time)

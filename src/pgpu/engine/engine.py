@@ -12,28 +12,28 @@ from dataclasses import replace
 
 from pgpu.enforcement import Enforcer
 from pgpu.enforcement.checkpoints import Checkpoints
-from pgpu.engine.acceptance import accept, new_job_id
-from pgpu.engine.admitting import Rounds
-from pgpu.engine.asker import Asker
-from pgpu.engine.compute_words import neighbours
-from pgpu.engine.gpu_lock import GpuLocks
-from pgpu.engine.granting import written
-from pgpu.engine.inheritance import account_of
+from pgpu.engine.admission.auto_sharing import AutoSharing
+from pgpu.engine.admission.commit import commit_round
+from pgpu.engine.admission.expiry import cancel_entry, has_to_settle, settle
+from pgpu.engine.admission.queue_plan import QueuePlanner, Stretches, read_plan
+from pgpu.engine.admission.round_outcome import RoundOutcome
+from pgpu.engine.admission.rounds import RoundReader
+from pgpu.engine.admission.snapshot import BLIND, Snapshot, take_snapshot
+from pgpu.engine.history.run_history import RunHistory
 from pgpu.engine.keeper.calling import START, Keepers
-from pgpu.engine.learning import Learning
-from pgpu.engine.mps import MpsSharing, leave_mps, refuse_what_cannot_join
-from pgpu.engine.offers import refuse_what_is_not_offered
-from pgpu.engine.outcome import Outcome
-from pgpu.engine.parking.capability import can_leave
-from pgpu.engine.parking.standing import is_travelling
-from pgpu.engine.places import JobPlaces, places_of, places_of_keepers
-from pgpu.engine.planning import Planning, Stretches, read_plan
+from pgpu.engine.leases.compute_words import neighbours
+from pgpu.engine.leases.gpu_lock import GpuLocks
+from pgpu.engine.leases.mps_sharing import MpsSharing, leave_mps, refuse_what_cannot_join
+from pgpu.engine.parking.movability import can_leave
+from pgpu.engine.parking.parking_state import is_travelling
+from pgpu.engine.process.paths import JobPaths, job_paths, keeper_paths
+from pgpu.engine.process.spawn import spawn_supervisor
+from pgpu.engine.process.unix_sockets import send_datagram
 from pgpu.engine.settings import EngineSettings
-from pgpu.engine.settling import cancelled, has_to_settle, settle
-from pgpu.engine.sharing import AutoSharing
-from pgpu.engine.snapshot import BLIND, Snapshot, take_snapshot
-from pgpu.engine.sockets import tell
-from pgpu.engine.spawn import spawn_supervisor
+from pgpu.engine.submission.inheritance import account_of
+from pgpu.engine.submission.job_submission import accept, new_job_id
+from pgpu.engine.submission.submitter import Submitter
+from pgpu.engine.submission.unsupported import refuse_unsupported
 from pgpu.errors import LedgerError, NodeError, RequestError
 from pgpu.gpu import GpuSource
 from pgpu.ledger import Call, Decision, Entry, Ledger, View
@@ -69,16 +69,16 @@ class Engine:
         self.gpus = gpus
         self.enforcer = enforcer
         self.headroom = Headroom(settings.headroom_least_bytes, settings.headroom_fraction)
-        self.learning = Learning(settings.gpu_model, self.headroom)
-        self.rounds = Rounds(settings.gpu_model, self.headroom, self.learning.durations, sized=self.learning.sized)
+        self.learning = RunHistory(settings.gpu_model, self.headroom)
+        self.rounds = RoundReader(settings.gpu_model, self.headroom, self.learning.durations, sized=self.learning.sized)
         self._auto = AutoSharing(settings.has_mps)
         self.rounds.shared = self._auto.shared
         self.rounds.oversubscription = settings.oversubscription
         self.rounds.jobs_without_gpu = settings.jobs_without_gpu
         """How a round is decided; `app` may give it more to decide on."""
-        plan = places_of_keepers(settings, settings.gpu_model).plan
+        plan = keeper_paths(settings, settings.gpu_model).plan
         self.rounds.planned = lambda: read_plan(plan)
-        self._planning = Planning(plan)
+        self._planning = QueuePlanner(plan)
         self._stretches = Stretches()
         self._runtimes = runtimes
         self._supervisor_command = tuple(supervisor_command)
@@ -95,9 +95,9 @@ class Engine:
     def _tell_keeper_to_start(self, job_id: str) -> bool:
         return self.keepers.tell(self.settings.gpu_model, b"%s %s" % (START, job_id.encode()))
 
-    def places(self, job_id: str) -> JobPlaces:
+    def places(self, job_id: str) -> JobPaths:
         """Return where a job's files lie."""
-        return places_of(self.settings, job_id)
+        return job_paths(self.settings, job_id)
 
     def runtime(self, name: str) -> Runtime:
         """Return the runtime of this name.
@@ -116,7 +116,7 @@ class Engine:
         request: Request,
         *,
         wait_timeout_seconds: float | None = None,
-        asker: Asker | None = None,
+        asker: Submitter | None = None,
         job_id: str | None = None,
     ) -> Job:
         """Accept one job durably and have it looked after; see `Client.submit`.
@@ -134,7 +134,7 @@ class Engine:
     def submit_all(
         self,
         submissions: Sequence[Submission],
-        asker: Asker | None = None,
+        asker: Submitter | None = None,
         new_id: Callable[[], str] = new_job_id,
     ) -> list[Job]:
         """Accept jobs durably, all or none, and have them looked after; see `accept`."""
@@ -154,7 +154,7 @@ class Engine:
         gpus = () if request.is_without_gpu else self.gpus.gpus()
         if not gpus and request.gpu_count:
             raise NodeError("no GPU was found", hint='--simulate "RTX 3090" runs on a simulated one')
-        refuse_what_is_not_offered(request, self.settings)
+        refuse_unsupported(request, self.settings)
         refuse_what_cannot_join(spec, request)
         if gpus:
             self.check_amount(gpus, request)
@@ -190,7 +190,7 @@ class Engine:
         """
         self._locks.hold(self.gpus.gpus())
 
-    def step(self, gives_up: Collection[str] = ()) -> Outcome:
+    def step(self, gives_up: Collection[str] = ()) -> RoundOutcome:
         """Admit what fits now. Others may write meanwhile, unless there is something to write down.
 
         While the GPUs cannot be read nothing is admitted, and all else goes on.
@@ -211,7 +211,7 @@ class Engine:
             return outcome
         with self.ledger.decision() as decision:
             if not has_news and decision.version() == version:
-                outcome = written(decision, outcome, self.settings.gpu_model)
+                outcome = commit_round(decision, outcome, self.settings.gpu_model)
             else:
                 outcome = self._admit(decision, snapshot, gives_up)
         self.wake(outcome.moved_ids)
@@ -283,7 +283,7 @@ class Engine:
             stretches = self._stretches.of(view, self.settings.gpu_model, snapshot.gpus)
         self._planning.look(situation, stretches, time.time())
 
-    def outlook(self) -> Outcome:
+    def outlook(self) -> RoundOutcome:
         """Say what a round would find now, and change nothing.
 
         Raises:
@@ -329,7 +329,7 @@ class Engine:
     def wake(self, job_ids: Sequence[str], message: bytes = b"") -> None:
         """Tell supervisors to look again, or hand them a message; never waits."""
         for job_id in job_ids:
-            tell(self.places(job_id).wake_socket, message)
+            send_datagram(self.places(job_id).wake_socket, message)
 
     def release(self, job_id: str) -> None:
         """Give a lease's memory back, once nothing holds it any more, and admit who fits into it."""
@@ -353,7 +353,7 @@ class Engine:
             for job_id in job_ids:
                 entry = decision.entry(job_id)
                 if entry.job.state is JobState.WAITING:
-                    decision.put(cancelled(entry, time.time()))
+                    decision.put(cancel_entry(entry, time.time()))
                 elif entry.is_live:
                     decision.put(replace(entry, stop_grace_seconds=grace_seconds))
         self.wake(job_ids)
@@ -388,13 +388,13 @@ class Engine:
                 decision.put(replace(entry, job=failed, lease_released_at_seconds=time.time()))
             raise
 
-    def _round(self, view: View, snapshot: Snapshot, gives_up: Collection[str] = ()) -> Outcome:
+    def _round(self, view: View, snapshot: Snapshot, gives_up: Collection[str] = ()) -> RoundOutcome:
         """Say what a round would write."""
         now_seconds = time.time()
         situation = self.rounds.situation(view, snapshot).giving_up(gives_up, now_seconds)
-        return Outcome(situation, situation.decided(now_seconds))
+        return RoundOutcome(situation, situation.decided(now_seconds))
 
-    def _admit(self, decision: Decision, snapshot: Snapshot, gives_up: Collection[str] = ()) -> Outcome:
+    def _admit(self, decision: Decision, snapshot: Snapshot, gives_up: Collection[str] = ()) -> RoundOutcome:
         """Write what scheduling says."""
         settle(decision, time.time(), gives_up)
-        return written(decision, self._round(decision, snapshot, gives_up), self.settings.gpu_model)
+        return commit_round(decision, self._round(decision, snapshot, gives_up), self.settings.gpu_model)

@@ -14,7 +14,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
 from pgpu.distribution import installed_version
-from pgpu.engine.claims import Offer
+from pgpu.engine.claims import ClaimableGpu
 from pgpu.errors import NodeError
 from pgpu.kubernetes.node_watch import NodeWatch
 from pgpu.kubernetes.pods.shares import Share
@@ -63,13 +63,13 @@ class _State(Collector):
         yield from _of_gpus(offers)
         yield from self._of_slices({each.gpu.uuid: each for each in offers})
 
-    def _gpus(self) -> Sequence[Offer]:
+    def _gpus(self) -> Sequence[ClaimableGpu]:
         try:
             return self._watch.gpus()
         except NodeError:
             return ()
 
-    def _of_slices(self, offers: Mapping[str, Offer]) -> Iterator[Metric]:
+    def _of_slices(self, offers: Mapping[str, ClaimableGpu]) -> Iterator[Metric]:
         try:
             shares = self._watch.shares()
         except NodeError:
@@ -79,8 +79,8 @@ class _State(Collector):
         yield from _of_shares(shares, offers)
 
 
-def _of_gpus(offers: Sequence[Offer]) -> Iterator[Metric]:
-    amounts: tuple[tuple[str, str, Callable[[Offer], int]], ...] = (
+def _of_gpus(offers: Sequence[ClaimableGpu]) -> Iterator[Metric]:
+    amounts: tuple[tuple[str, str, Callable[[ClaimableGpu], int]], ...] = (
         ("pgpu_gpu_memory_bytes", "Memory that programs can use.", lambda offer: offer.gpu.memory_bytes),
         ("pgpu_gpu_memory_granted_bytes", "Sum of the slices granted.", lambda offer: offer.held_bytes),
         ("pgpu_gpu_memory_grantable_bytes", "What slices may sum to now.", lambda offer: offer.memory_bytes),
@@ -92,7 +92,7 @@ def _of_gpus(offers: Sequence[Offer]) -> Iterator[Metric]:
         yield family
 
 
-def _of_shares(shares: Sequence[Share], offers: Mapping[str, Offer]) -> Iterator[Metric]:
+def _of_shares(shares: Sequence[Share], offers: Mapping[str, ClaimableGpu]) -> Iterator[Metric]:
     amounts: tuple[tuple[str, str, Callable[[Share], float | None]], ...] = (
         ("pgpu_slice_memory_limit_bytes", "Memory of a slice.", lambda share: share.memory_limit_bytes),
         ("pgpu_slice_memory_used_bytes", "Held by its containers.", lambda share: share.memory_used_bytes),
@@ -112,7 +112,7 @@ def _of_shares(shares: Sequence[Share], offers: Mapping[str, Offer]) -> Iterator
 def _fill(
     family: GaugeMetricFamily | CounterMetricFamily,
     shares: Sequence[Share],
-    offers: Mapping[str, Offer],
+    offers: Mapping[str, ClaimableGpu],
     of: Callable[[Share], float | None],
 ) -> None:
     for share in shares:
@@ -123,6 +123,6 @@ def _fill(
             family.add_metric(labels, amount)
 
 
-def _gpu_labels(uuid: str, offer: Offer | None) -> tuple[str, str, str]:
+def _gpu_labels(uuid: str, offer: ClaimableGpu | None) -> tuple[str, str, str]:
     """Return what names a GPU; of one that is gone only the UUID is known."""
     return ("", uuid, "") if offer is None else (offer.gpu.place, uuid, offer.gpu.name)

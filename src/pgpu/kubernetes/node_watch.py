@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from pgpu.engine.claims import Claims, Offer
+from pgpu.engine.claims import ClaimableGpu, Claims
 from pgpu.kubernetes.pods import PodResources
 from pgpu.kubernetes.pods.shares import Share, shares
 
@@ -15,7 +15,7 @@ class NodeWatch:
         self._claims = claims
         self._pods = pods
 
-    def gpus(self) -> Sequence[Offer]:
+    def gpus(self) -> Sequence[ClaimableGpu]:
         """Return what claims may take of each GPU, and what they hold.
 
         Raises:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from pgpu.engine.inheritance import inheritance_of
+from pgpu.engine.submission.inheritance import inheritance_of
 from pgpu.errors import AccessError, JobNotFoundError, RequestError, UnauthenticatedError
 from pgpu.model import Job, JobSpec, Request
 from pgpu.server.accounts import Person

@@ -80,7 +80,7 @@ class Person:
         """Return the account of their jobs, without the environment.
 
         Args:
-            claimed: What the client says of itself, as `pgpu.engine.inheritance` writes it; only its umask counts.
+            claimed: What the client says of itself, as `pgpu.engine.submission.inheritance` writes it; only its umask counts.
             usual: Limits where nobody can tell theirs.
 
         Raises:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pgpu.engine.engine import Engine
 from pgpu.engine.keeper.calling import LOOK
 from pgpu.engine.keeper.life import LINGER_SECONDS
-from pgpu.engine.recovery import recover
+from pgpu.engine.leases.recovery import recover
 from pgpu.engine.saying import say
 from pgpu.errors import PgpuError
 

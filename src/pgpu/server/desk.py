@@ -19,20 +19,20 @@ from pgpu.client.embedded import EmbeddedClient, last_lines
 from pgpu.client.following import Follower
 from pgpu.client.protocol import GpuReport, JobReport, QueueReport
 from pgpu.client.reporting import report
-from pgpu.engine.advice import advise_jobs
-from pgpu.engine.asker import Asker
-from pgpu.engine.batch import check_count
+from pgpu.engine.admission.queue_view import read_queue
+from pgpu.engine.admission.round_outcome import RoundOutcome
+from pgpu.engine.admission.wait_reasons import add_wait_reasons
 from pgpu.engine.engine import Engine
-from pgpu.engine.line import read_line
-from pgpu.engine.measuring import add_findings, read_profiled
-from pgpu.engine.offering import claim, offer, park
-from pgpu.engine.outcome import Outcome
-from pgpu.engine.reasons import with_reasons
-from pgpu.engine.records import CallHistory, Findings, Profiled, Waste
-from pgpu.engine.resizing import resize
-from pgpu.engine.talking import send_signal, send_window
-from pgpu.engine.usage import read_history, read_waste
-from pgpu.engine.watchdog import reported
+from pgpu.engine.history.job_profiles import add_findings, read_profiled
+from pgpu.engine.history.sharing_advice import advise_jobs
+from pgpu.engine.history.usage_history import read_history, read_waste
+from pgpu.engine.history.usage_records import CallHistory, Findings, ProfiledJob, Waste
+from pgpu.engine.leases.idle_leases import mark_evictable, park, reacquire
+from pgpu.engine.leases.lease_resize import resize
+from pgpu.engine.process.control_messages import send_signal, send_window
+from pgpu.engine.submission.job_batch import check_count
+from pgpu.engine.submission.submitter import Submitter
+from pgpu.engine.watch.watchdog import read_reported_outsiders
 from pgpu.errors import CapacityError, JobNotFoundError, RequestError
 from pgpu.ledger import Entry
 from pgpu.model import Job, JobState, Outsider, Profile, Resize
@@ -65,7 +65,7 @@ class Desk:
         self._engine_of = engine_of
         self._others: dict[str, Engine] = {}
         self._guard = threading.Lock()
-        self._outlooks: dict[str | None, Shared[Outcome]] = {}
+        self._outlooks: dict[str | None, Shared[RoundOutcome]] = {}
 
     def engine_for(self, simulate: str | None) -> Engine:
         """Return the engine of some simulated GPUs; None stands for the server's own.
@@ -92,7 +92,7 @@ class Desk:
         """Return the engine whose GPUs a job uses."""
         return self.engine_for(job.gpu_model)
 
-    def _outlook_of(self, job: Job) -> Outcome:
+    def _outlook_of(self, job: Job) -> RoundOutcome:
         """Look at a whole queue once for all who ask for reasons at a time: pages, and those who wait."""
         engine = self.engine_of_job(job)
         with self._guard:
@@ -110,7 +110,7 @@ class Desk:
         submissions = [replace(each, spec=self.access.check_submission(caller, each.spec)) for each in ask.submissions]
         for each in ask.submissions:
             self.access.check_request(caller, each.request)
-        asker = Asker(caller.uid, ask.environment, self.access.inherited(caller, ask.inherited))
+        asker = Submitter(caller.uid, ask.environment, self.access.inherited(caller, ask.inherited))
         engine = self.engine_for(ask.simulate)
         if ask.key is None:
             return engine.submit_all(submissions, asker)
@@ -150,7 +150,7 @@ class Desk:
         """
         room = None if most is None else most + 1
         found = self.engine.ledger.page(after, room, ended_of=caller.sees_uid, include_final=include_final)
-        entries = with_reasons(found[:most], self._outlook_of)
+        entries = add_wait_reasons(found[:most], self._outlook_of)
         reports = [
             self.report(entry) if caller.sees_uid in {None, entry.job.owner_uid} else anonymous(entry)
             for entry in entries
@@ -180,7 +180,7 @@ class Desk:
 
     def queue(self, caller: Caller, simulate: str | None) -> Sequence[QueueReport]:
         """List the jobs that wait, each at its place among everybody's; only those that the caller sees."""
-        line, held = read_line(self.engine_for(simulate))
+        line, held = read_queue(self.engine_for(simulate))
         reports = [*starmap(QueueReport, enumerate(line, 1)), *(QueueReport(None, job) for job in held)]
         return [report for report in reports if caller.sees_uid in {None, report.job.owner_uid}]
 
@@ -194,7 +194,7 @@ class Desk:
     def report(self, entry: Entry) -> JobReport:
         """Return a job and what it holds now; one that waits says why."""
         if entry.job.state is JobState.WAITING and entry.job.reason is None:
-            entry = with_reasons([entry], self._outlook_of)[0]
+            entry = add_wait_reasons([entry], self._outlook_of)[0]
         return report(self.engine, entry)
 
     def stop(self, caller: Caller, id_or_name: str, grace_seconds: float) -> Job:
@@ -226,7 +226,7 @@ class Desk:
     def offer(self, caller: Caller, id_or_name: str, value: float) -> Job:
         """Let the lease of a job be taken; for the gateway alone, as the next two: what a lease is worth decides whose goes."""
         job = self._serving(caller, id_or_name)
-        return offer(self.engine_of_job(job), job.id, value)
+        return mark_evictable(self.engine_of_job(job), job.id, value)
 
     def park(self, caller: Caller, id_or_name: str) -> Job:
         """Have a job do without its lease."""
@@ -236,14 +236,14 @@ class Desk:
     def claim(self, caller: Caller, id_or_name: str) -> Job:
         """Keep an offered lease."""
         job = self._serving(caller, id_or_name)
-        return claim(self.engine_of_job(job), job.id)
+        return reacquire(self.engine_of_job(job), job.id)
 
     def _serving(self, caller: Caller, id_or_name: str) -> Job:
         job = self.find(caller, id_or_name).job
         self.access.check_administers(caller)
         return job
 
-    def profiled(self, caller: Caller, id_or_name: str) -> Profiled:
+    def profiled(self, caller: Caller, id_or_name: str) -> ProfiledJob:
         """Return what one of the caller's traced jobs did."""
         return read_profiled(self.engine, self.find(caller, id_or_name).job.id)
 
@@ -290,7 +290,7 @@ class Desk:
 
     def outsiders(self, caller: Caller, simulate: str | None) -> Sequence[Outsider]:
         """Return whom the watchdog has told of, of those that the caller sees."""
-        found = reported(self.engine_for(simulate))
+        found = read_reported_outsiders(self.engine_for(simulate))
         return [each for each in found if caller.sees_uid in {None, each.uid}]
 
     def log(self, caller: Caller, id_or_name: str) -> Iterator[tuple[str, bytes]]:

@@ -14,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 
 from pgpu.client.following import FROM_NOW_ON
 from pgpu.engine.engine import Engine
-from pgpu.engine.sockets import connect
+from pgpu.engine.process.unix_sockets import connect
 from pgpu.engine.streams.frames import Hello, Kind, encode_frame, encode_gap, encode_hello
 from pgpu.engine.streams.log import stored
 from pgpu.model import Job, JobState

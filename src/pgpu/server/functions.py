@@ -16,9 +16,9 @@ from typing import Protocol
 
 from pgpu.client.functions import Bearer, Judgement, NewFunctionToken, ReplicaAsk, Rollout, Shown
 from pgpu.distribution import extra_hint
-from pgpu.engine.acceptance import new_job_id
-from pgpu.engine.asker import Asker
-from pgpu.engine.inheritance import account_of
+from pgpu.engine.submission.inheritance import account_of
+from pgpu.engine.submission.job_submission import new_job_id
+from pgpu.engine.submission.submitter import Submitter
 from pgpu.errors import FunctionNotFoundError, LedgerError, PgpuError, RequestError
 from pgpu.ledger.function_names import missing
 from pgpu.model import (
@@ -284,7 +284,7 @@ class FunctionDesk:
         version, inherited = self._kept.to_start(ask.function, ask.version)
         if version.state is not VersionState.READY:
             raise RequestError(f"{version.label} is {version.state.value}", hint=version.reason)
-        job_id, asker = new_job_id(), Asker(version.owner_uid, (), inherited)
+        job_id, asker = new_job_id(), Submitter(version.owner_uid, (), inherited)
         submission, directory = self._deployer.replica(version, job_id, asker.account)
         replica = Replica(job_id, version.function, version.number, directory, ReplicaState.STARTING)
         try:
@@ -307,7 +307,7 @@ class FunctionDesk:
             raise RequestError(f"{version.label} is {version.state.value} already")
         if (under_way := dict(self._filling()).get(self._deployer.build_name(version))) is not None:
             return under_way
-        asker = Asker(version.owner_uid, (), inherited)
+        asker = Submitter(version.owner_uid, (), inherited)
         job = self._desk.engine.submit_all([self._deployer.build(version, asker.account)], asker)[0]
         if version not in self._versions_of(ask.function):
             self._end([job.id], 0.0)
@@ -368,7 +368,7 @@ class FunctionDesk:
 
     def _compile(self, name: str, number: int) -> None:
         version, inherited = self._kept.to_start(name, number)
-        asker = Asker(version.owner_uid, (), inherited)
+        asker = Submitter(version.owner_uid, (), inherited)
         submission = self._deployer.bytecode(version, asker.account)
         if submission is not None:
             self._desk.engine.submit_all([submission], asker)

@@ -23,7 +23,7 @@ from typing import cast
 import uvicorn
 from fastapi import FastAPI
 
-from pgpu.engine.sockets import connect
+from pgpu.engine.process.unix_sockets import connect
 from pgpu.errors import NodeError, RequestError
 from pgpu.server.entrance import Entrance, Visitors, room_within
 from pgpu.server.following import Following

@@ -12,7 +12,7 @@ from tests.fakes.kubelet_pods import FakeKubelet, FakePod
 from tests.waiting import until
 
 from pgpu.enforcement import SliceUse
-from pgpu.engine.claims import Offer
+from pgpu.engine.claims import ClaimableGpu
 from pgpu.kubernetes.device_plugin.delivering import ByMounts
 from pgpu.kubernetes.device_plugin.plugin import SUBJECTS, DevicePlugin
 from pgpu.kubernetes.device_plugin.units import uid_of, unit_of
@@ -39,7 +39,7 @@ class CountingClaims(FakeClaims):
             for uid, uses in super().uses().items()
         }
 
-    def gpus(self) -> Sequence[Offer]:
+    def gpus(self) -> Sequence[ClaimableGpu]:
         offers = super().gpus()
         self.after_gpus()
         return offers

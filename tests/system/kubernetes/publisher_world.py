@@ -8,7 +8,7 @@ from tests.fakes.api_objects import Object
 from tests.fakes.api_server import EVENTS, SLICES, ApiServer
 from tests.fakes.claims import FakeClaims, gpu
 
-from pgpu.engine.claims import Offer
+from pgpu.engine.claims import ClaimableGpu
 from pgpu.errors import NodeError
 from pgpu.kubernetes.api import Cluster, connected
 from pgpu.kubernetes.events import EventRecorder
@@ -37,7 +37,7 @@ class Unreadable(FakeClaims):
     on = False
     has_bug = False
 
-    def gpus(self) -> Sequence[Offer]:
+    def gpus(self) -> Sequence[ClaimableGpu]:
         if self.has_bug:
             raise ZeroDivisionError
         if self.on:

@@ -6,14 +6,14 @@ Python runs this where the folder is on PYTHONPATH (`python -m benchmarks.sharin
 import sys
 
 if "pgpu.app" in sys.orig_argv:
-    from pgpu.engine.parking.leaving import Leaving
-    from pgpu.engine.parking.standing import is_travelling
+    from pgpu.engine.parking.departure import Departure
+    from pgpu.engine.parking.parking_state import is_travelling
     from pgpu.model import Job
 
-    _comes_back = Leaving.come_back
+    _comes_back = Departure.come_back
 
-    def _stays_away(self: Leaving, job: Job) -> bool:
+    def _stays_away(self: Departure, job: Job) -> bool:
         is_away = is_travelling(self.engine.places(job.id).parking)
         return not is_away and _comes_back(self, job)
 
-    Leaving.come_back = _stays_away  # type: ignore[method-assign]
+    Departure.come_back = _stays_away  # type: ignore[method-assign]

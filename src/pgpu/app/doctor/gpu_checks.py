@@ -8,7 +8,7 @@ from typing import Any
 
 from pgpu.app.composition import open_ledger
 from pgpu.app.settings import Settings
-from pgpu.engine.gpu_lock import GpuLocks
+from pgpu.engine.leases.gpu_lock import GpuLocks
 from pgpu.errors import NodeError
 from pgpu.libraries import CUDA_SHIM_VERSION
 from pgpu.model import Gpu

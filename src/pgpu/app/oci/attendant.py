@@ -15,14 +15,14 @@ from pgpu.app.oci.machine_facts import clean_environment
 from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.settings import Settings
 from pgpu.enforcement.slice_files import SliceFiles
-from pgpu.engine.acceptance import accept
-from pgpu.engine.asker import Asker
 from pgpu.engine.engine import Engine
-from pgpu.engine.identity import open_pidfd
 from pgpu.engine.keeper.doorstep import Doorstep
 from pgpu.engine.saying import say
+from pgpu.engine.submission.job_submission import accept
+from pgpu.engine.submission.submitter import Submitter
 from pgpu.engine.supervisor import attend, supervise
 from pgpu.errors import JobNotFoundError, PgpuError, RequestError
+from pgpu.host.process_identity import open_pidfd
 from pgpu.ledger import Ledger
 from pgpu.model import DOCKER_UID, Job, JobSpec, JobState, Request, SharingWish, Submission
 from pgpu.runtimes.oci import CONTAINER_VARIABLE, Container, container_of
@@ -104,7 +104,7 @@ def _look_after(settings: Settings, container: Container, gate: Gate, job_id: st
 
 def _ask(engine: Engine, settings: Settings, container: Container, job_id: str) -> None:
     """A name that another job has is only a name: the container's id stays."""
-    asker = Asker(DOCKER_UID, tuple(clean_environment().items()), None)
+    asker = Submitter(DOCKER_UID, tuple(clean_environment().items()), None)
     timeout = container.wait_timeout_seconds if container.has_timeout else settings.wait_timeout
     for name in dict.fromkeys((container.name or None, None)):
         submission = Submission(_spec(container, name), _request(container), wait_timeout_seconds=timeout)

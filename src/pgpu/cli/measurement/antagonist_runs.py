@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from pgpu.client import Client
 from pgpu.enforcement import trace
-from pgpu.engine.records import unpacked
+from pgpu.engine.history.usage_records import unpack_log
 from pgpu.errors import NodeError
 from pgpu.model import Antagonist, Contest, Job, JobSpec, JobState, Request, SharingWish, Submission
 from pgpu.profiling.sensitivity import Beside, contest
@@ -206,7 +206,7 @@ def fraction_of(neighbour: Neighbour, l2_bytes: int | None, rate: float | None) 
 
 def measurement_of(client: Client, job_id: str) -> Measurement:
     """Return what a job did that was traced and has ended."""
-    return measure(trace.read(unpacked(client.profiled(job_id).packed_log)))
+    return measure(trace.read(unpack_log(client.profiled(job_id).packed_log)))
 
 
 def _bytes_per_second(client: Client, job_id: str) -> float | None:

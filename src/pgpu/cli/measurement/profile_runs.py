@@ -16,7 +16,7 @@ from pgpu.cli.output import console
 from pgpu.cli.submission.attachment import attach, deferred_signals, say_advisory, say_simulated
 from pgpu.client import Client
 from pgpu.enforcement import trace
-from pgpu.engine.records import Findings, Profiled, unpacked
+from pgpu.engine.history.usage_records import Findings, ProfiledJob, unpack_log
 from pgpu.errors import NodeError, PgpuError, RequestError
 from pgpu.model import Contest, Job, Submission
 from pgpu.profiling.counters import PROGRAM, command_of, demands_of, read_counters, refusal
@@ -204,8 +204,8 @@ def _refuse(job: Job) -> NoReturn:
     raise RequestError(f"job {job.id} could not be profiled: {job.error}")
 
 
-def _finding(job: Job, profiled: Profiled) -> Finding:
-    return Finding(job, profiled.profile, measure(trace.read(unpacked(profiled.packed_log))))
+def _finding(job: Job, profiled: ProfiledJob) -> Finding:
+    return Finding(job, profiled.profile, measure(trace.read(unpack_log(profiled.packed_log))))
 
 
 def _say(plan: ProfilePlan, line: str) -> None:

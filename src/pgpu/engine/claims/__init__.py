@@ -17,7 +17,7 @@ STEP_BYTES = 256 * MIB
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class ClaimableGpu:
     """What claims may take of one GPU."""
 
     gpu: Gpu
@@ -40,7 +40,7 @@ class Offer:
 class Claims(Protocol):
     """The claims of one node. Safe for many threads."""
 
-    def gpus(self) -> Sequence[Offer]:
+    def gpus(self) -> Sequence[ClaimableGpu]:
         """Return every GPU, in the driver's order.
 
         Raises:

@@ -17,11 +17,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from pgpu.engine.identity import is_alive
-from pgpu.engine.places import places_of_keepers
+from pgpu.engine.process.paths import keeper_paths
+from pgpu.engine.process.unix_sockets import connect, send_datagram
 from pgpu.engine.settings import EngineSettings
-from pgpu.engine.sockets import connect, tell
 from pgpu.errors import NodeError
+from pgpu.host.process_identity import is_alive
 from pgpu.ledger import LEDGER_VERSION
 from pgpu.model import ProcessHolder
 
@@ -79,7 +79,7 @@ class Keepers:
 
     def tell(self, gpu_model: str | None, message: bytes) -> bool:
         """Send a keeper one message; False if there is none that listens."""
-        return tell(places_of_keepers(self._settings, gpu_model).wake_socket, message)
+        return send_datagram(keeper_paths(self._settings, gpu_model).wake_socket, message)
 
     def connect(self, gpu_model: str | None) -> socket.socket:
         """Return a connection on which a keeper is asked about one job.
@@ -87,7 +87,7 @@ class Keepers:
         Raises:
             OSError: Nobody listens.
         """
-        return connect(places_of_keepers(self._settings, gpu_model).door_socket)
+        return connect(keeper_paths(self._settings, gpu_model).door_socket)
 
     def ensure(self, gpu_model: str | None) -> None:
         """Start a keeper unless there is one, be it on its way.
@@ -106,7 +106,7 @@ class Keepers:
     def identity(self, gpu_model: str | None) -> KeeperIdentity | None:
         """Return who wrote last that they keep a queue, alive or not; None if nobody did."""
         try:
-            text = places_of_keepers(self._settings, gpu_model).lock.read_text(encoding="utf-8")
+            text = keeper_paths(self._settings, gpu_model).lock.read_text(encoding="utf-8")
             fields = json.loads(text)
             return KeeperIdentity(ProcessHolder(**fields["process"]), fields["version"])
         except (OSError, ValueError, KeyError, TypeError):
@@ -119,7 +119,7 @@ class Keepers:
 
     def _replace(self, gpu_model: str | None, found: KeeperIdentity) -> None:
         """Let a keeper of another version go, and start one that waits for its lock; who comes next finds it replaced."""
-        with places_of_keepers(self._settings, gpu_model).lock.open("r+b") as file:
+        with keeper_paths(self._settings, gpu_model).lock.open("r+b") as file:
             write_identity(file.fileno(), found.process)
         self.tell(gpu_model, GO)
         self._start(gpu_model, WAIT_FOR_LOCK)
@@ -148,7 +148,7 @@ def try_lock(settings: EngineSettings, gpu_model: str | None) -> int | None:
     Raises:
         NodeError: The lock cannot be opened.
     """
-    path = places_of_keepers(settings, gpu_model).lock
+    path = keeper_paths(settings, gpu_model).lock
     try:
         path.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)

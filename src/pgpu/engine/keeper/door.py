@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable, Collection
 from contextlib import suppress
 
-from pgpu.engine.loop import READABLE, Loop
+from pgpu.engine.process.event_loop import READABLE, EventLoop
 
 _MOST_BYTES = 64
 
@@ -17,7 +17,7 @@ class Door:
 
     def __init__(
         self,
-        loop: Loop,
+        loop: EventLoop,
         listener: socket.socket,
         still_waits: Callable[[str], bool],
         reason: Callable[[str], str | None],

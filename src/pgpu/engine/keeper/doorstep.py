@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Self
 
 from pgpu.engine.engine import Engine
-from pgpu.engine.recovery import recover
+from pgpu.engine.leases.recovery import recover
 
 _AGAIN_SECONDS = 0.02
 """Between two looks for a keeper that is just starting."""

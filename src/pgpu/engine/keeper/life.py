@@ -10,21 +10,21 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 
+from pgpu.engine.admission.round_outcome import RoundOutcome
 from pgpu.engine.engine import Engine
-from pgpu.engine.identity import myself
 from pgpu.engine.keeper.calling import GO, START, begin_anew, is_locked_file, try_lock, write_identity
 from pgpu.engine.keeper.deadlines import Deadlines, now_seconds
 from pgpu.engine.keeper.door import Door
 from pgpu.engine.keeper.zygote import Zygote
-from pgpu.engine.loop import READABLE, Loop, Timer
-from pgpu.engine.outcome import Outcome
-from pgpu.engine.places import places_of_keepers
-from pgpu.engine.recovery import recover
+from pgpu.engine.leases.recovery import recover
+from pgpu.engine.process.event_loop import READABLE, EventLoop, Timer
+from pgpu.engine.process.paths import keeper_paths
+from pgpu.engine.process.unix_sockets import bind
 from pgpu.engine.saying import say
-from pgpu.engine.sockets import bind
-from pgpu.engine.vigil import Vigil
-from pgpu.engine.watchdog import Watchdog
+from pgpu.engine.watch.process_watcher import ProcessWatcher
+from pgpu.engine.watch.watchdog import Watchdog
 from pgpu.errors import LedgerGoneError, PgpuError
+from pgpu.host.process_identity import myself
 from pgpu.ledger import Entry
 from pgpu.model import ProcessHolder
 
@@ -88,16 +88,16 @@ class _Keeper:
         self._engine = engine
         self._zygote = zygote
         self._lock = lock
-        self._places = places_of_keepers(engine.settings, engine.settings.gpu_model)
+        self._places = keeper_paths(engine.settings, engine.settings.gpu_model)
         write_identity(lock, myself())
-        self._loop = Loop()
+        self._loop = EventLoop()
         self._wake = bind(socket.SOCK_DGRAM, self._places.wake_socket)
         door = bind(socket.SOCK_STREAM, self._places.door_socket)
         self._door = Door(self._loop, door, self._still_waits, self._reason)
-        self._vigil = Vigil(self._loop, self._somebody_died)
+        self._vigil = ProcessWatcher(self._loop, self._somebody_died)
         self._watchdog = Watchdog(engine)
         self._deadlines = Deadlines()
-        self._outcome = self._said = Outcome()
+        self._outcome = self._said = RoundOutcome()
         self._said_at_seconds = 0.0
         self._capacities: Mapping[str, int] = {}
         self._timer: Timer | None = None

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pgpu.enforcement.checkpoints import CheckpointError, Checkpoints, NoRoomError, StillWorkingError
-from pgpu.engine.identity import is_alive
-from pgpu.engine.parking.standing import Parking, Stage, Traveller, save
+from pgpu.engine.parking.parking_state import Parking, Stage, Traveller, save_parking
 from pgpu.engine.saying import say
+from pgpu.host.process_identity import is_alive
 
 TRY_SECONDS = 2.0
 """A lock holds up the job's other threads, so it is tried for so long at a time."""
@@ -57,7 +57,7 @@ class Mover:
         Raises:
             OSError: It cannot be written down, so nobody leaves.
         """
-        save(self.path, parking)
+        save_parking(self.path, parking)
         self._begin(lambda: self._leave(parking))
 
     def begin_coming_back(self, parking: Parking) -> None:
@@ -88,7 +88,7 @@ class Mover:
         except CheckpointError as exc:
             self._complain(str(exc))
             left = self._bring(parking.travellers)
-            save(self.path, replace(parking, stage=Stage.REFUSED, travellers=left, reason=str(exc)))
+            save_parking(self.path, replace(parking, stage=Stage.REFUSED, travellers=left, reason=str(exc)))
 
     def _take_away(self, traveller: Traveller, until_seconds: float) -> None:
         while is_alive(traveller.process):
@@ -103,9 +103,9 @@ class Mover:
     def _come_back(self, parking: Parking) -> None:
         left = self._bring(parking.travellers)
         if left:
-            save(self.path, replace(parking, travellers=left))
+            save_parking(self.path, replace(parking, travellers=left))
         elif parking.stage is Stage.REFUSED:
-            save(self.path, replace(parking, travellers=()))
+            save_parking(self.path, replace(parking, travellers=()))
         else:
             self.path.unlink(missing_ok=True)
 

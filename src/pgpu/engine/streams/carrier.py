@@ -10,9 +10,9 @@ import socket
 import time
 from collections.abc import Callable
 
-from pgpu.engine.loop import READABLE, WRITABLE, Loop, Timer
-from pgpu.engine.places import JobPlaces
-from pgpu.engine.sockets import bind
+from pgpu.engine.process.event_loop import READABLE, WRITABLE, EventLoop, Timer
+from pgpu.engine.process.paths import JobPaths
+from pgpu.engine.process.unix_sockets import bind
 from pgpu.engine.streams.followers import PATIENCE_SECONDS, Followers
 from pgpu.engine.streams.log import OutputLog
 from pgpu.engine.streams.records import Record
@@ -30,9 +30,9 @@ class Carrier:
 
     def __init__(
         self,
-        loop: Loop,
+        loop: EventLoop,
         spec: JobSpec,
-        places: JobPlaces,
+        places: JobPaths,
         log_cap_bytes: int,
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import Protocol
 
-from pgpu.engine.loop import READABLE, WRITABLE, Loop
+from pgpu.engine.process.event_loop import READABLE, WRITABLE, EventLoop
 from pgpu.engine.streams.frames import (
     Frame,
     FrameDecoder,
@@ -68,7 +68,7 @@ class Followers:
 
     def __init__(
         self,
-        loop: Loop,
+        loop: EventLoop,
         listener: socket.socket,
         log: OutputLog,
         job: JobSide,

@@ -11,7 +11,7 @@ import struct
 import termios
 from dataclasses import dataclass, field
 
-from pgpu.engine.places import JobPlaces
+from pgpu.engine.process.paths import JobPaths
 from pgpu.engine.streams.records import STDERR, STDOUT
 from pgpu.model import JobSpec
 from pgpu.runtimes import Stdio
@@ -73,7 +73,7 @@ class JobStreams:
         self.stdin = self.terminal = None
 
 
-def open_streams(spec: JobSpec, places: JobPlaces) -> JobStreams:
+def open_streams(spec: JobSpec, places: JobPaths) -> JobStreams:
     """Make the streams of a job that is about to start, or find those of one that runs already."""
     return _open_terminal(spec) if spec.wants_tty else _open_pipes(spec, places)
 
@@ -85,7 +85,7 @@ def _open_terminal(spec: JobSpec) -> JobStreams:
     return JobStreams({master: STDOUT}, master if spec.wants_stdin else None, master, job_ends)
 
 
-def _open_pipes(spec: JobSpec, places: JobPlaces) -> JobStreams:
+def _open_pipes(spec: JobSpec, places: JobPaths) -> JobStreams:
     outputs: dict[int, str] = {}
     ends: dict[str, int] = {}
     for stream in (STDOUT, STDERR):

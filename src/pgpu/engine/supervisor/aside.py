@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+from pgpu.engine.admission.host_memory import available_bytes
 from pgpu.engine.engine import Engine
-from pgpu.engine.host_memory import available_bytes
-from pgpu.engine.identity import is_alive
-from pgpu.engine.offering import RECLAIM_GRACE_SECONDS, is_waited_for, parked
-from pgpu.engine.parking.awaiting import PlaceRefusedError, in_the_way
-from pgpu.engine.parking.leaving import Leaving
-from pgpu.engine.parking.standing import Parking, Stage, Traveller, load, save
+from pgpu.engine.leases.idle_leases import RECLAIM_GRACE_SECONDS, is_waited_for, mark_parked
+from pgpu.engine.parking.departure import Departure
+from pgpu.engine.parking.parking_state import Parking, Stage, Traveller, load_parking, save_parking
+from pgpu.engine.parking.vacancy import PlaceRefusedError, occupants
+from pgpu.host.process_identity import is_alive
 from pgpu.model import SEALED_HOST_MEMORY_BYTES, Job, Lease
 from pgpu.units import GIB
 
@@ -41,7 +41,7 @@ class Aside:
     """One supervisor's part in it."""
 
     engine: Engine
-    leaving: Leaving
+    leaving: Departure
     tell: Callable[[int], bool]
     """Sends its main process a signal; says whether it was sent."""
 
@@ -92,7 +92,7 @@ class Aside:
             PgpuError: The ledger cannot be used.
             OSError: It cannot be written down how far it is.
         """
-        parking = load(self.engine.places(job.id).parking)
+        parking = load_parking(self.engine.places(job.id).parking)
         if parking is not None and parking.by == job.id and not self._is_back(job):
             self.look_again()
             return True
@@ -134,7 +134,7 @@ class Aside:
     def _is_emptied(self, job: Job, lease: Lease, *, is_hard: bool) -> bool:
         """End what holds memory of the GPU; say whether nothing does any more."""
         path = self.engine.places(job.id).parking
-        parking = load(path)
+        parking = load_parking(path)
         travellers = () if parking is None else parking.travellers
         there = self.leaving.there(job, travellers)
         frozen = [each for each in travellers if is_alive(each.process) and each not in there]
@@ -144,7 +144,7 @@ class Aside:
             if self._is_emptied_too_long():
                 self._stop(job.id, STAYED)
             return False
-        save(path, Parking(job.id, Stage.AWAY))
+        save_parking(path, Parking(job.id, Stage.AWAY))
         return True
 
     def _end(self, travellers: Sequence[Traveller], number: signal.Signals) -> None:
@@ -175,12 +175,12 @@ class Aside:
         with self.engine.deciding() as decision:
             entry = decision.entry(job_id)
             if entry.job.is_aside and entry.job.parked_at_seconds is None:
-                decision.put(parked(entry, time.time()))
+                decision.put(mark_parked(entry, time.time()))
 
     def _is_back(self, job: Job) -> bool:
         """Whether those have left whose place it was granted, and all of it is back."""
         try:
-            stays = in_the_way(self.engine, job)
+            stays = occupants(self.engine, job)
         except PlaceRefusedError:
             self._wait_again(job.id)
             return False
@@ -193,5 +193,5 @@ class Aside:
             entry = decision.entry(job_id)
             if not entry.job.is_aside:
                 now_seconds = time.time()
-                job = replace(parked(entry, now_seconds).job, wanted_at_seconds=now_seconds)
+                job = replace(mark_parked(entry, now_seconds).job, wanted_at_seconds=now_seconds)
                 decision.put(replace(entry, job=job))

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from pgpu.engine.engine import Engine
-from pgpu.engine.identity import is_alive, myself
+from pgpu.host.process_identity import is_alive, myself
 from pgpu.ledger import Entry
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from pgpu.enforcement.compute_word import Hold
 from pgpu.engine.engine import Engine
-from pgpu.engine.identity import identify
 from pgpu.engine.supervisor.suspension import Suspension
+from pgpu.host.process_identity import identify
 from pgpu.model import Lease
 from pgpu.runtimes.belonging import Belonging
 

@@ -12,16 +12,17 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from pgpu.engine.engine import Engine
-from pgpu.engine.inheritance import take_on
-from pgpu.engine.lesson import Lesson, NextTry, lesson_of, queue_again
-from pgpu.engine.loop import READABLE, Loop
-from pgpu.engine.measuring import begin_metrics, measured
-from pgpu.engine.parking.awaiting import PlaceRefusedError, give_back, in_the_way
-from pgpu.engine.parking.leaving import Leaving
-from pgpu.engine.recovery import lost
+from pgpu.engine.history.ended_run import EndedRun, NextTry, observe_end, queue_again
+from pgpu.engine.history.job_profiles import begin_metrics, measure_trace
+from pgpu.engine.leases.recovery import mark_lost
+from pgpu.engine.parking.departure import Departure
+from pgpu.engine.parking.vacancy import PlaceRefusedError, give_back, occupants
+from pgpu.engine.process.control_messages import SIGNAL_PREFIX, WINDOW_PREFIX
+from pgpu.engine.process.event_loop import READABLE, EventLoop
+from pgpu.engine.process.unix_sockets import bind
 from pgpu.engine.saying import Complaints, say, say_traceback
-from pgpu.engine.sockets import bind
 from pgpu.engine.streams.carrier import Carrier
+from pgpu.engine.submission.inheritance import take_on
 from pgpu.engine.supervisor.claiming import claim
 from pgpu.engine.supervisor.endings import failed, warned
 from pgpu.engine.supervisor.left_behind import LeftBehind, Marked
@@ -30,7 +31,6 @@ from pgpu.engine.supervisor.standing import Standing
 from pgpu.engine.supervisor.starting import adopt, start
 from pgpu.engine.supervisor.suspension import Suspension
 from pgpu.engine.supervisor.terminations import Terminations
-from pgpu.engine.talking import SIGNAL_WORD, WINDOW_WORD
 from pgpu.errors import (
     CancelledError,
     EngineAwayError,
@@ -91,7 +91,7 @@ class _Supervisor:
         self._job = entry.job
         self._places = engine.places(entry.job.id)
         self._places.make()
-        self._loop = Loop()
+        self._loop = EventLoop()
         self._wake = bind(socket.SOCK_DGRAM, self._places.wake_socket)
         self._loop.watch(self._wake.fileno(), READABLE, lambda _: self._read_wake())
         self._carrier = Carrier(self._loop, entry.job.spec, self._places, engine.settings.log_cap_bytes)
@@ -99,10 +99,10 @@ class _Supervisor:
         self._on_wake: Callable[[], None] = lambda: None
         self._signals: list[int] = []
         self._complaints = Complaints()
-        self._lesson: Lesson | None = None
+        self._lesson: EndedRun | None = None
         self._next_try: NextTry | None = None
         self._marked = Marked(engine, entry.job.id)
-        self._suspension = Suspension(engine, Leaving(engine, entry.job.id, self._marked.owns))
+        self._suspension = Suspension(engine, Departure(engine, entry.job.id, self._marked.owns))
         self._is_given_back = False
         """Whether it was granted a place that others could not leave."""
 
@@ -206,7 +206,7 @@ class _Supervisor:
             CancelledError: Somebody asked to stop it.
         """
         told: tuple[str, ...] = ()
-        while stays := in_the_way(self._engine, self._job):
+        while stays := occupants(self._engine, self._job):
             if stays != told:
                 self._engine.wake(stays)
                 self._say_why_not(f"waits until {', '.join(f'job {job_id}' for job_id in stays)} has made room")
@@ -245,7 +245,7 @@ class _Supervisor:
             self._complain(exc)  # It runs already, on the word of its lease; it is not ended for what others did.
         self._running = self._adopted()
         if self._running is None:
-            self._end(lambda job: lost(job, time.time()))
+            self._end(lambda job: mark_lost(job, time.time()))
 
     def _adopted(self) -> RunningJob | None:
         """A container engine that is away ends nothing: what ran there may run on, or its end is told when it is back."""
@@ -267,7 +267,7 @@ class _Supervisor:
         self._suspension = life.suspension
         final = life.until_ended()
         self._carrier.drain()
-        self._lesson = lesson_of(self._engine, life.observed, measured(self._engine, self._job, metrics))
+        self._lesson = observe_end(self._engine, life.observed, measure_trace(self._engine, self._job, metrics))
         what_follows = self._what_follows(final)
         if isinstance(what_follows, NextTry):
             self._next_try = what_follows  # The job ends for nobody but its history.
@@ -376,9 +376,9 @@ class _Supervisor:
         with contextlib.suppress(BlockingIOError):
             while True:
                 words = self._wake.recv(_MOST_WORD_BYTES).split()
-                if words[:1] == [SIGNAL_WORD]:
+                if words[:1] == [SIGNAL_PREFIX]:
                     self._signals.append(int(words[1]))
-                elif words[:1] == [WINDOW_WORD]:
+                elif words[:1] == [WINDOW_PREFIX]:
                     self._carrier.set_window(int(words[1]), int(words[2]))
         self._on_wake()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pgpu.enforcement.mps import MpsControl
 from pgpu.enforcement.mps.sighting import Sighting, last_sighting, look_at, publish_sighting
-from pgpu.engine.duty import try_lock
+from pgpu.host.file_lock import try_lock
 
 _EVERY_SECONDS = 0.9
 """Less than a tick, so that each tick of one process alone finds it due."""

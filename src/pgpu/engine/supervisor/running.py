@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pgpu.engine.engine import Engine
-from pgpu.engine.learning import Observed
-from pgpu.engine.loop import READABLE, Loop, Timer
-from pgpu.engine.offering import RECLAIMED
-from pgpu.engine.parking.leaving import Leaving
-from pgpu.engine.recovery import lost, recover
+from pgpu.engine.history.run_history import MemoryObservation
+from pgpu.engine.leases.autoshrink import Autoshrink
+from pgpu.engine.leases.idle_leases import RECLAIMED
+from pgpu.engine.leases.recovery import mark_lost, recover
+from pgpu.engine.parking.departure import Departure
+from pgpu.engine.process.event_loop import READABLE, EventLoop, Timer
 from pgpu.engine.saying import Complaints
-from pgpu.engine.shrinking import Shrinking
 from pgpu.engine.supervisor.aside import Aside
 from pgpu.engine.supervisor.clients import Clients
 from pgpu.engine.supervisor.idleness import Idleness
@@ -22,9 +22,9 @@ from pgpu.engine.supervisor.time_samples import TimeSamples
 from pgpu.engine.supervisor.time_share import TimeShare
 from pgpu.engine.supervisor.watch import Watch
 from pgpu.engine.turns.arbiter import Arbiter
-from pgpu.engine.verifying import Verifier
-from pgpu.engine.vigil import Vigil
-from pgpu.engine.watchdog import Watchdog
+from pgpu.engine.watch.mps_verifier import MpsVerifier
+from pgpu.engine.watch.process_watcher import ProcessWatcher
+from pgpu.engine.watch.watchdog import Watchdog
 from pgpu.errors import LedgerError, PgpuError
 from pgpu.ledger import Entry
 from pgpu.model import Job, JobState
@@ -45,7 +45,7 @@ _LEAVING_PAUSE_SECONDS = 0.01
 class Running:
     """One job that runs."""
 
-    def __init__(self, engine: Engine, loop: Loop, job: Job, running: RunningJob, signals: list[int]) -> None:
+    def __init__(self, engine: Engine, loop: EventLoop, job: Job, running: RunningJob, signals: list[int]) -> None:
         """Watch nothing yet.
 
         Args:
@@ -61,14 +61,14 @@ class Running:
         self._running = running
         self._signals = signals
         self._watch = Watch(engine)
-        self._shrinking = Shrinking(engine, engine.settings.stable_seconds)
-        self._vigil = Vigil(loop, self._somebody_died)
+        self._shrinking = Autoshrink(engine, engine.settings.stable_seconds)
+        self._vigil = ProcessWatcher(loop, self._somebody_died)
         self._watchdog = Watchdog(engine)
         self._time_share = TimeShare(engine.enforcer)
         self._time_samples = TimeSamples(engine.enforcer, engine.places(job.id).time_samples)
         self._arbiter = Arbiter(engine, loop, job)
-        self._verifier = Verifier(engine, loop, job)
-        self._leaving = Leaving(engine, job.id, running.owns)
+        self._verifier = MpsVerifier(engine, loop, job)
+        self._leaving = Departure(engine, job.id, running.owns)
         aside = Aside(engine, self._leaving, self._signal, self._suspend_soon) if job.spec.parks else None
         self._suspension = Suspension(engine, self._leaving, aside)
         self._suspend_timer: Timer | None = None
@@ -114,7 +114,7 @@ class Running:
         return self._suspension
 
     @property
-    def observed(self) -> Observed:
+    def observed(self) -> MemoryObservation:
         """What the job held until now."""
         return self._watch.observed
 
@@ -182,7 +182,7 @@ class Running:
             taken = None if job.reclaimed_at_seconds is None else RECLAIMED
             job = replace(job, peak_bytes=peak_bytes, warning=told or taken)
             if exit_code is None:
-                return lost(job, now_seconds)
+                return mark_lost(job, now_seconds)
             return replace(job, state=JobState.EXITED, exit_code=exit_code, finished_at_seconds=now_seconds)
 
         return final

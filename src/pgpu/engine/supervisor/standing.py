@@ -7,7 +7,7 @@ must end nobody. It refuses to say what becomes of the job.
 from contextlib import suppress
 
 from pgpu.engine.engine import Engine
-from pgpu.engine.loop import Loop, Timer
+from pgpu.engine.process.event_loop import EventLoop, Timer
 from pgpu.errors import JobNotFoundError, LedgerError, LedgerGoneError
 
 LOOK_SECONDS = 1.0
@@ -16,7 +16,7 @@ LOOK_SECONDS = 1.0
 class Standing:
     """One job's in its ledger."""
 
-    def __init__(self, engine: Engine, loop: Loop, job_id: str) -> None:
+    def __init__(self, engine: Engine, loop: EventLoop, job_id: str) -> None:
         """Look from now on; the loop raises `LedgerGoneError` once the job's entry is gone."""
         self._engine = engine
         self._loop = loop

@@ -7,14 +7,14 @@ ran and starts it, or a holder and takes charge of it; where even that is unsure
 import time
 from dataclasses import replace
 
-from pgpu.engine.compute_words import neighbours, words_of
+from pgpu.engine.admission.auto_sharing import keep_declined
 from pgpu.engine.engine import Engine
-from pgpu.engine.identity import myself
-from pgpu.engine.parking.awaiting import PlaceRefusedError
+from pgpu.engine.leases.compute_words import compute_words, neighbours
+from pgpu.engine.parking.vacancy import PlaceRefusedError
 from pgpu.engine.saying import say
-from pgpu.engine.sharing import keep_declined
 from pgpu.engine.streams.carrier import Carrier
 from pgpu.errors import CancelledError, EnforcementError, LedgerError, NodeError, PgpuBug, PgpuError, RequestError
+from pgpu.host.process_identity import myself
 from pgpu.ledger import Entry
 from pgpu.model import Account, Delivery, Gpu, Holder, Job, JobState, Lease, SharingMode, SharingWish
 from pgpu.runtimes import RunningJob
@@ -36,7 +36,7 @@ def start(engine: Engine, job: Job, carrier: Carrier) -> RunningJob:
     bound = replace(job, lease=replace(_lease(job), enforcer=enforcer, is_advisory=is_advisory))
     account = engine.account(job.id)
     delivery = _shared(engine, bound, gpus, engine.enforcer.prepare(bound, gpus), account)
-    engine.enforcer.set_compute(_lease(bound), words_of(bound, _holding(engine)))
+    engine.enforcer.set_compute(_lease(bound), compute_words(bound, _holding(engine)))
     running = runtime.start(bound, delivery, carrier.open(), lambda holder: _announce(engine, bound, holder), account)
     carrier.started()
     _mark_running(engine, bound)

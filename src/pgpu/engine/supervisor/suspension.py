@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from pgpu.enforcement.compute_word import Hold
 from pgpu.engine.engine import Engine
-from pgpu.engine.parking.leaving import Leaving
-from pgpu.engine.parking.standing import Stage
+from pgpu.engine.parking.departure import Departure
+from pgpu.engine.parking.parking_state import Stage
 from pgpu.engine.supervisor.aside import Aside
 from pgpu.errors import NodeError
 from pgpu.ledger import Entry
@@ -23,7 +23,7 @@ class Suspension:
     """What one supervisor does of it."""
 
     engine: Engine
-    leaving: Leaving
+    leaving: Departure
     aside: Aside | None = None
     """Of a job that parks."""
 

@@ -4,13 +4,13 @@ import signal
 import socket
 from collections.abc import Callable
 
-from pgpu.engine.loop import READABLE, Loop
+from pgpu.engine.process.event_loop import READABLE, EventLoop
 
 
 class Terminations:
     """Turns a SIGTERM of this process into a call from the loop; the signals of terminals are none of its business."""
 
-    def __init__(self, loop: Loop, call: Callable[[], None]) -> None:
+    def __init__(self, loop: EventLoop, call: Callable[[], None]) -> None:
         self._loop = loop
         self._call = call
         self._reader, self._writer = socket.socketpair(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK)

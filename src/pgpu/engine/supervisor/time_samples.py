@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from pgpu.enforcement import Enforcer
-from pgpu.engine.gpu_time import MOST_SAMPLES, Sample, read_samples, write_samples
+from pgpu.engine.watch.gpu_time import MOST_SAMPLES, Sample, read_samples, write_samples
 from pgpu.model import Lease
 
 

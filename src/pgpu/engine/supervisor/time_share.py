@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from pgpu.enforcement import Enforcer
 from pgpu.enforcement.compute_word import ComputeWord
-from pgpu.engine.compute_words import words_of
+from pgpu.engine.leases.compute_words import compute_words
 from pgpu.ledger import Entry
 from pgpu.model import Job
 
@@ -25,7 +25,7 @@ class TimeShare:
         Raises:
             PgpuError: The limit cannot be written.
         """
-        words = words_of(job, holding)
+        words = compute_words(job, holding)
         if job.lease is not None and _without_holds(words) != _without_holds(self._enforcer.words(job.lease)):
             self._enforcer.set_compute(job.lease, words)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pgpu.enforcement import SliceUse
 from pgpu.engine.engine import Engine
-from pgpu.engine.learning import NOTHING, Observed
+from pgpu.engine.history.run_history import NOTHING, MemoryObservation
 from pgpu.model import Job, Lease, Slice
 from pgpu.runtimes import RunningJob
 from pgpu.units import MIB, format_memory
@@ -24,7 +24,7 @@ class Watch:
     """What is remembered of one running job from second to second."""
 
     engine: Engine
-    observed: Observed = NOTHING
+    observed: MemoryObservation = NOTHING
     """What its slices held until now."""
 
     used_bytes: int = 0

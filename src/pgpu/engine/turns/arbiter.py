@@ -12,16 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from pgpu.enforcement.compute_word import Hold
-from pgpu.engine.bandwidths import swap_bytes_per_second
-from pgpu.engine.duty import try_lock
 from pgpu.engine.engine import Engine
-from pgpu.engine.loop import Loop, Timer
-from pgpu.engine.parking.standing import Stage
-from pgpu.engine.parking.standing import load as load_parking
+from pgpu.engine.history.link_bandwidths import swap_bytes_per_second
+from pgpu.engine.parking.parking_state import Stage, load_parking
+from pgpu.engine.process.event_loop import EventLoop, Timer
 from pgpu.engine.saying import Complaints
-from pgpu.engine.turns.seeing import Eye, Measured, device_only_bytes, paged_jobs
-from pgpu.engine.turns.standing import TurnsPlaces, load, places_of_turns, save
+from pgpu.engine.turns.observation import TurnMeasurement, TurnObserver, device_only_bytes, paged_jobs
+from pgpu.engine.turns.turn_state import TurnPaths, load_turns, save_turns, turn_paths
 from pgpu.errors import EnforcementError, PgpuError
+from pgpu.host.file_lock import try_lock
 from pgpu.model import Job
 from pgpu.scheduling.turns import FREE, Contender, TurnRules, Turns, advance
 
@@ -38,7 +37,7 @@ MEASURE_SECONDS = 0.25
 class Arbiter:
     """One supervisor's part in the turns of its job's GPU."""
 
-    def __init__(self, engine: Engine, loop: Loop, job: Job) -> None:
+    def __init__(self, engine: Engine, loop: EventLoop, job: Job) -> None:
         """Do nothing until `tick`."""
         self._engine = engine
         self._loop = loop
@@ -90,7 +89,7 @@ class _Duty:
     """The turns of one GPU, while this process does them."""
 
     engine: Engine
-    loop: Loop
+    loop: EventLoop
     gpu_uuid: str
     _lock: int | None = None
     _turns: Turns = FREE
@@ -102,18 +101,18 @@ class _Duty:
     """At which memory moves to and from this GPU; None is not known."""
 
     _held_at_seconds: dict[str, float] = field(default_factory=dict)
-    _measured: dict[str, Measured] = field(default_factory=dict)
+    _measured: dict[str, TurnMeasurement] = field(default_factory=dict)
     _measured_at_seconds: float = float("-inf")
     _timer: Timer | None = None
     _complaints: Complaints = field(default_factory=Complaints)
 
     @property
-    def _eye(self) -> Eye:
-        return Eye(self.engine.enforcer, self.gpu_uuid)
+    def _eye(self) -> TurnObserver:
+        return TurnObserver(self.engine.enforcer, self.gpu_uuid)
 
     @property
-    def _places(self) -> TurnsPlaces:
-        return places_of_turns(self.engine.settings, self.gpu_uuid)
+    def _places(self) -> TurnPaths:
+        return turn_paths(self.engine.settings, self.gpu_uuid)
 
     @property
     def _rules(self) -> TurnRules:
@@ -124,7 +123,7 @@ class _Duty:
         """Whether this process has the duty, which it takes if nobody has it."""
         if self._lock is None:
             self._lock = try_lock(self._places.lock)
-            self._turns = FREE if self._lock is None else load(self._places.standing)
+            self._turns = FREE if self._lock is None else load_turns(self._places.standing)
         return self._lock is not None
 
     def let_go_of_what_is_left(self, job: Job) -> None:
@@ -221,6 +220,6 @@ class _Duty:
 
     def _save(self) -> None:
         try:
-            save(self._places.standing, self._turns)
+            save_turns(self._places.standing, self._turns)
         except OSError as exc:
             self._complaints.say(f"turns: {self._places.standing} cannot be written: {exc.strerror}")

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pgpu.engine.claims import Claims, Offer
+from pgpu.engine.claims import ClaimableGpu, Claims
 from pgpu.errors import NodeError
 from pgpu.kubernetes.device_plugin.units import UNIT_BYTES, Unit
 from pgpu.kubernetes.health import HealthSource, HealthState
@@ -61,7 +61,7 @@ class Roster:
         # What came or went meanwhile counts as in use: a unit too few now would cost a pod its place on this node.
         self._say(_listed(self._most, self._without_the_ill(offers), before | self._in_use()))
 
-    def _without_the_ill(self, offers: Mapping[str, Offer]) -> Mapping[str, Offer]:
+    def _without_the_ill(self, offers: Mapping[str, ClaimableGpu]) -> Mapping[str, ClaimableGpu]:
         known = {} if self._health is None else self._health.health()
         ill = {uuid for uuid, each in known.items() if each.state is HealthState.UNHEALTHY}
         return {uuid: offer for uuid, offer in offers.items() if uuid not in ill}
@@ -95,7 +95,7 @@ class Roster:
             self._changed.notify_all()
 
 
-def _listed(most: Mapping[str, int], offers: Mapping[str, Offer], held: frozenset[Unit]) -> tuple[Offered, ...]:
+def _listed(most: Mapping[str, int], offers: Mapping[str, ClaimableGpu], held: frozenset[Unit]) -> tuple[Offered, ...]:
     return tuple(
         Offered(unit, unit in fine)
         for uuid, count in sorted(most.items())
@@ -104,7 +104,7 @@ def _listed(most: Mapping[str, int], offers: Mapping[str, Offer], held: frozense
     )
 
 
-def _healthy(uuid: str, count: int, offer: Offer | None, held: frozenset[Unit]) -> frozenset[Unit]:
+def _healthy(uuid: str, count: int, offer: ClaimableGpu | None, held: frozenset[Unit]) -> frozenset[Unit]:
     """Return the units of one GPU that are in use, and as many others as there is room for."""
     if offer is None:
         return frozenset()

@@ -16,7 +16,7 @@ from lightkube.models.resource_v1 import (
     DeviceTaint,
 )
 
-from pgpu.engine.claims import STEP_BYTES, Offer
+from pgpu.engine.claims import STEP_BYTES, ClaimableGpu
 from pgpu.kubernetes import names
 from pgpu.kubernetes.api.quantities import quantity_of
 from pgpu.kubernetes.health import Health, HealthState
@@ -52,14 +52,14 @@ _ARCHITECTURES = {
 """By compute capability, or its major part. Source: NVIDIA's table of CUDA GPUs."""
 
 
-def published_bytes(offer: Offer) -> int:
+def published_bytes(offer: ClaimableGpu) -> int:
     """Return what the devices of a GPU say of its memory: whole steps, and no less than claims hold of it already."""
     held_steps = -(-offer.held_bytes // STEP_BYTES)
     return max(offer.memory_bytes // STEP_BYTES, held_steps) * STEP_BYTES
 
 
 def device_of(  # noqa: PLR0917 - what a device says comes from so many places
-    offer: Offer, kind: Kind, memory_bytes: int, default_bytes: int, health: Health | None, features: Features
+    offer: ClaimableGpu, kind: Kind, memory_bytes: int, default_bytes: int, health: Health | None, features: Features
 ) -> Device | None:
     """Return one GPU's device of a kind; None where there may be none.
 
@@ -83,13 +83,13 @@ def device_of(  # noqa: PLR0917 - what a device says comes from so many places
     return device
 
 
-def _can_be(offer: Offer, kind: Kind) -> bool:
+def _can_be(offer: ClaimableGpu, kind: Kind) -> bool:
     if offer.gpu.is_instance:
         return kind is Kind.WHOLE
     return {Kind.MPS: offer.has_mps, Kind.OVERSUBSCRIBED: offer.oversubscription > 1}.get(kind, True)
 
 
-def _capacities(offer: Offer, kind: Kind, memory_bytes: int, default_bytes: int) -> dict[str, DeviceCapacity]:
+def _capacities(offer: ClaimableGpu, kind: Kind, memory_bytes: int, default_bytes: int) -> dict[str, DeviceCapacity]:
     if kind is Kind.WHOLE:
         return {
             names.MEMORY: DeviceCapacity(value=quantity_of(memory_bytes)),
@@ -174,7 +174,7 @@ def _capacity(most: int, *, default: int, least: int, step: int | None) -> Devic
     return DeviceCapacity(value=quantity_of(most), requestPolicy=policy)
 
 
-def _taints(offer: Offer, health: Health | None) -> list[DeviceTaint]:
+def _taints(offer: ClaimableGpu, health: Health | None) -> list[DeviceTaint]:
     taints = []
     if health is not None and health.state is HealthState.UNHEALTHY:
         value = "unhealthy" if health.xid is None else f"xid-{health.xid}"

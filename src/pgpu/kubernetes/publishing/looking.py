@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from lightkube.resources.resource_v1 import ResourceSlice
 
-from pgpu.engine.claims import Claims, Offer
+from pgpu.engine.claims import ClaimableGpu, Claims
 from pgpu.errors import NodeError
 from pgpu.kubernetes.api import Node
 from pgpu.kubernetes.health import Health, HealthSource, HealthState
@@ -37,7 +37,7 @@ class Looking:
     complaint: str | None = field(default=None, init=False)
     """Why the GPUs could not be read at the last look; None where they could."""
 
-    _last: Mapping[str, Offer] = field(default_factory=dict, init=False)
+    _last: Mapping[str, ClaimableGpu] = field(default_factory=dict, init=False)
     _order: tuple[str, ...] = field(default=(), init=False)
     _bytes: Mapping[str, int] = field(default_factory=dict, init=False)
 
@@ -68,7 +68,7 @@ class Looking:
             kinds=self.kinds,
         )
 
-    def _read(self) -> Mapping[str, Offer]:
+    def _read(self) -> Mapping[str, ClaimableGpu]:
         try:
             offers = {offer.gpu.uuid: offer for offer in self.claims.gpus()}
         except NodeError as exc:
@@ -79,11 +79,11 @@ class Looking:
         self.complaint = None
         return offers
 
-    def _next_order(self, offers: Sequence[Offer], *, is_calm: bool) -> tuple[str, ...]:
+    def _next_order(self, offers: Sequence[ClaimableGpu], *, is_calm: bool) -> tuple[str, ...]:
         has_same = {offer.gpu.uuid for offer in offers} == set(self._order)
         return self._order if has_same and not is_calm else next_order(offers, self._order)
 
-    def _next_bytes(self, offer: Offer, *, is_calm: bool) -> int:
+    def _next_bytes(self, offer: ClaimableGpu, *, is_calm: bool) -> int:
         now_bytes = published_bytes(offer)
         return now_bytes if is_calm else min(now_bytes, self._bytes.get(offer.gpu.uuid, now_bytes))
 

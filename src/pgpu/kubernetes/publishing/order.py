@@ -7,11 +7,11 @@ scheduler a look at all that waits.
 
 from collections.abc import Sequence
 
-from pgpu.engine.claims import STEP_BYTES, Offer
+from pgpu.engine.claims import STEP_BYTES, ClaimableGpu
 from pgpu.kubernetes.publishing.devices import published_bytes
 
 
-def next_order(offers: Sequence[Offer], published: Sequence[str]) -> tuple[str, ...]:
+def next_order(offers: Sequence[ClaimableGpu], published: Sequence[str]) -> tuple[str, ...]:
     """Return the GPUs' UUIDs in the order in which to publish them.
 
     Args:
@@ -24,19 +24,19 @@ def next_order(offers: Sequence[Offer], published: Sequence[str]) -> tuple[str, 
     return tuple(published) if is_same else wanted
 
 
-def _densest_first(offers: Sequence[Offer], published: Sequence[str]) -> list[Offer]:
+def _densest_first(offers: Sequence[ClaimableGpu], published: Sequence[str]) -> list[ClaimableGpu]:
     place = {uuid: number for number, uuid in enumerate(published)}
     known = sorted(offers, key=lambda offer: place.get(offer.gpu.uuid, len(place)))
     return sorted(known, key=lambda offer: (_group(offer), _room_bytes(offer)))
 
 
-def _group(offer: Offer) -> int:
+def _group(offer: ClaimableGpu) -> int:
     if offer.held_bytes == 0:
         return 2
     return 0 if _room_bytes(offer) >= STEP_BYTES else 1
 
 
-def _room_bytes(offer: Offer) -> int:
+def _room_bytes(offer: ClaimableGpu) -> int:
     return published_bytes(offer) - offer.held_bytes
 
 

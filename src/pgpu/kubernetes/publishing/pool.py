@@ -13,7 +13,7 @@ from lightkube.models.meta_v1 import ObjectMeta, OwnerReference
 from lightkube.models.resource_v1 import CounterSet, Device, ResourcePool, ResourceSliceSpec
 from lightkube.resources.resource_v1 import ResourceSlice
 
-from pgpu.engine.claims import Offer
+from pgpu.engine.claims import ClaimableGpu
 from pgpu.kubernetes import names
 from pgpu.kubernetes.api import Node
 from pgpu.kubernetes.health import Health
@@ -34,7 +34,7 @@ Content = dict[str, Any]
 
 def pool_slices(
     node: Node,
-    offers: Sequence[Offer],
+    offers: Sequence[ClaimableGpu],
     health: Mapping[str, Health],
     memory_bytes: Mapping[str, int],
     *,

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from pgpu.advising.advice import Advice
 from pgpu.client.asking import Together
 from pgpu.client.protocol import GpuReport, QueueReport
-from pgpu.engine.records import CallHistory, Waste
+from pgpu.engine.history.usage_records import CallHistory, Waste
 from pgpu.model import Outsider
 from pgpu.server.answers import Answer, body_of, takes
 from pgpu.server.departures import Departures

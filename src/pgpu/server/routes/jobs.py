@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from pgpu.client.asking import Ask, Cancel, LeaseOffer, Signal, Stop, Window
 from pgpu.client.protocol import JobReport
-from pgpu.engine.records import Findings, Profiled
+from pgpu.engine.history.usage_records import Findings, ProfiledJob
 from pgpu.model import Job, Profile, Resize
 from pgpu.server.answers import Answer, body_of, takes
 from pgpu.server.departures import Departures
@@ -164,7 +164,7 @@ async def claim(desk: ADesk, caller: ACaller, job: str) -> Response:
     return Answer(await run_in_threadpool(desk.claim, caller, job))
 
 
-@routes.get("/{job}/profile", response_model=Profiled)
+@routes.get("/{job}/profile", response_model=ProfiledJob)
 async def profiled(desk: ADesk, caller: ACaller, job: str) -> Response:
     """Return what a traced job that ended did on the GPU: its profile, and its packed log."""
     return Answer(await run_in_threadpool(desk.profiled, caller, job))

@@ -1,0 +1,151 @@
+"""Whether a claim may be held now, and the job that stands for it. Decides by what `scheduling` says of a GPU's room."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from pgpu.engine.submission.job_submission import new_job_id
+from pgpu.errors import CapacityError, NodeError, RequestError
+from pgpu.ledger import Decision, Entry
+from pgpu.model import KUBERNETES_UID, Claim, Job, JobSpec, JobState, Lease, Request, Slice
+from pgpu.runtimes.claimed import CLAIM_VARIABLE
+from pgpu.scheduling import GpuRoom, has_compute
+from pgpu.scheduling.oversubscription import host_bytes, resident_bytes, short_of_host_memory, with_host_part
+from pgpu.scheduling.tenancy import knows_mode, mode_of, most_clients
+from pgpu.units import format_memory
+
+_MOST_GPUS = 16
+_UID_DIGITS = 8
+
+
+def check_words(claim: Claim) -> None:
+    """Refuse what no node could hold.
+
+    Raises:
+        RequestError: It cannot be.
+    """
+    uuids = [part.gpu_uuid for part in claim.slices]
+    if not 1 <= len(uuids) <= _MOST_GPUS or len(set(uuids)) != len(uuids):
+        raise RequestError(f"a claim is for slices of 1 to {_MOST_GPUS} GPUs, of each GPU one")
+    if not all(part.memory_bytes > 0 for part in claim.slices):
+        raise RequestError("a slice must have memory")
+    if len({part.compute_share for part in claim.slices}) != 1:
+        raise RequestError("the slices of one claim must have the same share of their GPUs' time")
+
+
+def request_of(claim: Claim, parts: Sequence[Slice]) -> Request:
+    """Return some slices of a claim as what a job asks for; of several sizes the largest."""
+    return Request(
+        max(part.memory_bytes for part in parts),
+        len(parts),
+        parts[0].compute_share,
+        claim.priority,
+        is_strict=claim.is_strict,
+        sharing=claim.sharing,
+        oversubscribes=claim.oversubscribes,
+    )
+
+
+def check_room(claim: Claim, rooms: Mapping[str, GpuRoom], factor: float, holders: Sequence[Entry]) -> None:
+    """Refuse a claim for which there is no room now.
+
+    Args:
+        claim: To be held.
+        rooms: Of the node's GPUs, by UUID.
+        factor: How far GPUs may be oversubscribed.
+        holders: Who has slices, to be named.
+
+    Raises:
+        RequestError: A GPU can never share its compute in the way that is asked for.
+        CapacityError: There is no room.
+        NodeError: A GPU is not there.
+    """
+    for part in claim.slices:
+        room = rooms.get(part.gpu_uuid)
+        if room is None:
+            raise NodeError(f"GPU {part.gpu_uuid} is not on this node now")
+        _check_mode(claim, room)
+        needed_bytes = _device_bytes(claim, part, factor)
+        if needed_bytes > room.free_bytes:
+            raise CapacityError(
+                f"{format_memory(needed_bytes)} do not fit on GPU {part.gpu_uuid} now: {format_memory(room.free_bytes)} of"
+                f" {format_memory(room.capacity_bytes)} are free{_told(part.gpu_uuid, holders)}"
+            )
+        if not has_compute(room.free_compute, part.compute_share or 0.0):
+            raise CapacityError(f"{room.free_compute:.0%} of the time of GPU {part.gpu_uuid} are free now")
+
+
+def check_host_room(claim: Claim, factor: float, holders: Sequence[Entry], available_bytes: int) -> None:
+    """Refuse a claim whose memory might have to be moved to the host, and would not fit there now.
+
+    Raises:
+        CapacityError: It would not.
+    """
+    if claim.oversubscribes:
+        promised_bytes = sum(host_bytes(entry.job.lease.slices) for entry in holders if entry.job.lease is not None)
+        asked = [(claim.uid, request_of(claim, claim.slices))]
+        for why in short_of_host_memory(asked, promised_bytes, available_bytes, factor).values():
+            raise CapacityError(f"claim {claim.namespace}/{claim.name} {why}")
+
+
+def _check_mode(claim: Claim, room: GpuRoom) -> None:
+    mode = mode_of(claim.sharing)
+    if not knows_mode(room.gpu, request_of(claim, claim.slices)):
+        raise RequestError(f"{room.gpu.name} cannot be shared by MPS: it takes one of the Volta generation or later")
+    if not room.tenancy.admits(mode, KUBERNETES_UID, most_clients(room.gpu)):
+        raise CapacityError(f"GPU {room.gpu.uuid} is in the mode {room.tenancy.mode} now, and cannot be in {mode}")
+
+
+def _device_bytes(claim: Claim, part: Slice, factor: float) -> int:
+    return resident_bytes(part.memory_bytes, factor) if claim.oversubscribes else part.memory_bytes
+
+
+def _told(gpu_uuid: str, holders: Sequence[Entry]) -> str:
+    told = [
+        f"{entry.job.spec.name or entry.job.id} holds {format_memory(part.device_bytes)}"
+        for entry in holders
+        if entry.job.lease is not None
+        for part in entry.job.lease.slices
+        if part.gpu_uuid == gpu_uuid
+    ]
+    return f" ({', '.join(told)})" if told else ""
+
+
+def put_granted(decision: Decision, claim: Claim, factor: float, gpu_model: str | None) -> str:
+    """Write a job that stands for a claim, granted and not started, and return its id."""
+    now_seconds = time.time()
+    job_id = new_job_id()
+    slices = tuple(_granted(claim, part, factor) for part in claim.slices)
+    lease = Lease(job_id, slices, now_seconds, sharing=mode_of(claim.sharing))
+    spec = JobSpec(
+        (),
+        "claim",
+        environment=((CLAIM_VARIABLE, claim.uid),),
+        working_directory="/",
+        name=_name(claim, job_id),
+        wait_for_memory_seconds=claim.wait_for_memory_seconds,
+    )
+    job = Job(
+        job_id,
+        spec,
+        request_of(claim, claim.slices),
+        JobState.WAITING,
+        now_seconds,
+        owner_uid=KUBERNETES_UID,
+        gpu_model=gpu_model,
+    )
+    entry = decision.add(Entry(job), ())
+    decision.put(replace(entry, job=replace(job, state=JobState.STARTING, lease=lease)))
+    decision.held_claims.put(claim, job_id, now_seconds)
+    return job_id
+
+
+def _granted(claim: Claim, part: Slice, factor: float) -> Slice:
+    device = replace(part, memory_bytes=_device_bytes(claim, part, factor))
+    return with_host_part(device, part.memory_bytes) if claim.oversubscribes else part
+
+
+def _name(claim: Claim, job_id: str) -> str:
+    """Name the claim, and which of those that were called so: one that was removed by force may not have left yet."""
+    told = f"{claim.namespace}/{claim.name}" if claim.name else claim.uid
+    return f"{told}-{job_id[:_UID_DIGITS]}"

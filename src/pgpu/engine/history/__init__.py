@@ -1,0 +1,1 @@
+"""The record of past runs: memory peaks, durations and profiles, and what follows from them for the next run."""

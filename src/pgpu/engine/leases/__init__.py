@@ -1,0 +1,1 @@
+"""Leases of running jobs: eviction of idle ones, resizes, recovery after crashes, GPU locks and MPS daemons."""

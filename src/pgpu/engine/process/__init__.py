@@ -1,0 +1,1 @@
+"""Files, sockets and processes of the engine: where they lie and how they are reached."""

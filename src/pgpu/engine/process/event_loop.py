@@ -1,0 +1,90 @@
+"""One thread that waits for descriptors and times. A supervisor is nothing but what this calls."""
+
+import heapq
+import itertools
+import selectors
+import time
+from collections.abc import Callable
+
+READABLE = selectors.EVENT_READ
+WRITABLE = selectors.EVENT_WRITE
+
+
+class Timer:
+    """A call that is due at some time, unless it is cancelled."""
+
+    def __init__(self, due_seconds: float, call: Callable[[], None]) -> None:
+        self.due_seconds = due_seconds
+        self.call: Callable[[], None] | None = call
+
+    def cancel(self) -> None:
+        """Forget the call."""
+        self.call = None
+
+
+class EventLoop:
+    """Waits without using the processor, and calls what is due."""
+
+    def __init__(
+        self,
+        now_seconds: Callable[[], float] = time.monotonic,
+        selector: Callable[[], selectors.BaseSelector] = selectors.DefaultSelector,
+    ) -> None:
+        """Wait by `selector`, on the clock `now_seconds`."""
+        self.now_seconds = now_seconds
+        self._selector = selector()
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._count = itertools.count()
+
+    def watch(self, descriptor: int, events: int, call: Callable[[int], None]) -> None:
+        """Call with the events that happened, each time `descriptor` is ready; 0 events rest the descriptor."""
+        is_watched = descriptor in self._selector.get_map()
+        if is_watched and not events:
+            self._selector.unregister(descriptor)
+        elif is_watched:
+            self._selector.modify(descriptor, events, call)
+        elif events:
+            self._selector.register(descriptor, events, call)
+
+    def forget(self, descriptor: int) -> None:
+        """Stop watching; does nothing for what is not watched."""
+        self.watch(descriptor, 0, lambda _: None)
+
+    def call_later(self, seconds: float, call: Callable[[], None]) -> Timer:
+        """Call once, after at least this many seconds."""
+        timer = Timer(self.now_seconds() + seconds, call)
+        heapq.heappush(self._timers, (timer.due_seconds, next(self._count), timer))
+        return timer
+
+    def run_until(self, is_done: Callable[[], bool]) -> None:
+        """Wait and call until `is_done`, which is asked after every call."""
+        while not is_done():
+            self._call_ready(self._timeout_seconds())
+            self._call_due()
+
+    def turn(self) -> None:
+        """Call what is ready now, without waiting."""
+        self._call_ready(0)
+        self._call_due()
+
+    def close(self) -> None:
+        """Let go of the kernel's own descriptor; watched ones stay open."""
+        self._selector.close()
+
+    def _call_ready(self, timeout_seconds: float | None) -> None:
+        """Call for what is ready, unless an earlier call of the same round has forgotten or rested it."""
+        for seen, events in self._selector.select(timeout_seconds):
+            key = self._selector.get_map().get(seen.fd)
+            if key is not None and events & key.events:
+                key.data(events & key.events)
+
+    def _timeout_seconds(self) -> float | None:
+        while self._timers and self._timers[0][2].call is None:
+            heapq.heappop(self._timers)
+        return max(0.0, self._timers[0][0] - self.now_seconds()) if self._timers else None
+
+    def _call_due(self) -> None:
+        while self._timers and self._timers[0][0] <= self.now_seconds():
+            call = heapq.heappop(self._timers)[2].call
+            if call is not None:
+                call()

@@ -1,0 +1,1 @@
+"""What is watched once a second beside running jobs: processes, GPU time, MPS trials and memory outside of leases."""

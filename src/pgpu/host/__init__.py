@@ -1,0 +1,1 @@
+"""Facilities of the Linux host that several rooms share: the identity of processes and locks on files."""
