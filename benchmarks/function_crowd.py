@@ -36,9 +36,9 @@ from tests.served import ServerProcess, serving
 from pgpu.app.clients import open_client, open_functions
 from pgpu.app.settings import Settings
 from pgpu.client.address import address_of
-from pgpu.client.connection import Server
-from pgpu.client.functions_http import HttpFunctions
-from pgpu.client.http import HttpClient
+from pgpu.client.connection import HttpTransport
+from pgpu.client.http_client import HttpClient
+from pgpu.client.http_functions import HttpFunctions
 from pgpu.functions.deploying import pack_tree
 from pgpu.functions.gateway import serving as gateway
 from pgpu.functions.gateway.desk import Claimed
@@ -174,7 +174,7 @@ class LruDesk(ServerDesk):
         super().__init__(functions, client)
         self._idle_since: dict[str, float] = {}
 
-    def offer(self, job_id: str, value: float) -> None:  # noqa: ARG002 - as of `Desk`
+    def offer(self, job_id: str, value: float) -> None:  # noqa: ARG002 - as of `JobService`
         """Offer its lease; again for the value of before, unless it was used meanwhile."""
         super().offer(job_id, self._idle_since.setdefault(job_id, time.monotonic()))
 
@@ -188,7 +188,7 @@ def run_lru_gateway(server: ServerProcess) -> None:
     """Be the gateway of a server that has none."""
     address = address_of(server.host)
     assert address is not None  # noqa: S101 - it is the address of a socket
-    asked = Server(address)
+    asked = HttpTransport(address)
     desk = LruDesk(HttpFunctions(asked), HttpClient(asked))
     gateway.run(desk, gateway.Settings(socket_of(server), None, server.socket.parent))
 

@@ -10,10 +10,10 @@ from tests.fakes.machine import make_machine
 from pgpu.engine.keeper.calling import Keepers
 from pgpu.functions.deploying import Deployer, Store
 from pgpu.server.access import Access
-from pgpu.server.app import create_app
-from pgpu.server.care import Caretaker
-from pgpu.server.desk import Desk
-from pgpu.server.peers import STATE_KEY, Peer
+from pgpu.server.application import create_app
+from pgpu.server.job_service import JobService
+from pgpu.server.maintenance import Maintenance
+from pgpu.server.peer_credentials import STATE_KEY, Peer
 from pgpu.units import GIB
 
 
@@ -35,7 +35,7 @@ def make_app(root: Path, **settings: object) -> FastAPI:
     engine.gpus.set_outsiders("GPU-0", 10 * GIB)  # type: ignore[attr-defined] # a fake
     engine.keepers = Keepers(engine.settings, ("true",))
     deployer = Deployer(Store(root / "functions"), root / "replicas")
-    return create_app(Desk(engine, Access()), Caretaker(engine), deployer)
+    return create_app(JobService(engine, Access()), Maintenance(engine), deployer)
 
 
 def asked(app: ASGIApp, method: str, target: str, body: bytes = b"") -> tuple[int, dict[str, str], bytes]:

@@ -11,10 +11,10 @@ import pytest
 from tests.clearing import clear
 from tests.contract.in_process import AsPeer, asked, make_app
 
-from pgpu.client import wire
 from pgpu.ledger import Entry
 from pgpu.model import Deployment, Job, JobSpec, JobState, Replica, ReplicaState, Request
-from pgpu.server.peers import Peer
+from pgpu.server.peer_credentials import Peer
+from pgpu.services import wire
 
 ALICE, BOB = 61001, 61002
 ASKED = Deployment("secretive", "app.py:Hidden", "a" * 64, "{}", "docker", "image-of-alice")

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 
 from tests.waiting import until
 
-from pgpu.client.functions import Judgement, ReplicaAsk
 from pgpu.errors import RequestError
 from pgpu.functions.gateway.controlling.controller import Controller
 from pgpu.functions.gateway.controlling.halls import Halls
 from pgpu.functions.gateway.metrics import Metrics
 from pgpu.functions.gateway.server_desk import ServerDesk
 from pgpu.model import Function, JobState, Share, Version, VersionState
+from pgpu.services.function_messages import Judgement, ReplicaAsk
 
 ALICE, BOB = 61001, 61002
 

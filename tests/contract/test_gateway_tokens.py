@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 import pytest
 
-from pgpu.client.functions import Bearer
 from pgpu.errors import CapacityError, NodeError
 from pgpu.functions.gateway.access import Caller
 from pgpu.functions.gateway.bearers import Bearers
+from pgpu.services.function_messages import Bearer
 
 GOOD = Bearer("it@1.0")
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from tests.clearing import clear
 from tests.contract.in_process import AsPeer, asked, make_app
 
-from pgpu.server.peers import Peer
+from pgpu.server.peer_credentials import Peer
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "server.md"
 

@@ -10,7 +10,7 @@ import pytest
 from starlette.types import ASGIApp
 from tests.contract.in_process import AsPeer, asked, make_app
 
-from pgpu.server.peers import Peer
+from pgpu.server.peer_credentials import Peer
 from pgpu.units import GIB
 
 ROOT = Peer(1, 0, 0, frozenset())

@@ -22,8 +22,8 @@ from pgpu.errors import CapacityError
 from pgpu.model import JobSpec, Submission
 from pgpu.model import Request as Amount
 from pgpu.model.submission import MOST_ELEMENTS
-from pgpu.server.answers import body_of
-from pgpu.server.peers import Peer
+from pgpu.server.peer_credentials import Peer
+from pgpu.server.responses import parse_body
 from pgpu.units import GIB
 
 GOOD: dict[str, Any] = {
@@ -169,7 +169,7 @@ def test_a_body_is_read_where_it_keeps_nobody_waiting() -> None:
         return {"type": "http.request", "body": b"{}", "more_body": False}
 
     async def read() -> Noted:
-        return await body_of(Noted)(Request({"type": "http", "method": "POST", "headers": []}, receive))
+        return await parse_body(Noted)(Request({"type": "http", "method": "POST", "headers": []}, receive))
 
     noted = asyncio.run(read())
     assert noted.reader

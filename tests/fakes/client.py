@@ -1,6 +1,6 @@
 """A client that keeps jobs in memory and runs nothing.
 
-It stands in for `pgpu.client.embedded.EmbeddedClient` at the command line's seam; both answer
+It stands in for `pgpu.client.embedded_client.EmbeddedClient` at the command line's seam; both answer
 tests/contract/test_client.py. A job is granted at once where its slice fits the one GPU; its command is not run: a
 submitted job ends as `outcome` says when somebody attaches or waits.
 """

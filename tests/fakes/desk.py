@@ -19,13 +19,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pgpu.client import wire
-from pgpu.client.functions import Bearer
 from pgpu.errors import CapacityError
 from pgpu.functions.declaring import to_words
 from pgpu.functions.deploying.replica import declaration_of
 from pgpu.functions.gateway.desk import Claimed, Standing
 from pgpu.model import ColdStart, Function, JobState, ReplicaState, Share, Version, VersionState
+from pgpu.services import wire
+from pgpu.services.function_messages import Bearer
 
 
 @dataclass

@@ -16,7 +16,7 @@ from tests.clearing import clear
 from tests.fakes.machine import FileGpus, make_client, make_engine, make_machine
 from tests.waiting import until
 
-from pgpu.client.embedded import EmbeddedClient
+from pgpu.client.embedded_client import EmbeddedClient
 from pgpu.engine.engine import Engine
 from pgpu.engine.keeper.calling import GO, LOOK
 from pgpu.host.process_identity import identify

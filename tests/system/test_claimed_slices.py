@@ -17,7 +17,7 @@ from tests.waiting import until
 from pgpu.app.composition import make_engine
 from pgpu.app.settings import Settings
 from pgpu.app.throwaway_jobs import run_throwaway
-from pgpu.client.embedded import EmbeddedClient
+from pgpu.client.embedded_client import EmbeddedClient
 from pgpu.engine.claims import STEP_BYTES
 from pgpu.engine.claims.engine_claims import EngineClaims
 from pgpu.engine.engine import Engine

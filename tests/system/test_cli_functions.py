@@ -20,7 +20,7 @@ from pgpu.app.clients import open_client, open_functions
 from pgpu.app.settings import Settings
 from pgpu.cli.main import main
 from pgpu.cli.verbs.function_logs import function_logs
-from pgpu.client.functions import ReplicaAsk
+from pgpu.services.function_messages import ReplicaAsk
 
 APP = """
 import pgpu

@@ -14,8 +14,8 @@ import pytest
 from tests.system.engine_worlds import World, world
 from tests.waiting import until
 
-from pgpu.client.attaching import _pass_on
 from pgpu.client.following import EngineHand
+from pgpu.client.terminal import _pass_on
 from pgpu.engine.process.event_loop import EventLoop
 from pgpu.engine.process.paths import JobPaths
 from pgpu.engine.process.unix_sockets import connect

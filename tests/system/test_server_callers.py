@@ -14,7 +14,7 @@ import pytest
 from tests.contract.test_server_submissions import with_value
 from tests.system.test_server import LONG, Connection, Served, get, place
 
-from pgpu.client.channel import Channel
+from pgpu.client.websocket import WebSocketChannel
 from pgpu.engine.streams.frames import Kind, encode_frame
 
 __all__ = ["place"]
@@ -70,7 +70,7 @@ def test_an_attach_that_greets_with_nonsense_is_closed_without_a_trace(place: Se
     for greeting in (None, b'{"offset": Infinity, "holds_back": false, "owns_stdin": false}', b"[" * 200_000, b"[]"):
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(str(place.server.socket))
-        with contextlib.closing(Channel(connection, f"/v1/jobs/{job_id}/attach", {})) as channel:
+        with contextlib.closing(WebSocketChannel(connection, f"/v1/jobs/{job_id}/attach", {})) as channel:
             if greeting is not None:
                 channel.sendall(encode_frame(Kind.HELLO, greeting))
                 select.select([channel], [], [], 60)

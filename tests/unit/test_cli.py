@@ -321,7 +321,7 @@ def test_a_signal_while_the_request_is_written_reaches_a_job_that_runs_by_then(r
 
 
 @pytest.mark.parametrize(
-    ("module", "more"), [("pgpu.cli.main", {"rich.table"}), ("pgpu.client.http", {"websockets", "fastapi"})]
+    ("module", "more"), [("pgpu.cli.main", {"rich.table"}), ("pgpu.client.http_client", {"websockets", "fastapi"})]
 )
 def test_neither_the_words_of_the_command_line_nor_a_servers_client_load_the_engine(
     module: str, more: set[str]

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgpu.client.functions import Bearer
 from pgpu.errors import CapacityError, NodeError
 from pgpu.functions.gateway.access import BAD_TOKEN, NO_TOKEN, NOT_ADMIN, NOT_YOURS, Access, Caller
 from pgpu.functions.gateway.bearers import Bearers
@@ -25,6 +24,7 @@ from pgpu.functions.gateway.http.uploads import Uploads
 from pgpu.functions.gateway.keeping.keys import event_key, named_key, new_key
 from pgpu.functions.gateway.metrics import Metrics
 from pgpu.model import Function, Share, Version, VersionState
+from pgpu.services.function_messages import Bearer
 
 OWNER = os.geteuid() + 1000
 

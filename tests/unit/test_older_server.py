@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from pgpu.client import wire
-from pgpu.client.asking import Ask, Cancel
-from pgpu.client.http import HttpClient
+from pgpu.client.http_client import HttpClient
 from pgpu.errors import NodeError
 from pgpu.model import Job, JobSpec, JobState, Request, SharingWish, Submission
+from pgpu.services import wire
+from pgpu.services.messages import Ask, Cancel
 from pgpu.units import GIB
 
 SPEC = JobSpec(("true",), "process", working_directory="/")

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from pgpu.client.address import UnixAddress
-from pgpu.client.channel import Channel
-from pgpu.client.connection import Server
+from pgpu.client.connection import HttpTransport
+from pgpu.client.websocket import WebSocketChannel
 from pgpu.engine.submission.inheritance import account_of
 from pgpu.errors import NodeError
 from pgpu.server.access import Access, Caller
 from pgpu.server.accounts import Person
-from pgpu.server.answers import plain_refusal
+from pgpu.server.responses import raw_error_response
 
 WHY = NodeError("you have 256 connections to this server already", hint="end some")
 
@@ -31,7 +31,7 @@ def address(tmp_path: Path) -> Iterator[UnixAddress]:
         def refuse() -> None:
             connection, _ = listener.accept()
             with connection:
-                connection.sendall(plain_refusal(503, WHY))
+                connection.sendall(raw_error_response(503, WHY))
 
         thread = threading.Thread(target=refuse)
         thread.start()
@@ -44,15 +44,15 @@ def test_a_question_that_is_refused_at_the_door_ends_in_the_servers_words(
     address: UnixAddress, body: str | None
 ) -> None:
     with pytest.raises(NodeError, match="256 connections"):
-        Server(address).ask("POST", "/v1/jobs", body)
+        HttpTransport(address).ask("POST", "/v1/jobs", body)
 
 
 def test_an_attach_that_is_refused_at_the_door_ends_in_the_servers_words(address: UnixAddress) -> None:
     with (
-        contextlib.closing(Server(address).connect()) as connection,
+        contextlib.closing(HttpTransport(address).connect()) as connection,
         pytest.raises(NodeError, match="256 connections"),
     ):
-        Channel(connection, "/v1/jobs/x/attach", {})
+        WebSocketChannel(connection, "/v1/jobs/x/attach", {})
 
 
 def test_jobs_of_a_token_holder_have_the_limits_that_the_server_was_started_with() -> None:

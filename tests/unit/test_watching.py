@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from tests.waiting import until
 
-from pgpu.client.watching import Watch
+from pgpu.client.grant_wait import GrantWatch
 from pgpu.errors import ServerUnavailableError
 from pgpu.model import Job, JobSpec, JobState, Request
 
@@ -29,7 +29,7 @@ class Answers:
 
 def test_many_looks_are_one_question_and_the_answer_to_it_ends_the_wait() -> None:
     server = Answers()
-    watch = Watch(server)
+    watch = GrantWatch(server)
     until(lambda: watch.still_waits(0.0) == "no room")
     until(lambda: len(server.asked) == 3)
     for _ in range(100):
@@ -44,4 +44,4 @@ def test_a_server_that_cannot_be_reached_is_told_to_whoever_looks() -> None:
         raise ServerUnavailableError("gone")
 
     with pytest.raises(ServerUnavailableError, match="gone"):
-        Watch(ask).still_waits(60)
+        GrantWatch(ask).still_waits(60)

@@ -12,9 +12,9 @@ from pgpu.errors import RequestError
 
 if TYPE_CHECKING:
     from pgpu.client.address import Address
-    from pgpu.client.administration import Administration
-    from pgpu.client.connection import Server
-    from pgpu.client.functions_http import HttpFunctions
+    from pgpu.client.connection import HttpTransport
+    from pgpu.client.http_functions import HttpFunctions
+    from pgpu.services.administration import Administration
 
 
 def open_client(settings: Settings) -> Client:
@@ -25,11 +25,11 @@ def open_client(settings: Settings) -> Client:
     """
     server = _server(settings)
     if server is not None:
-        from pgpu.client.http import HttpClient
+        from pgpu.client.http_client import HttpClient
 
         return HttpClient(server, settings.simulate)
     from pgpu.app.composition import make_engine
-    from pgpu.client.embedded import EmbeddedClient
+    from pgpu.client.embedded_client import EmbeddedClient
 
     return EmbeddedClient(make_engine(settings), lambda model: make_engine(replace(settings, simulate=model)))
 
@@ -42,13 +42,13 @@ def open_administration(settings: Settings) -> "Administration":
     """
     server = _server(settings)
     if server is not None:
-        from pgpu.client.administration_http import HttpAdministration
+        from pgpu.client.http_administration import HttpAdministration
 
         return HttpAdministration(server)
     from pgpu.app.composition import make_engine
-    from pgpu.client.administration import EmbeddedAdministration
+    from pgpu.services.administration import AdministrationService
 
-    return EmbeddedAdministration(make_engine(settings))
+    return AdministrationService(make_engine(settings))
 
 
 def open_functions(settings: Settings) -> "HttpFunctions":
@@ -63,22 +63,22 @@ def open_functions(settings: Settings) -> "HttpFunctions":
             "functions are served by a server, and there is none",
             hint="start one: pgpu serve; pgpu dev serves one in place",
         )
-    from pgpu.client.functions_http import HttpFunctions
+    from pgpu.client.http_functions import HttpFunctions
 
     return HttpFunctions(server)
 
 
-def open_gateway(settings: Settings, url: str | None = None) -> "Server":
+def open_gateway(settings: Settings, url: str | None = None) -> "HttpTransport":
     """Return who carries calls of functions: whoever `url` names, else the gateway of the settings' server.
 
     Raises:
         RequestError: There is none, or `url` names none.
     """
     from pgpu.client.address import address_of, gateway_of
-    from pgpu.client.connection import Server
+    from pgpu.client.connection import HttpTransport
 
     named = None if url is None else address_of(url, settings.token, settings.tls_certificate)
-    return Server(named or gateway_of(_address(settings)))
+    return HttpTransport(named or gateway_of(_address(settings)))
 
 
 def _address(settings: Settings) -> "Address | None":
@@ -89,10 +89,10 @@ def _address(settings: Settings) -> "Address | None":
     return address_of(settings.host, settings.token, settings.tls_certificate)
 
 
-def _server(settings: Settings) -> "Server | None":
+def _server(settings: Settings) -> "HttpTransport | None":
     address = _address(settings)
     if address is None:
         return None
-    from pgpu.client.connection import Server
+    from pgpu.client.connection import HttpTransport
 
-    return Server(address)
+    return HttpTransport(address)

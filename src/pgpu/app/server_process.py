@@ -18,9 +18,9 @@ from pgpu.client.address import GATEWAY_SOCKET
 if TYPE_CHECKING:
     from pgpu.engine.engine import Engine
     from pgpu.functions.deploying import Deployer
-    from pgpu.server.care import Caretaker
-    from pgpu.server.desk import Desk
-    from pgpu.server.listening import Tcp
+    from pgpu.server.job_service import JobService
+    from pgpu.server.listeners import Tcp
+    from pgpu.server.maintenance import Maintenance
 
 
 def serve(
@@ -38,29 +38,29 @@ def serve(
     Raises:
         PgpuError: It cannot listen there, or the settings name what is not there.
     """
-    from pgpu.server import listening
-    from pgpu.server.care import Caretaker
-    from pgpu.server.entrance import raise_descriptor_limit
+    from pgpu.server import listeners
+    from pgpu.server.connection_limits import raise_descriptor_limit
+    from pgpu.server.maintenance import Maintenance
 
     usual_descriptors = raise_descriptor_limit()
-    with listening.only_server(settings.state_dir / "server.lock"):
+    with listeners.only_server(settings.state_dir / "server.lock"):
         engine = make_engine(settings)
         desk = _desk(settings, engine, usual_descriptors)
         keeper = _gateway(settings, unix, gateway)
-        _listen(settings, unix, tcp, say, (desk, Caretaker(engine, lambda: sweep_volumes(settings)), keeper))
+        _listen(settings, unix, tcp, say, (desk, Maintenance(engine, lambda: sweep_volumes(settings)), keeper))
 
 
-def _desk(settings: Settings, engine: "Engine", usual_descriptors: tuple[int, int]) -> "Desk":
-    from pgpu.client.administration import uid_of_token
+def _desk(settings: Settings, engine: "Engine", usual_descriptors: tuple[int, int]) -> "JobService":
     from pgpu.server.access import Access
-    from pgpu.server.desk import Desk
+    from pgpu.server.job_service import JobService
+    from pgpu.services.administration import uid_of_token
 
     access = Access(
         lambda token: uid_of_token(engine.ledger.tokens, token),
         settings.submitters,
         limits=(("RLIMIT_NOFILE", *usual_descriptors),),
     )
-    return Desk(engine, access, lambda model: make_engine(replace(settings, simulate=model)))
+    return JobService(engine, access, lambda model: make_engine(replace(settings, simulate=model)))
 
 
 def _listen(
@@ -68,21 +68,21 @@ def _listen(
     unix: Path,
     tcp: "Tcp | None",
     say: Callable[[str], None],
-    parts: "tuple[Desk, Caretaker, GatewayKeeper | None]",
+    parts: "tuple[JobService, Maintenance, GatewayKeeper | None]",
 ) -> None:
-    from pgpu.server import listening
-    from pgpu.server.app import create_app
+    from pgpu.server import listeners
+    from pgpu.server.application import create_app
 
     def tell() -> None:
         stack.enter_context(keeping_gateway(parts[2]))
         for address in _addresses(unix, tcp):
             say(f"listening at {address}")
 
-    with listening.listening_unix(unix, settings.submitters) as socket, contextlib.ExitStack() as stack:
-        other = None if tcp is None else (tcp, stack.enter_context(listening.listen_tcp(tcp)))
+    with listeners.listening_unix(unix, settings.submitters) as socket, contextlib.ExitStack() as stack:
+        other = None if tcp is None else (tcp, stack.enter_context(listeners.listen_tcp(tcp)))
         app = create_app(*parts[:2], _deployer(settings))
         with _taking_care(parts[1]):
-            listening.serve(app, socket, other, most_connections=settings.connections, on_ready=tell)
+            listeners.serve(app, socket, other, most_connections=settings.connections, on_ready=tell)
 
 
 def _gateway(settings: Settings, unix: Path, address: str | None) -> GatewayKeeper | None:
@@ -116,7 +116,7 @@ def _addresses(unix: Path, tcp: "Tcp | None") -> list[str]:
 
 
 @contextlib.contextmanager
-def _taking_care(caretaker: "Caretaker") -> Iterator[None]:
+def _taking_care(caretaker: "Maintenance") -> Iterator[None]:
     caretaker.start()
     try:
         yield

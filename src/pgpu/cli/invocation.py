@@ -13,7 +13,7 @@ from pgpu.client import Client
 
 if TYPE_CHECKING:
     from pgpu.app.settings import Settings
-    from pgpu.client.functions import Functions
+    from pgpu.services.function_messages import Functions
 
 ClientFactory = Callable[["Settings"], Client]
 FunctionsFactory = Callable[["Settings"], "Functions"]

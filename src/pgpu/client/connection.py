@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
-from pgpu.client import complaints, wire
 from pgpu.client.address import Address, UnixAddress
 from pgpu.errors import PgpuError, RequestError, ServerUnavailableError
+from pgpu.services import error_codec, wire
 
 PATIENCE_SECONDS = 30.0
 """How long a server that has answered before may be away."""
@@ -33,7 +33,7 @@ _NEXT = re.compile(r'<(/[^>]*)>; rel="next"')
 """In the header `Link`. Source: RFC 8288."""
 
 
-class Server:
+class HttpTransport:
     """Someone to ask."""
 
     def __init__(self, address: Address, patience_seconds: float = PATIENCE_SECONDS) -> None:
@@ -56,7 +56,7 @@ class Server:
         try:
             return self._connected()
         except OSError as exc:
-            raise unavailable(self.address, exc) from exc
+            raise server_unavailable(self.address, exc) from exc
 
     def _connected(self) -> socket.socket:
         if isinstance(self.address, UnixAddress):
@@ -91,7 +91,7 @@ class Server:
             ServerUnavailableError: It cannot be reached.
         """
         with self._answer(method, path, body, is_repeatable=is_repeatable) as response:
-            data = Streaming(response, self.address).read()
+            data = StreamedResponse(response, self.address).read()
         return wire.parse(data) if data else None
 
     def send(self, method: str, path: str, data: BinaryIO) -> None:
@@ -110,24 +110,24 @@ class Server:
         """
         while path:
             with self._answer("GET", path, None, is_repeatable=True) as response:
-                answer = Streaming(response, self.address)
+                answer = StreamedResponse(response, self.address)
                 data, further = answer.read(), _NEXT.search(answer.header("Link") or "")
             path = further[1] if further else ""
             yield wire.parse(data)
 
     @contextmanager
-    def streaming(self, path: str) -> Iterator["Streaming"]:
+    def streaming(self, path: str) -> Iterator["StreamedResponse"]:
         """Hold an answer open that comes bit by bit.
 
         Raises:
             PgpuError: As of `ask`.
         """
         with self._answer("GET", path, None, is_repeatable=True) as response:
-            yield Streaming(response, self.address)
+            yield StreamedResponse(response, self.address)
 
-    def away(self) -> "Absence":
+    def away(self) -> "RetryDeadline":
         """Return how long this server may be away from now on."""
-        return Absence(self._patience_seconds if self._has_answered else 0.0)
+        return RetryDeadline(self._patience_seconds if self._has_answered else 0.0)
 
     def has_answered(self) -> None:
         """Note that it is there, so that it may go for a while."""
@@ -176,7 +176,7 @@ class Server:
             # Not pgpu's words but those of the library below it: a server that was told to go drops what is under way so.
             raise _AnswerLostError(*_lost(self.address))
         if answer.status >= _REFUSED:
-            raise _refusal(Streaming(answer, self.address).read())
+            raise _refusal(StreamedResponse(answer, self.address).read())
 
 
 def _length(data: bytes | BinaryIO | None) -> dict[str, str]:
@@ -201,7 +201,7 @@ def _lost(address: Address) -> tuple[str]:
     return (f"the server at {address} went away before it answered",)
 
 
-class Streaming:
+class StreamedResponse:
     """An answer that comes bit by bit."""
 
     def __init__(self, response: http.client.HTTPResponse, address: Address) -> None:
@@ -250,7 +250,7 @@ class _Connection(http.client.HTTPConnection):
         self.sock = connected
 
 
-class Absence:
+class RetryDeadline:
     """A time in which a server is not there."""
 
     def __init__(self, patience_seconds: float) -> None:
@@ -271,7 +271,7 @@ class Absence:
         (pause or threading.Event().wait)(_RETRY_SECONDS)
 
 
-def unavailable(address: Address, exc: OSError) -> ServerUnavailableError:
+def server_unavailable(address: Address, exc: OSError) -> ServerUnavailableError:
     """Say why a server cannot be reached, and what to do about it."""
     if isinstance(exc, PermissionError):
         return ServerUnavailableError(
@@ -296,6 +296,6 @@ def unavailable(address: Address, exc: OSError) -> ServerUnavailableError:
 
 def _refusal(data: bytes) -> PgpuError:
     try:
-        return complaints.to_error(wire.parse(data))
+        return error_codec.decode_error(wire.parse(data))
     except RequestError as exc:
-        return complaints.to_error(str(exc))
+        return error_codec.decode_error(str(exc))

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from pgpu.client.line import Line
+from pgpu.client.job_stream import JobStream
 from pgpu.engine.engine import Engine
 from pgpu.engine.keeper.doorstep import Doorstep
 from pgpu.engine.leases.recovery import recover
@@ -28,7 +28,7 @@ _RECOVER_SECONDS = 1.0
 _CHUNK_BYTES = 1 << 18
 
 
-class Follower(Line):
+class Follower(JobStream):
     """Follows one job until it is final."""
 
     def __init__(self, engine: Engine, job_id: str, *, offset: int = 0, holds_back: bool = False) -> None:
@@ -37,7 +37,7 @@ class Follower(Line):
         Args:
             engine: Whose job it is.
             job_id: The job.
-            offset: As of `Line`.
+            offset: As of `JobStream`.
             holds_back: Likewise.
         """
         super().__init__(offset, holds_back=holds_back)
@@ -105,23 +105,23 @@ class Follower(Line):
 
 @dataclass(frozen=True, slots=True)
 class EngineHand:
-    """What a caller does to a job of an engine in this process; see `Hand`."""
+    """What a caller does to a job of an engine in this process; see `JobControl`."""
 
     engine: Engine
     job_id: str
 
     def state(self) -> JobState:
-        """See `Hand`."""
+        """See `JobControl`."""
         return self.engine.ledger.job(self.job_id).state
 
     def cancel(self) -> None:
-        """See `Hand`."""
+        """See `JobControl`."""
         self.engine.ask_to_stop(self.job_id, 0.0)
 
     def send_signal(self, number: int) -> None:
-        """See `Hand`."""
+        """See `JobControl`."""
         send_signal(self.engine, self.job_id, number)
 
     def send_window(self, columns: int, rows: int) -> None:
-        """See `Hand`."""
+        """See `JobControl`."""
         send_window(self.engine, self.job_id, columns, rows)

@@ -11,7 +11,7 @@ It decides nothing itself (`scheduling` does) and knows neither CUDA nor Docker.
         {"process": ..., "docker": ...},
         supervisor_command,    # argv that becomes a supervisor; the job's id is appended as its last word
     )
-    client = EmbeddedClient(engine)          # pgpu.client.embedded
+    client = EmbeddedClient(engine)          # pgpu.client.embedded_client
     supervise(engine, job_id)                # pgpu.engine.supervisor; what `supervisor_command` ends up calling
 
 A supervisor is started with the environment of the process that submitted the job, and with `/` as its directory. It

@@ -12,7 +12,7 @@ from pgpu.engine.submission.inheritance import inheritance_of
 from pgpu.errors import AccessError, JobNotFoundError, RequestError, UnauthenticatedError
 from pgpu.model import Job, JobSpec, Request
 from pgpu.server.accounts import Person
-from pgpu.server.peers import Peer
+from pgpu.server.peer_credentials import Peer
 
 
 def no_tokens(_token: str) -> int | None:

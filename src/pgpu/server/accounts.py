@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pgpu.errors import AccessError, UnauthenticatedError
 from pgpu.model import Account
-from pgpu.server.peers import Peer
+from pgpu.server.peer_credentials import Peer
 
 _LIMITS = {
     "cpu time": "RLIMIT_CPU",

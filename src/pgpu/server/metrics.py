@@ -27,7 +27,7 @@ from pgpu.distribution import installed_version
 from pgpu.errors import NodeError
 from pgpu.model import Job, JobState
 from pgpu.server.access import Caller
-from pgpu.server.desk import Desk
+from pgpu.server.job_service import JobService
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -37,7 +37,7 @@ _UNMATCHED = "none"
 _LATENCY_BUCKETS_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
-class Meters:
+class ServerMetrics:
     """What one server counts of itself, and how it tells what the ledger knows."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Meters:
         if seconds is not None:
             self._durations.labels(route).observe(seconds)
 
-    def text(self, desk: Desk, caller: Caller) -> bytes:
+    def text(self, desk: JobService, caller: Caller) -> bytes:
         """Return everything that a caller may know, in Prometheus' text format."""
         registry = CollectorRegistry()
         registry.register(_State(desk, caller))
@@ -72,7 +72,7 @@ class Meters:
 class _State(Collector):
     """What the ledger and the GPUs tell at one moment."""
 
-    def __init__(self, desk: Desk, caller: Caller) -> None:
+    def __init__(self, desk: JobService, caller: Caller) -> None:
         self._desk = desk
         self._caller = caller
 
@@ -201,10 +201,10 @@ def _slice_labels(job: Job, gpu_uuid: str) -> tuple[str, str, str, str]:
     return job.id, job.spec.name or "", str(job.owner_uid), gpu_uuid
 
 
-class Metered:
+class MetricsMiddleware:
     """Counts each request of an application; the route's pattern is the label, never a path that a caller chose."""
 
-    def __init__(self, app: ASGIApp, meters: Meters) -> None:
+    def __init__(self, app: ASGIApp, meters: ServerMetrics) -> None:
         self._app = app
         self._meters = meters
 

@@ -16,12 +16,12 @@ from tests.waiting import until
 
 from pgpu.client import Client
 from pgpu.client.address import UnixAddress
-from pgpu.client.connection import Server
-from pgpu.client.functions import ReplicaAsk
-from pgpu.client.functions_http import HttpFunctions
+from pgpu.client.connection import HttpTransport
+from pgpu.client.http_functions import HttpFunctions
 from pgpu.errors import PgpuError, RequestError
 from pgpu.functions.deploying import pack_tree
 from pgpu.model import Deployment, Replica
+from pgpu.services.function_messages import ReplicaAsk
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ def as_user(user: User, act: Callable[[HttpFunctions], T]) -> T:
             os.setgroups(user.groups)
             os.setresgid(user.uid, user.uid, user.uid)
             os.setresuid(user.uid, user.uid, user.uid)
-            told: object = act(HttpFunctions(Server(UnixAddress(user.socket))))
+            told: object = act(HttpFunctions(HttpTransport(UnixAddress(user.socket))))
         except PgpuError as exc:
             told = RequestError(str(exc), hint=exc.hint)
         os.write(writing, pickle.dumps(told))

@@ -18,13 +18,13 @@ from tests.waiting import until
 
 from pgpu.app.clients import open_client, open_functions
 from pgpu.app.settings import Settings
-from pgpu.client.functions import Bearer
-from pgpu.client.functions_http import HttpFunctions
+from pgpu.client.http_functions import HttpFunctions
 from pgpu.functions.declaring import from_words, to_words
 from pgpu.functions.deploying import pack_tree
 from pgpu.functions.gateway.desk import Claimed, Desk, Standing
 from pgpu.functions.gateway.server_desk import ServerDesk
 from pgpu.model import ColdStart, Deployment, ReplicaState, Version, VersionState
+from pgpu.services.function_messages import Bearer
 
 NAME = "it"
 

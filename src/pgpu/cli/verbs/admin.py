@@ -14,7 +14,7 @@ from pgpu.model import OWNER_NAMES, OWNER_UIDS
 from pgpu.units import format_memory, parse_memory_bytes
 
 if TYPE_CHECKING:
-    from pgpu.client.administration import Administration, UserQuota
+    from pgpu.services.administration import Administration, UserQuota
 
 verbs = typer.Typer(
     help="Set what others may: quotas, GPUs that take no jobs, tokens. For root.",
@@ -52,7 +52,7 @@ def quota(
         administration.remove_quota(_uid(user))
     else:
         memory_bytes = None if memory is None else parse_memory_bytes(memory)
-        from pgpu.client.administration import UserQuota
+        from pgpu.services.administration import UserQuota
 
         administration.set_quota(UserQuota(_uid(user), memory_bytes, jobs, weight))
 

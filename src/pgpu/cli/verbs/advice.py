@@ -62,7 +62,7 @@ def _profile_in(path: Path) -> Profile:
     Raises:
         RequestError: There is no such file, or it is none.
     """
-    from pgpu.client import wire
+    from pgpu.services import wire
 
     hint = "write one with: pgpu profile --json -- COMMAND > FILE"
     try:

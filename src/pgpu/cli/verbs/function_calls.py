@@ -16,8 +16,8 @@ from pgpu.cli.output import console
 from pgpu.errors import AccessError, CapacityError, FunctionNotFoundError, NodeError, PgpuError, RequestError
 
 if TYPE_CHECKING:
-    from pgpu.client.calling import Called
-    from pgpu.client.connection import Server
+    from pgpu.client.connection import HttpTransport
+    from pgpu.client.gateway_call import GatewayResponse
 
 _JSON = "application/json"
 _MOST_PIECES = 16
@@ -105,10 +105,12 @@ def _request(body: str | None, file: str | None, content_type: str | None) -> tu
     return data, content_type or guessed
 
 
-def _call(gateway: "Server", name: str, target: tuple[str, str], body: bytes | None, headers: dict[str, str]) -> None:
-    from pgpu.client.calling import called
+def _call(
+    gateway: "HttpTransport", name: str, target: tuple[str, str], body: bytes | None, headers: dict[str, str]
+) -> None:
+    from pgpu.client.gateway_call import call_gateway
 
-    with called(gateway, *target, body, headers) as answer:
+    with call_gateway(gateway, *target, body, headers) as answer:
         if answer.status >= HTTPStatus.BAD_REQUEST:
             _fail(answer, name)
         if answer.status == HTTPStatus.ACCEPTED and "location" in answer.headers:
@@ -121,7 +123,7 @@ def _call(gateway: "Server", name: str, target: tuple[str, str], body: bytes | N
         print()
 
 
-def _fail(answer: "Called", name: str) -> NoReturn:
+def _fail(answer: "GatewayResponse", name: str) -> NoReturn:
     """Say what the gateway said: which class of error, and the request's id for whoever looks into the log."""
     message, code = _said(b"".join(islice(answer.pieces(), _MOST_PIECES)).decode("utf-8", "replace"))
     is_refused = answer.status < HTTPStatus.INTERNAL_SERVER_ERROR
@@ -137,7 +139,7 @@ def _fail(answer: "Called", name: str) -> NoReturn:
     raise kind(f"{answer.status} {code or 'refused'}: {message}", hint=hint)
 
 
-def _hint(answer: "Called", name: str, code: str) -> str | None:
+def _hint(answer: "GatewayResponse", name: str, code: str) -> str | None:
     """Say what to do about an answer that is none."""
     request_id, retry = answer.headers.get("x-request-id"), answer.headers.get("retry-after")
     if code in _NOT_STARTED:

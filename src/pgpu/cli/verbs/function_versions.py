@@ -20,10 +20,10 @@ from pgpu.cli.verbs.function_dev import require_libraries
 from pgpu.errors import RequestError
 
 if TYPE_CHECKING:
-    from pgpu.client.functions import Functions
     from pgpu.functions.declaring import Declaration
     from pgpu.functions.dev import Place
     from pgpu.model import ColdStart, Deployment, Function, Version
+    from pgpu.services.function_messages import Functions
 
 _WHOLE_PERCENT = 100
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A function of yours.")]
@@ -178,7 +178,7 @@ def rollout(
     as_json: options.Json = False,
 ) -> None:
     """Give a version all of its function's traffic, or a part."""
-    from pgpu.client.functions import Rollout
+    from pgpu.services.function_messages import Rollout
     from pgpu.units import parse_compute_share
 
     name, _, number = version.rpartition("@")

@@ -16,7 +16,7 @@ from pgpu.errors import NodeError, RequestError
 
 if TYPE_CHECKING:
     from pgpu.app.settings import Settings
-    from pgpu.server.listening import Tcp
+    from pgpu.server.listeners import Tcp
 
 _SYSTEM_STATE = Path("/var/lib/pgpu")
 _MOST_PORT = 65_535
@@ -79,7 +79,7 @@ def serve(
 
 def _gateway(words: str) -> str | None:
     """Read where functions are called; None for nowhere."""
-    from pgpu.server.listening import is_loopback
+    from pgpu.server.listeners import is_loopback
 
     if words == _NO_GATEWAY:
         return None
@@ -112,7 +112,7 @@ def _socket(settings: "Settings") -> Path:
 
 
 def _tcp(words: str | None, certificate: Path | None, key: Path | None) -> "Tcp | None":
-    from pgpu.server.listening import Tcp
+    from pgpu.server.listeners import Tcp
 
     if words is None:
         if certificate is not None or key is not None:

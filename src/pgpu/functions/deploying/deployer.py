@@ -36,7 +36,7 @@ _SOCKETS_BYTES, _MOST_SOCKETS = 1 << 20, 16
 
 @dataclass(frozen=True, slots=True)
 class Deployer:
-    """What `pgpu.server.functions.Deploying` asks for."""
+    """What `pgpu.server.function_service.FunctionStore` asks for."""
 
     store: Store
     sockets: Path

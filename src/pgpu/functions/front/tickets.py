@@ -16,7 +16,7 @@ class Asker(Protocol):
         """Take the answer, or its head if chunks follow; a body's file is the asker's to close."""
 
     def chunk(self, chunk: Chunk, file: int | None) -> None:
-        """Take a piece of a stream; each is paid for with `Desk.credit()` once it has left."""
+        """Take a piece of a stream; each is paid for with `JobService.credit()` once it has left."""
 
 
 @dataclass(slots=True, eq=False)

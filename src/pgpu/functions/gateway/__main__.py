@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 from pgpu.client.address import address_of
-from pgpu.client.connection import Server
-from pgpu.client.functions_http import HttpFunctions
-from pgpu.client.http import HttpClient
+from pgpu.client.connection import HttpTransport
+from pgpu.client.http_client import HttpClient
+from pgpu.client.http_functions import HttpFunctions
 from pgpu.errors import PgpuError, RequestError
 from pgpu.functions.front.keeping.keeper import log
 from pgpu.functions.gateway.server_desk import BUILD_SECONDS, ServerDesk
@@ -39,7 +39,7 @@ def _desk(host: str, build_seconds: float, state: Path) -> ServerDesk:
     address = address_of(host)
     if address is None:
         raise RequestError(f"{host} is no address of a server")
-    server = Server(address)
+    server = HttpTransport(address)
     return ServerDesk(
         HttpFunctions(server), HttpClient(server), build_seconds, lambda: shutil.disk_usage(state.parent).free
     )

@@ -7,10 +7,10 @@ moment, so a revoked one works no longer than that. It refuses to ask by itself:
 import hashlib
 import os
 
-from pgpu.client.functions import Bearer
 from pgpu.functions.gateway.bearers import Bearers
 from pgpu.functions.gateway.calling.hall import Hall
 from pgpu.functions.protocols import Refusal
+from pgpu.services.function_messages import Bearer
 
 _LONGEST_TOKEN = 512
 

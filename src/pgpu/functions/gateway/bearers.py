@@ -10,9 +10,9 @@ from collections import Counter, OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from pgpu.client.functions import Bearer
 from pgpu.errors import CapacityError
 from pgpu.functions.gateway.desk import Desk
+from pgpu.services.function_messages import Bearer
 
 if TYPE_CHECKING:
     from pgpu.functions.gateway.access import Caller

@@ -10,8 +10,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
-from pgpu.client.functions import Bearer
 from pgpu.model import ColdStart, Function, JobState, ReplicaState, Version
+from pgpu.services.function_messages import Bearer
 
 
 @dataclass(frozen=True, slots=True)

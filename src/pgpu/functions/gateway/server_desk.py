@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from pgpu.client import Client
-from pgpu.client.functions import Bearer, Judgement, ReplicaAsk, Serving, Shown
 from pgpu.errors import CapacityError, FunctionNotFoundError, JobNotFoundError, RequestError
 from pgpu.functions.gateway.desk import Claimed, Standing
 from pgpu.model import ColdStart, Function, Job, JobState, Replica, ReplicaState, Version, VersionState
+from pgpu.services.function_messages import Bearer, Judgement, ReplicaAsk, Serving, Shown
 from pgpu.units import GIB
 
 _GRACE_SECONDS = 10.0
@@ -48,11 +48,11 @@ class ServerDesk:
         self._most_build_seconds, self._free_bytes = most_build_seconds, free_bytes
 
     def functions(self) -> Sequence[Function]:
-        """Return everybody's functions; see `Desk`."""
+        """Return everybody's functions; see `JobService`."""
         return self._serving.functions()
 
     def standings(self) -> Sequence[Standing]:
-        """Return every replica with its job's state; see `Desk`."""
+        """Return every replica with its job's state; see `JobService`."""
         replicas = self._serving.all_replicas()
         if not replicas:
             return []
@@ -60,7 +60,7 @@ class ServerDesk:
         return [self._standing(each, live.get(each.job_id) or self._ended(each.job_id)) for each in replicas]
 
     def changes(self) -> Iterator[str]:
-        """Tell what changes; see `Desk`."""
+        """Tell what changes; see `JobService`."""
         for event in self._serving.events():
             if event is None or event.kind == "function":
                 yield ""
@@ -68,24 +68,24 @@ class ServerDesk:
                 yield event.job_id
 
     def start(self, version: Version) -> Standing:
-        """Ask for one more; see `Desk`."""
+        """Ask for one more; see `JobService`."""
         replica = self._serving.start_replica(ReplicaAsk(version.function, version.number))
         return Standing(
             replica.job_id, replica.function, replica.version, Path(replica.socket_directory), JobState.WAITING
         )
 
     def stop(self, job_id: str) -> None:
-        """End it and forget it; see `Desk`."""
+        """End it and forget it; see `JobService`."""
         with contextlib.suppress(JobNotFoundError, RequestError):  # it has ended already, or never was
             self._client.stop(job_id, grace_seconds=_GRACE_SECONDS)
         self._serving.forget_replica(job_id)
 
     def offer(self, job_id: str, value: float) -> None:
-        """Offer its lease; see `Desk`."""
+        """Offer its lease; see `JobService`."""
         self._client.offer(job_id, value)
 
     def claim(self, job_id: str) -> Claimed:
-        """Claim its lease; see `Desk`."""
+        """Claim its lease; see `JobService`."""
         try:
             job = self._client.claim(job_id)
         except (CapacityError, JobNotFoundError):
@@ -93,33 +93,33 @@ class ServerDesk:
         return Claimed.COMING if job.is_aside else Claimed.KEPT
 
     def park(self, job_id: str) -> None:
-        """Have it do without its lease; see `Desk`."""
+        """Have it do without its lease; see `JobService`."""
         self._client.park(job_id)
 
     def fail(self, version: Version, reason: str) -> None:
-        """Give a version up; see `Desk`."""
+        """Give a version up; see `JobService`."""
         self._serving.judge(
             version.function, Judgement(version.number, VersionState.FAILED, reason, version.created_at_seconds)
         )
 
     def note(self, job_id: str, state: ReplicaState) -> None:
-        """Keep its state; see `Desk`."""
+        """Keep its state; see `JobService`."""
         with contextlib.suppress(FunctionNotFoundError):  # it was forgotten meanwhile
             self._serving.note_replica(job_id, state)
 
     def note_start(self, start: ColdStart) -> None:
-        """Keep a cold start; see `Desk`."""
+        """Keep a cold start; see `JobService`."""
         try:
             self._serving.note_cold_start(start)
         except FunctionNotFoundError:
             return  # it was undeployed meanwhile
 
     def build(self, version: Version) -> str:
-        """Have packages installed; see `Desk`."""
+        """Have packages installed; see `JobService`."""
         return self._serving.build(ReplicaAsk(version.function, version.number)).id
 
     def is_built(self, version: Version, job_id: str) -> bool:
-        """Look at an installation and judge; see `Desk`."""
+        """Look at an installation and judge; see `JobService`."""
         job = self._client.job(job_id).job
         if job.state.is_final:
             self._judge(version, job)
@@ -150,7 +150,7 @@ class ServerDesk:
             self.fail(version, str(error))
 
     def bearer(self, token: str) -> Bearer:
-        """Tell what a token is good for; see `Desk`."""
+        """Tell what a token is good for; see `JobService`."""
         return self._serving.bearer(Shown(token))
 
     def _ended(self, job_id: str) -> Job | None:

@@ -1,0 +1,288 @@
+"""The sockets of a server, and its life from the first request that it takes to the last that it answers.
+
+One server for each ledger: a lock that the kernel lets go of with the process says so, whatever is left of the socket of
+one that was killed. Requests under way are answered before it goes; jobs are none of its business then. It refuses TCP
+without TLS, except on loopback.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import grp
+import ipaddress
+import os
+import resource
+import signal
+import socket
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import uvicorn
+from fastapi import FastAPI
+
+from pgpu.engine.process.unix_sockets import connect
+from pgpu.errors import NodeError, RequestError
+from pgpu.server.connection_limits import ConnectionAcceptor, ConnectionCounter, limits_within
+from pgpu.server.peer_credentials import PeerHttpProtocol
+from pgpu.server.stream_relay import StreamRelay
+
+_BACKLOG = 1024
+_PASSED_DESCRIPTOR = 3
+_GRACE_SECONDS = 3
+"""How long requests under way may take once the server was told to go; who waits for a job comes again."""
+
+_MOST_MESSAGE_BYTES = 1 << 21
+
+
+@dataclass(frozen=True, slots=True)
+class Tcp:
+    """An address beside the Unix socket."""
+
+    host: str
+    port: int
+    certificate: Path | None = None
+    """PEM, the chain after it; None speaks without TLS, on loopback alone."""
+
+    key: Path | None = None
+
+
+@contextlib.contextmanager
+def only_server(lock_path: Path) -> Iterator[None]:
+    """Be the one server of a ledger.
+
+    Raises:
+        NodeError: There is one already.
+    """
+    try:
+        lock_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as exc:
+        raise NodeError(f"{lock_path} cannot be opened: {exc.strerror}") from exc
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as exc:
+            raise NodeError(
+                f"another server runs on {lock_path.parent}", hint="stop it, or choose another --state-dir"
+            ) from exc
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def listening_unix(path: Path, group: str) -> Iterator[socket.socket]:
+    """Listen at `path` meanwhile; a socket that is left there after a server's end is said to be one that is down.
+
+    One that systemd holds is systemd's to take away. So is one of another server that was put in its place.
+
+    Raises:
+        NodeError: See `listen_unix`.
+    """
+    is_passed = os.environ.get("LISTEN_PID") == str(os.getpid())
+    with listen_unix(path, group) as made:
+        known = path.lstat()
+        try:
+            yield made
+        finally:
+            with contextlib.suppress(OSError):
+                if not is_passed and os.path.samestat(path.lstat(), known):
+                    path.unlink()
+
+
+def listen_unix(path: Path, group: str) -> socket.socket:
+    """Return a socket at `path` in the place of one that nobody answers at; open to root and to a group, if it exists.
+
+    One that systemd listens at for this service is used as it is: who calls while the service restarts waits there.
+
+    Raises:
+        NodeError: Somebody answers there, or it cannot be made.
+    """
+    if os.environ.get("LISTEN_PID") == str(os.getpid()):
+        return _passed_unix(path)
+    _refuse_taken(path)
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        fresh = path.with_name(f".{path.name}.{os.getpid()}")
+        fresh.unlink(missing_ok=True)
+        made.bind(str(fresh))
+        _open_to_group(fresh, group)
+        made.listen(_BACKLOG)
+        fresh.rename(path)
+    except OSError as exc:
+        made.close()
+        raise NodeError(f"{path} cannot be listened at: {exc.strerror or exc}", hint="choose another --host") from exc
+    return made
+
+
+def _passed_unix(path: Path) -> socket.socket:
+    """Return the one socket that systemd passed. Source: sd_listen_fds(3)."""
+    count = os.environ.pop("LISTEN_FDS", "0")
+    for name in ("LISTEN_PID", "LISTEN_FDNAMES"):
+        os.environ.pop(name, None)
+    fcntl.fcntl(_PASSED_DESCRIPTOR, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
+    passed = socket.socket(fileno=_PASSED_DESCRIPTOR)
+    if count != "1" or passed.family != socket.AF_UNIX or passed.getsockname() != str(path):
+        passed.close()
+        raise NodeError(f"systemd passed another socket than {path}", hint="use deploy/systemd/pgpu.socket")
+    return passed
+
+
+def _refuse_taken(path: Path) -> None:
+    try:
+        is_socket = stat.S_ISSOCK(path.lstat().st_mode)
+    except OSError:
+        return
+    if not is_socket:
+        raise NodeError(f"{path} exists and is no socket", hint="choose another --host")
+    with contextlib.suppress(OSError):
+        connect(path).close()
+        raise NodeError(f"somebody answers at {path} already", hint="stop that server, or choose another --host")
+
+
+def _open_to_group(path: Path, group: str) -> None:
+    """Before the socket has its name: nobody connects while it is open to more."""
+    try:
+        group_id = grp.getgrnam(group).gr_gid
+    except KeyError:
+        path.chmod(0o600)
+        return
+    with contextlib.suppress(PermissionError):  # A user's own server serves that user.
+        os.chown(path, -1, group_id)
+    path.chmod(0o660)
+
+
+def listen_tcp(tcp: Tcp) -> socket.socket:
+    """Return a socket at a TCP address.
+
+    Raises:
+        RequestError: It is off loopback and has no certificate.
+        NodeError: It cannot be made.
+    """
+    if tcp.certificate is None and not is_loopback(tcp.host):
+        raise RequestError(
+            f"TCP at {tcp.host} needs TLS: a token would be read on the way",
+            hint="name --tls-certificate and --tls-key, or listen at 127.0.0.1",
+        )
+    try:
+        return socket.create_server(
+            (tcp.host, tcp.port), family=socket.AF_INET6 if ":" in tcp.host else socket.AF_INET, backlog=_BACKLOG
+        )
+    except OSError as exc:
+        raise NodeError(f"{tcp.host}:{tcp.port} cannot be listened at: {exc.strerror or exc}") from exc
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is reached from this machine alone."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def serve(
+    app: FastAPI,
+    unix: socket.socket,
+    tcp: tuple[Tcp, socket.socket] | None = None,
+    *,
+    most_connections: int,
+    on_ready: Callable[[], None] = lambda: None,
+) -> None:
+    """Answer requests until SIGTERM or SIGINT.
+
+    Args:
+        app: What answers.
+        unix: Listens on this machine.
+        tcp: Another address, or None.
+        most_connections: Of one user at a time, fewer where this process may not open enough descriptors.
+        on_ready: Called once a signal ends it in good order.
+
+    Raises:
+        RequestError: The certificate or its key cannot be used.
+    """
+    visitors = ConnectionCounter(limits_within(resource.getrlimit(resource.RLIMIT_NOFILE)[0], most_connections))
+    servers = [_Quiet(_configuration(app), unix, visitors)]
+    if tcp is not None:
+        servers.append(_Quiet(_encrypted(_configuration(app, tcp[0]), tcp[0]), tcp[1], visitors))
+    asyncio.run(_serve(servers, cast("StreamRelay", app.state.following), on_ready))
+
+
+def _encrypted(configuration: uvicorn.Config, tcp: Tcp) -> uvicorn.Config:
+    """Read certificate and key before anybody is told that the server listens."""
+    files = [path for path in (tcp.certificate, tcp.key) if path is not None]
+    for path in files:
+        try:
+            path.open("rb").close()
+        except OSError as exc:
+            raise RequestError(f"{path} cannot be read: {exc.strerror}", hint="it must be a file in PEM") from exc
+    try:
+        configuration.load()
+    except OSError as exc:  # TLS's errors too.
+        raise RequestError(
+            f"{' with the key '.join(map(str, files))} cannot be used for TLS: {exc.strerror or exc}",
+            hint="name a certificate in PEM, its chain after it, and the key that belongs to it",
+        ) from exc
+    return configuration
+
+
+class _Quiet(uvicorn.Server):
+    """A server that leaves signals to `_serve`, for there may be two of them, and its door to an `ConnectionAcceptor`."""
+
+    def __init__(self, configuration: uvicorn.Config, listener: socket.socket, visitors: ConnectionCounter) -> None:
+        super().__init__(configuration)
+        self._listener = listener
+        self._visitors = visitors
+        self._entrance: ConnectionAcceptor | None = None
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """See `uvicorn.Server`, which listens at none of its own."""
+        await super().startup(sockets or [])
+        self._entrance = ConnectionAcceptor(self._listener, self._visitors, self._protocol, self.config.ssl)
+
+    def _protocol(self) -> asyncio.Protocol:
+        return PeerHttpProtocol(self.config, self.server_state, self.lifespan.state)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """See `uvicorn.Server`."""
+        if self._entrance is not None:
+            self._entrance.close()
+        await super().shutdown(sockets)
+
+
+async def _serve(servers: Sequence[_Quiet], following: StreamRelay, on_ready: Callable[[], None]) -> None:
+    def leave() -> None:
+        following.leave()
+        for server in servers:
+            server.should_exit = True
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, leave)
+    on_ready()
+    await asyncio.gather(*(server.serve() for server in servers))
+
+
+def _configuration(app: FastAPI, tcp: Tcp | None = None) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=PeerHttpProtocol,
+        ws="websockets-sansio",
+        ws_max_size=_MOST_MESSAGE_BYTES,
+        ws_per_message_deflate=False,
+        lifespan="off",
+        log_level="error",  # What callers do wrong is told to them: nobody else writes into the operator's log.
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=_GRACE_SECONDS,
+        ssl_certfile=None if tcp is None else tcp.certificate,
+        ssl_keyfile=None if tcp is None else tcp.key,
+    )
