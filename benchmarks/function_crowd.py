@@ -39,10 +39,10 @@ from pgpu.client.address import address_of
 from pgpu.client.connection import HttpTransport
 from pgpu.client.http_client import HttpClient
 from pgpu.client.http_functions import HttpFunctions
+from pgpu.functions.control.http_control_plane import HttpControlPlane
 from pgpu.functions.deploying import pack_tree
-from pgpu.functions.gateway import serving as gateway
-from pgpu.functions.gateway.desk import Claimed
-from pgpu.functions.gateway.server_desk import ServerDesk
+from pgpu.functions.gateway import gateway_server as gateway
+from pgpu.functions.router.control_plane import ReacquireResult
 from pgpu.functions.scaling.value import Clock, Frequency, value
 from pgpu.ledger import Ledger
 from pgpu.model import Deployment, JobState
@@ -167,18 +167,18 @@ def play(socket: Path, calls: Sequence[Arrival]) -> list[Answered]:
     return found
 
 
-class LruDesk(ServerDesk):
+class LruDesk(HttpControlPlane):
     """Says of an idle replica when it was used last, instead of what it is worth; all hold the same."""
 
     def __init__(self, functions: HttpFunctions, client: HttpClient) -> None:
         super().__init__(functions, client)
         self._idle_since: dict[str, float] = {}
 
-    def offer(self, job_id: str, value: float) -> None:  # noqa: ARG002 - as of `JobService`
+    def offer(self, job_id: str, value: float) -> None:  # noqa: ARG002 - as of `ControlPlane`
         """Offer its lease; again for the value of before, unless it was used meanwhile."""
         super().offer(job_id, self._idle_since.setdefault(job_id, time.monotonic()))
 
-    def claim(self, job_id: str) -> Claimed:
+    def claim(self, job_id: str) -> ReacquireResult:
         """Claim its lease."""
         self._idle_since.pop(job_id, None)
         return super().claim(job_id)
@@ -190,7 +190,7 @@ def run_lru_gateway(server: ServerProcess) -> None:
     assert address is not None  # noqa: S101 - it is the address of a socket
     asked = HttpTransport(address)
     desk = LruDesk(HttpFunctions(asked), HttpClient(asked))
-    gateway.run(desk, gateway.Settings(socket_of(server), None, server.socket.parent))
+    gateway.run(desk, gateway.GatewaySettings(socket_of(server), None, server.socket.parent))
 
 
 def socket_of(server: ServerProcess) -> Path:

@@ -17,8 +17,8 @@ import numpy as np
 import pydantic
 from benchmarks.shim_overhead import RESULTS, circumstances
 
-from pgpu.functions.calls.messages import Call
 from pgpu.functions.handler import signature_of
+from pgpu.functions.ipc.messages import Call
 from pgpu.functions.protocols import Asked, Interpreter
 
 SIDE, CHANNELS = 300, 3

@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from pgpu.functions.calls.messages import Call, Reply
 from pgpu.functions.declaring import Context, Declaration
 from pgpu.functions.handler import Loaded, signature_of
+from pgpu.functions.ipc.messages import Call, Reply
 from pgpu.functions.protocols import Asked, Interpreter, Refusal
 
 JSON = {"content-type": "application/json"}

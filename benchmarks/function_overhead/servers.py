@@ -35,7 +35,7 @@ _GATEWAY = """
 import json, os, sys
 from pathlib import Path
 from tests.fakes.desk import FakeDesk
-from pgpu.functions.gateway.serving import Settings, run
+from pgpu.functions.gateway.gateway_server import Settings, run
 from pgpu.model import Function, Share, Version, VersionState
 
 root, port = Path("{directory}"), {port}
@@ -147,7 +147,7 @@ UVICORN = Server(
 PGPU = Server(
     "pgpu, front and worker",
     (
-        *("-m", "pgpu.functions.front", "--app", "app.py:Noop", "--source", "{directory}"),
+        *("-m", "pgpu.functions.replica", "--app", "app.py:Noop", "--source", "{directory}"),
         *("--directory", "{directory}", "--http", "127.0.0.1:{port}"),
     ),
     {"app.py": _PGPU},

@@ -8,10 +8,10 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from pgpu.functions.calls.messages import Body, Reply
-from pgpu.functions.front.http.connections import Connection
-from pgpu.functions.front.tickets import Asker, Ticket
-from pgpu.functions.gateway.http.connections import GatewayConnection
+from pgpu.functions.gateway.gateway_connection import GatewayConnection
+from pgpu.functions.http.http_connection import HttpConnection
+from pgpu.functions.ipc.messages import Body, Reply
+from pgpu.functions.requests.pending_request import PendingRequest, ResponseSink
 
 KEEP_SECONDS = 75
 H2C = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAEAAEAAAAIAAAAAAAMAAAAAAAQBAAAAAAUAAEAA\r\n"
@@ -29,16 +29,16 @@ class Echo:
     def __init__(self) -> None:
         self.is_slow = False
         self.headers: list[dict[str, str]] = []
-        self._owed: list[tuple[Body, Asker]] = []
+        self._owed: list[tuple[Body, ResponseSink]] = []
 
     def is_call(self, _path: str) -> bool:
         return True
 
-    def direct(self, scope: Any, headers: dict[str, str]) -> Ticket:
+    def direct(self, scope: Any, headers: dict[str, str]) -> PendingRequest:
         self.headers.append(headers)
-        return Ticket("id", "POST", scope["path"], "", headers, b"", None, 0.0, 1e12, 60.0, None)
+        return PendingRequest("id", "POST", scope["path"], "", headers, b"", None, 0.0, 1e12, 60.0, None)
 
-    def submit(self, ticket: Ticket, body: Body, _file: int | None, asker: Asker) -> None:
+    def submit(self, ticket: PendingRequest, body: Body, _file: int | None, asker: ResponseSink) -> None:
         ticket.asker = asker
         self._owed.append((body, asker))
         if not self.is_slow:
@@ -48,12 +48,12 @@ class Echo:
         body, asker = self._owed.pop(0)
         asker.reply(Reply(200, {"x": "y"}, body), None)
 
-    def abandon(self, _ticket: Ticket) -> None: ...
+    def abandon(self, _ticket: PendingRequest) -> None: ...
 
-    def warm(self, _ticket: Ticket) -> "Echo":
+    def warm(self, _ticket: PendingRequest) -> "Echo":
         return self
 
-    def credit(self, _ticket: Ticket) -> None: ...
+    def credit(self, _ticket: PendingRequest) -> None: ...
 
 
 class Timer:
@@ -128,7 +128,7 @@ class Transport:
 class Connected:
     """One connection without a socket."""
 
-    def __init__(self, kind: type[Connection]) -> None:
+    def __init__(self, kind: type[HttpConnection]) -> None:
         self.echo, self.loop, self.transport = Echo(), Loop(), Transport()
         served = type("Served", (kind,), {"counter": self.echo, "patience_seconds": 1e9})
         config = uvicorn.Config(
@@ -150,7 +150,7 @@ async def nothing(_scope: Any, _receive: Any, _send: Any) -> None:
     raise AssertionError("nothing goes the ordinary way")
 
 
-@pytest.fixture(params=[Connection, GatewayConnection])
+@pytest.fixture(params=[HttpConnection, GatewayConnection])
 def connected(request: pytest.FixtureRequest) -> Connected:
     return Connected(request.param)
 

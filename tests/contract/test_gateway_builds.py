@@ -9,10 +9,10 @@ from types import SimpleNamespace
 from tests.waiting import until
 
 from pgpu.errors import RequestError
-from pgpu.functions.gateway.controlling.controller import Controller
-from pgpu.functions.gateway.controlling.halls import Halls
-from pgpu.functions.gateway.metrics import Metrics
-from pgpu.functions.gateway.server_desk import ServerDesk
+from pgpu.functions.control.http_control_plane import HttpControlPlane
+from pgpu.functions.control.replica_controller import ReplicaController
+from pgpu.functions.router.gateway_metrics import GatewayMetrics
+from pgpu.functions.router.router_table import RouterTable
 from pgpu.model import Function, JobState, Share, Version, VersionState
 from pgpu.services.function_messages import Judgement, ReplicaAsk
 
@@ -61,8 +61,8 @@ def test_an_owners_packages_are_installed_one_after_the_other_and_hold_up_nobody
     desk = Builder([waiting("a", ALICE, 30), waiting("b", BOB, 1)])
 
     async def installing() -> None:
-        metrics = Metrics()
-        controller = Controller(Halls(metrics), desk, metrics)  # type: ignore[arg-type]
+        metrics = GatewayMetrics()
+        controller = ReplicaController(RouterTable(metrics), desk, metrics)  # type: ignore[arg-type]
         for _ in range(3):
             await controller.refresh()
         await asyncio.to_thread(until, lambda: len(desk.begun) > 1)
@@ -81,8 +81,8 @@ def test_packages_of_a_hundred_owners_that_hang_hold_up_nobody() -> None:
     desk = Builder([*hanging, waiting("b", BOB, 2)], ended={"b@1", "b@2"})
 
     async def installing() -> None:
-        metrics = Metrics()
-        controller = Controller(Halls(metrics), desk, metrics)  # type: ignore[arg-type]
+        metrics = GatewayMetrics()
+        controller = ReplicaController(RouterTable(metrics), desk, metrics)  # type: ignore[arg-type]
         await controller.refresh()
         await asyncio.to_thread(
             until, lambda: all(each.state is VersionState.READY for each in desk.known[-1].versions)
@@ -120,14 +120,14 @@ class Server:
 
 def test_a_lock_file_that_installs_nothing_is_judged_once() -> None:
     server = Server()
-    desk, version = ServerDesk(server, server), waiting("a", ALICE, 1).versions[0]  # type: ignore[arg-type]
+    desk, version = HttpControlPlane(server, server), waiting("a", ALICE, 1).versions[0]  # type: ignore[arg-type]
     assert desk.is_built(version, desk.build(version))
     assert server.judged == [Judgement(1, VersionState.FAILED, "the packages were not installed", 1.0)]
 
 
 def test_packages_that_fill_the_servers_disk_are_ended_and_judged() -> None:
     server, version, free = Server(JobState.RUNNING), waiting("a", ALICE, 1).versions[0], [2 << 30]
-    desk = ServerDesk(server, server, 7200.0, lambda: free[0])  # type: ignore[arg-type]
+    desk = HttpControlPlane(server, server, 7200.0, lambda: free[0])  # type: ignore[arg-type]
     assert not desk.is_built(version, "a")
     free[0] -= 1
     assert desk.is_built(version, "a")
@@ -139,9 +139,9 @@ def test_packages_that_fill_the_servers_disk_are_ended_and_judged() -> None:
 
 def test_packages_that_take_too_long_are_ended_and_judged() -> None:
     server, version = Server(JobState.RUNNING), waiting("a", ALICE, 1).versions[0]
-    assert not ServerDesk(server, server, 7200.0).is_built(version, "a")  # type: ignore[arg-type]
+    assert not HttpControlPlane(server, server, 7200.0).is_built(version, "a")  # type: ignore[arg-type]
     assert (server.state, server.judged) == (JobState.RUNNING, [])
-    assert ServerDesk(server, server, 1800.0).is_built(version, "a")  # type: ignore[arg-type]
+    assert HttpControlPlane(server, server, 1800.0).is_built(version, "a")  # type: ignore[arg-type]
     assert server.state is JobState.EXITED
     assert [(each.state, each.reason) for each in server.judged] == [
         (VersionState.FAILED, "its packages were not installed in 1800 s: pgpu logs a")

@@ -14,10 +14,10 @@ import uvicorn
 from tests.waiting import until
 from uvicorn.server import ServerState
 
-from pgpu.functions.calls.messages import Body, Reply
-from pgpu.functions.front.http.counter import Warm
-from pgpu.functions.front.tickets import Asker, Ticket
-from pgpu.functions.gateway.http.connections import GatewayConnection
+from pgpu.functions.gateway.gateway_connection import GatewayConnection
+from pgpu.functions.http.request_handler import ReplicaInfo
+from pgpu.functions.ipc.messages import Body, Reply
+from pgpu.functions.requests.pending_request import PendingRequest, ResponseSink
 
 HEAD = b"POST /functions/it HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\n"
 
@@ -26,24 +26,24 @@ class Counter:
     """Takes every call and answers none."""
 
     def __init__(self) -> None:
-        self.submitted: list[Ticket] = []
-        self.abandoned: list[Ticket] = []
+        self.submitted: list[PendingRequest] = []
+        self.abandoned: list[PendingRequest] = []
 
     def is_call(self, _path: str) -> bool:
         return True
 
-    def direct(self, scope: Any, headers: dict[str, str]) -> Ticket:
+    def direct(self, scope: Any, headers: dict[str, str]) -> PendingRequest:
         assert scope["state"]["uid"] == os.getuid()
-        return Ticket("id", "POST", scope["path"], "", headers, b"", None, 0.0, 1e12, 60.0, None)
+        return PendingRequest("id", "POST", scope["path"], "", headers, b"", None, 0.0, 1e12, 60.0, None)
 
-    def submit(self, ticket: Ticket, _body: Body, _file: int | None, asker: Asker) -> None:
+    def submit(self, ticket: PendingRequest, _body: Body, _file: int | None, asker: ResponseSink) -> None:
         ticket.asker = asker
         self.submitted.append(ticket)
 
-    def abandon(self, ticket: Ticket) -> None:
+    def abandon(self, ticket: PendingRequest) -> None:
         self.abandoned.append(ticket)
 
-    def warm(self, _ticket: Ticket) -> Warm:
+    def warm(self, _ticket: PendingRequest) -> ReplicaInfo:
         raise AssertionError("nothing is answered")
 
 
@@ -144,11 +144,11 @@ class Generous(Counter):
 
     hot_since_seconds = load_seconds = 0.0
 
-    def submit(self, ticket: Ticket, body: Body, file: int | None, asker: Asker) -> None:
+    def submit(self, ticket: PendingRequest, body: Body, file: int | None, asker: ResponseSink) -> None:
         super().submit(ticket, body, file, asker)
         asker.reply(Reply(200, {}, b"x" * 1_000_000), None)
 
-    def warm(self, _ticket: Ticket) -> Any:
+    def warm(self, _ticket: PendingRequest) -> Any:
         return self
 
 

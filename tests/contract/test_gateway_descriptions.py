@@ -6,14 +6,14 @@ import os
 
 import pytest
 
-from pgpu.functions.calls.messages import Reply
-from pgpu.functions.gateway.access import Access
-from pgpu.functions.gateway.bearers import Bearers
-from pgpu.functions.gateway.controlling.halls import Halls
-from pgpu.functions.gateway.http.counter import GatewayCounter
-from pgpu.functions.gateway.http.describing import described
-from pgpu.functions.gateway.http.targets import target_of
-from pgpu.functions.gateway.metrics import Metrics
+from pgpu.functions.gateway.function_pages import describe_function
+from pgpu.functions.gateway.gateway_access import GatewayAccess
+from pgpu.functions.gateway.gateway_handler import GatewayRequestHandler
+from pgpu.functions.gateway.gateway_routes import parse_route
+from pgpu.functions.gateway.token_cache import TokenCache
+from pgpu.functions.ipc.messages import Reply
+from pgpu.functions.router.gateway_metrics import GatewayMetrics
+from pgpu.functions.router.router_table import RouterTable
 from pgpu.functions.scaling import Phase
 from pgpu.model import Function, Share, Version, VersionState
 
@@ -46,16 +46,19 @@ def test_a_replica_that_says_nothing_of_itself_is_not_waited_for(
     version = Version("it", 1, os.geteuid(), "a:F", "0", words, "process", None, None, VersionState.READY, None, 1.0)
 
     async def asking() -> None:
-        halls = Halls(Metrics())
+        halls = RouterTable(GatewayMetrics())
         halls.adopt([Function("it", os.geteuid(), 1.0, (version,), (Share(1, 100),))])
         hall = halls.get("it")
         assert hall is not None
         if is_hot:
             hall.links["job"] = silent = Silent()  # type: ignore[assignment]
             hall.loads[1].hot.append(silent)  # type: ignore[arg-type]
-        counter, target = GatewayCounter(halls, Access(Bearers(None))), target_of("/functions/it/openapi.json")  # type: ignore[arg-type]
+        counter = GatewayRequestHandler(halls, GatewayAccess(TokenCache(None)))  # type: ignore[arg-type]
+        target = parse_route("/functions/it/openapi.json")
         scope = {"method": "GET", "path": "/functions/it/openapi.json", "query_string": b""}
-        answer = await described(counter, counter.errand(scope, {}, target, hall), target, patience_seconds=0.01)
+        answer = await describe_function(
+            counter, counter.errand(scope, {}, target, hall), target, patience_seconds=0.01
+        )
         assert isinstance(answer, Reply)
         assert json.loads(bytes(answer.body))["code"] == code
 

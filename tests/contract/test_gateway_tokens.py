@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import pytest
 
 from pgpu.errors import CapacityError, NodeError
-from pgpu.functions.gateway.access import Caller
-from pgpu.functions.gateway.bearers import Bearers
+from pgpu.functions.gateway.gateway_access import Credentials
+from pgpu.functions.gateway.token_cache import TokenCache
 from pgpu.services.function_messages import Bearer
 
 GOOD = Bearer("it@1.0")
@@ -32,11 +32,11 @@ class Desk:
         return Bearer()
 
 
-def caller(token: str, uid: int | None = None) -> Caller:
-    return Caller(f"Bearer {token}", uid)
+def caller(token: str, uid: int | None = None) -> Credentials:
+    return Credentials(f"Bearer {token}", uid)
 
 
-async def asked_about(bearers: Bearers, callers: Iterable[Caller]) -> list[asyncio.Task[None]]:
+async def asked_about(bearers: TokenCache, callers: Iterable[Credentials]) -> list[asyncio.Task[None]]:
     asking = [asyncio.create_task(bearers.learn(each)) for each in callers]
     await asyncio.sleep(0)
     return asking
@@ -49,7 +49,7 @@ def refused(asking: Iterable["asyncio.Task[None]"]) -> int:
 def test_a_flood_of_made_up_tokens_is_bounded_and_in_nobody_elses_way() -> None:
     async def flooding() -> None:
         desk = Desk()
-        bearers = Bearers(desk, remembered_seconds=0.0)  # type: ignore[arg-type]
+        bearers = TokenCache(desk, remembered_seconds=0.0)  # type: ignore[arg-type]
         await bearers.learn(caller("good"))
         flood = await asked_about(bearers, [caller(f"made up {number}") for number in range(500)])
         assert refused(flood) == 500 - 32
@@ -69,7 +69,7 @@ def test_a_flood_of_made_up_tokens_is_bounded_and_in_nobody_elses_way() -> None:
 def test_a_token_is_asked_about_once_however_many_show_it() -> None:
     async def asking() -> None:
         desk = Desk()
-        bearers = Bearers(desk)  # type: ignore[arg-type]
+        bearers = TokenCache(desk)  # type: ignore[arg-type]
         many = await asked_about(bearers, [caller("made up")] * 500 + [caller("away")] * 2)
         desk.may_answer.set()
         answers = await asyncio.gather(*many, return_exceptions=True)
@@ -85,7 +85,7 @@ def test_made_up_tokens_are_forgotten_before_good_ones_are() -> None:
     async def asking() -> None:
         desk = Desk()
         desk.may_answer.set()
-        bearers = Bearers(desk, most_remembered=3)  # type: ignore[arg-type]
+        bearers = TokenCache(desk, most_remembered=3)  # type: ignore[arg-type]
         for token in ("good", *map(str, range(10))):
             await bearers.learn(caller(token))
         assert [bearers.remembered(caller(token)) for token in ("good", "9", "0")] == [GOOD, Bearer(), None]
@@ -97,7 +97,7 @@ def test_made_up_tokens_are_forgotten_before_good_ones_are() -> None:
 def test_who_is_cancelled_takes_nobody_elses_answer_with_them() -> None:
     async def asking() -> None:
         desk = Desk()
-        bearers = Bearers(desk)  # type: ignore[arg-type]
+        bearers = TokenCache(desk)  # type: ignore[arg-type]
         first, second = await asked_about(bearers, [caller("x"), caller("x")])
         first.cancel()
         desk.may_answer.set()

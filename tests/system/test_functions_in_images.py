@@ -39,7 +39,7 @@ def test_a_front_that_cannot_load_what_it_needs_says_which_python_it_has(other_p
 def test_a_front_is_given_its_words_alone(tmp_path: Path) -> None:
     done = run(START, tmp_path, "2.7", "--help")
     assert done.returncode == 0, done.stderr
-    assert "usage: pgpu.functions.front" in done.stdout
+    assert "usage: pgpu.functions.replica" in done.stdout
 
 
 @pytest.mark.parametrize("is_other", [False, True])

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tests.function_calls import JSON, asked, values
 
 from pgpu.errors import RequestError
-from pgpu.functions.calls.messages import Call
 from pgpu.functions.handler import signature_of
+from pgpu.functions.ipc.messages import Call
 from pgpu.functions.protocols import Asked, Interpreter, Refusal
 
 PACKED = {"content-type": "application/x-msgpack"}

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from tests.function_calls import asked, called, reply, told
 
-from pgpu.functions.calls.messages import Reply
+from pgpu.functions.ipc.messages import Reply
 from pgpu.functions.protocols import Asked, Refusal
 from pgpu.functions.protocols.inference.datatypes import DATATYPES, nested
 from pgpu.functions.protocols.inference.requests import HEADER_LENGTH

@@ -13,26 +13,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgpu.errors import CapacityError, NodeError
-from pgpu.functions.gateway.access import BAD_TOKEN, NO_TOKEN, NOT_ADMIN, NOT_YOURS, Access, Caller
-from pgpu.functions.gateway.bearers import Bearers
-from pgpu.functions.gateway.calling.hall import Hall
-from pgpu.functions.gateway.controlling.halls import Halls
-from pgpu.functions.gateway.http.app import App
-from pgpu.functions.gateway.http.counter import GatewayCounter
-from pgpu.functions.gateway.http.targets import Kind, Target, target_of
-from pgpu.functions.gateway.http.uploads import Uploads
-from pgpu.functions.gateway.keeping.keys import event_key, named_key, new_key
-from pgpu.functions.gateway.metrics import Metrics
+from pgpu.functions.async_calls.call_ids import event_call_id, named_call_id, new_call_id
+from pgpu.functions.gateway.body_budget import BodyBudget
+from pgpu.functions.gateway.gateway_access import BAD_TOKEN, NO_TOKEN, NOT_ADMIN, NOT_YOURS, Credentials, GatewayAccess
+from pgpu.functions.gateway.gateway_app import GatewayApp
+from pgpu.functions.gateway.gateway_handler import GatewayRequestHandler
+from pgpu.functions.gateway.gateway_routes import Route, RouteKind, parse_route
+from pgpu.functions.gateway.token_cache import TokenCache
+from pgpu.functions.router.function_router import FunctionRouter
+from pgpu.functions.router.gateway_metrics import GatewayMetrics
+from pgpu.functions.router.router_table import RouterTable
 from pgpu.model import Function, Share, Version, VersionState
 from pgpu.services.function_messages import Bearer
 
 OWNER = os.geteuid() + 1000
 
 
-def hall(*, is_public: bool = False) -> Hall:
+def hall(*, is_public: bool = False) -> FunctionRouter:
     declaration = json.dumps({"public": is_public})
     version = Version("it", 1, OWNER, "app:It", "0", declaration, "process", None, None, VersionState.READY, None, 0.0)
-    return Hall(Function("it", OWNER, 0.0, (version,), (Share(1, 100),)), Metrics(), lambda: None)
+    return FunctionRouter(Function("it", OWNER, 0.0, (version,), (Share(1, 100),)), GatewayMetrics(), lambda: None)
 
 
 class Tokens:
@@ -53,8 +53,8 @@ class Tokens:
         return known.get(token, Bearer())
 
 
-def judged(token: str | None, uid: int | None, known: Hall | None) -> object:
-    access, caller = Access(Bearers(Tokens())), Caller(None if token is None else f"Bearer {token}", uid)  # type: ignore[arg-type]
+def judged(token: str | None, uid: int | None, known: FunctionRouter | None) -> object:
+    access, caller = GatewayAccess(TokenCache(Tokens())), Credentials(None if token is None else f"Bearer {token}", uid)  # type: ignore[arg-type]
     asyncio.run(access.bearers.learn(caller))
     access.bearers.close()
     return access.refusal(caller, known)
@@ -86,20 +86,20 @@ def test_who_may_call_and_what_the_others_are_told(token: str | None, uid: int |
 
 def test_a_token_is_asked_about_once_in_a_while_and_metrics_are_the_administrators() -> None:
     tokens = Tokens()
-    access = Access(Bearers(tokens))  # type: ignore[arg-type]
+    access = GatewayAccess(TokenCache(tokens))  # type: ignore[arg-type]
     for _ in range(3):
-        asyncio.run(access.bearers.learn(Caller("Bearer its", None)))
+        asyncio.run(access.bearers.learn(Credentials("Bearer its", None)))
     assert tokens.asked == ["its"]
-    assert access.admin_refusal(Caller("Bearer its", None)) is NOT_ADMIN
-    assert access.admin_refusal(Caller(None, None)) is NO_TOKEN
-    assert access.admin_refusal(Caller(None, os.geteuid())) is None
+    assert access.admin_refusal(Credentials("Bearer its", None)) is NOT_ADMIN
+    assert access.admin_refusal(Credentials(None, None)) is NO_TOKEN
+    assert access.admin_refusal(Credentials(None, os.geteuid())) is None
     access.bearers.close()
 
 
 def test_a_function_that_was_made_public_a_moment_ago_is_so_for_a_stranger_and_asks_as_one_that_is_not_there() -> None:
     async def asking() -> None:
-        metrics, asked = Metrics(), 0
-        halls, access = Halls(metrics), Access(Bearers(Tokens()))  # type: ignore[arg-type]
+        metrics, asked = GatewayMetrics(), 0
+        halls, access = RouterTable(metrics), GatewayAccess(TokenCache(Tokens()))  # type: ignore[arg-type]
         statuses: list[int] = []
 
         async def refresh() -> None:
@@ -113,7 +113,7 @@ def test_a_function_that_was_made_public_a_moment_ago_is_so_for_a_stranger_and_a
                 statuses.append(int(str(message["status"])))
 
         async def ask() -> None:
-            app = App(halls, access, GatewayCounter(halls, access), None, refresh, uploads=Uploads(1))  # type: ignore[arg-type]
+            app = GatewayApp(halls, access, GatewayRequestHandler(halls, access), None, refresh, uploads=BodyBudget(1))  # type: ignore[arg-type]
             scope = {"type": "http", "method": "GET", "path": "/v2/models/it/ready", "headers": [], "query_string": b""}
             await app({**scope, "state": {}}, None, send)  # type: ignore[arg-type]
 
@@ -127,10 +127,10 @@ def test_a_function_that_was_made_public_a_moment_ago_is_so_for_a_stranger_and_a
 
 
 def test_a_caller_is_one_by_their_token_or_as_a_user_and_nobody_by_what_is_good_for_nothing() -> None:
-    access = Access(Bearers(Tokens()))  # type: ignore[arg-type]
+    access = GatewayAccess(TokenCache(Tokens()))  # type: ignore[arg-type]
 
     def who(token: str | None, uid: int | None) -> str:
-        caller = Caller(None if token is None else f"Bearer {token}", uid)
+        caller = Credentials(None if token is None else f"Bearer {token}", uid)
         asyncio.run(access.bearers.learn(caller))
         return access.principal(caller)
 
@@ -161,9 +161,9 @@ def test_who_cannot_be_judged_now_is_told_to_come_again(raised: Exception | None
         assert b"retry-after" in dict(message.get("headers", [(b"retry-after", b"")]))
 
     async def ask() -> None:
-        halls = Halls(Metrics())
-        access = Access(Bearers(Silent()))  # type: ignore[arg-type]
-        app = App(halls, access, GatewayCounter(halls, access), None, None, uploads=Uploads(1))  # type: ignore[arg-type]
+        halls = RouterTable(GatewayMetrics())
+        access = GatewayAccess(TokenCache(Silent()))  # type: ignore[arg-type]
+        app = GatewayApp(halls, access, GatewayRequestHandler(halls, access), None, None, uploads=BodyBudget(1))  # type: ignore[arg-type]
         headers = [(b"authorization", b"Bearer x"), (b"request-timeout", b"0.01")]
         scope = {"type": "http", "method": "GET", "path": "/v2/models/it/ready", "headers": headers}
         await app({**scope, "query_string": b"", "state": {}}, None, send)  # type: ignore[arg-type]
@@ -176,47 +176,47 @@ def test_who_cannot_be_judged_now_is_told_to_come_again(raised: Exception | None
 
 @pytest.mark.parametrize("header", ["", "Bearer", "Bearer ", "Basic its", "Bearer " + "x" * 1000, None])
 def test_what_is_no_token_is_none(header: str | None) -> None:
-    assert Caller(header, None).token is None
+    assert Credentials(header, None).token is None
 
 
-PATHS: Sequence[tuple[str, Target]] = [
-    ("/functions/it", Target(Kind.CALL, "it", methods="POST")),
-    ("/v2/models/it/infer", Target(Kind.CALL, "it", methods="POST")),
-    ("/v2/models/it/versions/7/infer", Target(Kind.CALL, "it", 7, methods="POST")),
-    ("/functions/it/calls/a.b", Target(Kind.NAMED_CALL, "it", call="a.b", methods="GET, HEAD, PUT, DELETE")),
-    ("/calls/x1", Target(Kind.STORED, call="x1", methods="GET, HEAD, DELETE")),
-    ("/functions/it/openapi.json", Target(Kind.OPENAPI, "it")),
-    ("/v2/models/it/ready", Target(Kind.MODEL_READY, "it")),
-    ("/healthz", Target(Kind.PAGE)),
-    ("/functions/It", Target(Kind.NOTHING)),
-    ("/functions/it/", Target(Kind.PART, "it", methods="")),
-    ("/functions/it/calls/x/y", Target(Kind.PART, "it", methods="")),
-    ("/functions/../it", Target(Kind.NOTHING)),
-    ("/v2/models/it/versions/0/infer", Target(Kind.NOTHING)),
+PATHS: Sequence[tuple[str, Route]] = [
+    ("/functions/it", Route(RouteKind.CALL, "it", methods="POST")),
+    ("/v2/models/it/infer", Route(RouteKind.CALL, "it", methods="POST")),
+    ("/v2/models/it/versions/7/infer", Route(RouteKind.CALL, "it", 7, methods="POST")),
+    ("/functions/it/calls/a.b", Route(RouteKind.NAMED_CALL, "it", call="a.b", methods="GET, HEAD, PUT, DELETE")),
+    ("/calls/x1", Route(RouteKind.STORED, call="x1", methods="GET, HEAD, DELETE")),
+    ("/functions/it/openapi.json", Route(RouteKind.OPENAPI, "it")),
+    ("/v2/models/it/ready", Route(RouteKind.MODEL_READY, "it")),
+    ("/healthz", Route(RouteKind.PAGE)),
+    ("/functions/It", Route(RouteKind.NOTHING)),
+    ("/functions/it/", Route(RouteKind.PART, "it", methods="")),
+    ("/functions/it/calls/x/y", Route(RouteKind.PART, "it", methods="")),
+    ("/functions/../it", Route(RouteKind.NOTHING)),
+    ("/v2/models/it/versions/0/infer", Route(RouteKind.NOTHING)),
 ]
 
 
 @pytest.mark.parametrize(("path", "target"), PATHS)
-def test_a_path_means_one_thing(path: str, target: Target) -> None:
-    assert target_of(path) == target
+def test_a_path_means_one_thing(path: str, target: Route) -> None:
+    assert parse_route(path) == target
 
 
 @given(st.text(), st.text(), st.text(), st.text())
 def test_ids_of_one_kind_and_caller_are_never_anothers(one: str, two: str, three: str, four: str) -> None:
-    assert (named_key("it", one, two) == named_key("it", three, four)) == ((one, two) == (three, four))
-    event = event_key(one, "/", four, {"ce-id": two, "ce-source": three}, b"")
+    assert (named_call_id("it", one, two) == named_call_id("it", three, four)) == ((one, two) == (three, four))
+    event = event_call_id(one, "/", four, {"ce-id": two, "ce-source": three}, b"")
     assert event is not None
-    assert event != event_key(one, "/", four + "x", {"ce-id": two, "ce-source": three}, b"")
-    assert event != event_key(one, "/x", four, {"ce-id": two, "ce-source": three}, b"")
-    assert len({named_key(one, four, two), event, new_key(), new_key()}) == 4
+    assert event != event_call_id(one, "/", four + "x", {"ce-id": two, "ce-source": three}, b"")
+    assert event != event_call_id(one, "/x", four, {"ce-id": two, "ce-source": three}, b"")
+    assert len({named_call_id(one, four, two), event, new_call_id(), new_call_id()}) == 4
     whole = json.dumps({"id": two, "source": three, "specversion": "1.0", "data": four}).encode(
         "utf-8", "surrogatepass"
     )
-    structured = event_key(one, "/", four, {"content-type": "application/cloudevents+json; charset=utf-8"}, whole)
+    structured = event_call_id(one, "/", four, {"content-type": "application/cloudevents+json; charset=utf-8"}, whole)
     assert structured == event
 
 
 @given(st.binary(max_size=100))
 def test_what_is_no_event_has_no_id(body: bytes) -> None:
-    assert event_key("it", "/", "", {"content-type": "application/json"}, body) is None
-    assert event_key("it", "/", "", {"content-type": "application/cloudevents+json"}, b"[" + body) is None
+    assert event_call_id("it", "/", "", {"content-type": "application/json"}, body) is None
+    assert event_call_id("it", "/", "", {"content-type": "application/cloudevents+json"}, b"[" + body) is None

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.fakes.desk import FakeDesk
+from tests.fakes.control_plane import FakeControlPlane
 from tests.system.functions.replicas import JSON, Answer, Connection, answer_of
 from tests.waiting import until
 
@@ -44,7 +44,7 @@ def function(name: str, attribute: str, **words: object) -> Function:
 @dataclass
 class Gateway:
     root: Path
-    desk: FakeDesk
+    desk: FakeControlPlane
     process: subprocess.Popen[bytes] | None = None
     asked: list[Connection] = field(default_factory=list)
 
@@ -106,7 +106,7 @@ def free_port() -> int:
 @contextlib.contextmanager
 def gateway(*functions: Function, room: int = 1000, words: tuple[str, ...] = ()) -> Iterator[Gateway]:
     root = Path(tempfile.mkdtemp(prefix="pgpu-g-"))
-    made = Gateway(root, FakeDesk(root))
+    made = Gateway(root, FakeControlPlane(root))
     made.desk.put(*functions)
     made.desk.make_room(room)
     try:

@@ -168,7 +168,7 @@ def replica(
     directory = Path(tempfile.mkdtemp(prefix="pgpu-f-"))  # short: a socket's path has 107 bytes at most
     log = directory / "log"
     command = [
-        sys.executable, "-m", "pgpu.functions.front", "--app", f"{module}:{attribute}", "--source", str(source),
+        sys.executable, "-m", "pgpu.functions.replica", "--app", f"{module}:{attribute}", "--source", str(source),
         "--directory", str(directory), "--declaration", json.dumps(words), "--name", "it", *options,
     ]  # fmt: skip
     with log.open("w") as output:

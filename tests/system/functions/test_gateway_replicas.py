@@ -9,7 +9,7 @@ from tests.system.functions.gateways import Gateway, function, gateway, version
 from tests.system.functions.replicas import Connection, answer_of
 from tests.waiting import until
 
-from pgpu.functions.gateway.keeping.memory import Memory
+from pgpu.functions.router.load_history import LoadHistory
 from pgpu.model import Share
 
 
@@ -31,11 +31,11 @@ def test_a_gateway_that_ends_remembers_when_its_functions_were_called() -> None:
     with gateway(its) as made:
         made.call("it", {"x": 1})
         made.end(signal.SIGTERM)
-        remembered = Memory(made.root / "learned.db").read()
+        remembered = LoadHistory(made.root / "learned.db").read()
         assert [*remembered] == [(its.identity, 1)]
         made.start()
         made.end(signal.SIGTERM)
-        assert Memory(made.root / "learned.db").read() == remembered
+        assert LoadHistory(made.root / "learned.db").read() == remembered
 
 
 def test_a_replica_that_was_on_offer_when_its_gateway_was_killed_is_claimed_before_its_next_call() -> None:

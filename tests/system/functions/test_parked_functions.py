@@ -11,7 +11,7 @@ from tests.clearing import clear
 from tests.served import ServerProcess, serving
 from tests.system.functions.gateways import free_port
 from tests.system.functions.replicas import JSON, Connection, answer_of
-from tests.system.functions.test_desks import deploy_as
+from tests.system.functions.test_control_planes import deploy_as
 from tests.waiting import until
 
 from pgpu.app.clients import open_client, open_functions

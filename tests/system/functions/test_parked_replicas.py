@@ -9,8 +9,8 @@ import pytest
 from tests.system.functions.replicas import Replica, answer_of, replica
 from tests.waiting import until
 
-from pgpu.functions.calls.frames import Decoder, frame, message_of
-from pgpu.functions.calls.messages import Ask, Kind
+from pgpu.functions.ipc.call_frames import Decoder, decode_message, encode_frame
+from pgpu.functions.ipc.messages import Command, FrameKind
 
 _NUMBER = 9
 
@@ -20,11 +20,11 @@ def asked(started: Replica, what: str) -> str:
     decoder = Decoder()
     with socket.socket(socket.AF_UNIX) as end:
         end.connect(os.fspath(started.directory / "calls.sock"))
-        end.sendall(frame(Kind.ASK, _NUMBER, Ask(what)))
+        end.sendall(encode_frame(FrameKind.ASK, _NUMBER, Command(what)))
         while received := end.recv(1 << 16):
             answers = [each for each in decoder.feed(received) if each.number == _NUMBER]
             if answers:
-                return str(message_of(answers[0]).data["state"])
+                return str(decode_message(answers[0]).data["state"])
     raise AssertionError("the replica left")
 
 

@@ -11,7 +11,7 @@ from tests.clearing import clear
 from tests.served import ServerProcess, serving
 from tests.system.functions.gateways import PHASES, free_port
 from tests.system.functions.replicas import JSON, Answer, Connection, answer_of
-from tests.system.functions.test_desks import NAME, deploy
+from tests.system.functions.test_control_planes import NAME, deploy
 from tests.waiting import until
 
 from pgpu.app.clients import open_functions

@@ -38,18 +38,18 @@ if error is not None:
              " or deploy with --requirements, so that what pgpu needs is installed, too")
 del sys.argv[1]
 import runpy
-runpy.run_module("pgpu.functions.front", run_name="__main__", alter_sys=True)
+runpy.run_module("pgpu.functions.replica", run_name="__main__", alter_sys=True)
 """
 )
-"""`python3 -P -c START 3.11 [words of pgpu.functions.front]`. Before the function's own modules are loaded byte code is where it
+"""`python3 -P -c START 3.11 [words of pgpu.functions.replica]`. Before the function's own modules are loaded byte code is where it
 usually is: what pip compiled lies beside its files."""
 
 COMPILE = f"""
 import sys
 sys.pycache_prefix = {BYTECODE!r}
 import importlib, pkgutil
-import pgpu.functions.front.serving, pgpu.functions.worker
-for package in (pgpu.functions.front, pgpu.functions.worker):
+import pgpu.functions.http, pgpu.functions.replica.replica_server, pgpu.functions.requests, pgpu.functions.worker
+for package in (pgpu.functions.http, pgpu.functions.replica, pgpu.functions.requests, pgpu.functions.worker):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         importlib.import_module(module.name)
 """

@@ -54,7 +54,7 @@ def replica_spec(version: Version | Deployment, places: Places) -> JobSpec:
         return _container(version, declaration, places)
     return JobSpec(
         command=(
-            *(sys.executable, "-P", "-m", "pgpu.functions.front"),
+            *(sys.executable, "-P", "-m", "pgpu.functions.replica"),
             *_front(version, declaration, places.source, places.sockets),
         ),
         runtime="process",

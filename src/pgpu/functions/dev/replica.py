@@ -29,7 +29,15 @@ def front_command(app: str, source: Path, directory: Path, declaration: Mapping[
         declaration: Its words, as of `declaring.to_words`.
     """
     words = ("--app", app, "--source", str(source), "--directory", str(directory))
-    return (sys.executable, "-P", "-m", "pgpu.functions.front", *words, "--declaration", json.dumps(dict(declaration)))
+    return (
+        sys.executable,
+        "-P",
+        "-m",
+        "pgpu.functions.replica",
+        *words,
+        "--declaration",
+        json.dumps(dict(declaration)),
+    )
 
 
 def socket_directory() -> Path:

@@ -14,9 +14,9 @@ from pgpu.client.connection import HttpTransport
 from pgpu.client.http_client import HttpClient
 from pgpu.client.http_functions import HttpFunctions
 from pgpu.errors import PgpuError, RequestError
-from pgpu.functions.front.keeping.keeper import log
-from pgpu.functions.gateway.server_desk import BUILD_SECONDS, ServerDesk
-from pgpu.functions.gateway.serving import Settings, run
+from pgpu.functions.control.http_control_plane import BUILD_SECONDS, HttpControlPlane
+from pgpu.functions.gateway.gateway_server import GatewaySettings, run
+from pgpu.functions.replica.worker_supervisor import log
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -35,12 +35,12 @@ def _parse(words: list[str]) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def _desk(host: str, build_seconds: float, state: Path) -> ServerDesk:
+def _desk(host: str, build_seconds: float, state: Path) -> HttpControlPlane:
     address = address_of(host)
     if address is None:
         raise RequestError(f"{host} is no address of a server")
     server = HttpTransport(address)
-    return ServerDesk(
+    return HttpControlPlane(
         HttpFunctions(server), HttpClient(server), build_seconds, lambda: shutil.disk_usage(state.parent).free
     )
 
@@ -50,7 +50,7 @@ if __name__ == "__main__":
     try:
         run(
             _desk(said.server, said.build_seconds, said.state),
-            Settings(said.socket, said.listen, said.state, said.parent),
+            GatewaySettings(said.socket, said.listen, said.state, said.parent),
         )
     except PgpuError as error:
         log(str(error))

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from pgpu.functions.calls.messages import Reply
+from pgpu.functions.ipc.messages import Reply
 from pgpu.functions.protocols.refusal import Refusal
 
 

@@ -6,8 +6,8 @@ It refuses to fail: whatever bytes come in, it gives arguments or a refusal.
 import traceback
 from collections.abc import Mapping
 
-from pgpu.functions.calls.messages import Call
 from pgpu.functions.handler import Signature
+from pgpu.functions.ipc.messages import Call
 from pgpu.functions.protocols.asked import Asked, Form
 from pgpu.functions.protocols.inference import InferenceForm, TensorReader, read_request
 from pgpu.functions.protocols.reading import BodyReader, Buffer, event_in

@@ -6,7 +6,7 @@ It refuses to tell a caller more than its own mistake: `detail` is for the log.
 import msgspec
 
 from pgpu.errors import RequestError
-from pgpu.functions.calls.messages import Reply
+from pgpu.functions.ipc.messages import Reply
 
 _HEADERS = {"content-type": "application/json"}
 _LONGEST_ERROR = 400

@@ -7,7 +7,7 @@ import socket
 import sys
 from pathlib import Path
 
-from pgpu.functions.worker.zygote import Birth, main
+from pgpu.functions.worker.zygote import ZygoteArguments, main
 
 
 def _parse(words: list[str]) -> argparse.Namespace:
@@ -24,5 +24,5 @@ def _parse(words: list[str]) -> argparse.Namespace:
 if __name__ == "__main__":
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a front holds back what it hears of its slice
     said = _parse(sys.argv[1:])
-    birth = Birth(said.name, said.app, said.source, said.declaration, said.front)
+    birth = ZygoteArguments(said.name, said.app, said.source, said.declaration, said.front)
     sys.exit(main(birth, socket.socket(fileno=said.control)))

@@ -18,26 +18,26 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
-from pgpu.functions.calls.blocking import GoneError, Port
-from pgpu.functions.calls.frames import frame
-from pgpu.functions.calls.messages import Kind, Tell
 from pgpu.functions.declaring import from_words, to_words
 from pgpu.functions.handler import load
+from pgpu.functions.ipc.blocking_channel import BlockingChannel, GoneError
+from pgpu.functions.ipc.call_frames import encode_frame
+from pgpu.functions.ipc.messages import FrameKind, Notification
 from pgpu.functions.protocols import Interpreter, pages
-from pgpu.functions.worker.answering import failed_start, log
-from pgpu.functions.worker.family import (
+from pgpu.functions.worker.call_codec import describe_failed_start, log
+from pgpu.functions.worker.child_processes import (
     adopt_orphans,
     children,
     die_with_parent,
     end_children,
-    end_first,
     live_without_parent,
+    prefer_oom_kill,
 )
-from pgpu.functions.worker.life import Prepared, live
+from pgpu.functions.worker.worker_main import PreparedFunction, run_worker
 
 
 @dataclass(frozen=True, slots=True)
-class Birth:
+class ZygoteArguments:
     """What a zygote is told when it starts."""
 
     name: str
@@ -56,8 +56,8 @@ class Birth:
 class Zygote:
     """Forks workers on demand."""
 
-    def __init__(self, control: socket.socket, prepared: Prepared) -> None:
-        self._control, self._port, self._prepared = control, Port(control), prepared
+    def __init__(self, control: socket.socket, prepared: PreparedFunction) -> None:
+        self._control, self._port, self._prepared = control, BlockingChannel(control), prepared
         self._relatives = children()
         """What the module started when it was imported."""
 
@@ -78,7 +78,7 @@ class Zygote:
                 _empty(wakeup)
                 self._reap()
                 for each in self._port.receive(is_waiting=False):
-                    status = self._fork_worker(each.number) if each.kind == Kind.ASK else None
+                    status = self._fork_worker(each.number) if each.kind == FrameKind.ASK else None
                     if status is not None:
                         return status
         except GoneError:
@@ -93,7 +93,9 @@ class Zygote:
             return self._be_worker(end)
         end.close()
         self._workers.add(pid)
-        self._port.send(frame(Kind.TELL, number, Tell("born", {"pid": pid}), has_file=True), os.pidfd_open(pid))
+        self._port.send(
+            encode_frame(FrameKind.TELL, number, Notification("born", {"pid": pid}), has_file=True), os.pidfd_open(pid)
+        )
         return None
 
     def _be_worker(self, end: socket.socket) -> int:
@@ -102,8 +104,8 @@ class Zygote:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._port.close()
         die_with_parent(zygote_pid)
-        end_first()
-        return live(end, self._prepared)
+        prefer_oom_kill()
+        return run_worker(end, self._prepared)
 
     def _reap(self) -> None:
         while True:
@@ -117,10 +119,10 @@ class Zygote:
                 self._workers.remove(pid)
                 end_children(self._relatives | self._workers)
                 ended = {"pid": pid, "status": os.waitstatus_to_exitcode(status)}
-                self._port.send(frame(Kind.TELL, 0, Tell("ended", ended)))
+                self._port.send(encode_frame(FrameKind.TELL, 0, Notification("ended", ended)))
 
 
-def main(birth: Birth, control: socket.socket) -> int:
+def main(birth: ZygoteArguments, control: socket.socket) -> int:
     """Import, tell, serve.
 
     Returns:
@@ -134,24 +136,28 @@ def main(birth: Birth, control: socket.socket) -> int:
     try:
         prepared, described = _prepare(birth)
     except BaseException as error:  # noqa: BLE001 - whatever importing the user's module raises, SystemExit too, is told
-        told = failed_start(f"{birth.app} could not be imported", error)
-        control.sendall(frame(Kind.TELL, 0, Tell("failed", {"error": told})))
+        told = describe_failed_start(f"{birth.app} could not be imported", error)
+        control.sendall(encode_frame(FrameKind.TELL, 0, Notification("failed", {"error": told})))
         return 1
-    control.sendall(frame(Kind.TELL, 0, Tell("imported", {**described, "import_seconds": time.monotonic() - began})))
+    control.sendall(
+        encode_frame(
+            FrameKind.TELL, 0, Notification("imported", {**described, "import_seconds": time.monotonic() - began})
+        )
+    )
     if prepared.signature.is_async:
-        lane = "applications" if prepared.declaration.is_asgi else "coroutines"
-        importlib.import_module(f"pgpu.functions.worker.lanes.{lane}")  # for every worker once
+        executor = "asgi_executor" if prepared.declaration.is_asgi else "async_executor"
+        importlib.import_module(f"pgpu.functions.worker.executors.{executor}")  # for every worker once
     gc.freeze()  # pages that no collection touches stay shared with the workers
     live_without_parent()  # its socket tells when the front dies, and then there is something to do
     return Zygote(control, prepared).serve()
 
 
-def _prepare(birth: Birth) -> tuple[Prepared, dict[str, object]]:
+def _prepare(birth: ZygoteArguments) -> tuple[PreparedFunction, dict[str, object]]:
     """Import and read everything that workers have in common; and what the front is told of it."""
     loaded = load(birth.app, birth.source)
     declaration = from_words(birth.words, loaded.declaration)
     signature = loaded.signature(declaration)
-    prepared = Prepared(birth.name, loaded, declaration, signature, Interpreter(signature, birth.name))
+    prepared = PreparedFunction(birth.name, loaded, declaration, signature, Interpreter(signature, birth.name))
     return prepared, {"declaration": to_words(declaration), "pages": pages(birth.name, signature, declaration)}
 
 

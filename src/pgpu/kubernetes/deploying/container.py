@@ -43,6 +43,7 @@ def container(workload: Workload, claim: str | None) -> Manifest:
     return {
         "name": "function",
         "image": workload.image,
+        # The former name of `pgpu.functions.replica`: an image may hold an earlier version of pgpu.
         "command": ["python3", "-P", "-m", "pgpu.functions.front"],
         "args": [word.replace("$", "$$") for word in _words(workload)],  # $(NAME) is Kubernetes' to replace
         "workingDir": workload.source_directory,

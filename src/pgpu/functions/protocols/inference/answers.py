@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from pgpu.functions.calls.messages import Reply
+from pgpu.functions.ipc.messages import Reply
 from pgpu.functions.protocols.asked import Streaming
 from pgpu.functions.protocols.inference.outputs import Output, outputs_of
 from pgpu.functions.protocols.inference.requests import HEADER_LENGTH, InferenceRequest

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from pgpu.functions.calls.messages import Reply
 from pgpu.functions.handler import Signature
+from pgpu.functions.ipc.messages import Reply
 from pgpu.functions.protocols.asked import Streaming
 from pgpu.functions.protocols.foreign import bare_type, write_foreign
 from pgpu.functions.protocols.media import BYTES, JSON, MSGPACK, TEXT, chosen
