@@ -37,11 +37,11 @@ lint: $(STAMP) ## Check style, types and the order of the rooms
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	git ls-files 'native/*.c' 'native/*.h' | xargs $(BIN)/clang-format --dry-run --Werror
+	git ls-files '*.c' '*.h' | xargs $(BIN)/clang-format --dry-run --Werror
 
 format: $(STAMP) ## Format Python and C
 	$(BIN)/ruff format .
-	git ls-files 'native/*.c' 'native/*.h' | xargs $(BIN)/clang-format -i
+	git ls-files '*.c' '*.h' | xargs $(BIN)/clang-format -i
 
 test-sanitizers: $(STAMP) ## Run the native tests with ASan, UBSan and TSan in the C libraries
 	$(BIN)/python tools/test_sanitizers.py

@@ -1,4 +1,4 @@
-"""The C clients of native/tests/simgpu: their cases by name, and simulated GPUs of known size for them.
+"""The C clients of simgpu/tests: their cases by name, and simulated GPUs of known size for them.
 
 Each case runs in a process of its own, as a real client would. This module refuses to know what a case checks.
 """
@@ -15,7 +15,7 @@ from tests.waiting import DEADLINE_SECONDS
 
 from pgpu.libraries import SIMULATED_CUDA, library_path
 
-_SOURCES = Path(__file__).parents[1] / "native" / "tests" / "simgpu"
+_SOURCES = Path(__file__).parents[1] / "simgpu" / "tests"
 _CASE = re.compile(r'\{"(\w+)",\s*\w+\}')
 
 _GPU = """

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "command.h"
-#include "identity.h"
+#include "credentials.h"
 #include "namespace.h"
 #include "report.h"
 #include "view.h"

@@ -25,8 +25,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "identity.h"
-#include "mapped.h"
+#include "credentials.h"
+#include "idmapped_mount.h"
 #include "report.h"
 
 #ifndef SYS_openat2

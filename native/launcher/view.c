@@ -16,7 +16,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "appear.h"
+#include "mount_targets.h"
 #include "report.h"
 
 #define ROOT_OPTIONS "mode=0755,size=4m"

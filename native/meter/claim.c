@@ -11,7 +11,7 @@
 #include "lock.h"
 #include "meter.h"
 #include "operation.h"
-#include "points.h"
+#include "fault_points.h"
 #include "version.h"
 
 #ifndef MADV_WIPEONFORK

@@ -2,7 +2,7 @@
 
 #include <time.h>
 
-#include "points.h"
+#include "fault_points.h"
 #include "swap16.h"
 
 static uint64_t load(const uint64_t *word) {

@@ -6,7 +6,7 @@
 #include "lock.h"
 #include "meter.h"
 #include "operation.h"
-#include "points.h"
+#include "fault_points.h"
 
 static bool take_back(struct pgpu_usage *usage, int fd, unsigned slot, unsigned gpu) {
     if (!pgpu_try_lock(fd, PGPU_LOCK_ALIVE + slot)) return false;

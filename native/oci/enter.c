@@ -6,7 +6,7 @@
  * not there, 126 for what may not be entered. */
 #include <errno.h>
 
-#include "command.h"
+#include "container_command.h"
 #include "system.h"
 #include "text.h"
 

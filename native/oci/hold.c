@@ -12,7 +12,7 @@
 #include <signal.h>
 #include <time.h>
 
-#include "command.h"
+#include "container_command.h"
 #include "system.h"
 #include "text.h"
 

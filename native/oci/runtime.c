@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "executing.h"
+#include "exec_settings.h"
 
 #define OURS   "--pgpu-"
 #define SCRIPT "/../app/oci/create.py"

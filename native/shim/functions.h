@@ -8,7 +8,7 @@
 
 enum pgpu_function {
 #define CUDA_FUNCTION(symbol, name, version, variant, class) PGPU_FUNCTION_##symbol,
-#include "../api/cuda_functions.def"
+#include "cuda_functions.def"
 #undef CUDA_FUNCTION
     PGPU_FUNCTION_COUNT
 };

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "functions.h"
-#include "report.h"
-#include "slice.h"
+#include "slice/report.h"
+#include "slice/slice.h"
 #include "table.h"
 
 static CUresult refuse(void) {

@@ -36,7 +36,7 @@
 
     .text
 #define CUDA_FUNCTION(symbol, name, version, variant, class) PGPU_IF_HOOKED(symbol, WRITTEN_IN_C, STUB)(symbol)
-#include "../api/cuda_functions.def"
+#include "cuda_functions.def"
 #undef CUDA_FUNCTION
 
     .hidden pgpu_resolve_slot
@@ -121,7 +121,7 @@ pgpu_stub_first_call: /* x17: the empty slot */
     .hidden pgpu_real
 pgpu_real:
 #define CUDA_FUNCTION(symbol, name, version, variant, class) pgpu_real_##symbol: .zero 8;
-#include "../api/cuda_functions.def"
+#include "cuda_functions.def"
 #undef CUDA_FUNCTION
 
     .section .note.GNU-stack, "", %progbits

@@ -11,11 +11,11 @@
 static const struct {
 #define CUDA_FUNCTION(symbol, name, version, variant, class)                                                 \
     char symbol##_[sizeof(#symbol)], symbol##_name[sizeof(name)];
-#include "../api/cuda_functions.def"
+#include "cuda_functions.def"
 #undef CUDA_FUNCTION
 } texts = {
 #define CUDA_FUNCTION(symbol, name, version, variant, class) #symbol, name,
-#include "../api/cuda_functions.def"
+#include "cuda_functions.def"
 #undef CUDA_FUNCTION
 };
 
@@ -29,7 +29,7 @@ static const struct row {
 } rows[] = {
 #define CUDA_FUNCTION(symbol, name, version, variant, class)                                                 \
     {offsetof(__typeof__(texts), symbol##_), offsetof(__typeof__(texts), symbol##_name), version, variant},
-#include "../api/cuda_functions.def"
+#include "cuda_functions.def"
 #undef CUDA_FUNCTION
 };
 static_assert(sizeof(texts) <= UINT16_MAX, "offsets are 16 bits wide");
@@ -37,7 +37,7 @@ static_assert(sizeof(texts) <= UINT16_MAX, "offsets are 16 bits wide");
 #define CUDA_FUNCTION(symbol, name, version, variant, class)                                                 \
     PGPU_IF_HOOKED(symbol, [PGPU_FUNCTION_##symbol] = (void *)symbol, [PGPU_FUNCTION_##symbol] = NULL),
 static void *const hooks[] = {
-#include "../api/cuda_functions.def"
+#include "cuda_functions.def"
 };
 #undef CUDA_FUNCTION
 

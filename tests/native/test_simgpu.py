@@ -54,7 +54,7 @@ def test_every_area_has_cases() -> None:
 
 
 def test_every_tool_is_a_case_of_a_client() -> None:
-    source = Path(__file__).parents[2] / "native" / "tests" / "simgpu" / "devices.c"
+    source = Path(__file__).parents[2] / "simgpu" / "tests" / "devices.c"
     assert set(re.findall(r"static void (\w+)\(void\)", source.read_text())) >= TOOLS
 
 
@@ -158,7 +158,7 @@ def _unsupported(gpus: Path) -> set[str]:
 
 
 def test_what_is_not_supported_stands_in_the_readme_with_its_reason(gpus: Path) -> None:
-    readme = (Path(__file__).parents[2] / "native" / "simgpu" / "README.md").read_text()
+    readme = (Path(__file__).parents[2] / "simgpu" / "README.md").read_text()
     rows = [line.split("|")[1] for line in readme.splitlines() if line.startswith("| ") and "`cu" in line.split("|")[1]]
     patterns = {pattern for row in rows for pattern in re.findall(r"`(cu[A-Z][\w*]+)`", row)}
     functions, unsupported = _functions(), _unsupported(gpus)

@@ -9,7 +9,7 @@
 #include <sys/types.h>
 
 #include "meter.h"
-#include "points.h"
+#include "fault_points.h"
 
 #define STORM_GPUS        2
 #define STORM_UNIT        4096ull

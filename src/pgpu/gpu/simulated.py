@@ -1,6 +1,6 @@
 """Makes simulated GPUs exist: writes `gpus.conf`, which the simulated driver reads, into a state directory.
 
-The driver itself (native/simgpu) makes everything else in that directory. This module refuses to start or stop
+The driver itself (simgpu) makes everything else in that directory. This module refuses to start or stop
 anything: simulated GPUs exist as long as their directory does.
 """
 
@@ -100,7 +100,7 @@ def _publish_once(target: Path, text: str) -> None:
 
 
 def _configuration(state_directory: Path, model: GpuModel, count: int) -> str:
-    """Whole GPUs first, then all instances, as native/simgpu/README.md wants them."""
+    """Whole GPUs first, then all instances, as simgpu/README.md wants them."""
     wholes = [_facts(state_directory, model, index) for index in range(count)]
     sections = [_section("gpu", whole) for whole in wholes]
     for index, whole in enumerate(wholes):

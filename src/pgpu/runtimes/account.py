@@ -1,7 +1,7 @@
 """What is different for a job that root starts under another user's account.
 
 Its streams and its usage file are that user's, and its limits are the ones that the user's own process had. The switch
-itself is the launcher's (`native/launcher/identity.c`). This module refuses to open anything that the user named.
+itself is the launcher's (`native/launcher/credentials.c`). This module refuses to open anything that the user named.
 """
 
 import os

@@ -33,7 +33,7 @@ def test_what_the_wheel_is_made_of_is_in_the_build_context_and_nothing_else() ->
     allowed = {line.removeprefix("!") for line in lines if line.startswith("!")}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     needed = {project["project"]["readme"], *project["project"]["license-files"]}
-    needed |= {"pyproject.toml", "CMakeLists.txt", "src", "native"}
+    needed |= {"pyproject.toml", "CMakeLists.txt", "src", "native", "simgpu"}
     assert allowed == needed
     assert all((ROOT / name).exists() for name in allowed)
     assert lines[1] == "*"

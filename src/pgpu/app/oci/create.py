@@ -115,7 +115,7 @@ def _write_configuration(path: str, configuration: dict[str, Any]) -> None:
 
 
 def _link_settings(bundle: str, home: str) -> None:
-    """`exec` finds there what its process has to know of the lease (native/oci/executing.c)."""
+    """`exec` finds there what its process has to know of the lease (native/oci/exec_settings.c)."""
     link = f"{bundle}/pgpu-environment"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(link)

@@ -1,7 +1,7 @@
 """Which places must be there already in the volumes of a user other than root. Pure.
 
 An engine makes what is missing for a mount, and makes it as root, in the directory of whoever has given the volume. It cannot
-in theirs (native/launcher/mapped.h), so that a missing place is said before a job is accepted. Only what the names say is
+in theirs (native/launcher/idmapped_mount.h), so that a missing place is said before a job is accepted. Only what the names say is
 found here: links of an image lead elsewhere, and there the engine fails.
 """
 

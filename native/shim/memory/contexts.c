@@ -1,0 +1,355 @@
+/* Contexts cost memory of their own: it is charged before one is made and refunded, with everything made in
+ * it, when it is gone. A primary context is charged once for each device, however often it is retained. */
+#include <sched.h>
+#include <time.h>
+
+#include "cancellation.h"
+#include "slice/charge.h"
+#include "memory/deferred_frees.h"
+#include "functions.h"
+#include "time/gate.h"
+#include "slice/holdings.h"
+#include "slice/slice.h"
+#include "trace/trace.h"
+
+#define PLACE_LOOK_NS 20000000
+
+static struct pgpu_holding row_of(uint64_t key, const struct pgpu_charge *charge) {
+    struct pgpu_holding row = {.key = key,
+                               .bytes = charge->bytes,
+                               .count = 1,
+                               .kind = PGPU_KIND_CONTEXT,
+                               .gpu = (int8_t)charge->gpu};
+    return row;
+}
+
+/* Somebody of a higher priority has the job's place. Who suspends a job looks at its charges afterwards, and
+ * so sees one that was made before this was asked. Who gets no context in any case is not kept waiting. */
+static bool is_kept_out(int gpu) {
+    if (gpu == PGPU_NO_GPU || !pgpu_meter_is_claimed(&pgpu_slice_meter)) return false;
+    uint64_t word = __atomic_load_n(&pgpu_slice_limit()->gpu[gpu].compute, __ATOMIC_SEQ_CST);
+    return (word & PGPU_COMPUTE_SUSPENDED) != 0;
+}
+
+/* Nothing is in hand, neither memory nor anybody's turn: a thread may be cancelled here. */
+static void wait_for_place(int gpu) {
+    struct timespec pause = {.tv_nsec = PLACE_LOOK_NS};
+    while (is_kept_out(gpu))
+        nanosleep(&pause, NULL);
+}
+
+/* False: the job was suspended meanwhile, and nothing is charged. */
+static bool has_begun(struct pgpu_charge *charge, int gpu, CUresult *result) {
+    *result = pgpu_charge_begin(charge, gpu, pgpu_slice_context_bytes(gpu));
+    if (*result != CUDA_SUCCESS || !is_kept_out(gpu)) return true;
+    pgpu_charge_refund(gpu, charge->bytes);
+    return false;
+}
+
+/* What has a context already is taken off the GPU while its job is suspended; what has none gets none then.
+ */
+static CUresult begin(struct pgpu_charge *charge, CUdevice ordinal) {
+    int gpu = pgpu_slice_gpu_of(ordinal);
+    CUresult result;
+    do
+        wait_for_place(gpu);
+    while (!has_begun(charge, gpu, &result));
+    return result;
+}
+
+/* An ordinal that does not exist is the driver's to refuse, before any talk of slices. */
+static bool is_foreign(CUdevice ordinal) {
+    return ordinal < 0 || ordinal >= pgpu_slice_device_count();
+}
+
+static void note(const struct pgpu_charge *charge, CUcontext context) {
+    struct pgpu_holding row = row_of((uint64_t)context, charge);
+    pgpu_holdings_put(&row);
+}
+
+/* Everything that the driver frees with a context. */
+static void refund_all_of(uint64_t context) {
+    uint64_t bytes[PGPU_MAX_GPUS] = {0};
+    pgpu_holdings_take_owned(PGPU_KIND_MEMORY, context, bytes);
+    pgpu_holdings_take_owned(PGPU_KIND_ARRAY, context, bytes);
+    pgpu_holdings_take_owned(PGPU_KIND_EXTERNAL, context, bytes);
+    pgpu_holdings_take_owned(PGPU_KIND_FREEING, context, bytes);
+    pgpu_holdings_take_owned(PGPU_KIND_LIMIT, context, bytes);
+    for (int gpu = 0; gpu < (int)PGPU_MAX_GPUS; gpu++)
+        pgpu_charge_refund(gpu, bytes[gpu]);
+}
+
+/* A primary context that only green ones retained has no known handle; what belongs to none belongs to a
+ * pool.
+ */
+static void refund(const struct pgpu_holding *row, uint64_t context) {
+    if (context != 0) refund_all_of(context);
+    pgpu_charge_refund(row->gpu, row->bytes);
+}
+
+/* The versions of cuCtxCreate differ in what lies between the context and the device. */
+#define CREATE(ordinal, context, call)                                                                       \
+    struct pgpu_charge charge;                                                                               \
+    if (is_foreign(ordinal)) return call;                                                                    \
+    CUresult result = begin(&charge, ordinal);                                                               \
+    if (result != CUDA_SUCCESS) return result;                                                               \
+    pgpu_slice_begin_context();                                                                              \
+    do                                                                                                       \
+        result = call;                                                                                       \
+    while (pgpu_charge_asks_again(&charge, result));                                                         \
+    if (result == CUDA_SUCCESS) note(&charge, *(context));                                                   \
+    return result
+
+PGPU_EXPORT CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice ordinal) {
+    CREATE(ordinal, context, PGPU_REAL(cuCtxCreate)(context, flags, ordinal));
+}
+
+PGPU_EXPORT CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice ordinal) {
+    CREATE(ordinal, context, PGPU_REAL(cuCtxCreate_v2)(context, flags, ordinal));
+}
+
+PGPU_EXPORT CUresult cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *affinity, int affinity_count,
+                                    unsigned int flags, CUdevice ordinal) {
+    CREATE(ordinal, context, PGPU_REAL(cuCtxCreate_v3)(context, affinity, affinity_count, flags, ordinal));
+}
+
+PGPU_EXPORT CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *parameters, unsigned int flags,
+                                    CUdevice ordinal) {
+    CREATE(ordinal, context, PGPU_REAL(cuCtxCreate_v4)(context, parameters, flags, ordinal));
+}
+
+PGPU_EXPORT CUresult cuGLCtxCreate(CUcontext *context, unsigned int flags, CUdevice ordinal) {
+    CREATE(ordinal, context, PGPU_REAL(cuGLCtxCreate)(context, flags, ordinal));
+}
+
+PGPU_EXPORT CUresult cuGLCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice ordinal) {
+    CREATE(ordinal, context, PGPU_REAL(cuGLCtxCreate_v2)(context, flags, ordinal));
+}
+
+PGPU_EXPORT CUresult cuVDPAUCtxCreate(CUcontext *context, unsigned int flags, CUdevice ordinal,
+                                      VdpDevice vdpau, VdpGetProcAddress *look_up) {
+    CREATE(ordinal, context, PGPU_REAL(cuVDPAUCtxCreate)(context, flags, ordinal, vdpau, look_up));
+}
+
+PGPU_EXPORT CUresult cuVDPAUCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice ordinal,
+                                         VdpDevice vdpau, VdpGetProcAddress *look_up) {
+    CREATE(ordinal, context, PGPU_REAL(cuVDPAUCtxCreate_v2)(context, flags, ordinal, vdpau, look_up));
+}
+
+static void begin_end(CUcontext context) {
+    pgpu_gate_leave(context);
+    pgpu_trace_leave(context);
+    pgpu_freeing_pause((uint64_t)context);
+}
+
+/* The row goes before the driver may give the handle to another thread's context. */
+static bool begin_destroy(CUcontext context, struct pgpu_holding *row) {
+    begin_end(context);
+    return pgpu_holdings_take(PGPU_KIND_CONTEXT, (uint64_t)context, row);
+}
+
+static CUresult finish_destroy(bool is_known, CUcontext context, const struct pgpu_holding *row,
+                               CUresult result) {
+    if (is_known && result == CUDA_SUCCESS) refund(row, row->key);
+    if (is_known && result != CUDA_SUCCESS) pgpu_holdings_put(row);
+    if (result != CUDA_SUCCESS) pgpu_freeing_resume((uint64_t)context);
+    return result;
+}
+
+PGPU_EXPORT CUresult cuCtxDestroy_v2(CUcontext context) {
+    struct pgpu_holding row;
+    bool is_known = begin_destroy(context, &row);
+    return finish_destroy(is_known, context, &row, PGPU_REAL(cuCtxDestroy_v2)(context));
+}
+
+PGPU_EXPORT CUresult cuCtxDestroy(CUcontext context) {
+    struct pgpu_holding row;
+    bool is_known = begin_destroy(context, &row);
+    return finish_destroy(is_known, context, &row, PGPU_REAL(cuCtxDestroy)(context));
+}
+
+PGPU_EXPORT CUresult cuCtxAttach(CUcontext *context, unsigned int flags) {
+    CUresult result = PGPU_REAL(cuCtxAttach)(context, flags);
+    if (result == CUDA_SUCCESS) pgpu_holdings_count(PGPU_KIND_CONTEXT, (uint64_t)*context, +1, NULL);
+    return result;
+}
+
+/* Calls of this process that let go of a context, from before they ask until after. */
+static unsigned releasing;
+
+/* Whether nothing may be left of a context afterwards, if all that are on their way succeed. What is in
+ * flight in one that lives on is still measured. */
+static bool begin_release(uint64_t key, struct pgpu_holding *row) {
+    int64_t under_way = (int64_t)__atomic_add_fetch(&releasing, 1, __ATOMIC_SEQ_CST);
+    return pgpu_holdings_find(PGPU_KIND_CONTEXT, key, row) && (int64_t)row->count <= under_way;
+}
+
+static void finish_release(void) {
+    __atomic_fetch_sub(&releasing, 1, __ATOMIC_SEQ_CST);
+}
+
+PGPU_EXPORT CUresult cuCtxDetach(CUcontext context) {
+    struct pgpu_holding row;
+    if (begin_release((uint64_t)context, &row)) begin_end(context);
+    CUresult result = PGPU_REAL(cuCtxDetach)(context);
+    if (result == CUDA_SUCCESS && pgpu_holdings_count(PGPU_KIND_CONTEXT, (uint64_t)context, -1, &row) == 0)
+        refund(&row, (uint64_t)context);
+    else
+        pgpu_freeing_resume((uint64_t)context);
+    finish_release();
+    return result;
+}
+
+/* A primary context's row has the ordinal for its key (no context's address is that small) and its handle in
+ * `detail`, once the driver told it. */
+static void note_primary(const struct pgpu_charge *charge, CUdevice ordinal) {
+    struct pgpu_holding row = row_of((uint64_t)ordinal, charge);
+    /* Another thread was first: one context, one charge. */
+    if (!pgpu_holdings_join(&row)) pgpu_charge_refund(charge->gpu, charge->bytes);
+}
+
+static void release_primary(CUdevice ordinal) {
+    struct pgpu_holding row;
+    if (pgpu_holdings_count(PGPU_KIND_CONTEXT, (uint64_t)ordinal, -1, &row) == 0) refund(&row, row.detail);
+}
+
+static bool is_retained_already(CUdevice ordinal) {
+    return pgpu_holdings_count(PGPU_KIND_CONTEXT, (uint64_t)ordinal, +1, NULL) > 0;
+}
+
+static void learn_handle(struct pgpu_holding *row, void *context) {
+    row->detail = (uint64_t)context;
+}
+
+/* Threads of this process that are between reserving and noting a primary context. */
+static unsigned charging;
+
+static bool has_charged_primary(struct pgpu_charge *charge, CUdevice ordinal, CUresult *result) {
+    int before = pgpu_cancellation_defer();
+    __atomic_fetch_add(&charging, 1, __ATOMIC_SEQ_CST);
+    bool has_place = has_begun(charge, charge->gpu, result);
+    if (has_place && *result == CUDA_SUCCESS) note_primary(charge, ordinal);
+    __atomic_fetch_sub(&charging, 1, __ATOMIC_SEQ_CST);
+    pgpu_cancellation_restore(before);
+    return has_place;
+}
+
+/* Who waits for its job's place is not among those that others wait for. */
+static CUresult charge_primary(CUdevice ordinal, struct pgpu_charge *charge) {
+    CUresult result;
+    do
+        wait_for_place(charge->gpu);
+    while (!has_charged_primary(charge, ordinal, &result));
+    return result;
+}
+
+/* Threads that begin together want one context between them: who is refused looks whether another's charge
+ * was why. A forked child is not refused but not initialised, so it never waits for a thread that it has not.
+ */
+static CUresult join_primary(CUdevice ordinal, struct pgpu_charge *charge) {
+    *charge = (struct pgpu_charge){.gpu = pgpu_slice_gpu_of(ordinal)};
+    if (is_retained_already(ordinal)) return CUDA_SUCCESS;
+    pgpu_slice_begin_context();
+    CUresult result = charge_primary(ordinal, charge);
+    charge->bytes = 0; /* they are the row's from here on, which the last to let go of it refunds */
+    if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
+    while (__atomic_load_n(&charging, __ATOMIC_SEQ_CST) != 0)
+        sched_yield();
+    return is_retained_already(ordinal) ? CUDA_SUCCESS : result;
+}
+
+PGPU_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice ordinal) {
+    struct pgpu_charge charge;
+    if (is_foreign(ordinal)) return PGPU_REAL(cuDevicePrimaryCtxRetain)(context, ordinal);
+    CUresult result = join_primary(ordinal, &charge);
+    if (result != CUDA_SUCCESS) return result;
+    do
+        result = PGPU_REAL(cuDevicePrimaryCtxRetain)(context, ordinal);
+    while (pgpu_charge_asks_again(&charge, result));
+    if (result == CUDA_SUCCESS)
+        pgpu_holdings_edit(PGPU_KIND_CONTEXT, (uint64_t)ordinal, learn_handle, *context);
+    else
+        release_primary(ordinal);
+    return result;
+}
+
+/* The primary context's handle, or 0. */
+static uint64_t begin_reset(CUdevice ordinal) {
+    struct pgpu_holding row;
+    if (!pgpu_holdings_find(PGPU_KIND_CONTEXT, (uint64_t)ordinal, &row)) return 0;
+    begin_end((CUcontext)row.detail);
+    return row.detail;
+}
+
+static CUresult release_with(CUdevice ordinal, CUresult (*release)(CUdevice)) {
+    struct pgpu_holding row = {0};
+    if (begin_release((uint64_t)ordinal, &row)) begin_end((CUcontext)row.detail);
+    CUresult result = release(ordinal);
+    if (result == CUDA_SUCCESS) release_primary(ordinal);
+    pgpu_freeing_resume(row.detail);
+    finish_release();
+    return result;
+}
+
+PGPU_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal) {
+    return release_with(ordinal, PGPU_REAL(cuDevicePrimaryCtxRelease_v2));
+}
+
+PGPU_EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice ordinal) {
+    return release_with(ordinal, PGPU_REAL(cuDevicePrimaryCtxRelease));
+}
+
+/* A reset destroys what was allocated and releases nothing: whoever retained the context still has to. So the
+ * context itself stays counted until the last release, since the next to use it finds it there again. */
+static CUresult finish_reset(uint64_t context, CUresult result) {
+    if (result == CUDA_SUCCESS && context != 0) refund_all_of(context);
+    pgpu_freeing_resume(context);
+    return result;
+}
+
+PGPU_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal) {
+    uint64_t context = begin_reset(ordinal);
+    return finish_reset(context, PGPU_REAL(cuDevicePrimaryCtxReset_v2)(ordinal));
+}
+
+PGPU_EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice ordinal) {
+    uint64_t context = begin_reset(ordinal);
+    return finish_reset(context, PGPU_REAL(cuDevicePrimaryCtxReset)(ordinal));
+}
+
+/* A green context lives in its device's primary one and retains it. Its own row remembers which. */
+static void note_green(const struct pgpu_charge *charge, CUgreenCtx green, CUdevice ordinal) {
+    struct pgpu_holding row = {.key = (uint64_t)green,
+                               .detail = (uint64_t)ordinal,
+                               .count = 1,
+                               .kind = PGPU_KIND_CONTEXT,
+                               .gpu = (int8_t)pgpu_slice_gpu_of(ordinal)};
+    if (charge != NULL) note_primary(charge, ordinal);
+    pgpu_holdings_put(&row);
+}
+
+PGPU_EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc description, CUdevice ordinal,
+                                      unsigned int flags) {
+    struct pgpu_charge charge;
+    bool is_charged = !is_foreign(ordinal) && !is_retained_already(ordinal);
+    CUresult result = is_charged ? begin(&charge, ordinal) : CUDA_SUCCESS;
+    if (result != CUDA_SUCCESS) return result;
+    pgpu_slice_begin_context();
+    do
+        result = PGPU_REAL(cuGreenCtxCreate)(green, description, ordinal, flags);
+    while (is_charged && pgpu_charge_asks_again(&charge, result));
+    if (result == CUDA_SUCCESS)
+        note_green(is_charged ? &charge : NULL, *green, ordinal);
+    else if (!is_charged)
+        release_primary(ordinal);
+    return result;
+}
+
+PGPU_EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green) {
+    struct pgpu_holding row;
+    bool is_known = pgpu_holdings_take(PGPU_KIND_CONTEXT, (uint64_t)green, &row);
+    CUresult result = PGPU_REAL(cuGreenCtxDestroy)(green);
+    if (is_known && result == CUDA_SUCCESS) release_primary((CUdevice)row.detail);
+    if (is_known && result != CUDA_SUCCESS) pgpu_holdings_put(&row);
+    return result;
+}

@@ -1,0 +1,273 @@
+#include "memory/pools.h"
+
+#include <sched.h>
+
+#include "cancellation.h"
+#include "functions.h"
+#include "slice/slice.h"
+
+#define BLOCK_BYTES (2ull * 1024 * 1024)
+/* `owner` of the row of a pool that was destroyed while something of it was still in use. */
+#define DESTROYED 1u
+
+/* Whether some pool may hold less than is charged for it; most processes never set it. */
+static bool has_slack;
+
+static bool is_graph_pool(uint64_t pool) {
+    return pool <= (uint64_t)pgpu_slice_device_count();
+}
+
+static uint64_t blocks(uint64_t bytes) {
+    return (bytes + BLOCK_BYTES - 1) / BLOCK_BYTES * BLOCK_BYTES;
+}
+
+static void begin_asking(struct pgpu_holding *pool, void *context) {
+    *(bool *)context = pool->owner != DESTROYED;
+    if (*(bool *)context) pool->count++;
+}
+
+/* A thread that destroys the pool waits until nobody has to do with it any more. */
+static bool may_ask(uint64_t pool) {
+    bool is_alive = false;
+    pgpu_holdings_edit(PGPU_KIND_POOL, pool, begin_asking, &is_alive);
+    return is_alive;
+}
+
+static void end_asking(uint64_t pool) {
+    pgpu_holdings_count(PGPU_KIND_POOL, pool, -1, NULL);
+}
+
+static bool ask_pool(uint64_t pool, uint64_t *reserved_bytes) {
+    if (!may_ask(pool)) return false;
+    int before = pgpu_cancellation_defer();
+    CUresult result = PGPU_REAL(cuMemPoolGetAttribute)((CUmemoryPool)pool,
+                                                       CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, reserved_bytes);
+    end_asking(pool);
+    pgpu_cancellation_restore(before);
+    return result == CUDA_SUCCESS;
+}
+
+/* False: the driver does not say, and what is charged stays. */
+static bool ask_reserved(uint64_t pool, uint64_t *reserved_bytes) {
+    if (!is_graph_pool(pool)) return ask_pool(pool, reserved_bytes);
+    return PGPU_REAL(cuDeviceGetGraphMemAttribute)(
+               (CUdevice)(pool - 1), CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, reserved_bytes) == CUDA_SUCCESS;
+}
+
+/* What graphs have in use, of those that are gone too. */
+static bool ask_used_by_graphs(uint64_t pool, uint64_t *used_bytes) {
+    return PGPU_REAL(cuDeviceGetGraphMemAttribute)((CUdevice)(pool - 1), CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT,
+                                                   used_bytes) == CUDA_SUCCESS;
+}
+
+struct change {
+    uint64_t bytes; /* asked or told */
+    uint64_t most_orphaned_bytes;
+    uint64_t difference; /* to reserve or refund */
+    int gpu;
+    bool is_over;
+};
+
+/* Handed out, or left alive by a graph that is gone. */
+static uint64_t live_bytes(const struct pgpu_holding *pool) {
+    return pool->detail + (pool->owner == DESTROYED ? 0 : pool->owner);
+}
+
+static void hand_out(struct pgpu_holding *pool, void *context) {
+    struct change *change = context;
+    pool->detail += change->bytes;
+    if (live_bytes(pool) <= pool->bytes) return;
+    change->difference = blocks(live_bytes(pool)) - pool->bytes;
+    pool->bytes += change->difference;
+}
+
+static void undo_hand_out(struct pgpu_holding *pool, void *context) {
+    struct change *change = context;
+    pool->detail -= change->bytes;
+    pool->bytes -= change->difference;
+}
+
+static void ensure_row(uint64_t pool, int gpu) {
+    struct pgpu_holding row = {.key = pool, .count = 1, .kind = PGPU_KIND_POOL, .gpu = (int8_t)gpu};
+    struct pgpu_holding found;
+    if (!pgpu_holdings_find(PGPU_KIND_POOL, pool, &found)) pgpu_holdings_put(&row);
+}
+
+CUresult pgpu_pools_take(uint64_t pool, int gpu, uint64_t bytes, struct pgpu_charge *charge) {
+    struct change change = {.bytes = bytes};
+    /* No row for it: a row without a GPU is a host pool's, which is never charged. */
+    if (gpu == PGPU_NO_GPU) return CUDA_ERROR_NOT_PERMITTED;
+    ensure_row(pool, gpu);
+    /* Without a row nothing could be charged. */
+    if (!pgpu_holdings_edit(PGPU_KIND_POOL, pool, hand_out, &change)) return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = pgpu_charge_begin(charge, gpu, change.difference);
+    if (result != CUDA_SUCCESS) pgpu_holdings_edit(PGPU_KIND_POOL, pool, undo_hand_out, &change);
+    return result;
+}
+
+static void raise_to_reserved(struct pgpu_holding *pool, void *context) {
+    struct change *change = context;
+    if (change->bytes <= pool->bytes) return;
+    change->difference = change->bytes - pool->bytes;
+    pool->bytes = change->bytes;
+}
+
+static void undo_raise(struct pgpu_holding *pool, void *context) {
+    pool->bytes -= ((struct change *)context)->difference;
+}
+
+CUresult pgpu_pools_confirm(uint64_t pool, int gpu) {
+    struct pgpu_charge charge;
+    struct change change = {0};
+    if (!ask_reserved(pool, &change.bytes)) return CUDA_SUCCESS;
+    pgpu_holdings_edit(PGPU_KIND_POOL, pool, raise_to_reserved, &change);
+    if (change.difference == 0) return CUDA_SUCCESS;
+    CUresult result = pgpu_charge_begin(&charge, gpu, change.difference);
+    if (result != CUDA_SUCCESS) pgpu_holdings_edit(PGPU_KIND_POOL, pool, undo_raise, &change);
+    return result;
+}
+
+static void hand_back(struct pgpu_holding *pool, void *context) {
+    struct change *change = context;
+    pool->detail -= change->bytes < pool->detail ? change->bytes : pool->detail;
+    change->is_over = pool->owner == DESTROYED;
+}
+
+void pgpu_pools_give(uint64_t pool, uint64_t bytes) {
+    struct change change = {.bytes = bytes};
+    pgpu_holdings_edit(PGPU_KIND_POOL, pool, hand_back, &change);
+    if (change.is_over)
+        pgpu_pools_settle_one(pool);
+    else
+        __atomic_store_n(&has_slack, true, __ATOMIC_RELAXED);
+}
+
+static void orphan(struct pgpu_holding *pool, void *context) {
+    hand_back(pool, context);
+    pool->owner += ((struct change *)context)->bytes;
+}
+
+void pgpu_pools_orphan(uint64_t pool, uint64_t bytes) {
+    struct change change = {.bytes = bytes};
+    pgpu_holdings_edit(PGPU_KIND_POOL, pool, orphan, &change);
+    __atomic_store_n(&has_slack, true, __ATOMIC_RELAXED);
+}
+
+void pgpu_pools_freed(const struct pgpu_holding *row) {
+    pgpu_pools_give(row->detail, row->bytes);
+}
+
+static void lower_to_reserved(struct pgpu_holding *pool, void *context) {
+    struct change *change = context;
+    if (pool->owner != DESTROYED && pool->owner > change->most_orphaned_bytes)
+        pool->owner = change->most_orphaned_bytes;
+    uint64_t kept_bytes = blocks(live_bytes(pool));
+    if (pool->owner != DESTROYED && change->bytes > kept_bytes) kept_bytes = change->bytes;
+    change->gpu = pool->gpu;
+    change->is_over = pool->owner == DESTROYED && pool->detail == 0;
+    if (kept_bytes >= pool->bytes) return;
+    change->difference = pool->bytes - kept_bytes;
+    pool->bytes = kept_bytes;
+}
+
+/* Returns the bytes refunded. A destroyed pool cannot be asked; it has what is in use. One without a row may
+ * have been destroyed, and settled, by another thread. */
+static uint64_t settle(uint64_t pool) {
+    struct change change = {0};
+    struct pgpu_holding found;
+    if (!pgpu_holdings_find(PGPU_KIND_POOL, pool, &found)) return 0;
+    if (found.owner != DESTROYED && !ask_reserved(pool, &change.bytes)) return 0;
+    if (is_graph_pool(pool) && !ask_used_by_graphs(pool, &change.most_orphaned_bytes)) return 0;
+    if (!pgpu_holdings_edit(PGPU_KIND_POOL, pool, lower_to_reserved, &change)) return 0;
+    struct pgpu_holding row;
+    if (change.is_over) pgpu_holdings_take(PGPU_KIND_POOL, pool, &row);
+    pgpu_charge_refund(change.gpu, change.difference);
+    return change.difference;
+}
+
+void pgpu_pools_settle_one(uint64_t pool) {
+    settle(pool);
+}
+
+/* Whether a pool still has more charged than is handed out, so that a later synchronisation may free it. */
+static bool settle_row(const struct pgpu_holding *row, void *context) {
+    uint64_t refunded_bytes = settle(row->key);
+    if (row->bytes - refunded_bytes > blocks(row->detail)) *(bool *)context = true;
+    return false;
+}
+
+void pgpu_pools_settle_all(void) {
+    if (!__atomic_load_n(&has_slack, __ATOMIC_RELAXED)) return;
+    bool is_slack_left = false;
+    int before = pgpu_cancellation_defer();
+    __atomic_store_n(&has_slack, false, __ATOMIC_RELAXED);
+    pgpu_holdings_visit(PGPU_KIND_POOL, settle_row, &is_slack_left);
+    if (is_slack_left) __atomic_store_n(&has_slack, true, __ATOMIC_RELAXED);
+    pgpu_cancellation_restore(before);
+}
+
+struct trim {
+    int gpu;
+    bool has_refunded;
+};
+
+static bool trim_row(const struct pgpu_holding *row, void *context) {
+    struct trim *trim = context;
+    if (row->gpu != trim->gpu || !may_ask(row->key)) return false;
+    if (is_graph_pool(row->key))
+        PGPU_REAL(cuDeviceGraphMemTrim)((CUdevice)(row->key - 1));
+    else
+        PGPU_REAL(cuMemPoolTrimTo)((CUmemoryPool)row->key, 0);
+    end_asking(row->key);
+    if (settle(row->key) != 0) trim->has_refunded = true;
+    return false;
+}
+
+bool pgpu_pools_trim(int gpu) {
+    struct trim trim = {.gpu = gpu};
+    if (!__atomic_load_n(&has_slack, __ATOMIC_RELAXED)) return false;
+    int before = pgpu_cancellation_defer();
+    pgpu_holdings_visit(PGPU_KIND_POOL, trim_row, &trim);
+    pgpu_cancellation_restore(before);
+    return trim.has_refunded;
+}
+
+static void mark_destroyed(struct pgpu_holding *pool, void *unused) {
+    (void)unused;
+    pool->owner = DESTROYED;
+}
+
+static void mark_alive(struct pgpu_holding *pool, void *unused) {
+    (void)unused;
+    pool->owner = 0;
+}
+
+static bool is_being_asked(uint64_t pool) {
+    struct pgpu_holding row;
+    return pgpu_holdings_find(PGPU_KIND_POOL, pool, &row) && row.count > 1;
+}
+
+/* Marked first, so that no thread that synchronises meanwhile asks the driver about a pool that is gone.
+ * Whoever asks already is soon done; a forked child, which has no such thread, finds no row. */
+PGPU_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool) {
+    bool is_known = pgpu_holdings_edit(PGPU_KIND_POOL, (uint64_t)pool, mark_destroyed, NULL);
+    while (is_known && is_being_asked((uint64_t)pool))
+        sched_yield();
+    CUresult result = PGPU_REAL(cuMemPoolDestroy)(pool);
+    if (is_known && result == CUDA_SUCCESS) settle((uint64_t)pool);
+    if (is_known && result != CUDA_SUCCESS)
+        pgpu_holdings_edit(PGPU_KIND_POOL, (uint64_t)pool, mark_alive, NULL);
+    return result;
+}
+
+PGPU_EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep_bytes) {
+    CUresult result = PGPU_REAL(cuMemPoolTrimTo)(pool, keep_bytes);
+    if (result == CUDA_SUCCESS) settle((uint64_t)pool);
+    return result;
+}
+
+PGPU_EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value) {
+    CUresult result = PGPU_REAL(cuMemPoolSetAttribute)(pool, attribute, value);
+    if (result == CUDA_SUCCESS) settle((uint64_t)pool);
+    return result;
+}

@@ -1,0 +1,44 @@
+/* Memory pools: what counts is what a pool has reserved of the device, not what is handed out of it.
+ *
+ * A pool's row has in `detail` the bytes handed out and in `bytes` what is charged: never less than `detail`,
+ * and what the driver says is reserved as soon as it was asked. A device's graphs are such a pool too; its
+ * `owner` has the bytes of executable graphs that are gone but whose allocations may live on. */
+#ifndef PGPU_SHIM_POOLS_H
+#define PGPU_SHIM_POOLS_H
+
+#include <stdbool.h>
+
+#include "slice/charge.h"
+#include "slice/holdings.h"
+
+/* The pool of a device's graph memory, which has no handle. */
+static inline uint64_t pgpu_pools_graph_key(CUdevice ordinal) {
+    return (uint64_t)ordinal + 1;
+}
+
+/* Count `bytes` as handed out by a pool, charging what it has no room for. The row is made if there is none.
+ */
+CUresult pgpu_pools_take(uint64_t pool, int gpu, uint64_t bytes, struct pgpu_charge *charge);
+
+/* After the driver granted it: charge what the pool has reserved beyond what was foreseen. */
+CUresult pgpu_pools_confirm(uint64_t pool, int gpu);
+
+/* `bytes` are handed back to the pool, which may keep them. */
+void pgpu_pools_give(uint64_t pool, uint64_t bytes);
+
+/* An executable graph is gone; as much of its `bytes` as the driver still counts stays charged. */
+void pgpu_pools_orphan(uint64_t pool, uint64_t bytes);
+
+/* An allocation out of a pool was freed. */
+void pgpu_pools_freed(const struct pgpu_holding *row);
+
+/* Refund what one pool has given back to the driver. */
+void pgpu_pools_settle_one(uint64_t pool);
+
+/* The same for all pools of this process, if any of them may have. */
+void pgpu_pools_settle_all(void);
+
+/* Make this process's pools on `gpu` give back what nobody uses; true if there was any. */
+bool pgpu_pools_trim(int gpu);
+
+#endif

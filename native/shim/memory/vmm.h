@@ -1,0 +1,37 @@
+/* Where memory that names its own location is counted, and references to physical memory. */
+#ifndef PGPU_SHIM_VMM_H
+#define PGPU_SHIM_VMM_H
+
+#include <stdbool.h>
+
+#include "cuda_abi.h"
+#include "slice/holdings.h"
+
+/* `detail` of an allocation. Imported memory: its size shows only when it is mapped. */
+#define PGPU_VMM_GROWS_WHEN_MAPPED 1u
+/* No memory, but what is bound to it stays alive with it. */
+#define PGPU_VMM_IS_MULTICAST 2u
+
+/* Whether memory at this location is a GPU's, and of a device that exists. */
+bool pgpu_vmm_is_charged(const CUmemLocation *location);
+
+CUdevice pgpu_vmm_ordinal_of(const CUmemLocation *location);
+
+/* A number that no row of the same kind has. */
+uint64_t pgpu_vmm_next_number(void);
+
+/* A handle that the driver gave, for `bytes` that are charged already. */
+void pgpu_vmm_note_allocation(CUmemGenericAllocationHandle handle, int gpu, uint64_t bytes, uint64_t detail);
+
+/* One more reference to the allocation behind a handle, or under an address: its number, or 0 if it is not
+ * known. `gpu` (may be NULL) is where it is charged. */
+uint64_t pgpu_vmm_hold(CUmemGenericAllocationHandle handle, int *gpu);
+uint64_t pgpu_vmm_hold_at(uint64_t address, int *gpu);
+
+/* The end of the mapping that covers an address, or 0. */
+uint64_t pgpu_vmm_mapping_end(uint64_t address);
+
+/* One reference less; the last one refunds. */
+void pgpu_vmm_drop(uint64_t allocation);
+
+#endif

@@ -1,0 +1,18 @@
+/* The lease's GPUs among those of the real NVML, in the lease's order. The others do not exist for the job,
+ * so that NVML's indices are CUDA's. Where the lease is a MIG instance, its GPU is there, with this instance
+ * alone, and stands for it in memory queries and process lists. Where no GPU of the lease is found nothing is
+ * hidden. */
+#ifndef PGPU_SHIM_NVML_DEVICES_H
+#define PGPU_SHIM_NVML_DEVICES_H
+
+#include "nvml/nvml_functions.h"
+
+#define PGPU_NO_GPU (-1)
+
+/* Ask the real NVML which of its devices are the lease's; after every successful nvmlInit. */
+void pgpu_nvml_learn_devices(void);
+
+/* The index in the limit file of a device, or of the instance that a GPU stands for, or PGPU_NO_GPU. */
+int pgpu_nvml_gpu_of(nvmlDevice_t device);
+
+#endif

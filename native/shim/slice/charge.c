@@ -1,0 +1,116 @@
+#include "slice/charge.h"
+
+#include <time.h>
+
+#include "cancellation.h"
+#include "memory/exported_memory.h"
+#include "memory/deferred_frees.h"
+#include "memory/pools.h"
+#include "slice/slice.h"
+
+/* The kernel drops a dead process's locks and its driver descriptors in no fixed order. */
+#define AFTER_REAP_NS 2000000000ull
+#define PAUSE_NS      5000000ull
+
+static uint64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
+}
+
+static void pause_shortly(void) {
+    struct timespec pause = {.tv_nsec = PAUSE_NS};
+    int before = pgpu_cancellation_defer(); /* with a reservation in hand */
+    nanosleep(&pause, NULL);
+    pgpu_cancellation_restore(before);
+}
+
+static bool oversubscribes(void) {
+    return pgpu_limit_oversubscribes(pgpu_slice_limit());
+}
+
+static unsigned gpu_of(int index) {
+    return oversubscribes() ? (unsigned)index % PGPU_MAX_PAGED_GPUS : (unsigned)index;
+}
+
+/* Whether it counts against what must stay on the device. */
+static bool is_resident(int index) {
+    return oversubscribes() && index < (int)PGPU_MAX_PAGED_GPUS;
+}
+
+static enum pgpu_meter_status reserve_total(unsigned gpu, uint64_t bytes) {
+    return pgpu_meter_reserve(&pgpu_slice_meter, gpu, bytes, pgpu_limit_bytes(pgpu_slice_limit(), gpu), NULL);
+}
+
+static enum pgpu_meter_status reserve(int index, uint64_t bytes) {
+    unsigned gpu = gpu_of(index), entry = PGPU_RESIDENT_ENTRY(gpu);
+    if (!is_resident(index)) return reserve_total(gpu, bytes);
+    uint64_t resident_bytes = pgpu_limit_resident_bytes(pgpu_slice_limit(), gpu);
+    enum pgpu_meter_status status = pgpu_meter_reserve(&pgpu_slice_meter, entry, bytes, resident_bytes, NULL);
+    if (status != PGPU_METER_OK) return status;
+    status = reserve_total(gpu, bytes);
+    if (status != PGPU_METER_OK) pgpu_meter_refund(&pgpu_slice_meter, entry, bytes);
+    return status;
+}
+
+static CUresult as_cuda(enum pgpu_meter_status status) {
+    if (status == PGPU_METER_OK) return CUDA_SUCCESS;
+    return status == PGPU_METER_REFUSED ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_NOT_INITIALIZED;
+}
+
+/* What this process no longer uses and is still counted. */
+static bool has_made_room(int index) {
+    int gpu = (int)gpu_of(index);
+    uint64_t before_bytes = pgpu_meter_own_bytes(&pgpu_slice_meter, (unsigned)gpu);
+    pgpu_freeing_settle();
+    pgpu_exports_settle();
+    pgpu_pools_trim(gpu);
+    return pgpu_meter_own_bytes(&pgpu_slice_meter, (unsigned)gpu) < before_bytes;
+}
+
+CUresult pgpu_charge_begin(struct pgpu_charge *charge, int gpu, uint64_t bytes) {
+    *charge = (struct pgpu_charge){.gpu = gpu, .bytes = bytes};
+    if (gpu == PGPU_NO_GPU) return CUDA_ERROR_NOT_PERMITTED;
+    if (!pgpu_meter_is_claimed(&pgpu_slice_meter)) return CUDA_ERROR_NOT_INITIALIZED;
+    if (!pgpu_holdings_have_room()) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (bytes == 0) return CUDA_SUCCESS; /* the driver has an error of its own for it */
+    enum pgpu_meter_status status = reserve(gpu, bytes);
+    if (status == PGPU_METER_REFUSED && has_made_room(gpu)) status = reserve(gpu, bytes);
+    return as_cuda(status);
+}
+
+/* Whoever took a dead process's bytes back: this reservation, an earlier call, or a sibling. */
+static uint64_t patience_ns(const struct pgpu_charge *charge) {
+    uint64_t asked_ns = pgpu_slice_limit()->wait_for_memory_ns;
+    if (asked_ns >= AFTER_REAP_NS || charge->gpu == PGPU_NO_GPU) return asked_ns;
+    bool was_reaped = pgpu_meter_was_reaped(&pgpu_slice_meter, gpu_of(charge->gpu), AFTER_REAP_NS);
+    return was_reaped ? AFTER_REAP_NS : asked_ns;
+}
+
+static bool may_wait(struct pgpu_charge *charge) {
+    uint64_t now = now_ns();
+    if (charge->deadline_ns == 0) charge->deadline_ns = now + patience_ns(charge);
+    return now < charge->deadline_ns;
+}
+
+bool pgpu_charge_asks_again(struct pgpu_charge *charge, CUresult result) {
+    if (result == CUDA_SUCCESS) return false;
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && may_wait(charge)) {
+        pause_shortly();
+        return true;
+    }
+    pgpu_charge_refund(charge->gpu, charge->bytes);
+    return false;
+}
+
+CUresult pgpu_charge_more(struct pgpu_charge *charge, uint64_t bytes) {
+    CUresult result = as_cuda(reserve(charge->gpu, bytes));
+    if (result == CUDA_SUCCESS) charge->bytes += bytes;
+    return result;
+}
+
+void pgpu_charge_refund(int gpu, uint64_t bytes) {
+    if (gpu == PGPU_NO_GPU || bytes == 0) return;
+    pgpu_meter_refund(&pgpu_slice_meter, gpu_of(gpu), bytes);
+    if (is_resident(gpu)) pgpu_meter_refund(&pgpu_slice_meter, PGPU_RESIDENT_ENTRY(gpu_of(gpu)), bytes);
+}

@@ -1,0 +1,136 @@
+#include "time/budget.h"
+
+#include "time/board.h"
+#include "time/neighbours.h"
+
+#define SHORTEST_NS 50000ull
+#define LONGEST_NS  5000000ull
+/* Who had the GPU alone has saved nothing up against those who come. */
+#define KEPT_ALONE_NS 5000000ll
+/* Who is entitled to nothing still gets on. */
+#define LEAST_SHARE 0.01
+/* Clocks stop, machines sleep. */
+#define LONGEST_GAP_NS 1000000000ull
+
+/* In fair mode who has nothing left waits until it has so much of the time's worth: contexts that change with
+ * each kernel cost everybody the switches between them. A strict share leaves time for those, and is kept all
+ * the more exactly the shorter its bursts are. */
+#define BURST_NS 20000000ll
+/* What switches take is nobody's. Who cannot get all that it may use has ever more left; then everybody earns
+ * less, in proportion, but by no more than this whatever others say. */
+#define MOST_LOST    0.06
+#define LEAST_BEHIND 0.5
+#define MOST_BEHIND  1.9
+
+struct terms {
+    double share; /* that it may use now */
+    double lost;  /* of the GPU's time: nobody earns it */
+    bool is_strict;
+    bool is_alone; /* nobody else wants the GPU, so nothing has to be paid back */
+};
+
+/* Whether a process has had nothing left and saves for its next burst. */
+static bool is_saving[PGPU_MAX_GPUS];
+
+static double guaranteed(uint64_t word) {
+    return (double)(word & PGPU_COMPUTE_SHARE_MASK) / 1e6;
+}
+
+static double weight_of(uint64_t word) {
+    uint64_t weight = (word >> PGPU_COMPUTE_WEIGHT_SHIFT) & PGPU_COMPUTE_WEIGHT_MASK;
+    return weight == 0 ? 1 : (double)weight;
+}
+
+/* By how many periods' worth the one who lags most is behind. Who leaves the GPU alone between its launches
+ * has all that it asks for, however much it has left. */
+static double lost_of(int gpu, double share, const struct pgpu_company *company) {
+    double behind =
+        company->is_lacking ? (double)pgpu_budget_left_ns(gpu) / (share * (double)PGPU_PERIOD_NS) : 0;
+    if (behind < company->behind) behind = company->behind;
+    if (behind < LEAST_BEHIND) return 0;
+    return behind > MOST_BEHIND ? MOST_LOST
+                                : MOST_LOST * (behind - LEAST_BEHIND) / (MOST_BEHIND - LEAST_BEHIND);
+}
+
+/* Guaranteed shares come first; what nobody is entitled to goes by weight among those who want the GPU. */
+static struct terms terms_of(int gpu, uint64_t word, uint64_t now_ns) {
+    double own = guaranteed(word);
+    if ((word & PGPU_COMPUTE_STRICT) != 0 && own > 0) return (struct terms){.share = own, .is_strict = true};
+    struct pgpu_company company = pgpu_neighbours_company(gpu, now_ns);
+    if (company.is_unknown) return (struct terms){.share = own < LEAST_SHARE ? LEAST_SHARE : own};
+    if (company.count == 0) return (struct terms){.share = 1, .is_alone = true};
+    double idle = 1 - own - company.share;
+    double weight = weight_of(word);
+    double borrowed = idle > 0 ? idle * weight / (weight + company.weight) : 0;
+    double share = own + borrowed < LEAST_SHARE ? LEAST_SHARE : own + borrowed;
+    return (struct terms){.share = share, .lost = lost_of(gpu, share, &company)};
+}
+
+/* Of those who come at once one adds; who dies between the two steps has cost its job one refill. */
+static int64_t earned_ns(struct pgpu_board_gpu *own, double share, uint64_t now_ns) {
+    uint64_t then_ns = pgpu_board_load(&own->refilled_ns);
+    if (then_ns >= now_ns && then_ns - now_ns < LONGEST_GAP_NS) return 0;
+    if (!__atomic_compare_exchange_n(&own->refilled_ns, &then_ns, now_ns, false, __ATOMIC_RELAXED,
+                                     __ATOMIC_RELAXED))
+        return 0;
+    uint64_t gap_ns = then_ns == 0 || then_ns > now_ns ? (uint64_t)PGPU_PERIOD_NS : now_ns - then_ns;
+    if (gap_ns > LONGEST_GAP_NS) gap_ns = LONGEST_GAP_NS;
+    return (int64_t)((double)gap_ns * share);
+}
+
+static int64_t settle(struct pgpu_board_gpu *own, int64_t earned, int64_t most_ns, int64_t least_ns) {
+    uint64_t was = pgpu_board_load(&own->budget_ns);
+    for (;;) {
+        int64_t now_ns = (int64_t)was + earned;
+        if (now_ns > most_ns) now_ns = most_ns;
+        if (now_ns < least_ns) now_ns = least_ns;
+        if (now_ns == (int64_t)was) return now_ns;
+        if (__atomic_compare_exchange_n(&own->budget_ns, &was, (uint64_t)now_ns, false, __ATOMIC_RELAXED,
+                                        __ATOMIC_RELAXED))
+            return now_ns;
+    }
+}
+
+static uint64_t within(uint64_t wait_ns) {
+    if (wait_ns < SHORTEST_NS) return SHORTEST_NS;
+    return wait_ns < LONGEST_NS ? wait_ns : LONGEST_NS;
+}
+
+/* 0: there is enough left. */
+static uint64_t saving_ns(int gpu, int64_t left_ns, const struct terms *terms) {
+    bool is_burst = __atomic_load_n(&is_saving[gpu], __ATOMIC_RELAXED) && !terms->is_strict;
+    int64_t enough_ns = is_burst ? (int64_t)((double)BURST_NS * terms->share) : 1;
+    bool is_short = left_ns < enough_ns;
+    __atomic_store_n(&is_saving[gpu], is_short, __ATOMIC_RELAXED);
+    return is_short ? within((uint64_t)((double)(enough_ns - left_ns) / terms->share)) : 0;
+}
+
+/* Nothing has to be saved for those who come later. */
+static uint64_t wait_for_none(int gpu) {
+    __atomic_store_n(&is_saving[gpu], false, __ATOMIC_RELAXED);
+    return 0;
+}
+
+struct pgpu_verdict pgpu_budget_judge(int gpu, uint64_t word, uint64_t now_ns, uint64_t own_ns,
+                                      uint64_t queued_ns) {
+    struct pgpu_board_gpu *own = pgpu_board_of(gpu);
+    if (own == NULL) return (struct pgpu_verdict){0};
+    struct terms terms = terms_of(gpu, word, now_ns);
+    int64_t most_ns = terms.is_alone ? KEPT_ALONE_NS : (int64_t)(2 * terms.share * (double)PGPU_PERIOD_NS);
+    /* Idle time that it has had is not owed; what others will find in flight is. */
+    int64_t least_ns = terms.is_alone ? -(int64_t)queued_ns : INT64_MIN;
+    int64_t earned = earned_ns(own, terms.share * (1 - terms.lost), now_ns);
+    int64_t left_ns = settle(own, earned, most_ns, least_ns) - (int64_t)own_ns;
+    uint64_t wait_ns = terms.is_alone ? wait_for_none(gpu) : saving_ns(gpu, left_ns, &terms);
+    return (struct pgpu_verdict){.wait_ns = wait_ns, .is_alone = terms.is_alone};
+}
+
+int64_t pgpu_budget_left_ns(int gpu) {
+    const struct pgpu_board_gpu *own = pgpu_board_of(gpu);
+    return own == NULL ? 0 : (int64_t)pgpu_board_load(&own->budget_ns);
+}
+
+void pgpu_budget_charge(int gpu, uint64_t taken_ns) {
+    struct pgpu_board_gpu *own = pgpu_board_of(gpu);
+    if (own != NULL) __atomic_fetch_sub(&own->budget_ns, taken_ns, __ATOMIC_RELAXED);
+}

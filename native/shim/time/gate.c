@@ -1,0 +1,262 @@
+#include "time/gate.h"
+
+#include <time.h>
+
+#include "time/batches.h"
+#include "time/board.h"
+#include "time/budget.h"
+#include "cancellation.h"
+#include "time/estimates.h"
+#include "time/in_flight.h"
+#include "time/lanes.h"
+#include "time/measurement.h"
+#include "time/neighbours.h"
+#include "memory/paging.h"
+#include "slice/report.h"
+#include "time/streams.h"
+#include "time/timing.h"
+
+/* Launches ask anew after so long, or at once where the word has changed. */
+#define MAY_FOR_NS        500000u
+#define QUEUE_NS          20000000u
+#define QUEUE_PATIENCE_NS 250000000u
+#define QUEUE_LOOK_NS     500000u
+/* While something is in flight, so that its end is seen soon: what others did meanwhile counts until then. */
+#define FLIGHT_LOOK_NS 1000000u
+/* While a job is held it looks so often whether it may go on. */
+#define HELD_LOOK_NS 2000000u
+/* A copy's part of the PCIe bus: only for saying what is in flight. */
+#define COPY_BYTES_PER_NS 10u
+
+static uint64_t word_of(int gpu) {
+    return __atomic_load_n(&pgpu_slice_limit()->gpu[gpu].compute, __ATOMIC_RELAXED);
+}
+
+static bool any_word(void) {
+    uint64_t words = 0;
+    for (unsigned gpu = 0; gpu < pgpu_slice_limit()->gpu_count; gpu++)
+        words |= word_of((int)gpu);
+    return words != 0;
+}
+
+const char *pgpu_gate_enter(void) {
+    const char *why = pgpu_board_open(pgpu_slice_limit());
+    return any_word() ? why : NULL; /* without a share nobody misses it */
+}
+
+/* What a capturing stream is given runs later, as part of a graph. */
+static bool is_captured(const struct pgpu_trace_command *command) {
+    return pgpu_streams_any_captures() && pgpu_streams_is_capturing(command->stream, command->is_per_thread);
+}
+
+/* How deep a queue may be: who comes is served before it is done twice. Its end is waited for only so long,
+ * in case what is in flight waits for what its program does next. */
+static uint64_t queue_wait_ns(int gpu, uint64_t now_ns, uint64_t waited_ns) {
+    if (waited_ns > QUEUE_PATIENCE_NS || pgpu_batches_queued_ns(gpu, now_ns) <= QUEUE_NS) return 0;
+    return QUEUE_LOOK_NS;
+}
+
+static uint64_t wait_ns(struct pgpu_work *work, int gpu, uint64_t word, uint64_t waited_ns) {
+    if ((word & PGPU_COMPUTE_HELD) != 0) return HELD_LOOK_NS;
+    if ((word & PGPU_COMPUTE_SHARED) == 0 || work->lane == NULL) return 0;
+    struct pgpu_verdict verdict = pgpu_budget_judge(gpu, word, work->now_ns, pgpu_timing_uncharged_ns(gpu),
+                                                    pgpu_batches_queued_ns(gpu, work->now_ns));
+    work->lane->may_until_ns = work->now_ns + MAY_FOR_NS;
+    work->lane->may_word = word;
+    work->lane->may_freely = verdict.is_alone;
+    if (verdict.wait_ns > 0) return verdict.wait_ns;
+    uint64_t unknown_ns = pgpu_estimates_wait_ns(work->row, work->now_ns);
+    return unknown_ns > 0 ? unknown_ns : queue_wait_ns(gpu, work->now_ns, waited_ns);
+}
+
+/* Nothing is in hand: a thread that is cancelled here has launched nothing. */
+static void sleep_for(uint64_t ns) {
+    struct timespec pause = {.tv_nsec = (long)ns};
+    int before = pgpu_cancellation_defer();
+    nanosleep(&pause, NULL);
+    pgpu_cancellation_restore(before);
+    pthread_testcancel(); /* here and not within the sleep, which is some milliseconds long */
+}
+
+static void wait_for_turn(struct pgpu_work *work, int gpu) {
+    struct pgpu_board_gpu *own = pgpu_board_of(gpu);
+    uint64_t began_ns = work->now_ns, pause_ns, word = word_of(gpu);
+    for (; (pause_ns = wait_ns(work, gpu, word, work->now_ns - began_ns)) > 0; word = word_of(gpu)) {
+        if (began_ns == work->now_ns) pgpu_timing_close();
+        pgpu_timing_want(gpu, work->now_ns);
+        pgpu_measuring_settle(gpu);
+        if ((word & PGPU_COMPUTE_HELD) != 0) pgpu_flight_settle(gpu, work->now_ns);
+        sleep_for(pgpu_batches_left(gpu) > 0 && pause_ns > FLIGHT_LOOK_NS ? FLIGHT_LOOK_NS : pause_ns);
+        work->now_ns = pgpu_timing_now_ns();
+    }
+    if (own != NULL && work->now_ns != began_ns) pgpu_board_add(&own->waited_ns, work->now_ns - began_ns);
+    pgpu_paging_goes_on(gpu, word, work->command.stream, work->command.is_per_thread);
+}
+
+/* A launch shortly after one that was let through, with budget left. */
+static bool may_at_once(const struct pgpu_work *work, int gpu, uint64_t word) {
+    const struct pgpu_lane *lane = work->lane;
+    if (lane == NULL || word != lane->may_word || work->now_ns >= lane->may_until_ns) return false;
+    if ((word & PGPU_COMPUTE_HELD) != 0) return false;
+    if (pgpu_batches_queued_ns(gpu, work->now_ns) > QUEUE_NS) return false;
+    return lane->may_freely || pgpu_budget_left_ns(gpu) > (int64_t)lane->batch.estimate_ns;
+}
+
+/* One more small kernel in a batch that is open, with budget left: what it costs is less than to look at the
+ * clock, which is done for the batch. */
+static bool may_join(struct pgpu_work *work, int gpu, uint64_t word) {
+    const struct pgpu_lane *lane = work->lane;
+    if (!pgpu_timing_is_joinable(work) || word != lane->may_word || (word & PGPU_COMPUTE_HELD) != 0)
+        return false;
+    work->now_ns = lane->used_at_ns;
+    return lane->may_freely || pgpu_budget_left_ns(gpu) > (int64_t)lane->batch.estimate_ns;
+}
+
+static void estimate(struct pgpu_work *work) {
+    if (work->lane != NULL) work->row = pgpu_estimates_find(work);
+}
+
+/* The host that holds a job from here on sees that something is in flight. */
+static void enter_flight(struct pgpu_work *work, int gpu) {
+    pgpu_flight_enter(gpu, work->now_ns);
+    while ((__atomic_load_n(&pgpu_slice_limit()->gpu[gpu].compute, __ATOMIC_SEQ_CST) & PGPU_COMPUTE_HELD) !=
+           0) {
+        pgpu_flight_leave(gpu);
+        wait_for_turn(work, gpu);
+        pgpu_flight_enter(gpu, work->now_ns);
+    }
+    work->is_in_flight = true;
+}
+
+/* With the lane held from here on, so that nobody closes the batch beneath it. */
+static bool joins(struct pgpu_work *work, int gpu, uint64_t word) {
+    struct pgpu_lane *lane = work->lane;
+    if (lane == NULL) return false;
+    pgpu_lanes_hold(lane);
+    if (!may_join(work, gpu, word)) {
+        pgpu_lanes_release(lane);
+        return false;
+    }
+    lane->batch.is_loose = true;
+    return true;
+}
+
+static void pass(struct pgpu_work *work, int gpu, uint64_t word) {
+    estimate(work);
+    if (joins(work, gpu, word)) return;
+    work->now_ns = pgpu_timing_now_ns();
+    if (!work->is_known || !may_at_once(work, gpu, word)) {
+        struct pgpu_board_gpu *own = pgpu_board_of(gpu);
+        if (own != NULL && pgpu_board_load(&own->share_word) != word)
+            pgpu_board_store(&own->share_word, word);
+        pgpu_measuring_settle(gpu);
+        wait_for_turn(work, gpu);
+        estimate(work); /* it may have been measured meanwhile */
+    }
+    enter_flight(work, gpu);
+    if (work->lane != NULL) {
+        pgpu_lanes_hold(work->lane);
+        pgpu_timing_begin(work);
+        return;
+    }
+    pgpu_timing_expect_copy(gpu, work->now_ns, work->command.bytes / COPY_BYTES_PER_NS);
+    pgpu_timing_want(gpu, work->now_ns);
+}
+
+/* A job on one GPU has no other place to launch on; elsewhere the driver knows. */
+static int gpu_of(const struct pgpu_trace_command *command) {
+    struct pgpu_place place;
+    if (pgpu_slice_limit()->gpu_count == 1 && pgpu_slice_device_count() == 1) return 0;
+    CUresult result = pgpu_slice_of_stream(command->stream, command->is_per_thread, &place);
+    return result == CUDA_SUCCESS ? place.gpu : PGPU_NO_GPU;
+}
+
+static CUresult enter(struct pgpu_work *work) {
+    if (is_captured(&work->command)) return CUDA_SUCCESS;
+    if (work->command.kind == PGPU_TRACE_COPY && !work->is_within)
+        pgpu_timing_close(); /* many a copy waits for what was launched before */
+    else
+        work->lane = pgpu_timing_lane(&work->command);
+    int gpu = work->lane != NULL ? work->lane->gpu : gpu_of(&work->command);
+    uint64_t word = gpu == PGPU_NO_GPU ? 0 : word_of(gpu);
+    if (word == 0) {
+        work->lane = NULL;
+        return CUDA_SUCCESS;
+    }
+    const char *why = pgpu_board_of(gpu) == NULL ? pgpu_board_open(pgpu_slice_limit()) : NULL;
+    if (why != NULL) {
+        pgpu_report_refusal(why, NULL);
+        work->lane = NULL;
+        return CUDA_ERROR_NOT_PERMITTED;
+    }
+    work->gpu = (int8_t)gpu;
+    pass(work, gpu, word);
+    return CUDA_SUCCESS;
+}
+
+static void begin_trace(struct pgpu_work *work) {
+    struct pgpu_trace_command *command = &work->command;
+    if (command->kind == PGPU_TRACE_GRAPH) command->bytes = pgpu_trace_nodes_of(work->graph);
+    if (pgpu_slice_of_stream(command->stream, command->is_per_thread, &command->place) == CUDA_SUCCESS)
+        pgpu_trace_begin(command, &work->span);
+}
+
+CUresult pgpu_gate_before(struct pgpu_work *work) {
+    work->gpu = PGPU_NO_GPU;
+    work->lane = NULL;
+    work->is_known = true;
+    work->is_watched = false;
+    work->is_in_flight = false;
+    work->span.is_open = false;
+    CUresult result = enter(work);
+    if (result == CUDA_SUCCESS && pgpu_trace_is_on()) begin_trace(work);
+    return result;
+}
+
+static void count_copy(const struct pgpu_work *work) {
+    struct pgpu_board_gpu *own = pgpu_board_of(work->gpu);
+    if (own != NULL) pgpu_board_add(&own->launches, 1);
+}
+
+void pgpu_gate_after(struct pgpu_work *work, CUresult result) {
+    if (work->span.is_open) pgpu_trace_end(&work->command, &work->span, result);
+    if (work->lane != NULL)
+        pgpu_timing_end(work, result);
+    else if (work->gpu != PGPU_NO_GPU && result == CUDA_SUCCESS)
+        count_copy(work);
+    if (work->is_in_flight) pgpu_flight_leave(work->gpu);
+}
+
+void pgpu_gate_before_synchronisation(void) {
+    if (pgpu_gate_is_open()) return;
+    pgpu_timing_close();
+}
+
+void pgpu_gate_after_synchronisation(void) {
+    const struct pgpu_limit *limit = pgpu_slice_limit();
+    if (pgpu_gate_is_open()) return;
+    pgpu_trace_settle();
+    for (unsigned gpu = 0; gpu < limit->gpu_count; gpu++) {
+        if (word_of((int)gpu) == 0 || pgpu_board_of((int)gpu) == NULL) continue;
+        pgpu_measuring_settle((int)gpu);
+    }
+}
+
+void pgpu_gate_leave(CUcontext context) {
+    pgpu_measuring_leave(context);
+}
+
+void pgpu_gate_before_fork(void) {
+    pgpu_batches_before_fork();
+    pgpu_neighbours_before_fork();
+}
+
+void pgpu_gate_after_fork(bool is_child) {
+    pgpu_neighbours_after_fork(is_child);
+    pgpu_batches_after_fork(is_child);
+    if (!is_child) return;
+    pgpu_streams_after_fork_in_child();
+    pgpu_flight_after_fork_in_child();
+    pgpu_timing_after_fork_in_child();
+    pgpu_measuring_after_fork_in_child();
+}

@@ -1,0 +1,68 @@
+/* Where every launch, graph launch, copy and fill passes on its way to the driver: held back while its job
+ * has no GPU time left or is held, measured, and traced.
+ *
+ *     struct pgpu_work work = {.command = {.kind = PGPU_TRACE_KERNEL, .stream = stream, …}};
+ *     CUresult result = pgpu_gate_before(&work);
+ *     if (result == CUDA_SUCCESS) result = PGPU_REAL(…)(…);
+ *     pgpu_gate_after(&work, result);
+ *
+ * An error from pgpu_gate_before means that the driver must not be asked; pgpu_gate_after is called all the
+ * same. Who waits holds nothing of ours, may be cancelled, and waits for time to pass, never for other work
+ * to finish: so no order in which a program does things can make it wait for itself. */
+#ifndef PGPU_SHIM_GATE_H
+#define PGPU_SHIM_GATE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "cuda_abi.h"
+#include "slice/slice.h"
+#include "trace/trace.h"
+
+struct pgpu_lane;
+
+/* On the caller's stack. `command` is the caller's to fill in, all but `place`. */
+struct pgpu_work {
+    struct pgpu_trace_command command;
+    CUgraphExec graph; /* of a graph launch */
+    bool is_within;    /* a fill, or a copy within one device's memory: the multiprocessors do it */
+    /* The gate's own, from before to after. */
+    struct pgpu_trace_span span;
+    struct pgpu_lane *lane; /* NULL: its time is not measured */
+    uint64_t now_ns;
+    uint64_t estimate_ns;
+    uint32_t row;
+    int8_t gpu; /* PGPU_NO_GPU: nothing is shared or measured */
+    bool is_known;
+    bool is_watched;   /* it is measured launch by launch */
+    bool is_in_flight; /* on its way to the driver */
+};
+
+/* Whether neither a share nor a trace concerns this job: then the gate is not entered at all. */
+static inline bool pgpu_gate_is_open(void) {
+    const struct pgpu_limit *limit = pgpu_slice_limit();
+    if (limit == NULL) return true;
+    uint64_t words = 0;
+    for (unsigned gpu = 0; gpu < limit->gpu_count; gpu++)
+        words |= __atomic_load_n(&limit->gpu[gpu].compute, __ATOMIC_RELAXED);
+    return __builtin_expect(words == 0 && !pgpu_trace_is_on(), 1);
+}
+
+CUresult pgpu_gate_before(struct pgpu_work *work);
+void pgpu_gate_after(struct pgpu_work *work, CUresult result);
+
+/* Around a call that waits for work in flight, or looks whether it is over. */
+void pgpu_gate_before_synchronisation(void);
+void pgpu_gate_after_synchronisation(void);
+
+/* Find the board, once a slot was claimed. NULL, or why CUDA must be refused. */
+const char *pgpu_gate_enter(void);
+
+/* Before a context ends, and its events with it. */
+void pgpu_gate_leave(CUcontext context);
+
+/* Around fork. */
+void pgpu_gate_before_fork(void);
+void pgpu_gate_after_fork(bool is_child);
+
+#endif

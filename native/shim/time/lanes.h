@@ -1,0 +1,56 @@
+/* Lanes: what one thread launches into one stream. All threads' lanes are in one registry, so that whoever
+ * synchronises, reads measurements or ends something can close a batch that its own thread left open.
+ *
+ * A lane is its thread's to launch into, and is held meanwhile; others hold it for as long as they close its
+ * batch, and pass by one that is held: nobody waits for another thread's launch. */
+#ifndef PGPU_SHIM_LANES_H
+#define PGPU_SHIM_LANES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "time/timing.h"
+
+/* The calling thread's lane of a stream, or NULL. One that was another stream's is given to `retire` first,
+ * held. */
+struct pgpu_lane *pgpu_lanes_find(const struct pgpu_trace_command *command,
+                                  void (*retire)(struct pgpu_lane *lane));
+
+enum pgpu_holder { PGPU_NOBODY, PGPU_OWNER, PGPU_VISITOR };
+
+static inline bool pgpu_lanes_try_hold(struct pgpu_lane *lane, enum pgpu_holder as) {
+    uint8_t nobody = PGPU_NOBODY;
+    return __atomic_compare_exchange_n(&lane->holder, &nobody, (uint8_t)as, false, __ATOMIC_SEQ_CST,
+                                       __ATOMIC_RELAXED);
+}
+
+/* Of the calling thread's own lanes. */
+void pgpu_lanes_await(struct pgpu_lane *lane);
+static inline void pgpu_lanes_hold(struct pgpu_lane *lane) {
+    if (__builtin_expect(!pgpu_lanes_try_hold(lane, PGPU_OWNER), 0)) pgpu_lanes_await(lane);
+}
+static inline void pgpu_lanes_release(struct pgpu_lane *lane) {
+    __atomic_store_n(&lane->holder, PGPU_NOBODY, __ATOMIC_RELEASE);
+}
+
+/* A batch of it was opened or closed. It is held. */
+void pgpu_lanes_note(struct pgpu_lane *lane, bool is_open);
+
+/* Hold each lane with an open batch in turn, as far as nobody else does: those of this thread, of others, of
+ * threads that have ended. */
+enum pgpu_whose { PGPU_OWN = 1, PGPU_OTHERS = 2, PGPU_ORPHANS = 4 };
+void pgpu_lanes_visit(unsigned whose, void (*visit)(struct pgpu_lane *lane));
+
+/* Every lane of a stream, or where that is NULL of a context, is given to `visit` and nobody's from then on.
+ */
+void pgpu_lanes_end(CUstream stream, CUcontext context, void (*visit)(struct pgpu_lane *lane));
+
+/* Wait for those who hold a lane that is not theirs, or not for a launch; 20 ms at most. */
+void pgpu_lanes_outlast_visits(void);
+
+/* Whether a lane is the calling thread's. */
+bool pgpu_lanes_is_own(const struct pgpu_lane *lane);
+
+void pgpu_lanes_after_fork_in_child(void);
+
+#endif

@@ -1,0 +1,311 @@
+/* What a pair of events tells is time that passed, not time that was ours: batches of several streams
+ * overlap, and other contexts have their turns within. So only what no earlier batch has covered counts, and
+ * of that the part that the board's figures leave to this process. */
+#include "time/measurement.h"
+
+#include <sched.h>
+#include <string.h>
+
+#include "time/batches.h"
+#include "time/board.h"
+#include "time/budget.h"
+#include "cancellation.h"
+#include "time/estimates.h"
+#include "time/in_flight.h"
+#include "functions.h"
+#include "time/intervals.h"
+#include "time/neighbours.h"
+#include "time/busy_periods.h"
+#include "time/timing.h"
+
+/* From here on the GPU was ours alone, as far as can be told. */
+#define NEARLY_ALONE 0.98
+/* What ran beside other streams of ours counted little, and the next launch of it may run by itself: it is
+ * expected to take so much of its time at least, which its measurement gives back. */
+#define MOST_AT_ONCE 8
+/* A batch that took no more than so many times its estimate had no gap worth speaking of, nor a kernel that
+ * was much longer than before; for each launch two microseconds are forgiven. */
+#define SURPRISE           1.5
+#define FORGIVEN_LAUNCH_NS 2000u
+#define UNREADY            16u
+#define CONTEXTS           8u
+/* Of what a batch is read later than others were, so much may be the clocks' drift. */
+#define INVERSE_DRIFT 64
+/* Where a timeline begins, so that no moment of it is before zero. */
+#define LONG_AGO_NS (1ll << 40)
+
+/* A context's own time: its latest event that was read, and what batches before it have covered. */
+struct timeline {
+    CUcontext context;
+    CUevent latest;
+    uint64_t latest_ns;
+    struct pgpu_intervals covered;
+    struct pgpu_run run;
+    int64_t ahead_ns; /* of the host's clock: the least by which a batch was seen to end later than it did */
+    bool has_ahead;
+};
+
+/* A batch's time on its timeline, how much of it is its own, how far the host's clock is ahead as far as can
+ * be told, and the run that it belongs to. */
+struct covered {
+    uint64_t from_ns, to_ns, passed_ns;
+    int64_t ahead_ns;
+    struct pgpu_run *run;
+};
+
+static struct state {
+    bool is_taken;
+    unsigned next;
+    uint64_t given_up_until_ns; /* host's time that was charged without a measurement */
+    struct timeline timelines[CONTEXTS];
+} states[PGPU_MAX_GPUS];
+
+static bool elapsed_ns(CUevent from, CUevent to, int64_t *ns) {
+    float milliseconds;
+    if (PGPU_REAL(cuEventElapsedTime)(&milliseconds, from, to) != CUDA_SUCCESS) return false;
+    *ns = (int64_t)((double)milliseconds * 1e6);
+    return true;
+}
+
+/* The oldest one makes room. */
+static struct timeline *timeline_of(struct state *state, CUcontext context) {
+    for (unsigned at = 0; at < CONTEXTS; at++)
+        if (state->timelines[at].context == context) return &state->timelines[at];
+    struct timeline *found = &state->timelines[state->next++ % CONTEXTS];
+    if (found->latest != NULL) PGPU_REAL(cuEventDestroy_v2)(found->latest);
+    *found = (struct timeline){.context = context, .latest_ns = LONG_AGO_NS};
+    return found;
+}
+
+/* Whoever looks is late, never early; clocks drift apart, and distances are rounded. */
+static void compare_clocks(struct timeline *timeline, uint64_t to_ns, uint64_t now_ns) {
+    int64_t ahead_ns = (int64_t)now_ns - (int64_t)to_ns, more_ns = ahead_ns - timeline->ahead_ns;
+    timeline->ahead_ns += timeline->has_ahead && more_ns > 0 ? more_ns / INVERSE_DRIFT : more_ns;
+    timeline->has_ahead = true;
+}
+
+/* How much of a batch's time no earlier one has covered. Its last event stays behind if it is the latest. */
+static struct covered cover(struct state *state, struct pgpu_batch *batch, uint64_t lasted_ns,
+                            uint64_t now_ns) {
+    struct timeline *timeline = timeline_of(state, batch->context);
+    int64_t distance_ns = LONG_AGO_NS / 2;
+    if (timeline->latest == NULL || !elapsed_ns(timeline->latest, batch->start, &distance_ns))
+        timeline->has_ahead = false;
+    uint64_t from_ns = timeline->latest_ns + (uint64_t)distance_ns, to_ns = from_ns + lasted_ns;
+    compare_clocks(timeline, to_ns, now_ns);
+    pgpu_run_meet(&timeline->run, from_ns, to_ns);
+    struct covered covered = {.from_ns = from_ns,
+                              .to_ns = to_ns,
+                              .passed_ns = pgpu_intervals_add(&timeline->covered, from_ns, to_ns),
+                              .ahead_ns = timeline->ahead_ns,
+                              .run = &timeline->run};
+    if (timeline->latest != NULL && to_ns < timeline->latest_ns) return covered;
+    CUevent former = timeline->latest;
+    timeline->latest = batch->end;
+    timeline->latest_ns = to_ns;
+    batch->end = former;
+    return covered;
+}
+
+/* Of all that was measured, a launch's part: as its estimate is to all of them. */
+static uint64_t part_of(const struct pgpu_batch *batch, unsigned launch, uint64_t all_ns) {
+    double part = (double)batch->estimates_ns[launch] / (double)batch->estimate_ns;
+    return (uint64_t)((double)all_ns * part);
+}
+
+static void learn(const struct pgpu_batch *batch, uint64_t all_ns, uint64_t now_ns) {
+    for (unsigned at = 0; at < batch->launches && batch->estimate_ns != 0; at++)
+        pgpu_estimates_learn(batch->row[at], part_of(batch, at, all_ns), now_ns);
+}
+
+static void learn_alone(const struct pgpu_batch *batch, uint64_t all_ns, uint64_t now_ns) {
+    for (unsigned at = 0; at < batch->launches && batch->estimate_ns != 0; at++)
+        pgpu_estimates_learn_alone(batch->row[at], part_of(batch, at, all_ns), now_ns);
+}
+
+/* What all its launches took lately while nobody was beside us; 0: not of all that is known. */
+static uint64_t alone_ns(const struct pgpu_batch *batch, uint64_t now_ns) {
+    uint64_t sum_ns = 0;
+    for (unsigned at = 0; at < batch->launches; at++) {
+        uint64_t one_ns = pgpu_estimates_alone_ns(batch->row[at], now_ns);
+        if (one_ns == 0) return 0;
+        sum_ns += one_ns;
+    }
+    return sum_ns;
+}
+
+/* Whether they still take about what they took alone, so that it may stand for what was measured now. */
+static bool is_as_alone(const struct pgpu_batch *batch, uint64_t own_ns) {
+    bool is_so = true;
+    for (unsigned at = 0; at < batch->launches && batch->estimate_ns != 0; at++)
+        is_so &= pgpu_estimates_agree(batch->row[at], part_of(batch, at, own_ns));
+    return is_so;
+}
+
+static void charge(const struct pgpu_batch *batch, uint64_t own_ns, uint64_t passed_ns) {
+    struct pgpu_board_gpu *own = pgpu_board_of(batch->gpu);
+    pgpu_budget_charge(batch->gpu, own_ns - batch->estimate_ns);
+    if (own == NULL) return;
+    pgpu_board_add(&own->used_ns, own_ns);
+    pgpu_board_add(&own->busy_ns, passed_ns);
+    pgpu_neighbours_told(batch->gpu, passed_ns);
+}
+
+static void watch(const struct pgpu_batch *batch, uint64_t now_ns) {
+    for (unsigned at = 0; at < batch->launches; at++)
+        pgpu_estimates_watch(batch->row[at], now_ns);
+}
+
+/* What is seldom long, or comes after pauses, is measured launch by launch from here on. */
+static void watch_if_surprising(const struct pgpu_batch *batch, uint64_t own_ns, uint64_t now_ns) {
+    uint64_t forgiven_ns = (uint64_t)batch->launches * FORGIVEN_LAUNCH_NS;
+    if ((double)own_ns > SURPRISE * (double)batch->estimate_ns + (double)forgiven_ns) watch(batch, now_ns);
+}
+
+static double part_since(int gpu, const struct covered *covered, uint64_t from_ns, uint64_t now_ns) {
+    uint64_t ahead_ns = (uint64_t)covered->ahead_ns;
+    return pgpu_neighbours_part(gpu, from_ns + ahead_ns, covered->to_ns + ahead_ns, now_ns);
+}
+
+/* The turns tell how much was ours, but for what is lost at their ends. What the kernels took alone knows of
+ * no turns. */
+static uint64_t own_of(const struct pgpu_batch *batch, const struct covered *covered, double part,
+                       uint64_t now_ns) {
+    double part_of_run = part_since(batch->gpu, covered, covered->run->from_ns, now_ns);
+    uint64_t passed_ns = covered->passed_ns;
+    uint64_t own_ns = pgpu_run_own_ns(covered->run, passed_ns, part_of_run, part);
+    if (part > NEARLY_ALONE || batch->is_loose || !is_as_alone(batch, own_ns)) return own_ns;
+    uint64_t known_ns = alone_ns(batch, now_ns);
+    if (known_ns == 0) return own_ns;
+    return known_ns < passed_ns ? known_ns : passed_ns;
+}
+
+static void measure(struct state *state, struct pgpu_batch *batch, uint64_t lasted_ns, uint64_t now_ns) {
+    struct covered covered = cover(state, batch, lasted_ns, now_ns);
+    double part = part_since(batch->gpu, &covered, covered.from_ns, now_ns);
+    uint64_t own_ns = own_of(batch, &covered, part, now_ns);
+    charge(batch, own_ns, covered.passed_ns);
+    if (batch->is_loose) {
+        watch_if_surprising(batch, own_ns, now_ns);
+        return;
+    }
+    if (part > NEARLY_ALONE) learn_alone(batch, own_ns, now_ns);
+    uint64_t least_ns = (uint64_t)((double)lasted_ns * part / MOST_AT_ONCE);
+    learn(batch, own_ns > least_ns ? own_ns : least_ns, now_ns);
+}
+
+void pgpu_measuring_give_up(const struct pgpu_batch *batch, uint64_t now_ns, uint64_t least_ns) {
+    uint64_t *until_ns = &states[batch->gpu].given_up_until_ns;
+    uint64_t from_ns = __atomic_exchange_n(until_ns, now_ns, __ATOMIC_RELAXED);
+    if (from_ns < batch->begun_at_ns) from_ns = batch->begun_at_ns;
+    uint64_t passed_ns = now_ns > from_ns ? now_ns - from_ns : 0;
+    charge(batch, passed_ns > least_ns ? passed_ns : least_ns, passed_ns);
+    watch(batch, now_ns);
+}
+
+/* False: its events have not passed yet. */
+static bool read_batch(struct state *state, struct pgpu_batch *batch, uint64_t now_ns) {
+    int64_t lasted_ns;
+    CUresult result = PGPU_REAL(cuEventQuery)(batch->end);
+    if (result == CUDA_ERROR_NOT_READY) return false;
+    if (result == CUDA_SUCCESS && elapsed_ns(batch->start, batch->end, &lasted_ns) && lasted_ns >= 0)
+        measure(state, batch, (uint64_t)lasted_ns, now_ns);
+    else
+        pgpu_measuring_give_up(batch, now_ns, batch->estimate_ns);
+    return true;
+}
+
+/* What is in flight still was so since the last batch ended, which is now as far as can be told. */
+static void tell(int gpu, uint64_t now_ns, bool has_read) {
+    struct pgpu_board_gpu *own = pgpu_board_of(gpu);
+    if (own == NULL || pgpu_flight_settle(gpu, now_ns)) return;
+    if (has_read) pgpu_board_store(&own->busy_since_ns, now_ns);
+}
+
+/* Streams whose oldest batch has not passed: the rest of theirs need not be asked about. */
+struct unready {
+    CUstream stream[UNREADY];
+    unsigned count;
+};
+
+static bool is_unready(const struct unready *unready, const struct pgpu_batch *batch) {
+    for (unsigned at = 0; at < unready->count; at++)
+        if (unready->stream[at] == batch->stream) return true;
+    return false;
+}
+
+static bool read_all(int gpu, struct state *state, uint64_t now_ns) {
+    struct unready unready = {.count = 0};
+    bool has_read = false;
+    for (struct pgpu_batch *batch = pgpu_batches_next(gpu, NULL), *next; batch != NULL; batch = next) {
+        next = pgpu_batches_next(gpu, batch);
+        if (is_unready(&unready, batch)) continue;
+        if (read_batch(state, batch, now_ns)) {
+            pgpu_batches_finish(batch);
+            has_read = true;
+        } else if (unready.count < UNREADY && (uintptr_t)batch->stream > (uintptr_t)CU_STREAM_PER_THREAD) {
+            unready.stream[unready.count++] = batch->stream;
+        }
+    }
+    return has_read;
+}
+
+static void settle(int gpu, struct state *state, uint64_t now_ns) {
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    bool is_relaxed = PGPU_REAL(cuThreadExchangeStreamCaptureMode)(&mode) == CUDA_SUCCESS;
+    bool has_read = read_all(gpu, state, now_ns);
+    if (is_relaxed) PGPU_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    tell(gpu, now_ns, has_read);
+}
+
+/* Reading an event is forbidden to a thread that captures, unless it says that it knows what it does. */
+void pgpu_measuring_settle(int gpu) {
+    struct state *state = &states[gpu];
+    int before = pgpu_cancellation_defer();
+    uint64_t now_ns = pgpu_timing_now_ns();
+    pgpu_timing_close_forgotten(now_ns);
+    if (!__atomic_exchange_n(&state->is_taken, true, __ATOMIC_ACQUIRE)) {
+        settle(gpu, state, now_ns);
+        __atomic_store_n(&state->is_taken, false, __ATOMIC_RELEASE);
+    }
+    pgpu_cancellation_restore(before);
+}
+
+/* Their events are the driver's to destroy, with the context. */
+static void give_up_all(int gpu, CUcontext context) {
+    uint64_t now_ns = pgpu_timing_now_ns();
+    for (struct pgpu_batch *batch = pgpu_batches_next(gpu, NULL), *next; batch != NULL; batch = next) {
+        next = pgpu_batches_next(gpu, batch);
+        if (batch->context != context) continue;
+        pgpu_measuring_give_up(batch, now_ns, 0);
+        batch->start = batch->end = NULL;
+        pgpu_batches_finish(batch);
+    }
+}
+
+static void leave(int gpu, CUcontext context) {
+    struct state *state = &states[gpu];
+    if (pgpu_batches_left(gpu) != 0) settle(gpu, state, pgpu_timing_now_ns());
+    give_up_all(gpu, context);
+    for (unsigned at = 0; at < CONTEXTS; at++)
+        if (state->timelines[at].context == context) state->timelines[at] = (struct timeline){0};
+}
+
+/* Nobody else reads meanwhile: whoever did has events of the context in hand. */
+void pgpu_measuring_leave(CUcontext context) {
+    int before = pgpu_cancellation_defer();
+    for (unsigned gpu = 0; gpu < PGPU_MAX_GPUS; gpu++)
+        while (__atomic_exchange_n(&states[gpu].is_taken, true, __ATOMIC_ACQUIRE))
+            sched_yield();
+    pgpu_timing_leave(context);
+    for (unsigned gpu = 0; gpu < PGPU_MAX_GPUS; gpu++)
+        leave((int)gpu, context);
+    pgpu_batches_leave(context);
+    for (unsigned gpu = 0; gpu < PGPU_MAX_GPUS; gpu++)
+        __atomic_store_n(&states[gpu].is_taken, false, __ATOMIC_RELEASE);
+    pgpu_cancellation_restore(before);
+}
+
+void pgpu_measuring_after_fork_in_child(void) {
+    memset(states, 0, sizeof(states));
+}

@@ -1,0 +1,240 @@
+#include "time/neighbours.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#include "time/board.h"
+#include "time/budget.h"
+#include "cancellation.h"
+#include "time/contention.h"
+#include "time/neighbour_files.h"
+#include "slice/slice.h"
+
+#define WANTED_WITHIN_NS 20000000ull
+/* Our own job's other processes: nobody else's word is taken for them. */
+#define MOST_SIBLINGS 8u
+#define STEPS         256u
+/* Who has had work in flight for a smaller part of the last period lacks nothing: it has left the GPU alone.
+ */
+#define NEARLY_ALL 0.75
+
+static pthread_mutex_t leaf = PTHREAD_MUTEX_INITIALIZER;
+static struct pgpu_engagement own_engagement[PGPU_MAX_GPUS];
+static struct window {
+    uint64_t begun_at_ns, own_told_ns, begun_siblings_ns;
+    double part;
+} windows[PGPU_MAX_GPUS];
+
+/* What was ours of all the time until some moments, the youngest last. */
+static struct history {
+    struct step {
+        uint64_t at_ns;
+        double own_ns;
+    } step[STEPS];
+    unsigned count;
+} histories[PGPU_MAX_GPUS];
+
+/* What another job says of this GPU of ours; NULL: it does not use it. */
+static const struct pgpu_board_gpu *row_of(const struct pgpu_other *other, int gpu) {
+    const uint8_t *uuid = pgpu_slice_limit()->gpu[gpu].uuid;
+    for (unsigned at = 0; other->is_read && at < other->board.gpu_count; at++)
+        if (memcmp(other->board.gpu[at].uuid, uuid, sizeof(other->board.gpu[at].uuid)) == 0)
+            return &other->board.gpu[at];
+    return NULL;
+}
+
+static bool is_in_flight(const struct pgpu_board_gpu *row, uint64_t now_ns) {
+    return row->busy_since_ns != 0 && now_ns < row->busy_until_ns + WANTED_WITHIN_NS;
+}
+
+static bool wants(const struct pgpu_board_gpu *row, uint64_t now_ns) {
+    return now_ns < row->wanted_ns + WANTED_WITHIN_NS || is_in_flight(row, now_ns);
+}
+
+/* All of a job's time with work in flight, with what is in flight now. */
+static uint64_t busy_ns(const struct pgpu_board_gpu *row, uint64_t now_ns) {
+    bool is_begun = is_in_flight(row, now_ns) && row->busy_since_ns < now_ns;
+    return row->busy_ns + (is_begun ? now_ns - row->busy_since_ns : 0);
+}
+
+/* A moving average over a period. What was believed to be in flight for too long is taken back in the same
+ * way, so single steps may be below 0. */
+static void follow(struct pgpu_engagement *engagement, const struct pgpu_board_gpu *row, uint64_t now_ns) {
+    if (now_ns <= engagement->at_ns) return;
+    uint64_t busy = busy_ns(row, now_ns);
+    double passed_ns = (double)(now_ns - engagement->at_ns);
+    double part = (double)(int64_t)(busy - engagement->busy_ns) / passed_ns;
+    double weight = passed_ns / (passed_ns + (double)PGPU_PERIOD_NS);
+    if (engagement->at_ns != 0) engagement->part += (part - engagement->part) * weight;
+    engagement->at_ns = now_ns;
+    engagement->busy_ns = busy;
+}
+
+static bool is_lacking(int gpu, uint64_t now_ns) {
+    const struct pgpu_board_gpu *own = pgpu_board_of(gpu);
+    if (own == NULL) return false;
+    struct pgpu_board_gpu row = {.busy_since_ns = pgpu_board_load(&own->busy_since_ns),
+                                 .busy_until_ns = pgpu_board_load(&own->busy_until_ns),
+                                 .busy_ns = pgpu_board_load(&own->busy_ns)};
+    follow(&own_engagement[gpu], &row, now_ns);
+    return own_engagement[gpu].part > NEARLY_ALL;
+}
+
+/* Of its guaranteed share of a period; who has none lags behind nobody, nor does who may not have more. */
+static double behind(const struct pgpu_board_gpu *row) {
+    double share = (double)(row->share_word & PGPU_COMPUTE_SHARE_MASK) / 1e6;
+    bool may_lag = share > 0 && (row->share_word & PGPU_COMPUTE_STRICT) == 0;
+    return may_lag ? (double)(int64_t)row->budget_ns / (share * (double)PGPU_PERIOD_NS) : 0;
+}
+
+static void add(struct pgpu_company *company, const struct pgpu_board_gpu *row, bool is_lacking) {
+    uint64_t word = row->share_word;
+    uint64_t weight = (word >> PGPU_COMPUTE_WEIGHT_SHIFT) & PGPU_COMPUTE_WEIGHT_MASK;
+    company->count++;
+    company->share += (double)(word & PGPU_COMPUTE_SHARE_MASK) / 1e6;
+    company->weight += weight == 0 ? 1.0 : (double)weight;
+    if (is_lacking && behind(row) > company->behind) company->behind = behind(row);
+}
+
+struct pgpu_company pgpu_neighbours_company(int gpu, uint64_t now_ns) {
+    struct pgpu_company company = {0};
+    int before = pgpu_lock_leaf(&leaf);
+    pgpu_others_look(now_ns);
+    company.is_unknown = pgpu_others_are_unknown();
+    company.is_lacking = is_lacking(gpu, now_ns);
+    /* As it was when they were looked at: nobody ceases to want the GPU because we have not looked since. */
+    uint64_t seen_ns = pgpu_others_seen_ns();
+    for (unsigned at = 0; at < pgpu_others_count(); at++) {
+        struct pgpu_other *other = pgpu_others_at(at);
+        const struct pgpu_board_gpu *row = row_of(other, gpu);
+        if (row == NULL || !wants(row, seen_ns)) continue;
+        follow(&other->engagement[gpu], row, seen_ns);
+        add(&company, row, other->engagement[gpu].part > NEARLY_ALL);
+    }
+    pgpu_unlock_leaf(&leaf, before);
+    return company;
+}
+
+/* Of our own job's other processes: what their board says, less what we have told it. */
+static uint64_t siblings_ns(int gpu) {
+    const struct pgpu_board_gpu *own = pgpu_board_of(gpu);
+    if (own == NULL) return 0;
+    uint64_t all_ns = pgpu_board_load(&own->busy_ns);
+    return all_ns > windows[gpu].own_told_ns ? all_ns - windows[gpu].own_told_ns : 0;
+}
+
+static void begin(int gpu, uint64_t now_ns) {
+    windows[gpu].begun_at_ns = now_ns;
+    windows[gpu].begun_siblings_ns = siblings_ns(gpu);
+    for (unsigned at = 0; at < pgpu_others_count(); at++) {
+        struct pgpu_other *other = pgpu_others_at(at);
+        const struct pgpu_board_gpu *row = row_of(other, gpu);
+        other->begun_busy_ns[gpu] = row == NULL ? 0 : busy_ns(row, now_ns);
+    }
+}
+
+/* What another job says beyond one process with work in flight for all of the window is not believed. */
+static double part_since_begin(int gpu, uint64_t now_ns) {
+    uint64_t window_ns = now_ns - windows[gpu].begun_at_ns, siblings = siblings_ns(gpu);
+    struct pgpu_crowd crowd = PGPU_CROWD_NOBODY;
+    if (siblings > windows[gpu].begun_siblings_ns)
+        pgpu_crowd_join(&crowd, siblings - windows[gpu].begun_siblings_ns, window_ns, MOST_SIBLINGS);
+    for (unsigned at = 0; at < pgpu_others_count(); at++) {
+        const struct pgpu_other *other = pgpu_others_at(at);
+        const struct pgpu_board_gpu *row = row_of(other, gpu);
+        uint64_t busy = row == NULL ? 0 : busy_ns(row, now_ns);
+        if (busy > other->begun_busy_ns[gpu])
+            pgpu_crowd_join(&crowd, busy - other->begun_busy_ns[gpu], window_ns, 1);
+    }
+    return pgpu_crowd_own_part(&crowd);
+}
+
+static const struct step *step_back(const struct history *history, unsigned back) {
+    return &history->step[(history->count - back) % STEPS];
+}
+
+static void note(struct history *history, uint64_t now_ns, double part) {
+    struct step next = {.at_ns = now_ns};
+    if (history->count > 0) {
+        const struct step *last = step_back(history, 1);
+        if (now_ns <= last->at_ns) return;
+        next.own_ns = last->own_ns + part * (double)(now_ns - last->at_ns);
+    }
+    history->step[history->count++ % STEPS] = next;
+}
+
+/* Before all that is remembered, and after it, the nearest moment counts. */
+static double own_until(const struct history *history, uint64_t at_ns) {
+    unsigned kept = history->count < STEPS ? history->count : STEPS;
+    const struct step *after = step_back(history, 1);
+    if (at_ns >= after->at_ns) return after->own_ns;
+    for (unsigned back = 2; back <= kept; back++) {
+        const struct step *before = step_back(history, back);
+        double passed_ns = (double)(after->at_ns - before->at_ns);
+        if (before->at_ns <= at_ns)
+            return before->own_ns +
+                   (after->own_ns - before->own_ns) * (double)(at_ns - before->at_ns) / passed_ns;
+        after = before;
+    }
+    return after->own_ns;
+}
+
+/* Between two moments, as far as they lie within what is remembered; else as it was last. */
+static double part_between(int gpu, uint64_t from_ns, uint64_t to_ns) {
+    const struct history *history = &histories[gpu];
+    unsigned kept = history->count < STEPS ? history->count : STEPS;
+    double last = windows[gpu].part == 0 ? 1 : windows[gpu].part;
+    if (kept < 2) return last;
+    uint64_t first_ns = step_back(history, kept)->at_ns, last_ns = step_back(history, 1)->at_ns;
+    if (from_ns < first_ns) from_ns = first_ns;
+    if (to_ns <= from_ns || from_ns >= last_ns) return last;
+    double beyond_ns = to_ns > last_ns ? (double)(to_ns - last_ns) : 0;
+    double own_ns = own_until(history, to_ns) - own_until(history, from_ns) + beyond_ns * last;
+    return own_ns / (double)(to_ns - from_ns);
+}
+
+void pgpu_neighbours_begin(int gpu, uint64_t now_ns) {
+    int before = pgpu_lock_leaf(&leaf);
+    pgpu_others_look(now_ns);
+    begin(gpu, now_ns);
+    note(&histories[gpu], now_ns, 1);
+    pgpu_unlock_leaf(&leaf, before);
+}
+
+double pgpu_neighbours_part(int gpu, uint64_t from_ns, uint64_t to_ns, uint64_t now_ns) {
+    int before = pgpu_lock_leaf(&leaf);
+    pgpu_others_look(now_ns);
+    if (now_ns >= windows[gpu].begun_at_ns + pgpu_others_each_ns()) {
+        windows[gpu].part = part_since_begin(gpu, now_ns);
+        note(&histories[gpu], now_ns, windows[gpu].part);
+        begin(gpu, now_ns);
+    }
+    double part = part_between(gpu, from_ns, to_ns);
+    pgpu_unlock_leaf(&leaf, before);
+    return part;
+}
+
+void pgpu_neighbours_told(int gpu, uint64_t told_ns) {
+    int before = pgpu_lock_leaf(&leaf);
+    windows[gpu].own_told_ns += told_ns;
+    pgpu_unlock_leaf(&leaf, before);
+}
+
+static int state_before_fork;
+
+void pgpu_neighbours_before_fork(void) {
+    state_before_fork = pgpu_lock_leaf(&leaf);
+}
+
+void pgpu_neighbours_after_fork(bool is_child) {
+    if (is_child) {
+        pgpu_others_forget();
+        memset(windows, 0, sizeof(windows));
+        memset(histories, 0, sizeof(histories));
+        memset(own_engagement, 0, sizeof(own_engagement));
+        pthread_mutex_init(&leaf, NULL);
+        pgpu_cancellation_restore(state_before_fork);
+        return;
+    }
+    pgpu_unlock_leaf(&leaf, state_before_fork);
+}

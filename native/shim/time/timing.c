@@ -1,0 +1,272 @@
+#include "time/timing.h"
+
+#include <string.h>
+#include <time.h>
+
+#include "time/batches.h"
+#include "time/board.h"
+#include "time/budget.h"
+#include "time/estimates.h"
+#include "time/in_flight.h"
+#include "functions.h"
+#include "time/lanes.h"
+#include "time/measurement.h"
+#include "time/nanoseconds.h"
+#include "time/neighbours.h"
+#include "time/streams.h"
+
+/* A batch is closed once it holds so much. */
+#define MOST_ESTIMATE_NS 5000000u
+/* A stream that has run dry for no longer has no gap: no launch costs less. */
+#define NO_GAP_NS 2000u
+/* Another thread's batch is closed by others once its work should have been over for so long; they look so
+ * often. */
+#define FORGOTTEN_NS   1000000u
+#define LOOK_AROUND_NS 1000000u
+
+static struct flight {
+    uint64_t end_ns;       /* when all that is measured should be done; 0: nothing is in flight */
+    uint64_t copied_at_ns; /* when copies should be done, which are not measured */
+    unsigned open_batches; /* of all threads */
+} flights[PGPU_MAX_GPUS];
+static uint64_t looked_around_at_ns;
+
+uint64_t pgpu_timing_now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
+}
+
+static uint64_t load(const uint64_t *word) {
+    return __atomic_load_n(word, __ATOMIC_RELAXED);
+}
+
+static void store(uint64_t *word, uint64_t value) {
+    __atomic_store_n(word, value, __ATOMIC_RELAXED);
+}
+
+static bool record(CUevent event, const struct pgpu_lane *lane) {
+    if (event == NULL) return false;
+    return (lane->is_per_thread ? PGPU_REAL(cuEventRecord_ptsz)(event, lane->stream)
+                                : PGPU_REAL(cuEventRecord)(event, lane->stream)) == CUDA_SUCCESS;
+}
+
+/* Beside others it takes longer; after a death it is believed no longer than that. */
+#define BESIDE_OTHERS 4
+
+void pgpu_timing_want(int gpu, uint64_t now_ns) {
+    struct pgpu_board_gpu *own = pgpu_board_of(gpu);
+    if (own == NULL) return;
+    pgpu_board_store(&own->wanted_ns, now_ns);
+    pgpu_flight_expect(gpu, now_ns + pgpu_timing_queued_ns(gpu, now_ns) * BESIDE_OTHERS);
+}
+
+static void tell(const struct pgpu_batch *batch, uint64_t now_ns) {
+    struct pgpu_board_gpu *own = pgpu_board_of(batch->gpu);
+    if (own != NULL) pgpu_board_add(&own->launches, batch->launches);
+    pgpu_timing_want(batch->gpu, now_ns);
+}
+
+static void set_closed(struct pgpu_lane *lane) {
+    lane->batch.is_open = false;
+    pgpu_lanes_note(lane, false);
+    __atomic_fetch_sub(&flights[lane->batch.gpu].open_batches, 1, __ATOMIC_SEQ_CST);
+}
+
+/* Behind small launches, where an event changes nothing: not where it would be a barrier, nor in a capture. A
+ * thread's default stream only the thread itself can name. */
+static bool lay_end_late(const struct pgpu_lane *lane) {
+    if (lane->kind == PGPU_STREAM_LEGACY && pgpu_streams_any_blocks()) return false;
+    if (lane->kind == PGPU_STREAM_OF_THREAD && !pgpu_lanes_is_own(lane)) return false;
+    return !pgpu_streams_is_capturing(lane->stream, lane->is_per_thread) && record(lane->batch.end, lane);
+}
+
+/* Whose end cannot be measured has taken no more than all the time since its begin, and may take on. */
+static void close_lane(struct pgpu_lane *lane, bool may_lay) {
+    struct pgpu_batch *batch = &lane->batch;
+    if (!batch->is_open) return;
+    uint64_t now_ns = pgpu_timing_now_ns();
+    if (batch->launches == 0) {
+        pgpu_batches_give_events(batch);
+        set_closed(lane);
+        return;
+    }
+    store(&lane->used_at_ns, now_ns);
+    batch->is_loose |= !batch->has_end;
+    if (!batch->has_end && may_lay) batch->has_end = lay_end_late(lane);
+    tell(batch, now_ns);
+    pgpu_budget_charge(batch->gpu, batch->estimate_ns);
+    if (!batch->has_end || !pgpu_batches_put(batch)) {
+        pgpu_measuring_give_up(batch, now_ns, batch->estimate_ns);
+        pgpu_batches_give_events(batch);
+    }
+    set_closed(lane);
+}
+
+static bool has_ended(const struct pgpu_lane *lane) {
+    return __atomic_load_n(&lane->is_ended, __ATOMIC_RELAXED);
+}
+
+static void close_now(struct pgpu_lane *lane) {
+    close_lane(lane, !has_ended(lane));
+}
+
+void pgpu_timing_close(void) {
+    pgpu_lanes_visit(PGPU_OWN, close_now);
+    pgpu_lanes_visit(PGPU_ORPHANS, close_now);
+}
+
+static void close_forgotten(struct pgpu_lane *lane) {
+    const struct pgpu_batch *batch = &lane->batch;
+    if (batch->is_open && lane->idle_at_ns + FORGOTTEN_NS < pgpu_timing_now_ns()) close_now(lane);
+}
+
+void pgpu_timing_close_forgotten(uint64_t now_ns) {
+    uint64_t then_ns = load(&looked_around_at_ns);
+    if (now_ns < then_ns + LOOK_AROUND_NS) return;
+    store(&looked_around_at_ns, now_ns);
+    pgpu_lanes_visit(PGPU_OTHERS | PGPU_ORPHANS, close_forgotten);
+}
+
+struct pgpu_lane *pgpu_timing_lane(const struct pgpu_trace_command *command) {
+    return pgpu_lanes_find(command, close_now);
+}
+
+/* Threads that come at once may lose one's part of it: it is a forecast. */
+static void expect(int gpu, uint64_t now_ns, uint64_t cost_ns) {
+    store(&flights[gpu].end_ns, pgpu_most_ns(load(&flights[gpu].end_ns), now_ns) + cost_ns);
+}
+
+/* Nothing of this process was in flight, and now something is. */
+static void begin_flight(int gpu, uint64_t now_ns) {
+    if (pgpu_board_of(gpu) == NULL || load(&flights[gpu].end_ns) != 0) return;
+    pgpu_neighbours_begin(gpu, now_ns);
+}
+
+static bool is_alone_in_batch(const struct pgpu_work *work, bool is_dry) {
+    if (!work->is_known || (is_dry && work->estimate_ns >= PGPU_SINGLE_FROM_NS)) return true;
+    return pgpu_estimates_is_old(work->row, work->now_ns);
+}
+
+static void open_batch(struct pgpu_work *work, bool is_dry) {
+    struct pgpu_lane *lane = work->lane;
+    struct pgpu_batch *batch = &lane->batch;
+    *batch = (struct pgpu_batch){.context = lane->context,
+                                 .stream = lane->stream,
+                                 .begun_at_ns = work->now_ns,
+                                 .gpu = lane->gpu,
+                                 .is_open = true,
+                                 .is_single = is_alone_in_batch(work, is_dry)};
+    __atomic_fetch_add(&flights[lane->gpu].open_batches, 1, __ATOMIC_SEQ_CST);
+    pgpu_lanes_note(lane, true);
+    if (!work->is_known) pgpu_estimates_expect(work->row, work->now_ns);
+    begin_flight(lane->gpu, work->now_ns);
+    pgpu_batches_take_events(lane->context, &batch->start, &batch->end);
+    if (batch->start == NULL || record(batch->start, lane)) return;
+    pgpu_batches_give_events(batch);
+    batch->start = batch->end = NULL;
+}
+
+void pgpu_timing_begin(struct pgpu_work *work) {
+    struct pgpu_lane *lane = work->lane;
+    struct pgpu_batch *batch = &lane->batch;
+    bool is_dry = work->now_ns > lane->idle_at_ns + NO_GAP_NS;
+    store(&lane->used_at_ns, work->now_ns);
+    if (work->is_watched) pgpu_estimates_trust(work->row, work->now_ns);
+    if (is_dry || !work->is_known) close_now(lane);
+    if (!batch->is_open) open_batch(work, is_dry);
+}
+
+static bool needs_end(const struct pgpu_work *work) {
+    const struct pgpu_lane *lane = work->lane;
+    const struct pgpu_batch *batch = &lane->batch;
+    bool is_barrier = lane->kind == PGPU_STREAM_LEGACY && pgpu_streams_any_blocks();
+    return is_barrier || batch->is_single || work->is_watched || work->estimate_ns >= PGPU_SINGLE_FROM_NS ||
+           batch->launches == PGPU_BATCH_LAUNCHES || batch->estimate_ns >= MOST_ESTIMATE_NS;
+}
+
+static void add(const struct pgpu_work *work) {
+    struct pgpu_lane *lane = work->lane;
+    struct pgpu_batch *batch = &lane->batch;
+    batch->row[batch->launches] = work->row;
+    batch->estimates_ns[batch->launches++] = work->estimate_ns;
+    batch->estimate_ns += work->estimate_ns;
+    lane->idle_at_ns = pgpu_most_ns(lane->idle_at_ns, work->now_ns) + work->estimate_ns;
+    expect(lane->gpu, work->now_ns, work->estimate_ns);
+    batch->has_end = needs_end(work) && record(batch->end, lane);
+}
+
+void pgpu_timing_end(struct pgpu_work *work, CUresult result) {
+    struct pgpu_lane *lane = work->lane;
+    struct pgpu_batch *batch = &lane->batch;
+    if (batch->is_open && result == CUDA_SUCCESS) add(work);
+    if (batch->is_open &&
+        (batch->launches == 0 || batch->is_single || batch->launches == PGPU_BATCH_LAUNCHES ||
+         batch->estimate_ns >= MOST_ESTIMATE_NS || has_ended(lane)))
+        close_now(lane);
+    pgpu_lanes_release(lane);
+}
+
+static _Thread_local uint64_t uncharged_ns[PGPU_MAX_GPUS];
+
+static void add_uncharged(struct pgpu_lane *lane) {
+    uncharged_ns[lane->gpu] += lane->batch.estimate_ns;
+}
+
+uint64_t pgpu_timing_uncharged_ns(int gpu) {
+    memset(uncharged_ns, 0, sizeof(uncharged_ns));
+    pgpu_lanes_visit(PGPU_OWN, add_uncharged);
+    return uncharged_ns[gpu];
+}
+
+uint64_t pgpu_timing_queued_ns(int gpu, uint64_t now_ns) {
+    uint64_t end_ns = load(&flights[gpu].end_ns);
+    return end_ns > now_ns ? end_ns - now_ns : 0;
+}
+
+void pgpu_timing_expect_copy(int gpu, uint64_t now_ns, uint64_t cost_ns) {
+    uint64_t copied_at_ns = pgpu_most_ns(load(&flights[gpu].copied_at_ns), now_ns) + cost_ns;
+    store(&flights[gpu].copied_at_ns, copied_at_ns);
+    pgpu_flight_expect(gpu, copied_at_ns);
+}
+
+bool pgpu_timing_is_idle(int gpu, uint64_t now_ns) {
+    /* In this order: a batch is among those that are left before it is open no more. */
+    if (__atomic_load_n(&flights[gpu].open_batches, __ATOMIC_SEQ_CST) != 0) return false;
+    if (pgpu_batches_left(gpu) != 0) return false;
+    store(&flights[gpu].end_ns, 0);
+    return load(&flights[gpu].copied_at_ns) <= now_ns;
+}
+
+static void close_if_legacy(struct pgpu_lane *lane) {
+    if (lane->kind == PGPU_STREAM_LEGACY) close_now(lane);
+}
+
+void pgpu_timing_close_legacy(void) {
+    pgpu_lanes_visit(PGPU_OWN | PGPU_OTHERS | PGPU_ORPHANS, close_if_legacy);
+}
+
+void pgpu_timing_outlast_closing(void) {
+    pgpu_lanes_outlast_visits();
+}
+
+static void end_stream(struct pgpu_lane *lane) {
+    close_lane(lane, true);
+}
+
+void pgpu_timing_leave_stream(CUstream stream) {
+    if ((uintptr_t)stream > (uintptr_t)CU_STREAM_PER_THREAD) pgpu_lanes_end(stream, NULL, end_stream);
+}
+
+static void end_in_context(struct pgpu_lane *lane) {
+    close_lane(lane, false);
+}
+
+void pgpu_timing_leave(CUcontext context) {
+    if (context != NULL) pgpu_lanes_end(NULL, context, end_in_context);
+}
+
+void pgpu_timing_after_fork_in_child(void) {
+    pgpu_lanes_after_fork_in_child();
+    memset(flights, 0, sizeof(flights));
+}

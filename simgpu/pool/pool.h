@@ -1,0 +1,39 @@
+/* Stream-ordered memory pools: what is freed stays reserved for the pool up to its threshold. */
+#ifndef SIM_POOL_H
+#define SIM_POOL_H
+
+#include "context/context.h"
+#include "memory/range.h"
+
+struct CUmemPoolHandle_st {
+    struct sim_head head;
+    unsigned gpu;
+    CUdevice device;
+    bool is_default;   /* clients cannot destroy it */
+    bool is_destroyed; /* goes with its last allocation */
+    bool is_imported;  /* counted by its exporter */
+    CUmemPoolProps properties;
+    uint64_t used_bytes, reserved_bytes, used_high_bytes, reserved_high_bytes;
+    uint64_t release_threshold_bytes;
+    int reuse_follow_events, reuse_opportunistic, reuse_internal;
+    uint32_t readers, writers; /* devices with access, one bit each */
+};
+
+extern struct sim_slab sim_pools;
+
+/* Give a pooled allocation back to its pool. Under sim_lock. */
+void sim_pool_free(struct sim_range *range);
+/* Take memory from a pool. Under sim_lock. */
+CUresult sim_pool_allocate(CUmemoryPool pool, CUcontext context, size_t bytes, CUdeviceptr *address);
+/* A pool that clients cannot destroy, and memory counted in a pool without an allocation of its own. Under
+ * sim_lock. */
+CUmemoryPool sim_pool_new(CUdevice device);
+CUresult sim_pool_take(CUmemoryPool pool, uint64_t bytes);
+/* At a synchronisation: release what the pools of a GPU hold beyond their thresholds. Not under sim_lock. */
+void sim_pools_trim(unsigned gpu);
+/* Keep at most this much. Under sim_lock. */
+void sim_pool_trim_to(CUmemoryPool pool, uint64_t keep_bytes);
+/* The pool that cuMemAllocAsync takes from, or NULL. Under sim_lock. */
+CUmemoryPool sim_pool_of_device(CUdevice device);
+
+#endif
