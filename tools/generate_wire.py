@@ -1,4 +1,4 @@
-"""Generates the Python code of src/pgpu/kubernetes/wire/*.proto, with its types.
+"""Generates the Python code of src/pgpu/kubernetes/generated/*.proto, with its types.
 
 It refuses to write anything but that. Usage: python tools/generate_wire.py [FOLDER]; without one, the code goes where it is
 committed.
@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src"
-WIRE = SOURCE / "pgpu" / "kubernetes" / "wire"
+WIRE = SOURCE / "pgpu" / "kubernetes" / "generated"
 
 
 def generate(folder: Path) -> None:

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.kubernetes_score import asking, cluster, crowd, fleet
+from benchmarks.kubernetes_score import cluster, crowd, extender_load, fleet
 from benchmarks.kubernetes_score.least import least
 from benchmarks.kubernetes_score.trace import Asking
 from benchmarks.placement.cluster import Cluster, percentile, replay
@@ -58,7 +58,7 @@ def _played(part: str, arguments: argparse.Namespace) -> Any:
             *((f"mixed {s}", _modelled(fleet.mixed(s), s)) for s in MIXED_SEEDS),
         )
     elif part == "asking":
-        yield from ((f"{nodes} nodes", asking.answers(nodes)) for nodes in (fleet.NODES, 1213))
+        yield from ((f"{nodes} nodes", extender_load.answers(nodes)) for nodes in (fleet.NODES, 1213))
     elif part == "openb" and arguments.openb is not None:
         yield from (
             (str(seed), _openb(arguments.openb, seed)) for seed in range(FIRST_SEED, FIRST_SEED + arguments.seeds)

@@ -11,11 +11,11 @@ from benchmarks.kubernetes_score import fleet
 from lightkube.models import core_v1, resource_v1
 from tests.fakes.allocator import Allocator, Machine
 
+from pgpu.kubernetes.extender import object_decoding
+from pgpu.kubernetes.extender.extender_app import parse_prioritize_args
+from pgpu.kubernetes.extender.scheduled_objects import ClaimKey, GpuClass
+from pgpu.kubernetes.extender.scorer import Scorer
 from pgpu.kubernetes.names import SHARED_CLASS, gpu_of
-from pgpu.kubernetes.scoring import reading
-from pgpu.kubernetes.scoring.http import read_question
-from pgpu.kubernetes.scoring.scorer import Scorer
-from pgpu.kubernetes.scoring.values import ClaimKey, Class
 
 WEIGHT = 20
 """As in deploy/kubernetes/scheduler."""
@@ -39,16 +39,16 @@ class Asked:
         self.seconds: list[float] = []
         self._late = late
         self._untold: deque[fleet.Object] = deque()
-        self.scorer.stock.put_class(SHARED_CLASS, Class(SHARED_CLASS, is_whole=False))
+        self.scorer.stock.put_class(SHARED_CLASS, GpuClass(SHARED_CLASS, is_whole=False))
         for node in nodes:
-            host = reading.host_of(msgspec.convert(node, core_v1.Node))
+            host = object_decoding.host_of(msgspec.convert(node, core_v1.Node))
             self.scorer.stock.put_host(host.name, host)
             self.tell_slices(node)
 
     def tell_slices(self, node: fleet.Object) -> None:
         """Tell of a node's GPUs."""
         for each in fleet.slices(node):
-            shelf = reading.shelf_of(msgspec.convert(each, resource_v1.ResourceSlice))
+            shelf = object_decoding.shelf_of(msgspec.convert(each, resource_v1.ResourceSlice))
             self.scorer.stock.put_shelf(each["metadata"]["name"], shelf)
 
     def tell(self, claim: fleet.Object) -> None:
@@ -63,13 +63,13 @@ class Asked:
 
     def _put(self, claim: fleet.Object) -> None:
         key = ClaimKey(claim["metadata"]["namespace"], claim["metadata"]["name"])
-        self.scorer.put_claim(key, reading.claim_of(msgspec.convert(claim, resource_v1.ResourceClaim)))
+        self.scorer.put_claim(key, object_decoding.claim_of(msgspec.convert(claim, resource_v1.ResourceClaim)))
 
     def scores(self, pod: fleet.Object, names: list[str]) -> list[int]:
         """Answer one question."""
         body = json.dumps({"Pod": pod, "Nodes": None, "NodeNames": names}).encode()
         start = time.thread_time()
-        asked = read_question(body)
+        asked = parse_prioritize_args(body)
         if asked.pod is None:
             raise AssertionError("the pod has not ended")
         scores = self.scorer.score(asked.pod, asked.nodes)

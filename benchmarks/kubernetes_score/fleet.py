@@ -10,7 +10,7 @@ import msgspec
 from pgpu.engine.claims import ClaimableGpu
 from pgpu.kubernetes.api import Node
 from pgpu.kubernetes.names import SHARED_CLASS
-from pgpu.kubernetes.publishing import order, pool
+from pgpu.kubernetes.resource_slices import gpu_order, resource_pool
 from pgpu.model import Gpu
 from pgpu.units import GIB
 
@@ -46,7 +46,7 @@ def slices(node: Object) -> list[Object]:
     name, uid = node["metadata"]["name"], node["metadata"]["uid"]
     offers = [offer(f"{name}-{number}") for number in range(GPUS)]
     sizes = {each.gpu.uuid: each.memory_bytes for each in offers}
-    written = pool.pool_slices(Node(name, uid), offers, {}, sizes)
+    written = resource_pool.pool_slices(Node(name, uid), offers, {}, sizes)
     found: list[Object] = msgspec.to_builtins([each.to_dict() for each in written])
     for each in found:
         each["spec"]["pool"]["generation"] = 1
@@ -66,7 +66,7 @@ def densest_first(held: Sequence[tuple[str, int]]) -> tuple[str, ...]:
         ClaimableGpu(Gpu(name, "", 0, GPU_GIB * GIB, "", True), GPU_GIB * GIB, held_bytes, is_closed=False)  # noqa: FBT003
         for name, held_bytes in held
     ]
-    return order.next_order(offers, [name for name, _ in held])
+    return gpu_order.next_order(offers, [name for name, _ in held])
 
 
 def claim(number: int, gib: int) -> Object:

@@ -12,8 +12,19 @@ import numpy as np
 from benchmarks.placement.cluster import Cluster, of_kind
 from benchmarks.placement.openb import MOST_GPUS
 
-from pgpu.kubernetes.scoring.scorer import BEST, Scorer
-from pgpu.kubernetes.scoring.values import Ask, Card, Claim, ClaimKey, ClaimUse, Class, Host, Pod, Shelf, Taken
+from pgpu.kubernetes.extender.scheduled_objects import (
+    ClaimKey,
+    ClaimState,
+    ConsumedGpu,
+    GpuAsk,
+    GpuClass,
+    NodeCapacity,
+    PodClaim,
+    PodState,
+    PublishedSlice,
+    SharedGpu,
+)
+from pgpu.kubernetes.extender.scorer import BEST, Scorer
 from pgpu.units import MIB
 
 STEP_BYTES = 256 * MIB
@@ -35,12 +46,14 @@ class Asking:
 
         self.seconds: list[float] = []
         stock = self._scorer.stock
-        stock.put_class(_CLASS, Class(_CLASS, is_whole=False))
+        stock.put_class(_CLASS, GpuClass(_CLASS, is_whole=False))
         for node, name in enumerate(self._names):
-            stock.put_host(name, Host(name, int(cluster.cpu_milli[node]), int(cluster.memory_mib[node]) * MIB))
+            stock.put_host(name, NodeCapacity(name, int(cluster.cpu_milli[node]), int(cluster.memory_mib[node]) * MIB))
             gpus = int(cluster.trace.gpus[node])
-            cards = tuple(Card(f"{name}-{card}", 1000 * STEP_BYTES, STEP_BYTES, STEP_BYTES) for card in range(gpus))
-            stock.put_shelf(name, Shelf(name, name, 1, name, cards))
+            cards = tuple(
+                SharedGpu(f"{name}-{card}", 1000 * STEP_BYTES, STEP_BYTES, STEP_BYTES) for card in range(gpus)
+            )
+            stock.put_shelf(name, PublishedSlice(name, name, 1, name, cards))
 
     def choose(self, kind: int) -> tuple[int, list[int]] | None:
         """Return node and GPUs, or None if no node can host the pod."""
@@ -49,10 +62,10 @@ class Asking:
         if not hosts:
             return None
         self._pods += 1
-        pod = Pod(
-            str(self._pods), "ns", None, cpu_milli, memory_mib * MIB, {}, (ClaimUse(str(self._pods)),) if gpus else ()
+        pod = PodState(
+            str(self._pods), "ns", None, cpu_milli, memory_mib * MIB, {}, (PodClaim(str(self._pods)),) if gpus else ()
         )
-        claim = Claim(ClaimKey("ns", pod.uid), (Ask(_CLASS, gpus, milli * STEP_BYTES),)) if gpus else None
+        claim = ClaimState(ClaimKey("ns", pod.uid), (GpuAsk(_CLASS, gpus, milli * STEP_BYTES),)) if gpus else None
         if claim is not None:
             self._scorer.put_claim(claim.key, claim)
         start = time.thread_time()
@@ -95,12 +108,12 @@ class Asking:
         fitting = sorted((left, card) for card, left in enumerate(free) if left >= milli)
         return [card for _, card in fitting[:gpus]]
 
-    def _bind(self, pod: Pod, claim: Claim | None, node: int, cards: list[int], milli: int) -> None:
+    def _bind(self, pod: PodState, claim: ClaimState | None, node: int, cards: list[int], milli: int) -> None:
         name = self._names[node]
         taken_of = tuple(milli * (card in cards) for card in range(int(self._cluster.trace.gpus[node])))
         asked = (pod.cpu_milli, pod.host_memory_bytes, taken_of)
         self._held[node][asked].append((pod.uid, claim.key if claim else None))
         self._scorer.put_pod(pod.uid, dataclasses.replace(pod, node=name))
         if claim is not None:
-            taken = tuple(Taken(name, f"{name}-{card}", milli * STEP_BYTES) for card in cards)
+            taken = tuple(ConsumedGpu(name, f"{name}-{card}", milli * STEP_BYTES) for card in cards)
             self._scorer.put_claim(claim.key, dataclasses.replace(claim, is_allocated=True, taken=taken))

@@ -13,10 +13,10 @@ from pgpu.errors import (
     ObjectConflictError,
     ObjectRefusedError,
 )
-from pgpu.kubernetes.api import DryRun, Kind, Objects
+from pgpu.kubernetes.api import DryRun, DynamicClient, ObjectKind
 
-MAPS = Kind("v1", "ConfigMap", "configmaps")
-CLASSES = Kind("resource.k8s.io/v1", "DeviceClass", "deviceclasses", is_namespaced=False)
+MAPS = ObjectKind("v1", "ConfigMap", "configmaps")
+CLASSES = ObjectKind("resource.k8s.io/v1", "DeviceClass", "deviceclasses", is_namespaced=False)
 
 
 @pytest.fixture
@@ -26,8 +26,8 @@ def server() -> Iterator[ApiServer]:
 
 
 @pytest.fixture
-def objects(server: ApiServer, tmp_path: Path) -> Iterator[Objects]:
-    found = Objects.of_a_person(server.kubeconfig(tmp_path))
+def objects(server: ApiServer, tmp_path: Path) -> Iterator[DynamicClient]:
+    found = DynamicClient.of_a_person(server.kubeconfig(tmp_path))
     yield found
     found.close()
 
@@ -36,7 +36,7 @@ def config_map(name: str = "one", **data: str) -> dict[str, object]:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": {"of": name}}, "data": data}
 
 
-def test_what_is_applied_is_found_changed_and_removed(objects: Objects) -> None:
+def test_what_is_applied_is_found_changed_and_removed(objects: DynamicClient) -> None:
     assert objects.find(MAPS, "one", "default") is None
     objects.apply(MAPS, config_map(a="1", b="2"), "default", "pgpu")
     stored = objects.apply(MAPS, config_map(a="3"), "default", "pgpu")
@@ -48,7 +48,7 @@ def test_what_is_applied_is_found_changed_and_removed(objects: Objects) -> None:
     assert not objects.remove(MAPS, "one", "default")
 
 
-def test_a_field_of_another_manager_is_taken_only_by_force(objects: Objects) -> None:
+def test_a_field_of_another_manager_is_taken_only_by_force(objects: DynamicClient) -> None:
     objects.apply(MAPS, config_map(a="1", b="2"), "default", "argocd")
     with pytest.raises(ObjectConflictError, match=r'"argocd" using v1: \.data\.a'):
         objects.apply(MAPS, config_map(a="3"), "default", "pgpu")
@@ -57,7 +57,7 @@ def test_a_field_of_another_manager_is_taken_only_by_force(objects: Objects) -> 
     assert forced["data"] == {"a": "3", "b": "2"}, "what is not contradicted stays the other's"
 
 
-def test_a_dry_run_stores_nothing(objects: Objects) -> None:
+def test_a_dry_run_stores_nothing(objects: DynamicClient) -> None:
     shown = objects.apply(MAPS, config_map(a="1"), "default", "pgpu", dry_run=DryRun.ALL)
     assert shown["data"] == {"a": "1"}
     assert objects.find(MAPS, "one", "default") is None
@@ -66,7 +66,7 @@ def test_a_dry_run_stores_nothing(objects: Objects) -> None:
     assert (objects.find(MAPS, "one", "default") or {})["data"] == {"a": "1"}
 
 
-def test_objects_are_listed_by_label_in_one_namespace_or_all(objects: Objects) -> None:
+def test_objects_are_listed_by_label_in_one_namespace_or_all(objects: DynamicClient) -> None:
     for namespace, name in (("default", "one"), ("default", "two"), ("other", "one")):
         objects.apply(MAPS, config_map(name), namespace, "pgpu")
     assert [each["metadata"]["name"] for each in objects.all(MAPS, "of", "default")] == ["one", "two"]
@@ -74,13 +74,13 @@ def test_objects_are_listed_by_label_in_one_namespace_or_all(objects: Objects) -
     assert all((each["apiVersion"], each["kind"]) == ("v1", "ConfigMap") for each in objects.all(MAPS, "of"))
 
 
-def test_a_kind_is_there_or_not(server: ApiServer, objects: Objects) -> None:
+def test_a_kind_is_there_or_not(server: ApiServer, objects: DynamicClient) -> None:
     assert objects.serves(CLASSES)
     server.kinds = [kind for kind in server.kinds if kind.group != "resource.k8s.io"]
     assert not objects.serves(CLASSES)
 
 
-def test_a_busy_server_is_asked_again_and_a_refusal_is_not(server: ApiServer, objects: Objects) -> None:
+def test_a_busy_server_is_asked_again_and_a_refusal_is_not(server: ApiServer, objects: DynamicClient) -> None:
     server.faults.append(Fault(503, times=2, verb="patch"))
     objects.apply(MAPS, config_map(a="1"), "default", "pgpu")
     server.faults.append(Fault(503, times=100, verb="delete"))
@@ -93,7 +93,7 @@ def test_a_busy_server_is_asked_again_and_a_refusal_is_not(server: ApiServer, ob
     assert len(server.asked) == asked + 1
 
 
-def test_a_field_that_a_kind_does_not_have_is_not_asked_for_again(server: ApiServer, objects: Objects) -> None:
+def test_a_field_that_a_kind_does_not_have_is_not_asked_for_again(server: ApiServer, objects: DynamicClient) -> None:
     def schema(*_: object) -> None:
         raise RefusalError(
             500, "", "failed to create typed patch object: errors: .data.x: field not declared in schema"
@@ -107,7 +107,7 @@ def test_a_field_that_a_kind_does_not_have_is_not_asked_for_again(server: ApiSer
 
 def test_who_may_not_is_told_so(server: ApiServer, tmp_path: Path) -> None:
     server.users["reader"] = User([{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"]}])
-    objects = Objects.of_a_person(server.kubeconfig(tmp_path, "reader"))
+    objects = DynamicClient.of_a_person(server.kubeconfig(tmp_path, "reader"))
     assert objects.find(MAPS, "one", "default") is None
     with pytest.raises(ClusterAccessError, match="cannot patch"):
         objects.apply(MAPS, config_map(), "default", "pgpu")
@@ -116,8 +116,8 @@ def test_who_may_not_is_told_so(server: ApiServer, tmp_path: Path) -> None:
 
 def test_a_context_says_where_and_in_which_namespace(server: ApiServer, tmp_path: Path) -> None:
     file = server.kubeconfig(tmp_path)
-    assert Objects.of_a_person(file, "fake").namespace == "default"
+    assert DynamicClient.of_a_person(file, "fake").namespace == "default"
     with pytest.raises(ClusterAccessError, match="'other' not found"):
-        Objects.of_a_person(file, "other")
+        DynamicClient.of_a_person(file, "other")
     with pytest.raises(ClusterAccessError, match="not found"):
-        Objects.of_a_person(tmp_path / "missing")
+        DynamicClient.of_a_person(tmp_path / "missing")

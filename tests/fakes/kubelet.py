@@ -9,14 +9,14 @@ from typing import Any
 
 import grpc
 
-from pgpu.kubernetes.wire import dra_health_v1alpha1_pb2 as health_wire
-from pgpu.kubernetes.wire import dra_health_v1alpha1_pb2_grpc as health_services
-from pgpu.kubernetes.wire import dra_v1_pb2 as dra
-from pgpu.kubernetes.wire import dra_v1_pb2_grpc as dra_services
-from pgpu.kubernetes.wire import dra_v1beta1_pb2 as old_dra
-from pgpu.kubernetes.wire import dra_v1beta1_pb2_grpc as old_dra_services
-from pgpu.kubernetes.wire import plugin_registration_pb2 as registration
-from pgpu.kubernetes.wire import plugin_registration_pb2_grpc as registration_services
+from pgpu.kubernetes.generated import dra_health_v1alpha1_pb2 as health_wire
+from pgpu.kubernetes.generated import dra_health_v1alpha1_pb2_grpc as health_services
+from pgpu.kubernetes.generated import dra_v1_pb2 as dra
+from pgpu.kubernetes.generated import dra_v1_pb2_grpc as dra_services
+from pgpu.kubernetes.generated import dra_v1beta1_pb2 as old_dra
+from pgpu.kubernetes.generated import dra_v1beta1_pb2_grpc as old_dra_services
+from pgpu.kubernetes.generated import plugin_registration_pb2 as registration
+from pgpu.kubernetes.generated import plugin_registration_pb2_grpc as registration_services
 
 CALL_SECONDS = 45
 """As a kubelet's own patience."""

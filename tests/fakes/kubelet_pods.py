@@ -16,14 +16,14 @@ from typing import Any
 
 import grpc
 
-from pgpu.kubernetes.wire import device_plugin_v1beta1_pb2 as plugin
-from pgpu.kubernetes.wire import pod_resources_v1_pb2 as pods
-from pgpu.kubernetes.wire.device_plugin_v1beta1_pb2_grpc import (
+from pgpu.kubernetes.generated import device_plugin_v1beta1_pb2 as plugin
+from pgpu.kubernetes.generated import pod_resources_v1_pb2 as pods
+from pgpu.kubernetes.generated.device_plugin_v1beta1_pb2_grpc import (
     DevicePluginStub,
     RegistrationServicer,
     add_RegistrationServicer_to_server,
 )
-from pgpu.kubernetes.wire.pod_resources_v1_pb2_grpc import (
+from pgpu.kubernetes.generated.pod_resources_v1_pb2_grpc import (
     PodResourcesListerServicer,
     add_PodResourcesListerServicer_to_server,
 )

@@ -17,7 +17,7 @@ from pgpu.errors import (
     ObjectNotFoundError,
     ObjectRefusedError,
 )
-from pgpu.kubernetes.api.asking import LONGEST_PAUSE_SECONDS, TRIES, ask, asked
+from pgpu.kubernetes.api.api_connection import LONGEST_PAUSE_SECONDS, TRIES, request_once, request_with_retries
 from pgpu.kubernetes.api.quantities import quantity_of, whole_number
 
 SECRET = "eyJhbGciOiJSUzI1NiJ9.secret"
@@ -59,19 +59,19 @@ def failing(*errors: Exception) -> Callable[[], str]:
 )
 def test_an_answer_becomes_our_error(code: int, kind: type[ClusterError]) -> None:
     with pytest.raises(kind, match="no such luck") as caught:
-        asked(failing(answered(code)))
+        request_once(failing(answered(code)))
 
     assert SECRET not in f"{caught.value} {caught.value.hint}"
     plain = httpx.HTTPStatusError("bad", request=REQUEST, response=httpx.Response(code, text="<html>", request=REQUEST))
     with pytest.raises(kind):
-        asked(failing(plain))
+        request_once(failing(plain))
 
 
 def test_a_watchs_error_has_no_response_and_is_understood() -> None:
     status = msgspec.convert({"code": 410, "message": "too old"}, Status)
 
     with pytest.raises(HistoryGoneError, match="too old"):
-        asked(failing(ApiError(status=status)))
+        request_once(failing(ApiError(status=status)))
 
 
 def test_every_foreign_error_is_mapped() -> None:
@@ -82,7 +82,7 @@ def test_every_foreign_error_is_mapped() -> None:
 
     for error in errors:
         with pytest.raises(ClusterError) as caught:
-            asked(failing(error))
+            request_once(failing(error))
         assert caught.value.__cause__ is error
 
 
@@ -98,12 +98,12 @@ def every(kind: type[Exception]) -> Iterator[type[Exception]]:
 def test_what_may_pass_is_asked_again_after_growing_pauses(error: Exception) -> None:
     pauses: list[float] = []
 
-    assert ask(failing(*[error] * (TRIES - 1)), note(pauses)) == "answer"
+    assert request_with_retries(failing(*[error] * (TRIES - 1)), note(pauses)) == "answer"
 
     assert len(pauses) == TRIES - 1
     assert pauses[0] < pauses[-1] <= LONGEST_PAUSE_SECONDS
     with pytest.raises(ClusterUnavailableError):
-        ask(failing(*[error] * TRIES), note(pauses))
+        request_with_retries(failing(*[error] * TRIES), note(pauses))
 
 
 @pytest.mark.parametrize("code", [400, 401, 403, 404, 409, 410, 422])
@@ -111,7 +111,7 @@ def test_what_will_not_pass_is_asked_once(code: int) -> None:
     pauses: list[float] = []
 
     with pytest.raises(ClusterError):
-        ask(failing(answered(code)), note(pauses))
+        request_with_retries(failing(answered(code)), note(pauses))
 
     assert pauses == []
 
@@ -119,14 +119,16 @@ def test_what_will_not_pass_is_asked_once(code: int) -> None:
 def test_a_server_that_says_when_is_asked_then_and_no_later_than_we_wait() -> None:
     pauses: list[float] = []
 
-    ask(failing(answered(429, {"Retry-After": "3"}), answered(429, {"Retry-After": "999"})), note(pauses))
+    request_with_retries(
+        failing(answered(429, {"Retry-After": "3"}), answered(429, {"Retry-After": "999"})), note(pauses)
+    )
 
     assert pauses == [3.0, LONGEST_PAUSE_SECONDS]
 
 
 def test_who_ends_meanwhile_asks_no_more() -> None:
     with pytest.raises(ClusterUnavailableError):
-        ask(failing(answered(503)), lambda _: True)
+        request_with_retries(failing(answered(503)), lambda _: True)
 
 
 def note(pauses: list[float]) -> Callable[[float], bool]:

@@ -6,7 +6,16 @@ from hypothesis import strategies as st
 
 from pgpu.engine.claims.claim_admission import check_words
 from pgpu.errors import CapacityError, RequestError
-from pgpu.kubernetes.device_plugin.units import Unit, claim_of, is_ours, preferred, uid_of, unit_of, units_in, units_of
+from pgpu.kubernetes.device_plugin.unit_ids import (
+    Unit,
+    claim_of,
+    is_ours,
+    preferred,
+    uid_of,
+    unit_of,
+    units_in,
+    units_of,
+)
 from pgpu.units import GIB
 
 UUIDS = [f"GPU-00000000-0000-0000-0000-{index:012d}" for index in range(3)]

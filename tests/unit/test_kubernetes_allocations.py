@@ -12,9 +12,9 @@ from tests.fakes.claims import gpu
 from pgpu.errors import NodeError, PgpuError, RequestError
 from pgpu.kubernetes import names
 from pgpu.kubernetes.api import AllocatedDevice, Configuration, ResourceClaim
-from pgpu.kubernetes.claims.allocation import read_allocation
-from pgpu.kubernetes.claims.parameters import API_VERSION, KIND, SliceParameters, hear
-from pgpu.kubernetes.names import Kind
+from pgpu.kubernetes.dra.claim_allocation import read_allocation
+from pgpu.kubernetes.dra.slice_parameters import API_VERSION, KIND, SliceParameters, parse_parameters
+from pgpu.kubernetes.names import DeviceKind
 from pgpu.model import SharingWish
 from pgpu.units import GIB, MIB
 
@@ -69,9 +69,9 @@ def test_a_whole_gpu_is_all_of_its_memory_for_one() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "sharing", "pages"),
-    [(Kind.MPS, SharingWish.MPS, False), (Kind.OVERSUBSCRIBED, SharingWish.TIME_SLICE, True)],
+    [(DeviceKind.MPS, SharingWish.MPS, False), (DeviceKind.OVERSUBSCRIBED, SharingWish.TIME_SLICE, True)],
 )
-def test_the_device_says_how_its_gpu_is_shared(kind: Kind, sharing: SharingWish, *, pages: bool) -> None:
+def test_the_device_says_how_its_gpu_is_shared(kind: DeviceKind, sharing: SharingWish, *, pages: bool) -> None:
     device = replace(SHARED, device=names.device_of(HERE.uuid, kind))
     found = read_allocation(claim(device, said=(parameters(is_from_class=True, sharing=kind),)), "node1", GPU_BYTES)
     assert (found.claim.sharing, found.claim.oversubscribes) == (sharing, pages)
@@ -119,26 +119,28 @@ def test_a_subrequest_is_called_by_the_name_that_pods_use() -> None:
 
 def test_a_class_may_say_everything() -> None:
     said = parameters(is_from_class=True, waitForMemory="30s", strict=True, sharing="mps", priority=-5)
-    heard = hear([said], frozenset({"gpu"}))
-    assert heard.parameters == SliceParameters(30.0, True, Kind.MPS, -5)
+    heard = parse_parameters([said], frozenset({"gpu"}))
+    assert heard.parameters == SliceParameters(30.0, True, DeviceKind.MPS, -5)
     assert heard.ignored == ()
 
 
 def test_a_claim_may_only_wait_and_be_strict() -> None:
     said = parameters(waitForMemory="1m", strict=True, sharing="mps", priority=5)
-    heard = hear([said], frozenset({"gpu"}))
+    heard = parse_parameters([said], frozenset({"gpu"}))
     assert heard.parameters == SliceParameters(wait_for_memory_seconds=60.0, is_strict=True)
     assert heard.ignored == ("sharing", "priority")
 
 
 def test_a_claim_cannot_take_back_that_its_class_is_strict() -> None:
     said = [parameters(strict=False), parameters(is_from_class=True, strict=True, waitForMemory="5s")]
-    assert hear(said, frozenset({"gpu"})).parameters == SliceParameters(wait_for_memory_seconds=5.0, is_strict=True)
+    assert parse_parameters(said, frozenset({"gpu"})).parameters == SliceParameters(
+        wait_for_memory_seconds=5.0, is_strict=True
+    )
 
 
 def test_a_claim_waits_as_long_as_itself_says() -> None:
     said = [parameters(is_from_class=True, waitForMemory="5s"), parameters(waitForMemory="7s")]
-    assert hear(said, frozenset({"gpu"})).parameters.wait_for_memory_seconds == 7.0
+    assert parse_parameters(said, frozenset({"gpu"})).parameters.wait_for_memory_seconds == 7.0
 
 
 def test_what_is_said_for_other_requests_and_drivers_is_passed_over() -> None:
@@ -146,7 +148,7 @@ def test_what_is_said_for_other_requests_and_drivers_is_passed_over() -> None:
         parameters(requests=("camera",), strict=True),
         replace(parameters(strict=True), driver="gpu.nvidia.com"),
     ]
-    assert hear(others, frozenset({"gpu"})).parameters == SliceParameters()
+    assert parse_parameters(others, frozenset({"gpu"})).parameters == SliceParameters()
 
 
 @pytest.mark.parametrize(
@@ -167,18 +169,18 @@ def test_what_is_said_for_other_requests_and_drivers_is_passed_over() -> None:
 )
 def test_bad_parameters_are_named(fields: dict[str, Any], says: str) -> None:
     with pytest.raises(RequestError, match=says):
-        hear([parameters(is_from_class=True, **fields)], frozenset({"gpu"}))
+        parse_parameters([parameters(is_from_class=True, **fields)], frozenset({"gpu"}))
 
 
 def test_parameters_that_are_no_object_are_refused() -> None:
     with pytest.raises(RequestError, match="apiVersion is 'None'"):
-        hear([Configuration(is_from_class=False, driver=names.DRIVER, parameters={})], frozenset({"gpu"}))
+        parse_parameters([Configuration(is_from_class=False, driver=names.DRIVER, parameters={})], frozenset({"gpu"}))
 
 
 def test_two_that_disagree_are_refused() -> None:
     said = [parameters(is_from_class=True, priority=1), parameters(is_from_class=True, priority=2)]
     with pytest.raises(RequestError, match="disagree about priority"):
-        hear(said, frozenset({"gpu"}))
+        parse_parameters(said, frozenset({"gpu"}))
 
 
 ANYTHING = st.recursive(
@@ -191,7 +193,7 @@ ANYTHING = st.recursive(
 @given(st.dictionaries(st.sampled_from(["waitForMemory", "strict", "sharing", "priority", "x"]), ANYTHING))
 def test_whatever_is_said_is_heard_or_refused(fields: Mapping[str, Any]) -> None:
     try:
-        heard = hear([parameters(**fields)], frozenset({"gpu"})).parameters
+        heard = parse_parameters([parameters(**fields)], frozenset({"gpu"})).parameters
     except PgpuError:
         return
     assert (heard.kind, heard.priority) == (None, 0)

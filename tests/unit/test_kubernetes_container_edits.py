@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from pgpu.errors import NodeError
-from pgpu.kubernetes.claims.cdi_files import content_of
-from pgpu.kubernetes.claims.container_edits import SEAL_DIRECTORY, container_edits
-from pgpu.kubernetes.kubelet.container_runtime import check_runtime, hands_on_cdi_of_plugins
+from pgpu.kubernetes.dra.cdi_files import content_of
+from pgpu.kubernetes.dra.container_edits import SEAL_DIRECTORY, container_edits
+from pgpu.kubernetes.node_requirements import check_runtime, hands_on_cdi_of_plugins
 from pgpu.model import Delivery
 
 VIEW = Path("/run/pgpu/s/view")

@@ -7,7 +7,7 @@ from tests.fakes.claims import gpu
 
 from pgpu.errors import NodeError
 from pgpu.gpu.nvml import NvmlSource
-from pgpu.kubernetes.health import GpuHealth, HealthNews, HealthState
+from pgpu.kubernetes.gpu_health import GpuHealth, HealthChangeNotifier, HealthState
 from pgpu.model import Gpu
 
 HERE, OTHER = gpu(0), gpu(1)
@@ -68,7 +68,7 @@ def test_an_instance_is_as_ill_as_its_gpu() -> None:
 def test_a_change_is_told_once() -> None:
     machine = Machine()
     told: list[str] = []
-    news = HealthNews(machine.health, lambda: told.append("changed"))
+    news = HealthChangeNotifier(machine.health, lambda: told.append("changed"))
     news.look()
     news.look()
     assert not told

@@ -17,16 +17,7 @@ from lightkube.resources.core_v1 import ConfigMap, Service
 from lightkube.resources.resource_v1 import ResourceClaimTemplate
 
 from pgpu.errors import RequestError
-from pgpu.kubernetes.deploying import (
-    Platform,
-    Scaling,
-    Share,
-    SourceFile,
-    Workload,
-    as_json,
-    as_yaml,
-    manifests,
-)
+from pgpu.kubernetes.deploy import Platform, Scaling, Share, SourceFile, Workload, as_json, as_yaml, manifests
 from pgpu.units import GIB, KIB, MIB
 
 Manifest = dict[str, Any]

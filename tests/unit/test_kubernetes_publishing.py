@@ -15,11 +15,11 @@ from tests.kubernetes_offers import NODE, as_json, devices, instance, offer, pub
 
 from pgpu.engine.claims import ClaimableGpu
 from pgpu.kubernetes.api import Node
-from pgpu.kubernetes.health import HealthState
-from pgpu.kubernetes.names import Kind
-from pgpu.kubernetes.publishing.features import ALL_FEATURES, Features
-from pgpu.kubernetes.publishing.order import next_order
-from pgpu.kubernetes.publishing.pool import content, pool_slices
+from pgpu.kubernetes.gpu_health import HealthState
+from pgpu.kubernetes.names import DeviceKind
+from pgpu.kubernetes.resource_slices.api_features import ALL_FEATURES, Features
+from pgpu.kubernetes.resource_slices.gpu_order import next_order
+from pgpu.kubernetes.resource_slices.resource_pool import content, pool_slices
 from pgpu.units import GIB, MIB
 
 SHARED = "gpu-00000000-0000-0000-0000-000000000000"
@@ -51,7 +51,7 @@ def test_a_gpu_is_a_device_to_share_and_a_device_to_have_alone() -> None:
 def test_each_way_to_share_a_gpu_is_a_device_of_its_own_that_excludes_the_others() -> None:
     every = replace(offer(), has_mps=True, oversubscription=1.5)
 
-    said = devices(pool_slices(NODE, [every], {}, {every.gpu.uuid: 80 * GIB}, kinds=tuple(Kind)))
+    said = devices(pool_slices(NODE, [every], {}, {every.gpu.uuid: 80 * GIB}, kinds=tuple(DeviceKind)))
 
     assert {device["attributes"]["sharing"]["string"]: name for name, device in said.items()} == {
         "time-slice": SHARED,
@@ -74,8 +74,10 @@ def test_what_cannot_be_kept_apart_is_not_offered() -> None:
     without = replace(ALL_FEATURES, has_counters=False)
     memory_bytes = {every.gpu.uuid: 80 * GIB}
 
-    assert list(devices(pool_slices(NODE, [every], {}, memory_bytes, features=without, kinds=tuple(Kind)))) == [SHARED]
-    assert list(devices(pool_slices(NODE, [offer()], {}, memory_bytes, kinds=tuple(Kind)))) == [SHARED, WHOLE]
+    assert list(devices(pool_slices(NODE, [every], {}, memory_bytes, features=without, kinds=tuple(DeviceKind)))) == [
+        SHARED
+    ]
+    assert list(devices(pool_slices(NODE, [offer()], {}, memory_bytes, kinds=tuple(DeviceKind)))) == [SHARED, WHOLE]
 
 
 def test_counters_stand_in_a_slice_of_their_own() -> None:

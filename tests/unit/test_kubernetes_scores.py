@@ -16,19 +16,19 @@ from tests.unit.test_kubernetes_scoring import (
     pod_key,
 )
 
-from pgpu.kubernetes.scoring import reading
-from pgpu.kubernetes.scoring.advised import GIVE_UP_SECONDS
-from pgpu.kubernetes.scoring.mix import FIRST_LOOK, MOST_RECENT, Mix
-from pgpu.kubernetes.scoring.scorer import Scorer
-from pgpu.kubernetes.scoring.values import (
-    Ask,
-    Card,
-    Claim,
+from pgpu.kubernetes.extender import object_decoding
+from pgpu.kubernetes.extender.assumed_pods import GIVE_UP_SECONDS
+from pgpu.kubernetes.extender.demand_mix import FIRST_LOOK, MOST_RECENT, DemandMix
+from pgpu.kubernetes.extender.scheduled_objects import (
     ClaimKey,
-    Host,
-    Pod,
-    Taken,
+    ClaimState,
+    ConsumedGpu,
+    GpuAsk,
+    NodeCapacity,
+    PodState,
+    SharedGpu,
 )
+from pgpu.kubernetes.extender.scorer import Scorer
 from pgpu.scheduling.offers import Shape
 from pgpu.units import GIB
 
@@ -42,21 +42,21 @@ class Town:
         self.names = fill(self.scorer.stock, nodes, gpus)
         self._numbers = itertools.count()
 
-    def ask(self, ask: Ask | None, nodes: list[str] | None = None, cpu_milli: int = 0) -> tuple[Pod, list[int]]:
+    def ask(self, ask: GpuAsk | None, nodes: list[str] | None = None, cpu_milli: int = 0) -> tuple[PodState, list[int]]:
         pod = claiming(str(next(self._numbers)), cpu_milli)
         if ask is None:
             pod = dataclasses.replace(pod, claims=())
         else:
-            self.scorer.put_claim(pod_key(pod), Claim(pod_key(pod), (ask,)))
+            self.scorer.put_claim(pod_key(pod), ClaimState(pod_key(pod), (ask,)))
         return pod, self.scorer.score(pod, self.names if nodes is None else nodes)
 
-    def allocate(self, pod: Pod, ask: Ask, node: str, gpu: int) -> None:
-        taken = Taken(node, f"{node}-{gpu}", ask.memory_bytes or 0, 10 * ask.compute_percent)
-        self.scorer.put_claim(pod_key(pod), Claim(pod_key(pod), (ask,), is_allocated=True, taken=(taken,)))
+    def allocate(self, pod: PodState, ask: GpuAsk, node: str, gpu: int) -> None:
+        taken = ConsumedGpu(node, f"{node}-{gpu}", ask.memory_bytes or 0, 10 * ask.compute_percent)
+        self.scorer.put_claim(pod_key(pod), ClaimState(pod_key(pod), (ask,), is_allocated=True, taken=(taken,)))
         self.scorer.put_pod(pod.uid, dataclasses.replace(pod, node=node))
 
 
-TWENTY = Ask(SLICES, 1, 20 * GIB)
+TWENTY = GpuAsk(SLICES, 1, 20 * GIB)
 
 
 def test_one_node_is_the_best_and_all_that_can_host_score_more_than_those_that_cannot() -> None:
@@ -124,11 +124,11 @@ def test_where_a_pod_went_counts_and_not_where_it_was_advised_to_go() -> None:
 
 def test_a_pod_with_an_extended_resource_is_known_again_by_whom_its_claim_is_for() -> None:
     town = Town(nodes=1, gpus=1)
-    pod = Pod("ext", "ns", None, 0, 0, {"pgpu.io/gpu-slice": 1})
+    pod = PodState("ext", "ns", None, 0, 0, {"pgpu.io/gpu-slice": 1})
     town.scorer.score(pod, town.names)
-    key, taken = ClaimKey("ns", "made-later"), Taken("node00", "node00-0", 4 * GIB)
+    key, taken = ClaimKey("ns", "made-later"), ConsumedGpu("node00", "node00-0", 4 * GIB)
 
-    town.scorer.put_claim(key, Claim(key, (), is_allocated=True, taken=(taken,), user_uids=frozenset({"ext"})))
+    town.scorer.put_claim(key, ClaimState(key, (), is_allocated=True, taken=(taken,), user_uids=frozenset({"ext"})))
 
     assert town.scorer.stock.offer("node00").gpus[0].free_memory_bytes == 76 * GIB
 
@@ -149,7 +149,7 @@ def test_who_is_gone_or_was_never_heard_of_again_is_counted_no_more() -> None:
 def test_a_pod_without_gpu_rather_goes_where_there_is_none_and_those_are_equal() -> None:
     town = Town(nodes=2)
     for name in ("plain1", "plain2"):
-        town.scorer.tell(lambda stock, name=name: stock.put_host(name, Host(name, 8000, 8 * GIB)))  # type: ignore[misc]
+        town.scorer.tell(lambda stock, name=name: stock.put_host(name, NodeCapacity(name, 8000, 8 * GIB)))  # type: ignore[misc]
 
     scores = town.ask(None, [*town.names, "plain1", "plain2"], cpu_milli=100)[1]
 
@@ -162,19 +162,19 @@ def test_a_whole_gpu_is_taken_of_a_node_that_is_begun() -> None:
     pod = town.ask(TWENTY)[0]
     town.allocate(pod, TWENTY, town.names[1], 0)
 
-    assert town.ask(Ask(WHOLE))[1].index(10) == 1
+    assert town.ask(GpuAsk(WHOLE))[1].index(10) == 1
 
 
 def test_a_node_that_comes_later_is_scored() -> None:
     town = Town(nodes=1, gpus=1)
-    town.ask(Ask(SLICES, 1, 80 * GIB))
+    town.ask(GpuAsk(SLICES, 1, 80 * GIB))
     town.names = fill(town.scorer.stock, 2, 1)
 
-    assert town.ask(Ask(SLICES, 1, 80 * GIB))[1] == [0, 10]
+    assert town.ask(GpuAsk(SLICES, 1, 80 * GIB))[1] == [0, 10]
 
 
 def test_the_mix_is_looked_at_after_twice_as_many_pods_and_holds_each_once() -> None:
-    mix = Mix()
+    mix = DemandMix()
     looks = []
     for number in range(4 * FIRST_LOOK):
         mix.add(str(number), Shape(1))
@@ -194,7 +194,7 @@ def test_the_best_node_can_always_host_and_one_is_always_named_if_any_can(
     town = Town(nodes=nodes, gpus=2)
     free = {name: [80, 80] for name in town.names}
     for size, is_heard_of, elsewhere in sizes:
-        ask = Ask(SLICES, 1, size * GIB)
+        ask = GpuAsk(SLICES, 1, size * GIB)
         fitting = [name for name in town.names if max(free[name]) >= size]
         pod, scores = town.ask(ask, fitting)
         assert scores.count(10) == (1 if fitting else 0)
@@ -217,7 +217,7 @@ def test_of_a_gpu_with_devices_of_several_kinds_there_is_one_and_none_of_what_is
     pool = {"name": "n", "generation": 1, "resourceSliceCount": 1}
     written = {"spec": {"driver": SLICES, "nodeName": "n", "pool": pool, "devices": devices}}
 
-    shelf = reading.shelf_of(msgspec.convert(written, resource_v1.ResourceSlice))
+    shelf = object_decoding.shelf_of(msgspec.convert(written, resource_v1.ResourceSlice))
 
     assert shelf is not None
-    assert shelf.cards == tuple(Card(gpu, 80 * GIB, 80 * GIB, 1) for gpu in ("gpu-a", "gpu-c"))
+    assert shelf.cards == tuple(SharedGpu(gpu, 80 * GIB, 80 * GIB, 1) for gpu in ("gpu-a", "gpu-c"))

@@ -10,21 +10,21 @@ import pytest
 from lightkube.models import core_v1, resource_v1
 
 from pgpu.errors import RequestError
-from pgpu.kubernetes.scoring import reading
-from pgpu.kubernetes.scoring.asking import wanted_by
-from pgpu.kubernetes.scoring.stock import Stock
-from pgpu.kubernetes.scoring.values import (
+from pgpu.kubernetes.extender import object_decoding
+from pgpu.kubernetes.extender.cluster_state import ClusterState
+from pgpu.kubernetes.extender.pod_demand import demand_of
+from pgpu.kubernetes.extender.scheduled_objects import (
     GIB_RESOURCE,
-    Ask,
-    Card,
-    Claim,
     ClaimKey,
-    ClaimUse,
-    Class,
-    Host,
-    Pod,
-    Shelf,
-    Taken,
+    ClaimState,
+    ConsumedGpu,
+    GpuAsk,
+    GpuClass,
+    NodeCapacity,
+    PodClaim,
+    PodState,
+    PublishedSlice,
+    SharedGpu,
 )
 from pgpu.model import SharingMode
 from pgpu.scheduling.offers import Shape
@@ -39,9 +39,9 @@ def recorded(name: str) -> list[Any]:
     return found
 
 
-def a_pod(spec: dict[str, Any], status: dict[str, Any] | None = None) -> Pod:
+def a_pod(spec: dict[str, Any], status: dict[str, Any] | None = None) -> PodState:
     written = {"metadata": {"name": "p", "namespace": "ns", "uid": "u"}, "spec": spec, "status": status or {}}
-    pod = reading.pod_of(msgspec.convert(written, core_v1.Pod))
+    pod = object_decoding.pod_of(msgspec.convert(written, core_v1.Pod))
     assert pod is not None
     return pod
 
@@ -51,32 +51,42 @@ def asking(requests: dict[str, str], **more: Any) -> dict[str, Any]:
 
 
 def test_recorded_objects_are_read() -> None:
-    shelves = [reading.shelf_of(msgspec.convert(one, resource_v1.ResourceSlice)) for one in recorded("resourceslices")]
-    claims = [reading.claim_of(msgspec.convert(one, resource_v1.ResourceClaim)) for one in recorded("resourceclaims")]
+    shelves = [
+        object_decoding.shelf_of(msgspec.convert(one, resource_v1.ResourceSlice)) for one in recorded("resourceslices")
+    ]
+    claims = [
+        object_decoding.claim_of(msgspec.convert(one, resource_v1.ResourceClaim)) for one in recorded("resourceclaims")
+    ]
 
-    card = Card("gpu-0", 80 * GIB, 1 * GIB, 256 * MIB)
-    assert shelves[0] == Shelf("node1-gpu.pgpu.io", "node1", 5, "node1", (card, dataclasses.replace(card, gpu="gpu-1")))
+    card = SharedGpu("gpu-0", 80 * GIB, 1 * GIB, 256 * MIB)
+    assert shelves[0] == PublishedSlice(
+        "node1-gpu.pgpu.io", "node1", 5, "node1", (card, dataclasses.replace(card, gpu="gpu-1"))
+    )
     by_name = {claim.key.name: claim for claim in claims}
-    assert by_name["claim-a"].asks == (Ask(SLICES, 1, 30 * GIB, 0),)
-    assert by_name["claim-a"].taken == (Taken("node1", "gpu-0", 30 * GIB, 0),)
+    assert by_name["claim-a"].asks == (GpuAsk(SLICES, 1, 30 * GIB, 0),)
+    assert by_name["claim-a"].taken == (ConsumedGpu("node1", "gpu-0", 30 * GIB, 0),)
     assert by_name["claim-a"].user_uids == {"c4bbe6ba-b6ca-4faf-a41d-d5e678af62d3"}
 
 
 @pytest.mark.parametrize(
     ("name", "expression", "read"),
     [
-        (SLICES, 'device.driver == "gpu.pgpu.io" && device.allowMultipleAllocations', Class(SLICES, is_whole=False)),
-        (WHOLE, 'device.driver == "gpu.pgpu.io" && !device.allowMultipleAllocations', Class(WHOLE, is_whole=True)),
-        ("gold", "device.driver == 'gpu.pgpu.io' && ! device.allowMultipleAllocations", Class("gold", is_whole=True)),
+        (SLICES, 'device.driver == "gpu.pgpu.io" && device.allowMultipleAllocations', GpuClass(SLICES, is_whole=False)),
+        (WHOLE, 'device.driver == "gpu.pgpu.io" && !device.allowMultipleAllocations', GpuClass(WHOLE, is_whole=True)),
+        (
+            "gold",
+            "device.driver == 'gpu.pgpu.io' && ! device.allowMultipleAllocations",
+            GpuClass("gold", is_whole=True),
+        ),
         ("part-shared", 'device.driver == "part.pgpu.io" && device.allowMultipleAllocations', None),
     ],
 )
 def test_a_class_of_our_devices_is_told_by_what_it_says_of_the_driver(
-    name: str, expression: str, read: Class | None
+    name: str, expression: str, read: GpuClass | None
 ) -> None:
     written = {"metadata": {"name": name}, "spec": {"selectors": [{"cel": {"expression": expression}}]}}
 
-    assert reading.class_of(msgspec.convert(written, resource_v1.DeviceClass)) == read
+    assert object_decoding.class_of(msgspec.convert(written, resource_v1.DeviceClass)) == read
 
 
 def test_a_pod_needs_what_its_containers_need_together_or_its_hungriest_start() -> None:
@@ -104,7 +114,7 @@ def test_limits_stand_for_requests_that_are_not_said() -> None:
 def test_a_pod_that_has_ended_asks_for_nothing() -> None:
     written = {"metadata": {"uid": "u"}, "spec": {"containers": []}, "status": {"phase": "Succeeded"}}
 
-    assert reading.pod_of(msgspec.convert(written, core_v1.Pod)) is None
+    assert object_decoding.pod_of(msgspec.convert(written, core_v1.Pod)) is None
 
 
 @pytest.mark.parametrize("quantity", ["", "5 apples", "Gi", "1e99999999999", "1Gi2"])
@@ -117,77 +127,77 @@ def test_a_claim_made_of_a_template_is_found_by_the_pods_status_and_before_that_
     stock = a_stock()
     spec = {"containers": [], "resourceClaims": [{"name": "g", "resourceClaimTemplateName": "t"}]}
     made = {"resourceClaimStatuses": [{"name": "g", "resourceClaimName": "p-g-x"}]}
-    stock.put_template(ClaimKey("ns", "t"), (Ask(SLICES, 1, 10 * GIB),))
+    stock.put_template(ClaimKey("ns", "t"), (GpuAsk(SLICES, 1, 10 * GIB),))
 
-    assert wanted_by(a_pod(spec), stock).shape.memory_bytes == 10 * GIB
-    stock.put_claim(ClaimKey("ns", "p-g-x"), Claim(ClaimKey("ns", "p-g-x"), (Ask(SLICES, 1, 20 * GIB),)))
-    assert wanted_by(a_pod(spec, made), stock).shape.memory_bytes == 20 * GIB
+    assert demand_of(a_pod(spec), stock).shape.memory_bytes == 10 * GIB
+    stock.put_claim(ClaimKey("ns", "p-g-x"), ClaimState(ClaimKey("ns", "p-g-x"), (GpuAsk(SLICES, 1, 20 * GIB),)))
+    assert demand_of(a_pod(spec, made), stock).shape.memory_bytes == 20 * GIB
 
 
 @pytest.mark.parametrize("resource", ["pgpu.io/gpu-slice", f"deviceclass.resource.kubernetes.io/{SLICES}"])
 def test_an_extended_resource_asks_for_the_usual_size(resource: str) -> None:
-    pod = Pod("u", "ns", None, 0, 0, {resource: 2})
+    pod = PodState("u", "ns", None, 0, 0, {resource: 2})
 
-    assert wanted_by(pod, a_stock()).shape == Shape(2, 0, 4 * GIB)
+    assert demand_of(pod, a_stock()).shape == Shape(2, 0, 4 * GIB)
 
 
 def test_what_is_asked_is_rounded_up_as_the_scheduler_does() -> None:
-    assert wanted_by(*a_claimant(Ask(SLICES, 1, 1000 * MIB, 30))).shape == Shape(1, 300, GIB)
+    assert demand_of(*a_claimant(GpuAsk(SLICES, 1, 1000 * MIB, 30))).shape == Shape(1, 300, GIB)
 
 
 def test_a_whole_gpu_is_asked_for_alone() -> None:
-    wanted = wanted_by(*a_claimant(Ask(WHOLE)))
+    wanted = demand_of(*a_claimant(GpuAsk(WHOLE)))
 
     assert wanted.wish.sharing_mode is SharingMode.EXCLUSIVE
     assert wanted.shape == Shape(1, 1000, 80 * GIB)
 
 
 def test_claims_on_other_drivers_devices_ask_for_nothing() -> None:
-    assert wanted_by(*a_claimant(Ask("gpu.example.com", 1, 1 * GIB))).shape.gpu_count == 0
+    assert demand_of(*a_claimant(GpuAsk("gpu.example.com", 1, 1 * GIB))).shape.gpu_count == 0
 
 
 def test_who_shares_a_claim_that_is_allocated_asks_for_nothing() -> None:
-    pod, stock = a_claimant(Ask(SLICES, 1, 1 * GIB))
+    pod, stock = a_claimant(GpuAsk(SLICES, 1, 1 * GIB))
     stock.put_claim(pod_key(pod), dataclasses.replace(stock.claims[pod_key(pod)], is_allocated=True))
 
-    assert wanted_by(pod, stock).shape.gpu_count == 0
+    assert demand_of(pod, stock).shape.gpu_count == 0
 
 
-def a_stock(nodes: int = 2, gpus: int = 2) -> Stock:
-    stock = Stock()
+def a_stock(nodes: int = 2, gpus: int = 2) -> ClusterState:
+    stock = ClusterState()
     fill(stock, nodes, gpus)
     return stock
 
 
-def fill(stock: Stock, nodes: int, gpus: int, size_bytes: int = 80 * GIB) -> list[str]:
+def fill(stock: ClusterState, nodes: int, gpus: int, size_bytes: int = 80 * GIB) -> list[str]:
     names = [f"node{number:02}" for number in range(nodes)]
     for name in names:
-        cards = tuple(Card(f"{name}-{number}", size_bytes, 4 * GIB, 256 * MIB) for number in range(gpus))
-        stock.put_host(name, Host(name, 64_000, 512 * GIB))
-        stock.put_shelf(name, Shelf(name, name, 1, name, cards))
-    stock.put_class(SLICES, Class(SLICES, is_whole=False, extended_resource="pgpu.io/gpu-slice"))
-    stock.put_class(WHOLE, Class(WHOLE, is_whole=True))
+        cards = tuple(SharedGpu(f"{name}-{number}", size_bytes, 4 * GIB, 256 * MIB) for number in range(gpus))
+        stock.put_host(name, NodeCapacity(name, 64_000, 512 * GIB))
+        stock.put_shelf(name, PublishedSlice(name, name, 1, name, cards))
+    stock.put_class(SLICES, GpuClass(SLICES, is_whole=False, extended_resource="pgpu.io/gpu-slice"))
+    stock.put_class(WHOLE, GpuClass(WHOLE, is_whole=True))
     return names
 
 
-def a_claimant(ask: Ask) -> tuple[Pod, Stock]:
+def a_claimant(ask: GpuAsk) -> tuple[PodState, ClusterState]:
     stock = a_stock()
     pod = claiming("u")
-    stock.put_claim(pod_key(pod), Claim(pod_key(pod), (ask,)))
+    stock.put_claim(pod_key(pod), ClaimState(pod_key(pod), (ask,)))
     return pod, stock
 
 
-def claiming(uid: str, cpu_milli: int = 0) -> Pod:
-    return Pod(uid, "ns", None, cpu_milli, 0, {}, (ClaimUse(f"claim-{uid}"),))
+def claiming(uid: str, cpu_milli: int = 0) -> PodState:
+    return PodState(uid, "ns", None, cpu_milli, 0, {}, (PodClaim(f"claim-{uid}"),))
 
 
-def pod_key(pod: Pod) -> ClaimKey:
+def pod_key(pod: PodState) -> ClaimKey:
     return ClaimKey("ns", f"claim-{pod.uid}")
 
 
 def test_of_a_pool_only_the_newest_generation_counts() -> None:
     stock = a_stock(1, 2)
-    newer = Shelf("newer", "node00", 2, "node00", (Card("other", GIB, GIB, 1),))
+    newer = PublishedSlice("newer", "node00", 2, "node00", (SharedGpu("other", GIB, GIB, 1),))
 
     stock.put_shelf("newer", newer)
     assert [gpu.uuid for gpu in stock.offer("node00").gpus] == ["other"]
@@ -197,9 +207,9 @@ def test_of_a_pool_only_the_newest_generation_counts() -> None:
 
 def test_what_is_taken_is_given_back_when_its_claim_goes() -> None:
     stock = a_stock(1, 1)
-    key, taken = ClaimKey("ns", "c"), Taken("node00", "node00-0", 30 * GIB, 100)
+    key, taken = ClaimKey("ns", "c"), ConsumedGpu("node00", "node00-0", 30 * GIB, 100)
 
-    stock.put_claim(key, Claim(key, taken=(taken,), is_allocated=True))
+    stock.put_claim(key, ClaimState(key, taken=(taken,), is_allocated=True))
     assert stock.offer("node00").gpus[0].free_memory_bytes == 50 * GIB
     assert stock.offer("node00").gpus[0].free_compute_milli == 900
     stock.put_claim(key, None)
@@ -210,15 +220,15 @@ def test_of_a_gpu_that_somebody_has_alone_nothing_is_free() -> None:
     stock = a_stock(1, 1)
     key = ClaimKey("ns", "c")
 
-    stock.put_claim(key, Claim(key, taken=(Taken("node00", "node00-0", is_whole=True),), is_allocated=True))
+    stock.put_claim(key, ClaimState(key, taken=(ConsumedGpu("node00", "node00-0", is_whole=True),), is_allocated=True))
 
     assert stock.offer("node00").gpus[0].free_share == 0
 
 
 def test_a_node_with_the_device_plugin_is_one_number() -> None:
-    stock = Stock()
-    stock.put_host("old", Host("old", 8000, 8 * GIB, gpu_gib=48))
-    stock.put_pod("u", Pod("u", "ns", "old", 0, 0, {GIB_RESOURCE: 8}))
+    stock = ClusterState()
+    stock.put_host("old", NodeCapacity("old", 8000, 8 * GIB, gpu_gib=48))
+    stock.put_pod("u", PodState("u", "ns", "old", 0, 0, {GIB_RESOURCE: 8}))
 
     assert stock.offer("old").gpus[0].free_memory_bytes == 40 * GIB
-    assert wanted_by(Pod("v", "ns", None, 0, 0, {GIB_RESOURCE: 4}), stock).shape == Shape(1, 0, 4 * GIB)
+    assert demand_of(PodState("v", "ns", None, 0, 0, {GIB_RESOURCE: 4}), stock).shape == Shape(1, 0, 4 * GIB)

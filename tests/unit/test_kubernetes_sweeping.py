@@ -10,7 +10,7 @@ from pgpu.enforcement import SliceUse
 from pgpu.errors import ClusterUnavailableError, NodeError, ObjectNotFoundError
 from pgpu.kubernetes import names
 from pgpu.kubernetes.api import AllocatedDevice, ResourceClaim
-from pgpu.kubernetes.claims.sweeping import SWEEP_SECONDS, Sweeper
+from pgpu.kubernetes.dra.orphaned_claims import SWEEP_SECONDS, OrphanCollector
 from pgpu.model import Claim, Slice
 
 HELD = Claim("u-1", "default", "c", (Slice(gpu(0).uuid, 1 << 30),))
@@ -27,7 +27,7 @@ class Node:
         self.now_seconds = 0.0
         self.said: list[str] = []
         self.stuck: set[str] = set()
-        self.sweeper = Sweeper(self, self, self.uses, self.said.append, lambda: self.now_seconds)
+        self.sweeper = OrphanCollector(self, self, self.uses, self.said.append, lambda: self.now_seconds)
 
     def known(self) -> Sequence[Claim]:
         return list(self.claims.values())

@@ -18,8 +18,8 @@ from pgpu.units import quoted
 if TYPE_CHECKING:
     from pgpu.functions.declaring import Declaration
     from pgpu.functions.dev import Place
-    from pgpu.kubernetes.api import Objects
-    from pgpu.kubernetes.deploying import Platform, SourceFile, Workload
+    from pgpu.kubernetes.api import DynamicClient
+    from pgpu.kubernetes.deploy import Platform, SourceFile, Workload
 
 _MOST_GPUS = 16
 """Of one claim."""
@@ -39,7 +39,7 @@ class Packaging:
     ends_before_it_starts: bool = False
 
 
-def open_objects(kubeconfig: Path | None, context: str | None) -> "Objects":
+def open_objects(kubeconfig: Path | None, context: str | None) -> "DynamicClient":
     """Return what answers about a cluster's objects.
 
     Raises:
@@ -47,9 +47,9 @@ def open_objects(kubeconfig: Path | None, context: str | None) -> "Objects":
         ClusterAccessError: Nothing says where the cluster is.
     """
     require_kubernetes()
-    from pgpu.kubernetes.api import Objects
+    from pgpu.kubernetes.api import DynamicClient
 
-    return Objects.of_a_person(kubeconfig, context)
+    return DynamicClient.of_a_person(kubeconfig, context)
 
 
 def require_kubernetes() -> None:
@@ -77,7 +77,7 @@ def workload_of(place: "Place", name: str, declaration: "Declaration", packaging
         RequestError: It asks for what no cluster can do, or its source cannot be sent.
     """
     from pgpu.functions.declaring import to_words
-    from pgpu.kubernetes.deploying import Scaling, Share, Workload
+    from pgpu.kubernetes.deploy import Scaling, Share, Workload
 
     _check(declaration, packaging)
     lanes = declaration.concurrency
@@ -105,7 +105,7 @@ def workload_of(place: "Place", name: str, declaration: "Declaration", packaging
 
 def differences(declaration: "Declaration", packaging: Packaging, platform: "Platform") -> Iterator[str]:
     """Yield what a function declares that a cluster does otherwise than a server of pgpu."""
-    from pgpu.kubernetes.deploying import Platform
+    from pgpu.kubernetes.deploy import Platform
 
     is_deployment = platform is Platform.DEPLOYMENT
     if declaration.requirements:
@@ -135,7 +135,7 @@ def _check(declaration: "Declaration", packaging: Packaging) -> None:
 def _source(root: Path) -> "Iterator[SourceFile]":
     """Yield the files of a function's source: those that a server would be sent."""
     from pgpu.functions.deploying import pack_tree
-    from pgpu.kubernetes.deploying import SourceFile
+    from pgpu.kubernetes.deploy import SourceFile
 
     with tempfile.TemporaryFile() as bundle:
         pack_tree(root, cast("BinaryIO", bundle))

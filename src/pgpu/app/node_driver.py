@@ -17,21 +17,21 @@ from typing import TYPE_CHECKING, Any
 from pgpu.app.composition import gpu_source, make_engine, simulated_gpus
 from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.settings import Settings
-from pgpu.kubernetes.one_mode import Mode, be_in_mode
+from pgpu.kubernetes.driver_mode import Mode, enter_mode
 
 if TYPE_CHECKING:
     from pgpu.engine.claims import Claims
     from pgpu.kubernetes.api import Cluster, ResourceClaim
-    from pgpu.kubernetes.claims.cdi_files import CdiFiles
-    from pgpu.kubernetes.device_plugin.delivering import Delivering
-    from pgpu.kubernetes.driver import Companion
-    from pgpu.kubernetes.events import EventRecorder
-    from pgpu.kubernetes.health import HealthSource
-    from pgpu.kubernetes.kubelet.plugin import KubeletPlugin
-    from pgpu.kubernetes.kubelet.telling import Telling
-    from pgpu.kubernetes.pods.asking import KubeletPods
-    from pgpu.kubernetes.publishing import Publisher
-    from pgpu.kubernetes.readiness import Readiness
+    from pgpu.kubernetes.cluster_events import EventRecorder
+    from pgpu.kubernetes.device_plugin.slice_delivery import SliceDelivery
+    from pgpu.kubernetes.dra.cdi_files import CdiFiles
+    from pgpu.kubernetes.dra.claim_events import ClaimEvents
+    from pgpu.kubernetes.dra.dra_driver import Companion
+    from pgpu.kubernetes.dra.plugin_sockets import KubeletPlugin
+    from pgpu.kubernetes.driver_readiness import Readiness
+    from pgpu.kubernetes.gpu_health import HealthSource
+    from pgpu.kubernetes.pod_resources import KubeletPods
+    from pgpu.kubernetes.resource_slices import Publisher
     from pgpu.model import Delivery
 
 STATE_DIRECTORY = Path("/var/lib/pgpu/kubernetes")
@@ -76,7 +76,7 @@ def drive(settings: Settings, options: NodeOptions, say: Callable[[str], None]) 
     """
     from pgpu.engine.claims.engine_claims import EngineClaims
     from pgpu.kubernetes.api import Cluster
-    from pgpu.kubernetes.driver import alone_on_node
+    from pgpu.kubernetes.dra.dra_driver import alone_on_node
 
     with alone_on_node(settings.state_dir), contextlib.ExitStack() as stack:
         cluster = Cluster.at(options.kubeconfig)
@@ -89,7 +89,7 @@ def drive(settings: Settings, options: NodeOptions, say: Callable[[str], None]) 
         driver.check()
         claims = EngineClaims(make_engine(settings))
         stack.callback(claims.close)
-        be_in_mode(options.mode, claims, driver.pods)
+        enter_mode(options.mode, claims, driver.pods)
         driver.run(claims)
     say("the driver ended; slices stay as they are")
 
@@ -110,20 +110,20 @@ class _Parts:
 
     @cached_property
     def files(self) -> "CdiFiles":
-        from pgpu.kubernetes.claims.cdi_files import CdiFiles
+        from pgpu.kubernetes.dra.cdi_files import CdiFiles
 
         return CdiFiles(self.options.cdi_directory, self.runtime_path / _SEALS)
 
     @cached_property
     def health(self) -> "HealthSource":
-        from pgpu.kubernetes.health import GpuHealth
+        from pgpu.kubernetes.gpu_health import GpuHealth
 
         source = gpu_source(simulated_gpus(self.settings, self.runtime_path))
         return GpuHealth(source.gpus, source.watch_xids().seen)
 
     @cached_property
     def readiness(self) -> "Readiness":
-        from pgpu.kubernetes.readiness import Readiness
+        from pgpu.kubernetes.driver_readiness import Readiness
 
         return Readiness(self.say, self.subjects)
 
@@ -133,18 +133,18 @@ class _Parts:
 
     @cached_property
     def pods(self) -> "KubeletPods":
-        from pgpu.kubernetes.pods.asking import KubeletPods
+        from pgpu.kubernetes.pod_resources import KubeletPods
 
         return KubeletPods(self.options.kubelet_directory)
 
     def web(self, claims: "Claims") -> "tuple[Companion, ...]":
         """Return who serves metrics, where somebody shall."""
-        from pgpu.kubernetes.node_watch import NodeWatch
-        from pgpu.kubernetes.web import DriverWeb
+        from pgpu.kubernetes.driver_http import DriverHttpServer
+        from pgpu.kubernetes.node_view import NodeView
 
         if self.options.metrics is None:
             return ()
-        return (DriverWeb(self.options.metrics, NodeWatch(claims, self.pods), self.readiness),)
+        return (DriverHttpServer(self.options.metrics, NodeView(claims, self.pods), self.readiness),)
 
     def gpu_edits(self, delivery: "Delivery") -> Mapping[str, list[Any]] | None:
         """Return what real GPUs need in a container; simulated ones need nothing."""
@@ -158,13 +158,13 @@ class _Dra(_Parts):
 
     @property
     def subjects(self) -> tuple[str, ...]:
-        from pgpu.kubernetes.driver import SUBJECTS
+        from pgpu.kubernetes.dra.dra_driver import SUBJECTS
 
         return SUBJECTS
 
     def check(self) -> None:
         """Refuse a runtime that would start pods without their slice."""
-        from pgpu.kubernetes.kubelet.container_runtime import check_runtime
+        from pgpu.kubernetes.node_requirements import check_runtime
 
         warning = check_runtime(self.cluster.node(self.options.node_name).runtime)
         if warning:
@@ -172,14 +172,14 @@ class _Dra(_Parts):
 
     def run(self, claims: "Claims") -> None:
         """Serve until it is told to stop."""
-        from pgpu.kubernetes.claims.preparing import Preparer
-        from pgpu.kubernetes.claims.sweeping import Sweeper
-        from pgpu.kubernetes.driver import Driver
-        from pgpu.kubernetes.health import HealthNews
-        from pgpu.kubernetes.kubelet.telling import Telling
+        from pgpu.kubernetes.dra.claim_events import ClaimEvents
+        from pgpu.kubernetes.dra.claim_preparation import ClaimPreparer
+        from pgpu.kubernetes.dra.dra_driver import Driver
+        from pgpu.kubernetes.dra.orphaned_claims import OrphanCollector
+        from pgpu.kubernetes.gpu_health import HealthChangeNotifier
 
-        telling = Telling(self.say, self._warn)
-        preparer = Preparer(
+        telling = ClaimEvents(self.say, self._warn)
+        preparer = ClaimPreparer(
             claims,
             self.cluster,
             self.files,
@@ -193,16 +193,16 @@ class _Dra(_Parts):
             lambda heard: self._plugin(preparer, telling, heard),
             self.readiness,
             (self.events, publisher, *self.web(claims)),
-            chores={"health of GPUs": HealthNews(self.health, publisher.wake).look},
+            chores={"health of GPUs": HealthChangeNotifier(self.health, publisher.wake).look},
             slow_chores={
-                "forgotten claims": Sweeper(preparer, self.cluster, claims.uses, self.say, time.monotonic).look
+                "forgotten claims": OrphanCollector(preparer, self.cluster, claims.uses, self.say, time.monotonic).look
             },
             stop=self.stop,
         ).run()
 
     @cached_property
     def events(self) -> "EventRecorder":
-        from pgpu.kubernetes.events import EventRecorder
+        from pgpu.kubernetes.cluster_events import EventRecorder
 
         return EventRecorder(self.cluster, self.options.node_name)
 
@@ -210,24 +210,24 @@ class _Dra(_Parts):
         self.events.warn(found.object_name, reason, note)
 
     def _publisher(self, claims: "Claims") -> "Publisher":
-        from pgpu.kubernetes.names import Kind
-        from pgpu.kubernetes.publishing import DEFAULT_MEMORY_BYTES, USUAL_KINDS, Looking, Publisher
+        from pgpu.kubernetes.names import DeviceKind
+        from pgpu.kubernetes.resource_slices import DEFAULT_MEMORY_BYTES, USUAL_KINDS, PoolPlanner, Publisher
 
-        kinds = tuple(Kind) if self.options.oversubscribes else USUAL_KINDS
-        looking = Looking(claims, self.health, self.options.default_memory_bytes or DEFAULT_MEMORY_BYTES, kinds)
+        kinds = tuple(DeviceKind) if self.options.oversubscribes else USUAL_KINDS
+        looking = PoolPlanner(claims, self.health, self.options.default_memory_bytes or DEFAULT_MEMORY_BYTES, kinds)
         node_name = self.options.node_name
         return Publisher(self.cluster, node_name, looking, events=self.events, readiness=self.readiness)
 
-    def _plugin(self, preparer: "Any", telling: "Telling", heard: Callable[[str | None], None]) -> "KubeletPlugin":
-        from pgpu.kubernetes.kubelet import health_stream, preparing
-        from pgpu.kubernetes.kubelet.plugin import KubeletPlugin
+    def _plugin(self, preparer: "Any", telling: "ClaimEvents", heard: Callable[[str | None], None]) -> "KubeletPlugin":
+        from pgpu.kubernetes.dra import dra_service, health_stream
+        from pgpu.kubernetes.dra.plugin_sockets import KubeletPlugin
         from pgpu.kubernetes.names import DRIVER
 
         services = (
-            preparing.ClaimServices(preparer, telling),
+            dra_service.ClaimService(preparer, telling),
             health_stream.HealthService(self.health, self.options.node_name, self.stop),
         )
-        versions = (*preparing.VERSIONS, health_stream.VERSION)
+        versions = (*dra_service.VERSIONS, health_stream.VERSION)
         return KubeletPlugin(self.options.kubelet_directory, DRIVER, services, versions, heard)
 
 
@@ -236,7 +236,7 @@ class _DevicePlugin(_Parts):
 
     @property
     def subjects(self) -> tuple[str, ...]:
-        from pgpu.kubernetes.device_plugin.plugin import SUBJECTS
+        from pgpu.kubernetes.device_plugin.device_plugin import SUBJECTS
 
         return SUBJECTS
 
@@ -245,8 +245,8 @@ class _DevicePlugin(_Parts):
 
     def run(self, claims: "Claims") -> None:
         """Serve until it is told to stop."""
-        from pgpu.kubernetes.device_plugin.plugin import DevicePlugin
-        from pgpu.kubernetes.driver import look_after_files
+        from pgpu.kubernetes.device_plugin.device_plugin import DevicePlugin
+        from pgpu.kubernetes.dra.dra_driver import look_after_files
 
         plugin = DevicePlugin(
             claims=claims,
@@ -265,16 +265,16 @@ class _DevicePlugin(_Parts):
             stack.callback(plugin.close)
             look_after_files(self.files, self.readiness, self.stop)
 
-    def _delivering(self) -> "Delivering":
-        from pgpu.kubernetes.device_plugin.delivering import ByCdi, ByMounts
-        from pgpu.kubernetes.kubelet.container_runtime import hands_on_cdi_of_plugins
+    def _delivering(self) -> "SliceDelivery":
+        from pgpu.kubernetes.device_plugin.slice_delivery import CdiDelivery, MountDelivery
+        from pgpu.kubernetes.node_requirements import hands_on_cdi_of_plugins
 
         node = self.cluster.node(self.options.node_name)
         if hands_on_cdi_of_plugins(node.runtime, node.kubelet):
-            return ByCdi(self.files, self._edits)
-        return ByMounts(self.runtime_path / _LINKS, self._edits)
+            return CdiDelivery(self.files, self._edits)
+        return MountDelivery(self.runtime_path / _LINKS, self._edits)
 
     def _edits(self, delivery: "Delivery", seal: Path) -> Mapping[str, list[Any]]:
-        from pgpu.kubernetes.claims.container_edits import container_edits
+        from pgpu.kubernetes.dra.container_edits import container_edits
 
         return container_edits(delivery, seal, os.uname().machine, self.gpu_edits(delivery))

@@ -30,7 +30,7 @@ OVERSUBSCRIBED_CLASS = "oversubscribed.gpu.pgpu.io"
 """DeviceClasses of slices of GPUs that are shared in these ways."""
 
 
-class Kind(StrEnum):
+class DeviceKind(StrEnum):
     """How those share a GPU who get a device of it.
 
     Two kinds never meet on one GPU, so each is a device of its own, and the scheduler sees to it that only one of them is in use.
@@ -47,32 +47,39 @@ class Kind(StrEnum):
 _LONGEST_NAME = 253
 """Of any object."""
 
-_SUFFIXES = {Kind.TIME_SLICE: "", Kind.MPS: "-mps", Kind.OVERSUBSCRIBED: "-oversubscribed", Kind.WHOLE: "-whole"}
+_SUFFIXES = {
+    DeviceKind.TIME_SLICE: "",
+    DeviceKind.MPS: "-mps",
+    DeviceKind.OVERSUBSCRIBED: "-oversubscribed",
+    DeviceKind.WHOLE: "-whole",
+}
 
 
-def device_of(gpu_uuid: str, kind: Kind) -> str:
+def device_of(gpu_uuid: str, kind: DeviceKind) -> str:
     """Return the name of one GPU's device of a kind."""
     return gpu_uuid.lower() + _SUFFIXES[kind]
 
 
 def shared_device(gpu_uuid: str) -> str:
     """Return the name of the device of which many claims get slices."""
-    return device_of(gpu_uuid, Kind.TIME_SLICE)
+    return device_of(gpu_uuid, DeviceKind.TIME_SLICE)
 
 
 def whole_device(gpu_uuid: str) -> str:
     """Return the name of the device that is a GPU for one claim alone."""
-    return device_of(gpu_uuid, Kind.WHOLE)
+    return device_of(gpu_uuid, DeviceKind.WHOLE)
 
 
-def kind_of(device: str) -> Kind:
+def kind_of(device: str) -> DeviceKind:
     """Return the kind that a device's name stands for."""
-    return next((kind for kind, suffix in _SUFFIXES.items() if suffix and device.endswith(suffix)), Kind.TIME_SLICE)
+    return next(
+        (kind for kind, suffix in _SUFFIXES.items() if suffix and device.endswith(suffix)), DeviceKind.TIME_SLICE
+    )
 
 
 def is_whole(device: str) -> bool:
     """Whether a device's name stands for a whole GPU."""
-    return kind_of(device) is Kind.WHOLE
+    return kind_of(device) is DeviceKind.WHOLE
 
 
 def gpu_of(device: str) -> str:

@@ -17,7 +17,7 @@ from tests.fakes.api_server import CLAIMS, NODES, ApiServer, running
 from tests.fakes.kubelet import FakeKubelet
 from tests.waiting import until
 
-from pgpu.kubernetes.wire import dra_v1_pb2 as dra
+from pgpu.kubernetes.generated import dra_v1_pb2 as dra
 
 NODE = "node1"
 _SERVES = "sockets for the kubelet: in order"

@@ -18,16 +18,16 @@ from tests.waiting import until
 from pgpu.errors import NodeError
 from pgpu.kubernetes import names
 from pgpu.kubernetes.api import Cluster
-from pgpu.kubernetes.claims.cdi_files import CdiFiles
-from pgpu.kubernetes.claims.preparing import Preparer
-from pgpu.kubernetes.driver import SUBJECTS, Companion, Driver
-from pgpu.kubernetes.health import Health, HealthState
-from pgpu.kubernetes.kubelet.health_stream import HealthService
-from pgpu.kubernetes.kubelet.plugin import KubeletPlugin, Service
-from pgpu.kubernetes.kubelet.preparing import ClaimServices
-from pgpu.kubernetes.kubelet.telling import Telling
-from pgpu.kubernetes.readiness import Readiness
-from pgpu.kubernetes.wire import dra_v1_pb2 as dra
+from pgpu.kubernetes.dra.cdi_files import CdiFiles
+from pgpu.kubernetes.dra.claim_events import ClaimEvents
+from pgpu.kubernetes.dra.claim_preparation import ClaimPreparer
+from pgpu.kubernetes.dra.dra_driver import SUBJECTS, Companion, Driver
+from pgpu.kubernetes.dra.dra_service import ClaimService
+from pgpu.kubernetes.dra.health_stream import HealthService
+from pgpu.kubernetes.dra.plugin_sockets import KubeletPlugin, Service
+from pgpu.kubernetes.driver_readiness import Readiness
+from pgpu.kubernetes.generated import dra_v1_pb2 as dra
+from pgpu.kubernetes.gpu_health import Health, HealthState
 from pgpu.model import Delivery
 
 NODE = "node1"
@@ -103,14 +103,14 @@ class World:
 
     def driver(self) -> tuple[Driver, Cluster]:
         cluster = Cluster.at(self.api.kubeconfig(self.root))
-        telling = Telling(
+        telling = ClaimEvents(
             self.said.append, lambda found, reason, note: self.said.append(f"{found.name} {reason}: {note}")
         )
         files = CdiFiles(self.cdi, self.root / "seals")
-        preparer = Preparer(self.claims, cluster, files, node=NODE, teller=telling, gpu_edits=self.gpu_edits)
+        preparer = ClaimPreparer(self.claims, cluster, files, node=NODE, teller=telling, gpu_edits=self.gpu_edits)
         stop = threading.Event()
         services: list[Service] = [
-            ClaimServices(preparer, telling),
+            ClaimService(preparer, telling),
             HealthService(KnownHealth(self.health), NODE, stop),
         ]
 

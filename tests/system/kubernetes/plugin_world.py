@@ -13,11 +13,11 @@ from tests.waiting import until
 
 from pgpu.enforcement import SliceUse
 from pgpu.engine.claims import ClaimableGpu
-from pgpu.kubernetes.device_plugin.delivering import ByMounts
-from pgpu.kubernetes.device_plugin.plugin import SUBJECTS, DevicePlugin
-from pgpu.kubernetes.device_plugin.units import uid_of, unit_of
-from pgpu.kubernetes.pods.asking import KubeletPods
-from pgpu.kubernetes.readiness import Readiness
+from pgpu.kubernetes.device_plugin.device_plugin import SUBJECTS, DevicePlugin
+from pgpu.kubernetes.device_plugin.slice_delivery import MountDelivery
+from pgpu.kubernetes.device_plugin.unit_ids import uid_of, unit_of
+from pgpu.kubernetes.driver_readiness import Readiness
+from pgpu.kubernetes.pod_resources import KubeletPods
 from pgpu.model import Claim, Delivery, Gpu, HeldClaim
 from pgpu.units import GIB
 
@@ -71,7 +71,7 @@ class Node:
         self.plugin = DevicePlugin(
             claims=self.claims,
             pods=KubeletPods(self.kubelet.directory),
-            delivering=ByMounts(self.home / "links", edits),
+            delivering=MountDelivery(self.home / "links", edits),
             readiness=self.readiness,
             kubelet_directory=self.kubelet.directory,
             say=self.said.append,

@@ -10,11 +10,11 @@ from tests.fakes.claims import FakeClaims, gpu
 
 from pgpu.engine.claims import ClaimableGpu
 from pgpu.errors import NodeError
-from pgpu.kubernetes.api import Cluster, connected
-from pgpu.kubernetes.events import EventRecorder
-from pgpu.kubernetes.health import Health
-from pgpu.kubernetes.publishing import Looking, Pace, Publisher
-from pgpu.kubernetes.readiness import Readiness
+from pgpu.kubernetes.api import Cluster, connect
+from pgpu.kubernetes.cluster_events import EventRecorder
+from pgpu.kubernetes.driver_readiness import Readiness
+from pgpu.kubernetes.gpu_health import Health
+from pgpu.kubernetes.resource_slices import Pace, PoolPlanner, Publisher
 from pgpu.model import Claim, Slice
 
 NODE = "node1"
@@ -62,7 +62,7 @@ class World:
         self.ills, self.clock = Ills(), Clock()
         self.said: list[str] = []
         self.readiness = Readiness(self.said.append)
-        self.cluster = Cluster(connected(server.kubeconfig(directory, token)), pause=lambda _: False)
+        self.cluster = Cluster(connect(server.kubeconfig(directory, token)), pause=lambda _: False)
         self.events = EventRecorder(self.cluster, NODE, self.clock)
         self.events.start()
         self.publisher = self.another()
@@ -70,7 +70,7 @@ class World:
     def another(self) -> Publisher:
         """Return the publisher of the driver that comes next."""
         pace = Pace(look_seconds=3600, first_pause_seconds=0.01, longest_pause_seconds=0.02)
-        looking = Looking(self.claims, self.ills)
+        looking = PoolPlanner(self.claims, self.ills)
         return Publisher(
             self.cluster, NODE, looking, events=self.events, readiness=self.readiness, pace=pace, clock=self.clock
         )

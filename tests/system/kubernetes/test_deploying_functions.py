@@ -26,8 +26,8 @@ from tests.system.kubernetes.deployed_functions import (
 )
 from tests.unit.test_cli import validate
 
-from pgpu.kubernetes.api import Objects
-from pgpu.kubernetes.applying.kinds import DEPLOYMENTS
+from pgpu.kubernetes.api import DynamicClient
+from pgpu.kubernetes.deploy.object_kinds import DEPLOYMENTS
 
 
 def test_a_function_from_deploy_to_undeploy(server: ApiServer, said: Said) -> None:
@@ -109,7 +109,7 @@ def test_a_field_of_another_manager_is_not_taken_and_nothing_is_changed(
     server: ApiServer, said: Said, tmp_path: Path
 ) -> None:
     said("deploy", "app.py:Doubler", *IMAGE)
-    others = Objects.of_a_person(server.kubeconfig(tmp_path))
+    others = DynamicClient.of_a_person(server.kubeconfig(tmp_path))
     other = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "doubler"}, "spec": {"replicas": 7}}
     others.apply(DEPLOYMENTS, other, "default", "argocd", is_forced=True)
     others.close()

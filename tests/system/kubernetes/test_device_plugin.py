@@ -9,9 +9,9 @@ from tests.fakes.kubelet_pods import FakePod, UnexpectedAdmissionError
 from tests.system.kubernetes.plugin_world import CountingClaims, Make, edits, make, short_directory, until_looked
 from tests.waiting import until
 
-from pgpu.kubernetes.device_plugin.allocations import Allocations
-from pgpu.kubernetes.device_plugin.delivering import ByMounts
-from pgpu.kubernetes.device_plugin.units import uid_of, unit_of
+from pgpu.kubernetes.device_plugin.slice_delivery import MountDelivery
+from pgpu.kubernetes.device_plugin.unit_ids import uid_of, unit_of
+from pgpu.kubernetes.device_plugin.unit_slices import UnitSlices
 
 __all__ = ["make", "short_directory"]
 
@@ -174,8 +174,8 @@ def test_the_slice_of_an_init_container_stays_while_it_runs_and_is_made_again_wh
 def test_a_slice_with_any_process_in_it_is_not_freed(tmp_path: Path) -> None:
     inside = [True]
     claims = CountingClaims(tmp_path, [gpu()])
-    allocations = Allocations(
-        claims, ByMounts(tmp_path / "links", edits), lambda _: None, lambda _: inside[0], grace_seconds=0
+    allocations = UnitSlices(
+        claims, MountDelivery(tmp_path / "links", edits), lambda _: None, lambda _: inside[0], grace_seconds=0
     )
     allocations.allocate([f"{claims.present[0].uuid}::0"])
     for _ in range(3):
@@ -186,7 +186,7 @@ def test_a_slice_with_any_process_in_it_is_not_freed(tmp_path: Path) -> None:
 
 def test_a_slice_that_was_allocated_after_the_kubelet_was_asked_for_its_pods_stays(tmp_path: Path) -> None:
     claims = CountingClaims(tmp_path, [gpu()])
-    allocations = Allocations(claims, ByMounts(tmp_path / "links", edits), lambda _: None, grace_seconds=0)
+    allocations = UnitSlices(claims, MountDelivery(tmp_path / "links", edits), lambda _: None, grace_seconds=0)
     allocations.allocate([f"{claims.present[0].uuid}::0"])
     assert allocations.look([]) == []
     assert allocations.look([f"{claims.present[0].uuid}::0"]) == []

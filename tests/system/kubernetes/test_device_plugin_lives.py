@@ -10,10 +10,10 @@ from tests.fakes.kubelet_pods import FakePod, UnexpectedAdmissionError
 from tests.system.kubernetes.plugin_world import CountingClaims, Make, edits, make, short_directory, until_looked
 from tests.waiting import until
 
-from pgpu.kubernetes.device_plugin.allocations import Allocations
-from pgpu.kubernetes.device_plugin.delivering import ByMounts
-from pgpu.kubernetes.device_plugin.roster import Roster
-from pgpu.kubernetes.device_plugin.units import unit_of
+from pgpu.kubernetes.device_plugin.slice_delivery import MountDelivery
+from pgpu.kubernetes.device_plugin.unit_ids import unit_of
+from pgpu.kubernetes.device_plugin.unit_inventory import UnitInventory
+from pgpu.kubernetes.device_plugin.unit_slices import UnitSlices
 from pgpu.units import GIB
 
 __all__ = ["make", "short_directory"]
@@ -115,8 +115,8 @@ def test_units_for_which_there_is_no_room_are_unhealthy_but_never_those_in_use(m
 
 def test_a_look_at_the_gpus_while_a_slice_comes_or_goes_takes_no_unit_from_the_node(tmp_path: Path) -> None:
     claims = CountingClaims(tmp_path, [gpu(0, 76 * GIB)])
-    allocations = Allocations(claims, ByMounts(tmp_path / "links", edits), lambda _: None)
-    roster = Roster(claims, allocations.in_use)
+    allocations = UnitSlices(claims, MountDelivery(tmp_path / "links", edits), lambda _: None)
+    roster = UnitInventory(claims, allocations.in_use)
     roster.refresh()
     seen: list[int] = []
 
@@ -135,8 +135,8 @@ def test_a_look_at_the_gpus_while_a_slice_comes_or_goes_takes_no_unit_from_the_n
 
 def test_a_slice_that_goes_while_the_gpus_are_looked_at_takes_no_unit_from_the_node(tmp_path: Path) -> None:
     claims = CountingClaims(tmp_path, [gpu(0, 76 * GIB)])
-    allocations = Allocations(claims, ByMounts(tmp_path / "links", edits), lambda _: None, grace_seconds=0)
-    roster = Roster(claims, allocations.in_use)
+    allocations = UnitSlices(claims, MountDelivery(tmp_path / "links", edits), lambda _: None, grace_seconds=0)
+    roster = UnitInventory(claims, allocations.in_use)
     roster.refresh()
     ids = [each.unit.id for each in roster.now()[1]]
     allocations.allocate(ids[:30])

@@ -2,8 +2,8 @@
 
 from google.protobuf.message import Message
 
-from pgpu.kubernetes.wire import device_plugin_v1beta1_pb2 as plugin
-from pgpu.kubernetes.wire import pod_resources_v1_pb2 as pods
+from pgpu.kubernetes.generated import device_plugin_v1beta1_pb2 as plugin
+from pgpu.kubernetes.generated import pod_resources_v1_pb2 as pods
 
 
 def _bytes(message: Message) -> bytes:

@@ -13,9 +13,9 @@ from tests.manifests import KUSTOMIZE, written
 from tests.system.conftest import PGPU
 from tests.unit.test_cli import validate
 
-from pgpu.kubernetes.api.connecting import connected
-from pgpu.kubernetes.api.looking import Onlooker
-from pgpu.kubernetes.doctor import examine, explain
+from pgpu.kubernetes.api.cluster_inspector import ClusterInspector
+from pgpu.kubernetes.api.credentials import connect
+from pgpu.kubernetes.doctor import check_cluster, explain_pending_pod
 from pgpu.model.finding import Finding, Result
 
 PODS = next(kind for kind in KINDS if kind.plural == "pods")
@@ -108,13 +108,13 @@ def pod_of_claim(name: str, claimed: str) -> dict[str, Any]:
 
 
 def looked_at(server: ApiServer, directory: Path, token: str = "") -> list[Finding]:
-    with closing(Onlooker(connected(server.kubeconfig(directory, token)))) as cluster:
-        return list(examine(cluster))
+    with closing(ClusterInspector(connect(server.kubeconfig(directory, token)))) as cluster:
+        return list(check_cluster(cluster))
 
 
 def explained(server: ApiServer, directory: Path, name: str) -> list[Finding]:
-    with closing(Onlooker(connected(server.kubeconfig(directory)))) as cluster:
-        return list(explain(cluster, "team", name))
+    with closing(ClusterInspector(connect(server.kubeconfig(directory)))) as cluster:
+        return list(explain_pending_pod(cluster, "team", name))
 
 
 def complaints(found: list[Finding]) -> dict[str, Finding]:
@@ -264,8 +264,8 @@ def test_what_the_asker_may_not_see_is_said_to_be_unseen(server: ApiServer, tmp_
 def test_a_server_that_does_not_answer_is_one_failure(tmp_path: Path) -> None:
     with running() as server:
         kubeconfig = server.kubeconfig(tmp_path)
-    with closing(Onlooker(connected(kubeconfig))) as cluster:
-        (found,) = examine(cluster)
+    with closing(ClusterInspector(connect(kubeconfig))) as cluster:
+        (found,) = check_cluster(cluster)
     assert found.result is Result.FAILURE
     assert "does not answer" in found.finding
 

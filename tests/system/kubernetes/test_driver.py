@@ -13,9 +13,9 @@ from tests.system.kubernetes.driver_world import GPU, NODE, World, allocated, re
 from tests.waiting import until
 
 from pgpu.kubernetes import names
-from pgpu.kubernetes.claims.parameters import API_VERSION, KIND
-from pgpu.kubernetes.driver import SLICES
-from pgpu.kubernetes.wire import dra_v1_pb2 as dra
+from pgpu.kubernetes.dra.dra_driver import SLICES
+from pgpu.kubernetes.dra.slice_parameters import API_VERSION, KIND
+from pgpu.kubernetes.generated import dra_v1_pb2 as dra
 from pgpu.model import Claim, HeldClaim, SharingWish, Slice
 from pgpu.units import GIB, MIB
 

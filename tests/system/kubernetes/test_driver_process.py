@@ -11,8 +11,8 @@ from tests.system.kubernetes.driver_world import allocated, result
 from tests.waiting import until
 
 from pgpu.kubernetes import names
-from pgpu.kubernetes.wire import dra_health_v1alpha1_pb2 as health
-from pgpu.kubernetes.wire import dra_v1_pb2 as dra
+from pgpu.kubernetes.generated import dra_health_v1alpha1_pb2 as health
+from pgpu.kubernetes.generated import dra_v1_pb2 as dra
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ from tests.waiting import until
 
 from pgpu.errors import NodeError
 from pgpu.kubernetes import names
-from pgpu.kubernetes.driver import REGISTERED, alone_on_node
-from pgpu.kubernetes.health import HealthState
-from pgpu.kubernetes.kubelet.sockets import SocketServer
-from pgpu.kubernetes.wire import dra_health_v1alpha1_pb2 as health
+from pgpu.kubernetes.dra.dra_driver import REGISTERED, alone_on_node
+from pgpu.kubernetes.generated import dra_health_v1alpha1_pb2 as health
+from pgpu.kubernetes.gpu_health import HealthState
+from pgpu.kubernetes.kubelet_sockets import SocketServer
 
 
 @pytest.fixture

@@ -135,9 +135,9 @@ def test_classes_and_driver_bear_the_names_that_the_code_knows() -> None:
         name: found["spec"]["selectors"] for (kind, _, name), found in objects.items() if kind == "DeviceClass"
     }
     kinds = {
-        names.SHARED_CLASS: names.Kind.TIME_SLICE,
-        names.MPS_CLASS: names.Kind.MPS,
-        names.OVERSUBSCRIBED_CLASS: names.Kind.OVERSUBSCRIBED,
+        names.SHARED_CLASS: names.DeviceKind.TIME_SLICE,
+        names.MPS_CLASS: names.DeviceKind.MPS,
+        names.OVERSUBSCRIBED_CLASS: names.DeviceKind.OVERSUBSCRIBED,
     }
     (whole,) = selectors.pop(names.WHOLE_CLASS)
     assert "!device.allowMultipleAllocations" in whole["cel"]["expression"]

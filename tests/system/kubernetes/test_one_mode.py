@@ -7,9 +7,9 @@ import pytest
 from tests.fakes.claims import FakeClaims
 
 from pgpu.errors import NodeError
-from pgpu.kubernetes.device_plugin.units import RESOURCE, Unit, claim_of
-from pgpu.kubernetes.one_mode import Mode, be_in_mode
-from pgpu.kubernetes.pods import Container, ContainerUnits, Pod
+from pgpu.kubernetes.device_plugin.unit_ids import RESOURCE, Unit, claim_of
+from pgpu.kubernetes.driver_mode import Mode, enter_mode
+from pgpu.kubernetes.node_pods import Container, ContainerUnits, Pod
 from pgpu.model import Claim, Slice
 from pgpu.units import GIB
 
@@ -43,12 +43,12 @@ def _held(directory: Path, *, units: int = 0, claims: int = 0) -> FakeClaims:
 
 @pytest.mark.parametrize("mode", list(Mode))
 def test_an_empty_node_may_be_in_any_mode(tmp_path: Path, mode: Mode) -> None:
-    be_in_mode(mode, _held(tmp_path), Told())
+    enter_mode(mode, _held(tmp_path), Told())
 
 
 def test_what_is_of_the_same_mode_stays(tmp_path: Path) -> None:
     for mode, node in ((Mode.DRA, _held(tmp_path, claims=2)), (Mode.DEVICE_PLUGIN, _held(tmp_path, units=2))):
-        be_in_mode(mode, node, Told(_pod()))
+        enter_mode(mode, node, Told(_pod()))
         assert len(node.held()) == 2
 
 
@@ -57,7 +57,7 @@ def test_claims_keep_the_device_plugin_out(tmp_path: Path) -> None:
     with pytest.raises(
         NodeError, match="still has 2 slices of --mode dra, so --mode device-plugin cannot begin"
     ) as refused:
-        be_in_mode(Mode.DEVICE_PLUGIN, node, Told(_pod()))
+        enter_mode(Mode.DEVICE_PLUGIN, node, Told(_pod()))
     assert "drain the node" in (refused.value.hint or "")
     assert len(node.held()) == 2
 
@@ -65,18 +65,18 @@ def test_claims_keep_the_device_plugin_out(tmp_path: Path) -> None:
 def test_units_that_a_pod_has_keep_dra_out(tmp_path: Path) -> None:
     node = _held(tmp_path, units=1)
     with pytest.raises(NodeError, match="pods have them: default/p"):
-        be_in_mode(Mode.DRA, node, Told(_pod("GPU-1::0")))
+        enter_mode(Mode.DRA, node, Told(_pod("GPU-1::0")))
     assert len(node.held()) == 1
 
 
 def test_units_keep_dra_out_while_the_kubelet_knows_no_pods(tmp_path: Path) -> None:
     node = _held(tmp_path, units=1)
     with pytest.raises(NodeError, match="does not know its pods yet"):
-        be_in_mode(Mode.DRA, node, Told())
+        enter_mode(Mode.DRA, node, Told())
     assert len(node.held()) == 1
 
 
 def test_units_that_no_pod_has_any_more_are_freed(tmp_path: Path) -> None:
     node = _held(tmp_path, units=3, claims=1)
-    be_in_mode(Mode.DRA, node, Told(_pod()))
+    enter_mode(Mode.DRA, node, Told(_pod()))
     assert [each.claim.uid for each in node.held()] == ["claim-0"]

@@ -21,11 +21,11 @@ from tests.fakes.kubelet_pods import FakeKubelet, FakePod, claimed
 from pgpu.cli.main import main
 from pgpu.enforcement import SliceUse
 from pgpu.errors import KubeletAwayError, NodeError
-from pgpu.kubernetes.device_plugin.units import Unit, claim_of
-from pgpu.kubernetes.node_watch import NodeWatch
-from pgpu.kubernetes.pods.asking import KubeletPods
-from pgpu.kubernetes.readiness import Readiness
-from pgpu.kubernetes.web import DriverWeb
+from pgpu.kubernetes.device_plugin.unit_ids import Unit, claim_of
+from pgpu.kubernetes.driver_http import DriverHttpServer
+from pgpu.kubernetes.driver_readiness import Readiness
+from pgpu.kubernetes.node_view import NodeView
+from pgpu.kubernetes.pod_resources import KubeletPods
 from pgpu.model import Claim, Slice
 from pgpu.units import GIB
 
@@ -47,7 +47,7 @@ class Node:
     kubelet: FakeKubelet
     claims: UsedClaims
     readiness: Readiness
-    web: DriverWeb
+    web: DriverHttpServer
 
     @property
     def gpu_uuid(self) -> str:
@@ -84,8 +84,8 @@ def node(tmp_path: Path) -> Iterator[Node]:
         claims = UsedClaims(tmp_path, [gpu(0), gpu(1)])
         readiness = Readiness(lambda _: None, ("a subject",))
         readiness.right("a subject")
-        watch = NodeWatch(claims, KubeletPods(Path(name)))
-        web = DriverWeb("127.0.0.1:0", watch, readiness)
+        watch = NodeView(claims, KubeletPods(Path(name)))
+        web = DriverHttpServer("127.0.0.1:0", watch, readiness)
         web.start()
         yield Node(kubelet, claims, readiness, web)
         web.stop()
@@ -236,7 +236,7 @@ def test_other_paths_are_not_there(node: Node) -> None:
 
 
 def test_a_port_that_is_taken_is_an_error_of_ours(node: Node) -> None:
-    other = DriverWeb(node.address, NodeWatch(node.claims, KubeletPods(Path("/"))), node.readiness)
+    other = DriverHttpServer(node.address, NodeView(node.claims, KubeletPods(Path("/"))), node.readiness)
     with pytest.raises(NodeError, match=r"--metrics 127\.0\.0\.1"):
         other.start()
 

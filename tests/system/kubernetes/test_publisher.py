@@ -11,8 +11,8 @@ from tests.fakes.claims import gpu
 from tests.system.kubernetes.publisher_world import NODE, SHARED, World, wipe
 
 from pgpu.errors import ClusterAccessError, ClusterUnavailableError, NodeError
-from pgpu.kubernetes.health import Health, HealthState
-from pgpu.kubernetes.publishing import SUBJECT
+from pgpu.kubernetes.gpu_health import Health, HealthState
+from pgpu.kubernetes.resource_slices import SUBJECT
 from pgpu.units import GIB
 
 ALL_RIGHTS = (

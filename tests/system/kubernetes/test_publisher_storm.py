@@ -13,7 +13,7 @@ from tests.fakes.api_server import SLICES, Fault, running
 from tests.fakes.claims import gpu
 from tests.system.kubernetes.publisher_world import NODE, World, wipe
 
-from pgpu.kubernetes.health import Health, HealthState
+from pgpu.kubernetes.gpu_health import Health, HealthState
 from pgpu.units import GIB
 
 _CODES = (404, 409, 429, 500, 503)

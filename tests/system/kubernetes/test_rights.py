@@ -13,14 +13,14 @@ from tests.manifests import KUSTOMIZE, charted, written
 
 from pgpu.errors import ClusterAccessError
 from pgpu.kubernetes import names
-from pgpu.kubernetes.api import Cluster, ObjectName, ResourceClaim, connected
-from pgpu.kubernetes.claims.cdi_files import CdiFiles
-from pgpu.kubernetes.claims.preparing import ClaimName, Preparer
-from pgpu.kubernetes.events import EventRecorder
-from pgpu.kubernetes.health import Health
-from pgpu.kubernetes.publishing import Looking, Publisher
-from pgpu.kubernetes.readiness import Readiness
-from pgpu.kubernetes.rights import DRIVER_RIGHTS
+from pgpu.kubernetes.api import Cluster, ObjectName, ResourceClaim, connect
+from pgpu.kubernetes.cluster_events import EventRecorder
+from pgpu.kubernetes.dra.cdi_files import CdiFiles
+from pgpu.kubernetes.dra.claim_preparation import ClaimName, ClaimPreparer
+from pgpu.kubernetes.driver_readiness import Readiness
+from pgpu.kubernetes.driver_rights import DRIVER_RIGHTS
+from pgpu.kubernetes.gpu_health import Health
+from pgpu.kubernetes.resource_slices import PoolPlanner, Publisher
 from pgpu.model import Claim
 from pgpu.units import GIB
 
@@ -36,7 +36,7 @@ class Healthy:
 
 
 class Silent:
-    """A `Teller` that tells nobody."""
+    """A `ClaimObserver` that tells nobody."""
 
     def prepared(self, claim: Claim) -> None: ...
     def unprepared(self, uid: str) -> None: ...
@@ -54,7 +54,7 @@ class World:
     directory: Path
 
     def publisher(self) -> Publisher:
-        looking = Looking(self.claims, Healthy())
+        looking = PoolPlanner(self.claims, Healthy())
         events = EventRecorder(self.cluster, NODE)
         return Publisher(self.cluster, NODE, looking, events=events, readiness=Readiness(lambda _: None))
 
@@ -95,7 +95,7 @@ def hears_of_changes_by_others(world: World) -> None:
 
 def prepares_a_claim(world: World) -> None:
     files = CdiFiles(world.directory / "cdi", world.directory / "seals")
-    preparer = Preparer(world.claims, world.cluster, files, node=NODE, teller=Silent(), gpu_edits=lambda _: None)
+    preparer = ClaimPreparer(world.claims, world.cluster, files, node=NODE, teller=Silent(), gpu_edits=lambda _: None)
     uid = world.server.objects.create(CLAIMS, "team", allocated())["metadata"]["uid"]
     (device,) = preparer.prepare(ClaimName("team", "mine", uid))
     assert device.cdi_ids == (f"pgpu.io/gpu={uid}",)
@@ -140,7 +140,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     with running() as server:
         server.add_node(NODE)
         server.users["driver"] = User(rules_without(missing), node=NODE)
-        cluster = Cluster(connected(server.kubeconfig(tmp_path, "driver")), pause=lambda _: True)
+        cluster = Cluster(connect(server.kubeconfig(tmp_path, "driver")), pause=lambda _: True)
         (tmp_path / "cdi").mkdir()
         yield World(server, cluster, FakeClaims(tmp_path / "claims", [gpu()]), tmp_path)
         cluster.close()

@@ -22,7 +22,7 @@ from tests.fakes.api_objects import KINDS
 from tests.fakes.api_server import ApiServer, Fault, User, running
 from tests.waiting import until
 
-from pgpu.kubernetes.scoring.following import AGAIN_SECONDS
+from pgpu.kubernetes.extender.cluster_watch import AGAIN_SECONDS
 
 PGPU = Path(sys.executable).with_name("pgpu")
 KIND = {kind.plural: kind for kind in KINDS if kind.group != "events.k8s.io"}

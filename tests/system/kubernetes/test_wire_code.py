@@ -4,12 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pgpu.kubernetes.wire import dra_health_v1alpha1_pb2 as health
-from pgpu.kubernetes.wire import dra_v1_pb2 as dra
-from pgpu.kubernetes.wire import plugin_registration_pb2 as registration
+from pgpu.kubernetes.generated import dra_health_v1alpha1_pb2 as health
+from pgpu.kubernetes.generated import dra_v1_pb2 as dra
+from pgpu.kubernetes.generated import plugin_registration_pb2 as registration
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-WIRE = Path("pgpu/kubernetes/wire")
+WIRE = Path("pgpu/kubernetes/generated")
 
 
 def test_the_code_is_what_the_proto_files_say(tmp_path: Path) -> None:

@@ -11,10 +11,11 @@ from pgpu.cli.output.documents import Document, document
 from pgpu.cli.output.plain_table import PlainTable
 
 if TYPE_CHECKING:
-    from pgpu.kubernetes.applying import Outcome, Standing
+    from pgpu.kubernetes.deploy.apply import DeployOutcome
+    from pgpu.kubernetes.deploy.function_status import DeployedFunction
 
 
-def table_of(found: "Sequence[Standing]") -> Table:
+def table_of(found: "Sequence[DeployedFunction]") -> Table:
     """Lay functions out, one a line."""
     table = PlainTable(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in ("FUNCTION", "NAMESPACE", "STATE", "READY", "PLATFORM", "SLICE", "IMAGE", "URL", "REASON"):
@@ -26,12 +27,12 @@ def table_of(found: "Sequence[Standing]") -> Table:
     return table
 
 
-def document_of(found: "Iterable[Standing]") -> Document:
+def document_of(found: "Iterable[DeployedFunction]") -> Document:
     """Describe functions, in the order given."""
     return document(functions=[{**dataclasses.asdict(each), "reasons": list(each.reasons)} for each in found])
 
 
-def document_of_outcome(outcome: "Outcome") -> Document:
+def document_of_outcome(outcome: "DeployOutcome") -> Document:
     """Describe a function that was deployed, and what became of each of its objects."""
     return document(
         function={
@@ -44,7 +45,7 @@ def document_of_outcome(outcome: "Outcome") -> Document:
     )
 
 
-def _state(standing: "Standing") -> Text:
+def _state(standing: "DeployedFunction") -> Text:
     if standing.ready and not standing.reasons:
         return Text("ready", style="green")
     if not standing.replicas and not standing.reasons:

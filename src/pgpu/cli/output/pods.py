@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from pgpu.cli.output.plain_table import PlainTable
-from pgpu.kubernetes.asking_driver import SeenShare
+from pgpu.kubernetes.driver_client import SeenShare
 from pgpu.units import format_memory, format_share
 
 _COLUMNS = ("NAMESPACE", "POD", "CONTAINER", "CLAIM", "GPU", "USED", "LIMIT", "PEAK", "REFUSED", "COMPUTE", "JOB")

@@ -17,9 +17,9 @@ from pgpu.errors import RequestError
 from pgpu.units import quoted
 
 if TYPE_CHECKING:
-    from pgpu.kubernetes.api import Objects
-    from pgpu.kubernetes.applying import Outcome
-    from pgpu.kubernetes.deploying import Platform, Workload
+    from pgpu.kubernetes.api import DynamicClient
+    from pgpu.kubernetes.deploy import Platform, Workload
+    from pgpu.kubernetes.deploy.apply import DeployOutcome
 
 RUNTIME = "kubernetes"
 
@@ -139,10 +139,10 @@ def list_functions(cluster: Cluster, name: str | None, *, as_json: bool) -> None
     """List the functions of a cluster, or one."""
     from pgpu.cli.output import cluster_tables as shown
     from pgpu.errors import FunctionNotFoundError
-    from pgpu.kubernetes.applying import standings
+    from pgpu.kubernetes.deploy.function_status import deployed_functions
 
     with _opened(cluster) as (objects, namespace):
-        found = standings(objects, None if cluster.is_everywhere else namespace, name or "")
+        found = deployed_functions(objects, None if cluster.is_everywhere else namespace, name or "")
     if name is not None and not found:
         raise FunctionNotFoundError(f"{namespace} has no function {quoted(name)}", hint="another one? --namespace")
     if as_json:
@@ -153,7 +153,7 @@ def list_functions(cluster: Cluster, name: str | None, *, as_json: bool) -> None
 
 def undeploy(cluster: Cluster, name: str) -> None:
     """Remove a function from a cluster."""
-    from pgpu.kubernetes.applying import undeploy as remove
+    from pgpu.kubernetes.deploy.removal import undeploy as remove
 
     with _opened(cluster) as (objects, namespace):
         for done in remove(objects, name, namespace):
@@ -162,11 +162,11 @@ def undeploy(cluster: Cluster, name: str) -> None:
 
 
 @contextmanager
-def _opened(cluster: Cluster) -> "Iterator[tuple[Objects, str]]":
+def _opened(cluster: Cluster) -> "Iterator[tuple[DynamicClient, str]]":
     from pgpu.app.kubernetes_functions import open_objects, require_kubernetes
 
     require_kubernetes()
-    from pgpu.kubernetes.deploying import check_namespace
+    from pgpu.kubernetes.deploy import check_namespace
 
     said = None if cluster.namespace is None else check_namespace(cluster.namespace)
     objects = open_objects(cluster.kubeconfig, cluster.context)
@@ -178,12 +178,12 @@ def _opened(cluster: Cluster) -> "Iterator[tuple[Objects, str]]":
 
 def _apply(asked: ClusterDeployment, workload: "Workload", *, as_json: bool) -> "Platform":
     from pgpu.cli.output import cluster_tables as shown
-    from pgpu.kubernetes.applying import Wish
-    from pgpu.kubernetes.applying import deploy as apply
+    from pgpu.kubernetes.deploy.apply import DeployOptions
+    from pgpu.kubernetes.deploy.apply import deploy as apply
 
-    wish = Wish(_platform(asked.knative), asked.is_forced)
+    wish = DeployOptions(_platform(asked.knative), asked.is_forced)
     with _opened(asked.cluster) as (objects, namespace):
-        outcome: Outcome = apply(objects, workload, namespace, wish)
+        outcome: DeployOutcome = apply(objects, workload, namespace, wish)
     for done in outcome.done:
         console.print_note(f"{done.kind} {done.name} {done.word}")
     for line in outcome.remarks:
@@ -196,7 +196,7 @@ def _apply(asked: ClusterDeployment, workload: "Workload", *, as_json: bool) -> 
 
 
 def _print(asked: ClusterDeployment, workload: "Workload") -> "Platform":
-    from pgpu.kubernetes.deploying import Platform, as_json, as_yaml, manifests
+    from pgpu.kubernetes.deploy import Platform, as_json, as_yaml, manifests
 
     writers = {"yaml": as_yaml, "json": as_json}
     if asked.output not in writers:
@@ -209,7 +209,7 @@ def _print(asked: ClusterDeployment, workload: "Workload") -> "Platform":
 
 
 def _platform(knative: bool | None) -> "Platform | None":
-    from pgpu.kubernetes.deploying import Platform
+    from pgpu.kubernetes.deploy import Platform
 
     return None if knative is None else Platform.KNATIVE if knative else Platform.DEPLOYMENT
 

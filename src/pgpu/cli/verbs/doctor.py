@@ -49,6 +49,7 @@ def doctor(
         _tell(_of_cluster(pod, kubeconfig), as_json=as_json)
     if pod is not None or kubeconfig is not None:
         raise RequestError("--pod and --kubeconfig are for a cluster", hint="add --kubernetes")
+
     from pgpu.app.doctor import examine
 
     _tell(examine(invocation_of(context).settings(), image), as_json=as_json)
@@ -56,18 +57,18 @@ def doctor(
 
 def _of_cluster(pod: str | None, kubeconfig: Path | None) -> "Iterator[Finding]":
     try:
-        from pgpu.kubernetes.api.connecting import connected
-        from pgpu.kubernetes.api.looking import Onlooker
-        from pgpu.kubernetes.api.usual_place import usual_kubeconfig
-        from pgpu.kubernetes.doctor import examine, explain
+        from pgpu.kubernetes.api.cluster_inspector import ClusterInspector
+        from pgpu.kubernetes.api.credentials import connect
+        from pgpu.kubernetes.api.kubeconfig import default_kubeconfig
+        from pgpu.kubernetes.doctor import check_cluster, explain_pending_pod
     except ModuleNotFoundError as exc:
         raise RequestError(f"{exc.name} is not installed", hint=extra_hint("kubernetes")) from exc
-    with closing(Onlooker(connected(usual_kubeconfig(kubeconfig)))) as cluster:
+    with closing(ClusterInspector(connect(default_kubeconfig(kubeconfig)))) as cluster:
         if pod is None:
-            yield from examine(cluster)
+            yield from check_cluster(cluster)
         else:
             namespace, _, name = pod.rpartition("/")
-            yield from explain(cluster, namespace or "default", name)
+            yield from explain_pending_pod(cluster, namespace or "default", name)
 
 
 def _tell(findings: "Iterable[Finding]", *, as_json: bool) -> None:

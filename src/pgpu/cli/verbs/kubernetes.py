@@ -16,7 +16,7 @@ from pgpu.units import parse_memory_bytes
 
 if TYPE_CHECKING:
     from pgpu.app.settings import Settings
-    from pgpu.kubernetes.one_mode import Mode
+    from pgpu.kubernetes.driver_mode import Mode
 
 verbs = typer.Typer(help="Slices for the pods of a Kubernetes cluster.", no_args_is_help=True, rich_markup_mode=None)
 verbs.command()(kubernetes_score.score)
@@ -110,7 +110,7 @@ def _of_node(settings: "Settings") -> "Settings":
 
 
 def _mode(words: str) -> "Mode":
-    from pgpu.kubernetes.one_mode import Mode
+    from pgpu.kubernetes.driver_mode import Mode
 
     if words not in {*Mode}:
         raise RequestError(f"--mode {words!r} is no mode", hint=f"write {' or '.join(Mode)}")

@@ -1,7 +1,7 @@
 """What `ps --kubernetes` lists: containers of this node's pods that have slices."""
 
 from pgpu.cli.output import console, documents
-from pgpu.kubernetes.asking_driver import shares_at
+from pgpu.kubernetes.driver_client import shares_at
 
 
 def list_pods(driver: str, *, as_json: bool) -> None:

@@ -40,11 +40,11 @@ def score(
     missing = [name for name in _LIBRARIES if importlib.util.find_spec(name) is None]
     if missing:
         raise NodeError(f"the libraries for Kubernetes are not installed: {missing[0]}", hint=extra_hint("kubernetes"))
-    from pgpu.kubernetes.scoring.running import run
-    from pgpu.kubernetes.scoring.serving import Listening
+    from pgpu.kubernetes.extender.extender_process import run
+    from pgpu.kubernetes.extender.extender_server import ListenOptions
 
     host, port = _address(listen)
-    run(kubeconfig, Listening(host, port, tls_cert, tls_key, client_ca), console.print_note)
+    run(kubeconfig, ListenOptions(host, port, tls_cert, tls_key, client_ca), console.print_note)
 
 
 def _address(words: str) -> tuple[str, int]:

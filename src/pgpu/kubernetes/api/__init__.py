@@ -3,19 +3,12 @@
 It says no token and no certificate to anybody, and refuses to decide what should stand in an object.
 """
 
-from pgpu.kubernetes.api.cluster import Cluster, DryRun, Listed, SliceList
-from pgpu.kubernetes.api.connecting import connected
-from pgpu.kubernetes.api.objects import Kind, Objects
-from pgpu.kubernetes.api.prepared import prepare
-from pgpu.kubernetes.api.values import (
-    AllocatedDevice,
-    ClaimUser,
-    Configuration,
-    Node,
-    ObjectName,
-    ResourceClaim,
-)
-from pgpu.kubernetes.api.watching import Change, Watch
+from pgpu.kubernetes.api.cluster import Cluster, DryRun, ObjectList, SliceList
+from pgpu.kubernetes.api.credentials import connect
+from pgpu.kubernetes.api.dynamic_client import DynamicClient, ObjectKind
+from pgpu.kubernetes.api.object_watch import Change, Watch
+from pgpu.kubernetes.api.resources import AllocatedDevice, ClaimUser, Configuration, Node, ObjectName, ResourceClaim
+from pgpu.kubernetes.api.type_preparation import prepare_type
 
 __all__ = [
     "AllocatedDevice",
@@ -24,14 +17,14 @@ __all__ = [
     "Cluster",
     "Configuration",
     "DryRun",
-    "Kind",
-    "Listed",
+    "DynamicClient",
     "Node",
+    "ObjectKind",
+    "ObjectList",
     "ObjectName",
-    "Objects",
     "ResourceClaim",
     "SliceList",
     "Watch",
-    "connected",
-    "prepare",
+    "connect",
+    "prepare_type",
 ]

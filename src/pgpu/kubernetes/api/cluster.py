@@ -14,12 +14,12 @@ from lightkube.resources.events_v1 import Event
 from lightkube.resources.resource_v1 import ResourceClaim as ClaimObject
 from lightkube.resources.resource_v1 import ResourceSlice
 
-from pgpu.kubernetes.api.asking import TRIES, ask, asked
-from pgpu.kubernetes.api.connecting import connected
-from pgpu.kubernetes.api.prepared import prepare
-from pgpu.kubernetes.api.reading import claim_of, node_of
-from pgpu.kubernetes.api.values import Node, ResourceClaim
-from pgpu.kubernetes.api.watching import Watch, everywhere
+from pgpu.kubernetes.api.api_connection import TRIES, request_once, request_with_retries
+from pgpu.kubernetes.api.credentials import connect
+from pgpu.kubernetes.api.object_watch import Watch, all_namespaces
+from pgpu.kubernetes.api.resource_decoding import claim_of, node_of
+from pgpu.kubernetes.api.resources import Node, ResourceClaim
+from pgpu.kubernetes.api.type_preparation import prepare_type
 
 _Resource = TypeVar("_Resource", bound=Resource)
 
@@ -48,7 +48,7 @@ class SliceList:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed(Generic[_Resource]):
+class ObjectList(Generic[_Resource]):
     """Objects of a kind as they were at one version of the cluster's store."""
 
     resource_version: str
@@ -75,7 +75,7 @@ class Cluster:
         Raises:
             ClusterAccessError: Nothing says where it is, or as whom to ask.
         """
-        return cls(connected(kubeconfig))
+        return cls(connect(kubeconfig))
 
     def close(self) -> None:
         """Let go of the connections; who waits between two tries is told so at once."""
@@ -99,22 +99,22 @@ class Cluster:
         """Follow the changes of a node's slices from a version on; nothing is asked before the first is wanted."""
         return self.watch(ResourceSlice, resource_version, _selector(driver, node_name))
 
-    def list(self, kind: type[_Resource], field_selector: str | None = None) -> Listed[_Resource]:
+    def list(self, kind: type[_Resource], field_selector: str | None = None) -> ObjectList[_Resource]:
         """List objects of a kind, in all namespaces."""
 
-        def question() -> Listed[_Resource]:
+        def question() -> ObjectList[_Resource]:
             found: list[_Resource] = []
             version = self._pages(kind, field_selector, found.append)
-            return Listed(version, tuple(found))
+            return ObjectList(version, tuple(found))
 
-        return ask(question, self._pause)
+        return request_with_retries(question, self._pause)
 
     def show(self, kind: type[_Resource], note: Callable[[_Resource], None], field_selector: str | None = None) -> str:
         """Show all objects of a kind, in all namespaces, and return the version of the list.
 
         Asked once, and page by page: of 30,000 pods no more than a page is held, 35 KB each. `note` must not raise.
         """
-        return asked(lambda: self._pages(kind, field_selector, note))
+        return request_once(lambda: self._pages(kind, field_selector, note))
 
     def watch(
         self, kind: type[_Resource], resource_version: str, field_selector: str | None = None
@@ -144,18 +144,18 @@ class Cluster:
         return self._request(method, ResourceSlice, obj=wanted, name=name, params=dry_run.parameters)
 
     def _request(self, method: str, kind: type[_Resource], *, tries: int = TRIES, **more: Any) -> _Resource:
-        prepare(kind)
+        prepare_type(kind)
 
         def question() -> _Resource:
             answer: _Resource = self._client.request(method, kind, **more)
             return answer
 
-        return ask(question, self._pause, tries)
+        return request_with_retries(question, self._pause, tries)
 
     def _pages(self, kind: type[_Resource], field_selector: str | None, note: Callable[[_Resource], None]) -> str:
-        prepare(kind)
+        prepare_type(kind)
         paged = {**_parameters(field_selector), "limit": str(_PAGE)}
-        asked_for = self._client.prepare_request("list", kind, namespace=everywhere(kind), params=paged)
+        asked_for = self._client.prepare_request("list", kind, namespace=all_namespaces(kind), params=paged)
         version = None
         for version, page in self._client.list_chunks(asked_for):  # noqa: B007 - the last one counts
             for found in page:
