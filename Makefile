@@ -9,7 +9,7 @@ JOBS ?= $(shell nproc)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build test lint format demo wheel test-sanitizers test-frameworks test-gpu test-kubernetes clean
+.PHONY: help setup build test lint format demo wheel test-sanitizers test-frameworks test-gpu test-kubernetes metrics clean
 
 help: ## Say what each target does
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,9 @@ wheel: $(STAMP) ## Build the source archive and, out of it, the portable wheel (
 	@PATH="$$(realpath $(BIN)):$$PATH" $(BIN)/pip wheel --no-deps --no-build-isolation --wheel-dir dist dist/gpuslice-*.tar.gz >>dist/build.log 2>&1 || { cat dist/build.log; exit 1; }
 	@rm dist/build.log
 	$(BIN)/python tools/wheel_requirements.py dist/gpuslice-*.whl --retag
+
+metrics: $(STAMP) ## Print figures about the form of the code; nothing fails on them
+	@$(BIN)/python tools/metrics.py
 
 clean: ## Remove what was built
 	rm -rf build dist src/pgpu/_native
