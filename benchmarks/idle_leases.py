@@ -20,8 +20,8 @@ from benchmarks.start_latency import MODEL, a_machine, spoken_at_seconds, spread
 from pgpu.client import Client
 from pgpu.model import Gpu, Job, JobSpec, JobState, Request, SharingMode, Slice
 from pgpu.scheduling import Candidate, GpuRoom, Held, admit
-from pgpu.scheduling.answer import Admission
-from pgpu.scheduling.reclaiming import Offer, reclaiming
+from pgpu.scheduling.admission_round import Admission
+from pgpu.scheduling.reclaiming import EvictableLease, reclaim_leases
 from pgpu.scheduling.tenancy import Tenancy
 from pgpu.units import GIB
 
@@ -86,13 +86,13 @@ def deciding_ms(offers: int, waiting: int) -> float:
     tenancy = Tenancy(SharingMode.TIME_SLICE, None, offers // 8)
     rooms = [GpuRoom(gpu, 0, 0, granted(held, gpu), 0.0, tenancy) for gpu in gpus]
     queue = [Candidate(f"q{n}", Request(6 * GIB), None, n % 20, 0.0, 60.0 + n) for n in range(waiting)]
-    idle = [Offer(each.job_id, 0, float(n % 13)) for n, each in enumerate(held)]
+    idle = [EvictableLease(each.job_id, 0, float(n % 13)) for n, each in enumerate(held)]
 
     def play(emptier: Sequence[GpuRoom], line: Sequence[Candidate], rest: Sequence[Held]) -> Admission:
         return admit(emptier, line, 1.0, held=rest)
 
     began = time.process_time()
-    found = reclaiming(rooms, queue, held, idle, play).admission
+    found = reclaim_leases(rooms, queue, held, idle, play).admission
     if not found.reclaimed:
         raise ValueError("nothing was decided")
     return round(1e3 * (time.process_time() - began), 1)

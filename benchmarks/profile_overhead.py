@@ -17,7 +17,7 @@ from benchmarks.shim_overhead import CONTEXT_BYTES, RESULTS, SLICE_BYTES, circum
 from tests.slice_world import SliceWorld, a_slice
 
 from pgpu.enforcement import limit_file, trace
-from pgpu.profiling.summary import measure
+from pgpu.profiling.measurement import summarise_log
 
 ITERATIONS = 2000
 
@@ -75,7 +75,7 @@ def program_seconds(*, is_traced: bool) -> tuple[float, float]:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         seconds = float(json.loads(done.stdout.splitlines()[-1])["compute_seconds"])
         log = trace.save(world.usage) if is_traced else None
-    return seconds, 0.0 if log is None else measure(trace.read(log)).overhead.fraction
+    return seconds, 0.0 if log is None else summarise_log(trace.read(log)).overhead.fraction
 
 
 def prepare(world: SliceWorld, *, is_traced: bool) -> None:

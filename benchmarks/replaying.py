@@ -23,13 +23,13 @@ from pgpu.scheduling import (
     OrderRules,
     Precedence,
     Quota,
-    Served,
+    ServedJob,
     admit,
 )
-from pgpu.scheduling.batch import Slowdown
+from pgpu.scheduling.batch_simulation import Slowdown
+from pgpu.scheduling.durations import SlowdownCurve
 from pgpu.scheduling.makespan import NOTHING_KNOWN, plan_waiting
 from pgpu.scheduling.planned import NO_PLAN, BatchPlan
-from pgpu.scheduling.stretch import Stretch
 from pgpu.scheduling.tenancy import IDLE
 
 Policy = Callable[[Sequence[GpuRoom], Sequence[Candidate], float, Sequence[Held], Precedence], Admission]
@@ -135,7 +135,7 @@ class _Day:
         self._running: list[_Running] = []
         self._now_seconds = 0.0
         self._precedence = NO_PRECEDENCE
-        self._first: dict[str, Served] = {}
+        self._first: dict[str, ServedJob] = {}
         """Who went first, by job id."""
 
         self._let_in()
@@ -148,15 +148,15 @@ class _Day:
         """Let admission decide, and hold it to the memory that is there."""
         held = [running.held for running in self._running]
         queue = [arrival.candidate for arrival in self._waiting.values()]
-        precedence = Precedence(self._precedence.claim, tuple(self._first.values()))
+        precedence = Precedence(self._precedence.reservation, tuple(self._first.values()))
         admission = policy(self._rooms(held), queue, self._now_seconds, held, precedence)
-        self._precedence = Precedence(admission.claim)
+        self._precedence = Precedence(admission.reservation)
         for grant in admission.grants:
             arrival = self._waiting.pop(grant.job_id)
             candidate = arrival.candidate
             if grant.went_first:
                 memory_bytes = sum(part.memory_bytes for part in grant.slices)
-                self._first[grant.job_id] = Served(candidate.owner_uid, memory_bytes, self._now_seconds)
+                self._first[grant.job_id] = ServedJob(candidate.owner_uid, memory_bytes, self._now_seconds)
             share = candidate.request.compute_share or 0.0
             job = Held(
                 grant.job_id,
@@ -339,7 +339,7 @@ def makespan_objective(
     effort_again: int,
     *,
     slowdown: Slowdown | None = None,
-    stretches: Mapping[str, Stretch] = NOTHING_KNOWN,
+    stretches: Mapping[str, SlowdownCurve] = NOTHING_KNOWN,
     doubt: float = 0.0,
 ) -> Policy:
     """Return a policy that plans anew at each arrival and each end, from the plan before on and with less effort."""
@@ -353,7 +353,7 @@ def makespan_objective(
     return _planning_anew(plan)
 
 
-def as_the_engine(stretches: Mapping[str, Stretch] = NOTHING_KNOWN) -> Policy:
+def as_the_engine(stretches: Mapping[str, SlowdownCurve] = NOTHING_KNOWN) -> Policy:
     """Return a policy that plans as a keeper with `objective = makespan` does, with what it would know of the jobs."""
     return _planning_anew(partial(queue_plan.plan_of, stretches=stretches))
 

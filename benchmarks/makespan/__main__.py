@@ -35,8 +35,8 @@ from benchmarks.replaying import (
 )
 
 from pgpu.engine.admission.queue_plan import known_of
+from pgpu.scheduling.durations import SlowdownCurve
 from pgpu.scheduling.makespan import plan_batch
-from pgpu.scheduling.stretch import Stretch
 from pgpu.units import MIB
 
 SIGMA = 0.7
@@ -62,7 +62,7 @@ Rows = dict[str, dict[str, dict[str, dict[str, dict[str, float]]]]]
 """By σ, kind, seed and policy: end and mean response in seconds."""
 
 
-def policies(sigma: float, stretches: Mapping[str, Stretch]) -> Mapping[str, Callable[[], Policy]]:
+def policies(sigma: float, stretches: Mapping[str, SlowdownCurve]) -> Mapping[str, Callable[[], Policy]]:
     """Return how to make each policy: one may remember a plan."""
     planned: dict[str, Callable[[], Policy]] = {"planned": lambda: makespan_objective(EFFORT, EFFORT_AGAIN)}
     return ({} if sigma else planned) | {
@@ -120,7 +120,7 @@ def played(jobs: JobSet, sigma: float, seed: int, known: Container[str] = ()) ->
     return answers
 
 
-def exact_history(jobs: JobSet) -> dict[str, Stretch]:
+def exact_history(jobs: JobSet) -> dict[str, SlowdownCurve]:
     """Return what the engine learns from runs that were all alike."""
     found = {job.job_id: known_of([(job.duration_seconds, 1.0)] * RUNS_KNOWN) for job in jobs.jobs}
     return {job_id: stretch for job_id, stretch in found.items() if stretch is not None}

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from pgpu.scheduling.batch import BatchJob
+from pgpu.scheduling.batch_simulation import BatchJob
 from pgpu.units import GIB, MIB
 
 CARD_MIB = 24_265

@@ -14,7 +14,7 @@ from benchmarks.placement.openb import Ints
 from benchmarks.placement.others import Floats
 from numba import njit
 
-from pgpu.scheduling.offers import NodeOffer
+from pgpu.scheduling.offers import NodeResources
 from pgpu.scheduling.outlook import Outlook
 from pgpu.units import MIB
 
@@ -35,7 +35,7 @@ class Tables:
     wide_weight: Floats
 
 
-def tables(outlook: Outlook, idle: Sequence[NodeOffer], cluster: Cluster) -> Tables:
+def tables(outlook: Outlook, idle: Sequence[NodeResources], cluster: Cluster) -> Tables:
     """Read an outlook."""
     worths = outlook.worth(idle[0].gpus[0])
     most_cpu_milli = int(cluster.trace.cpu_milli.max())

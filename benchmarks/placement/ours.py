@@ -2,7 +2,7 @@
 
 from benchmarks.placement.cluster import WHOLE, Cluster, of_kind
 
-from pgpu.scheduling.offers import GpuOffer, NodeOffer, Shape
+from pgpu.scheduling.offers import GpuResources, JobShape, NodeResources
 from pgpu.scheduling.outlook import Outlook
 from pgpu.scheduling.placer import Placer
 from pgpu.units import MIB
@@ -19,10 +19,10 @@ class Ours:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._gpus: dict[tuple[int, int], GpuOffer] = {}
+        self._gpus: dict[tuple[int, int], GpuResources] = {}
         self.shapes = [self._shape(kind) for kind in range(len(cluster.trace.kinds))]
         self.idle = self._offers()
-        self._recent: list[Shape] = []
+        self._recent: list[JobShape] = []
         self._next_look = FIRST_LOOK
         self._placer = Placer(Outlook([], self.idle), self.idle)
 
@@ -40,21 +40,21 @@ class Ours:
         """Learn that a node is no longer what it was."""
         self._placer.change(node, self._offer(node))
 
-    def _shape(self, kind: int) -> Shape:
+    def _shape(self, kind: int) -> JobShape:
         cpu_milli, memory_mib, gpus, milli = of_kind(self._cluster.trace.kinds, kind)
-        return Shape(gpus, milli, 0, cpu_milli, memory_mib * MIB)
+        return JobShape(gpus, milli, 0, cpu_milli, memory_mib * MIB)
 
-    def _offers(self) -> list[NodeOffer]:
+    def _offers(self) -> list[NodeResources]:
         return [self._offer(node) for node in range(len(self._cluster.trace.gpus))]
 
-    def _offer(self, node: int) -> NodeOffer:
+    def _offer(self, node: int) -> NodeResources:
         cluster = self._cluster
         cards = cluster.cards[node, : cluster.trace.gpus[node]].tolist()
         gpus = tuple(map(self._gpu, range(len(cards)), cards))
-        return NodeOffer(str(node), gpus, int(cluster.cpu_milli[node]), int(cluster.memory_mib[node]) * MIB)
+        return NodeResources(str(node), gpus, int(cluster.cpu_milli[node]), int(cluster.memory_mib[node]) * MIB)
 
-    def _gpu(self, card: int, free: int) -> GpuOffer:
+    def _gpu(self, card: int, free: int) -> GpuResources:
         gpu = self._gpus.get((card, free))
         if gpu is None:
-            gpu = self._gpus[card, free] = GpuOffer(str(card), free, compute_milli=WHOLE)
+            gpu = self._gpus[card, free] = GpuResources(str(card), free, compute_milli=WHOLE)
         return gpu

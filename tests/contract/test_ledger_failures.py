@@ -15,7 +15,7 @@ from tests.waiting import DEADLINE_SECONDS
 
 from pgpu.errors import LedgerError
 from pgpu.ledger import Ledger
-from pgpu.ledger.connection import explained
+from pgpu.ledger.connection import explain_error
 
 NOBODY = 65534
 
@@ -46,7 +46,7 @@ def codes() -> list[str]:
 def test_every_error_of_sqlite_becomes_one_clear_line(name: str) -> None:
     error = sqlite3.OperationalError("disk I/O error")
     error.sqlite_errorname = name
-    mine = explained(error, Path("/x/ledger.db"))
+    mine = explain_error(error, Path("/x/ledger.db"))
     assert str(mine) == "the ledger /x/ledger.db cannot be used: disk I/O error"
     if name.startswith(
         ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CORRUPT", "SQLITE_BUSY", "SQLITE_CANTOPEN")

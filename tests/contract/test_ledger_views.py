@@ -9,7 +9,7 @@ from tests.waiting import DEADLINE_SECONDS
 
 from pgpu.ledger import Ledger
 from pgpu.model import JobState, Lease, Place, Slice
-from pgpu.scheduling import NO_PRECEDENCE, Admission, Claim, Grant, Precedence, Quota, Served
+from pgpu.scheduling import NO_PRECEDENCE, Admission, Grant, OverdueReservation, Precedence, Quota, ServedJob
 
 
 def test_waiting_jobs_are_told_by_model_in_order_of_arrival(ledger: Ledger) -> None:
@@ -69,15 +69,15 @@ def test_a_quota_is_kept_until_it_is_taken_back(ledger: Ledger) -> None:
 
 def test_gpus_stay_kept_for_a_job_until_it_waits_no_longer(ledger: Ledger) -> None:
     entry = add(ledger, waiting())
-    claim = Claim(entry.job.id, ("GPU-1", "GPU-0"), 10.0, 20.5, 30.0, 25.0)
+    reservation = OverdueReservation(entry.job.id, ("GPU-1", "GPU-0"), 10.0, 20.5, 30.0, 25.0)
     with ledger.decision() as decision:
-        decision.put_precedence(entry.job.gpu_model, Admission((), (), (), claim))
+        decision.put_precedence(entry.job.gpu_model, Admission((), (), (), reservation))
     with ledger.view() as view:
-        assert view.precedence(entry.job.gpu_model) == Precedence(claim)
+        assert view.precedence(entry.job.gpu_model) == Precedence(reservation)
         assert view.precedence("another model") == NO_PRECEDENCE
     with ledger.decision() as decision:
         decision.put_precedence("another model", Admission((), (), ()))
-        assert decision.precedence(entry.job.gpu_model).claim == claim
+        assert decision.precedence(entry.job.gpu_model).reservation == reservation
         decision.put(replace(entry, job=replace(entry.job, state=JobState.CANCELLED)))
         assert decision.precedence(entry.job.gpu_model) == NO_PRECEDENCE
         decision.put(entry)
@@ -94,7 +94,7 @@ def test_who_went_first_is_told_for_as_long_as_it_counts(ledger: Ledger) -> None
             decision.put(replace(entry, job=replace(entry.job, state=JobState.RUNNING, lease=lease)))
             decision.put_precedence(entry.job.gpu_model, went_first)
     with ledger.view() as view:
-        assert view.precedence(None) == Precedence(None, (Served(entry.job.owner_uid, 11, now_seconds - 60),))
+        assert view.precedence(None) == Precedence(None, (ServedJob(entry.job.owner_uid, 11, now_seconds - 60),))
     with ledger.decision() as decision:
         first = decision.entry("0" * 12)
         decision.put(replace(first, lease_released_at_seconds=now_seconds))

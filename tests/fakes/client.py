@@ -37,7 +37,7 @@ from pgpu.model import (
     Slice,
     Submission,
 )
-from pgpu.model.words import check_request, check_words
+from pgpu.model.validation import check_request, check_submission
 from pgpu.scheduling.demand import UNKNOWN
 from pgpu.units import MIB
 
@@ -109,7 +109,7 @@ class FakeClient:
             raise NodeError("there is no MPS here")
         before = dict(self.stored)
         for submission in submissions:
-            check_words(submission)
+            check_submission(submission)
         try:
             made = expand(submissions, lambda word: [report.job.id for report in self.members(word)], self._new_id)
             return [self._add(element) for element in made]

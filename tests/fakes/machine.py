@@ -30,7 +30,7 @@ from pgpu.model import Account, Delivery, Gpu, GpuMemory, GpuProcess, Holder, Jo
 from pgpu.runtimes import Stdio
 from pgpu.runtimes.process import ProcessRuntime
 from pgpu.runtimes.process_job import RunningProcess
-from pgpu.scheduling.turns import TurnRules
+from pgpu.scheduling.gpu_turns import TurnRules
 
 
 class FileGpus:

@@ -10,7 +10,7 @@ from tests.slice_world import CONTEXT_BYTES, MIB, SliceWorld
 
 from pgpu.enforcement import limit_file, trace
 from pgpu.enforcement.trace import Direction, Kind, Log, Memory, Record
-from pgpu.profiling.summary import Measurement, measure
+from pgpu.profiling.measurement import Measurement, summarise_log
 
 KERNEL_NS = 20_000_000
 TOLERANCE_NS = 200_000
@@ -68,7 +68,7 @@ def of_kind(log: Log, kind: Kind) -> list[Record]:
 def measured(world: SliceWorld, snippet: str) -> Measurement:
     done = world.run(PRELUDE + snippet)
     assert done.returncode == 0, done.stderr
-    return measure(log_of(world))
+    return summarise_log(log_of(world))
 
 
 class TestKernels:
@@ -227,7 +227,7 @@ class TestWhateverBecomesOfTheJob:
         with traced(one_gib).running(endless) as process:
             process.kill()
             process.wait()
-            found = measure(log_of(one_gib))
+            found = summarise_log(log_of(one_gib))
         assert found.kernels[0].name in {"slow", "quick"}
         [first, *_] = of_kind(found.log, Kind.KERNEL)
         assert first.duration_ns == pytest.approx(KERNEL_NS, abs=TOLERANCE_NS)

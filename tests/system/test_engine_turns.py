@@ -10,7 +10,7 @@ from tests.waiting import until
 
 from pgpu.errors import CapacityError
 from pgpu.model import Job, JobState
-from pgpu.scheduling import Claim
+from pgpu.scheduling import OverdueReservation
 from pgpu.units import GIB
 
 
@@ -82,9 +82,9 @@ def _write(machine: World, job: Job, column: str, at_seconds: float) -> None:
     connection.close()
 
 
-def _claim(machine: World) -> Claim | None:
+def _reservation(machine: World) -> OverdueReservation | None:
     with machine.engine.ledger.view() as view:
-        return view.precedence("fake").claim
+        return view.precedence("fake").reservation
 
 
 def _gpu_of(machine: World, job: Job) -> str:
@@ -105,13 +105,13 @@ def test_gpus_that_are_kept_for_an_overdue_job_outlive_the_keeper() -> None:
         machine.until_running(small)
         waiting = machine.submit(gib=3)
         machine.until_looked_at(waiting)
-        claim = _claim(machine)
+        claim = _reservation(machine)
         assert claim is not None
         assert claim.job_id == large.id
         assert _gpu_of(machine, small) not in claim.gpu_uuids
         machine.kill_keeper()
         machine.engine.step()
-        assert _claim(machine) == claim
+        assert _reservation(machine) == claim
         on_gpu = f" on GPU {claim.gpu_uuids[0][-1]}"
         assert (
             machine.reason(waiting)

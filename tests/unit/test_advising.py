@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from pgpu.advising.advice import Advice, Confidence, advise, choice, predict
 from pgpu.advising.caching import Lines, hits
 from pgpu.advising.constants import Constants
-from pgpu.advising.contention import fair_level, stretch, touches_of
-from pgpu.advising.fitting import Together, constants_of, errors, fit, text_of
+from pgpu.advising.constants_fit import ColocatedRun, constants_of, errors, fit, text_of
+from pgpu.advising.contention import fair_level, mps_slowdown, touches_of
 from pgpu.advising.gates import MOST_CLIENTS, GpuKind
+from pgpu.advising.mean_value_analysis import slowdowns
 from pgpu.advising.meeting import antagonist_needs
 from pgpu.advising.needs import Needs
-from pgpu.advising.overlap import slowdowns
-from pgpu.advising.reading import read
+from pgpu.advising.needs_estimation import estimate_needs
 from pgpu.model import Antagonist, Contest, Demand, Evidence, Profile, Resource, Sensitivity, SharingMode
 
 GPU = GpuKind("RTX 3090", (8, 6))
@@ -258,22 +258,32 @@ def test_who_may_need_all_of_the_l2_cache_is_taken_to_lose_it() -> None:
 
 
 def test_what_nothing_told_is_named() -> None:
-    assert read(PROFILE).unknown == ("multiprocessors", "arithmetic", "memory bandwidth", "L1 cache", "L2 cache")
-    assert not read(replace(job(sm=1, dram=0, fp32=0), footprint_bytes=MIB)).unknown
+    assert estimate_needs(PROFILE).unknown == (
+        "multiprocessors",
+        "arithmetic",
+        "memory bandwidth",
+        "L1 cache",
+        "L2 cache",
+    )
+    assert not estimate_needs(replace(job(sm=1, dram=0, fp32=0), footprint_bytes=MIB)).unknown
 
 
 def test_of_several_figures_for_one_resource_the_most_trustworthy_counts() -> None:
     told = (Demand(Resource.SM, 0.9, Evidence.COUNTERS), Demand(Resource.SM, 0.1, Evidence.LAUNCHES))
-    assert read(replace(PROFILE, demands=told)).needs.sm == 0.9
+    assert estimate_needs(replace(PROFILE, demands=told)).needs.sm == 0.9
 
 
 def test_the_bandwidth_that_an_antagonist_lost_is_the_jobs() -> None:
     """To a step of the search, a fiftieth."""
-    assert read(replace(PROFILE, contests=(streamed(0.8, 1.0, 1.6),))).needs.memory == pytest.approx(0.5, abs=0.021)
+    assert estimate_needs(replace(PROFILE, contests=(streamed(0.8, 1.0, 1.6),))).needs.memory == pytest.approx(
+        0.5, abs=0.021
+    )
 
 
 def test_a_job_that_lost_bandwidth_needs_more_than_it_had() -> None:
-    assert read(replace(PROFILE, contests=(streamed(0.5, 1.5, 1.0),))).needs.memory == pytest.approx(0.75, abs=0.02)
+    assert estimate_needs(replace(PROFILE, contests=(streamed(0.5, 1.5, 1.0),))).needs.memory == pytest.approx(
+        0.75, abs=0.02
+    )
 
 
 L2_RATE = 2.0
@@ -292,8 +302,8 @@ def beside_antagonists(truth: Needs) -> Profile:
     met = tuple(
         replace(
             each,
-            slowdown=stretch(truth, [(antagonist_needs(each, L2_RATE), 1.0)], Constants()),
-            antagonist_slowdown=stretch(antagonist_needs(each, L2_RATE), [(truth, 1.0)], Constants()),
+            slowdown=mps_slowdown(truth, [(antagonist_needs(each, L2_RATE), 1.0)], Constants()),
+            antagonist_slowdown=mps_slowdown(antagonist_needs(each, L2_RATE), [(truth, 1.0)], Constants()),
         )
         for each in against
     )
@@ -329,7 +339,7 @@ def test_what_two_jobs_do_together_is_told_from_what_each_does_beside_antagonist
     profiles = {name: beside_antagonists(needs) for name, needs in KINDS.items()}
     errors_of = {
         (one, other): advise([profiles[one], profiles[other]], GPU).jobs[0].mps_slowdown
-        / stretch(first, [(second, 1.0)], Constants())
+        / mps_slowdown(first, [(second, 1.0)], Constants())
         - 1
         for one, first in KINDS.items()
         for other, second in KINDS.items()
@@ -341,7 +351,7 @@ def test_what_two_jobs_do_together_is_told_from_what_each_does_beside_antagonist
 
 def test_a_job_that_loses_nothing_still_presses_on_those_that_do() -> None:
     met = tuple(Contest(Antagonist.L2, 0, 1.0, 1.0, back, part, L2_RATE) for part, back in ((0.5, 1.0), (1.0, 1.4)))
-    found = read(replace(PROFILE, contests=met)).needs
+    found = estimate_needs(replace(PROFILE, contests=met)).needs
     assert found.footprint > 0.2
     assert found.lost_memory - found.memory < 0.5
 
@@ -373,7 +383,7 @@ def test_constants_are_found_again_from_pairs_that_were_made_with_them() -> None
     jobs = [job(sm=0.4, dram=0.6), job(0.7, sm=0.8, fp32=0.9, name="b")]
     pairs = [(one, other) for one in jobs for other in jobs]
     modes = (SharingMode.TIME_SLICE, SharingMode.MPS)
-    measured = [Together(pair, mode, predict(pair, mode, truth)) for pair in pairs for mode in modes]
+    measured = [ColocatedRun(pair, mode, predict(pair, mode, truth)) for pair in pairs for mode in modes]
     found = fit(measured, Constants())
     assert found.switch_overhead == pytest.approx(0.11, abs=0.01)
     assert found.crowd_overhead == pytest.approx(0.04, abs=0.01)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pgpu.model import Gpu, Request, Slice
 from pgpu.scheduling import Candidate, Cause, GpuRoom, Held, admit, expected_starts
-from pgpu.scheduling.batch import Batch, BatchJob, Busy, play
+from pgpu.scheduling.batch_simulation import Batch, BatchJob, RunningBatchJob, simulate
 from pgpu.scheduling.doubt import KNOWN, is_surely_less, possible_left_seconds
 from pgpu.scheduling.makespan import MOST_PLANNED, plan_batch, plan_waiting
 from pgpu.scheduling.planned import BatchPlan
@@ -31,7 +31,7 @@ def p1_slowdown(count: int) -> float:
 
 
 @st.composite
-def batches(draw: st.DrawFn) -> tuple[list[BatchJob], list[int], list[Busy]]:
+def batches(draw: st.DrawFn) -> tuple[list[BatchJob], list[int], list[RunningBatchJob]]:
     capacity = draw(st.lists(st.integers(4, 24).map(lambda gib: gib * GIB), min_size=1, max_size=3))
     jobs = [
         BatchJob(
@@ -43,7 +43,10 @@ def batches(draw: st.DrawFn) -> tuple[list[BatchJob], list[int], list[Busy]]:
         )
         for number in range(draw(st.integers(0, 9)))
     ]
-    busy = [Busy(gpu, capacity[gpu] // 2, draw(st.integers(1, 50)), 1.0, 0.25) for gpu in draw(st.sets(st.just(0)))]
+    busy = [
+        RunningBatchJob(gpu, capacity[gpu] // 2, draw(st.integers(1, 50)), 1.0, 0.25)
+        for gpu in draw(st.sets(st.just(0)))
+    ]
     return jobs, capacity, busy
 
 
@@ -66,13 +69,13 @@ def over_capacity(batch: Batch, starts: Sequence[float], ends: Sequence[float], 
 @settings(max_examples=40)
 @given(batches(), st.randoms(use_true_random=False))
 def test_a_played_batch_never_exceeds_a_gpu_and_starts_every_job_once_it_came(
-    drawn: tuple[list[BatchJob], list[int], list[Busy]], dice: random.Random
+    drawn: tuple[list[BatchJob], list[int], list[RunningBatchJob]], dice: random.Random
 ) -> None:
     jobs, capacity, busy = drawn
     batch = Batch.of(jobs, capacity, busy)
     order = dice.sample(range(len(jobs)), len(jobs))
     holds = {job: dice.randrange(len(jobs)) for job in order[::2]}
-    played = play(batch, order, holds)
+    played = simulate(batch, order, holds)
     assert not over_capacity(batch, played.starts_seconds, played.ends_seconds, played.gpus)
     for job, start, end in zip(jobs, played.starts_seconds, played.ends_seconds, strict=True):
         assert start >= job.release_seconds
@@ -83,10 +86,10 @@ def test_a_played_batch_never_exceeds_a_gpu_and_starts_every_job_once_it_came(
 @settings(max_examples=40)
 @given(batches(), st.integers(1, 3))
 def test_no_more_jobs_run_at_once_than_told(
-    drawn: tuple[list[BatchJob], list[int], list[Busy]], most_at_once: int
+    drawn: tuple[list[BatchJob], list[int], list[RunningBatchJob]], most_at_once: int
 ) -> None:
     jobs, capacity, _ = drawn
-    played = play(Batch.of(jobs, capacity), range(len(jobs)), {}, most_at_once)
+    played = simulate(Batch.of(jobs, capacity), range(len(jobs)), {}, most_at_once)
     for moment, gpu in itertools.product(played.starts_seconds, range(len(capacity))):
         together = sum(
             start <= moment < end
@@ -99,14 +102,14 @@ def test_no_more_jobs_run_at_once_than_told(
 @settings(deadline=None, max_examples=25)
 @given(batches(), st.sampled_from((0.0, 0.7)))
 def test_a_plan_names_every_job_once_is_the_same_each_time_and_no_worse_than_the_order_of_arrival(
-    drawn: tuple[list[BatchJob], list[int], list[Busy]], doubt: float
+    drawn: tuple[list[BatchJob], list[int], list[RunningBatchJob]], doubt: float
 ) -> None:
     jobs, capacity, busy = drawn
     plan = plan_batch(jobs, capacity, busy=busy, doubt=doubt, effort=600)
     assert sorted(plan.order) == sorted(job.job_id for job in jobs)
     assert plan == plan_batch(jobs, capacity, busy=busy, doubt=doubt, effort=600)
     if not doubt:
-        assert plan.end_seconds <= play(Batch.of(jobs, capacity, busy), range(len(jobs))).end_seconds
+        assert plan.end_seconds <= simulate(Batch.of(jobs, capacity, busy), range(len(jobs))).end_seconds
     assert plan.least_seconds <= max(plan.end_seconds, *(each.duration_seconds for each in busy), 0) + 1e-6
 
 
@@ -129,8 +132,10 @@ def test_under_doubt_a_plan_ends_sooner_on_average_than_every_plain_order() -> N
             "largest first": sorted(places, key=lambda job: -batch.memory_bytes[job]),
         }
         holds = {places_of[job]: places_of[first] for job, first in plan.holds.items()}
-        played = {name: [play(future, order).end_seconds for future in futures] for name, order in orders.items()}
-        played["plan"] = [play(future, [places_of[job] for job in plan.order], holds).end_seconds for future in futures]
+        played = {name: [simulate(future, order).end_seconds for future in futures] for name, order in orders.items()}
+        played["plan"] = [
+            simulate(future, [places_of[job] for job in plan.order], holds).end_seconds for future in futures
+        ]
         for name, each in played.items():
             ends[name] = ends.get(name, 0.0) + sum(each) / batch.least_seconds()
     assert ends["plan"] < min(end for name, end in ends.items() if name != "plan")
@@ -163,7 +168,7 @@ def random_jobs(seed: int, count: int) -> list[BatchJob]:
 def test_a_plan_of_few_jobs_is_as_good_as_the_best_of_all_orders(pairs: list[tuple[int, int]]) -> None:
     jobs = [BatchJob(f"job{number}", gib * GIB, seconds) for number, (gib, seconds) in enumerate(pairs)]
     batch = Batch.of(jobs, [CARD_BYTES])
-    best = min(play(batch, order).end_seconds for order in itertools.permutations(range(len(jobs))))
+    best = min(simulate(batch, order).end_seconds for order in itertools.permutations(range(len(jobs))))
     assert batch.least_seconds() <= best * (1 + 1e-9)
     assert plan_batch(jobs, [CARD_BYTES], effort=3000).end_seconds <= best * (1 + 1e-9)
 

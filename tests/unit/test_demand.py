@@ -15,7 +15,7 @@ from pgpu.scheduling.demand import (
     right_size_bytes,
     was_too_small,
 )
-from pgpu.scheduling.growth import grown_bytes
+from pgpu.scheduling.growth import estimate_growth_bytes
 from pgpu.scheduling.signature import family_of, program_of, signature_of
 from pgpu.units import GIB, MIB
 
@@ -143,9 +143,9 @@ def test_a_number_between_two_that_were_seen_gets_what_its_neighbours_need() -> 
 
 def test_a_number_without_effect_is_ignored_once_enough_of_its_values_were_seen() -> None:
     seeds = [((seed, 32.0), 2 * GIB) for seed in (1.0, 2.0, 3.0, 4.0, 5.0)]
-    assert grown_bytes((6.0, 32.0), seeds[:4]) is None
-    assert grown_bytes((6.0, 32.0), seeds) == int(1.1 * 2 * GIB)
-    assert grown_bytes((6.0, 64.0), seeds) is None, "a batch that was never seen"
+    assert estimate_growth_bytes((6.0, 32.0), seeds[:4]) is None
+    assert estimate_growth_bytes((6.0, 32.0), seeds) == int(1.1 * 2 * GIB)
+    assert estimate_growth_bytes((6.0, 64.0), seeds) is None, "a batch that was never seen"
 
 
 @given(
@@ -155,7 +155,7 @@ def test_a_number_without_effect_is_ignored_once_enough_of_its_values_were_seen(
 )
 def test_a_peak_that_grows_in_a_straight_line_is_never_under_reserved(first: int, fixed: int, step: int) -> None:
     points = [((float(number),), fixed + step * number) for number in (first, 2 * first)]
-    found = grown_bytes((4.0 * first,), points)
+    found = estimate_growth_bytes((4.0 * first,), points)
     assert found is None or found >= fixed + step * 4 * first
 
 

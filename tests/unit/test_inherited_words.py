@@ -6,7 +6,7 @@ import pytest
 
 from pgpu.errors import RequestError
 from pgpu.model import JobSpec, Request, Submission
-from pgpu.model.words import check_inherited, check_words
+from pgpu.model.validation import check_environment, check_submission
 
 
 def submission(*command: str, runtime: str = "process", **request: Any) -> Submission:
@@ -19,21 +19,21 @@ def submission(*command: str, runtime: str = "process", **request: Any) -> Submi
 )
 def test_a_variable_that_no_process_can_have_is_refused(name: str, value: str) -> None:
     with pytest.raises(RequestError, match="variable"):
-        check_inherited([(name, value)])
+        check_environment([(name, value)])
 
 
 def test_bytes_that_are_no_text_are_an_environment_and_count_as_bytes() -> None:
-    assert check_inherited([("A", b"\xff".decode(errors="surrogateescape"))]) == len(b"A=\xff\0") + 8
+    assert check_environment([("A", b"\xff".decode(errors="surrogateescape"))]) == len(b"A=\xff\0") + 8
 
 
 def test_arguments_and_environment_are_bounded_together_and_an_array_of_them_each() -> None:
     half = ["x" * 100_000] * 12
-    inherited_bytes = check_inherited([(f"A{number}", "x" * 100_000) for number in range(12)])
-    check_words(submission("true", *half))
-    check_words(submission("true"), inherited_bytes)
-    check_words(submission("true", *half, runtime="docker"), inherited_bytes)
+    inherited_bytes = check_environment([(f"A{number}", "x" * 100_000) for number in range(12)])
+    check_submission(submission("true", *half))
+    check_submission(submission("true"), inherited_bytes)
+    check_submission(submission("true", *half, runtime="docker"), inherited_bytes)
     with pytest.raises(RequestError, match="together"):
-        check_words(submission("true", *half), inherited_bytes)
+        check_submission(submission("true", *half), inherited_bytes)
 
 
 @pytest.mark.parametrize(
@@ -49,4 +49,4 @@ def test_arguments_and_environment_are_bounded_together_and_an_array_of_them_eac
 )
 def test_what_does_not_bind_or_is_no_priority_is_refused(request_words: dict[str, Any]) -> None:
     with pytest.raises(RequestError):
-        check_words(submission("true", **request_words))
+        check_submission(submission("true", **request_words))

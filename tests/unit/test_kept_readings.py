@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.unit.test_advising import PROFILE
 
-from pgpu.advising import kept, reading
+from pgpu.advising import kept, needs_estimation
 from pgpu.engine.admission.profile_readings import ProfileReadings
 from pgpu.engine.history.run_history import history_name
 from pgpu.ledger import Ledger
@@ -28,7 +28,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 def another_process() -> None:
     """Forget what was read in this one."""
-    reading._read.clear()
+    needs_estimation._read.clear()
 
 
 def remembered(ledger: Ledger) -> Profile:
@@ -38,7 +38,7 @@ def remembered(ledger: Ledger) -> Profile:
 
 
 def test_a_reading_comes_back_as_it_was() -> None:
-    found = reading.read(KNOWN)
+    found = needs_estimation.estimate_needs(KNOWN)
     assert kept.reading_of(kept.text_of(found)) == found
 
 
@@ -58,7 +58,7 @@ def test_whoever_decides_finds_read_what_was_prepared_before_even_in_another_pro
     another_process()
     with ledger.decision() as decision:
         ProfileReadings().recall(decision, profile)
-        assert reading.is_read(profile)
+        assert needs_estimation.is_cached(profile)
 
 
 def test_what_nobody_prepared_is_kept_once_it_was_read(ledger: Ledger) -> None:
@@ -66,13 +66,15 @@ def test_what_nobody_prepared_is_kept_once_it_was_read(ledger: Ledger) -> None:
     another_process()
     with ledger.view() as view:
         readings.recall(view, profile)
-    assert not reading.is_read(profile)
+    assert not needs_estimation.is_cached(profile)
     readings.keep(ledger.facts)
-    assert ledger.facts.get(kept.PREFIX + kept.name_of(profile)) == kept.text_of(reading.read(profile))
+    assert ledger.facts.get(kept.PREFIX + kept.name_of(profile)) == kept.text_of(
+        needs_estimation.estimate_needs(profile)
+    )
 
 
 def test_only_so_much_is_remembered_in_one_process() -> None:
     another_process()
-    for number in range(reading._MOST_READ + 3):
-        reading.remember(replace(KNOWN, signature=str(number)), reading.read(PROFILE))
-    assert len(reading._read) == reading._MOST_READ
+    for number in range(needs_estimation._MOST_READ + 3):
+        needs_estimation.cache_estimate(replace(KNOWN, signature=str(number)), needs_estimation.estimate_needs(PROFILE))
+    assert len(needs_estimation._read) == needs_estimation._MOST_READ

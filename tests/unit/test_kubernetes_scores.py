@@ -29,7 +29,7 @@ from pgpu.kubernetes.extender.scheduled_objects import (
     SharedGpu,
 )
 from pgpu.kubernetes.extender.scorer import Scorer
-from pgpu.scheduling.offers import Shape
+from pgpu.scheduling.offers import JobShape
 from pgpu.units import GIB
 
 
@@ -177,13 +177,13 @@ def test_the_mix_is_looked_at_after_twice_as_many_pods_and_holds_each_once() -> 
     mix = DemandMix()
     looks = []
     for number in range(4 * FIRST_LOOK):
-        mix.add(str(number), Shape(1))
-        mix.add(str(number), Shape(2))
+        mix.add(str(number), JobShape(1))
+        mix.add(str(number), JobShape(2))
         if mix.is_due():
             looks.append(number + 1)
 
     assert looks == [FIRST_LOOK, 2 * FIRST_LOOK, 4 * FIRST_LOOK]
-    assert set(mix.shapes) == {Shape(1)}
+    assert set(mix.shapes) == {JobShape(1)}
     assert FIRST_LOOK < MOST_RECENT
 
 

@@ -27,7 +27,7 @@ from pgpu.kubernetes.extender.scheduled_objects import (
     SharedGpu,
 )
 from pgpu.model import SharingMode
-from pgpu.scheduling.offers import Shape
+from pgpu.scheduling.offers import JobShape
 from pgpu.units import GIB, MIB
 
 RECORDED = Path(__file__).parents[1] / "fakes" / "recorded"
@@ -138,18 +138,18 @@ def test_a_claim_made_of_a_template_is_found_by_the_pods_status_and_before_that_
 def test_an_extended_resource_asks_for_the_usual_size(resource: str) -> None:
     pod = PodState("u", "ns", None, 0, 0, {resource: 2})
 
-    assert demand_of(pod, a_stock()).shape == Shape(2, 0, 4 * GIB)
+    assert demand_of(pod, a_stock()).shape == JobShape(2, 0, 4 * GIB)
 
 
 def test_what_is_asked_is_rounded_up_as_the_scheduler_does() -> None:
-    assert demand_of(*a_claimant(GpuAsk(SLICES, 1, 1000 * MIB, 30))).shape == Shape(1, 300, GIB)
+    assert demand_of(*a_claimant(GpuAsk(SLICES, 1, 1000 * MIB, 30))).shape == JobShape(1, 300, GIB)
 
 
 def test_a_whole_gpu_is_asked_for_alone() -> None:
     wanted = demand_of(*a_claimant(GpuAsk(WHOLE)))
 
     assert wanted.wish.sharing_mode is SharingMode.EXCLUSIVE
-    assert wanted.shape == Shape(1, 1000, 80 * GIB)
+    assert wanted.shape == JobShape(1, 1000, 80 * GIB)
 
 
 def test_claims_on_other_drivers_devices_ask_for_nothing() -> None:
@@ -231,4 +231,4 @@ def test_a_node_with_the_device_plugin_is_one_number() -> None:
     stock.put_pod("u", PodState("u", "ns", "old", 0, 0, {GIB_RESOURCE: 8}))
 
     assert stock.offer("old").gpus[0].free_memory_bytes == 40 * GIB
-    assert demand_of(PodState("v", "ns", None, 0, 0, {GIB_RESOURCE: 4}), stock).shape == Shape(1, 0, 4 * GIB)
+    assert demand_of(PodState("v", "ns", None, 0, 0, {GIB_RESOURCE: 4}), stock).shape == JobShape(1, 0, 4 * GIB)

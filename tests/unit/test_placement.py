@@ -6,16 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgpu.model import SharingMode
-from pgpu.scheduling.offers import GpuOffer, NodeOffer, Shape
+from pgpu.scheduling.offers import GpuResources, JobShape, NodeResources
 from pgpu.scheduling.outlook import GpuWorth, Outlook
-from pgpu.scheduling.placement import Placement, Wish, place, rate
+from pgpu.scheduling.placement import Placement, PlacementPreference, place, rate
 from pgpu.scheduling.placer import Placer, fuller_first
 from pgpu.units import GIB
 
 MODES = [None, SharingMode.TIME_SLICE, SharingMode.MPS]
 
 shapes = st.builds(
-    Shape,
+    JobShape,
     gpu_count=st.sampled_from([0, 1, 1, 1, 1, 2, 3]),
     compute_milli=st.sampled_from([0, 100, 250, 500, 810, 1000]),
     memory_bytes=st.sampled_from([0, 1, 3, 8, 11, 24]).map(lambda gib: gib * GIB),
@@ -24,13 +24,13 @@ shapes = st.builds(
 )
 
 
-def node_of(name: str, gpu_count: int, *, cpu_milli: int = 16_000, is_linked: bool = False) -> NodeOffer:
+def node_of(name: str, gpu_count: int, *, cpu_milli: int = 16_000, is_linked: bool = False) -> NodeResources:
     gpus = tuple(
-        GpuOffer(f"{name}-{index}", 1000, 24 * GIB, compute_milli=1000, memory_bytes=24 * GIB)
+        GpuResources(f"{name}-{index}", 1000, 24 * GIB, compute_milli=1000, memory_bytes=24 * GIB)
         for index in range(gpu_count)
     )
     links = frozenset({frozenset({f"{name}-0", f"{name}-{gpu_count - 1}"})}) if is_linked else frozenset()
-    return NodeOffer(name, gpus, cpu_milli, 64 * GIB, links)
+    return NodeResources(name, gpus, cpu_milli, 64 * GIB, links)
 
 
 nodes_of_a_cluster = st.lists(st.tuples(st.integers(1, 4), st.booleans()), min_size=1, max_size=6).map(
@@ -39,8 +39,8 @@ nodes_of_a_cluster = st.lists(st.tuples(st.integers(1, 4), st.booleans()), min_s
 
 
 def taken(
-    nodes: list[NodeOffer], shape: Shape, placement: Placement, mode: SharingMode | None, sign: int = 1
-) -> tuple[int, NodeOffer]:
+    nodes: list[NodeResources], shape: JobShape, placement: Placement, mode: SharingMode | None, sign: int = 1
+) -> tuple[int, NodeResources]:
     """Take what a placement takes, or give it back; return the node as it is then."""
     number = next(number for number, node in enumerate(nodes) if node.name == placement.node)
     node = nodes[number]
@@ -70,11 +70,11 @@ jobs = st.lists(st.tuples(shapes, st.sampled_from(MODES), st.integers(0, 7)), ma
 @settings(max_examples=60, deadline=None)
 @given(nodes_of_a_cluster, jobs)
 def test_a_job_gets_free_distinct_gpus_of_one_node_and_is_refused_only_where_no_node_can_host_it(
-    nodes: list[NodeOffer], coming: list[tuple[Shape, SharingMode | None, int]]
+    nodes: list[NodeResources], coming: list[tuple[JobShape, SharingMode | None, int]]
 ) -> None:
     outlook = Outlook([shape for shape, _, _ in coming], nodes)
     for shape, mode, _ in coming:
-        placement = place(shape, nodes, outlook, Wish(mode))
+        placement = place(shape, nodes, outlook, PlacementPreference(mode))
         assert (placement is None) == (not any(node.can_host(shape, mode) for node in nodes))
         if placement is None:
             continue
@@ -89,14 +89,14 @@ def test_a_job_gets_free_distinct_gpus_of_one_node_and_is_refused_only_where_no_
 @settings(max_examples=60, deadline=None)
 @given(nodes_of_a_cluster, jobs)
 def test_who_remembers_answers_as_who_does_not_while_jobs_come_and_go(
-    nodes: list[NodeOffer], coming: list[tuple[Shape, SharingMode | None, int]]
+    nodes: list[NodeResources], coming: list[tuple[JobShape, SharingMode | None, int]]
 ) -> None:
     outlook = Outlook([shape for shape, _, _ in coming], nodes)
     placer = Placer(outlook, nodes)
-    running: list[tuple[Shape, Placement, SharingMode | None]] = []
+    running: list[tuple[JobShape, Placement, SharingMode | None]] = []
     for shape, mode, leaver in coming:
-        placement = placer.place(shape, Wish(mode))
-        assert placement == place(shape, nodes, outlook, Wish(mode))
+        placement = placer.place(shape, PlacementPreference(mode))
+        assert placement == place(shape, nodes, outlook, PlacementPreference(mode))
         if placement is not None:
             placer.change(*taken(nodes, shape, placement, mode))
             running.append((shape, placement, mode))
@@ -106,14 +106,14 @@ def test_who_remembers_answers_as_who_does_not_while_jobs_come_and_go(
 
 @given(nodes_of_a_cluster, jobs)
 def test_what_hosting_costs_names_the_nodes_that_can_and_the_best_among_the_cheapest(
-    nodes: list[NodeOffer], coming: list[tuple[Shape, SharingMode | None, int]]
+    nodes: list[NodeResources], coming: list[tuple[JobShape, SharingMode | None, int]]
 ) -> None:
     outlook = Outlook([shape for shape, _, _ in coming], nodes)
     placer = Placer(outlook, nodes)
     for shape, mode, _ in coming:
-        costs = placer.costs(shape, Wish(mode))
+        costs = placer.costs(shape, PlacementPreference(mode))
         assert [cost is not None for cost in costs] == [node.can_host(shape, mode) for node in nodes]
-        placement = placer.place(shape, Wish(mode))
+        placement = placer.place(shape, PlacementPreference(mode))
         if placement is not None:
             best = next(index for index, node in enumerate(nodes) if node.name == placement.node)
             assert costs[best] == min(cost for cost in costs if cost is not None)
@@ -132,7 +132,7 @@ def test_of_nodes_that_lose_nearly_as_little_as_the_best_the_fuller_costs_less()
 
 
 @given(st.lists(shapes, min_size=1, max_size=30))
-def test_no_filling_of_a_gpu_is_worth_more_than_the_gpu(recent: list[Shape]) -> None:
+def test_no_filling_of_a_gpu_is_worth_more_than_the_gpu(recent: list[JobShape]) -> None:
     """The prices are feasible for the dual of cutting stock, so an idle GPU is the most that any part can be worth."""
     offer = node_of("node", 1).gpus[0]
     worth = GpuWorth(Outlook(recent).recent, offer.compute_milli, offer.memory_bytes)
@@ -141,18 +141,20 @@ def test_no_filling_of_a_gpu_is_worth_more_than_the_gpu(recent: list[Shape]) -> 
 
 
 @given(st.lists(shapes, min_size=1, max_size=30), st.integers(0, 1000), st.integers(0, 24))
-def test_a_part_is_worth_no_more_to_those_who_find_less_cpu(recent: list[Shape], compute_milli: int, gib: int) -> None:
+def test_a_part_is_worth_no_more_to_those_who_find_less_cpu(
+    recent: list[JobShape], compute_milli: int, gib: int
+) -> None:
     worth = GpuWorth(Outlook(recent).recent, 1000, 24 * GIB)
     cell = worth.cell(compute_milli, gib * GIB)
     assert worth.by_cpu[0][cell] == 0
     assert max(level[cell] for level in worth.by_cpu) <= 1 + 1e-6
 
 
-def memory(gib: int, gpu_count: int = 1) -> Shape:
-    return Shape(gpu_count, 0, gib * GIB)
+def memory(gib: int, gpu_count: int = 1) -> JobShape:
+    return JobShape(gpu_count, 0, gib * GIB)
 
 
-def with_free(node: NodeOffer, *free_gib: int) -> NodeOffer:
+def with_free(node: NodeResources, *free_gib: int) -> NodeResources:
     gpus = tuple(
         replace(gpu, free_memory_bytes=gib * GIB, free_compute_milli=1000)
         for gpu, gib in zip(node.gpus, free_gib, strict=True)
@@ -190,7 +192,7 @@ def test_equal_gpus_go_in_one_fixed_order() -> None:
 
 
 def test_of_equal_gpus_the_one_with_the_lowest_predicted_slowdown_is_chosen() -> None:
-    wish = Wish(slowdowns={"node-0": 1.4, "node-1": 1.2, "node-2": 1.1})
+    wish = PlacementPreference(slowdowns={"node-0": 1.4, "node-1": 1.2, "node-2": 1.1})
     one = place(memory(4), [node_of("node", 3)], Outlook([memory(4)]), wish)
     two = place(memory(4, 2), [node_of("node", 3)], Outlook([memory(4)]), wish)
     assert one is not None
@@ -202,7 +204,7 @@ def test_of_equal_gpus_the_one_with_the_lowest_predicted_slowdown_is_chosen() ->
 def test_of_equal_gpus_one_that_is_in_the_wanted_mode_already_is_chosen() -> None:
     node = with_free(node_of("node", 2), 12, 12)
     node = replace(node, gpus=(node.gpus[0], replace(node.gpus[1], sharing_mode=SharingMode.MPS)))
-    placement = place(memory(4), [node], Outlook([memory(4)]), Wish(SharingMode.MPS))
+    placement = place(memory(4), [node], Outlook([memory(4)]), PlacementPreference(SharingMode.MPS))
     assert placement is not None
     assert placement.gpu_uuids == ("node-1",)
 
@@ -212,9 +214,9 @@ def test_two_modes_never_meet_on_a_gpu_and_an_exclusive_one_is_left_alone() -> N
     modes = (SharingMode.MPS, SharingMode.EXCLUSIVE)
     gpus = tuple(replace(gpu, sharing_mode=mode) for gpu, mode in zip(node.gpus, modes, strict=True))
     node = replace(node, gpus=gpus)
-    assert rate(memory(4), node, Outlook([]), Wish(SharingMode.TIME_SLICE)) is None
-    assert rate(memory(4), node, Outlook([]), Wish(SharingMode.EXCLUSIVE)) is None
-    assert rate(memory(4), node, Outlook([]), Wish(SharingMode.MPS)) is not None
+    assert rate(memory(4), node, Outlook([]), PlacementPreference(SharingMode.TIME_SLICE)) is None
+    assert rate(memory(4), node, Outlook([]), PlacementPreference(SharingMode.EXCLUSIVE)) is None
+    assert rate(memory(4), node, Outlook([]), PlacementPreference(SharingMode.MPS)) is not None
 
 
 def test_a_job_on_two_gpus_gets_a_pair_that_nvlink_joins() -> None:

@@ -10,7 +10,7 @@ from pgpu.engine.admission.queue_plan import QueuePlanner, read_plan
 from pgpu.engine.admission.rounds import Situation
 from pgpu.model import Gpu, Request, Slice
 from pgpu.scheduling import Candidate, GpuRoom, Held, admit
-from pgpu.scheduling.stretch import Stretch
+from pgpu.scheduling.durations import SlowdownCurve
 from pgpu.units import GIB
 
 NOW = 1e6
@@ -18,7 +18,7 @@ HOUR_SECONDS = 3600.0
 GPU = Gpu("GPU-0", "RTX 3090", 0, 24 * GIB, "615.42.01", is_simulated=True)
 SERVICE = Held("service", 1, (Slice("GPU-0", 4 * GIB),), NOW, duration_seconds=600.0)
 JOB = Candidate("job", Request(4 * GIB), None, 1000, NOW, HOUR_SECONDS)
-BESIDE = {"job": Stretch(HOUR_SECONDS, ((1, 1.0), (2, 2.5)), 0.1)}
+BESIDE = {"job": SlowdownCurve(HOUR_SECONDS, ((1, 1.0), (2, 2.5)), 0.1)}
 """Beside another it takes so much longer that it had better wait for one that soon ends."""
 
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from pgpu.model import Gpu, Request, SharingMode
 from pgpu.scheduling import Candidate, GpuRoom, admit
-from pgpu.scheduling.answer import Admission
-from pgpu.scheduling.preemption import REARM_SECONDS, Victim, preempting
+from pgpu.scheduling.admission_round import Admission
+from pgpu.scheduling.preemption import REARM_SECONDS, Victim, preempt
 from pgpu.scheduling.tenancy import Tenancy
 from pgpu.units import GIB
 
@@ -40,7 +40,7 @@ def asking(gib: float, *, preempts: bool = True, priority: int = 50, compute: fl
 
 def decide(rooms: Sequence[GpuRoom], candidate: Candidate, victims: Sequence[Victim]) -> Admission:
     without = admit(rooms, [candidate], NOW)
-    return preempting(without, [candidate], rooms, victims, NOW)
+    return preempt(without, [candidate], rooms, victims, NOW)
 
 
 def suspended(rooms: Sequence[GpuRoom], candidate: Candidate, victims: Sequence[Victim]) -> set[str]:

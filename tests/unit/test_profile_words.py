@@ -30,7 +30,7 @@ from pgpu.model import (
     SharingWish,
     Submission,
 )
-from pgpu.profiling.summary import measure, profile_of
+from pgpu.profiling.measurement import profile_of, summarise_log
 from pgpu.units import MIB
 
 FAKES = Path(__file__).parent.parent / "fakes"
@@ -53,7 +53,7 @@ RECORDS = (
 def profiled(number: int, kernel_ns: int = 500_000, records: tuple[Written, ...] = RECORDS) -> ProfiledJob:
     data = log(records, (WrittenShape("dense", total_ns=kernel_ns),))
     job = Job(f"{number:012x}", JobSpec(("t",), "process"), Request(1), JobState.EXITED, 0.0, signature="t@1")
-    profile = profile_of(measure(trace.read(data)), job, GPU.name, 1.0)
+    profile = profile_of(summarise_log(trace.read(data)), job, GPU.name, 1.0)
     return ProfiledJob(job.id, profile, base64.b64encode(zlib.compress(data)).decode())
 
 

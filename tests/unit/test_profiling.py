@@ -17,11 +17,11 @@ from pgpu.enforcement.trace import Direction, Kind, Memory
 from pgpu.errors import EnforcementError
 from pgpu.model import Antagonist, Evidence, Job, JobSpec, JobState, Profile, Request, Resource
 from pgpu.profiling.intervals import covered, length, overlap, union
+from pgpu.profiling.measurement import Measurement, profile_of, summarise_log, with_metrics
 from pgpu.profiling.memory import peak, thinned, timeline
-from pgpu.profiling.page import page
 from pgpu.profiling.perfetto import trace_events
+from pgpu.profiling.profile_report import page
 from pgpu.profiling.sensitivity import Beside, contest, loss, sensitivity
-from pgpu.profiling.summary import Measurement, measure, profile_of, with_metrics
 
 HEADER = (Path(__file__).parent.parent.parent / "native" / "include" / "trace_abi.h").read_text("utf-8")
 JOB = Job("a" * 12, JobSpec(("train",), "process"), Request(1 << 30), JobState.EXITED, 0.0, signature="train@1")
@@ -30,7 +30,7 @@ intervals = st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 1000)), max_
 
 
 def measured(*records: Written, shapes: tuple[WrittenShape, ...] = (WrittenShape(),)) -> Measurement:
-    return measure(trace.read(log(records, shapes)))
+    return summarise_log(trace.read(log(records, shapes)))
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ class TestSummaries:
     def test_what_nothing_tells_is_absent(self) -> None:
         found = measured(kernel(1, 10))
         assert {each.resource for each in found.demands} == {Resource.PCIE}
-        assert measure(trace.read(log())).busy_fraction == 0
+        assert summarise_log(trace.read(log())).busy_fraction == 0
 
     def test_a_profile_has_the_meter_s_peak_where_it_is_known(self) -> None:
         found = measured(kernel(1, 10), memory(1, Memory.LINEAR, 5000))
@@ -186,7 +186,7 @@ class TestNothingIsBelieved:
             Written(Kind.COPY, at_ns=6, start_ns=6, duration_ns=1, detail=9999),
             Written(Kind.MEMORY, at_ns=7, detail=9999, size=1),
         ]
-        found = measure(trace.read(log(strange)))
+        found = summarise_log(trace.read(log(strange)))
         assert [record.at_ns for record in found.log.records] == [5, 6, 7]
         assert found.log.records[0].shape is None
         assert [each.direction for each in found.copies] == ["other"]
@@ -203,7 +203,7 @@ class TestNothingIsBelieved:
             at = data.draw(st.sampled_from([*range(64), *range(4096, 5100), *range(len(whole) - 128, len(whole) - 8)]))
             struct.pack_into("<Q", whole, at, data.draw(st.integers(0, (1 << 64) - 1)))
         try:
-            found = measure(trace.read(bytes(whole)))
+            found = summarise_log(trace.read(bytes(whole)))
         except EnforcementError:
             return
         profile = profile_of(found, JOB, "GPU", 1.0)

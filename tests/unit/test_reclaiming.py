@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from pgpu.model import Gpu, Request, SharingMode, SharingWish, Slice
 from pgpu.scheduling import Candidate, GpuRoom, Held, Quota, admit
-from pgpu.scheduling.answer import Admission
-from pgpu.scheduling.reclaiming import Offer, Play, Reclaimed, reclaiming
+from pgpu.scheduling.admission_round import Admission
+from pgpu.scheduling.reclaiming import EvictableLease, Play, ReclaimedRound, reclaim_leases
 from pgpu.scheduling.tenancy import IDLE, Tenancy
 from pgpu.units import GIB
 
@@ -40,11 +40,11 @@ def decide(
     gpus: int,
     held: Sequence[Held],
     queue: Sequence[Candidate],
-    offers: Sequence[Offer],
+    offers: Sequence[EvictableLease],
     quotas: dict[int, Quota] | None = None,
     most_without_gpu: int = 128,
-) -> Reclaimed:
-    return reclaiming(rooms_of(gpus, held), queue, held, offers, playing(quotas, most_without_gpu))
+) -> ReclaimedRound:
+    return reclaim_leases(rooms_of(gpus, held), queue, held, offers, playing(quotas, most_without_gpu))
 
 
 def playing(quotas: dict[int, Quota] | None = None, most_without_gpu: int = 128) -> Play:
@@ -67,30 +67,39 @@ FOUR = [holding(name, (0, 2)) for name in "abcd"]
 
 
 def test_the_cheapest_for_each_byte_is_taken_and_no_more_than_are_needed() -> None:
-    offers = [Offer("a", 0, 5.0), Offer("b", 0, 1.0), Offer("c", 0, 3.0), Offer("d", 0, 9.0)]
+    offers = [
+        EvictableLease("a", 0, 5.0),
+        EvictableLease("b", 0, 1.0),
+        EvictableLease("c", 0, 3.0),
+        EvictableLease("d", 0, 9.0),
+    ]
     assert taken(1, FOUR, [asking("new", 4)], offers) == ("b",)
     assert taken(1, FOUR, [asking("new", 6)], offers) == ("b", "c")
     mixed = [holding("small", (0, 1)), holding("large", (0, 8))]
-    assert taken(1, mixed, [asking("new", 2)], [Offer("small", 0, 1.0), Offer("large", 0, 7.0)]) == ("large",)
+    assert taken(1, mixed, [asking("new", 2)], [EvictableLease("small", 0, 1.0), EvictableLease("large", 0, 7.0)]) == (
+        "large",
+    )
 
 
 def test_what_is_cheap_and_does_not_help_is_left() -> None:
     mixed = [holding("small", (0, 1)), holding("large", (0, 8))]
-    assert taken(1, mixed, [asking("new", 3)], [Offer("small", 0, 0.0), Offer("large", 0, 99.0)]) == ("large",)
+    assert taken(1, mixed, [asking("new", 3)], [EvictableLease("small", 0, 0.0), EvictableLease("large", 0, 99.0)]) == (
+        "large",
+    )
     elsewhere = [holding("a", (0, 8)), holding("b", (1, 8))]
-    offers = [Offer("a", 0, 9.0), Offer("b", 0, 1.0)]
+    offers = [EvictableLease("a", 0, 9.0), EvictableLease("b", 0, 1.0)]
     assert taken(2, elsewhere, [asking("new", 9)], offers) == ("b",)
 
 
 def test_nobody_is_taken_in_vain_or_who_is_not_on_offer() -> None:
-    offers = [Offer("a", 0, 1.0), Offer("b", 0, 1.0)]
+    offers = [EvictableLease("a", 0, 1.0), EvictableLease("b", 0, 1.0)]
     assert taken(1, FOUR, [asking("new", 7)], offers) == ()
     assert taken(1, FOUR, [asking("new", 1)], offers) == ()
     assert taken(1, FOUR, [], offers) == ()
 
 
 def test_a_job_of_a_lower_priority_waits() -> None:
-    offers = [Offer("a", 1, 1.0), Offer("b", 0, 9.0)]
+    offers = [EvictableLease("a", 1, 1.0), EvictableLease("b", 0, 9.0)]
     assert taken(1, FOUR, [asking("new", 4)], offers) == ("b",)
     assert taken(1, FOUR, [asking("new", 4, priority=1)], offers) == ("a",)
     assert taken(1, FOUR, [asking("new", 4, priority=-1)], offers) == ()
@@ -98,25 +107,30 @@ def test_a_job_of_a_lower_priority_waits() -> None:
 
 def test_several_gpus_a_quota_a_share_and_a_mode_are_reasons_too() -> None:
     wide = [holding("a", (0, 8)), holding("b", (1, 8))]
-    assert taken(2, wide, [asking("new", 9, 2)], [Offer("a", 0, 1.0), Offer("b", 0, 1.0)]) == ("a", "b")
+    assert taken(2, wide, [asking("new", 9, 2)], [EvictableLease("a", 0, 1.0), EvictableLease("b", 0, 1.0)]) == (
+        "a",
+        "b",
+    )
     own = [holding("a", (0, 2), uid=7)]
-    assert taken(1, own, [asking("new", 2, uid=7)], [Offer("a", 0, 1.0)], {7: Quota(jobs=1)}) == ("a",)
+    assert taken(1, own, [asking("new", 2, uid=7)], [EvictableLease("a", 0, 1.0)], {7: Quota(jobs=1)}) == ("a",)
     busy = [holding("a", (0, 1), share=0.8)]
-    assert taken(1, busy, [asking("new", 1, compute_share=0.5)], [Offer("a", 0, 1.0)]) == ("a",)
+    assert taken(1, busy, [asking("new", 1, compute_share=0.5)], [EvictableLease("a", 0, 1.0)]) == ("a",)
     exclusive = asking("new", 1, sharing=SharingWish.EXCLUSIVE)
-    assert taken(1, [holding("a", (0, 1))], [exclusive], [Offer("a", 0, 1.0)]) == ("a",)
+    assert taken(1, [holding("a", (0, 1))], [exclusive], [EvictableLease("a", 0, 1.0)]) == ("a",)
 
 
 def test_who_would_not_wait_at_all_gets_one_too() -> None:
     impatient = replace(asking("new", 4), deadline_seconds=NOW)
-    found = decide(1, FOUR, [impatient], [Offer("a", 0, 1.0)]).admission
+    found = decide(1, FOUR, [impatient], [EvictableLease("a", 0, 1.0)]).admission
     assert (found.reclaimed, found.expired, started(found)) == (("a",), (), {"new"})
-    assert decide(1, FOUR, [replace(impatient, request=Request(9 * GIB))], [Offer("a", 0, 1.0)]).admission.expired
+    assert decide(
+        1, FOUR, [replace(impatient, request=Request(9 * GIB))], [EvictableLease("a", 0, 1.0)]
+    ).admission.expired
 
 
 def test_without_a_gpu_only_those_without_one_make_room() -> None:
     held = [holding("a", (0, 1)), holding("b"), holding("c")]
-    offers = [Offer("a", 0, 0.0), Offer("b", 0, 2.0), Offer("c", 0, 1.0)]
+    offers = [EvictableLease("a", 0, 0.0), EvictableLease("b", 0, 2.0), EvictableLease("c", 0, 1.0)]
     bare = Candidate("new", Request(0, 0), None, 0, NOW)
     assert taken(1, held, [bare], offers, most_without_gpu=2) == ("c",)
     assert taken(1, held, [bare], offers, most_without_gpu=3) == ()
@@ -126,20 +140,20 @@ def test_what_is_kept_for_the_first_in_line_stays_kept() -> None:
     """The first does not fit with every offer taken; the second would, and would delay it."""
     held = [holding("runs", (0, 5)), holding("idle", (0, 3))]
     queue = [asking("first", 9, priority=5), asking("second", 4)]
-    assert taken(1, held, queue, [Offer("idle", 0, 1.0)]) == ()
+    assert taken(1, held, queue, [EvictableLease("idle", 0, 1.0)]) == ()
 
 
 def test_a_long_queue_and_many_offers_take_few_rounds() -> None:
     held = [holding(f"idle-{n:03}", (n % 8, 0.4)) for n in range(160)]
     queue = [asking(f"new-{n:05}", 2, uid=n % 5) for n in range(3000)]
-    offers = [Offer(each.job_id, 0, float(n % 7)) for n, each in enumerate(held)]
+    offers = [EvictableLease(each.job_id, 0, float(n % 7)) for n, each in enumerate(held)]
     rounds = []
 
     def play(rooms: Sequence[GpuRoom], line: Sequence[Candidate], rest: Sequence[Held]) -> Admission:
         rounds.append(len(line))
         return playing()(rooms, line, rest)
 
-    admission = reclaiming(rooms_of(8, held), queue, held, offers, play).admission
+    admission = reclaim_leases(rooms_of(8, held), queue, held, offers, play).admission
     assert len(admission.grants) == len(admit(rooms_of(8, []), queue, NOW).grants)
     assert sum(length == len(queue) for length in rounds) <= 6, (
         "the whole queue was looked at more often than a few times"
@@ -180,13 +194,13 @@ def test_few_and_enough_are_taken_and_nothing_is_granted_twice(
     there: list[Lease], wanted: list[Wish], quotas: dict[int, Quota] | None, most_without_gpu: int
 ) -> None:
     held: list[Held] = []
-    offers: list[Offer] = []
+    offers: list[EvictableLease] = []
     for number, (gpus, gib, share, uid, offer) in enumerate(there):
         each = holding(f"h{number}", *((gpu, gib) for gpu in gpus), uid=uid, share=share if gpus else 0.0)
         if any(room.granted_bytes > GPU_GIB * GIB or room.granted_compute > 1 for room in rooms_of(3, [*held, each])):
             continue
         held.append(each)
-        offers += [Offer(each.job_id, *offer)] if offer is not None else []
+        offers += [EvictableLease(each.job_id, *offer)] if offer is not None else []
     queue = [
         Candidate(f"q{n}", Request(0, 0, priority=priority), None, uid, NOW)
         if gib == 0
@@ -198,14 +212,14 @@ def test_few_and_enough_are_taken_and_nothing_is_granted_twice(
     ]  # fmt: skip
     play = playing(quotas, most_without_gpu)
     rooms = rooms_of(3, held)
-    found = reclaiming(rooms, queue, held, offers, play)
+    found = reclaim_leases(rooms, queue, held, offers, play)
     admission, gone = found.admission, set(found.admission.reclaimed)
 
     def played(without: set[str]) -> Admission:
         rest = [each for each in held if each.job_id not in without]
         return play(rooms_of(3, rest), queue, rest)
 
-    assert admission == reclaiming(rooms, queue, held, offers, play).admission
+    assert admission == reclaim_leases(rooms, queue, held, offers, play).admission
     by_id = {each.job_id: each for each in queue}
     priorities = {each.job_id: each.priority for each in offers}
     assert gone <= priorities.keys()

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from pgpu.model import Gpu, Request
 from pgpu.scheduling import Admission, Candidate, GpuRoom, Quota, admit
-from pgpu.scheduling.returning import elsewhere
+from pgpu.scheduling.returning import jobs_to_restart_elsewhere
 from pgpu.units import GIB
 
 NOW = 1000.0
@@ -25,7 +25,7 @@ def found(
     def play(line: Sequence[Candidate]) -> Admission:
         return admit(rooms, line, NOW, quotas=quotas)
 
-    return elsewhere(play(queue), queue, play)
+    return jobs_to_restart_elsewhere(play(queue), queue, play)
 
 
 def test_who_has_its_place_again_stays() -> None:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from pgpu.errors import RequestError
 from pgpu.model import Gpu, Request, SharingMode, SharingWish, Slice
 from pgpu.scheduling import Admission, Candidate, Cause, GpuRoom, Grant, Headroom, Held, admit, check_can_ever_fit
-from pgpu.scheduling.space import Space
+from pgpu.scheduling.free_capacity import FreeCapacity
 from pgpu.scheduling.tenancy import IDLE, MOST_MPS_CLIENTS, Tenancy
 from pgpu.units import GIB
 
@@ -249,7 +249,7 @@ def test_one_round_on_any_machine_grants_what_fits_and_somebody_if_anybody_does(
     queue = [arrival(number, part).candidate for number, part in enumerate(some)]
     admission = admit(machine, queue, 1000.0)
     known = {each.job_id: each for each in queue}
-    space = Space.of(machine)
+    space = FreeCapacity.of(machine)
     gpus = {each.gpu.uuid: each.gpu for each in machine}
     fits = [each for each in queue if sum(space.hosts(gpu, each) for gpu in gpus.values()) >= each.request.gpu_count]
     assert bool(fits) <= bool(admission.grants) or admission.waits[0].cause in {

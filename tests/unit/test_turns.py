@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgpu.scheduling.turns import FREE, Contender, TurnRules, Turns, advance, quantum_seconds
+from pgpu.scheduling.gpu_turns import NO_TURNS, Contender, TurnRules, TurnState, advance, quantum_seconds
 
 GB = 10**9
 RULES = TurnRules(bytes_per_second=10 * GB, overhead=0.05)
@@ -67,8 +67,8 @@ class World:
     room_bytes: int
     rules: TurnRules = RULES
     now_seconds: float = 0.0
-    turns: Turns = FREE
-    seen: list[Turns] = field(default_factory=list)
+    turns: TurnState = NO_TURNS
+    seen: list[TurnState] = field(default_factory=list)
     longest_wait_seconds: dict[str, float] = field(default_factory=dict)
     ran_at_seconds: dict[str, float] = field(default_factory=dict)
 
@@ -121,7 +121,7 @@ class World:
 def test_all_run_freely_while_everything_fits() -> None:
     world = World([Job("a", 4 * GB), Job("b", 5 * GB)], room_bytes=9 * GB)
     world.run(30)
-    assert all(turns == FREE for turns in world.seen)
+    assert all(turns == NO_TURNS for turns in world.seen)
     assert [round(job.work_seconds) for job in world.jobs] == [30, 30]
 
 
@@ -162,7 +162,7 @@ def test_who_is_idle_gives_its_turn_back_early() -> None:
 def test_nobody_waits_for_a_job_that_does_not_work() -> None:
     world = World([Job("a", 7 * GB), Job("b", 7 * GB, burst_seconds=0.5, pause_seconds=1e6)], room_bytes=9 * GB)
     world.run(60)
-    assert world.turns == FREE
+    assert world.turns == NO_TURNS
 
 
 def test_a_job_that_is_soon_done_goes_first_once_in_a_round() -> None:
@@ -219,7 +219,7 @@ def test_the_others_go_on_when_a_holder_ends() -> None:
     assert world.turns.holders == ("b",)
     world.jobs.pop()
     world.run(1)
-    assert world.turns == FREE
+    assert world.turns == NO_TURNS
 
 
 JOBS = st.lists(

@@ -6,14 +6,14 @@ import pytest
 
 from pgpu.engine.settings import EngineSettings
 from pgpu.engine.turns.turn_state import load_turns, save_turns, turn_paths, turns_now
-from pgpu.scheduling.turns import FREE, Contender, TurnRules, Turns, advance
+from pgpu.scheduling.gpu_turns import NO_TURNS, Contender, TurnRules, TurnState, advance
 
 GB = 10**9
 
 
-def played(steps: int) -> Turns:
+def played(steps: int) -> TurnState:
     """Turns that have been through everything: two jobs that do not fit together, one of them brief."""
-    turns = FREE
+    turns = NO_TURNS
     for step in range(steps):
         now_seconds = step * 0.1
         contenders = [
@@ -33,13 +33,13 @@ def test_they_are_read_as_they_were_written(tmp_path: Path, steps: int) -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"is_on": true}', '{"is_on": true, "holders": 7}'])
 def test_what_is_no_standing_counts_as_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "turns").write_text(text)
-    assert load_turns(tmp_path / "turns") == FREE
-    assert load_turns(tmp_path / "missing") == FREE
+    assert load_turns(tmp_path / "turns") == NO_TURNS
+    assert load_turns(tmp_path / "missing") == NO_TURNS
 
 
 def test_only_gpus_with_turns_are_shown(tmp_path: Path) -> None:
     settings = EngineSettings(tmp_path / "state", tmp_path)
-    for uuid, turns in (("GPU-0", played(20)), ("GPU-1", FREE)):
+    for uuid, turns in (("GPU-0", played(20)), ("GPU-1", NO_TURNS)):
         place = turn_paths(settings, uuid).standing
         place.parent.mkdir(exist_ok=True)
         save_turns(place, turns)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from pgpu.model import Gpu, Request, Slice
 from pgpu.scheduling import Admission, Candidate, GpuRoom, Held, OrderRules, Quota, admit
-from pgpu.scheduling.allowance import Allowances
+from pgpu.scheduling.quota_usage import QuotaUsage
 
 NOW = 10_000.0
 
@@ -89,7 +89,7 @@ def test_nobody_gets_less_than_is_careful_or_more_than_there_is(
 
 
 def test_who_has_no_quota_of_memory_is_bound_by_nothing_but_the_gpus() -> None:
-    allowances = Allowances(
+    allowances = QuotaUsage(
         [Held("runs", 1, (Slice("GPU-0", 3),), NOW)], {1: Quota(13), 2: Quota(jobs=4)}, OrderRules(), NOW
     )
     assert [allowances.left_bytes(uid) for uid in (1, 2, 3)] == [10, None, None]

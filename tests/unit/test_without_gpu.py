@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from pgpu.errors import RequestError
 from pgpu.model import Gpu, Request, SharingWish, Slice
-from pgpu.model.words import check_request
+from pgpu.model.validation import check_request
 from pgpu.scheduling import Candidate, GpuRoom, Held, Quota, admit
-from pgpu.scheduling.answer import Admission, Cause
+from pgpu.scheduling.admission_round import Admission, Cause
 from pgpu.units import GIB
 
 NOW = 10_000.0

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pgpu.advising.constants import Constants
-from pgpu.advising.contention import stretch, turns
+from pgpu.advising.contention import mps_slowdown, time_slice_slowdown
 from pgpu.advising.gates import GpuKind, gates
-from pgpu.advising.overlap import slowdowns
-from pgpu.advising.reading import L2_CACHE, MEMORY_BANDWIDTH, Reading, read
+from pgpu.advising.mean_value_analysis import slowdowns
+from pgpu.advising.needs_estimation import L2_CACHE, MEMORY_BANDWIDTH, NeedsEstimate, estimate_needs
 from pgpu.model import Evidence, Profile, SharingMode
 
 INTERACTIVE_TOLERANCE = 1.30
@@ -139,14 +139,16 @@ def predict(profiles: Sequence[Profile], mode: SharingMode, constants: Constants
     if mode is SharingMode.EXCLUSIVE:
         return (1.0,) * len(profiles)
     order = sorted(range(len(profiles)), key=lambda index: repr(profiles[index]))
-    readings = [read(profiles[index]) for index in order]
+    readings = [estimate_needs(profiles[index]) for index in order]
     needs = [each.needs for each in readings]
 
     def under_mps(job: int, beside: Sequence[float]) -> float:
-        return stretch(needs[job], [(needs[each], part) for each, part in enumerate(beside) if each != job], constants)
+        return mps_slowdown(
+            needs[job], [(needs[each], part) for each, part in enumerate(beside) if each != job], constants
+        )
 
     def in_turns(job: int, beside: Sequence[float]) -> float:
-        return turns(sum(part for each, part in enumerate(beside) if each != job), constants)
+        return time_slice_slowdown(sum(part for each, part in enumerate(beside) if each != job), constants)
 
     found = slowdowns([each.busy for each in readings], under_mps if mode is SharingMode.MPS else in_turns)
     of_job = dict(zip(order, found, strict=True))
@@ -191,11 +193,11 @@ def _against_mps(gain: float, tolerance: float | None, *, is_enough: bool) -> st
 
 
 def _job(profile: Profile, sliced: float, mps: float) -> JobAdvice:
-    found = read(profile)
+    found = estimate_needs(profile)
     return JobAdvice(profile.signature, sliced, mps, found.evidence, _confidence(found), found.unknown)
 
 
-def _confidence(reading: Reading) -> Confidence:
+def _confidence(reading: NeedsEstimate) -> Confidence:
     evidence = reading.evidence
     is_counted = Evidence.COUNTERS in evidence or Evidence.GPM in evidence
     if MEMORY_BANDWIDTH in reading.unknown or (L2_CACHE in reading.unknown and not is_counted):

@@ -32,7 +32,7 @@ _ROUNDS = 12
 _SETTLED = 1e-3
 
 
-def stretch(needs: Needs, others: Companions, constants: Constants) -> float:
+def mps_slowdown(needs: Needs, others: Companions, constants: Constants) -> float:
     """Return how many times longer a job's kernels take beside others under MPS; at least 1.
 
     Args:
@@ -40,10 +40,10 @@ def stretch(needs: Needs, others: Companions, constants: Constants) -> float:
         others: Those that run at the same time.
         constants: Of the GPU.
     """
-    return stretches([(needs, 1.0), *others], constants)[0]
+    return mps_slowdowns([(needs, 1.0), *others], constants)[0]
 
 
-def stretches(present: Companions, constants: Constants) -> list[float]:
+def mps_slowdowns(present: Companions, constants: Constants) -> list[float]:
     """Return how many times longer the kernels of each take beside the others; at least 1.
 
     Args:
@@ -57,7 +57,7 @@ def stretches(present: Companions, constants: Constants) -> list[float]:
     return [next(found) if part > 0 else 1.0 for _each, part in present]
 
 
-def turns(others_waiting: float, constants: Constants) -> float:
+def time_slice_slowdown(others_waiting: float, constants: Constants) -> float:
     """Return how many times longer kernels take where contexts take turns.
 
     Args:

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from pgpu.advising.needs import Needs
-from pgpu.advising.reading import Reading
+from pgpu.advising.needs_estimation import NeedsEstimate
 from pgpu.model import Evidence, Profile, Resource
 
 PREFIX = "profile-read/"
@@ -23,19 +23,19 @@ def name_of(profile: Profile) -> str:
     return hashlib.sha256(f"{_formulas()} {profile!r}".encode(errors="surrogateescape")).hexdigest()[:32]
 
 
-def text_of(reading: Reading) -> str:
+def text_of(reading: NeedsEstimate) -> str:
     """Return a reading as text that is kept."""
     return json.dumps(asdict(reading))
 
 
-def reading_of(text: str) -> Reading | None:
+def reading_of(text: str) -> NeedsEstimate | None:
     """Read what `text_of` wrote; None where something else stands there."""
     try:
         fields = json.loads(text)
         needs = fields["needs"]
         pipes = {Resource(name): float(value) for name, value in needs["pipes"].items()}
         evidence = tuple(Evidence(each) for each in fields["evidence"])
-        return Reading(fields["busy"], Needs(**{**needs, "pipes": pipes}), evidence, tuple(fields["unknown"]))
+        return NeedsEstimate(fields["busy"], Needs(**{**needs, "pipes": pipes}), evidence, tuple(fields["unknown"]))
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pgpu.advising.constants import Constants
-from pgpu.advising.contention import stretches
+from pgpu.advising.contention import mps_slowdowns
 from pgpu.advising.needs import Needs
 from pgpu.model import Antagonist, Contest, Resource
 
@@ -22,7 +22,7 @@ _CONSTANTS = Constants()
 
 
 @dataclass(frozen=True, slots=True)
-class Met:
+class ObservedContest:
     """A contest, and what the antagonist in it needs."""
 
     contest: Contest
@@ -53,11 +53,11 @@ def antagonist_needs(contest: Contest, l2_rate: float | None = None) -> Needs:
     return Needs(room, contest.sm_fraction, min(1.0, used + 0.03), pipes, memory=used, lost_memory=used, stream=stream)
 
 
-def error(needs: Needs, met: Sequence[Met]) -> float:
+def fit_error(needs: Needs, met: Sequence[ObservedContest]) -> float:
     """Return how badly these needs explain what was lost: the sum of the squares of the ratios' logarithms."""
     return sum(_error(needs, each) for each in met)
 
 
-def _error(needs: Needs, met: Met) -> float:
-    mine, its = stretches([(needs, 1.0), (met.antagonist, 1.0)], _CONSTANTS)
+def _error(needs: Needs, met: ObservedContest) -> float:
+    mine, its = mps_slowdowns([(needs, 1.0), (met.antagonist, 1.0)], _CONSTANTS)
     return math.log(mine / met.contest.slowdown) ** 2 + math.log(its / met.contest.antagonist_slowdown) ** 2

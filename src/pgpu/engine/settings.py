@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from pgpu.scheduling.turns import TurnRules
+from pgpu.scheduling.gpu_turns import TurnRules
 from pgpu.units import MIB
 
 

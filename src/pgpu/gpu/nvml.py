@@ -17,8 +17,8 @@ from typing import Any
 import pynvml
 
 from pgpu.errors import NodeError, PgpuBug
-from pgpu.gpu import gpm, mig
-from pgpu.gpu.nvml_errors import CANNOT_TELL, translating
+from pgpu.gpu import mig, nvml_watch
+from pgpu.gpu.nvml_errors import CANNOT_TELL, nvml_errors_translated
 from pgpu.gpu.xids import XidWatch
 from pgpu.libraries import SIMULATED_NVML, library_path
 from pgpu.model import Gpu, GpuMemory, GpuProcess
@@ -57,7 +57,7 @@ class NvmlSource:
             NodeError: There is a driver, and it cannot be asked.
         """
         try:
-            with _library.opened(self._directory), translating("list the GPUs"):
+            with _library.opened(self._directory), nvml_errors_translated("list the GPUs"):
                 driver_version = pynvml.nvmlSystemGetDriverVersion()
                 count = pynvml.nvmlDeviceGetCount()
                 return [gpu for index in range(count) for gpu in self._gpus_at(index, driver_version)]
@@ -71,7 +71,7 @@ class NvmlSource:
             NodeError: There is a driver, and it cannot be asked.
         """
         try:
-            with _library.opened(self._directory), translating("read the CUDA version"):
+            with _library.opened(self._directory), nvml_errors_translated("read the CUDA version"):
                 return int(pynvml.nvmlSystemGetCudaDriverVersion_v2())
         except _NoDriverError:
             return None
@@ -119,16 +119,16 @@ class NvmlSource:
             samples = _told(lambda each: _samples(each, since_seconds), handle)
             return None if samples is None else frozenset(sample.pid for sample in samples if sample.smUtil > 0)
 
-    def watch_metrics(self, gpu_uuid: str) -> gpm.MetricsWatch | None:
+    def watch_metrics(self, gpu_uuid: str) -> nvml_watch.GpmWatch | None:
         """Begin to measure what a GPU uses of its pipes and its memory's bandwidth; None where it does not tell.
 
         Raises:
             NodeError: The GPU or its driver is gone.
         """
         with self._asking(gpu_uuid, "performance metrics") as handle:
-            if gpu_uuid.startswith("MIG-") or not _told(gpm.is_supported, handle):
+            if gpu_uuid.startswith("MIG-") or not _told(nvml_watch.is_supported, handle):
                 return None
-        return gpm.MetricsWatch(lambda: self._asking(gpu_uuid, "performance metrics"))
+        return nvml_watch.GpmWatch(lambda: self._asking(gpu_uuid, "performance metrics"))
 
     def watch_xids(self) -> XidWatch:
         """Return what tells of the GPUs' fatal errors from its first look on."""
@@ -201,7 +201,7 @@ class NvmlSource:
     @contextmanager
     def _asking(self, gpu_uuid: str, what: str) -> Iterator[Any]:
         try:
-            with _library.opened(self._directory), translating(f"read the {what} of {gpu_uuid}"):
+            with _library.opened(self._directory), nvml_errors_translated(f"read the {what} of {gpu_uuid}"):
                 yield pynvml.nvmlDeviceGetHandleByUUID(gpu_uuid)
         except _NoDriverError as error:
             raise NodeError(f"{gpu_uuid} is gone: {error}", hint=error.hint) from error
@@ -231,7 +231,7 @@ class _Library:
 
     def _open(self, directory: Path | None) -> None:
         self._load(wants_simulated=directory is not None)
-        with translating("initialise NVML"), _environment(directory):
+        with nvml_errors_translated("initialise NVML"), _environment(directory):
             try:
                 pynvml.nvmlInit()
             except pynvml.NVMLError_LibraryNotFound as error:
@@ -249,7 +249,7 @@ class _Library:
     def _close(self) -> None:
         if self._is_initialised:
             self._is_initialised = False
-            with translating("close NVML"):
+            with nvml_errors_translated("close NVML"):
                 pynvml.nvmlShutdown()
 
 

@@ -64,7 +64,7 @@ CANNOT_TELL = (
 """This driver, GPU or user has no answer to one question; the GPU works."""
 
 
-def translated(error: pynvml.NVMLError, doing: str) -> PgpuError:
+def translate_error(error: pynvml.NVMLError, doing: str) -> PgpuError:
     """Return our error for one of NVML's.
 
     Args:
@@ -83,9 +83,9 @@ def translated(error: pynvml.NVMLError, doing: str) -> PgpuError:
 
 
 @contextmanager
-def translating(doing: str) -> Iterator[None]:
+def nvml_errors_translated(doing: str) -> Iterator[None]:
     """Raise our error for any of NVML's inside the block."""
     try:
         yield
     except pynvml.NVMLError as error:
-        raise translated(error, doing) from error
+        raise translate_error(error, doing) from error

@@ -14,7 +14,7 @@ from pathlib import Path
 from pgpu.errors import NodeError
 from pgpu.gpu.mig_profiles import MEMORY_SLICES, MigProfile
 from pgpu.gpu.products import GpuModel
-from pgpu.model.text import written_out
+from pgpu.model.text import escape_undecodable
 
 CONFIGURATION_NAME = "gpus.conf"
 
@@ -71,7 +71,7 @@ def simulated_uuid(state_directory: Path, index: int) -> str:
 
 def _place(state_directory: Path) -> str:
     """Return where a directory really lies, in words: UUIDs are made of UTF-8."""
-    return written_out(os.path.realpath(state_directory))
+    return escape_undecodable(os.path.realpath(state_directory))
 
 
 def simulated_instance_uuid(state_directory: Path, index: int, mig_index: int) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pynvml
 
-from pgpu.gpu.nvml_errors import CANNOT_TELL, translating
+from pgpu.gpu.nvml_errors import CANNOT_TELL, nvml_errors_translated
 
 _OF_PROGRAMS = frozenset({13, 31, 43, 45, 68, 109})
 _FILE_PREFIX = "xid-"
@@ -41,7 +41,7 @@ class XidWatch:
         """
         if self._directory is not None:
             return _written(self._directory)
-        with self._guard, self._opened(), translating("listen to GPUs' errors"):
+        with self._guard, self._opened(), nvml_errors_translated("listen to GPUs' errors"):
             self._seen.update(self._told())
             return dict(self._seen)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pgpu.errors import LedgerError, LedgerGoneError, RequestError
-from pgpu.model.text import written_out
+from pgpu.model.text import escape_undecodable
 
 BUSY_TIMEOUT_SECONDS = 30.0
 """How long a writer waits for the writer before it: a decision takes milliseconds, so this is a stuck process."""
@@ -44,7 +44,7 @@ _HINTS = {
 }
 
 
-def explained(exc: sqlite3.Error, path: Path) -> LedgerError:
+def explain_error(exc: sqlite3.Error, path: Path) -> LedgerError:
     """Turn any error of SQLite into one clear line and what to do about it."""
     name = str(getattr(exc, "sqlite_errorname", None) or "")
     primary = "_".join(name.split("_")[:2])
@@ -145,9 +145,9 @@ class Connections:
                     if connection.in_transaction:
                         connection.execute("ROLLBACK")
         except sqlite3.Error as exc:
-            raise explained(exc, self._path) from exc
+            raise explain_error(exc, self._path) from exc
         except UnicodeEncodeError as exc:  # Where bytes that are no text mean something, they travel as JSON.
-            raise RequestError(f"{written_out(exc.object)} is no text: nothing is called so") from exc
+            raise RequestError(f"{escape_undecodable(exc.object)} is no text: nothing is called so") from exc
 
     @contextmanager
     def _borrowed(self) -> Iterator[sqlite3.Connection]:

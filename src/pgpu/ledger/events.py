@@ -8,7 +8,7 @@ import time
 
 from pgpu.ledger.connection import Connections
 from pgpu.model import Event
-from pgpu.model.text import written_out
+from pgpu.model.text import escape_undecodable
 
 
 class Events:
@@ -46,7 +46,7 @@ class Events:
         with self._connections.writing() as connection:
             connection.execute(
                 "INSERT INTO events (at, kind, job_id, owner_uid, message) VALUES (?, ?, ?, ?, ?)",
-                (time.time(), kind, job_id, owner_uid, written_out(message)),
+                (time.time(), kind, job_id, owner_uid, escape_undecodable(message)),
             )
 
 

@@ -10,7 +10,7 @@ from pgpu.ledger.connection import Connections
 from pgpu.ledger.function_names import check_same
 from pgpu.model import FunctionToken
 from pgpu.model.function import identity_of
-from pgpu.model.text import written_out
+from pgpu.model.text import escape_undecodable
 
 MOST_TOKENS = 1000
 """Of one function."""
@@ -41,7 +41,7 @@ class FunctionTokens:
             statement = "SELECT count(*) FROM function_tokens WHERE function = ?"
             if connection.execute(statement, (function,)).fetchone()[0] >= MOST_TOKENS:
                 raise RequestError(f"{function} has {MOST_TOKENS} tokens", hint=f"pgpu token {function} revoke ID")
-            row = (token_id, function, digest, written_out(label), time.time())
+            row = (token_id, function, digest, escape_undecodable(label), time.time())
             connection.execute("INSERT INTO function_tokens VALUES (?, ?, ?, ?, ?)", row)
 
     def digest(self, token_id: str) -> tuple[str, str] | None:

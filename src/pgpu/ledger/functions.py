@@ -15,7 +15,7 @@ from pgpu.ledger.function_tokens import FunctionTokens
 from pgpu.ledger.replicas import Replicas
 from pgpu.model import Deployment, Function, Share, Version, VersionState
 from pgpu.model.function import WHOLE_PERCENT
-from pgpu.model.text import is_text, written_out
+from pgpu.model.text import escape_undecodable, is_text
 
 MOST_VERSIONS = 1000
 """Of one function: each keeps its bundle, for a rollback."""
@@ -145,7 +145,7 @@ class Functions:
                 raise missing(name)
             connection.execute(
                 "UPDATE function_versions SET state = ?, reason = ? WHERE function = ? AND number = ?",
-                (state.value, None if reason is None else written_out(reason), name, number),
+                (state.value, None if reason is None else escape_undecodable(reason), name, number),
             )
             if state is VersionState.FAILED and number in {share.version for share in found.traffic}:
                 _fall_back(connection, name)

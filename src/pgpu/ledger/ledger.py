@@ -12,10 +12,10 @@ from pgpu.ledger.decision import Decision
 from pgpu.ledger.entry import Entry
 from pgpu.ledger.environments import environment_of
 from pgpu.ledger.events import Events
-from pgpu.ledger.facts import Facts
 from pgpu.ledger.functions import Functions
 from pgpu.ledger.rows import SELECT, entry_of
 from pgpu.ledger.schema import migrate
+from pgpu.ledger.small_tables import Facts
 from pgpu.ledger.tokens import Tokens
 from pgpu.ledger.view import LIVE, NOT_FINAL, View, Waiting
 from pgpu.model import Job

@@ -22,7 +22,7 @@ from pgpu.model import (
     SharingWish,
     Slice,
 )
-from pgpu.model.text import written_out
+from pgpu.model.text import escape_undecodable
 
 Columns = dict[str, str | int | float | None]
 
@@ -95,7 +95,7 @@ def columns_of_life(entry: Entry) -> Columns:
 
 def _message(text: str | None) -> str | None:
     """What is said of a job may quote its command, which may hold bytes that are no text: SQLite takes none."""
-    return None if text is None else written_out(text)
+    return None if text is None else escape_undecodable(text)
 
 
 def _json(value: object) -> str:

@@ -24,7 +24,7 @@ def is_bytes(word: str) -> bool:
         return False
 
 
-def written_out(words: str) -> str:
+def escape_undecodable(words: str) -> str:
     r"""Return words as text, each byte that is none written as `\xff`."""
     if is_text(words):
         return words

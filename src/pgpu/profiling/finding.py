@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 from pgpu.model import Job, Profile
 from pgpu.profiling.counters import KernelCounters
+from pgpu.profiling.measurement import Measurement
 from pgpu.profiling.sensitivity import Loss
-from pgpu.profiling.summary import Measurement
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ProfileResult:
     """One run, and what others beside it told."""
 
     job: Job

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pgpu.model import Contest, Demand, Profile
 from pgpu.profiling.counters import KernelCounters
 from pgpu.profiling.intervals import length
-from pgpu.profiling.summary import Measurement
+from pgpu.profiling.measurement import Measurement
 from pgpu.units import format_memory
 
 Row = tuple[str, str]

@@ -4,27 +4,27 @@ Functions of values only: no clock, file, socket, randomness or log.
 """
 
 from pgpu.scheduling.admission import admit
-from pgpu.scheduling.answer import Admission, Cause, Grant, Wait
+from pgpu.scheduling.admission_round import Admission, Cause, Grant, Wait
 from pgpu.scheduling.candidate import Candidate, Held, Quota
 from pgpu.scheduling.capacity import GpuRoom, Headroom, check_can_ever_fit, has_compute, taken_bytes, usable
 from pgpu.scheduling.forecast import expected_starts
 from pgpu.scheduling.order import OrderRules
-from pgpu.scheduling.precedence import NO_PRECEDENCE, Claim, Precedence, Served
+from pgpu.scheduling.precedence import NO_PRECEDENCE, OverdueReservation, Precedence, ServedJob
 
 __all__ = [
     "NO_PRECEDENCE",
     "Admission",
     "Candidate",
     "Cause",
-    "Claim",
     "GpuRoom",
     "Grant",
     "Headroom",
     "Held",
     "OrderRules",
+    "OverdueReservation",
     "Precedence",
     "Quota",
-    "Served",
+    "ServedJob",
     "Wait",
     "admit",
     "check_can_ever_fit",

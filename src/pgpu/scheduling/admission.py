@@ -11,21 +11,21 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from pgpu.model import Gpu, SharingMode, Slice
-from pgpu.scheduling.allowance import Allowances, Bar
-from pgpu.scheduling.answer import Admission, Cause, Grant, Waits
+from pgpu.scheduling.admission_round import Admission, Cause, Grant, Waits
 from pgpu.scheduling.backfill import NEVER, Reservation, expected_end_seconds, reserve
 from pgpu.scheduling.candidate import Candidate, Held, Quota
 from pgpu.scheduling.capacity import GpuRoom
-from pgpu.scheduling.claims import Moment, hosts, renewed
+from pgpu.scheduling.cpu_queue import MOST_AT_ONCE, admit_without_gpu, split_queue
+from pgpu.scheduling.free_capacity import FreeCapacity
 from pgpu.scheduling.free_memory import waits_for_memory
 from pgpu.scheduling.free_time import waits_for_company, waits_for_compute
-from pgpu.scheduling.order import Machine, OrderRules, Turns
-from pgpu.scheduling.planned import NO_PLAN, BatchPlan, PlannedTurns
-from pgpu.scheduling.precedence import NO_PRECEDENCE, Claim, Heads, Precedence
-from pgpu.scheduling.seats import Seats
-from pgpu.scheduling.space import Space
-from pgpu.scheduling.together import places_with_one_more
-from pgpu.scheduling.without_gpu import MOST_AT_ONCE, apart, without_gpu
+from pgpu.scheduling.gpu_choice import places_with_one_more
+from pgpu.scheduling.order import FairOrder, Machine, OrderRules
+from pgpu.scheduling.planned import NO_PLAN, BatchPlan, PlannedOrder
+from pgpu.scheduling.precedence import NO_PRECEDENCE, OverdueJobs, OverdueReservation, Precedence
+from pgpu.scheduling.quota_usage import QuotaLimit, QuotaUsage
+from pgpu.scheduling.reservations import RoundState, possible_hosts, renew_reservation
+from pgpu.scheduling.seats import GpuChoice
 
 
 def admit(
@@ -59,22 +59,22 @@ def admit(
         closed_gpus: How many others there are, on which nothing may start: to be told to those who wait.
         most_without_gpu: How many jobs without a GPU may be held at a time; they stand in a line of their own.
     """
-    seats = Seats(rooms)
-    allowances = Allowances(held, quotas or {}, rules or OrderRules(), now_seconds)
+    seats = GpuChoice(rooms)
+    allowances = QuotaUsage(held, quotas or {}, rules or OrderRules(), now_seconds)
     round_ = _Round(
         rooms, held, quotas or {}, rules or OrderRules(), now_seconds, seats=seats, plan=plan, allowances=allowances
     )
     round_.closed_gpus = closed_gpus
-    line, rest = apart(queue)
+    line, rest = split_queue(queue)
     for part in round_.in_turn(round_.let_overdue_go_first(line, precedence)):
         for candidate in part:
             round_.consider(candidate)
-    crowd = without_gpu(rest, held, quotas or {}, allowances, now_seconds, most_at_once=most_without_gpu)
+    crowd = admit_without_gpu(rest, held, quotas or {}, allowances, now_seconds, most_at_once=most_without_gpu)
     return Admission(
         (*round_.grants, *crowd.grants),
         Waits([*round_.waits, *crowd.waits], round_.explain, len(round_.waits)),
         (*round_.expired, *crowd.expired),
-        round_.claim,
+        round_.reservation,
     )
 
 
@@ -89,19 +89,19 @@ class _Round:
         rules: OrderRules,
         now_seconds: float,
         *,
-        seats: Seats,
+        seats: GpuChoice,
         plan: BatchPlan,
-        allowances: Allowances,
+        allowances: QuotaUsage,
     ) -> None:
         self.grants: list[Grant] = []
         self.waits: list[tuple[Candidate, Cause]] = []
         self.expired: list[str] = []
-        self.claim: Claim | None = None
+        self.reservation: OverdueReservation | None = None
         self.closed_gpus = 0
         self._rooms = rooms
         self._gpus = {room.gpu.uuid: room.gpu for room in rooms}
         self._seats = seats
-        self._space = Space.of(rooms)
+        self._space = FreeCapacity.of(rooms)
         self._most_free = max(self._space.free_bytes.values(), default=0)
         self._quotas = quotas
         self._rules = rules
@@ -113,15 +113,17 @@ class _Round:
         """Of the overdue job that GPUs are kept for, and of the first of the order that does not fit."""
         self._has_first = False
         self._allowances = allowances
-        self.planned = PlannedTurns(plan, held)
+        self.planned = PlannedOrder(plan, held)
         self._machine = Machine(sum(room.capacity_bytes for room in rooms), len(rooms))
-        self.turns = Turns(self._machine, allowances.shares(self._machine), quotas, rules, now_seconds)
+        self.turns = FairOrder(self._machine, allowances.shares(self._machine), quotas, rules, now_seconds)
 
     def let_overdue_go_first(self, queue: Sequence[Candidate], precedence: Precedence) -> Sequence[Candidate]:
         """Look at the oldest overdue job of each user, and return whose turn is still to come."""
-        heads = Heads(precedence, self._machine.capacity_bytes, self._quotas, self._rules, self._now_seconds)
+        heads = OverdueJobs(precedence, self._machine.capacity_bytes, self._quotas, self._rules, self._now_seconds)
         planned = {candidate.job_id for candidate in queue if self.planned.knows(candidate)} if self.planned else set()
-        answered = {each.job_id for each in heads.of(queue, planned) if self._go_first(each, heads, precedence.claim)}
+        answered = {
+            each.job_id for each in heads.of(queue, planned) if self._go_first(each, heads, precedence.reservation)
+        }
         return [candidate for candidate in queue if candidate.job_id not in answered] if answered else queue
 
     def in_turn(self, queue: Sequence[Candidate]) -> Iterator[Iterable[Candidate]]:
@@ -145,7 +147,7 @@ class _Round:
         elif not self._gives_up(candidate):
             self._keep_waiting(candidate, cause or self._obstacle(candidate))
 
-    def _go_first(self, candidate: Candidate, heads: Heads, before: Claim | None) -> bool:
+    def _go_first(self, candidate: Candidate, heads: OverdueJobs, before: OverdueReservation | None) -> bool:
         """Answer an overdue candidate now, if it is its turn; its owner's quota is kept for it where it could be hosted."""
         bar = self._allowances.bar(candidate)
         slices = None
@@ -155,12 +157,12 @@ class _Round:
                 heads.granted(candidate.asking(slices[0].memory_bytes))
                 self._grant(candidate, slices, went_first=True)
                 return True
-            if not self._is_late(candidate) and self.claim is None:
-                self._claim(candidate, before)
+            if not self._is_late(candidate) and self.reservation is None:
+                self._keep_gpus(candidate, before)
         if self._is_late(candidate):
             return False
         self._keep_quota(candidate, since_seconds=candidate.eligible_at_seconds + self._rules.patience_seconds)
-        if not self._has_claim(candidate):
+        if not self._has_reservation(candidate):
             return False
         if self.planned:
             self.planned.kept_waiting(candidate)
@@ -169,19 +171,19 @@ class _Round:
 
     def _keep_quota(self, candidate: Candidate, *, since_seconds: float | None = None) -> None:
         """Keep its owner's quota for a job, unless it waits for GPUs: others of its owner may use those that it cannot."""
-        if hosts(self._rooms, candidate):
+        if possible_hosts(self._rooms, candidate):
             self._allowances.keep(candidate, since_seconds=since_seconds)
 
-    def _claim(self, candidate: Candidate, before: Claim | None) -> None:
+    def _keep_gpus(self, candidate: Candidate, before: OverdueReservation | None) -> None:
         """Keep GPUs for an overdue candidate, if any could host it."""
-        moment = Moment(self._rooms, self._space, self._held, self._rules, self._now_seconds)
-        found = renewed(before, candidate, moment)
+        moment = RoundState(self._rooms, self._space, self._held, self._rules, self._now_seconds)
+        found = renew_reservation(before, candidate, moment)
         if found is not None:
-            self.claim, reservation = found
+            self.reservation, reservation = found
             self._reservations += [_For(candidate, reservation)] if reservation is not None else []
 
-    def _has_claim(self, candidate: Candidate) -> bool:
-        return self.claim is not None and self.claim.job_id == candidate.job_id
+    def _has_reservation(self, candidate: Candidate) -> bool:
+        return self.reservation is not None and self.reservation.job_id == candidate.job_id
 
     def _is_late(self, candidate: Candidate) -> bool:
         return candidate.deadline_seconds is not None and candidate.deadline_seconds <= self._now_seconds
@@ -205,7 +207,7 @@ class _Round:
             whose = f"job {found.candidate.job_id}" if is_own else "another user's job"
             what = "what" if _is_told_by_more_than_memory(found.candidate, candidate) else "the memory that"
             return f"waits its turn: {what} is free{self._on_gpus(found)} is kept for {whose}"
-        own = [each for each in self._reservations if each.candidate == candidate and self._has_claim(candidate)]
+        own = [each for each in self._reservations if each.candidate == candidate and self._has_reservation(candidate)]
         kept = "".join(f"; what becomes free{self._on_gpus(each)} is kept for it" for each in own)
         return self._shortage(candidate, cause) + kept
 
@@ -372,7 +374,7 @@ def _rank(candidate: Candidate) -> int:
     return -candidate.request.priority
 
 
-_BARS = {Cause.QUOTA: Bar.FULL, Cause.QUOTA_TURN: Bar.KEPT}
+_BARS = {Cause.QUOTA: QuotaLimit.FULL, Cause.QUOTA_TURN: QuotaLimit.KEPT}
 _CAUSES = {bar: cause for cause, bar in _BARS.items()}
 
 

@@ -12,7 +12,7 @@ from itertools import groupby
 from pgpu.model import Gpu
 from pgpu.scheduling.candidate import Candidate, Held
 from pgpu.scheduling.capacity import has_compute, taken_bytes
-from pgpu.scheduling.space import Space
+from pgpu.scheduling.free_capacity import FreeCapacity
 from pgpu.scheduling.tenancy import IDLE, Tenancy
 
 
@@ -60,7 +60,7 @@ def expected_end_seconds(held: Held, default_duration_seconds: float, now_second
 def reserve(
     candidate: Candidate,
     gpus: Sequence[Gpu],
-    space: Space,
+    space: FreeCapacity,
     ends: Sequence[tuple[float, Held]],
     now_seconds: float,
 ) -> Reservation | None:
@@ -93,8 +93,8 @@ def reserve(
 
 
 def _moments(
-    gpus: Mapping[str, Gpu], space: Space, ends: Sequence[tuple[float, Held]], now_seconds: float
-) -> Iterator[tuple[float, Space]]:
+    gpus: Mapping[str, Gpu], space: FreeCapacity, ends: Sequence[tuple[float, Held]], now_seconds: float
+) -> Iterator[tuple[float, FreeCapacity]]:
     """Yield each time at which somebody ends, and what is free then."""
     then = space.copy()
     yield now_seconds, then

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from pgpu.errors import RequestError
 from pgpu.model import Gpu, Request, SharingMode
-from pgpu.scheduling.tenancy import IDLE, Tenancy, knows_mode, mode_of
+from pgpu.scheduling.tenancy import IDLE, Tenancy, mode_of, supports_mode
 from pgpu.units import MIB, format_memory
 
 IDLE_INSTANCE_BYTES = 64 * MIB
@@ -113,7 +113,7 @@ def check_can_ever_fit(gpus: Sequence[Gpu], request: Request, headroom: Headroom
 
 def _of_mode(candidates: Sequence[Gpu], request: Request) -> list[Gpu]:
     mode = mode_of(request.sharing)
-    able = [gpu for gpu in candidates if knows_mode(gpu, request)]
+    able = [gpu for gpu in candidates if supports_mode(gpu, request)]
     if mode is SharingMode.MPS and not able:
         raise RequestError(
             "no GPU here can be shared by MPS: it takes one of the Volta generation or later",

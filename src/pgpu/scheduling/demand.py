@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pgpu.model import Run
-from pgpu.scheduling.growth import GrowthRules, grown_bytes
+from pgpu.scheduling.growth import GrowthRules, estimate_growth_bytes
 from pgpu.scheduling.signature import family_of
 from pgpu.units import MIB
 
@@ -173,7 +173,7 @@ def _of_the_family(signature: str, runs: Sequence[Run], rules: DemandRules) -> E
         if family.text == mine.text and _is_telling(run, rules):
             points.append((family.numbers, run.peak_bytes))
     points = points[-rules.most_runs :]
-    memory_bytes = grown_bytes(mine.numbers, points, rules.growth)
+    memory_bytes = estimate_growth_bytes(mine.numbers, points, rules.growth)
     return UNKNOWN if memory_bytes is None else Estimate(memory_bytes, Basis.GROWTH, len(points))
 
 

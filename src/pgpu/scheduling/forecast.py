@@ -4,14 +4,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pgpu.scheduling.admission import admit
-from pgpu.scheduling.answer import Admission, Grant
+from pgpu.scheduling.admission_round import Admission, Grant
 from pgpu.scheduling.backfill import expected_end_seconds
 from pgpu.scheduling.candidate import Candidate, Held, Quota
 from pgpu.scheduling.capacity import GpuRoom, taken_bytes
+from pgpu.scheduling.cpu_queue import MOST_AT_ONCE
 from pgpu.scheduling.order import OrderRules
 from pgpu.scheduling.planned import NO_PLAN, BatchPlan
-from pgpu.scheduling.precedence import NO_PRECEDENCE, Precedence, Served
-from pgpu.scheduling.without_gpu import MOST_AT_ONCE
+from pgpu.scheduling.precedence import NO_PRECEDENCE, Precedence, ServedJob
 
 MOST_JOBS = 200
 """So many of the queue are told; past that, nobody's guess is worth its time."""
@@ -158,8 +158,8 @@ class _Future:
                 candidate = known[grant.job_id]
                 memory_bytes = sum(part.memory_bytes for part in grant.slices)
                 end_seconds = self._now_seconds + self._lasts_seconds(candidate)
-                served.append(Served(candidate.owner_uid, memory_bytes, self._now_seconds, end_seconds))
-        return Precedence(admission.claim, tuple(served))
+                served.append(ServedJob(candidate.owner_uid, memory_bytes, self._now_seconds, end_seconds))
+        return Precedence(admission.reservation, tuple(served))
 
     def _lasts_seconds(self, candidate: Candidate) -> float:
         return candidate.duration_seconds or self._rules.default_duration_seconds

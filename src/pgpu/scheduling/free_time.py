@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from pgpu.model import SharingMode
 from pgpu.scheduling.candidate import Candidate
 from pgpu.scheduling.capacity import GpuRoom, has_compute
-from pgpu.scheduling.space import Space
-from pgpu.scheduling.tenancy import Tenancy, knows_mode
+from pgpu.scheduling.free_capacity import FreeCapacity
+from pgpu.scheduling.tenancy import Tenancy, supports_mode
 from pgpu.units import format_share
 
 
-def waits_for_compute(candidate: Candidate, rooms: Sequence[GpuRoom], space: Space) -> str:
+def waits_for_compute(candidate: Candidate, rooms: Sequence[GpuRoom], space: FreeCapacity) -> str:
     """Say which share is asked for and what is free: `waits for 30% of a GPU's time: 20% are free`."""
     request = candidate.request
     share = request.compute_share or 0.0
@@ -32,7 +32,7 @@ def waits_for_compute(candidate: Candidate, rooms: Sequence[GpuRoom], space: Spa
     )
 
 
-def waits_for_company(candidate: Candidate, rooms: Sequence[GpuRoom], space: Space) -> str:
+def waits_for_company(candidate: Candidate, rooms: Sequence[GpuRoom], space: FreeCapacity) -> str:
     """Say how it would share a GPU, and how those with memory for it are shared."""
     free_bytes, memory_bytes = space.free_bytes, candidate.request.memory_bytes
     able = [
@@ -75,4 +75,4 @@ def _is_open(tenancy: Tenancy, candidate: Candidate) -> bool:
 
 
 def _could_host(room: GpuRoom, candidate: Candidate) -> bool:
-    return candidate.can_use(room.gpu) and knows_mode(room.gpu, candidate.request)
+    return candidate.can_use(room.gpu) and supports_mode(room.gpu, candidate.request)

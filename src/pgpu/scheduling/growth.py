@@ -45,7 +45,9 @@ class GrowthRules:
     """A number that took so many values, all with the same peak, does not matter at all."""
 
 
-def grown_bytes(numbers: tuple[float, ...], points: Sequence[Point], rules: GrowthRules | None = None) -> int | None:
+def estimate_growth_bytes(
+    numbers: tuple[float, ...], points: Sequence[Point], rules: GrowthRules | None = None
+) -> int | None:
     """Estimate the peak of a call, margins included.
 
     Args:

@@ -17,13 +17,21 @@ from dataclasses import dataclass, replace
 
 from pgpu.errors import PgpuBug
 from pgpu.model import SharingMode
-from pgpu.scheduling.batch import NO_HOLDS, Batch, BatchJob, Busy, Played, Slowdown, play
+from pgpu.scheduling.batch_simulation import (
+    NO_HOLDS,
+    Batch,
+    BatchJob,
+    RunningBatchJob,
+    SimulatedRun,
+    Slowdown,
+    simulate,
+)
 from pgpu.scheduling.candidate import Candidate, Held
 from pgpu.scheduling.capacity import GpuRoom
 from pgpu.scheduling.doubt import is_surely_less
+from pgpu.scheduling.durations import SlowdownCurve, mean_slowdown
 from pgpu.scheduling.order import OrderRules
 from pgpu.scheduling.planned import NO_PLAN, BatchPlan
-from pgpu.scheduling.stretch import Stretch, shared_slowdown
 
 STEPS_PER_SECOND = 60_000
 """Jobs that are played in a second of an ordinary core, roughly: what `plan_batch` counts its effort in."""
@@ -42,7 +50,7 @@ _EVERY_NUMBER_TO = 16
 _MOST_LIMITS = 3
 """So many of them, the best for durations as predicted, are played on all that may be."""
 
-NOTHING_KNOWN: Mapping[str, Stretch] = {}
+NOTHING_KNOWN: Mapping[str, SlowdownCurve] = {}
 
 _WORLDS = 16
 """So many ways in which durations may turn out are played where they are doubtful."""
@@ -59,7 +67,7 @@ def plan_waiting(
     held: Sequence[Held] = (),
     rules: OrderRules | None = None,
     slowdown: Slowdown | None = None,
-    stretches: Mapping[str, Stretch] = NOTHING_KNOWN,
+    stretches: Mapping[str, SlowdownCurve] = NOTHING_KNOWN,
     doubt: float = 0.0,
     last: BatchPlan = NO_PLAN,
     effort: int = STEPS_PER_SECOND,
@@ -100,9 +108,11 @@ def _is_planned(candidate: Candidate) -> bool:
     return candidate.request.gpu_count == 1 and candidate.mode is SharingMode.TIME_SLICE
 
 
-def _slowdown(jobs: Sequence[Candidate | Held], stretches: Mapping[str, Stretch], rules: OrderRules) -> Slowdown | None:
+def _slowdown(
+    jobs: Sequence[Candidate | Held], stretches: Mapping[str, SlowdownCurve], rules: OrderRules
+) -> Slowdown | None:
     lasting = (each.duration_seconds or rules.default_duration_seconds for each in jobs)
-    return shared_slowdown(zip((stretches.get(each.job_id) for each in jobs), lasting, strict=True))
+    return mean_slowdown(zip((stretches.get(each.job_id) for each in jobs), lasting, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +120,7 @@ class _Told:
     """What the planner is told of durations, in the words of a batch."""
 
     rules: OrderRules
-    stretches: Mapping[str, Stretch]
+    stretches: Mapping[str, SlowdownCurve]
     slowdown: Slowdown | None
 
     def job(self, candidate: Candidate) -> BatchJob:
@@ -119,7 +129,7 @@ class _Told:
         share = request.compute_share or 0.0
         return BatchJob(candidate.job_id, request.memory_bytes, alone_seconds, share, doubt=doubt)
 
-    def busy(self, gpus: Mapping[str, int], held: Sequence[Held], now_seconds: float) -> Iterator[Busy]:
+    def busy(self, gpus: Mapping[str, int], held: Sequence[Held], now_seconds: float) -> Iterator[RunningBatchJob]:
         """Those that run have run as slowly until now as they do beside those who are there now: a guess."""
         counts = Counter(part.gpu_uuid for each in held for part in each.slices)
         for each in held:
@@ -129,7 +139,7 @@ class _Told:
                     pace = self.slowdown(counts[part.gpu_uuid]) if self.slowdown else 1.0
                     elapsed_seconds = max(0.0, now_seconds - each.granted_at_seconds) / pace
                     gpu, share = gpus[part.gpu_uuid], each.compute_share
-                    yield Busy(gpu, part.memory_bytes, alone_seconds, elapsed_seconds, share, doubt)
+                    yield RunningBatchJob(gpu, part.memory_bytes, alone_seconds, elapsed_seconds, share, doubt)
 
     def _alone(self, job: Candidate | Held) -> tuple[float, float | None]:
         """Return seconds, and how doubtful they are."""
@@ -143,7 +153,7 @@ def plan_batch(
     jobs: Sequence[BatchJob],
     capacity_bytes: Sequence[int],
     *,
-    busy: Sequence[Busy] = (),
+    busy: Sequence[RunningBatchJob] = (),
     slowdown: Slowdown | None = None,
     doubt: float = 0.0,
     last: BatchPlan = NO_PLAN,
@@ -179,7 +189,7 @@ def plan_batch(
         tuple(ids[place] for place in best.order),
         best.most_at_once,
         {ids[job]: ids[first] for job, first in best.holds.items()},
-        play(batch, best.order, best.holds, best.most_at_once).end_seconds,
+        simulate(batch, best.order, best.holds, best.most_at_once).end_seconds,
         batch.least_seconds(),
     )
 
@@ -243,7 +253,7 @@ def _keys(batch: Batch) -> tuple[Callable[[int], float], ...]:
 class _Trial:
     """An order, played on everything that may be."""
 
-    played: Played
+    played: SimulatedRun
     """On the first of it."""
 
     value: tuple[float, float]
@@ -278,7 +288,7 @@ class _Search:
         self._checks = batch.as_it_may_be(doubt, checks, self._dice)
         self._hold_odds = 0.3 if any(batch.release_seconds) else 0.15
         best = self._start = self._best_of([self._trusted(guesses)] if self._is_doubtful else guesses)
-        fewer = sorted(_fewer_at_once(batch, best.order), key=lambda guess: play(batch, *guess).value)
+        fewer = sorted(_fewer_at_once(batch, best.order), key=lambda guess: simulate(batch, *guess).value)
         self._keep(self._best_of(fewer[:_MOST_LIMITS], best))
 
     @property
@@ -301,7 +311,7 @@ class _Search:
         return guesses[soonest] if is_surely_less(ends[soonest], self._ends(usual)) else usual
 
     def _ends(self, guess: _Guess) -> list[float]:
-        return [play(world, *guess).end_seconds for world in self._checks]
+        return [simulate(world, *guess).end_seconds for world in self._checks]
 
     def _improve(self) -> None:
         for _ in range(self._plays // len(self._worlds)):
@@ -323,10 +333,10 @@ class _Search:
 
     def _tried(self, order: Sequence[int], holds: Mapping[int, int], most: int, enough_seconds: float) -> _Trial | None:
         """Play an order everywhere; None as soon as it can no longer be as good as that."""
-        first: Played | None = None
+        first: SimulatedRun | None = None
         ends, lateness, to_come = 0.0, 0.0, sum(self._least_seconds)
         for world, least_seconds in zip(self._worlds, self._least_seconds, strict=True):
-            played = play(world, order, holds, most)
+            played = simulate(world, order, holds, most)
             first = first or played
             ends += played.value[0]
             lateness += played.value[1]

@@ -9,7 +9,7 @@ from pgpu.model import SharingMode
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class JobShape:
     """What one job asks for; the amounts of a GPU are of each of its GPUs."""
 
     gpu_count: int = 1
@@ -28,7 +28,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class GpuOffer:
+class GpuResources:
     """One GPU: how large it is, and what is free of it."""
 
     uuid: str
@@ -60,7 +60,7 @@ class GpuOffer:
         compute_share = compute_milli / self.compute_milli
         return (compute_share + memory_bytes / self.memory_bytes) / 2 if self.memory_bytes else compute_share
 
-    def can_host(self, shape: Shape, wanted: SharingMode | None = None) -> bool:
+    def can_host(self, shape: JobShape, wanted: SharingMode | None = None) -> bool:
         """Whether a slice of this shape fits here beside the jobs that are on it, in the wanted sharing mode.
 
         A GPU of which nothing is free hosts nobody, even one who asks for nothing of it.
@@ -86,11 +86,11 @@ class GpuOffer:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeOffer:
+class NodeResources:
     """One node: its GPUs in NVML index order, and what is free of the rest."""
 
     name: str
-    gpus: tuple[GpuOffer, ...]
+    gpus: tuple[GpuResources, ...]
     cpu_milli: int = 0
     """Free thousandths of CPU cores."""
 
@@ -100,7 +100,7 @@ class NodeOffer:
     nvlinks: frozenset[frozenset[str]] = frozenset()
     """Pairs of UUIDs that NVLink joins."""
 
-    def can_host(self, shape: Shape, wanted: SharingMode | None = None) -> bool:
+    def can_host(self, shape: JobShape, wanted: SharingMode | None = None) -> bool:
         """Whether the job fits on this node now."""
         return (
             shape.cpu_milli <= self.cpu_milli

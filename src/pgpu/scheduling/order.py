@@ -49,7 +49,7 @@ class Machine:
         return max(memory_bytes / max(1, self.capacity_bytes), compute_share / max(1, self.gpu_count))
 
 
-class Turns:
+class FairOrder:
     """Yields candidates one by one; each grant that is told moves its user back."""
 
     def __init__(

@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pgpu.scheduling.offers import GpuOffer, NodeOffer, Shape
+from pgpu.scheduling.offers import GpuResources, JobShape, NodeResources
 
 STEPS_ALONE = 100
 """Steps that a GPU is divided into where its jobs ask for one resource: so many, or a multiple of it where they are of
@@ -102,7 +102,7 @@ class GpuWorth:
     """What free parts of GPUs of one size are worth. Remembers what it computed; its answers never change."""
 
     def __init__(
-        self, recent: Counter[Shape], compute_milli: int, memory_bytes: int, best_share: float = BEST_SHARE
+        self, recent: Counter[JobShape], compute_milli: int, memory_bytes: int, best_share: float = BEST_SHARE
     ) -> None:
         alone = [shape for shape in recent if shape.gpu_count == 1]
         self._compute_milli = compute_milli if any(shape.compute_milli for shape in alone) else 0
@@ -128,7 +128,7 @@ class GpuWorth:
             return steps
         return steps * self._width - (-free_memory_bytes * self._steps // self._memory_bytes)
 
-    def _steps_for(self, fitting: Sequence[Shape]) -> int:
+    def _steps_for(self, fitting: Sequence[JobShape]) -> int:
         if self._compute_milli and self._memory_bytes:
             return STEPS_TOGETHER
         kinds = len({(shape.compute_milli, shape.memory_bytes) for shape in fitting})
@@ -136,16 +136,16 @@ class GpuWorth:
         return max(STEPS_ALONE, min(MOST_STEPS_ALONE, steps))
 
     @staticmethod
-    def _fits(shape: Shape, compute_milli: int, memory_bytes: int) -> bool:
+    def _fits(shape: JobShape, compute_milli: int, memory_bytes: int) -> bool:
         asks = shape.compute_milli or shape.memory_bytes
         return bool(asks) and shape.compute_milli <= compute_milli and shape.memory_bytes <= memory_bytes
 
-    def _steps_of(self, shape: Shape) -> tuple[int, int]:
+    def _steps_of(self, shape: JobShape) -> tuple[int, int]:
         compute = -(-shape.compute_milli * self._steps // self._compute_milli) if self._compute_milli else 0
         memory = -(-shape.memory_bytes * self._steps // self._memory_bytes) if self._memory_bytes else 0
         return compute, memory
 
-    def _kinds(self, recent: Counter[Shape], fitting: Sequence[Shape]) -> list[_Kind]:
+    def _kinds(self, recent: Counter[JobShape], fitting: Sequence[JobShape]) -> list[_Kind]:
         steps: Counter[tuple[int, int]] = Counter()
         with_cpu: Counter[tuple[tuple[int, int], int]] = Counter()
         for shape in fitting:
@@ -207,7 +207,7 @@ class Outlook:
     """What is likely to come, by who came lately. Remembers what it computed; its answers never change."""
 
     def __init__(
-        self, recent: Iterable[Shape], idle_nodes: Sequence[NodeOffer] = (), *, best_share: float = BEST_SHARE
+        self, recent: Iterable[JobShape], idle_nodes: Sequence[NodeResources] = (), *, best_share: float = BEST_SHARE
     ) -> None:
         """Take what came lately.
 
@@ -230,7 +230,7 @@ class Outlook:
         self._wide_host_bytes = sorted({shape.host_memory_bytes for shape, _ in self.wide})
         self._wide_weights: dict[tuple[int, int, int], float] = {}
 
-    def worth(self, gpu: GpuOffer) -> GpuWorth:
+    def worth(self, gpu: GpuResources) -> GpuWorth:
         """Return what free parts of GPUs of this size are worth."""
         size = (gpu.compute_milli, gpu.memory_bytes)
         known = self._worths.get(size)
@@ -259,7 +259,7 @@ class Outlook:
         return idle_gpus * weight
 
 
-def _scarcity(shape: Shape, idle_nodes: Sequence[NodeOffer]) -> float:
+def _scarcity(shape: JobShape, idle_nodes: Sequence[NodeResources]) -> float:
     """Return how many times fewer nodes can ever host it than there are; 0 if none can."""
     if not idle_nodes:
         return 1.0

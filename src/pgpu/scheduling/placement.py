@@ -14,7 +14,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 from pgpu.model import SharingMode
-from pgpu.scheduling.offers import GpuOffer, NodeOffer, Shape
+from pgpu.scheduling.offers import GpuResources, JobShape, NodeResources
 from pgpu.scheduling.outlook import GpuWorth, Outlook
 
 CPU_PER_GPU = 2.0
@@ -23,7 +23,7 @@ are lost on openb: a node's last CPU would count once for every gap."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class PlacementPreference:
     """What a job would rather have, where several GPUs serve equally well."""
 
     sharing_mode: SharingMode | None = None
@@ -33,7 +33,7 @@ class Wish:
     """Predicted slowdown on each GPU, by UUID; 1, which is none, for those not named."""
 
 
-ANYHOW = Wish()
+NO_PREFERENCE = PlacementPreference()
 
 
 class Rating(NamedTuple):
@@ -70,12 +70,16 @@ class Placement:
     rating: Rating
 
 
-def rate(shape: Shape, node: NodeOffer, outlook: Outlook, wish: Wish = ANYHOW) -> Rating | None:
+def rate(
+    shape: JobShape, node: NodeResources, outlook: Outlook, wish: PlacementPreference = NO_PREFERENCE
+) -> Rating | None:
     """Rate the best GPUs that one node has for a job; None if it cannot host it."""
-    return rate_state(shape, State(node, outlook), wish)
+    return rate_state(shape, NodeState(node, outlook), wish)
 
 
-def place(shape: Shape, nodes: Sequence[NodeOffer], outlook: Outlook, wish: Wish = ANYHOW) -> Placement | None:
+def place(
+    shape: JobShape, nodes: Sequence[NodeResources], outlook: Outlook, wish: PlacementPreference = NO_PREFERENCE
+) -> Placement | None:
     """Choose node and GPUs for a job; None if no node can host it.
 
     Pure: the same arguments always give the same answer.
@@ -93,7 +97,7 @@ def place(shape: Shape, nodes: Sequence[NodeOffer], outlook: Outlook, wish: Wish
 class _Gap:
     """GPUs of one node that are alike: size, what is free and sharing mode."""
 
-    gpu: GpuOffer
+    gpu: GpuResources
     free_compute_milli: int
     free_memory_bytes: int
     is_idle: bool
@@ -127,12 +131,12 @@ class _Seat(NamedTuple):
     gap: _Gap
 
 
-class Gaps:
+class FreeParts:
     """What is free of a node's GPUs, with what does not depend on who asks, nor on the rest of the node."""
 
     __slots__ = ("alike", "idle", "kinds", "most_compute_milli", "share", "weights")
 
-    def __init__(self, gpus: Sequence[GpuOffer], outlook: Outlook) -> None:
+    def __init__(self, gpus: Sequence[GpuResources], outlook: Outlook) -> None:
         self.alike = list(_gaps(gpus, outlook))
         self.weights = [_weight(gap) for gap in self.alike]
         self.kinds = tuple(sorted(map(kind_of, gpus)))
@@ -151,7 +155,7 @@ class Gaps:
         return worth
 
 
-def _gaps(gpus: Sequence[GpuOffer], outlook: Outlook) -> Iterator[_Gap]:
+def _gaps(gpus: Sequence[GpuResources], outlook: Outlook) -> Iterator[_Gap]:
     """Group GPUs that are alike; those without anything free are left out.
 
     In an order that is theirs alone: nodes with the same gaps in other places are rated alike to the last digit.
@@ -168,7 +172,7 @@ def _gaps(gpus: Sequence[GpuOffer], outlook: Outlook) -> Iterator[_Gap]:
         yield _Gap(gpu, compute_milli, memory_bytes, gpu.is_idle, gpu.free_share, worths, cell, alike[kind])
 
 
-def kind_of(gpu: GpuOffer) -> tuple[int, int, int, int, SharingMode | str]:
+def kind_of(gpu: GpuResources) -> tuple[int, int, int, int, SharingMode | str]:
     """Name what GPUs that are alike share; it sorts."""
     return (gpu.free_compute_milli, gpu.free_memory_bytes, gpu.compute_milli, gpu.memory_bytes, gpu.sharing_mode or "")
 
@@ -178,18 +182,18 @@ def _weight(gap: _Gap) -> _Weight:
     return _Weight(len(gap.indexes), CPU_PER_GPU * gap.share, worths.thresholds_milli, worths.by_cpu, gap.cell)
 
 
-class State:
+class NodeState:
     """What is free of one node, with what does not depend on who asks."""
 
     __slots__ = ("cpu_milli", "gaps", "host_memory_bytes", "node", "outlook", "worth")
 
-    def __init__(self, node: NodeOffer, outlook: Outlook, gaps: Gaps | None = None) -> None:
+    def __init__(self, node: NodeResources, outlook: Outlook, gaps: FreeParts | None = None) -> None:
         """Take a node, and its gaps if somebody has them: of the node's own GPUs, or of others that are as they are."""
         self.node = node
         self.outlook = outlook
         self.cpu_milli = node.cpu_milli
         self.host_memory_bytes = node.host_memory_bytes
-        self.gaps = gaps = gaps or Gaps(node.gpus, outlook)
+        self.gaps = gaps = gaps or FreeParts(node.gpus, outlook)
         self.worth = gaps.worth(self.cpu_milli, gaps.share) + outlook.idle_worth(
             gaps.idle, self.cpu_milli, self.host_memory_bytes
         )
@@ -202,7 +206,7 @@ def _worth_one(worths: GpuWorth, cell: int, share: float, cpu_milli: int, node_s
     return worths.by_cpu[bisect_right(worths.thresholds_milli, enough_milli)][cell]
 
 
-def rate_state(shape: Shape, state: State, wish: Wish = ANYHOW) -> Rating | None:
+def rate_state(shape: JobShape, state: NodeState, wish: PlacementPreference = NO_PREFERENCE) -> Rating | None:
     """Rate as `rate` does."""
     if (
         shape.cpu_milli > state.cpu_milli
@@ -215,7 +219,7 @@ def rate_state(shape: Shape, state: State, wish: Wish = ANYHOW) -> Rating | None
     return _rate_several(shape, state, wish) if shape.gpu_count else _rate_none(shape, state)
 
 
-def _rate_none(shape: Shape, state: State) -> Rating:
+def _rate_none(shape: JobShape, state: NodeState) -> Rating:
     gaps, cpu_milli = state.gaps, state.cpu_milli - shape.cpu_milli
     left = gaps.worth(cpu_milli, gaps.share) + state.outlook.idle_worth(
         gaps.idle, cpu_milli, state.host_memory_bytes - shape.host_memory_bytes
@@ -223,7 +227,7 @@ def _rate_none(shape: Shape, state: State) -> Rating:
     return Rating(0, round(state.worth - left, 9), gaps.share, 0.0, 0, 1.0, ())
 
 
-def _rate_one(shape: Shape, state: State, wish: Wish) -> Rating | None:
+def _rate_one(shape: JobShape, state: NodeState, wish: PlacementPreference) -> Rating | None:
     """Rate the best GPU for a job on one: the same figures as `_rate_set`, with what the gaps share computed once."""
     gaps, cpu_milli = state.gaps, state.cpu_milli - shape.cpu_milli
     compute_milli, memory_bytes = shape.compute_milli, shape.memory_bytes
@@ -250,25 +254,25 @@ def _rate_one(shape: Shape, state: State, wish: Wish) -> Rating | None:
     return None if best is None else Rating(0, *best[:5], (best[5],))
 
 
-def _calmest(gap: _Gap, state: State, wish: Wish) -> tuple[float, int]:
+def _calmest(gap: _Gap, state: NodeState, wish: PlacementPreference) -> tuple[float, int]:
     """Return the lowest predicted slowdown of GPUs that are alike, and the index of the first that has it."""
     if not wish.slowdowns:
         return 1.0, gap.indexes[0]
     return min((wish.slowdowns.get(state.node.gpus[index].uuid, 1.0), index) for index in gap.indexes)
 
 
-def _gained(shape: Shape, gap: _Gap, taken: float, cpu_milli: int, node_share: float) -> float:
+def _gained(shape: JobShape, gap: _Gap, taken: float, cpu_milli: int, node_share: float) -> float:
     """Return what one GPU of a gap gains in worth, below 0, by hosting the job, which takes this share of it."""
     cell = gap.worths.cell(gap.free_compute_milli - shape.compute_milli, gap.free_memory_bytes - shape.memory_bytes)
     before = _worth_one(gap.worths, gap.cell, gap.share, cpu_milli, node_share)
     return _worth_one(gap.worths, cell, gap.share - taken, cpu_milli, node_share) - before
 
 
-def _rate_several(shape: Shape, state: State, wish: Wish) -> Rating | None:
+def _rate_several(shape: JobShape, state: NodeState, wish: PlacementPreference) -> Rating | None:
     return min((_rate_set(shape, state, wish, chosen) for chosen in _sets(shape, state, wish)), default=None)
 
 
-def _sets(shape: Shape, state: State, wish: Wish) -> Iterator[tuple[_Seat, ...]]:
+def _sets(shape: JobShape, state: NodeState, wish: PlacementPreference) -> Iterator[tuple[_Seat, ...]]:
     """Yield sets of GPUs that can host a job on several; of sets that are rated alike, the first only."""
     seats = sorted(
         _Seat(wish.slowdowns.get(state.node.gpus[index].uuid, 1.0), index, number, gap)
@@ -287,13 +291,13 @@ def _sets(shape: Shape, state: State, wish: Wish) -> Iterator[tuple[_Seat, ...]]
             yield chosen
 
 
-def _unlinked(chosen: Sequence[_Seat], state: State) -> int:
+def _unlinked(chosen: Sequence[_Seat], state: NodeState) -> int:
     gpus, links = state.node.gpus, state.node.nvlinks
     pairs = combinations((gpus[seat.gpu_index].uuid for seat in chosen), 2)
     return sum(frozenset(pair) not in links for pair in pairs)
 
 
-def _rate_set(shape: Shape, state: State, wish: Wish, chosen: Sequence[_Seat]) -> Rating:
+def _rate_set(shape: JobShape, state: NodeState, wish: PlacementPreference, chosen: Sequence[_Seat]) -> Rating:
     cpu_milli = state.cpu_milli - shape.cpu_milli
     gpus = [seat.gap.gpu for seat in chosen]
     taken = [gpu.share_of(shape.compute_milli, shape.memory_bytes) for gpu in gpus]
@@ -316,7 +320,7 @@ def _rate_set(shape: Shape, state: State, wish: Wish, chosen: Sequence[_Seat]) -
     )
 
 
-def best_of(nodes: Sequence[NodeOffer], ratings: Sequence[Rating | None]) -> Placement | None:
+def best_of(nodes: Sequence[NodeResources], ratings: Sequence[Rating | None]) -> Placement | None:
     """Choose by ratings that are known; of equal ones, the first."""
     rated = [(rating, node) for rating, node in zip(ratings, nodes, strict=True) if rating is not None]
     if not rated:

@@ -10,9 +10,20 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from pgpu.model import SharingMode
-from pgpu.scheduling.offers import NodeOffer, Shape
+from pgpu.scheduling.offers import JobShape, NodeResources
 from pgpu.scheduling.outlook import Outlook
-from pgpu.scheduling.placement import ANYHOW, Gaps, Placement, Rating, State, Wish, best_of, kind_of, place, rate_state
+from pgpu.scheduling.placement import (
+    NO_PREFERENCE,
+    FreeParts,
+    NodeState,
+    Placement,
+    PlacementPreference,
+    Rating,
+    best_of,
+    kind_of,
+    place,
+    rate_state,
+)
 
 MOST_STATES = 20_000
 """States of nodes that are remembered before all of them are forgotten: 2 KB each, and 0.2 KB for each shape that met it."""
@@ -32,8 +43,8 @@ _LEFT = 100_000
 class _Rated:
     """What hosting one shape would cost each state that some node is in."""
 
-    shape: Shape
-    wish: Wish
+    shape: JobShape
+    wish: PlacementPreference
     changes_seen: int = -1
     """How many changes of nodes it knows; −1 if not even how they were at first."""
 
@@ -45,7 +56,7 @@ class _Rated:
 
     in_heap: set[int] = field(default_factory=set)
 
-    def learn(self, numbers: Iterable[int], states: Sequence[State]) -> None:
+    def learn(self, numbers: Iterable[int], states: Sequence[NodeState]) -> None:
         """Rate states that a node came into."""
         cpu_milli = self.shape.cpu_milli
         compute_milli = self.shape.compute_milli if self.shape.gpu_count else 0
@@ -59,7 +70,7 @@ class _Rated:
                     self.in_heap.add(number)
                     heappush(self.cheapest, (cost, number))
 
-    def _cost(self, number: int, state: State) -> int | None:
+    def _cost(self, number: int, state: NodeState) -> int | None:
         rating = rate_state(self.shape, state, self.wish)
         if rating is None:
             return None
@@ -83,13 +94,13 @@ class _Rated:
 class Placer:
     """Chooses node and GPUs for one job after the other."""
 
-    def __init__(self, outlook: Outlook, nodes: Sequence[NodeOffer]) -> None:
+    def __init__(self, outlook: Outlook, nodes: Sequence[NodeResources]) -> None:
         """Take what is likely to come, and the nodes in the order that settles ties."""
         self._outlook = outlook
         self._nodes = list(nodes)
         self._forget()
 
-    def change(self, index: int, node: NodeOffer) -> None:
+    def change(self, index: int, node: NodeResources) -> None:
         """Note what is left of the node at this place in the order."""
         if len(self._states) > MOST_STATES or len(self._changes) > MOST_CHANGES:
             self._forget()
@@ -101,7 +112,7 @@ class Placer:
         insort(self._nodes_in[number], index)
         self._changes.append(index)
 
-    def place(self, shape: Shape, wish: Wish = ANYHOW) -> Placement | None:
+    def place(self, shape: JobShape, wish: PlacementPreference = NO_PREFERENCE) -> Placement | None:
         """Choose node and GPUs for a job; None if no node can host it. Answers as `placement.place` does."""
         if wish.slowdowns:
             return place(shape, self._nodes, self._outlook, wish)
@@ -113,7 +124,7 @@ class Placer:
         nodes = [self._nodes[index] for index in indexes]
         return best_of(nodes, [rate_state(shape, self._state_at(index), wish) for index in indexes])
 
-    def costs(self, shape: Shape, wish: Wish = ANYHOW) -> list[int | None]:
+    def costs(self, shape: JobShape, wish: PlacementPreference = NO_PREFERENCE) -> list[int | None]:
         """Say what hosting a job would cost each node, in their order: the less, the better; None for one that cannot host it.
 
         The first figures of its rating as one number: of nodes that cost the same, `place` may still prefer one.
@@ -122,40 +133,40 @@ class Placer:
         cost_by_state = self._rated(shape, wish).cost_by_state
         return list(map(cost_by_state.get, self._state_of))
 
-    def _state_at(self, index: int) -> State:
+    def _state_at(self, index: int) -> NodeState:
         """Return the state of a node with its own GPUs in it, not those of another that is like it."""
         state, gaps = self._states[self._state_of[index]], self._gaps_at[index]
-        return state if state.gaps is gaps else State(self._nodes[index], self._outlook, gaps)
+        return state if state.gaps is gaps else NodeState(self._nodes[index], self._outlook, gaps)
 
     def _forget(self) -> None:
-        self._states: list[State] = []
+        self._states: list[NodeState] = []
         self._nodes_in: list[list[int]] = []
-        self._gaps_by_kinds: dict[tuple[object, ...], Gaps] = {}
+        self._gaps_by_kinds: dict[tuple[object, ...], FreeParts] = {}
         self._number_by_key: dict[tuple[object, ...], int] = {}
-        self._rated_by_shape: dict[tuple[Shape, SharingMode | None], _Rated] = {}
+        self._rated_by_shape: dict[tuple[JobShape, SharingMode | None], _Rated] = {}
         self._changes: list[int] = []
         self._gaps_at = [self._gaps_of(node) for node in self._nodes]
         self._state_of = list(map(self._number_of, self._nodes, self._gaps_at))
         for index, number in enumerate(self._state_of):
             self._nodes_in[number].append(index)
 
-    def _number_of(self, node: NodeOffer, gaps: Gaps) -> int:
+    def _number_of(self, node: NodeResources, gaps: FreeParts) -> int:
         key = _key(node, gaps)
         number = self._number_by_key.get(key)
         if number is None:
             number = self._number_by_key[key] = len(self._states)
-            self._states.append(State(node, self._outlook, gaps))
+            self._states.append(NodeState(node, self._outlook, gaps))
             self._nodes_in.append([])
         return number
 
-    def _gaps_of(self, node: NodeOffer) -> Gaps:
+    def _gaps_of(self, node: NodeResources) -> FreeParts:
         kinds = tuple(map(kind_of, node.gpus))
         gaps = self._gaps_by_kinds.get(kinds)
         if gaps is None:
-            gaps = self._gaps_by_kinds[kinds] = Gaps(node.gpus, self._outlook)
+            gaps = self._gaps_by_kinds[kinds] = FreeParts(node.gpus, self._outlook)
         return gaps
 
-    def _rated(self, shape: Shape, wish: Wish) -> _Rated:
+    def _rated(self, shape: JobShape, wish: PlacementPreference) -> _Rated:
         rated = self._rated_by_shape.get((shape, wish.sharing_mode))
         if rated is None:
             if len(self._rated_by_shape) >= MOST_SHAPES:
@@ -193,7 +204,7 @@ def fuller_first(costs: Sequence[int | None], alike: float) -> list[int | None]:
     return [cost if cost is None or cost >= most else least * _LEFT + cost % _LEFT for cost in costs]
 
 
-def _key(node: NodeOffer, gaps: Gaps) -> tuple[object, ...]:
+def _key(node: NodeResources, gaps: FreeParts) -> tuple[object, ...]:
     """Name the state of a node: equal for nodes that rate alike, whichever GPUs of theirs are in which part of it."""
     if node.nvlinks:
         return (node.cpu_milli, node.host_memory_bytes, gaps, node.name)

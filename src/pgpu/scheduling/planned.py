@@ -35,7 +35,7 @@ class BatchPlan:
 NO_PLAN = BatchPlan(())
 
 
-class PlannedTurns:
+class PlannedOrder:
     """What a plan says during one round."""
 
     def __init__(self, plan: BatchPlan, held: Sequence[Held]) -> None:

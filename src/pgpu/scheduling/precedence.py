@@ -23,7 +23,7 @@ LONGEST_SECONDS = 4 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class OverdueReservation:
     """GPUs that are kept for one overdue job, from round to round, until it starts."""
 
     job_id: str
@@ -42,7 +42,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedJob:
     """A job that went first."""
 
     owner_uid: int
@@ -65,15 +65,15 @@ class Served:
 class Precedence:
     """What one round tells the next."""
 
-    claim: Claim | None = None
-    served: tuple[Served, ...] = ()
+    reservation: OverdueReservation | None = None
+    served: tuple[ServedJob, ...] = ()
     """Those that may still count."""
 
 
 NO_PRECEDENCE = Precedence()
 
 
-class Heads:
+class OverdueJobs:
     """Who may go first in one round."""
 
     def __init__(
@@ -84,8 +84,8 @@ class Heads:
         rules: OrderRules,
         now_seconds: float,
     ) -> None:
-        """Start from who went first before. Arguments as of `Turns`; `capacity_bytes` is of all GPUs."""
-        self._claim = precedence.claim
+        """Start from who went first before. Arguments as of `TurnState`; `capacity_bytes` is of all GPUs."""
+        self._reservation = precedence.reservation
         self._capacity_bytes = max(1, capacity_bytes)
         self._quotas = quotas
         self._rules = rules
@@ -109,14 +109,14 @@ class Heads:
             found.setdefault(candidate.owner_uid, candidate)
         self._all_weights = sum(self._weight(uid) for uid in found) or 1.0
         heads = list(found.values())
-        if self._claim is not None:
-            kept = [candidate for candidate in queue if candidate.job_id == self._claim.job_id]
+        if self._reservation is not None:
+            kept = [candidate for candidate in queue if candidate.job_id == self._reservation.job_id]
             heads = kept + [candidate for candidate in heads if candidate not in kept]
         return heads
 
     def may_go_first(self, candidate: Candidate) -> bool:
         """Whether those that count leave it a turn: of the machine, and of its owner's part."""
-        if self._claim is not None and candidate.job_id == self._claim.job_id:
+        if self._reservation is not None and candidate.job_id == self._reservation.job_id:
             return True
         entitled = MOST_SHARE * self._weight(candidate.owner_uid) / self._all_weights
         return sum(self._shares.values()) < MOST_SHARE and self._shares.get(candidate.owner_uid, 0.0) < entitled

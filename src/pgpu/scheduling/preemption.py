@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from pgpu.model import SharingMode, SharingWish, Slice
-from pgpu.scheduling.answer import Admission, Cause, Grant, Wait
+from pgpu.scheduling.admission_round import Admission, Cause, Grant, Wait
 from pgpu.scheduling.candidate import Candidate
 from pgpu.scheduling.capacity import GpuRoom
 from pgpu.scheduling.tenancy import IDLE
@@ -41,7 +41,7 @@ class Victim:
         return self.frees_bytes * (now_seconds - self.granted_at_seconds)
 
 
-def preempting(
+def preempt(
     admission: Admission,
     queue: Sequence[Candidate],
     rooms: Sequence[GpuRoom],

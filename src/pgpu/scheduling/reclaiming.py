@@ -9,7 +9,7 @@ those taken, some job that starts now would wait.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pgpu.scheduling.answer import Admission
+from pgpu.scheduling.admission_round import Admission
 from pgpu.scheduling.candidate import Candidate, Held
 from pgpu.scheduling.capacity import GpuRoom, taken_bytes
 
@@ -18,7 +18,7 @@ Play = Callable[[Sequence[GpuRoom], Sequence[Candidate], Sequence[Held]], Admiss
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class EvictableLease:
     """An idle lease that its holder does without if somebody needs it."""
 
     job_id: str
@@ -30,7 +30,7 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Reclaimed:
+class ReclaimedRound:
     """What a round comes to with the leases that are taken."""
 
     admission: Admission
@@ -38,13 +38,13 @@ class Reclaimed:
     """As they are once those leases are gone: what the grants were made on."""
 
 
-def reclaiming(
+def reclaim_leases(
     rooms: Sequence[GpuRoom],
     queue: Sequence[Candidate],
     held: Sequence[Held],
-    offers: Sequence[Offer],
+    offers: Sequence[EvictableLease],
     play: Play,
-) -> Reclaimed:
+) -> ReclaimedRound:
     """Decide a round, and take as few and as cheap of the offered leases as let more of the queue start.
 
     Pure. Cheap is a low value for each byte that becomes free. Jobs of the highest priority are looked at first.
@@ -62,10 +62,12 @@ def reclaiming(
     while taken and (dear := _past_their_priority(machine, offers, before, admission)) & taken:
         offers = [each for each in offers if each.job_id not in dear]
         taken, admission = _taken(machine, offers, before)
-    return Reclaimed(replace(admission, reclaimed=tuple(sorted(taken))), machine.rooms_without(taken))
+    return ReclaimedRound(replace(admission, reclaimed=tuple(sorted(taken))), machine.rooms_without(taken))
 
 
-def _taken(machine: "_Machine", offers: Sequence[Offer], admission: Admission) -> tuple[frozenset[str], Admission]:
+def _taken(
+    machine: "_Machine", offers: Sequence[EvictableLease], admission: Admission
+) -> tuple[frozenset[str], Admission]:
     """Return what is taken, and the round that is played without it; `admission` is the one with everything there."""
     taken, steps = frozenset[str](), 0
     while offers and (more := machine.one_step(offers, taken, admission)):
@@ -78,7 +80,7 @@ def _taken(machine: "_Machine", offers: Sequence[Offer], admission: Admission) -
 
 
 def _past_their_priority(
-    machine: "_Machine", offers: Sequence[Offer], before: Admission, after: Admission
+    machine: "_Machine", offers: Sequence[EvictableLease], before: Admission, after: Admission
 ) -> frozenset[str]:
     """Return the offers of a higher priority than any job has that gains: of several steps one can undo what another gave."""
     gained = _started(after) - _started(before)
@@ -118,16 +120,16 @@ class _Machine:
                     left[part.gpu_uuid] = _without(left[part.gpu_uuid], held, part.memory_bytes)
         return list(left.values())
 
-    def cheapest_first(self, offers: Sequence[Offer]) -> list[str]:
+    def cheapest_first(self, offers: Sequence[EvictableLease]) -> list[str]:
         """Return the ids by value for each byte; of equals the larger first, so that few are enough."""
 
-        def key(offer: Offer) -> tuple[float, int, str]:
+        def key(offer: EvictableLease) -> tuple[float, int, str]:
             size_bytes = sum(part.memory_bytes for part in self.held[offer.job_id].slices)
             return offer.value / max(1, size_bytes), -size_bytes, offer.job_id
 
         return [each.job_id for each in sorted(offers, key=key)]
 
-    def one_step(self, offers: Sequence[Offer], taken: frozenset[str], admission: Admission) -> frozenset[str]:
+    def one_step(self, offers: Sequence[EvictableLease], taken: frozenset[str], admission: Admission) -> frozenset[str]:
         """Return what to take next, for the highest priority that gains by anything; nothing where none does."""
         for priority in _priorities(admission, self.queue):
             may = [each for each in offers if each.priority <= priority and each.job_id not in taken]
@@ -136,7 +138,9 @@ class _Machine:
                 return more
         return frozenset()
 
-    def without_the_vain(self, taken: frozenset[str], offers: Sequence[Offer], admission: Admission) -> frozenset[str]:
+    def without_the_vain(
+        self, taken: frozenset[str], offers: Sequence[EvictableLease], admission: Admission
+    ) -> frozenset[str]:
         """Return as few of what was taken step by step as let the same jobs start."""
         cheapest = self.cheapest_first([each for each in offers if each.job_id in taken])
         return frozenset(_needed(cheapest, lambda some: _started(admission) <= _started(self.played(frozenset(some)))))

@@ -7,11 +7,11 @@ refuses to say how they begin anew: whoever started them does.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from pgpu.scheduling.answer import Admission
+from pgpu.scheduling.admission_round import Admission
 from pgpu.scheduling.candidate import Candidate
 
 
-def elsewhere(
+def jobs_to_restart_elsewhere(
     admission: Admission, queue: Sequence[Candidate], play: Callable[[Sequence[Candidate]], Admission]
 ) -> tuple[str, ...]:
     """Return the ids of those who wait for their own GPU, and would start now if any would do.

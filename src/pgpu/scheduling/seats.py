@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pgpu.model import Gpu, Request, SharingMode
 from pgpu.scheduling.candidate import Candidate
 from pgpu.scheduling.capacity import GpuRoom
-from pgpu.scheduling.offers import GpuOffer, NodeOffer, Shape
+from pgpu.scheduling.free_capacity import FreeCapacity
+from pgpu.scheduling.offers import GpuResources, JobShape, NodeResources
 from pgpu.scheduling.outlook import Outlook
-from pgpu.scheduling.placement import ANYHOW, Wish, place
-from pgpu.scheduling.space import Space
+from pgpu.scheduling.placement import NO_PREFERENCE, PlacementPreference, place
 
 ALL_OF_IT = 1000
 """Thousandths of a GPU's compute."""
@@ -24,7 +24,7 @@ NOTHING_KNOWN = Outlook([])
 left 1.0 % less allocated where half of the jobs are large, 0.6 % less with openb's shares, and 0.3 % more with small ones."""
 
 
-class Seats:
+class GpuChoice:
     """Chooses GPUs of one machine for one job after the other."""
 
     def __init__(self, rooms: Sequence[GpuRoom]) -> None:
@@ -34,7 +34,7 @@ class Seats:
         self,
         candidate: Candidate,
         fitting: Sequence[Gpu],
-        space: Space,
+        space: FreeCapacity,
     ) -> Sequence[Gpu]:
         """Choose as many GPUs as the job asks for.
 
@@ -50,13 +50,13 @@ class Seats:
         if len(fitting) == request.gpu_count:
             return fitting
         gpus = tuple(self._offer(gpu, space) for gpu in fitting)
-        placement = place(_shape(request), [NodeOffer("", gpus)], NOTHING_KNOWN, _wish(candidate.mode))
+        placement = place(_shape(request), [NodeResources("", gpus)], NOTHING_KNOWN, _wish(candidate.mode))
         chosen = () if placement is None else placement.gpu_uuids
         return [gpu for gpu in fitting if gpu.uuid in chosen]
 
-    def _offer(self, gpu: Gpu, space: Space) -> GpuOffer:
+    def _offer(self, gpu: Gpu, space: FreeCapacity) -> GpuResources:
         free_bytes = space.free_bytes[gpu.uuid]
-        return GpuOffer(
+        return GpuResources(
             gpu.uuid,
             round(space.free_compute[gpu.uuid] * ALL_OF_IT),
             free_bytes,
@@ -70,10 +70,10 @@ def _most_bytes(room: GpuRoom) -> int:
     return max(1, room.gpu.memory_bytes - room.headroom_bytes)
 
 
-def _wish(mode: SharingMode) -> Wish:
+def _wish(mode: SharingMode) -> PlacementPreference:
     """Whoever wants a GPU alone is asked for idle ones only, whatever outsiders hold of them."""
-    return ANYHOW if mode is SharingMode.EXCLUSIVE else Wish(mode)
+    return NO_PREFERENCE if mode is SharingMode.EXCLUSIVE else PlacementPreference(mode)
 
 
-def _shape(request: Request) -> Shape:
-    return Shape(request.gpu_count, round((request.compute_share or 0.0) * ALL_OF_IT), request.memory_bytes)
+def _shape(request: Request) -> JobShape:
+    return JobShape(request.gpu_count, round((request.compute_share or 0.0) * ALL_OF_IT), request.memory_bytes)

@@ -59,7 +59,7 @@ def mode_of(wish: SharingWish) -> SharingMode:
 _MODES = {wish: SharingMode.TIME_SLICE if wish is SharingWish.AUTO else SharingMode(wish.value) for wish in SharingWish}
 
 
-def knows_mode(gpu: Gpu, request: Request) -> bool:
+def supports_mode(gpu: Gpu, request: Request) -> bool:
     """Whether a GPU can be in the mode that a request starts in; one that does not tell its generation is believed to.
 
     Before Volta only measurements run under MPS: what a command could hurt there is an antagonist of pgpu.

@@ -16,8 +16,8 @@ from pgpu.enforcement import trace
 from pgpu.engine.history.usage_records import unpack_log
 from pgpu.errors import NodeError
 from pgpu.model import Antagonist, Contest, Job, JobSpec, JobState, Request, SharingWish, Submission
+from pgpu.profiling.measurement import Measurement, summarise_log
 from pgpu.profiling.sensitivity import Beside, contest
-from pgpu.profiling.summary import Measurement, measure
 from pgpu.units import GIB, MIB
 
 SM_PERCENTS = (10, 50)
@@ -206,7 +206,7 @@ def fraction_of(neighbour: Neighbour, l2_bytes: int | None, rate: float | None) 
 
 def measurement_of(client: Client, job_id: str) -> Measurement:
     """Return what a job did that was traced and has ended."""
-    return measure(trace.read(unpack_log(client.profiled(job_id).packed_log)))
+    return summarise_log(trace.read(unpack_log(client.profiled(job_id).packed_log)))
 
 
 def _bytes_per_second(client: Client, job_id: str) -> float | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pgpu.advising.constants import Constants
-from pgpu.advising.fitting import Errors, Together, errors, fit
+from pgpu.advising.constants_fit import ColocatedRun, Errors, errors, fit
 from pgpu.cli.measurement.antagonist_runs import longest_seconds
 from pgpu.cli.output import console
 from pgpu.client import Client
@@ -106,7 +106,7 @@ def _bandwidths(bench: _Bench) -> Bandwidths:
         raise NodeError(f"the bandwidths could not be measured: {exc}") from exc
 
 
-def _measured(bench: _Bench) -> Iterator[Together]:
+def _measured(bench: _Bench) -> Iterator[ColocatedRun]:
     profiles = {words: _profile(bench, words) for words in PROGRAMS}
     alone = {words: _iteration_seconds(bench, words, SharingMode.TIME_SLICE) for words in PROGRAMS}
     for mode, pair in itertools.product(_TOGETHER, itertools.combinations_with_replacement(PROGRAMS, 2)):
@@ -117,7 +117,7 @@ def _measured(bench: _Bench) -> Iterator[Together]:
                 raise
             console.print_note(f"without MPS: {exc}")
             return
-        yield Together(tuple(profiles[words] for words in pair), mode, tuple(max(1.0, each) for each in slowdowns))
+        yield ColocatedRun(tuple(profiles[words] for words in pair), mode, tuple(max(1.0, each) for each in slowdowns))
 
 
 def _profile(bench: _Bench, words: Sequence[str]) -> Profile:

@@ -20,9 +20,9 @@ from pgpu.engine.history.usage_records import Findings, ProfiledJob, unpack_log
 from pgpu.errors import NodeError, PgpuError, RequestError
 from pgpu.model import Contest, Job, Submission
 from pgpu.profiling.counters import PROGRAM, command_of, demands_of, read_counters, refusal
-from pgpu.profiling.finding import Finding
+from pgpu.profiling.finding import ProfileResult
+from pgpu.profiling.measurement import Measurement, summarise_log
 from pgpu.profiling.sensitivity import loss, sensitivity
-from pgpu.profiling.summary import Measurement, measure
 
 SMALLEST_SHARED, LARGEST_SHARED = 0, 100
 """Percent of L1 and shared memory together that kernels prefer as shared: the rest is L1, so the largest leaves the least."""
@@ -56,7 +56,7 @@ class ProfilePlan:
     """Whether stderr carries JSON."""
 
 
-def load_finding(client: Client, id_or_name: str) -> Finding:
+def load_finding(client: Client, id_or_name: str) -> ProfileResult:
     """Return what is known of a traced job that ended.
 
     Raises:
@@ -65,7 +65,7 @@ def load_finding(client: Client, id_or_name: str) -> Finding:
     return _finding(client.job(id_or_name).job, client.profiled(id_or_name))
 
 
-def run_once(plan: ProfilePlan) -> Finding:
+def run_once(plan: ProfilePlan) -> ProfileResult:
     """Run the command once under measure.
 
     Raises:
@@ -78,7 +78,7 @@ def run_once(plan: ProfilePlan) -> Finding:
     return replace(finding, failed=job if job.exit_code else None, notes=notes)
 
 
-def run_sensitivity(plan: ProfilePlan, runs: int) -> Finding:
+def run_sensitivity(plan: ProfilePlan, runs: int) -> ProfileResult:
     """Run the command alone, with the smallest and the largest L1 cache, and beside antagonists.
 
     Args:
@@ -92,7 +92,7 @@ def run_sensitivity(plan: ProfilePlan, runs: int) -> Finding:
         PgpuError: pgpu itself could not run it.
     """
     _say(plan, f"the command runs {3 * runs} times alone, and {runs} times beside each antagonist")
-    kinds: list[list[Finding]] = []
+    kinds: list[list[ProfileResult]] = []
     for carve_out_percent in (None, SMALLEST_SHARED, LARGEST_SHARED):
         kinds.append(_repeat(plan, runs, carve_out_percent))
         if kinds[-1][-1].failed is not None or not kinds[-1][-1].measurement.duration_seconds:
@@ -108,7 +108,7 @@ def run_sensitivity(plan: ProfilePlan, runs: int) -> Finding:
     return replace(last, profile=profile, cache=cache, notes=tuple(notes))
 
 
-def with_counters(plan: ProfilePlan, finding: Finding, program: str) -> Finding:
+def with_counters(plan: ProfilePlan, finding: ProfileResult, program: str) -> ProfileResult:
     """Run the command once more under Nsight Compute, and add what it counted; or why it could not.
 
     Args:
@@ -134,21 +134,21 @@ def with_counters(plan: ProfilePlan, finding: Finding, program: str) -> Finding:
     return replace(finding, profile=profile, counters=counters)
 
 
-def _uncounted(finding: Finding, why: str) -> Finding:
+def _uncounted(finding: ProfileResult, why: str) -> ProfileResult:
     return replace(finding, notes=(*finding.notes, f"hardware counters: {why}"))
 
 
-def _repeat(plan: ProfilePlan, runs: int, carve_out_percent: int | None) -> list[Finding]:
+def _repeat(plan: ProfilePlan, runs: int, carve_out_percent: int | None) -> list[ProfileResult]:
     """Stop at the first run that fails."""
     spec = replace(plan.submission.spec, carve_out_percent=carve_out_percent)
     changed = replace(plan, submission=replace(plan.submission, spec=spec))
-    found: list[Finding] = []
+    found: list[ProfileResult] = []
     while len(found) < runs and not (found and found[-1].failed):
         found.append(run_once(changed))
     return found
 
 
-def _contests(plan: ProfilePlan, runs: int, alone: Sequence[Finding], notes: list[str]) -> list[Contest]:
+def _contests(plan: ProfilePlan, runs: int, alone: Sequence[ProfileResult], notes: list[str]) -> list[Contest]:
     found = []
     for neighbour in antagonist_runs.neighbours_for(alone[-1].measurement.l2_bytes):
         try:
@@ -163,7 +163,7 @@ def _contests(plan: ProfilePlan, runs: int, alone: Sequence[Finding], notes: lis
     return found
 
 
-def _contest(plan: ProfilePlan, runs: int, alone: Sequence[Finding], neighbour: Neighbour) -> Contest | None:
+def _contest(plan: ProfilePlan, runs: int, alone: Sequence[ProfileResult], neighbour: Neighbour) -> Contest | None:
     alone_too = antagonist_runs.run_alone(plan.client, neighbour, plan.submission)
     under_mps = replace(plan, submission=antagonist_runs.under_mps(plan.submission))
     longest_seconds = antagonist_runs.longest_seconds(sum(_seconds(each.job) for each in alone))
@@ -182,7 +182,7 @@ def _seconds(job: Job) -> float:
     return max(0.0, job.finished_at_seconds - job.started_at_seconds)
 
 
-def _measurements(findings: Sequence[Finding]) -> list[Measurement]:
+def _measurements(findings: Sequence[ProfileResult]) -> list[Measurement]:
     return [each.measurement for each in findings]
 
 
@@ -204,8 +204,8 @@ def _refuse(job: Job) -> NoReturn:
     raise RequestError(f"job {job.id} could not be profiled: {job.error}")
 
 
-def _finding(job: Job, profiled: ProfiledJob) -> Finding:
-    return Finding(job, profiled.profile, measure(trace.read(unpack_log(profiled.packed_log))))
+def _finding(job: Job, profiled: ProfiledJob) -> ProfileResult:
+    return ProfileResult(job, profiled.profile, summarise_log(trace.read(unpack_log(profiled.packed_log))))
 
 
 def _say(plan: ProfilePlan, line: str) -> None:

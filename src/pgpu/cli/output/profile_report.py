@@ -9,12 +9,12 @@ from rich.table import Table
 from rich.text import Text
 
 from pgpu.cli.output.plain_table import PlainTable
-from pgpu.profiling.finding import Finding
+from pgpu.profiling.finding import ProfileResult
+from pgpu.profiling.measurement import GpuUse, Measurement
 from pgpu.profiling.memory import MemoryPoint, thinned
-from pgpu.profiling.page import page
 from pgpu.profiling.perfetto import trace_events
+from pgpu.profiling.profile_report import page
 from pgpu.profiling.sensitivity import Loss
-from pgpu.profiling.summary import GpuUse, Measurement
 from pgpu.profiling.words import COUNTED, Row, counter_rows, facts, sensitivity_rows
 from pgpu.units import format_memory
 
@@ -22,7 +22,7 @@ _MOST_KERNELS = 20
 _MICROSECONDS = 1000
 
 
-def tables_of(finding: Finding) -> Iterator[Table]:
+def tables_of(finding: ProfileResult) -> Iterator[Table]:
     """Lay out a finding: facts, kernels, copies, sensitivities."""
     yield _of_rows([("program", finding.profile.signature), *facts(finding.measurement, finding.profile)])
     if finding.profile.kernels:
@@ -36,7 +36,7 @@ def tables_of(finding: Finding) -> Iterator[Table]:
         yield _of_rows(told)
 
 
-def document_of(finding: Finding) -> dict[str, Any]:
+def document_of(finding: ProfileResult) -> dict[str, Any]:
     """Describe a finding, as profile.schema.json promises it."""
     measurement = finding.measurement
     return {
@@ -61,17 +61,17 @@ def document_of(finding: Finding) -> dict[str, Any]:
     }
 
 
-def page_of(finding: Finding) -> str:
+def page_of(finding: ProfileResult) -> str:
     """Write the page with plots."""
     return page(finding.measurement, finding.profile, _title(finding), finding.counters)
 
 
-def trace_of(finding: Finding) -> str:
+def trace_of(finding: ProfileResult) -> str:
     """Write the trace that Perfetto opens."""
     return trace_events(finding.measurement, _title(finding))
 
 
-def _title(finding: Finding) -> str:
+def _title(finding: ProfileResult) -> str:
     spec = finding.job.spec
     return shlex.join(spec.command) or spec.image or finding.profile.signature
 
@@ -106,7 +106,7 @@ def _shapes(measurement: Measurement) -> list[dict[str, Any]]:
     ]
 
 
-def _sensitivity(finding: Finding) -> list[Row]:
+def _sensitivity(finding: ProfileResult) -> list[Row]:
     rows = sensitivity_rows(finding.profile)
     if finding.cache is not None:
         rows.append(("spread of the L1 runs", _spread(finding.cache)))
@@ -124,7 +124,7 @@ def _of_rows(rows: Sequence[Row]) -> Table:
     return table
 
 
-def _of_kernels(finding: Finding) -> Table:
+def _of_kernels(finding: ProfileResult) -> Table:
     table = _table("KERNEL", "GRID", "BLOCK", "LAUNCHES", "TOTAL µs", "MEAN µs", "SHORTEST µs", "LONGEST µs")
     for each in finding.profile.kernels[:_MOST_KERNELS]:
         table.add_row(
@@ -140,14 +140,14 @@ def _of_kernels(finding: Finding) -> Table:
     return table
 
 
-def _of_counters(finding: Finding) -> Table:
+def _of_counters(finding: ProfileResult) -> Table:
     table = _table(*(word.upper() for word in COUNTED))
     for name, *figures in counter_rows(finding.counters[:_MOST_KERNELS]):
         table.add_row(Text(name), *figures)
     return table
 
 
-def _of_copies(finding: Finding) -> Table:
+def _of_copies(finding: ProfileResult) -> Table:
     table = _table("COPIES", "COUNT", "BYTES", "TOTAL µs")
     for each in finding.profile.copies:
         table.add_row(each.direction, str(each.copies), format_memory(each.total_bytes), _microseconds(each.total_ns))

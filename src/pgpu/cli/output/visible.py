@@ -7,7 +7,7 @@ passes through `pgpu logs` and `run` as it is, as with every program.
 import re
 import unicodedata
 
-from pgpu.model.text import is_text, written_out
+from pgpu.model.text import escape_undecodable, is_text
 
 _UNSAFE_IN_JSON = re.compile("[\ud800-\udfff\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 """What JSON lets stand as it is, bytes that are no text among it; the controls below a space it escapes itself."""
@@ -25,5 +25,5 @@ def visible_json(text: str) -> str:
 
 def _shown(character: str) -> str:
     if not is_text(character):
-        return written_out(character)
+        return escape_undecodable(character)
     return character.encode("unicode_escape").decode("ascii")

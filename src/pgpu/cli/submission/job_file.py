@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 from pgpu.cli.submission import job_arguments
 from pgpu.errors import RequestError
 from pgpu.model import SharingWish, Submission
-from pgpu.model.words import check_words
+from pgpu.model.validation import check_submission
 
 ReadSettings = Callable[[str | None, str | None], tuple[float | None, SharingWish]]
 """Reads how long a job may wait, in seconds, and how it shares its GPUs; None is what the settings say."""
@@ -107,7 +107,7 @@ def _submission(name: str, table: object, defaults: Table, place: str, read_sett
             None if array is None else job_arguments.read_array(array),
             wait_timeout_seconds,
         )
-        check_words(submission)
+        check_submission(submission)
     except RequestError as exc:
         raise RequestError(f"{place}: {exc}", hint=exc.hint, nearest_bytes=exc.nearest_bytes) from exc
     return submission

@@ -16,7 +16,7 @@ from pgpu.errors import NodeError, RequestError
 from pgpu.model import SharingWish, Submission
 
 if TYPE_CHECKING:
-    from pgpu.profiling.finding import Finding
+    from pgpu.profiling.finding import ProfileResult
 
 _RUNS = 3
 
@@ -119,7 +119,7 @@ def profile(
     raise typer.Exit(exits.OK if finding.failed is None else exits.of_job(finding.failed))
 
 
-def _tell(finding: "Finding", html: Path | None, trace: Path | None, *, as_json: bool) -> None:
+def _tell(finding: "ProfileResult", html: Path | None, trace: Path | None, *, as_json: bool) -> None:
     from pgpu.cli.output import profile_report
 
     if html is not None:

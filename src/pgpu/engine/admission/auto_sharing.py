@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 
 from pgpu.advising.advice import Confidence, advise
 from pgpu.advising.constants import Constants
-from pgpu.advising.fitting import constants_of, key_of
+from pgpu.advising.constants_fit import constants_of, key_of
 from pgpu.advising.gates import GpuKind
 from pgpu.advising.verification import DEFAULT_RULES, Verdict, Way
 from pgpu.engine.admission.mode_switch import empty_in_seconds, is_worth_waiting

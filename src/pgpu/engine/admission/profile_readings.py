@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from pgpu.advising import kept
-from pgpu.advising.reading import is_read, read, remember
+from pgpu.advising.needs_estimation import cache_estimate, estimate_needs, is_cached
 from pgpu.engine.history.run_history import history_name
 from pgpu.ledger import Call, Facts, Ledger, View
 from pgpu.model import Gpu, Profile
@@ -26,7 +26,7 @@ class ProfileReadings:
 
     def recall(self, view: View, profile: Profile) -> None:
         """Have a profile's reading at hand, if anybody kept it; else it is read when it is asked for, and kept later."""
-        if is_read(profile):
+        if is_cached(profile):
             return
         name = kept.name_of(profile)
         text = view.fact(kept.PREFIX + name)
@@ -34,7 +34,7 @@ class ProfileReadings:
         if reading is None:
             self._unkept[name] = profile
         else:
-            remember(profile, reading)
+            cache_estimate(profile, reading)
 
     def keep(self, facts: Facts) -> None:
         """Keep what was read since; never in a transaction.
@@ -44,7 +44,7 @@ class ProfileReadings:
         """
         unkept, self._unkept = self._unkept, {}
         for name, profile in unkept.items():
-            facts.put_for(kept.PREFIX, name, kept.text_of(read(profile)), KEPT_SECONDS)
+            facts.put_for(kept.PREFIX, name, kept.text_of(estimate_needs(profile)), KEPT_SECONDS)
 
     def prepare(self, ledger: Ledger, gpus: Sequence[Gpu], calls: Collection[Call]) -> None:
         """Read what these calls' profiles say on these GPUs, before a transaction asks for it.

@@ -15,11 +15,11 @@ from pgpu.engine.history.run_history import history_names
 from pgpu.ledger import Call, View
 from pgpu.model import Gpu
 from pgpu.scheduling import Candidate, GpuRoom, Held
+from pgpu.scheduling.cpu_queue import split_queue
+from pgpu.scheduling.durations import SlowdownCurve, fit_slowdown_curve
 from pgpu.scheduling.makespan import plan_waiting
 from pgpu.scheduling.order import OrderRules
 from pgpu.scheduling.planned import NO_PLAN, BatchPlan
-from pgpu.scheduling.stretch import Stretch, stretch_of
-from pgpu.scheduling.without_gpu import apart
 
 EFFORT = 15_000
 """A quarter of a second of a core, as much again where durations are doubtful, and with the first orders of two hundred jobs
@@ -38,10 +38,10 @@ class Stretches:
 
     def __init__(self) -> None:
         self._gpu_names: tuple[str, ...] = ()
-        self._known: dict[Call, Stretch | None] = {}
+        self._known: dict[Call, SlowdownCurve | None] = {}
         self._as_of = 0
 
-    def of(self, view: View, gpu_model: str | None, gpus: Sequence[Gpu]) -> dict[str, Stretch]:
+    def of(self, view: View, gpu_model: str | None, gpus: Sequence[Gpu]) -> dict[str, SlowdownCurve]:
         """Return, by job id, what is known of those that wait or hold memory.
 
         Args:
@@ -61,15 +61,15 @@ class Stretches:
         found = ((job_id, self._of_call(view, call)) for job_id, call in jobs if call[0])
         return {job_id: stretch for job_id, stretch in found if stretch is not None}
 
-    def _of_call(self, view: View, call: Call) -> Stretch | None:
+    def _of_call(self, view: View, call: Call) -> SlowdownCurve | None:
         if call not in self._known:
             self._known[call] = known_of(view.history.company(call, self._gpu_names, STRETCH_RUNS))
         return self._known[call]
 
 
-def known_of(runs: Iterable[tuple[float, float]]) -> Stretch | None:
+def known_of(runs: Iterable[tuple[float, float]]) -> SlowdownCurve | None:
     """Return what a call's runs tell, as of `stretch_of`."""
-    return stretch_of(runs, DOUBT)
+    return fit_slowdown_curve(runs, DOUBT)
 
 
 def plan_of(
@@ -78,7 +78,7 @@ def plan_of(
     now_seconds: float,
     *,
     held: Sequence[Held],
-    stretches: Mapping[str, Stretch],
+    stretches: Mapping[str, SlowdownCurve],
     last: BatchPlan,
 ) -> BatchPlan:
     """Plan what waits as every keeper does; arguments as of `plan_waiting`."""
@@ -113,7 +113,7 @@ class QueuePlanner:
         self._path = path
         self._planned_for: tuple[object, ...] | None = None
 
-    def look(self, situation: Situation, stretches: Mapping[str, Stretch], now_seconds: float) -> None:
+    def look(self, situation: Situation, stretches: Mapping[str, SlowdownCurve], now_seconds: float) -> None:
         """Make a plan for what waits now, unless it is the same as before.
 
         Args:
@@ -121,7 +121,7 @@ class QueuePlanner:
             stretches: By job id, as of `plan_waiting`.
             now_seconds: Seconds since the epoch.
         """
-        line, held = apart(situation.queue)[0], [each for each in situation.held if each.slices]
+        line, held = split_queue(situation.queue)[0], [each for each in situation.held if each.slices]
         jobs = _names(line, held, now_seconds)
         if jobs != self._planned_for:
             last = read_plan(self._path)

@@ -42,7 +42,7 @@ class RoundOutcome:
     @property
     def changes_claim(self) -> bool:
         """Whether GPUs are kept for another job than before, or other ones."""
-        return self.admission is not None and self.admission.claim != self.situation.precedence.claim
+        return self.admission is not None and self.admission.reservation != self.situation.precedence.reservation
 
     @property
     def capacities(self) -> Mapping[str, int]:

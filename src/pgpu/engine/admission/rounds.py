@@ -26,14 +26,14 @@ from pgpu.scheduling import (
     admit,
     has_compute,
 )
+from pgpu.scheduling.cpu_queue import MOST_AT_ONCE
 from pgpu.scheduling.demand import Basis
 from pgpu.scheduling.forecast import MOST_JOBS, Later
 from pgpu.scheduling.oversubscription import host_bytes, short_of_host_memory, taken_of_device
 from pgpu.scheduling.planned import NO_PLAN, BatchPlan
-from pgpu.scheduling.preemption import Victim, preempting
-from pgpu.scheduling.reclaiming import Offer, reclaiming
-from pgpu.scheduling.returning import elsewhere
-from pgpu.scheduling.without_gpu import MOST_AT_ONCE
+from pgpu.scheduling.preemption import Victim, preempt
+from pgpu.scheduling.reclaiming import EvictableLease, reclaim_leases
+from pgpu.scheduling.returning import jobs_to_restart_elsewhere
 
 Durations = Callable[[View, Collection[Call], Sequence[Gpu]], Mapping[Call, float]]
 """Tells how long calls will probably run on these GPUs, in seconds; who is missing is unknown. No GPUs: as last time.
@@ -117,7 +117,7 @@ class Situation:
     victims: tuple[Victim, ...] = ()
     """Running jobs that could be suspended for one of a higher priority."""
 
-    offers: tuple[Offer, ...] = ()
+    offers: tuple[EvictableLease, ...] = ()
     """Idle leases that may be taken for others."""
 
     most_without_gpu: int = MOST_AT_ONCE
@@ -167,10 +167,10 @@ class Situation:
                 most_without_gpu=self.most_without_gpu,
             )
 
-        found = reclaiming(self.rooms, self.queue, self.held, self.offers, play)
+        found = reclaim_leases(self.rooms, self.queue, self.held, self.offers, play)
         victims = [each for each in self.victims if each.job_id not in found.admission.reclaimed]
-        admission = preempting(found.admission, self.queue, found.rooms, victims, now_seconds)
-        others = elsewhere(admission, self.queue, lambda queue: play(self.rooms, queue, self.held))
+        admission = preempt(found.admission, self.queue, found.rooms, victims, now_seconds)
+        others = jobs_to_restart_elsewhere(admission, self.queue, lambda queue: play(self.rooms, queue, self.held))
         return replace(admission, elsewhere=others)
 
 

@@ -11,7 +11,7 @@ from pgpu.model import KUBERNETES_UID, Claim, Job, JobSpec, JobState, Lease, Req
 from pgpu.runtimes.claimed import CLAIM_VARIABLE
 from pgpu.scheduling import GpuRoom, has_compute
 from pgpu.scheduling.oversubscription import host_bytes, resident_bytes, short_of_host_memory, with_host_part
-from pgpu.scheduling.tenancy import knows_mode, mode_of, most_clients
+from pgpu.scheduling.tenancy import mode_of, most_clients, supports_mode
 from pgpu.units import format_memory
 
 _MOST_GPUS = 16
@@ -90,7 +90,7 @@ def check_host_room(claim: Claim, factor: float, holders: Sequence[Entry], avail
 
 def _check_mode(claim: Claim, room: GpuRoom) -> None:
     mode = mode_of(claim.sharing)
-    if not knows_mode(room.gpu, request_of(claim, claim.slices)):
+    if not supports_mode(room.gpu, request_of(claim, claim.slices)):
         raise RequestError(f"{room.gpu.name} cannot be shared by MPS: it takes one of the Volta generation or later")
     if not room.tenancy.admits(mode, KUBERNETES_UID, most_clients(room.gpu)):
         raise CapacityError(f"GPU {room.gpu.uuid} is in the mode {room.tenancy.mode} now, and cannot be in {mode}")

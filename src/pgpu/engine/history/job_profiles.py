@@ -18,7 +18,7 @@ from pgpu.engine.saying import say
 from pgpu.errors import PgpuError, RequestError
 from pgpu.gpu import MetricsWatch
 from pgpu.model import Job, Profile
-from pgpu.profiling.summary import Measurement, measure, profile_of, with_metrics
+from pgpu.profiling.measurement import Measurement, profile_of, summarise_log, with_metrics
 
 _QUICKLY = 1
 """Of zlib's levels: a log shrinks to a fifth at 100 MB/s."""
@@ -60,7 +60,7 @@ def measure_trace(engine: Engine, job: Job, metrics: MetricsWatch | None = None)
         if log is None:
             return None
         engine.places(job.id).trace.write_bytes(zlib.compress(log, _QUICKLY))
-        found = measure(trace.read(log))
+        found = summarise_log(trace.read(log))
         return TraceMeasurement(found if metrics is None else with_metrics(found, *metrics.finish()))
     except (PgpuError, OSError) as exc:
         say(f"what job {job.id} did on the GPU cannot be told: {exc}")
@@ -85,7 +85,7 @@ def read_profiled(engine: Engine, job_id: str) -> ProfiledJob:
 def _unremembered(engine: Engine, job: Job, packed_log: str) -> Profile:
     """Make the profile of a run that tells nothing of the next, such as one that failed."""
     name = name_of_gpu(job, engine.gpus.gpus()) or "unknown"
-    return TraceMeasurement(measure(trace.read(unpack_log(packed_log)))).profile(job, name)
+    return TraceMeasurement(summarise_log(trace.read(unpack_log(packed_log)))).profile(job, name)
 
 
 def add_findings(engine: Engine, job_id: str, findings: Findings) -> Profile:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from pgpu.advising.advice import Advice, advise
 from pgpu.advising.constants import Constants
-from pgpu.advising.fitting import constants_of, key_of, text_of
+from pgpu.advising.constants_fit import constants_of, key_of, text_of
 from pgpu.advising.gates import GpuKind
 from pgpu.engine.engine import Engine
 from pgpu.engine.history.link_bandwidths import keep_bandwidths

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pgpu.errors import CapacityError, PgpuBug, RequestError
 from pgpu.ledger import Decision, Entry
 from pgpu.model import Job, JobState, Lease
-from pgpu.scheduling.reclaiming import Offer
+from pgpu.scheduling.reclaiming import EvictableLease
 
 if TYPE_CHECKING:
     from pgpu.engine.engine import Engine
@@ -87,7 +87,7 @@ def mark_restarting(entry: Entry) -> Entry:
     return replace(entry, stop_grace_seconds=RECLAIM_GRACE_SECONDS)
 
 
-def evictable_leases(entries: Sequence[Entry]) -> tuple[Offer, ...]:
+def evictable_leases(entries: Sequence[Entry]) -> tuple[EvictableLease, ...]:
     """Return the leases that may be taken.
 
     Args:
@@ -95,7 +95,7 @@ def evictable_leases(entries: Sequence[Entry]) -> tuple[Offer, ...]:
     """
     used_by = {entry.job.suspended_by for entry in entries}
     return tuple(
-        Offer(entry.job.id, entry.job.request.priority, entry.job.offered_value or 0.0)
+        EvictableLease(entry.job.id, entry.job.request.priority, entry.job.offered_value or 0.0)
         for entry in entries
         if entry.job.is_offered and _may_be_taken(entry) and entry.job.id not in used_by
     )

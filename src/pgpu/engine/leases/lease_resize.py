@@ -16,7 +16,7 @@ from pgpu.engine.submission.quotas import refuse_growth_past_quota, refuse_more_
 from pgpu.errors import CapacityError, NodeError, PgpuError, RequestError
 from pgpu.ledger import Decision, Entry
 from pgpu.model import Gpu, Job, JobState, Request, Resize, SharingMode
-from pgpu.model.words import check_request
+from pgpu.model.validation import check_request
 from pgpu.scheduling import GpuRoom, Headroom, has_compute, usable
 from pgpu.units import format_memory, format_share
 

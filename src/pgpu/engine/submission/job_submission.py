@@ -18,7 +18,7 @@ from pgpu.engine.submission.submitter import Submitter, this_process
 from pgpu.errors import NodeError, RequestError
 from pgpu.ledger import Entry
 from pgpu.model import Gpu, Job, JobSpec, JobState, SharingWish, Submission
-from pgpu.model.words import check_inherited, check_words
+from pgpu.model.validation import check_environment, check_submission
 
 if TYPE_CHECKING:
     from pgpu.engine.engine import Engine
@@ -57,9 +57,9 @@ def accept(
         raise RequestError("there is nothing to submit")
     _refuse_where_others_share_out(engine)
     check_count(submissions)
-    inherited_bytes = check_inherited(asker.environment)
+    inherited_bytes = check_environment(asker.environment)
     for each in submissions:
-        check_words(each, inherited_bytes)
+        check_submission(each, inherited_bytes)
     submissions = [choose_size(engine, each, asker) for each in submissions]
     gpus = max([engine.check(each.spec, each.request, asker.account) for each in submissions], key=len)
     with engine.ledger.view() as view:

@@ -22,7 +22,7 @@ from pgpu.engine.turns.turn_state import TurnPaths, load_turns, save_turns, turn
 from pgpu.errors import EnforcementError, PgpuError
 from pgpu.host.file_lock import try_lock
 from pgpu.model import Job
-from pgpu.scheduling.turns import FREE, Contender, TurnRules, Turns, advance
+from pgpu.scheduling.gpu_turns import NO_TURNS, Contender, TurnRules, TurnState, advance
 
 TURN_SECONDS = 0.02
 """Between looks while jobs take turns: the GPU stands idle about so long at each change."""
@@ -92,7 +92,7 @@ class _Duty:
     loop: EventLoop
     gpu_uuid: str
     _lock: int | None = None
-    _turns: Turns = FREE
+    _turns: TurnState = NO_TURNS
     _jobs: Sequence[Job] = ()
     _left_bytes: int = 0
     """What jobs that do not oversubscribe leave of the GPU."""
@@ -123,7 +123,7 @@ class _Duty:
         """Whether this process has the duty, which it takes if nobody has it."""
         if self._lock is None:
             self._lock = try_lock(self._places.lock)
-            self._turns = FREE if self._lock is None else load_turns(self._places.standing)
+            self._turns = NO_TURNS if self._lock is None else load_turns(self._places.standing)
         return self._lock is not None
 
     def let_go_of_what_is_left(self, job: Job) -> None:

@@ -14,7 +14,7 @@ from pgpu.engine.admission.snapshot import HeldBytes
 from pgpu.errors import PgpuBug
 from pgpu.ledger import Entry
 from pgpu.model import Job, JobState, Lease
-from pgpu.scheduling.turns import Contender
+from pgpu.scheduling.gpu_turns import Contender
 
 _NANOSECONDS = 1e9
 _DRAINED_SECONDS = 1.0

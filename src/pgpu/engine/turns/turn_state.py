@@ -12,7 +12,7 @@ from typing import Any
 
 from pgpu.enforcement.publishing import publish
 from pgpu.engine.settings import EngineSettings
-from pgpu.scheduling.turns import FREE, Turns
+from pgpu.scheduling.gpu_turns import NO_TURNS, TurnState
 
 _MODE = 0o600
 
@@ -49,7 +49,7 @@ def turn_paths(settings: EngineSettings, gpu_uuid: str) -> TurnPaths:
     return TurnPaths(directory / f"{gpu_uuid}.lock", directory / f"{gpu_uuid}.json")
 
 
-def save_turns(path: Path, turns: Turns) -> None:
+def save_turns(path: Path, turns: TurnState) -> None:
     """Write how turns stand.
 
     Raises:
@@ -59,12 +59,12 @@ def save_turns(path: Path, turns: Turns) -> None:
     publish(path, json.dumps(fields).encode(), _MODE)
 
 
-def load_turns(path: Path) -> Turns:
+def load_turns(path: Path) -> TurnState:
     """Return how turns stood when they were written last: `FREE` where that cannot be told."""
     try:
         return _turns(json.loads(path.read_bytes()))
     except (OSError, ValueError, TypeError, AttributeError, KeyError):
-        return FREE
+        return NO_TURNS
 
 
 def turns_now(settings: EngineSettings, gpu_uuids: Sequence[str]) -> list[GpuTurn]:
@@ -74,7 +74,7 @@ def turns_now(settings: EngineSettings, gpu_uuids: Sequence[str]) -> list[GpuTur
     return [_shown(uuid, turns, offset_seconds) for uuid, turns in found if turns.is_on]
 
 
-def _shown(gpu_uuid: str, turns: Turns, offset_seconds: float) -> GpuTurn:
+def _shown(gpu_uuid: str, turns: TurnState, offset_seconds: float) -> GpuTurn:
     waiting = turns.waiting_since_seconds
     return GpuTurn(
         gpu_uuid,
@@ -85,8 +85,8 @@ def _shown(gpu_uuid: str, turns: Turns, offset_seconds: float) -> GpuTurn:
     )
 
 
-def _turns(fields: dict[str, Any]) -> Turns:
-    return Turns(
+def _turns(fields: dict[str, Any]) -> TurnState:
+    return TurnState(
         is_on=bool(fields["is_on"]),
         holders=tuple(fields["holders"]),
         since_seconds=float(fields["since_seconds"]),

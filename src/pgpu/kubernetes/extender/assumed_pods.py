@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from pgpu.kubernetes.extender.cluster_state import ClusterState
 from pgpu.kubernetes.extender.scheduled_objects import ClaimKey, ClaimState, ConsumedGpu, PodState
-from pgpu.scheduling.offers import NodeOffer, Shape
-from pgpu.scheduling.placement import Wish
+from pgpu.scheduling.offers import JobShape, NodeResources
+from pgpu.scheduling.placement import PlacementPreference
 
 GIVE_UP_SECONDS = 60.0
 """Writing an allocation takes some 10 ms; a pod that waits for a volume may take longer, and is scored wrongly then."""
@@ -30,7 +30,9 @@ class AssumedPods:
         self._by_uid: dict[str, _Advice] = {}
         self._uid_by_key: dict[ClaimKey, str] = {}
 
-    def note(self, pod: PodState, shape: Shape, wish: Wish, node: NodeOffer, now_seconds: float) -> None:
+    def note(
+        self, pod: PodState, shape: JobShape, wish: PlacementPreference, node: NodeResources, now_seconds: float
+    ) -> None:
         """Count a pod where it was advised to go, on the GPUs that the scheduler will choose there: the first that fit."""
         self.forget(pod.uid)
         keys = tuple(ClaimKey(pod.namespace, use.name) for use in pod.claims if use.name is not None)
@@ -40,7 +42,7 @@ class AssumedPods:
         fitting = [gpu.uuid for gpu in node.gpus if gpu.can_host(shape, wish.sharing_mode)][: shape.gpu_count]
         self._stock.take(pod.uid, tuple(self._taken(shape, node.name, gpu) for gpu in fitting))
 
-    def _taken(self, shape: Shape, node: str, gpu: str) -> ConsumedGpu:
+    def _taken(self, shape: JobShape, node: str, gpu: str) -> ConsumedGpu:
         return ConsumedGpu(self._stock.pool_of(node, gpu) or "", gpu, shape.memory_bytes, shape.compute_milli)
 
     def heard_of(self, claim: ClaimState) -> None:

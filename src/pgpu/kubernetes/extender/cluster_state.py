@@ -21,7 +21,7 @@ from pgpu.kubernetes.extender.scheduled_objects import (
     PublishedSlice,
     SharedGpu,
 )
-from pgpu.scheduling.offers import GpuOffer, NodeOffer
+from pgpu.scheduling.offers import GpuResources, NodeResources
 from pgpu.units import GIB
 
 _Key = TypeVar("_Key")
@@ -171,7 +171,7 @@ class ClusterState:
         if node is not None:
             self.changed.add(node)
 
-    def offer(self, node: str) -> NodeOffer:
+    def offer(self, node: str) -> NodeResources:
         """Say what is free of a node; its GPUs in the order in which the scheduler tries them."""
         cpu_milli, host_memory_bytes, gpu_gib = self._loaded.get(node, (0, 0, 0))
         host = self._hosts.get(node)
@@ -180,18 +180,18 @@ class ClusterState:
         )
         if not gpus and (gib := self._gib(node)):
             gpus = (_one_number(max(0, gib - gpu_gib), gib),)
-        return NodeOffer(
+        return NodeResources(
             node,
             gpus,
             _NO_LIMIT if host is None else host.cpu_milli - cpu_milli,
             _NO_LIMIT if host is None else host.host_memory_bytes - host_memory_bytes,
         )
 
-    def idle_offer(self, node: str) -> NodeOffer:
+    def idle_offer(self, node: str) -> NodeResources:
         """Say what a node has when nothing runs on it."""
         host = self._hosts.get(node)
         gpus = tuple(_free(place, ()) for place in self._at(node))
-        return NodeOffer(
+        return NodeResources(
             node, gpus, host.cpu_milli if host else _NO_LIMIT, host.host_memory_bytes if host else _NO_LIMIT
         )
 
@@ -224,14 +224,14 @@ def _both(one: ConsumedGpu, other: ConsumedGpu) -> ConsumedGpu:
     )
 
 
-def _free(place: _Place, taken: Iterable[ConsumedGpu]) -> GpuOffer:
+def _free(place: _Place, taken: Iterable[ConsumedGpu]) -> GpuResources:
     memory_bytes, compute_milli = place.card.memory_bytes, WHOLE_MILLI
     for one in taken:
         if one.is_whole:
             memory_bytes = compute_milli = 0
         memory_bytes -= one.memory_bytes
         compute_milli -= one.compute_milli
-    return GpuOffer(
+    return GpuResources(
         place.card.gpu,
         free_compute_milli=max(0, compute_milli),
         free_memory_bytes=max(0, memory_bytes),
@@ -240,6 +240,6 @@ def _free(place: _Place, taken: Iterable[ConsumedGpu]) -> GpuOffer:
     )
 
 
-def _one_number(free_gib: int, gib: int) -> GpuOffer:
+def _one_number(free_gib: int, gib: int) -> GpuResources:
     """Stand for all GPUs of a node of which the scheduler knows a sum."""
-    return GpuOffer(GIB_RESOURCE, WHOLE_MILLI, free_gib * GIB, WHOLE_MILLI, gib * GIB)
+    return GpuResources(GIB_RESOURCE, WHOLE_MILLI, free_gib * GIB, WHOLE_MILLI, gib * GIB)

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterable
 
-from pgpu.scheduling.offers import Shape
+from pgpu.scheduling.offers import JobShape
 
 FIRST_LOOK = 32
 """Pods after which the mix is looked at for the first time; then after twice as many."""
@@ -16,17 +16,17 @@ class DemandMix:
     """The last pods, each once, however often the scheduler tries it."""
 
     def __init__(self) -> None:
-        self._shapes: deque[Shape] = deque(maxlen=MOST_RECENT)
+        self._shapes: deque[JobShape] = deque(maxlen=MOST_RECENT)
         self._uids: dict[str, None] = {}
         self._come = 0
         self._next_look = FIRST_LOOK
 
     @property
-    def shapes(self) -> Iterable[Shape]:
+    def shapes(self) -> Iterable[JobShape]:
         """What they asked for."""
         return self._shapes
 
-    def add(self, uid: str, shape: Shape) -> None:
+    def add(self, uid: str, shape: JobShape) -> None:
         """Note a pod."""
         if uid in self._uids:
             return

@@ -10,29 +10,29 @@ from dataclasses import dataclass
 from pgpu.kubernetes.extender.cluster_state import ClusterState
 from pgpu.kubernetes.extender.scheduled_objects import GIB_RESOURCE, WHOLE_MILLI, ClaimKey, GpuAsk, PodState
 from pgpu.model import SharingMode
-from pgpu.scheduling.offers import Shape
-from pgpu.scheduling.placement import ANYHOW, Wish
+from pgpu.scheduling.offers import JobShape
+from pgpu.scheduling.placement import NO_PREFERENCE, PlacementPreference
 from pgpu.units import GIB
 
 _OF_A_CLASS = "deviceclass.resource.kubernetes.io/"
 """What a container may ask for in place of any class. Source: KEP-5004."""
 
-_ALONE = Wish(SharingMode.EXCLUSIVE)
+_ALONE = PlacementPreference(SharingMode.EXCLUSIVE)
 
 
 @dataclass(frozen=True, slots=True)
 class PodDemand:
     """What a pod asks for."""
 
-    shape: Shape
-    wish: Wish = ANYHOW
+    shape: JobShape
+    wish: PlacementPreference = NO_PREFERENCE
     """Alone on its GPUs, or not."""
 
 
 def demand_of(pod: PodState, stock: ClusterState, *, even_allocated: bool = False) -> PodDemand:
     """Say what a pod asks for that it has not got yet, or, even of what it has, what it once asked for."""
     asks = list(_asks(pod, stock, even_allocated=even_allocated))
-    host = Shape(gpu_count=0, cpu_milli=pod.cpu_milli, host_memory_bytes=pod.host_memory_bytes)
+    host = JobShape(gpu_count=0, cpu_milli=pod.cpu_milli, host_memory_bytes=pod.host_memory_bytes)
     if not asks:
         return PodDemand(host)
     rated = [_wanted(ask, host, stock) for ask in asks]
@@ -56,7 +56,7 @@ def _asks(pod: PodState, stock: ClusterState, *, even_allocated: bool) -> Iterat
             yield GpuAsk(extended[resource], gpu_count=count)
 
 
-def _wanted(ask: GpuAsk, host: Shape, stock: ClusterState) -> PodDemand:
+def _wanted(ask: GpuAsk, host: JobShape, stock: ClusterState) -> PodDemand:
     known = stock.classes.get(ask.class_name)
     card = min(stock.cards, key=lambda each: each.memory_bytes, default=None)
     if known is not None and known.is_whole:
@@ -68,5 +68,5 @@ def _wanted(ask: GpuAsk, host: Shape, stock: ClusterState) -> PodDemand:
     return PodDemand(_on(host, ask.gpu_count, 10 * ask.compute_percent, memory_bytes))
 
 
-def _on(host: Shape, gpu_count: int, compute_milli: int, memory_bytes: int) -> Shape:
-    return Shape(gpu_count, compute_milli, memory_bytes, host.cpu_milli, host.host_memory_bytes)
+def _on(host: JobShape, gpu_count: int, compute_milli: int, memory_bytes: int) -> JobShape:
+    return JobShape(gpu_count, compute_milli, memory_bytes, host.cpu_milli, host.host_memory_bytes)

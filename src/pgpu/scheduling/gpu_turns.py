@@ -83,7 +83,7 @@ class Contender:
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
+class TurnState:
     """What one GPU's turns are at, and what is remembered of them."""
 
     is_on: bool = False
@@ -120,13 +120,13 @@ class Turns:
         return not self.is_on or job_id in self.holders
 
 
-FREE = Turns()
+NO_TURNS = TurnState()
 """Nobody waits for anybody."""
 
 
 def advance(
-    turns: Turns, contenders: Sequence[Contender], room_bytes: int, now_seconds: float, rules: TurnRules
-) -> Turns:
+    turns: TurnState, contenders: Sequence[Contender], room_bytes: int, now_seconds: float, rules: TurnRules
+) -> TurnState:
     """Say whose turn it is now.
 
     Pure: the same arguments always give the same answer. To be asked again and again, more often than a burst lasts.
@@ -140,7 +140,7 @@ def advance(
     """
     round_ = _Round(turns, contenders, room_bytes, now_seconds, rules)
     if round_.fits_all():
-        return FREE
+        return NO_TURNS
     return round_.advanced()
 
 
@@ -153,7 +153,7 @@ class _Round:
     """One look at one GPU."""
 
     def __init__(
-        self, turns: Turns, contenders: Sequence[Contender], room_bytes: int, now_seconds: float, rules: TurnRules
+        self, turns: TurnState, contenders: Sequence[Contender], room_bytes: int, now_seconds: float, rules: TurnRules
     ) -> None:
         self._contenders = contenders
         self._known = {each.job_id: each for each in contenders}
@@ -168,7 +168,7 @@ class _Round:
         """Whether everything that is in use fits."""
         return self._set_bytes(self._active) <= self._room_bytes
 
-    def advanced(self) -> Turns:
+    def advanced(self) -> TurnState:
         """Begin turns, or go on with them."""
         turns = self._turns
         if not turns.is_on:
@@ -180,7 +180,7 @@ class _Round:
             return self._admitted(self._changed(turns, turns.holders))
         return self._adjusted(turns)
 
-    def _without_gone(self, turns: Turns) -> Turns:
+    def _without_gone(self, turns: TurnState) -> TurnState:
         """Forget jobs that are gone."""
 
         def here(ids: Iterable[str]) -> tuple[str, ...]:
@@ -201,7 +201,7 @@ class _Round:
             had_turn=turns.had_turn.intersection(self._known),
         )
 
-    def _aged(self, turns: Turns) -> Turns:
+    def _aged(self, turns: TurnState) -> TurnState:
         """Note who waits, and since when; who comes newly has no arrears from the time when it did not work."""
         waiting = {
             each: turns.waiting_since_seconds.get(each, self._now_seconds)
@@ -223,7 +223,7 @@ class _Round:
         )
         return bool(others) and (is_cut or self._has_had_turn(self._turns))
 
-    def _has_had_turn(self, turns: Turns) -> bool:
+    def _has_had_turn(self, turns: TurnState) -> bool:
         """Whether the holders' time is up, or none of them works any more."""
         return turns.until_seconds <= self._now_seconds or all(self._is_idle(each) for each in turns.holders)
 
@@ -235,7 +235,7 @@ class _Round:
         swap_seconds = self._known[job_id].set_bytes / self._rules.bytes_per_second
         return self._known[job_id].is_idle(self._now_seconds, max(self._rules.idle_seconds, swap_seconds))
 
-    def _changed(self, turns: Turns, stopping: Sequence[str]) -> Turns:
+    def _changed(self, turns: TurnState, stopping: Sequence[str]) -> TurnState:
         """Take the turn from those who have it and choose who comes next."""
         brief = {
             each for each in turns.holders if self._since_seconds() <= self._rules.burst_seconds and self._is_idle(each)
@@ -254,20 +254,20 @@ class _Round:
         first = {each for each in coming[:1] if self._is_hasty(each, turns)}
         return replace(turns, coming=coming, leaving=leaving, went_first=turns.went_first | first)
 
-    def _charged(self, turns: Turns) -> Turns:
+    def _charged(self, turns: TurnState) -> TurnState:
         """Count the time that the holders had."""
         served = dict(turns.served_seconds)
         for each in turns.holders:
             served[each] = served.get(each, 0.0) + self._since_seconds() / self._known[each].weight
         return replace(turns, served_seconds=served)
 
-    def _in_new_round(self, turns: Turns) -> Turns:
+    def _in_new_round(self, turns: TurnState) -> TurnState:
         """Begin a new round once everybody who works has had a turn."""
         if turns.had_turn.issuperset(self._working):
             return replace(turns, had_turn=frozenset(), went_first=frozenset())
         return turns
 
-    def _chosen(self, turns: Turns, last: Sequence[str] = ()) -> tuple[str, ...]:
+    def _chosen(self, turns: TurnState, last: Sequence[str] = ()) -> tuple[str, ...]:
         """The first in turn, and whoever fits beside it; of equals, who has not had the last turn."""
         order = {each: at for at, each in enumerate(self._active)}
         ranked = sorted(
@@ -286,18 +286,18 @@ class _Round:
                 left_bytes -= size
         return tuple(chosen)
 
-    def _precedence(self, job_id: str, turns: Turns, last: Sequence[str]) -> tuple[bool, bool, float]:
+    def _precedence(self, job_id: str, turns: TurnState, last: Sequence[str]) -> tuple[bool, bool, float]:
         since_seconds = turns.waiting_since_seconds.get(job_id, self._now_seconds)
         is_overdue = self._now_seconds - since_seconds > self._rules.most_wait_seconds
         # Turns of one length differ by a look.
         served_seconds = turns.served_seconds.get(job_id, 0.0) + self._rules.least_seconds * (job_id in last)
         return not is_overdue, not self._is_hasty(job_id, turns), served_seconds
 
-    def _is_hasty(self, job_id: str, turns: Turns) -> bool:
+    def _is_hasty(self, job_id: str, turns: TurnState) -> bool:
         """Whether it waits, is soon done, and has not gone first in this round."""
         return job_id in turns.brief and job_id not in turns.went_first and self._known[job_id].is_wanting
 
-    def _admitted(self, turns: Turns) -> Turns:
+    def _admitted(self, turns: TurnState) -> TurnState:
         """Give the turn to those who come, once those who leave are quiet, or will not be."""
         leaving = {
             each: since
@@ -321,7 +321,7 @@ class _Round:
             },
         )
 
-    def _adjusted(self, turns: Turns) -> Turns:
+    def _adjusted(self, turns: TurnState) -> TurnState:
         """Send away holders that have grown too large for the others, and let in who fits beside them."""
         staying = self._fitting(turns.holders)
         if staying != turns.holders:

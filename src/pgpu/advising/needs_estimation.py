@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from pgpu.advising.meeting import TYPICAL_RATE, Met, antagonist_needs, error
+from pgpu.advising.meeting import TYPICAL_RATE, ObservedContest, antagonist_needs, fit_error
 from pgpu.advising.needs import PIPES, Needs
-from pgpu.advising.refining import refined
+from pgpu.advising.needs_fit import refine_needs
 from pgpu.model import Antagonist, Contest, Evidence, Profile, Resource
 
 MOST_SLOWDOWN = 1000.0
@@ -46,7 +46,7 @@ L1_CACHE, L2_CACHE = "L1 cache", "L2 cache"
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class NeedsEstimate:
     """What a profile tells."""
 
     busy: float
@@ -61,18 +61,18 @@ class Reading:
 
 
 _MOST_READ = 512
-_read: dict[Profile, Reading] = {}
+_read: dict[Profile, NeedsEstimate] = {}
 """What was read in this process, the oldest first."""
 
 _lock = threading.Lock()
 
 
-def is_read(profile: Profile) -> bool:
+def is_cached(profile: Profile) -> bool:
     """Whether `read` answers at once."""
     return profile in _read
 
 
-def remember(profile: Profile, reading: Reading) -> None:
+def cache_estimate(profile: Profile, reading: NeedsEstimate) -> None:
     """Have `read` answer so."""
     with _lock:
         while len(_read) >= _MOST_READ:
@@ -80,16 +80,16 @@ def remember(profile: Profile, reading: Reading) -> None:
         _read[profile] = reading
 
 
-def read(profile: Profile) -> Reading:
+def estimate_needs(profile: Profile) -> NeedsEstimate:
     """Read a profile, which takes tenths of a second the first time where antagonists tell of it."""
     found = _read.get(profile)
     if found is None:
         found = _newly_read(profile)
-        remember(profile, found)
+        cache_estimate(profile, found)
     return found
 
 
-def _newly_read(profile: Profile) -> Reading:
+def _newly_read(profile: Profile) -> NeedsEstimate:
     told = _told(profile)
     contests = _met(profile)
     kinds = {each.contest.antagonist for each in contests}
@@ -105,7 +105,9 @@ def _newly_read(profile: Profile) -> Reading:
         needs = _with_cache(needs, contests, _footprint(profile), l2_rate)
         needs = _with_memory(needs, contests, told.get(Resource.DRAM), l2_rate)
     if Resource.DRAM not in told:
-        needs = refined(needs, contests, l2_rate, _told_figures(profile, told), lives_in_l1=_l1(profile) > _NOTICEABLE)
+        needs = refine_needs(
+            needs, contests, l2_rate, _told_figures(profile, told), lives_in_l1=_l1(profile) > _NOTICEABLE
+        )
     is_known = {
         MULTIPROCESSORS: Resource.SM in told,
         ARITHMETIC: Antagonist.COMPUTE in kinds or bool({Resource.FP32, Resource.TENSOR, Resource.FP64} & told.keys()),
@@ -117,7 +119,7 @@ def _newly_read(profile: Profile) -> Reading:
         needs = replace(needs, memory=1.0, lost_memory=max(1.0, needs.lost_memory))
     if Antagonist.L2 not in kinds:
         needs = _with_feared_cache(needs, _footprint(profile))
-    return Reading(
+    return NeedsEstimate(
         busy=_clamped(profile.busy_fraction),
         needs=needs,
         evidence=_evidence(profile),
@@ -137,9 +139,9 @@ def _with_feared_cache(needs: Needs, footprint: float | None) -> Needs:
     return replace(needs, footprint=feared, lost_memory=lost)
 
 
-def _met(profile: Profile) -> list[Met]:
+def _met(profile: Profile) -> list[ObservedContest]:
     contests = _contests(profile)
-    return [Met(each, antagonist_needs(each, _l2_rate(contests))) for each in contests]
+    return [ObservedContest(each, antagonist_needs(each, _l2_rate(contests))) for each in contests]
 
 
 def _l2_rate(contests: Sequence[Contest]) -> float | None:
@@ -148,11 +150,11 @@ def _l2_rate(contests: Sequence[Contest]) -> float | None:
     return next((rate for rate in rates if rate), None)
 
 
-def _beside(contests: Sequence[Met], antagonist: Antagonist) -> list[Met]:
+def _beside(contests: Sequence[ObservedContest], antagonist: Antagonist) -> list[ObservedContest]:
     return [each for each in contests if each.contest.antagonist is antagonist]
 
 
-def _with_pipe(needs: Needs, contests: Sequence[Met], pipe: Resource, antagonist: Antagonist) -> Needs:
+def _with_pipe(needs: Needs, contests: Sequence[ObservedContest], pipe: Resource, antagonist: Antagonist) -> Needs:
     """Find what the job needs of a pipe, in hundredths, unless a counter told it."""
     against = _beside(contests, antagonist)
     if not against or pipe in needs.pipes:
@@ -160,7 +162,7 @@ def _with_pipe(needs: Needs, contests: Sequence[Met], pipe: Resource, antagonist
     return _best([replace(needs, pipes={**needs.pipes, pipe: step / 100}) for step in range(101)], against)
 
 
-def _with_memory(needs: Needs, contests: Sequence[Met], told: float | None, l2_rate: float | None) -> Needs:
+def _with_memory(needs: Needs, contests: Sequence[ObservedContest], told: float | None, l2_rate: float | None) -> Needs:
     """Find what the memory must do for it while it has the cache, given what is thought of the cache: streams take of that, too."""
     against = _beside(contests, Antagonist.DRAM)
     if told is not None:
@@ -177,13 +179,13 @@ def _needing(needs: Needs, memory: float, l2_rate: float | None) -> Needs:
     return replace(needs, memory=memory, lost_memory=lost, stream=memory / l2_rate if l2_rate else 0.0)
 
 
-def _with_own(needs: Needs, contests: Sequence[Met]) -> Needs:
+def _with_own(needs: Needs, contests: Sequence[ObservedContest]) -> Needs:
     """Whoever loses nothing with half of the room has threads to spare."""
     against = _beside(contests, Antagonist.ROOM)
     return _best(_owning(needs), against) if against else needs
 
 
-def _with_spare_threads(needs: Needs, contests: Sequence[Met]) -> Needs:
+def _with_spare_threads(needs: Needs, contests: Sequence[ObservedContest]) -> Needs:
     """Where nobody took its room: a job that something else holds up may have threads to spare."""
     held_up = max(needs.memory, *needs.pipes.values(), 0.0) >= _BOUND
     against = _beside(contests, Antagonist.COMPUTE) if held_up and not _beside(contests, Antagonist.ROOM) else []
@@ -194,7 +196,9 @@ def _owning(needs: Needs) -> list[Needs]:
     return [replace(needs, own=step / 20) for step in range(20, 0, -1)]
 
 
-def _with_cache(needs: Needs, contests: Sequence[Met], footprint: float | None, l2_rate: float | None) -> Needs:
+def _with_cache(
+    needs: Needs, contests: Sequence[ObservedContest], footprint: float | None, l2_rate: float | None
+) -> Needs:
     """Find how much of the cache it has, how often it comes back to it, and what that saves the memory.
 
     Where the bandwidth of the cache is known to both, the last is: all that it reads there would come from memory.
@@ -222,9 +226,9 @@ def _cached(needs: Needs, footprint: float, lost: float, grain: float) -> Needs:
     return replace(needs, footprint=footprint, lost_memory=needs.memory + lost, grain=grain)
 
 
-def _best(tried: Sequence[Needs], contests: Sequence[Met]) -> Needs:
+def _best(tried: Sequence[Needs], contests: Sequence[ObservedContest]) -> Needs:
     """Return what explains the contests best; of several that explain them alike the first."""
-    return min(tried, key=lambda needs: error(needs, contests))
+    return min(tried, key=lambda needs: fit_error(needs, contests))
 
 
 def _contests(profile: Profile) -> list[Contest]:

@@ -6,7 +6,7 @@ from html import escape
 from pgpu.model import Profile
 from pgpu.profiling.counters import KernelCounters
 from pgpu.profiling.drawing import busy_plot, memory_plot
-from pgpu.profiling.summary import Measurement
+from pgpu.profiling.measurement import Measurement
 from pgpu.profiling.words import COUNTED, counter_rows, facts, sensitivity_rows
 from pgpu.units import format_memory
 

@@ -7,7 +7,7 @@ from typing import overload
 
 from pgpu.model import SharingMode, Slice
 from pgpu.scheduling.candidate import Candidate
-from pgpu.scheduling.precedence import Claim
+from pgpu.scheduling.precedence import OverdueReservation
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Grant:
     job_id: str
     slices: tuple[Slice, ...]
     went_first: bool = False
-    """Whether it did because it was overdue: to be told to the rounds after this one (`Served`)."""
+    """Whether it did because it was overdue: to be told to the rounds after this one (`ServedJob`)."""
 
     mode: SharingMode = SharingMode.TIME_SLICE
     """How it shares its GPUs from now on."""
@@ -126,7 +126,7 @@ class Admission:
     expired: tuple[str, ...]
     """Ids of the jobs that could not start before their wait ran out."""
 
-    claim: Claim | None = None
+    reservation: OverdueReservation | None = None
     """For whom GPUs are kept from now on: to be told to the next round."""
 
     suspended: tuple[tuple[str, str], ...] = ()

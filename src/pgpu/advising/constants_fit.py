@@ -29,7 +29,7 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
+class ColocatedRun:
     """Jobs that were measured together in one mode."""
 
     profiles: tuple[Profile, ...]
@@ -46,7 +46,7 @@ class Errors:
     worst: float
 
 
-def fit(measured: Sequence[Together], start: Constants) -> Constants:
+def fit(measured: Sequence[ColocatedRun], start: Constants) -> Constants:
     """Return the constants whose predictions have the least squared relative error."""
     constants = replace(start, is_calibrated=True)
     for _ in range(_ROUNDS):
@@ -55,14 +55,14 @@ def fit(measured: Sequence[Together], start: Constants) -> Constants:
     return constants
 
 
-def _fitted(measured: Sequence[Together], constants: Constants, name: str) -> Constants:
+def _fitted(measured: Sequence[ColocatedRun], constants: Constants, name: str) -> Constants:
     def changed(value: float) -> Constants:
         return Constants(**{**dataclasses.asdict(constants), name: value})
 
     return changed(_least(lambda value: _loss(measured, changed(value)), BOUNDS[name]))
 
 
-def errors(measured: Sequence[Together], constants: Constants) -> Errors:
+def errors(measured: Sequence[ColocatedRun], constants: Constants) -> Errors:
     """Compare predictions with what was measured; nothing measured has no error."""
     found = [abs(error) for each in measured for error in _relative(each, constants)]
     return Errors(sum(found) / len(found), max(found)) if found else Errors(0.0, 0.0)
@@ -84,12 +84,12 @@ def constants_of(text: str) -> Constants:
     return Constants(**{name: value for name, value in json.loads(text).items() if name in known})
 
 
-def _relative(each: Together, constants: Constants) -> list[float]:
+def _relative(each: ColocatedRun, constants: Constants) -> list[float]:
     predicted = predict(each.profiles, each.mode, constants)
     return [told / was - 1 for told, was in zip(predicted, each.slowdowns, strict=True)]
 
 
-def _loss(measured: Sequence[Together], constants: Constants) -> float:
+def _loss(measured: Sequence[ColocatedRun], constants: Constants) -> float:
     return sum(error * error for each in measured for error in _relative(each, constants))
 
 

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pgpu.model import Gpu, SharingMode
-from pgpu.scheduling.answer import Cause
+from pgpu.scheduling.admission_round import Cause
 from pgpu.scheduling.candidate import Candidate, Held
 from pgpu.scheduling.capacity import GpuRoom, has_compute, taken_bytes
-from pgpu.scheduling.tenancy import MOST_MPS_CLIENTS_FROM_BLACKWELL, Tenancy, knows_mode, most_clients
+from pgpu.scheduling.tenancy import MOST_MPS_CLIENTS_FROM_BLACKWELL, Tenancy, most_clients, supports_mode
 
 
 @dataclass(slots=True)
-class Space:
+class FreeCapacity:
     """By UUID of each GPU; changed as jobs come and go."""
 
     free_bytes: dict[str, int]
@@ -26,7 +26,7 @@ class Space:
     """Whether any GPU lets a user's jobs in, in a mode: forgotten whenever somebody comes or goes."""
 
     @classmethod
-    def of(cls, rooms: Sequence[GpuRoom]) -> "Space":
+    def of(cls, rooms: Sequence[GpuRoom]) -> "FreeCapacity":
         """Return what is free before a round."""
         return cls(
             {room.gpu.uuid: room.free_bytes for room in rooms},
@@ -34,9 +34,9 @@ class Space:
             {room.gpu.uuid: room.tenancy for room in rooms},
         )
 
-    def copy(self) -> "Space":
+    def copy(self) -> "FreeCapacity":
         """Return one that is changed alone."""
-        return Space(dict(self.free_bytes), dict(self.free_compute), dict(self.tenants))
+        return FreeCapacity(dict(self.free_bytes), dict(self.free_compute), dict(self.tenants))
 
     def hosts(self, gpu: Gpu, candidate: Candidate) -> bool:
         """Whether a slice of a candidate fits on a GPU now."""
@@ -64,7 +64,7 @@ class Space:
         """Whether a GPU is in a mode, or can be, in which a candidate may join those who are there."""
         tenancy = self.tenants[gpu.uuid]
         may_join = tenancy.admits(candidate.mode, candidate.owner_uid, most_clients(gpu))
-        return may_join and knows_mode(gpu, candidate.request)
+        return may_join and supports_mode(gpu, candidate.request)
 
     def take(self, held: Held, gpus: Mapping[str, Gpu]) -> None:
         """Count a job that starts; `gpus` are those that count here, by UUID."""

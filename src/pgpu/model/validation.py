@@ -33,7 +33,7 @@ _MOST_PRIORITY = 100
 _WHOLE_PERCENT = 100
 
 
-def check_words(submission: Submission, inherited_bytes: int = 0) -> None:
+def check_submission(submission: Submission, inherited_bytes: int = 0) -> None:
     """Refuse what no machine could run.
 
     Args:
@@ -63,7 +63,7 @@ def check_words(submission: Submission, inherited_bytes: int = 0) -> None:
         raise RequestError("arguments and environment are longer than 2 MiB together", hint="put them into a file")
 
 
-def check_inherited(environment: Sequence[tuple[str, str]]) -> int:
+def check_environment(environment: Sequence[tuple[str, str]]) -> int:
     """Refuse an asker's own environment that no process could have.
 
     Returns:

@@ -11,16 +11,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from pgpu.scheduling.allowance import Allowances, Bar
-from pgpu.scheduling.answer import Cause, Grant
+from pgpu.scheduling.admission_round import Cause, Grant
 from pgpu.scheduling.candidate import NO_QUOTA, Candidate, Held, Quota
+from pgpu.scheduling.quota_usage import QuotaLimit, QuotaUsage
 
 MOST_AT_ONCE = 128
 """So many run where nobody says otherwise: each is a supervisor and a command of its own, some 30 MiB at least."""
 
 
 @dataclass(slots=True)
-class Crowd:
+class CpuAdmission:
     """One round's answer for the jobs without a GPU."""
 
     grants: list[Grant] = field(default_factory=list)
@@ -28,21 +28,21 @@ class Crowd:
     expired: list[str] = field(default_factory=list)
 
 
-def apart(queue: Sequence[Candidate]) -> tuple[Sequence[Candidate], Sequence[Candidate]]:
+def split_queue(queue: Sequence[Candidate]) -> tuple[Sequence[Candidate], Sequence[Candidate]]:
     """Return those that want GPUs, and those that want none, each in the order of the queue."""
     rest = [candidate for candidate in queue if candidate.request.is_without_gpu]
     return ([candidate for candidate in queue if candidate.request.gpu_count], rest) if rest else (queue, rest)
 
 
-def without_gpu(
+def admit_without_gpu(
     queue: Sequence[Candidate],
     held: Sequence[Held],
     quotas: Mapping[int, Quota],
-    allowances: Allowances,
+    allowances: QuotaUsage,
     now_seconds: float,
     *,
     most_at_once: int,
-) -> Crowd:
+) -> CpuAdmission:
     """Decide which of them start now.
 
     Args:
@@ -53,7 +53,7 @@ def without_gpu(
         now_seconds: Seconds since the epoch.
         most_at_once: How many may run at a time.
     """
-    found = Crowd()
+    found = CpuAdmission()
     line = _Line(held, quotas)
     for candidate in line.in_turn(queue):
         cause = _hindrance(candidate, line, allowances, most_at_once)
@@ -69,14 +69,14 @@ def without_gpu(
     return found
 
 
-def _hindrance(candidate: Candidate, line: "_Line", allowances: Allowances, most_at_once: int) -> Cause | None:
+def _hindrance(candidate: Candidate, line: "_Line", allowances: QuotaUsage, most_at_once: int) -> Cause | None:
     if line.count >= most_at_once:
         return Cause.CROWD
     bar = allowances.bar(candidate)
     return None if bar is None else _CAUSES[bar]
 
 
-_CAUSES = {Bar.FULL: Cause.QUOTA, Bar.KEPT: Cause.QUOTA_TURN}
+_CAUSES = {QuotaLimit.FULL: Cause.QUOTA, QuotaLimit.KEPT: Cause.QUOTA_TURN}
 
 
 class _Line:

@@ -10,7 +10,7 @@ turns and two jobs it gives 1 − d_i + d_i (1 + d_j).
 
 from collections.abc import Callable, Sequence
 
-Stretch = Callable[[int, Sequence[float]], float]
+KernelSlowdown = Callable[[int, Sequence[float]], float]
 """How many times longer the kernels of job i take, given for each job how much of the time its kernels run beside."""
 
 MOST_EXACT = 6
@@ -20,7 +20,7 @@ _ROUNDS = 200
 _SETTLED = 1e-9
 
 
-def slowdowns(busy: Sequence[float], stretch: Stretch) -> tuple[float, ...]:
+def slowdowns(busy: Sequence[float], stretch: KernelSlowdown) -> tuple[float, ...]:
     """Return how many times longer each job takes with all the others than alone.
 
     Args:
@@ -34,7 +34,7 @@ def slowdowns(busy: Sequence[float], stretch: Stretch) -> tuple[float, ...]:
 class _Sets:
     """What each set of the jobs would do without the others, as bit masks."""
 
-    def __init__(self, busy: Sequence[float], stretch: Stretch) -> None:
+    def __init__(self, busy: Sequence[float], stretch: KernelSlowdown) -> None:
         self._busy = busy
         self._stretch = stretch
         self._known: dict[tuple[int, int], float] = {}
@@ -72,7 +72,7 @@ def _activity(busy: float, stretched: float) -> float:
     return busy * stretched / (1 - busy + busy * stretched)
 
 
-def _averaged(busy: Sequence[float], stretch: Stretch) -> list[float]:
+def _averaged(busy: Sequence[float], stretch: KernelSlowdown) -> list[float]:
     """Let everybody meet the others as they are on average; the fixed point is approached from below."""
     kernels = [1.0] * len(busy)
     for _ in range(_ROUNDS):

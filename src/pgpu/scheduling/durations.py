@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pgpu.scheduling.batch import Slowdown
+from pgpu.scheduling.batch_simulation import Slowdown
 
 LEAST_RUNS = 5
 """Below, a difference between two numbers of companions may be chance."""
@@ -26,7 +26,7 @@ _PRIOR_RUNS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class SlowdownCurve:
     """How long one program runs."""
 
     alone_seconds: float
@@ -48,7 +48,7 @@ class Stretch:
         return max(before, next_slowdown * count / next_count)
 
 
-def stretch_of(runs: Iterable[tuple[float, float]], prior_doubt: float) -> Stretch | None:
+def fit_slowdown_curve(runs: Iterable[tuple[float, float]], prior_doubt: float) -> SlowdownCurve | None:
     """Learn from runs.
 
     Args:
@@ -63,14 +63,14 @@ def stretch_of(runs: Iterable[tuple[float, float]], prior_doubt: float) -> Stret
         return None
     levels = _ascending(seen) if len(seen) >= LEAST_RUNS else [(1, statistics.median(log for log, _ in seen))]
     base = levels[0][1]
-    stretch = Stretch(math.exp(base), tuple((count, math.exp(level - base)) for count, level in levels), 0.0)
+    stretch = SlowdownCurve(math.exp(base), tuple((count, math.exp(level - base)) for count, level in levels), 0.0)
     off = sum((log - base - math.log(stretch.slowdown(count))) ** 2 for log, count in seen)
     compared = len(seen) - 1  # one run says nothing of how far apart runs are
     doubt = math.sqrt((off + _PRIOR_RUNS * prior_doubt**2) / (compared + _PRIOR_RUNS))
-    return Stretch(stretch.alone_seconds, stretch.levels, doubt)
+    return SlowdownCurve(stretch.alone_seconds, stretch.levels, doubt)
 
 
-def shared_slowdown(jobs: Iterable[tuple[Stretch | None, float]]) -> Slowdown | None:
+def mean_slowdown(jobs: Iterable[tuple[SlowdownCurve | None, float]]) -> Slowdown | None:
     """Return how jobs slow each other down on average.
 
     Args:

@@ -16,7 +16,7 @@ from pgpu.scheduling.order import Machine, OrderRules
 from pgpu.units import format_memory
 
 
-class Bar(Enum):
+class QuotaLimit(Enum):
     """What a quota says against a job."""
 
     FULL = "full"
@@ -50,7 +50,7 @@ class _Kept:
     spare_jobs: float
 
 
-class Allowances:
+class QuotaUsage:
     """All users' in one round."""
 
     def __init__(
@@ -70,17 +70,17 @@ class Allowances:
         """Return each user's dominant share of a machine, by UID."""
         return {uid: machine.dominant_share(own.memory_bytes, own.compute_share) for uid, own in self._owned.items()}
 
-    def bar(self, candidate: Candidate) -> Bar | None:
+    def bar(self, candidate: Candidate) -> QuotaLimit | None:
         """Say what its owner's quota has against a job; None for nothing."""
         quota = self._quotas.get(candidate.owner_uid)
         if quota is None:
             return None
         own, wanted = self._owned[candidate.owner_uid], _wanted_bytes(candidate)
         if quota.memory_bytes is not None and own.memory_bytes + wanted > quota.memory_bytes:
-            return Bar.FULL
+            return QuotaLimit.FULL
         if quota.jobs is not None and own.jobs >= quota.jobs:
-            return Bar.FULL
-        return Bar.KEPT if self._delays(candidate) else None
+            return QuotaLimit.FULL
+        return QuotaLimit.KEPT if self._delays(candidate) else None
 
     def left_bytes(self, uid: int) -> int | None:
         """Return what a user may still be granted; None for as much as there is."""
@@ -117,10 +117,10 @@ class Allowances:
             kept.spare_bytes -= _wanted_bytes(candidate)
             kept.spare_jobs -= 1
 
-    def explain(self, candidate: Candidate, bar: Bar) -> str:
+    def explain(self, candidate: Candidate, bar: QuotaLimit) -> str:
         """Say what a job waits for."""
         quota, own = self._quotas[candidate.owner_uid], self._owned[candidate.owner_uid]
-        if bar is Bar.KEPT and candidate.owner_uid in self._kept:
+        if bar is QuotaLimit.KEPT and candidate.owner_uid in self._kept:
             return f"waits its turn: its owner's quota is kept for job {self._kept[candidate.owner_uid].job_id}"
         wanted_bytes = _wanted_bytes(candidate)
         if quota.memory_bytes is not None and wanted_bytes > quota.memory_bytes:

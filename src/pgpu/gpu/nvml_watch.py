@@ -28,7 +28,7 @@ _PERCENT = 100.0
 Asking = Callable[[], AbstractContextManager[Any]]
 
 
-class MetricsWatch:
+class GpmWatch:
     """What a GPU used since this was made."""
 
     def __init__(self, asking: Asking, clock: Callable[[], float] = time.monotonic) -> None:

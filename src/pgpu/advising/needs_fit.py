@@ -11,7 +11,7 @@ from itertools import product
 
 from pgpu.advising.caching import Lines, hits
 from pgpu.advising.contention import touches_of
-from pgpu.advising.meeting import Met, error
+from pgpu.advising.meeting import ObservedContest, fit_error
 from pgpu.advising.needs import Needs
 from pgpu.model import Resource
 
@@ -50,7 +50,7 @@ _Figures = Mapping[str, float]
 @dataclass(frozen=True, slots=True)
 class _Search:
     first: Needs
-    met: Sequence[Met]
+    met: Sequence[ObservedContest]
     l2_rate: float
     told: frozenset[str]
     """Which of the figures counters told: they stay."""
@@ -120,11 +120,11 @@ class _Search:
     def _loss(self, figures: _Figures) -> float:
         needs = self._needs(figures)
         longest = max(needs.own, needs.memory, *needs.pipes.values(), 1e-3)
-        return error(needs, self.met) + _WEIGHT_OF_ALONE * math.log(longest) ** 2
+        return fit_error(needs, self.met) + _WEIGHT_OF_ALONE * math.log(longest) ** 2
 
 
-def refined(
-    needs: Needs, met: Sequence[Met], l2_rate: float | None, told: frozenset[str], *, lives_in_l1: bool
+def refine_needs(
+    needs: Needs, met: Sequence[ObservedContest], l2_rate: float | None, told: frozenset[str], *, lives_in_l1: bool
 ) -> Needs:
     """Return needs that explain the contests at least as well.
 

@@ -115,7 +115,7 @@ class Measurement:
         return (self.window[1] - self.window[0]) / _NANOSECONDS
 
 
-def measure(log: Log) -> Measurement:
+def summarise_log(log: Log) -> Measurement:
     """Sum a log up."""
     commands = [record for record in log.records if record.kind in _COMMANDS]
     contexts = [record for record in log.records if record.kind is Kind.CONTEXT]

@@ -39,7 +39,7 @@ class BatchJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Busy:
+class RunningBatchJob:
     """A job that runs already."""
 
     gpu: int
@@ -70,7 +70,7 @@ class Batch:
     compute_share: tuple[float, ...]
     release_seconds: tuple[float, ...]
     capacity_bytes: tuple[int, ...]
-    busy: tuple[Busy, ...]
+    busy: tuple[RunningBatchJob, ...]
     busy_left_seconds: tuple[float, ...]
     """How long each that runs already would still run if it were alone."""
 
@@ -85,7 +85,7 @@ class Batch:
         cls,
         jobs: Sequence[BatchJob],
         capacity_bytes: Sequence[int],
-        busy: Sequence[Busy] = (),
+        busy: Sequence[RunningBatchJob] = (),
         slowdown: Slowdown | None = None,
     ) -> "Batch":
         """Turn jobs into columns.
@@ -175,7 +175,7 @@ def _load(pieces: Sequence[tuple[int, float]], threshold: int, most_bytes: int) 
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class SimulatedRun:
     """How a batch went."""
 
     order: tuple[int, ...]
@@ -202,7 +202,9 @@ class Played:
 NO_HOLDS: Mapping[int, int] = {}
 
 
-def play(batch: Batch, order: Sequence[int], holds: Mapping[int, int] = NO_HOLDS, most_at_once: int = 0) -> Played:
+def simulate(
+    batch: Batch, order: Sequence[int], holds: Mapping[int, int] = NO_HOLDS, most_at_once: int = 0
+) -> SimulatedRun:
     """Play a batch.
 
     Args:
@@ -219,7 +221,7 @@ def play(batch: Batch, order: Sequence[int], holds: Mapping[int, int] = NO_HOLDS
     ends = machine.ends_seconds
     starts = tuple(machine.starts_seconds)
     late = sum(map(operator.mul, batch.work, starts))
-    return Played(
+    return SimulatedRun(
         tuple(order), holds, most_at_once, starts, tuple(ends), tuple(machine.gpu_of), (max(ends, default=0.0), late)
     )
 

@@ -12,17 +12,17 @@ from pgpu.scheduling import (
     Admission,
     Candidate,
     Cause,
-    Claim,
     GpuRoom,
     Held,
     OrderRules,
+    OverdueReservation,
     Precedence,
     Quota,
-    Served,
+    ServedJob,
     admit,
 )
-from pgpu.scheduling.claims import UNABLE_SECONDS
 from pgpu.scheduling.precedence import COUNTED_RUNS, LONGEST_SECONDS
+from pgpu.scheduling.reservations import UNABLE_SECONDS
 from pgpu.units import GIB
 
 NOW = 100_000.0
@@ -69,19 +69,19 @@ FULL = [holds("sooner", 16, 0, ran=60, lasts=600), holds("later", 16, 1, ran=60,
 
 def test_the_gpu_that_drains_first_is_kept_for_an_overdue_job() -> None:
     admission = admit(rooms(8, 8), [LARGE, job("small", 6, uid=1)], NOW, held=FULL)
-    assert admission.claim == Claim("large", ("GPU-0",), NOW, NOW + 540, UNTIL)
+    assert admission.reservation == OverdueReservation("large", ("GPU-0",), NOW, NOW + 540, UNTIL)
     assert [(grant.job_id, grant.slices[0].gpu_uuid) for grant in admission.grants] == [("small", "GPU-1")]
 
 
 def test_it_stays_the_same_gpu_though_another_looks_better_later() -> None:
-    claim = Claim("large", ("GPU-1",), NOW - 100, NOW + 800, UNTIL)
-    assert admit(rooms(8, 8), [LARGE], NOW, held=FULL, precedence=Precedence(claim)).claim == claim
+    reservation = OverdueReservation("large", ("GPU-1",), NOW - 100, NOW + 800, UNTIL)
+    assert admit(rooms(8, 8), [LARGE], NOW, held=FULL, precedence=Precedence(reservation)).reservation == reservation
 
 
 def test_what_is_kept_on_one_gpu_does_not_keep_its_job_from_another() -> None:
-    claim = Claim("large", ("GPU-1",), NOW - 100, NOW + 800, UNTIL)
-    admission = admit(rooms(24, 8), [LARGE], NOW, held=FULL[1:], precedence=Precedence(claim))
-    assert (started(admission), admission.claim) == (["large"], None)
+    reservation = OverdueReservation("large", ("GPU-1",), NOW - 100, NOW + 800, UNTIL)
+    admission = admit(rooms(24, 8), [LARGE], NOW, held=FULL[1:], precedence=Precedence(reservation))
+    assert (started(admission), admission.reservation) == (["large"], None)
 
 
 @pytest.mark.parametrize(
@@ -92,28 +92,28 @@ def test_what_is_kept_on_one_gpu_does_not_keep_its_job_from_another() -> None:
 def test_another_gpu_is_chosen_where_the_kept_one_cannot_host_the_job_any_more(
     machine: list[GpuRoom], unable_since: float | None
 ) -> None:
-    claim = Claim("large", ("GPU-1",), NOW - 100, NOW + 800, UNTIL, unable_since)
-    after = admit(machine, [LARGE], NOW, held=FULL[:1], precedence=Precedence(claim)).claim
+    reservation = OverdueReservation("large", ("GPU-1",), NOW - 100, NOW + 800, UNTIL, unable_since)
+    after = admit(machine, [LARGE], NOW, held=FULL[:1], precedence=Precedence(reservation)).reservation
     assert after is not None
     assert (after.gpu_uuids, after.since_seconds, after.start_seconds) == (("GPU-0",), NOW, NOW + 800)
 
 
 def test_after_some_hours_another_gpu_is_chosen_for_twice_as_long() -> None:
-    claim = Claim("large", ("GPU-1",), NOW - 14_400, NOW - 10_000, NOW)
-    after = admit(rooms(8, 8), [LARGE], NOW, held=FULL, precedence=Precedence(claim)).claim
-    assert after == Claim("large", ("GPU-0",), NOW, NOW - 10_000, NOW + 28_800)
+    reservation = OverdueReservation("large", ("GPU-1",), NOW - 14_400, NOW - 10_000, NOW)
+    after = admit(rooms(8, 8), [LARGE], NOW, held=FULL, precedence=Precedence(reservation)).reservation
+    assert after == OverdueReservation("large", ("GPU-0",), NOW, NOW - 10_000, NOW + 28_800)
 
 
 def test_no_gpu_is_kept_for_a_job_that_no_end_of_others_lets_start() -> None:
     admission = admit(rooms(6, outsiders_gib=10), [LARGE, job("small", 6, uid=1)], NOW)
-    assert (started(admission), admission.claim) == (["small"], None)
+    assert (started(admission), admission.reservation) == (["small"], None)
 
 
 def test_a_short_job_is_let_in_before_the_first_promise_and_not_once_that_was_broken() -> None:
     short = job("short", 6, lasts=300, uid=1)
-    claim = Claim("large", ("GPU-0",), NOW - 60, NOW + 540, UNTIL)
-    late = replace(claim, start_seconds=NOW - 1)
-    for before, names in ((claim, ["short"]), (late, [])):
+    reservation = OverdueReservation("large", ("GPU-0",), NOW - 60, NOW + 540, UNTIL)
+    late = replace(reservation, start_seconds=NOW - 1)
+    for before, names in ((reservation, ["short"]), (late, [])):
         assert started(admit(rooms(8), [LARGE, short], NOW, held=FULL[:1], precedence=Precedence(before))) == names
 
 
@@ -126,11 +126,11 @@ def test_what_is_let_in_leaves_a_kept_gpu_to_its_job_once_all_that_was_there_has
 ) -> None:
     """Rounds on one GPU: whoever is let in beyond the promise, now or before, takes no more than the job leaves."""
     held = [holds("there", 16, 0, ran=600)]
-    claim = Claim("large", ("GPU-0",), NOW - 60, NOW + 540, UNTIL)
+    reservation = OverdueReservation("large", ("GPU-0",), NOW - 60, NOW + 540, UNTIL)
     free = 8
     for number, some in enumerate((parts, came_later)):
         queue = [LARGE, *(job(f"{number}-{i}", gib, uid=1, lasts=lasts) for i, (gib, lasts) in enumerate(some))]
-        admission = admit(rooms(free), queue, NOW, held=held, precedence=Precedence(claim))
+        admission = admit(rooms(free), queue, NOW, held=held, precedence=Precedence(reservation))
         known = {each.job_id: each for each in queue}
         for grant in admission.grants:
             held.append(Held(grant.job_id, 1, grant.slices, NOW, 0.0, known[grant.job_id].duration_seconds))
@@ -162,13 +162,13 @@ def test_of_each_user_only_the_oldest_overdue_job_goes_first() -> None:
 def test_who_went_first_counts_for_some_time_and_then_others_go_first_again() -> None:
     queue = [job("old", 6, waited=OVERDUE), job("urgent", 20, uid=1, priority=50)]
     for ended_ago, first in ((100.0, "urgent"), (COUNTED_RUNS * 1000.0, "old")):
-        served = Served(0, 6 * GIB, NOW - ended_ago - 1000, NOW - ended_ago)
+        served = ServedJob(0, 6 * GIB, NOW - ended_ago - 1000, NOW - ended_ago)
         assert started(admit(rooms(24), queue, NOW, precedence=Precedence(None, (served,)))) == [first]
 
 
 def test_a_job_that_never_ends_does_not_count_for_ever() -> None:
-    assert Served(0, GIB, NOW - LONGEST_SECONDS + 1).counts(NOW)
-    assert not Served(0, GIB, NOW - COUNTED_RUNS * LONGEST_SECONDS).counts(NOW)
+    assert ServedJob(0, GIB, NOW - LONGEST_SECONDS + 1).counts(NOW)
+    assert not ServedJob(0, GIB, NOW - COUNTED_RUNS * LONGEST_SECONDS).counts(NOW)
 
 
 QUOTAS = {0: Quota(memory_bytes=8 * GIB)}
@@ -213,7 +213,7 @@ def test_a_quota_is_kept_for_nobody_who_asks_for_more_than_all_of_it() -> None:
 
 def test_an_overdue_job_that_waits_for_its_owners_quota_keeps_no_gpu_from_others() -> None:
     admission = quota_round(job("first", 8, waited=OVERDUE), job("theirs", 18, uid=1))
-    assert (started(admission), admission.claim) == (["theirs"], None)
+    assert (started(admission), admission.reservation) == (["theirs"], None)
 
 
 def test_who_gpus_are_kept_for_is_told_which() -> None:
@@ -258,30 +258,32 @@ def test_the_oldest_of_a_user_is_the_one_that_was_let_go_first_and_not_the_one_t
     assert started(admit(rooms(24), waiting, NOW)) == ["alone"]
 
 
-ON_ONE = Claim("large", ("GPU-0",), NOW - 100, NOW + 100, UNTIL)
+ON_ONE = OverdueReservation("large", ("GPU-0",), NOW - 100, NOW + 100, UNTIL)
 
 
 def test_a_claim_outlives_a_round_in_which_no_gpu_can_be_read() -> None:
     late = replace(job("late", 1, uid=1, waited=60), deadline_seconds=NOW)
     admission = admit([], [LARGE, late], NOW, precedence=Precedence(ON_ONE))
-    assert (admission.claim, admission.expired) == (ON_ONE, ("late",))
+    assert (admission.reservation, admission.expired) == (ON_ONE, ("late",))
     assert reasons(admission) == {"large": "waits for 20 GiB on one GPU: no GPU answers"}
 
 
 def test_a_claim_outlives_an_outsider_that_soon_goes() -> None:
     held = [holds("own", 19, 0, ran=200, uid=1), holds("later", 19, 1, ran=200, uid=1)]
     machine = [rooms(0, outsiders_gib=5)[0], rooms(5, 5)[1]]
-    blocked = admit(machine, [LARGE], NOW, held=held, precedence=Precedence(ON_ONE)).claim
+    blocked = admit(machine, [LARGE], NOW, held=held, precedence=Precedence(ON_ONE)).reservation
     assert blocked == replace(ON_ONE, unable_since_seconds=NOW)
-    assert admit(machine, [LARGE], NOW + 9, held=held, precedence=Precedence(blocked)).claim == blocked
+    assert admit(machine, [LARGE], NOW + 9, held=held, precedence=Precedence(blocked)).reservation == blocked
     again = admit(rooms(5), [LARGE, job("small", 5, uid=1)], NOW + 1, held=held[:1], precedence=Precedence(blocked))
-    assert (started(again), again.claim) == ([], ON_ONE)
+    assert (started(again), again.reservation) == ([], ON_ONE)
 
 
 def test_a_claim_ends_where_an_outsider_stays() -> None:
-    claim = replace(ON_ONE, unable_since_seconds=NOW - UNABLE_SECONDS)
+    reservation = replace(ON_ONE, unable_since_seconds=NOW - UNABLE_SECONDS)
     other = job("other", 12, uid=1, waited=OVERDUE)
     held = [holds("own", 14, 0, ran=200, uid=2)]
-    after = admit(rooms(0, outsiders_gib=10), [LARGE, other], NOW, held=held, precedence=Precedence(claim)).claim
+    after = admit(
+        rooms(0, outsiders_gib=10), [LARGE, other], NOW, held=held, precedence=Precedence(reservation)
+    ).reservation
     assert after is not None
     assert after.job_id == "other"

@@ -14,21 +14,21 @@ from pgpu.model import Gpu
 from pgpu.scheduling.backfill import Reservation, expected_end_seconds, reserve
 from pgpu.scheduling.candidate import Candidate, Held
 from pgpu.scheduling.capacity import GpuRoom, taken_bytes
+from pgpu.scheduling.free_capacity import FreeCapacity
 from pgpu.scheduling.order import OrderRules
-from pgpu.scheduling.precedence import Claim
-from pgpu.scheduling.space import Space
-from pgpu.scheduling.tenancy import knows_mode
+from pgpu.scheduling.precedence import OverdueReservation
+from pgpu.scheduling.tenancy import supports_mode
 
 UNABLE_SECONDS = 300.0
 """So long at most GPUs stay chosen that cannot host their job. Default: five minutes, longer than most who only look in."""
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class RoundState:
     """A machine in the middle of a round."""
 
     rooms: Sequence[GpuRoom]
-    space: Space
+    space: FreeCapacity
     """What is free."""
 
     held: Sequence[Held]
@@ -44,20 +44,22 @@ class Moment:
         return [(expected_end_seconds(each, default_seconds, self.now_seconds), each) for each in self.held]
 
 
-def renewed(claim: Claim | None, candidate: Candidate, moment: Moment) -> tuple[Claim, Reservation | None] | None:
+def renew_reservation(
+    kept: OverdueReservation | None, candidate: Candidate, moment: RoundState
+) -> tuple[OverdueReservation, Reservation | None] | None:
     """Keep the GPUs of a job that does not fit yet, or choose some.
 
     Args:
-        claim: Of the round before, of whatever job.
+        kept: Of the round before, of whatever job.
         candidate: The job.
         moment: Now.
 
     Returns:
-        The claim to remember and what it means in this round, None for nothing while its GPUs could not host the job for a
+        The kept to remember and what it means in this round, None for nothing while its GPUs could not host the job for a
         moment; None where it would fit on no GPUs even if all jobs ended.
     """
-    own = claim if claim is not None and claim.job_id == candidate.job_id else None
-    able = {room.gpu.uuid: room.gpu for room in hosts(moment.rooms, candidate)}
+    own = kept if kept is not None and kept.job_id == candidate.job_id else None
+    able = {room.gpu.uuid: room.gpu for room in possible_hosts(moment.rooms, candidate)}
     found = None if own is None else _reserved_again(own, candidate, able, moment)
     if own is not None and found is not None:
         own = replace(own, unable_since_seconds=None)
@@ -71,75 +73,81 @@ def renewed(claim: Claim | None, candidate: Candidate, moment: Moment) -> tuple[
     return own, _as_promised(own, found, candidate, moment)
 
 
-def hosts(rooms: Sequence[GpuRoom], candidate: Candidate) -> list[GpuRoom]:
+def possible_hosts(rooms: Sequence[GpuRoom], candidate: Candidate) -> list[GpuRoom]:
     """Return the GPUs that could host a job if nobody else held memory there; none where they are too few for it."""
     request = candidate.request
     able = [
         room
         for room in rooms
-        if room.capacity_bytes >= request.memory_bytes and candidate.can_use(room.gpu) and knows_mode(room.gpu, request)
+        if room.capacity_bytes >= request.memory_bytes
+        and candidate.can_use(room.gpu)
+        and supports_mode(room.gpu, request)
     ]
     return able if len(able) >= request.gpu_count else []
 
 
-def _reserved_again(claim: Claim, candidate: Candidate, able: Mapping[str, Gpu], moment: Moment) -> Reservation | None:
+def _reserved_again(
+    kept: OverdueReservation, candidate: Candidate, able: Mapping[str, Gpu], moment: RoundState
+) -> Reservation | None:
     """Reserve the same GPUs; None once others are looked for, or where they could not host the job now."""
-    kept = [able[uuid] for uuid in claim.gpu_uuids if uuid in able]
-    if len(kept) < candidate.request.gpu_count or moment.now_seconds >= claim.until_seconds:
+    gpus = [able[uuid] for uuid in kept.gpu_uuids if uuid in able]
+    if len(gpus) < candidate.request.gpu_count or moment.now_seconds >= kept.until_seconds:
         return None
-    return reserve(candidate, kept, moment.space, moment.ends(), moment.now_seconds)
+    return reserve(candidate, gpus, moment.space, moment.ends(), moment.now_seconds)
 
 
-def _stays_chosen(claim: Claim, moment: Moment) -> bool:
+def _stays_chosen(kept: OverdueReservation, moment: RoundState) -> bool:
     """Whether GPUs that could not host their job now may do so soon; not where the administrator closed one."""
     if not moment.rooms:
         return True
-    if moment.now_seconds >= claim.until_seconds or not set(claim.gpu_uuids) <= {r.gpu.uuid for r in moment.rooms}:
+    if moment.now_seconds >= kept.until_seconds or not set(kept.gpu_uuids) <= {r.gpu.uuid for r in moment.rooms}:
         return False
-    return claim.unable_since_seconds is None or moment.now_seconds < claim.unable_since_seconds + UNABLE_SECONDS
+    return kept.unable_since_seconds is None or moment.now_seconds < kept.unable_since_seconds + UNABLE_SECONDS
 
 
-def _for_the_moment(claim: Claim, moment: Moment) -> Claim:
+def _for_the_moment(kept: OverdueReservation, moment: RoundState) -> OverdueReservation:
     """Note since when they could not, unless nothing can be read at all."""
-    is_noted = claim.unable_since_seconds is not None or not moment.rooms
-    return claim if is_noted else replace(claim, unable_since_seconds=moment.now_seconds)
+    is_noted = kept.unable_since_seconds is not None or not moment.rooms
+    return kept if is_noted else replace(kept, unable_since_seconds=moment.now_seconds)
 
 
-def _chosen(before: Claim | None, candidate: Candidate, found: Reservation, moment: Moment) -> Claim:
+def _chosen(
+    before: OverdueReservation | None, candidate: Candidate, found: Reservation, moment: RoundState
+) -> OverdueReservation:
     gpu_uuids, now_seconds = tuple(found.spare_bytes), moment.now_seconds
     if before is None:
         until_seconds = max(now_seconds + moment.rules.faith_seconds, found.start_seconds)
-        return Claim(candidate.job_id, gpu_uuids, now_seconds, found.start_seconds, until_seconds)
+        return OverdueReservation(candidate.job_id, gpu_uuids, now_seconds, found.start_seconds, until_seconds)
     until_seconds = now_seconds + 2 * (before.until_seconds - before.since_seconds)
     since_seconds = before.since_seconds if set(gpu_uuids) == set(before.gpu_uuids) else now_seconds
-    return Claim(candidate.job_id, gpu_uuids, since_seconds, before.start_seconds, until_seconds)
+    return OverdueReservation(candidate.job_id, gpu_uuids, since_seconds, before.start_seconds, until_seconds)
 
 
-def _as_promised(claim: Claim, found: Reservation, candidate: Candidate, moment: Moment) -> Reservation:
+def _as_promised(kept: OverdueReservation, found: Reservation, candidate: Candidate, moment: RoundState) -> Reservation:
     """Let in no more than leaves the GPUs free once all that was there has ended, however wrong durations are."""
     spare_bytes, spare_compute = dict(found.spare_bytes), dict(found.spare_compute)
     for room in moment.rooms:
         uuid = room.gpu.uuid
         if uuid in spare_bytes:
-            later = [each for each in moment.held if _stays(claim, each, uuid, moment.now_seconds)]
+            later = [each for each in moment.held if _stays(kept, each, uuid, moment.now_seconds)]
             left_bytes = room.capacity_bytes - taken_bytes(room.gpu, candidate.request.memory_bytes)
             left_bytes -= sum(_taken(each, room.gpu) for each in later)
             spare_bytes[uuid] = min(spare_bytes[uuid], left_bytes)
             spare_compute[uuid] = min(
                 spare_compute[uuid], 1.0 - candidate.compute_share - sum(each.compute_share for each in later)
             )
-    start_seconds = min(claim.start_seconds, found.start_seconds)
-    return Reservation(claim.job_id, start_seconds, spare_bytes, spare_compute, found.tenancy)
+    start_seconds = min(kept.start_seconds, found.start_seconds)
+    return Reservation(kept.job_id, start_seconds, spare_bytes, spare_compute, found.tenancy)
 
 
-def _stays(claim: Claim, held: Held, gpu_uuid: str, now_seconds: float) -> bool:
+def _stays(kept: OverdueReservation, held: Held, gpu_uuid: str, now_seconds: float) -> bool:
     """Whether a job on this GPU was granted after the choice and need not end in time."""
-    if held.granted_at_seconds < claim.since_seconds or all(part.gpu_uuid != gpu_uuid for part in held.slices):
+    if held.granted_at_seconds < kept.since_seconds or all(part.gpu_uuid != gpu_uuid for part in held.slices):
         return False
     if held.duration_seconds is None:
         return True
     end_seconds = held.granted_at_seconds + held.duration_seconds
-    return not now_seconds <= end_seconds <= claim.start_seconds
+    return not now_seconds <= end_seconds <= kept.start_seconds
 
 
 def _taken(held: Held, gpu: Gpu) -> int:
