@@ -36,8 +36,8 @@ from tests.system.functions.replicas import JSON, Connection, answer_of
 
 from pgpu.app.clients import open_client, open_functions
 from pgpu.app.settings import Settings
-from pgpu.functions.declaring import from_words, to_words
-from pgpu.functions.deploying import pack_tree
+from pgpu.functions.api import dump_declaration, parse_declaration
+from pgpu.functions.deploy import pack_tree
 from pgpu.model import ColdStart, Deployment
 
 SECOND = 1000.0
@@ -96,7 +96,7 @@ class Served:
             bundle = BytesIO()
             packed = pack_tree(Path(source), bundle)
         bundle.seek(0)
-        declaration = json.dumps(to_words(from_words(declared)))
+        declaration = json.dumps(dump_declaration(parse_declaration(declared)))
         asked = Deployment(NAME, "app.py:Noop", packed.digest, declaration=declaration)
         if image is not None:
             asked = replace(asked, runtime="docker", image=image)

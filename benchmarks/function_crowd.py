@@ -40,10 +40,10 @@ from pgpu.client.connection import HttpTransport
 from pgpu.client.http_client import HttpClient
 from pgpu.client.http_functions import HttpFunctions
 from pgpu.functions.control.http_control_plane import HttpControlPlane
-from pgpu.functions.deploying import pack_tree
+from pgpu.functions.deploy import pack_tree
 from pgpu.functions.gateway import gateway_server as gateway
 from pgpu.functions.router.control_plane import ReacquireResult
-from pgpu.functions.scaling.value import Clock, Frequency, value
+from pgpu.functions.scaling.replica_value import Frequency, ValueClock, replica_value
 from pgpu.ledger import Ledger
 from pgpu.model import Deployment, JobState
 from pgpu.units import GIB
@@ -64,7 +64,7 @@ REPLAYS = 20
 CODE = """
 import threading
 
-from pgpu.workloads.driver import Device
+from pgpu.workloads.cuda_driver import Device
 
 
 class Model:
@@ -312,7 +312,7 @@ def starts_of(functions: HttpFunctions) -> dict[str, Any]:
 
 def replayed(calls: Sequence[Arrival], starts_seconds: Sequence[float], *, is_lru: bool) -> tuple[float, float]:
     """Play a policy alone: nothing takes time, so that only the choice of who goes tells; return hits and seconds a call."""
-    clock, often = Clock(), [Frequency() for _ in starts_seconds]
+    clock, often = ValueClock(), [Frequency() for _ in starts_seconds]
     kept: dict[int, Arrival] = {}
     worth: dict[int, float] = {}
     hits, paid_seconds = 0, 0.0
@@ -320,7 +320,7 @@ def replayed(calls: Sequence[Arrival], starts_seconds: Sequence[float], *, is_lr
     def worth_of(function: int, now_seconds: float) -> float:
         if is_lru:
             return kept[function].at_seconds
-        return value(worth[function], often[function].at(now_seconds), starts_seconds[function], 1)
+        return replica_value(worth[function], often[function].at(now_seconds), starts_seconds[function], 1)
 
     for each in calls:
         often[each.function].note(each.at_seconds)

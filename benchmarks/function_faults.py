@@ -29,7 +29,7 @@ from typing import Any
 import psutil
 from benchmarks.shim_overhead import RESULTS, circumstances
 
-from pgpu.functions.dev import Replica, front_command, socket_directory
+from pgpu.functions.dev import DevReplica, front_command, socket_directory
 
 MIB, GIB = 1 << 20, 1 << 30
 SECOND = 1000.0
@@ -79,7 +79,7 @@ class Hanging:
 
 class Leaking:
     def __init__(self) -> None:
-        from pgpu.workloads.driver import Device
+        from pgpu.workloads.cuda_driver import Device
 
         self.device, self.held = Device(), []
 
@@ -98,13 +98,13 @@ Answer = tuple[int, bytes, float]
 @contextmanager
 def served(
     attribute: str, declaration: Mapping[str, object] | None = None, prefix: tuple[str, ...] = (), *, waits: bool = True
-) -> Iterator[Replica]:
+) -> Iterator[DevReplica]:
     """Serve one of the handlers above, silently."""
     directory = socket_directory()
     (directory / "app.py").write_text(CODE, encoding="utf-8")
     front = front_command(f"app.py:{attribute}", directory, directory, declaration or {})
     with tempfile.TemporaryFile() as log:
-        replica = Replica(subprocess.Popen((*prefix, *front), stdout=log, stderr=log), directory)
+        replica = DevReplica(subprocess.Popen((*prefix, *front), stdout=log, stderr=log), directory)
         try:
             until(lambda: replica.is_ready() if waits else bool(replica.is_ready() or replica.health))
             yield replica
@@ -128,7 +128,7 @@ def until(question: Callable[[], object], seconds: float = 60.0) -> None:
 class Caller(http.client.HTTPConnection):
     """One client."""
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: DevReplica) -> None:
         super().__init__("localhost", timeout=60)
         self._path = str(replica.http_socket)
 
@@ -139,7 +139,7 @@ class Caller(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
-def ask(replica: Replica, body: object = None, path: str = "/") -> Answer:
+def ask(replica: DevReplica, body: object = None, path: str = "/") -> Answer:
     """Ask over a connection of its own; status 0 where the connection broke."""
     caller = Caller(replica)
     began = time.perf_counter()
@@ -252,7 +252,7 @@ def large_bodies() -> dict[str, Any]:
     return {"held": held, "statuses": statuses, "front_mib_at_most": most // MIB, "others_ms": spread(others)}
 
 
-def raw(replica: Replica, head: bytes) -> bytes:
+def raw(replica: DevReplica, head: bytes) -> bytes:
     """Send bytes and read the beginning of the answer."""
     with socket.socket(socket.AF_UNIX) as ours:
         ours.settimeout(60)
@@ -261,7 +261,7 @@ def raw(replica: Replica, head: bytes) -> bytes:
         return ours.recv(4096)
 
 
-def chunked(replica: Replica) -> bytes:
+def chunked(replica: DevReplica) -> bytes:
     """Send 1 GiB in chunks until somebody answers."""
     piece = b"100000\r\n" + bytes(MIB) + b"\r\n"
     with socket.socket(socket.AF_UNIX) as ours:

@@ -19,7 +19,7 @@ from benchmarks.shim_overhead import RESULTS, circumstances
 
 from pgpu.functions.handler import signature_of
 from pgpu.functions.ipc.messages import Call
-from pgpu.functions.protocols import Asked, Interpreter
+from pgpu.functions.protocols import Interpreter, ParsedCall
 
 SIDE, CHANNELS = 300, 3
 PATH = "/v2/models/it/infer"
@@ -52,13 +52,13 @@ def interpreted(handler: Callable[..., Any], body: bytes, path: str = "/", **hea
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     call = Call("id", "POST", path, "", {**_JSON, **named}, 1.0)
     first = interpreter.read(call, body)
-    if not isinstance(first, Asked):
+    if not isinstance(first, ParsedCall):
         raise SystemExit(first.error)
     result = handler(*first.values)
 
     def serve() -> object:
         asked = interpreter.read(call, body)
-        return asked.form.write(result) if isinstance(asked, Asked) else None
+        return asked.form.write(result) if isinstance(asked, ParsedCall) else None
 
     return serve
 

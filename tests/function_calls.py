@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 
-from pgpu.functions.declaring import Context, Declaration
+from pgpu.functions.api import Context, Declaration
 from pgpu.functions.handler import Loaded, signature_of
 from pgpu.functions.ipc.messages import Call, Reply
-from pgpu.functions.protocols import Asked, Interpreter, Refusal
+from pgpu.functions.protocols import Interpreter, ParsedCall, Refusal
 
 JSON = {"content-type": "application/json"}
 
@@ -20,7 +20,7 @@ def asked(
     *,
     query: str = "",
     path: str = "/",
-) -> Asked | Refusal:
+) -> ParsedCall | Refusal:
     """Read one call."""
     call = Call("id-1", "POST", path, query, dict(headers), 1.0)
     return Interpreter(signature_of(handler), "it").read(call, body)
@@ -29,7 +29,7 @@ def asked(
 def values(handler: Callable[..., Any], body: bytes, headers: Mapping[str, str] = JSON, *, query: str = "") -> Any:
     """Read one call's arguments; of a refusal, its status, code and error."""
     found = asked(handler, body, headers, query=query)
-    return found.values if isinstance(found, Asked) else (found.status, found.code, found.error)
+    return found.values if isinstance(found, ParsedCall) else (found.status, found.code, found.error)
 
 
 def reply(
@@ -45,7 +45,7 @@ def reply(
     return written.reply("id-1") if isinstance(written, Refusal) else written
 
 
-def called(handler: Callable[..., Any], found: Asked) -> Any:
+def called(handler: Callable[..., Any], found: ParsedCall) -> Any:
     """Call a handler with what was read."""
     constructed = Loaded(handler, "it", Declaration()).construct(Declaration())
     return constructed.call(found.values, Context("id-1", found.headers))

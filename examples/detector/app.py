@@ -1,6 +1,6 @@
 """Finds things in images with an SSD network, on a CPU or a GPU. The weights are loaded once, not by each request.
 
-Weights of the right sizes that find nothing in particular: python -m pgpu.experiments.p5.network wide ssd.onnx
+Weights of the right sizes that find nothing in particular: python -m pgpu.lab.p5.network wide ssd.onnx
 
 How to call it: ../README.md
 """

@@ -27,7 +27,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pgpu.functions.declaring import Batch, Context, function
+    from pgpu.functions.api import Batch, Context, function
 
 __all__ = ["Batch", "Context", "function"]
 
@@ -35,4 +35,4 @@ __all__ = ["Batch", "Context", "function"]
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'pgpu' has no attribute {name!r}")
-    return getattr(import_module("pgpu.functions.declaring"), name)
+    return getattr(import_module("pgpu.functions.api"), name)

@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tests.fakes.machine import make_machine
 
 from pgpu.engine.keeper.calling import Keepers
-from pgpu.functions.deploying import Deployer, Store
+from pgpu.functions.deploy import BundleStore, Deployer
 from pgpu.server.access import Access
 from pgpu.server.application import create_app
 from pgpu.server.job_service import JobService
@@ -34,7 +34,7 @@ def make_app(root: Path, **settings: object) -> FastAPI:
     engine = make_machine(root, [10 * GIB], **settings)
     engine.gpus.set_outsiders("GPU-0", 10 * GIB)  # type: ignore[attr-defined] # a fake
     engine.keepers = Keepers(engine.settings, ("true",))
-    deployer = Deployer(Store(root / "functions"), root / "replicas")
+    deployer = Deployer(BundleStore(root / "functions"), root / "replicas")
     return create_app(JobService(engine, Access()), Maintenance(engine), deployer)
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from pgpu.errors import CapacityError, RequestError
-from pgpu.functions.deploying.members import MOST_BYTES
-from pgpu.functions.deploying.packing import pack_tree
-from pgpu.functions.deploying.store import Store
+from pgpu.functions.deploy.bundle import pack_tree
+from pgpu.functions.deploy.bundle_members import MOST_BYTES
+from pgpu.functions.deploy.bundle_store import BundleStore
 
 ALICE, BOB = 61001, 61002
 
@@ -26,18 +26,18 @@ def bundle(tmp_path: Path) -> tuple[str, bytes]:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "functions")
+def store(tmp_path: Path) -> BundleStore:
+    return BundleStore(tmp_path / "functions")
 
 
-def send(store: Store, data: bytes, digest: str, uid: int = ALICE) -> None:
+def send(store: BundleStore, data: bytes, digest: str, uid: int = ALICE) -> None:
     with store.receiving(uid) as incoming:
         for place in range(0, len(data), 1000):
             incoming.write(data[place : place + 1000])
         incoming.keep(digest)
 
 
-def test_a_bundle_is_found_at_its_digest_by_who_sent_it_alone(store: Store, bundle: tuple[str, bytes]) -> None:
+def test_a_bundle_is_found_at_its_digest_by_who_sent_it_alone(store: BundleStore, bundle: tuple[str, bytes]) -> None:
     digest, data = bundle
     for _ in range(2):
         send(store, data, digest)
@@ -48,7 +48,7 @@ def test_a_bundle_is_found_at_its_digest_by_who_sent_it_alone(store: Store, bund
         store.tree(BOB, digest)
 
 
-def test_nothing_is_left_of_what_was_not_kept(store: Store, bundle: tuple[str, bytes], tmp_path: Path) -> None:
+def test_nothing_is_left_of_what_was_not_kept(store: BundleStore, bundle: tuple[str, bytes], tmp_path: Path) -> None:
     digest, data = bundle
     garbage = b"no archive" * 100
     for sent, said in ((data, "0" * 64), (garbage, hashlib.sha256(garbage).hexdigest()), (data[:-1], digest)):
@@ -60,28 +60,32 @@ def test_nothing_is_left_of_what_was_not_kept(store: Store, bundle: tuple[str, b
 
 
 @pytest.mark.parametrize("digest", ["", "../../etc", "A" * 64, "0" * 63, "0" * 65, "é" * 64])
-def test_only_a_digest_is_an_address(store: Store, digest: str) -> None:
+def test_only_a_digest_is_an_address(store: BundleStore, digest: str) -> None:
     for ask in (store.has, store.tree, store.layer):
         with pytest.raises(RequestError):
             ask(ALICE, digest)
 
 
 def test_what_is_too_long_is_refused_before_it_is_stored(tmp_path: Path) -> None:
-    store = Store(tmp_path / "functions", most_sent_bytes=1500)
+    store = BundleStore(tmp_path / "functions", most_sent_bytes=1500)
     with pytest.raises(RequestError, match="longer"):
         send(store, b"x" * 3000, "0" * 64)
 
 
 def test_a_user_s_shelf_has_an_end(bundle: tuple[str, bytes], tmp_path: Path) -> None:
     digest, data = bundle
-    store = Store(tmp_path / "functions", most_owner_bytes=MOST_BYTES + 10_000)  # five bytes, and blocks for five files
+    store = BundleStore(
+        tmp_path / "functions", most_owner_bytes=MOST_BYTES + 10_000
+    )  # five bytes, and blocks for five files
     send(store, data, digest)
     with pytest.raises(CapacityError):
         send(store, data, digest)
     send(store, data, digest, BOB)
 
 
-def test_what_no_version_names_is_thrown_away_unless_it_came_just_now(store: Store, bundle: tuple[str, bytes]) -> None:
+def test_what_no_version_names_is_thrown_away_unless_it_came_just_now(
+    store: BundleStore, bundle: tuple[str, bytes]
+) -> None:
     digest, data = bundle
     send(store, data, digest)
     layer = store.layer(ALICE, "b" * 64)
@@ -98,7 +102,7 @@ def test_what_no_version_names_is_thrown_away_unless_it_came_just_now(store: Sto
     assert not layer.exists()
 
 
-def test_what_a_deployment_was_promised_just_now_is_not_swept(store: Store, bundle: tuple[str, bytes]) -> None:
+def test_what_a_deployment_was_promised_just_now_is_not_swept(store: BundleStore, bundle: tuple[str, bytes]) -> None:
     digest, data = bundle
     send(store, data, digest)
     layer = store.layer(ALICE, "b" * 64)
@@ -119,7 +123,7 @@ def test_what_a_deployment_was_promised_just_now_is_not_swept(store: Store, bund
     assert layer.is_dir()
 
 
-def test_one_user_sends_few_bundles_at_a_time(store: Store) -> None:
+def test_one_user_sends_few_bundles_at_a_time(store: BundleStore) -> None:
     with ExitStack() as stack:
         for _ in range(4):
             stack.enter_context(store.receiving(ALICE))

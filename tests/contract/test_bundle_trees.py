@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgpu.errors import RequestError
-from pgpu.functions.deploying.choosing import IGNORE_FILE
-from pgpu.functions.deploying.packing import pack_tree
-from pgpu.functions.deploying.unpacking import unpack
+from pgpu.functions.deploy.bundle import pack_tree
+from pgpu.functions.deploy.bundle_extraction import unpack
+from pgpu.functions.deploy.bundle_files import IGNORE_FILE
 
 
 def write(root: Path, **files: str) -> Path:

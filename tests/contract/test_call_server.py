@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pgpu.functions.declaring import Declaration
+from pgpu.functions.api import Declaration
 from pgpu.functions.ipc.call_frames import encode_frame
 from pgpu.functions.ipc.memory_files import write_body
 from pgpu.functions.ipc.messages import Call, FrameKind

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pgpu.errors import RequestError
-from pgpu.functions.deploying import Deployer, Store, pack_tree
+from pgpu.functions.deploy import BundleStore, Deployer, pack_tree
 from pgpu.model import Deployment, Version, VersionState
 
 OWNER = 61001
@@ -17,7 +17,7 @@ OWNER = 61001
 
 @pytest.fixture
 def deployer(tmp_path: Path) -> Deployer:
-    return Deployer(Store(tmp_path / "functions"), tmp_path / "sockets")
+    return Deployer(BundleStore(tmp_path / "functions"), tmp_path / "sockets")
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_packages_are_kept_once_they_are_there(deployer: Deployer, version: Vers
 
 
 def test_more_packages_than_an_owner_may_have_are_thrown_away(version: Version, tmp_path: Path) -> None:
-    small = Deployer(Store(tmp_path / "functions", most_layers_bytes=1 << 20), tmp_path / "sockets")
+    small = Deployer(BundleStore(tmp_path / "functions", most_layers_bytes=1 << 20), tmp_path / "sockets")
     for number, size_bytes in ((1, 1 << 19), (2, 1 << 20)):
         wanted = replace(version, number=number, requirements=f"numpy=={number}")
         packages = built_in(small, wanted) / "packages"

@@ -10,7 +10,7 @@ from pgpu.functions.router.gateway_metrics import GatewayMetrics
 from pgpu.functions.router.load_history import LoadHistory, learned_loads, restore_loads
 from pgpu.functions.router.router_table import RouterTable
 from pgpu.functions.router.version_load import LearnedLoad
-from pgpu.functions.scaling import Warmth
+from pgpu.functions.scaling import WarmWindow
 from pgpu.model import Function, Share, Version, VersionState
 
 
@@ -42,7 +42,7 @@ async def going_on(tmp_path: Path) -> None:
     again = after.get("it")
     assert again is not None
     learned = again.loads[1]
-    assert learned.arrivals.warmth(5.0) == load.arrivals.warmth(5.0) != Warmth(0.0, 5.0)
+    assert learned.arrivals.warmth(5.0) == load.arrivals.warmth(5.0) != WarmWindow(0.0, 5.0)
     assert learned.last_call_seconds == pytest.approx(load.last_call_seconds, abs=0.1)
     assert learned.frequency.at(now) == pytest.approx(load.frequency.at(now), rel=1e-3)
     assert (learned.cold_seconds, learned.ahead.exec_seconds) == (3.5, load.ahead.exec_seconds)

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from pgpu.errors import CapacityError
-from pgpu.functions.declaring import to_words
-from pgpu.functions.deploying.replica import declaration_of
+from pgpu.functions.api import dump_declaration
+from pgpu.functions.deploy.replica_job import declaration_of
 from pgpu.functions.router.control_plane import ReacquireResult, ReplicaJob
 from pgpu.model import ColdStart, Function, JobState, ReplicaState, Share, Version, VersionState
 from pgpu.services import wire
@@ -231,7 +231,7 @@ class FakeControlPlane:
         source, _, app = version.app.rpartition("/")
         command = [
             sys.executable, "-m", "pgpu.functions.replica", "--app", app, "--source", source, "--directory", str(directory),
-            "--name", function.name, "--declaration", json.dumps(to_words(declaration_of(version))),
+            "--name", function.name, "--declaration", json.dumps(dump_declaration(declaration_of(version))),
         ]  # fmt: skip
         with (self._root / f"{job_id}.log").open("w") as output:
             started = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)

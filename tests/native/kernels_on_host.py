@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pgpu.workloads
-from pgpu.workloads.context import ContextSize
-from pgpu.workloads.driver import Argument, Device, Module
+from pgpu.workloads.context_size import ContextSize
+from pgpu.workloads.cuda_driver import Argument, Device, Module
 from pgpu.workloads.kernels import Kernels
-from pgpu.workloads.memory import HeldMemory
-from pgpu.workloads.run import Run
+from pgpu.workloads.memory_pool import HeldMemory
+from pgpu.workloads.workload_run import Run
 
 ROOM = Path(pgpu.workloads.__file__).parent
 COMPILER = shutil.which("c++")

@@ -27,7 +27,7 @@ import pgpu
 @pgpu.function(memory="1GiB")
 class Memory:
     def __init__(self):
-        from pgpu.workloads.driver import Device
+        from pgpu.workloads.cuda_driver import Device
         self.device = Device()
 
     def __call__(self) -> dict:

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from pgpu.errors import RequestError
-from pgpu.functions.declaring import Batch
-from pgpu.functions.declaring.words import _READERS as READERS
-from pgpu.functions.dev import Place, Relay, describe, place_of
-from pgpu.functions.dev.directories import session_directory
-from pgpu.functions.dev.watching import changed, look
+from pgpu.functions.api import Batch
+from pgpu.functions.api.declaration_fields import _READERS as READERS
+from pgpu.functions.dev import ConnectionRelay, FunctionSource, describe_function, find_function
+from pgpu.functions.dev.session_directory import session_directory
+from pgpu.functions.dev.source_snapshot import changed_paths, take_snapshot
 
 CODE = """
 import pgpu
@@ -39,36 +39,40 @@ def source(tmp_path: Path) -> Path:
 def test_what_a_module_is_called_and_says_at_its_end_confuses_nobody(source: Path) -> None:
     (source / "queue.py").write_text("raise RuntimeError('this is not the one of Python')", "utf-8")
     (source / "app.py").write_text(f"import atexit\natexit.register(print, 'goodbye')\n{CODE}", "utf-8")
-    assert describe(Place(source, "app.py:Greeter")).name == "greeter"
+    assert describe_function(FunctionSource(source, "app.py:Greeter")).name == "greeter"
 
 
 def test_a_module_that_ends_its_process_is_refused(source: Path) -> None:
     (source / "app.py").write_text("import os\nos._exit(0)", "utf-8")
     with pytest.raises(RequestError, match="without a word"):
-        describe(Place(source, "app.py:Greeter"))
+        describe_function(FunctionSource(source, "app.py:Greeter"))
 
 
 def test_a_function_is_found_by_its_file_by_its_module_and_by_its_name(source: Path) -> None:
-    assert place_of("source/app.py:Greeter", source.parent) == Place(source, "app.py:Greeter")
-    assert place_of("package.app:Greeter", source) == Place(source, "package.app:Greeter")
+    assert find_function("source/app.py:Greeter", source.parent) == FunctionSource(source, "app.py:Greeter")
+    assert find_function("package.app:Greeter", source) == FunctionSource(source, "package.app:Greeter")
     (source / "pgpu.toml").write_text('[function.hello]\napp = "app.py:Greeter"\nmemory = "2GiB"\n', "utf-8")
-    assert place_of("hello", source) == place_of("app.py:Greeter", source) == Place(source, "app.py:Greeter", "hello")
+    assert (
+        find_function("hello", source)
+        == find_function("app.py:Greeter", source)
+        == FunctionSource(source, "app.py:Greeter", "hello")
+    )
 
 
 @pytest.mark.parametrize("words", ["gone.py:Greeter", "hello", ""])
 def test_what_is_no_function_is_refused_in_one_line(source: Path, words: str) -> None:
     with pytest.raises(RequestError) as refused:
-        place_of(words, source)
+        find_function(words, source)
     assert refused.value.hint
 
 
 def test_a_function_is_asked_what_it_is_and_its_file_has_the_last_word(source: Path) -> None:
-    told = describe(place_of("app.py:Greeter", source))
+    told = describe_function(find_function("app.py:Greeter", source))
     assert (told.name, told.body) == ("greeter", '{"name": "text"}')
     assert (told.declaration.memory_bytes, told.declaration.batch) == (1 << 30, Batch(4))
 
     (source / "pgpu.toml").write_text('[function.hello]\napp = "app.py:Greeter"\nmemory = "2GiB"\n', "utf-8")
-    told = describe(place_of("hello", source))
+    told = describe_function(find_function("hello", source))
     assert (told.name, told.declaration.memory_bytes, told.declaration.batch) == ("hello", 2 << 30, Batch(4))
 
 
@@ -77,9 +81,9 @@ def test_the_functions_of_the_page_are_functions(source: Path) -> None:
     codes = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     (settings,) = re.findall(r"^```toml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     (source / "app.py").write_text("\n".join(codes), "utf-8")
-    assert describe(place_of("app.py:Detector", source)).body is None
+    assert describe_function(find_function("app.py:Detector", source)).body is None
     (source / "pgpu.toml").write_text(settings, "utf-8")
-    told = describe(place_of("embedding", source))
+    told = describe_function(find_function("embedding", source))
     assert (told.name, told.declaration.memory_bytes, told.declaration.batch) == ("embedding", 2 << 30, Batch(16))
     words = re.findall(r"`(\w+)`", page[page.index("| word |") : page.index("## Arguments")])
     assert set(READERS) <= set(words), "every word of a declaration is in the table"
@@ -97,7 +101,7 @@ def test_the_functions_of_the_page_are_functions(source: Path) -> None:
 def test_what_can_never_be_served_is_said_before_anything_starts(source: Path, code: str, said: str) -> None:
     (source / "app.py").write_text(code, "utf-8")
     with pytest.raises(RequestError, match=said) as refused:
-        describe(place_of(f"app.py:{'two' if 'def two' in code else 'Two'}", source))
+        describe_function(find_function(f"app.py:{'two' if 'def two' in code else 'Two'}", source))
     assert refused.value.hint
 
 
@@ -105,7 +109,7 @@ def test_every_code_of_an_error_is_on_a_page() -> None:
     root = Path(__file__).parent.parent.parent
     pages = "".join((root / "docs" / f"{name}.md").read_text("utf-8") for name in ("functions", "gateway"))
     sources = "".join(path.read_text("utf-8") for path in (root / "src" / "pgpu" / "functions").rglob("*.py"))
-    codes = set(re.findall(r'(?:refused|Refusal)\(\s*\d{3},\s*"(\w+)"', sources))
+    codes = set(re.findall(r'(?:refused|refusal_error|Refusal)\(\s*\d{3},\s*"(\w+)"', sources))
     assert len(codes) > 30
     assert sorted(code for code in codes if f"`{code}`" not in pages) == []
 
@@ -113,7 +117,7 @@ def test_every_code_of_an_error_is_on_a_page() -> None:
 def test_code_that_cannot_be_imported_says_why_and_where(source: Path) -> None:
     (source / "app.py").write_text("import json\n\nundefined + 1\n", "utf-8")
     with pytest.raises(RequestError, match="NameError: name 'undefined' is not defined") as refused:
-        describe(place_of("app.py:Greeter", source))
+        describe_function(find_function("app.py:Greeter", source))
     assert refused.value.hint is not None
     assert "app.py" in refused.value.hint
     assert "line 3" in refused.value.hint
@@ -125,16 +129,19 @@ def test_edits_are_seen_and_nothing_else_is(source: Path) -> None:
         (source / ignored / "module.py").touch()
     (source / "venv" / "pyvenv.cfg").touch()
     (source / "notes.txt").touch()
-    before = look(source)
+    before = take_snapshot(source)
     assert list(before) == [str(source / "app.py")]
 
     (source / "package").mkdir()
     (source / "package" / "module.py").touch()
     os.utime(source / "app.py", ns=(1, 1))
     (source / ".git" / "module.py").write_text("changed", "utf-8")
-    assert changed(before, look(source)) == [str(source / "app.py"), str(source / "package" / "module.py")]
+    assert changed_paths(before, take_snapshot(source)) == [
+        str(source / "app.py"),
+        str(source / "package" / "module.py"),
+    ]
     (source / "app.py").unlink()
-    assert str(source / "app.py") in changed(before, look(source))
+    assert str(source / "app.py") in changed_paths(before, take_snapshot(source))
 
 
 class Speaker(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
@@ -171,7 +178,7 @@ def say(connection: socket.socket) -> bytes:
 
 
 def test_new_connections_go_to_the_replica_of_the_moment_and_old_ones_stay(speakers: tuple[Speaker, Speaker]) -> None:
-    relay = Relay("127.0.0.1", 0)
+    relay = ConnectionRelay("127.0.0.1", 0)
     relay.start()
     try:
         place = ("127.0.0.1", relay.port)
@@ -188,7 +195,7 @@ def test_new_connections_go_to_the_replica_of_the_moment_and_old_ones_stay(speak
             third.shutdown(socket.SHUT_WR)
             assert third.recv(100) == b"new 5\n", "who has said all still hears the answer"
         with pytest.raises(RequestError, match="cannot be listened on"):
-            Relay("127.0.0.1", relay.port).start()
+            ConnectionRelay("127.0.0.1", relay.port).start()
     finally:
         relay.stop()
 

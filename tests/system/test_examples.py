@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import pgpu
-from pgpu.experiments.p5 import network
-from pgpu.experiments.p5.shapes import SMALL
-from pgpu.functions.declaring import declared, read_project
+from pgpu.functions.api import attached_declaration, read_project
+from pgpu.lab.p5 import network
+from pgpu.lab.p5.shapes import SMALL
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
@@ -75,7 +75,7 @@ def test_the_batcher_gives_each_request_its_own_result() -> None:
     batcher = code.Projection(seed=1)
     vectors = [np.eye(code.SIZE, dtype=np.float32)[place] for place in (3, 5)]
     assert [result.tolist() for result in batcher(vectors)] == [batcher.matrix[place].tolist() for place in (3, 5)]
-    assert declared(code.Projection).batch == pgpu.Batch(max_size=32)
+    assert attached_declaration(code.Projection).batch == pgpu.Batch(max_size=32)
 
 
 def test_every_projects_file_names_a_callable_of_its_example() -> None:

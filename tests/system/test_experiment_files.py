@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pgpu.errors import NodeError
-from pgpu.experiments import plots, report
-from pgpu.experiments.outcome import JobOutcome, Trial
+from pgpu.lab import plots, report
+from pgpu.lab.job_outcome import JobOutcome, Trial
 
 GIB = 1 << 30
 SAMPLES = ((1000.5, 5 * GIB), (1001.0, 7 * GIB))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pgpu.errors import RequestError
-from pgpu.functions.declaring import Declaration
+from pgpu.functions.api import Declaration
 from pgpu.functions.handler import load
 from pgpu.units import GIB
 

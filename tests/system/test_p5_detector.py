@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pgpu.experiments.p5 import network
-from pgpu.experiments.p5.detector import Detector, DetectorBefore
-from pgpu.experiments.p5.shapes import CLASSES, SMALL
+from pgpu.lab.p5 import network
+from pgpu.lab.p5.detector import Detector, DetectorBefore
+from pgpu.lab.p5.shapes import CLASSES, SMALL
 
 IMAGE = bytes(range(256)) * 48
 

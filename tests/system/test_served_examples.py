@@ -13,18 +13,18 @@ from typing import Any
 import numpy as np
 from tests.waiting import until
 
-from pgpu.experiments.p5 import network
-from pgpu.experiments.p5.shapes import SMALL
-from pgpu.functions.dev import Replica, front_command, socket_directory
+from pgpu.functions.dev import DevReplica, front_command, socket_directory
+from pgpu.lab.p5 import network
+from pgpu.lab.p5.shapes import SMALL
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
 
 @contextmanager
-def served(example: str, attribute: str, **arguments: str) -> Iterator[Replica]:
+def served(example: str, attribute: str, **arguments: str) -> Iterator[DevReplica]:
     directory = socket_directory()
     command = front_command(f"app.py:{attribute}", EXAMPLES / example, directory, {"arguments": arguments})
-    replica = Replica(subprocess.Popen((*command, "--name", example)), directory)
+    replica = DevReplica(subprocess.Popen((*command, "--name", example)), directory)
     try:
         until(replica.is_ready, lambda: replica.health)
         yield replica
@@ -32,7 +32,7 @@ def served(example: str, attribute: str, **arguments: str) -> Iterator[Replica]:
         assert replica.end() == 0
 
 
-def ask(replica: Replica, body: object, path: str = "/", headers: Mapping[str, str] | None = None) -> bytes:
+def ask(replica: DevReplica, body: object, path: str = "/", headers: Mapping[str, str] | None = None) -> bytes:
     connection = http.client.HTTPConnection("localhost")
     with socket.socket(socket.AF_UNIX) as ours:
         ours.connect(str(replica.http_socket))

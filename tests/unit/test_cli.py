@@ -20,7 +20,7 @@ from pgpu.cli.invocation import Invocation
 from pgpu.cli.main import main
 from pgpu.cli.output import documents
 from pgpu.client import Client
-from pgpu.experiments.report import Report, Table
+from pgpu.lab.report import Report, Table
 from pgpu.model import Job, JobSpec, JobState, Request
 from pgpu.units import MIB
 

@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from pgpu.experiments import papers
-from pgpu.experiments.outcome import JobOutcome, Trial, last_line, last_result, mean_seconds, spread
+from pgpu.lab import paper_figures
+from pgpu.lab.job_outcome import JobOutcome, Trial, last_line, last_result, mean_seconds, spread
 
 GIB = 1 << 30
 
@@ -81,6 +81,6 @@ def test_the_complaint_is_the_last_line_with_words() -> None:
 
 
 def test_the_papers_table_has_a_row_for_2_to_25_jobs() -> None:
-    assert [row.jobs for row in papers.P1_TABLE] == list(range(2, 26))
-    assert papers.p1_row(1) is None
-    assert papers.p1_row(25) == papers.P1Row(25, 10.75, 13.924, None, 15)
+    assert [row.jobs for row in paper_figures.P1_TABLE] == list(range(2, 26))
+    assert paper_figures.p1_row(1) is None
+    assert paper_figures.p1_row(25) == paper_figures.P1Row(25, 10.75, 13.924, None, 15)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pgpu.cli.verbs.experiment import _counts
+from pgpu.cli.verbs.lab import _counts
 from pgpu.errors import RequestError
 
 

@@ -18,7 +18,7 @@ from tests.function_calls import JSON, asked, values
 from pgpu.errors import RequestError
 from pgpu.functions.handler import signature_of
 from pgpu.functions.ipc.messages import Call
-from pgpu.functions.protocols import Asked, Interpreter, Refusal
+from pgpu.functions.protocols import Interpreter, ParsedCall, Refusal
 
 PACKED = {"content-type": "application/x-msgpack"}
 JPEG = {"content-type": "image/jpeg"}
@@ -225,7 +225,7 @@ def test_a_large_body_need_not_be_copied() -> None:
 
     received = bytearray(b"\xff")
     found = asked(handler, received, JPEG)
-    assert isinstance(found, Asked)
+    assert isinstance(found, ParsedCall)
     received[0] = 1
     assert found.values[0][0] == 1
     assert values(handler, b"\1", JPEG) == (memoryview(b"\1"),)
@@ -304,5 +304,5 @@ def test_no_bytes_make_anything_but_arguments_or_a_refusal_of_the_caller(ask: As
         assert 400 <= found.status < 500
         assert "\n" not in found.error
     else:
-        assert isinstance(found, Asked)
+        assert isinstance(found, ParsedCall)
         assert len(found.values) == len(signature_of(ask.handler).parameters) + (ask.handler is others)

@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 
 import pgpu
 from pgpu.errors import RequestError
-from pgpu.functions.declaring import Batch, Context, Declaration, declared, from_words, name_of, sections, to_words
+from pgpu.functions.api import (
+    Batch,
+    Context,
+    Declaration,
+    attached_declaration,
+    default_name,
+    dump_declaration,
+    parse_declaration,
+    parse_project,
+)
 from pgpu.units import GIB, KIB, MIB
 
 batches = st.none() | st.builds(Batch, st.integers(1, 65536), st.floats(0, 60))
@@ -39,7 +48,7 @@ def test_a_decorated_class_is_that_class_and_carries_its_declaration() -> None:
 
     decorate = pgpu.function(memory="4GiB", compute="25%", batch=Batch(16), timeout="30s", max_body="512KiB")
     assert decorate(Detector) is Detector
-    assert declared(Detector()) == Declaration(
+    assert attached_declaration(Detector()) == Declaration(
         memory_bytes=4 * GIB,
         compute_share=0.25,
         gpus=1,
@@ -47,7 +56,7 @@ def test_a_decorated_class_is_that_class_and_carries_its_declaration() -> None:
         timeout_seconds=30,
         max_body_bytes=512 * KIB,
     )
-    assert declared(len) == Declaration()
+    assert attached_declaration(len) == Declaration()
 
 
 def test_what_cannot_carry_a_declaration_is_refused() -> None:
@@ -78,27 +87,27 @@ def test_what_cannot_carry_a_declaration_is_refused() -> None:
 )
 def test_a_wrong_word_is_refused_in_one_line_with_a_hint(words: dict[str, Any], said: str) -> None:
     with pytest.raises(RequestError, match=said) as caught:
-        from_words(words)
+        parse_declaration(words)
     assert caught.value.hint
     assert "\n" not in str(caught.value)
 
 
 @given(declarations)
 def test_a_declaration_is_read_back_as_it_was_written(declaration: Declaration) -> None:
-    assert from_words(to_words(declaration)) == declaration
+    assert parse_declaration(dump_declaration(declaration)) == declaration
 
 
 @given(declarations, declarations)
 def test_later_words_go_over_earlier_ones(before: Declaration, after: Declaration) -> None:
-    words = to_words(after)
-    merged = from_words(words, before)
-    assert {**to_words(before), **words} == to_words(merged)
+    words = dump_declaration(after)
+    merged = parse_declaration(words, before)
+    assert {**dump_declaration(before), **words} == dump_declaration(merged)
 
 
 def test_a_gpu_function_is_made_one_for_the_cpu_by_one_word() -> None:
-    declared_so = from_words({"memory": "4GiB", "compute": "25%", "concurrency": 2})
-    assert from_words({"gpus": 0}, declared_so) == Declaration(concurrency=2)
-    assert from_words({"memory": None, "compute": None, "gpus": None}, declared_so) == Declaration(concurrency=2)
+    declared_so = parse_declaration({"memory": "4GiB", "compute": "25%", "concurrency": 2})
+    assert parse_declaration({"gpus": 0}, declared_so) == Declaration(concurrency=2)
+    assert parse_declaration({"memory": None, "compute": None, "gpus": None}, declared_so) == Declaration(concurrency=2)
 
 
 WORDS = list(inspect.signature(pgpu.function).parameters)
@@ -107,20 +116,20 @@ WORDS = list(inspect.signature(pgpu.function).parameters)
 @given(st.dictionaries(st.sampled_from(WORDS), plain | st.lists(plain, max_size=2)))
 def test_words_do_nothing_but_declare_or_be_refused(words: dict[str, Any]) -> None:
     with contextlib.suppress(RequestError):
-        assert isinstance(from_words(words), Declaration)
+        assert isinstance(parse_declaration(words), Declaration)
 
 
 def test_the_decorator_takes_every_word_and_no_other() -> None:
-    assert from_words(dict.fromkeys(WORDS)) == Declaration()
+    assert parse_declaration(dict.fromkeys(WORDS)) == Declaration()
     assert len(WORDS) == len(dataclasses.fields(Declaration))
 
 
 def test_a_project_file_names_functions_and_is_read_strictly() -> None:
-    found = sections(
+    found = parse_project(
         '[function.detector]\napp = "app.py:Detector"\nmemory = "2GiB"\n[function.detector.arguments]\nn = 3'
     )
     assert found["detector"].app == "app.py:Detector"
-    assert from_words(found["detector"].words).arguments == {"n": 3}
+    assert parse_declaration(found["detector"].words).arguments == {"n": 3}
     for wrong in (
         "function = 3",
         "[function.A_B]\n",
@@ -130,11 +139,11 @@ def test_a_project_file_names_functions_and_is_read_strictly() -> None:
         "[function]\na = 1",
     ):
         with pytest.raises(RequestError):
-            sections(wrong)
+            parse_project(wrong)
 
 
 def test_a_function_is_named_after_its_callable() -> None:
-    assert [name_of(each) for each in ("TextEmbedding", "detect_all", "Outer.HTTPServer")] == [
+    assert [default_name(each) for each in ("TextEmbedding", "detect_all", "Outer.HTTPServer")] == [
         "text-embedding",
         "detect_all",
         "http-server",

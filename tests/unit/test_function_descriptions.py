@@ -13,9 +13,9 @@ import pydantic
 import pytest
 from tests.function_calls import asked, values
 
-from pgpu.functions.declaring import Declaration
+from pgpu.functions.api import Declaration
 from pgpu.functions.handler import signature_of
-from pgpu.functions.protocols import Refusal, example, openapi, pages
+from pgpu.functions.protocols import Refusal, example_body, openapi, pages
 
 
 class Corner(pydantic.BaseModel):
@@ -145,11 +145,11 @@ def test_an_example_is_a_request_that_is_taken() -> None:
     ) -> None:
         """Take whatever there is."""
 
-    body = example(signature_of(grow))
+    body = example_body(signature_of(grow))
     assert set(body) == {"tree", "image", "count", "rest", "key"}
     assert not isinstance(asked(grow, json.dumps(body).encode()), Refusal)
     for handler in HANDLERS:
-        assert not isinstance(asked(handler, json.dumps(example(signature_of(handler))).encode()), Refusal)
+        assert not isinstance(asked(handler, json.dumps(example_body(signature_of(handler))).encode()), Refusal)
 
 
 def test_a_client_made_of_the_description_may_show_a_token_and_need_not() -> None:

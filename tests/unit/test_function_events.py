@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.function_calls import asked, values
 
-from pgpu.functions.protocols import Asked, Refusal
+from pgpu.functions.protocols import ParsedCall, Refusal
 
 EVENT = {"content-type": "application/cloudevents+json; charset=utf-8"}
 BINARY = {"ce-id": "7", "ce-source": "/camera", "ce-specversion": "1.0", "ce-type": "seen"}
@@ -56,7 +56,7 @@ def test_an_events_attributes_reach_the_context_in_either_mode() -> None:
     whole = asked(number, event(data=3, subject="frame 9"), EVENT)
     parts = asked(number, b"3", {**BINARY, "ce-subject": "frame 9"})
     for found in (whole, parts):
-        assert isinstance(found, Asked)
+        assert isinstance(found, ParsedCall)
         assert (found.headers["ce-id"], found.headers["ce-subject"]) == ("7", "frame 9")
 
 

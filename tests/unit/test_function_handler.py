@@ -6,7 +6,7 @@ import pytest
 
 import pgpu
 from pgpu.errors import RequestError
-from pgpu.functions.declaring import Batch, Declaration
+from pgpu.functions.api import Batch, Declaration
 from pgpu.functions.handler import REQUIRED, Loaded, Parameter, signature_of
 
 HERE = pgpu.Context("id-1")

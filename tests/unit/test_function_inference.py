@@ -17,9 +17,9 @@ from hypothesis.extra import numpy as arrays
 from tests.function_calls import asked, called, reply, told
 
 from pgpu.functions.ipc.messages import Reply
-from pgpu.functions.protocols import Asked, Refusal
+from pgpu.functions.protocols import ParsedCall, Refusal
 from pgpu.functions.protocols.inference.datatypes import DATATYPES, nested
-from pgpu.functions.protocols.inference.requests import HEADER_LENGTH
+from pgpu.functions.protocols.inference.inference_request import HEADER_LENGTH
 from pgpu.functions.protocols.inference.tensors import Tensor
 
 PATH = "/v2/models/it/infer"
@@ -230,7 +230,7 @@ def test_an_array_may_be_written_to_and_shares_memory_that_may_be() -> None:
     body, headers = sent(tensor("it", "INT8", [4], binary_data_size=4), tail=b"\1\2\3\4")
     for received, shares in ((bytes(body), False), (bytearray(body), True)):
         found = asked(same, received, headers, path=PATH)
-        assert isinstance(found, Asked)
+        assert isinstance(found, ParsedCall)
         (array,) = found.values
         array += 1
         assert array.tolist() == [2, 3, 4, 5]

@@ -11,11 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgpu.errors import RequestError
-from pgpu.functions.declaring import Declaration
-from pgpu.functions.deploying.checking import checked
-from pgpu.functions.deploying.in_image import OWN_REQUIREMENTS
-from pgpu.functions.deploying.layers import build_spec, layer_digest
-from pgpu.functions.deploying.replica import OWN, PACKAGES, SOCKETS, SOURCE, Places, replica_spec, request_of
+from pgpu.functions.api import Declaration
+from pgpu.functions.deploy.deployment_validation import validate_deployment
+from pgpu.functions.deploy.image_scripts import OWN_REQUIREMENTS
+from pgpu.functions.deploy.package_layers import build_spec, layer_digest
+from pgpu.functions.deploy.replica_job import (
+    OWN,
+    PACKAGES,
+    SOCKETS,
+    SOURCE,
+    ReplicaPaths,
+    replica_request,
+    replica_spec,
+)
 from pgpu.model import Deployment, Request, Version, VersionState
 from pgpu.units import GIB, MIB
 
@@ -34,7 +42,9 @@ VERSION = Version(
     created_at_seconds=1.0,
 )
 PROCESS = replace(VERSION, runtime="process", image=None)
-PLACES = Places(Path("/s/tree"), Path("/r/sockets"), Path("/s/packages"), (Path("/lib/pgpu"), Path("/lib/msgspec")))
+PLACES = ReplicaPaths(
+    Path("/s/tree"), Path("/r/sockets"), Path("/s/packages"), (Path("/lib/pgpu"), Path("/lib/msgspec"))
+)
 ASKED = Deployment("detector", "app.py:Detector", "a" * 64, runtime="docker", image="python:3.11")
 
 
@@ -89,7 +99,7 @@ def test_a_process_is_this_interpreter_in_the_source_with_nothing_of_containers(
     ],
 )
 def test_what_is_declared_is_what_is_asked_for(declaration: Declaration, request_: Request) -> None:
-    assert request_of(declaration) == request_
+    assert replica_request(declaration) == request_
 
 
 def test_packages_have_one_address_for_each_lock_file_and_image() -> None:
@@ -137,7 +147,7 @@ def test_what_pgpu_needs_in_an_image_is_what_its_extra_says() -> None:
 )
 def test_what_can_never_be_served_is_refused(words: dict[str, str | None]) -> None:
     with pytest.raises(RequestError):
-        checked(replace(ASKED, **words))  # type: ignore[arg-type] # each word is its field's
+        validate_deployment(replace(ASKED, **words))  # type: ignore[arg-type] # each word is its field's
 
 
 VALUES = st.recursive(
@@ -151,8 +161,8 @@ KNOWN = st.sampled_from(["memory", "gpus", "compute", "timeout", "batch", "requi
 @given(st.dictionaries(KNOWN, VALUES, max_size=3), st.text(max_size=12))
 def test_whatever_is_declared_becomes_plain_words_or_a_refusal(words: dict[str, object], app: str) -> None:
     try:
-        plain = checked(replace(ASKED, app=app or ASKED.app, declaration=json.dumps(words)))
+        plain = validate_deployment(replace(ASKED, app=app or ASKED.app, declaration=json.dumps(words)))
     except RequestError:
         return
-    assert checked(plain) == plain
+    assert validate_deployment(plain) == plain
     replica_spec(plain, PLACES)

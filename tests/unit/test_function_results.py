@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from tests.function_calls import JSON, asked, reply, told
 
 from pgpu.functions.handler import signature_of
-from pgpu.functions.protocols import Asked, Refusal, RefusedError, Streaming, declined, handler_failed
-from pgpu.functions.protocols.media import chosen, media_type
-from pgpu.functions.protocols.writing import form_for
+from pgpu.functions.protocols import ParsedCall, Refusal, RefusedError, StreamWriter, handler_error, handler_refusal
+from pgpu.functions.protocols.media_types import media_type, negotiate
+from pgpu.functions.protocols.results import plain_writer
 
 
 @dataclass
@@ -84,7 +84,7 @@ def test_what_the_caller_does_not_accept_is_refused_before_the_handler_runs_wher
 @pytest.mark.parametrize("result", [object(), {1j}, {"a": object()}, "\ud800", [[]] * 3 + [lambda: 0]])
 def test_a_result_that_cannot_be_written_is_the_handlers_error_and_only_the_log_says_why(result: Any) -> None:
     found = asked(gives(result), b"")
-    assert isinstance(found, Asked)
+    assert isinstance(found, ParsedCall)
     refusal = found.form.write(result)
     assert isinstance(refusal, Refusal)
     assert (refusal.status, refusal.code, refusal.error) == (500, "handler_error", "UnwritableResult")
@@ -92,7 +92,7 @@ def test_a_result_that_cannot_be_written_is_the_handlers_error_and_only_the_log_
 
 
 def test_the_caller_of_a_handler_that_raised_learns_the_type_and_an_id() -> None:
-    answer = handler_failed(KeyError("somebody's secret")).reply("id-9")
+    answer = handler_error(KeyError("somebody's secret")).reply("id-9")
     assert answer.status == 500
     assert told(answer) == {"error": "KeyError", "code": "handler_error", "request_id": "id-9"}
 
@@ -103,7 +103,7 @@ class NoFaceError(ValueError):
 
 @pytest.mark.parametrize(("text", "told_text"), [("no face", "no face"), ("", "NoFaceError"), ("a\nb", r"a\nb")])
 def test_a_handler_refuses_a_request_with_an_exception_that_has_a_status(text: str, told_text: str) -> None:
-    assert declined(NoFaceError(text)) == Refusal(422, "refused", told_text)
+    assert handler_refusal(NoFaceError(text)) == Refusal(422, "refused", told_text)
 
 
 class UnspeakableError(Exception):
@@ -117,9 +117,9 @@ class UnspeakableError(Exception):
 def test_nothing_else_that_a_handler_raises_is_told(status: Any) -> None:
     error = NoFaceError("secret")
     error.pgpu_status = status
-    assert declined(error) is None
-    assert declined(ValueError("secret")) is None
-    assert declined(UnspeakableError()) is None
+    assert handler_refusal(error) is None
+    assert handler_refusal(ValueError("secret")) is None
+    assert handler_refusal(UnspeakableError()) is None
 
 
 def counts(x: int = 2) -> Iterator[Any]:
@@ -134,8 +134,8 @@ async def tells() -> AsyncIterator[str]:
     yield "a"
 
 
-def streaming(handler: Callable[..., Any], accept: str) -> Streaming | None:
-    form = form_for(signature_of(handler), accept)
+def streaming(handler: Callable[..., Any], accept: str) -> StreamWriter | None:
+    form = plain_writer(signature_of(handler), accept)
     assert form is not None
     return form.streaming
 
@@ -169,7 +169,7 @@ def test_pieces_are_written_as_the_caller_accepts_them(
 
 def test_a_caller_that_accepts_only_json_gets_all_pieces_in_one_list() -> None:
     found = asked(counts, b"", accepting("application/json"))
-    assert isinstance(found, Asked)
+    assert isinstance(found, ParsedCall)
     assert found.form.streaming is None
     answer = found.form.write(list(counts()))
     assert isinstance(answer, msgspec.Struct)
@@ -177,7 +177,7 @@ def test_a_caller_that_accepts_only_json_gets_all_pieces_in_one_list() -> None:
 
 
 def test_a_stream_that_broke_says_so_and_never_ends_like_a_whole_one() -> None:
-    refusal = handler_failed(ValueError())
+    refusal = handler_error(ValueError())
     events, lines, raw = (
         streaming(counts, each) for each in ("*/*", "application/x-ndjson", "application/octet-stream")
     )
@@ -195,16 +195,16 @@ def test_a_stream_that_broke_says_so_and_never_ends_like_a_whole_one() -> None:
 
 def test_among_types_the_most_specific_range_decides() -> None:
     offers = ("application/json", "application/msgpack", "text/plain")
-    assert chosen("text/*, application/json;q=0.5", offers) == "text/plain"
-    assert chosen("*/*;q=0.1, application/json;q=0", offers) == "application/msgpack"
-    assert chosen("application/x-msgpack", offers) == "application/msgpack"
-    assert chosen("image/png", offers) is None
-    assert chosen(None, offers) == "application/json"
+    assert negotiate("text/*, application/json;q=0.5", offers) == "text/plain"
+    assert negotiate("*/*;q=0.1, application/json;q=0", offers) == "application/msgpack"
+    assert negotiate("application/x-msgpack", offers) == "application/msgpack"
+    assert negotiate("image/png", offers) is None
+    assert negotiate(None, offers) == "application/json"
 
 
 @given(st.text())
 def test_no_header_is_too_odd_to_be_read(header: str) -> None:
-    assert chosen(header, ("a/b",)) in {"a/b", None}
+    assert negotiate(header, ("a/b",)) in {"a/b", None}
     assert media_type(header).essence == media_type(header).essence.strip()
 
 

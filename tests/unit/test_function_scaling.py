@@ -6,26 +6,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgpu.functions.scaling import (
-    Arrivals,
-    Clock,
+    ArrivalHistory,
     Drain,
     Fail,
     FunctionView,
-    Offer,
+    MarkEvictable,
     Park,
     Phase,
     ReplicaView,
-    Split,
     Start,
     Stop,
+    TrafficSplit,
+    ValueClock,
     VersionView,
     Wake,
-    Warmth,
-    decide,
-    too_many,
+    WarmWindow,
+    excess_parked,
+    plan_steps,
 )
-from pgpu.functions.scaling.value import Frequency, value
-from pgpu.functions.scaling.wanted import wanted_replicas
+from pgpu.functions.scaling.replica_count import wanted_replicas
+from pgpu.functions.scaling.replica_value import Frequency, replica_value
 
 NOW = 1000.0
 
@@ -50,7 +50,7 @@ versions = st.builds(
     maximum=st.integers(2, 6),
     slots=st.integers(1, 4),
     exec_seconds=st.none() | st.floats(0, 10),
-    warmth=st.builds(Warmth, st.floats(0, 100), st.floats(100, 400)),
+    warmth=st.builds(WarmWindow, st.floats(0, 100), st.floats(100, 400)),
     last_call_seconds=st.none() | seconds,
     failures=st.integers(0, 6),
     retry_at_seconds=st.floats(0, 2 * NOW),
@@ -68,7 +68,7 @@ views = st.builds(
 
 @given(views)
 def test_a_step_never_ends_what_works_and_never_begins_too_many(view: FunctionView) -> None:
-    steps = decide(view)
+    steps = plan_steps(view)
     by_id = {each.job_id: each for each in view.replicas}
     for step in steps:
         if isinstance(step, Stop):
@@ -76,7 +76,7 @@ def test_a_step_never_ends_what_works_and_never_begins_too_many(view: FunctionVi
             assert not by_id[step.job_id].in_flight
         if isinstance(step, Wake):
             assert by_id[step.job_id].phase is Phase.PARKED
-        if isinstance(step, Offer | Park):
+        if isinstance(step, MarkEvictable | Park):
             assert by_id[step.job_id].phase is Phase.HOT
             assert not by_id[step.job_id].in_flight
     for version in view.versions:
@@ -85,7 +85,7 @@ def test_a_step_never_ends_what_works_and_never_begins_too_many(view: FunctionVi
         woken = {step.job_id for step in steps if isinstance(step, Wake)} & {each.job_id for each in own}
         starts = sum(step == Start(version.number) for step in steps) + len(woken)
         drained = {step.job_id for step in steps if isinstance(step, Drain | Park)} & {each.job_id for each in there}
-        offered = {step.job_id for step in steps if isinstance(step, Offer)} & {each.job_id for each in there}
+        offered = {step.job_id for step in steps if isinstance(step, MarkEvictable)} & {each.job_id for each in there}
         assert not starts or len(there) + starts <= version.maximum
         assert not drained or len(there) - len(drained) >= version.minimum
         assert not (drained & offered)
@@ -97,8 +97,8 @@ def test_a_step_never_ends_what_works_and_never_begins_too_many(view: FunctionVi
 
 @given(views)
 def test_the_same_view_gives_the_same_steps_and_none_twice(view: FunctionView) -> None:
-    steps = decide(view)
-    assert steps == decide(view)
+    steps = plan_steps(view)
+    assert steps == plan_steps(view)
     named = [step.job_id for step in steps if not isinstance(step, Start | Fail)]
     assert len(named) == len(set(named))
 
@@ -121,7 +121,7 @@ def test_a_cold_function_starts_one_and_a_slow_one_as_many_as_it_is_called() -> 
 
 @given(st.dictionaries(st.integers(1, 9), st.integers(1, 100), min_size=1, max_size=4), st.integers(1, 300))
 def test_each_version_gets_its_part_of_any_run_of_requests(percents: dict[int, int], count: int) -> None:
-    split, whole = Split(percents), sum(percents.values())
+    split, whole = TrafficSplit(percents), sum(percents.values())
     had = [split.next() for _ in range(count)]
     for version, percent in percents.items():
         assert abs(had.count(version) - percent * count / whole) < len(percents)
@@ -129,16 +129,16 @@ def test_each_version_gets_its_part_of_any_run_of_requests(percents: dict[int, i
 
 @given(st.lists(st.floats(0, 1e6), max_size=60), st.floats(0, 1e5))
 def test_a_warmth_ends_after_it_begins(idle: list[float], declared: float) -> None:
-    arrivals = Arrivals()
+    arrivals = ArrivalHistory()
     for each in idle:
         arrivals.note(each)
     warmth = arrivals.warmth(declared)
     assert 0 <= warmth.from_seconds <= warmth.until_seconds
-    assert Arrivals(arrivals.counts).warmth(declared) == warmth
+    assert ArrivalHistory(arrivals.counts).warmth(declared) == warmth
 
 
 def test_a_function_that_is_called_each_half_hour_is_warm_for_it_and_not_before() -> None:
-    arrivals = Arrivals()
+    arrivals = ArrivalHistory()
     for _ in range(20):
         arrivals.note(1800)
     warmth = arrivals.warmth(300)
@@ -149,29 +149,29 @@ def test_a_function_that_is_called_each_half_hour_is_warm_for_it_and_not_before(
 
 
 def test_few_or_scattered_calls_teach_nothing() -> None:
-    arrivals = Arrivals()
+    arrivals = ArrivalHistory()
     arrivals.note(1800)
-    assert arrivals.warmth(300) == Warmth(0.0, 300)
+    assert arrivals.warmth(300) == WarmWindow(0.0, 300)
     for minute in range(1, 240):
         arrivals.note(minute * 60)
-    assert arrivals.warmth(300) == Warmth(0.0, 300)
+    assert arrivals.warmth(300) == WarmWindow(0.0, 300)
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.integers(0, 2**40)), max_size=20))
 def test_what_goes_never_lowers_the_worth_of_what_stays(taken: list[tuple[float, int]]) -> None:
-    clock = Clock()
+    clock = ValueClock()
     for each, size_bytes in taken:
         before = clock.worth
         clock.taken(each, size_bytes)
         assert clock.worth >= before
-    assert value(clock.worth, 2, 1.0, 100) >= value(clock.worth, 1, 1.0, 100) >= clock.worth * 100
+    assert replica_value(clock.worth, 2, 1.0, 100) >= replica_value(clock.worth, 1, 1.0, 100) >= clock.worth * 100
 
 
 def test_what_was_called_often_long_ago_goes_before_what_is_called_now() -> None:
-    clock, once_popular, now_called = Clock(), value(0.0, 8, 1.0, 1), 1
+    clock, once_popular, now_called = ValueClock(), replica_value(0.0, 8, 1.0, 1), 1
     for _ in range(20):
-        clock.taken(value(clock.worth, now_called, 1.0, 1), 1)
-    assert value(clock.worth, now_called, 1.0, 1) > once_popular
+        clock.taken(replica_value(clock.worth, now_called, 1.0, 1), 1)
+    assert replica_value(clock.worth, now_called, 1.0, 1) > once_popular
 
 
 def test_a_count_of_calls_fades() -> None:
@@ -197,7 +197,9 @@ class Machine:
 
     def turn(self, seconds: float = 0.5) -> None:
         """Do what is decided, and let jobs and replicas come on."""
-        for step in decide(FunctionView(self.now, self.versions, tuple(self.replicas), has_fallback=self.has_fallback)):
+        for step in plan_steps(
+            FunctionView(self.now, self.versions, tuple(self.replicas), has_fallback=self.has_fallback)
+        ):
             if isinstance(step, Start):
                 self.ids += 1
                 self.replicas.append(ReplicaView(str(self.ids), step.version, Phase.WAITING, self.now))
@@ -238,7 +240,7 @@ class Machine:
 @settings(max_examples=50)
 @given(room=st.integers(1, 4), old=st.integers(1, 4), minimum=st.integers(0, 1), busy=st.booleans())
 def test_a_new_version_takes_over_however_full_the_gpu_is(room: int, old: int, minimum: int, busy: bool) -> None:
-    machine = Machine(room, (VersionView(2, has_been_ready=False, minimum=minimum, warmth=Warmth(0, 1e9)),))
+    machine = Machine(room, (VersionView(2, has_been_ready=False, minimum=minimum, warmth=WarmWindow(0, 1e9)),))
     machine.replicas = [
         ReplicaView(f"old{index}", 1, Phase.HOT, 0.0, in_flight=int(busy)) for index in range(min(room, old))
     ]
@@ -274,7 +276,7 @@ def test_a_version_that_does_not_come_up_is_given_up_and_the_old_one_serves(room
 
 def test_an_idle_function_goes_to_zero_and_a_pinned_one_stays() -> None:
     for minimum in (0, 1):
-        version = VersionView(1, has_been_ready=True, minimum=minimum, maximum=3, warmth=Warmth(0, 10))
+        version = VersionView(1, has_been_ready=True, minimum=minimum, maximum=3, warmth=WarmWindow(0, 10))
         machine = Machine(3, (version,))
         machine.replicas = [ReplicaView(str(index), 1, Phase.HOT, 0.0) for index in range(3)]
         for _ in range(19):
@@ -288,17 +290,17 @@ def test_an_idle_function_goes_to_zero_and_a_pinned_one_stays() -> None:
 def test_an_idle_replica_is_offered_after_a_second_and_sooner_where_somebody_waits_for_memory() -> None:
     idle = ReplicaView("it", 1, Phase.HOT, 0.0, idle_since_seconds=NOW - 0.5)
     view = FunctionView(NOW, (VersionView(1, has_been_ready=True, value=3.0),), (idle,))
-    assert decide(view) == ()
-    assert decide(replace(view, is_memory_short=True)) == (Offer("it", 3.0),)
+    assert plan_steps(view) == ()
+    assert plan_steps(replace(view, is_memory_short=True)) == (MarkEvictable("it", 3.0),)
 
 
 def test_a_replica_that_waits_for_memory_leaves_the_queue_once_nobody_wants_it_any_more() -> None:
     waiting = ReplicaView("it", 1, Phase.WAITING, 0.0)
     version = VersionView(1, has_been_ready=True, last_call_seconds=NOW - 11)
-    assert decide(FunctionView(NOW, (version,), (waiting,))) == (Drain("it"),)
-    assert decide(FunctionView(NOW, (replace(version, last_call_seconds=NOW - 9),), (waiting,))) == ()
-    assert decide(FunctionView(NOW, (replace(version, queued=1),), (waiting,))) == ()
-    assert decide(FunctionView(NOW, (replace(version, minimum=1),), (waiting,))) == ()
+    assert plan_steps(FunctionView(NOW, (version,), (waiting,))) == (Drain("it"),)
+    assert plan_steps(FunctionView(NOW, (replace(version, last_call_seconds=NOW - 9),), (waiting,))) == ()
+    assert plan_steps(FunctionView(NOW, (replace(version, queued=1),), (waiting,))) == ()
+    assert plan_steps(FunctionView(NOW, (replace(version, minimum=1),), (waiting,))) == ()
 
 
 def test_who_is_parked_is_woken_before_another_one_starts_and_ends_after_ten_idle_times() -> None:
@@ -306,18 +308,18 @@ def test_who_is_parked_is_woken_before_another_one_starts_and_ends_after_ten_idl
     parked = tuple(
         ReplicaView(name, 1, Phase.PARKED, NOW - 10, idle_since_seconds=at) for name, at in (("a", 1), ("b", 2))
     )
-    assert decide(FunctionView(NOW, (version,), parked)) == (Wake("b"),)
-    assert decide(FunctionView(NOW, (replace(version, queued=3),), parked)) == (Wake("b"), Wake("a"), Start(1))
+    assert plan_steps(FunctionView(NOW, (version,), parked)) == (Wake("b"),)
+    assert plan_steps(FunctionView(NOW, (replace(version, queued=3),), parked)) == (Wake("b"), Wake("a"), Start(1))
     late = tuple(replace(each, retry_at_seconds=NOW + 0.1) for each in parked)
-    assert decide(FunctionView(NOW, (version,), late)) == ()
-    idle = replace(version, queued=0, warmth=Warmth(0, 0.9))
-    assert decide(FunctionView(NOW, (idle,), parked)) == (Stop("a"), Stop("b"))
-    assert decide(FunctionView(NOW, (), parked)) == (Stop("a"), Stop("b"))
+    assert plan_steps(FunctionView(NOW, (version,), late)) == ()
+    idle = replace(version, queued=0, warmth=WarmWindow(0, 0.9))
+    assert plan_steps(FunctionView(NOW, (idle,), parked)) == (Stop("a"), Stop("b"))
+    assert plan_steps(FunctionView(NOW, (), parked)) == (Stop("a"), Stop("b"))
 
 
 @given(st.dictionaries(st.text(max_size=3), st.floats(0, 100)), st.booleans(), st.integers(0, 5))
 def test_those_worth_least_end_where_too_many_are_parked(values: dict[str, float], is_short: bool, most: int) -> None:
-    gone = too_many(values, is_host_short=is_short, most=most)
+    gone = excess_parked(values, is_host_short=is_short, most=most)
     assert len(values) - len(gone) <= most
     assert len(gone) == max(len(values) - most, int(is_short and bool(values)), 0)
     stay = values.keys() - set(gone)

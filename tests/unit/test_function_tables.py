@@ -4,12 +4,12 @@ import json
 from importlib.resources import files
 
 from pgpu.cli.output.function_tables import of_functions, of_starts, of_versions
-from pgpu.functions.declaring import from_words, to_words
+from pgpu.functions.api import dump_declaration, parse_declaration
 from pgpu.model import ColdStart, Function, Replica, ReplicaState, Share, Version, VersionState
 
 
 def function(**words: object) -> Function:
-    declaration = json.dumps(to_words(from_words(words)))
+    declaration = json.dumps(dump_declaration(parse_declaration(words)))
     version = Version("it", 1, 0, "app.py:It", "0", declaration, "process", None, None, VersionState.READY, None, 0.0)
     return Function("it", 0, 0.0, (version,), (Share(1, 100),))
 

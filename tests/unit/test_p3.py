@@ -2,14 +2,14 @@
 
 import pytest
 
-from pgpu.cli.verbs.experiment import _parts, _sizes
+from pgpu.cli.verbs.lab import _parts, _sizes
 from pgpu.errors import NodeError, RequestError
-from pgpu.experiments.p3.experiment import PARTS
-from pgpu.experiments.p3.timings import Timings, TwoWays, sentence, table
-from pgpu.experiments.p3.together import Alone, Pair
-from pgpu.experiments.p3.wall import WallPlan, size_job, told_by_p3, what_is_imaginary
-from pgpu.experiments.papers import P3_FITTING_CONTAINERS, P3_TABLE
 from pgpu.gpu.catalog import parse_model
+from pgpu.lab.p3.experiment import PARTS
+from pgpu.lab.p3.sharing_modes import Alone, Pair
+from pgpu.lab.p3.timings import Timings, TwoWays, sentence, table
+from pgpu.lab.p3.wall import WallPlan, size_job, told_by_p3, what_is_imaginary
+from pgpu.lab.paper_figures import P3_FITTING_CONTAINERS, P3_TABLE
 
 MIB = 1 << 20
 CARD_BYTES = 5760 * MIB

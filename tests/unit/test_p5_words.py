@@ -2,11 +2,11 @@
 
 import pytest
 
-from pgpu.cli.verbs.experiment import _networks
+from pgpu.cli.verbs.lab import _networks
 from pgpu.errors import RequestError
-from pgpu.experiments.p5.experiment import Asked, compared, findings
-from pgpu.experiments.p5.priors import default_boxes
-from pgpu.experiments.p5.shapes import MOBILENET, SHAPES, SMALL, VGG16, Shape
+from pgpu.lab.p5.experiment import Asked, compared, findings
+from pgpu.lab.p5.priors import default_boxes
+from pgpu.lab.p5.shapes import MOBILENET, SHAPES, SMALL, VGG16, Shape
 
 SCALES_OF_ITS_NORMALISATION = 512
 

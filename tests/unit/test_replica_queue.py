@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from pgpu.functions.declaring import Declaration
+from pgpu.functions.api import Declaration
 from pgpu.functions.http.request_heads import plain_headers, request_id, timeout_seconds
 from pgpu.functions.http.response_headers import header_lines
 from pgpu.functions.ipc import Chunk, FrameKind, Reply

@@ -16,8 +16,8 @@ from pgpu.errors import NodeError, RequestError
 from pgpu.units import quoted
 
 if TYPE_CHECKING:
-    from pgpu.functions.declaring import Declaration
-    from pgpu.functions.dev import Place
+    from pgpu.functions.api import Declaration
+    from pgpu.functions.dev import FunctionSource
     from pgpu.kubernetes.api import DynamicClient
     from pgpu.kubernetes.deploy import Platform, SourceFile, Workload
 
@@ -64,7 +64,7 @@ def require_kubernetes() -> None:
         raise NodeError("what asks Kubernetes is not installed", hint=extra_hint("kubernetes"))
 
 
-def workload_of(place: "Place", name: str, declaration: "Declaration", packaging: Packaging) -> "Workload":
+def workload_of(place: "FunctionSource", name: str, declaration: "Declaration", packaging: Packaging) -> "Workload":
     """Translate a function for a cluster.
 
     Args:
@@ -76,7 +76,7 @@ def workload_of(place: "Place", name: str, declaration: "Declaration", packaging
     Raises:
         RequestError: It asks for what no cluster can do, or its source cannot be sent.
     """
-    from pgpu.functions.declaring import to_words
+    from pgpu.functions.api import dump_declaration
     from pgpu.kubernetes.deploy import Scaling, Share, Workload
 
     _check(declaration, packaging)
@@ -85,7 +85,7 @@ def workload_of(place: "Place", name: str, declaration: "Declaration", packaging
         name=name,
         image=packaging.image,
         app=place.app,
-        declaration=json.dumps(to_words(declaration)),
+        declaration=json.dumps(dump_declaration(declaration)),
         source=() if packaging.source_in_image else tuple(_source(place.source)),
         source_directory=packaging.source_in_image or "/function",
         namespace=packaging.namespace,
@@ -134,7 +134,7 @@ def _check(declaration: "Declaration", packaging: Packaging) -> None:
 
 def _source(root: Path) -> "Iterator[SourceFile]":
     """Yield the files of a function's source: those that a server would be sent."""
-    from pgpu.functions.deploying import pack_tree
+    from pgpu.functions.deploy import pack_tree
     from pgpu.kubernetes.deploy import SourceFile
 
     with tempfile.TemporaryFile() as bundle:

@@ -17,7 +17,7 @@ from pgpu.client.address import GATEWAY_SOCKET
 
 if TYPE_CHECKING:
     from pgpu.engine.engine import Engine
-    from pgpu.functions.deploying import Deployer
+    from pgpu.functions.deploy import Deployer
     from pgpu.server.job_service import JobService
     from pgpu.server.listeners import Tcp
     from pgpu.server.maintenance import Maintenance
@@ -103,10 +103,10 @@ def _deployer(settings: Settings) -> "Deployer | None":
     """Return what knows bundles; None where the extra `functions` is not installed."""
     if not _has_functions():
         return None
-    from pgpu.functions.deploying import Deployer, Store
+    from pgpu.functions.deploy import BundleStore, Deployer
 
     runtime = runtime_directory(settings.runtime_dir, settings.state_dir)
-    return Deployer(Store(settings.state_dir / "functions"), runtime / "replicas")
+    return Deployer(BundleStore(settings.state_dir / "functions"), runtime / "replicas")
 
 
 def _addresses(unix: Path, tcp: "Tcp | None") -> list[str]:

@@ -17,7 +17,6 @@ from pgpu.cli.verbs import (
     advice,
     calibrating,
     doctor,
-    experiment,
     function_calls,
     function_dev,
     function_versions,
@@ -25,6 +24,7 @@ from pgpu.cli.verbs import (
     install_runtime,
     jobs,
     kubernetes,
+    lab,
     learning,
     profile,
     queue,
@@ -116,7 +116,7 @@ def make_app() -> typer.Typer:
     ):
         app.command()(verb)
     app.add_typer(admin.verbs, name="admin")
-    app.add_typer(experiment.verbs, name="experiment")
+    app.add_typer(lab.verbs, name="experiment")
     app.add_typer(kubernetes.verbs, name="kubernetes")
     return app
 

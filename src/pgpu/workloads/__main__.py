@@ -10,18 +10,18 @@ import sys
 import time
 from typing import Any, NoReturn
 
-from pgpu.workloads import hog, inference, link, spin, training
-from pgpu.workloads.driver import CudaError
+from pgpu.workloads import hog, inference, link_speed, spin, training
+from pgpu.workloads.cuda_driver import CudaError
 from pgpu.workloads.programs.antagonists import DRAM_STREAM, L2_SWEEP
-from pgpu.workloads.programs.dynamic import Alignment, Path
+from pgpu.workloads.programs.dynamic_programming import Alignment, Path
 from pgpu.workloads.programs.heat import Chip, Stack
 from pgpu.workloads.programs.irregular import Clusters, Levels
 from pgpu.workloads.programs.matrices import ColumnWalk, RowWalk, TiledProduct
 from pgpu.workloads.programs.occupants import CROWD, FMA_CHAINS
 from pgpu.workloads.programs.particles import Particles
-from pgpu.workloads.programs.solving import Program
+from pgpu.workloads.programs.problem_solver import Program
 from pgpu.workloads.programs.speckle import Speckle
-from pgpu.workloads.run import WorkloadError, wait_for_start_line, wait_seconds
+from pgpu.workloads.workload_run import WorkloadError, wait_for_start_line, wait_seconds
 
 PROBLEMS = (Stack, Chip, Speckle, Path, Alignment, Clusters, Levels, RowWalk, ColumnWalk, TiledProduct, Particles)
 _WORKLOADS: dict[str, Any] = {
@@ -29,7 +29,7 @@ _WORKLOADS: dict[str, Any] = {
     "training": training,
     "spin": spin,
     "hog": hog,
-    "link": link,
+    "link": link_speed,
     **{problem.name: Program(problem) for problem in PROBLEMS},
     "l2_sweep": L2_SWEEP,
     "dram_stream": DRAM_STREAM,

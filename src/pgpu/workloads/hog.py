@@ -7,9 +7,9 @@ import argparse
 import sys
 from array import array
 
-from pgpu.workloads.driver import CudaError
-from pgpu.workloads.memory import GRANULE_BYTES, MIB
-from pgpu.workloads.run import Run, wait_seconds
+from pgpu.workloads.cuda_driver import CudaError
+from pgpu.workloads.memory_pool import GRANULE_BYTES, MIB
+from pgpu.workloads.workload_run import Run, wait_seconds
 
 _BEAT_SECONDS = 0.1
 

@@ -19,9 +19,9 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pgpu.workloads.driver import CudaError
-from pgpu.workloads.memory import MIB, whole_granules
-from pgpu.workloads.run import Run, WorkloadError, wait_seconds
+from pgpu.workloads.cuda_driver import CudaError
+from pgpu.workloads.memory_pool import MIB, whole_granules
+from pgpu.workloads.workload_run import Run, WorkloadError, wait_seconds
 
 PIXELS = 28 * 28
 CLASSES = 10

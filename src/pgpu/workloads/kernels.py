@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pgpu.workloads.driver import Device
+from pgpu.workloads.cuda_driver import Device
 
 _PROBE_VALUE = 0x5EED
 _NANOSECONDS = 1_000_000_000

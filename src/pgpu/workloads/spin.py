@@ -6,7 +6,7 @@ It refuses to count time that no kernel ran: what is reported is the kernels' ow
 import argparse
 from array import array
 
-from pgpu.workloads.run import Run
+from pgpu.workloads.workload_run import Run
 
 _SCRATCH_BYTES = 1 << 21
 _NANOSECONDS = 1_000_000_000

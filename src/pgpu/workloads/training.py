@@ -14,8 +14,8 @@ from array import array
 from dataclasses import dataclass
 
 from pgpu.workloads.inference import CLASSES, FLOAT_BYTES, LIBRARIES_MIB, PIXELS, STEP_BYTES
-from pgpu.workloads.memory import MIB, whole_granules
-from pgpu.workloads.run import Run, WorkloadError, wait_seconds
+from pgpu.workloads.memory_pool import MIB, whole_granules
+from pgpu.workloads.workload_run import Run, WorkloadError, wait_seconds
 
 _SMALL_DEVICE_BYTES = 2048 * MIB
 _SYSTEM_BYTES_WHEN_SMALL = 225 * MIB

@@ -19,7 +19,7 @@ from pgpu.client.address import UnixAddress
 from pgpu.client.connection import HttpTransport
 from pgpu.client.http_functions import HttpFunctions
 from pgpu.errors import PgpuError, RequestError
-from pgpu.functions.deploying import pack_tree
+from pgpu.functions.deploy import pack_tree
 from pgpu.model import Deployment, Replica
 from pgpu.services.function_messages import ReplicaAsk
 

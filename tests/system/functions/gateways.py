@@ -17,7 +17,7 @@ from tests.fakes.control_plane import FakeControlPlane
 from tests.system.functions.replicas import JSON, Answer, Connection, answer_of
 from tests.waiting import until
 
-from pgpu.functions.declaring import from_words, to_words
+from pgpu.functions.api import dump_declaration, parse_declaration
 from pgpu.model import Function, Share, Version, VersionState
 
 PHASES = ["grant", "runtime", "interpreter", "imports", "constructor", "first_call"]
@@ -29,7 +29,7 @@ _SCRIPT = Path(__file__).parents[2] / "fakes" / "gateway.py"
 
 def version(name: str, attribute: str, number: int, words: Mapping[str, object]) -> Version:
     """Describe one version of a handler of `handlers.py`."""
-    declaration = json.dumps(to_words(from_words(words)))
+    declaration = json.dumps(dump_declaration(parse_declaration(words)))
     app = f"{_HANDLERS}:{attribute}"
     return Version(
         name, number, os.getuid(), app, "0" * 64, declaration, "process", None, None, VersionState.READY, None, 0.0

@@ -19,9 +19,9 @@ from tests.waiting import until
 from pgpu.app.clients import open_client, open_functions
 from pgpu.app.settings import Settings
 from pgpu.client.http_functions import HttpFunctions
+from pgpu.functions.api import dump_declaration, parse_declaration
 from pgpu.functions.control.http_control_plane import HttpControlPlane
-from pgpu.functions.declaring import from_words, to_words
-from pgpu.functions.deploying import pack_tree
+from pgpu.functions.deploy import pack_tree
 from pgpu.functions.router.control_plane import ControlPlane, ReacquireResult, ReplicaJob
 from pgpu.model import ColdStart, Deployment, ReplicaState, Version, VersionState
 from pgpu.services.function_messages import Bearer
@@ -70,7 +70,7 @@ def deploy_as(functions: HttpFunctions, name: str, app: str, **words: object) ->
     bundle = io.BytesIO()
     packed = pack_tree(source, bundle)
     bundle.seek(0)
-    declaration = json.dumps(to_words(from_words(words)))
+    declaration = json.dumps(dump_declaration(parse_declaration(words)))
     functions.deploy(Deployment(name, app, packed.digest, declaration=declaration), bundle)
     shutil.rmtree(source)
 

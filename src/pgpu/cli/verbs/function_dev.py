@@ -20,8 +20,8 @@ from pgpu.errors import NodeError
 from pgpu.units import MIB
 
 if TYPE_CHECKING:
-    from pgpu.functions.declaring import Declaration
-    from pgpu.functions.dev import Described, Session
+    from pgpu.functions.api import Declaration
+    from pgpu.functions.dev import DevSession, FunctionDescription
 
 _LIBRARIES = ("msgspec", "uvicorn", "httptools", "prometheus_client")
 _MOST_PORT = 65_535
@@ -53,11 +53,11 @@ def dev(
     require_libraries()
     from pgpu.functions import dev as room
 
-    place = room.place_of(app, Path.cwd())
-    relay = room.Relay(host, port)
+    place = room.find_function(app, Path.cwd())
+    relay = room.ConnectionRelay(host, port)
     relay.start()
     try:
-        session = room.Session(
+        session = room.DevSession(
             place, relay, console.print_note, _slicing(invocation_of(context)), name=name, is_reloading=is_reloading
         )
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -78,14 +78,14 @@ def require_libraries() -> None:
         raise NodeError(f"the libraries of functions are not installed: {missing[0]}", hint=extra_hint("functions"))
 
 
-def _announce(described: "Described", session: "Session", host: str, port: int) -> None:
+def _announce(described: "FunctionDescription", session: "DevSession", host: str, port: int) -> None:
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
     how = "reloads on change, " if session.is_reloading else ""
     print(f"{described.name} is served on {url} ({how}^C ends)", flush=True)
     print(f"  {_curl(described, url)}", flush=True)
 
 
-def _curl(described: "Described", url: str) -> str:
+def _curl(described: "FunctionDescription", url: str) -> str:
     if described.declaration.is_asgi:
         return f"curl {url}"
     if described.body is None:

@@ -20,8 +20,8 @@ from pgpu.cli.verbs.function_dev import require_libraries
 from pgpu.errors import RequestError
 
 if TYPE_CHECKING:
-    from pgpu.functions.declaring import Declaration
-    from pgpu.functions.dev import Place
+    from pgpu.functions.api import Declaration
+    from pgpu.functions.dev import FunctionSource
     from pgpu.model import ColdStart, Deployment, Function, Version
     from pgpu.services.function_messages import Functions
 
@@ -256,9 +256,9 @@ def _is_on_cluster(runtime: str | None, **words: object) -> bool:
     return cluster.is_on_cluster(runtime, **words)
 
 
-def _packed(place: "Place", name: str, declaration: "Declaration", bundle: BinaryIO) -> "Deployment":
-    from pgpu.functions.declaring import to_words
-    from pgpu.functions.deploying import pack_tree
+def _packed(place: "FunctionSource", name: str, declaration: "Declaration", bundle: BinaryIO) -> "Deployment":
+    from pgpu.functions.api import dump_declaration
+    from pgpu.functions.deploy import pack_tree
     from pgpu.model import Deployment
     from pgpu.units import format_memory
 
@@ -266,7 +266,7 @@ def _packed(place: "Place", name: str, declaration: "Declaration", bundle: Binar
     bundle.seek(0)
     count = f"{len(packed.paths)} files" if len(packed.paths) > 1 else "1 file"
     console.print_note(f"{place.source} is packed: {count}, {format_memory(packed.size_bytes)}")
-    return Deployment(name, place.app, packed.digest, json.dumps(to_words(declaration)))
+    return Deployment(name, place.app, packed.digest, json.dumps(dump_declaration(declaration)))
 
 
 def _runtime(said: str | None, image: str | None) -> Literal["process", "docker"]:

@@ -23,7 +23,19 @@ from pgpu.functions.router.function_router import FunctionRouter
 from pgpu.functions.router.gateway_metrics import GatewayMetrics
 from pgpu.functions.router.replica_connection import ReplicaConnection
 from pgpu.functions.router.router_table import RouterTable
-from pgpu.functions.scaling import Drain, Fail, Offer, Park, Phase, Start, Step, Stop, Wake, decide, too_many
+from pgpu.functions.scaling import (
+    Drain,
+    Fail,
+    MarkEvictable,
+    Park,
+    Phase,
+    Start,
+    Step,
+    Stop,
+    Wake,
+    excess_parked,
+    plan_steps,
+)
 from pgpu.model import JobState, ReplicaState
 
 _LOOK_SECONDS = 1.0
@@ -122,7 +134,7 @@ class ReplicaController:
             job_id: hall.loads[link.version].view(now, self._leases.clock).value
             for job_id, (hall, link) in parked.items()
         }
-        for job_id in too_many(values, is_host_short=bool(parked) and is_host_short()):
+        for job_id in excess_parked(values, is_host_short=bool(parked) and is_host_short()):
             self._apply(parked[job_id][0], Stop(job_id))
 
     def _hear(self, change: str) -> None:
@@ -221,7 +233,7 @@ class ReplicaController:
     def _decide(self, hall: FunctionRouter) -> None:
         if hall.is_closed:
             return
-        for step in decide(hall.view(self._leases.clock, is_memory_short=self._is_memory_short)):
+        for step in plan_steps(hall.view(self._leases.clock, is_memory_short=self._is_memory_short)):
             self._apply(hall, step)
 
     def _apply(self, hall: FunctionRouter, step: Step) -> None:
@@ -233,7 +245,7 @@ class ReplicaController:
             self._apply_to_link(hall, hall.links[step.job_id], step)
 
     def _apply_to_link(
-        self, hall: FunctionRouter, link: ReplicaConnection, step: Drain | Stop | Park | Wake | Offer
+        self, hall: FunctionRouter, link: ReplicaConnection, step: Drain | Stop | Park | Wake | MarkEvictable
     ) -> None:
         if isinstance(step, Drain):
             link.offered_value = None  # nobody took it

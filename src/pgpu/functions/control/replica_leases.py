@@ -10,7 +10,7 @@ from pgpu.functions.replica.worker_supervisor import log
 from pgpu.functions.router.control_plane import ControlPlane
 from pgpu.functions.router.function_router import FunctionRouter
 from pgpu.functions.router.replica_connection import ReplicaConnection
-from pgpu.functions.scaling import Clock, Phase
+from pgpu.functions.scaling import Phase, ValueClock
 
 
 class ReplicaLeases:
@@ -18,7 +18,7 @@ class ReplicaLeases:
 
     def __init__(self, desk: ControlPlane, asking: BackgroundCalls) -> None:
         self._desk, self._asking = desk, asking
-        self.clock = Clock()
+        self.clock = ValueClock()
 
     def offer(self, link: ReplicaConnection, value: float) -> None:
         """Let the engine take it."""

@@ -4,20 +4,20 @@ The replica is the same front and worker as anywhere; what stands here watches f
 one and moves callers over once it is ready. It refuses to deploy, to scale and to authenticate.
 """
 
-from pgpu.functions.dev.described import Described, describe
-from pgpu.functions.dev.place import Place, place_of
-from pgpu.functions.dev.relay import Relay
-from pgpu.functions.dev.replica import Replica, front_command, socket_directory
-from pgpu.functions.dev.session import Session
+from pgpu.functions.dev.description import FunctionDescription, describe_function
+from pgpu.functions.dev.dev_replica import DevReplica, front_command, socket_directory
+from pgpu.functions.dev.dev_session import DevSession
+from pgpu.functions.dev.function_source import FunctionSource, find_function
+from pgpu.functions.dev.relay import ConnectionRelay
 
 __all__ = [
-    "Described",
-    "Place",
-    "Relay",
-    "Replica",
-    "Session",
-    "describe",
+    "ConnectionRelay",
+    "DevReplica",
+    "DevSession",
+    "FunctionDescription",
+    "FunctionSource",
+    "describe_function",
+    "find_function",
     "front_command",
-    "place_of",
     "socket_directory",
 ]

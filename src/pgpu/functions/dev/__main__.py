@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pgpu.errors import RequestError
-from pgpu.functions.declaring import from_words, name_of, read_project, to_words
+from pgpu.functions.api import default_name, dump_declaration, parse_declaration, read_project
 from pgpu.functions.handler import REQUIRED, Signature, load
-from pgpu.functions.protocols import Interpreter, example
+from pgpu.functions.protocols import Interpreter, example_body
 
 
 def main() -> int:
@@ -26,15 +26,15 @@ def main() -> int:
     try:
         loaded = load(words.app, words.source)
         over = read_project(words.source)[words.section].words if words.section else {}
-        declaration = from_words(over, loaded.declaration)
-        name = words.section or name_of(loaded.attribute)
+        declaration = parse_declaration(over, loaded.declaration)
+        name = words.section or default_name(loaded.attribute)
         signature = loaded.signature(declaration)
         loaded.check_arguments(declaration)
         Interpreter(signature, name)  # refuses what no request can hold
         body = _example(signature)
     except RequestError as exc:
         return _said({"error": str(exc), "hint": exc.hint})
-    return _said({"name": name, "words": to_words(declaration), "body": body})
+    return _said({"name": name, "words": dump_declaration(declaration), "body": body})
 
 
 def _said(answer: Mapping[str, object]) -> int:
@@ -46,7 +46,7 @@ def _said(answer: Mapping[str, object]) -> int:
 def _example(signature: Signature) -> str | None:
     """Return JSON for the parameters that a request must fill; None where the one there is takes the body as it is."""
     needed = [each.annotation for each in signature.parameters if each.default is REQUIRED]
-    return None if needed == [bytes] else json.dumps(example(signature))
+    return None if needed == [bytes] else json.dumps(example_body(signature))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ _NOBODY = (
 )
 
 
-class Relay:
+class ConnectionRelay:
     """Listens in a thread of its own."""
 
     def __init__(self, host: str, port: int) -> None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pgpu.errors import RequestError
-from pgpu.functions.declaring import Context
-from pgpu.functions.handler.signature import Signature
+from pgpu.functions.api import Context
+from pgpu.functions.handler.call_signature import Signature
 
 Values = tuple[Any, ...]
 """One request's arguments in the order of `Signature.parameters`; after them the others, a dict, if it takes them."""

@@ -18,7 +18,7 @@ from pgpu.functions.http.request_heads import plain_head, plain_headers
 from pgpu.functions.http.response_headers import header_lines, server_timing
 from pgpu.functions.http.response_writer import ResponseWriter
 from pgpu.functions.ipc.messages import Chunk, Reply
-from pgpu.functions.protocols.refusal import Refusal
+from pgpu.functions.protocols.call_refusal import Refusal
 from pgpu.functions.requests.pending_request import PendingRequest
 
 LARGEST_DIRECT_BYTES = 60_000

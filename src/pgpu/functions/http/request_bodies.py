@@ -8,7 +8,7 @@ from typing import Any
 
 from pgpu.functions.ipc.call_frames import INLINE_BYTES
 from pgpu.functions.ipc.memory_files import GrowingFile
-from pgpu.functions.protocols.refusal import Refusal
+from pgpu.functions.protocols.call_refusal import Refusal
 
 Receive = Callable[[], Awaitable[Any]]
 TOO_LARGE = Refusal(413, "body_too_large", "the body is larger than this function takes", {"connection": "close"})

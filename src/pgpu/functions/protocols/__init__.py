@@ -3,21 +3,21 @@
 Bytes in, values out, and back. It refuses to touch a socket or to call a handler.
 """
 
-from pgpu.functions.protocols.asked import Asked, Form, Streaming
-from pgpu.functions.protocols.describing import example, openapi, pages
+from pgpu.functions.protocols.call_refusal import Refusal, RefusedError, handler_error, handler_refusal
+from pgpu.functions.protocols.description import example_body, openapi, pages
 from pgpu.functions.protocols.interpreter import Interpreter
-from pgpu.functions.protocols.refusal import Refusal, RefusedError, declined, handler_failed
+from pgpu.functions.protocols.parsed_call import ParsedCall, ResultWriter, StreamWriter
 
 __all__ = [
-    "Asked",
-    "Form",
     "Interpreter",
+    "ParsedCall",
     "Refusal",
     "RefusedError",
-    "Streaming",
-    "declined",
-    "example",
-    "handler_failed",
+    "ResultWriter",
+    "StreamWriter",
+    "example_body",
+    "handler_error",
+    "handler_refusal",
     "openapi",
     "pages",
 ]

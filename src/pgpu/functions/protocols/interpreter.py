@@ -8,11 +8,11 @@ from collections.abc import Mapping
 
 from pgpu.functions.handler import Signature
 from pgpu.functions.ipc.messages import Call
-from pgpu.functions.protocols.asked import Asked, Form
-from pgpu.functions.protocols.inference import InferenceForm, TensorReader, read_request
-from pgpu.functions.protocols.reading import BodyReader, Buffer, event_in
-from pgpu.functions.protocols.refusal import Refusal, RefusedError, handler_failed, refused
-from pgpu.functions.protocols.writing import form_for
+from pgpu.functions.protocols.call_refusal import Refusal, RefusedError, handler_error, refusal_error
+from pgpu.functions.protocols.inference import InferenceWriter, TensorReader, read_request
+from pgpu.functions.protocols.parsed_call import ParsedCall, ResultWriter
+from pgpu.functions.protocols.request_body import BodyReader, Buffer, find_event
+from pgpu.functions.protocols.results import plain_writer
 
 _MODELS = "/v2/models/"
 
@@ -33,9 +33,9 @@ class Interpreter:
         self._name, self._version = name, version
         self._bodies = BodyReader(signature)
         self._tensors = TensorReader(signature)
-        self._forms: dict[str | None, Form | None] = {}
+        self._forms: dict[str | None, ResultWriter | None] = {}
 
-    def read(self, call: Call, body: Buffer) -> Asked | Refusal:
+    def read(self, call: Call, body: Buffer) -> ParsedCall | Refusal:
         """Read a call's arguments, and how it wants its answer.
 
         Args:
@@ -47,30 +47,30 @@ class Interpreter:
         except RefusedError as error:
             return error.refusal
         except BaseException as error:  # noqa: BLE001 - values are made by the user's own types, which may raise anything
-            return handler_failed(error, "".join(traceback.format_exception(error)))
+            return handler_error(error, "".join(traceback.format_exception(error)))
 
-    def _inference(self, call: Call, body: Buffer) -> Asked:
+    def _inference(self, call: Call, body: Buffer) -> ParsedCall:
         _check_encoding(call.headers)
         request = read_request(body, call.headers)
-        form = InferenceForm(self._name, _version_in(call.path) or self._version, request)
-        return Asked(self._tensors.read(request), form, call.headers)
+        form = InferenceWriter(self._name, _version_in(call.path) or self._version, request)
+        return ParsedCall(self._tensors.read(request), form, call.headers)
 
-    def _plain(self, call: Call, body: Buffer) -> Asked:
+    def _plain(self, call: Call, body: Buffer) -> ParsedCall:
         headers = call.headers
         form = self._form(headers.get("accept"))
         _check_encoding(headers)
-        event = event_in(body, headers)
+        event = find_event(body, headers)
         if event is None:
-            return Asked(self._bodies.read(body, headers.get("content-type"), call.query), form, headers)
+            return ParsedCall(self._bodies.read(body, headers.get("content-type"), call.query), form, headers)
         values = self._bodies.read(event.body, event.content_type, "")
-        return Asked(values, form, _with_attributes(headers, event.attributes))
+        return ParsedCall(values, form, _with_attributes(headers, event.attributes))
 
-    def _form(self, accept: str | None) -> Form:
+    def _form(self, accept: str | None) -> ResultWriter:
         form = self._forms.get(accept)
         if form is None:
-            form = form_for(self._signature, accept)
+            form = plain_writer(self._signature, accept)
             if form is None:
-                raise refused(406, "not_acceptable", "the Accept header allows nothing that this function gives")
+                raise refusal_error(406, "not_acceptable", "the Accept header allows nothing that this function gives")
             if len(self._forms) >= _MOST_FORMS:
                 self._forms.clear()
             self._forms[accept] = form
@@ -79,7 +79,7 @@ class Interpreter:
 
 def _check_encoding(headers: Mapping[str, str]) -> None:
     if "content-encoding" in headers and headers["content-encoding"].lower() != "identity":
-        raise refused(415, "bad_encoding", "bodies are taken uncompressed", accept_encoding="identity")
+        raise refusal_error(415, "bad_encoding", "bodies are taken uncompressed", accept_encoding="identity")
 
 
 def _version_in(path: str) -> str:

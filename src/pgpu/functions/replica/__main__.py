@@ -9,7 +9,7 @@ import signal
 import sys
 from pathlib import Path
 
-from pgpu.functions.declaring import name_of
+from pgpu.functions.api import default_name
 from pgpu.functions.replica.file_prefetch import read_ahead
 from pgpu.functions.replica.slice_signals import block_slice_signals
 from pgpu.functions.replica.zygote_process import ServedFunction, fork_zygote
@@ -40,7 +40,7 @@ def _parse(words: list[str]) -> argparse.Namespace:
 
 if __name__ == "__main__":
     said = _parse(sys.argv[1:])
-    name = said.name or name_of(said.app.rpartition(":")[2].removesuffix(".py").replace(".", "-"))
+    name = said.name or default_name(said.app.rpartition(":")[2].removesuffix(".py").replace(".", "-"))
     function = ServedFunction(name, said.app, said.source.resolve(), said.declaration)
     if said.parent is not None:
         die_with_parent(said.parent, signal.SIGTERM)

@@ -13,7 +13,7 @@ from pgpu.functions.http.request_bodies import Receive
 from pgpu.functions.http.request_heads import plain_headers
 from pgpu.functions.http.response_writer import Send
 from pgpu.functions.ipc.messages import Reply
-from pgpu.functions.protocols.refusal import Refusal
+from pgpu.functions.protocols.call_refusal import Refusal
 from pgpu.functions.replica.replica_handler import ReplicaRequestHandler
 from pgpu.functions.replica.serving_state import ServingState
 from pgpu.functions.requests.pending_request import PendingRequest

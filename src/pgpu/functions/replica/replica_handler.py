@@ -9,7 +9,7 @@ from typing import Any
 
 from pgpu.functions.http.request_heads import request_id, timeout_seconds
 from pgpu.functions.ipc.messages import Body, Reply
-from pgpu.functions.protocols.refusal import Refusal
+from pgpu.functions.protocols.call_refusal import Refusal
 from pgpu.functions.replica.request_queue import RequestQueue
 from pgpu.functions.replica.worker_supervisor import WorkerSupervisor
 from pgpu.functions.requests.pending_request import PendingRequest, ResponseSink

@@ -19,7 +19,7 @@ import uvicorn
 from pgpu.functions.http.http_connection import HttpConnection
 from pgpu.functions.ipc.coalescing_loop import CoalescingLoop
 from pgpu.functions.ipc.unix_sockets import listening_socket
-from pgpu.functions.protocols.refusal import Refusal
+from pgpu.functions.protocols.call_refusal import Refusal
 from pgpu.functions.replica.call_server import CallServer
 from pgpu.functions.replica.health_probe import HealthProbe
 from pgpu.functions.replica.replica_app import ReplicaApp

@@ -9,10 +9,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from pgpu.functions.declaring import Declaration, from_words
+from pgpu.functions.api import Declaration, parse_declaration
 from pgpu.functions.ipc.call_frames import Frame
 from pgpu.functions.ipc.messages import Notification
-from pgpu.functions.protocols.refusal import Refusal
+from pgpu.functions.protocols.call_refusal import Refusal
 from pgpu.functions.replica.oom_kills import OomKillCounter
 from pgpu.functions.replica.request_queue import WORKER_DIED, RequestQueue, WorkerSlot
 from pgpu.functions.replica.serving_state import ServingState
@@ -88,7 +88,7 @@ class WorkerSupervisor:
         Raises:
             RequestError: The declaration says what cannot be.
         """
-        return from_words(function.words)
+        return parse_declaration(function.words)
 
     @property
     def state(self) -> ServingState:
@@ -250,7 +250,7 @@ class WorkerSupervisor:
 
     def _on_zygote_told(self, number: int, tell: Notification, file: int | None) -> None:
         if tell.what == "imported":
-            self.declaration = from_words(tell.data["declaration"])
+            self.declaration = parse_declaration(tell.data["declaration"])
             self._desk.adopt(self.declaration)
             self.pages = tell.data["pages"]
             self.import_seconds = float(tell.data["import_seconds"])

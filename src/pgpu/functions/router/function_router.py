@@ -27,7 +27,7 @@ from pgpu.functions.router.router_refusals import (
     queue_full,
 )
 from pgpu.functions.router.version_load import VersionLoad
-from pgpu.functions.scaling import Clock, FunctionView, Phase, Split
+from pgpu.functions.scaling import FunctionView, Phase, TrafficSplit, ValueClock
 from pgpu.model import Function, VersionState
 
 _MOST_ATTEMPTS = 3
@@ -52,7 +52,7 @@ class FunctionRouter:
         """
         self._metrics, self._wake = metrics, wake
         self.loads: dict[int, VersionLoad] = {}
-        self._split = Split({})
+        self._split = TrafficSplit({})
         self.links: dict[str, ReplicaConnection] = {}
         self.is_closed = False
         """The function is no more; who was about to call it is told so."""
@@ -77,7 +77,7 @@ class FunctionRouter:
                 self.loads[version.number] = VersionLoad(version)
             self.loads[version.number].version = version
         if self._split.percents != percents:
-            self._split = Split(percents)
+            self._split = TrafficSplit(percents)
             for load in self.loads.values():
                 self._redirect(load)
         for number in self.loads:
@@ -166,7 +166,7 @@ class FunctionRouter:
         for link in [*self.links.values()]:
             self.remove(link)
 
-    def view(self, clock: Clock, *, is_memory_short: bool = False) -> FunctionView:
+    def view(self, clock: ValueClock, *, is_memory_short: bool = False) -> FunctionView:
         """Show what there is to the policy."""
         now = time.monotonic()
         serving = [self.loads[share.version] for share in self.function.traffic]

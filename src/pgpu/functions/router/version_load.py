@@ -8,11 +8,11 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from pgpu.functions.deploying.replica import declaration_of
+from pgpu.functions.deploy.replica_job import declaration_of
 from pgpu.functions.requests.prefetch_window import PrefetchWindow
 from pgpu.functions.router.routed_request import RoutedRequest
-from pgpu.functions.scaling import Arrivals, VersionView
-from pgpu.functions.scaling.value import Clock, Frequency, value
+from pgpu.functions.scaling import ArrivalHistory, VersionView
+from pgpu.functions.scaling.replica_value import Frequency, ValueClock, replica_value
 from pgpu.model import Version, VersionState
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class LearnedLoad(NamedTuple):
     cold_seconds: float
     exec_seconds: float
     arrivals: tuple[int, ...]
-    """See `Arrivals.counts`."""
+    """See `ArrivalHistory.counts`."""
 
 
 class VersionLoad:
@@ -53,7 +53,7 @@ class VersionLoad:
         self.pages: dict[str, bytes] = {}
         """What it says of itself, JSON by path; empty until a replica was asked."""
 
-        self.arrivals, self.frequency = Arrivals(), Frequency()
+        self.arrivals, self.frequency = ArrivalHistory(), Frequency()
         self.last_call_seconds: float | None = None
         self.cold_seconds = 1.0
         self.has_been_ready = False
@@ -91,7 +91,7 @@ class VersionLoad:
         """Go on from what an earlier gateway learnt."""
         last = learned.called_at_seconds - epoch_seconds
         self.last_call_seconds, self.frequency = last, Frequency(learned.frequency, last)
-        self.arrivals, self.cold_seconds = Arrivals(learned.arrivals), learned.cold_seconds
+        self.arrivals, self.cold_seconds = ArrivalHistory(learned.arrivals), learned.cold_seconds
         self.ahead.exec_seconds = learned.exec_seconds
 
     def note_ready(self, cold_seconds: float | None) -> None:
@@ -106,10 +106,10 @@ class VersionLoad:
         self.failures += 1
         self.retry_at_seconds = time.monotonic() + pause
 
-    def view(self, now_seconds: float, clock: Clock) -> VersionView:
+    def view(self, now_seconds: float, clock: ValueClock) -> VersionView:
         """Show it to the policy."""
         declaration = self.declaration
-        learned = self.arrivals if declaration.keep_warm == "auto" else Arrivals()
+        learned = self.arrivals if declaration.keep_warm == "auto" else ArrivalHistory()
         return VersionView(
             number=self.number,
             has_been_ready=self.has_been_ready,
@@ -124,10 +124,12 @@ class VersionLoad:
             retry_at_seconds=self.retry_at_seconds if self.version.state is VersionState.READY else math.inf,
             failures=self.failures,
             can_park=declaration.gpus <= 1,
-            value=value(self._worth_then(clock), self.frequency.at(now_seconds), self.cold_seconds, self.size_bytes),
+            value=replica_value(
+                self._worth_then(clock), self.frequency.at(now_seconds), self.cold_seconds, self.size_bytes
+            ),
         )
 
-    def _worth_then(self, clock: Clock) -> float:
+    def _worth_then(self, clock: ValueClock) -> float:
         """Return what the clock said at the last call: at the first look after it, since nothing is on offer before."""
         if self.last_call_seconds is not None and self.last_call_seconds != self._worth_of_call:
             self._worth, self._worth_of_call = clock.worth, self.last_call_seconds

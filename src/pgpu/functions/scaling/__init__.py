@@ -4,31 +4,31 @@ The gateway shows what there is and does what is decided. It refuses to know soc
 the same view always gives the same steps.
 """
 
-from pgpu.functions.scaling.arrivals import Arrivals, Warmth
-from pgpu.functions.scaling.deciding import decide
-from pgpu.functions.scaling.parked import too_many
-from pgpu.functions.scaling.split import Split
-from pgpu.functions.scaling.steps import Drain, Fail, Offer, Park, Start, Step, Stop, Wake
-from pgpu.functions.scaling.value import Clock
-from pgpu.functions.scaling.views import FunctionView, Phase, ReplicaView, VersionView
+from pgpu.functions.scaling.arrival_history import ArrivalHistory, WarmWindow
+from pgpu.functions.scaling.function_view import FunctionView, Phase, ReplicaView, VersionView
+from pgpu.functions.scaling.parked_replicas import excess_parked
+from pgpu.functions.scaling.replica_policy import plan_steps
+from pgpu.functions.scaling.replica_value import ValueClock
+from pgpu.functions.scaling.scaling_steps import Drain, Fail, MarkEvictable, Park, Start, Step, Stop, Wake
+from pgpu.functions.scaling.traffic_split import TrafficSplit
 
 __all__ = [
-    "Arrivals",
-    "Clock",
+    "ArrivalHistory",
     "Drain",
     "Fail",
     "FunctionView",
-    "Offer",
+    "MarkEvictable",
     "Park",
     "Phase",
     "ReplicaView",
-    "Split",
     "Start",
     "Step",
     "Stop",
+    "TrafficSplit",
+    "ValueClock",
     "VersionView",
     "Wake",
-    "Warmth",
-    "decide",
-    "too_many",
+    "WarmWindow",
+    "excess_parked",
+    "plan_steps",
 ]

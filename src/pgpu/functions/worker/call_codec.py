@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pgpu.errors import RequestError
-from pgpu.functions.declaring import Context
+from pgpu.functions.api import Context
 from pgpu.functions.handler import Handler
 from pgpu.functions.ipc.messages import Reply
-from pgpu.functions.protocols import Asked, Interpreter, Refusal, RefusedError, declined, handler_failed
+from pgpu.functions.protocols import Interpreter, ParsedCall, Refusal, RefusedError, handler_error, handler_refusal
 from pgpu.functions.worker.executors.call_inbox import WorkItem
 
 _NOBODY = Context()
@@ -28,22 +28,22 @@ class CallCodec:
         signature = handler.signature
         self._wants_context = signature.context_index is not None or signature.context_name is not None
 
-    def read(self, work: WorkItem) -> Asked | Reply:
+    def read(self, work: WorkItem) -> ParsedCall | Reply:
         """Read a call's arguments; a reply where it has none, or where nobody waits for it."""
-        found: Asked | Refusal = _CANCELLED if work.is_cancelled else self._interpreter.read(work.call, work.body)
+        found: ParsedCall | Refusal = _CANCELLED if work.is_cancelled else self._interpreter.read(work.call, work.body)
         if not isinstance(found, Refusal):
             return found
         if found.detail:
             log(f"request {work.call.id}: {found.detail}")
         return found.reply(work.call.id)
 
-    def context(self, work: WorkItem, asked: Asked, ask_cancelled: Callable[[], bool]) -> Context:
+    def context(self, work: WorkItem, asked: ParsedCall, ask_cancelled: Callable[[], bool]) -> Context:
         """Make what the handler may know of the request, if it asks for that."""
         if not self._wants_context:
             return _NOBODY
         return Context(work.call.id, asked.headers, work.deadline_seconds, ask_cancelled)
 
-    def reply(self, work: WorkItem, asked: Asked, result: Any) -> Reply:
+    def reply(self, work: WorkItem, asked: ParsedCall, result: Any) -> Reply:
         """Write a result; of a batch, one request's may be an exception, which fails that request alone."""
         if isinstance(result, Exception):
             return self.failures([work], result)[0]
@@ -68,11 +68,11 @@ def describe_failure(what: str, error: BaseException) -> Refusal:
     if isinstance(error, RefusedError):
         log(f"{what}: {error.refusal.error}: {error.refusal.detail}")
         return error.refusal
-    if (said := declined(error)) is not None:
+    if (said := handler_refusal(error)) is not None:
         log(f"{what}: {type(error).__name__}: {said.error}")
         return said
     log_failure(f"{what} failed", error)
-    return handler_failed(error)
+    return handler_error(error)
 
 
 def describe_failed_start(what: str, error: BaseException) -> str:

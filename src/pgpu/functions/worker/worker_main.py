@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pgpu.functions.declaring import Declaration
+from pgpu.functions.api import Declaration
 from pgpu.functions.handler import Handler, Loaded, Signature
 from pgpu.functions.ipc.blocking_channel import BlockingChannel, GoneError
 from pgpu.functions.ipc.call_frames import MalformedFrameError, encode_frame

@@ -18,7 +18,7 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
-from pgpu.functions.declaring import from_words, to_words
+from pgpu.functions.api import dump_declaration, parse_declaration
 from pgpu.functions.handler import load
 from pgpu.functions.ipc.blocking_channel import BlockingChannel, GoneError
 from pgpu.functions.ipc.call_frames import encode_frame
@@ -48,7 +48,7 @@ class ZygoteArguments:
     """The directory that the module is in."""
 
     words: dict[str, object]
-    """What the declaration says beyond the decorator, as `declaring.from_words` reads it."""
+    """What the declaration says beyond the decorator, as `api.parse_declaration` reads it."""
 
     front_pid: int
 
@@ -155,10 +155,10 @@ def main(birth: ZygoteArguments, control: socket.socket) -> int:
 def _prepare(birth: ZygoteArguments) -> tuple[PreparedFunction, dict[str, object]]:
     """Import and read everything that workers have in common; and what the front is told of it."""
     loaded = load(birth.app, birth.source)
-    declaration = from_words(birth.words, loaded.declaration)
+    declaration = parse_declaration(birth.words, loaded.declaration)
     signature = loaded.signature(declaration)
     prepared = PreparedFunction(birth.name, loaded, declaration, signature, Interpreter(signature, birth.name))
-    return prepared, {"declaration": to_words(declaration), "pages": pages(birth.name, signature, declaration)}
+    return prepared, {"declaration": dump_declaration(declaration), "pages": pages(birth.name, signature, declaration)}
 
 
 def _write_lines_at_once() -> None:

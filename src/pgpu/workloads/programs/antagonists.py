@@ -15,11 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pgpu.workloads.driver import Device, Module
+from pgpu.workloads.cuda_driver import Device, Module
 from pgpu.workloads.kernels import Filling
-from pgpu.workloads.memory import GRANULE_BYTES, MIB
-from pgpu.workloads.programs.taking import add_usual_arguments, take
-from pgpu.workloads.run import Run
+from pgpu.workloads.memory_pool import GRANULE_BYTES, MIB
+from pgpu.workloads.programs.antagonist_loop import add_usual_arguments, take
+from pgpu.workloads.workload_run import Run
 
 _QUAD_BYTES = 16
 _SECTOR_BYTES = 32

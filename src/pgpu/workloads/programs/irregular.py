@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from pgpu.workloads.driver import Argument, Module
+from pgpu.workloads.cuda_driver import Argument, Module
 from pgpu.workloads.kernels import Filling
 from pgpu.workloads.programs.problem import Buffers, Problem
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pgpu.workloads.driver import Argument, Device
-from pgpu.workloads.memory import GRANULE_BYTES
-from pgpu.workloads.programs.taking import LAUNCH_SECONDS, add_usual_arguments, take
-from pgpu.workloads.run import Run
+from pgpu.workloads.cuda_driver import Argument, Device
+from pgpu.workloads.memory_pool import GRANULE_BYTES
+from pgpu.workloads.programs.antagonist_loop import LAUNCH_SECONDS, add_usual_arguments, take
+from pgpu.workloads.workload_run import Run
 
 BLOCK_THREADS = 512
 """Four for each lane of a multiprocessor, and a half, a third or a quarter of its room."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from pgpu.workloads.driver import Module
+from pgpu.workloads.cuda_driver import Module
 from pgpu.workloads.kernels import Filling
 from pgpu.workloads.programs.problem import Buffers, Problem
 

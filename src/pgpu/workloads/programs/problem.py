@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self, TypeAlias
 
-from pgpu.workloads.driver import Module
+from pgpu.workloads.cuda_driver import Module
 from pgpu.workloads.kernels import Filling
 
 Buffers: TypeAlias = "Sequence[array[Any]]"

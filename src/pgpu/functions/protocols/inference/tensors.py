@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from pgpu.functions.protocols.inference.datatypes import DATATYPES, count_of, elements_of_json, nested
-from pgpu.functions.protocols.reading import Buffer
+from pgpu.functions.protocols.request_body import Buffer
 
 
 class Tensor(msgspec.Struct, frozen=True):

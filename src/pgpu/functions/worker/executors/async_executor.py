@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Any
 
-from pgpu.functions.declaring import Batch, Declaration
+from pgpu.functions.api import Batch, Declaration
 from pgpu.functions.ipc.blocking_channel import BlockingChannel, GoneError
 from pgpu.functions.ipc.coalescing_loop import before_sleep
 from pgpu.functions.ipc.messages import Reply
 from pgpu.functions.ipc.started_mark import StartedMark
-from pgpu.functions.protocols import Asked, Streaming
+from pgpu.functions.protocols import ParsedCall, StreamWriter
 from pgpu.functions.worker.call_codec import CallCodec, describe_failure
 from pgpu.functions.worker.executors.batch_executor import check_batch
 from pgpu.functions.worker.executors.call_inbox import CallInbox, WorkItem
@@ -124,7 +124,7 @@ class AsyncExecutor:
             reply = self._answerer.failures([work], error)[0]
         self._finish(work, reply, began)
 
-    async def _answer(self, work: WorkItem, asked: Asked) -> Reply | None:
+    async def _answer(self, work: WorkItem, asked: ParsedCall) -> Reply | None:
         handler = self._answerer.handler
         result = handler.call(asked.values, self._answerer.context(work, asked, lambda: work.is_cancelled))
         if not handler.signature.is_stream:
@@ -135,7 +135,7 @@ class AsyncExecutor:
             await self._stream(work, asked.form.streaming, items)
         return None
 
-    async def _stream(self, work: WorkItem, streaming: Streaming, items: AsyncIterator[Any]) -> None:
+    async def _stream(self, work: WorkItem, streaming: StreamWriter, items: AsyncIterator[Any]) -> None:
         """Send it all; what is raised before the first piece goes through, as nothing was sent then."""
         began, work.credit = time.monotonic(), work.credit + STREAM_WINDOW
         first = [streaming.piece(item) for item in [await anext(items, self)] if item is not self]
@@ -166,7 +166,7 @@ class AsyncExecutor:
         works = await self._gather(batch)
         began = time.monotonic()
         read = [(work, self._answerer.read(work)) for work in works]
-        good = [(work, asked) for work, asked in read if isinstance(asked, Asked)]
+        good = [(work, asked) for work, asked in read if isinstance(asked, ParsedCall)]
         for work, refused in read:
             if isinstance(refused, Reply):
                 self._finish(work, refused, began)
@@ -184,7 +184,7 @@ class AsyncExecutor:
                     await self._news.wait()
         return [calls.popleft() for _ in range(min(len(calls), batch.max_size))]
 
-    async def _answer_batch(self, good: Sequence[tuple[WorkItem, Asked]]) -> list[Reply]:
+    async def _answer_batch(self, good: Sequence[tuple[WorkItem, ParsedCall]]) -> list[Reply]:
         answerer = self._answerer
         try:
             contexts = [answerer.context(work, asked, partial(_is_cancelled, work)) for work, asked in good]

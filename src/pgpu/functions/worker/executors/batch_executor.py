@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pgpu.functions.declaring import Batch
+from pgpu.functions.api import Batch
 from pgpu.functions.ipc.blocking_channel import BlockingChannel
 from pgpu.functions.ipc.messages import Reply
 from pgpu.functions.ipc.started_mark import StartedMark
-from pgpu.functions.protocols import Asked
+from pgpu.functions.protocols import ParsedCall
 from pgpu.functions.worker.call_codec import CallCodec
 from pgpu.functions.worker.executors.call_inbox import WorkItem
 from pgpu.functions.worker.executors.single_executor import SingleExecutor
@@ -35,7 +35,7 @@ class BatchExecutor(SingleExecutor):
         works = self._gather()
         began = time.monotonic()
         read = [(work, self._answerer.read(work)) for work in works]
-        good = [(work, asked) for work, asked in read if isinstance(asked, Asked)]
+        good = [(work, asked) for work, asked in read if isinstance(asked, ParsedCall)]
         for work, asked in read:
             if isinstance(asked, Reply):
                 self._finish(work, asked, began)
@@ -56,7 +56,7 @@ class BatchExecutor(SingleExecutor):
             self._inbox.fill(is_waiting=False)
         return [calls.popleft() for _ in range(min(len(calls), self._batch.max_size))]
 
-    def _answer_batch(self, good: Sequence[tuple[WorkItem, Asked]]) -> list[Reply]:
+    def _answer_batch(self, good: Sequence[tuple[WorkItem, ParsedCall]]) -> list[Reply]:
         answerer = self._answerer
         try:
             contexts = [self._context(work, asked) for work, asked in good]

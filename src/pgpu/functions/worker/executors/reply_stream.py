@@ -10,7 +10,7 @@ from typing import Any
 
 from pgpu.functions.ipc.blocking_channel import BlockingChannel, GoneError
 from pgpu.functions.ipc.messages import Reply
-from pgpu.functions.protocols import Streaming
+from pgpu.functions.protocols import StreamWriter
 from pgpu.functions.worker.call_codec import describe_failure
 from pgpu.functions.worker.executors.call_inbox import WorkItem
 from pgpu.functions.worker.executors.reply_frames import STREAM_WINDOW, send_end, send_head, send_piece
@@ -27,7 +27,7 @@ class ReplyStream:
         self._began_seconds = time.monotonic()
         work.credit += STREAM_WINDOW
 
-    def send(self, streaming: Streaming, items: Iterator[Any]) -> None:
+    def send(self, streaming: StreamWriter, items: Iterator[Any]) -> None:
         """Send it all.
 
         Raises:
@@ -41,7 +41,7 @@ class ReplyStream:
             send_piece(self._port, self._work.number, streaming.end)
         send_end(self._port, self._work.number, is_broken=not is_whole)
 
-    def _send_rest(self, streaming: Streaming, piece: bytes, items: Iterator[Any]) -> bool:
+    def _send_rest(self, streaming: StreamWriter, piece: bytes, items: Iterator[Any]) -> bool:
         work = self._work
         try:
             self._send_piece(piece)

@@ -13,7 +13,7 @@ from typing import Any
 from pgpu.functions.ipc.blocking_channel import BlockingChannel, GoneError
 from pgpu.functions.ipc.messages import Reply
 from pgpu.functions.ipc.started_mark import StartedMark
-from pgpu.functions.protocols import Asked
+from pgpu.functions.protocols import ParsedCall
 from pgpu.functions.worker.call_codec import CallCodec
 from pgpu.functions.worker.executors.call_inbox import CallInbox, WorkItem
 from pgpu.functions.worker.executors.reply_frames import queue_reply
@@ -96,7 +96,7 @@ class SingleExecutor:
     def _begin(self, work: WorkItem) -> None:
         self._mark.begin(work.number)
 
-    def _context(self, work: WorkItem, asked: Asked) -> Any:
+    def _context(self, work: WorkItem, asked: ParsedCall) -> Any:
         return self._answerer.context(work, asked, partial(self._is_cancelled, work))
 
     def _is_cancelled(self, work: WorkItem) -> bool:
@@ -113,7 +113,7 @@ class SingleExecutor:
         else:
             del self._inbox.known[work.number]
 
-    def _stream(self, work: WorkItem, asked: Asked) -> Reply | None:
+    def _stream(self, work: WorkItem, asked: ParsedCall) -> Reply | None:
         """Send a stream; a reply where it is none, or where it failed before it began."""
         self._begin(work)
         try:
@@ -129,14 +129,14 @@ class SingleExecutor:
         except BaseException as error:  # noqa: BLE001 - as for one call
             return self._answerer.failures([work], error)[0]
 
-    def _send_items(self, work: WorkItem, asked: Asked, items: Iterator[Any]) -> Reply | None:
+    def _send_items(self, work: WorkItem, asked: ParsedCall, items: Iterator[Any]) -> Reply | None:
         streaming = asked.form.streaming
         if streaming is None:
             return self._collected(work, asked, items)
         ReplyStream(self._port, work, self._look_now, self._wait_for_front).send(streaming, items)
         return None
 
-    def _collected(self, work: WorkItem, asked: Asked, items: Iterator[Any]) -> Reply:
+    def _collected(self, work: WorkItem, asked: ParsedCall, items: Iterator[Any]) -> Reply:
         """Put all pieces into one answer; a caller that leaves ends a stream that may have no end."""
         pieces = []
         for item in items:

@@ -1,0 +1,289 @@
+"""The verb `experiment`: runs a paper's experiment and prints its table beside ours.
+
+stdout gets the table or, with `--json`, one object; progress and notes go to stderr.
+"""
+
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pgpu.cli import options
+from pgpu.cli.invocation import invocation_of
+from pgpu.cli.output import console, documents
+from pgpu.errors import RequestError
+from pgpu.units import parse_memory_bytes
+
+if TYPE_CHECKING:
+    from pgpu.lab.p3.experiment import PartName
+    from pgpu.lab.report import Report
+    from pgpu.lab.testbed import Testbed
+    from pgpu.scheduling.capacity import Headroom
+
+verbs = typer.Typer(help="Run an experiment of the papers behind pgpu: p1 to p5.", no_args_is_help=True)
+
+_MOST_JOBS = 200
+_LARGEST_SIZE = 1_000_000
+
+
+class Runtime(StrEnum):
+    """How jobs run."""
+
+    PROCESS = "process"
+    DOCKER = "docker"
+
+
+RuntimeOption = Annotated[Runtime, typer.Option("--runtime", help="Run the jobs as processes or in containers.")]
+ImageOption = Annotated[
+    str | None,
+    typer.Option("--image", help="With docker: an image in which `python3 -m pgpu.workloads` runs [pgpu-test:latest]."),
+]
+OutputOption = Annotated[Path, typer.Option("--output", metavar="DIR", help="Where CSV, JSON and PNG files go.")]
+BareOption = Annotated[bool, typer.Option("--without-pgpu", help="Run only without pgpu.")]
+
+BatchesOption = Annotated[int, typer.Option("--batches", min=2, help="Batches of each job; fewer is shorter.")]
+
+_DEFAULT_OUTPUT = Path("pgpu-experiments")
+
+
+@verbs.command("p1")
+def p1(
+    context: typer.Context,
+    *,
+    jobs: Annotated[
+        str, typer.Option("--jobs", metavar="N[-M]", help="How many start together, such as 25 or 2-25.")
+    ] = "2-25",
+    runtime: RuntimeOption = Runtime.PROCESS,
+    is_bare: BareOption = False,
+    is_both: Annotated[bool, typer.Option("--both", help="Run without pgpu, then with it, in one table.")] = False,
+    repetitions: Annotated[int, typer.Option("--repeat", min=1, help="Runs of each number of jobs.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", help="Of the order of arrival.")] = 0,
+    batches: BatchesOption = 80,
+    image: ImageOption = None,
+    output: OutputOption = _DEFAULT_OUTPUT,
+    as_json: options.Json = False,
+) -> None:
+    """Start inference jobs of 1,205 MiB together: how many fail for lack of memory? (P1)."""
+    from pgpu.lab import p1 as experiment
+
+    if is_bare and is_both:
+        raise RequestError("--without-pgpu and --both exclude each other")
+    plan = experiment.P1Plan(
+        job_counts=_counts(jobs),
+        with_pgpu=(False, True) if is_both else (not is_bare,),
+        repetitions=repetitions,
+        seed=seed,
+        batches=batches,
+    )
+    _run(context, lambda stage, place: experiment.run(stage, plan, place), runtime, image, output, as_json=as_json)
+
+
+@verbs.command("p2")
+def p2(
+    context: typer.Context,
+    *,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, max=_MOST_JOBS, help="Take-all jobs side by side.")] = 10,
+    memory: Annotated[str, typer.Option("--memory", help="Slice of each.")] = "2GiB",
+    batches: BatchesOption = 60,
+    runtime: RuntimeOption = Runtime.PROCESS,
+    is_bare: BareOption = False,
+    image: ImageOption = None,
+    output: OutputOption = _DEFAULT_OUTPUT,
+    as_json: options.Json = False,
+) -> None:
+    """Train beside others though each job takes all the memory it sees: how many fit? (P2)."""
+    from pgpu.lab import p2 as experiment
+
+    plan = experiment.P2Plan(jobs=jobs, slice_bytes=parse_memory_bytes(memory), batches=batches, with_pgpu=not is_bare)
+    _run(context, lambda stage, place: experiment.run(stage, plan, place), runtime, image, output, as_json=as_json)
+
+
+@verbs.command("p3")
+def p3(
+    context: typer.Context,
+    *,
+    parts: Annotated[
+        str, typer.Option("--part", metavar="PART[,PART]", help="Only these: wall, overhead, mps [all].")
+    ] = "all",
+    jobs: Annotated[int, typer.Option("--jobs", min=2, max=_MOST_JOBS, help="Of the wall: jobs at most.")] = 60,
+    iterations: Annotated[int, typer.Option("--iterations", min=1, help="Of the wall: steps of each job.")] = 40,
+    repetitions: Annotated[int, typer.Option("--repeat", min=1, help="Runs of each program and pair.")] = 5,
+    sizes: Annotated[
+        str, typer.Option("--sizes", metavar="N[,N]", help="Of the MPS table: input sizes.")
+    ] = "5120,10240,20480,40960",
+    asks_beforehand: Annotated[
+        bool, typer.Option("--advise", help="Of the MPS table: profile each program and ask for advice beforehand.")
+    ] = False,
+    runtime: RuntimeOption = Runtime.PROCESS,
+    is_bare: BareOption = False,
+    image: ImageOption = None,
+    output: OutputOption = _DEFAULT_OUTPUT,
+    as_json: options.Json = False,
+) -> None:
+    """Hit the wall of memory, see what containers cost, and ask whether to use MPS (P3)."""
+    from pgpu.lab.p3 import experiment, overhead, sharing_modes, wall
+    from pgpu.lab.testbed_setup import NO_HEADROOM
+
+    plan = experiment.P3Plan(
+        parts=_parts(parts, experiment.PARTS),
+        wall=wall.WallPlan(jobs=jobs, iterations=iterations, with_pgpu=not is_bare),
+        overhead=overhead.OverheadPlan(repetitions=repetitions),
+        mps=sharing_modes.SharingPlan(sizes=_sizes(sizes), repetitions=repetitions, asks_beforehand=asks_beforehand),
+    )
+    _run(
+        context,
+        lambda stage, place: experiment.run(stage, plan, place),
+        runtime,
+        image,
+        output,
+        as_json=as_json,
+        headroom=NO_HEADROOM,
+    )
+
+
+@verbs.command("p4")
+def p4(
+    context: typer.Context,
+    *,
+    neighbours: Annotated[int, typer.Option("--neighbours", min=1, max=15, help="Jobs beside the hog.")] = 3,
+    memory: Annotated[str, typer.Option("--memory", help="Slice of the hog.")] = "4GiB",
+    batches: BatchesOption = 60,
+    runtime: RuntimeOption = Runtime.PROCESS,
+    is_bare: BareOption = False,
+    image: ImageOption = None,
+    output: OutputOption = _DEFAULT_OUTPUT,
+    as_json: options.Json = False,
+) -> None:
+    """Let one job take all it can get: what happens to it and its neighbours? (P4)."""
+    from pgpu.lab import p4 as experiment
+
+    plan = experiment.P4Plan(
+        neighbours=neighbours, hog_slice_bytes=parse_memory_bytes(memory), batches=batches, with_pgpu=not is_bare
+    )
+    _run(context, lambda stage, place: experiment.run(stage, plan, place), runtime, image, output, as_json=as_json)
+
+
+@verbs.command("p5")
+def p5(
+    context: typer.Context,
+    *,
+    requests: Annotated[int, typer.Option("--requests", min=2, help="Requests to each function that count.")] = 100,
+    networks: Annotated[
+        str, typer.Option("--network", metavar="NAME[,NAME]", help="Detectors: wide, mobilenet, vgg16, small.")
+    ] = "wide",
+    is_cpu_only: Annotated[bool, typer.Option("--cpu-only", help="Leave the GPU function out.")] = False,
+    output: OutputOption = _DEFAULT_OUTPUT,
+    as_json: options.Json = False,
+) -> None:
+    """Load a detector in each call, or once: how long does a request take? (P5)."""
+    from pgpu.lab.p5 import experiment, shapes
+
+    plan = experiment.P5Plan(
+        requests=requests, networks=_networks(networks, tuple(shapes.SHAPES)), with_gpu=not is_cpu_only
+    )
+    _run(
+        context, lambda stage, place: experiment.run(stage, plan, place), Runtime.PROCESS, None, output, as_json=as_json
+    )
+
+
+def _networks(text: str, known: tuple[str, ...]) -> tuple[str, ...]:
+    """Read names of detectors, each once.
+
+    Raises:
+        RequestError: One is not known.
+    """
+    asked = tuple(dict.fromkeys(text.split(",")))
+    unknown = [name for name in asked if name not in known]
+    if unknown:
+        raise RequestError(f"--network {unknown[0]!r} is no detector of p5", hint=f"write {', '.join(known)}")
+    return asked
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    """Read `25`, `2-25` or `8,24-25`.
+
+    Raises:
+        RequestError: Not numbers of jobs.
+    """
+    return tuple(count for part in text.split(",") for count in _span(part, text))
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    """Read input sizes.
+
+    Raises:
+        RequestError: One is no number from 1 to a million.
+    """
+    sizes = text.split(",")
+    if not all(size.isdecimal() and 0 < int(size) <= _LARGEST_SIZE for size in sizes):
+        raise RequestError(f"--sizes {text!r} are not input sizes up to {_LARGEST_SIZE:,}", hint="write 5120,10240")
+    return tuple(int(size) for size in sizes)
+
+
+def _parts(text: str, known: "tuple[PartName, ...]") -> "tuple[PartName, ...]":
+    """Read names of parts; `all` is all of them.
+
+    Raises:
+        RequestError: One is not known.
+    """
+    asked = text.split(",")
+    unknown = [part for part in asked if part not in {"all", *known}]
+    if unknown:
+        raise RequestError(f"--part {unknown[0]!r} is not a part of p3", hint=f"write {', '.join(known)} or all")
+    return tuple(part for part in known if part in asked or "all" in asked)
+
+
+def _span(part: str, text: str) -> range:
+    first, separator, last = part.partition("-")
+    last = last if separator else first
+    if not first.isdecimal() or not last.isdecimal():
+        raise RequestError(f"--jobs {text!r} is not a number of jobs", hint="write 25, 2-25 or 8,24-25")
+    if not 1 <= int(first) <= int(last) <= _MOST_JOBS:
+        raise RequestError(f"--jobs {text!r}: between 1 and {_MOST_JOBS} jobs can start together, the fewest first")
+    return range(int(first), int(last) + 1)
+
+
+def _run(
+    context: typer.Context,
+    experiment: "Callable[[Testbed, Path], Report]",
+    runtime: Runtime,
+    image: str | None,
+    output: Path,
+    *,
+    as_json: bool,
+    headroom: "Headroom | None" = None,
+) -> None:
+    from pgpu.lab.report import output_directory, write_summary
+    from pgpu.lab.testbed_setup import open_testbed
+
+    place = output_directory(output)
+    settings = invocation_of(context).settings()
+    with open_testbed(settings, runtime.value, image, console.print_note, headroom=headroom) as stage:
+        report = experiment(stage, place)
+    summary = write_summary(report, place / f"{report.experiment}.json")
+    if as_json:
+        console.print_json(documents.document(report=report.as_json()))
+        return
+    _print(report)
+    for path in (*report.files, summary):
+        console.print_note(f"wrote {path}")
+
+
+def _print(report: "Report") -> None:
+    from rich.table import Table
+
+    for shown in (report.table, *report.further):
+        table = Table(title=f"{shown.title} ({report.device}, {report.runtime})", title_justify="left")
+        for column in shown.columns:
+            table.add_column(column)
+        for row in shown.rows:
+            table.add_row(*("–" if cell is None else str(cell) for cell in row))
+        console.print_table(table)
+    for finding in report.findings:
+        print(finding)
+    if report.is_simulated:
+        from pgpu.lab.report import SIMULATED_NOTE
+
+        print(SIMULATED_NOTE)

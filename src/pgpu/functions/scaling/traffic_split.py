@@ -1,0 +1,45 @@
+"""Which version gets the next request, so that shares of the traffic are kept exactly and not only on average.
+
+It refuses chance: of any hundred requests in a row each version has had its percent, but for one.
+"""
+
+from collections.abc import Mapping
+
+
+class TrafficSplit:
+    """Smooth weighted turns.
+
+    Source: the balancer of nginx ("upstream: smooth weighted round-robin balancing", 2012).
+    """
+
+    def __init__(self, percents: Mapping[int, int]) -> None:
+        """Begin.
+
+        Args:
+            percents: What each version gets, by number; above 0.
+        """
+        self._percents = dict(percents)
+        self._credit = dict.fromkeys(self._percents, 0)
+        self._whole = sum(self._percents.values())
+        self._only = next(iter(self._percents)) if len(self._percents) == 1 else None
+
+    @property
+    def percents(self) -> dict[int, int]:
+        """What each version gets."""
+        return dict(self._percents)
+
+    def next(self) -> int:
+        """Return the version of the next request.
+
+        Raises:
+            StopIteration: There is none.
+        """
+        if self._only is not None:
+            return self._only
+        for version, percent in self._percents.items():
+            self._credit[version] += percent
+        if not self._credit:
+            raise StopIteration
+        chosen = max(self._credit, key=self._credit.__getitem__)
+        self._credit[chosen] -= self._whole
+        return chosen

@@ -1,0 +1,193 @@
+"""P1: inference jobs that start together and fail for lack of GPU memory, and how the queue prevents it.
+
+Each job needs 1,205 MiB of 24,265. Without pgpu, growth is refused from 21 jobs on and programs die from 24 on, because
+the device is full. With pgpu no job starts before its slice fits. The jobs are scaled down: fewer, longer batches.
+"""
+
+import random
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pgpu.lab import plots, report
+from pgpu.lab.bare_trial import run_bare
+from pgpu.lab.job_outcome import JobOutcome, Trial, mean_seconds, spread
+from pgpu.lab.paper_figures import P1_JOB_MIB, p1_row
+from pgpu.lab.report import Cell, Report, Table
+from pgpu.lab.sliced_trial import SlicedJob, run_sliced
+from pgpu.lab.testbed import Testbed
+from pgpu.units import MIB
+
+_COLUMNS = (
+    "jobs",
+    "P1 min s",
+    "P1 max s",
+    "P1 saw OOM",
+    "P1 failed",
+    "pgpu",
+    "min s",
+    "max s",
+    "mean s",
+    "saw OOM",
+    "failed",
+    "all done s",
+    "device peak",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class P1Plan:
+    """What to run."""
+
+    job_counts: tuple[int, ...]
+    """Jobs started together, one trial for each number."""
+
+    with_pgpu: tuple[bool, ...] = (True,)
+    repetitions: int = 1
+    seed: int = 0
+    """Of the order of arrival."""
+
+    batches: int = 80
+    """P1's 1,875 batches scaled down, so that 25 jobs need few host cores."""
+
+    gpu_ms: float = 7.0
+    """Modelled GPU time of a batch: the GPU is busy all the time from about 15 jobs on, as in P1."""
+
+    host_ms: float = 86.0
+    """Host time of a batch, waited: a job alone takes P1's 8.4 s."""
+
+    load_ms: float = 1000.0
+    """Host time between the framework's start and the first batch."""
+
+    memory_bytes: int = P1_JOB_MIB * MIB
+
+    def words(self) -> tuple[str, ...]:
+        """Return the workload's words of one job."""
+        return (
+            "inference",
+            *("--memory", f"{self.memory_bytes // MIB}MiB", "--batches", str(self.batches)),
+            *("--gpu-ms", str(self.gpu_ms), "--host-ms", str(self.host_ms), "--load-ms", str(self.load_ms)),
+        )
+
+
+def run(stage: Testbed, plan: P1Plan, directory: Path) -> Report:
+    """Run every trial, write tables, samples and figures, and report.
+
+    Raises:
+        NodeError: No figures can be drawn here, or a program does not load.
+    """
+    plots.require_plotting()
+    trials = list(_trials(stage, plan))
+    table = Table("P1: jobs that start together", _COLUMNS, tuple(_rows(trials)))
+    figures = _draw(trials, directory, report.caption(stage))
+    return report.write_report("p1", stage, asdict(plan), trials, directory, table, _findings(trials), figures)
+
+
+def _trials(stage: Testbed, plan: P1Plan) -> Iterator[Trial]:
+    arrivals = random.Random(plan.seed)  # noqa: S311 - an order of arrival, not a secret
+    for is_with in plan.with_pgpu:
+        for count in plan.job_counts:
+            for repetition in range(1, plan.repetitions + 1):
+                names = [f"p1-{count}-{repetition}-{number}" for number in range(1, count + 1)]
+                arrivals.shuffle(names)
+                trial = _trial(stage, plan, names, repetition, is_with=is_with)
+                _tell(stage, trial)
+                yield trial
+
+
+def _trial(stage: Testbed, plan: P1Plan, names: Sequence[str], repetition: int, *, is_with: bool) -> Trial:
+    if is_with:
+        jobs = [SlicedJob(name, plan.words(), plan.memory_bytes) for name in names]
+        return run_sliced(stage, jobs, repetition=repetition)
+    return run_bare(stage, [(name, plan.words()) for name in names], repetition=repetition)
+
+
+def _tell(stage: Testbed, trial: Trial) -> None:
+    how = "with" if trial.is_with_pgpu else "without"
+    stage.tell(
+        f"{len(trial.jobs)} jobs {how} pgpu, run {trial.repetition}: {trial.failed} failed, "
+        f"{trial.saw_refusal} saw an out of memory, done in {trial.makespan_seconds:.1f} s"
+    )
+    for job in trial.jobs if trial.is_with_pgpu else ():
+        if job.is_failed:
+            stage.tell(f"{job.name} failed with exit code {job.exit_code}: {job.complaint or 'it said nothing'}")
+
+
+def _groups(trials: Sequence[Trial]) -> Iterator[Sequence[Trial]]:
+    """Yield the repetitions of each number of jobs, without pgpu first."""
+    for count, is_with in sorted({(len(trial.jobs), trial.is_with_pgpu) for trial in trials}):
+        yield [trial for trial in trials if (len(trial.jobs), trial.is_with_pgpu) == (count, is_with)]
+
+
+def _rows(trials: Sequence[Trial]) -> Iterator[tuple[Cell, ...]]:
+    for group in _groups(trials):
+        first = group[0]
+        paper = p1_row(len(first.jobs))
+        seconds = [each for trial in group for each in trial.completed_seconds]
+        mean = mean_seconds(group)
+        yield (
+            len(first.jobs),
+            *((paper.shortest_seconds, paper.longest_seconds) if paper else (None, None)),
+            *((paper.saw_refusal, paper.failed) if paper else (None, None)),
+            "with" if first.is_with_pgpu else "without",
+            round(min(seconds), 2) if seconds else None,
+            round(max(seconds), 2) if seconds else None,
+            None if mean is None else round(mean, 2),
+            spread([trial.saw_refusal for trial in group]),
+            spread([trial.failed for trial in group]),
+            round(statistics.fmean(trial.makespan_seconds for trial in group), 2),
+            f"{100 * max(trial.device_peak_bytes for trial in group) / first.device_memory_bytes:.1f} %",
+        )
+
+
+def _findings(trials: Sequence[Trial]) -> Iterator[str]:
+    for is_with in (False, True):
+        mine = [trial for trial in trials if trial.is_with_pgpu is is_with]
+        if not mine:
+            continue
+        how = "with" if is_with else "without"
+        jobs = sum(len(trial.jobs) for trial in mine)
+        failed = sum(trial.failed for trial in mine)
+        clean = sum(trial.failed == 0 for trial in mine)
+        yield f"{how} pgpu {failed} of {jobs} jobs failed; {clean} of {len(mine)} runs had no failed job"
+    over = sum(used > trial.device_memory_bytes for trial in trials for _, used in trial.device_samples)
+    samples = sum(len(trial.device_samples) for trial in trials)
+    yield f"the device held more than it has in {over} of {samples} samples"
+
+
+def _draw(trials: Sequence[Trial], directory: Path, note: str) -> Iterator[Path]:
+    yield plots.mean_time_by_jobs(trials, directory / "p1-mean-time.png", note)
+    yield plots.box_of_times(_most_crowded(trials), directory / "p1-box.png", note)
+    each = _closest_to(trials, 23)
+    yield plots.time_of_each_job(each, directory / f"p1-each-of-{len(each.jobs)}.png", note)
+    yield plots.memory_of_device(_one_of_each(trials), directory / "p1-device.png", note)
+    shown = _failed_beside_completed(trials)
+    if shown:
+        title = f"A failed job holds memory to its end and never uses it\n{note}"
+        yield plots.memory_of_jobs(shown, directory / "p1-failed-memory.png", title)
+
+
+def _most_crowded(trials: Sequence[Trial]) -> Sequence[Trial]:
+    """Return the trials of the two largest numbers of jobs: P1's box plots are of 24 and 25."""
+    counts = sorted({len(trial.jobs) for trial in trials})[-2:]
+    return [trial for trial in trials if len(trial.jobs) in counts]
+
+
+def _closest_to(trials: Sequence[Trial], count: int) -> Trial:
+    return min(trials, key=lambda trial: abs(len(trial.jobs) - count))
+
+
+def _one_of_each(trials: Sequence[Trial]) -> Sequence[Trial]:
+    """Return one trial with and one without pgpu, of the most jobs."""
+    found = {trial.is_with_pgpu: trial for trial in sorted(trials, key=lambda trial: len(trial.jobs))}
+    return list(found.values())
+
+
+def _failed_beside_completed(trials: Sequence[Trial]) -> Sequence[JobOutcome]:
+    for trial in trials:
+        failed = [job for job in trial.jobs if job.is_failed and job.memory_timeline]
+        completed = [job for job in trial.jobs if not job.is_failed]
+        if failed:
+            return failed[:1] + completed[:1]
+    return []

@@ -1,0 +1,200 @@
+"""P3's wall of memory: hotspot3D in as many containers as a GPU holds, in one more, and in sixty.
+
+Without pgpu what does not fit fails. With its queue it waits; with oversubscription all run together and the host holds
+what does not fit. Jobs are sized so that P3's number of them fits, 110 MiB each on its card; on a larger GPU each has
+more layers. It refuses to choose a job's time: each does the same number of steps in every trial.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pgpu.errors import NodeError, PgpuError
+from pgpu.gpu.catalog import IMAGINARY
+from pgpu.lab import plots, report
+from pgpu.lab.bare_trial import run_bare
+from pgpu.lab.job_outcome import Trial
+from pgpu.lab.p3.experiment_part import Part
+from pgpu.lab.paper_figures import P3_FITTING_CONTAINERS
+from pgpu.lab.report import Cell, Table
+from pgpu.lab.sliced_trial import SlicedJob, run_sliced
+from pgpu.lab.testbed import Testbed
+from pgpu.units import MIB
+
+_COLUMNS = ("how", "jobs", "P3", "failed", "side by side", "makespan s", "mean s", "device peak MiB")
+_LAYER_BYTES = 3 * MIB
+"""Three grids of 512 × 512 floats."""
+
+_SPARE_BYTES = 2 * MIB
+"""The driver maps memory in pages of this size."""
+
+QUEUE, TOGETHER = "pgpu, in the queue", "pgpu, oversubscribed"
+BARE = "without pgpu"
+
+
+@dataclass(frozen=True, slots=True)
+class WallPlan:
+    """What to run."""
+
+    jobs: int = 60
+    iterations: int = 40
+    host_ms: float = 100.0
+    """Host time between two iterations, waited, so that sixty programs meet on the GPU however few cores there are."""
+
+    with_pgpu: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class WallJob:
+    """One of P3's containers on a GPU of some size."""
+
+    memory_bytes: int
+    """Context included."""
+
+    layers: int
+
+    def words(self, plan: WallPlan) -> tuple[str, ...]:
+        """Return the workload's words."""
+        return (
+            *("hotspot3d", "--layers", str(self.layers), "--memory", f"{self.memory_bytes // MIB}MiB"),
+            *("--iterations", str(plan.iterations), "--host-ms", str(plan.host_ms)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Labelled:
+    how: str
+    paper: str
+    trial: Trial
+
+    @property
+    def side_by_side(self) -> int:
+        """Most jobs that were at work at one moment; one that failed was at none."""
+        done = tuple(job for job in self.trial.jobs if not job.is_failed)
+        return replace(self.trial, jobs=done).most_side_by_side
+
+
+def size_job(device_bytes: int, context_bytes: int) -> WallJob:
+    """Return the job of which P3's number fits on a device, and one more does not.
+
+    Raises:
+        NodeError: A context leaves no room for a grid.
+    """
+    memory_bytes = device_bytes // P3_FITTING_CONTAINERS // (2 * MIB) * 2 * MIB
+    layers = (memory_bytes - context_bytes - _SPARE_BYTES) // _LAYER_BYTES
+    if layers < 1 or memory_bytes * (P3_FITTING_CONTAINERS + 1) <= device_bytes:
+        raise NodeError(
+            f"{P3_FITTING_CONTAINERS} jobs with a context of {context_bytes // MIB} MiB each do not fit on this GPU"
+        )
+    return WallJob(memory_bytes, layers)
+
+
+def run(stage: Testbed, plan: WallPlan, directory: Path) -> Part:
+    """Run every trial and write tables, samples and a figure.
+
+    Raises:
+        NodeError: A program does not load, or this GPU is too small.
+    """
+    stage.tell("one hotspot3D alone, to see what a context takes")
+    job = size_job(stage.device_memory_bytes, _context_bytes(stage))
+    trials, findings = [], []
+    for each in _trials(stage, plan, job):
+        if isinstance(each, str):
+            findings.append(each)
+            continue
+        trials.append(each)
+        stage.tell(_sentence(each))
+    table = Table(f"P3: hotspot3D of {job.memory_bytes // MIB} MiB each", _COLUMNS, tuple(map(_row, trials)))
+    said = (*map(_sentence, trials), *findings, *what_is_imaginary(stage.device_name))
+    return Part(table, said, tuple(_files(stage, trials, table, directory)))
+
+
+def what_is_imaginary(device_name: str) -> Sequence[str]:
+    """Say plainly if there never was such a card."""
+    if not device_name.endswith(IMAGINARY):
+        return ()
+    card = device_name.removesuffix(IMAGINARY)
+    return (
+        f"there never was such a card: a real {card} cannot move memory while kernels run, so it refuses {TOGETHER}",
+    )
+
+
+def _context_bytes(stage: Testbed) -> int:
+    probe = run_bare(stage, [("p3-probe", ("hotspot3d", "--layers", "1", "--iterations", "1"))]).jobs[0]
+    if probe.result is None:
+        raise NodeError(f"hotspot3D does not run: {probe.complaint}")
+    return int(probe.result["context_bytes"])
+
+
+def _trials(stage: Testbed, plan: WallPlan, job: WallJob) -> Iterator[_Labelled | str]:
+    """Yield each trial, or why one was left out."""
+    fitting = min(P3_FITTING_CONTAINERS, plan.jobs)
+    for count in sorted({fitting, min(fitting + 1, plan.jobs), plan.jobs}):
+        names = [f"p3-{count}-{number}" for number in range(1, count + 1)]
+        trial = run_bare(stage, [(name, job.words(plan)) for name in names])
+        yield _Labelled(BARE, told_by_p3(count), trial)
+    if plan.with_pgpu:
+        yield from _with_pgpu(stage, plan, job)
+
+
+def told_by_p3(jobs: int) -> str:
+    """Return what P3 says of so many containers."""
+    return "all run" if jobs <= P3_FITTING_CONTAINERS else "most fail"
+
+
+def _with_pgpu(stage: Testbed, plan: WallPlan, job: WallJob) -> Iterator[_Labelled | str]:
+    load_seconds = plan.jobs * _seconds_of_a_start(stage, job)
+    yield _Labelled(QUEUE, "", _run_sliced(stage, plan, job, load_seconds, oversubscribes=False))
+    try:
+        yield _Labelled(TOGETHER, "proposed", _run_sliced(stage, plan, job, load_seconds, oversubscribes=True))
+    except PgpuError as exc:
+        yield f"{TOGETHER}: left out: {exc}"
+
+
+def _seconds_of_a_start(stage: Testbed, job: WallJob) -> float:
+    """Return how long one job takes from its submission to its end, hardly any of which is on the GPU."""
+    stage.tell("one job in a slice, to see how long a start takes")
+    short = SlicedJob("p3-start", ("hotspot3d", "--layers", "1", "--iterations", "1"), job.memory_bytes)
+    return run_sliced(stage, [short]).makespan_seconds
+
+
+def _run_sliced(stage: Testbed, plan: WallPlan, job: WallJob, load_seconds: float, *, oversubscribes: bool) -> Trial:
+    """Submit all; those that are granted begin at one moment, as without pgpu, and time is counted from there."""
+    begin_at_seconds = time.time() + load_seconds
+    words = (*job.words(plan), "--start-at", f"{begin_at_seconds:.3f}")
+    name = "over" if oversubscribes else "queue"
+    jobs = [
+        SlicedJob(f"p3-{name}-{number}", words, job.memory_bytes, oversubscribes) for number in range(1, plan.jobs + 1)
+    ]
+    trial = run_sliced(stage, jobs)
+    return replace(trial, jobs=tuple(replace(each, submitted_at_seconds=begin_at_seconds) for each in trial.jobs))
+
+
+def _row(labelled: _Labelled) -> tuple[Cell, ...]:
+    trial = labelled.trial
+    seconds = trial.completed_seconds
+    return (
+        *(labelled.how, len(trial.jobs), labelled.paper, trial.failed, labelled.side_by_side),
+        round(trial.makespan_seconds, 2),
+        round(sum(seconds) / len(seconds), 2) if seconds else None,
+        trial.device_peak_bytes // MIB,
+    )
+
+
+def _sentence(labelled: _Labelled) -> str:
+    trial = labelled.trial
+    return (
+        f"{labelled.how}: {trial.failed} of {len(trial.jobs)} failed, {labelled.side_by_side} ran side by side, "
+        f"all done in {trial.makespan_seconds:.1f} s"
+    )
+
+
+def _files(stage: Testbed, trials: Sequence[_Labelled], table: Table, directory: Path) -> Iterator[Path]:
+    found = [labelled.trial for labelled in trials]
+    yield report.write_table(table, directory / "p3-wall-table.csv")
+    yield report.write_jobs(found, directory / "p3-wall-jobs.csv")
+    yield report.write_device(found, directory / "p3-wall-device.csv")
+    drawn = [trial for trial in found if trial.device_samples]
+    if drawn:
+        yield plots.memory_of_device(drawn, directory / "p3-wall-device.png", report.caption(stage))

@@ -1,0 +1,155 @@
+"""P4: a job that takes more than its share, and its neighbours.
+
+Without pgpu a hog takes the whole device, and whoever comes after it fails. In a slice only the hog's own request is
+refused, with CUDA error 2; it keeps running, and its neighbours notice nothing.
+"""
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pgpu.lab import plots, report
+from pgpu.lab.bare_trial import run_bare
+from pgpu.lab.job_outcome import JobOutcome, Trial
+from pgpu.lab.paper_figures import P1_JOB_MIB, P4_BEFORE, P4_WITH
+from pgpu.lab.report import Cell, Report, Table
+from pgpu.lab.sliced_trial import SlicedJob, run_sliced
+from pgpu.lab.testbed import Testbed
+from pgpu.units import GIB, MIB
+
+_COLUMNS = ("question", "P4 before", "P4 with pGPU", "ours without pgpu", "ours with pgpu")
+_HOG = "p4-hog"
+_LOAD_MS = 1000.0
+"""A neighbour takes its libraries' memory this long after its start; by then the hog has had all it can get."""
+
+
+@dataclass(frozen=True, slots=True)
+class P4Plan:
+    """What to run."""
+
+    neighbours: int = 3
+    hog_slice_bytes: int = 4 * GIB
+    batches: int = 60
+    """Of each neighbour."""
+
+    gpu_ms: float = 7.0
+    host_ms: float = 86.0
+    with_pgpu: bool = True
+    """Whether slices are shown too, or only how it is without them."""
+
+    neighbour_bytes: int = P1_JOB_MIB * MIB
+
+    def hog_words(self) -> tuple[str, ...]:
+        """Return the workload's words of the hog, which goes on for longer than its neighbours run."""
+        neighbour_seconds = self.batches * (self.host_ms + self.gpu_ms) / 1000 + _LOAD_MS / 1000
+        return ("hog", "--seconds", f"{2 * neighbour_seconds:.1f}")
+
+    def neighbour_words(self) -> tuple[str, ...]:
+        """Return the workload's words of a neighbour."""
+        return (
+            *("inference", "--memory", f"{self.neighbour_bytes // MIB}MiB", "--batches", str(self.batches)),
+            *("--gpu-ms", str(self.gpu_ms), "--host-ms", str(self.host_ms), "--load-ms", str(_LOAD_MS)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Trials:
+    bare: Trial
+    quiet: Trial | None
+    """The neighbours in their slices, and no hog."""
+
+    sliced: Trial | None
+
+    def all(self) -> Sequence[Trial]:
+        return [trial for trial in (self.bare, self.quiet, self.sliced) if trial]
+
+
+def run(stage: Testbed, plan: P4Plan, directory: Path) -> Report:
+    """Run all trials, write tables, samples and figures, and report.
+
+    Raises:
+        NodeError: No figures can be drawn here, or a program does not load.
+    """
+    plots.require_plotting()
+    trials = _run_all(stage, plan)
+    table = Table("P4: a hog and its neighbours", _COLUMNS, tuple(_rows(trials)))
+    figures = _draw(trials, directory, report.caption(stage))
+    return report.write_report("p4", stage, asdict(plan), trials.all(), directory, table, _findings(trials), figures)
+
+
+def _run_all(stage: Testbed, plan: P4Plan) -> _Trials:
+    names = [f"p4-neighbour-{number}" for number in range(1, plan.neighbours + 1)]
+    words = plan.neighbour_words()
+    stage.tell("a hog and its neighbours without pgpu")
+    bare = run_bare(stage, [(_HOG, plan.hog_words()), *((name, words) for name in names)])
+    if not plan.with_pgpu:
+        return _Trials(bare, None, None)
+    neighbours = [SlicedJob(name, words, plan.neighbour_bytes) for name in names]
+    stage.tell("the neighbours alone, in slices")
+    quiet = run_sliced(stage, neighbours)
+    stage.tell("a hog and its neighbours, in slices")
+    sliced = run_sliced(stage, [SlicedJob(_HOG, plan.hog_words(), plan.hog_slice_bytes), *neighbours])
+    return _Trials(bare, quiet, sliced)
+
+
+def _hog(trial: Trial) -> JobOutcome:
+    return next(job for job in trial.jobs if job.name == _HOG)
+
+
+def _neighbours(trial: Trial) -> Sequence[JobOutcome]:
+    return [job for job in trial.jobs if job.name != _HOG]
+
+
+def _told(job: JobOutcome, name: str) -> Cell:
+    return job.result.get(name) if job.result else None
+
+
+def _rows(trials: _Trials) -> Iterator[tuple[Cell, ...]]:
+    ran = [trials.bare, trials.sliced]
+    yield ("a job past its share", P4_BEFORE, P4_WITH, *(_fate_of_hog(trial) for trial in ran))
+    held = [None if trial is None else f"{int(_told(_hog(trial), 'held_bytes') or 0) // MIB:,} MiB" for trial in ran]
+    yield ("the hog holds", "all it wants", "its share", *held)
+    fates = [None if trial is None else _fate_of_neighbours(trial) for trial in ran]
+    yield ("its neighbours", "locked out", "unharmed", *fates)
+    yield ("their mean time", None, None, *(_mean_text(trial) for trial in ran))
+    if trials.quiet is not None:
+        yield ("the same without a hog", None, None, None, _mean_text(trials.quiet))
+
+
+def _fate_of_hog(trial: Trial | None) -> str | None:
+    if trial is None:
+        return None
+    hog = _hog(trial)
+    return (
+        f"CUDA error {_told(hog, 'error_number')}, then {_told(hog, 'beats_after_refusal')} more uses of the GPU, "
+        f"exit code {hog.exit_code}"
+    )
+
+
+def _fate_of_neighbours(trial: Trial) -> str:
+    neighbours = _neighbours(trial)
+    failed = sum(job.is_failed for job in neighbours)
+    refused = sum(job.saw_refusal for job in neighbours)
+    return f"{failed} of {len(neighbours)} failed, {refused} saw an out of memory"
+
+
+def _mean_text(trial: Trial | None) -> str | None:
+    seconds = [job.seconds for job in _neighbours(trial) if not job.is_failed] if trial else []
+    return f"{statistics.fmean(seconds):.2f} s" if seconds else None
+
+
+def _findings(trials: _Trials) -> Iterator[str]:
+    yield f"without pgpu: neighbours: {_fate_of_neighbours(trials.bare)}"
+    if trials.sliced is not None:
+        yield f"with pgpu: hog: {_fate_of_hog(trials.sliced)}; neighbours: {_fate_of_neighbours(trials.sliced)}"
+
+
+def _draw(trials: _Trials, directory: Path, note: str) -> Iterator[Path]:
+    for trial in (trials.bare, trials.sliced):
+        shown = [job for job in trial.jobs if job.memory_timeline] if trial else []
+        if trial is None or not shown:
+            continue
+        how = "with" if trial.is_with_pgpu else "without"
+        path = directory / f"p4-memory-{how}-pgpu.png"
+        yield plots.memory_of_jobs(shown, path, f"A hog and its neighbours {how} pgpu\n{note}")

@@ -1,0 +1,230 @@
+"""Writes a detector as ONNX with weights drawn from a seed: real layers and sizes, and nobody else's weights.
+
+It finds nothing in particular: what it costs to load and to ask is what a trained one costs. onnx is an extra:
+`require_onnx` asks for it before an experiment begins. It refuses to run a network.
+"""
+
+import argparse
+import json
+import math
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from pgpu.distribution import extra_hint
+from pgpu.errors import NodeError
+from pgpu.lab.p5.priors import default_boxes
+from pgpu.lab.p5.shapes import CLASSES, SHAPES, Convolution, Shape
+
+SEED = 2019
+"""The year of P5."""
+
+_OPSET, _FORMAT = 17, 8
+_FLOAT = 1
+"""TensorProto.FLOAT."""
+
+_MIDDLE = 127.5
+_VARIANCES = (0.1, 0.1, 0.2, 0.2)
+"""Source: SSD's reference code."""
+
+_MOST_OF_A_CLASS = 20
+_OVERLAP = 0.45
+_LEAST_SCORE = 0.3
+
+
+def require_onnx() -> None:
+    """Raise now if a detector cannot be written or run later.
+
+    Raises:
+        NodeError: onnx or ONNX Runtime is missing.
+    """
+    for module in ("onnx", "onnxruntime"):
+        if find_spec(module) is None:
+            raise NodeError(f"{module} is missing", hint=extra_hint("experiments"))
+
+
+def write(shape: Shape, path: Path, *, seed: int = SEED) -> Path:
+    """Write a detector; the same shape and seed give the same bytes.
+
+    Its input `image` is uint8, 1 × pixels × pixels × 3. Its outputs are `boxes` (N × 4: left, top, right, bottom, as parts
+    of the image), `scores` (classes without the background × N) and `found` (M × 3: image, class, box), which overlap
+    little and score 0.3 or more.
+
+    Args:
+        shape: Its layers.
+        path: Of the ONNX file.
+        seed: Of the weights.
+    """
+    import onnx  # noqa: PLC0415 - an extra that may be missing
+
+    onnx.save(_Writer(seed).model(shape), path)
+    return path
+
+
+def write_layers(shape: Shape, path: Path) -> Path:
+    """Write what a program without a framework needs to know of each layer: its sizes as a product of matrices."""
+    layers = [
+        {"rows": each.layer.outputs, "inner": each.inner, "columns": each.output_pixels**2}
+        for each in shape.everything()
+    ]
+    path.write_text(json.dumps({"pixels": shape.pixels, "layers": layers}), encoding="utf-8")
+    return path
+
+
+def _padding(each: Convolution) -> list[int]:
+    """Return how many zeros stand above, left, below and right of an image: as many as keep its size, the odd one behind."""
+    reach = (each.output_pixels - 1) * each.layer.stride + each.layer.dilation * (each.layer.kernel - 1) + 1
+    missing = max(0, reach - each.input_pixels)
+    return [missing // 2] * 2 + [missing - missing // 2] * 2
+
+
+class _Writer:
+    """Nodes and weights of one network, in the order in which they are drawn."""
+
+    def __init__(self, seed: int) -> None:
+        import numpy  # noqa: ICN001, PLC0415 - an extra that may be missing
+
+        self._numpy = numpy
+        self._lot = numpy.random.default_rng(seed)
+        self._nodes: list[Any] = []
+        self._weights: list[Any] = []
+
+    def model(self, shape: Shape) -> Any:
+        """Return the whole network."""
+        from onnx import TensorProto, helper  # noqa: PLC0415 - an extra that may be missing
+
+        self._image()
+        features = self._trunk(shape)
+        self._answers(shape, [self._convolve(head, features[i]) for i, (head, _) in enumerate(shape.heads())])
+        image = helper.make_tensor_value_info("image", TensorProto.UINT8, [1, shape.pixels, shape.pixels, 3])
+        outputs = [
+            helper.make_tensor_value_info("boxes", TensorProto.FLOAT, [None, 4]),
+            helper.make_tensor_value_info("scores", TensorProto.FLOAT, [CLASSES - 1, None]),
+            helper.make_tensor_value_info("found", TensorProto.INT64, [None, 3]),
+        ]
+        graph = helper.make_graph(self._nodes, shape.name, [image], outputs, self._weights)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_FORMAT)
+
+    def _image(self) -> None:
+        """Make planes of floats from -1 to 1 of it."""
+        self._node("Cast", ["image"], "image_float", to=_FLOAT)
+        self._node("Sub", ["image_float", self._numbers("middle", _MIDDLE)], "image_centred")
+        self._node("Div", ["image_centred", self._numbers("range", _MIDDLE)], "image_scaled")
+        self._node("Transpose", ["image_scaled"], "image_planes", perm=[0, 3, 1, 2])
+
+    def _trunk(self, shape: Shape) -> list[str]:
+        features, value = [], "image_planes"
+        for each in shape.convolutions():
+            value = self._node("Relu", [self._convolve(each, value)], f"{each.name}_out")
+            if each.layer.is_feature:
+                features.append(value)
+        return features
+
+    def _convolve(self, each: Convolution, value: str) -> str:
+        layer = each.layer
+        if layer.pool_stride:
+            value = self._pool(each, value)
+        groups = each.inputs if layer.is_depthwise else 1
+        spread = math.sqrt(2 / each.inner)
+        kernel = (layer.outputs, each.inputs // groups, layer.kernel, layer.kernel)
+        weights = self._constant(f"{each.name}_weights", self._draw(kernel) * self._numpy.float32(spread))
+        biases = self._constant(f"{each.name}_biases", self._draw((layer.outputs,)) * self._numpy.float32(0.01))
+        return self._node(
+            "Conv",
+            [value, weights, biases],
+            f"{each.name}_sums",
+            kernel_shape=[layer.kernel] * 2,
+            strides=[layer.stride] * 2,
+            dilations=[layer.dilation] * 2,
+            pads=_padding(each),
+            group=groups,
+        )
+
+    def _pool(self, each: Convolution, value: str) -> str:
+        stride = each.layer.pool_stride
+        edge = 3 if stride == 1 else stride
+        strides, kernel = [stride] * 2, [edge] * 2
+        name = f"{each.name}_pooled"
+        return self._node("MaxPool", [value], name, kernel_shape=kernel, strides=strides, auto_pad="SAME_UPPER")
+
+    def _answers(self, shape: Shape, heads: list[str]) -> None:
+        """Turn the heads' outputs into boxes, scores and those that were found."""
+        rows = [self._rows(head) for head in heads]
+        self._node("Concat", rows, "all_rows", axis=1)
+        sizes = self._constant("class_and_edges", self._numpy.array([CLASSES, 4], self._numpy.int64))
+        self._nodes.append(self._made("Split", ["all_rows", sizes], ["logits", "edges"], axis=2))
+        self._node("Softmax", ["logits"], "likely", axis=2)
+        self._node("Transpose", ["likely"], "likely_by_class", perm=[0, 2, 1])
+        self._node("Slice", ["likely_by_class", *self._span("without_background", 1, CLASSES, 1)], "scored")
+        self._decode(shape)
+        most = self._constant("most", self._numpy.array([_MOST_OF_A_CLASS], self._numpy.int64))
+        limits = [self._numbers("overlap", _OVERLAP), self._numbers("least_score", _LEAST_SCORE)]
+        self._node("NonMaxSuppression", ["corners", "scored", most, *limits], "found")
+        first = self._constant("first", self._numpy.array([0], self._numpy.int64))
+        self._node("Squeeze", ["corners", first], "boxes")
+        self._node("Squeeze", ["scored", first], "scores")
+
+    def _rows(self, head: str) -> str:
+        """A row for each default box."""
+        planes_last = self._node("Transpose", [head], f"{head}_last", perm=[0, 2, 3, 1])
+        shape = self._constant(f"{head}_shape", self._numpy.array([1, -1, CLASSES + 4], self._numpy.int64))
+        return self._node("Reshape", [planes_last, shape], f"{head}_rows")
+
+    def _decode(self, shape: Shape) -> None:
+        """Move and stretch the default boxes by the edges, and write them as corners."""
+        heads = list(shape.heads())
+        boxes = default_boxes([head.output_pixels for head, _ in heads], [count for _, count in heads])
+        priors = self._numpy.array([boxes], self._numpy.float32)
+        variances = self._numpy.array(_VARIANCES, self._numpy.float32)
+        self._node("Mul", ["edges", self._constant("variances", variances)], "offsets")
+        for name, first, last in (("moves", 0, 2), ("stretches", 2, 4)):
+            self._node("Slice", ["offsets", *self._span(name, first, last, 2)], name)
+        centres, sizes = self._constant("centres", priors[..., :2]), self._constant("sizes", priors[..., 2:])
+        self._node("Mul", ["moves", sizes], "moved")
+        self._node("Add", ["moved", centres], "middles")
+        self._node("Exp", ["stretches"], "stretched")
+        self._node("Mul", ["stretched", self._constant("half_sizes", priors[..., 2:] / 2)], "halves")
+        self._node("Sub", ["middles", "halves"], "upper_left")
+        self._node("Add", ["middles", "halves"], "lower_right")
+        self._node("Concat", ["upper_left", "lower_right"], "corners", axis=2)
+
+    def _span(self, name: str, first: int, last: int, axis: int) -> list[str]:
+        numbers = (("from", first), ("to", last), ("axis", axis))
+        return [self._constant(f"{name}_{word}", self._numpy.array([n], self._numpy.int64)) for word, n in numbers]
+
+    def _draw(self, shape: tuple[int, ...]) -> Any:
+        return self._lot.standard_normal(shape, self._numpy.float32)
+
+    def _numbers(self, name: str, *values: float) -> str:
+        return self._constant(name, self._numpy.array(values, self._numpy.float32))
+
+    def _constant(self, name: str, values: Any) -> str:
+        from onnx import numpy_helper  # noqa: PLC0415 - an extra that may be missing
+
+        self._weights.append(numpy_helper.from_array(values, name))
+        return name
+
+    def _node(self, kind: str, inputs: list[str], output: str, **attributes: Any) -> str:
+        self._nodes.append(self._made(kind, inputs, [output], **attributes))
+        return output
+
+    def _made(self, kind: str, inputs: list[str], outputs: list[str], **attributes: Any) -> Any:
+        from onnx import helper  # noqa: PLC0415 - an extra that may be missing
+
+        return helper.make_node(kind, inputs, outputs, name=outputs[0], **attributes)
+
+
+def main() -> int:
+    """Write one detector: `python -m pgpu.lab.p5.network NAME FILE`."""
+    parser = argparse.ArgumentParser(prog="python -m pgpu.lab.p5.network", description=main.__doc__)
+    parser.add_argument("name", choices=SHAPES, help="which detector")
+    parser.add_argument("file", type=Path, help="where the ONNX file goes")
+    words = parser.parse_args()
+    require_onnx()
+    write(SHAPES[words.name], words.file)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+"""Dynamic programming as in Rodinia's pathfinder and Needleman-Wunsch: many short launches, each after the one before.
+
+They refuse to fuse steps: the cost of a launch is what such programs show.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from pgpu.workloads.cuda_driver import Module
+from pgpu.workloads.kernels import Filling
+from pgpu.workloads.programs.problem import Buffers, Problem
+
+_BLOCK_THREADS = 256
+_WORD_BYTES = 4
+_GAP = 1
+_LETTERS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Path(Problem):
+    """The cheapest way down a wall of costs, as in Rodinia's pathfinder: a launch for each row.
+
+    An iteration goes on below the one before.
+    """
+
+    name: ClassVar[str] = "pathfinder"
+    kernels: ClassVar[str] = "dynamic"
+
+    rows: int
+    columns: int
+
+    @classmethod
+    def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
+        """Name the sizes that a user may choose."""
+        parser.add_argument("--rows", type=int, default=100, help="rows, a launch for each (100)")
+        parser.add_argument("--columns", type=int, default=100_000, help="columns (100000)")
+
+    @classmethod
+    def from_arguments(cls, arguments: argparse.Namespace) -> Self:
+        """Read the sizes from the command line."""
+        return cls(rows=arguments.rows, columns=arguments.columns)
+
+    @classmethod
+    def small(cls) -> Self:
+        """Return a size that the host solves at once."""
+        return cls(rows=9, columns=301)
+
+    @property
+    def fillings(self) -> Sequence[Filling]:
+        """Costs of all rows, and the ways' costs down to two rows in turn."""
+        return Filling("i", self.rows * self.columns, 10), Filling("i", self.columns), Filling("i", self.columns)
+
+    def launch(self, module: Module, addresses: Sequence[int]) -> None:
+        """Launch one kernel for each row; the last one writes the last buffer."""
+        costs, *ways = addresses
+        for row in range(self.rows):
+            above, following = ways if (self.rows - row) % 2 else reversed(ways)
+            address = costs + row * self.columns * _WORD_BYTES
+            arguments = [(address, None), (above, None), (following, None), (self.columns, ctypes.c_int)]
+            module.launch(self.name, self.columns, arguments, block_threads=_BLOCK_THREADS)
+
+    def solve(self, buffers: Buffers) -> array[Any]:
+        """Go down on the host."""
+        costs, above, _ = buffers
+        for row in range(self.rows):
+            above = array("i", (costs[row * self.columns + at] + self._least(above, at) for at in range(self.columns)))
+        return above
+
+    def _least(self, above: array[Any], column: int) -> int:
+        return int(min(above[max(0, column - 1) : column + 2]))
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment(Problem):
+    """The best alignment of two sequences, as in Rodinia's nw: a launch for each anti-diagonal of the scores."""
+
+    name: ClassVar[str] = "nw"
+    kernels: ClassVar[str] = "dynamic"
+
+    length: int
+
+    @classmethod
+    def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
+        """Name the sizes that a user may choose."""
+        parser.add_argument("--length", type=int, default=512, help="letters of each sequence (512)")
+
+    @classmethod
+    def from_arguments(cls, arguments: argparse.Namespace) -> Self:
+        """Read the sizes from the command line."""
+        return cls(length=arguments.length)
+
+    @classmethod
+    def small(cls) -> Self:
+        """Return a size that the host solves at once."""
+        return cls(length=37)
+
+    @property
+    def fillings(self) -> Sequence[Filling]:
+        """Both sequences, and the scores, whose first row and column stay 0: gaps at the ends cost nothing."""
+        letters = Filling("i", self.length, _LETTERS)
+        return letters, letters, Filling("i", (self.length + 1) ** 2)
+
+    def launch(self, module: Module, addresses: Sequence[int]) -> None:
+        """Launch one kernel for each anti-diagonal."""
+        for diagonal in range(2, 2 * self.length + 1):
+            first, last = max(1, diagonal - self.length), min(self.length, diagonal - 1)
+            numbers = [(number, ctypes.c_int) for number in (self.length, diagonal, first, last - first + 1, _GAP)]
+            arguments = [*((address, None) for address in addresses), *numbers]
+            module.launch("align", last - first + 1, arguments, block_threads=_BLOCK_THREADS)
+
+    def solve(self, buffers: Buffers) -> array[Any]:
+        """Align on the host."""
+        left, right, scores = buffers
+        width = self.length + 1
+        found = array("i", scores)
+        for row in range(1, width):
+            for column in range(1, width):
+                at = row * width + column
+                matched = found[at - width - 1] + (2 if left[row - 1] == right[column - 1] else -1)
+                found[at] = max(matched, found[at - width] - _GAP, found[at - 1] - _GAP)
+        return found
