@@ -7,9 +7,10 @@ from contextlib import contextmanager
 
 from tests.waiting import until
 
+from pgpu.host.process_identity import identify_unreaped
 from pgpu.model import ContainerHolder, Job, JobSpec, JobState, ProcessHolder, Request
 from pgpu.runtimes.belonging import Belonging
-from pgpu.runtimes.lineage import JOB_ID_VARIABLE, identify
+from pgpu.runtimes.lineage import JOB_ID_VARIABLE
 from pgpu.units import MIB
 
 ID = "0123456789ab"
@@ -19,7 +20,7 @@ ID = "0123456789ab"
 def process(command: Sequence[str] = ("sleep", "600"), **environment: str) -> Iterator[ProcessHolder]:
     with subprocess.Popen(command, env={**os.environ, **environment}, start_new_session=True) as started:
         try:
-            holder = identify(started.pid)
+            holder = identify_unreaped(started.pid)
             assert holder is not None
             yield holder
         finally:

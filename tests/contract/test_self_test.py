@@ -1,6 +1,6 @@
 """A proof that a limit binds holds for this boot, driver, enforcer and delivery; and each lease has its own enforcer."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,10 +30,10 @@ class Memory(dict[str, str]):
 class Proofs:
     """Counts the throw-away jobs of one machine."""
 
-    def __init__(self, *boot_id_path: Path) -> None:
+    def __init__(self, *read_boot_id: Callable[[], str]) -> None:
         self.count = 0
         self.content_id = "shim and image"
-        self._self_test = SelfTest(Memory(), self._run, lambda _job: self.content_id, *boot_id_path)
+        self._self_test = SelfTest(Memory(), self._run, lambda _job: self.content_id, *read_boot_id)
 
     def _run(self, _job: Job, _delivery: Delivery) -> str:
         self.count += 1
@@ -91,7 +91,7 @@ def test_the_shims_have_another_name_as_soon_as_one_byte_differs(tmp_path: Path)
 def test_after_a_boot_everything_is_proved_anew(tmp_path: Path) -> None:
     boot = tmp_path / "boot_id"
     boot.write_text("this boot\n")
-    proofs = Proofs(boot)
+    proofs = Proofs(boot.read_text)
     assert [proofs.count_after(Binding()) for _ in range(2)] == [1, 1]
     boot.write_text("the next boot\n")
     assert proofs.count_after(Binding()) == 2

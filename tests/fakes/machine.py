@@ -19,11 +19,11 @@ from pgpu.client.embedded_client import EmbeddedClient
 from pgpu.enforcement import Enforcer, SliceUse
 from pgpu.enforcement.board import BoardGpu
 from pgpu.enforcement.compute_word import ComputeWord, Hold
-from pgpu.enforcement.publishing import publish
 from pgpu.engine.engine import Engine
 from pgpu.engine.settings import EngineSettings
 from pgpu.errors import EnforcementError, RequestError
 from pgpu.gpu import MetricsWatch
+from pgpu.host.atomic_file import write_atomically
 from pgpu.ledger import Ledger
 from pgpu.libraries import CUDA_SHIM, NVML_SHIM, library_path
 from pgpu.model import Account, Delivery, Gpu, GpuMemory, GpuProcess, Holder, Job, Lease
@@ -116,7 +116,7 @@ class FileEnforcer:
         with (directory / f"hold-{gpu_uuid}").open("a+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             word = self._word(directory, gpu_uuid).with_hold(hold, is_held=is_held)
-            publish(directory / f"held-{gpu_uuid}", str(word.holds.value).encode(), 0o600)
+            write_atomically(directory / f"held-{gpu_uuid}", str(word.holds.value).encode(), 0o600)
 
     def words(self, lease: Lease) -> Sequence[ComputeWord]:
         return [self._word(self._slices / lease.job_id, part.gpu_uuid) for part in lease.slices]

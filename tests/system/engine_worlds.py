@@ -19,7 +19,7 @@ from tests.waiting import until
 from pgpu.client.embedded_client import EmbeddedClient
 from pgpu.engine.engine import Engine
 from pgpu.engine.keeper.calling import GO, LOOK
-from pgpu.host.process_identity import identify
+from pgpu.host.process_identity import identify_running
 from pgpu.ledger import Entry
 from pgpu.model import Job, JobSpec, JobState, ProcessHolder, Request
 from pgpu.units import GIB
@@ -151,10 +151,10 @@ class World:
 
 def kill(holder: ProcessHolder) -> None:
     """Kill exactly this process, and wait until it is gone."""
-    if identify(holder.pid) == holder:
+    if identify_running(holder.pid) == holder:
         with contextlib.suppress(ProcessLookupError):  # gone by itself meanwhile
             os.kill(holder.pid, signal.SIGKILL)
-        until(lambda: identify(holder.pid) != holder)
+        until(lambda: identify_running(holder.pid) != holder)
 
 
 def main_thread_has_ended(pid: int) -> bool:

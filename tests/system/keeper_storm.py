@@ -18,7 +18,7 @@ from tests.system.engine_worlds import World
 from tests.waiting import until
 
 from pgpu.engine.leases.recovery import LOST
-from pgpu.host.process_identity import identify, is_alive
+from pgpu.host.process_identity import identify_running, is_alive
 from pgpu.model import JobState, ProcessHolder
 from pgpu.units import GIB
 
@@ -122,7 +122,7 @@ class Storm:
         """One that has asked for something already: the others are only a start of Python."""
         asked = {int(path.name) for path in (self.machine.root / "clients").iterdir()}
         found = [client.pid for client in self.clients if client.pid in asked]
-        return identify(self.chance.choice(found)) if found else None
+        return identify_running(self.chance.choice(found)) if found else None
 
     def _keeper(self) -> ProcessHolder | None:
         found = self.machine.engine.keepers.process("fake")
@@ -135,7 +135,7 @@ class Storm:
             pids = children.read_text().split() if children else []
         except (FileNotFoundError, ProcessLookupError):
             return None
-        return identify(int(pids[0])) if pids else None
+        return identify_running(int(pids[0])) if pids else None
 
     def _supervisor(self) -> ProcessHolder | None:
         with self.machine.engine.ledger.view() as view:
@@ -145,5 +145,5 @@ class Storm:
 
 def _kill(holder: ProcessHolder) -> None:
     """Not waited for: what happens in between is what is asked about."""
-    if identify(holder.pid) == holder:
+    if identify_running(holder.pid) == holder:
         os.kill(holder.pid, signal.SIGKILL)

@@ -21,7 +21,7 @@ from tests.system.storm_books import WHOLE, Books
 from tests.system.storm_victims import keeper, kill, main_process, processes_of, zygote
 from tests.waiting import until
 
-from pgpu.host.process_identity import identify, is_alive
+from pgpu.host.process_identity import identify_running, is_alive
 from pgpu.ledger import Entry, Ledger
 from pgpu.model import JobState
 
@@ -255,7 +255,7 @@ class ServerStorm:
             return False
         command = self.chance.choice(found)
         command.was_killed = True
-        return kill(identify(command.process.pid))
+        return kill(identify_running(command.process.pid))
 
     def _holding(self) -> list[Entry]:
         with self.books.ledger.view() as view:

@@ -37,7 +37,7 @@ from pgpu.engine.engine import Engine
 from pgpu.engine.history.run_history import history_name
 from pgpu.engine.parking.parking_state import Stage, is_travelling, load_parking
 from pgpu.errors import PgpuError
-from pgpu.host.process_identity import identify
+from pgpu.host.process_identity import identify_running
 from pgpu.ledger import Entry
 from pgpu.model import (
     ContainerHolder,
@@ -289,7 +289,7 @@ class SharingStorm:
     def _kill_child(self) -> bool:
         """One process of a slice that has several: the others go on."""
         entry = self._chosen(lambda entry: (entry.job.spec.name or "").startswith("many") and self._children(entry))
-        return entry is not None and kill(identify(self.chance.choice(self._children(entry))))
+        return entry is not None and kill(identify_running(self.chance.choice(self._children(entry))))
 
     def _children(self, entry: Entry) -> list[int]:
         main = main_process(entry.job.holder)
@@ -325,7 +325,7 @@ class SharingStorm:
             return False
         for gpu in self.engine.gpus.gpus():
             self._hit_mps(gpu.uuid)
-        return kill(identify(self.chance.choice(chosen)))
+        return kill(identify_running(self.chance.choice(chosen)))
 
     def _kill_helper(self) -> bool:
         """Who asks the driver for one step of a checkpoint lives for a moment: it is looked for while jobs are on their way."""
@@ -334,7 +334,7 @@ class SharingStorm:
         while time.monotonic() < deadline:
             moving = [entry for entry in self._entries() if is_travelling(self.engine.places(entry.job.id).parking)]
             found = {pid for entry in moving if entry.supervisor for pid in helpers(entry.supervisor.pid)}
-            if found and kill(identify(found.pop())):
+            if found and kill(identify_running(found.pop())):
                 return True
         return False
 
@@ -351,7 +351,7 @@ class SharingStorm:
 
     def _kill_client(self) -> bool:
         found = [command for command in self.commands if command.poll() is None]
-        return bool(found) and kill(identify(self.chance.choice(found).pid))
+        return bool(found) and kill(identify_running(self.chance.choice(found).pid))
 
     def _check_nothing_is_left(self) -> None:
         runtime = self.engine.settings.runtime_directory

@@ -7,14 +7,14 @@ import signal
 import subprocess
 from pathlib import Path
 
-from pgpu.host.process_identity import identify
+from pgpu.host.process_identity import identify_running
 from pgpu.libraries import CHECKPOINT
 from pgpu.model import ContainerHolder, Holder, ProcessHolder
 
 
 def kill(holder: ProcessHolder | None) -> bool:
     """Kill exactly this process; not waited for, since what happens in between is what is asked about."""
-    if holder is None or identify(holder.pid) != holder:
+    if holder is None or identify_running(holder.pid) != holder:
         return False
     os.kill(holder.pid, signal.SIGKILL)
     return True
@@ -26,7 +26,7 @@ def main_process(holder: Holder | None) -> ProcessHolder | None:
         return holder if isinstance(holder, ProcessHolder) else None
     words = ["docker", "inspect", "--format", "{{.State.Pid}}", holder.container_id]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
-    return identify(int(done.stdout)) if done.returncode == 0 and int(done.stdout) else None
+    return identify_running(int(done.stdout)) if done.returncode == 0 and int(done.stdout) else None
 
 
 def keeper(runtime_root: Path) -> ProcessHolder | None:
@@ -41,7 +41,7 @@ def zygote(runtime_root: Path) -> ProcessHolder | None:
     """Return the process that the keeper of a place starts supervisors from."""
     found = keeper(runtime_root)
     pids = [] if found is None else children(found.pid)
-    return identify(pids[0]) if pids else None
+    return identify_running(pids[0]) if pids else None
 
 
 def children(pid: int) -> list[int]:

@@ -28,7 +28,7 @@ from pgpu.engine.process.unix_sockets import bind
 from pgpu.engine.supervisor import supervise
 from pgpu.engine.supervisor.starting import _announce, _mark_running
 from pgpu.errors import CancelledError, EnforcementError, NodeError, PgpuBug
-from pgpu.host.process_identity import identify, is_alive, myself
+from pgpu.host.process_identity import identify_running, is_alive, myself
 from pgpu.ledger import Entry
 from pgpu.model import Gpu, JobSpec, JobState, ProcessHolder, Request, Resize
 from pgpu.units import GIB
@@ -101,7 +101,7 @@ def test_of_two_who_notice_a_death_one_starts_another_supervisor(engine: Engine)
 
 
 def test_a_job_that_is_looked_after_gets_no_second_supervisor(engine: Engine) -> None:
-    before = granted(engine, supervisor=identify(os.getppid()))
+    before = granted(engine, supervisor=identify_running(os.getppid()))
     recover(engine)
     supervise(engine, before.job.id)
     assert engine.ledger.entry(before.job.id) == before
@@ -219,7 +219,7 @@ def test_what_a_stopped_job_started_is_ended_with_it() -> None:
         spec = JobSpec(("sh", "-c", script), "process", working_directory=str(made.root))
         job = made.client.submit(spec, Request(GIB), wait_timeout_seconds=None)
         until(lambda: b"there" in b"".join(data for _, data in made.client.logs(job.id, follow=False)))
-        child = identify(int((made.root / "child").read_text()))
+        child = identify_running(int((made.root / "child").read_text()))
         assert child is not None
         assert made.client.stop(job.id, grace_seconds=60).exit_code == 3
         until(lambda: not is_alive(child))

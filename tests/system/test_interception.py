@@ -19,9 +19,9 @@ from tests.native_clients import client_path
 from tests.system.slice_stage import MIB, SLICE_BYTES, Stage, install_driver, opened_stage
 from tests.waiting import DEADLINE_SECONDS
 
+from pgpu.host.process_identity import identify_unreaped
 from pgpu.model import ContainerHolder, Job, Mount
 from pgpu.runtimes import Runtime
-from pgpu.runtimes.lineage import identify
 from pgpu.runtimes.process import ProcessRuntime, can_make_private_views
 
 _TABLE = Path(__file__).parent.parent.parent / "docs" / "interception.toml"
@@ -191,7 +191,7 @@ def _entering_view(stage: Stage, command: Sequence[str]) -> str:
     streams, job = pipes(), stage.job(["cat"])
     with stage.prepared(job) as delivery:
         running = ProcessRuntime().start(job, delivery, streams.job_side, lambda _: None)
-        assert identify(running.holder.pid) == running.holder
+        assert identify_unreaped(running.holder.pid) == running.holder
         user = [] if os.geteuid() == 0 else ["--user", "--preserve-credentials"]
         words = ["nsenter", f"--target={running.holder.pid}", "--mount", *user, "env", "-i", *command]
         try:

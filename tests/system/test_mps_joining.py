@@ -20,11 +20,11 @@ from pgpu.enforcement.mps.proof import Owns
 from pgpu.engine.leases.mps_sharing import MpsSharing
 from pgpu.engine.supervisor.clients import Clients
 from pgpu.errors import EnforcementError, NotReadyError, RequestError
+from pgpu.host.process_identity import identify_unreaped
 from pgpu.ledger import Entry, Ledger
 from pgpu.libraries import SIMULATED_MPS_CONTROL, library_path
 from pgpu.model import Account, Delivery, Job, JobState, SharingMode
 from pgpu.runtimes import Stdio
-from pgpu.runtimes.lineage import identify
 from pgpu.runtimes.process import ProcessRuntime
 
 Look = Callable[[str, Owns], None]
@@ -75,7 +75,9 @@ class Party:
         """The same once its holder is known."""
         with self.sharing.ledger.decision() as decision:
             entry = decision.entry(job.id)
-            decision.put(replace(entry, job=replace(entry.job, state=JobState.RUNNING, holder=identify(os.getpid()))))
+            decision.put(
+                replace(entry, job=replace(entry.job, state=JobState.RUNNING, holder=identify_unreaped(os.getpid())))
+            )
         return job
 
     def joined(self, job: Job) -> Delivery:

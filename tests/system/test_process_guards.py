@@ -15,10 +15,11 @@ from tests.system.engine_worlds import WITHOUT_MAIN_THREAD, main_thread_has_ende
 from tests.waiting import until
 
 from pgpu.errors import RuntimeUnavailableError
+from pgpu.host.process_identity import identify_unreaped
 from pgpu.model import Delivery, Job, JobSpec, JobState, ProcessHolder, Request
 from pgpu.runtimes import Stdio
 from pgpu.runtimes.launching import launch
-from pgpu.runtimes.lineage import JOB_ID_VARIABLE, Lineage, identify
+from pgpu.runtimes.lineage import JOB_ID_VARIABLE, Lineage
 from pgpu.runtimes.process import _environment, _lineage, append_host_preloads
 from pgpu.runtimes.process_job import RunningProcess
 
@@ -37,7 +38,7 @@ def sleeper(*words: str) -> Iterator[ProcessHolder]:
 
 
 def named(pid: int) -> ProcessHolder:
-    holder = identify(pid)
+    holder = identify_unreaped(pid)
     assert holder is not None
     return holder
 
@@ -96,8 +97,8 @@ def test_a_process_whose_main_thread_ended_is_known_by_its_other_threads(is_priv
 
 def test_a_process_that_looks_for_members_never_finds_itself() -> None:
     code = (
-        "import os; from pgpu.runtimes.lineage import Lineage, identify;"
-        "me = Lineage('0123456789ab', identify(os.getpid()), None);"
+        "import os; from pgpu.runtimes.lineage import Lineage, identify_unreaped;"
+        "me = Lineage('0123456789ab', identify_unreaped(os.getpid()), None);"
         "assert me.owns(os.getpid()); assert os.getpid() not in me.members()"
     )
     subprocess.run([sys.executable, "-c", code], check=True, start_new_session=True)

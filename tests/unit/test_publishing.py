@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pgpu.enforcement.limit_file import LIMIT_BYTES, LimitFile, LimitGpu, read_limit, write_limit
-from pgpu.enforcement.publishing import publish, publish_new
 from pgpu.errors import EnforcementError
+from pgpu.host.atomic_file import create_atomically, write_atomically
 
 UUID = "GPU-00000000-0000-4000-8000-000000000000"
 CONTENTS = (b"a" * 65536, b"b" * 65536)
@@ -26,12 +26,12 @@ def _limit(job_id: str) -> LimitFile:
 
 def test_a_reader_never_sees_part_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "largest-limit"
-    publish(path, CONTENTS[0], 0o600)
+    write_atomically(path, CONTENTS[0], 0o600)
     is_done = threading.Event()
 
     def write() -> None:
         for turn in range(400):
-            publish(path, CONTENTS[turn % 2], 0o600)
+            write_atomically(path, CONTENTS[turn % 2], 0o600)
         is_done.set()
 
     writer = threading.Thread(target=write)
@@ -72,7 +72,7 @@ def test_a_file_that_is_there_is_left_alone(tmp_path: Path) -> None:
 def test_permissions_do_not_depend_on_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
-        publish_new(tmp_path / "limit", b"content", 0o644)
+        create_atomically(tmp_path / "limit", b"content", 0o644)
     finally:
         os.umask(before)
     assert (tmp_path / "limit").stat().st_mode & 0o777 == 0o644

@@ -6,7 +6,6 @@ what a job has used: that is the meter's.
 """
 
 import ctypes
-import fcntl
 import mmap
 import os
 import struct
@@ -16,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pgpu.enforcement.compute_word import NOT_SHARED, ComputeWord, Hold
-from pgpu.enforcement.publishing import publish_new
 from pgpu.errors import EnforcementError
+from pgpu.host.atomic_file import create_atomically
+from pgpu.host.file_lock import exclusive_flock
 
 ABI = 2
 """2: the word of compute and the flags. A shim of version 1 would run without its share, so it refuses CUDA instead."""
@@ -87,7 +87,7 @@ def write_limit(path: Path, limit: LimitFile) -> None:
     """
     data = _limit_bytes(limit)
     with explaining(path):
-        publish_new(path, data, _LIMIT_MODE)
+        create_atomically(path, data, _LIMIT_MODE)
 
 
 def read_limit(path: Path) -> LimitFile:
@@ -258,11 +258,8 @@ def _alone(path: Path) -> Iterator[None]:
     """Keep other writers of the word away: on the slice's own directory, which no job can open and so block."""
     with explaining(path.parent.parent):
         descriptor = os.open(path.parent.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with exclusive_flock(descriptor):
         yield
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

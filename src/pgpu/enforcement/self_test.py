@@ -7,12 +7,12 @@ own shortage for a refusal of ours: where there is a meter, it must have counted
 import hashlib
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 from pgpu.enforcement import Enforcer
 from pgpu.enforcement.remembered import Facts
 from pgpu.enforcement.slice_files import IN_JOB
 from pgpu.errors import EnforcementError, PgpuBug
+from pgpu.host.process_identity import boot_id
 from pgpu.libraries import PROBE
 from pgpu.model import Delivery, Gpu, Job, Lease
 
@@ -27,19 +27,18 @@ stands for another image after the next build, which the shim may not be readabl
 _PASSED = "passed"
 _SUCCESS = "0"
 _OUT_OF_MEMORY = "2"
-_BOOT_ID_PATH = Path("/proc/sys/kernel/random/boot_id")
 
 
 class SelfTest:
     """Remembers what was proved, and proves the rest."""
 
     def __init__(
-        self, facts: Facts, run: RunThrowaway, content_id: ContentId, boot_id_path: Path = _BOOT_ID_PATH
+        self, facts: Facts, run: RunThrowaway, content_id: ContentId, read_boot_id: Callable[[], str] = boot_id
     ) -> None:
         self._facts = facts
         self._run = run
         self._content_id = content_id
-        self._boot_id_path = boot_id_path
+        self._read_boot_id = read_boot_id
 
     def prove(self, enforcer: Enforcer, job: Job, gpu: Gpu, *, is_metered: bool = True) -> None:
         """Make sure that this enforcer binds on this GPU for jobs that are delivered like this one.
@@ -56,7 +55,7 @@ class SelfTest:
         Raises:
             EnforcementError: An allocation past the slice was not refused, or the test could not be run.
         """
-        key = f"self-test/{self._boot_id_path.read_text(encoding='ascii').strip()}/{gpu.name}/{gpu.driver_version}/{enforcer.name}/{way_into(job)}/{self._content_id(job)}"
+        key = f"self-test/{self._read_boot_id()}/{gpu.name}/{gpu.driver_version}/{enforcer.name}/{way_into(job)}/{self._content_id(job)}"
         if self._facts.get(key) == _PASSED:
             return
         self._try(enforcer, throwaway(job, gpu), gpu, is_metered=is_metered)

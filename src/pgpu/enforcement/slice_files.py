@@ -16,8 +16,8 @@ from pathlib import Path
 from pgpu import board_files
 from pgpu.capped_tmpfs import CAP_BYTES, mount_capped, unmount
 from pgpu.enforcement import meter, trace
-from pgpu.enforcement.publishing import publish
 from pgpu.errors import EnforcementError
+from pgpu.host.atomic_file import write_atomically
 from pgpu.libraries import CUDA_SHIM, NVML_SHIM
 
 DRIVER_FILES = ("libcuda.so.1", "libnvidia-ml.so.1")
@@ -131,7 +131,7 @@ class SliceFiles:
     def remember_limit_bytes(self, limit_bytes: int) -> None:
         """Keep the largest limit that the slice had: what was allocated under it may still be held."""
         with _explaining(self.home):
-            publish(self._largest, str(max(limit_bytes, self.largest_limit_bytes())).encode(), 0o600)
+            write_atomically(self._largest, str(max(limit_bytes, self.largest_limit_bytes())).encode(), 0o600)
 
     def largest_limit_bytes(self) -> int:
         """Return the largest limit that was remembered; 0 if the slice has always had its size."""
@@ -143,7 +143,7 @@ class SliceFiles:
     def remember_cgroup(self, cgroup: Path) -> None:
         """Keep which control group has the slice's limits."""
         with _explaining(self.home):
-            publish(self.home / "cgroup", os.fsencode(cgroup), 0o600)
+            write_atomically(self.home / "cgroup", os.fsencode(cgroup), 0o600)
 
     def cgroup(self) -> Path | None:
         """Return the control group that was remembered; None if there is none."""
@@ -197,7 +197,7 @@ class LibraryStore:
             copy = self._directory / f"{hashlib.sha256(content).hexdigest()[:16]}-{library.name}"
             if not copy.exists():
                 self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-                publish(copy, content, _LIBRARY_MODE)
+                write_atomically(copy, content, _LIBRARY_MODE)
             return copy
 
 

@@ -1,23 +1,51 @@
-"""Work that exactly one process does: whoever holds a lock, which dies with its holder."""
+"""Locks between processes: `flock` on a file. The kernel releases a lock when its holder's descriptor closes or the holder dies."""
 
 import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
-def try_lock(path: Path) -> int | None:
-    """Return a descriptor that holds the lock; None where somebody else does.
+def open_lock_file(path: Path, directory_mode: int = 0o700) -> int:
+    """Return a descriptor of a lock file, made with its directories where they are missing; nothing is locked yet.
 
-    Where no lock can be made nothing else works either, and says so.
+    Raises:
+        OSError: It cannot be opened.
+    """
+    path.parent.mkdir(mode=directory_mode, parents=True, exist_ok=True)
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def try_flock(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
+    """Take a lock without waiting; False if another open file description holds one that excludes it."""
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextmanager
+def exclusive_flock(descriptor: int) -> Iterator[None]:
+    """Wait for the exclusive lock and hold it for the block; closes the descriptor at the end."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def try_lock(path: Path) -> int | None:
+    """Return a descriptor that holds the exclusive lock of a file; None if another process holds it.
+
+    Also None if the file cannot be made: other parts of the engine then fail on the same directory with a message.
     """
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = open_lock_file(path)
     except OSError:
         return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    return descriptor
+    if try_flock(descriptor):
+        return descriptor
+    os.close(descriptor)
+    return None

@@ -1,60 +1,90 @@
-"""Who a process is and whether it still lives, in terms that survive the reuse of a PID and a reboot.
+"""Processes identified by PID, start time and boot id, so that an identity survives the reuse of a PID and a reboot.
 
-It reads /proc alone, and refuses to end anybody.
+Reads /proc only. `identify_running` and `identify_unreaped` differ in zombies: a process that has ended but was not reaped.
 """
 
 import os
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from pgpu.model import ProcessHolder
 
-_STATE, _THREAD_COUNT, _START_TIME = 0, 17, 19
-"""Indices of fields 3, 20 and 22 of /proc/PID/stat in what follows the command's name, which is field 2. Source: proc(5)."""
+# Fields of /proc/PID/stat after the name in parentheses, which may itself hold spaces and parentheses: proc(5).
+_STATE, _PARENT, _SESSION, _THREAD_COUNT, _START_TIME = 0, 1, 3, 17, 19
 
-_DEAD = {"Z", "X", "x"}
-"""Of the main thread: one that called pthread_exit looks like this too, while others of its process live on."""
+_DEAD_STATES = {"Z", "X", "x"}
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStatus:
+    """The fields of /proc/PID/stat that pgpu uses."""
+
+    is_zombie: bool
+    """Whether all threads have ended and the parent has not reaped the process."""
+
+    parent_pid: int
+    session_id: int
+    start_time_ticks: int
+    """Since boot, in clock ticks."""
 
 
 @cache
 def boot_id() -> str:
-    """Return the identity of this boot of the machine."""
+    """Return the kernel's random id of this boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
-def identify(pid: int) -> ProcessHolder | None:
-    """Return the process that has this PID now; None if there is none, or if it only waits to be reaped."""
+def read_status(pid: int) -> ProcessStatus | None:
+    """Return the status of the process that has this PID now; None if there is none."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_bytes()
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
-    fields = text[text.rindex(b")") + 2 :].decode("ascii").split()
-    if fields[_STATE] in _DEAD and int(fields[_THREAD_COUNT]) <= 1:
-        return None
-    return ProcessHolder(pid, int(fields[_START_TIME]), boot_id())
+    fields = text.rpartition(")")[2].split()
+    return ProcessStatus(
+        # The state is that of the main thread. After pthread_exit it is Z while other threads of the process still run.
+        is_zombie=fields[_STATE] in _DEAD_STATES and int(fields[_THREAD_COUNT]) <= 1,
+        parent_pid=int(fields[_PARENT]),
+        session_id=int(fields[_SESSION]),
+        start_time_ticks=int(fields[_START_TIME]),
+    )
+
+
+def identify_running(pid: int) -> ProcessHolder | None:
+    """Return the process that has this PID now; None if there is none, or if it is a zombie."""
+    status = read_status(pid)
+    return None if status is None or status.is_zombie else ProcessHolder(pid, status.start_time_ticks, boot_id())
+
+
+def identify_unreaped(pid: int) -> ProcessHolder | None:
+    """Return the process that has this PID now, running or a zombie; None if there is none."""
+    status = read_status(pid)
+    return None if status is None else ProcessHolder(pid, status.start_time_ticks, boot_id())
 
 
 def myself() -> ProcessHolder:
-    """Return this process."""
-    found = identify(os.getpid())
+    """Return the identity of this process."""
+    found = identify_running(os.getpid())
     if found is None:
         raise LookupError("/proc does not show this process")
     return found
 
 
 def is_alive(holder: ProcessHolder) -> bool:
-    """Whether exactly this process still runs."""
-    return holder.boot_id == boot_id() and identify(holder.pid) == holder
+    """Whether exactly this process still runs; False for a zombie."""
+    return holder.boot_id == boot_id() and identify_running(holder.pid) == holder
 
 
 def open_pidfd(holder: ProcessHolder) -> int | None:
-    """Return a descriptor that polls readable once this process ended; None if it has already."""
+    """Return a descriptor that becomes readable when this process ends; None if it has ended already."""
     if holder.boot_id != boot_id():
         return None
     try:
         descriptor = os.pidfd_open(holder.pid)
     except ProcessLookupError:
         return None
+    # The PID may have been reused before pidfd_open. From here on the descriptor pins the process, so this check is final.
     if is_alive(holder):
         return descriptor
     os.close(descriptor)

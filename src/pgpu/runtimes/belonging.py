@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from pgpu.host.process_identity import identify_unreaped
 from pgpu.model import ClaimHolder, ContainerHolder, Holder, Job, ProcessHolder
 from pgpu.runtimes.claimed import Viewers
-from pgpu.runtimes.lineage import Lineage, hold_mount_namespace, identify
+from pgpu.runtimes.lineage import Lineage, hold_mount_namespace
 
 
 class _Marks(Protocol):
@@ -80,5 +81,5 @@ def _marks_of(job_id: str, holder: Holder) -> _Marks:
         return Viewers(Path(holder.slice_directory))
     if isinstance(holder, ContainerHolder):
         return _Container(holder.container_id)
-    is_there = identify(holder.pid) == holder
+    is_there = identify_unreaped(holder.pid) == holder
     return Lineage(job_id, holder, hold_mount_namespace(holder.pid) if is_there else None)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pgpu.errors import EnforcementError, RequestError
+from pgpu.host.atomic_file import write_atomically
 from pgpu.model import Account, ClaimHolder, Delivery, Holder, Job, JobSpec
 from pgpu.runtimes import RunningJob, Runtime, Stdio
 
@@ -211,9 +212,7 @@ def _path(slice_directory: Path) -> Path:
 
 def _write(delivery: Delivery) -> None:
     path = _path(delivery.slice_directory)
-    scratch = path.with_name(f".{_DELIVERY}")
     try:
-        scratch.write_text(json.dumps(asdict(delivery), default=str), encoding="utf-8")
-        scratch.replace(path)
+        write_atomically(path, json.dumps(asdict(delivery), default=str).encode(), 0o644)
     except OSError as exc:
         raise EnforcementError(f"{path} cannot be written: {exc.strerror}") from exc

@@ -12,35 +12,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pgpu.host.process_identity import ProcessStatus, identify_unreaped, read_status
 from pgpu.model import ProcessHolder
 
 JOB_ID_VARIABLE = "PGPU_JOB_ID"
-
-_BOOT_ID_PATH = Path("/proc/sys/kernel/random/boot_id")
-
-# Fields of /proc/PID/stat after the name in parentheses, which may itself hold spaces and parentheses: proc(5).
-_STATE, _PARENT, _SESSION, _THREAD_COUNT, _START_TIME = 0, 1, 3, 17, 19
-
-
-@dataclass(frozen=True, slots=True)
-class _Status:
-    is_zombie: bool
-    parent: int
-    session: int
-    start_time_ticks: int
-
-
-def identify(pid: int) -> ProcessHolder | None:
-    """Name a living process, or one that waits to be reaped, so that it stays known when its PID is used again."""
-    status = _read_status(pid)
-    if status is None:
-        return None
-    return ProcessHolder(pid=pid, start_time_ticks=status.start_time_ticks, boot_id=boot_id())
-
-
-def boot_id() -> str:
-    """Return the kernel's name for this boot of the machine."""
-    return _BOOT_ID_PATH.read_text(encoding="ascii").strip()
 
 
 def mount_namespace(pid: int) -> str | None:
@@ -110,7 +85,7 @@ class Lineage:
 
     def members(self) -> set[int]:
         """Return the PIDs of the job's processes, without those that only wait to be reaped."""
-        statuses = {pid: status for pid in _all_pids() if (status := _read_status(pid)) is not None}
+        statuses = {pid: status for pid in _all_pids() if (status := read_status(pid)) is not None}
         marked = {pid for pid in statuses if self._is_marked(pid)}
         alive = {pid for pid, status in statuses.items() if not status.is_zombie}
         return {pid for pid in alive if _descends(pid, marked, statuses)} - {os.getpid()}
@@ -124,49 +99,34 @@ class Lineage:
 
     def _is_in_session(self, pid: int) -> bool:
         """Whether it is in the job's session, and not in one of a stranger that was given the PID anew."""
-        status = _read_status(pid)
+        status = read_status(pid)
         return (
             status is not None
-            and status.session == self.main.pid
+            and status.session_id == self.main.pid
             and status.start_time_ticks >= self.main.start_time_ticks
-            and identify(self.main.pid) in {None, self.main}
+            and identify_unreaped(self.main.pid) in {None, self.main}
         )
 
 
-def _descends(pid: int, marked: set[int], statuses: Mapping[int, _Status]) -> bool:
+def _descends(pid: int, marked: set[int], statuses: Mapping[int, ProcessStatus]) -> bool:
     """Whether a process or one of its ancestors is marked; PIDs that were used again meanwhile make no endless walk."""
     for _ in range(len(statuses)):
         if pid in marked:
             return True
         if pid not in statuses:
             break
-        pid = statuses[pid].parent
+        pid = statuses[pid].parent_pid
     return False
 
 
 def _ancestors(pid: int) -> Iterator[int]:
-    while (status := _read_status(pid)) is not None and status.parent > 1:
-        pid = status.parent
+    while (status := read_status(pid)) is not None and status.parent_pid > 1:
+        pid = status.parent_pid
         yield pid
 
 
 def _all_pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208 - names, not paths
-
-
-def _read_status(pid: int) -> _Status | None:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    fields = text.rpartition(")")[2].split()
-    return _Status(
-        # A main thread that called pthread_exit looks dead while other threads of its process live on.
-        is_zombie=fields[_STATE] in {"Z", "X"} and int(fields[_THREAD_COUNT]) <= 1,
-        parent=int(fields[_PARENT]),
-        session=int(fields[_SESSION]),
-        start_time_ticks=int(fields[_START_TIME]),
-    )
 
 
 def _environment(pid: int) -> list[bytes]:

@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from pgpu.errors import EnforcementError, NodeError, PgpuBug, RequestError, RuntimeUnavailableError
+from pgpu.host.process_identity import identify_unreaped
 from pgpu.libraries import CUDA_SHIM, LAUNCHER, NVML_SHIM, library_path
 from pgpu.model import Account, Delivery, Holder, Job, JobSpec, ProcessHolder
 from pgpu.runtimes import Stdio
 from pgpu.runtimes.account import give_streams, give_usage, launcher_words, switches
 from pgpu.runtimes.cgroup_leaf import LimitCgroup
 from pgpu.runtimes.launching import Launch, launch
-from pgpu.runtimes.lineage import JOB_ID_VARIABLE, Lineage, hold_mount_namespace, identify
+from pgpu.runtimes.lineage import JOB_ID_VARIABLE, Lineage, hold_mount_namespace
 from pgpu.runtimes.process_job import RunningProcess, open_process
 from pgpu.runtimes.shadowed_paths import PRELOAD_PATH, shadows
 
@@ -224,7 +225,7 @@ def _environment(job: Job, delivery: Delivery, account: Account | None, *, is_pr
 
 
 def _take_charge(job: Job, launched: Launch, stdio: Stdio, *, is_private: bool) -> RunningProcess:
-    holder = identify(launched.pid)
+    holder = identify_unreaped(launched.pid)
     if holder is None:
         raise RuntimeUnavailableError("the job's process vanished before it was started")
     lineage = _lineage(job.id, holder, is_private=is_private)
@@ -241,7 +242,9 @@ def _open_pidfd(pid: int) -> int:
 
 def _lineage(job_id: str, holder: ProcessHolder, *, is_private: bool) -> Lineage:
     namespace = hold_mount_namespace(holder.pid) if is_private else None
-    if namespace is not None and identify(holder.pid) != holder:  # it ended, and the PID may be a stranger's by now
+    if (
+        namespace is not None and identify_unreaped(holder.pid) != holder
+    ):  # it ended, and the PID may be a stranger's by now
         namespace.close()
         namespace = None
     return Lineage(job_id, holder, namespace)

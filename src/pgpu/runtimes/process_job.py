@@ -15,9 +15,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pgpu.errors import RuntimeUnavailableError
+from pgpu.host.process_identity import identify_unreaped
 from pgpu.model import ProcessHolder
 from pgpu.runtimes.cgroup_leaf import enter_leaf, kill_leaf, remove_leaf
-from pgpu.runtimes.lineage import Lineage, identify
+from pgpu.runtimes.lineage import Lineage
 
 _SIGNAL_EXIT_BASE = 128
 _KILL_ROUND_SECONDS = 0.2
@@ -169,7 +170,7 @@ def open_process(holder: ProcessHolder) -> int | None:
         pidfd = os.pidfd_open(holder.pid)
     except ProcessLookupError:
         return None
-    if identify(holder.pid) != holder:
+    if identify_unreaped(holder.pid) != holder:
         os.close(pidfd)
         return None
     return pidfd

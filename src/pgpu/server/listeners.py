@@ -28,6 +28,7 @@ from pgpu.errors import NodeError, RequestError
 from pgpu.server.connection_limits import ConnectionAcceptor, ConnectionCounter, limits_within
 from pgpu.server.peer_credentials import PeerHttpProtocol
 from pgpu.server.stream_relay import StreamRelay
+from pgpu.host.file_lock import open_lock_file, try_flock
 
 _BACKLOG = 1024
 _PASSED_DESCRIPTOR = 3
@@ -57,17 +58,12 @@ def only_server(lock_path: Path) -> Iterator[None]:
         NodeError: There is one already.
     """
     try:
-        lock_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = open_lock_file(lock_path)
     except OSError as exc:
         raise NodeError(f"{lock_path} cannot be opened: {exc.strerror}") from exc
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as exc:
-            raise NodeError(
-                f"another server runs on {lock_path.parent}", hint="stop it, or choose another --state-dir"
-            ) from exc
+        if not try_flock(descriptor):
+            raise NodeError(f"another server runs on {lock_path.parent}", hint="stop it, or choose another --state-dir")
         yield
     finally:
         os.close(descriptor)

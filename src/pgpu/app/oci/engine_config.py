@@ -15,8 +15,8 @@ from typing import Any
 
 from pgpu.app.oci.preparation import prepare
 from pgpu.app.oci.runc_call import RUNC
-from pgpu.enforcement.publishing import publish
 from pgpu.errors import NodeError
+from pgpu.host.atomic_file import write_atomically
 from pgpu.libraries import OCI_RUNTIME, library_path
 
 _MODE = 0o644
@@ -87,7 +87,7 @@ class Change:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             mode = self.path.stat().st_mode & 0o777 if self.path.exists() else _MODE
-            publish(self.path.resolve(), self.after.encode(), mode)
+            write_atomically(self.path.resolve(), self.after.encode(), mode)
         except OSError as exc:
             raise NodeError(
                 f"{self.path} cannot be written: {exc.strerror}", hint="run it as the engine's administrator, with sudo"

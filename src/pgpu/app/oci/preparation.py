@@ -14,10 +14,10 @@ from pgpu.app.oci.machine import machine_settings
 from pgpu.app.oci.machine_facts import FORMAT, NAME, stamp
 from pgpu.app.runtime_directory import runtime_directory
 from pgpu.enforcement.driver_library import find_driver
-from pgpu.enforcement.publishing import publish
 from pgpu.enforcement.shim import ShimEnforcer
 from pgpu.enforcement.slice_files import DRIVER_FILES
 from pgpu.errors import NodeError, PgpuBug, PgpuError
+from pgpu.host.atomic_file import write_atomically
 from pgpu.libraries import CUDA_SHIM, HOLD, NVML_SHIM, PROBE, SIMULATED_CUDA, SIMULATED_NVML, library_path
 from pgpu.model import Gpu
 
@@ -60,7 +60,7 @@ def prepare(config: str, state_dir: str) -> None:
 def _keep(state_dir: Path, text: str) -> None:
     try:
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        publish(state_dir / NAME, text.encode(), 0o600)
+        write_atomically(state_dir / NAME, text.encode(), 0o600)
     except OSError as exc:
         raise NodeError(f"{state_dir / NAME} cannot be written: {exc.strerror}") from exc
 

@@ -5,10 +5,8 @@ under: where that one died, its programs run without MPS, and who watches it see
 """
 
 import contextlib
-import fcntl
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -17,8 +15,9 @@ from pathlib import Path
 
 from pgpu.enforcement.mps.control import MpsControl, ServerStatus
 from pgpu.enforcement.mps.process import children, daemon_process, end
-from pgpu.enforcement.publishing import publish
 from pgpu.errors import EnforcementError
+from pgpu.host.atomic_file import write_atomically
+from pgpu.host.file_lock import exclusive_flock, open_lock_file
 
 QUIT_SECONDS = 2
 """How long servers that still have clients may take to end, once nobody may be left there."""
@@ -76,15 +75,11 @@ class GpuDaemon:
             EnforcementError: Its directory cannot be made.
         """
         try:
-            self._home.mkdir(mode=0o755, parents=True, exist_ok=True)
-            descriptor = os.open(self._home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = open_lock_file(self._home / "lock", directory_mode=0o755)
         except OSError as exc:
             raise EnforcementError(f"{self._home} cannot be made: {exc.strerror}") from exc
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with exclusive_flock(descriptor):
             yield
-        finally:
-            os.close(descriptor)
 
     def generation(self) -> Generation | None:
         """Return which daemon there is, alive or not; None where there is none to be."""
@@ -159,7 +154,7 @@ class GpuDaemon:
         """
         path = self._mark_path(generation, "jobs", job_id)
         try:
-            publish(path, json.dumps(children(self.control(generation).pipe_directory)).encode(), 0o600)
+            write_atomically(path, json.dumps(children(self.control(generation).pipe_directory)).encode(), 0o600)
         except OSError as exc:
             raise EnforcementError(f"{path} cannot be written: {exc.strerror}") from exc
 
@@ -210,7 +205,7 @@ class GpuDaemon:
         return 1 if last is None else last.number + 1
 
     def _write(self, generation: Generation) -> None:
-        publish(self._record, json.dumps(asdict(generation)).encode(), 0o600)
+        write_atomically(self._record, json.dumps(asdict(generation)).encode(), 0o600)
 
     def _clear(self) -> None:
         present = self.generation()

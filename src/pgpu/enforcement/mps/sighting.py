@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pgpu.enforcement.mps.control import MpsControl, ServerStatus
 from pgpu.enforcement.mps.daemon import Health, health_without_servers
-from pgpu.enforcement.publishing import publish
+from pgpu.host.atomic_file import write_atomically
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def publish_sighting(control: MpsControl, seen: Sighting) -> None:
         OSError: It cannot be written: the daemon's directory was removed.
     """
     text = json.dumps([seen.began_seconds, seen.health.name, list(seen.clients.items()), sorted(seen.faulted)])
-    publish(_place(control), text.encode(), 0o600)
+    write_atomically(_place(control), text.encode(), 0o600)
 
 
 def _place(control: MpsControl) -> Path:

@@ -6,12 +6,13 @@ holds. It refuses to make a plan twice for the same jobs while they last as long
 """
 
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from pgpu.engine.admission.rounds import Situation
 from pgpu.engine.history.run_history import history_names
+from pgpu.host.atomic_file import write_atomically
 from pgpu.ledger import Call, View
 from pgpu.model import Gpu
 from pgpu.scheduling import Candidate, GpuRoom, Held
@@ -98,12 +99,8 @@ def read_plan(path: Path) -> BatchPlan:
 
 def write_plan(path: Path, plan: BatchPlan) -> None:
     """Put a plan there for every round from now on; a full disk leaves the one before."""
-    part = path.with_suffix(".plan.part")
-    try:
-        part.write_text(json.dumps([plan.order, plan.most_at_once, dict(plan.holds)]), "utf-8")
-        os.replace(part, path)  # noqa: PTH105 - Path.replace returns what nobody needs
-    except OSError:
-        part.unlink(missing_ok=True)
+    with suppress(OSError):
+        write_atomically(path, json.dumps([plan.order, plan.most_at_once, dict(plan.holds)]).encode(), 0o644)
 
 
 class QueuePlanner:

@@ -14,7 +14,7 @@ from pgpu.engine.parking.mover import Mover
 from pgpu.engine.parking.parking_state import Parking, Stage, Traveller, is_travelling, load_parking, save_parking
 from pgpu.engine.process.unix_sockets import send_datagram
 from pgpu.errors import NodeError
-from pgpu.host.process_identity import identify, is_alive
+from pgpu.host.process_identity import identify_running, is_alive
 from pgpu.model import Gpu, Job
 
 QUIET_SECONDS = 10.0
@@ -158,7 +158,7 @@ class Departure:
         found, asked = [], {each.process for each in known}
         for part in job.lease.slices if job.lease is not None else ():
             for told in self.engine.gpus.processes(part.gpu_uuid):
-                holder = identify(told.pid) if told.used_bytes != 0 else None
+                holder = identify_running(told.pid) if told.used_bytes != 0 else None
                 if holder is not None and (holder in asked or self.owns(told.pid)):
                     found.append(Traveller(holder, told.used_bytes or 0))
         return found

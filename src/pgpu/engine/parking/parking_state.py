@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from pgpu.enforcement.publishing import publish
+from pgpu.host.atomic_file import write_atomically
 from pgpu.model import ProcessHolder
 
 _MODE = 0o600
@@ -59,7 +59,7 @@ def save_parking(path: Path, parking: Parking) -> None:
     Raises:
         OSError: It cannot be written.
     """
-    publish(path, json.dumps(asdict(parking)).encode(), _MODE)
+    write_atomically(path, json.dumps(asdict(parking)).encode(), _MODE)
 
 
 def load_parking(path: Path) -> Parking | None:

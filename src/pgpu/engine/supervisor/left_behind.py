@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pgpu.enforcement.compute_word import Hold
 from pgpu.engine.engine import Engine
 from pgpu.engine.supervisor.suspension import Suspension
-from pgpu.host.process_identity import identify
+from pgpu.host.process_identity import identify_running
 from pgpu.model import Lease
 from pgpu.runtimes.belonging import Belonging
 
@@ -31,7 +31,7 @@ class Marked:
         Raises:
             LedgerError: The ledger cannot be read.
         """
-        process = identify(pid)
+        process = identify_running(pid)
         jobs = [self.engine.ledger.job(self.job_id)]
         return process is not None and self._belonging.owner(process, jobs) is not None
 

@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pgpu.enforcement.publishing import publish
 from pgpu.engine.settings import EngineSettings
 from pgpu.scheduling.gpu_turns import NO_TURNS, TurnState
+from pgpu.host.atomic_file import write_atomically
 
 _MODE = 0o600
 
@@ -56,7 +56,7 @@ def save_turns(path: Path, turns: TurnState) -> None:
         OSError: It cannot be written.
     """
     fields = {name: sorted(value) if isinstance(value, frozenset) else value for name, value in asdict(turns).items()}
-    publish(path, json.dumps(fields).encode(), _MODE)
+    write_atomically(path, json.dumps(fields).encode(), _MODE)
 
 
 def load_turns(path: Path) -> TurnState:

@@ -5,12 +5,13 @@ own word: it is believed as far as time went on, and nothing is decided by it.
 """
 
 import json
-import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from pgpu.enforcement.board import BoardGpu
+from pgpu.host.atomic_file import write_atomically
 
 SPANS_SECONDS = (1, 10, 60)
 """Over which it is told."""
@@ -77,12 +78,8 @@ def read_samples(path: Path) -> list[Sample]:
 
 def write_samples(path: Path, samples: Sequence[Sample]) -> None:
     """Put samples there, whole; a full disk leaves those before."""
-    part = path.with_suffix(".part")
-    try:
-        part.write_text(json.dumps([[each.at_ns, each.gpus] for each in samples]), "utf-8")
-        os.replace(part, path)  # noqa: PTH105 - Path.replace returns what nobody needs
-    except OSError:
-        part.unlink(missing_ok=True)
+    with suppress(OSError):
+        write_atomically(path, json.dumps([[each.at_ns, each.gpus] for each in samples]).encode(), 0o644)
 
 
 def time_shares(samples: Sequence[Sample], gpu_uuids: Sequence[str]) -> tuple[GpuTime, ...]:

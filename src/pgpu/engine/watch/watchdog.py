@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pgpu.engine.engine import Engine
 from pgpu.host.file_lock import try_lock
-from pgpu.host.process_identity import identify, open_pidfd
+from pgpu.host.process_identity import identify_running, open_pidfd
 from pgpu.libraries import PROBE
 from pgpu.model import GpuProcess, Outsider, ProcessHolder
 from pgpu.runtimes.belonging import Belonging
@@ -40,14 +40,14 @@ def find_outsiders(engine: Engine, belonging: Belonging) -> list[Outsider]:
         (told, holder)
         for gpu in engine.gpus.gpus()
         for told in engine.gpus.processes(gpu.uuid)
-        if not told.only_draws and (holder := identify(told.pid)) is not None
+        if not told.only_draws and (holder := identify_running(told.pid)) is not None
     ]
     with engine.ledger.view() as view:
         jobs = [entry.job for entry in engine.queue_of(view.holding()) if entry.job.request.gpu_count]
     return [
         Outsider(told.gpu_uuid, holder, told.used_bytes, _program(told.pid), _uid(told.pid))
         for told, holder in seen
-        if not _is_ours(engine, told) and belonging.owner(holder, jobs) is None and identify(told.pid) == holder
+        if not _is_ours(engine, told) and belonging.owner(holder, jobs) is None and identify_running(told.pid) == holder
     ]
 
 

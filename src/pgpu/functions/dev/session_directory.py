@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pgpu.host.file_lock import try_flock
+
 _PREFIX = "pgpu-dev-"
 """Short, as all of the path: a socket's has 107 bytes at most."""
 
@@ -50,7 +52,7 @@ def _remove_if_left(directory: Path) -> None:
     with contextlib.suppress(OSError):  # another user's, one that is held, or one that has just gone
         lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(directory, ignore_errors=True)
+            if try_flock(lock):
+                shutil.rmtree(directory, ignore_errors=True)
         finally:
             os.close(lock)

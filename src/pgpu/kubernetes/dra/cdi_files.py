@@ -6,7 +6,6 @@ It refuses to touch files that are not of claims.
 
 import contextlib
 import json
-import os
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pgpu.errors import NodeError
+from pgpu.host.atomic_file import write_atomically
 
 KIND = "pgpu.io/gpu"
 
@@ -123,7 +123,7 @@ class CdiFiles:
         with _explaining(path):
             self._seal(uid)
             self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-            _write_through(path, wanted.content)
+            write_atomically(path, wanted.content, _MODE, is_durable=True)
             wanted.seen = _identity(path)
 
     def _seal(self, uid: str) -> None:
@@ -137,23 +137,6 @@ class CdiFiles:
         seal.unlink(missing_ok=True)
         with contextlib.suppress(FileNotFoundError):
             seal.parent.rmdir()
-
-
-def _write_through(path: Path, content: bytes) -> None:
-    """Put a file in its place whole, and wait until the disk has it: a node may lose its power a moment later."""
-    scratch = path.with_name(f".{path.name}")
-    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _MODE)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fchmod(descriptor, _MODE)  # whatever the umask says
-        os.fsync(descriptor)
-    scratch.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _identity(path: Path) -> tuple[int, int, int, int] | None:

@@ -4,7 +4,6 @@ When it ends all slices stay as they are, and whoever comes next takes them over
 """
 
 import contextlib
-import fcntl
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from pgpu.kubernetes.dra.cdi_files import CdiFiles
 from pgpu.kubernetes.dra.claim_preparation import ClaimPreparer
 from pgpu.kubernetes.dra.plugin_sockets import KubeletPlugin
 from pgpu.kubernetes.driver_readiness import Readiness
+from pgpu.host.file_lock import open_lock_file, try_flock
 
 REGISTERED = "registered with the kubelet"
 SOCKETS = "sockets for the kubelet"
@@ -161,14 +161,12 @@ def alone_on_node(state_directory: Path) -> Iterator[None]:
     """
     path = state_directory / "driver.lock"
     try:
-        state_directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = open_lock_file(path)
     except OSError as exc:
         raise NodeError(f"{path} cannot be opened: {exc.strerror}") from exc
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not try_flock(descriptor):
+            raise NodeError(f"another driver runs on this node ({path})", hint="is its pod still ending?")
         yield
-    except BlockingIOError as exc:
-        raise NodeError(f"another driver runs on this node ({path})", hint="is its pod still ending?") from exc
     finally:
         os.close(descriptor)

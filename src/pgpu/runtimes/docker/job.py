@@ -10,10 +10,10 @@ import select
 import threading
 from pathlib import Path
 
+from pgpu.host.process_identity import identify_unreaped
 from pgpu.model import ContainerHolder
 from pgpu.runtimes.docker.engine import Engine, EngineGoneError
 from pgpu.runtimes.docker.streams import AttachedStreams
-from pgpu.runtimes.lineage import identify
 
 _RETRY_SECONDS = 1.0
 _ENGINE_AWAY_SECONDS = 60.0
@@ -43,7 +43,7 @@ class DockerJob:
         """
         self._engine = engine
         self._holder = holder
-        self._main = identify(main_pid) if main_pid else None
+        self._main = identify_unreaped(main_pid) if main_pid else None
         self._namespace = _pid_namespace(main_pid) if main_pid else None
         self._streams = streams
         self._removes_container = removes_container
@@ -129,7 +129,7 @@ class DockerJob:
         return None
 
     def _has_main_process(self) -> bool:
-        return self._main is not None and identify(self._main.pid) == self._main
+        return self._main is not None and identify_unreaped(self._main.pid) == self._main
 
 
 def _pid_namespace(pid: int) -> str | None:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pgpu.errors import PgpuError, RequestError, RuntimeUnavailableError
+from pgpu.host.process_identity import identify_unreaped
 from pgpu.model import Account, Mount
 from pgpu.runtimes.docker.look_ups import LookUpFailedError, LookUps
-from pgpu.runtimes.lineage import identify
 
 _NOBODY = Account(65534, 65534)
 
@@ -81,7 +81,7 @@ class Staging:
         """Take away what processes that were killed have left; what others use at this moment stays."""
         for place in self.directory.glob("*-*-*"):
             pid, start_time_ticks, _ = place.name.split("-", 2)
-            owner = identify(int(pid)) if pid.isdecimal() else None
+            owner = identify_unreaped(int(pid)) if pid.isdecimal() else None
             if owner is None or str(owner.start_time_ticks) != start_time_ticks:
                 with contextlib.suppress(PgpuError):  # It is tried again, and keeps nobody else's volumes away.
                     self._clear(place)
@@ -123,7 +123,7 @@ def try_volumes(directory: Path) -> None:
 
 def _start_time_ticks() -> int:
     """Tell this process from those that get its PID later."""
-    own = identify(os.getpid())
+    own = identify_unreaped(os.getpid())
     if own is None:
         raise RuntimeUnavailableError("/proc does not show this process", hint="mount /proc")
     return own.start_time_ticks

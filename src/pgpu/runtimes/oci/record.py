@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pgpu.errors import RuntimeUnavailableError
+from pgpu.host.process_identity import identify_unreaped
 from pgpu.model import ProcessHolder, SharingMode
-from pgpu.runtimes.lineage import identify
 
 RECORD = "container.json"
 GATE = "gate"
@@ -66,12 +66,12 @@ class Container:
     def first_process(self) -> ProcessHolder | None:
         """Return the container's first process; None while there is none, or where it has ended."""
         pid = self._pid_in_file() or self._pid_of_runtime()
-        return identify(pid) if pid else None
+        return identify_unreaped(pid) if pid else None
 
     @property
     def is_being_created(self) -> bool:
         """Whether the process that creates it still runs."""
-        return identify(self.creator) is not None and self._pid_in_file() is None
+        return identify_unreaped(self.creator) is not None and self._pid_in_file() is None
 
     def _pid_in_file(self) -> int | None:
         if self.pid_file is None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pgpu.errors import CancelledError, EnforcementError, RuntimeUnavailableError
+from pgpu.host.atomic_file import write_atomically
 from pgpu.libraries import BRINGER, library_path
 from pgpu.model import Account, Delivery, Holder, Job, JobSpec, ProcessHolder
 from pgpu.runtimes import RunningJob, Stdio
@@ -146,10 +147,7 @@ def _write_settings(container: Container, delivery: Delivery) -> None:
     """Before the container is known to run: whoever takes it over then has only the word to say."""
     settings = b"".join(f"{name}={value}\0".encode() for name, value in delivery.environment)
     path = container.gate.with_name(ENVIRONMENT)
-    scratch = path.with_name(f".{ENVIRONMENT}")
-    scratch.write_bytes(settings)
-    scratch.chmod(0o444)
-    scratch.replace(path)
+    write_atomically(path, settings, 0o444)
 
 
 def _say_go(container: Container) -> None:

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from pgpu.errors import RuntimeUnavailableError
+from pgpu.host.process_identity import identify_unreaped
 from pgpu.model import Delivery, Job, ProcessHolder
 from pgpu.runtimes import Stdio
-from pgpu.runtimes.lineage import identify
 from pgpu.runtimes.oci.record import Container
 
 MPS_IN_JOB = "/.pgpu/mps"
@@ -38,7 +38,7 @@ class Twin:
             runc: The lower runtime.
             name: Of the container and of its control group; no other has it.
         """
-        holder = identify(process.pid)
+        holder = identify_unreaped(process.pid)
         if holder is None:
             raise RuntimeUnavailableError("the lower runtime vanished")
         self._process = process

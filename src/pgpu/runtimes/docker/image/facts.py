@@ -5,7 +5,6 @@ All of it is read from the files of a container that was created and never start
 
 import dataclasses
 import json
-import os
 import posixpath
 import re
 from collections.abc import Iterator, Sequence
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from pgpu.host.atomic_file import write_atomically
 from pgpu.runtimes.docker.image.files import ContainerFiles
 from pgpu.runtimes.docker.image.library_versions import newest_glibc
 
@@ -173,9 +173,7 @@ class FactsCache:
         """Remember; a reader never sees half a file."""
         path = self._path(image_id)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        half = path.with_suffix(f".{os.getpid()}")
-        half.write_text(facts.to_json(), encoding="utf-8")
-        half.replace(path)
+        write_atomically(path, facts.to_json().encode(), 0o644)
 
     def _path(self, image_id: str) -> Path:
         return self.directory / f"{image_id.removeprefix('sha256:')}.json"
