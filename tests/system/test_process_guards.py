@@ -97,7 +97,7 @@ def test_a_process_whose_main_thread_ended_is_known_by_its_other_threads(is_priv
 
 def test_a_process_that_looks_for_members_never_finds_itself() -> None:
     code = (
-        "import os; from pgpu.runtimes.lineage import Lineage, identify_unreaped;"
+        "import os; from pgpu.host.process_identity import identify_unreaped; from pgpu.runtimes.lineage import Lineage;"
         "me = Lineage('0123456789ab', identify_unreaped(os.getpid()), None);"
         "assert me.owns(os.getpid()); assert os.getpid() not in me.members()"
     )

@@ -25,10 +25,10 @@ from fastapi import FastAPI
 
 from pgpu.engine.process.unix_sockets import connect
 from pgpu.errors import NodeError, RequestError
+from pgpu.host.file_lock import open_lock_file, try_flock
 from pgpu.server.connection_limits import ConnectionAcceptor, ConnectionCounter, limits_within
 from pgpu.server.peer_credentials import PeerHttpProtocol
 from pgpu.server.stream_relay import StreamRelay
-from pgpu.host.file_lock import open_lock_file, try_flock
 
 _BACKLOG = 1024
 _PASSED_DESCRIPTOR = 3

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from pgpu.engine.settings import EngineSettings
-from pgpu.scheduling.gpu_turns import NO_TURNS, TurnState
 from pgpu.host.atomic_file import write_atomically
+from pgpu.scheduling.gpu_turns import NO_TURNS, TurnState
 
 _MODE = 0o600
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Protocol
 
 from pgpu.errors import NodeError, PgpuError
+from pgpu.host.file_lock import open_lock_file, try_flock
 from pgpu.kubernetes.dra.cdi_files import CdiFiles
 from pgpu.kubernetes.dra.claim_preparation import ClaimPreparer
 from pgpu.kubernetes.dra.plugin_sockets import KubeletPlugin
 from pgpu.kubernetes.driver_readiness import Readiness
-from pgpu.host.file_lock import open_lock_file, try_flock
 
 REGISTERED = "registered with the kubelet"
 SOCKETS = "sockets for the kubelet"
