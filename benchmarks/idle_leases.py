@@ -21,8 +21,8 @@ from pgpu.client import Client
 from pgpu.model import Gpu, Job, JobSpec, JobState, Request, SharingMode, Slice
 from pgpu.scheduling import Candidate, GpuRoom, Held, admit
 from pgpu.scheduling.admission_round import Admission
-from pgpu.scheduling.reclaiming import EvictableLease, reclaim_leases
-from pgpu.scheduling.tenancy import Tenancy
+from pgpu.scheduling.capacity import Tenancy
+from pgpu.scheduling.preemption import EvictableLease, reclaim_leases
 from pgpu.units import GIB
 
 TARGET_MS = 2000.0

@@ -26,11 +26,10 @@ from pgpu.scheduling import (
     ServedJob,
     admit,
 )
-from pgpu.scheduling.batch_simulation import Slowdown
-from pgpu.scheduling.durations import SlowdownCurve
+from pgpu.scheduling.capacity import IDLE
+from pgpu.scheduling.durations import Slowdown, SlowdownCurve
 from pgpu.scheduling.makespan import NOTHING_KNOWN, plan_waiting
-from pgpu.scheduling.planned import NO_PLAN, BatchPlan
-from pgpu.scheduling.tenancy import IDLE
+from pgpu.scheduling.order import NO_PLAN, BatchPlan
 
 Policy = Callable[[Sequence[GpuRoom], Sequence[Candidate], float, Sequence[Held], Precedence], Admission]
 """Rooms, queue, seconds, what is held, what the rounds before left → who starts."""

@@ -12,8 +12,7 @@ from benchmarks.advice.kernels import LEAST_LAUNCH_SECONDS, drawn
 from benchmarks.advice.profiles import probes, profile_of
 from benchmarks.advice.stage import Measured, Program, Stage, staged
 
-from pgpu.advising.advice import advise
-from pgpu.advising.gates import GpuKind
+from pgpu.advising.advice import GpuKind, advise
 from pgpu.gpu.catalog import parse_model
 from pgpu.gpu.products import GpuModel
 from pgpu.model import Profile, SharingMode

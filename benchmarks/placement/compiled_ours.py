@@ -14,8 +14,7 @@ from benchmarks.placement.openb import Ints
 from benchmarks.placement.others import Floats
 from numba import njit
 
-from pgpu.scheduling.offers import NodeResources
-from pgpu.scheduling.outlook import Outlook
+from pgpu.scheduling.outlook import NodeResources, Outlook
 from pgpu.units import MIB
 
 

@@ -2,8 +2,7 @@
 
 from benchmarks.placement.cluster import WHOLE, Cluster, of_kind
 
-from pgpu.scheduling.offers import GpuResources, JobShape, NodeResources
-from pgpu.scheduling.outlook import Outlook
+from pgpu.scheduling.outlook import GpuResources, JobShape, NodeResources, Outlook
 from pgpu.scheduling.placer import Placer
 from pgpu.units import MIB
 

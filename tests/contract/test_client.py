@@ -13,7 +13,7 @@ from tests.fakes.client import FakeClient, Outcome
 from tests.served import serving
 from tests.waiting import until
 
-from pgpu.advising.constants import Constants
+from pgpu.advising.contention import Constants
 from pgpu.app.clients import open_client
 from pgpu.app.settings import Settings
 from pgpu.client import Client

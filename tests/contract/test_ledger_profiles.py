@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pgpu.ledger import Ledger
-from pgpu.ledger.profiles import KEPT_PROFILES
+from pgpu.ledger.history import KEPT_PROFILES
 from pgpu.model import (
     Antagonist,
     Contest,

@@ -21,7 +21,7 @@ from pgpu.engine.submission.submitter import Submitter
 from pgpu.errors import CapacityError
 from pgpu.model import JobSpec, Submission
 from pgpu.model import Request as Amount
-from pgpu.model.submission import MOST_ELEMENTS
+from pgpu.model.job import MOST_ELEMENTS
 from pgpu.server.peer_credentials import Peer
 from pgpu.server.responses import parse_body
 from pgpu.units import GIB

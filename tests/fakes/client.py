@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import BinaryIO
 
 from pgpu.advising.advice import Advice, advise
-from pgpu.advising.constants import Constants
+from pgpu.advising.contention import Constants
 from pgpu.client import CallHistory, GpuReport, GpuTime, JobReport, QueueReport, Waste
 from pgpu.enforcement import SliceUse
 from pgpu.engine.history.sharing_advice import kind_of

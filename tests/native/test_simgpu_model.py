@@ -9,8 +9,8 @@ import pytest
 from tests.native_clients import client_path
 from tests.simgpu_work import work_world
 
-from pgpu.gpu.capabilities import CC_5_2, CC_7_0, CC_9_0
 from pgpu.gpu.catalog import parse_model
+from pgpu.gpu.products import CC_5_2, CC_7_0, CC_9_0
 from pgpu.units import KIB, MIB
 
 DEMAND = [

@@ -29,7 +29,7 @@ from pgpu.model import (
     Slice,
 )
 from pgpu.scheduling import GpuRoom
-from pgpu.scheduling.tenancy import IDLE
+from pgpu.scheduling.capacity import IDLE
 from pgpu.units import GIB
 
 GPU = Gpu("GPU-0", "fake", 0, 24 * GIB, "1.0", is_simulated=True, compute_capability=(8, 6))

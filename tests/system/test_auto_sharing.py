@@ -16,7 +16,7 @@ from tests.system.test_paging_turns import WORKS, is_held, runs
 from tests.unit.test_advising import PROFILE
 from tests.waiting import until
 
-from pgpu.advising import kept
+from pgpu.advising import needs_estimation
 from pgpu.advising.verification import Verdict, Way
 from pgpu.engine.admission.auto_sharing import keep_verdict
 from pgpu.engine.leases.mps_sharing import MpsSharing
@@ -80,7 +80,7 @@ def test_a_job_of_which_nothing_is_known_takes_time_slices_and_a_light_one_joins
     remember(place, known)
     assert mode_of(place, "light")[0] is SharingMode.MPS
     assert mode_of(place, "another")[0] is SharingMode.MPS
-    assert ledger_of(place).facts.get(kept.PREFIX + kept.name_of(known)) is not None
+    assert ledger_of(place).facts.get(needs_estimation.PREFIX + needs_estimation.name_of(known)) is not None
     advised = place.run("advise", "light", "another")
     assert "together: mps" in advised.stdout, advised.stderr
     assert place.run("stop", "light").returncode == 0

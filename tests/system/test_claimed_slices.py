@@ -26,7 +26,7 @@ from pgpu.ledger import ClaimRecord
 from pgpu.model import Claim, HeldClaim, JobSpec, JobState, ProcessHolder, Request, SharingWish, Slice
 from pgpu.runtimes import RunningJob, Stdio
 from pgpu.runtimes.process import ProcessRuntime
-from pgpu.scheduling.oversubscription import most_oversubscribed_bytes
+from pgpu.scheduling.capacity import most_oversubscribed_bytes
 from pgpu.units import GIB
 
 _RUNTIME = ProcessRuntime()

@@ -9,7 +9,7 @@ from tests.waiting import until
 from pgpu.engine.admission.queue_plan import read_plan
 from pgpu.engine.process.paths import keeper_paths
 from pgpu.model import Job, JobState
-from pgpu.scheduling.planned import NO_PLAN, BatchPlan
+from pgpu.scheduling.order import NO_PLAN, BatchPlan
 
 SIZES_GIB = (3.0, 4.0, 6.0, 7.0)
 """Smallest first, three of them go one after the other; in pairs all of them go in two turns."""

@@ -9,16 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgpu.advising.advice import Advice, Confidence, advise, choice, predict
-from pgpu.advising.caching import Lines, hits
-from pgpu.advising.constants import Constants
+from pgpu.advising.advice import MOST_CLIENTS, Advice, Confidence, GpuKind, advise, choice, predict
 from pgpu.advising.constants_fit import ColocatedRun, constants_of, errors, fit, text_of
-from pgpu.advising.contention import fair_level, mps_slowdown, touches_of
-from pgpu.advising.gates import MOST_CLIENTS, GpuKind
+from pgpu.advising.contention import Constants, Lines, Needs, fair_level, hits, mps_slowdown, touches_of
 from pgpu.advising.mean_value_analysis import slowdowns
-from pgpu.advising.meeting import antagonist_needs
-from pgpu.advising.needs import Needs
 from pgpu.advising.needs_estimation import estimate_needs
+from pgpu.advising.needs_fit import antagonist_needs
 from pgpu.model import Antagonist, Contest, Demand, Evidence, Profile, Resource, Sensitivity, SharingMode
 
 GPU = GpuKind("RTX 3090", (8, 6))

@@ -8,7 +8,7 @@ import pytest
 from pgpu.engine.submission.job_batch import Element, expand, order_submissions
 from pgpu.errors import JobNotFoundError, RequestError
 from pgpu.model import Array, JobSpec, Request, Submission
-from pgpu.model.submission import MOST_ELEMENTS
+from pgpu.model.job import MOST_ELEMENTS
 from pgpu.units import MIB
 
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from pgpu.model import Gpu, Request, Slice
 from pgpu.scheduling import Candidate, Cause, GpuRoom, Held, admit, expected_starts
 from pgpu.scheduling.batch_simulation import Batch, BatchJob, RunningBatchJob, simulate
-from pgpu.scheduling.doubt import KNOWN, is_surely_less, possible_left_seconds
+from pgpu.scheduling.durations import KNOWN, is_surely_less, possible_left_seconds
 from pgpu.scheduling.makespan import MOST_PLANNED, plan_batch, plan_waiting
-from pgpu.scheduling.planned import BatchPlan
+from pgpu.scheduling.order import BatchPlan
 from pgpu.units import GIB, MIB
 
 CARD_BYTES = 24 * GIB

@@ -10,13 +10,15 @@ from pgpu.model import Run
 from pgpu.scheduling.demand import (
     Basis,
     estimate,
+    estimate_growth_bytes,
+    family_of,
     is_greedy,
+    program_of,
     retry_bytes,
     right_size_bytes,
+    signature_of,
     was_too_small,
 )
-from pgpu.scheduling.growth import estimate_growth_bytes
-from pgpu.scheduling.signature import family_of, program_of, signature_of
 from pgpu.units import GIB, MIB
 
 CALL = "train.py@0a1b2c3d --epochs 5 --batch-size 32"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.unit.test_advising import PROFILE
 
-from pgpu.advising import kept, needs_estimation
+from pgpu.advising import needs_estimation
 from pgpu.engine.admission.profile_readings import ProfileReadings
 from pgpu.engine.history.run_history import history_name
 from pgpu.ledger import Ledger
@@ -39,16 +39,16 @@ def remembered(ledger: Ledger) -> Profile:
 
 def test_a_reading_comes_back_as_it_was() -> None:
     found = needs_estimation.estimate_needs(KNOWN)
-    assert kept.reading_of(kept.text_of(found)) == found
+    assert needs_estimation.reading_of(needs_estimation.text_of(found)) == found
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"busy": 1, "needs": {"pipes": {"no": 1}}}'])
 def test_what_is_no_reading_counts_as_never_read(text: str) -> None:
-    assert kept.reading_of(text) is None
+    assert needs_estimation.reading_of(text) is None
 
 
 def test_profiles_that_differ_are_kept_apart() -> None:
-    assert kept.name_of(KNOWN) != kept.name_of(replace(KNOWN, contests=MET[:1]))
+    assert needs_estimation.name_of(KNOWN) != needs_estimation.name_of(replace(KNOWN, contests=MET[:1]))
 
 
 def test_whoever_decides_finds_read_what_was_prepared_before_even_in_another_process(ledger: Ledger) -> None:
@@ -68,7 +68,7 @@ def test_what_nobody_prepared_is_kept_once_it_was_read(ledger: Ledger) -> None:
         readings.recall(view, profile)
     assert not needs_estimation.is_cached(profile)
     readings.keep(ledger.facts)
-    assert ledger.facts.get(kept.PREFIX + kept.name_of(profile)) == kept.text_of(
+    assert ledger.facts.get(needs_estimation.PREFIX + needs_estimation.name_of(profile)) == needs_estimation.text_of(
         needs_estimation.estimate_needs(profile)
     )
 

@@ -29,7 +29,7 @@ from pgpu.kubernetes.extender.scheduled_objects import (
     SharedGpu,
 )
 from pgpu.kubernetes.extender.scorer import Scorer
-from pgpu.scheduling.offers import JobShape
+from pgpu.scheduling.outlook import JobShape
 from pgpu.units import GIB
 
 

@@ -27,7 +27,7 @@ from pgpu.kubernetes.extender.scheduled_objects import (
     SharedGpu,
 )
 from pgpu.model import SharingMode
-from pgpu.scheduling.offers import JobShape
+from pgpu.scheduling.outlook import JobShape
 from pgpu.units import GIB, MIB
 
 RECORDED = Path(__file__).parents[1] / "fakes" / "recorded"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pgpu.engine.admission.host_memory import KEPT_BYTES, available_bytes
 from pgpu.errors import RequestError
 from pgpu.model import Gpu, Request, Slice
-from pgpu.scheduling.oversubscription import (
+from pgpu.scheduling.capacity import (
     check_can_page,
     host_bytes,
     resident_bytes,

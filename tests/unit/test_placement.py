@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgpu.model import SharingMode
-from pgpu.scheduling.offers import GpuResources, JobShape, NodeResources
-from pgpu.scheduling.outlook import GpuWorth, Outlook
+from pgpu.scheduling.outlook import GpuResources, GpuWorth, JobShape, NodeResources, Outlook
 from pgpu.scheduling.placement import Placement, PlacementPreference, place, rate
 from pgpu.scheduling.placer import Placer, fuller_first
 from pgpu.units import GIB

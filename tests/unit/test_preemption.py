@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from pgpu.model import Gpu, Request, SharingMode
 from pgpu.scheduling import Candidate, GpuRoom, admit
 from pgpu.scheduling.admission_round import Admission
+from pgpu.scheduling.capacity import Tenancy
 from pgpu.scheduling.preemption import REARM_SECONDS, Victim, preempt
-from pgpu.scheduling.tenancy import Tenancy
 from pgpu.units import GIB
 
 NOW = 1000.0

@@ -16,11 +16,21 @@ from pgpu.enforcement import trace
 from pgpu.enforcement.trace import Direction, Kind, Memory
 from pgpu.errors import EnforcementError
 from pgpu.model import Antagonist, Evidence, Job, JobSpec, JobState, Profile, Request, Resource
-from pgpu.profiling.intervals import covered, length, overlap, union
-from pgpu.profiling.measurement import Measurement, profile_of, summarise_log, with_metrics
-from pgpu.profiling.memory import peak, thinned, timeline
+from pgpu.profiling.measurement import (
+    Measurement,
+    covered,
+    length,
+    overlap,
+    peak,
+    profile_of,
+    summarise_log,
+    thinned,
+    timeline,
+    union,
+    with_metrics,
+)
 from pgpu.profiling.perfetto import trace_events
-from pgpu.profiling.profile_report import page
+from pgpu.profiling.profile_page import page
 from pgpu.profiling.sensitivity import Beside, contest, loss, sensitivity
 
 HEADER = (Path(__file__).parent.parent.parent / "native" / "include" / "trace_abi.h").read_text("utf-8")

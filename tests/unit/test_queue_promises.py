@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from pgpu.model import Request
 from pgpu.scheduling import Candidate, GpuRoom, OrderRules, Quota, admit
-from pgpu.scheduling.planned import BatchPlan
+from pgpu.scheduling.order import BatchPlan
 from pgpu.units import GIB
 
 CARD_BYTES = 24 * GIB

@@ -21,7 +21,7 @@ from pgpu.scheduling import (
     ServedJob,
     admit,
 )
-from pgpu.scheduling.precedence import COUNTED_RUNS, LONGEST_SECONDS
+from pgpu.scheduling.admission_round import COUNTED_RUNS, LONGEST_SECONDS
 from pgpu.scheduling.reservations import UNABLE_SECONDS
 from pgpu.units import GIB
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from pgpu.model import Gpu, Request, SharingMode, SharingWish, Slice
 from pgpu.scheduling import Candidate, GpuRoom, Held, Quota, admit
 from pgpu.scheduling.admission_round import Admission
-from pgpu.scheduling.reclaiming import EvictableLease, Play, ReclaimedRound, reclaim_leases
-from pgpu.scheduling.tenancy import IDLE, Tenancy
+from pgpu.scheduling.capacity import IDLE, Tenancy
+from pgpu.scheduling.preemption import EvictableLease, Play, ReclaimedRound, reclaim_leases
 from pgpu.units import GIB
 
 NOW = 10_000.0

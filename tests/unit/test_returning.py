@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from pgpu.model import Gpu, Request
 from pgpu.scheduling import Admission, Candidate, GpuRoom, Quota, admit
-from pgpu.scheduling.returning import jobs_to_restart_elsewhere
+from pgpu.scheduling.preemption import jobs_to_restart_elsewhere
 from pgpu.units import GIB
 
 NOW = 1000.0

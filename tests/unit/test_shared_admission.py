@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from pgpu.errors import RequestError
 from pgpu.model import Gpu, Request, SharingMode, SharingWish, Slice
 from pgpu.scheduling import Admission, Candidate, Cause, GpuRoom, Grant, Headroom, Held, admit, check_can_ever_fit
+from pgpu.scheduling.capacity import IDLE, MOST_MPS_CLIENTS, Tenancy
 from pgpu.scheduling.free_capacity import FreeCapacity
-from pgpu.scheduling.tenancy import IDLE, MOST_MPS_CLIENTS, Tenancy
 from pgpu.units import GIB
 
 TIME_SLICED = Tenancy(SharingMode.TIME_SLICE, None, 1)

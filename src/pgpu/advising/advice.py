@@ -8,12 +8,53 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pgpu.advising.constants import Constants
-from pgpu.advising.contention import mps_slowdown, time_slice_slowdown
-from pgpu.advising.gates import GpuKind, gates
+from pgpu.advising.contention import Constants, mps_slowdown, time_slice_slowdown
 from pgpu.advising.mean_value_analysis import slowdowns
 from pgpu.advising.needs_estimation import L2_CACHE, MEMORY_BANDWIDTH, NeedsEstimate, estimate_needs
 from pgpu.model import Evidence, Profile, SharingMode
+
+VOLTA = (7, 0)
+MOST_CLIENTS = 48
+
+
+@dataclass(frozen=True, slots=True)
+class GpuKind:
+    """What the advice must know of a GPU."""
+
+    name: str
+    """As profiles of it are named."""
+
+    compute_capability: tuple[int, int] | None
+    """None is not known: then MPS is taken to be as on the newest."""
+
+    is_instance: bool = False
+    """Whether it is a MIG instance."""
+
+
+def gates(profiles: Sequence[Profile], gpu: GpuKind, *, gpu_counts: Sequence[int] = ()) -> tuple[str, ...]:
+    """Return what stands against MPS for these jobs together, in words; nothing may.
+
+    Args:
+        profiles: The jobs.
+        gpu: Which they would share.
+        gpu_counts: How many GPUs each of them has; none told: one.
+    """
+    is_old = gpu.compute_capability is not None and gpu.compute_capability < VOLTA
+    against = (
+        (
+            len({profile.owner_uid for profile in profiles}) > 1,
+            "their users do not trust each other: a fault under MPS ends all of its clients",
+        ),
+        (len(profiles) > MOST_CLIENTS, f"MPS has room for {MOST_CLIENTS} clients on a GPU"),
+        (
+            any(count > 1 for count in gpu_counts),
+            "a job on several GPUs would carry a fault from one GPU's MPS server to another's",
+        ),
+        (gpu.is_instance, "a MIG instance is granted whole, to one job: nobody is there to share it with"),
+        (is_old, "before Volta MPS does not keep clients' memory apart"),
+    )
+    return tuple(reason for stands, reason in against if stands)
+
 
 INTERACTIVE_TOLERANCE = 1.30
 """So many times longer may an interactive job's work take. Source: the latency limits of Orion's and gpulet's evaluations."""

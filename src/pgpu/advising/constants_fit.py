@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from pgpu.advising.advice import predict
-from pgpu.advising.constants import Constants
+from pgpu.advising.contention import Constants
 from pgpu.model import Profile, SharingMode
 
 BOUNDS = {

@@ -14,11 +14,123 @@ say which neighbours hurt: those that need the same.
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from pgpu.advising.caching import Lines, hits
-from pgpu.advising.constants import Constants
-from pgpu.advising.needs import PIPES, Needs
 from pgpu.model import Resource
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """What sharing costs on one model of GPU under one driver."""
+
+    switch_overhead: float = 0.03
+    """By this fraction everybody gets slower while several contexts take turns. Source: design's 1.03, unproven."""
+
+    crowd_overhead: float = 0.0
+    """By this fraction kernels get slower for each companion that runs at once under MPS, beyond what they compete for."""
+
+    l1_weight: float = 1.0
+    """How much of the slowdown with the smallest L1 carve-out a companion on the same multiprocessors causes."""
+
+    l2_weight: float = 1.0
+    """How much of the L2 cache companions take, as a multiple of what they touch."""
+
+    is_calibrated: bool = False
+    """Whether they were fitted on this model of GPU and driver."""
+
+
+PIPES = (Resource.TENSOR, Resource.FP32, Resource.FP64, Resource.L2, Resource.PCIE)
+"""What is divided among those who use it at the same time, beside multiprocessors and memory bandwidth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """One job's kernels. Times are parts of their time alone: 1 is all of it."""
+
+    sm: float = 1.0
+    """0 to 1: of the multiprocessors' room for blocks."""
+
+    spread: float = 1.0
+    """0 to 1: on how many of the multiprocessors there are blocks of it."""
+
+    own: float = 1.0
+    """What its own threads take with all of their room, if nothing else held them up: latency and arithmetic in turn."""
+
+    pipes: dict[Resource, float] = field(default_factory=dict)
+    """What each pipe needs for its work, only of `PIPES` and only what is known."""
+
+    memory: float = 0.0
+    """What the memory needs for its work while the job has the L2 cache for itself."""
+
+    lost_memory: float = 0.0
+    """Likewise with nothing of its own in the L2 cache; at least `memory`, and often more than 1."""
+
+    footprint: float = 0.0
+    """How much of the L2 cache it touches; 1 is all of it, and more than 1 does not fit."""
+
+    stream: float = 0.0
+    """What it brings into the L2 cache whatever it keeps there: of the cache's bandwidth, as `pipes` has it."""
+
+    grain: float = 1.0
+    """How often it comes back to a line of the L2 cache for each time that it has read as much as a line: 4 where a thread
+    walks along a line by sectors. Who comes back more often keeps more."""
+
+    l1: float = 0.0
+    """By how much they take longer with the smallest L1 cache instead of the largest; 0 where the next three say more."""
+
+    l1_reuse: float = 0.0
+    """How fast the L1 cache is lost: its part that is left is exp(−this · what companions read of L2's bandwidth, on the same
+    multiprocessors, until the job comes back to its lines)."""
+
+    l1_reads: float = 0.0
+    """What the L2 cache must give without the L1 cache, beyond what `pipes` has."""
+
+    l1_memory: float = 0.0
+    """And what the memory must do then, beyond `memory`."""
+
+
+_STEPS = 40
+_SETTLED_CACHING = 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """What one job comes back to."""
+
+    footprint: float
+    """Of the cache; 1 is all of it."""
+
+    touches: float
+    """How many lines it touches in a unit of time, in any unit that all share; 0 where nobody comes."""
+
+    def stays(self, brought: float) -> float:
+        """Return the chance that a line is still there, where so many come in each unit of time."""
+        return math.exp(-brought * self.footprint / self.touches) if self.touches > 0 else 1.0
+
+
+def hits(present: Sequence[Lines], stream: float) -> list[float]:
+    """Return for each the part of its touches that find their line, 0 to 1.
+
+    Newton's steps from above towards the lines that come in: the function is concave, so that no step goes too far, and where
+    there are several answers it is the one in which least is kept.
+
+    Args:
+        present: Those who share the cache.
+        stream: Lines that come in each unit of time and are never touched again.
+    """
+    most = brought = stream + sum(each.touches for each in present)
+    for _ in range(_STEPS):
+        missed, slope = stream, 0.0
+        for each in present:
+            left = each.stays(brought)
+            missed += each.touches * (1 - left)
+            slope += each.footprint * left if each.touches > 0 else 0.0
+        after = max(stream, brought / 2 if slope >= 1 else brought - (missed - brought) / (slope - 1))
+        if brought - after <= _SETTLED_CACHING * most:
+            break
+        brought = after
+    return [each.stays(brought) for each in present]
+
 
 Companions = Sequence[tuple[Needs, float]]
 """Those beside a job, each with the fraction of the time in which its kernels run."""

@@ -10,14 +10,17 @@ are taken to be needed no more than the multiprocessors are: whoever fills its r
 Source: Bubble-Up (MICRO 2011): what a program loses beside known pressure, and what its pressure costs a known program.
 """
 
+import hashlib
+import json
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import cache
 from itertools import product
+from pathlib import Path
 
-from pgpu.advising.meeting import TYPICAL_RATE, ObservedContest, antagonist_needs, fit_error
-from pgpu.advising.needs import PIPES, Needs
-from pgpu.advising.needs_fit import refine_needs
+from pgpu.advising.contention import PIPES, Needs
+from pgpu.advising.needs_fit import TYPICAL_RATE, ObservedContest, antagonist_needs, fit_error, refine_needs
 from pgpu.model import Antagonist, Contest, Evidence, Profile, Resource
 
 MOST_SLOWDOWN = 1000.0
@@ -297,3 +300,35 @@ def _evidence(profile: Profile) -> tuple[Evidence, ...]:
 
 def _clamped(value: float) -> float:
     return min(1.0, max(0.0, value))
+
+
+PREFIX = "profile-read/"
+"""What the keys of such texts begin with."""
+
+
+def name_of(profile: Profile) -> str:
+    """Return the rest of the key under which a profile's reading is kept."""
+    return hashlib.sha256(f"{_formulas()} {profile!r}".encode(errors="surrogateescape")).hexdigest()[:32]
+
+
+def text_of(reading: NeedsEstimate) -> str:
+    """Return a reading as text that is kept."""
+    return json.dumps(asdict(reading))
+
+
+def reading_of(text: str) -> NeedsEstimate | None:
+    """Read what `text_of` wrote; None where something else stands there."""
+    try:
+        fields = json.loads(text)
+        needs = fields["needs"]
+        pipes = {Resource(name): float(value) for name, value in needs["pipes"].items()}
+        evidence = tuple(Evidence(each) for each in fields["evidence"])
+        return NeedsEstimate(fields["busy"], Needs(**{**needs, "pipes": pipes}), evidence, tuple(fields["unknown"]))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+@cache
+def _formulas() -> str:
+    files = sorted(Path(__file__).parent.glob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()

@@ -7,7 +7,7 @@ from itertools import starmap
 from typing import BinaryIO
 
 from pgpu.advising.advice import Advice
-from pgpu.advising.constants import Constants
+from pgpu.advising.contention import Constants
 from pgpu.client.following import FROM_NOW_ON, EngineHand, Follower
 from pgpu.client.grant_wait import require_grant
 from pgpu.client.job_report import report_job

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, TypeVar
 from urllib.parse import urlencode
 
 from pgpu.advising.advice import Advice
-from pgpu.advising.constants import Constants
+from pgpu.advising.contention import Constants
 from pgpu.client.connection import HttpTransport, StreamedResponse
 from pgpu.client.grant_wait import GrantWatch, require_grant
 from pgpu.client.http_stream import HttpJobControl, HttpJobStream, job_path

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
 from pgpu.advising.advice import Advice
-from pgpu.advising.constants import Constants
+from pgpu.advising.contention import Constants
 from pgpu.enforcement import SliceUse
 from pgpu.engine.history.usage_records import CallHistory, Findings, ProfiledJob, Waste
 from pgpu.engine.watch.gpu_time import GpuTime

@@ -1,4 +1,4 @@
-"""The files of a slice on the runtime tmpfs, laid out as `pgpu.model.delivery` says.
+"""The files of a slice on the runtime tmpfs, laid out as `pgpu.model.lease` says.
 
 A slice has its own links to the C libraries, so that an upgrade never pulls one from under a running job. This module
 refuses to know what a limit is, and never touches a slice that somebody still holds.

@@ -48,7 +48,7 @@ from pgpu.model import (
 )
 from pgpu.runtimes import Runtime
 from pgpu.scheduling import Headroom, check_can_ever_fit, usable
-from pgpu.scheduling.oversubscription import check_can_page, check_can_preempt, taken_of_device
+from pgpu.scheduling.capacity import check_can_page, check_can_preempt, taken_of_device
 
 
 class Engine:

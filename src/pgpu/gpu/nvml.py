@@ -8,6 +8,7 @@ mix: a process that has loaded one kind of library cannot ask the other.
 import ctypes
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,11 +18,36 @@ from typing import Any
 import pynvml
 
 from pgpu.errors import NodeError, PgpuBug
-from pgpu.gpu import mig, nvml_watch
+from pgpu.gpu import nvml_watch
 from pgpu.gpu.nvml_errors import CANNOT_TELL, nvml_errors_translated
-from pgpu.gpu.xids import XidWatch
+from pgpu.gpu.nvml_watch import XidWatch
 from pgpu.libraries import SIMULATED_NVML, library_path
 from pgpu.model import Gpu, GpuMemory, GpuProcess
+
+_NO_INSTANCE = (pynvml.NVMLError_NotFound, pynvml.NVMLError_InvalidArgument)
+
+
+def is_divided(handle: Any) -> bool:
+    """Whether MIG is on, so that no program can use this GPU as a whole."""
+    try:
+        current, _ = pynvml.nvmlDeviceGetMigMode(handle)
+    except (*CANNOT_TELL, pynvml.NVMLError_InvalidArgument):  # the last: it is an instance itself
+        return False
+    return bool(current == pynvml.NVML_DEVICE_MIG_ENABLE)
+
+
+def instances(handle: Any) -> Sequence[tuple[int, Any]]:
+    """Return index and handle of every instance of a GPU that has its memory for itself, in NVML's order."""
+    found = []
+    for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+        try:
+            found.append((index, pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)))
+        except _NO_INSTANCE:
+            continue
+    gpu_instances = [pynvml.nvmlDeviceGetGpuInstanceId(instance) for _, instance in found]
+    sharing = Counter(gpu_instances)
+    return [one for one, gpu_instance in zip(found, gpu_instances, strict=True) if sharing[gpu_instance] == 1]
+
 
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
 
@@ -141,7 +167,7 @@ class NvmlSource:
             NodeError: The GPU or its driver is gone.
         """
         with self._asking(gpu_uuid, "MIG mode") as handle:
-            return mig.is_divided(handle)
+            return is_divided(handle)
 
     def can_limit_cgroups(self, gpu_uuid: str) -> bool:
         """Whether this driver limits the memory of control groups: r615 and newer, asked by root, no MIG.
@@ -177,12 +203,12 @@ class NvmlSource:
 
     def _gpus_at(self, index: int, driver_version: str) -> Sequence[Gpu]:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        if not mig.is_divided(handle):
+        if not is_divided(handle):
             return [self._gpu(handle, index, driver_version)]
         parent_uuid = pynvml.nvmlDeviceGetUUID(handle)
         return [
             replace(self._gpu(instance, index, driver_version), parent_uuid=parent_uuid, mig_index=mig_index)
-            for mig_index, instance in mig.instances(handle)
+            for mig_index, instance in instances(handle)
         ]
 
     def _gpu(self, handle: Any, index: int, driver_version: str) -> Gpu:

@@ -3,19 +3,67 @@
 It refuses to decide: the engine brings new values, this writes them.
 """
 
+import json
 import sqlite3
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from pgpu.errors import RequestError
-from pgpu.ledger.entry import Entry
-from pgpu.ledger.environments import Environment, Environments
-from pgpu.ledger.precedence import write_precedence
-from pgpu.ledger.rows import columns_of_arrival, columns_of_life
+from pgpu.ledger.rows import Entry, columns_of_arrival, columns_of_life
 from pgpu.ledger.view import LIVE, View, Waiting
 from pgpu.model import Gpu, Lease
 from pgpu.scheduling import Admission, Quota
+
+Environment = Sequence[tuple[str, str]]
+
+_OF_JOB = """
+SELECT coalesce(words, environment) AS words FROM jobs LEFT JOIN environments ON environments.id = environment_id
+WHERE jobs.id = ?
+"""
+"""A pgpu of an older version that still runs writes a job's environment beside it."""
+
+
+class Environments:
+    """Writes of one transaction."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._last: tuple[Environment, int | None] = ((), None)
+
+    def keep(self, environment: Environment) -> int | None:
+        """Store one, unless it is there, and return its number; None for an empty one."""
+        if environment is not self._last[0]:
+            self._last = (environment, self._kept(environment) if environment else None)
+        return self._last[1]
+
+    def _kept(self, environment: Environment) -> int:
+        words = json.dumps(list(environment))
+        self._connection.execute("INSERT INTO environments (words) VALUES (?) ON CONFLICT DO NOTHING", (words,))
+        row = self._connection.execute("SELECT id FROM environments WHERE words = ?", (words,)).fetchone()
+        return int(row[0])
+
+
+def environment_of(connection: sqlite3.Connection, job_id: str) -> tuple[tuple[str, str], ...]:
+    """Return what a job was asked for with; empty once it is final."""
+    row = connection.execute(_OF_JOB, (job_id,)).fetchone()
+    if row is None or row["words"] is None:
+        return ()
+    return tuple((name, value) for name, value in json.loads(row["words"]))
+
+
+def write_precedence(connection: sqlite3.Connection, gpu_model: str | None, admission: Admission) -> None:
+    """Write what a round leaves: for which one of the queue GPUs are kept now, and which of those granted went first."""
+    of_the_queue = "DELETE FROM claims WHERE (SELECT gpu_model FROM jobs WHERE id = job_id) IS ?"
+    connection.execute(of_the_queue, (gpu_model,))
+    kept = admission.reservation
+    if kept is not None:
+        times = (kept.since_seconds, kept.start_seconds, kept.until_seconds, kept.unable_since_seconds)
+        values = (kept.job_id, json.dumps(kept.gpu_uuids), *times)
+        connection.execute("INSERT INTO claims VALUES (?, ?, ?, ?, ?, ?)", values)
+    first = [(grant.job_id,) for grant in admission.grants if grant.went_first]
+    connection.executemany("UPDATE leases SET went_first = 1 WHERE job_id = ?", first)
+
 
 _FORGET = f"""
 DELETE FROM jobs WHERE sequence IN (

@@ -8,15 +8,11 @@ from typing import Any
 
 from pgpu.errors import JobNotFoundError
 from pgpu.ledger.connection import BUSY_TIMEOUT_SECONDS, Connections
-from pgpu.ledger.decision import Decision
-from pgpu.ledger.entry import Entry
-from pgpu.ledger.environments import environment_of
-from pgpu.ledger.events import Events
+from pgpu.ledger.decision import Decision, environment_of
 from pgpu.ledger.functions import Functions
-from pgpu.ledger.rows import SELECT, entry_of
+from pgpu.ledger.rows import SELECT, Entry, entry_of
 from pgpu.ledger.schema import migrate
-from pgpu.ledger.small_tables import Facts
-from pgpu.ledger.tokens import Tokens
+from pgpu.ledger.small_tables import Events, Facts, Tokens
 from pgpu.ledger.view import LIVE, NOT_FINAL, View, Waiting
 from pgpu.model import Job
 from pgpu.model.text import is_text

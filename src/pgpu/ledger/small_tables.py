@@ -3,9 +3,13 @@
 It refuses to know what they mean, and forgets nothing unless it is told how long to keep it.
 """
 
+import sqlite3
 import time
+from dataclasses import dataclass
 
 from pgpu.ledger.connection import Connections
+from pgpu.model import Event
+from pgpu.model.text import escape_undecodable
 
 _FORGET = "DELETE FROM facts WHERE substr(key, 1, length(?1)) = ?1 AND written_at <= ?2"
 
@@ -51,3 +55,90 @@ class Facts:
         with self._connections.writing() as connection:
             connection.execute(_FORGET, (prefix, now_seconds - kept_seconds))
             connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?, ?)", (prefix + name, value, now_seconds))
+
+
+class Events:
+    """The ledger's bulletin."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    def newest(self) -> int:
+        """Return the number of the newest event; 0 before the first.
+
+        Raises:
+            LedgerError: The ledger cannot be read.
+        """
+        with self._connections.reading() as connection:
+            row = connection.execute("SELECT max(sequence) FROM events").fetchone()
+        return int(row[0] or 0)
+
+    def after(self, sequence: int, most: int) -> list[Event]:
+        """Return events behind a number, oldest first.
+
+        Raises:
+            LedgerError: The ledger cannot be read.
+        """
+        statement = "SELECT * FROM events WHERE sequence > ? ORDER BY sequence LIMIT ?"
+        with self._connections.reading() as connection:
+            return [_event_of(row) for row in connection.execute(statement, (sequence, most))]
+
+    def note(self, kind: str, message: str, *, job_id: str | None = None, owner_uid: int | None = None) -> None:
+        """Add an event that is no change of a job.
+
+        Raises:
+            LedgerError: The ledger cannot be written.
+        """
+        with self._connections.writing() as connection:
+            connection.execute(
+                "INSERT INTO events (at, kind, job_id, owner_uid, message) VALUES (?, ?, ?, ?, ?)",
+                (time.time(), kind, job_id, owner_uid, escape_undecodable(message)),
+            )
+
+
+def _event_of(row: sqlite3.Row) -> Event:
+    return Event(row["sequence"], row["at"], row["kind"], row["job_id"], row["owner_uid"], row["state"], row["message"])
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token as the ledger knows it."""
+
+    id: str
+    uid: int
+    digest: str
+    """Of its secret part."""
+
+    created_at_seconds: float
+
+
+class Tokens:
+    """Tokens by id, durable."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    def put(self, token_id: str, uid: int, digest: str) -> None:
+        """Keep a new token.
+
+        Raises:
+            LedgerError: The ledger cannot be written.
+        """
+        with self._connections.writing() as connection:
+            connection.execute("INSERT INTO tokens VALUES (?, ?, ?, ?)", (token_id, uid, digest, time.time()))
+
+    def get(self, token_id: str) -> Token | None:
+        """Return one token; None if there is none, or none any more."""
+        with self._connections.reading() as connection:
+            row = connection.execute("SELECT * FROM tokens WHERE id = ?", (token_id,)).fetchone()
+        return None if row is None else Token(*row)
+
+    def all(self) -> list[Token]:
+        """Return every token, oldest first."""
+        with self._connections.reading() as connection:
+            return [Token(*row) for row in connection.execute("SELECT * FROM tokens ORDER BY created_at, id")]
+
+    def remove(self, token_id: str) -> bool:
+        """Forget a token; False if there was none."""
+        with self._connections.writing() as connection:
+            return connection.execute("DELETE FROM tokens WHERE id = ?", (token_id,)).rowcount > 0

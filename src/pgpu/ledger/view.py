@@ -12,15 +12,35 @@ from itertools import chain
 from typing import Any
 
 from pgpu.errors import JobNotFoundError
-from pgpu.ledger.entry import Entry
 from pgpu.ledger.held_claims import HeldClaims
-from pgpu.ledger.history import History
-from pgpu.ledger.precedence import read_precedence
-from pgpu.ledger.profiles import Profiles
-from pgpu.ledger.rows import SELECT, entry_of
+from pgpu.ledger.history import History, Profiles
+from pgpu.ledger.rows import SELECT, Entry, entry_of
 from pgpu.model import JobState, Place, Request, SharingWish
 from pgpu.model.text import is_text
-from pgpu.scheduling import Precedence, Quota
+from pgpu.scheduling import OverdueReservation, Precedence, Quota, ServedJob
+from pgpu.scheduling.admission_round import COUNTED_RUNS, LONGEST_SECONDS
+
+_CLAIM = """
+SELECT job_id, gpu_uuids, chosen_at, promised_at, kept_until, unable_since FROM claims JOIN jobs ON jobs.id = claims.job_id
+WHERE jobs.gpu_model IS ? AND jobs.state = 'waiting' ORDER BY chosen_at LIMIT 1
+"""
+
+
+_SERVED = """
+SELECT owner_uid, (SELECT sum(memory_bytes) FROM slices WHERE slices.job_id = leases.job_id), granted_at, released_at
+FROM leases JOIN jobs ON jobs.id = leases.job_id
+WHERE went_first = 1 AND granted_at > (julianday('now') - 2440587.5) * 86400 - ?2 AND jobs.gpu_model IS ?1
+ORDER BY granted_at
+"""
+
+
+def read_precedence(connection: sqlite3.Connection, gpu_model: str | None) -> Precedence:
+    """Return what the last round left for the queue of one kind of GPUs."""
+    row = connection.execute(_CLAIM, (gpu_model,)).fetchone()
+    kept = None if row is None else OverdueReservation(row[0], tuple(json.loads(row[1])), *tuple(row)[2:])
+    served = connection.execute(_SERVED, (gpu_model, COUNTED_RUNS * LONGEST_SECONDS))
+    return Precedence(kept, tuple(ServedJob(*row) for row in served if row[1] is not None))
+
 
 ALL_GPUS = "*"
 

@@ -3,11 +3,6 @@
 Nothing here acts: no clock, file, socket, randomness or log. Units stand in the names.
 """
 
-from pgpu.model.account import Account
-from pgpu.model.bandwidths import Bandwidths
-from pgpu.model.claim import Claim, HeldClaim
-from pgpu.model.delivery import Delivery
-from pgpu.model.event import Event
 from pgpu.model.function import (
     COLD_START_PHASES,
     ColdStart,
@@ -21,12 +16,35 @@ from pgpu.model.function import (
     VersionState,
     with_canary,
 )
-from pgpu.model.gpu import Gpu, GpuMemory, GpuProcess
-from pgpu.model.holder import ClaimHolder, ContainerHolder, Holder, ProcessHolder
-from pgpu.model.job import ANONYMOUS, SEALED_HOST_MEMORY_BYTES, Job, JobSpec, JobState, Mount, Place
-from pgpu.model.lease import Lease, Slice
-from pgpu.model.outsider import Outsider
-from pgpu.model.owner import DOCKER_UID, KUBERNETES_UID, OWNER_NAMES, OWNER_UIDS
+from pgpu.model.gpu import Bandwidths, Gpu, GpuMemory, GpuProcess, Outsider
+from pgpu.model.job import (
+    ANONYMOUS,
+    DOCKER_UID,
+    KUBERNETES_UID,
+    OWNER_NAMES,
+    OWNER_UIDS,
+    SEALED_HOST_MEMORY_BYTES,
+    Account,
+    Array,
+    Event,
+    Job,
+    JobSpec,
+    JobState,
+    Mount,
+    Place,
+    Submission,
+)
+from pgpu.model.lease import (
+    Claim,
+    ClaimHolder,
+    ContainerHolder,
+    Delivery,
+    HeldClaim,
+    Holder,
+    Lease,
+    ProcessHolder,
+    Slice,
+)
 from pgpu.model.profile import (
     Antagonist,
     Contest,
@@ -36,13 +54,10 @@ from pgpu.model.profile import (
     KernelUse,
     Profile,
     Resource,
+    Run,
     Sensitivity,
 )
-from pgpu.model.request import Request
-from pgpu.model.resize import Resize
-from pgpu.model.run import Run
-from pgpu.model.sharing import SharingMode, SharingWish
-from pgpu.model.submission import Array, Submission
+from pgpu.model.request import Request, Resize, SharingMode, SharingWish
 
 __all__ = [
     "ANONYMOUS",

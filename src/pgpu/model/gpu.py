@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from pgpu.model.lease import ProcessHolder
+
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
@@ -70,3 +72,38 @@ class GpuProcess:
 
     only_draws: bool = False
     """Whether the driver lists it among those that draw and not among those that compute."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bandwidths:
+    """Of one GPU under one driver, in bytes a second."""
+
+    to_device: float
+    """From pinned host memory."""
+
+    to_host: float
+    """Into pinned host memory."""
+
+    memory: float
+    """Of the GPU's own memory, read in a stream by all multiprocessors."""
+
+    @property
+    def swap(self) -> float:
+        """At which memory moves where as much comes in as goes out, one after the other."""
+        return 2 / (1 / self.to_device + 1 / self.to_host)
+
+
+@dataclass(frozen=True, slots=True)
+class Outsider:
+    """One process on one GPU, outside of every lease."""
+
+    gpu_uuid: str
+    process: ProcessHolder
+    used_bytes: int | None
+    """None where the driver does not tell."""
+
+    program: str
+    """The name that the kernel knows it by, 15 characters of it; printable."""
+
+    uid: int | None
+    """Whose it is; None where it ended meanwhile."""

@@ -1,13 +1,49 @@
 """A command that runs inside a lease, and what became of it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
-from pgpu.model.holder import Holder
-from pgpu.model.lease import Lease
-from pgpu.model.request import Request
-from pgpu.model.sharing import SharingMode
+from pgpu.model.lease import Holder, Lease
+from pgpu.model.request import Request, SharingMode
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A user as the kernel named who asked, and what a process of that user would inherit.
+
+    A job without one is what the process that starts it is, as in the embedded form.
+    """
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...] = ()
+    """Supplementary groups."""
+
+    umask: int = 0o022
+    limits: tuple[tuple[str, int, int], ...] = ()
+    """(Name such as `RLIMIT_NOFILE`, soft, hard); -1 is no limit. Those left out are the server's own."""
+
+    environment: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """All of it: a process inherits nothing of the server's. Left out of every text, since it holds secrets."""
+
+
+DOCKER_UID = 4_294_967_294
+"""Owner of every job of `docker run --runtime=pgpu`. A container engine does not say for whom it creates a container, so all
+of them are one owner's, `docker`, with one quota. The kernel gives this number to no user: (uid_t) -2."""
+
+DOCKER_NAME = "docker"
+"""How that owner is called."""
+
+KUBERNETES_UID = 4_294_967_293
+"""Owner of the slices of all pods: namespaces and their quotas are the cluster's affair. Likewise nobody's number."""
+
+KUBERNETES_NAME = "kubernetes"
+"""How that owner is called."""
+
+OWNER_UIDS = {DOCKER_NAME: DOCKER_UID, KUBERNETES_NAME: KUBERNETES_UID}
+OWNER_NAMES = {uid: name for name, uid in OWNER_UIDS.items()}
+
 
 ANONYMOUS = "-"
 """Stands for the id of a job of which its reader may know no more than how much memory it takes."""
@@ -238,3 +274,63 @@ class Job:
     def is_simulated(self) -> bool:
         """Whether its kernels compute nothing; never of a job without a GPU."""
         return self.gpu_model is not None and not self.request.is_without_gpu
+
+
+MOST_ELEMENTS = 10_000
+"""Jobs of one request, the elements of its arrays counted: what one queue is built for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """So many jobs from one submission."""
+
+    indices: tuple[int, ...]
+    """Distinct numbers from 0 on; each becomes one job, which finds its own in `PGPU_ARRAY_INDEX`."""
+
+    most_at_once: int | None = None
+    """How many of them may be granted at a time, at least 1; None for as many as fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """One job or array as it is asked for."""
+
+    spec: JobSpec
+    """Of an array's elements each gets its index behind the name: `train-7`."""
+
+    request: Request
+    after: tuple[str, ...] = ()
+    """Ids or names of jobs, or ids of arrays, that must end with exit code 0 first. A name among the submissions that are
+    handed in with this one means that one."""
+
+    array: Array | None = None
+    wait_timeout_seconds: float | None = None
+    """After this long in the queue it is cancelled; 0 unless it can start now, None never."""
+
+    signature: str = ""
+    """Which program it is, as `Job.signature`; found by the engine, whatever is asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One entry of the ledger's bulletin."""
+
+    sequence: int
+    """Counts up; who was away asks for what came after the last one that they saw."""
+
+    at_seconds: float
+    """Seconds since the epoch."""
+
+    kind: str
+    """`job`: one came or its state changed; `resized`, `share`, `warned`: likewise its slices, its compute share, its warning;
+    others as their makers say."""
+
+    job_id: str | None = None
+    owner_uid: int | None = None
+    """Whom it concerns; None for administrators alone."""
+
+    state: str | None = None
+    """The job's, where it is about one."""
+
+    message: str | None = None
+    """In one line, where there is more to say."""

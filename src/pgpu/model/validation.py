@@ -8,10 +8,8 @@ import re
 from collections.abc import Iterator, Sequence
 
 from pgpu.errors import RequestError
-from pgpu.model.job import JobSpec
-from pgpu.model.request import Request
-from pgpu.model.sharing import SharingWish
-from pgpu.model.submission import Submission
+from pgpu.model.job import JobSpec, Submission
+from pgpu.model.request import Request, SharingWish
 from pgpu.model.text import is_bytes, is_text
 from pgpu.units import SMALLEST_COMPUTE_SHARE, quoted
 

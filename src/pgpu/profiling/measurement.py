@@ -3,14 +3,105 @@
 A figure that the log does not tell is absent: a demand for tensor cores, say, which only counters see.
 """
 
+import itertools
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pgpu.enforcement.trace import Direction, Kind, Log, Record, Shape
+from pgpu.enforcement.trace import Direction, Kind, Log, Memory, Record, Shape
 from pgpu.model import CopyUse, Demand, Evidence, Job, KernelUse, Profile, Resource
-from pgpu.profiling.intervals import Interval, length, union
-from pgpu.profiling.memory import MemoryPoint, peak, timeline
+
+Interval = tuple[int, int]
+
+
+def union(intervals: Iterable[Interval]) -> list[Interval]:
+    """Join what overlaps or touches, in order; what is empty or backwards is left out."""
+    joined: list[Interval] = []
+    for begin, end in sorted(each for each in intervals if each[0] < each[1]):
+        if joined and begin <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
+        else:
+            joined.append((begin, end))
+    return joined
+
+
+def length(intervals: Iterable[Interval]) -> int:
+    """Return the time that disjoint intervals cover."""
+    return sum(end - begin for begin, end in intervals)
+
+
+def overlap(intervals: Sequence[Interval], span: Interval) -> int:
+    """Return how much of a span disjoint, ordered intervals cover."""
+    total = 0
+    for begin, end in intervals[bisect_right(intervals, span[0], key=lambda each: each[1]) :]:
+        if begin >= span[1]:
+            break
+        total += max(0, min(end, span[1]) - max(begin, span[0]))
+    return total
+
+
+def covered(intervals: Sequence[Interval], window: Interval, bins: int) -> list[float]:
+    """Return which fraction of each of so many equal parts of a window disjoint, ordered intervals cover."""
+    begin, end = window
+    if end <= begin:
+        return [0.0] * bins
+    edges = [begin + (end - begin) * number // bins for number in range(bins + 1)]
+    spans = itertools.pairwise(edges)
+    return [overlap(intervals, span) / (span[1] - span[0]) if span[0] < span[1] else 0.0 for span in spans]
+
+
+MOST_POINTS = 600
+"""Of a timeline; past that the largest of each stretch stands for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPoint:
+    """What one GPU's slice held from a moment on."""
+
+    at_ns: int
+    bytes_by_kind: Mapping[Memory, int]
+    """Without kinds that hold nothing."""
+
+    @property
+    def total_bytes(self) -> int:
+        """Of all kinds."""
+        return sum(self.bytes_by_kind.values())
+
+
+def timeline(records: Iterable[Record], gpu: int) -> list[MemoryPoint]:
+    """Follow what the processes of a job hold on one GPU; a process that takes another's slot has outlived it."""
+    held: defaultdict[Memory, int] = defaultdict(int)
+    of_slot: dict[tuple[int, Memory], int] = {}
+    points: list[MemoryPoint] = []
+    for record in sorted(records, key=lambda each: each.at_ns):
+        if record.kind is Kind.PROCESS:
+            changed = [(key, 0) for key in of_slot if key[0] == record.slot]
+        elif record.kind is Kind.MEMORY and record.gpu == gpu and record.detail < len(Memory):
+            changed = [((record.slot, Memory(record.detail)), record.bytes)]
+        else:
+            continue
+        for key, now_bytes in changed:
+            held[key[1]] += now_bytes - of_slot.get(key, 0)
+            of_slot[key] = now_bytes
+        if changed:
+            points.append(MemoryPoint(record.at_ns, {kind: size for kind, size in held.items() if size > 0}))
+    return points
+
+
+def peak(points: Iterable[MemoryPoint]) -> MemoryPoint | None:
+    """Return the first moment at which the most was held; None if nothing ever was."""
+    return max(points, key=lambda point: point.total_bytes, default=None)
+
+
+def thinned(points: list[MemoryPoint], most: int = MOST_POINTS) -> list[MemoryPoint]:
+    """Return at most so many points, among them the first, the last and the peak."""
+    if len(points) <= most:
+        return points
+    step = -(-(len(points) - 2) // (most - 2))
+    stretches = (points[at : min(at + step, len(points) - 1)] for at in range(1, len(points) - 1, step))
+    return [points[0], *(max(each, key=lambda point: point.total_bytes) for each in stretches if each), points[-1]]
+
 
 MOST_KERNELS = 100
 _NANOSECONDS = 1_000_000_000

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pgpu.enforcement.trace import Direction, Kind, Record
-from pgpu.profiling.measurement import GpuUse, Measurement
-from pgpu.profiling.memory import thinned
+from pgpu.profiling.measurement import GpuUse, Measurement, thinned
 
 _MOST_MEMORY_POINTS = 20_000
 _GPU_PIDS = 1_000_000

@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pgpu.model import Antagonist, Contest, Evidence, Sensitivity
-from pgpu.profiling.intervals import Interval, length, overlap, union
-from pgpu.profiling.measurement import Measurement
+from pgpu.profiling.measurement import Interval, Measurement, length, overlap, union
 
 LEAST_MET = 0.5
 """Of the time in which the job's kernels ran, so much must have been beside the antagonist's for a contest to tell anything."""

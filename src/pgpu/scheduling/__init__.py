@@ -4,12 +4,22 @@ Functions of values only: no clock, file, socket, randomness or log.
 """
 
 from pgpu.scheduling.admission import admit
-from pgpu.scheduling.admission_round import Admission, Cause, Grant, Wait
-from pgpu.scheduling.candidate import Candidate, Held, Quota
+from pgpu.scheduling.admission_round import (
+    NO_PRECEDENCE,
+    Admission,
+    Candidate,
+    Cause,
+    Grant,
+    Held,
+    OverdueReservation,
+    Precedence,
+    Quota,
+    ServedJob,
+    Wait,
+)
 from pgpu.scheduling.capacity import GpuRoom, Headroom, check_can_ever_fit, has_compute, taken_bytes, usable
 from pgpu.scheduling.forecast import expected_starts
 from pgpu.scheduling.order import OrderRules
-from pgpu.scheduling.precedence import NO_PRECEDENCE, OverdueReservation, Precedence, ServedJob
 
 __all__ = [
     "NO_PRECEDENCE",

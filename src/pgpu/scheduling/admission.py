@@ -11,21 +11,33 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from pgpu.model import Gpu, SharingMode, Slice
-from pgpu.scheduling.admission_round import Admission, Cause, Grant, Waits
-from pgpu.scheduling.backfill import NEVER, Reservation, expected_end_seconds, reserve
-from pgpu.scheduling.candidate import Candidate, Held, Quota
+from pgpu.scheduling.admission_round import (
+    NO_PRECEDENCE,
+    Admission,
+    Candidate,
+    Cause,
+    Grant,
+    Held,
+    OverdueReservation,
+    Precedence,
+    Quota,
+    Waits,
+)
 from pgpu.scheduling.capacity import GpuRoom
 from pgpu.scheduling.cpu_queue import MOST_AT_ONCE, admit_without_gpu, split_queue
-from pgpu.scheduling.free_capacity import FreeCapacity
-from pgpu.scheduling.free_memory import waits_for_memory
-from pgpu.scheduling.free_time import waits_for_company, waits_for_compute
-from pgpu.scheduling.gpu_choice import places_with_one_more
-from pgpu.scheduling.order import FairOrder, Machine, OrderRules
-from pgpu.scheduling.planned import NO_PLAN, BatchPlan, PlannedOrder
-from pgpu.scheduling.precedence import NO_PRECEDENCE, OverdueJobs, OverdueReservation, Precedence
+from pgpu.scheduling.free_capacity import FreeCapacity, waits_for_company, waits_for_compute, waits_for_memory
+from pgpu.scheduling.gpu_choice import GpuChoice, places_with_one_more
+from pgpu.scheduling.order import NO_PLAN, BatchPlan, FairOrder, Machine, OrderRules, OverdueJobs, PlannedOrder
 from pgpu.scheduling.quota_usage import QuotaLimit, QuotaUsage
-from pgpu.scheduling.reservations import RoundState, possible_hosts, renew_reservation
-from pgpu.scheduling.seats import GpuChoice
+from pgpu.scheduling.reservations import (
+    NEVER,
+    Reservation,
+    RoundState,
+    expected_end_seconds,
+    possible_hosts,
+    renew_reservation,
+    reserve,
+)
 
 
 def admit(

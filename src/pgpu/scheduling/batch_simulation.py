@@ -11,12 +11,12 @@ import heapq
 import math
 import operator
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import starmap
 
-from pgpu.scheduling.doubt import KNOWN, expected_left_seconds, possible_left_seconds
+from pgpu.scheduling.durations import KNOWN, Slowdown, expected_left_seconds, possible_left_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +55,6 @@ class RunningBatchJob:
     compute_share: float = 0.0
     doubt: float | None = None
     """As of a job that waits."""
-
-
-Slowdown = Callable[[int], float]
-"""By how much each of so many jobs on one GPU is slowed down, at least 1."""
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from pgpu.scheduling.admission_round import Cause, Grant
-from pgpu.scheduling.candidate import NO_QUOTA, Candidate, Held, Quota
+from pgpu.scheduling.admission_round import NO_QUOTA, Candidate, Cause, Grant, Held, Quota
 from pgpu.scheduling.quota_usage import QuotaLimit, QuotaUsage
 
 MOST_AT_ONCE = 128

@@ -4,14 +4,20 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pgpu.scheduling.admission import admit
-from pgpu.scheduling.admission_round import Admission, Grant
-from pgpu.scheduling.backfill import expected_end_seconds
-from pgpu.scheduling.candidate import Candidate, Held, Quota
+from pgpu.scheduling.admission_round import (
+    NO_PRECEDENCE,
+    Admission,
+    Candidate,
+    Grant,
+    Held,
+    Precedence,
+    Quota,
+    ServedJob,
+)
 from pgpu.scheduling.capacity import GpuRoom, taken_bytes
 from pgpu.scheduling.cpu_queue import MOST_AT_ONCE
-from pgpu.scheduling.order import OrderRules
-from pgpu.scheduling.planned import NO_PLAN, BatchPlan
-from pgpu.scheduling.precedence import NO_PRECEDENCE, Precedence, ServedJob
+from pgpu.scheduling.order import NO_PLAN, BatchPlan, OrderRules
+from pgpu.scheduling.reservations import expected_end_seconds
 
 MOST_JOBS = 200
 """So many of the queue are told; past that, nobody's guess is worth its time."""

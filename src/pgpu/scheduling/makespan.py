@@ -17,21 +17,11 @@ from dataclasses import dataclass, replace
 
 from pgpu.errors import PgpuBug
 from pgpu.model import SharingMode
-from pgpu.scheduling.batch_simulation import (
-    NO_HOLDS,
-    Batch,
-    BatchJob,
-    RunningBatchJob,
-    SimulatedRun,
-    Slowdown,
-    simulate,
-)
-from pgpu.scheduling.candidate import Candidate, Held
+from pgpu.scheduling.admission_round import Candidate, Held
+from pgpu.scheduling.batch_simulation import NO_HOLDS, Batch, BatchJob, RunningBatchJob, SimulatedRun, simulate
 from pgpu.scheduling.capacity import GpuRoom
-from pgpu.scheduling.doubt import is_surely_less
-from pgpu.scheduling.durations import SlowdownCurve, mean_slowdown
-from pgpu.scheduling.order import OrderRules
-from pgpu.scheduling.planned import NO_PLAN, BatchPlan
+from pgpu.scheduling.durations import Slowdown, SlowdownCurve, is_surely_less, mean_slowdown
+from pgpu.scheduling.order import NO_PLAN, BatchPlan, OrderRules
 
 STEPS_PER_SECOND = 60_000
 """Jobs that are played in a second of an ordinary core, roughly: what `plan_batch` counts its effort in."""

@@ -9,11 +9,12 @@ memory-time with ageing.
 """
 
 import heapq
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from pgpu.scheduling.candidate import NO_QUOTA, Candidate, Quota
+from pgpu.model import Slice
+from pgpu.scheduling.admission_round import NO_QUOTA, Candidate, Held, Precedence, Quota
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,3 +130,136 @@ class FairOrder:
 
     def _weighed_share(self, uid: int) -> float:
         return self._shares[uid] / self._quotas.get(uid, NO_QUOTA).weight
+
+
+MOST_SHARE = 0.25
+"""Of all memory, that may count as gone first when one more goes first."""
+
+
+class OverdueJobs:
+    """Who may go first in one round."""
+
+    def __init__(
+        self,
+        precedence: Precedence,
+        capacity_bytes: int,
+        quotas: Mapping[int, Quota],
+        rules: OrderRules,
+        now_seconds: float,
+    ) -> None:
+        """Start from who went first before. Arguments as of `TurnState`; `capacity_bytes` is of all GPUs."""
+        self._reservation = precedence.reservation
+        self._capacity_bytes = max(1, capacity_bytes)
+        self._quotas = quotas
+        self._rules = rules
+        self._now_seconds = now_seconds
+        self._all_weights = 1.0
+        self._shares: dict[int, float] = {}
+        for each in precedence.served:
+            if each.counts(now_seconds):
+                self._count(each.owner_uid, each.memory_bytes)
+
+    def of(self, queue: Sequence[Candidate], planned: "frozenset[str] | set[str]") -> list[Candidate]:
+        """Return the job that GPUs are kept for, and the oldest overdue job of each user, oldest first.
+
+        Args:
+            queue: In order of arrival.
+            planned: Ids of the jobs of a plan, which are overdue later.
+        """
+        overdue = self._overdue(queue, planned)
+        found: dict[int, Candidate] = {}
+        for candidate in overdue:
+            found.setdefault(candidate.owner_uid, candidate)
+        self._all_weights = sum(self._weight(uid) for uid in found) or 1.0
+        heads = list(found.values())
+        if self._reservation is not None:
+            kept = [candidate for candidate in queue if candidate.job_id == self._reservation.job_id]
+            heads = kept + [candidate for candidate in heads if candidate not in kept]
+        return heads
+
+    def may_go_first(self, candidate: Candidate) -> bool:
+        """Whether those that count leave it a turn: of the machine, and of its owner's part."""
+        if self._reservation is not None and candidate.job_id == self._reservation.job_id:
+            return True
+        entitled = MOST_SHARE * self._weight(candidate.owner_uid) / self._all_weights
+        return sum(self._shares.values()) < MOST_SHARE and self._shares.get(candidate.owner_uid, 0.0) < entitled
+
+    def granted(self, candidate: Candidate) -> None:
+        """Count one that goes first now."""
+        self._count(candidate.owner_uid, candidate.request.memory_bytes * candidate.request.gpu_count)
+
+    def _overdue(self, queue: Sequence[Candidate], planned: "frozenset[str] | set[str]") -> list[Candidate]:
+        came_before = self._now_seconds - self._rules.patience_seconds
+        late = (candidate for candidate in queue if candidate.eligible_at_seconds < came_before)
+        overdue = sorted(late, key=lambda each: each.eligible_at_seconds)
+        if not planned:
+            return overdue
+        planned_before = self._now_seconds - self._rules.planned_patience_seconds
+        return [each for each in overdue if each.job_id not in planned or each.eligible_at_seconds < planned_before]
+
+    def _count(self, uid: int, memory_bytes: int) -> None:
+        self._shares[uid] = self._shares.get(uid, 0.0) + memory_bytes / self._capacity_bytes
+
+    def _weight(self, uid: int) -> float:
+        return self._quotas.get(uid, NO_QUOTA).weight
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """What to do with a batch: at each moment those that fit start in this order."""
+
+    order: tuple[str, ...]
+    """Ids of the jobs."""
+
+    most_at_once: int = 0
+    """So many jobs on one GPU at most, though more may fit; 0 for as many as fit."""
+
+    holds: Mapping[str, str] = field(default_factory=dict)
+    """By id of a job: who of those before it in the order must have started first, though it fits."""
+
+    end_seconds: float = 0.0
+    """When the last will end, from the time of the plan on."""
+
+    least_seconds: float = 0.0
+    """No plan ends before; equal to `end_seconds` where this one is known to be the best."""
+
+
+NO_PLAN = BatchPlan(())
+
+
+class PlannedOrder:
+    """What a plan says during one round."""
+
+    def __init__(self, plan: BatchPlan, held: Sequence[Held]) -> None:
+        self._plan = plan
+        self._places = {job_id: place for place, job_id in enumerate(plan.order)}
+        self._waiting: set[str] = set()
+        self._jobs_on = Counter(part.gpu_uuid for each in held for part in each.slices)
+
+    def __bool__(self) -> bool:
+        return bool(self._places)
+
+    def first(self, queue: Sequence[Candidate]) -> list[Candidate]:
+        """Return those of one priority that the plan knows, in its order."""
+        planned = [candidate for candidate in queue if self.knows(candidate)]
+        return sorted(planned, key=lambda each: self._places[each.job_id])
+
+    def knows(self, candidate: Candidate) -> bool:
+        """Whether the plan names this job."""
+        return candidate.job_id in self._places
+
+    def holds_back(self, candidate: Candidate) -> bool:
+        """Whether it lets another one start first that was looked at in this round and still waits."""
+        return self._plan.holds.get(candidate.job_id) in self._waiting
+
+    def has_enough(self, gpu_uuid: str) -> bool:
+        """Whether so many jobs run on a GPU that one more would delay the end."""
+        return 0 < self._plan.most_at_once <= self._jobs_on[gpu_uuid]
+
+    def granted(self, slices: Sequence[Slice]) -> None:
+        """Count a job that starts."""
+        self._jobs_on.update(part.gpu_uuid for part in slices)
+
+    def kept_waiting(self, candidate: Candidate) -> None:
+        """Remember who was looked at and waits."""
+        self._waiting.add(candidate.job_id)

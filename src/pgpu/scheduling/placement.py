@@ -14,8 +14,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 from pgpu.model import SharingMode
-from pgpu.scheduling.offers import GpuResources, JobShape, NodeResources
-from pgpu.scheduling.outlook import GpuWorth, Outlook
+from pgpu.scheduling.outlook import GpuResources, GpuWorth, JobShape, NodeResources, Outlook
 
 CPU_PER_GPU = 2.0
 """How many times its even share of the node's free CPU a GPU is taken to have. With all of the CPU for each, 0.3 points

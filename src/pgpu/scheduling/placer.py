@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from pgpu.model import SharingMode
-from pgpu.scheduling.offers import JobShape, NodeResources
-from pgpu.scheduling.outlook import Outlook
+from pgpu.scheduling.outlook import JobShape, NodeResources, Outlook
 from pgpu.scheduling.placement import (
     NO_PREFERENCE,
     FreeParts,

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from pgpu.scheduling.backfill import NEVER, expected_end_seconds
-from pgpu.scheduling.candidate import Candidate, Held, Quota
+from pgpu.scheduling.admission_round import Candidate, Held, Quota
 from pgpu.scheduling.order import Machine, OrderRules
+from pgpu.scheduling.reservations import NEVER, expected_end_seconds
 from pgpu.units import format_memory
 
 

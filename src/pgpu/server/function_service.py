@@ -19,7 +19,7 @@ from pgpu.engine.submission.inheritance import account_of
 from pgpu.engine.submission.job_submission import new_job_id
 from pgpu.engine.submission.submitter import Submitter
 from pgpu.errors import FunctionNotFoundError, LedgerError, PgpuError, RequestError
-from pgpu.ledger.function_names import missing
+from pgpu.ledger.functions import missing
 from pgpu.model import (
     Account,
     ColdStart,

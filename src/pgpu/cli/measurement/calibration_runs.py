@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pgpu.advising.constants import Constants
 from pgpu.advising.constants_fit import ColocatedRun, Errors, errors, fit
+from pgpu.advising.contention import Constants
 from pgpu.cli.measurement.antagonist_runs import longest_seconds
 from pgpu.cli.output import console
 from pgpu.client import Client

@@ -20,8 +20,8 @@ from pgpu.engine.history.usage_records import Findings, ProfiledJob, unpack_log
 from pgpu.errors import NodeError, PgpuError, RequestError
 from pgpu.model import Contest, Job, Submission
 from pgpu.profiling.counters import PROGRAM, command_of, demands_of, read_counters, refusal
-from pgpu.profiling.finding import ProfileResult
 from pgpu.profiling.measurement import Measurement, summarise_log
+from pgpu.profiling.profile_page import ProfileResult
 from pgpu.profiling.sensitivity import loss, sensitivity
 
 SMALLEST_SHARED, LARGEST_SHARED = 0, 100

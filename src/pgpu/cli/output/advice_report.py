@@ -7,8 +7,8 @@ from rich.table import Table
 from rich.text import Text
 
 from pgpu.advising.advice import Advice
-from pgpu.advising.constants import Constants
 from pgpu.advising.constants_fit import BOUNDS, Errors
+from pgpu.advising.contention import Constants
 from pgpu.cli.output.documents import Document, document
 from pgpu.cli.output.plain_table import PlainTable
 from pgpu.gpu.catalog import model_named

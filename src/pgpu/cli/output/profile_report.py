@@ -9,13 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from pgpu.cli.output.plain_table import PlainTable
-from pgpu.profiling.finding import ProfileResult
-from pgpu.profiling.measurement import GpuUse, Measurement
-from pgpu.profiling.memory import MemoryPoint, thinned
+from pgpu.profiling.measurement import GpuUse, Measurement, MemoryPoint, thinned
 from pgpu.profiling.perfetto import trace_events
-from pgpu.profiling.profile_report import page
+from pgpu.profiling.profile_page import COUNTED, ProfileResult, Row, counter_rows, facts, page, sensitivity_rows
 from pgpu.profiling.sensitivity import Loss
-from pgpu.profiling.words import COUNTED, Row, counter_rows, facts, sensitivity_rows
 from pgpu.units import format_memory
 
 _MOST_KERNELS = 20

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pgpu.errors import RequestError
 from pgpu.model import Array, JobSpec, Mount, Request, Resize, SharingWish
-from pgpu.model.submission import MOST_ELEMENTS
+from pgpu.model.job import MOST_ELEMENTS
 from pgpu.model.validation import check_request
 from pgpu.units import parse_compute_share, parse_duration_seconds, parse_memory_bytes, quoted
 

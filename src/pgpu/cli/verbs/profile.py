@@ -16,7 +16,7 @@ from pgpu.errors import NodeError, RequestError
 from pgpu.model import SharingWish, Submission
 
 if TYPE_CHECKING:
-    from pgpu.profiling.finding import ProfileResult
+    from pgpu.profiling.profile_page import ProfileResult
 
 _RUNS = 3
 

@@ -14,10 +14,9 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
-from pgpu.advising.advice import Confidence, advise
-from pgpu.advising.constants import Constants
+from pgpu.advising.advice import Confidence, GpuKind, advise
 from pgpu.advising.constants_fit import constants_of, key_of
-from pgpu.advising.gates import GpuKind
+from pgpu.advising.contention import Constants
 from pgpu.advising.verification import DEFAULT_RULES, Verdict, Way
 from pgpu.engine.admission.mode_switch import empty_in_seconds, is_worth_waiting
 from pgpu.engine.admission.profile_readings import ProfileReadings

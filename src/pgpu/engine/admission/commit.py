@@ -11,7 +11,7 @@ from pgpu.engine.admission.round_outcome import NO_CHANGE, RoundOutcome
 from pgpu.engine.leases.idle_leases import mark_restarting, mark_taken, regrant
 from pgpu.ledger import Decision, Entry
 from pgpu.model import JobState, Lease
-from pgpu.scheduling.oversubscription import with_host_part
+from pgpu.scheduling.capacity import with_host_part
 
 
 def commit_round(decision: Decision, outcome: RoundOutcome, gpu_model: str | None) -> RoundOutcome:

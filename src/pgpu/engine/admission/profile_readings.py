@@ -7,7 +7,7 @@ keep every other writer waiting. It refuses to judge what a profile says.
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from pgpu.advising import kept
+from pgpu.advising import needs_estimation
 from pgpu.advising.needs_estimation import cache_estimate, estimate_needs, is_cached
 from pgpu.engine.history.run_history import history_name
 from pgpu.ledger import Call, Facts, Ledger, View
@@ -28,9 +28,9 @@ class ProfileReadings:
         """Have a profile's reading at hand, if anybody kept it; else it is read when it is asked for, and kept later."""
         if is_cached(profile):
             return
-        name = kept.name_of(profile)
-        text = view.fact(kept.PREFIX + name)
-        reading = None if text is None else kept.reading_of(text)
+        name = needs_estimation.name_of(profile)
+        text = view.fact(needs_estimation.PREFIX + name)
+        reading = None if text is None else needs_estimation.reading_of(text)
         if reading is None:
             self._unkept[name] = profile
         else:
@@ -44,7 +44,9 @@ class ProfileReadings:
         """
         unkept, self._unkept = self._unkept, {}
         for name, profile in unkept.items():
-            facts.put_for(kept.PREFIX, name, kept.text_of(estimate_needs(profile)), KEPT_SECONDS)
+            facts.put_for(
+                needs_estimation.PREFIX, name, needs_estimation.text_of(estimate_needs(profile)), KEPT_SECONDS
+            )
 
     def prepare(self, ledger: Ledger, gpus: Sequence[Gpu], calls: Collection[Call]) -> None:
         """Read what these calls' profiles say on these GPUs, before a transaction asks for it.

@@ -19,8 +19,7 @@ from pgpu.scheduling import Candidate, GpuRoom, Held
 from pgpu.scheduling.cpu_queue import split_queue
 from pgpu.scheduling.durations import SlowdownCurve, fit_slowdown_curve
 from pgpu.scheduling.makespan import plan_waiting
-from pgpu.scheduling.order import OrderRules
-from pgpu.scheduling.planned import NO_PLAN, BatchPlan
+from pgpu.scheduling.order import NO_PLAN, BatchPlan, OrderRules
 
 EFFORT = 15_000
 """A quarter of a second of a core, as much again where durations are doubtful, and with the first orders of two hundred jobs

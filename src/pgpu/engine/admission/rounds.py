@@ -26,14 +26,12 @@ from pgpu.scheduling import (
     admit,
     has_compute,
 )
+from pgpu.scheduling.capacity import host_bytes, short_of_host_memory, taken_of_device
 from pgpu.scheduling.cpu_queue import MOST_AT_ONCE
 from pgpu.scheduling.demand import Basis
 from pgpu.scheduling.forecast import MOST_JOBS, Later
-from pgpu.scheduling.oversubscription import host_bytes, short_of_host_memory, taken_of_device
-from pgpu.scheduling.planned import NO_PLAN, BatchPlan
-from pgpu.scheduling.preemption import Victim, preempt
-from pgpu.scheduling.reclaiming import EvictableLease, reclaim_leases
-from pgpu.scheduling.returning import jobs_to_restart_elsewhere
+from pgpu.scheduling.order import NO_PLAN, BatchPlan
+from pgpu.scheduling.preemption import EvictableLease, Victim, jobs_to_restart_elsewhere, preempt, reclaim_leases
 
 Durations = Callable[[View, Collection[Call], Sequence[Gpu]], Mapping[Call, float]]
 """Tells how long calls will probably run on these GPUs, in seconds; who is missing is unknown. No GPUs: as last time.

@@ -11,7 +11,7 @@ from pgpu.gpu import GpuSource
 from pgpu.ledger import Entry
 from pgpu.model import Gpu, Job, Lease, SharingMode, Slice
 from pgpu.scheduling import GpuRoom, Headroom, taken_bytes
-from pgpu.scheduling.tenancy import IDLE, Tenancy
+from pgpu.scheduling.capacity import IDLE, Tenancy
 
 _MOST_READINGS = 5
 

@@ -10,8 +10,15 @@ from pgpu.ledger import Decision, Entry
 from pgpu.model import KUBERNETES_UID, Claim, Job, JobSpec, JobState, Lease, Request, Slice
 from pgpu.runtimes.claimed import CLAIM_VARIABLE
 from pgpu.scheduling import GpuRoom, has_compute
-from pgpu.scheduling.oversubscription import host_bytes, resident_bytes, short_of_host_memory, with_host_part
-from pgpu.scheduling.tenancy import mode_of, most_clients, supports_mode
+from pgpu.scheduling.capacity import (
+    host_bytes,
+    mode_of,
+    most_clients,
+    resident_bytes,
+    short_of_host_memory,
+    supports_mode,
+    with_host_part,
+)
 from pgpu.units import format_memory
 
 _MOST_GPUS = 16

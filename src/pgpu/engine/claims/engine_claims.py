@@ -23,8 +23,7 @@ from pgpu.ledger import ALL_GPUS, ClaimRecord, Entry, View
 from pgpu.model import Claim, ClaimHolder, Delivery, HeldClaim, JobState
 from pgpu.runtimes.claimed import read_delivery
 from pgpu.scheduling import GpuRoom
-from pgpu.scheduling.oversubscription import can_page
-from pgpu.scheduling.tenancy import has_mps
+from pgpu.scheduling.capacity import can_page, has_mps
 
 _Answer = TypeVar("_Answer")
 

@@ -14,9 +14,8 @@ from pgpu.engine.history.retry_policy import LargestSlice
 from pgpu.ledger import Call, Decision, View, Waiting
 from pgpu.model import Gpu, Job, Request, Run, SharingMode, Slice
 from pgpu.scheduling import GpuRoom, Headroom, usable
-from pgpu.scheduling.candidate import NO_QUOTA, Quota
-from pgpu.scheduling.demand import UNKNOWN, Basis, Estimate, estimate
-from pgpu.scheduling.signature import program_of
+from pgpu.scheduling.admission_round import NO_QUOTA, Quota
+from pgpu.scheduling.demand import UNKNOWN, Basis, Estimate, estimate, program_of
 from pgpu.units import SMALLEST_SLICE_BYTES
 
 GROWTH_WISHES = (("TF_FORCE_GPU_ALLOW_GROWTH", "true"), ("XLA_PYTHON_CLIENT_PREALLOCATE", "false"))

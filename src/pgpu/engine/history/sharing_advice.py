@@ -5,10 +5,9 @@ It refuses to measure: a job without a profile is refused with the words that ma
 
 from collections.abc import Sequence
 
-from pgpu.advising.advice import Advice, advise
-from pgpu.advising.constants import Constants
+from pgpu.advising.advice import Advice, GpuKind, advise
 from pgpu.advising.constants_fit import constants_of, key_of, text_of
-from pgpu.advising.gates import GpuKind
+from pgpu.advising.contention import Constants
 from pgpu.engine.engine import Engine
 from pgpu.engine.history.link_bandwidths import keep_bandwidths
 from pgpu.engine.history.run_history import history_name

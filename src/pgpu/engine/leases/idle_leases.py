@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pgpu.errors import CapacityError, PgpuBug, RequestError
 from pgpu.ledger import Decision, Entry
 from pgpu.model import Job, JobState, Lease
-from pgpu.scheduling.reclaiming import EvictableLease
+from pgpu.scheduling.preemption import EvictableLease
 
 if TYPE_CHECKING:
     from pgpu.engine.engine import Engine

@@ -10,7 +10,7 @@ from graphlib import CycleError, TopologicalSorter
 
 from pgpu.errors import RequestError
 from pgpu.model import Array, JobSpec, Place, Submission
-from pgpu.model.submission import MOST_ELEMENTS
+from pgpu.model.job import MOST_ELEMENTS
 
 INDEX_VARIABLE = "PGPU_ARRAY_INDEX"
 ARRAY_VARIABLE = "PGPU_ARRAY_ID"

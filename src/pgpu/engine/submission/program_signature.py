@@ -9,7 +9,7 @@ import re
 from pathlib import PurePath
 
 from pgpu.model import JobSpec
-from pgpu.scheduling.signature import is_script, signature_of
+from pgpu.scheduling.demand import is_script, signature_of
 
 _INTERPRETER = re.compile(r"(python|pypy|perl|ruby|node|julia|Rscript|lua)[\d.]*|(ba|da|z|k)?sh")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pgpu.kubernetes.extender.cluster_state import ClusterState
 from pgpu.kubernetes.extender.scheduled_objects import ClaimKey, ClaimState, ConsumedGpu, PodState
-from pgpu.scheduling.offers import JobShape, NodeResources
+from pgpu.scheduling.outlook import JobShape, NodeResources
 from pgpu.scheduling.placement import PlacementPreference
 
 GIVE_UP_SECONDS = 60.0

@@ -21,7 +21,7 @@ from pgpu.kubernetes.extender.scheduled_objects import (
     PublishedSlice,
     SharedGpu,
 )
-from pgpu.scheduling.offers import GpuResources, NodeResources
+from pgpu.scheduling.outlook import GpuResources, NodeResources
 from pgpu.units import GIB
 
 _Key = TypeVar("_Key")

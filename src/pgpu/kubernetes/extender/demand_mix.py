@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterable
 
-from pgpu.scheduling.offers import JobShape
+from pgpu.scheduling.outlook import JobShape
 
 FIRST_LOOK = 32
 """Pods after which the mix is looked at for the first time; then after twice as many."""

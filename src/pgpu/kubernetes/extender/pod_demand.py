@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pgpu.kubernetes.extender.cluster_state import ClusterState
 from pgpu.kubernetes.extender.scheduled_objects import GIB_RESOURCE, WHOLE_MILLI, ClaimKey, GpuAsk, PodState
 from pgpu.model import SharingMode
-from pgpu.scheduling.offers import JobShape
+from pgpu.scheduling.outlook import JobShape
 from pgpu.scheduling.placement import NO_PREFERENCE, PlacementPreference
 from pgpu.units import GIB
 

@@ -23,8 +23,7 @@ from pgpu.kubernetes.gpu_health import Health, HealthState
 from pgpu.kubernetes.names import DeviceKind
 from pgpu.kubernetes.resource_slices.api_features import Features
 from pgpu.model import Gpu
-from pgpu.scheduling.oversubscription import most_oversubscribed_bytes
-from pgpu.scheduling.tenancy import most_clients
+from pgpu.scheduling.capacity import most_clients, most_oversubscribed_bytes
 from pgpu.units import GIB
 
 DEFAULT_MEMORY_BYTES = 4 * GIB
