@@ -52,7 +52,7 @@ LAUNCHES = (
 
 BESIDE_BLOCKING = "launch_beside_blocking"
 """Launches in the legacy default stream of a program that has blocking streams, where an event is a barrier: the same target, and
-judged by itself, for it is known to need an event pair a launch (docs/critiques.md)."""
+judged by itself, for it is known to need an event pair a launch (docs/limitations.md)."""
 
 Rows = dict[str, dict[str, float]]
 
