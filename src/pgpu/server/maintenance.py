@@ -14,8 +14,8 @@ from pgpu.engine.engine import Engine
 from pgpu.engine.keeper.calling import LOOK
 from pgpu.engine.keeper.life import LINGER_SECONDS
 from pgpu.engine.leases.recovery import recover
-from pgpu.engine.saying import say
 from pgpu.errors import PgpuError
+from pgpu.host.stderr_log import say
 
 _ROUND_SECONDS = 1.0
 _DOCKER_SECONDS = 5.0

@@ -17,12 +17,12 @@ from pgpu.app.settings import Settings
 from pgpu.enforcement.slice_files import SliceFiles
 from pgpu.engine.engine import Engine
 from pgpu.engine.keeper.doorstep import Doorstep
-from pgpu.engine.saying import say
 from pgpu.engine.submission.job_submission import accept
 from pgpu.engine.submission.submitter import Submitter
 from pgpu.engine.supervisor import attend, supervise
 from pgpu.errors import JobNotFoundError, PgpuError, RequestError
 from pgpu.host.process_identity import open_pidfd
+from pgpu.host.stderr_log import say
 from pgpu.ledger import Ledger
 from pgpu.model import DOCKER_UID, Job, JobSpec, JobState, Request, SharingWish, Submission
 from pgpu.runtimes.oci import CONTAINER_VARIABLE, Container, container_of

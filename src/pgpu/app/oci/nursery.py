@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from pgpu.app.oci.attendant import attend_to
 from pgpu.app.oci.machine_facts import stamp
-from pgpu.engine.saying import say_traceback
+from pgpu.host.stderr_log import say_traceback
 
 IDLE_SECONDS = 900.0
 """How long it stays after the last container; a development session creates one now and then."""

@@ -16,9 +16,9 @@ from pgpu.engine.claims.claim_admission import check_host_room, check_room, chec
 from pgpu.engine.claims.keyed_locks import KeyedLocks
 from pgpu.engine.engine import Engine
 from pgpu.engine.leases.recovery import recover
-from pgpu.engine.saying import say
 from pgpu.engine.submission.job_submission import RESERVED_FACT
 from pgpu.errors import EnforcementError, JobNotFoundError, LedgerError, NodeError, PgpuError, RequestError
+from pgpu.host.stderr_log import say
 from pgpu.ledger import ALL_GPUS, ClaimRecord, Entry, View
 from pgpu.model import Claim, ClaimHolder, Delivery, HeldClaim, JobState
 from pgpu.runtimes.claimed import read_delivery

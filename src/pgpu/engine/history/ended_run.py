@@ -8,8 +8,8 @@ from pgpu.engine.engine import Engine
 from pgpu.engine.history.job_profiles import TraceMeasurement
 from pgpu.engine.history.retry_policy import next_try, why_no_more
 from pgpu.engine.history.run_history import MemoryObservation, RunHistory, name_of_gpu
-from pgpu.engine.saying import say
 from pgpu.errors import PgpuError
+from pgpu.host.stderr_log import say
 from pgpu.ledger import Decision, Entry, View
 from pgpu.model import Gpu, Job, JobState, Request
 

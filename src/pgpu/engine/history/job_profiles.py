@@ -14,9 +14,9 @@ from pgpu.enforcement import trace
 from pgpu.engine.engine import Engine
 from pgpu.engine.history.run_history import name_of_gpu
 from pgpu.engine.history.usage_records import Findings, ProfiledJob, unpack_log
-from pgpu.engine.saying import say
 from pgpu.errors import PgpuError, RequestError
 from pgpu.gpu import MetricsWatch
+from pgpu.host.stderr_log import say
 from pgpu.model import Job, Profile
 from pgpu.profiling.measurement import Measurement, profile_of, summarise_log, with_metrics
 

@@ -20,11 +20,11 @@ from pgpu.engine.leases.recovery import recover
 from pgpu.engine.process.event_loop import READABLE, EventLoop, Timer
 from pgpu.engine.process.paths import keeper_paths
 from pgpu.engine.process.unix_sockets import bind
-from pgpu.engine.saying import say
 from pgpu.engine.watch.process_watcher import ProcessWatcher
 from pgpu.engine.watch.watchdog import Watchdog
 from pgpu.errors import LedgerGoneError, PgpuError
 from pgpu.host.process_identity import myself
+from pgpu.host.stderr_log import say
 from pgpu.ledger import Entry
 from pgpu.model import ProcessHolder
 

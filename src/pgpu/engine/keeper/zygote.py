@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NoReturn
 
-from pgpu.engine.saying import say, say_traceback
+from pgpu.host.stderr_log import say, say_traceback
 
 _MOST_BYTES = 256
 _FAREWELL = b"go"

@@ -17,8 +17,8 @@ from pgpu.enforcement.mps.client import environment_of
 from pgpu.enforcement.mps.daemon import Generation
 from pgpu.enforcement.self_test import throwaway, way_into
 from pgpu.enforcement.slice_files import IN_JOB
-from pgpu.engine.saying import say
 from pgpu.errors import EnforcementError, NodeError, NotReadyError, PgpuBug, RequestError
+from pgpu.host.stderr_log import say
 from pgpu.ledger import Entry, Ledger
 from pgpu.libraries import PROBE
 from pgpu.model import Account, Delivery, Gpu, Job, JobSpec, Lease, Request, SharingMode, SharingWish, Slice

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from pgpu.enforcement.checkpoints import CheckpointError, Checkpoints, NoRoomError, StillWorkingError
 from pgpu.engine.parking.parking_state import Parking, Stage, Traveller, save_parking
-from pgpu.engine.saying import say
 from pgpu.host.process_identity import is_alive
+from pgpu.host.stderr_log import say
 
 TRY_SECONDS = 2.0
 """A lock holds up the job's other threads, so it is tried for so long at a time."""

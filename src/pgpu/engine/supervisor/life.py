@@ -20,7 +20,6 @@ from pgpu.engine.parking.vacancy import PlaceRefusedError, give_back, occupants
 from pgpu.engine.process.control_messages import SIGNAL_PREFIX, WINDOW_PREFIX
 from pgpu.engine.process.event_loop import READABLE, EventLoop
 from pgpu.engine.process.unix_sockets import bind
-from pgpu.engine.saying import Complaints, say, say_traceback
 from pgpu.engine.streams.carrier import Carrier
 from pgpu.engine.submission.inheritance import take_on
 from pgpu.engine.supervisor.claiming import claim
@@ -40,6 +39,7 @@ from pgpu.errors import (
     PgpuBug,
     PgpuError,
 )
+from pgpu.host.stderr_log import Complaints, say, say_traceback
 from pgpu.ledger import Entry
 from pgpu.model import Job, JobState
 from pgpu.runtimes import RunningJob

@@ -12,7 +12,6 @@ from pgpu.engine.leases.idle_leases import RECLAIMED
 from pgpu.engine.leases.recovery import mark_lost, recover
 from pgpu.engine.parking.departure import Departure
 from pgpu.engine.process.event_loop import READABLE, EventLoop, Timer
-from pgpu.engine.saying import Complaints
 from pgpu.engine.supervisor.aside import Aside
 from pgpu.engine.supervisor.clients import Clients
 from pgpu.engine.supervisor.idleness import Idleness
@@ -26,6 +25,7 @@ from pgpu.engine.watch.mps_verifier import MpsVerifier
 from pgpu.engine.watch.process_watcher import ProcessWatcher
 from pgpu.engine.watch.watchdog import Watchdog
 from pgpu.errors import LedgerError, PgpuError
+from pgpu.host.stderr_log import Complaints
 from pgpu.ledger import Entry
 from pgpu.model import Job, JobState
 from pgpu.runtimes import RunningJob

@@ -11,10 +11,10 @@ from pgpu.engine.admission.auto_sharing import keep_declined
 from pgpu.engine.engine import Engine
 from pgpu.engine.leases.compute_words import compute_words, neighbours
 from pgpu.engine.parking.vacancy import PlaceRefusedError
-from pgpu.engine.saying import say
 from pgpu.engine.streams.carrier import Carrier
 from pgpu.errors import CancelledError, EnforcementError, LedgerError, NodeError, PgpuBug, PgpuError, RequestError
 from pgpu.host.process_identity import myself
+from pgpu.host.stderr_log import say
 from pgpu.ledger import Entry
 from pgpu.model import Account, Delivery, Gpu, Holder, Job, JobState, Lease, SharingMode, SharingWish
 from pgpu.runtimes import RunningJob

@@ -16,11 +16,11 @@ from pgpu.engine.engine import Engine
 from pgpu.engine.history.link_bandwidths import swap_bytes_per_second
 from pgpu.engine.parking.parking_state import Stage, load_parking
 from pgpu.engine.process.event_loop import EventLoop, Timer
-from pgpu.engine.saying import Complaints
 from pgpu.engine.turns.observation import TurnMeasurement, TurnObserver, device_only_bytes, paged_jobs
 from pgpu.engine.turns.turn_state import TurnPaths, load_turns, save_turns, turn_paths
 from pgpu.errors import EnforcementError, PgpuError
 from pgpu.host.file_lock import try_lock
+from pgpu.host.stderr_log import Complaints
 from pgpu.model import Job
 from pgpu.scheduling.gpu_turns import NO_TURNS, Contender, TurnRules, TurnState, advance
 

@@ -20,9 +20,9 @@ from pgpu.enforcement.compute_word import Hold
 from pgpu.engine.admission.auto_sharing import keep_verdict, verdict_of
 from pgpu.engine.engine import Engine
 from pgpu.engine.process.event_loop import EventLoop, Timer
-from pgpu.engine.saying import say
 from pgpu.errors import EnforcementError, PgpuError
 from pgpu.host.file_lock import try_lock
+from pgpu.host.stderr_log import say
 from pgpu.ledger import Entry
 from pgpu.model import Gpu, Job, JobState, SharingMode, SharingWish
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pgpu.engine.saying import Complaints
+from pgpu.host.stderr_log import Complaints
 
 
 def test_what_is_wrong_all_the_time_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:
