@@ -17,8 +17,11 @@ import pytest
 from hypothesis import settings
 from tests.native_clients import framework_python
 
+from pgpu.host.stderr_log import log_to_stderr
+
 settings.register_profile("pgpu", deadline=None, derandomize=True)
 settings.load_profile("pgpu")
+log_to_stderr()  # as every program of pgpu does
 
 _FRAMEWORKS = ("torch", "jax", "tensorflow")
 _PROBE_TIMEOUT_SECONDS = 240

@@ -34,6 +34,7 @@ from pgpu.cli.verbs import (
     version,
 )
 from pgpu.errors import NodeError, PgpuError, RequestError
+from pgpu.host.stderr_log import log_to_stderr
 
 _UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
 """Typer's error for wrong words on the command line; typer names only this subclass of it."""
@@ -124,6 +125,7 @@ def make_app() -> typer.Typer:
 def main(arguments: Sequence[str] | None = None, invocation: Invocation | None = None) -> int:
     """Run one command line and return its exit code."""
     standard_streams.prepare()
+    log_to_stderr()
     words = list(sys.argv[1:] if arguments is None else arguments)
     called = invocation or Invocation()
     try:

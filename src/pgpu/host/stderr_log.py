@@ -1,40 +1,63 @@
-"""What processes say that nobody sees: into a file that may lie on a full disk, so saying it never fails.
+"""The log of pgpu's own processes: `logging` under the name `pgpu`, one line per message on standard error.
 
-Python's own streams raise then, and keep what they could not write for their next flush, which raises again. This module
-refuses to decide what is worth saying; but what is wrong all the time, as with a job that garbles its own files, is said once.
+Standard error of a supervisor or keeper is a file that may lie on a full disk. `sys.stderr` would raise there and keep the
+text for its next flush, which raises again; this handler writes to the descriptor and drops what cannot be written.
 """
 
+import logging
 import os
 import re
 import traceback
 from contextlib import suppress
 
+_LOG = logging.getLogger("pgpu")
+
 _STDERR = 2
 
-_MOST_KINDS = 100
-"""Of complaints: beyond these, something makes ever new ones."""
+_MAX_KINDS = 100
+
+
+class StderrHandler(logging.Handler):
+    """Writes the bare message, with the traceback where there is one, to descriptor 2."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record; a write that fails is dropped."""
+        with suppress(OSError):
+            os.write(_STDERR, f"{self.format(record)}\n".encode("utf-8", "replace"))
+
+
+def log_to_stderr() -> None:
+    """Send the log of this process, and of its forks, to standard error; called once by each program of pgpu.
+
+    A program that imports pgpu as a library configures `logging` as it likes.
+    """
+    if not any(isinstance(each, StderrHandler) for each in _LOG.handlers):
+        _LOG.addHandler(StderrHandler())
+        _LOG.propagate = False
 
 
 def say(words: str) -> None:
-    """Write a line to standard error, or let it go."""
-    with suppress(OSError):
-        os.write(_STDERR, f"{words}\n".encode("utf-8", "replace"))
+    """Log a warning; for supervisors and keepers, which share one logger."""
+    _LOG.warning("%s", words)
 
 
 def say_traceback() -> None:
-    """Write where the exception that is being handled came from, or let it go."""
-    say(traceback.format_exc().rstrip())
+    """Log the traceback of the exception that is being handled."""
+    _LOG.error("%s", traceback.format_exc().rstrip())
 
 
 class Complaints:
-    """What one supervisor says of one job: each kind once. Those that differ in numbers alone are one kind."""
+    """Logs each kind of message once: messages that differ in numbers alone are one kind.
+
+    A condition that lasts, such as a job's broken file, is met again every second. At most 100 kinds are logged.
+    """
 
     def __init__(self) -> None:
         self._kinds: set[str] = set()
 
     def say(self, words: object) -> None:
-        """Write a line to standard error, unless one of its kind was written."""
+        """Log a warning, unless one of its kind was logged."""
         kind = re.sub(r"\d+", "0", str(words))
-        if kind not in self._kinds and len(self._kinds) < _MOST_KINDS:
+        if kind not in self._kinds and len(self._kinds) < _MAX_KINDS:
             self._kinds.add(kind)
-            say(str(words))
+            _LOG.warning("%s", words)

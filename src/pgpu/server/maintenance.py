@@ -6,6 +6,7 @@ that it began, and once that it is over. Nothing is decided here: `recover` and 
 """
 
 import importlib.util
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -15,7 +16,9 @@ from pgpu.engine.keeper.calling import LOOK
 from pgpu.engine.keeper.life import LINGER_SECONDS
 from pgpu.engine.leases.recovery import recover
 from pgpu.errors import PgpuError
-from pgpu.host.stderr_log import say
+
+_LOG = logging.getLogger(__name__)
+
 
 _ROUND_SECONDS = 1.0
 _DOCKER_SECONDS = 5.0
@@ -67,9 +70,9 @@ class Maintenance:
         except PgpuError as exc:
             self.trouble = str(exc)
             if before is None:
-                say(f"pgpu: not ready: {exc}" + (f"\npgpu: hint: {exc.hint}" if exc.hint else ""))
+                _LOG.warning(f"pgpu: not ready: {exc}" + (f"\npgpu: hint: {exc.hint}" if exc.hint else ""))
         if before is not None and self.trouble is None:
-            say("pgpu: ready again")
+            _LOG.warning("pgpu: ready again")
 
     def _keep_keeper(self) -> None:
         """Have the keeper stay although nothing waits: it forks a supervisor in a tenth of the time that one starts in."""
@@ -91,9 +94,9 @@ class Maintenance:
             with DockerEngine(engine_url()) as engine:
                 engine.version()
             if self.docker_trouble is not None and self._has_docker:
-                say("pgpu: the container engine answers again")
+                _LOG.warning("pgpu: the container engine answers again")
             self.docker_trouble, self._has_docker = None, True
         except PgpuError as exc:
             if self.docker_trouble is None and self._has_docker:
-                say(f"pgpu: no container can be started: {exc}")
+                _LOG.warning(f"pgpu: no container can be started: {exc}")
             self.docker_trouble = str(exc)

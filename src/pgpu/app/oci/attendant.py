@@ -4,6 +4,7 @@ It asks for the memory in the container's name, tells the container why it waits
 the job's supervisor once the memory is granted. Whatever goes wrong it says through the container, whose log its user reads.
 """
 
+import logging
 import select
 import time
 from contextlib import closing, suppress
@@ -22,12 +23,14 @@ from pgpu.engine.submission.submitter import Submitter
 from pgpu.engine.supervisor import attend, supervise
 from pgpu.errors import JobNotFoundError, PgpuError, RequestError
 from pgpu.host.process_identity import open_pidfd
-from pgpu.host.stderr_log import say
 from pgpu.ledger import Ledger
 from pgpu.model import DOCKER_UID, Job, JobSpec, JobState, Request, SharingWish, Submission
 from pgpu.runtimes.oci import CONTAINER_VARIABLE, Container, container_of
 from pgpu.runtimes.oci.record import RECORD, Gate
 from pgpu.units import format_duration
+
+_LOG = logging.getLogger(__name__)
+
 
 LOOK_SECONDS = 0.2
 """How often a container is looked for that is still being created."""
@@ -64,7 +67,7 @@ def attend_to(config: str, state_dir: str, job_id: str) -> None:
             _look_after(settings, container, gate, job_id)
         except PgpuError as exc:
             _end(container, gate, str(exc) if exc.hint is None else f"{exc} ({exc.hint})", 125)
-            say(str(exc))
+            _LOG.warning("%s", exc)
         except BaseException as exc:  # a bug of ours must not leave a container waiting
             _end(container, gate, f"a bug in pgpu: {exc!r}", 125)
             raise

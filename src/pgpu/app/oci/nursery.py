@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from pgpu.app.oci.attendant import attend_to
 from pgpu.app.oci.machine_facts import stamp
-from pgpu.host.stderr_log import say_traceback
+from pgpu.host.stderr_log import log_to_stderr, say_traceback
 
 IDLE_SECONDS = 900.0
 """How long it stays after the last container; a development session creates one now and then."""
@@ -30,6 +30,7 @@ _LOOK_SECONDS = 30.0
 
 def main() -> None:
     """Look after one container, then after others."""
+    log_to_stderr()
     config, state_dir, address, job_id = sys.argv[1:]
     gc.freeze()
     nursery = _Nursery(config, state_dir)

@@ -3,6 +3,7 @@
 It refuses to be needed by what runs: if its process dies, slices and limits stay as they are, and whoever comes next goes on.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,12 +19,14 @@ from pgpu.engine.engine import Engine
 from pgpu.engine.leases.recovery import recover
 from pgpu.engine.submission.job_submission import RESERVED_FACT
 from pgpu.errors import EnforcementError, JobNotFoundError, LedgerError, NodeError, PgpuError, RequestError
-from pgpu.host.stderr_log import say
 from pgpu.ledger import ALL_GPUS, ClaimRecord, Entry, View
 from pgpu.model import Claim, ClaimHolder, Delivery, HeldClaim, JobState
 from pgpu.runtimes.claimed import read_delivery
 from pgpu.scheduling import GpuRoom
 from pgpu.scheduling.capacity import can_page, has_mps
+
+_LOG = logging.getLogger(__name__)
+
 
 _Answer = TypeVar("_Answer")
 
@@ -84,7 +87,7 @@ class EngineClaims:
             except LedgerError:
                 raise
             except PgpuError as exc:
-                say(f"the slices of claim {record.claim.namespace}/{record.claim.name} are not there: {exc}")
+                _LOG.warning(f"the slices of claim {record.claim.namespace}/{record.claim.name} are not there: {exc}")
         return found
 
     def records(self) -> Mapping[str, ClaimRecord]:

@@ -1,5 +1,6 @@
 """What one ended job leaves behind: its run in the history, and where it hit its own limit another try in the queue."""
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,9 +10,10 @@ from pgpu.engine.history.job_profiles import TraceMeasurement
 from pgpu.engine.history.retry_policy import next_try, why_no_more
 from pgpu.engine.history.run_history import MemoryObservation, RunHistory, name_of_gpu
 from pgpu.errors import PgpuError
-from pgpu.host.stderr_log import say
 from pgpu.ledger import Decision, Entry, View
 from pgpu.model import Gpu, Job, JobState, Request
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ def observe_end(
     try:
         gpus: Sequence[Gpu] = engine.gpus.gpus()
     except PgpuError as exc:
-        say(str(exc))
+        _LOG.warning("%s", exc)
         return None
     return EndedRun(engine.learning, observed, tuple(gpus), measured)
 

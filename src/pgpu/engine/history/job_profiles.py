@@ -4,6 +4,7 @@ It refuses to hold up a job's end: where the log cannot be read or kept there is
 """
 
 import base64
+import logging
 import math
 import time
 import zlib
@@ -16,9 +17,11 @@ from pgpu.engine.history.run_history import name_of_gpu
 from pgpu.engine.history.usage_records import Findings, ProfiledJob, unpack_log
 from pgpu.errors import PgpuError, RequestError
 from pgpu.gpu import MetricsWatch
-from pgpu.host.stderr_log import say
 from pgpu.model import Job, Profile
 from pgpu.profiling.measurement import Measurement, profile_of, summarise_log, with_metrics
+
+_LOG = logging.getLogger(__name__)
+
 
 _QUICKLY = 1
 """Of zlib's levels: a log shrinks to a fifth at 100 MB/s."""
@@ -47,7 +50,7 @@ def begin_metrics(engine: Engine, job: Job) -> MetricsWatch | None:
     try:
         return engine.gpus.watch_metrics(job.lease.slices[0].gpu_uuid)
     except PgpuError as exc:
-        say(str(exc))
+        _LOG.warning("%s", exc)
         return None
 
 
@@ -63,7 +66,7 @@ def measure_trace(engine: Engine, job: Job, metrics: MetricsWatch | None = None)
         found = summarise_log(trace.read(log))
         return TraceMeasurement(found if metrics is None else with_metrics(found, *metrics.finish()))
     except (PgpuError, OSError) as exc:
-        say(f"what job {job.id} did on the GPU cannot be told: {exc}")
+        _LOG.warning(f"what job {job.id} did on the GPU cannot be told: {exc}")
         return None
 
 

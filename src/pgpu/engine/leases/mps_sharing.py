@@ -5,6 +5,7 @@ to bring jobs together that don't trust each other, and to start one under a dae
 that are left there have gone.
 """
 
+import logging
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,10 +19,11 @@ from pgpu.enforcement.mps.daemon import Generation
 from pgpu.enforcement.self_test import throwaway, way_into
 from pgpu.enforcement.slice_files import IN_JOB
 from pgpu.errors import EnforcementError, NodeError, NotReadyError, PgpuBug, RequestError
-from pgpu.host.stderr_log import say
 from pgpu.ledger import Entry, Ledger
 from pgpu.libraries import PROBE
 from pgpu.model import Account, Delivery, Gpu, Job, JobSpec, Lease, Request, SharingMode, SharingWish, Slice
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +174,7 @@ def leave_mps(mps: MpsSharing | None, lease: Lease | None) -> None:
         if mps is not None and lease is not None:
             mps.leave(lease)
     except NodeError as exc:
-        say(str(exc))
+        _LOG.warning("%s", exc)
 
 
 def refuse_what_cannot_join(spec: JobSpec, request: Request) -> None:

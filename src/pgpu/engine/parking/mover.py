@@ -4,6 +4,7 @@ A supervisor carries its job's streams meanwhile. Every step is one that can be 
 begins anew: who is away already stays away. A job of which one process cannot leave comes back whole.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -13,7 +14,9 @@ from pathlib import Path
 from pgpu.enforcement.checkpoints import CheckpointError, Checkpoints, NoRoomError, StillWorkingError
 from pgpu.engine.parking.parking_state import Parking, Stage, Traveller, save_parking
 from pgpu.host.process_identity import is_alive
-from pgpu.host.stderr_log import say
+
+_LOG = logging.getLogger(__name__)
+
 
 TRY_SECONDS = 2.0
 """A lock holds up the job's other threads, so it is tried for so long at a time."""
@@ -139,4 +142,4 @@ class Mover:
         """Once for each reason: what fails is tried again every second."""
         if text != self._said:
             self._said = text
-            say(text)
+            _LOG.warning(text)

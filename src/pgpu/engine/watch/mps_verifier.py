@@ -9,6 +9,7 @@ who was held when it came goes on.
 What is found is remembered for these programs, so that the next of them start in the better mode.
 """
 
+import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -22,9 +23,11 @@ from pgpu.engine.engine import Engine
 from pgpu.engine.process.event_loop import EventLoop, Timer
 from pgpu.errors import EnforcementError, PgpuError
 from pgpu.host.file_lock import try_lock
-from pgpu.host.stderr_log import say
 from pgpu.ledger import Entry
 from pgpu.model import Gpu, Job, JobState, SharingMode, SharingWish
+
+_LOG = logging.getLogger(__name__)
+
 
 TURN_SECONDS = 0.1
 """How long one job goes on alone; long beside the launches that the others end meanwhile."""
@@ -132,7 +135,7 @@ class _Duty:
             return
         verdict = Verdict(trial.way, trial.gain, time.time())
         keep_verdict(self.engine.ledger.facts, gpu, [job.signature for job in self._jobs], verdict)
-        say(
+        _LOG.warning(
             f"sharing auto: {len(self._jobs)} jobs are {trial.gain:.2f} times as fast together as in turns: {trial.way}"
         )
 
@@ -195,7 +198,7 @@ class _Duty:
             if self._is_held(job) != is_held:
                 self.engine.enforcer.hold(job.lease, self.gpu_uuid, Hold.TRIAL, is_held=is_held)
         except PgpuError as exc:
-            say(f"sharing auto: job {job.id} could not be {'held' if is_held else 'let go on'}: {exc}")
+            _LOG.warning(f"sharing auto: job {job.id} could not be {'held' if is_held else 'let go on'}: {exc}")
 
     def _is_held(self, job: Job) -> bool:
         words = () if job.lease is None else self.engine.enforcer.words(job.lease)
