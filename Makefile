@@ -47,7 +47,7 @@ test-sanitizers: $(STAMP) ## Run the native tests with ASan, UBSan and TSan in t
 	$(BIN)/python tools/test_sanitizers.py
 
 demo: build ## P1 with 25 jobs, without pgpu and with it, as processes on a simulated RTX 3090
-	$(BIN)/pgpu --simulate 'RTX 3090' experiment p1 --jobs 25 --both --output build/demo
+	$(BIN)/pgpu --simulate 'RTX 3090' lab p1 --jobs 25 --both --output build/demo
 
 FRAMEWORKS := build/frameworks
 RECORD := benchmarks/results/frameworks-$(shell date +%F).txt

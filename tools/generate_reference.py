@@ -38,6 +38,8 @@ def cli_page() -> str:
 
 def _verbs(path: str, group: Any) -> Iterator[tuple[str, Any]]:
     for name, command in group.commands.items():
+        if command.hidden:  # an alias
+            continue
         yield f"{path} {name}", command
         if hasattr(command, "commands"):
             yield from _verbs(f"{path} {name}", command)

@@ -92,7 +92,7 @@ def words() -> argparse.ArgumentParser:
 
 def parts(junit: Path, folder: Path) -> list[Part]:
     """List all parts, the most important first."""
-    p3 = (*PGPU, "experiment", "p3", "--json", "--output", str(folder), "--part")
+    p3 = (*PGPU, "lab", "p3", "--json", "--output", str(folder), "--part")
     return [
         Part("tests", (sys.executable, "-m", "pytest", "-m", "gpu", f"--junitxml={junit}"), 240, is_json=False),
         Part("p3-mps", (*p3, "mps", "--repeat", "3"), 150),

@@ -1,5 +1,6 @@
 import re
 import subprocess
+import tomllib
 from importlib import metadata
 from pathlib import Path
 
@@ -22,6 +23,13 @@ def test_no_requirement_names_a_distribution_of_another_project() -> None:
     assert required
     names = {re.split(r"[\s\[<>=!~;(]", each)[0].lower() for each in required}
     assert "pgpu" not in names
+
+
+def test_the_core_requires_no_cuda_binding() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    holders = {name for name, needed in project["optional-dependencies"].items() if "cuda-bindings" in " ".join(needed)}
+    assert not any(each.startswith("cuda-bindings") for each in project["dependencies"])
+    assert holders == {"workloads"}
 
 
 @pytest.mark.parametrize(

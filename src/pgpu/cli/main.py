@@ -117,7 +117,8 @@ def make_app() -> typer.Typer:
     ):
         app.command()(verb)
     app.add_typer(admin.verbs, name="admin")
-    app.add_typer(lab.verbs, name="experiment")
+    app.add_typer(lab.verbs, name="lab")
+    app.add_typer(lab.verbs, name="experiment", hidden=True)  # an alias
     app.add_typer(kubernetes.verbs, name="kubernetes")
     return app
 

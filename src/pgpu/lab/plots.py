@@ -7,12 +7,10 @@ anything on a screen.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from importlib.util import find_spec
 from statistics import linear_regression
 from typing import TYPE_CHECKING, Any
 
-from pgpu.distribution import extra_hint
-from pgpu.errors import NodeError
+from pgpu.distribution import require_modules
 from pgpu.lab.job_outcome import mean_seconds
 from pgpu.lab.paper_figures import P1_TABLE
 
@@ -36,8 +34,7 @@ def require_plotting() -> None:
     Raises:
         NodeError: matplotlib is missing.
     """
-    if find_spec("matplotlib") is None:
-        raise NodeError("matplotlib is missing", hint=extra_hint("experiments"))
+    require_modules("figures need", ("matplotlib",), "lab")
 
 
 @contextmanager

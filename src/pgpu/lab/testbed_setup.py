@@ -14,6 +14,7 @@ from pathlib import Path
 from pgpu.app.clients import open_client
 from pgpu.app.settings import Settings
 from pgpu.client import Client
+from pgpu.distribution import require_modules
 from pgpu.errors import NodeError, RequestError
 from pgpu.gpu.catalog import parse_model
 from pgpu.gpu.nvml import NvmlSource
@@ -46,8 +47,10 @@ def open_testbed(
 
     Raises:
         RequestError: The model is not known, or names several GPUs.
-        NodeError: There is no GPU, or its state cannot be made.
+        NodeError: There is no GPU, its state cannot be made, or the workloads cannot run here.
     """
+    if runtime == "process":
+        require_modules("the jobs of an experiment need", ("cuda.bindings",), "lab")
     private = Path(tempfile.mkdtemp(prefix="pgpu-experiment-", dir=_SHARED_MEMORY)) if settings.simulate else None
     try:
         own = _own_settings(settings, private, headroom)

@@ -1,6 +1,6 @@
 """`python -m pgpu.workloads WORKLOAD`: one program for each kind of job.
 
-Exit codes: 0 done, 1 the GPU refused or the result was wrong, 2 bad arguments. The result is one JSON line on standard
+Exit codes: 0 done; 1 the GPU refused, the result was wrong or cuda-bindings is not installed; 2 bad arguments. The result is one JSON line on standard
 output. It refuses to start on bad input.
 """
 
@@ -11,7 +11,7 @@ import time
 from typing import Any, NoReturn
 
 from pgpu.workloads import hog, inference, link_speed, spin, training
-from pgpu.workloads.cuda_driver import CudaError
+from pgpu.workloads.cuda_driver import CudaError, MissingBindingsError
 from pgpu.workloads.programs.antagonists import DRAM_STREAM, L2_SWEEP
 from pgpu.workloads.programs.dynamic_programming import Alignment, Path
 from pgpu.workloads.programs.heat import Chip, Stack
@@ -98,7 +98,7 @@ def main() -> int:
         wait_for_start_line()
     try:
         return int(_WORKLOADS[arguments.workload].run(arguments))
-    except (CudaError, WorkloadError) as error:
+    except (CudaError, MissingBindingsError, WorkloadError) as error:
         sys.stderr.write(f"{arguments.workload}: {error}\n")
         return 1
 

@@ -7,11 +7,10 @@ A thin layer over NVIDIA's own binding. It refuses to hide a refusal: every erro
 from __future__ import annotations
 
 import ctypes
+import functools
 from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
-
-from cuda.bindings import driver
 
 OUT_OF_MEMORY = 2
 """CUDA_ERROR_OUT_OF_MEMORY."""
@@ -39,7 +38,24 @@ class CudaError(Exception):
         return self.number == OUT_OF_MEMORY
 
 
+class MissingBindingsError(Exception):
+    """The package cuda-bindings cannot be imported; the message tells how it is installed."""
+
+
+@functools.cache
+def _bindings() -> Any:
+    """Import the binding at the first call, so that a program can show its help without it."""
+    try:
+        from cuda.bindings import driver  # noqa: PLC0415 - an extra that may be missing
+    except ImportError as exc:
+        from pgpu.distribution import extra_hint  # noqa: PLC0415 - images of the tests hold the workloads alone
+
+        raise MissingBindingsError(f"cuda-bindings cannot be imported ({exc}): {extra_hint('workloads')}") from exc
+    return driver
+
+
 def _call(name: str, *arguments: Any) -> Any:
+    driver = _bindings()
     try:
         status, *values = getattr(driver, name)(*arguments)
     except RuntimeError as exc:  # the binding's own word for a driver that is not there
@@ -90,7 +106,7 @@ class Device:
         return self._attribute("L2_CACHE_SIZE")
 
     def _attribute(self, name: str) -> int:
-        attribute = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+        attribute = getattr(_bindings().CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
         return int(_call("cuDeviceGetAttribute", attribute, self._device))
 
     def memory_bytes(self) -> tuple[int, int]:
@@ -138,7 +154,7 @@ class Device:
 
     def mark(self) -> Any:
         """Return a mark behind everything launched so far."""
-        event = _call("cuEventCreate", int(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
+        event = _call("cuEventCreate", int(_bindings().CUevent_flags.CU_EVENT_DISABLE_TIMING))
         _call("cuEventRecord", event, 0)
         return event
 

@@ -18,6 +18,7 @@ from pgpu.advising.contention import Constants
 from pgpu.cli.measurement.antagonist_runs import longest_seconds
 from pgpu.cli.output import console
 from pgpu.client import Client
+from pgpu.distribution import require_workloads
 from pgpu.errors import NodeError, PgpuError
 from pgpu.model import Bandwidths, Job, JobSpec, JobState, Profile, Request, SharingMode, SharingWish, Submission
 from pgpu.units import GIB
@@ -81,8 +82,9 @@ def run_calibration(client: Client, seconds: float, *, is_quiet: bool) -> Calibr
         is_quiet: Whether nothing is said meanwhile.
 
     Raises:
-        PgpuError: A run failed, or not all were on one GPU.
+        PgpuError: A run failed, not all were on one GPU, or no workload can run here.
     """
+    require_workloads()
     bench = _Bench(client, seconds, is_quiet)
     bandwidths = _bandwidths(bench)
     measured = list(_measured(bench))

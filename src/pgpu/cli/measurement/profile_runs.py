@@ -15,6 +15,7 @@ from pgpu.cli.measurement.antagonist_runs import Neighbour, NeighbourRuns
 from pgpu.cli.output import console
 from pgpu.cli.submission.attachment import attach, deferred_signals, say_advisory, say_simulated
 from pgpu.client import Client
+from pgpu.distribution import require_workloads
 from pgpu.enforcement import trace
 from pgpu.engine.history.usage_records import Findings, ProfiledJob, unpack_log
 from pgpu.errors import NodeError, PgpuError, RequestError
@@ -89,8 +90,9 @@ def run_sensitivity(plan: ProfilePlan, runs: int) -> ProfileResult:
         With the first failed run in `failed`; nothing is compared then, nor where the command never used the GPU.
 
     Raises:
-        PgpuError: pgpu itself could not run it.
+        PgpuError: pgpu itself could not run it, or cannot run an antagonist here.
     """
+    require_workloads()
     _say(plan, f"the command runs {3 * runs} times alone, and {runs} times beside each antagonist")
     kinds: list[list[ProfileResult]] = []
     for carve_out_percent in (None, SMALLEST_SHARED, LARGEST_SHARED):

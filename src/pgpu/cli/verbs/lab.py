@@ -1,4 +1,4 @@
-"""The verb `experiment`: runs a paper's experiment and prints its table beside ours.
+"""The verb `lab`: runs the experiments of the papers behind pgpu and prints their tables beside ours.
 
 stdout gets the table or, with `--json`, one object; progress and notes go to stderr.
 """

@@ -8,12 +8,10 @@ import argparse
 import json
 import math
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from pgpu.distribution import extra_hint
-from pgpu.errors import NodeError
+from pgpu.distribution import require_modules
 from pgpu.lab.p5.priors import default_boxes
 from pgpu.lab.p5.shapes import CLASSES, SHAPES, Convolution, Shape
 
@@ -39,9 +37,7 @@ def require_onnx() -> None:
     Raises:
         NodeError: onnx or ONNX Runtime is missing.
     """
-    for module in ("onnx", "onnxruntime"):
-        if find_spec(module) is None:
-            raise NodeError(f"{module} is missing", hint=extra_hint("experiments"))
+    require_modules("the detector of p5 needs", ("onnx", "onnxruntime"), "lab")
 
 
 def write(shape: Shape, path: Path, *, seed: int = SEED) -> Path:
