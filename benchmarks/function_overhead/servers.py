@@ -35,7 +35,7 @@ _GATEWAY = """
 import json, os, sys
 from pathlib import Path
 from tests.fakes.desk import FakeDesk
-from pgpu.functions.gateway.gateway_server import Settings, run
+from pgpu.functions.gateway.gateway_server import GatewaySettings, run
 from pgpu.model import Function, Share, Version, VersionState
 
 root, port = Path("{directory}"), {port}
@@ -45,7 +45,7 @@ version = Version(
 )
 desk = FakeDesk(root)
 desk.put(Function("noop", os.getuid(), 0.0, (version,), (Share(1, 100),)))
-run(desk, Settings(root / "functions.sock", ("127.0.0.1", port), root))
+run(desk, GatewaySettings(root / "functions.sock", ("127.0.0.1", port), root))
 """
 
 _FASTAPI = """

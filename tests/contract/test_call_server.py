@@ -66,7 +66,7 @@ def left_behind(*said: bytes) -> tuple[int, int]:
     [
         WITH_FILE,
         encode_frame(FrameKind.CALL, 2, (1, 2), has_file=True),
-        encode_frame(FrameKind.ASK, 2, (7,), has_file=True),
+        encode_frame(FrameKind.COMMAND, 2, (7,), has_file=True),
         b"\xff" * 64,
     ],
     ids=["a number in use", "no call", "no question", "no frame"],

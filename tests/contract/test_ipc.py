@@ -11,13 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgpu.functions.ipc import Call, Chunk, FrameKind, Notification, Reply
-from pgpu.functions.ipc.async_channel import AsyncChannel
+from pgpu.functions.ipc.async_channel import AsyncChannel, CoalescingLoop
 from pgpu.functions.ipc.blocking_channel import BlockingChannel, GoneError
 from pgpu.functions.ipc.call_frames import Decoder, Frame, MalformedFrameError, decode_message, encode_frame
-from pgpu.functions.ipc.coalescing_loop import CoalescingLoop
-from pgpu.functions.ipc.memory_files import GrowingFile, map_body, write_body
-from pgpu.functions.ipc.started_mark import StartedMark
+from pgpu.functions.ipc.memory_files import GrowingFile, StartedMark, map_body, write_body
+from pgpu.functions.ipc.messages import Call, Chunk, FrameKind, Notification, Reply
 
 texts = st.text(max_size=20)
 calls = st.builds(
@@ -30,7 +28,8 @@ messages = st.one_of(
     st.tuples(st.just(FrameKind.REPLY), replies),
     st.tuples(st.just(FrameKind.CHUNK), chunks),
     st.tuples(
-        st.just(FrameKind.TELL), st.builds(Notification, texts, st.dictionaries(texts, st.integers(-(2**63), 2**63)))
+        st.just(FrameKind.NOTIFICATION),
+        st.builds(Notification, texts, st.dictionaries(texts, st.integers(-(2**63), 2**63))),
     ),
     st.tuples(st.sampled_from([FrameKind.CANCEL, FrameKind.CREDIT]), st.none()),
 )

@@ -21,8 +21,8 @@ from pgpu.functions.scaling import Phase
 from pgpu.model import Function, Share, Version, VersionState
 
 NEWS = {"state": "hot", "reason": None, "load_seconds": 0.1, "import_seconds": 0.1, "born_seconds": 1.0}
-HOT = encode_frame(FrameKind.TELL, 0, Notification("state", NEWS))
-PARKED = encode_frame(FrameKind.TELL, 0, Notification("state", {**NEWS, "state": "parked"}))
+HOT = encode_frame(FrameKind.NOTIFICATION, 0, Notification("state", NEWS))
+PARKED = encode_frame(FrameKind.NOTIFICATION, 0, Notification("state", {**NEWS, "state": "parked"}))
 
 
 class Notes:
@@ -104,9 +104,9 @@ LIES = [
     encode_frame(FrameKind.CHUNK, 1, Chunk(b"of no stream", is_last=True)),
     HEAD + reply(200, {}),
     HEAD + 65 * encode_frame(FrameKind.CHUNK, 1, Chunk(b"unasked")),
-    encode_frame(FrameKind.TELL, 0, Notification("state", {})),
-    encode_frame(FrameKind.TELL, 0, Notification("state", {**NEWS, "load_seconds": float("nan")})),
-    encode_frame(FrameKind.TELL, 0, Notification("state", {**NEWS, "state": 7})),
+    encode_frame(FrameKind.NOTIFICATION, 0, Notification("state", {})),
+    encode_frame(FrameKind.NOTIFICATION, 0, Notification("state", {**NEWS, "load_seconds": float("nan")})),
+    encode_frame(FrameKind.NOTIFICATION, 0, Notification("state", {**NEWS, "state": 7})),
     b"\xff" * 64,
 ]
 
@@ -123,7 +123,7 @@ def test_a_lie_ends_the_connection_and_leaves_nobody_without_an_answer(lie: byte
 @pytest.mark.parametrize("pages", [7, "text", {"/openapi.json": 7.5}, {"/": b"\xff"}, [1]])
 def test_a_description_that_is_none_ends_the_connection(pages: object) -> None:
     notes, _ = heard(
-        encode_frame(FrameKind.TELL, 1, Notification("description", {"pages": pages})), question="describe"
+        encode_frame(FrameKind.NOTIFICATION, 1, Notification("description", {"pages": pages})), question="describe"
     )
     assert len(notes.lost) == 1
     assert not notes.replies
@@ -139,7 +139,8 @@ def test_a_front_is_heard() -> None:
     notes, _ = heard(reply(200, {"content-type": "text/plain"}, b"whole"))
     assert [bytes(each.body) for each in notes.replies] == [b"whole"]
     notes, _ = heard(
-        encode_frame(FrameKind.TELL, 1, Notification("description", {"pages": {"/v2": b"{}"}})), question="describe"
+        encode_frame(FrameKind.NOTIFICATION, 1, Notification("description", {"pages": {"/v2": b"{}"}})),
+        question="describe",
     )
     assert [each.headers for each in notes.replies] == [{"/v2": "{}"}]
 

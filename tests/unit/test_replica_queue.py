@@ -8,8 +8,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from pgpu.functions.api import Declaration
 from pgpu.functions.http.request_heads import plain_headers, request_id, timeout_seconds
 from pgpu.functions.http.response_headers import header_lines
-from pgpu.functions.ipc import Chunk, FrameKind, Reply
 from pgpu.functions.ipc.call_frames import Decoder, encode_frame
+from pgpu.functions.ipc.messages import Chunk, FrameKind, Reply
 from pgpu.functions.protocols import Refusal
 from pgpu.functions.replica.request_queue import RequestQueue, WorkerSlot
 from pgpu.functions.requests.pending_request import PendingRequest

@@ -20,7 +20,7 @@ def asked(started: Replica, what: str) -> str:
     decoder = Decoder()
     with socket.socket(socket.AF_UNIX) as end:
         end.connect(os.fspath(started.directory / "calls.sock"))
-        end.sendall(encode_frame(FrameKind.ASK, _NUMBER, Command(what)))
+        end.sendall(encode_frame(FrameKind.COMMAND, _NUMBER, Command(what)))
         while received := end.recv(1 << 16):
             answers = [each for each in decoder.feed(received) if each.number == _NUMBER]
             if answers:

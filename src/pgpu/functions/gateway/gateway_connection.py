@@ -6,14 +6,11 @@ anything else about a user: over TCP there are only tokens.
 """
 
 import asyncio
-import socket
-import struct
 from collections import Counter
 from typing import Any, ClassVar
 
 from pgpu.functions.http.http_connection import DirectCall, HttpConnection
-
-_CREDENTIALS = struct.Struct("3i")
+from pgpu.functions.ipc.unix_sockets import peer_uid
 
 
 class GatewayConnection(HttpConnection):
@@ -39,7 +36,7 @@ class GatewayConnection(HttpConnection):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's
         """Note who it is."""
         super().connection_made(transport)
-        uid = uid_of(transport.get_extra_info("socket"))
+        uid = peer_uid(transport.get_extra_info("socket"))
         self.app_state: dict[str, Any] = {**self.app_state, "uid": uid}
         self.held[uid] += 1
         is_one_too_many = self.held[uid] > self.most_descriptors // (2 if uid is None else 4)
@@ -84,12 +81,3 @@ class GatewayConnection(HttpConnection):
             return scope
         is_direct = cycle is not None and isinstance(cycle.message_event, DirectCall)
         return cycle if is_direct and cycle.more_body else None
-
-
-def uid_of(end: socket.socket) -> int | None:
-    """Return the user at the other end of a Unix socket, of the moment of its `connect`; None over TCP."""
-    if end.family != socket.AF_UNIX:
-        return None
-    uid: int
-    _, uid, _ = _CREDENTIALS.unpack(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-    return uid

@@ -27,7 +27,7 @@ from pgpu.functions.gateway.gateway_app import GatewayApp
 from pgpu.functions.gateway.gateway_connection import GatewayConnection
 from pgpu.functions.gateway.gateway_handler import GatewayRequestHandler
 from pgpu.functions.gateway.token_cache import TokenCache
-from pgpu.functions.ipc.coalescing_loop import CoalescingLoop
+from pgpu.functions.ipc.async_channel import CoalescingLoop
 from pgpu.functions.replica.worker_supervisor import log
 from pgpu.functions.router.control_plane import ControlPlane
 from pgpu.functions.router.gateway_metrics import GatewayMetrics

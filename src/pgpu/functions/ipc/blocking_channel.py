@@ -1,7 +1,6 @@
-"""The worker's end of a connection: plain reads and writes that wait, and looks that do not.
+"""The worker's end of a connection: blocking reads and writes without an event loop.
 
-One thread reads; any may write. Frames that are put off are sent together by the next `flush()`. It refuses to run an
-event loop: a lane of one call at a time is two system calls for each.
+One thread reads; any thread may write. A worker that runs one call at a time needs two system calls for each.
 """
 
 import array
@@ -15,14 +14,14 @@ from pgpu.errors import PgpuError
 from pgpu.functions.ipc.call_frames import Decoder, Frame, MalformedFrameError
 
 READ_BYTES = 256 * 1024
-"""Read into one buffer and copied out: bytes of this size for each read would be mapped and unmapped each time."""
+"""Size of the one receive buffer. Received bytes are copied out of it: a new buffer of this size for each read would be mapped and unmapped each time."""
 
 _MOST_FILES = 64
 FILES_BYTES = socket.CMSG_SPACE(_MOST_FILES * array.array("i").itemsize)
 
 
 class GoneError(PgpuError):
-    """The other side left while something was being sent to it."""
+    """The peer closed the connection during a send."""
 
 
 class BlockingChannel:
@@ -30,27 +29,28 @@ class BlockingChannel:
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
-        self._waiting = select.poll()
-        self._waiting.register(end, select.POLLIN)
+        self._readable = select.poll()
+        self._readable.register(end, select.POLLIN)
         self._decoder = Decoder()
         self._view = memoryview(bytearray(READ_BYTES))
         self._buffers = [self._view]
         self._files: deque[int] = deque()
-        self._put_off: list[bytes] = []
-        self._writing = threading.Lock()
+        self._queued: list[bytes] = []
+        self._write_lock = threading.Lock()
         self.is_ended = False
 
     def receive(self, *, is_waiting: bool) -> list[Frame]:
-        """Read the frames that came; wait until something did, or only look.
+        """Read the frames that have arrived; optionally wait for the first bytes.
 
         Returns:
-            No frame where nothing whole was there; `is_ended` says whether there will ever be one again.
+            Empty where no frame is complete; `is_ended` is then True if the peer closed the connection.
 
         Raises:
-            MalformedFrameError: The other side does not speak frames.
+            MalformedFrameError: The peer sent bytes that are no valid frames.
         """
         if is_waiting:
-            self._waiting.poll()  # a reader that sleeps in its read wakes once more when its own last frame is taken
+            # poll(), not a blocking recvmsg(): a reader asleep in recvmsg() is woken a second time when its own last frame is taken.
+            self._readable.poll()
         try:
             size_bytes, ancillary, _, _ = self._end.recvmsg_into(self._buffers, FILES_BYTES, socket.MSG_DONTWAIT)
         except (BlockingIOError, InterruptedError):
@@ -63,76 +63,73 @@ class BlockingChannel:
         return self._decoder.feed(bytes(self._view[:size_bytes]))
 
     def next_file(self) -> int:
-        """Take the descriptor of the oldest memory file that came; frames that have one take theirs in order.
+        """Take the descriptor of the next memory file; call it once for each frame with `has_file`, in their order.
 
         Raises:
-            MalformedFrameError: None came.
+            MalformedFrameError: No descriptor was received.
         """
         return take_oldest(self._files)
 
-    def put_off(self, written: bytes) -> None:
+    def queue(self, frame: bytes) -> None:
         """Send this frame with the next flush."""
-        with self._writing:
-            self._put_off.append(written)
+        with self._write_lock:
+            self._queued.append(frame)
 
     def flush(self) -> None:
-        """Send what was put off, in one go; wait until the other side took it.
+        """Send all queued frames with one system call; block until the socket has taken them.
 
         Raises:
-            GoneError: It left.
+            GoneError: The peer closed the connection.
         """
-        if self._put_off:
-            with self._writing:
-                self._send_put_off()
+        if self._queued:
+            with self._write_lock:
+                self._send_queued()
 
-    def send(self, written: bytes, file: int | None = None) -> None:
-        """Send a frame now, after what was put off before it; the file's descriptor is closed.
+    def send(self, frame: bytes, file: int | None = None) -> None:
+        """Send a frame now, after all queued ones; the descriptor `file` is closed.
 
         Raises:
-            GoneError: The other side left.
+            GoneError: The peer closed the connection.
         """
-        with self._writing:
+        with self._write_lock:
             if file is None:
-                self._put_off.append(written)
-                self._send_put_off()
-            else:
-                self._send_with_file(written, file)
-
-    def _send_with_file(self, written: bytes, file: int) -> None:
-        try:
-            self._send_put_off()
-            sent = socket.send_fds(self._end, [written], [file])
-            self._end.sendall(memoryview(written)[sent:])
-        except OSError as error:
-            raise GoneError("the other side has left") from error
-        finally:
-            os.close(file)
-
-    def _send_put_off(self) -> None:
-        if self._put_off:
-            written, self._put_off = b"".join(self._put_off), []
+                self._queued.append(frame)
+                self._send_queued()
+                return
             try:
-                self._end.sendall(written)
+                self._send_queued()
+                sent = socket.send_fds(self._end, [frame], [file])
+                self._end.sendall(memoryview(frame)[sent:])
             except OSError as error:
-                raise GoneError("the other side has left") from error
+                raise GoneError("the peer closed the connection") from error
+            finally:
+                os.close(file)
+
+    def _send_queued(self) -> None:
+        if self._queued:
+            frames, self._queued = b"".join(self._queued), []
+            try:
+                self._end.sendall(frames)
+            except OSError as error:
+                raise GoneError("the peer closed the connection") from error
 
     def is_readable(self, timeout_seconds: float) -> bool:
-        """Wait until something came or the time is over."""
+        """Wait until bytes arrive or the time is over."""
         return bool(select.select([self._end], [], [], timeout_seconds)[0])
 
     def fileno(self) -> int:
-        """Return the socket's descriptor, to watch it."""
+        """Return the socket's descriptor, for use in an event loop."""
         return self._end.fileno()
 
     def close(self) -> None:
-        """Close the socket and the files that nobody took."""
+        """Close the socket and all descriptors that were received but not taken."""
         self._end.close()
         while self._files:
             os.close(self._files.popleft())
 
 
 def files_in(level: int, kind: int, content: bytes) -> list[int]:
-    """Read the descriptors out of an ancillary message."""
+    """Extract the descriptors from one ancillary message."""
     if (level, kind) != (socket.SOL_SOCKET, socket.SCM_RIGHTS):
         return []
     numbers = array.array("i")
@@ -144,7 +141,7 @@ def take_oldest(files: deque[int]) -> int:
     """Take the oldest descriptor.
 
     Raises:
-        MalformedFrameError: There is none, though a frame said so.
+        MalformedFrameError: There is none, although a frame had the flag `HAS_FILE`.
     """
     if not files:
         raise MalformedFrameError("a frame without its file")

@@ -1,7 +1,6 @@
-"""Frames: a fixed header and one message in msgpack. Pure: bytes in, frames out.
+"""Frames: a fixed header (length, kind, flags, number of the call) and one message in msgpack. Pure: bytes in, frames out.
 
-The header says how long the message is, its kind, its flags and the call's number. It refuses to read a message that is
-longer than any side would write: what is large travels beside the frame as a memory file.
+Messages have a maximum length; larger bodies travel as memory files next to the frame.
 """
 
 import struct
@@ -14,10 +13,10 @@ from pgpu.functions.ipc.messages import Call, Chunk, Command, FrameKind, Notific
 from pgpu.units import MIB
 
 INLINE_BYTES = MIB
-"""Bodies up to this lie in the frame. Measured: below it a copy is cheaper than a file, its map and its faults."""
+"""Largest body inside a frame. Measured: up to this size a copy is cheaper than a memory file with its mapping and page faults."""
 
 LONGEST_MESSAGE_BYTES = 4 * INLINE_BYTES
-"""A body in line and the headers that a front accepts, with room to spare."""
+"""An inline body and the largest headers that a replica accepts, with a margin."""
 
 HAS_FILE = 1
 """Flag: the body is the next memory file that came with the bytes."""
@@ -28,11 +27,11 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class MalformedFrameError(PgpuError):
-    """The other side does not speak this language; its connection is of no more use."""
+    """The peer sent bytes that are no valid frames; the connection cannot be used any more."""
 
 
 class Frame(NamedTuple):
-    """One message on its way, not yet read."""
+    """One received frame with its message still encoded."""
 
     kind: int
     number: int
@@ -41,29 +40,29 @@ class Frame(NamedTuple):
 
 
 def encode_frame(kind: int, number: int, message: object = None, *, has_file: bool = False) -> bytes:
-    """Write one frame; without a message its payload is empty.
+    """Encode one frame; without a message its payload is empty.
 
     Args:
         kind: One of `FrameKind`.
-        number: The call's, 0 to 2⁶⁴ − 1.
+        number: The call's number, 0 to 2⁶⁴ − 1.
         message: A message, or a tuple of the same fields in the same order, which is cheaper to make.
-        has_file: Its body travels beside it.
+        has_file: The body travels next to the frame as a memory file.
     """
     payload = b"" if message is None else _encode(message)
     return _HEADER.pack(len(payload), kind, HAS_FILE if has_file else 0, number) + payload
 
 
 class Decoder:
-    """Cuts a stream of bytes into frames, however the bytes were cut on their way."""
+    """Splits a byte stream into frames, independent of how reads cut it."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, received: bytes) -> list[Frame]:
-        """Return the frames that are whole now; keep what is not.
+        """Return the frames that are complete now; keep an incomplete rest for the next call.
 
         Raises:
-            MalformedFrameError: These bytes are no frames.
+            MalformedFrameError: A header is invalid.
         """
         data = self._rest + received if self._rest else received
         view, offset, length = memoryview(data), 0, len(data)
@@ -81,23 +80,23 @@ class Decoder:
         return frames
 
 
-_READERS = {
+_DECODERS = {
     FrameKind.CALL: msgspec.msgpack.Decoder(Call).decode,
     FrameKind.REPLY: msgspec.msgpack.Decoder(Reply).decode,
     FrameKind.CHUNK: msgspec.msgpack.Decoder(Chunk).decode,
-    FrameKind.ASK: msgspec.msgpack.Decoder(Command).decode,
-    FrameKind.TELL: msgspec.msgpack.Decoder(Notification).decode,
+    FrameKind.COMMAND: msgspec.msgpack.Decoder(Command).decode,
+    FrameKind.NOTIFICATION: msgspec.msgpack.Decoder(Notification).decode,
 }
 
 
-def decode_message(one: Frame) -> Any:
-    """Read a frame's message; None where the kind has none.
+def decode_message(frame: Frame) -> Any:
+    """Decode a frame's message; None for kinds without one.
 
     Raises:
-        MalformedFrameError: The payload is not what the kind promises.
+        MalformedFrameError: The payload does not match the kind.
     """
-    reader = _READERS.get(one.kind)  # type: ignore[call-overload] # an IntEnum's member is its number
+    decode = _DECODERS.get(frame.kind)  # type: ignore[call-overload] # an IntEnum's member equals its number
     try:
-        return reader(one.payload) if reader is not None else None
+        return decode(frame.payload) if decode is not None else None
     except msgspec.MsgspecError as error:
-        raise MalformedFrameError(f"kind {one.kind}: {error}") from error
+        raise MalformedFrameError(f"kind {frame.kind}: {error}") from error

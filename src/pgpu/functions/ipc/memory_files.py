@@ -1,28 +1,30 @@
-"""Bodies too large for a frame: memory files that one process writes and the other maps.
+"""Memory files shared between processes: bodies too large for a frame, and the started mark of a worker.
 
-Nothing of them is ever in a directory, and they are gone with their last descriptor. It refuses to keep one open for
-the reader: who takes it, closes it.
+A memory file (memfd) has no name in any directory and is freed with its last descriptor. The process that receives a
+descriptor closes it.
 """
 
 import fcntl
 import mmap
 import os
+import struct
 
 from pgpu.functions.ipc.call_frames import INLINE_BYTES
 from pgpu.functions.ipc.messages import Body
 
 _SEALED = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+_NUMBER = struct.Struct("<Q")
 
 
 class GrowingFile:
-    """A body that comes in pieces."""
+    """A memory file for a body that arrives in pieces."""
 
     def __init__(self) -> None:
         self.fd = os.memfd_create("pgpu-body", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         self.size_bytes = 0
 
     def add(self, piece: Body) -> None:
-        """Write one more piece at the end."""
+        """Append a piece."""
         view = memoryview(piece)
         while view:
             written = os.write(self.fd, view)
@@ -30,24 +32,20 @@ class GrowingFile:
             self.size_bytes += written
 
     def seal(self) -> int:
-        """End it, so that nobody changes or cuts it under its reader; the descriptor is the caller's from now on."""
+        """Seal the file against changes and truncation, and return its descriptor, which the caller then owns."""
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALED)
         fd, self.fd = self.fd, -1
         return fd
 
     def close(self) -> None:
-        """Give it up, unless it was sealed."""
+        """Close the file, unless it was sealed."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
 
 def write_body(body: Body) -> int:
-    """Put a whole body into a memory file.
-
-    Returns:
-        Its descriptor, the caller's to close.
-    """
+    """Write a whole body into a sealed memory file and return its descriptor, which the caller then owns."""
     growing = GrowingFile()
     try:
         growing.add(body)
@@ -57,24 +55,63 @@ def write_body(body: Body) -> int:
 
 
 def split_body(body: bytes) -> tuple[bytes, int | None]:
-    """Return a body as it goes into a message: itself, or empty with the descriptor of a memory file, the caller's to close."""
+    """Return a body as messages carry it: inline, or empty with the descriptor of a memory file, which the caller then owns."""
     return (body, None) if len(body) <= INLINE_BYTES else (b"", write_body(body))
 
 
 def map_body(fd: int) -> memoryview:
-    """Map a memory file; it stays mapped as long as somebody holds the view. The descriptor is closed.
+    """Map a memory file and close its descriptor; the mapping lives as long as the view.
 
-    The view may be written to, as handlers do with arrays: pages are copied when they are, and the file stays as it is.
+    The view is writable, as handlers expect of arrays: pages are copied on write and the file does not change.
 
     Raises:
-        OSError: It is no file that can be mapped, or one that its writer could still cut short: a fault for the reader.
+        OSError: The descriptor cannot be mapped, or is not sealed: its writer could truncate it, and a read would then raise SIGBUS.
     """
     try:
         if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALED != _SEALED:
-            raise OSError("a body that is not sealed")
+            raise OSError("the memory file of a body is not sealed")
         size_bytes = os.fstat(fd).st_size
         if size_bytes == 0:
             return memoryview(b"")
         return memoryview(mmap.mmap(fd, size_bytes, access=mmap.ACCESS_COPY))
     finally:
         os.close(fd)
+
+
+def close_file(fd: int | None) -> None:
+    """Close a descriptor, if there is one."""
+    if fd is not None:
+        os.close(fd)
+
+
+class StartedMark:
+    """The number of the last call that a worker started, in memory shared with its replica; costs the worker no system call.
+
+    The replica sends calls ahead of time. When a worker dies, the mark separates the calls that its handler had started
+    from those that were still in the socket and can be given to the next worker. Calls start in the order of their numbers.
+    """
+
+    def __init__(self, fd: int) -> None:
+        """Map the memory file from `create()`; the caller still owns the descriptor."""
+        self._memory = mmap.mmap(fd, _NUMBER.size)
+
+    @staticmethod
+    def create() -> int:
+        """Create the memory file for one worker and return its descriptor, which the caller then owns."""
+        fd = os.memfd_create("pgpu-started", os.MFD_CLOEXEC)
+        os.ftruncate(fd, _NUMBER.size)
+        return fd
+
+    def begin(self, number: int) -> None:
+        """Record that the handler of this call starts now, and that those of all earlier calls have started."""
+        _NUMBER.pack_into(self._memory, 0, number)
+
+    @property
+    def last_begun(self) -> int:
+        """Number of the last call that started; 0: none."""
+        number: int = _NUMBER.unpack_from(self._memory)[0]
+        return number
+
+    def close(self) -> None:
+        """Unmap the memory."""
+        self._memory.close()

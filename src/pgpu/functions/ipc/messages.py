@@ -1,7 +1,7 @@
-"""The messages themselves: frozen values that msgspec writes as msgpack arrays.
+"""Messages of the call protocol: frozen structs that msgspec writes as msgpack arrays.
 
-Fields are only ever added at the end, with a default: a gateway and a front of neighbouring versions understand each
-other. It refuses to interpret a body.
+Compatibility: fields are only added at the end and have defaults, so a gateway and a replica of neighbouring versions
+understand each other.
 """
 
 from enum import IntEnum
@@ -12,83 +12,83 @@ import msgspec
 if TYPE_CHECKING:
     Body = bytes | bytearray | memoryview
 else:
-    Body = memoryview  # what msgspec reads it as: nothing is copied
-"""A body in memory. Whoever writes one gives any of the three; who reads one gets a view of what was received."""
+    Body = memoryview  # the type that msgspec decodes to: a view of the received buffer, without a copy
+"""A body in memory. Senders pass any of the three types; receivers get a view of the received buffer."""
 
 BODILESS = frozenset({204, 304})
-"""Statuses whose answers end with their head: what follows it is the next answer to whoever reads."""
+"""Statuses whose responses end after the headers; a client would read a body as the start of the next response."""
 
 
 class FrameKind(IntEnum):
-    """What a frame holds."""
+    """Type of a frame."""
 
     CALL = 1
-    """A `Call`: front to worker, or gateway to front."""
+    """A `Call`: replica to worker, or gateway to replica."""
 
     REPLY = 2
-    """A `Reply` to the call of the same number; the whole of it, unless chunks follow."""
+    """A `Reply` to the call with the same number; complete, unless chunks follow."""
 
     CHUNK = 3
-    """A `Chunk`: one more piece of the reply's body."""
+    """A `Chunk`: the next piece of a reply's body."""
 
     CANCEL = 4
-    """Nobody waits for this number any more. Empty; never answered by itself."""
+    """The call with this number was cancelled. Empty; has no answer of its own."""
 
     CREDIT = 5
-    """One chunk of this number has left for its caller; another one may come. Empty."""
+    """Flow control: one chunk of this number was delivered, so one more may be sent. Empty."""
 
-    ASK = 6
-    """A `Command`: a question beside the calls."""
+    COMMAND = 6
+    """A `Command`, independent of calls."""
 
-    TELL = 7
-    """A `Notification`: an answer to a `Command` of the same number, or, with number 0, news."""
+    NOTIFICATION = 7
+    """A `Notification`: the result of the `Command` with the same number, or, with number 0, a status change."""
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One request, as the worker gets it."""
 
     id: str
-    """The request's id, in `X-Request-Id` and in the log."""
+    """The request's id, as in `X-Request-Id` and in the log."""
 
     method: str
-    """In capitals."""
+    """In upper case."""
 
     path: str
     """Decoded, with the leading slash and without the query."""
 
     query: str
-    """What stands after `?`, still encoded."""
+    """The part after `?`, still encoded."""
 
     headers: dict[str, str]
-    """Names in lower case; several of one name are joined by `, `."""
+    """Names in lower case; several headers of one name are joined with `, `."""
 
     timeout_seconds: float
-    """How much longer the caller waits, from when the frame was sent."""
+    """Time left until the caller's deadline, when the frame was sent."""
 
     body: Body = b""
-    """The whole body, or empty where it travels as a memory file."""
+    """The whole body; empty where it travels as a memory file."""
 
 
 class Reply(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The answer to a call, or the head of one whose body comes in chunks."""
+    """The answer to a call, or its head where the body follows in chunks."""
 
     status: int
-    """HTTP's."""
+    """HTTP status."""
 
     headers: dict[str, str]
-    """Names in lower case; no Content-Length. Of several Set-Cookie, which cannot be joined, each has letters in another case."""
+    """Names in lower case; no Content-Length. Set-Cookie cannot be joined: several of them differ in the case of their letters."""
 
     body: Body = b""
-    """The whole body, or empty where it travels as a memory file or in chunks."""
+    """The whole body; empty where it travels as a memory file or in chunks."""
 
     is_last: bool = True
     """False: chunks follow."""
 
     started_seconds: float = 0.0
-    """When the handler's call began, on the monotonic clock; 0: it never did."""
+    """Start of the handler's call on the monotonic clock; 0: the handler did not start."""
 
     exec_seconds: float = 0.0
-    """How long binding, calling and writing took, up to this message."""
+    """Duration of binding, calling and encoding, up to this message."""
 
 
 class Chunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -97,17 +97,17 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
     body: Body
     is_last: bool = False
     is_broken: bool = False
-    """The handler failed after it had begun to answer: the connection must end without a proper end."""
+    """The handler failed after its answer had begun: the connection must end without a proper end of the body."""
 
 
 class Command(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A question beside the calls: `health`, `drain`, `describe`, `state`."""
+    """A control command: `spawn` to the zygote; `health` and `leave` to the worker; `describe`, `state`, `park` and `wake` to the replica."""
 
-    what: str
+    name: str
 
 
 class Notification(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An answer, or news: `ready`, `failed`, `health`, `state`, `description`."""
+    """A result or a status change: `imported`, `born`, `ended`, `ready`, `failed`, `health`, `state`, `description`."""
 
-    what: str
+    name: str
     data: dict[str, Any] = {}

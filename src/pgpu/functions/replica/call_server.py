@@ -103,7 +103,7 @@ class CallConnection:
 
     def tell(self, number: int, tell: Notification) -> None:
         """Say something beside the calls."""
-        self._channel.send(encode_frame(FrameKind.TELL, number, tell))
+        self._channel.send(encode_frame(FrameKind.NOTIFICATION, number, tell))
 
     def reply(self, number: int, reply: Reply, file: int | None) -> None:
         """Pass an answer on, or its head."""
@@ -142,10 +142,10 @@ class CallConnection:
         elif each.kind == FrameKind.CREDIT:
             if (ticket := self._tickets.get(each.number)) is not None:
                 self._visits.desk.credit(ticket)
-        elif each.kind == FrameKind.ASK:
+        elif each.kind == FrameKind.COMMAND:
             ask: Command = decode_message(each)
-            self._visits.obey(ask.what)
-            self.tell(each.number, self._visits.tell(ask.what))
+            self._visits.obey(ask.name)
+            self.tell(each.number, self._visits.tell(ask.name))
 
     def _on_call(self, each: Frame) -> None:
         call: Call = decode_message(each)

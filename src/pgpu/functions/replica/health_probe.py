@@ -13,7 +13,7 @@ from pgpu.functions.replica.request_queue import RequestQueue
 from pgpu.functions.replica.serving_state import ServingState
 from pgpu.functions.replica.worker_supervisor import WorkerSupervisor
 
-_ASK = encode_frame(FrameKind.ASK, 0, Command("health"))
+_ASK = encode_frame(FrameKind.COMMAND, 0, Command("health"))
 
 
 class HealthProbe:

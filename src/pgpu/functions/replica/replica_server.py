@@ -17,7 +17,7 @@ from pathlib import Path
 import uvicorn
 
 from pgpu.functions.http.http_connection import HttpConnection
-from pgpu.functions.ipc.coalescing_loop import CoalescingLoop
+from pgpu.functions.ipc.async_channel import CoalescingLoop
 from pgpu.functions.ipc.unix_sockets import listening_socket
 from pgpu.functions.protocols.call_refusal import Refusal
 from pgpu.functions.replica.call_server import CallServer

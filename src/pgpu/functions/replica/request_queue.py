@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pgpu.functions.api import Declaration
 from pgpu.functions.ipc.async_channel import AsyncChannel
 from pgpu.functions.ipc.call_frames import Frame, decode_message, encode_frame
+from pgpu.functions.ipc.memory_files import StartedMark
 from pgpu.functions.ipc.messages import Chunk, FrameKind, Reply
-from pgpu.functions.ipc.started_mark import StartedMark
 from pgpu.functions.protocols.call_refusal import Refusal
 from pgpu.functions.requests.pending_request import PendingRequest
 from pgpu.functions.requests.prefetch_window import PrefetchWindow

@@ -13,8 +13,8 @@ from typing import Protocol
 
 from pgpu.functions.ipc.async_channel import AsyncChannel
 from pgpu.functions.ipc.call_frames import Frame, decode_message
+from pgpu.functions.ipc.memory_files import StartedMark
 from pgpu.functions.ipc.messages import FrameKind, Notification
-from pgpu.functions.ipc.started_mark import StartedMark
 
 HANGING_GRACE_SECONDS = 1.0
 """Between TERM and KILL of a worker that goes on too long: time for what it prints, not for its work."""
@@ -105,13 +105,13 @@ class WorkerProcess:
 
     def _on_frames(self, frames: Sequence[Frame]) -> None:
         for each in frames:
-            if each.kind == FrameKind.TELL:
+            if each.kind == FrameKind.NOTIFICATION:
                 self._listener.on_frames([each for each in frames if not self._is_told(each)])
                 return
         self._listener.on_frames(frames)
 
     def _is_told(self, each: Frame) -> bool:
-        if each.kind != FrameKind.TELL:
+        if each.kind != FrameKind.NOTIFICATION:
             return False
         if each.has_file:
             fd = self.channel.next_file()

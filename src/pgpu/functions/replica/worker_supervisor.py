@@ -197,11 +197,11 @@ class WorkerSupervisor:
 
     def on_told(self, worker: WorkerProcess, tell: Notification) -> None:
         """The worker is ready, or could not be constructed, or says how it is."""
-        if tell.what == "ready" and worker.mark is not None and not worker.is_ready:
+        if tell.name == "ready" and worker.mark is not None and not worker.is_ready:
             self._ready(worker, float(tell.data["load_seconds"]))
-        elif tell.what == "failed":
+        elif tell.name == "failed":
             worker.failure = str(tell.data["error"])
-        elif tell.what == "health":
+        elif tell.name == "health":
             self.asked_seconds = None
             if not tell.data["is_well"]:
                 self.end_worker("health() says no")
@@ -249,7 +249,7 @@ class WorkerSupervisor:
         zygote.ask_for_worker(self._asked, theirs)
 
     def _on_zygote_told(self, number: int, tell: Notification, file: int | None) -> None:
-        if tell.what == "imported":
+        if tell.name == "imported":
             self.declaration = parse_declaration(tell.data["declaration"])
             self._desk.adopt(self.declaration)
             self.pages = tell.data["pages"]
@@ -257,11 +257,11 @@ class WorkerSupervisor:
             self._is_imported = True
             if self._zygote is not None and self._worker is None and self._pause is None and not self._is_aside:
                 self._ask_for_worker(self._zygote)
-        elif tell.what == "failed":
+        elif tell.name == "failed":
             self.reason = str(tell.data["error"])
-        elif tell.what == "born" and file is not None:
+        elif tell.name == "born" and file is not None:
             self._on_born(number, file)
-        elif tell.what == "ended":
+        elif tell.name == "ended":
             log(f"worker {tell.data['pid']} ended with status {tell.data['status']}")
 
     def _on_born(self, number: int, pidfd: int) -> None:

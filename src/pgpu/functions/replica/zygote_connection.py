@@ -41,7 +41,7 @@ class ZygoteConnection:
 
     def ask_for_worker(self, number: int, end: socket.socket) -> None:
         """Have it fork one, which serves the other end of this socket's pair; this end is closed here."""
-        self._channel.send(encode_frame(FrameKind.ASK, number, Command("spawn"), has_file=True), end.detach())
+        self._channel.send(encode_frame(FrameKind.COMMAND, number, Command("spawn"), has_file=True), end.detach())
 
     def kill(self) -> None:
         """Kill it, and with it its workers."""

@@ -14,8 +14,8 @@ from typing import Protocol
 from pgpu.functions.ipc.async_channel import AsyncChannel
 from pgpu.functions.ipc.call_frames import Frame, MalformedFrameError, decode_message, encode_frame
 from pgpu.functions.ipc.messages import Chunk, Command, FrameKind, Notification, Reply
+from pgpu.functions.ipc.unix_sockets import check_peer_owner
 from pgpu.functions.requests.pending_request import PendingRequest
-from pgpu.functions.router.peer_owner import check_peer_owner
 from pgpu.functions.router.replica_validation import ReplicaStatus, check_reply, read_pages, read_status
 from pgpu.functions.router.routed_request import RoutedRequest
 from pgpu.functions.scaling import Phase, ReplicaView
@@ -137,7 +137,7 @@ class ReplicaConnection:
     def ask(self, what: str) -> None:
         """Say or ask something beside the calls; the answer is news."""
         if self._channel is not None:
-            self._channel.send(encode_frame(FrameKind.ASK, 0, Command(what)))
+            self._channel.send(encode_frame(FrameKind.COMMAND, 0, Command(what)))
 
     def send(self, errand: RoutedRequest) -> None:
         """Give it an errand."""
@@ -147,7 +147,7 @@ class ReplicaConnection:
         errand.link, errand.attempts = self, errand.attempts + 1
         self.sent[number] = errand
         if errand.question:
-            self._channel.send(encode_frame(FrameKind.ASK, number, Command(errand.question)))
+            self._channel.send(encode_frame(FrameKind.COMMAND, number, Command(errand.question)))
             return
         remaining = min(errand.timeout_seconds, errand.deadline_seconds - time.monotonic())
         file = None if errand.file is None else os.dup(errand.file)
@@ -205,7 +205,7 @@ class ReplicaConnection:
                 self._on_reply(each)
             elif each.kind == FrameKind.CHUNK:
                 self._on_chunk(each)
-            elif each.kind == FrameKind.TELL:
+            elif each.kind == FrameKind.NOTIFICATION:
                 self._on_tell(each)
 
     def _on_reply(self, each: Frame) -> None:
@@ -239,7 +239,7 @@ class ReplicaConnection:
 
     def _on_tell(self, each: Frame) -> None:
         tell: Notification = decode_message(each)
-        if tell.what == "state":
+        if tell.name == "state":
             self._on_state(read_status(tell))
         elif (errand := self.sent.get(each.number)) is not None and errand.question:
             answer = Reply(_OK, read_pages(tell))

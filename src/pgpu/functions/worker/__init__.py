@@ -1,6 +1,6 @@
-"""The process that owns CUDA and the handler, and the zygote that forks it.
+"""The worker process, which owns CUDA and the handler, and the zygote that forks it.
 
-All work on the caller's data is done here: decoding, validating, calling, encoding; so the front answers whatever the
-handler does to its interpreter. It refuses to listen anywhere: calls come over the socket that it was born with, and
-when that ends, so does the worker.
+All work on a caller's data happens here: decode, validate, call, encode. A handler that blocks its interpreter therefore does
+not block the replica's HTTP process. The worker listens nowhere: calls arrive over a socket pair that it inherits, and it
+exits when that is closed.
 """

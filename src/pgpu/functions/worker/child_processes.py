@@ -1,8 +1,9 @@
-"""Whose processes these are: nothing that a handler started outlives what stands for it.
+"""Child processes of a function: nothing that a handler started outlives its worker, zygote or replica.
 
-A worker dies with its zygote and that ends with its front. What a worker started itself falls to its zygote when it dies, and
-to the front when that does, however it detached itself; they end it, or its memory on the GPU would be the next worker's
-want. Only while a module is imported, what that started outlives a front that is killed. It refuses to look for processes by name: only children are ours.
+A worker dies with its zygote, and the zygote exits with its replica. Processes that a worker started are reparented to the
+zygote when the worker dies, and to the replica when the zygote dies, even if they detached themselves; both kill them, since
+they may hold GPU memory that the next worker needs. One exception: while a module is imported, processes that it started
+survive a replica that is killed. Processes are found as children of this process, never by name.
 """
 
 import contextlib
@@ -16,63 +17,59 @@ from pathlib import Path
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _MOST_ROUNDS = 8
-"""Of those that are ended each may leave children of its own; deeper families are not hunted."""
+"""Each killed process may leave children of its own, which the next round kills; deeper trees are not followed."""
 
-_SCORE = "100"
-"""Of a thousandth of the memory that there is, each; enough to stand before a front, too little to stand before everybody."""
+_OOM_SCORE = "100"
+"""`oom_score_adj`, in thousandths of the memory: above the replica's, so that the kernel kills the worker first, and not above everything else."""
 
-_PATIENCE_SECONDS = 0.05
-"""For one round: SIGKILL takes a moment, and one who waits longer than that holds up who is served."""
+_KILL_SECONDS = 0.05
+"""Wait for the effect of one SIGKILL; a longer wait would delay the next worker."""
 
 
 def die_with_parent(parent_pid: int, number: signal.Signals = signal.SIGKILL) -> None:
-    """Have the kernel send this process a signal when its parent dies, also if that happened just now."""
+    """Have the kernel send this process a signal when its parent dies, also if the parent is dead already."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent_pid:
         os.kill(os.getpid(), number)
 
 
 def live_without_parent() -> None:
-    """Take back `die_with_parent`."""
+    """Undo `die_with_parent`."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, 0)
 
 
 def prefer_oom_kill() -> None:
-    """Have the kernel end this worker before its front where memory runs out: a worker is replaced, and its caller told."""
-    with contextlib.suppress(OSError):  # it stands higher already
-        Path("/proc/self/oom_score_adj").write_text(_SCORE, "ascii")
+    """Have the kernel's OOM killer choose this worker before its replica, which replaces it and answers its callers."""
+    with contextlib.suppress(OSError):  # the score is higher already
+        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE, "ascii")
 
 
 def adopt_orphans() -> None:
-    """Become the parent of whatever descendants leave behind."""
+    """Make this process the new parent of orphaned descendants (child subreaper)."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def children() -> set[int]:
-    """Return this process's children, zombies too; none where the kernel does not tell (CONFIG_PROC_CHILDREN)."""
+    """Return this process's children, zombies included; empty on kernels without CONFIG_PROC_CHILDREN."""
     found: set[int] = set()
     for task in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(OSError):  # a thread that has ended, or no such file
+        with contextlib.suppress(OSError):  # the thread has ended, or the file does not exist
             found.update(map(int, (task / "children").read_text().split()))
     return found
 
 
 def end_children(spared: Collection[int] = ()) -> None:
-    """Kill and reap this process's children, and what those leave behind."""
+    """Kill and reap this process's children, and the orphans that they leave."""
     for _ in range(_MOST_ROUNDS):
         doomed = children() - {*spared}
         if not doomed:
             return
         for pid in doomed:
-            _end(pid)
-
-
-def _end(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError, ChildProcessError):  # reaped by somebody else meanwhile
-        pidfd = os.pidfd_open(pid)
-        try:
-            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-            select.select([pidfd], [], [], _PATIENCE_SECONDS)
-            os.waitpid(pid, os.WNOHANG)
-        finally:
-            os.close(pidfd)
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):  # reaped elsewhere meanwhile
+                pidfd = os.pidfd_open(pid)
+                try:
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                    select.select([pidfd], [], [], _KILL_SECONDS)
+                    os.waitpid(pid, os.WNOHANG)
+                finally:
+                    os.close(pidfd)

@@ -1,7 +1,4 @@
-"""One worker from its birth to its end: construct, warm up, serve, close.
-
-It refuses to start itself: the zygote forks it, with a socket to the front and a mark.
-"""
+"""The main function of a worker process: construct, warm up, serve, close. The zygote forks the process."""
 
 import contextlib
 import gc
@@ -18,14 +15,12 @@ from pgpu.functions.api import Declaration
 from pgpu.functions.handler import Handler, Loaded, Signature
 from pgpu.functions.ipc.blocking_channel import BlockingChannel, GoneError
 from pgpu.functions.ipc.call_frames import MalformedFrameError, encode_frame
+from pgpu.functions.ipc.memory_files import StartedMark
 from pgpu.functions.ipc.messages import FrameKind, Notification
-from pgpu.functions.ipc.started_mark import StartedMark
 from pgpu.functions.protocols import Interpreter
 from pgpu.functions.worker.call_codec import CallCodec, describe_failed_start, log_failure
-from pgpu.functions.worker.executors.batch_executor import BatchExecutor
-from pgpu.functions.worker.executors.single_executor import SingleExecutor
-from pgpu.functions.worker.executors.threaded_executor import ThreadedExecutor
-from pgpu.functions.worker.shutdown import ShutdownSignal
+from pgpu.functions.worker.call_inbox import ShutdownSignal
+from pgpu.functions.worker.sync_executors import BatchExecutor, SingleExecutor, ThreadedExecutor
 
 FAILED = 1
 """Exit status of a worker whose handler could not be constructed."""
@@ -33,11 +28,9 @@ FAILED = 1
 
 @dataclass(frozen=True, slots=True)
 class PreparedFunction:
-    """What the zygote has ready for each worker."""
+    """What the zygote has loaded for all workers."""
 
     name: str
-    """Of the function."""
-
     loaded: Loaded
     declaration: Declaration
     signature: Signature
@@ -45,97 +38,97 @@ class PreparedFunction:
 
 
 def run_worker(end: socket.socket, prepared: PreparedFunction) -> int:
-    """Be a worker.
+    """Run a worker until its replica closes the socket or requests a shutdown.
 
     Returns:
         The exit status.
     """
-    leave = ShutdownSignal()
-    leave.listen()
-    os.register_at_fork(after_in_child=end.close)  # a child of the handler's that comes back must answer nobody
+    shutdown = ShutdownSignal()
+    shutdown.install()
+    os.register_at_fork(after_in_child=end.close)  # a process that the handler forks must not answer calls
     mark_fd = StartedMark.create()
     mark = StartedMark(mark_fd)
-    with contextlib.closing(BlockingChannel(end)) as port, _loop(prepared) as finish:
+    with contextlib.closing(BlockingChannel(end)) as channel, _event_loop(prepared) as complete:
         try:
-            handler = _construct(port, prepared, mark_fd, finish)
+            handler = _construct(channel, prepared, mark_fd, complete)
             if handler is None:
                 return FAILED
-            finish(_serving(port, mark, CallCodec(handler, prepared.interpreter), prepared.declaration, leave))
-            _close(handler, finish)
+            codec = CallCodec(handler, prepared.interpreter)
+            complete(_run_executor(channel, mark, codec, prepared.declaration, shutdown))
+            if handler.close is not None:
+                try:
+                    complete(handler.close())
+                except BaseException as error:  # noqa: BLE001 - any exception of the user's code; the worker exits anyway
+                    log_failure("close() failed", error)
+            sys.stdout.flush()
         except (GoneError, MalformedFrameError):
             return 0
     return 0
 
 
-Finish = Callable[[Any], Any]
-"""Waits for what an asynchronous function gave; gives anything else back as it is."""
+Complete = Callable[[Any], Any]
+"""Runs a coroutine to its end; returns any other value as it is."""
 
 
 @contextlib.contextmanager
-def _loop(prepared: PreparedFunction) -> Iterator[Finish]:
-    """Hold one event loop for everything asynchronous that the handler has, if its calls are."""
+def _event_loop(prepared: PreparedFunction) -> Iterator[Complete]:
+    """Provide one event loop for the whole life of an asynchronous handler; a synchronous one gets a loop per coroutine."""
     if not prepared.signature.is_async:
-        yield lambda given: _run(given) if inspect.iscoroutine(given) else given
+        yield lambda value: _run(value) if inspect.iscoroutine(value) else value
         return
-    import asyncio  # noqa: PLC0415 - a fifth of a start, and few handlers need it
+    import asyncio  # noqa: PLC0415 - a fifth of a start's duration, and few handlers need it
 
-    from pgpu.functions.ipc.coalescing_loop import CoalescingLoop  # noqa: PLC0415 - likewise
+    from pgpu.functions.ipc.async_channel import CoalescingLoop  # noqa: PLC0415 - loads asyncio
 
     with asyncio.Runner(loop_factory=CoalescingLoop) as runner:
-        yield lambda given: runner.run(given) if inspect.iscoroutine(given) else given
+        yield lambda value: runner.run(value) if inspect.iscoroutine(value) else value
 
 
-def _run(given: Coroutine[Any, Any, Any]) -> Any:
-    import asyncio  # noqa: PLC0415 - a fifth of a start, and few handlers need it
+def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    import asyncio  # noqa: PLC0415 - as above
 
-    return asyncio.run(given)
+    return asyncio.run(coroutine)
 
 
-def _construct(port: BlockingChannel, prepared: PreparedFunction, mark_fd: int, finish: Finish) -> Handler | None:
+def _construct(
+    channel: BlockingChannel, prepared: PreparedFunction, mark_fd: int, complete: Complete
+) -> Handler | None:
+    """Construct and warm up the handler, and notify the replica; None if that failed."""
     began = time.monotonic()
     try:
         handler = prepared.loaded.construct(prepared.declaration)
         if prepared.declaration.is_asgi:
-            from pgpu.functions.worker.asgi_application import mount_application  # noqa: PLC0415 - loads uvicorn
+            from pgpu.functions.worker.asgi_executor import mount_application  # noqa: PLC0415 - loads uvicorn
 
             handler = mount_application(handler, prepared.name)
         if handler.warmup is not None:
-            finish(handler.warmup())
-    except BaseException as error:  # noqa: BLE001 - whatever the user's code raises, SystemExit too, is told
-        told = describe_failed_start("the handler could not be constructed", error)
-        port.send(encode_frame(FrameKind.TELL, 0, Notification("failed", {"error": told})))
+            complete(handler.warmup())
+    except BaseException as error:  # noqa: BLE001 - any exception of the user's code, SystemExit too, is reported
+        reason = describe_failed_start("the handler could not be constructed", error)
+        channel.send(encode_frame(FrameKind.NOTIFICATION, 0, Notification("failed", {"error": reason})))
         return None
-    gc.freeze()  # weights and modules are there to stay: no collection looks at them again
+    gc.freeze()  # weights and modules stay for the process's life: garbage collection need not visit them
     ready = Notification("ready", {"load_seconds": time.monotonic() - began})
-    port.send(encode_frame(FrameKind.TELL, 0, ready, has_file=True), mark_fd)
+    channel.send(encode_frame(FrameKind.NOTIFICATION, 0, ready, has_file=True), mark_fd)
     return handler
 
 
-def _serving(
-    port: BlockingChannel, mark: StartedMark, answerer: CallCodec, declaration: Declaration, leave: ShutdownSignal
+def _run_executor(
+    channel: BlockingChannel, mark: StartedMark, codec: CallCodec, declaration: Declaration, shutdown: ShutdownSignal
 ) -> Coroutine[Any, Any, None] | None:
-    """Serve in the lane that the handler needs; that of coroutines is given back to be run."""
+    """Run the handler's executor; an asynchronous one is returned as a coroutine."""
     if declaration.is_asgi:
-        from pgpu.functions.worker.executors.asgi_executor import AsgiExecutor  # noqa: PLC0415 - loads uvicorn
+        from pgpu.functions.worker.asgi_executor import AsgiExecutor  # noqa: PLC0415 - loads uvicorn
 
-        return AsgiExecutor(port, mark, answerer, leave, declaration).serve()
-    if answerer.handler.signature.is_async:
-        from pgpu.functions.worker.executors.async_executor import AsyncExecutor  # noqa: PLC0415 - loads asyncio
+        return AsgiExecutor(channel, mark, codec, shutdown, declaration).run()
+    if codec.handler.signature.is_async:
+        from pgpu.functions.worker.async_executor import AsyncExecutor  # noqa: PLC0415 - loads asyncio
 
-        return AsyncExecutor(port, mark, answerer, leave, declaration).serve()
+        return AsyncExecutor(channel, mark, codec, shutdown, declaration).run()
     if declaration.batch is not None:
-        BatchExecutor(port, mark, answerer, leave, declaration.batch).serve()
+        BatchExecutor(channel, mark, codec, shutdown, declaration.batch).run()
     elif declaration.concurrency > 1:
-        ThreadedExecutor(port, mark, answerer, leave, declaration.concurrency).serve()
+        ThreadedExecutor(channel, mark, codec, shutdown, declaration.concurrency).run()
     else:
-        SingleExecutor(port, mark, answerer, leave).serve()
+        SingleExecutor(channel, mark, codec, shutdown).run()
     return None
-
-
-def _close(handler: Handler, finish: Finish) -> None:
-    if handler.close is not None:
-        try:
-            finish(handler.close())
-        except BaseException as error:  # noqa: BLE001 - the user's code may raise anything; the worker leaves anyway
-            log_failure("close() failed", error)
-    sys.stdout.flush()

@@ -1,10 +1,10 @@
-"""The zygote: imports the handler's module once, before any CUDA call, and forks a worker each time it is asked.
+"""The zygote process: imports the handler's module once, before any CUDA call, and forks a worker on each `spawn` command.
 
-So a worker that died is replaced in milliseconds, however heavy its imports. It ends with its front, and with it its workers and
-what those started: nothing is left over by a front that was killed. It refuses to construct the handler, since a GPU context
-does not survive a fork.
+A worker that died is thus replaced in milliseconds, however long the imports take. The zygote exits when its replica does,
+and kills its workers and their children then. It does not construct the handler: a CUDA context does not survive a fork.
 """
 
+import contextlib
 import gc
 import importlib
 import io
@@ -38,74 +38,79 @@ from pgpu.functions.worker.worker_main import PreparedFunction, run_worker
 
 @dataclass(frozen=True, slots=True)
 class ZygoteArguments:
-    """What a zygote is told when it starts."""
+    """Arguments of a zygote process."""
 
     name: str
+    """The function's."""
+
     app: str
     """`module:attribute` or `file.py:attribute`."""
 
     source: Path
-    """The directory that the module is in."""
+    """Directory of the module."""
 
-    words: dict[str, object]
-    """What the declaration says beyond the decorator, as `api.parse_declaration` reads it."""
+    declaration: dict[str, object]
+    """What the declaration adds to the decorator, as `api.parse_declaration` reads it."""
 
-    front_pid: int
+    replica_pid: int
 
 
 class Zygote:
-    """Forks workers on demand."""
+    """Forks workers on command."""
 
     def __init__(self, control: socket.socket, prepared: PreparedFunction) -> None:
-        self._control, self._port, self._prepared = control, BlockingChannel(control), prepared
-        self._relatives = children()
-        """What the module started when it was imported."""
+        self._control, self._channel, self._prepared = control, BlockingChannel(control), prepared
+        self._module_children = children()
+        """Processes that the module started when it was imported; they are not a worker's."""
 
         self._workers: set[int] = set()
 
-    def serve(self) -> int:
-        """Fork and reap until the front leaves.
+    def run(self) -> int:
+        """Fork and reap until the replica closes the connection.
 
         Returns:
-            The exit status; in a worker, that of the worker.
+            The exit status; in a forked worker, that of the worker.
         """
         wakeup, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         try:
-            while not self._port.is_ended:
+            while not self._channel.is_ended:
                 select.select([self._control.fileno(), wakeup], [], [])
-                _empty(wakeup)
+                with contextlib.suppress(BlockingIOError):
+                    os.read(wakeup, 4096)
                 self._reap()
-                for each in self._port.receive(is_waiting=False):
-                    status = self._fork_worker(each.number) if each.kind == FrameKind.ASK else None
+                for frame in self._channel.receive(is_waiting=False):
+                    status = self._fork_worker(frame.number) if frame.kind == FrameKind.COMMAND else None
                     if status is not None:
                         return status
         except GoneError:
-            log("the front is gone")
+            log("the replica's process has ended")
         end_children()
         return 0
 
     def _fork_worker(self, number: int) -> int | None:
-        end = socket.socket(fileno=self._port.next_file())
-        pid = _fork()
+        """Fork a worker for the received socket; None in the zygote, the exit status in the worker."""
+        end = socket.socket(fileno=self._channel.next_file())
+        sys.stdout.flush()  # or each worker would print the module's unfinished line again
+        with warnings.catch_warnings():
+            # A module that starts threads during its import makes fork() unsafe; that is the user's risk.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
         if pid == 0:
-            return self._be_worker(end)
+            zygote_pid = os.getppid()
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self._channel.close()
+            die_with_parent(zygote_pid)
+            prefer_oom_kill()
+            return run_worker(end, self._prepared)
         end.close()
         self._workers.add(pid)
-        self._port.send(
-            encode_frame(FrameKind.TELL, number, Notification("born", {"pid": pid}), has_file=True), os.pidfd_open(pid)
-        )
+        born = Notification("born", {"pid": pid})
+        frame = encode_frame(FrameKind.NOTIFICATION, number, born, has_file=True)
+        self._channel.send(frame, os.pidfd_open(pid))
         return None
-
-    def _be_worker(self, end: socket.socket) -> int:
-        zygote_pid = os.getppid()
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        self._port.close()
-        die_with_parent(zygote_pid)
-        prefer_oom_kill()
-        return run_worker(end, self._prepared)
 
     def _reap(self) -> None:
         while True:
@@ -117,68 +122,47 @@ class Zygote:
                 return
             if pid in self._workers:
                 self._workers.remove(pid)
-                end_children(self._relatives | self._workers)
+                end_children(self._module_children | self._workers)
                 ended = {"pid": pid, "status": os.waitstatus_to_exitcode(status)}
-                self._port.send(encode_frame(FrameKind.TELL, 0, Notification("ended", ended)))
+                self._channel.send(encode_frame(FrameKind.NOTIFICATION, 0, Notification("ended", ended)))
 
 
-def main(birth: ZygoteArguments, control: socket.socket) -> int:
-    """Import, tell, serve.
+def main(arguments: ZygoteArguments, control: socket.socket) -> int:
+    """Import the function's module, notify the replica, and fork workers.
 
     Returns:
         The exit status.
     """
-    die_with_parent(birth.front_pid)
+    die_with_parent(arguments.replica_pid)
     adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _write_lines_at_once()
-    began = time.monotonic()
-    try:
-        prepared, described = _prepare(birth)
-    except BaseException as error:  # noqa: BLE001 - whatever importing the user's module raises, SystemExit too, is told
-        told = describe_failed_start(f"{birth.app} could not be imported", error)
-        control.sendall(encode_frame(FrameKind.TELL, 0, Notification("failed", {"error": told})))
-        return 1
-    control.sendall(
-        encode_frame(
-            FrameKind.TELL, 0, Notification("imported", {**described, "import_seconds": time.monotonic() - began})
-        )
-    )
-    if prepared.signature.is_async:
-        executor = "asgi_executor" if prepared.declaration.is_asgi else "async_executor"
-        importlib.import_module(f"pgpu.functions.worker.executors.{executor}")  # for every worker once
-    gc.freeze()  # pages that no collection touches stay shared with the workers
-    live_without_parent()  # its socket tells when the front dies, and then there is something to do
-    return Zygote(control, prepared).serve()
-
-
-def _prepare(birth: ZygoteArguments) -> tuple[PreparedFunction, dict[str, object]]:
-    """Import and read everything that workers have in common; and what the front is told of it."""
-    loaded = load(birth.app, birth.source)
-    declaration = parse_declaration(birth.words, loaded.declaration)
-    signature = loaded.signature(declaration)
-    prepared = PreparedFunction(birth.name, loaded, declaration, signature, Interpreter(signature, birth.name))
-    return prepared, {"declaration": dump_declaration(declaration), "pages": pages(birth.name, signature, declaration)}
-
-
-def _write_lines_at_once() -> None:
-    """The log is followed while the handler runs, and a worker that is killed has said all that it printed."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(line_buffering=True)
-
-
-def _fork() -> int:
-    sys.stdout.flush()  # or what the module printed without a line's end would be every worker's too
-    with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # a module that starts threads when imported is the user's risk
-        return os.fork()
-
-
-def _empty(wakeup: int) -> None:
+            stream.reconfigure(line_buffering=True)  # `pgpu logs -f` sees each line, also of a worker that is killed
+    began = time.monotonic()
     try:
-        os.read(wakeup, 4096)
-    except BlockingIOError:
-        return
+        prepared, facts = _prepare(arguments)
+    except BaseException as error:  # noqa: BLE001 - any exception of the user's module, SystemExit too, is reported
+        reason = describe_failed_start(f"{arguments.app} could not be imported", error)
+        control.sendall(encode_frame(FrameKind.NOTIFICATION, 0, Notification("failed", {"error": reason})))
+        return 1
+    imported = Notification("imported", {**facts, "import_seconds": time.monotonic() - began})
+    control.sendall(encode_frame(FrameKind.NOTIFICATION, 0, imported))
+    if prepared.signature.is_async:
+        executor = "asgi_executor" if prepared.declaration.is_asgi else "async_executor"
+        importlib.import_module(f"pgpu.functions.worker.{executor}")  # once for all workers
+    gc.freeze()  # pages that no garbage collection writes stay shared with the workers
+    # From here on the end of the control socket shows the replica's end, and the zygote kills its workers itself.
+    live_without_parent()
+    return Zygote(control, prepared).run()
+
+
+def _prepare(arguments: ZygoteArguments) -> tuple[PreparedFunction, dict[str, object]]:
+    """Load everything that workers share, and the facts that the replica needs."""
+    loaded = load(arguments.app, arguments.source)
+    declaration = parse_declaration(arguments.declaration, loaded.declaration)
+    signature = loaded.signature(declaration)
+    interpreter = Interpreter(signature, arguments.name)
+    prepared = PreparedFunction(arguments.name, loaded, declaration, signature, interpreter)
+    public = pages(arguments.name, signature, declaration)
+    return prepared, {"declaration": dump_declaration(declaration), "pages": public}
