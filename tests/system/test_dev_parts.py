@@ -12,7 +12,7 @@ import pytest
 
 from pgpu.errors import RequestError
 from pgpu.functions.api import Batch
-from pgpu.functions.api.declaration_fields import _READERS as READERS
+from pgpu.functions.api.declaration import _PARSERS as READERS
 from pgpu.functions.dev import ConnectionRelay, FunctionSource, describe_function, find_function
 from pgpu.functions.dev.session_directory import session_directory
 from pgpu.functions.dev.source_snapshot import changed_paths, take_snapshot

@@ -37,7 +37,7 @@ class Deployment:
     """SHA-256 of the packed source tree, in hexadecimal digits."""
 
     declaration: str = "{}"
-    """JSON of what it asks for, as `pgpu.functions.api.to_words` writes it."""
+    """JSON of what it asks for, as `pgpu.functions.api.dump_declaration` writes it."""
 
     runtime: Literal["process", "docker"] = "process"
     image: str | None = None

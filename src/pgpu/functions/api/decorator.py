@@ -1,14 +1,15 @@
-"""`@pgpu.function`: a declaration hung onto a callable, which stays what it was.
+"""`@pgpu.function`, which attaches a declaration to a callable, and the `Context` that a handler gets.
 
-It refuses to wrap: the class still runs in a notebook and in pytest as if pgpu were not there.
+The decorator returns the same object, so a decorated class is used in a notebook or in pytest like any other class.
 """
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from pgpu.errors import RequestError
-from pgpu.functions.api.declaration import Batch, Declaration
-from pgpu.functions.api.declaration_fields import parse_declaration
+from pgpu.functions.api.declaration import Batch, Declaration, parse_declaration
 
 _Target = TypeVar("_Target")
 
@@ -38,16 +39,16 @@ def function(
     arguments: dict[str, object] | None = None,
     asgi: bool | None = None,
 ) -> Callable[[_Target], _Target]:
-    """Say what a function asks for: `@pgpu.function(memory="4GiB", compute="25%", timeout="30s")`.
+    """Declare the resources and limits of a function: `@pgpu.function(memory="4GiB", compute="25%", timeout="30s")`.
 
-    Text carries its unit; a bare number is bytes, seconds or a share from 0 to 1. What is left out has the default
-    that `Declaration` tells, which has each word's meaning too.
+    Text carries its unit; a bare number is bytes, seconds or a share from 0 to 1. `Declaration` documents each field and
+    its default.
 
     Returns:
-        A decorator that sets `__pgpu__` on a class, function or instance and returns that very object.
+        A decorator that sets `__pgpu__` on a class, function or instance and returns the same object.
 
     Raises:
-        RequestError: A value that its word cannot have.
+        RequestError: A field has an invalid value.
     """
     declaration = parse_declaration(dict(locals()))
 
@@ -64,6 +65,39 @@ def function(
 
 
 def attached_declaration(target: object) -> Declaration:
-    """Return what a callable's decorator said, or the defaults where it has none."""
+    """Return the declaration that the decorator attached to a callable; the defaults if there is none."""
     found = getattr(target, _ATTRIBUTE, None)
     return found if isinstance(found, Declaration) else Declaration()
+
+
+def _never() -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The request that a handler serves, passed to its parameter `ctx: pgpu.Context`.
+
+    A context made without a server, as in a test, has no deadline and is never cancelled.
+    """
+
+    request_id: str = ""
+    """The id in the response header `X-Request-Id` and in the log."""
+
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """The request's headers, names in lower case."""
+
+    deadline_seconds: float | None = None
+    """When the caller stops waiting, on the clock of `time.monotonic()`; None: no deadline."""
+
+    ask_cancelled: Callable[[], bool] = _never
+    """Called by `is_cancelled`; returns whether the caller left."""
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the answer is no longer needed: the caller left, or its deadline passed."""
+        return self.ask_cancelled() or self.remaining_seconds() <= 0
+
+    def remaining_seconds(self) -> float:
+        """Seconds until the caller stops waiting; infinite without a deadline, negative after it."""
+        return float("inf") if self.deadline_seconds is None else self.deadline_seconds - time.monotonic()

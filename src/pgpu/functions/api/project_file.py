@@ -1,10 +1,10 @@
-"""`pgpu.toml`: declarations for callables whose code should not, or cannot, say them.
+"""`pgpu.toml`: declarations for callables whose source cannot or should not be decorated.
 
     [function.detector]
     app = "app.py:Detector"
     memory = "4GiB"
 
-It refuses to merge: `from_words(section.words, declared(callable))` does, and the file has the last word.
+A section has priority over the decorator: callers merge them by `parse_declaration(section.words, attached_declaration(it))`.
 """
 
 import tomllib
@@ -13,28 +13,30 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pgpu.errors import RequestError
-from pgpu.functions.api.declaration_fields import parse_declaration
-from pgpu.functions.api.function_name import check_name
+from pgpu.functions.api.declaration import check_name, parse_declaration
 
 PROJECT_FILE = "pgpu.toml"
 
 
 @dataclass(frozen=True, slots=True)
 class ProjectSection:
-    """One `[function.NAME]`: where its callable is, and what is declared of it."""
+    """One `[function.NAME]`."""
 
     app: str | None
-    """`module:attribute` or `file.py:attribute`; None: not said."""
+    """`module:attribute` or `file.py:attribute`; None if the section has no `app`."""
 
     words: Mapping[str, object]
-    """What `from_words` reads."""
+    """The other keys, as `parse_declaration` takes them."""
 
 
 def read_project(directory: Path) -> dict[str, ProjectSection]:
-    """Read a directory's `pgpu.toml`, by the functions' names; nothing where there is none.
+    """Read the `pgpu.toml` of a directory; empty if there is no such file.
+
+    Returns:
+        Sections by the function's name.
 
     Raises:
-        RequestError: It cannot be read, or says something that is not known.
+        RequestError: The file cannot be read, is not TOML, or has an invalid section.
     """
     try:
         text = (directory / PROJECT_FILE).read_text("utf-8")
@@ -46,19 +48,19 @@ def read_project(directory: Path) -> dict[str, ProjectSection]:
 
 
 def parse_project(text: str) -> dict[str, ProjectSection]:
-    """Read the text of a `pgpu.toml`, by the functions' names.
+    """Parse the text of a `pgpu.toml` into sections by the function's name.
 
     Raises:
-        RequestError: It is no TOML, or says something that is not known.
+        RequestError: The text is not TOML, or has an invalid section.
     """
     try:
         tables = tomllib.loads(text).get("function", {})
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise RequestError(f"{PROJECT_FILE} is not TOML: {error}") from error
-    return {check_name(name): _section(name, table) for name, table in _table("function", tables).items()}
+    return {check_name(name): _parse_section(name, table) for name, table in _table("function", tables).items()}
 
 
-def _section(name: str, table: object) -> ProjectSection:
+def _parse_section(name: str, table: object) -> ProjectSection:
     words = _table(f"function.{name}", table)
     app = words.pop("app", None)
     if app is not None and not isinstance(app, str):
