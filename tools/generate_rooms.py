@@ -1,0 +1,66 @@
+"""Draw the rooms of docs/architecture.md from import-linter's contracts in pyproject.toml, so that the picture cannot drift.
+
+A layers contract becomes one Mermaid flowchart: each layer is a row, and an arrow points to the layer below, which is the
+highest that it may import. `--check` writes nothing and fails where the page is not current.
+"""
+
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "architecture.md"
+_DRAWN = re.compile(
+    r"(<!-- rooms of (?P<container>[\w.]+): written by tools/generate_rooms.py -->\n).*?(<!-- end -->)", re.DOTALL
+)
+
+
+def layers_of(container: str) -> list[list[str]]:
+    """Return a container's layers, the highest first, each a list of rooms that do not import one another.
+
+    Raises:
+        LookupError: No layers contract has this container.
+    """
+    settings: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    for contract in settings["tool"]["importlinter"]["contracts"]:
+        if contract["type"] == "layers" and container in contract["containers"]:
+            return [[room.strip(" ()") for room in re.split(r"[|:]", layer)] for layer in contract["layers"]]
+    raise LookupError(f"no layers contract has the container {container}")
+
+
+def flowchart(layers: list[list[str]]) -> str:
+    """Return a Mermaid flowchart with one row for each layer."""
+    return "\n".join(["```mermaid", "flowchart TB", *_rows(layers), "```", ""])
+
+
+def _rows(layers: list[list[str]]) -> Iterator[str]:
+    for number, rooms in enumerate(layers):
+        yield f"  subgraph L{number}[ ]"
+        yield "    direction LR"
+        yield from (f"    {room}" for room in rooms)
+        yield "  end"
+    for number in range(len(layers) - 1):
+        yield f"  L{number} --> L{number + 1}"
+
+
+def drawn(page: str) -> str:
+    """Return a page with each of its diagrams drawn again."""
+    return _DRAWN.sub(lambda match: match[1] + flowchart(layers_of(match["container"])) + match[3], page)
+
+
+def main(words: list[str]) -> int:
+    old = PAGE.read_text("utf-8")
+    new = drawn(old)
+    if "--check" in words and new != old:
+        print(f"{PAGE} is not current: run tools/generate_rooms.py")
+        return 1
+    if new != old:
+        PAGE.write_text(new, "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
