@@ -79,7 +79,7 @@ def run_p2(place: Place) -> Any:
     done = place.run("run", "--memory", "auto", "--", "python", "p2.py")
     assert done.returncode == 0, done.stderr
     job = place.json("ps", "--all")["jobs"][-1]
-    said = {"unknown": "nothing tells what job", "history": "by what earlier runs of it held"}
+    said = {"unknown": "is unknown: it gets", "history": "from the peaks of its earlier runs"}
     assert said[job["request"]["basis"]] in done.stderr
     return job
 

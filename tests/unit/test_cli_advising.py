@@ -123,5 +123,5 @@ def test_a_gpu_that_others_use_is_not_calibrated(
 ) -> None:
     run("submit", "--memory", "1GiB", "--", "true")
     assert run("calibrate") == 125
-    assert "others use the GPUs" in capsys.readouterr().err
+    assert "the GPUs are in use" in capsys.readouterr().err
     assert client.constants is None

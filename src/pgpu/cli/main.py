@@ -1,6 +1,6 @@
-"""The entry of `pgpu`: global options, the verbs, and the edge where every error becomes a line and an exit code.
+"""The entry point of `pgpu`: global options, the table of verbs, and the edge where errors become lines and exit codes.
 
-Verbs import what they need when they run: `pgpu version` must not wait for tables, SQLite or NVML.
+Every verb imports what it needs when it runs: `pgpu version` loads no tables, SQLite or NVML.
 """
 
 import sys
@@ -10,38 +10,66 @@ from typing import Annotated, cast
 import typer
 
 from pgpu.cli import exits
+from pgpu.cli.command_group import Entry, group_of
 from pgpu.cli.invocation import Invocation
 from pgpu.cli.output import console, standard_streams
-from pgpu.cli.verbs import (
-    admin,
-    advice,
-    calibrating,
-    doctor,
-    function_calls,
-    function_dev,
-    function_versions,
-    gpus,
-    install_runtime,
-    jobs,
-    kubernetes,
-    lab,
-    learning,
-    profile,
-    queue,
-    run,
-    serve,
-    submit,
-    version,
-)
-from pgpu.errors import NodeError, PgpuError, RequestError
+from pgpu.errors import NodeError, PgpuBug, PgpuError, RequestError
 from pgpu.host.stderr_log import log_to_stderr
 
+QUEUE, LEARNING, FUNCTIONS, SERVING, CLUSTER, LAB, ADMIN = (
+    "Queue",
+    "Learning and advice",
+    "Functions",
+    "Serving",
+    "Cluster",
+    "Lab",
+    "Admin",
+)
+
+VERBS = {
+    "run": Entry("run:run", takes_command=True),
+    "submit": Entry("run:submit", takes_command=True),
+    "ps": Entry("jobs:ps"),
+    "logs": Entry("jobs:logs"),
+    "stop": Entry("jobs:stop"),
+    "top": Entry("gpus:top"),
+    "gpus": Entry("gpus:gpus"),
+    "doctor": Entry("doctor:doctor"),
+    "queue": Entry("jobs:queue", QUEUE),
+    "cancel": Entry("jobs:cancel", QUEUE),
+    "wait": Entry("jobs:wait", QUEUE),
+    "resize": Entry("jobs:resize", QUEUE),
+    "history": Entry("advice:history", LEARNING),
+    "waste": Entry("advice:waste", LEARNING),
+    "profile": Entry("profile:profile", LEARNING, takes_command=True),
+    "advise": Entry("advice:advise", LEARNING),
+    "calibrate": Entry("advice:calibrate", LEARNING),
+    "function": Entry("function:verbs", FUNCTIONS),
+    "serve": Entry("serve:serve", SERVING),
+    "install-runtime": Entry("serve:install_runtime", SERVING),
+    "kubernetes": Entry("kubernetes:verbs", CLUSTER),
+    "lab": Entry("lab:verbs", LAB),
+    "admin": Entry("admin:verbs", ADMIN),
+    "version": Entry("doctor:version", ADMIN),
+    # Hidden: earlier spellings of `pgpu lab` and `pgpu function …`.
+    "experiment": Entry("lab:verbs", None),
+    "dev": Entry("function_calls:dev", None),
+    "deploy": Entry("function_versions:deploy", None),
+    "functions": Entry("function_versions:functions", None),
+    "rollout": Entry("function_versions:rollout", None),
+    "rollback": Entry("function_versions:rollback", None),
+    "undeploy": Entry("function_versions:undeploy", None),
+    "token": Entry("function_versions:token", None),
+    "invoke": Entry("function_calls:invoke", None),
+}
+"""Every verb, in the order of `pgpu --help`."""
+
 _UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
-"""Typer's error for wrong words on the command line; typer names only this subclass of it."""
+"""The base of Typer's usage errors, which Typer exports only through this subclass."""
 
 
-def _print_version(*, is_asked: bool) -> None:
-    if is_asked:
+def _print_version(*, is_given: bool) -> None:
+    if is_given:
         from pgpu.distribution import installed_version
 
         print(f"pgpu {installed_version()}")
@@ -56,71 +84,36 @@ def _global_options(
         typer.Option(
             "--simulate",
             metavar="MODEL[xN]",
-            help="Use simulated GPUs, such as 'RTX 3090' or 'RTX 3090x4' (PGPU_SIMULATE). Their kernels compute nothing.",
+            help="Use simulated GPUs, such as 'RTX 3090' or 'RTX 3090x4'; kernels compute nothing (PGPU_SIMULATE).",
         ),
     ] = None,
     state_dir: Annotated[
         str | None,
-        typer.Option("--state-dir", metavar="DIR", help="Where the ledger and logs lie (PGPU_STATE_DIR)."),
+        typer.Option("--state-dir", metavar="DIR", help="Directory of the ledger and the logs (PGPU_STATE_DIR)."),
     ] = None,
-    _is_version_asked: Annotated[
+    _version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=lambda value: _print_version(is_asked=value), is_eager=True, help="Print the version."
+            "--version", callback=lambda value: _print_version(is_given=value), is_eager=True, help="Print the version."
         ),
     ] = False,
 ) -> None:
-    """Run programs inside hard slices of a GPU's memory; what does not fit waits instead of failing."""
+    """Run programs in hard slices of GPU memory; a job that does not fit waits instead of failing."""
     invocation = context.ensure_object(Invocation)
     invocation.flags.update(simulate=simulate, state_dir=state_dir)
 
 
 def make_app() -> typer.Typer:
-    """Join the verbs."""
-    app = typer.Typer(
+    """Return the application; verbs are imported when they are looked up."""
+    return typer.Typer(
         name="pgpu",
+        cls=group_of(VERBS),
         callback=_global_options,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
         rich_markup_mode=None,
     )
-    app.command(context_settings={"allow_interspersed_args": False})(run.run)
-    app.command(context_settings={"allow_interspersed_args": False})(submit.submit)
-    app.command(context_settings={"allow_interspersed_args": False})(profile.profile)
-    for verb in (
-        queue.queue,
-        queue.cancel,
-        jobs.ps,
-        jobs.logs,
-        jobs.stop,
-        jobs.wait,
-        jobs.resize,
-        gpus.gpus,
-        gpus.top,
-        learning.history,
-        learning.waste,
-        advice.advise,
-        calibrating.calibrate,
-        function_dev.dev,
-        function_versions.deploy,
-        function_versions.functions,
-        function_versions.rollout,
-        function_versions.rollback,
-        function_versions.undeploy,
-        function_versions.token,
-        function_calls.invoke,
-        serve.serve,
-        install_runtime.install_runtime,
-        doctor.doctor,
-        version.version,
-    ):
-        app.command()(verb)
-    app.add_typer(admin.verbs, name="admin")
-    app.add_typer(lab.verbs, name="lab")
-    app.add_typer(lab.verbs, name="experiment", hidden=True)  # an alias
-    app.add_typer(kubernetes.verbs, name="kubernetes")
-    return app
 
 
 def main(arguments: Sequence[str] | None = None, invocation: Invocation | None = None) -> int:
@@ -130,25 +123,21 @@ def main(arguments: Sequence[str] | None = None, invocation: Invocation | None =
     words = list(sys.argv[1:] if arguments is None else arguments)
     called = invocation or Invocation()
     try:
-        return _run(words, called)
+        command = typer.main.get_command(make_app())
+        result = command.main(words, prog_name="pgpu", standalone_mode=False, obj=called)
+        sys.stdout.flush()
     except PgpuError as exc:
         return _fail(exc, as_json=called.as_json)
     except _UsageError as exc:
-        # Words that cannot be read as they are: where the command of `run` begins is unknown then.
+        # The words could not be parsed, so --json was not noted; behind "--" it would be the job's own option.
         return _help_or_fail(exc, as_json="--json" in (words[: words.index("--")] if "--" in words else words))
     except (KeyboardInterrupt, typer.Abort):
         return exits.CANCELLED
     except BrokenPipeError:
         standard_streams.silence_output()
         return exits.READER_GONE
-    except Exception as exc:  # noqa: BLE001 - the edge: users see a line and where the details are, never a traceback
-        return _fail(_explained(exc), as_json=called.as_json)
-
-
-def _run(words: Sequence[str], invocation: Invocation) -> int:
-    command = typer.main.get_command(make_app())
-    result = command.main(list(words), prog_name="pgpu", standalone_mode=False, obj=invocation)
-    sys.stdout.flush()
+    except Exception as exc:  # noqa: BLE001 - the edge: users get one line and a file with details, never a traceback
+        return _fail(_explain(exc), as_json=called.as_json)
     return result if isinstance(result, int) else exits.OK
 
 
@@ -157,30 +146,45 @@ def _fail(error: PgpuError, *, as_json: bool) -> int:
     return exits.of_error(error)
 
 
-def _explained(exc: Exception) -> PgpuError:
+def _explain(exc: Exception) -> PgpuError:
     if standard_streams.is_full(exc):
         standard_streams.silence_output()
         return NodeError(f"the output cannot be written: {exc.strerror}")
-    from pgpu.cli.output.bugs import record_bug
-
     return record_bug(exc)
 
 
+def record_bug(error: Exception) -> PgpuBug:
+    """Write the traceback to a file of its own and return the error that names this file."""
+    import os
+    import platform
+    import tempfile
+    import traceback
+
+    from pgpu.distribution import installed_version
+
+    place = f"pgpu {installed_version()}, Python {platform.python_version()}, {platform.platform()}"
+    details = "".join(traceback.format_exception(error))
+    try:
+        descriptor, path = tempfile.mkstemp(prefix="pgpu-bug-", suffix=".txt")
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(f"{place}\n{sys.argv!r}\n\n{details}")
+    except OSError as exc:
+        path = f"nowhere, since {exc}"
+    return PgpuBug(
+        f"this is a bug of pgpu: {type(error).__name__}: {error}", hint=f"please report it; the details are in {path}"
+    )
+
+
 def _help_or_fail(error: Exception, *, as_json: bool) -> int:
+    """Print the help that a bare group asks for; turn any other usage error into exit code 125 (2 could be the job's)."""
     context = getattr(error, "ctx", None)
     if context is not None and type(error).__name__ == "NoArgsIsHelpError":
         print(context.get_help())
         return exits.OK
-    return _fail(_of_usage(error, context), as_json=as_json)
-
-
-def _of_usage(error: Exception, context: typer.Context | None) -> RequestError:
-    """Turn Typer's complaint into ours: exit code 125, since 2 could be the job's own."""
-    where = context.command_path if context else "pgpu"
     text = getattr(error, "format_message", lambda: str(error))().rstrip(".")
     misplaced = next((option for option in ("--simulate", "--state-dir") if f"No such option: {option}" in text), None)
     if misplaced:
-        return RequestError(
-            f"{misplaced} is an option of pgpu itself", hint=f"write pgpu {misplaced} … before the verb"
-        )
-    return RequestError(text, hint=f"see `{where} --help`")
+        hint = f"write pgpu {misplaced} … before the verb"
+        return _fail(RequestError(f"{misplaced} is an option of pgpu itself", hint=hint), as_json=as_json)
+    where = context.command_path if context else "pgpu"
+    return _fail(RequestError(text, hint=f"see `{where} --help`"), as_json=as_json)

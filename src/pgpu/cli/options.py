@@ -1,14 +1,18 @@
-"""Options that several verbs share, spelled once."""
+"""Command-line options that several verbs share, and the options of a job, made from the table in `job_options`."""
 
-from typing import Annotated
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any
 
 import typer
 
 from pgpu.cli.invocation import invocation_of
+from pgpu.cli.submission.job_options import TABLE, JobOption, JobOptions, Kind
 
 
 def note_json(context: typer.Context, *, value: bool) -> bool:
-    """Let `main` know how errors are to be written."""
+    """Record --json in the invocation: `main` writes errors in the same format."""
     invocation_of(context).as_json = value
     return value
 
@@ -16,108 +20,69 @@ def note_json(context: typer.Context, *, value: bool) -> bool:
 Json = Annotated[
     bool,
     typer.Option(
-        "--json", callback=note_json, is_eager=True, help="Print one JSON object instead; errors are JSON on stderr."
+        "--json", callback=note_json, is_eager=True, help="Print one JSON object; errors are JSON on stderr."
     ),
 ]
 Jobs = Annotated[
     list[str], typer.Argument(metavar="JOB...", help="Ids, beginnings of ids, or names of jobs and arrays.")
 ]
-OneJob = Annotated[str, typer.Argument(metavar="JOB", help="Id, beginning of an id, or name.")]
-
-# Of verbs that submit jobs.
+OneJob = Annotated[str, typer.Argument(metavar="JOB", help="Id, beginning of an id, or name of a job.")]
+Grace = Annotated[
+    str | None,
+    typer.Option(
+        "--time", "-t", metavar="TIME", help="Time between SIGTERM and SIGKILL (PGPU_STOP_GRACE, 10s by default)."
+    ),
+]
 Command = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[--] COMMAND", help="What to run; with --image the image's own command by default."),
-]
-Memory = Annotated[
-    str | None,
-    typer.Option(
-        "--memory",
-        "-m",
-        metavar="AMOUNT",
-        help="GPU memory of the slice, CUDA context included, such as 2GiB; auto lets pgpu choose by earlier runs.",
-    ),
-]
-Compute = Annotated[
-    str | None,
-    typer.Option(
-        "--compute",
-        metavar="SHARE",
-        help="Share of each GPU's time that it gets whenever it wants it, such as 30%; idle time comes on top.",
-    ),
-]
-Strict = Annotated[
-    bool, typer.Option("--strict", help="Never more than the share of --compute, even of a GPU that is idle.")
-]
-Sharing = Annotated[
-    str | None,
-    typer.Option(
-        "--sharing",
-        metavar="MODE",
-        help="How it shares its GPUs: time-slice, mps, exclusive (alone), or auto; the setting sharing, time-slice.",
-    ),
-]
-Oversubscribe = Annotated[
-    bool,
-    typer.Option(
-        "--oversubscribe",
-        help="Let its memory move to the host while others use the GPU, so that all together may hold more than it has.",
-    ),
-]
-Preempt = Annotated[
-    bool,
-    typer.Option("--preempt", help="Suspend running jobs of a lower priority where there is no room for it otherwise."),
-]
-RetryOom = Annotated[
-    bool,
-    typer.Option("--retry-oom", help="If it fails at its own limit, queue it again with a larger slice, twice."),
-]
-Gpus = Annotated[
-    int, typer.Option("--gpus", metavar="N", help="Number of GPUs, each with a slice; 0 for a job without one.")
+    typer.Argument(metavar="[--] COMMAND", help="The command; with --image the image's own by default."),
 ]
 Image = Annotated[str | None, typer.Option("--image", metavar="IMAGE", help="Run in a container of this image.")]
-Priority = Annotated[
-    str,
-    typer.Option(
-        "--priority",
-        metavar="P",
-        help="Before those of a lower one, and more of idle GPU time: low, normal, high, or a number from -100 to 100.",
-    ),
-]
-After = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--after", metavar="JOB", help="Start once this job or array ended with exit code 0; cancelled if it does not."
-    ),
-]
-WaitTimeout = Annotated[
-    str | None,
-    typer.Option("--wait-timeout", metavar="TIME", help="Give up (exit code 124) after waiting this long: 30s, 5m."),
-]
-Environment = Annotated[
-    list[str] | None,
-    typer.Option("--env", "-e", metavar="KEY[=VALUE]", help="Set a variable, or pass on yours."),
-]
-EnvironmentFiles = Annotated[
-    list[str] | None, typer.Option("--env-file", metavar="FILE", help="Read variables from a file.")
-]
-Volumes = Annotated[
-    list[str] | None,
-    typer.Option("--volume", "-v", metavar="HOST:CONTAINER[:OPTIONS]", help="Mount a path or a named volume."),
-]
-WorkingDirectory = Annotated[
-    str | None, typer.Option("--workdir", "-w", metavar="PATH", help="Directory that the command starts in.")
-]
-User = Annotated[
-    str | None, typer.Option("--user", "-u", metavar="USER[:GROUP]", help="Run as this user of the image.")
-]
-Name = Annotated[str | None, typer.Option("--name", help="A name for the job, and for its container.")]
-Remove = Annotated[bool, typer.Option("--rm/--keep", help="Remove the container once it ended, or keep it.")]
-WaitForMemory = Annotated[
-    str,
-    typer.Option(
-        "--wait-for-memory",
-        metavar="TIME",
-        help="How long an allocation inside the slice waits for memory that the device lacks right now.",
-    ),
-]
+
+_LISTS = {Kind.TEXTS, Kind.VARIABLES}
+
+
+def takes_job_options(verb: str, **defaults: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Replace a verb's parameter `job`, a `JobOptions`, by the table's options for that verb.
+
+    Typer reads a verb's options from its signature, so the returned function has a signature with one parameter for
+    each row, at the place of `job`.
+
+    Args:
+        verb: Name in the table's column `used_by`.
+        defaults: Values by row name that differ from the table's.
+    """
+    rows = [row for row in TABLE if verb in row.used_by]
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(function)
+        def command(**values: Any) -> None:
+            given = {row.name: values.pop(row.name) for row in rows}
+            lists = {row.name: tuple(given[row.name] or ()) for row in rows if row.kind in _LISTS}
+            function(job=JobOptions(**{**given, **lists}), **values)
+
+        def parameters() -> Iterator[inspect.Parameter]:
+            for own in inspect.signature(function).parameters.values():
+                if own.name == "job":
+                    for row in rows:
+                        yield _parameter(row, defaults.get(row.name, row.default))
+                else:
+                    yield own
+
+        command.__signature__ = inspect.Signature(list(parameters()))  # type: ignore[attr-defined]
+        return command
+
+    return decorate
+
+
+def _parameter(row: JobOption, default: Any) -> inspect.Parameter:
+    text = row.help if row.variable is None else f"{row.help[:-1]} ({row.variable})."
+    option = typer.Option(*row.flags, metavar=row.metavar, help=text)
+    kind: Any = {Kind.NUMBER: int, Kind.FLAG: bool}.get(row.kind, str)
+    if row.kind in _LISTS:
+        kind, default = list[str] | None, None
+    elif default is None:
+        kind = kind | None
+    return inspect.Parameter(
+        row.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]
+    )

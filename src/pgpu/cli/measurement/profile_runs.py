@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, NoReturn
 from pgpu.cli.measurement import antagonist_runs
 from pgpu.cli.measurement.antagonist_runs import Neighbour, NeighbourRuns
 from pgpu.cli.output import console
-from pgpu.cli.submission.attachment import attach, deferred_signals, say_advisory, say_simulated
+from pgpu.cli.submission.attachment import attach, deferred_signals, print_advisory, print_simulated
 from pgpu.client import Client
 from pgpu.distribution import require_workloads
 from pgpu.enforcement import trace
@@ -193,12 +193,12 @@ def _run(plan: ProfilePlan, submission: Submission, output: BinaryIO) -> Job:
     with deferred_signals() as came:
         [job] = plan.client.submit_all([submission])
         if not plan.is_quiet:
-            say_simulated(job)
+            print_simulated(job)
         ended = attach(plan.client, job, came, as_json=False, is_quiet=plan.is_quiet, stdout=output)
     if ended.error is not None:
         _refuse(ended)
     if not plan.is_quiet:
-        say_advisory(ended)
+        print_advisory(ended)
     return ended
 
 

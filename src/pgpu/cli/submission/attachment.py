@@ -1,13 +1,13 @@
-"""Stay with a job from its place in the queue to its end: say why it waits, then carry its streams.
+"""Waits for the grant of a submitted job, then carries its streams to its end.
 
-A signal while it waits cancels it; once it runs, signals are the job's.
+A signal that arrives during the wait cancels the job; once the job runs, signals are forwarded to it.
 """
 
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from pgpu.cli.output import console, documents
 from pgpu.client import Client
@@ -15,54 +15,52 @@ from pgpu.errors import CancelledError
 from pgpu.model import Job, JobState
 from pgpu.units import format_memory
 
-_PAUSE_SECONDS = 0.2
-"""How often a wait is interrupted to see whether a signal came."""
+_POLL_SECONDS = 0.2
+"""How often the wait for a grant is interrupted to check for signals."""
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM)
-"""A SIGHUP is not among them: when the terminal goes, the job keeps its place and runs."""
+"""Without SIGHUP: when the terminal closes, the job keeps its place in the queue and runs."""
 
 _ESTIMATES = {
-    "history": "by what earlier runs of it held",
-    "growth": "by what earlier runs with other numbers held",
-    "sufficed": "in which an earlier run of it ended well",
+    "history": "from the peaks of its earlier runs",
+    "growth": "from earlier runs with other numbers",
+    "sufficed": "the slice of an earlier run that ended well",
 }
-"""By the basis of a request: why it is as large as it is."""
+"""How the size of a job was chosen, by the basis of its request."""
 
 
-def say_simulated(job: Job) -> None:
-    """Say that nothing will be computed, where that is so."""
+def print_simulated(job: Job) -> None:
+    """Warn that a simulated GPU computes nothing."""
     if job.is_simulated:
         console.print_note(f"job {job.id} runs on a simulated {job.gpu_model}: its kernels compute nothing")
 
 
-def say_estimated(job: Job) -> None:
-    """Say what pgpu chose for a job that left its size to it, and what that rests on."""
+def print_estimate(job: Job) -> None:
+    """Print the size that pgpu chose for a job with `--memory auto`, and its basis."""
     why = _ESTIMATES.get(job.request.basis or "")
     if why is not None:
         console.print_note(f"job {job.id} reserves {format_memory(job.request.memory_bytes)}, {why}")
     elif job.request.is_estimated:
-        console.print_note(
-            f"nothing tells what job {job.id} needs yet: it gets the largest free slice, and is measured"
-        )
+        console.print_note(f"the size of job {job.id} is unknown: it gets the largest free slice and is measured")
 
 
-def say_advisory(job: Job) -> None:
-    """Say that the job could have dropped its limit, where that is so."""
+def print_advisory(job: Job) -> None:
+    """Warn that the job could have removed its limit."""
     if job.lease is not None and job.lease.is_advisory:
         console.print_note(f"the limit of job {job.id} was advisory, its environment could drop it; see `pgpu doctor`")
 
 
 @contextmanager
 def deferred_signals() -> Iterator[list[int]]:
-    """Note signals instead of dying of them, from when a request is written, which a dying caller would leave behind.
+    """Record SIGINT and SIGTERM instead of ending: a job that is being submitted must not lose its caller halfway.
 
     Yields:
-        The numbers that came, oldest first.
+        The numbers of the signals that arrived, oldest first.
     """
-    came: list[int] = []
-    before = {number: signal.signal(number, lambda number, _frame: came.append(number)) for number in _FORWARDED}
+    arrived: list[int] = []
+    before = {number: signal.signal(number, lambda number, _frame: arrived.append(number)) for number in _FORWARDED}
     try:
-        yield came
+        yield arrived
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -71,7 +69,7 @@ def deferred_signals() -> Iterator[list[int]]:
 def attach(
     client: Client,
     job: Job,
-    came: Sequence[int],
+    signals: Sequence[int],
     *,
     as_json: bool,
     is_quiet: bool = False,
@@ -80,18 +78,23 @@ def attach(
     """Wait for a job's grant and carry its streams until it ends.
 
     Args:
-        client: Who has the job.
-        job: As it was submitted.
-        came: Signals that came since it was submitted; `deferred_signals` adds more while it waits.
-        as_json: Say the end as one JSON object on stderr, and nothing else.
-        is_quiet: Do not say why it waits.
-        stdout: Where its output goes; None for ours.
+        client: The client that submitted the job.
+        job: The submitted job.
+        signals: Signals that arrived since it was submitted; `deferred_signals` appends more during the wait.
+        as_json: Print the ended job as one JSON object on stderr, and nothing else.
+        is_quiet: Do not print why the job waits.
+        stdout: Where the job's output goes; None for this process's own stdout.
 
     Raises:
-        WaitTimeoutError: It was not granted in time.
-        CancelledError: A signal came while it waited.
+        WaitTimeoutError: The job was not granted in time.
+        CancelledError: A signal arrived during the wait.
     """
-    _wait_for_grant(client, job, came, is_quiet=as_json or is_quiet)
+    with _waiting_notice(is_quiet=as_json or is_quiet) as notice:
+        while not signals and (reason := client.still_waits(job.id, timeout_seconds=_POLL_SECONDS)) is not None:
+            if reason:
+                notice(f"waiting: {reason}")
+        if signals:
+            pass_on(client, job.id, signals[0])
     stdin = sys.stdin.buffer if job.spec.wants_stdin else None
     ended = client.attach(job.id, stdin, stdout or sys.stdout.buffer, sys.stderr.buffer)
     if as_json:
@@ -99,44 +102,35 @@ def attach(
     return ended
 
 
-def _wait_for_grant(client: Client, job: Job, came: Sequence[int], *, is_quiet: bool) -> None:
-    with _notice(is_quiet=is_quiet) as notice:
-        while not came and (reason := client.still_waits(job.id, timeout_seconds=_PAUSE_SECONDS)) is not None:
-            if reason:
-                notice(f"waiting: {reason}")
-        if came:
-            pass_on(client, job.id, came[0])
-
-
 def pass_on(client: Client, job_id: str, number: int) -> None:
-    """Cancel a job that does not run yet, also one that was granted meanwhile; hand the signal to one that runs."""
+    """Cancel a job that does not run yet; send the signal to one that runs."""
     if client.job(job_id).job.state in {JobState.WAITING, JobState.STARTING}:
+        # The job may be granted between these two calls: `stop` then ends it, and its end is reported as usual.
         if client.stop(job_id, grace_seconds=0).state is JobState.CANCELLED:
             raise CancelledError(f"job {job_id} was cancelled while it waited")
         return
     client.signal(job_id, number)
 
 
-class _Lines:
-    """Says each new line once; for logs and pipes."""
-
-    def __init__(self) -> None:
-        self._last = ""
-
-    def __call__(self, line: str) -> None:
-        if line != self._last:
-            console.print_note(line)
-        self._last = line
-
-
-def _notice(*, is_quiet: bool) -> AbstractContextManager[Any]:
+def _waiting_notice(*, is_quiet: bool) -> AbstractContextManager[Callable[[str], None]]:
+    """Return what shows the reason of the wait: a spinner on a terminal, else each new reason on a line."""
     if is_quiet:
         return nullcontext(lambda _line: None)
-    return _spinner() if sys.stderr.isatty() else nullcontext(_Lines())
+    if sys.stderr.isatty():
+        return _spinner()
+    last = ""
+
+    def print_new(line: str) -> None:
+        nonlocal last
+        if line != last:
+            console.print_note(line)
+        last = line
+
+    return nullcontext(print_new)
 
 
 @contextmanager
-def _spinner() -> Iterator[Any]:
+def _spinner() -> Iterator[Callable[[str], None]]:
     from rich.console import Console
     from rich.markup import escape
 

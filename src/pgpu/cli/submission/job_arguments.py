@@ -1,22 +1,20 @@
-"""Read what `pgpu run` was given into a request and a job, or say in one line what is wrong with it."""
+"""Read the options of a job into a submission, or raise an error of one line."""
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from pgpu.cli.submission.job_options import AUTO, JobOptions
 from pgpu.errors import RequestError
-from pgpu.model import Array, JobSpec, Mount, Request, Resize, SharingWish
+from pgpu.model import Array, JobSpec, Mount, Request, Resize, SharingWish, Submission
 from pgpu.model.job import MOST_ELEMENTS
 from pgpu.model.validation import check_request
 from pgpu.units import parse_compute_share, parse_duration_seconds, parse_memory_bytes, quoted
 
-AUTO = "auto"
-"""The amount of memory that pgpu chooses by what earlier runs held."""
-
 NO_SHARE = "none"
-"""The share of a job that is to have none."""
+"""The value of `--compute` that removes a job's share."""
 
 MOST_PRIORITY = 100
 PRIORITIES = {"low": -50, "normal": 0, "high": 50}
@@ -25,101 +23,71 @@ _ARRAY_HINT = "write it like 0-9, 0-9:2, 1,3,7 or 0-99%4"
 _MOST_DIGITS = 9
 
 
-@dataclass(frozen=True, slots=True)
-class ComputeArguments:
-    """What was typed of how a job shares its GPUs with others."""
+def read_submission(options: JobOptions, wait_timeout_seconds: float | None, sharing: SharingWish) -> Submission:
+    """Read the options of one job.
 
-    share: str | None
-    sharing: SharingWish
-    is_strict: bool
-    oversubscribes: bool
-    preempts: bool
-
-    def of(self, request: Request) -> Request:
-        """Return a request with all of it; without a GPU the mode is left out, which the settings may have said.
-
-        Raises:
-            RequestError: The share cannot be read.
-        """
-        return replace(
-            request,
-            compute_share=None if self.share is None else parse_compute_share(self.share),
-            is_strict=self.is_strict,
-            sharing=self.sharing if request.gpu_count else SharingWish.TIME_SLICE,
-            oversubscribes=self.oversubscribes,
-            preempts=self.preempts,
-        )
-
-
-def read_job(
-    *,
-    command: tuple[str, ...],
-    memory: str | None,
-    gpu_count: int,
-    compute: ComputeArguments,
-    priority: str,
-    retries_out_of_memory: bool = False,
-    image: str | None,
-    environment_words: Sequence[str],
-    environment_files: Sequence[str],
-    volume_words: Sequence[str],
-    working_directory: str | None,
-    user: str | None,
-    name: str | None,
-    wants_tty: bool,
-    wants_stdin: bool,
-    is_detached: bool,
-    remove: bool,
-    wait_for_memory: str,
-) -> tuple[JobSpec, Request]:
-    """Read the words of `pgpu run`.
+    Args:
+        options: As they were given.
+        wait_timeout_seconds: How long the job may wait; flags and settings are already joined in it.
+        sharing: Likewise how it shares its GPUs.
 
     Raises:
-        RequestError: Something is missing, unreadable, or does not go together.
+        RequestError: An option is missing, cannot be read, or contradicts another one.
     """
-    request = replace(
-        compute.of(read_request(memory, gpu_count)),
-        priority=read_priority(priority),
-        retries_out_of_memory=retries_out_of_memory,
-    )
+    request = _read_request(options, sharing)
     check_request(request)
-    if image is None:
-        _refuse_container_words(command, volume_words, user)
-    if wants_tty and wants_stdin and not is_detached and not sys.stdin.isatty():
+    if options.image is None:
+        if not options.command:
+            raise RequestError("there is no command to run", hint="pgpu run --memory 2GiB -- COMMAND")
+        for flag, value in (("--volume", options.volumes or None), ("--user", options.user)):
+            if value is not None:
+                raise RequestError(f"{flag} needs a container", hint=f"add --image IMAGE, or leave {flag} out")
+    if options.tty and options.interactive and not options.detach and not sys.stdin.isatty():
         raise RequestError("--tty with --interactive needs a terminal on stdin", hint="leave --tty out in a pipe")
     spec = JobSpec(
-        command=command,
-        runtime="docker" if image is not None else "process",
-        image=image,
-        environment=tuple(_environment(environment_files, environment_words)),
-        volumes=tuple(_mount(word) for word in volume_words),
-        working_directory=_working_directory(working_directory, image),
-        user=user,
-        name=name,
-        wants_tty=wants_tty,
-        wants_stdin=wants_stdin,
-        remove=remove,
-        wait_for_memory_seconds=parse_duration_seconds(wait_for_memory),
+        command=options.command,
+        runtime="process" if options.image is None else "docker",
+        image=options.image,
+        environment=tuple(_read_environment(options.environment_files, options.environment)),
+        volumes=tuple(_read_mount(word) for word in options.volumes),
+        working_directory=_read_working_directory(options.working_directory, options.image),
+        user=options.user,
+        name=options.name,
+        wants_tty=options.tty,
+        wants_stdin=options.interactive,
+        remove=options.remove,
+        wait_for_memory_seconds=parse_duration_seconds(options.wait_for_memory),
     )
-    return spec, request
+    indices = None if options.array is None else read_array(options.array)
+    return Submission(spec, request, options.after, indices, wait_timeout_seconds)
 
 
-def read_request(memory: str | None, gpu_count: int) -> Request:
-    """Read an amount of memory and a number of GPUs, 0 for none.
+def _read_request(options: JobOptions, sharing: SharingWish) -> Request:
+    request = _read_memory(options.memory, options.gpus)
+    return replace(
+        request,
+        compute_share=None if options.compute is None else parse_compute_share(options.compute),
+        is_strict=options.strict,
+        # The settings may name a mode for all jobs; a job without a GPU has none.
+        sharing=sharing if options.gpus else SharingWish.TIME_SLICE,
+        oversubscribes=options.oversubscribe,
+        preempts=options.preempt,
+        priority=read_priority(options.priority),
+        retries_out_of_memory=options.retry_oom,
+    )
 
-    Raises:
-        RequestError: No amount, an unreadable one, or one of no GPU.
-    """
+
+def _read_memory(memory: str | None, gpu_count: int) -> Request:
     if gpu_count < 0:
-        raise RequestError(f"--gpus {gpu_count} is no number of GPUs", hint="leave --gpus out for one")
+        raise RequestError(f"--gpus {gpu_count} is not a number of GPUs", hint="leave --gpus out for one")
     if gpu_count == 0 and memory in {None, AUTO}:
         return Request(0, 0)
     if gpu_count == 0:
-        raise RequestError("--memory is about a GPU, and --gpus 0 asks for none", hint="leave one of them out")
+        raise RequestError("--memory needs a GPU, and --gpus 0 requests none", hint="leave one of them out")
     if memory is None:
         raise RequestError(
             "--memory is missing",
-            hint="say how much GPU memory the job may hold: --memory 2GiB, or --memory auto; --gpus 0 for none",
+            hint="set the GPU memory of the job: --memory 2GiB or --memory auto; --gpus 0 for none",
         )
     if memory == AUTO:
         return Request(0, gpu_count, is_estimated=True)
@@ -127,13 +95,13 @@ def read_request(memory: str | None, gpu_count: int) -> Request:
 
 
 def read_resize(memory: str | None, compute: str | None, *, is_strict: bool | None) -> Resize:
-    """Read what of a job is to change.
+    """Read the new size and share of a job.
 
     Raises:
-        RequestError: Nothing is, or an amount is unreadable.
+        RequestError: Nothing is to change, or an amount cannot be read.
     """
     if memory is None and compute is None and is_strict is None:
-        raise RequestError("nothing is to change", hint="say what: --memory 2GiB, --compute 50%, --strict or --fair")
+        raise RequestError("nothing is to change", hint="add --memory 2GiB, --compute 50%, --strict or --fair")
     share = parse_compute_share(compute) if compute not in {None, NO_SHARE} else None
     return Resize(
         None if memory is None else parse_memory_bytes(memory), 0.0 if compute == NO_SHARE else share, is_strict
@@ -141,7 +109,7 @@ def read_resize(memory: str | None, compute: str | None, *, is_strict: bool | No
 
 
 def read_priority(text: str) -> int:
-    """Read a class of priority, or a number.
+    """Read `low`, `normal`, `high`, or a number from -100 to 100.
 
     Raises:
         RequestError: It is neither.
@@ -150,7 +118,7 @@ def read_priority(text: str) -> int:
         return PRIORITIES[text]
     digits = text.removeprefix("-").removeprefix("+")
     if not _is_number(digits) or int(digits) > MOST_PRIORITY:
-        raise RequestError(f"--priority {quoted(text)} is none", hint=_PRIORITY_HINT)
+        raise RequestError(f"--priority {quoted(text)} is not a priority", hint=_PRIORITY_HINT)
     return int(text)
 
 
@@ -162,7 +130,7 @@ def read_array(text: str) -> Array:
     """
     words, percent, most = text.partition("%")
     if percent and not _is_number(most):
-        raise RequestError(f"--array {quoted(text)}: what follows % is no number", hint=_ARRAY_HINT)
+        raise RequestError(f"--array {quoted(text)}: what follows % is not a number", hint=_ARRAY_HINT)
     indices = list(dict.fromkeys(index for word in words.split(",") for index in _indices(word, text)))
     return Array(tuple(indices), int(most) if percent else None)
 
@@ -187,35 +155,21 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
 
 
-def _refuse_container_words(command: Sequence[str], volume_words: Sequence[str], user: str | None) -> None:
-    if not command:
-        raise RequestError("there is no command to run", hint="pgpu run --memory 2GiB -- COMMAND")
-    if volume_words:
-        raise RequestError("--volume needs a container", hint="add --image IMAGE, or leave --volume out")
-    if user is not None:
-        raise RequestError("--user needs a container", hint="add --image IMAGE, or leave --user out")
-
-
-def _environment(files: Iterable[str], words: Iterable[str]) -> Iterator[tuple[str, str]]:
+def _read_environment(files: Sequence[str], words: Sequence[str]) -> Iterator[tuple[str, str]]:
     for path in files:
-        for line in _lines(path):
-            yield from _variable(line, f"{path}: {line!r}")
+        try:
+            lines = Path(path).read_text(encoding="utf-8").splitlines()
+        except (OSError, ValueError) as exc:  # ValueError: not UTF-8, or a path with a zero byte
+            raise RequestError(f"--env-file {path} cannot be read: {exc}") from exc
+        for line in lines:
+            if line.strip() and not line.startswith("#"):
+                yield from _read_variable(line, f"{path}: {line!r}")
     for word in words:
-        yield from _variable(word, f"--env {word!r}")
+        yield from _read_variable(word, f"--env {word!r}")
 
 
-def _lines(path: str) -> Iterator[str]:
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as exc:  # ValueError: no UTF-8, or a path with a zero byte
-        raise RequestError(f"--env-file {path} cannot be read: {exc}") from exc
-    for line in lines:
-        if line.strip() and not line.startswith("#"):
-            yield line
-
-
-def _variable(word: str, place: str) -> Iterator[tuple[str, str]]:
-    """Read `KEY=VALUE`, or `KEY` for the asker's own value; an unset one is left out, as Docker does."""
+def _read_variable(word: str, place: str) -> Iterator[tuple[str, str]]:
+    """Read `KEY=VALUE`, or `KEY` for this process's own value; an unset one is left out, as Docker does."""
     key, separator, value = word.partition("=")
     if not key or any(character.isspace() for character in key) or "\0" in word:
         raise RequestError(f"{place} is not KEY=VALUE")
@@ -225,37 +179,30 @@ def _variable(word: str, place: str) -> Iterator[tuple[str, str]]:
         yield key, os.environ[key]
 
 
-def _mount(word: str) -> Mount:
+def _read_mount(word: str) -> Mount:
     source, _, rest = word.partition(":")
     target, _, mount_options = rest.partition(":")
     if not source or not target.startswith("/"):
         raise RequestError(f"--volume {word!r} is not HOST:CONTAINER", hint="write /data:/data or ./data:/data:ro")
     if source.startswith((".", "~")):
-        source = str(_absolute(_expanded(source, f"--volume {word!r}")))
+        try:
+            source = str(_absolute(Path(source).expanduser()))
+        except RuntimeError as exc:
+            raise RequestError(f"--volume {word!r}: {source} is not a home directory") from exc
     return Mount(source, target, mount_options)
 
 
-def _working_directory(path: str | None, image: str | None) -> str | None:
+def _read_working_directory(path: str | None, image: str | None) -> str | None:
     if image is not None:
         return path
     chosen = _absolute(Path(path or "."))
-    if not _is_directory(chosen):
+    try:
+        is_directory = chosen.is_dir()
+    except (OSError, ValueError):  # no permission, a name that is too long, a zero byte
+        is_directory = False
+    if not is_directory:
         raise RequestError(f"--workdir {path}: there is no such directory")
     return str(chosen)
-
-
-def _is_directory(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):  # who may not look, a name that is too long, a zero byte
-        return False
-
-
-def _expanded(path: str, place: str) -> Path:
-    try:
-        return Path(path).expanduser()
-    except RuntimeError as exc:
-        raise RequestError(f"{place}: {path} is nobody's home") from exc
 
 
 def _absolute(path: Path) -> Path:

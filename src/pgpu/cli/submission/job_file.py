@@ -11,8 +11,8 @@
     after = "prepare"
     array = "0-9%2"
 
-The whole file is read before anything is asked of anybody. It refuses keys that it does not know: a misspelled one would
-be a job without what it was to say.
+The whole file is read before anything is submitted. An unknown key is an error: a misspelled option would otherwise be
+ignored.
 """
 
 import difflib
@@ -22,35 +22,39 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pgpu.cli.submission import job_arguments
+from pgpu.cli.submission.job_arguments import read_submission
+from pgpu.cli.submission.job_options import AUTO, FILE, TABLE, JobOptions, Kind
 from pgpu.errors import RequestError
 from pgpu.model import SharingWish, Submission
 from pgpu.model.validation import check_submission
 
 ReadSettings = Callable[[str | None, str | None], tuple[float | None, SharingWish]]
-"""Reads how long a job may wait, in seconds, and how it shares its GPUs; None is what the settings say."""
+"""Joins `wait-timeout` and `sharing` of a job with the settings; returns the timeout in seconds and the mode."""
 
 Table = Mapping[str, Any]
 Number = TypeVar("Number", int, float)
 
+_OPTIONS = {row.key: row for row in TABLE if FILE in row.used_by}
+KEYS = tuple(_OPTIONS)
 _LARGEST_NUMBER = 10**18
 
 
 class _WrongValueError(Exception):
-    """What is expected of a key, in words."""
+    """A value has the wrong type; the message is what it must be."""
 
 
 def read_job_file(path: Path, read_settings: ReadSettings) -> list[Submission]:
     """Read every job of a file.
 
-    Args:
-        path: Of the file.
-        read_settings: See `ReadSettings`.
-
     Raises:
-        RequestError: It cannot be read, or one of its jobs cannot; says which and where.
+        RequestError: The file or one of its jobs cannot be read; the message names the place.
     """
-    document = _parsed(path)
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as exc:
+        raise RequestError(f"{path} cannot be read: {getattr(exc, 'strerror', None) or exc}") from exc
+    except (ValueError, RecursionError) as exc:  # besides TOML's own error: numbers too long, tables too deep
+        raise RequestError(f"{path} is not TOML: {str(exc).partition(';')[0]}") from exc
     _refuse_unknown(document, ("defaults", "jobs"), str(path))
     defaults = _values(document.get("defaults", {}), f"{path}: defaults")
     jobs = document.get("jobs")
@@ -59,54 +63,15 @@ def read_job_file(path: Path, read_settings: ReadSettings) -> list[Submission]:
     return [_submission(name, table, defaults, f"{path}: jobs.{name}", read_settings) for name, table in jobs.items()]
 
 
-def _parsed(path: Path) -> Table:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as exc:
-        raise RequestError(f"{path} cannot be read: {getattr(exc, 'strerror', None) or exc}") from exc
-    except (ValueError, RecursionError) as exc:  # more than TOML's own error: numbers too long, tables too deep
-        raise RequestError(f"{path} is not TOML: {str(exc).partition(';')[0]}") from exc
-
-
 def _submission(name: str, table: object, defaults: Table, place: str, read_settings: ReadSettings) -> Submission:
     own = _values(table, place)
-    values = {**defaults, **own, "env": [*defaults.get("env", ()), *own.get("env", ())]}
-    array = values.get("array")
+    values = {**defaults, **own, "environment": (*defaults.get("environment", ()), *own.get("environment", ()))}
+    # A default size is for jobs with a GPU: without one, only a size of the job's own is refused.
+    memory = values.get("memory", AUTO) if values.get("gpus", 1) else own.get("memory")
     try:
-        wait_timeout_seconds, sharing = read_settings(values.get("wait-timeout"), values.get("sharing"))
-        spec, request = job_arguments.read_job(
-            command=tuple(values.get("command", ())),
-            memory=values.get("memory", job_arguments.AUTO) if values.get("gpus", 1) else own.get("memory"),
-            gpu_count=values.get("gpus", 1),
-            compute=job_arguments.ComputeArguments(
-                values.get("compute"),
-                sharing,
-                is_strict=values.get("strict", False),
-                oversubscribes=values.get("oversubscribe", False),
-                preempts=values.get("preempt", False),
-            ),
-            priority=values.get("priority", "normal"),
-            retries_out_of_memory=values.get("retry-oom", False),
-            image=values.get("image"),
-            environment_words=values["env"],
-            environment_files=values.get("env-file", ()),
-            volume_words=values.get("volume", ()),
-            working_directory=values.get("workdir"),
-            user=values.get("user"),
-            name=name,
-            wants_tty=False,
-            wants_stdin=False,
-            is_detached=True,
-            remove=values.get("rm", True),
-            wait_for_memory=values.get("wait-for-memory", "0s"),
-        )
-        submission = Submission(
-            spec,
-            request,
-            tuple(values.get("after", ())),
-            None if array is None else job_arguments.read_array(array),
-            wait_timeout_seconds,
-        )
+        wait_timeout_seconds, sharing = read_settings(values.get("wait_timeout"), values.get("sharing"))
+        options = JobOptions(**{**values, "memory": memory, "name": name, "detach": True})
+        submission = read_submission(options, wait_timeout_seconds, sharing)
         check_submission(submission)
     except RequestError as exc:
         raise RequestError(f"{place}: {exc}", hint=exc.hint, nearest_bytes=exc.nearest_bytes) from exc
@@ -114,18 +79,17 @@ def _submission(name: str, table: object, defaults: Table, place: str, read_sett
 
 
 def _values(table: object, place: str) -> dict[str, Any]:
-    """Read the keys of one table into what `asking` takes."""
+    """Read one table into arguments of `JobOptions`."""
     if not isinstance(table, dict):
         raise RequestError(f"{place} is no table", hint=f"write [{place.rsplit(': ', 1)[-1]}] on a line of its own")
     _refuse_unknown(table, KEYS, place)
-    return {key: _value(key, value, place) for key, value in table.items()}
-
-
-def _value(key: str, value: object, place: str) -> Any:
-    try:
-        return _READERS[key](value)
-    except _WrongValueError as exc:
-        raise RequestError(f"{place}: {key} must be {exc}") from exc
+    values = {}
+    for key, value in table.items():
+        try:
+            values[_OPTIONS[key].name] = _READERS[_OPTIONS[key].kind](value)
+        except _WrongValueError as exc:
+            raise RequestError(f"{place}: {key} must be {exc}") from exc
+    return values
 
 
 def _refuse_unknown(table: Table, known: Sequence[str], place: str) -> None:
@@ -155,7 +119,7 @@ def _number(value: object) -> int:
 
 
 def _short(number: Number) -> Number:
-    """Refuse what Python would not write in digits."""
+    """Refuse numbers for which `str()` raises (over 4,300 digits) or writes an exponent."""
     if abs(number) >= _LARGEST_NUMBER:
         raise _WrongValueError("a number of at most 18 digits")
     return number
@@ -167,58 +131,41 @@ def _truth(value: object) -> bool:
     return value
 
 
-def _texts(value: object) -> list[str]:
+def _texts(value: object) -> tuple[str, ...]:
     if isinstance(value, str):
-        return [value]
+        return (value,)
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
         raise _WrongValueError("text or a list of texts")
-    return value
+    return tuple(value)
 
 
-def _command(value: object) -> list[str]:
-    """Split a text as a shell would; no shell runs it."""
+def _command(value: object) -> tuple[str, ...]:
+    """Split text as a shell would; the command itself runs without a shell."""
     if not isinstance(value, str):
         return _texts(value)
     try:
-        return shlex.split(value)
+        return tuple(shlex.split(value))
     except ValueError as exc:
         raise _WrongValueError(f"a command, and has {str(exc).lower()}") from exc
 
 
-def _variables(value: object) -> list[str]:
+def _variables(value: object) -> tuple[str, ...]:
     if not isinstance(value, dict):
         return _texts(value)
     if any("=" in name for name in value):
         raise _WrongValueError("a table of variables, whose names hold no =")
     try:
-        return [f"{name}={_text_or_number(each)}" for name, each in value.items()]
+        return tuple(f"{name}={_text_or_number(each)}" for name, each in value.items())
     except _WrongValueError as exc:
         raise _WrongValueError("a table of texts and numbers, or a list of KEY=VALUE") from exc
 
 
-_READERS: Mapping[str, Callable[[object], Any]] = {
-    "command": _command,
-    "memory": _text_or_number,
-    "gpus": _number,
-    "compute": _text_or_number,
-    "strict": _truth,
-    "sharing": _text,
-    "oversubscribe": _truth,
-    "preempt": _truth,
-    "priority": _text_or_number,
-    "after": _texts,
-    "array": _text_or_number,
-    "retry-oom": _truth,
-    "wait-timeout": _text_or_number,
-    "image": _text,
-    "env": _variables,
-    "env-file": _texts,
-    "volume": _texts,
-    "workdir": _text,
-    "user": _text,
-    "rm": _truth,
-    "wait-for-memory": _text_or_number,
+_READERS: Mapping[Kind, Callable[[object], Any]] = {
+    Kind.TEXT: _text,
+    Kind.QUANTITY: _text_or_number,
+    Kind.NUMBER: _number,
+    Kind.FLAG: _truth,
+    Kind.TEXTS: _texts,
+    Kind.VARIABLES: _variables,
+    Kind.COMMAND: _command,
 }
-"""Each key of a job, and how its value is read."""
-
-KEYS = tuple(_READERS)

@@ -1,106 +1,149 @@
-"""`pgpu run`: a command inside a slice."""
+"""`pgpu run` and `pgpu submit`: jobs in slices of GPU memory.
+
+`run` stays with its job to the end; `submit` returns at once, for one job, an array, or a file of many jobs.
+"""
 
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pgpu.cli import exits, options
-from pgpu.cli.invocation import invocation_of
+from pgpu.cli.invocation import Invocation, invocation_of
 from pgpu.cli.output import console, documents
-from pgpu.cli.submission import job_arguments
-from pgpu.cli.submission.attachment import attach, deferred_signals, pass_on, say_advisory, say_estimated, say_simulated
-from pgpu.client import Client
-from pgpu.model import Submission
+from pgpu.cli.submission.attachment import (
+    attach,
+    deferred_signals,
+    pass_on,
+    print_advisory,
+    print_estimate,
+    print_simulated,
+)
+from pgpu.cli.submission.job_arguments import read_submission
+from pgpu.cli.submission.job_options import AUTO, RUN, SUBMIT, JobOptions
+from pgpu.client import Client, JobReport
+from pgpu.errors import CancelledError, RequestError
+from pgpu.model import Job, SharingWish, Submission
+
+_JOB_FILE_SUFFIX = ".toml"
 
 
+@options.takes_job_options(RUN)
 def run(
-    context: typer.Context,
-    command: options.Command = None,
-    *,
-    memory: options.Memory = None,
-    compute: options.Compute = None,
-    strict: options.Strict = False,
-    sharing: options.Sharing = None,
-    oversubscribe: options.Oversubscribe = False,
-    preempt: options.Preempt = False,
-    retry_oom: options.RetryOom = False,
-    gpus: options.Gpus = 1,
-    image: options.Image = None,
-    priority: options.Priority = "normal",
-    after: options.After = None,
-    no_wait: Annotated[
-        bool, typer.Option("--no-wait", help="Give up (exit code 124) unless it can start now.")
-    ] = False,
-    wait_timeout: options.WaitTimeout = None,
-    environment: options.Environment = None,
-    environment_files: options.EnvironmentFiles = None,
-    volumes: options.Volumes = None,
-    working_directory: options.WorkingDirectory = None,
-    user: options.User = None,
-    name: options.Name = None,
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Print the job's id and leave it to itself.")] = False,
-    interactive: Annotated[
-        bool, typer.Option("--interactive", "-i", help="Hand standard input to the command.")
-    ] = False,
-    tty: Annotated[bool, typer.Option("--tty", "-t", help="Give the command a terminal.")] = False,
-    remove: options.Remove = True,
-    wait_for_memory: options.WaitForMemory = "0s",
-    as_json: options.Json = False,
+    context: typer.Context, command: options.Command = None, *, job: JobOptions, as_json: options.Json = False
 ) -> None:
-    """Run a command inside a hard slice of GPU memory; wait until the slice fits.
+    """Run a command in a slice of GPU memory, once it fits.
 
     Exits with the command's own code; 124 if it was not granted in time, 125 for errors of pgpu itself, 126 and 127
-    as Docker's, 130 if Ctrl-C ended the wait. stdout and stderr are the command's; pgpu itself speaks on stderr, with
-    --json in one JSON object for each line.
+    as Docker does, 130 if Ctrl-C ended the wait. stdout and stderr are the command's; messages of pgpu go to stderr,
+    with --json as one JSON object for each line.
     """
     invocation = invocation_of(context)
-    settings = invocation.settings(wait_timeout="0" if no_wait else wait_timeout, sharing=sharing)
-    spec, request = job_arguments.read_job(
-        command=tuple(command or ()),
-        memory=memory,
-        gpu_count=gpus,
-        compute=job_arguments.ComputeArguments(
-            compute, settings.sharing, is_strict=strict, oversubscribes=oversubscribe, preempts=preempt
-        ),
-        priority=priority,
-        retries_out_of_memory=retry_oom,
-        image=image,
-        environment_words=environment or (),
-        environment_files=environment_files or (),
-        volume_words=volumes or (),
-        working_directory=working_directory,
-        user=user,
-        name=name,
-        wants_tty=tty,
-        wants_stdin=interactive,
-        is_detached=detach,
-        remove=remove,
-        wait_for_memory=wait_for_memory,
+    settings = invocation.settings(**job.settings())
+    submission = read_submission(
+        replace(job, command=tuple(command or ())), settings.wait_timeout, settings.sharing
     )
     client = invocation.make_client(settings)
-    with deferred_signals() as came:
-        submission = Submission(spec, request, tuple(after or ()), wait_timeout_seconds=settings.wait_timeout)
-        [job] = client.submit_all([submission])
+    with deferred_signals() as signals:
+        [submitted] = client.submit_all([submission])
         if not as_json:
-            say_simulated(job)
-            say_estimated(job)
-        if detach:
-            if came:
-                pass_on(client, job.id, came[0])
-            _print_started(client, job.id, as_json=as_json)
+            print_simulated(submitted)
+            print_estimate(submitted)
+        if job.detach:
+            if signals:
+                pass_on(client, submitted.id, signals[0])
+            if as_json:
+                console.print_json(documents.of_job(client.job(submitted.id)))
+            else:
+                print(submitted.id)
             return
-        ended = attach(client, job, came, as_json=as_json)
+        ended = attach(client, submitted, signals, as_json=as_json)
     sys.stdout.flush()
     if not as_json:
-        say_advisory(ended)
+        print_advisory(ended)
         for line in filter(None, (ended.warning, ended.error)):
             console.print_note(line)
     raise typer.Exit(exits.of_job(ended))
 
 
-def _print_started(client: Client, job_id: str, *, as_json: bool) -> None:
-    if as_json:
-        console.print_json(documents.of_job(client.job(job_id)))
+@options.takes_job_options(SUBMIT, memory=AUTO)
+def submit(
+    context: typer.Context,
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[--] COMMAND | FILE.toml",
+            help="The command, with --image the image's own by default; or a file of many jobs.",
+        ),
+    ] = None,
+    *,
+    job: JobOptions,
+    as_json: options.Json = False,
+) -> None:
+    """Put jobs into the queue and print their ids.
+
+    An array has one id for all its jobs. `pgpu logs`, `wait`, `stop` and `cancel` take these ids. A file of jobs is
+    accepted whole or not at all.
+    """
+    invocation = invocation_of(context)
+    words = tuple(command or ())
+    if job.image is None and len(words) == 1 and words[0].endswith(_JOB_FILE_SUFFIX):
+        _refuse_options_beside_file(context)
+        submissions = _read_file(invocation, Path(words[0]))
+        client = invocation.client()
     else:
-        print(job_id)
+        settings = invocation.settings(**job.settings())
+        submissions = [read_submission(replace(job, command=words), settings.wait_timeout, settings.sharing)]
+        client = invocation.make_client(settings)
+    _print_submitted(_submit(client, submissions), as_json=as_json)
+
+
+def _refuse_options_beside_file(context: typer.Context) -> None:
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        is_given = source is not None and source.name == "COMMANDLINE"
+        if is_given and parameter.param_type_name == "option" and parameter.name != "as_json":
+            raise RequestError(
+                f"{parameter.opts[0]} is for one job, and a file of jobs was named",
+                hint="write it into the file, below [defaults] or [jobs.NAME]",
+            )
+
+
+def _read_file(invocation: Invocation, path: Path) -> list[Submission]:
+    from pgpu.cli.submission.job_file import read_job_file
+
+    # Settings are read from files and the environment: once for each combination, not for each of many jobs.
+    read: dict[tuple[str | None, str | None], tuple[float | None, SharingWish]] = {}
+
+    def read_settings(wait_timeout: str | None, sharing: str | None) -> tuple[float | None, SharingWish]:
+        if (wait_timeout, sharing) not in read:
+            settings = invocation.settings(wait_timeout=wait_timeout, sharing=sharing)
+            read[wait_timeout, sharing] = settings.wait_timeout, settings.sharing
+        return read[wait_timeout, sharing]
+
+    return read_job_file(path, read_settings)
+
+
+def _submit(client: Client, submissions: Sequence[Submission]) -> Sequence[Job]:
+    with deferred_signals() as signals:
+        jobs = client.submit_all(submissions)
+        if signals:
+            client.cancel([job.id for job in jobs], grace_seconds=0)
+            raise CancelledError("interrupted by a signal; everything that was submitted is cancelled")
+    return jobs
+
+
+def _print_submitted(jobs: Sequence[Job], *, as_json: bool) -> None:
+    if as_json:
+        console.print_json(documents.of_jobs(JobReport(job, ()) for job in jobs))
+        return
+    if len(jobs) == 1:
+        print_simulated(jobs[0])
+        print_estimate(jobs[0])
+    elif jobs[0].is_simulated:
+        console.print_note(f"{len(jobs)} jobs run on a simulated {jobs[0].gpu_model}: their kernels compute nothing")
+    for line in dict.fromkeys(job.place.array_id or job.id for job in jobs):
+        print(line)

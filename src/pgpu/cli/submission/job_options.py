@@ -1,0 +1,221 @@
+"""The options of a job, in one table: `pgpu run`, `submit` and `profile` and the job file are all made from it.
+
+Each field of `JobOptions` is one option, and its metadata holds the row: kind, flags, help text, environment variable,
+and the commands that have it. Nothing here depends on Typer: `pgpu.cli.options` makes command-line options of the
+rows, `job_file` makes TOML keys of them, and `job_arguments` reads a filled `JobOptions` into a submission.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import Enum, auto
+from typing import Any
+
+AUTO = "auto"
+"""The amount of memory with which pgpu chooses the size from earlier runs."""
+
+RUN, SUBMIT, PROFILE, FILE = "run", "submit", "profile", "file"
+_ALL = (RUN, SUBMIT, PROFILE, FILE)
+_QUEUED = (RUN, SUBMIT, FILE)
+
+
+class Kind(Enum):
+    """The type of an option's value."""
+
+    TEXT = auto()
+    QUANTITY = auto()
+    """Text that a job file may also write as a number."""
+
+    NUMBER = auto()
+    FLAG = auto()
+    TEXTS = auto()
+    """Can be given several times."""
+
+    VARIABLES = auto()
+    """`KEY=VALUE`, several times; a job file may write a table."""
+
+    COMMAND = auto()
+    """The words behind the options; not an option itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobOption:
+    """One row of the table."""
+
+    name: str
+    """The field of `JobOptions`."""
+
+    kind: Kind
+    flags: tuple[str, ...]
+    """The long flag first; none for the command."""
+
+    help: str
+    metavar: str | None
+    variable: str | None
+    """The environment variable that sets it where the flag is missing, by the setting of that name."""
+
+    used_by: tuple[str, ...]
+    default: Any
+
+    @property
+    def key(self) -> str:
+        """The key in a job file: the long flag without its dashes."""
+        return self.flags[0].partition("/")[0].removeprefix("--") if self.flags else self.name
+
+
+def _option(
+    kind: Kind,
+    *flags: str,
+    help: str = "",  # noqa: A002 - as Typer calls it
+    metavar: str | None = None,
+    variable: str | None = None,
+    used_by: tuple[str, ...] = _ALL,
+    default: Any = None,
+) -> Any:
+    row = {"kind": kind, "flags": flags, "help": help, "metavar": metavar, "variable": variable, "used_by": used_by}
+    return field(default=default, metadata=row)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """Everything that was given for one job, unread: text as typed, None for what was left out."""
+
+    command: tuple[str, ...] = _option(Kind.COMMAND, used_by=(FILE,), default=())
+    memory: str | None = _option(
+        Kind.QUANTITY,
+        "--memory",
+        "-m",
+        metavar="AMOUNT",
+        help="GPU memory of the slice, CUDA context included, such as 2GiB; auto uses the peak of earlier runs.",
+    )
+    gpus: int = _option(
+        Kind.NUMBER, "--gpus", metavar="N", default=1, help="Number of GPUs, with one slice on each; 0 for none."
+    )
+    compute: str | None = _option(
+        Kind.QUANTITY,
+        "--compute",
+        metavar="SHARE",
+        used_by=_QUEUED,
+        help="Guaranteed share of each GPU's time, such as 30%; idle time comes on top.",
+    )
+    strict: bool = _option(
+        Kind.FLAG, "--strict", used_by=_QUEUED, default=False, help="Never exceed --compute, even on an idle GPU."
+    )
+    sharing: str | None = _option(
+        Kind.TEXT,
+        "--sharing",
+        metavar="MODE",
+        variable="PGPU_SHARING",
+        help="How to share the GPU: time-slice, mps, exclusive or auto.",
+    )
+    oversubscribe: bool = _option(
+        Kind.FLAG,
+        "--oversubscribe",
+        used_by=_QUEUED,
+        default=False,
+        help="Let its memory move to the host while other jobs use the GPU; slices may then exceed the GPU's memory.",
+    )
+    preempt: bool = _option(
+        Kind.FLAG,
+        "--preempt",
+        used_by=_QUEUED,
+        default=False,
+        help="Suspend running jobs of lower priority if there is no room otherwise.",
+    )
+    priority: str = _option(
+        Kind.QUANTITY,
+        "--priority",
+        metavar="P",
+        default="normal",
+        help="Order in the queue and share of idle GPU time: low, normal, high, or -100 to 100.",
+    )
+    after: tuple[str, ...] = _option(
+        Kind.TEXTS,
+        "--after",
+        metavar="JOB",
+        used_by=_QUEUED,
+        default=(),
+        help="Start once this job or array ended with exit code 0; cancel if it fails.",
+    )
+    array: str | None = _option(
+        Kind.QUANTITY,
+        "--array",
+        metavar="INDICES[%N]",
+        used_by=(SUBMIT, FILE),
+        help="One job for each index (0-9, 0-9:2, 1,3,7), set in PGPU_ARRAY_INDEX; at most N at a time.",
+    )
+    retry_oom: bool = _option(
+        Kind.FLAG,
+        "--retry-oom",
+        used_by=_QUEUED,
+        default=False,
+        help="Queue it again with a larger slice, up to twice, if it fails at its own limit.",
+    )
+    no_wait: bool = _option(
+        Kind.FLAG,
+        "--no-wait",
+        used_by=(RUN,),
+        default=False,
+        help="Give up with exit code 124 unless it can start now.",
+    )
+    wait_timeout: str | None = _option(
+        Kind.QUANTITY,
+        "--wait-timeout",
+        metavar="TIME",
+        variable="PGPU_WAIT_TIMEOUT",
+        help="Give up with exit code 124 after this long in the queue, such as 30s or 5m.",
+    )
+    image: str | None = _option(Kind.TEXT, "--image", metavar="IMAGE", help="Run in a container of this image.")
+    environment: tuple[str, ...] = _option(
+        Kind.VARIABLES,
+        "--env",
+        "-e",
+        metavar="KEY[=VALUE]",
+        default=(),
+        help="Set an environment variable; KEY alone passes on yours.",
+    )
+    environment_files: tuple[str, ...] = _option(
+        Kind.TEXTS, "--env-file", metavar="FILE", default=(), help="Read environment variables from a file."
+    )
+    volumes: tuple[str, ...] = _option(
+        Kind.TEXTS,
+        "--volume",
+        "-v",
+        metavar="HOST:CONTAINER[:OPTIONS]",
+        default=(),
+        help="Mount a host path or a named volume into the container.",
+    )
+    working_directory: str | None = _option(
+        Kind.TEXT, "--workdir", "-w", metavar="PATH", help="Start the command in this directory."
+    )
+    user: str | None = _option(
+        Kind.TEXT, "--user", "-u", metavar="USER[:GROUP]", help="Run as this user of the image."
+    )
+    name: str | None = _option(
+        Kind.TEXT, "--name", metavar="NAME", used_by=(RUN, SUBMIT, PROFILE), help="Name the job and its container."
+    )
+    detach: bool = _option(
+        Kind.FLAG, "--detach", "-d", used_by=(RUN,), default=False, help="Print the job's id and return at once."
+    )
+    interactive: bool = _option(
+        Kind.FLAG, "--interactive", "-i", used_by=(RUN,), default=False, help="Pass standard input to the command."
+    )
+    tty: bool = _option(Kind.FLAG, "--tty", "-t", used_by=(RUN,), default=False, help="Give the command a terminal.")
+    remove: bool = _option(
+        Kind.FLAG, "--rm/--keep", default=True, help="Remove the container after its end, or keep it."
+    )
+    wait_for_memory: str = _option(
+        Kind.QUANTITY,
+        "--wait-for-memory",
+        metavar="TIME",
+        default="0s",
+        help="How long an allocation within the slice waits while the device is out of memory.",
+    )
+
+    def settings(self) -> Mapping[str, str | None]:
+        """Return the values that stand for settings, as `Invocation.settings` takes them."""
+        return {"wait_timeout": "0" if self.no_wait else self.wait_timeout, "sharing": self.sharing}
+
+
+TABLE: tuple[JobOption, ...] = tuple(
+    JobOption(name=each.name, default=each.default, **each.metadata) for each in fields(JobOptions)
+)
