@@ -33,12 +33,12 @@ def cli_page() -> str:
     parts = [f"# The command line\n\n{BANNER}\n{inspect.cleandoc(root.help)}\n", *_verb_lines("pgpu", root)]
     for path, command in _verbs("pgpu", root):
         parts += [f"\n## `{path}`\n", f"{_help(command)}\n", *_verb_lines(path, command)]
-    return "\n".join([*parts, "", exit_codes()])
+    return "\n".join([*parts, "", aliases(root), exit_codes()])
 
 
 def _verbs(path: str, group: Any) -> Iterator[tuple[str, Any]]:
     for name, command in group.commands.items():
-        if command.hidden:  # an alias
+        if command.hidden:
             continue
         yield f"{path} {name}", command
         if hasattr(command, "commands"):
@@ -88,18 +88,24 @@ def _escaped(text: str) -> str:
     return text.replace("|", "\\|")
 
 
+def aliases(root: Any) -> str:
+    """List the earlier spellings, which work as before."""
+    names = ", ".join(f"`pgpu {name}`" for name, command in root.commands.items() if command.hidden)
+    return f"## Earlier spellings\n\nThese work as before, as do their options; `pgpu --help` does not list them: {names}.\n"
+
+
 def exit_codes() -> str:
     """Describe exit codes."""
     rows = [
-        (exits.OK, "it worked; for `run`: the command's own code, here 0"),
-        (exits.CHECK_FAILED, "`doctor` found something that does not work; `invoke`: the function failed"),
-        (exits.CALL_REFUSED, "`invoke`: the function does not take this request"),
+        (exits.OK, "success; for `run`: the command's own code, here 0"),
+        (exits.CHECK_FAILED, "`doctor` found a fault; `function invoke`: the function failed"),
+        (exits.CALL_REFUSED, "`function invoke`: the function refused the request"),
         (exits.NOT_GRANTED_IN_TIME, "not granted in time"),
         (exits.PGPU_FAILED, "an error of pgpu's own, wrong options included"),
         (exits.NOT_EXECUTABLE, "the command cannot be executed"),
         (exits.NOT_FOUND, "the command does not exist"),
         (exits.CANCELLED, "Ctrl-C ended the wait"),
-        (exits.READER_GONE, "whoever read pgpu's output closed it"),
+        (exits.READER_GONE, "the reader of pgpu's output closed it"),
     ]
     lines = [f"| {code} | {meaning} |" for code, meaning in rows]
     intro = "`pgpu run` exits with its command's own code, 128 + n where signal n ended it. Else:"

@@ -19,7 +19,7 @@ from tests.waiting import until
 from pgpu.app.clients import open_client, open_functions
 from pgpu.app.settings import Settings
 from pgpu.cli.main import main
-from pgpu.cli.verbs.function_logs import function_logs
+from pgpu.cli.verbs.jobs import function_logs
 from pgpu.services.function_messages import ReplicaAsk
 
 APP = """

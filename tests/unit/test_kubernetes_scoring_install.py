@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from pgpu.cli.verbs.kubernetes_score import score
+from pgpu.cli.verbs.kubernetes import score
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes" / "scheduler"
 LISTENS_AT = inspect.signature(score).parameters["listen"].default

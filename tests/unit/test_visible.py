@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgpu.cli.output.visible import visible, visible_json
+from pgpu.cli.output.console import visible, visible_json
 
 STEERING = ["\x1b[31m", "\x07", "\r", "\n", "\x7f", "\x9b31m", "\u202e", "\u2066", "\u200b", "\u2028"]
 

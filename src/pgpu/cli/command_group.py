@@ -6,7 +6,7 @@
 import importlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import typer
 from typer.core import TyperGroup
@@ -27,12 +27,25 @@ class Entry:
     takes_command: bool = False
     """Whether a job's command follows: options after its first word are then the job's own."""
 
+    entries: "Mapping[str, Entry] | None" = None
+    """The commands of a group that has no module of its own."""
+
+    help: str | None = None
+    """Likewise the group's own line."""
+
     def load(self, name: str) -> Any:
         """Import the module and return the command that Typer makes of the attribute."""
-        module, _, attribute = self.target.partition(":")
-        target = getattr(importlib.import_module(f"pgpu.cli.verbs.{module}"), attribute)
+        if self.entries is not None:
+            target = typer.Typer(
+                cls=group_of(self.entries), help=self.help, no_args_is_help=True, rich_markup_mode=None
+            )
+        else:
+            module, _, attribute = self.target.partition(":")
+            target = getattr(importlib.import_module(f"pgpu.cli.verbs.{module}"), attribute)
         if isinstance(target, typer.Typer):
             target.info.name = name
+            target.info.cls = target.info.cls if isinstance(target.info.cls, type) else Group
+            target.rich_markup_mode = None  # Typer would load rich for every help and error
             group = typer.main.get_group(target)
             group.hidden = self.section is None
             return group
@@ -62,21 +75,22 @@ class _LazyCommands(Mapping[str, Any]):
 
 
 class Group(TyperGroup):
-    """A group that never shortens the help lines of its commands, where Typer cuts them with `...`."""
+    """A group that never shortens the help lines of its commands; Typer ends long ones with `...`."""
 
-    def section_of(self, name: str) -> str:
-        """Return the title below which a command is listed."""
-        return COMMANDS
+    sections: ClassVar[Mapping[str, str]] = {}
+    """The titles below which commands are listed, by the names of these commands."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - Typer calls it so
+        """Return the names, in the order of the table."""
         return list(self.commands)
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - likewise
+        """Write each section's commands with the first lines of their help."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for name, command in self.commands.items():
             if not command.hidden:
                 line = (command.short_help or command.help or "").partition("\n")[0].rstrip(".")
-                sections.setdefault(self.section_of(name), []).append((name, line))
+                sections.setdefault(self.sections.get(name, COMMANDS), []).append((name, line))
         width = max((len(name) for rows in sections.values() for name, _ in rows), default=0)
         for title, rows in sections.items():
             with formatter.section(title):
@@ -87,11 +101,10 @@ def group_of(entries: Mapping[str, Entry]) -> type[Group]:
     """Return the class of a group with these commands, for `cls` of `typer.Typer`."""
 
     class TableGroup(Group):
+        sections: ClassVar = {name: entry.section or COMMANDS for name, entry in entries.items()}
+
         def __init__(self, **attributes: Any) -> None:
             super().__init__(**{**attributes, "commands": None})
             self.commands = _LazyCommands(entries)  # type: ignore[assignment]
-
-        def section_of(self, name: str) -> str:
-            return entries[name].section or COMMANDS
 
     return TableGroup

@@ -26,6 +26,18 @@ QUEUE, LEARNING, FUNCTIONS, SERVING, CLUSTER, LAB, ADMIN = (
     "Admin",
 )
 
+FUNCTION_VERBS = {
+    "deploy": Entry("function_versions:deploy"),
+    "ls": Entry("function_versions:functions"),
+    "invoke": Entry("function_calls:invoke"),
+    "logs": Entry("jobs:logs_of_function"),
+    "rollout": Entry("function_versions:rollout"),
+    "rollback": Entry("function_versions:rollback"),
+    "undeploy": Entry("function_versions:undeploy"),
+    "token": Entry("function_versions:token"),
+    "dev": Entry("function_calls:dev"),
+}
+
 VERBS = {
     "run": Entry("run:run", takes_command=True),
     "submit": Entry("run:submit", takes_command=True),
@@ -44,7 +56,7 @@ VERBS = {
     "profile": Entry("profile:profile", LEARNING, takes_command=True),
     "advise": Entry("advice:advise", LEARNING),
     "calibrate": Entry("advice:calibrate", LEARNING),
-    "function": Entry("function:verbs", FUNCTIONS),
+    "function": Entry("", FUNCTIONS, entries=FUNCTION_VERBS, help="Deploy, call and manage functions."),
     "serve": Entry("serve:serve", SERVING),
     "install-runtime": Entry("serve:install_runtime", SERVING),
     "kubernetes": Entry("kubernetes:verbs", CLUSTER),

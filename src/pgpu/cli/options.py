@@ -19,9 +19,7 @@ def note_json(context: typer.Context, *, value: bool) -> bool:
 
 Json = Annotated[
     bool,
-    typer.Option(
-        "--json", callback=note_json, is_eager=True, help="Print one JSON object; errors are JSON on stderr."
-    ),
+    typer.Option("--json", callback=note_json, is_eager=True, help="Print one JSON object; errors are JSON on stderr."),
 ]
 Jobs = Annotated[
     list[str], typer.Argument(metavar="JOB...", help="Ids, beginnings of ids, or names of jobs and arrays.")

@@ -18,9 +18,8 @@ from pgpu.model import Bandwidths, Gpu, SharingMode
 
 def of_advice(advice: Advice) -> Table:
     """Lay out each job's slowdown in each mode."""
-    table = PlainTable(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in ("TIME-SLICE", "MPS", "CONFIDENCE", "EVIDENCE", "NOT KNOWN", "JOB"):
-        table.add_column(column, no_wrap=column not in {"NOT KNOWN", "JOB"}, overflow="fold")
+    one_line = ("TIME-SLICE", "MPS", "CONFIDENCE", "EVIDENCE")
+    table = PlainTable(*one_line, "NOT KNOWN", "JOB", no_wrap=one_line)
     for each in advice.jobs:
         table.add_row(
             f"{each.time_slice_slowdown:.2f}x",

@@ -1,4 +1,4 @@
-"""How functions on a cluster are shown: a table for people, and the documents of `--json`. Fields are only ever added."""
+"""Tables and JSON documents of what is on a cluster: functions, and the pods of a node. Fields are only ever added."""
 
 import dataclasses
 from collections.abc import Iterable, Sequence
@@ -9,17 +9,17 @@ from rich.text import Text
 
 from pgpu.cli.output.documents import Document, document
 from pgpu.cli.output.plain_table import PlainTable
+from pgpu.units import format_memory, format_share
 
 if TYPE_CHECKING:
     from pgpu.kubernetes.deploy.apply import DeployOutcome
     from pgpu.kubernetes.deploy.function_status import DeployedFunction
+    from pgpu.kubernetes.driver_client import SeenShare
 
 
-def table_of(found: "Sequence[DeployedFunction]") -> Table:
-    """Lay functions out, one a line."""
-    table = PlainTable(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in ("FUNCTION", "NAMESPACE", "STATE", "READY", "PLATFORM", "SLICE", "IMAGE", "URL", "REASON"):
-        table.add_column(column, overflow="fold")
+def of_functions(found: "Sequence[DeployedFunction]") -> Table:
+    """Lay out functions, one on each line."""
+    table = PlainTable("FUNCTION", "NAMESPACE", "STATE", "READY", "PLATFORM", "SLICE", "IMAGE", "URL", "REASON")
     for each in found:
         counted = f"{each.ready}/{each.replicas}"
         row = (each.name, each.namespace, _state(each), counted, each.platform.value, each.slice, each.image, each.url)
@@ -33,7 +33,7 @@ def document_of(found: "Iterable[DeployedFunction]") -> Document:
 
 
 def document_of_outcome(outcome: "DeployOutcome") -> Document:
-    """Describe a function that was deployed, and what became of each of its objects."""
+    """Describe a deployed function and the result for each of its objects."""
     return document(
         function={
             "name": outcome.name,
@@ -45,9 +45,36 @@ def document_of_outcome(outcome: "DeployOutcome") -> Document:
     )
 
 
-def _state(standing: "DeployedFunction") -> Text:
-    if standing.ready and not standing.reasons:
+def _state(function: "DeployedFunction") -> Text:
+    if function.ready and not function.reasons:
         return Text("ready", style="green")
-    if not standing.replicas and not standing.reasons:
+    if not function.replicas and not function.reasons:
         return Text("idle")
-    return Text("serving" if standing.ready else "not ready", style="yellow" if standing.ready else "red")
+    return Text("serving" if function.ready else "not ready", style="yellow" if function.ready else "red")
+
+
+def of_pods(seen: "Sequence[SeenShare]") -> Table:
+    """Lay out the slices of a node's containers, one on each line; `-` for a pod that the kubelet does not list."""
+    table = PlainTable(
+        *("NAMESPACE", "POD", "CONTAINER", "CLAIM", "GPU", "USED", "LIMIT", "PEAK", "REFUSED", "COMPUTE", "JOB")
+    )
+    for each in seen:
+        share = each.share
+        table.add_row(
+            share.namespace or "-",
+            share.pod or "-",
+            share.container or "-",
+            share.claim or "-",
+            each.gpu or f"gone: {share.gpu_uuid}",
+            _memory_or_unknown(share.memory_used_bytes),
+            format_memory(share.memory_limit_bytes),
+            _memory_or_unknown(share.memory_peak_bytes),
+            "?" if share.refusals is None else str(share.refusals),
+            "" if share.compute_share is None else format_share(share.compute_share),
+            share.job_id,
+        )
+    return table
+
+
+def _memory_or_unknown(amount_bytes: int | None) -> str:
+    return "?" if amount_bytes is None else format_memory(amount_bytes)

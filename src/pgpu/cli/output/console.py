@@ -1,15 +1,38 @@
-"""How pgpu speaks: results on stdout, everything else on stderr, one line at a time.
+"""Output of the command line: results on stdout, everything else on stderr, one line at a time.
 
-stdout belongs to the job; so what pgpu has to say beside a result never goes there.
+stdout belongs to the job, so notes and errors of pgpu never go there. Text chosen by users (commands, names) is escaped
+before it reaches a terminal: an escape sequence in it could move the cursor or hide words. What a job itself prints
+passes through `pgpu logs` and `run` unchanged.
 """
 
 import json
+import re
 import sys
+import unicodedata
 from typing import Any
 
 from pgpu.cli.output import documents
-from pgpu.cli.output.visible import visible, visible_json
 from pgpu.errors import PgpuError
+from pgpu.model.text import escape_undecodable, is_text
+
+_UNSAFE_IN_JSON = re.compile("[\ud800-\udfff\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+"""Characters that steer a terminal and that `json.dumps` does not escape, lone surrogates included."""
+
+
+def visible(text: str) -> str:
+    """Escape all characters that steer a terminal, tabs and line ends included."""
+    return "".join(each if each.isprintable() or unicodedata.category(each) == "Zs" else _escape(each) for each in text)
+
+
+def visible_json(text: str) -> str:
+    """Escape all characters of a JSON text that steer a terminal; it keeps its meaning."""
+    return _UNSAFE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _escape(character: str) -> str:
+    if not is_text(character):
+        return escape_undecodable(character)
+    return character.encode("unicode_escape").decode("ascii")
 
 
 def print_json(content: documents.Document) -> None:
@@ -24,16 +47,16 @@ def print_json_line(content: documents.Document, *, to_stderr: bool = False) -> 
 
 
 def print_note(line: str) -> None:
-    """Say something that is no result."""
+    """Print a line to stderr: progress, warnings, everything that is no result."""
     print(f"pgpu: {visible(line)}", file=sys.stderr, flush=True)
 
 
 def print_error(error: PgpuError, *, as_json: bool) -> None:
-    """Say what went wrong, in one line and a hint, or as JSON."""
+    """Print an error to stderr: one line and a hint, or one JSON object."""
     if as_json:
         print_json_line(documents.of_error(error), to_stderr=True)
         return
-    print_note(_on_one_line(error))
+    print_note(" ".join(str(error).split()) or type(error).__name__)
     if error.hint:
         print_note(f"hint: {error.hint}")
 
@@ -45,7 +68,3 @@ def print_table(table: Any) -> None:
     is_terminal = sys.stdout.isatty()
     console = Console(file=sys.stdout, width=None if is_terminal else 240, highlight=False)
     console.print(table, soft_wrap=not is_terminal)
-
-
-def _on_one_line(error: PgpuError) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

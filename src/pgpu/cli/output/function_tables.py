@@ -30,7 +30,7 @@ _STYLES = {VersionState.READY: "green", VersionState.PENDING: "yellow", VersionS
 
 def of_functions(served: Iterable[Served]) -> Table:
     """Lay functions out, one a line."""
-    table = _table("FUNCTION", "TRAFFIC", "STATE", "REPLICAS", "RUNTIME", "APP")
+    table = PlainTable("FUNCTION", "TRAFFIC", "STATE", "REPLICAS", "RUNTIME", "APP")
     for function, replicas in served:
         last = function.versions[-1]
         runtime = last.image or last.runtime
@@ -41,7 +41,7 @@ def of_functions(served: Iterable[Served]) -> Table:
 
 def of_versions(function: Function, replicas: Sequence[Replica]) -> Table:
     """Lay a function's versions out, the newest first."""
-    table = _table("VERSION", "TRAFFIC", "STATE", "REPLICAS", "RUNTIME", "DECLARES", "REASON")
+    table = PlainTable("VERSION", "TRAFFIC", "STATE", "REPLICAS", "RUNTIME", "DECLARES", "REASON")
     shares = {share.version: f"{share.percent} %" for share in function.traffic}
     for version in reversed(function.versions):
         own = [replica for replica in replicas if replica.version == version.number]
@@ -55,7 +55,7 @@ def of_starts(starts: Sequence[ColdStart]) -> Table:
     """Lay cold starts out, the newest first, a column for each phase."""
     seen = {name for start in starts for name, _ in start.phases}
     phases = [name for name in COLD_START_PHASES if name in seen]
-    table = _table("VERSION", "JOB", "TOTAL", *(name.upper().replace("_", " ") for name in phases))
+    table = PlainTable("VERSION", "JOB", "TOTAL", *(name.upper().replace("_", " ") for name in phases))
     for start in starts:
         took = dict(start.phases)
         cells = [_milliseconds(took.get(name)) for name in phases]
@@ -66,7 +66,7 @@ def of_starts(starts: Sequence[ColdStart]) -> Table:
 
 def of_tokens(tokens: Iterable[FunctionToken]) -> Table:
     """Lay tokens out, one a line."""
-    table = _table("ID", "LABEL", "AGE")
+    table = PlainTable("ID", "LABEL", "AGE")
     for token in tokens:
         table.add_row(token.id, token.label, format_duration(max(time.time() - token.created_at_seconds, 0)))
     return table
@@ -156,10 +156,3 @@ def _counted(replicas: Sequence[Replica]) -> str:
 
 def _milliseconds(seconds: float | None) -> str:
     return "" if seconds is None else f"{seconds * 1000:.1f} ms"
-
-
-def _table(*columns: str) -> Table:
-    table = PlainTable(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table

@@ -17,6 +17,7 @@ _JOB_COLUMNS = (
     *("JOB", "NAME", "STATUS", "SLICE", "USED", "PEAK", "REFUSED"),
     *("SHARE", "GOT 1s/10s/60s", "MODE", "TURN", "GPU", "IMAGE", "COMMAND"),
 )
+_ONE_LINE = {"JOB", "SLICE", "USED", "PEAK", "GPU", "UUID"}
 _ALWAYS = {"JOB", "STATUS", "SLICE", "GPU", "COMMAND"}
 _STATE_STYLES = {
     JobState.WAITING: "yellow",
@@ -34,7 +35,7 @@ def of_jobs(reports: Sequence[JobReport], *, is_uncut: bool, now_seconds: float 
     turns = {each.gpu_uuid for report in reports for each in report.time if each.is_held}
     rows = [_job_cells(report, now, turns, is_uncut=is_uncut) for report in reports]
     names = [name for name in _JOB_COLUMNS if name in _ALWAYS or any(row[name] for row in rows)]
-    table = _table(*names)
+    table = PlainTable(*names, no_wrap=_ONE_LINE)
     for row in rows:
         table.add_row(*(row[name] for name in names))
     return table
@@ -88,7 +89,7 @@ def _turn(time_: GpuTime, job: Job, turns: set[str], now_seconds: float) -> str:
 def of_queue(reports: Iterable[QueueReport], now_seconds: float | None = None) -> Table:
     """Lay out waiting jobs, one a line."""
     now = time.time() if now_seconds is None else now_seconds
-    table = _table("PLACE", "JOB", "NAME", "PRIORITY", "SLICE", "WAITED", "STARTS", "REASON")
+    table = PlainTable("PLACE", "JOB", "NAME", "PRIORITY", "SLICE", "WAITED", "STARTS", "REASON", no_wrap=_ONE_LINE)
     for report in reports:
         job = report.job
         table.add_row(
@@ -115,9 +116,10 @@ def _start(expected_seconds: float | None, now_seconds: float) -> str:
 
 def of_gpus(reports: Iterable[GpuReport]) -> Table:
     """Lay out GPUs, one a line."""
-    table = _table(
+    table = PlainTable(
         *("GPU", "NAME", "UUID", "MEMORY", "USED", "GRANTED", "GRANTABLE", "OUTSIDE"),
         *("BUSY", "COMPUTE", "MODE", "JOBS", "ENFORCER"),
+        no_wrap=_ONE_LINE,
     )
     for report in reports:
         gpu = report.gpu
@@ -159,13 +161,6 @@ def outside(outsiders: Iterable[Outsider]) -> Sequence[str]:
 def uncovered(reports: Iterable[GpuReport]) -> Sequence[str]:
     """Say once for each enforcer what gets past it."""
     return sorted({f"{report.enforcer} does not cover {report.does_not_cover}" for report in reports})
-
-
-def _table(*columns: str) -> Table:
-    table = PlainTable(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in columns:
-        table.add_column(column, overflow="fold", no_wrap=column in {"JOB", "SLICE", "USED", "PEAK", "GPU", "UUID"})
-    return table
 
 
 def _status(job: Job, now_seconds: float) -> str:

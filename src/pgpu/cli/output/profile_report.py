@@ -115,14 +115,16 @@ def _spread(found: Loss) -> str:
 
 
 def _of_rows(rows: Sequence[Row]) -> Table:
-    table = PlainTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    table = PlainTable(has_header=False)
     for name, value in rows:
         table.add_row(name, Text(value))
     return table
 
 
 def _of_kernels(finding: ProfileResult) -> Table:
-    table = _table("KERNEL", "GRID", "BLOCK", "LAUNCHES", "TOTAL µs", "MEAN µs", "SHORTEST µs", "LONGEST µs")
+    table = PlainTable(
+        "KERNEL", "GRID", "BLOCK", "LAUNCHES", "TOTAL µs", "MEAN µs", "SHORTEST µs", "LONGEST µs", is_numeric=True
+    )
     for each in finding.profile.kernels[:_MOST_KERNELS]:
         table.add_row(
             Text(each.name),
@@ -138,14 +140,14 @@ def _of_kernels(finding: ProfileResult) -> Table:
 
 
 def _of_counters(finding: ProfileResult) -> Table:
-    table = _table(*(word.upper() for word in COUNTED))
+    table = PlainTable(*(word.upper() for word in COUNTED), is_numeric=True)
     for name, *figures in counter_rows(finding.counters[:_MOST_KERNELS]):
         table.add_row(Text(name), *figures)
     return table
 
 
 def _of_copies(finding: ProfileResult) -> Table:
-    table = _table("COPIES", "COUNT", "BYTES", "TOTAL µs")
+    table = PlainTable("COPIES", "COUNT", "BYTES", "TOTAL µs", is_numeric=True)
     for each in finding.profile.copies:
         table.add_row(each.direction, str(each.copies), format_memory(each.total_bytes), _microseconds(each.total_ns))
     return table
@@ -153,10 +155,3 @@ def _of_copies(finding: ProfileResult) -> Table:
 
 def _microseconds(nanoseconds: float) -> str:
     return f"{nanoseconds / _MICROSECONDS:,.1f}"
-
-
-def _table(*columns: str) -> Table:
-    table = PlainTable(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for number, column in enumerate(columns):
-        table.add_column(column, overflow="fold", justify="right" if number else "left", no_wrap=number > 0)
-    return table

@@ -15,6 +15,12 @@ from pgpu.scheduling.demand import Basis
 from pgpu.units import format_duration, format_memory
 
 _MOST_JOBS = 40
+_ONE_LINE = {
+    *("JOB", "JOBS", "USER", "RUNS", "SLICE", "RESERVED", "USED", "TIMES", "PEAK", "CONTEXT", "REFUSED", "EXIT"),
+    *("LASTS", "LASTED", "LAST RUN", "AUTO", "SHOULD ASK"),
+}
+"""Columns that are never wrapped; programs, GPUs and explanations are."""
+
 _BASES = {
     Basis.HISTORY: "history",
     Basis.GROWTH: "growth with a number",
@@ -26,7 +32,17 @@ _BASES = {
 def of_calls(calls: Iterable[CallHistory], now_seconds: float | None = None) -> Table:
     """Lay out what is known of each call, one a line."""
     now = time.time() if now_seconds is None else now_seconds
-    table = _table("PROGRAM", "GPU", "RUNS", "PEAK", "LASTS", "LAST RUN", "AUTO", "BY")
+    table = PlainTable(
+        "PROGRAM",
+        "GPU",
+        "RUNS",
+        "PEAK",
+        "LASTS",
+        "LAST RUN",
+        "AUTO",
+        "BY",
+        no_wrap=_ONE_LINE,
+    )
     for call in calls:
         memory_bytes = call.estimate.memory_bytes
         table.add_row(
@@ -44,7 +60,16 @@ def of_calls(calls: Iterable[CallHistory], now_seconds: float | None = None) -> 
 
 def of_runs(call: CallHistory) -> Table:
     """Lay out every run of one call, one a line."""
-    table = _table("JOB", "SLICE", "PEAK", "CONTEXT", "REFUSED", "LASTED", "EXIT")
+    table = PlainTable(
+        "JOB",
+        "SLICE",
+        "PEAK",
+        "CONTEXT",
+        "REFUSED",
+        "LASTED",
+        "EXIT",
+        no_wrap=_ONE_LINE,
+    )
     for run in call.runs:
         table.add_row(
             run.job_id,
@@ -60,7 +85,16 @@ def of_runs(call: CallHistory) -> Table:
 
 def of_waste(found: Sequence[Waste]) -> Table:
     """Lay out the newest jobs, one a line."""
-    table = _table("JOB", "USER", "RESERVED", "USED", "TIMES", "SHOULD ASK", "PROGRAM")
+    table = PlainTable(
+        "JOB",
+        "USER",
+        "RESERVED",
+        "USED",
+        "TIMES",
+        "SHOULD ASK",
+        "PROGRAM",
+        no_wrap=_ONE_LINE,
+    )
     for each in found[-_MOST_JOBS:]:
         table.add_row(
             each.job_id,
@@ -76,7 +110,7 @@ def of_waste(found: Sequence[Waste]) -> Table:
 
 def of_users(found: Sequence[Waste]) -> Table:
     """Lay out each user's memory over time, one a line."""
-    table = _table("USER", "JOBS", "RESERVED", "USED", "TIMES")
+    table = PlainTable("USER", "JOBS", "RESERVED", "USED", "TIMES", no_wrap=_ONE_LINE)
     for uid in sorted({each.owner_uid for each in found}):
         theirs = [each for each in found if each.owner_uid == uid]
         reserved, used = gib_hours(theirs)
@@ -111,10 +145,3 @@ def _advice(each: Waste) -> str:
     if each.should_ask_bytes is not None:
         return format_memory(each.should_ask_bytes)
     return "it runs" if each.duration_seconds is None else "no GPU memory"
-
-
-def _table(*columns: str) -> Table:
-    table = PlainTable(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in columns:
-        table.add_column(column, overflow="fold", no_wrap=column not in {"PROGRAM", "BY", "GPU"})
-    return table

@@ -187,9 +187,7 @@ class JobOptions:
     working_directory: str | None = _option(
         Kind.TEXT, "--workdir", "-w", metavar="PATH", help="Start the command in this directory."
     )
-    user: str | None = _option(
-        Kind.TEXT, "--user", "-u", metavar="USER[:GROUP]", help="Run as this user of the image."
-    )
+    user: str | None = _option(Kind.TEXT, "--user", "-u", metavar="USER[:GROUP]", help="Run as this user of the image.")
     name: str | None = _option(
         Kind.TEXT, "--name", metavar="NAME", used_by=(RUN, SUBMIT, PROFILE), help="Name the job and its container."
     )

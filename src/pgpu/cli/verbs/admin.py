@@ -1,4 +1,4 @@
-"""`pgpu admin`: what the administrator sets for everybody: quotas, GPUs that take no jobs, tokens, and the end of jobs."""
+"""`pgpu admin`: quotas, GPUs that take no jobs, tokens, and the jobs of all users; for root."""
 
 import pwd
 import time
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pgpu.cli import options
+from pgpu.cli.command_group import Group
 from pgpu.cli.invocation import invocation_of
 from pgpu.cli.output import console
 from pgpu.errors import RequestError
@@ -17,34 +18,41 @@ if TYPE_CHECKING:
     from pgpu.services.administration import Administration, UserQuota
 
 verbs = typer.Typer(
-    help="Set what others may: quotas, GPUs that take no jobs, tokens. For root.",
+    cls=Group,
+    help="Set quotas, drain GPUs, issue tokens; for root.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-_tokens = typer.Typer(help="Tokens prove to a server over TCP who asks.", no_args_is_help=True, rich_markup_mode=None)
+_tokens = typer.Typer(
+    cls=Group, help="Manage tokens for callers over TCP.", no_args_is_help=True, rich_markup_mode=None
+)
 verbs.add_typer(_tokens, name="token")
 
 _ALL_GPUS = "*"
-User = Annotated[str, typer.Argument(metavar="USER", help="A user of this machine, by name or number.")]
+User = Annotated[str, typer.Argument(metavar="USER", help="User of this machine, by name or number.")]
 
 
 @verbs.command()
 def quota(
     context: typer.Context,
-    user: Annotated[str | None, typer.Argument(metavar="[USER]", help="Whose; left out: show all.")] = None,
+    user: Annotated[str | None, typer.Argument(metavar="[USER]", help="User to change; default: show all.")] = None,
     *,
     memory: Annotated[
         str | None,
-        typer.Option("--memory", "-m", metavar="SIZE", help="Most GPU memory granted at a time, over all GPUs."),
+        typer.Option("--memory", "-m", metavar="SIZE", help="Most GPU memory at a time, over all GPUs."),
     ] = None,
-    jobs: Annotated[int | None, typer.Option("--jobs", metavar="N", help="Most jobs granted at a time.")] = None,
+    jobs: Annotated[int | None, typer.Option("--jobs", metavar="N", help="Most jobs at a time.")] = None,
     weight: Annotated[
-        float, typer.Option("--weight", metavar="W", help="Share beside others who wait: 2 gets twice as much as 1.")
+        float,
+        typer.Option("--weight", metavar="W", help="Share beside other waiting users: 2 gets twice as much as 1."),
     ] = 1.0,
-    is_removed: Annotated[bool, typer.Option("--remove", help="Let this user hold as much as there is.")] = False,
+    is_removed: Annotated[bool, typer.Option("--remove", help="Remove the user's quota.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Show or set what one user may hold at a time; more than that waits. What runs goes on."""
+    """Show or set what a user may hold at a time.
+
+    Jobs beyond the quota wait; running jobs go on.
+    """
     administration = _administration(context)
     if user is None:
         _show_quotas(administration, as_json=as_json)
@@ -63,7 +71,10 @@ def drain(
     *,
     is_ended: Annotated[bool, typer.Option("--end", help="Let jobs start again.")] = False,
 ) -> None:
-    """Let nothing new start on this machine: what runs goes on, what waits and what comes stays in the queue."""
+    """Start no more jobs on this machine.
+
+    Running jobs go on; waiting and new jobs stay in the queue.
+    """
     administration = _administration(context)
     if is_ended:
         administration.open_gpu(_ALL_GPUS)
@@ -74,12 +85,12 @@ def drain(
 @verbs.command()
 def exclude(
     context: typer.Context,
-    gpu: Annotated[str | None, typer.Argument(metavar="[GPU]", help="UUID of a GPU; left out: show all.")] = None,
+    gpu: Annotated[str | None, typer.Argument(metavar="[GPU]", help="UUID of a GPU; default: show all.")] = None,
     *,
     is_ended: Annotated[bool, typer.Option("--end", help="Let this GPU take jobs again.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Let one GPU take no new jobs; those on it go on."""
+    """Start no more jobs on one GPU; its running jobs go on."""
     administration = _administration(context)
     if gpu is None:
         _show_closed(administration, as_json=as_json)
@@ -94,18 +105,21 @@ def stop(
     context: typer.Context,
     jobs: Annotated[list[str] | None, typer.Argument(metavar="[JOB]...", help="Ids or names.")] = None,
     *,
-    user: Annotated[str | None, typer.Option("--user", metavar="USER", help="All jobs of this user.")] = None,
-    is_all: Annotated[bool, typer.Option("--all", help="Everybody's jobs.")] = False,
+    user: Annotated[str | None, typer.Option("--user", metavar="USER", help="Stop all jobs of this user.")] = None,
+    is_all: Annotated[bool, typer.Option("--all", help="Stop all jobs of all users.")] = False,
     grace: Annotated[
-        str | None, typer.Option("--time", "-t", metavar="DURATION", help="Between SIGTERM and SIGKILL.")
+        str | None, typer.Option("--time", "-t", metavar="DURATION", help="Time between SIGTERM and SIGKILL.")
     ] = None,
 ) -> None:
-    """Cancel waiting jobs and end running ones, whoever's they are; print their ids."""
+    """Stop jobs of any user and print their ids.
+
+    Waiting jobs are cancelled.
+    """
     from pgpu.units import parse_duration_seconds
 
     if bool(jobs) + (user is not None) + is_all != 1:
-        raise RequestError("whose jobs?", hint="name jobs, or --user USER, or --all")
-    _administration(context)  # an ordinary user is told so before anything else is said
+        raise RequestError("no jobs are selected", hint="name jobs, or --user USER, or --all")
+    _administration(context)  # refuses ordinary users first
     invocation = invocation_of(context)
     client = invocation.client()
     uid = None if user is None else _uid(user)
@@ -124,10 +138,15 @@ def stop(
 def create_token(
     context: typer.Context,
     *,
-    user: Annotated[str, typer.Option("--user", metavar="USER", help="Whose jobs its holder submits, sees and stops.")],
+    user: Annotated[
+        str, typer.Option("--user", metavar="USER", help="User whose jobs the token's holder submits and stops.")
+    ],
     as_json: options.Json = False,
 ) -> None:
-    """Make a token and print it, this once: its holder sets PGPU_TOKEN."""
+    """Create a token and print it once.
+
+    Its holder sets it as PGPU_TOKEN.
+    """
     made = _administration(context).create_token(_uid(user))
     if as_json:
         console.print_json({"id": made.id, "uid": made.uid, "token": made.text})
@@ -137,7 +156,7 @@ def create_token(
 
 @_tokens.command("list")
 def list_tokens(context: typer.Context, *, as_json: options.Json = False) -> None:
-    """List the tokens that are valid; none can be shown again."""
+    """List valid tokens, without their secret parts."""
     found = _administration(context).tokens()
     if as_json:
         rows = [{"id": each.id, "uid": each.uid, "created_at_seconds": each.created_at_seconds} for each in found]
@@ -150,9 +169,10 @@ def list_tokens(context: typer.Context, *, as_json: options.Json = False) -> Non
 
 @_tokens.command("revoke")
 def revoke_token(
-    context: typer.Context, token: Annotated[str, typer.Argument(metavar="ID", help="As `token list` shows it.")]
+    context: typer.Context,
+    token: Annotated[str, typer.Argument(metavar="ID", help="Id of the token, as `token list` prints it.")],
 ) -> None:
-    """Make a token worth nothing, at once."""
+    """Revoke a token, at once."""
     _administration(context).revoke_token(token)
 
 
@@ -172,7 +192,7 @@ def _show_quotas(administration: "Administration", *, as_json: bool) -> None:
         jobs = "any number of jobs" if each.jobs is None else f"{each.jobs} jobs"
         print(f"{_name(each.uid)}: {memory}, {jobs}, weight {each.weight:g}")
     if not found:
-        console.print_note("nobody has a quota: everybody may hold as much as there is, in turn")
+        console.print_note("no user has a quota")
 
 
 def _quota_document(each: "UserQuota") -> dict[str, Any]:
@@ -191,7 +211,7 @@ def _show_closed(administration: "Administration", *, as_json: bool) -> None:
 
 
 def _uid(user: str) -> int:
-    """Return a user's number; a number and the owners whom no user of the machine is behind, need no entry in the machine's."""
+    """Return a user's number; numbers and pgpu's own owners (Docker, Kubernetes) need no entry in the passwd file."""
     if user.isdecimal():
         return int(user)
     if user in OWNER_UIDS:

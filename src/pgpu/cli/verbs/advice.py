@@ -26,7 +26,7 @@ def history(
     *,
     as_json: options.Json = False,
 ) -> None:
-    """Show the peaks of earlier runs and the size for --memory auto."""
+    """Show peaks of earlier runs and sizes for --memory auto."""
     calls = invocation_of(context).client().history(program)
     if as_json:
         console.print_json(documents.of_history(calls))

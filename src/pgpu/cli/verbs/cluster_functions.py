@@ -1,6 +1,6 @@
-"""The verbs of functions where `--runtime kubernetes` is said: the same words, for a cluster instead of a server.
+"""Functions on a cluster: what `pgpu function deploy|ls|undeploy` does with `--runtime kubernetes`.
 
-They refuse what only a server of pgpu does (tokens, parts of the traffic, parked replicas), in one line.
+Options that only a server of pgpu has (tokens, parts of the traffic, parked replicas) are errors here.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pgpu.cli.output import console
-from pgpu.cli.verbs.declaring import read_declaration
+from pgpu.cli.verbs.function_calls import read_declaration
 from pgpu.errors import RequestError
 from pgpu.units import quoted
 
@@ -24,15 +24,16 @@ if TYPE_CHECKING:
 RUNTIME = "kubernetes"
 
 Runtime = Annotated[
-    str | None, typer.Option("--runtime", metavar="kubernetes", help="On a cluster, and not on the server.")
+    str | None, typer.Option("--runtime", metavar="kubernetes", help="Use a cluster instead of the server.")
 ]
 Namespace = Annotated[
     str | None,
-    typer.Option("--namespace", "-n", metavar="NAMESPACE", help="On Kubernetes: where [that of the context]."),
+    typer.Option("--namespace", "-n", metavar="NAMESPACE", help="On Kubernetes: namespace [that of the context]."),
 ]
-AllNamespaces = Annotated[bool, typer.Option("--all-namespaces", "-A", help="On Kubernetes: everywhere.")]
+AllNamespaces = Annotated[bool, typer.Option("--all-namespaces", "-A", help="On Kubernetes: all namespaces.")]
 Context = Annotated[
-    str | None, typer.Option("--context", metavar="CONTEXT", help="On Kubernetes: of the kubeconfig [its current one].")
+    str | None,
+    typer.Option("--context", metavar="CONTEXT", help="On Kubernetes: context of the kubeconfig [the current one]."),
 ]
 Kubeconfig = Annotated[
     Path | None,
@@ -40,33 +41,34 @@ Kubeconfig = Annotated[
 ]
 SourceInImage = Annotated[
     str | None,
-    typer.Option("--source-in-image", metavar="DIR", help="On Kubernetes: the image holds the source there."),
+    typer.Option("--source-in-image", metavar="DIR", help="On Kubernetes: directory of the source in the image."),
 ]
 Cpu = Annotated[
-    str | None, typer.Option("--cpu", metavar="AMOUNT", help="On Kubernetes: CPU time asked for, such as 2 [250m].")
+    str | None, typer.Option("--cpu", metavar="AMOUNT", help="On Kubernetes: requested CPU time, such as 2 [250m].")
 ]
 Autoscale = Annotated[
     bool,
-    typer.Option("--autoscale", help="On Kubernetes: a HorizontalPodAutoscaler, by CPU time, from --min to --max."),
+    typer.Option("--autoscale", help="On Kubernetes: scale by CPU time from --min to --max."),
 ]
 Knative = Annotated[
     bool | None,
-    typer.Option("--knative/--no-knative", help="On Kubernetes: a Knative Service, or none [where Knative takes it]."),
+    typer.Option("--knative/--no-knative", help="On Kubernetes: a Knative Service, or none [by the cluster]."),
 ]
 Recreate = Annotated[
     bool,
-    typer.Option("--recreate", help="On Kubernetes: the old version ends before the new one starts: for a full GPU."),
+    typer.Option("--recreate", help="On Kubernetes: end the old version before the new one starts."),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="On Kubernetes: print the manifests, and ask no cluster.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="On Kubernetes: print the manifests; contact no cluster.")]
 Output = Annotated[
-    str | None, typer.Option("--output", "-o", metavar="yaml|json", help="On Kubernetes: as --dry-run, so written.")
+    str | None,
+    typer.Option("--output", "-o", metavar="yaml|json", help="On Kubernetes: format of --dry-run, which it implies."),
 ]
-Force = Annotated[bool, typer.Option("--force", help="On Kubernetes: take over fields that other managers have set.")]
+Force = Annotated[bool, typer.Option("--force", help="On Kubernetes: take over fields of other managers.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Where, as it was said."""
+    """Which cluster and namespace, as given on the command line."""
 
     namespace: str | None = None
     context: str | None = None
@@ -76,13 +78,13 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class ClusterDeployment:
-    """What `pgpu deploy --runtime kubernetes` was asked."""
+    """The options of `pgpu function deploy --runtime kubernetes`."""
 
     app: str
     name: str | None
     image: str | None
     flags: Mapping[str, object]
-    """Of the declaration, by its words."""
+    """Options that override the declaration, by name."""
 
     cluster: Cluster
     source_in_image: str | None = None
@@ -92,20 +94,20 @@ class ClusterDeployment:
     ends_before_it_starts: bool = False
     is_forced: bool = False
     output: str | None = None
-    """`yaml` or `json`: the manifests are printed, and nothing else is done."""
+    """`yaml` or `json` to print the manifests and do nothing else."""
 
 
 def is_on_cluster(runtime: str | None, **words: object) -> bool:
-    """Whether a cluster is meant.
+    """Whether the runtime is a cluster.
 
     Raises:
-        RequestError: It is not, and one of the words is for clusters alone.
+        RequestError: It is not, and an option for clusters was given.
     """
     if runtime == RUNTIME:
         return True
     for word, value in words.items():
         if value is not None and value is not False:
-            raise RequestError(f"--{word.replace('_', '-')} is for clusters", hint="say --runtime kubernetes, too")
+            raise RequestError(f"--{word.replace('_', '-')} is for clusters", hint="add --runtime kubernetes")
     return False
 
 
@@ -113,7 +115,7 @@ def deploy(asked: ClusterDeployment, *, requirements: Path | None, rolls_out: bo
     """Deploy a function to a cluster, or print what would be applied."""
     from pgpu.app.kubernetes_functions import Packaging, differences, require_kubernetes, workload_of
 
-    _refuse_a_server_s(asked, requirements, rolls_out=rolls_out)
+    _refuse_server_options(asked, requirements, rolls_out=rolls_out)
     require_kubernetes()
     if asked.image is None:
         raise RequestError(
@@ -144,11 +146,13 @@ def list_functions(cluster: Cluster, name: str | None, *, as_json: bool) -> None
     with _opened(cluster) as (objects, namespace):
         found = deployed_functions(objects, None if cluster.is_everywhere else namespace, name or "")
     if name is not None and not found:
-        raise FunctionNotFoundError(f"{namespace} has no function {quoted(name)}", hint="another one? --namespace")
+        raise FunctionNotFoundError(
+            f"{namespace} has no function {quoted(name)}", hint="name another one with --namespace"
+        )
     if as_json:
         console.print_json(shown.document_of(found))
     else:
-        console.print_table(shown.table_of(found))
+        console.print_table(shown.of_functions(found))
 
 
 def undeploy(cluster: Cluster, name: str) -> None:
@@ -168,10 +172,10 @@ def _opened(cluster: Cluster) -> "Iterator[tuple[DynamicClient, str]]":
     require_kubernetes()
     from pgpu.kubernetes.deploy import check_namespace
 
-    said = None if cluster.namespace is None else check_namespace(cluster.namespace)
+    namespace = None if cluster.namespace is None else check_namespace(cluster.namespace)
     objects = open_objects(cluster.kubeconfig, cluster.context)
     try:
-        yield objects, said or objects.namespace
+        yield objects, namespace or objects.namespace
     finally:
         objects.close()
 
@@ -200,7 +204,7 @@ def _print(asked: ClusterDeployment, workload: "Workload") -> "Platform":
 
     writers = {"yaml": as_yaml, "json": as_json}
     if asked.output not in writers:
-        raise RequestError(f"{quoted(str(asked.output))} is no way to write manifests", hint="--output yaml or json")
+        raise RequestError(f"{quoted(str(asked.output))} is not a format of manifests", hint="--output yaml or json")
     platform = _platform(asked.knative) or Platform.DEPLOYMENT
     print(writers[asked.output](manifests(workload, platform)), end="")
     if platform is Platform.KNATIVE and workload.share is not None:
@@ -214,7 +218,7 @@ def _platform(knative: bool | None) -> "Platform | None":
     return None if knative is None else Platform.KNATIVE if knative else Platform.DEPLOYMENT
 
 
-def _refuse_a_server_s(asked: ClusterDeployment, requirements: Path | None, *, rolls_out: bool) -> None:
+def _refuse_server_options(asked: ClusterDeployment, requirements: Path | None, *, rolls_out: bool) -> None:
     if requirements is not None:
         raise RequestError(
             "nothing is installed on a cluster: packages stand in the image",
@@ -231,10 +235,7 @@ def _refuse_a_server_s(asked: ClusterDeployment, requirements: Path | None, *, r
     if asked.knative and (asked.is_autoscaled or asked.ends_before_it_starts):
         word = "--autoscale" if asked.is_autoscaled else "--recreate"
         raise RequestError(f"{word} is for Deployments: Knative does so itself", hint=f"leave {word} or --knative out")
-    if asked.cpu is not None and not _is_cpu(asked.cpu):
-        raise RequestError(f"{quoted(asked.cpu)} is no amount of CPU time", hint="write it like 2 or 500m")
-
-
-def _is_cpu(text: str) -> bool:
-    plain = text.removesuffix("m")
-    return plain.isascii() and plain.isdecimal() and int(plain[:9]) > 0
+    if asked.cpu is not None:
+        number = asked.cpu.removesuffix("m")
+        if not (number.isascii() and number.isdecimal() and int(number[:9]) > 0):
+            raise RequestError(f"{quoted(asked.cpu)} is not an amount of CPU time", hint="write it like 2 or 500m")

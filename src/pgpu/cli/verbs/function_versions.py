@@ -1,6 +1,6 @@
-"""`pgpu deploy` and what follows it: versions and traffic of functions, the end of them, and the tokens that may call.
+"""`pgpu function deploy|ls|rollout|rollback|undeploy|token`: versions of functions, their traffic and their tokens.
 
-It refuses to import the user's code: a process of its own is asked what it declares.
+The user's code is never imported in this process: another process imports it and reports what it declares.
 """
 
 import dataclasses
@@ -15,18 +15,17 @@ from pgpu.cli import options
 from pgpu.cli.invocation import invocation_of
 from pgpu.cli.output import console
 from pgpu.cli.verbs import cluster_functions as cluster
-from pgpu.cli.verbs.declaring import read_declaration
-from pgpu.cli.verbs.function_dev import require_libraries
+from pgpu.cli.verbs.function_calls import read_declaration, require_libraries
 from pgpu.errors import RequestError
 
 if TYPE_CHECKING:
     from pgpu.functions.api import Declaration
     from pgpu.functions.dev import FunctionSource
-    from pgpu.model import ColdStart, Deployment, Function, Version
+    from pgpu.model import ColdStart, Deployment, Function
     from pgpu.services.function_messages import Functions
 
 _WHOLE_PERCENT = 100
-Name = Annotated[str, typer.Argument(metavar="NAME", help="A function of yours.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of one of your functions.")]
 
 
 def deploy(
@@ -38,7 +37,9 @@ def deploy(
         ),
     ],
     *,
-    name: Annotated[str | None, typer.Option("--name", help="What to call it [made of the callable's name].")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="Name of the function [from the callable's name].")
+    ] = None,
     memory: Annotated[
         str | None, typer.Option("--memory", "-m", metavar="AMOUNT", help="GPU memory of each replica, such as 4GiB.")
     ] = None,
@@ -48,31 +49,31 @@ def deploy(
     gpus: Annotated[int | None, typer.Option("--gpus", metavar="N", help="GPUs of each replica; 0 for none.")] = None,
     host_memory: Annotated[
         str | None,
-        typer.Option(
-            "--host-memory", metavar="AMOUNT", help="The machine's memory of each replica's container [4GiB]."
-        ),
+        typer.Option("--host-memory", metavar="AMOUNT", help="Host memory of each replica's container [4GiB]."),
     ] = None,
     image: options.Image = None,
     requirements: Annotated[
-        Path | None, typer.Option("--requirements", metavar="FILE", help="A lock file: pip installs it once for all.")
+        Path | None,
+        typer.Option("--requirements", metavar="FILE", help="Lock file that pip installs once for all replicas."),
     ] = None,
-    minimum: Annotated[int | None, typer.Option("--min", metavar="N", help="Replicas that stay.")] = None,
-    maximum: Annotated[int | None, typer.Option("--max", metavar="N", help="Replicas at most.")] = None,
+    minimum: Annotated[int | None, typer.Option("--min", metavar="N", help="Least number of replicas.")] = None,
+    maximum: Annotated[int | None, typer.Option("--max", metavar="N", help="Largest number of replicas.")] = None,
     idle: Annotated[
-        str | None, typer.Option("--idle", metavar="TIME", help="How long a replica stays that nobody calls: 5m.")
+        str | None, typer.Option("--idle", metavar="TIME", help="End a replica after this long without calls: 5m.")
     ] = None,
     keep_warm: Annotated[
-        str | None, typer.Option("--keep-warm", metavar="auto", help="Learn from the calls when to stay warm.")
+        str | None, typer.Option("--keep-warm", metavar="auto", help="Learn from calls when to keep a replica warm.")
     ] = None,
     runtime: Annotated[
         str | None,
         typer.Option("--runtime", metavar="RUNTIME", help="process, docker or kubernetes [docker with --image]."),
     ] = None,
     network: Annotated[
-        str | None, typer.Option("--network", metavar="NETWORK", help="The container's network, such as bridge [none].")
+        str | None,
+        typer.Option("--network", metavar="NETWORK", help="Network of the container, such as bridge [none]."),
     ] = None,
     public: Annotated[
-        bool | None, typer.Option("--public/--private", help="Whether anybody may call it, without a token.")
+        bool | None, typer.Option("--public/--private", help="Allow calls without a token, or require one.")
     ] = None,
     rollout: Annotated[bool, typer.Option("--rollout/--no-rollout", help="Give the new version all traffic.")] = True,
     namespace: cluster.Namespace = None,
@@ -88,10 +89,11 @@ def deploy(
     output: cluster.Output = None,
     as_json: options.Json = False,
 ) -> None:
-    """Send a function to the server, as a new version of its name, and print NAME@VERSION.
+    """Deploy a function as a new version; print NAME@VERSION.
 
-    The source directory is packed without hidden files, caches and what .pgpuignore names. Flags go over pgpu.toml, which goes
-    over @pgpu.function. With --runtime kubernetes it becomes a Deployment of a cluster or a Knative Service, and its URL is printed.
+    The source directory is packed without hidden files, caches and what .pgpuignore names. Flags override pgpu.toml,
+    which overrides @pgpu.function. With --runtime kubernetes it becomes a Deployment of a cluster or a Knative Service,
+    and its URL is printed.
     """
     import tempfile
 
@@ -100,41 +102,84 @@ def deploy(
         "memory": memory, "compute": compute, "gpus": gpus, "host_memory": host_memory, "minimum": minimum, "maximum": maximum,
         "idle": idle, "keep_warm": keep_warm, "network": network, "public": public,
     }  # fmt: skip
-    said = {word: value for word, value in flags.items() if value is not None}
+    given = {word: value for word, value in flags.items() if value is not None}
     if cluster.is_on_cluster(
         runtime, namespace=namespace, context=kube_context, kubeconfig=kubeconfig, source_in_image=source_in_image, cpu=cpu,
         autoscale=autoscale, knative=knative, recreate=recreate, force=force, dry_run=dry_run, output=output,
     ):  # fmt: skip
         where = cluster.Cluster(namespace, kube_context, kubeconfig)
-        asked = cluster.ClusterDeployment(
-            app, name, image, said, where, source_in_image, cpu, autoscale, knative, recreate, force,
+        deployment = cluster.ClusterDeployment(
+            app, name, image, given, where, source_in_image, cpu, autoscale, knative, recreate, force,
             output or ("yaml" if dry_run else None),
         )  # fmt: skip
-        cluster.deploy(asked, requirements=requirements, rolls_out=rollout, as_json=as_json)
+        cluster.deploy(deployment, requirements=requirements, rolls_out=rollout, as_json=as_json)
         return
-    chosen = _runtime(runtime, image)
+    chosen_runtime = _read_runtime(runtime, image)
     functions = invocation_of(context).functions()
-    lock = None if requirements is None else _text_of(requirements)
-    place, called, declaration = read_declaration(app, name, said)
-    with tempfile.TemporaryFile() as bundle:
-        deployment = _packed(place, called, declaration, cast("BinaryIO", bundle))
-        deployment = dataclasses.replace(
-            deployment,
+    lock = None if requirements is None else _read_text(requirements)
+    source, function_name, declaration = read_declaration(app, name, given)
+    with tempfile.TemporaryFile() as file:
+        bundle = cast("BinaryIO", file)
+        packed = dataclasses.replace(
+            _pack(source, function_name, declaration, bundle),
             image=image,
-            runtime=chosen,
+            runtime=chosen_runtime,
             requirements="\n".join([*declaration.requirements, *([] if lock is None else [lock])]) or None,
             rolls_out=rollout,
         )
-        version = functions.deploy(deployment, cast("BinaryIO", bundle))
-    _tell(version, as_json=as_json)
+        version = functions.deploy(packed, bundle)
+    if as_json:
+        from pgpu.cli.output import function_tables
+
+        console.print_json(function_tables.document_of_version(version))
+        return
+    print(version.label)
+    if version.state.value == "pending":
+        console.print_note(
+            f"its packages are being installed; `pgpu function ls {version.function}` shows the progress"
+        )
+
+
+def _pack(source: "FunctionSource", name: str, declaration: "Declaration", bundle: BinaryIO) -> "Deployment":
+    from pgpu.functions.api import dump_declaration
+    from pgpu.functions.deploy import pack_tree
+    from pgpu.model import Deployment
+    from pgpu.units import format_memory
+
+    packed = pack_tree(source.source, bundle)
+    bundle.seek(0)
+    count = f"{len(packed.paths)} files" if len(packed.paths) > 1 else "1 file"
+    console.print_note(f"{source.source} is packed: {count}, {format_memory(packed.size_bytes)}")
+    return Deployment(name, source.app, packed.digest, json.dumps(dump_declaration(declaration)))
+
+
+def _read_runtime(runtime: str | None, image: str | None) -> Literal["process", "docker"]:
+    if runtime not in {None, "process", "docker"}:
+        raise RequestError(f"{runtime!r} is not a runtime of functions", hint="process, docker or kubernetes")
+    if runtime == "docker" and image is None:
+        raise RequestError(
+            "the runtime docker needs an image", hint="name one that has python3: --image python:3.11-slim"
+        )
+    if runtime == "process" and image is not None:
+        raise RequestError("the runtime process takes no image", hint="leave --image or --runtime process out")
+    return "process" if image is None else "docker"
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except OSError as exc:
+        raise RequestError(f"{path} cannot be read: {exc.strerror}") from exc
+    except UnicodeDecodeError as exc:
+        raise RequestError(f"{path} is not UTF-8") from exc
 
 
 def functions(
     context: typer.Context,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Left out: all of yours.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One function; default: all of yours.")] = None,
     *,
     cold_starts: Annotated[
-        bool, typer.Option("--cold-starts", help="How long its last starts took, phase by phase.")
+        bool, typer.Option("--cold-starts", help="Show how long the last starts took, phase by phase.")
     ] = False,
     runtime: cluster.Runtime = None,
     namespace: cluster.Namespace = None,
@@ -143,37 +188,48 @@ def functions(
     kubeconfig: cluster.Kubeconfig = None,
     as_json: options.Json = False,
 ) -> None:
-    """List functions, their versions, who gets how much of the traffic, and what serves now."""
-    from pgpu.cli.output import function_tables as shown
+    """List functions with their versions, traffic and replicas."""
+    from pgpu.cli.output import function_tables
 
     if _is_on_cluster(
         runtime, namespace=namespace, context=kube_context, kubeconfig=kubeconfig, all_namespaces=all_namespaces
     ):
         if cold_starts:
-            raise RequestError("a cluster does not tell how long starts took", hint="leave --cold-starts out")
+            raise RequestError("a cluster does not report how long starts took", hint="leave --cold-starts out")
         where = cluster.Cluster(namespace, kube_context, kubeconfig, all_namespaces)
         cluster.list_functions(where, name, as_json=as_json)
         return
-    asked = invocation_of(context).functions()
+    client = invocation_of(context).functions()
     if cold_starts:
         if name is None:
-            raise RequestError("whose cold starts?", hint="pgpu functions NAME --cold-starts")
-        _show_starts(asked.cold_starts(name), as_json=as_json)
+            raise RequestError("--cold-starts needs a function", hint="pgpu function ls NAME --cold-starts")
+        _print_cold_starts(client.cold_starts(name), as_json=as_json)
         return
-    found = asked.functions() if name is None else [asked.function(name)]
-    served = [(each, asked.replicas(each.name)) for each in found]
+    found = client.functions() if name is None else [client.function(name)]
+    served = [(each, client.replicas(each.name)) for each in found]
     if as_json:
-        console.print_json(shown.document_of(served))
+        console.print_json(function_tables.document_of(served))
+    elif name is None:
+        console.print_table(function_tables.of_functions(served))
     else:
-        console.print_table(shown.of_functions(served) if name is None else shown.of_versions(*served[0]))
+        console.print_table(function_tables.of_versions(*served[0]))
+
+
+def _print_cold_starts(starts: "Sequence[ColdStart]", *, as_json: bool) -> None:
+    from pgpu.cli.output import function_tables
+
+    if as_json:
+        console.print_json(function_tables.document_of_starts(starts))
+    else:
+        console.print_table(function_tables.of_starts(starts))
 
 
 def rollout(
     context: typer.Context,
-    version: Annotated[str, typer.Argument(metavar="NAME@VERSION", help="Such as detector@2.")],
+    version: Annotated[str, typer.Argument(metavar="NAME@VERSION", help="The version, such as detector@2.")],
     *,
     canary: Annotated[
-        str | None, typer.Option("--canary", metavar="PART", help="Only a part, such as 10%; the rest stays.")
+        str | None, typer.Option("--canary", metavar="PART", help="Give it only a part of the traffic, such as 10%.")
     ] = None,
     as_json: options.Json = False,
 ) -> None:
@@ -185,12 +241,21 @@ def rollout(
     if not name or not (number.isascii() and number.isdecimal()):
         raise RequestError(f"{version!r} names no version", hint="write it like detector@2")
     percent = _WHOLE_PERCENT if canary is None else round(parse_compute_share(canary) * _WHOLE_PERCENT)
-    _show_traffic(invocation_of(context).functions().roll_out(name, Rollout(int(number), percent)), as_json=as_json)
+    _print_traffic(invocation_of(context).functions().roll_out(name, Rollout(int(number), percent)), as_json=as_json)
 
 
 def rollback(context: typer.Context, name: Name, *, as_json: options.Json = False) -> None:
-    """Let a function's traffic be what it was before the last rollout."""
-    _show_traffic(invocation_of(context).functions().roll_back(name), as_json=as_json)
+    """Restore a function's traffic from before the last rollout."""
+    _print_traffic(invocation_of(context).functions().roll_back(name), as_json=as_json)
+
+
+def _print_traffic(function: "Function", *, as_json: bool) -> None:
+    from pgpu.cli.output import function_tables
+
+    if as_json:
+        console.print_json(function_tables.document_of([(function, ())]))
+    else:
+        print(function_tables.traffic(function))
 
 
 def undeploy(
@@ -202,7 +267,7 @@ def undeploy(
     kube_context: cluster.Context = None,
     kubeconfig: cluster.Kubeconfig = None,
 ) -> None:
-    """Forget a function with its versions and tokens, and end what serves it."""
+    """Remove a function with its versions, tokens and replicas."""
     if _is_on_cluster(runtime, namespace=namespace, context=kube_context, kubeconfig=kubeconfig):
         cluster.undeploy(cluster.Cluster(namespace, kube_context, kubeconfig), name)
         return
@@ -211,109 +276,47 @@ def undeploy(
     console.print_note(f"{name} is gone{ending}")
 
 
+def _is_on_cluster(runtime: str | None, **options: object) -> bool:
+    if runtime not in {None, cluster.RUNTIME}:
+        raise RequestError(f"--runtime {runtime} selects nothing here", hint="leave --runtime out, or use kubernetes")
+    return cluster.is_on_cluster(runtime, **options)
+
+
 def token(
     context: typer.Context,
     name: Name,
-    action: Annotated[str, typer.Argument(metavar="create|list|revoke")],
-    token_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="Of the token to revoke.")] = None,
+    action: Annotated[str, typer.Argument(metavar="create|list|revoke", help="What to do.")],
+    token_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="The token to revoke.")] = None,
     *,
-    label: Annotated[str, typer.Option("--label", metavar="TEXT", help="Whom it is for; `list` shows it.")] = "",
+    label: Annotated[str, typer.Option("--label", metavar="TEXT", help="Note for `list`, such as the caller.")] = "",
     as_json: options.Json = False,
 ) -> None:
-    """Make, list or revoke tokens that may call one function and nothing else; a new one is shown this once."""
-    asked = invocation_of(context).functions()
+    """Create, list or revoke tokens for calls of one function.
+
+    A token allows calls of this function and nothing else. It is printed once, when it is created.
+    """
+    client = invocation_of(context).functions()
     if (action == "revoke") != (token_id is not None):
-        raise RequestError("only to revoke a token its ID is named", hint=f"pgpu token {name} revoke ID")
+        raise RequestError("revoke, and only revoke, takes a token's ID", hint=f"pgpu function token {name} revoke ID")
     if action == "create":
-        made = asked.create_token(name, label)
+        created = client.create_token(name, label)
         if as_json:
-            console.print_json({"id": made.id, "function": name, "token": made.text})
+            console.print_json({"id": created.id, "function": name, "token": created.text})
         else:
-            print(made.text)
+            print(created.text)
     elif action == "list":
-        _list_tokens(asked, name, as_json=as_json)
+        _print_tokens(client, name, as_json=as_json)
     elif token_id is not None:
-        asked.revoke_token(name, token_id)
+        client.revoke_token(name, token_id)
     else:
-        raise RequestError(f"{action!r} is nothing that is done to tokens", hint="create, list or revoke")
+        raise RequestError(f"{action!r} is not an action on tokens", hint="create, list or revoke")
 
 
-def _list_tokens(asked: "Functions", name: str, *, as_json: bool) -> None:
-    from pgpu.cli.output import function_tables as shown
+def _print_tokens(client: "Functions", name: str, *, as_json: bool) -> None:
+    from pgpu.cli.output import function_tables
 
-    found = asked.tokens(name)
+    found = client.tokens(name)
     if as_json:
-        console.print_json(shown.document_of_tokens(found))
+        console.print_json(function_tables.document_of_tokens(found))
     elif found:
-        console.print_table(shown.of_tokens(found))
-
-
-def _is_on_cluster(runtime: str | None, **words: object) -> bool:
-    if runtime not in {None, cluster.RUNTIME}:
-        raise RequestError(
-            f"{runtime!r} is not asked about its functions alone", hint="leave --runtime out, or say kubernetes"
-        )
-    return cluster.is_on_cluster(runtime, **words)
-
-
-def _packed(place: "FunctionSource", name: str, declaration: "Declaration", bundle: BinaryIO) -> "Deployment":
-    from pgpu.functions.api import dump_declaration
-    from pgpu.functions.deploy import pack_tree
-    from pgpu.model import Deployment
-    from pgpu.units import format_memory
-
-    packed = pack_tree(place.source, bundle)
-    bundle.seek(0)
-    count = f"{len(packed.paths)} files" if len(packed.paths) > 1 else "1 file"
-    console.print_note(f"{place.source} is packed: {count}, {format_memory(packed.size_bytes)}")
-    return Deployment(name, place.app, packed.digest, json.dumps(dump_declaration(declaration)))
-
-
-def _runtime(said: str | None, image: str | None) -> Literal["process", "docker"]:
-    if said not in {None, "process", "docker"}:
-        raise RequestError(f"{said!r} is no runtime of functions", hint="process, docker or kubernetes")
-    if said == "docker" and image is None:
-        raise RequestError(
-            "the runtime docker needs an image", hint="name one that has python3: --image python:3.11-slim"
-        )
-    if said == "process" and image is not None:
-        raise RequestError("the runtime process takes no image", hint="leave --image or --runtime process out")
-    return "process" if image is None else "docker"
-
-
-def _text_of(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except OSError as exc:
-        raise RequestError(f"{path} cannot be read: {exc.strerror}") from exc
-    except UnicodeDecodeError as exc:
-        raise RequestError(f"{path} is not UTF-8") from exc
-
-
-def _tell(version: "Version", *, as_json: bool) -> None:
-    from pgpu.cli.output import function_tables as shown
-
-    if as_json:
-        console.print_json(shown.document_of_version(version))
-        return
-    print(version.label)
-    if version.state.value == "pending":
-        console.print_note(f"its packages are installed first; `pgpu functions {version.function}` tells how that goes")
-
-
-def _show_traffic(function: "Function", *, as_json: bool) -> None:
-    from pgpu.cli.output import function_tables as shown
-
-    if as_json:
-        console.print_json(shown.document_of([(function, ())]))
-    else:
-        print(shown.traffic(function))
-
-
-def _show_starts(starts: "Sequence[ColdStart]", *, as_json: bool) -> None:
-    from pgpu.cli.output import function_tables as shown
-
-    if as_json:
-        console.print_json(shown.document_of_starts(starts))
-    else:
-        console.print_table(shown.of_starts(starts))
+        console.print_table(function_tables.of_tokens(found))

@@ -1,9 +1,14 @@
-"""Verbs about jobs that exist: `ps`, `logs`, `stop`, `wait`, `resize`."""
+"""Verbs for jobs that exist: `ps`, `logs`, `stop`, `queue`, `cancel`, `wait`, `resize`."""
 
 import dataclasses
+import queue as queues
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Annotated
 
 import typer
 
@@ -11,38 +16,55 @@ from pgpu.cli import exits, options
 from pgpu.cli.invocation import Invocation, invocation_of
 from pgpu.cli.output import console, documents
 from pgpu.client import Client, JobReport
-from pgpu.errors import JobNotFoundError, PgpuError, RequestError
+from pgpu.errors import FunctionNotFoundError, JobNotFoundError, PgpuError, RequestError
 from pgpu.model import Job
+from pgpu.units import quoted
 
-if TYPE_CHECKING:
-    from pgpu.cli.verbs.function_logs import Piece
+_POLL_SECONDS = 1.0
+"""How often `logs --follow` of a function checks for new replicas."""
+
+_MOST_ENDED_REPLICAS = 10
+"""Ended replicas whose logs a function's log includes; older ones are read by the ids of their jobs."""
+
+_MOST_QUEUED_PIECES = 1000
+"""Limit of pieces that wait to be printed: a replica that writes faster than the terminal reads is slowed down."""
+
+_LogsJson = Annotated[
+    bool,
+    typer.Option(
+        "--json",
+        callback=options.note_json,
+        is_eager=True,
+        help="Print one JSON object for each piece of output; errors are JSON on stderr.",
+    ),
+]
+_Follow = Annotated[bool, typer.Option("--follow", "-f", help="Print new output until the job ends.")]
+_Tail = Annotated[str, typer.Option("--tail", "-n", metavar="LINES", help="Print only the last lines, or all.")]
 
 
 def ps(
     context: typer.Context,
     *,
-    include_final: Annotated[bool, typer.Option("--all", "-a", help="Show jobs that ended, too.")] = False,
+    include_final: Annotated[bool, typer.Option("--all", "-a", help="Include jobs that ended.")] = False,
     is_quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print ids only.")] = False,
-    is_uncut: Annotated[bool, typer.Option("--no-trunc", help="Don't shorten commands.")] = False,
+    is_uncut: Annotated[bool, typer.Option("--no-trunc", help="Print commands in full.")] = False,
     of_kubernetes: Annotated[
         bool,
-        typer.Option("--kubernetes", help="List the containers of this node's pods instead: ask in the driver's pod."),
+        typer.Option("--kubernetes", help="List the containers of this node's pods instead; for the driver's pod."),
     ] = False,
     driver: Annotated[
         str,
-        typer.Option("--driver", metavar="HOST:PORT", help="With --kubernetes: where the driver serves its metrics."),
+        typer.Option("--driver", metavar="HOST:PORT", help="With --kubernetes: the driver's metrics address."),
     ] = "127.0.0.1:9410",
     as_json: options.Json = False,
 ) -> None:
-    """List jobs: those that wait, with the reason, and those that run, with what they hold."""
+    """List jobs: what runs, what it holds, and why others wait."""
     if of_kubernetes:
         if include_final or is_quiet:
             raise RequestError(
                 "--kubernetes lists what runs now, as a table or as --json", hint="leave out --all and --quiet"
             )
-        from pgpu.cli.verbs.kubernetes_pods import list_pods
-
-        list_pods(driver, as_json=as_json)
+        _list_pods(driver, as_json=as_json)
         return
     client = invocation_of(context).client()
     reports = client.jobs(include_final=include_final)
@@ -60,37 +82,66 @@ def ps(
             console.print_note(line)
 
 
+def _list_pods(driver: str, *, as_json: bool) -> None:
+    from pgpu.kubernetes.driver_client import shares_at
+
+    shares = shares_at(driver)
+    if as_json:
+        console.print_json(documents.of_pods(shares))
+        return
+    from pgpu.cli.output import cluster_tables
+
+    console.print_table(cluster_tables.of_pods(shares))
+
+
 def logs(
     context: typer.Context,
     job: options.OneJob,
     *,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
-    tail: Annotated[
-        str, typer.Option("--tail", "-n", metavar="LINES", help="Only the last lines of what is stored, or all.")
-    ] = "all",
-    as_json: Annotated[
-        bool,
-        typer.Option(
-            "--json",
-            callback=options.note_json,
-            is_eager=True,
-            help="Print one JSON object for each piece of output; errors are JSON on stderr.",
-        ),
-    ] = False,
+    follow: _Follow = False,
+    tail: _Tail = "all",
+    as_json: _LogsJson = False,
 ) -> None:
-    """Print what a job wrote: its stdout on stdout, its stderr on stderr; of a function, what its replicas write."""
+    """Print the output of a job, or of a function's replicas.
+
+    stdout of the job goes to stdout, its stderr to stderr. Lines of replicas begin with the ids of their jobs.
+    """
     invocation, tail_lines = invocation_of(context), _line_count(tail)
     client = invocation.client()
     try:
         for stream, data in client.logs(job, follow=follow, tail_lines=tail_lines):
             _print_piece(stream, data, as_json=as_json)
     except JobNotFoundError:
-        pieces = _of_function(invocation, client, job, follow=follow, tail_lines=tail_lines)
-        if pieces is None:
+        if not _is_function(invocation, client, job):
             raise
-        for piece in pieces:
-            line = piece.data if as_json else f"{piece.job_id} ".encode() + piece.data
-            _print_piece(piece.stream, line, as_json=as_json, job=piece.job_id)
+        _print_function_logs(client, job, follow=follow, tail_lines=tail_lines, as_json=as_json)
+
+
+def logs_of_function(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the function.")],
+    *,
+    follow: _Follow = False,
+    tail: _Tail = "all",
+    as_json: _LogsJson = False,
+) -> None:
+    """Print the output of a function's replicas.
+
+    Each line begins with the id of the replica's job.
+    """
+    invocation, tail_lines = invocation_of(context), _line_count(tail)
+    client = invocation.client()
+    if not _is_function(invocation, client, name):
+        raise FunctionNotFoundError(f"there is no function {quoted(name)}", hint="pgpu function ls")
+    _print_function_logs(client, name, follow=follow, tail_lines=tail_lines, as_json=as_json)
+
+
+def _line_count(text: str) -> int | None:
+    if text == "all":
+        return None
+    if not text.isdecimal():
+        raise RequestError(f"--tail {text!r} is no number of lines", hint="write --tail 100 or --tail all")
+    return int(text)
 
 
 def _print_piece(stream: str, data: bytes, *, as_json: bool, **more: str) -> None:
@@ -102,54 +153,141 @@ def _print_piece(stream: str, data: bytes, *, as_json: bool, **more: str) -> Non
     target.flush()
 
 
-def _of_function(
-    invocation: Invocation, client: Client, name: str, *, follow: bool, tail_lines: int | None
-) -> "Iterator[Piece] | None":
-    """Return what the replicas of a function write; None if there neither is nor was a function of this name."""
-    from pgpu.cli.verbs.function_logs import function_logs, serving
-
+def _is_function(invocation: Invocation, client: Client, name: str) -> bool:
+    """Whether a function has, or had, this name."""
     try:
         invocation.functions().function(name)
-    except PgpuError:  # There is no such job all the same.
-        if not serving(client, name):
-            return None
-    return function_logs(client, name, follow=follow, tail_lines=tail_lines)
+    except PgpuError:  # No server, or no such function; jobs of its replicas may be left.
+        return bool(_replica_jobs(client, name))
+    return True
 
 
-def _line_count(text: str) -> int | None:
-    if text == "all":
-        return None
-    if not text.isdecimal():
-        raise RequestError(f"--tail {text!r} is no number of lines", hint="write --tail 100 or --tail all")
-    return int(text)
+def _print_function_logs(client: Client, name: str, *, follow: bool, tail_lines: int | None, as_json: bool) -> None:
+    for piece in function_logs(client, name, follow=follow, tail_lines=tail_lines):
+        line = piece.data if as_json else f"{piece.job_id} ".encode() + piece.data
+        _print_piece(piece.stream, line, as_json=as_json, job=piece.job_id)
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line of a replica's output."""
+
+    job_id: str
+    stream: str
+    data: bytes
+
+
+def function_logs(client: Client, name: str, *, follow: bool, tail_lines: int | None) -> Iterator[LogLine]:
+    """Yield whole lines of a function's replicas, with `follow` without end.
+
+    To follow, one daemon thread blocks in each replica's log and puts lines into a bounded queue; the threads end with
+    this process. Replicas that start later are found within `_POLL_SECONDS`.
+    """
+    job_ids = _replica_jobs(client, name)
+    if not follow:
+        for job_id in job_ids:
+            yield from _whole_lines(client, job_id, follow=False, tail_lines=tail_lines)
+        return
+    lines: queues.Queue[LogLine] = queues.Queue(_MOST_QUEUED_PIECES)
+    followed: set[str] = set()
+
+    def read(job_id: str) -> None:
+        try:
+            for line in _whole_lines(client, job_id, follow=True, tail_lines=tail_lines):
+                lines.put(line)
+        except JobNotFoundError:
+            pass  # Another user's replica, or one that never became a job.
+        except PgpuError as exc:
+            lines.put(LogLine(job_id, "stderr", f"pgpu: {exc}\n".encode()))
+
+    while True:
+        for job_id in [each for each in job_ids if each not in followed]:
+            threading.Thread(target=read, args=(job_id,), daemon=True).start()
+        followed.update(job_ids)
+        deadline_seconds = time.monotonic() + _POLL_SECONDS
+        while (left_seconds := deadline_seconds - time.monotonic()) > 0:
+            with suppress(queues.Empty):
+                yield lines.get(timeout=left_seconds)
+        job_ids = _replica_jobs(client, name, include_final=False)
+
+
+def _replica_jobs(client: Client, name: str, *, include_final: bool = True) -> list[str]:
+    """Return the ids of a function's jobs, oldest first: those that run, and the last ones that ended."""
+    jobs = [report.job for report in client.jobs(include_final=include_final)]
+    found = [job for job in jobs if job.spec.serves == name and not job.is_anonymous]
+    too_old = [job.id for job in found if job.state.is_final][:-_MOST_ENDED_REPLICAS]
+    return [job.id for job in found if job.id not in too_old]
+
+
+def _whole_lines(client: Client, job_id: str, *, follow: bool, tail_lines: int | None) -> Iterator[LogLine]:
+    partial = {"stdout": b"", "stderr": b""}
+    for stream, data in client.logs(job_id, follow=follow, tail_lines=tail_lines):
+        *whole, partial[stream] = (partial[stream] + data).split(b"\n")
+        yield from (LogLine(job_id, stream, line + b"\n") for line in whole)
+    yield from (LogLine(job_id, stream, rest + b"\n") for stream, rest in partial.items() if rest)
 
 
 def stop(
     context: typer.Context,
     jobs: options.Jobs,
     *,
-    grace: Annotated[
-        str | None,
-        typer.Option("--time", "-t", metavar="TIME", help="From SIGTERM to SIGKILL; the setting stop_grace, 10s."),
-    ] = None,
+    grace: options.Grace = None,
     as_json: options.Json = False,
 ) -> None:
-    """Cancel waiting jobs; end running ones with SIGTERM and, after the grace, SIGKILL to all they started."""
+    """Stop running jobs and cancel waiting ones.
+
+    A job gets SIGTERM; after the grace time, all processes that it started get SIGKILL.
+    """
     invocation = invocation_of(context)
     settings = invocation.settings(stop_grace=grace)
     client = invocation.make_client(settings)
-    _on_each(
-        _elements(client, jobs),
+    _for_each(
+        _expand_arrays(client, jobs),
         lambda job: client.stop(job, grace_seconds=settings.stop_grace),
         lambda job: job.id,
         as_json=as_json,
     )
 
 
+def queue(context: typer.Context, *, as_json: options.Json = False) -> None:
+    """List waiting jobs: order, reason, expected start.
+
+    A job that waits for others (--after) has no place in the order until they ended.
+    """
+    reports = invocation_of(context).client().queue()
+    if as_json:
+        console.print_json(documents.of_queue(reports))
+        return
+    from pgpu.cli.output import job_tables
+
+    console.print_table(job_tables.of_queue(reports))
+
+
+def cancel(
+    context: typer.Context,
+    jobs: options.Jobs,
+    *,
+    grace: options.Grace = None,
+    as_json: options.Json = False,
+) -> None:
+    """Cancel jobs with all that wait for them; stop running ones.
+
+    An array's id cancels all its jobs. If one of the words names no job, nothing is changed.
+    """
+    invocation = invocation_of(context)
+    settings = invocation.settings(stop_grace=grace)
+    ended = invocation.make_client(settings).cancel(jobs, grace_seconds=settings.stop_grace)
+    if as_json:
+        console.print_json(documents.of_jobs(JobReport(job, ()) for job in ended))
+    else:
+        for job in ended:
+            print(job.id)
+
+
 def wait(context: typer.Context, jobs: options.Jobs, *, as_json: options.Json = False) -> None:
-    """Block until jobs ended, then print their exit codes, one a line."""
+    """Wait until jobs ended and print their exit codes."""
     client = invocation_of(context).client()
-    _on_each(_elements(client, jobs), client.wait, lambda job: str(exits.of_job(job)), as_json=as_json)
+    _for_each(_expand_arrays(client, jobs), client.wait, lambda job: str(exits.of_job(job)), as_json=as_json)
 
 
 def resize(
@@ -157,30 +295,28 @@ def resize(
     job: options.OneJob,
     *,
     memory: Annotated[
-        str | None, typer.Option("--memory", "-m", metavar="AMOUNT", help="The new size of each slice.")
+        str | None, typer.Option("--memory", "-m", metavar="AMOUNT", help="New size of each slice.")
     ] = None,
     compute: Annotated[
         str | None,
-        typer.Option("--compute", metavar="SHARE", help="The new share of each GPU's time, such as 50%, or none."),
+        typer.Option("--compute", metavar="SHARE", help="New share of each GPU's time, such as 50%, or none."),
     ] = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Never more than the share; without this and --fair as before.")
-    ] = False,
-    fair: Annotated[bool, typer.Option("--fair", help="Idle time on top of the share.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Never exceed the share, even on an idle GPU.")] = False,
+    fair: Annotated[bool, typer.Option("--fair", help="Get idle time on top of the share.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Change the slices of a waiting or running job, or its share of compute, live.
+    """Change the memory or compute share of a job while it runs.
 
     A larger slice holds at once, if it fits; a smaller one refuses new allocations until the job's use is below it.
-    Another share holds from the job's next launch on.
+    A new share holds from the job's next launch on.
     """
     from pgpu.cli.submission.job_arguments import read_resize
 
     if strict and fair:
-        raise RequestError("--strict and --fair say the opposite", hint="leave one of them out")
+        raise RequestError("--strict and --fair contradict each other", hint="leave one of them out")
     change = read_resize(memory, compute, is_strict=strict if strict or fair else None)
     invocation = invocation_of(context)
-    # The GPUs of the job count, whether simulated GPUs were named on this command line or not.
+    # The GPUs of the job count, whether --simulate was given or not.
     settings = invocation.settings()
     found = invocation.make_client(settings).job(job).job
     client = invocation.make_client(dataclasses.replace(settings, simulate=found.gpu_model))
@@ -191,8 +327,8 @@ def resize(
         print(changed.id)
 
 
-def _elements(client: Client, words: Sequence[str]) -> list[str]:
-    """Put an array's jobs in its place; what names nothing stays, for its own complaint."""
+def _expand_arrays(client: Client, words: Sequence[str]) -> list[str]:
+    """Replace an array by its jobs; a word that names no job stays, and `_for_each` reports it."""
     found: list[str] = []
     for word in words:
         try:
@@ -202,24 +338,22 @@ def _elements(client: Client, words: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _on_each(names: Sequence[str], act: Callable[[str], Job], describe: Callable[[Job], str], *, as_json: bool) -> None:
-    """Do something to each job, go on past those that fail, and fail at the end if any did, as Docker does."""
+def _for_each(
+    names: Sequence[str], act: Callable[[str], Job], describe: Callable[[Job], str], *, as_json: bool
+) -> None:
+    """Act on each job; as in Docker, a failure does not end the loop, and the last one sets the exit code."""
     done: list[Job] = []
-    failed = exits.OK
+    exit_code = exits.OK
     for name in names:
         try:
             job = act(name)
         except PgpuError as exc:
             console.print_error(exc, as_json=as_json)
-            failed = exits.of_error(exc)
+            exit_code = exits.of_error(exc)
             continue
         done.append(job)
         if not as_json:
             print(describe(job), flush=True)
     if as_json:
-        _print_ended(done)
-    raise typer.Exit(failed)
-
-
-def _print_ended(jobs: Sequence[Job]) -> None:
-    console.print_json(documents.of_jobs(JobReport(job, ()) for job in jobs))
+        console.print_json(documents.of_jobs(JobReport(job, ()) for job in done))
+    raise typer.Exit(exit_code)

@@ -1,4 +1,4 @@
-"""`pgpu kubernetes`: what runs on a cluster's nodes and beside its scheduler."""
+"""`pgpu kubernetes`: the driver of a node, and the scheduler extender of a cluster."""
 
 import dataclasses
 import importlib.util
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pgpu.cli.command_group import Group
 from pgpu.cli.invocation import invocation_of
 from pgpu.cli.output import console
-from pgpu.cli.verbs import kubernetes_score
 from pgpu.distribution import extra_hint
 from pgpu.errors import NodeError, RequestError
 from pgpu.units import parse_memory_bytes
@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from pgpu.app.settings import Settings
     from pgpu.kubernetes.driver_mode import Mode
 
-verbs = typer.Typer(help="Slices for the pods of a Kubernetes cluster.", no_args_is_help=True, rich_markup_mode=None)
-verbs.command()(kubernetes_score.score)
+verbs = typer.Typer(
+    cls=Group, help="Give slices to the pods of a Kubernetes cluster.", no_args_is_help=True, rich_markup_mode=None
+)
 
 _MOST_PORT = 65_535
+_SCORER_LIBRARIES = ("lightkube", "uvicorn")
 
 
 @verbs.command()
@@ -31,54 +33,58 @@ def driver(
     node_name: Annotated[
         str,
         typer.Option(
-            "--node-name", metavar="NAME", envvar="NODE_NAME", help="Of this node, as the cluster calls it (NODE_NAME)."
+            "--node-name", metavar="NAME", envvar="NODE_NAME", help="Name of this node in the cluster (NODE_NAME)."
         ),
     ],
     mode: Annotated[
         str,
         typer.Option(
-            "--mode", metavar="dra|device-plugin", help="How the kubelet asks; device-plugin for clusters before 1.36."
+            "--mode",
+            metavar="dra|device-plugin",
+            help="The kubelet's API: dra, or device-plugin before Kubernetes 1.36.",
         ),
     ] = "dra",
     simulate: Annotated[
         str | None, typer.Option("--simulate", metavar="MODEL[xN]", help="Offer simulated GPUs (PGPU_SIMULATE).")
     ] = None,
-    kubelet_dir: Annotated[
-        Path, typer.Option("--kubelet-dir", metavar="DIR", help="The kubelet's own directory.")
-    ] = Path("/var/lib/kubelet"),
+    kubelet_dir: Annotated[Path, typer.Option("--kubelet-dir", metavar="DIR", help="Directory of the kubelet.")] = Path(
+        "/var/lib/kubelet"
+    ),
     cdi_dir: Annotated[
-        Path, typer.Option("--cdi-dir", metavar="DIR", help="Where the container runtime looks for CDI files.")
+        Path, typer.Option("--cdi-dir", metavar="DIR", help="Directory of CDI files for the container runtime.")
     ] = Path("/var/run/cdi"),
     state_dir: Annotated[
         str | None,
-        typer.Option("--state-dir", metavar="DIR", help="Where the ledger lies [/var/lib/pgpu/kubernetes]."),
+        typer.Option("--state-dir", metavar="DIR", help="Directory of the ledger [/var/lib/pgpu/kubernetes]."),
     ] = None,
     runtime_dir: Annotated[
         str | None,
-        typer.Option("--runtime-dir", metavar="DIR", help="A tmpfs of the host, for the slices [/run/pgpu]."),
+        typer.Option("--runtime-dir", metavar="DIR", help="Directory on a tmpfs of the host, for slices [/run/pgpu]."),
     ] = None,
     metrics: Annotated[
-        str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Serve /metrics, /healthz and /readyz there.")
+        str | None,
+        typer.Option("--metrics", metavar="HOST:PORT", help="Serve /metrics, /healthz and /readyz on this address."),
     ] = None,
     default_memory: Annotated[
         str | None,
-        typer.Option("--default-memory", metavar="SIZE", help="What a claim that names no memory gets [4GiB]."),
+        typer.Option("--default-memory", metavar="SIZE", help="GPU memory of claims that name none [4GiB]."),
     ] = None,
     oversubscribe: Annotated[
         bool,
         typer.Option(
             "--oversubscribe",
-            help="Offer GPUs also to claims whose memory may lie on the host (setting oversubscription).",
+            help="Also accept claims whose memory may move to the host (setting oversubscription).",
         ),
     ] = False,
     kubeconfig: Annotated[
         Path | None,
-        typer.Option("--kubeconfig", metavar="FILE", help="How the API server is reached [the pod's service account]."),
+        typer.Option("--kubeconfig", metavar="FILE", help="Access to the API server [the pod's service account]."),
     ] = None,
 ) -> None:
-    """Give the pods of this node slices of its GPUs, until SIGTERM; slices stay, and the next driver goes on.
+    """Run the driver that gives this node's pods slices.
 
-    For a DaemonSet: one on each node, as root. Log lines go to stderr.
+    For a DaemonSet: one on each node, as root, until SIGTERM. Slices outlive it, and the next driver takes them over.
+    Log lines go to stderr.
     """
     if importlib.util.find_spec("grpc") is None or importlib.util.find_spec("lightkube") is None:
         raise NodeError("the libraries for Kubernetes are not installed", hint=extra_hint("kubernetes"))
@@ -99,8 +105,44 @@ def driver(
     drive(_of_node(settings), options, console.print_note)
 
 
+@verbs.command()
+def score(
+    *,
+    listen: Annotated[
+        str, typer.Option("--listen", metavar="HOST:PORT", help="Address for the scheduler; port 0 takes a free one.")
+    ] = "127.0.0.1:9411",
+    kubeconfig: Annotated[
+        Path | None,
+        typer.Option("--kubeconfig", metavar="FILE", help="Access to the API server [the pod's service account]."),
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option("--tls-cert", metavar="FILE", help="PEM certificate to answer over TLS.")
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option("--tls-key", metavar="FILE", help="PEM key of the certificate.")
+    ] = None,
+    client_ca: Annotated[
+        Path | None,
+        typer.Option("--client-ca", metavar="FILE", help="Require client certificates of this authority."),
+    ] = None,
+) -> None:
+    """Run the scheduler extender that packs pods onto GPUs.
+
+    It scores nodes until SIGTERM and does nothing else; without it, pods are placed without regard to packing. Beyond
+    this machine it answers over TLS only. Log lines go to stderr.
+    """
+    missing = [name for name in _SCORER_LIBRARIES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise NodeError(f"the libraries for Kubernetes are not installed: {missing[0]}", hint=extra_hint("kubernetes"))
+    from pgpu.kubernetes.extender.extender_process import run
+    from pgpu.kubernetes.extender.extender_server import ListenOptions
+
+    host, port = _address(listen)
+    run(kubeconfig, ListenOptions(host, port, tls_cert, tls_key, client_ca), console.print_note)
+
+
 def _of_node(settings: "Settings") -> "Settings":
-    """A node's driver keeps its state apart from everybody's, and its slices where containers can be given them."""
+    """Move state and slices of the driver to places of the node: containers get mounts of the slices."""
     from pgpu.app.node_driver import RUNTIME_DIRECTORY, STATE_DIRECTORY
     from pgpu.app.settings import Settings
 
@@ -113,7 +155,7 @@ def _mode(words: str) -> "Mode":
     from pgpu.kubernetes.driver_mode import Mode
 
     if words not in {*Mode}:
-        raise RequestError(f"--mode {words!r} is no mode", hint=f"write {' or '.join(Mode)}")
+        raise RequestError(f"--mode {words!r} is not a mode", hint=f"write {' or '.join(Mode)}")
     return Mode(words)
 
 
@@ -122,3 +164,10 @@ def _metrics(words: str | None) -> str | None:
     if words is not None and not (address and port.isdecimal() and int(port) <= _MOST_PORT):
         raise RequestError(f"--metrics {words!r} is not HOST:PORT", hint="write --metrics 0.0.0.0:9410")
     return words
+
+
+def _address(words: str) -> tuple[str, int]:
+    host, _, port = words.rpartition(":")
+    if not (host and port.isascii() and port.isdecimal() and int(port) <= _MOST_PORT):
+        raise RequestError(f"--listen {words!r} is not HOST:PORT", hint="write --listen 127.0.0.1:9411")
+    return host.removeprefix("[").removesuffix("]"), int(port)

@@ -79,9 +79,7 @@ def profile(
             _refuse_unwritable(path)
     counter_program = _find_ncu(job.image, command) if ncu else None
     settings = invocation.settings(**job.settings())
-    submission = read_submission(
-        replace(job, command=tuple(command or ())), settings.wait_timeout, settings.sharing
-    )
+    submission = read_submission(replace(job, command=tuple(command or ())), settings.wait_timeout, settings.sharing)
     plan = profile_runs.ProfilePlan(invocation.make_client(settings), submission, is_quiet=as_json)
     finding = profile_runs.run_sensitivity(plan, runs or _RUNS) if sensitivity else profile_runs.run_once(plan)
     if counter_program is not None and finding.failed is None:

@@ -43,9 +43,7 @@ def run(
     """
     invocation = invocation_of(context)
     settings = invocation.settings(**job.settings())
-    submission = read_submission(
-        replace(job, command=tuple(command or ())), settings.wait_timeout, settings.sharing
-    )
+    submission = read_submission(replace(job, command=tuple(command or ())), settings.wait_timeout, settings.sharing)
     client = invocation.make_client(settings)
     with deferred_signals() as signals:
         [submitted] = client.submit_all([submission])

@@ -1,4 +1,4 @@
-"""`pgpu serve`: the engine as a server for everybody on this machine."""
+"""`pgpu serve` runs the server of a machine; `pgpu install-runtime` registers the runtime `pgpu` with Docker."""
 
 import dataclasses
 import importlib.util
@@ -32,53 +32,54 @@ def serve(
         typer.Option(
             "--host",
             metavar="unix:///PATH",
-            help="The Unix socket (PGPU_HOST); root's is unix:///run/pgpu/pgpu.sock by default.",
+            help="Unix socket [for root unix:///run/pgpu/pgpu.sock] (PGPU_HOST).",
         ),
     ] = None,
     tcp: Annotated[
         str | None,
-        typer.Option("--tcp", metavar="ADDRESS:PORT", help="Listen there, too, for callers with a token."),
+        typer.Option("--tcp", metavar="ADDRESS:PORT", help="Also listen on TCP, for callers with a token."),
     ] = None,
     gateway: Annotated[
         str,
         typer.Option(
-            "--gateway",
-            metavar="ADDRESS:PORT",
-            help="Where functions are called with a token; none serves no functions.",
+            "--gateway", metavar="ADDRESS:PORT", help="Address for calls of functions; none serves no functions."
         ),
     ] = _GATEWAY,
     tls_certificate: Annotated[
         Path | None,
-        typer.Option("--tls-certificate", metavar="FILE", help="PEM file that proves who the server is; off loopback."),
+        typer.Option("--tls-certificate", metavar="FILE", help="PEM certificate of --tcp; needed off loopback."),
     ] = None,
-    tls_key: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="PEM file of its key.")] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option("--tls-key", metavar="FILE", help="PEM key of the certificate.")
+    ] = None,
     idle_timeout: Annotated[
         str | None,
         typer.Option(
             "--idle-timeout",
             metavar="DURATION",
-            help="Report jobs that did nothing on their GPUs for so long (PGPU_IDLE_TIMEOUT); PGPU_ON_IDLE=stop ends them.",
+            help="Report jobs without GPU work for this long (PGPU_IDLE_TIMEOUT); PGPU_ON_IDLE=stop ends them.",
         ),
     ] = None,
 ) -> None:
-    """Serve this machine's GPUs to all its users, until SIGTERM; jobs go on without it.
+    """Serve this machine's GPUs to all its users.
 
-    Callers on the socket are who the kernel says: they see and stop their own jobs; root administers.
+    Runs until SIGTERM; jobs go on without it. The kernel names the user behind each connection to the socket: users
+    see and stop their own jobs, root administers.
     """
     if importlib.util.find_spec("fastapi") is None or importlib.util.find_spec("uvicorn") is None:
         raise NodeError("the server's libraries are not installed", hint=extra_hint("server"))
     settings = _of_server(invocation_of(context).settings(host=host, idle_timeout=idle_timeout))
-    if idle_timeout is not None:  # Supervisors are processes of their own, and read it there.
+    if idle_timeout is not None:  # Supervisors are other processes and read it from the environment.
         os.environ["PGPU_IDLE_TIMEOUT"] = idle_timeout
-    from pgpu.app.server_process import serve as serve_until_told
+    from pgpu.app.server_process import serve as serve_until_signal
 
-    serve_until_told(
+    serve_until_signal(
         settings, _socket(settings), _tcp(tcp, tls_certificate, tls_key), console.print_note, _gateway(gateway)
     )
 
 
 def _gateway(words: str) -> str | None:
-    """Read where functions are called; None for nowhere."""
+    """Check the gateway's address; None means no gateway."""
     from pgpu.server.listeners import is_loopback
 
     if words == _NO_GATEWAY:
@@ -94,7 +95,7 @@ def _gateway(words: str) -> str | None:
 
 
 def _of_server(settings: "Settings") -> "Settings":
-    """Root's server keeps its state where a system's services do, not in root's home."""
+    """Move the state of root's server from root's home to /var/lib."""
     from pgpu.app.settings import Settings
 
     if os.geteuid() == 0 and settings.state_dir == Settings().state_dir:
@@ -122,3 +123,45 @@ def _tcp(words: str | None, certificate: Path | None, key: Path | None) -> "Tcp 
     if not address or not port.isdecimal() or not 0 <= int(port) <= _MOST_PORT:
         raise RequestError(f"--tcp {words!r} is not ADDRESS:PORT", hint="write --tcp 127.0.0.1:7878")
     return Tcp(address.strip("[]"), int(port), certificate, key)
+
+
+def install_runtime(
+    context: typer.Context,
+    *,
+    config: Annotated[Path, typer.Option("--config", metavar="FILE", help="The engine's configuration file.")] = Path(
+        "/etc/docker/daemon.json"
+    ),
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the change without making it.")] = False,
+    uninstall: Annotated[bool, typer.Option("--uninstall", help="Remove the runtime from the configuration.")] = False,
+    name: Annotated[
+        str, typer.Option("--name", metavar="NAME", help="Name of the runtime for `docker run --runtime`.")
+    ] = "pgpu",
+    engine: Annotated[
+        str, typer.Option("--engine", metavar="URL", help="Socket of the engine, for queries about images.")
+    ] = "unix:///var/run/docker.sock",
+    settings: Annotated[
+        Path, typer.Option("--settings", metavar="FILE", help="Settings of the machine, such as simulated GPUs.")
+    ] = Path("/etc/pgpu/config.toml"),
+) -> None:
+    """Install `docker run --runtime=pgpu` for containers.
+
+    Then `docker run -e PGPU_MEMORY=4GiB` and Compose files get slices. Prints the change to the engine's configuration
+    and keeps its other keys. The ledger is the machine's, /var/lib/pgpu, unless pgpu --state-dir names another.
+    """
+    from pgpu.app.oci.engine_config import Installation, check_machine, plan_install, plan_uninstall
+
+    state_dir = invocation_of(context).flags.get("state_dir") or "/var/lib/pgpu"
+    installation = Installation(name, settings.absolute(), Path(state_dir).absolute(), engine)
+    change = plan_uninstall(config, name) if uninstall else plan_install(config, installation)
+    if change.is_none:
+        console.print_note(f"{config} needs no change")
+        return
+    print(change.shown())
+    if dry_run:
+        return
+    if not uninstall:
+        check_machine(installation)
+    change.make()
+    console.print_note(
+        f"{config} is written; the engine reads it on `systemctl reload docker`, containers go on running"
+    )
