@@ -1,4 +1,4 @@
-"""Pure decisions: which request starts now, and on which GPUs.
+"""Pure scheduling decisions: which request starts now, on which GPUs, and what other jobs give up for it.
 
 Functions of values only: no clock, file, socket, randomness or log.
 """

@@ -1,9 +1,9 @@
-"""Who starts now, and why the others wait.
+"""One round of admission: which waiting jobs start now, on which GPUs, and why the others wait.
 
-Nothing is granted past the memory that is really there, nor past the whole of a GPU's time, and jobs that share a GPU share it
-in one mode. The first job in the order that does not fit gets a reservation,
-and nobody who comes after it may delay it, so the GPU is kept full. Who has waited too long may go first, and GPUs are kept
-for one of them until it starts, so nobody starves. It refuses to guess: what a job needs and how long it runs are told.
+Grants never exceed the memory that is really there, nor the whole of a GPU's time, and jobs on one GPU share it in one mode.
+Candidates are considered in the order of `order`. The first one that does not fit gets a reservation; jobs after it start
+only if they do not delay it (backfilling), so GPUs stay busy. The oldest overdue job of each user goes before the order,
+and GPUs stay reserved for one such job until it starts, so no job starves. Needs and durations are inputs.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,6 +39,9 @@ from pgpu.scheduling.reservations import (
     reserve,
 )
 
+_BARS = {Cause.QUOTA: QuotaLimit.FULL, Cause.QUOTA_TURN: QuotaLimit.KEPT}
+_CAUSES = {bar: cause for cause, bar in _BARS.items()}
+
 
 def admit(
     rooms: Sequence[GpuRoom],
@@ -55,43 +58,49 @@ def admit(
 ) -> Admission:
     """Decide which waiting requests start now, and on which GPUs.
 
-    Pure: the same arguments always give the same answer. A job on one GPU gets the smallest free MIG instance that covers
-    it, whole; where there is none, the GPU that it fits best. One job's are distinct. What was granted in this round changes
-    places for the next in turn that does not fit otherwise. A job whose wait has run out still starts if it fits now.
+    Pure: the same arguments always give the same result. A job on one GPU gets the smallest free MIG instance that covers it,
+    else the GPU that it fits best. The GPUs of one job are distinct. Grants of this round change places if that lets one more
+    job start. A job whose wait has run out still starts if it fits now.
 
     Args:
-        rooms: Every GPU and MIG instance on which something may start, in NVML index order.
+        rooms: Every GPU and MIG instance on which jobs may start, in NVML index order.
         queue: Waiting requests, oldest first.
         now_seconds: Seconds since the epoch.
         held: Every job whose slices are part of what the rooms have granted.
-        quotas: By UID; who is missing has none.
-        rules: How long things are taken to be.
-        plan: Whose jobs go first and in which order (`plan_batch`); nobody keeps memory for one of them.
-        precedence: What the rounds before left: for whom GPUs are kept, and who went first.
-        closed_gpus: How many others there are, on which nothing may start: to be told to those who wait.
-        most_without_gpu: How many jobs without a GPU may be held at a time; they stand in a line of their own.
+        quotas: By UID; a user that is missing has none.
+        rules: Time constants of the order.
+        plan: Batch whose jobs go first, in its order (`plan_batch`); no memory is reserved for them.
+        precedence: State of overdue jobs that the round before returned.
+        closed_gpus: Number of further GPUs that are closed to new jobs; only for the reasons.
+        most_without_gpu: Limit on running jobs without a GPU, which have a queue of their own.
     """
-    seats = GpuChoice(rooms)
-    allowances = QuotaUsage(held, quotas or {}, rules or OrderRules(), now_seconds)
-    round_ = _Round(
-        rooms, held, quotas or {}, rules or OrderRules(), now_seconds, seats=seats, plan=plan, allowances=allowances
-    )
+    quotas, rules = quotas or {}, rules or OrderRules()
+    allowances = QuotaUsage(held, quotas, rules, now_seconds)
+    round_ = _Round(rooms, held, quotas, rules, now_seconds, plan=plan, allowances=allowances)
     round_.closed_gpus = closed_gpus
     line, rest = split_queue(queue)
     for part in round_.in_turn(round_.let_overdue_go_first(line, precedence)):
         for candidate in part:
             round_.consider(candidate)
-    crowd = admit_without_gpu(rest, held, quotas or {}, allowances, now_seconds, most_at_once=most_without_gpu)
+    without_gpu = admit_without_gpu(rest, held, quotas, allowances, now_seconds, most_at_once=most_without_gpu)
     return Admission(
-        (*round_.grants, *crowd.grants),
-        Waits([*round_.waits, *crowd.waits], round_.explain, len(round_.waits)),
-        (*round_.expired, *crowd.expired),
+        (*round_.grants, *without_gpu.grants),
+        Waits([*round_.waits, *without_gpu.waits], round_.explain, len(round_.waits)),
+        (*round_.expired, *without_gpu.expired),
         round_.reservation,
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _For:
+    """A reservation and its job."""
+
+    candidate: Candidate
+    reservation: Reservation
+
+
 class _Round:
-    """One round of admission: what is still free, and for whom it is kept."""
+    """State of one round for jobs with GPUs: what is free, granted and reserved."""
 
     def __init__(
         self,
@@ -101,7 +110,6 @@ class _Round:
         rules: OrderRules,
         now_seconds: float,
         *,
-        seats: GpuChoice,
         plan: BatchPlan,
         allowances: QuotaUsage,
     ) -> None:
@@ -112,17 +120,17 @@ class _Round:
         self.closed_gpus = 0
         self._rooms = rooms
         self._gpus = {room.gpu.uuid: room.gpu for room in rooms}
-        self._seats = seats
+        self._choice = GpuChoice(rooms)
         self._space = FreeCapacity.of(rooms)
         self._most_free = max(self._space.free_bytes.values(), default=0)
         self._quotas = quotas
         self._rules = rules
         self._now_seconds = now_seconds
         self._held = list(held)
+        # Grants may change places until an attempt found no solution, or until one is bound to its GPU.
         self._may_move = True
-        """Whether what this round granted may still change places: until that helped nobody once."""
+        # Of the overdue job that GPUs are reserved for, and of the first job of the order that does not fit.
         self._reservations: list[_For] = []
-        """Of the overdue job that GPUs are kept for, and of the first of the order that does not fit."""
         self._has_first = False
         self._allowances = allowances
         self.planned = PlannedOrder(plan, held)
@@ -130,7 +138,7 @@ class _Round:
         self.turns = FairOrder(self._machine, allowances.shares(self._machine), quotas, rules, now_seconds)
 
     def let_overdue_go_first(self, queue: Sequence[Candidate], precedence: Precedence) -> Sequence[Candidate]:
-        """Look at the oldest overdue job of each user, and return whose turn is still to come."""
+        """Consider the oldest overdue job of each user, and return the jobs that are still to be considered."""
         heads = OverdueJobs(precedence, self._machine.capacity_bytes, self._quotas, self._rules, self._now_seconds)
         planned = {candidate.job_id for candidate in queue if self.planned.knows(candidate)} if self.planned else set()
         answered = {
@@ -139,30 +147,38 @@ class _Round:
         return [candidate for candidate in queue if candidate.job_id not in answered] if answered else queue
 
     def in_turn(self, queue: Sequence[Candidate]) -> Iterator[Iterable[Candidate]]:
-        """Yield them in turn: of each priority the jobs of the plan, and then the rest."""
+        """Yield the candidates in order: of each priority the jobs of the plan, then the others."""
         if not self.planned:
             yield self.turns.of(queue)
             return
-        for _, group in groupby(sorted(queue, key=_rank), key=_rank):
+
+        def rank(candidate: Candidate) -> int:
+            return -candidate.request.priority
+
+        for _, group in groupby(sorted(queue, key=rank), key=rank):
             equals = list(group)
             yield self.planned.first(equals)
             yield self.turns.of([candidate for candidate in equals if not self.planned.knows(candidate)])
 
     def consider(self, candidate: Candidate) -> None:
-        """Grant, keep waiting or give up one candidate."""
+        """Grant one candidate, or add it to those that wait or have expired."""
         cause = self._hindrance(candidate)
         if cause is Cause.MEMORY and self._makes_room(candidate):
             cause = None
         slices = None if cause else self._placed(candidate)
         if slices is not None:
             self._grant(candidate, slices)
-        elif not self._gives_up(candidate):
+        elif self._is_late(candidate):
+            self.expired.append(candidate.job_id)
+        else:
             self._keep_waiting(candidate, cause or self._obstacle(candidate))
 
     def _go_first(self, candidate: Candidate, heads: OverdueJobs, before: OverdueReservation | None) -> bool:
-        """Answer an overdue candidate now, if it is its turn; its owner's quota is kept for it where it could be hosted."""
+        """Grant an overdue candidate if it may go first, or reserve GPUs for it; return whether it is dealt with.
+
+        Its owner's quota is reserved too if any GPU could host it.
+        """
         bar = self._allowances.bar(candidate)
-        slices = None
         if bar is None and heads.may_go_first(candidate):
             slices = self._placed(candidate, is_planned=False)
             if slices is not None:
@@ -170,7 +186,7 @@ class _Round:
                 self._grant(candidate, slices, went_first=True)
                 return True
             if not self._is_late(candidate) and self.reservation is None:
-                self._keep_gpus(candidate, before)
+                self._reserve_gpus(candidate, before)
         if self._is_late(candidate):
             return False
         self._keep_quota(candidate, since_seconds=candidate.eligible_at_seconds + self._rules.patience_seconds)
@@ -182,12 +198,11 @@ class _Round:
         return True
 
     def _keep_quota(self, candidate: Candidate, *, since_seconds: float | None = None) -> None:
-        """Keep its owner's quota for a job, unless it waits for GPUs: others of its owner may use those that it cannot."""
+        # Not for a job that waits for GPUs: other jobs of its owner may use those that it cannot.
         if possible_hosts(self._rooms, candidate):
             self._allowances.keep(candidate, since_seconds=since_seconds)
 
-    def _keep_gpus(self, candidate: Candidate, before: OverdueReservation | None) -> None:
-        """Keep GPUs for an overdue candidate, if any could host it."""
+    def _reserve_gpus(self, candidate: Candidate, before: OverdueReservation | None) -> None:
         moment = RoundState(self._rooms, self._space, self._held, self._rules, self._now_seconds)
         found = renew_reservation(before, candidate, moment)
         if found is not None:
@@ -200,28 +215,24 @@ class _Round:
     def _is_late(self, candidate: Candidate) -> bool:
         return candidate.deadline_seconds is not None and candidate.deadline_seconds <= self._now_seconds
 
-    def _gives_up(self, candidate: Candidate) -> bool:
-        if self._is_late(candidate):
-            self.expired.append(candidate.job_id)
-        return self._is_late(candidate)
-
     def explain(self, candidate: Candidate, cause: Cause) -> str:
-        """Say why a candidate waits, with the figures of the end of the round."""
+        """Format why a candidate waits, with the figures of the end of the round."""
         if cause in _BARS:
             return self._allowances.explain(candidate, _BARS[cause])
         if cause is Cause.CROWD:
             return "waits for another job without a GPU to end: as many run as may"
         if cause is Cause.PLAN:
             return "waits its turn: its batch ends sooner if it starts later"
-        found = self._kept_from(candidate) if cause is Cause.TURN else None
-        if found is not None:
-            is_own = found.candidate.owner_uid == candidate.owner_uid
-            whose = f"job {found.candidate.job_id}" if is_own else "another user's job"
-            what = "what" if _is_told_by_more_than_memory(found.candidate, candidate) else "the memory that"
-            return f"waits its turn: {what} is free{self._on_gpus(found)} is kept for {whose}"
+        if cause is Cause.TURN:
+            # The first reservation that keeps it from a GPU where it fits.
+            fitting = self._fitting(candidate)
+            for each in self._reservations:
+                if not all(self._admits(each, gpu, candidate) for gpu in fitting):
+                    return self._explain_turn(candidate, each)
         own = [each for each in self._reservations if each.candidate == candidate and self._has_reservation(candidate)]
-        kept = "".join(f"; what becomes free{self._on_gpus(each)} is kept for it" for each in own)
-        return self._shortage(candidate, cause) + kept
+        return self._shortage(candidate, cause) + "".join(
+            f"; what becomes free{self._on_gpus(each)} is kept for it" for each in own
+        )
 
     def _shortage(self, candidate: Candidate, cause: Cause) -> str:
         if cause is Cause.COMPUTE:
@@ -231,23 +242,24 @@ class _Round:
         free_bytes = self._space.free_bytes
         return waits_for_memory(candidate.request, self._rooms, free_bytes, closed_gpus=self.closed_gpus)
 
-    def _kept_from(self, candidate: Candidate) -> "_For | None":
-        """Return whose reservation keeps a candidate from memory that is free."""
-        fitting = self._fitting(candidate)
-        hindering = (
-            each for each in self._reservations if not all(self._admits(each, gpu, candidate) for gpu in fitting)
+    def _explain_turn(self, candidate: Candidate, reserved: _For) -> str:
+        first = reserved.candidate
+        whose = f"job {first.job_id}" if first.owner_uid == candidate.owner_uid else "another user's job"
+        needs_more_than_memory = any(
+            each.request.compute_share or each.mode is not SharingMode.TIME_SLICE for each in (first, candidate)
         )
-        return next(hindering, None)
+        what = "what" if needs_more_than_memory else "the memory that"
+        return f"waits its turn: {what} is free{self._on_gpus(reserved)} is kept for {whose}"
 
-    def _on_gpus(self, reserved: "_For") -> str:
-        """Name its GPUs, where there are others."""
+    def _on_gpus(self, reserved: _For) -> str:
+        """Name the reserved GPUs, unless all GPUs are reserved."""
         places = [self._gpus[uuid].place for uuid in reserved.reservation.spare_bytes]
         if len(places) == len(self._rooms):
             return ""
         return f" on GPU {places[0]}" if len(places) == 1 else f" on GPUs {', '.join(places)}"
 
     def _hindrance(self, candidate: Candidate) -> Cause | None:
-        """What keeps a candidate from being placed at all; told without looking at each GPU."""
+        """Return what keeps a candidate from every GPU, found without trying the GPUs one by one."""
         bar = self._allowances.bar(candidate)
         if bar is not None:
             return _CAUSES[bar]
@@ -258,7 +270,7 @@ class _Round:
         return self._space.hindrance(candidate)
 
     def _makes_room(self, candidate: Candidate) -> bool:
-        """Let those change places whom this round granted and nobody started yet, if then one more fits."""
+        """Move grants of this round, none of which has started, to other GPUs if one more job fits then."""
         if not (self._may_move and self.grants) or candidate.gpu_uuid or self._reservations or self.planned:
             return False
         granted = self._held[-len(self.grants) :]
@@ -283,7 +295,10 @@ class _Round:
         self.grants[place] = replace(self.grants[place], slices=slices)
 
     def _placed(self, candidate: Candidate, *, is_planned: bool = True) -> tuple[Slice, ...] | None:
-        """Of unknown need: with all that is free, unless that would pass a quota or delay somebody who is before it."""
+        """Choose GPUs for a candidate; one of unknown need gets all that is free there.
+
+        It gets its request alone if more would exceed a quota or delay a job with a reservation.
+        """
         larger = self._taking_what_is_free(candidate) if candidate.takes_free else candidate
         if larger != candidate and self._allowances.bar(larger) is None:
             slices = self._placed_as_asked(larger, is_planned=is_planned)
@@ -312,7 +327,7 @@ class _Round:
         ]
         if len(fitting) < request.gpu_count:
             return None
-        chosen = self._seats.choose(candidate, fitting, self._space)
+        chosen = self._choice.choose(candidate, fitting, self._space)
         return tuple(Slice(gpu.uuid, request.memory_bytes, request.compute_share) for gpu in chosen)
 
     def _fitting(self, candidate: Candidate, *, is_planned: bool = True) -> list[Gpu]:
@@ -322,7 +337,7 @@ class _Round:
             if self._space.hosts(room.gpu, candidate) and not (is_planned and self.planned.has_enough(room.gpu.uuid))
         ]
 
-    def _admits(self, reserved: "_For", gpu: Gpu, candidate: Candidate) -> bool:
+    def _admits(self, reserved: _For, gpu: Gpu, candidate: Candidate) -> bool:
         return reserved.reservation.admits(gpu, candidate, self._end_seconds(candidate))
 
     def _end_seconds(self, candidate: Candidate) -> float:
@@ -343,6 +358,7 @@ class _Round:
         self.grants.append(Grant(candidate.job_id, slices, went_first, candidate.mode))
 
     def _obstacle(self, candidate: Candidate) -> Cause:
+        """Return why a candidate was not placed although `_hindrance` found nothing."""
         memory_bytes, count = candidate.request.memory_bytes, candidate.request.gpu_count
         free = self._space.free_bytes
         if any(self.planned.has_enough(uuid) and amount >= memory_bytes for uuid, amount in free.items()):
@@ -364,7 +380,7 @@ class _Round:
         self.waits.append((candidate, cause))
 
     def _reserve(self, candidate: Candidate) -> None:
-        """Keep memory for the first of the order that does not fit: beside an overdue job, or after it."""
+        """Reserve memory for the first job of the order that does not fit: beside an overdue job, or after it."""
         gpus = [room.gpu for room in self._rooms if candidate.can_use(room.gpu)]
         space = self._space.copy()
         ends = [(self._expected_end_seconds(each), each) for each in self._held]
@@ -382,22 +398,6 @@ class _Round:
         return expected_end_seconds(held, self._rules.default_duration_seconds, self._now_seconds)
 
 
-def _rank(candidate: Candidate) -> int:
-    return -candidate.request.priority
-
-
-_BARS = {Cause.QUOTA: QuotaLimit.FULL, Cause.QUOTA_TURN: QuotaLimit.KEPT}
-_CAUSES = {bar: cause for cause, bar in _BARS.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class _For:
-    """A reservation and whose it is."""
-
-    candidate: Candidate
-    reservation: Reservation
-
-
 def _held(candidate: Candidate, slices: tuple[Slice, ...], now_seconds: float) -> Held:
     return Held(
         candidate.job_id,
@@ -408,7 +408,3 @@ def _held(candidate: Candidate, slices: tuple[Slice, ...], now_seconds: float) -
         candidate.duration_seconds,
         candidate.mode,
     )
-
-
-def _is_told_by_more_than_memory(*candidates: Candidate) -> bool:
-    return any(each.request.compute_share or each.mode is not SharingMode.TIME_SLICE for each in candidates)

@@ -1,4 +1,7 @@
-"""What one round of admission answers: who starts, who waits and why, who gives up, and what the next round is told."""
+"""Input and output of one round of admission: waiting jobs, running jobs, quotas, and the grants and waits decided from them.
+
+Values only. The engine fills them in from the ledger and writes the result back.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,37 +19,37 @@ class Candidate:
     job_id: str
     request: Request
     deadline_seconds: float | None = None
-    """When its wait runs out, in seconds since the epoch; None for never."""
+    """End of its wait, in seconds since the epoch; None for no limit."""
 
     owner_uid: int = 0
     eligible_at_seconds: float = 0.0
-    """Since when only memory and its turn keep it waiting, in seconds since the epoch: its wait is counted from there."""
+    """Start of its wait: since then only memory and the order of the queue delay it. Seconds since the epoch."""
 
     duration_seconds: float | None = None
-    """How long it will probably run: the median of its history; None where there is none."""
+    """Predicted run time: the median of its history; None without history."""
 
     takes_free: bool = False
-    """Whether nobody knows its need: it then takes what is free where it is placed, and no less than its request."""
+    """Whether its need is unknown. It then gets all that is free on its GPU, and at least its request."""
 
     gpu_uuid: str | None = None
-    """The only GPU that will do; None for any."""
+    """The only GPU it can use; None for any."""
 
     @property
     def mode(self) -> SharingMode:
-        """How it shares its GPUs."""
+        """The sharing mode in which it starts."""
         return mode_of(self.request.sharing)
 
     @property
     def compute_share(self) -> float:
-        """What it takes of each GPU's time, 0 to 1: all of one that it has alone."""
+        """Share of each GPU's time that it takes, 0 to 1; 1 in exclusive mode."""
         return 1.0 if self.mode is SharingMode.EXCLUSIVE else self.request.compute_share or 0.0
 
     def can_use(self, gpu: Gpu) -> bool:
-        """Whether a GPU will do, whatever is free of it."""
+        """Whether the job can run on a GPU at all, regardless of what is free there."""
         return self.gpu_uuid in {None, gpu.uuid} and usable(gpu, self.request.gpu_count)
 
     def asking(self, memory_bytes: int) -> "Candidate":
-        """Return the same job with a request for so much on each of its GPUs."""
+        """Return the same job with a request for `memory_bytes` on each of its GPUs."""
         if memory_bytes == self.request.memory_bytes:
             return self
         return replace(self, request=replace(self.request, memory_bytes=memory_bytes))
@@ -54,7 +57,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One job whose slices count."""
+    """One job whose slices count against their GPUs."""
 
     job_id: str
     owner_uid: int
@@ -64,21 +67,20 @@ class Held:
     """Of each of its GPUs, 0 to 1."""
 
     duration_seconds: float | None = None
-    """As of a candidate."""
+    """Predicted run time; None without history."""
 
     mode: SharingMode = SharingMode.TIME_SLICE
-    """How it shares its GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """What one user may hold at a time."""
+    """The most that one user may hold at a time."""
 
     memory_bytes: int | None = None
-    """Over all GPUs; None for as much as there is."""
+    """Over all GPUs; None for no limit."""
 
     jobs: int | None = None
-    """Granted at a time; None for any number."""
+    """Granted jobs; None for no limit."""
 
     weight: float = 1.0
     """Above 0: a user of weight 2 is entitled to twice the share of one of weight 1."""
@@ -88,36 +90,35 @@ NO_QUOTA = Quota()
 
 
 COUNTED_RUNS = 4
-"""A run counts so many times as long as it was: so a sixteenth of the memory is given out this way on average, and a quarter of
-the time where one job fills the machine."""
-
+"""A job that went first counts for this many times its run time: on average a sixteenth of the memory is given out this
+way, or a quarter of the time where one job fills the machine."""
 
 LONGEST_SECONDS = 4 * 3600.0
-"""So much of a run counts at most: a job that never ends keeps nobody from going first for ever."""
+"""At most this much of a run counts, so a job that never ends does not block overdue jobs for ever."""
 
 
 @dataclass(frozen=True, slots=True)
 class OverdueReservation:
-    """GPUs that are kept for one overdue job, from round to round, until it starts."""
+    """GPUs reserved for one overdue job, kept from round to round until it starts."""
 
     job_id: str
     gpu_uuids: tuple[str, ...]
     since_seconds: float
-    """When they were chosen, in seconds since the epoch: what was granted there later must not delay the job."""
+    """When the GPUs were chosen, in seconds since the epoch. A later grant on them must not delay the job."""
 
     start_seconds: float
-    """When it was first thought to start; jobs that end by then go before it, and later ones never."""
+    """First estimate of its start. Jobs that end by then may run before it; the limit never moves later."""
 
     until_seconds: float
-    """Other GPUs are looked for from then on: one that nobody leaves keeps the job waiting no longer."""
+    """From then on other GPUs may be chosen, in case a job on these never ends."""
 
     unable_since_seconds: float | None = None
-    """Since when they could not host the job; None while they could."""
+    """Since when these GPUs cannot host the job; None while they can."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedJob:
-    """A job that went first."""
+    """A job that started out of order because it was overdue."""
 
     owner_uid: int
     memory_bytes: int
@@ -128,7 +129,7 @@ class ServedJob:
     """None while it holds memory."""
 
     def counts(self, now_seconds: float) -> bool:
-        """Whether it keeps others from going first: while it runs, and for some time after."""
+        """Whether it still counts against other overdue jobs: while it runs, and for `COUNTED_RUNS` run times in all."""
         run_seconds = (self.ended_at_seconds or now_seconds) - self.granted_at_seconds
         if self.ended_at_seconds is None and run_seconds < LONGEST_SECONDS:
             return True
@@ -137,11 +138,11 @@ class ServedJob:
 
 @dataclass(frozen=True, slots=True)
 class Precedence:
-    """What one round tells the next."""
+    """State of overdue jobs that one round passes on to the next."""
 
     reservation: OverdueReservation | None = None
     served: tuple[ServedJob, ...] = ()
-    """Those that may still count."""
+    """Jobs that may still count."""
 
 
 NO_PRECEDENCE = Precedence()
@@ -154,10 +155,9 @@ class Grant:
     job_id: str
     slices: tuple[Slice, ...]
     went_first: bool = False
-    """Whether it did because it was overdue: to be told to the rounds after this one (`ServedJob`)."""
+    """Whether it started out of order because it was overdue; later rounds get it as a `ServedJob`."""
 
     mode: SharingMode = SharingMode.TIME_SLICE
-    """How it shares its GPUs from now on."""
 
 
 class Cause(Enum):
@@ -167,62 +167,62 @@ class Cause(Enum):
     """Its slices do not fit."""
 
     COMPUTE = "compute"
-    """Its slices fit, and its share of the GPUs' time does not."""
+    """Its slices fit, but not its share of the GPUs' time."""
 
     SHARING = "sharing"
-    """Both fit, beside jobs that share their GPUs in another mode."""
+    """Both fit, but the jobs there share their GPUs in another mode."""
 
     TURN = "turn"
-    """They fit, and would delay the job that memory is kept for."""
+    """It fits, but would delay a job that memory is reserved for."""
 
     PLAN = "plan"
-    """The batch ends sooner if they start later."""
+    """It fits, but its batch ends sooner if it starts later."""
 
     QUOTA = "quota"
-    """Its owner holds as much as they may."""
+    """Its owner's quota is used up."""
 
     QUOTA_TURN = "quota turn"
-    """Its owner may hold so much more, and it would delay another job of theirs."""
+    """Its owner's quota has room, but it would delay another job of the same owner."""
 
     CROWD = "crowd"
-    """It needs no GPU, and as many such jobs run as may."""
+    """It needs no GPU, and the maximum number of such jobs is running."""
 
 
 Explain = Callable[[Candidate, Cause], str]
-"""Puts into words why a job waits."""
+"""Formats the reason for a wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A job that waits; the words are made only when somebody asks."""
+    """A job that waits. The text of its reason is computed on access."""
 
     job_id: str
     cause: Cause
     ahead: int
-    """How many waiting jobs stand before it in its line."""
+    """Number of jobs before it in its queue."""
 
     _explain: Explain = field(compare=False, repr=False)
     _candidate: Candidate = field(compare=False, repr=False)
 
     @property
     def reason(self) -> str:
-        """One line for people: `waits for 1205 MiB on one GPU: 641 MiB free of 22.99 GiB; 3 jobs ahead`."""
+        """One line of text: `waits for 1205 MiB on one GPU: 641 MiB free of 22.99 GiB; 3 jobs ahead`."""
         text = self._explain(self._candidate, self.cause)
         return text + (f"; {self.ahead} job{'s' if self.ahead > 1 else ''} ahead" if self.ahead else "")
 
 
 class Waits(Sequence[Wait]):
-    """Those who wait, each put into words only when it is asked for: of ten thousand few are."""
+    """Lazy sequence of waits: of a queue of ten thousand jobs only a few are ever displayed."""
 
     def __init__(
         self, found: Sequence[tuple[Candidate, Cause]], explain: Explain, first_line: int | None = None
     ) -> None:
-        """Say nothing yet.
+        """Wrap the jobs that wait.
 
         Args:
-            found: Who waits, line by line.
-            explain: Finds the words.
-            first_line: How many of them stand in the first line; None for all.
+            found: Waiting jobs, queue by queue.
+            explain: Formats a reason.
+            first_line: How many of them belong to the first queue (jobs with GPUs); None for all.
         """
         self._found = found
         self._explain = explain
@@ -254,23 +254,23 @@ class Waits(Sequence[Wait]):
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """One answer for each candidate."""
+    """Result of one round: exactly one outcome for each candidate."""
 
     grants: tuple[Grant, ...]
     waits: Sequence[Wait]
-    """In the order in which they will be looked at."""
+    """In the order in which the next round considers them."""
 
     expired: tuple[str, ...]
-    """Ids of the jobs that could not start before their wait ran out."""
+    """Ids of jobs whose wait ran out."""
 
     reservation: OverdueReservation | None = None
-    """For whom GPUs are kept from now on: to be told to the next round."""
+    """Input of the next round."""
 
     suspended: tuple[tuple[str, str], ...] = ()
-    """Ids of running jobs that make room from now on, each with that of the job that it makes room for."""
+    """(Id of a running job to suspend, id of the job that gets its place)."""
 
     reclaimed: tuple[str, ...] = ()
-    """Ids of idle jobs whose leases are taken: the grants count on what they hold."""
+    """Ids of idle jobs whose leases are taken; the grants already use their memory."""
 
     elsewhere: tuple[str, ...] = ()
-    """Ids of parked jobs that wait for their own GPU while another has room for them: they end, to begin anew there."""
+    """Ids of parked jobs that wait for their own GPU while another one has room: they end and start again there."""

@@ -1,7 +1,9 @@
-"""How much of a GPU slices may sum to, and which requests can never be met.
+"""Capacity of one GPU: how its jobs share it, how much slices may sum to, and which requests can never be granted.
 
-A MIG instance is granted whole, to one job: nobody else is in it, so nothing of it is kept as headroom. A job on several
-GPUs gets no instances, since a process can use only one.
+Two sharing modes never meet on one GPU; the first job on an idle GPU sets the mode until the last one leaves. A MIG instance
+is granted whole to one job, so no headroom is kept in it. A job on several GPUs gets no instances, since a process can use
+only one. The part of an oversubscribed slice that cannot move to the host counts as device memory; the rest must fit in
+host memory for all such jobs at once, so no host memory is promised twice.
 """
 
 import math
@@ -13,30 +15,42 @@ from pgpu.model import Gpu, Request, SharingMode, SharingWish, Slice
 from pgpu.units import MIB, format_memory
 
 MOST_MPS_CLIENTS = 48
-"""Jobs of one process each; who has more finds the server full. Source: NVIDIA, "Multi-Process Service", section on limits."""
+"""MPS clients per GPU; a further one is refused by the MPS server. Source: NVIDIA, "Multi-Process Service", limits."""
 
 MOST_MPS_CLIENTS_FROM_BLACKWELL = 60
 _BLACKWELL = (10, 0)
 
 FIRST_WITH_MPS = (7, 0)
-"""Compute capability of Volta. Before it clients share one address space, so that nothing keeps one out of another's memory: same
-document."""
+"""Compute capability of Volta. Before it MPS clients share one address space, so memory is not isolated between them. Same
+source."""
+
+IDLE_INSTANCE_BYTES = 64 * MIB
+"""Most that an unused MIG instance holds: NVIDIA's guide shows 12 to 40 MiB that belong to no process."""
+
+GRANULE_BYTES = 2 * MIB
+"""Allocation granularity of device memory."""
+
+FIRST_THAT_PAGES = (6, 0)
+"""Source: CUDA C Programming Guide, "Unified Memory": before Pascal all managed memory must fit on the device."""
+
+_ROUNDING = 1e-9
+"""Sums of compute shares are floats; a share fits if it is over by no more than this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tenancy:
-    """Who is on one GPU."""
+    """The jobs on one GPU, as far as sharing goes."""
 
     mode: SharingMode | None = None
-    """None where nobody is."""
+    """None on an idle GPU."""
 
     owner_uid: int | None = None
-    """Whose jobs they are, under MPS; None in the other modes."""
+    """Owner of all its jobs under MPS; None in other modes."""
 
     jobs: int = 0
 
     def admits(self, mode: SharingMode, owner_uid: int, most_clients: int = MOST_MPS_CLIENTS) -> bool:
-        """Whether a job of this user may join in this mode. Under MPS a fault of one ends all: only one user's are together."""
+        """Whether a job of this user may join in this mode. A fault under MPS ends all clients, so one user has them all."""
         if self.mode is None:
             return True
         if self.mode is not mode or mode is SharingMode.EXCLUSIVE:
@@ -44,82 +58,76 @@ class Tenancy:
         return mode is not SharingMode.MPS or (self.owner_uid == owner_uid and self.jobs < most_clients)
 
     def joined(self, mode: SharingMode, owner_uid: int) -> "Tenancy":
-        """Return the same with one job more."""
+        """Return the tenancy with one more job."""
         return Tenancy(mode, owner_uid if mode is SharingMode.MPS else None, self.jobs + 1)
 
     def left(self) -> "Tenancy":
-        """Return the same with one job less."""
+        """Return the tenancy with one job less."""
         return replace(self, jobs=self.jobs - 1) if self.jobs > 1 else IDLE
 
 
 IDLE = Tenancy()
 
-
-def mode_of(wish: SharingWish) -> SharingMode:
-    """Return the mode in which a job starts that wishes this, where nothing is measured of it."""
-    return _MODES[wish]
-
-
 _MODES = {wish: SharingMode.TIME_SLICE if wish is SharingWish.AUTO else SharingMode(wish.value) for wish in SharingWish}
 
 
-def supports_mode(gpu: Gpu, request: Request) -> bool:
-    """Whether a GPU can be in the mode that a request starts in; one that does not tell its generation is believed to.
+def mode_of(wish: SharingWish) -> SharingMode:
+    """Return the mode in which a job with this wish starts; `auto` starts in time slices."""
+    return _MODES[wish]
 
-    Before Volta only measurements run under MPS: what a command could hurt there is an antagonist of pgpu.
+
+def supports_mode(gpu: Gpu, request: Request) -> bool:
+    """Whether a GPU supports the mode that a request starts in; True if its compute capability is unknown.
+
+    Before Volta only measurements run under MPS: the neighbour there is an antagonist of pgpu, which has no data to lose.
     """
     return mode_of(request.sharing) is not SharingMode.MPS or has_mps(gpu) or request.measures
 
 
 def has_mps(gpu: Gpu) -> bool:
-    """Whether anybody's jobs may share a GPU under MPS; one that does not tell its generation is believed to be new enough."""
+    """Whether MPS isolates the memory of clients on a GPU; True if its compute capability is unknown."""
     return gpu.compute_capability is None or gpu.compute_capability >= FIRST_WITH_MPS
 
 
 def most_clients(gpu: Gpu) -> int:
-    """Return how many jobs may share a GPU by MPS."""
+    """Return the most jobs that can share a GPU under MPS."""
     is_new = gpu.compute_capability is not None and gpu.compute_capability >= _BLACKWELL
     return MOST_MPS_CLIENTS_FROM_BLACKWELL if is_new else MOST_MPS_CLIENTS
 
 
-IDLE_INSTANCE_BYTES = 64 * MIB
-"""What an instance may hold while nobody uses it: NVIDIA's guide shows 12 to 40 MiB, which no process accounts for."""
-
-
 @dataclass(frozen=True, slots=True)
 class Headroom:
-    """Memory of each GPU that is never granted: the larger of an amount and a share."""
+    """Memory of each GPU that is never granted: the larger of an amount and a fraction."""
 
     least_bytes: int = 256 * MIB
     fraction: float = 0.03
     """Of the GPU's memory, 0 to below 1."""
 
     def of(self, gpu: Gpu) -> int:
-        """Return the bytes of this GPU that are never granted; 0 of a MIG instance."""
+        """Return the bytes of this GPU that are never granted; 0 for a MIG instance."""
         return 0 if gpu.is_instance else max(self.least_bytes, math.ceil(gpu.memory_bytes * self.fraction))
 
 
 @dataclass(frozen=True, slots=True)
 class GpuRoom:
-    """One GPU at one moment, in bytes."""
+    """One GPU at one moment."""
 
     gpu: Gpu
     headroom_bytes: int
     outsiders_bytes: int
-    """Held by processes that no slice covers."""
+    """Held by processes outside every slice."""
 
     granted_bytes: int
-    """What slices sum to, or more where a slice was made smaller than what it holds."""
+    """Sum of the slices, or more where a job holds more than its shrunk slice."""
 
     granted_compute: float = 0.0
-    """What compute shares sum to, 0 to 1."""
+    """Sum of the compute shares, 0 to 1."""
 
     tenancy: Tenancy = IDLE
-    """How those who are there share it."""
 
     @property
     def capacity_bytes(self) -> int:
-        """What slices may sum to now; none of an instance that others use. Source: P1; pgpu admits only what fits."""
+        """What slices may sum to now; 0 for a MIG instance that outsiders use. Source: P1; pgpu admits only what fits."""
         if self.gpu.is_instance:
             return self.gpu.memory_bytes if self.outsiders_bytes <= IDLE_INSTANCE_BYTES else 0
         return max(0, self.gpu.memory_bytes - self.headroom_bytes - self.outsiders_bytes)
@@ -131,25 +139,22 @@ class GpuRoom:
 
     @property
     def free_compute(self) -> float:
-        """The largest share of its time that can be granted now, 0 to 1."""
+        """The largest compute share that can be granted now, 0 to 1."""
         return max(0.0, 1.0 - self.granted_compute)
 
     def most_bytes(self, slice_bytes: int) -> int:
-        """Return what a slice that is on it already may grow to: a job has all of its instance."""
+        """Return the size to which a slice on this GPU can grow."""
         return self.gpu.memory_bytes if self.gpu.is_instance else slice_bytes + self.free_bytes
 
 
 def taken_bytes(gpu: Gpu, slices_bytes: int) -> int:
-    """Return what slices that sum to `slices_bytes` take of a GPU: of a MIG instance, any slice takes all."""
+    """Return the memory that slices of this sum take of a GPU: any slice takes all of a MIG instance."""
     return max(gpu.memory_bytes, slices_bytes) if gpu.is_instance and slices_bytes else slices_bytes
 
 
 def has_compute(free_compute: float, share: float) -> bool:
-    """Whether a share of a GPU's time is free; sums of shares are off by what floats are off."""
+    """Whether a compute share fits, up to rounding."""
     return share <= free_compute + _ROUNDING
-
-
-_ROUNDING = 1e-9
 
 
 def usable(gpu: Gpu, gpu_count: int) -> bool:
@@ -161,12 +166,24 @@ def check_can_ever_fit(gpus: Sequence[Gpu], request: Request, headroom: Headroom
     """Refuse a request that these GPUs could not meet even if all of them were idle.
 
     Raises:
-        RequestError: It can never be met; `.nearest_bytes` is the most that could, None if there are too few GPUs.
+        RequestError: It can never be granted; `.nearest_bytes` is the largest that could, None if there are too few GPUs.
     """
     candidates = [gpu for gpu in gpus if usable(gpu, request.gpu_count)]
-    if request.gpu_count > len(candidates):
-        raise _too_few(request.gpu_count, len(candidates), len(gpus) - len(candidates))
-    candidates = _of_mode(candidates, request)
+    count = len(candidates)
+    if request.gpu_count > count:
+        has_instances = len(gpus) > count
+        raise RequestError(
+            f"{request.gpu_count} GPUs were asked for, and there {'is 1' if count == 1 else f'are {count}'}",
+            hint="a process can use only one MIG instance, so they are given to jobs on one GPU"
+            if has_instances
+            else None,
+        )
+    candidates = [gpu for gpu in candidates if supports_mode(gpu, request)]
+    if mode_of(request.sharing) is SharingMode.MPS and not candidates:
+        raise RequestError(
+            "no GPU here can be shared by MPS: it takes one of the Volta generation or later",
+            hint="leave --sharing out",
+        )
     best = sorted(candidates, key=lambda gpu: gpu.memory_bytes - headroom.of(gpu), reverse=True)
     last = best[request.gpu_count - 1]
     nearest_bytes = last.memory_bytes - headroom.of(last)
@@ -180,83 +197,54 @@ def check_can_ever_fit(gpus: Sequence[Gpu], request: Request, headroom: Headroom
         )
 
 
-def _of_mode(candidates: Sequence[Gpu], request: Request) -> list[Gpu]:
-    mode = mode_of(request.sharing)
-    able = [gpu for gpu in candidates if supports_mode(gpu, request)]
-    if mode is SharingMode.MPS and not able:
-        raise RequestError(
-            "no GPU here can be shared by MPS: it takes one of the Volta generation or later",
-            hint="leave --sharing out",
-        )
-    return able
-
-
-def _too_few(wanted: int, count: int, instances: int) -> RequestError:
-    return RequestError(
-        f"{wanted} GPUs were asked for, and there {_are(count)}",
-        hint="a process can use only one MIG instance, so they are given to jobs on one GPU" if instances else None,
-    )
-
-
 def format_down(memory_bytes: int) -> str:
-    """Write an amount that, typed back as it is, is not more than `memory_bytes`."""
+    """Format an amount rounded down to MiB, so that the text parses to no more than `memory_bytes`."""
     return f"{memory_bytes // MIB}MiB"
 
 
-def _are(count: int) -> str:
-    return "is 1" if count == 1 else f"are {count}"
-
-
-GRANULE_BYTES = 2 * MIB
-"""Memory of a device is given out in such blocks."""
-
-FIRST_THAT_PAGES = (6, 0)
-"""Source: CUDA C Programming Guide, "Unified Memory": before Pascal all managed memory must fit on the device."""
-
-
 def resident_bytes(memory_bytes: int, factor: float) -> int:
-    """Return how much of a slice is surely the device's, where all slices may sum to `factor` times a GPU."""
+    """Return the part of a slice that stays on the device, where all slices may sum to `factor` times a GPU."""
     part = math.ceil(memory_bytes / factor)
     return min(memory_bytes, math.ceil(part / GRANULE_BYTES) * GRANULE_BYTES)
 
 
 def taken_of_device(request: Request, factor: float) -> Request:
-    """Return a request for what it takes of each GPU that nobody else may have."""
+    """Return the request for device memory that cannot be shared with other jobs."""
     if not request.oversubscribes:
         return request
     return replace(request, memory_bytes=resident_bytes(request.memory_bytes, factor))
 
 
 def can_page(gpu: Gpu, factor: float) -> bool:
-    """Whether jobs on a GPU may oversubscribe; one that does not tell its generation is believed to be new enough."""
+    """Whether jobs on a GPU may oversubscribe; a GPU of unknown compute capability counts as new enough."""
     is_old = gpu.compute_capability is not None and gpu.compute_capability < FIRST_THAT_PAGES
     return factor > 1 and not gpu.is_instance and not is_old
 
 
 def most_oversubscribed_bytes(capacity_bytes: int, factor: float, step_bytes: int) -> int:
-    """Return what slices of whole steps may sum to, whatever their sizes, so that all their resident parts fit."""
+    """Return what slices in whole steps may sum to, whatever their sizes, so that all their resident parts fit."""
     return capacity_bytes // resident_bytes(step_bytes, factor) * step_bytes
 
 
 def with_host_part(part: Slice, memory_bytes: int) -> Slice:
-    """Return the slice of a job that was given this part of the device and asked for `memory_bytes` in all."""
+    """Return the slice of an oversubscribing job from the granted device part and its requested `memory_bytes`."""
     return replace(part, memory_bytes=memory_bytes, resident_bytes=part.memory_bytes)
 
 
 def host_bytes(slices: Iterable[Slice]) -> int:
-    """Return how much of these slices the host may have to hold."""
+    """Return how much of these slices may have to move to the host."""
     return sum(part.memory_bytes - part.device_bytes for part in slices)
 
 
 def short_of_host_memory(
     waiting: Sequence[tuple[str, Request]], promised_bytes: int, available_bytes: int, factor: float
 ) -> Mapping[str, str]:
-    """Say of which waiting jobs the host could not hold what might have to be moved there, and why.
+    """Return, by id, why the host could not hold what a waiting job may have to move there.
 
     Args:
-        waiting: Ids and requests, in the order in which they may have it.
-        promised_bytes: What running jobs may still have to move to the host.
-        available_bytes: What the host could give now.
+        waiting: Ids and requests, in the order in which host memory is given to them.
+        promised_bytes: What running jobs may still move to the host.
+        available_bytes: Free host memory.
         factor: As for `resident_bytes`.
     """
     reasons = {}
@@ -274,10 +262,10 @@ def short_of_host_memory(
 
 
 def check_can_preempt(request: Request) -> None:
-    """Refuse a job that could suspend nobody.
+    """Refuse a preempting job that could suspend no other job.
 
     Raises:
-        RequestError: It is on several GPUs, or shares its GPU in a way in which nobody can be held.
+        RequestError: It runs on several GPUs, or in a mode in which jobs cannot be suspended.
     """
     if request.preempts and request.gpu_count > 1:
         raise RequestError("--preempt is for jobs on one GPU", hint="leave --gpus or --preempt out")
@@ -288,10 +276,10 @@ def check_can_preempt(request: Request) -> None:
 
 
 def check_can_page(gpus: Sequence[Gpu], request: Request, factor: float) -> None:
-    """Refuse a job that oversubscribes where its memory could not be moved.
+    """Refuse an oversubscribing job whose memory could not be moved to the host.
 
     Raises:
-        RequestError: These GPUs cannot page, or the job cannot take turns.
+        RequestError: These GPUs do not page, or the job cannot take turns with others.
     """
     if not request.oversubscribes:
         return
@@ -300,7 +288,7 @@ def check_can_page(gpus: Sequence[Gpu], request: Request, factor: float) -> None
     if request.gpu_count > 1:
         raise RequestError("--oversubscribe is for jobs on one GPU", hint="leave --gpus or --oversubscribe out")
     if request.is_estimated:
-        raise RequestError("--oversubscribe needs an amount of memory", hint="add --memory 4GiB, say")
+        raise RequestError("--oversubscribe needs an amount of memory", hint="add --memory 4GiB, for example")
     if all(gpu.is_instance for gpu in gpus):
         raise RequestError("a MIG instance has one job, so nothing needs to be moved", hint="leave --oversubscribe out")
     unable = [gpu for gpu in gpus if gpu.compute_capability is not None and gpu.compute_capability < FIRST_THAT_PAGES]

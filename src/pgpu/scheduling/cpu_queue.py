@@ -1,8 +1,7 @@
-"""Which jobs without a GPU start now: as many at a time as may, in a line of their own.
+"""Admission of jobs without a GPU: a queue of its own with a limit on their number.
 
-They take no memory and no time of a GPU, so nobody in the other line waits for them or is overtaken by them; only what a
-user may have of jobs at all is one for both. By priority, then the user who runs the fewest such jobs, then the oldest.
-It refuses to know how much of the host they use: that is the operator's limit on their number.
+They take no memory and no time of a GPU, so they never delay a job of the other queue; only a user's quota of jobs counts for
+both. Order: priority, then the user with the fewest such jobs relative to the weight, then the oldest job.
 """
 
 import heapq
@@ -15,12 +14,14 @@ from pgpu.scheduling.admission_round import NO_QUOTA, Candidate, Cause, Grant, H
 from pgpu.scheduling.quota_usage import QuotaLimit, QuotaUsage
 
 MOST_AT_ONCE = 128
-"""So many run where nobody says otherwise: each is a supervisor and a command of its own, some 30 MiB at least."""
+"""Default limit: each such job is a supervisor and a command of its own, some 30 MiB at least."""
+
+_CAUSES = {QuotaLimit.FULL: Cause.QUOTA, QuotaLimit.KEPT: Cause.QUOTA_TURN}
 
 
 @dataclass(slots=True)
 class CpuAdmission:
-    """One round's answer for the jobs without a GPU."""
+    """Outcome of one round for jobs without a GPU."""
 
     grants: list[Grant] = field(default_factory=list)
     waits: list[tuple[Candidate, Cause]] = field(default_factory=list)
@@ -28,7 +29,7 @@ class CpuAdmission:
 
 
 def split_queue(queue: Sequence[Candidate]) -> tuple[Sequence[Candidate], Sequence[Candidate]]:
-    """Return those that want GPUs, and those that want none, each in the order of the queue."""
+    """Return the jobs with GPUs and the jobs without, each in the order of the queue."""
     rest = [candidate for candidate in queue if candidate.request.is_without_gpu]
     return ([candidate for candidate in queue if candidate.request.gpu_count], rest) if rest else (queue, rest)
 
@@ -42,20 +43,24 @@ def admit_without_gpu(
     *,
     most_at_once: int,
 ) -> CpuAdmission:
-    """Decide which of them start now.
+    """Decide which jobs without a GPU start now.
 
     Args:
-        queue: Those that wait, none of which wants a GPU, oldest first.
-        held: Every job that was granted, with or without a GPU.
-        quotas: By UID; who is missing has none.
-        allowances: What users may still be granted in this round; what starts is counted there.
+        queue: Waiting jobs without a GPU, oldest first.
+        held: Every granted job, with or without a GPU.
+        quotas: By UID; a user that is missing has none.
+        allowances: Quota usage of this round; grants are counted there.
         now_seconds: Seconds since the epoch.
-        most_at_once: How many may run at a time.
+        most_at_once: Limit on running jobs without a GPU.
     """
     found = CpuAdmission()
     line = _Line(held, quotas)
     for candidate in line.in_turn(queue):
-        cause = _hindrance(candidate, line, allowances, most_at_once)
+        if line.count >= most_at_once:
+            cause: Cause | None = Cause.CROWD
+        else:
+            bar = allowances.bar(candidate)
+            cause = None if bar is None else _CAUSES[bar]
         if cause is None:
             started = Held(candidate.job_id, candidate.owner_uid, (), now_seconds, 0.0, candidate.duration_seconds)
             allowances.granted(candidate, started)
@@ -68,18 +73,8 @@ def admit_without_gpu(
     return found
 
 
-def _hindrance(candidate: Candidate, line: "_Line", allowances: QuotaUsage, most_at_once: int) -> Cause | None:
-    if line.count >= most_at_once:
-        return Cause.CROWD
-    bar = allowances.bar(candidate)
-    return None if bar is None else _CAUSES[bar]
-
-
-_CAUSES = {QuotaLimit.FULL: Cause.QUOTA, QuotaLimit.KEPT: Cause.QUOTA_TURN}
-
-
 class _Line:
-    """Who runs how many, and whose turn it is."""
+    """Running jobs without a GPU by user, and the order of the waiting ones."""
 
     def __init__(self, held: Sequence[Held], quotas: Mapping[int, Quota]) -> None:
         self.count = 0
@@ -94,11 +89,15 @@ class _Line:
         self._running[uid] += 1
 
     def in_turn(self, queue: Sequence[Candidate]) -> Iterator[Candidate]:
-        for _, equals in groupby(sorted(queue, key=_rank), key=_rank):
-            yield from self._fairly(list(equals))
+        """Yield every job once; a job that started meanwhile counts for its user."""
 
-    def _fairly(self, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
-        """Between users the one who runs fewest, read anew at each turn; a user's own in order of arrival."""
+        def rank(candidate: Candidate) -> int:
+            return -candidate.request.priority
+
+        for _, equals in groupby(sorted(queue, key=rank), key=rank):
+            yield from self._fairly(equals)
+
+    def _fairly(self, candidates: Iterator[Candidate]) -> Iterator[Candidate]:
         rows: dict[int, deque[tuple[int, Candidate]]] = defaultdict(deque)
         for place, candidate in enumerate(candidates):
             rows[candidate.owner_uid].append((place, candidate))
@@ -115,7 +114,3 @@ class _Line:
 
     def _weighed(self, uid: int) -> float:
         return self._running[uid] / self._quotas.get(uid, NO_QUOTA).weight
-
-
-def _rank(candidate: Candidate) -> int:
-    return -candidate.request.priority

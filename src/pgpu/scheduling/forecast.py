@@ -1,14 +1,13 @@
-"""Until about when each waiting job waits: the rounds to come, played forward on what durations are thought to be."""
+"""Expected start of each waiting job: the coming rounds of admission, simulated with the predicted durations."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pgpu.scheduling.admission import admit
 from pgpu.scheduling.admission_round import (
     NO_PRECEDENCE,
     Admission,
     Candidate,
-    Grant,
     Held,
     Precedence,
     Quota,
@@ -20,10 +19,10 @@ from pgpu.scheduling.order import NO_PLAN, BatchPlan, OrderRules
 from pgpu.scheduling.reservations import expected_end_seconds
 
 MOST_JOBS = 200
-"""So many of the queue are told; past that, nobody's guess is worth its time."""
+"""Only this many jobs of the queue are simulated; for later ones a prediction is not worth the computing time."""
 
 Later = tuple[Candidate, Collection[str]]
-"""A job that is not in the queue yet, and the ids of those that must end before."""
+"""A job that is not in the queue yet, and the ids of the jobs that must end before it."""
 
 
 def expected_starts(
@@ -39,23 +38,23 @@ def expected_starts(
     later: Sequence[Later] = (),
     most_without_gpu: int = MOST_AT_ONCE,
 ) -> dict[str, float]:
-    """Return when waiting jobs will probably start, by job id, in seconds since the epoch.
+    """Return when waiting jobs are expected to start, by job id, in seconds since the epoch.
 
-    A job of unknown length is taken to run as long as the rules say. Missing are those past the first 200 in the order of
-    today's round, and those that nothing known will let start.
+    A job of unknown length is assumed to run for the default duration of the rules. Missing are jobs behind the first 200 of
+    today's round, and those for which no known end makes room.
 
     Args:
-        rooms: As of `admit`, as are those below.
-        queue: Who waits.
+        rooms: As for `admit`, like the other arguments unless noted.
+        queue: Waiting jobs.
         now_seconds: Seconds since the epoch.
-        held: Who holds memory.
+        held: Jobs that hold memory.
         quotas: By UID.
-        rules: How long things are taken to be.
+        rules: Time constants of the order.
         plan: Of a batch.
-        precedence: What the round before left.
-        later: Who joins the queue once others have ended: well, it is hoped. Who awaits nobody is kept back by what nothing
-            is foretold of, such as the limit of its array, and does not join.
-        most_without_gpu: As of `admit`.
+        precedence: State that the round before returned.
+        later: Jobs that join the queue once others have ended, which are assumed to succeed. One that awaits no job is kept
+            back by something unpredictable, such as the limit of its array, and does not join.
+        most_without_gpu: Limit on running jobs without a GPU.
     """
     rules = rules or OrderRules()
     today = admit(
@@ -81,14 +80,8 @@ def expected_starts(
     return future.starts
 
 
-@dataclass(frozen=True, slots=True)
-class _End:
-    at_seconds: float
-    held: Held
-
-
 class _Future:
-    """The machine at one moment to come."""
+    """The simulated machine."""
 
     def __init__(
         self,
@@ -103,20 +96,18 @@ class _Future:
         self.most_without_gpu = MOST_AT_ONCE
         self.later: list[tuple[Candidate, set[str]]] = []
         self.waiting = [replace(candidate, deadline_seconds=None) for candidate in waiting]
-        self.ends = [
-            _End(expected_end_seconds(each, rules.default_duration_seconds, now_seconds), each) for each in held
-        ]
+        self.ends = [(expected_end_seconds(each, rules.default_duration_seconds, now_seconds), each) for each in held]
         self._rooms = {room.gpu.uuid: room for room in rooms}
         self._rules = rules
         self._now_seconds = now_seconds
 
     def start_what_fits(self, quotas: Mapping[int, Quota], plan: BatchPlan) -> None:
-        """Play one round."""
+        """Simulate one round."""
         admission = admit(
             list(self._rooms.values()),
             self.waiting,
             self._now_seconds,
-            held=[end.held for end in self.ends],
+            held=[held for _, held in self.ends],
             quotas=quotas,
             rules=self._rules,
             plan=plan,
@@ -126,38 +117,34 @@ class _Future:
         known = {candidate.job_id: candidate for candidate in self.waiting}
         self.precedence = self._precedence_after(admission, known)
         for grant in admission.grants:
-            self._start(known.pop(grant.job_id), grant)
+            candidate = known.pop(grant.job_id)
+            share, lasts_seconds = candidate.compute_share, self._lasts_seconds(candidate)
+            started = Held(
+                grant.job_id, candidate.owner_uid, grant.slices, self._now_seconds, share, lasts_seconds, grant.mode
+            )
+            self.starts[grant.job_id] = self._now_seconds
+            self.ends.append((self._now_seconds + lasts_seconds, started))
+            self._change(started, 1)
         self.waiting = list(known.values())
 
     def go_on(self) -> None:
-        """Jump to the next end."""
-        self.ends.sort(key=lambda end: end.at_seconds)
-        self._now_seconds = self.ends[0].at_seconds
-        while self.ends and self.ends[0].at_seconds <= self._now_seconds:
-            ended = self.ends.pop(0).held
+        """Jump to the next end, and let the jobs that awaited it join the queue."""
+        self.ends.sort(key=lambda end: end[0])
+        self._now_seconds = self.ends[0][0]
+        while self.ends and self.ends[0][0] <= self._now_seconds:
+            ended = self.ends.pop(0)[1]
             self._change(ended, -1)
-            self._let_join(ended.job_id)
-
-    def _start(self, candidate: Candidate, grant: Grant) -> None:
-        share, lasts_seconds = candidate.compute_share, self._lasts_seconds(candidate)
-        started = Held(
-            grant.job_id, candidate.owner_uid, grant.slices, self._now_seconds, share, lasts_seconds, grant.mode
-        )
-        self.starts[grant.job_id] = self._now_seconds
-        self.ends.append(_End(self._now_seconds + lasts_seconds, started))
-        self._change(started, 1)
-
-    def _let_join(self, ended_id: str) -> None:
-        for _, awaited in self.later:
-            awaited.discard(ended_id)
-        now_seconds = self._now_seconds
-        self.waiting += [
-            replace(candidate, eligible_at_seconds=now_seconds) for candidate, awaited in self.later if not awaited
-        ]
-        self.later = [(candidate, awaited) for candidate, awaited in self.later if awaited]
+            for _, awaited in self.later:
+                awaited.discard(ended.job_id)
+            self.waiting += [
+                replace(candidate, eligible_at_seconds=self._now_seconds)
+                for candidate, awaited in self.later
+                if not awaited
+            ]
+            self.later = [(candidate, awaited) for candidate, awaited in self.later if awaited]
 
     def _precedence_after(self, admission: Admission, known: Mapping[str, Candidate]) -> Precedence:
-        """Return what the round tells the next: of those that go first, when they will have ended."""
+        # The end of a job that went first is predicted, so it is known from its start on.
         served = [each for each in self.precedence.served if each.counts(self._now_seconds)]
         for grant in admission.grants:
             if grant.went_first:

@@ -1,7 +1,4 @@
-"""What is free of each GPU at one moment of a round, in memory and in time, and who is there.
-
-It refuses to say who goes first: it only tells what fits.
-"""
+"""What is free on each GPU in the middle of a round, in memory, GPU time and sharing mode, and the reason text where it is short."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +20,7 @@ from pgpu.units import format_memory, format_share
 
 @dataclass(slots=True)
 class FreeCapacity:
-    """By UUID of each GPU; changed as jobs come and go."""
+    """Free capacity by GPU UUID; changed as jobs start and end."""
 
     free_bytes: dict[str, int]
     free_compute: dict[str, float]
@@ -31,7 +28,7 @@ class FreeCapacity:
 
     tenants: dict[str, Tenancy]
     _open: dict[tuple[SharingMode, int], bool] = field(default_factory=dict)
-    """Whether any GPU lets a user's jobs in, in a mode: forgotten whenever somebody comes or goes."""
+    """Cache: whether any GPU admits jobs of a user in a mode. Cleared on every change."""
 
     @classmethod
     def of(cls, rooms: Sequence[GpuRoom]) -> "FreeCapacity":
@@ -43,7 +40,7 @@ class FreeCapacity:
         )
 
     def copy(self) -> "FreeCapacity":
-        """Return one that is changed alone."""
+        """Return a copy whose changes do not affect this one."""
         return FreeCapacity(dict(self.free_bytes), dict(self.free_compute), dict(self.tenants))
 
     def hosts(self, gpu: Gpu, candidate: Candidate) -> bool:
@@ -57,7 +54,10 @@ class FreeCapacity:
         )
 
     def hindrance(self, candidate: Candidate) -> Cause | None:
-        """Say what plainly keeps a candidate from every GPU, without looking at each of them for each of thousands."""
+        """Return what keeps a candidate from every GPU; None if one may be free.
+
+        A quick check before the GPUs are tried one by one, since the queue may have thousands of jobs.
+        """
         key = (candidate.mode, candidate.owner_uid)
         if key not in self._open:
             self._open[key] = any(
@@ -69,13 +69,13 @@ class FreeCapacity:
         return None if has_compute(most_compute, candidate.compute_share) else Cause.COMPUTE
 
     def admits(self, gpu: Gpu, candidate: Candidate) -> bool:
-        """Whether a GPU is in a mode, or can be, in which a candidate may join those who are there."""
+        """Whether the sharing mode of a GPU lets a candidate join the jobs there."""
         tenancy = self.tenants[gpu.uuid]
         may_join = tenancy.admits(candidate.mode, candidate.owner_uid, most_clients(gpu))
         return may_join and supports_mode(gpu, candidate.request)
 
     def take(self, held: Held, gpus: Mapping[str, Gpu]) -> None:
-        """Count a job that starts; `gpus` are those that count here, by UUID."""
+        """Subtract a job that starts, on the GPUs in `gpus` (by UUID)."""
         self._open.clear()
         for part in held.slices:
             if part.gpu_uuid in gpus:
@@ -84,7 +84,7 @@ class FreeCapacity:
                 self.tenants[part.gpu_uuid] = self.tenants[part.gpu_uuid].joined(held.mode, held.owner_uid)
 
     def give(self, held: Held, gpus: Mapping[str, Gpu]) -> None:
-        """Count a job that ends; arguments as of `take`."""
+        """Add back a job that ends; arguments as for `take`."""
         self._open.clear()
         for part in held.slices:
             if part.gpu_uuid in gpus:
@@ -96,69 +96,49 @@ class FreeCapacity:
 def waits_for_memory(
     request: Request, rooms: Sequence[GpuRoom], free_bytes: Mapping[str, int], *, closed_gpus: int = 0
 ) -> str:
-    """Say what is asked for and what is free: `waits for 1205 MiB on one GPU: 641 MiB free of 22.99 GiB`.
+    """Format requested and free memory: `waits for 1205 MiB on one GPU: 641 MiB free of 22.99 GiB`.
 
     Args:
-        request: What is asked for.
+        request: What the job asks for.
         rooms: Every GPU on which it may start.
         free_bytes: By UUID.
-        closed_gpus: How many others there are, on which nothing may.
+        closed_gpus: Number of further GPUs that are closed to new jobs.
     """
     where = "one GPU" if request.gpu_count == 1 else f"each of {request.gpu_count} GPUs"
     known = [room for room in rooms if usable(room.gpu, request.gpu_count)]
-    told = "no GPU answers"
-    if known:
-        told = _how_many_fit(request, known, free_bytes) if request.gpu_count > 1 else _most_free(known, free_bytes)
+    if not known:
+        free = "no GPU answers"
+    elif request.gpu_count > 1:
+        count = sum(free_bytes[room.gpu.uuid] >= request.memory_bytes for room in known)
+        free = f"{count or 'none'} of {len(known)} {'have' if count > 1 else 'has'} that much free"
+    else:
+        best = max(known, key=lambda room: free_bytes[room.gpu.uuid])
+        free = f"{format_memory(free_bytes[best.gpu.uuid])} free of {format_memory(best.capacity_bytes)}"
+        if len(known) > 1:
+            free = f"at most {free} on any of {len(known)}"
+        if best.outsiders_bytes:
+            free += f", {format_memory(best.outsiders_bytes)} held by others"
     closed = f"; {closed_gpus} more take{'s' if closed_gpus == 1 else ''} no jobs" if closed_gpus else ""
-    return f"waits for {format_memory(request.memory_bytes)} on {where}: {told}{closed}"
-
-
-def _how_many_fit(request: Request, known: Sequence[GpuRoom], free_bytes: Mapping[str, int]) -> str:
-    count = sum(free_bytes[room.gpu.uuid] >= request.memory_bytes for room in known)
-    return f"{count or 'none'} of {len(known)} {'have' if count > 1 else 'has'} that much free"
-
-
-def _most_free(known: Sequence[GpuRoom], free_bytes: Mapping[str, int]) -> str:
-    best = max(known, key=lambda room: free_bytes[room.gpu.uuid])
-    where = f"{format_memory(free_bytes[best.gpu.uuid])} free of {format_memory(best.capacity_bytes)}"
-    if len(known) > 1:
-        where = f"at most {where} on any of {len(known)}"
-    return where + (f", {format_memory(best.outsiders_bytes)} held by others" if best.outsiders_bytes else "")
+    return f"waits for {format_memory(request.memory_bytes)} on {where}: {free}{closed}"
 
 
 def waits_for_compute(candidate: Candidate, rooms: Sequence[GpuRoom], space: FreeCapacity) -> str:
-    """Say which share is asked for and what is free: `waits for 30% of a GPU's time: 20% are free`."""
+    """Format requested and free compute share: `waits for 30% of a GPU's time: 20% are free`."""
     request = candidate.request
     share = request.compute_share or 0.0
-    able = [
-        room.gpu.uuid
-        for room in rooms
-        if _could_host(room, candidate)
-        and space.free_bytes[room.gpu.uuid] >= request.memory_bytes
-        and _is_open(space.tenants[room.gpu.uuid], candidate)
+    free = [
+        max(0.0, space.free_compute[uuid])
+        for uuid in _with_memory(candidate, rooms, space)
+        if _is_open(space.tenants[uuid], candidate)
     ]
-    free = [max(0.0, space.free_compute[uuid]) for uuid in able]
     if request.gpu_count > 1:
         count = sum(has_compute(each, share) for each in free)
-        told = f"{count or 'none'} of {len(free)} {'have' if count > 1 else 'has'} that much free"
-        return f"waits for {format_share(share)} of the time of each of {request.gpu_count} GPUs: {told}"
+        many = f"{count or 'none'} of {len(free)} {'have' if count > 1 else 'has'} that much free"
+        return f"waits for {format_share(share)} of the time of each of {request.gpu_count} GPUs: {many}"
     most = f"{format_share(max(free, default=0.0))} are free"
     return f"waits for {format_share(share)} of a GPU's time: " + (
         most if len(free) == 1 else f"at most {most} on any of {len(free)}"
     )
-
-
-def waits_for_company(candidate: Candidate, rooms: Sequence[GpuRoom], space: FreeCapacity) -> str:
-    """Say how it would share a GPU, and how those with memory for it are shared."""
-    free_bytes, memory_bytes = space.free_bytes, candidate.request.memory_bytes
-    able = [
-        room.gpu.uuid for room in rooms if _could_host(room, candidate) and free_bytes[room.gpu.uuid] >= memory_bytes
-    ]
-    tenants = [space.tenants[uuid] for uuid in able]
-    words = list(dict.fromkeys(_told(each, candidate) for each in tenants if not _is_open(each, candidate)))
-    count = candidate.request.gpu_count
-    wanted = "a GPU" if count == 1 else f"{count} GPUs"
-    return f"waits for {wanted} {_WANTED[candidate.mode]}: {_those(len(tenants))} {' or '.join(words)}"
 
 
 _WANTED = {
@@ -173,11 +153,17 @@ _IN_USE = {
 }
 
 
-def _those(count: int) -> str:
-    return "the one there is is" if count == 1 else f"those of {count} that have memory for it are"
+def waits_for_company(candidate: Candidate, rooms: Sequence[GpuRoom], space: FreeCapacity) -> str:
+    """Format the sharing mode that a job needs, and those of the GPUs that have memory for it."""
+    tenants = [space.tenants[uuid] for uuid in _with_memory(candidate, rooms, space)]
+    words = list(dict.fromkeys(_mode_text(each, candidate) for each in tenants if not _is_open(each, candidate)))
+    count = candidate.request.gpu_count
+    wanted = "a GPU" if count == 1 else f"{count} GPUs"
+    those = "the one there is is" if len(tenants) == 1 else f"those of {len(tenants)} that have memory for it are"
+    return f"waits for {wanted} {_WANTED[candidate.mode]}: {those} {' or '.join(words)}"
 
 
-def _told(tenancy: Tenancy, candidate: Candidate) -> str:
+def _mode_text(tenancy: Tenancy, candidate: Candidate) -> str:
     if tenancy.mode is None:
         return "of no use for it"
     if tenancy.mode is SharingMode.MPS is candidate.mode:
@@ -190,5 +176,11 @@ def _is_open(tenancy: Tenancy, candidate: Candidate) -> bool:
     return tenancy.admits(candidate.mode, candidate.owner_uid)
 
 
-def _could_host(room: GpuRoom, candidate: Candidate) -> bool:
-    return candidate.can_use(room.gpu) and supports_mode(room.gpu, candidate.request)
+def _with_memory(candidate: Candidate, rooms: Sequence[GpuRoom], space: FreeCapacity) -> list[str]:
+    return [
+        room.gpu.uuid
+        for room in rooms
+        if candidate.can_use(room.gpu)
+        and supports_mode(room.gpu, candidate.request)
+        and space.free_bytes[room.gpu.uuid] >= candidate.request.memory_bytes
+    ]

@@ -1,16 +1,17 @@
-"""Places jobs on several GPUs together, where one after the other they do not fit.
+"""Choice of GPUs on this machine: for one job among the GPUs that can host it, and for all jobs granted in a round together.
 
-Until a round of admission has ended nobody has started: what it granted may still change places for one more job. It
-refuses to know what is worth keeping free: that is `placement`'s, for jobs that come one at a time.
+One job gets the smallest MIG instance that covers it, since a larger job could not use that instance; else the GPU that it fits
+best, and a job on several GPUs gets those that leave least free.
 
-The search fills GPU after GPU as full as whole jobs can, the one with least room first, and goes back where too much is
-left over. Sources: minimum bin slack (Gupta and Ho 1999), with limited discrepancies (Harvey and Ginsberg 1995).
+Until a round ends, none of its grants has started, so they may still change places to make room for one more job. The search
+fills GPU after GPU with the fullest sum of whole jobs, the smallest GPU first, and backtracks when too much is left over.
+Sources: minimum bin slack (Gupta and Ho 1999), with limited discrepancies (Harvey and Ginsberg 1995).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pgpu.model import Gpu, Request, SharingMode
+from pgpu.model import Gpu, SharingMode
 from pgpu.scheduling.admission_round import Candidate, Held
 from pgpu.scheduling.capacity import GpuRoom
 from pgpu.scheduling.free_capacity import FreeCapacity
@@ -21,30 +22,33 @@ from pgpu.units import MIB
 ALL_OF_IT = 1000
 """Thousandths of a GPU's compute."""
 
-
 NOTHING_KNOWN = Outlook([])
-"""With it the best fit wins. What waits and runs on one machine is too little to price the jobs to come: prices made of it
-left 1.0 % less allocated where half of the jobs are large, 0.6 % less with openb's shares, and 0.3 % more with small ones."""
+"""An empty outlook, with which the best fit wins. The jobs of one machine are too few to price future jobs: prices made of
+them left 1.0 % less allocated if half of the jobs are large, 0.6 % less with openb's mix, and 0.3 % more with small ones."""
+
+MOST_FILLINGS = 4
+"""Fillings tried for one GPU: the fullest."""
+
+MOST_STEPS = 100
+"""GPUs that are filled before the search gives up: some 10 ms for a hundred jobs."""
+
+MOST_JOBS = 256
+"""With more jobs than this, none is moved."""
 
 
 class GpuChoice:
     """Chooses GPUs of one machine for one job after the other."""
 
     def __init__(self, rooms: Sequence[GpuRoom]) -> None:
-        self._most_bytes = {room.gpu.uuid: _most_bytes(room) for room in rooms}
+        self._most_bytes = {room.gpu.uuid: max(1, room.gpu.memory_bytes - room.headroom_bytes) for room in rooms}
 
-    def choose(
-        self,
-        candidate: Candidate,
-        fitting: Sequence[Gpu],
-        space: FreeCapacity,
-    ) -> Sequence[Gpu]:
+    def choose(self, candidate: Candidate, fitting: Sequence[Gpu], space: FreeCapacity) -> Sequence[Gpu]:
         """Choose as many GPUs as the job asks for.
 
         Args:
-            candidate: What it asks for.
-            fitting: Those that can host it now, in NVML index order: at least as many as it asks for.
-            space: What is free of them, and who is there.
+            candidate: The job.
+            fitting: GPUs that can host it now, in NVML index order: at least as many as it asks for.
+            space: What is free there.
         """
         request = candidate.request
         instances = [gpu for gpu in fitting if gpu.is_instance]
@@ -52,12 +56,16 @@ class GpuChoice:
             return [min(instances, key=lambda gpu: gpu.memory_bytes)]
         if len(fitting) == request.gpu_count:
             return fitting
-        gpus = tuple(self._offer(gpu, space) for gpu in fitting)
-        placement = place(_shape(request), [NodeResources("", gpus)], NOTHING_KNOWN, _wish(candidate.mode))
+        shape = JobShape(request.gpu_count, round((request.compute_share or 0.0) * ALL_OF_IT), request.memory_bytes)
+        node = NodeResources("", tuple(self._resources(gpu, space) for gpu in fitting))
+        # In exclusive mode, idle GPUs alone are in `fitting`, but memory of outsiders would make them look shared.
+        is_exclusive = candidate.mode is SharingMode.EXCLUSIVE
+        preference = NO_PREFERENCE if is_exclusive else PlacementPreference(candidate.mode)
+        placement = place(shape, [node], NOTHING_KNOWN, preference)
         chosen = () if placement is None else placement.gpu_uuids
         return [gpu for gpu in fitting if gpu.uuid in chosen]
 
-    def _offer(self, gpu: Gpu, space: FreeCapacity) -> GpuResources:
+    def _resources(self, gpu: Gpu, space: FreeCapacity) -> GpuResources:
         free_bytes = space.free_bytes[gpu.uuid]
         return GpuResources(
             gpu.uuid,
@@ -69,29 +77,6 @@ class GpuChoice:
         )
 
 
-def _most_bytes(room: GpuRoom) -> int:
-    return max(1, room.gpu.memory_bytes - room.headroom_bytes)
-
-
-def _wish(mode: SharingMode) -> PlacementPreference:
-    """Whoever wants a GPU alone is asked for idle ones only, whatever outsiders hold of them."""
-    return NO_PREFERENCE if mode is SharingMode.EXCLUSIVE else PlacementPreference(mode)
-
-
-def _shape(request: Request) -> JobShape:
-    return JobShape(request.gpu_count, round((request.compute_share or 0.0) * ALL_OF_IT), request.memory_bytes)
-
-
-MOST_FILLINGS = 4
-"""Fillings of one GPU that are tried: the fullest."""
-
-MOST_STEPS = 100
-"""GPUs that are filled before the search gives up: some 10 ms for a hundred jobs."""
-
-MOST_JOBS = 256
-"""Of more jobs than so many, none is moved."""
-
-
 def fit_together(wanted_bytes: Mapping[str, int], free_bytes: Mapping[str, int]) -> dict[str, str] | None:
     """Place jobs that need one GPU each so that all of them fit.
 
@@ -100,8 +85,9 @@ def fit_together(wanted_bytes: Mapping[str, int], free_bytes: Mapping[str, int])
         free_bytes: By GPU; the first of equal ones is filled first.
 
     Returns:
-        The GPU of each job; None if no way was found.
+        The GPU of each job; None if no solution was found.
     """
+    # Whole MiB, jobs rounded up and GPUs rounded down: a solution here is one in bytes.
     wanted = {job: -(-amount // MIB) for job, amount in wanted_bytes.items()}
     free = {gpu: amount // MIB for gpu, amount in free_bytes.items()}
     left_over = sum(free.values()) - sum(wanted.values())
@@ -117,13 +103,13 @@ def places_with_one_more(
     """Place a request on one GPU together with jobs that were granted one and have not started.
 
     Args:
-        candidate: What does not fit beside them where they are.
-        granted: What was granted in the same round; jobs on several GPUs, on an instance, with a share of compute or in
-            another mode than time slices stay.
+        candidate: A job that does not fit beside them where they are.
+        granted: Grants of the same round. Jobs on several GPUs, on an instance, with a compute share or in another mode than
+            time slices are not moved.
         free_bytes: By GPU that may be used in time slices, beside those jobs.
 
     Returns:
-        The GPU of each job that may change places, by its id; None if no way was found.
+        The GPU of each job that may move, by its id; None if no solution was found.
     """
     request = candidate.request
     if request.gpu_count != 1 or request.compute_share or candidate.mode is not SharingMode.TIME_SLICE:
@@ -141,7 +127,7 @@ def places_with_one_more(
 
 @dataclass(slots=True)
 class _Search:
-    """Amounts in whole MiB: of jobs rounded up, of GPUs down, so that what fits here fits there."""
+    """Depth-first search over the GPUs; amounts in whole MiB."""
 
     wanted: Mapping[str, int]
     gpus: Sequence[str]
@@ -150,7 +136,7 @@ class _Search:
     steps: int = 0
 
     def fills(self, number: int, jobs: Sequence[str], left_over: int) -> bool:
-        """Place jobs, the largest first, on the GPUs from this one on, of which so much may stay free."""
+        """Place jobs, the largest first, on the GPUs from `number` on, of which `left_over` may stay free in all."""
         if not jobs:
             return True
         self.steps += 1
@@ -166,6 +152,8 @@ class _Search:
 
     def _fillings(self, jobs: Sequence[str], free: int, left_over: int) -> Iterator[tuple[set[str], int]]:
         """Yield the fullest fillings of one GPU, each of the largest jobs, and what they leave of it."""
+        # Subset sums as bits: bit s of sums[-1] is set if some of these jobs add up to s. `sums` keeps the set after each
+        # job, the smallest first, from which the jobs of one sum are read back.
         fitting = [job for job in jobs if self.wanted[job] <= free]
         sums = [1]
         for job in reversed(fitting):

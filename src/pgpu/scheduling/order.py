@@ -1,11 +1,12 @@
-"""In which order waiting jobs are looked at.
+"""Order in which one round of admission considers waiting jobs.
 
-By priority; of one priority the user who holds the smallest share of the machine; of that user's jobs the one with the
-smallest memory-time, whose rank grows with its wait. Who goes before this order because nobody should wait so long, it
-refuses to know: `precedence` does.
+By priority; within a priority by user, smallest dominant share first; within a user by memory-time, whose rank grows with the
+wait. Two exceptions come before that order: jobs of a batch plan keep the order of their plan, and the oldest overdue job
+of each user goes first. Overdue jobs get only a limited share of the machine, so priorities and fair shares decide about
+most of it however long the queue is; and only older jobs can overtake a job this way, so its wait is bounded.
 
-Sources: dominant resource fairness (Ghodsi et al., NSDI'11), applied to memory and compute; shortest job first on
-memory-time with ageing.
+Sources: dominant resource fairness (Ghodsi et al., NSDI'11), applied to memory and compute; shortest job first on memory-time,
+with ageing.
 """
 
 import heapq
@@ -16,31 +17,34 @@ from dataclasses import dataclass, field
 from pgpu.model import Slice
 from pgpu.scheduling.admission_round import NO_QUOTA, Candidate, Held, Precedence, Quota
 
+MOST_SHARE = 0.25
+"""An overdue job goes first only while jobs that went first count for less than this share of all memory."""
+
 
 @dataclass(frozen=True, slots=True)
 class OrderRules:
-    """How long things are taken to be."""
+    """Time constants of the order."""
 
     default_duration_seconds: float = 600.0
-    """Of a job without history. Default: what a first look at a model takes."""
+    """Assumed for a job without history. Default: a first short run of a model."""
 
     ageing_seconds: float = 600.0
-    """A job's rank has doubled after waiting so long. Default: as long as a job of unknown length."""
+    """A job's rank doubles after this wait. Default: as long as a job without history."""
 
     patience_seconds: float = 1800.0
-    """Who waits longer is overdue, and of those the oldest go first (`precedence`). Default: half an hour."""
+    """A job is overdue after this wait. Default: half an hour."""
 
     planned_patience_seconds: float = 86400.0
-    """The same of a job of a plan, which may be put off for the sake of the whole batch. Default: a day, longer than a night's
-    batch waits."""
+    """The same for a job of a batch plan, which may be delayed so that the whole batch ends sooner. Default: a day, longer
+    than a batch that runs overnight."""
 
     faith_seconds: float = 4 * 3600.0
-    """So long at least an overdue job's GPUs stay the same ones. Default: four hours, longer than most jobs of a lab run."""
+    """An overdue job keeps its reserved GPUs at least this long. Default: four hours, longer than most jobs of a lab."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """All GPUs together, for shares of the whole."""
+    """Sum of all GPUs, for dominant shares."""
 
     capacity_bytes: int
     gpu_count: int
@@ -51,7 +55,7 @@ class Machine:
 
 
 class FairOrder:
-    """Yields candidates one by one; each grant that is told moves its user back."""
+    """Yields candidates one by one; a grant between two of them moves its user back."""
 
     def __init__(
         self,
@@ -61,13 +65,13 @@ class FairOrder:
         rules: OrderRules,
         now_seconds: float,
     ) -> None:
-        """Start from what every user holds.
+        """Start a round.
 
         Args:
-            machine: What shares are shares of.
-            shares: By UID, the dominant share that is held now.
-            quotas: By UID, whose weight counts here.
-            rules: How long things are taken to be.
+            machine: What shares are relative to.
+            shares: Dominant share that each user holds now, by UID.
+            quotas: By UID; only the weights are used.
+            rules: Time constants.
             now_seconds: Seconds since the epoch.
         """
         self._machine = machine
@@ -77,7 +81,7 @@ class FairOrder:
         self._now_seconds = now_seconds
 
     def granted(self, candidate: Candidate) -> None:
-        """Count what a candidate was just given."""
+        """Add a grant to its user's share."""
         request = candidate.request
         self._shares[candidate.owner_uid] += self._machine.dominant_share(
             request.memory_bytes * request.gpu_count, candidate.compute_share * request.gpu_count
@@ -87,7 +91,7 @@ class FairOrder:
         """Yield every candidate once.
 
         Args:
-            queue: In order of arrival, which decides between equals.
+            queue: In order of arrival, which decides between equal ranks.
         """
         classes: dict[int, list[Candidate]] = defaultdict(list)
         for candidate in queue:
@@ -96,12 +100,12 @@ class FairOrder:
             yield from self._fairly(candidates)
 
     def _fairly(self, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
-        """Between users the smallest share first, read anew at each turn."""
         rows: dict[int, list[tuple[float, int, Candidate]]] = defaultdict(list)
         for place, (rank, candidate) in enumerate(zip(self._ranks(candidates), candidates, strict=True)):
             rows[candidate.owner_uid].append((-rank, place, candidate))
         for row in rows.values():
             row.sort(reverse=True)
+        # A heap of users by share. The share is read again after each yield, since the candidate may have been granted.
         users = [(self._weighed_share(uid), row[-1][:2], uid) for uid, row in rows.items()]
         heapq.heapify(users)
         while users:
@@ -114,7 +118,8 @@ class FairOrder:
                 heapq.heappop(users)
 
     def _ranks(self, candidates: Sequence[Candidate]) -> list[float]:
-        """The more urgent, the larger. In one go: of ten thousand jobs each is ranked in each round."""
+        # rank = (1 + wait / ageing) / (duration * memory), larger is more urgent. One list comprehension: each round
+        # ranks every job of a queue that may be ten thousand long.
         now_seconds, rules = self._now_seconds, self._rules
         capacity_bytes = max(1, self._machine.capacity_bytes)
         return [
@@ -132,12 +137,8 @@ class FairOrder:
         return self._shares[uid] / self._quotas.get(uid, NO_QUOTA).weight
 
 
-MOST_SHARE = 0.25
-"""Of all memory, that may count as gone first when one more goes first."""
-
-
 class OverdueJobs:
-    """Who may go first in one round."""
+    """Jobs that may go first in one round."""
 
     def __init__(
         self,
@@ -147,7 +148,7 @@ class OverdueJobs:
         rules: OrderRules,
         now_seconds: float,
     ) -> None:
-        """Start from who went first before. Arguments as of `TurnState`; `capacity_bytes` is of all GPUs."""
+        """Start from the state of the round before. Arguments as for `FairOrder`; `capacity_bytes` is of all GPUs."""
         self._reservation = precedence.reservation
         self._capacity_bytes = max(1, capacity_bytes)
         self._quotas = quotas
@@ -160,42 +161,35 @@ class OverdueJobs:
                 self._count(each.owner_uid, each.memory_bytes)
 
     def of(self, queue: Sequence[Candidate], planned: "frozenset[str] | set[str]") -> list[Candidate]:
-        """Return the job that GPUs are kept for, and the oldest overdue job of each user, oldest first.
+        """Return the job with reserved GPUs, then the oldest overdue job of each user, oldest first.
 
         Args:
             queue: In order of arrival.
-            planned: Ids of the jobs of a plan, which are overdue later.
+            planned: Ids of the jobs of a batch plan, which are overdue later.
         """
-        overdue = self._overdue(queue, planned)
-        found: dict[int, Candidate] = {}
-        for candidate in overdue:
-            found.setdefault(candidate.owner_uid, candidate)
-        self._all_weights = sum(self._weight(uid) for uid in found) or 1.0
-        heads = list(found.values())
-        if self._reservation is not None:
-            kept = [candidate for candidate in queue if candidate.job_id == self._reservation.job_id]
-            heads = kept + [candidate for candidate in heads if candidate not in kept]
-        return heads
+        came_before = self._now_seconds - self._rules.patience_seconds
+        planned_before = self._now_seconds - self._rules.planned_patience_seconds
+        late = (candidate for candidate in queue if candidate.eligible_at_seconds < came_before)
+        heads: dict[int, Candidate] = {}
+        for each in sorted(late, key=lambda each: each.eligible_at_seconds):
+            if each.job_id not in planned or each.eligible_at_seconds < planned_before:
+                heads.setdefault(each.owner_uid, each)
+        self._all_weights = sum(self._weight(uid) for uid in heads) or 1.0
+        if self._reservation is None:
+            return list(heads.values())
+        kept = [candidate for candidate in queue if candidate.job_id == self._reservation.job_id]
+        return kept + [candidate for candidate in heads.values() if candidate not in kept]
 
     def may_go_first(self, candidate: Candidate) -> bool:
-        """Whether those that count leave it a turn: of the machine, and of its owner's part."""
+        """Whether jobs that went first leave room for one more: in the share of all users, and in its owner's part."""
         if self._reservation is not None and candidate.job_id == self._reservation.job_id:
             return True
         entitled = MOST_SHARE * self._weight(candidate.owner_uid) / self._all_weights
         return sum(self._shares.values()) < MOST_SHARE and self._shares.get(candidate.owner_uid, 0.0) < entitled
 
     def granted(self, candidate: Candidate) -> None:
-        """Count one that goes first now."""
+        """Count a job that goes first now."""
         self._count(candidate.owner_uid, candidate.request.memory_bytes * candidate.request.gpu_count)
-
-    def _overdue(self, queue: Sequence[Candidate], planned: "frozenset[str] | set[str]") -> list[Candidate]:
-        came_before = self._now_seconds - self._rules.patience_seconds
-        late = (candidate for candidate in queue if candidate.eligible_at_seconds < came_before)
-        overdue = sorted(late, key=lambda each: each.eligible_at_seconds)
-        if not planned:
-            return overdue
-        planned_before = self._now_seconds - self._rules.planned_patience_seconds
-        return [each for each in overdue if each.job_id not in planned or each.eligible_at_seconds < planned_before]
 
     def _count(self, uid: int, memory_bytes: int) -> None:
         self._shares[uid] = self._shares.get(uid, 0.0) + memory_bytes / self._capacity_bytes
@@ -206,29 +200,32 @@ class OverdueJobs:
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """What to do with a batch: at each moment those that fit start in this order."""
+    """Plan of a batch: whenever something is free, jobs that fit start in this order.
+
+    It names jobs but no times, so it stays valid when jobs end early or late.
+    """
 
     order: tuple[str, ...]
     """Ids of the jobs."""
 
     most_at_once: int = 0
-    """So many jobs on one GPU at most, though more may fit; 0 for as many as fit."""
+    """Most jobs on one GPU, even if more fit; 0 for as many as fit."""
 
     holds: Mapping[str, str] = field(default_factory=dict)
-    """By id of a job: who of those before it in the order must have started first, though it fits."""
+    """By id of a job: the id of an earlier job in the order that must start before it."""
 
     end_seconds: float = 0.0
-    """When the last will end, from the time of the plan on."""
+    """Predicted end of the last job, counted from the time of planning."""
 
     least_seconds: float = 0.0
-    """No plan ends before; equal to `end_seconds` where this one is known to be the best."""
+    """Lower bound for the end of any plan; equal to `end_seconds` if this one is known to be optimal."""
 
 
 NO_PLAN = BatchPlan(())
 
 
 class PlannedOrder:
-    """What a plan says during one round."""
+    """State of a batch plan during one round."""
 
     def __init__(self, plan: BatchPlan, held: Sequence[Held]) -> None:
         self._plan = plan
@@ -240,20 +237,20 @@ class PlannedOrder:
         return bool(self._places)
 
     def first(self, queue: Sequence[Candidate]) -> list[Candidate]:
-        """Return those of one priority that the plan knows, in its order."""
+        """Return the planned jobs of one priority, in the order of the plan."""
         planned = [candidate for candidate in queue if self.knows(candidate)]
         return sorted(planned, key=lambda each: self._places[each.job_id])
 
     def knows(self, candidate: Candidate) -> bool:
-        """Whether the plan names this job."""
+        """Whether the plan contains this job."""
         return candidate.job_id in self._places
 
     def holds_back(self, candidate: Candidate) -> bool:
-        """Whether it lets another one start first that was looked at in this round and still waits."""
+        """Whether a job that must start first was considered in this round and still waits."""
         return self._plan.holds.get(candidate.job_id) in self._waiting
 
     def has_enough(self, gpu_uuid: str) -> bool:
-        """Whether so many jobs run on a GPU that one more would delay the end."""
+        """Whether one more job on a GPU would delay the end of the batch."""
         return 0 < self._plan.most_at_once <= self._jobs_on[gpu_uuid]
 
     def granted(self, slices: Sequence[Slice]) -> None:
@@ -261,5 +258,5 @@ class PlannedOrder:
         self._jobs_on.update(part.gpu_uuid for part in slices)
 
     def kept_waiting(self, candidate: Candidate) -> None:
-        """Remember who was looked at and waits."""
+        """Note a job that was considered and waits."""
         self._waiting.add(candidate.job_id)

@@ -1,7 +1,7 @@
-"""What each user holds and may still be granted in one round, and for which of their jobs a quota is kept.
+"""What each user holds and may still be granted in one round, with backfilling inside each quota.
 
-Backfilling inside a quota: while a user's first job waits for it, their later ones start only if they do not delay it. It
-refuses to know of GPUs.
+While a user's first job waits for its quota, the user's later jobs start only if they do not delay it: they end before enough
+of the quota is expected to be free, or fit into what the first job leaves spare.
 """
 
 import math
@@ -17,13 +17,13 @@ from pgpu.units import format_memory
 
 
 class QuotaLimit(Enum):
-    """What a quota says against a job."""
+    """Why a quota keeps a job waiting."""
 
     FULL = "full"
-    """Its owner holds as much as they may."""
+    """Its owner's quota is used up."""
 
     KEPT = "kept"
-    """It would delay the job that its owner's quota is kept for."""
+    """It would delay the job that its owner's quota is reserved for."""
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class _Owned:
 
 @dataclass(slots=True)
 class _Kept:
-    """A part of one user's quota that is kept for a job from some time on."""
+    """The part of one user's quota that is reserved for a job from a time on."""
 
     job_id: str
     start_seconds: float
@@ -51,12 +51,12 @@ class _Kept:
 
 
 class QuotaUsage:
-    """All users' in one round."""
+    """Quotas and usage of all users in one round."""
 
     def __init__(
         self, held: Sequence[Held], quotas: Mapping[int, Quota], rules: OrderRules, now_seconds: float
     ) -> None:
-        """Start from what is held. Arguments as of `admit`."""
+        """Start from what is held. Arguments as for `admit`."""
         self._held = list(held)
         self._quotas = quotas
         self._rules = rules
@@ -71,7 +71,7 @@ class QuotaUsage:
         return {uid: machine.dominant_share(own.memory_bytes, own.compute_share) for uid, own in self._owned.items()}
 
     def bar(self, candidate: Candidate) -> QuotaLimit | None:
-        """Say what its owner's quota has against a job; None for nothing."""
+        """Return why its owner's quota keeps a job waiting; None if it does not."""
         quota = self._quotas.get(candidate.owner_uid)
         if quota is None:
             return None
@@ -80,22 +80,25 @@ class QuotaUsage:
             return QuotaLimit.FULL
         if quota.jobs is not None and own.jobs >= quota.jobs:
             return QuotaLimit.FULL
-        return QuotaLimit.KEPT if self._delays(candidate) else None
+        kept = self._kept.get(candidate.owner_uid)
+        if kept is None or kept.job_id == candidate.job_id or self._end_seconds(candidate) <= kept.start_seconds:
+            return None
+        return QuotaLimit.KEPT if wanted > kept.spare_bytes or kept.spare_jobs < 1 else None
 
     def left_bytes(self, uid: int) -> int | None:
-        """Return what a user may still be granted; None for as much as there is."""
+        """Return how much memory a user may still be granted; None for no limit."""
         quota = self._quotas.get(uid)
         if quota is None or quota.memory_bytes is None:
             return None
         return quota.memory_bytes - self._owned[uid].memory_bytes
 
     def keep(self, candidate: Candidate, *, since_seconds: float | None = None) -> None:
-        """Keep its owner's quota for a job that waits, unless it is kept for another.
+        """Reserve its owner's quota for a job that waits, unless it is reserved for another one.
 
         Args:
             candidate: The job.
-            since_seconds: Where it is overdue, since when: then no later job is let in for its predicted end, and those that were
-                granted since are taken to stay, so that nothing delays it once the others have ended.
+            since_seconds: For an overdue job, since when. Then predicted ends let no later job in, and jobs that were granted
+                since are assumed to stay, so that the job starts once the others have ended.
         """
         quota = self._quotas.get(candidate.owner_uid)
         if quota is None or candidate.owner_uid in self._kept:
@@ -105,7 +108,7 @@ class QuotaUsage:
             self._kept[candidate.owner_uid] = kept
 
     def granted(self, candidate: Candidate, held: Held) -> None:
-        """Count what a candidate was just given."""
+        """Count a grant."""
         self._owned[candidate.owner_uid].add(held)
         self._held.append(held)
         kept = self._kept.get(candidate.owner_uid)
@@ -118,7 +121,7 @@ class QuotaUsage:
             kept.spare_jobs -= 1
 
     def explain(self, candidate: Candidate, bar: QuotaLimit) -> str:
-        """Say what a job waits for."""
+        """Format what a job waits for."""
         quota, own = self._quotas[candidate.owner_uid], self._owned[candidate.owner_uid]
         if bar is QuotaLimit.KEPT and candidate.owner_uid in self._kept:
             return f"waits its turn: its owner's quota is kept for job {self._kept[candidate.owner_uid].job_id}"
@@ -131,21 +134,16 @@ class QuotaUsage:
         most = format_memory(quota.memory_bytes or 0)
         return f"waits for its owner's other jobs: they hold {format_memory(own.memory_bytes)} of a quota of {most}"
 
-    def _delays(self, candidate: Candidate) -> bool:
-        kept = self._kept.get(candidate.owner_uid)
-        if kept is None or kept.job_id == candidate.job_id or self._end_seconds(candidate) <= kept.start_seconds:
-            return False
-        return _wanted_bytes(candidate) > kept.spare_bytes or kept.spare_jobs < 1
-
     def _end_seconds(self, candidate: Candidate) -> float:
         return NEVER if candidate.duration_seconds is None else self._now_seconds + candidate.duration_seconds
 
     def _reserved(self, candidate: Candidate, quota: Quota, since_seconds: float | None) -> _Kept | None:
-        """Find when its owner's jobs will have left enough; None if they never will: the quota is too small."""
+        """Find when its owner's running jobs will have freed enough; None if never, since the quota is too small."""
+        wanted_bytes = _wanted_bytes(candidate)
         own = self._owned[candidate.owner_uid]
         left_bytes = math.inf if quota.memory_bytes is None else quota.memory_bytes - own.memory_bytes
         left_jobs = math.inf if quota.jobs is None else quota.jobs - own.jobs
-        left_bytes, left_jobs = left_bytes - _wanted_bytes(candidate), left_jobs - 1
+        left_bytes, left_jobs = left_bytes - wanted_bytes, left_jobs - 1
         start_seconds = self._now_seconds
         for end_seconds, held in self._ends(candidate.owner_uid, since_seconds):
             if left_bytes >= 0 and left_jobs >= 0:
@@ -153,23 +151,20 @@ class QuotaUsage:
             start_seconds = end_seconds
             left_bytes, left_jobs = left_bytes + _memory_bytes(held), left_jobs + 1
         if since_seconds is not None:
-            return _Kept(candidate.job_id, -NEVER, left_bytes, left_jobs) if _can_hold(quota, candidate) else None
-        return (
-            None if left_bytes < 0 or left_jobs < 0 else _Kept(candidate.job_id, start_seconds, left_bytes, left_jobs)
-        )
+            has_memory = quota.memory_bytes is None or wanted_bytes <= quota.memory_bytes
+            can_hold = has_memory and (quota.jobs is None or quota.jobs > 0)
+            return _Kept(candidate.job_id, -NEVER, left_bytes, left_jobs) if can_hold else None
+        if left_bytes < 0 or left_jobs < 0:
+            return None
+        return _Kept(candidate.job_id, start_seconds, left_bytes, left_jobs)
 
     def _ends(self, uid: int, since_seconds: float | None) -> list[tuple[float, Held]]:
-        """Return a user's jobs by expected end; where a job is overdue, those granted since then are not counted on."""
+        """Return a user's jobs by expected end, without those granted after `since_seconds`."""
         own = [each for each in self._held if each.owner_uid == uid]
         sooner = [each for each in own if since_seconds is None or each.granted_at_seconds < since_seconds]
         default_seconds = self._rules.default_duration_seconds
         ends = [(expected_end_seconds(each, default_seconds, self._now_seconds), each) for each in sooner]
         return sorted(ends, key=lambda pair: pair[0])
-
-
-def _can_hold(quota: Quota, candidate: Candidate) -> bool:
-    has_memory = quota.memory_bytes is None or _wanted_bytes(candidate) <= quota.memory_bytes
-    return has_memory and (quota.jobs is None or quota.jobs > 0)
 
 
 def _memory_bytes(held: Held) -> int:
