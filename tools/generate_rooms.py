@@ -1,13 +1,12 @@
 """Draw the rooms of docs/architecture.md from import-linter's contracts in pyproject.toml, so that the picture cannot drift.
 
-A layers contract becomes one Mermaid flowchart: each layer is a row, and an arrow points to the layer below, which is the
-highest that it may import. `--check` writes nothing and fails where the page is not current.
+A layers contract becomes one Mermaid block diagram: each layer is a row and imports only rows below it. `--check` writes nothing and fails where the page is not current.
 """
 
+import math
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,24 +30,16 @@ def layers_of(container: str) -> list[list[str]]:
     raise LookupError(f"no layers contract has the container {container}")
 
 
-def flowchart(layers: list[list[str]]) -> str:
-    """Return a Mermaid flowchart with one row for each layer."""
-    return "\n".join(["```mermaid", "flowchart TB", *_rows(layers), "```", ""])
-
-
-def _rows(layers: list[list[str]]) -> Iterator[str]:
-    for number, rooms in enumerate(layers):
-        yield f"  subgraph L{number}[ ]"
-        yield "    direction LR"
-        yield from (f"    {room}" for room in rooms)
-        yield "  end"
-    for number in range(len(layers) - 1):
-        yield f"  L{number} --> L{number + 1}"
+def diagram(layers: list[list[str]]) -> str:
+    """Return a Mermaid block diagram with one row for each layer."""
+    columns = math.lcm(*(len(rooms) for rooms in layers))
+    rows = (" ".join(f'{room}["{room}"]:{columns // len(rooms)}' for room in rooms) for rooms in layers)
+    return "\n".join(["```mermaid", "block-beta", f"  columns {columns}", *(f"  {row}" for row in rows), "```", ""])
 
 
 def drawn(page: str) -> str:
     """Return a page with each of its diagrams drawn again."""
-    return _DRAWN.sub(lambda match: match[1] + flowchart(layers_of(match["container"])) + match[3], page)
+    return _DRAWN.sub(lambda match: match[1] + diagram(layers_of(match["container"])) + match[3], page)
 
 
 def main(words: list[str]) -> int:

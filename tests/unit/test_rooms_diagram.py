@@ -24,5 +24,5 @@ def test_a_diagram_that_is_not_current_is_drawn_again() -> None:
     stale = "<!-- rooms of pgpu: written by tools/generate_rooms.py -->\nold\n<!-- end -->"
     found = generate_rooms.drawn(stale)
     assert "old" not in found
-    assert "flowchart TB" in found
+    assert "block-beta" in found
     assert "scheduling" in found
