@@ -24,7 +24,7 @@ from pgpu.functions.scaling import (
     excess_parked,
     plan_steps,
 )
-from pgpu.functions.scaling.replica_count import wanted_replicas
+from pgpu.functions.scaling.replica_policy import wanted_replicas
 from pgpu.functions.scaling.replica_value import Frequency, replica_value
 
 NOW = 1000.0

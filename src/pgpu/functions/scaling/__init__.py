@@ -1,15 +1,26 @@
-"""How many replicas of a function there are, which go, and who gets the next call. Pure: values in, values out.
+"""The scaling policy of functions: how many replicas there are, which ones end, and which version gets the next call.
 
-The gateway shows what there is and does what is decided. It refuses to know sockets, jobs' beginnings, the clock and chance:
+Pure: the gateway passes a view of the replicas and carries out the steps that it gets back. No clock, randomness or I/O, so
 the same view always gives the same steps.
 """
 
 from pgpu.functions.scaling.arrival_history import ArrivalHistory, WarmWindow
-from pgpu.functions.scaling.function_view import FunctionView, Phase, ReplicaView, VersionView
-from pgpu.functions.scaling.parked_replicas import excess_parked
-from pgpu.functions.scaling.replica_policy import plan_steps
+from pgpu.functions.scaling.function_view import (
+    Drain,
+    Fail,
+    FunctionView,
+    MarkEvictable,
+    Park,
+    Phase,
+    ReplicaView,
+    Start,
+    Step,
+    Stop,
+    VersionView,
+    Wake,
+)
+from pgpu.functions.scaling.replica_policy import excess_parked, plan_steps
 from pgpu.functions.scaling.replica_value import ValueClock
-from pgpu.functions.scaling.scaling_steps import Drain, Fail, MarkEvictable, Park, Start, Step, Stop, Wake
 from pgpu.functions.scaling.traffic_split import TrafficSplit
 
 __all__ = [

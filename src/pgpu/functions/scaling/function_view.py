@@ -1,4 +1,7 @@
-"""What there is of one function at one moment, as the gateway sees it. All times are on one monotonic clock."""
+"""Input and output of the scaling policy: one function at one moment, and the steps to take.
+
+All times are in seconds on one monotonic clock.
+"""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -7,23 +10,23 @@ from pgpu.functions.scaling.arrival_history import WarmWindow
 
 
 class Phase(StrEnum):
-    """Where a replica is in its life."""
+    """The state of a replica."""
 
     WAITING = "waiting"
     """Its job waits for its slice."""
 
     STARTING = "starting"
-    """Its job runs, and it takes no calls yet."""
+    """Its job runs, but accepts no calls yet."""
 
     HOT = "hot"
     FAILED = "failed"
-    """It could not be started several times in a row; it goes on trying by itself."""
+    """Its start failed several times in a row; it retries by itself."""
 
     PARKED = "parked"
-    """It lives without its slice, frozen or with nothing but its imports done, and takes calls once it has one again."""
+    """It runs without its slice, frozen or with only its imports done, and accepts calls once it has a slice again."""
 
     DRAINING = "draining"
-    """It gets no more calls and ends with its last."""
+    """It gets no new calls and ends after its last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +40,16 @@ class ReplicaView:
     """When its phase began."""
 
     in_flight: int = 0
-    """Calls that it has, run or not."""
+    """Calls that it has, queued or running."""
 
     idle_since_seconds: float = 0.0
-    """When it had its last call; of no meaning while it has one."""
+    """When its last call ended; meaningless while it has one."""
 
     offered_value: float | None = None
-    """What its lease was offered at; None: it is not on offer."""
+    """The value at which its lease is evictable; None: it is not evictable."""
 
     retry_at_seconds: float = 0.0
-    """Not before is it woken, where it is parked."""
+    """A parked replica is not woken before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ class VersionView:
 
     number: int
     has_been_ready: bool
-    """Some replica of it was hot once."""
+    """A replica of it was hot once."""
 
     queued: int = 0
     """Requests that wait in the gateway for a replica of it."""
@@ -66,24 +69,24 @@ class VersionView:
     """Calls that one replica runs at a time."""
 
     exec_seconds: float | None = None
-    """What a call takes, on average; None: nobody knows yet."""
+    """Mean duration of a call; None: unknown."""
 
     warmth: WarmWindow = field(default_factory=WarmWindow)
     last_call_seconds: float | None = None
-    """When somebody called last; None: nobody did."""
+    """When the last call arrived; None: there was none."""
 
     startup_timeout_seconds: float = 300.0
     retry_at_seconds: float = 0.0
-    """No replica is started before: the last ones ended by themselves."""
+    """No replica is started before, because the last ones ended by themselves."""
 
     failures: int = 0
     """Replicas in a row that ended before they were hot."""
 
     can_park: bool = False
-    """Whether its replicas can live without their slices."""
+    """Whether its replicas can run without their slices."""
 
     value: float = 0.0
-    """What an idle replica of it is worth; see `value.py`."""
+    """The value of an idle replica; see `replica_value`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +95,66 @@ class FunctionView:
 
     now_seconds: float
     versions: tuple[VersionView, ...]
-    """Those that get traffic; replicas of others are to go."""
+    """Those that get traffic; replicas of other versions are retired."""
 
     replicas: tuple[ReplicaView, ...]
     is_memory_short: bool = False
-    """Some replica, of any function, waits for its slice."""
+    """A replica of any function waits for its slice."""
 
     has_fallback: bool = False
-    """Whether there is a traffic of before to go back to, should a new version fail."""
+    """Whether there is an earlier traffic split to return to if a new version fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Submit the job of one more replica."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Send no more calls to this replica."""
+
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End the job of this replica, which has no calls."""
+
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Park:
+    """Take the slice from this idle replica and keep its process."""
+
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Let this parked replica wait for its slice again."""
+
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class MarkEvictable:
+    """Allow the engine to take this idle replica's lease for a more valuable one."""
+
+    job_id: str
+    value: float
+    """Of keeping the replica; the engine divides it by its bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """Give up this new version and restore the earlier traffic split."""
+
+    version: int
+    reason: str
+
+
+Step = Start | Drain | Stop | Park | Wake | MarkEvictable | Fail

@@ -1,72 +1,130 @@
-"""The steps that a function needs now: more replicas, fewer, a new version for an old one, or back.
+"""The steps that a function needs now: more replicas, fewer, a new version in place of an old one, or a rollback.
 
-Of a new version one replica is started beside the old ones, which serve until it is hot. Where it does not fit beside
-them, they are drained and stopped, requests wait meanwhile, and it gets their room: neither waits for the other for
-ever. It refuses to do anything, and to end a replica that has a call.
+A new version starts one replica beside the old ones, which serve until it is hot. If it does not fit beside them, they are
+drained and stopped first while requests wait, and the new replica gets their memory; so neither waits for the other forever.
+A replica that has a call is never ended.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from pgpu.functions.scaling.function_view import FunctionView, Phase, ReplicaView, VersionView
-from pgpu.functions.scaling.replica_count import wanted_replicas
-from pgpu.functions.scaling.scaling_steps import Drain, Fail, MarkEvictable, Park, Start, Step, Stop, Wake
+from pgpu.functions.scaling.function_view import (
+    Drain,
+    Fail,
+    FunctionView,
+    MarkEvictable,
+    Park,
+    Phase,
+    ReplicaView,
+    Start,
+    Step,
+    Stop,
+    VersionView,
+    Wake,
+)
 
 FITS_WITHIN_SECONDS = 1.0
 """A new version's job that waits longer for its slice does not fit beside the old one."""
 
 OFFERED_AFTER_SECONDS = 1.0
-"""A replica is offered once it was idle so long: one that is on offer must be claimed before its next call."""
+"""A replica becomes evictable after this idle time: an evictable one must be reacquired before its next call."""
 
 OFFERED_AT_ONCE_AFTER_SECONDS = 0.1
-"""The same where somebody waits for memory: what it is worth says who goes, and a second of each in turn is many seconds."""
+"""The same while a replica waits for memory: the values decide which one goes, and waiting a second for each in turn adds up."""
 
 UNWANTED_AFTER_SECONDS = 10.0
-"""A replica that waits for memory and that nobody has called for so long would be started for nobody, in the place of one
-that is wanted. Sooner it keeps its turn: who gave up waiting often asks again.
+"""A replica that waits for memory is cancelled when there was no call for this time: it would take the place of a wanted one.
+Before that it keeps its position in the queue, since callers often retry.
 """
 
 MOST_FAILURES = 5
-"""Replicas of a new version that may end by themselves before it is given up."""
+"""Replicas of a new version that may end by themselves before the version is given up."""
 
 PARKED_IDLE_TIMES = 10
-"""A parked replica ends after so many times what a hot one stays idle: it holds no GPU, but its process is there."""
+"""A parked replica ends after this multiple of the idle time of a hot one: it holds no GPU, but its process remains."""
+
+MOST_PARKED = 32
+"""Of all functions of a gateway. Each costs the host some 50 MB and, every second, a millisecond of a core."""
+
+TOLERABLE_SECONDS = 0.1
+"""A queue that is done within this time needs no further replica: people take less for immediate (Nielsen 1993)."""
 
 _WORTH_SAYING = 0.1
-"""An offer is made anew if its value changed by more than this part."""
+"""A changed value is sent to the engine if it differs by more than this part."""
 
 _COMING = {Phase.WAITING, Phase.STARTING, Phase.HOT, Phase.FAILED}
 
 
 def plan_steps(view: FunctionView) -> tuple[Step, ...]:
-    """Say what to do about a function now; nothing where all is well.
+    """Return the steps to take for a function now; empty if there is nothing to do.
 
-    Each step is done before the next look, or is not done at all: a look at what came of it decides anew.
+    The caller carries out each step, or skips it, before the next view is made; the next plan starts from the result.
     """
     given_up = {fail.version: fail for fail in _failures(view)}
     serving = [version for version in view.versions if version.number not in given_up]
     steps: list[Step] = list(given_up.values())
     for version in serving:
-        steps += _of_version(view, version)
-    steps += _retiring(view, serving) if not given_up else ()
+        steps += _steps_of_version(view, version)
+    # Versions without traffic are drained once none of the others depends on them, or once they stand in the way.
+    if not given_up and all(_can_do_without_retired(view, version) for version in serving):
+        steps += [Drain(each.job_id) for each in _retired(view)]
     steps += [Stop(each.job_id) for each in view.replicas if each.phase is Phase.DRAINING and not each.in_flight]
-    waits_seconds = {version.number: PARKED_IDLE_TIMES * version.warmth.until_seconds for version in serving}
+    longest_seconds = {version.number: PARKED_IDLE_TIMES * version.warmth.until_seconds for version in serving}
     woken = {step.job_id for step in steps if isinstance(step, Wake)}
-    steps += [Stop(each.job_id) for each in _parked_for(view, waits_seconds) if each.job_id not in woken]
+    for each in view.replicas:
+        is_over = view.now_seconds - each.since_seconds >= longest_seconds.get(each.version, 0.0)
+        if each.phase is Phase.PARKED and not each.in_flight and is_over and each.job_id not in woken:
+            steps.append(Stop(each.job_id))
     return tuple(steps)
 
 
-def _of(view: FunctionView, number: int) -> list[ReplicaView]:
+def excess_parked(values: Mapping[str, float], *, is_host_short: bool, most: int = MOST_PARKED) -> list[str]:
+    """Return the ids of the parked replicas to end because there are too many, the least valuable first.
+
+    Args:
+        values: The value of each parked replica, by id; see `replica_value`.
+        is_host_short: Whether the host is short of memory: then one more ends at each call.
+        most: How many may stay, 0 or more.
+    """
+    count = max(len(values) - most, int(is_host_short and bool(values)))
+    return sorted(values, key=lambda job_id: (values[job_id], job_id))[: max(0, count)]
+
+
+def wanted_replicas(
+    busy: int, slots: int, exec_seconds: float | None, floor: int, maximum: int, *, running: int = 0
+) -> int:
+    """Return how many replicas a load needs.
+
+    Args:
+        busy: Requests that wait or run, 0 or more.
+        slots: Calls that one replica runs at a time, 1 or more.
+        exec_seconds: Mean duration of a call; None if unknown: then one replica measures it first.
+        floor: Lower bound.
+        maximum: Upper bound, 1 or more; it overrides the floor.
+        running: Replicas that serve now: an unknown duration never reduces them while load grows.
+    """
+    each_one = math.ceil(busy / slots)
+    if not busy:
+        needed = 0
+    elif exec_seconds is None:
+        needed = min(each_one, max(1, running))
+    else:
+        needed = max(1, min(each_one, math.ceil(busy * exec_seconds / (slots * TOLERABLE_SECONDS))))
+    return min(maximum, max(floor, needed))
+
+
+def _coming(view: FunctionView, number: int) -> list[ReplicaView]:
     return [each for each in view.replicas if each.version == number and each.phase in _COMING]
 
 
 def _retired(view: FunctionView) -> list[ReplicaView]:
-    """Return the replicas of versions that get no traffic any more and still take calls."""
+    """Return the replicas of versions that get no traffic any more and still accept calls."""
     numbers = {version.number for version in view.versions}
     return [each for each in view.replicas if each.version not in numbers and each.phase in _COMING]
 
 
 def _failures(view: FunctionView) -> Iterator[Fail]:
-    """Find new versions that do not come up, where there is something to go back to."""
+    """Find new versions that do not come up, if there is an earlier traffic split to return to."""
     for version in view.versions if view.has_fallback else ():
         if not version.has_been_ready and (reason := _failure(view, version)) is not None:
             yield Fail(version.number, reason)
@@ -75,7 +133,7 @@ def _failures(view: FunctionView) -> Iterator[Fail]:
 def _failure(view: FunctionView, version: VersionView) -> str | None:
     if version.failures >= MOST_FAILURES:
         return "its replicas ended before they were ready"
-    for each in _of(view, version.number):
+    for each in _coming(view, version.number):
         if each.phase is Phase.FAILED:
             return "its replica could not be started several times"
         if each.phase is Phase.STARTING and view.now_seconds - each.since_seconds > version.startup_timeout_seconds:
@@ -83,59 +141,51 @@ def _failure(view: FunctionView, version: VersionView) -> str | None:
     return None
 
 
-def _of_version(view: FunctionView, version: VersionView) -> Iterator[Step]:
-    there = _of(view, version.number)
+def _steps_of_version(view: FunctionView, version: VersionView) -> Iterator[Step]:
+    there = _coming(view, version.number)
+    hot = [each for each in there if each.phase is Phase.HOT]
     busy = version.queued + sum(each.in_flight for each in there)
-    hot = sum(each.phase is Phase.HOT for each in there)
     wanted = wanted_replicas(
-        busy, version.slots, version.exec_seconds, _floor(view, version), version.maximum, running=hot
+        busy, version.slots, version.exec_seconds, _floor(view, version), version.maximum, running=len(hot)
     )
     if wanted > len(there):
         yield from _more(view, version, there, wanted - len(there))
         return
     surplus = [each for each in _longest_idle(there) if _may_go(view, version, each)][: len(there) - wanted]
-    yield from (Park(each.job_id) if _can_park(version, each) else Drain(each.job_id) for each in surplus)
-    yield from _offers(view, version, [each for each in there if each not in surplus])
+    for each in surplus:
+        yield Park(each.job_id) if version.can_park and each.phase is Phase.HOT else Drain(each.job_id)
+    # Of the others, the idle ones beyond the pinned number become evictable, the longest idle first.
+    hot = [each for each in hot if each not in surplus]
+    after_seconds = OFFERED_AT_ONCE_AFTER_SECONDS if view.is_memory_short else OFFERED_AFTER_SECONDS
+    idle = [each for each in _longest_idle(hot) if view.now_seconds - each.idle_since_seconds >= after_seconds]
+    for each in idle[: max(0, len(hot) - version.minimum)]:
+        before, value = each.offered_value, version.value
+        if before is None or abs(before - value) > _WORTH_SAYING * max(before, value):
+            yield MarkEvictable(each.job_id, value)
 
 
 def _more(view: FunctionView, version: VersionView, there: Sequence[ReplicaView], count: int) -> Iterator[Step]:
-    """Wake who is parked, the last one to be idle first, and start the others."""
+    """Wake parked replicas, the most recently used first, and start the rest."""
     parked = [each for each in view.replicas if each.phase is Phase.PARKED and each.version == version.number]
     woken = _longest_idle(parked)[::-1][:count]
     yield from (Wake(each.job_id) for each in woken if view.now_seconds >= each.retry_at_seconds)
-    if view.now_seconds >= version.retry_at_seconds and not _is_any_failed(there):
+    is_any_failed = any(each.phase is Phase.FAILED for each in there)
+    if view.now_seconds >= version.retry_at_seconds and not is_any_failed:
         yield from [Start(version.number)] * (count - len(woken))
 
 
-def _can_park(version: VersionView, each: ReplicaView) -> bool:
-    return version.can_park and each.phase is Phase.HOT
-
-
-def _parked_for(view: FunctionView, longest_seconds: Mapping[int, float]) -> Iterator[ReplicaView]:
-    """Find who is parked for too long, or of a version that gets no traffic."""
-    for each in view.replicas:
-        longest = longest_seconds.get(each.version, 0.0)
-        if each.phase is Phase.PARKED and not each.in_flight and view.now_seconds - each.since_seconds >= longest:
-            yield each
-
-
-def _is_any_failed(replicas: Sequence[ReplicaView]) -> bool:
-    return any(each.phase is Phase.FAILED for each in replicas)
-
-
 def _floor(view: FunctionView, version: VersionView) -> int:
-    """Return how many replicas a version has though nobody calls."""
-    return max(version.minimum, int(_is_replacing(view, version) or _is_kept_warm(view, version)))
+    """Return how many replicas a version has without calls.
 
-
-def _is_replacing(view: FunctionView, version: VersionView) -> bool:
-    """Whether others serve in its stead until it is hot: those that are to go, and a canary's elders."""
+    One is started ahead of the calls if other replicas serve in its place until it is hot (retired ones, and those of the
+    other versions for a canary), or if the next call is expected.
+    """
     others = _retired(view) if version.has_been_ready else view.replicas
-    return any(each.phase is Phase.HOT and each.version != version.number for each in others)
+    is_replacing = any(each.phase is Phase.HOT and each.version != version.number for each in others)
+    return max(version.minimum, int(is_replacing or _is_kept_warm(view, version)))
 
 
 def _is_kept_warm(view: FunctionView, version: VersionView) -> bool:
-    """Whether one is to be there for the call that is expected, though none was for a while."""
     last, warmth = version.last_call_seconds, version.warmth
     return last is not None and warmth.from_seconds > 0 and warmth.is_wanted(view.now_seconds - last)
 
@@ -145,9 +195,10 @@ def _longest_idle(replicas: Sequence[ReplicaView]) -> list[ReplicaView]:
 
 
 def _may_go(view: FunctionView, version: VersionView, each: ReplicaView) -> bool:
-    """Whether nobody would miss an idle replica; one that starts is never ended for want of calls."""
+    """Whether an idle replica may end; one that is starting never ends for lack of calls."""
     if each.phase is Phase.WAITING:
-        return _is_unwanted(view, version)
+        last = version.last_call_seconds
+        return not version.queued and last is not None and view.now_seconds - last >= UNWANTED_AFTER_SECONDS
     if each.phase is not Phase.HOT:
         return False
     idle_seconds = view.now_seconds - each.idle_since_seconds
@@ -156,37 +207,9 @@ def _may_go(view: FunctionView, version: VersionView, each: ReplicaView) -> bool
     return idle_seconds >= version.warmth.until_seconds
 
 
-def _is_unwanted(view: FunctionView, version: VersionView) -> bool:
-    last = version.last_call_seconds
-    return not version.queued and last is not None and view.now_seconds - last >= UNWANTED_AFTER_SECONDS
-
-
-def _offers(view: FunctionView, version: VersionView, there: Sequence[ReplicaView]) -> Iterator[MarkEvictable]:
-    """Offer the idle ones beyond those that are pinned; they are told apart by how long they are idle."""
-    hot = [each for each in there if each.phase is Phase.HOT]
-    idle = [each for each in _longest_idle(hot) if _is_idle_long(view, each)]
-    for each in idle[: max(0, len(hot) - version.minimum)]:
-        if _is_news(each.offered_value, version.value):
-            yield MarkEvictable(each.job_id, version.value)
-
-
-def _is_idle_long(view: FunctionView, each: ReplicaView) -> bool:
-    after_seconds = OFFERED_AT_ONCE_AFTER_SECONDS if view.is_memory_short else OFFERED_AFTER_SECONDS
-    return view.now_seconds - each.idle_since_seconds >= after_seconds
-
-
-def _is_news(offered: float | None, value: float) -> bool:
-    return offered is None or abs(offered - value) > _WORTH_SAYING * max(offered, value)
-
-
-def _retiring(view: FunctionView, serving: Sequence[VersionView]) -> Iterator[Step]:
-    """Drain the replicas of versions that get no traffic, once they are not needed or stand in the way."""
-    if not serving or all(_can_do_without(view, version) for version in serving):
-        yield from (Drain(each.job_id) for each in _retired(view))
-
-
-def _can_do_without(view: FunctionView, version: VersionView) -> bool:
-    there = _of(view, version.number)
+def _can_do_without_retired(view: FunctionView, version: VersionView) -> bool:
+    """Whether a version has a hot replica, needs none, or cannot start one before the retired ones release their memory."""
+    there = _coming(view, version.number)
     if any(each.phase is Phase.HOT for each in there):
         return True
     waiting = [each for each in there if each.phase is Phase.WAITING]

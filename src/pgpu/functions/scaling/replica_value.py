@@ -1,8 +1,7 @@
-"""What an idle replica is worth, so that the least worth by the byte goes first when memory is short.
+"""The value of an idle replica: when memory is short, the engine takes the lease with the lowest value per byte.
 
-GreedyDual-Size-Frequency: how often it is called times what a cold start costs, by its bytes, on top of a clock that
-rises to the worth of whatever went last: so what was called often long ago goes one day, too. It refuses to choose: the
-engine does, which knows what is short.
+GreedyDual-Size-Frequency: call frequency times the cost of a cold start, per byte, on top of a clock that rises to the value
+of the last replica that was evicted. So a function that was called often long ago becomes evictable, too.
 
 Source: Cherkasova, "Improving WWW Proxies Performance with Greedy-Dual-Size-Frequency Caching Policy", HPL-98-69R1;
 for functions: Fuerst and Sharma, "FaasCache", ASPLOS 2021.
@@ -18,30 +17,30 @@ class ValueClock:
 
     def __init__(self) -> None:
         self.worth = 0.0
-        """Of a byte: what the last replica that was taken was worth. It never falls."""
+        """Value per byte of the last evicted replica. Never falls."""
 
     def taken(self, value: float, size_bytes: int) -> None:
-        """Take note that a replica of this value went."""
+        """Record that a replica of this value was evicted."""
         self.worth = max(self.worth, value / max(1, size_bytes))
 
 
 def replica_value(worth: float, frequency: float, cold_seconds: float, size_bytes: int) -> float:
-    """Return what it saves to keep a replica.
+    """Return the value of keeping a replica.
 
     Args:
-        worth: What the clock said when it was called last: with today's it would never grow old.
-        frequency: How often it is called, 0 or more.
-        cold_seconds: What a start of it costs, 0 or more.
-        size_bytes: What it holds; of 0 counts as 1.
+        worth: The clock at its last call; with the clock of today the value would never age.
+        frequency: Call frequency, 0 or more.
+        cold_seconds: Duration of a cold start, 0 or more.
+        size_bytes: Its memory; 0 counts as 1.
     """
     return worth * max(1, size_bytes) + frequency * cold_seconds
 
 
 class Frequency:
-    """How often somebody calls: a count that halves in ten minutes."""
+    """Call frequency: a count with a half-life of ten minutes."""
 
     def __init__(self, count: float = 0.0, at_seconds: float = 0.0) -> None:
-        """Go on from a count that was so high then, or from nothing."""
+        """Continue from a stored count and its time, or from zero."""
         self._count, self._at_seconds = count, at_seconds
 
     def note(self, now_seconds: float) -> None:
@@ -50,6 +49,6 @@ class Frequency:
         self._at_seconds = now_seconds
 
     def at(self, now_seconds: float) -> float:
-        """Return the count as it is now, 0 or more."""
+        """Return the decayed count, 0 or more."""
         age = max(0.0, now_seconds - self._at_seconds)
         return self._count * math.exp2(-age / _HALF_LIFE_SECONDS)

@@ -1,22 +1,22 @@
-"""Which version gets the next request, so that shares of the traffic are kept exactly and not only on average.
+"""Choice of the version for the next request, exact for each run of requests and not only on average.
 
-It refuses chance: of any hundred requests in a row each version has had its percent, but for one.
+Deterministic: of any hundred requests in a row, each version gets its percentage, with a deviation of at most one.
 """
 
 from collections.abc import Mapping
 
 
 class TrafficSplit:
-    """Smooth weighted turns.
+    """Smooth weighted round robin.
 
     Source: the balancer of nginx ("upstream: smooth weighted round-robin balancing", 2012).
     """
 
     def __init__(self, percents: Mapping[int, int]) -> None:
-        """Begin.
+        """Start with all credits at zero.
 
         Args:
-            percents: What each version gets, by number; above 0.
+            percents: Percentage of each version, by number; above 0.
         """
         self._percents = dict(percents)
         self._credit = dict.fromkeys(self._percents, 0)
@@ -25,14 +25,14 @@ class TrafficSplit:
 
     @property
     def percents(self) -> dict[int, int]:
-        """What each version gets."""
+        """Percentage of each version."""
         return dict(self._percents)
 
     def next(self) -> int:
         """Return the version of the next request.
 
         Raises:
-            StopIteration: There is none.
+            StopIteration: There is no version.
         """
         if self._only is not None:
             return self._only
