@@ -1,6 +1,6 @@
-"""The user's callable: found, read, constructed and called.
+"""The user's callable: found, inspected, constructed and bound. Knows no HTTP.
 
-It refuses to know HTTP, to catch what the user's code raises and to guess: what an annotation does not say, nobody does.
+Exceptions of the user's code pass through unchanged; the worker logs them. Parameters without an annotation accept anything.
 """
 
 from pgpu.functions.handler.call_signature import REQUIRED, Parameter, Signature, signature_of

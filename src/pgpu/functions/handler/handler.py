@@ -1,7 +1,4 @@
-"""A constructed handler: one callable with what a worker may ask of it.
-
-It refuses to catch: what the user's code raises goes through to the worker, which logs it and tells the caller its type.
-"""
+"""A constructed handler: one callable in the form in which a worker calls it."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -13,7 +10,9 @@ from pgpu.functions.api import Context
 from pgpu.functions.handler.call_signature import Signature
 
 Values = tuple[Any, ...]
-"""One request's arguments in the order of `Signature.parameters`; after them the others, a dict, if it takes them."""
+"""One request's arguments in the order of `Signature.parameters`; if the handler has `**others`, a dict of them follows."""
+
+_Call = Callable[[Callable[..., Any], Values, Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +20,10 @@ class Handler:
     """A callable that is ready for requests."""
 
     call: Callable[[Values, Context], Any]
-    """Calls with one request's arguments; gives the result, a coroutine, or an iterator. Not for batches."""
+    """Calls it with one request's arguments; returns the result, a coroutine, or an iterator. Not for batches."""
 
     call_batch: Callable[[Sequence[Values], Sequence[Context]], Any]
-    """Calls once with the arguments of several requests; gives their results as one list, or a coroutine of it."""
+    """Calls it once with the arguments of several requests; returns a list of their results, or a coroutine of it."""
 
     signature: Signature
     target: Any
@@ -34,62 +33,46 @@ class Handler:
     """Called once after construction, before the first request."""
 
     health: Callable[[], Any] | None = None
-    """Whether it can still work: a false answer or an exception has the worker replaced."""
+    """Liveness check: after a false result or an exception the worker is replaced."""
 
     close: Callable[[], Any] | None = None
-    """Called once when the worker leaves in peace."""
+    """Called once at an orderly end of the worker."""
 
 
 def handler_of(target: Any, signature: Signature) -> Handler:
-    """Make a handler of a callable, with what it has of `warmup`, `health` and `close`.
+    """Make a handler of a callable and its optional methods `warmup`, `health` and `close`.
 
     Raises:
-        RequestError: Its `health` is a coroutine function, whose answer would always count as yes.
+        RequestError: Its `health` is a coroutine function, whose result would always be true.
     """
-    if inspect.iscoroutinefunction(_method(target, "health")):
-        raise RequestError("health() is asynchronous", hint="make it a plain method; it is asked between calls")
-    passing = _passing(signature)
+    methods = {name: getattr(target, name, None) for name in ("warmup", "health", "close")}
+    methods = {name: method if callable(method) else None for name, method in methods.items()}
+    if inspect.iscoroutinefunction(methods["health"]):
+        raise RequestError("health() is asynchronous", hint="make it a plain method; it is called between requests")
+    bind = _binding_of(signature)
 
     def call(values: Values, context: Context) -> Any:
-        return passing(target, values, context)
+        return bind(target, values, context)
 
     def call_batch(rows: Sequence[Values], contexts: Sequence[Context]) -> Any:
         columns = tuple(list(column) for column in zip(*rows, strict=True))
-        return passing(target, columns, list(contexts))
+        return bind(target, columns, list(contexts))
 
-    return Handler(
-        call=call,
-        call_batch=call_batch,
-        signature=signature,
-        target=target,
-        warmup=_method(target, "warmup"),
-        health=_method(target, "health"),
-        close=_method(target, "close"),
-    )
+    return Handler(call=call, call_batch=call_batch, signature=signature, target=target, **methods)
 
 
-def _method(target: Any, name: str) -> Callable[[], Any] | None:
-    found = getattr(target, name, None)
-    return found if callable(found) else None
-
-
-def _passing(signature: Signature) -> Callable[[Callable[..., Any], Values, Any], Any]:
-    """Choose once how values become arguments; the usual case, all by position, costs nothing."""
+def _binding_of(signature: Signature) -> _Call:
+    """Choose once how values become arguments; the usual case, all by position, costs one call."""
     named = tuple(each.name for each in signature.parameters if each.is_keyword_only)
-    place = signature.context_index
-    is_plain = not named and not signature.takes_others and signature.context_name is None
+    place, context_name = signature.context_index, signature.context_name
+    is_plain = not named and not signature.takes_others and context_name is None
     if is_plain and place is None:
         return lambda target, values, _context: target(*values)
     if is_plain:
         return lambda target, values, context: target(*values[:place], context, *values[place:])
-    return _passing_by_name(signature, named)
-
-
-def _passing_by_name(signature: Signature, named: tuple[str, ...]) -> Callable[[Callable[..., Any], Values, Any], Any]:
     positional = len(signature.parameters) - len(named)
-    place, context_name = signature.context_index, signature.context_name
 
-    def pass_on(target: Callable[..., Any], values: Values, context: Any) -> Any:
+    def bind(target: Callable[..., Any], values: Values, context: Any) -> Any:
         first = list(values[:positional])
         if place is not None:
             first.insert(place, context)
@@ -99,4 +82,4 @@ def _passing_by_name(signature: Signature, named: tuple[str, ...]) -> Callable[[
         others = values[-1] if signature.takes_others else {}
         return target(*first, **by_name, **others)
 
-    return pass_on
+    return bind

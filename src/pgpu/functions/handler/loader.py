@@ -1,6 +1,6 @@
-"""Finds a callable by its name, `module:attribute` or `file.py:attribute`, and constructs it.
+"""Imports a callable by its name, `module:attribute` or `file.py:attribute`, and constructs it.
 
-It refuses to hide what the user's module raises: that goes through as it is, traceback and all.
+Exceptions of the user's module pass through unchanged, with their traceback.
 """
 
 import importlib
@@ -24,22 +24,22 @@ _HINT = "write it like app.py:Detector or package.module:Detector"
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A callable whose module is imported and that is not constructed yet."""
+    """An imported callable that is not constructed yet."""
 
     target: Any
     """The class, function or instance."""
 
     attribute: str
-    """Its name in its module; `api.default_name` makes the function's name of it."""
+    """Its name in its module; `api.default_name` derives the function's name from it."""
 
     declaration: Declaration
-    """What its decorator says, and whether it is an ASGI application."""
+    """Its decorator's declaration, with `is_asgi` set for an ASGI application."""
 
     def signature(self, declaration: Declaration) -> Signature:
-        """Read what it takes and gives.
+        """Inspect its parameters and result.
 
         Raises:
-            RequestError: It takes what no request can fill.
+            RequestError: A parameter cannot be filled from a request.
         """
         is_batched = declaration.batch is not None
         if declaration.is_asgi:
@@ -54,11 +54,11 @@ class Loaded:
         return signature_of(self.target.__call__, is_batched=is_batched, skip=_own_parameters(holder))
 
     def construct(self, declaration: Declaration) -> Handler:
-        """Construct it with `declaration.arguments`; a function or an instance is taken as it is.
+        """Construct it with `declaration.arguments`; a function or an instance is used as it is.
 
         Raises:
-            RequestError: The constructor does not take these arguments, or the signature is no handler's.
-            Exception: Whatever the constructor raises.
+            RequestError: The constructor does not take these arguments, or the signature cannot be served.
+            Exception: Any exception of the constructor.
         """
         signature = self.signature(declaration)
         self.check_arguments(declaration)
@@ -66,10 +66,10 @@ class Loaded:
         return handler_of(target, signature)
 
     def check_arguments(self, declaration: Declaration) -> None:
-        """Find out whether it can be constructed with `declaration.arguments`, without doing so.
+        """Check `declaration.arguments` against the constructor without calling it.
 
         Raises:
-            RequestError: It does not take them, or wants more.
+            RequestError: An argument is missing or unknown.
         """
         if not inspect.isclass(self.target):
             if declaration.arguments:
@@ -79,22 +79,22 @@ class Loaded:
             inspect.signature(self.target).bind(**declaration.arguments)
         except TypeError as error:
             raise RequestError(
-                f"the constructor of {self.attribute}: {error}", hint="say its arguments in pgpu.toml, under arguments"
+                f"the constructor of {self.attribute}: {error}", hint="set its arguments in pgpu.toml, under arguments"
             ) from error
         except ValueError:
-            return  # a class in C without a readable signature: its constructor says itself what is wrong
+            return  # a class in C without a readable signature: its constructor checks the arguments itself
 
 
 def load(app: str, source: Path) -> Loaded:
-    """Import a callable's module and find it there.
+    """Import a callable.
 
     Args:
-        app: `module:attribute` or `file.py:attribute`; without an attribute, the one callable that is declared there.
-        source: The directory that the module is in; it is put first on `sys.path`.
+        app: `module:attribute` or `file.py:attribute`; without an attribute, the only decorated callable of the module.
+        source: The module's directory, which is put first on `sys.path`.
 
     Raises:
-        RequestError: There is no such module or attribute, or it is nothing callable.
-        BaseException: Whatever importing the module raises.
+        RequestError: The module or attribute does not exist, or is not callable.
+        BaseException: Any exception while the module is imported.
     """
     place, _, attribute = app.partition(":")
     if not place or (":" in app and not attribute):
@@ -107,16 +107,13 @@ def load(app: str, source: Path) -> Loaded:
     target = _attribute(module, attribute, place)
     if not callable(target):
         raise RequestError(f"{attribute} in {place} is not callable", hint="name a class with __call__ or a function")
-    return Loaded(target, attribute, _declared(target))
-
-
-def _declared(target: Any) -> Declaration:
-    said = attached_declaration(target)
+    declaration = attached_declaration(target)
     if not inspect.isclass(target):
-        return replace(said, is_asgi=said.is_asgi or is_asgi(target))
-    holder = _holder_of_call(target)
-    is_application = holder is not None and is_asgi(target.__call__, skip=_own_parameters(holder))
-    return replace(said, is_asgi=said.is_asgi or is_application)
+        is_application = is_asgi(target)
+    else:
+        holder = _holder_of_call(target)
+        is_application = holder is not None and is_asgi(target.__call__, skip=_own_parameters(holder))
+    return Loaded(target, attribute, replace(declaration, is_asgi=declaration.is_asgi or is_application))
 
 
 def _holder_of_call(target: type) -> type | None:
@@ -124,7 +121,7 @@ def _holder_of_call(target: type) -> type | None:
 
 
 def _own_parameters(holder: type) -> int:
-    """How many parameters of a class's `__call__` are no request's: `self`."""
+    """Return how many leading parameters of a class's `__call__` are not filled by a request: `self`, if any."""
     return 0 if isinstance(vars(holder)["__call__"], staticmethod) else 1
 
 
@@ -152,11 +149,8 @@ def _import_file(file: Path, source: Path) -> ModuleType:
     module = sys.modules.get(name) if not is_free else _import_module(name)
     if module is not None and module.__file__ is not None and Path(module.__file__).resolve() == path:
         return module
-    return _import_beside(path, f"pgpu_function_{path.stem}")
-
-
-def _import_beside(path: Path, name: str) -> ModuleType:
-    """Import a file under a name of our own, since its own is taken: by a module of Python's, say."""
+    # The file's own module name is taken, for example by the standard library: import it under another one.
+    name = f"pgpu_function_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise RequestError(f"{quoted(path.name)} cannot be imported", hint=_HINT)
