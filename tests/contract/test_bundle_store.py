@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pgpu.errors import CapacityError, RequestError
-from pgpu.functions.deploy.bundle import pack_tree
-from pgpu.functions.deploy.bundle_members import MOST_BYTES
+from pgpu.functions.deploy.bundle import MOST_BYTES
+from pgpu.functions.deploy.bundle_files import pack_tree
 from pgpu.functions.deploy.bundle_store import BundleStore
 
 ALICE, BOB = 61001, 61002

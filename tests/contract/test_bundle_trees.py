@@ -15,9 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgpu.errors import RequestError
-from pgpu.functions.deploy.bundle import pack_tree
-from pgpu.functions.deploy.bundle_extraction import unpack
-from pgpu.functions.deploy.bundle_files import IGNORE_FILE
+from pgpu.functions.deploy.bundle import unpack
+from pgpu.functions.deploy.bundle_files import IGNORE_FILE, pack_tree
 
 
 def write(root: Path, **files: str) -> Path:

@@ -1,11 +1,11 @@
-"""How a function comes to a server and becomes a job there: bundle, layer of packages, and the job of one replica.
+"""Deployment of functions: bundles of source, layers of packages, and the jobs that build and serve them.
 
-A bundle is the packed source tree, and its SHA-256 is its address. It refuses to import the user's code, and to trust a
-bundle that it did not pack itself.
+A bundle is a packed source tree, addressed by its SHA-256. The user's code is never imported here, and a bundle that another
+process packed is not trusted.
 """
 
-from pgpu.functions.deploy.bundle import PackedBundle, pack_tree
-from pgpu.functions.deploy.bundle_files import IGNORE_FILE
+from pgpu.functions.deploy.bundle import PackedBundle
+from pgpu.functions.deploy.bundle_files import IGNORE_FILE, pack_tree
 from pgpu.functions.deploy.bundle_store import BundleStore
 from pgpu.functions.deploy.deployer import Deployer
 

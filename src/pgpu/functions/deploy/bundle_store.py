@@ -1,16 +1,17 @@
-"""Where a server keeps the bundles and the layers of its users, each at the address of its content.
+"""Storage for the bundles and package layers of a server's users, each at the address of its content.
 
     bundles/UID/DIGEST/tree      the unpacked source
-    bundles/UID/DIGEST/bytes     how much it takes, a block for each file; written last
+    bundles/UID/DIGEST/bytes     its size on disk, a block for each file; written last
     layers/UID/DIGEST            packages, installed
 
-All of it is the server's own and nobody else may change it, so that who unpacks a stranger's archive never follows a name
-that the stranger can exchange meanwhile. Each user has shelves of their own: what one sent is never served to another, whoever
-names its digest. It refuses to believe a digest: it hashes what comes.
+The directories belong to the server and are closed to everyone else, so that a user cannot exchange a path while the server
+extracts that user's archive. Users do not share entries: a bundle of one user is never served to another one that has its
+digest. Digests are verified: the store hashes what it receives.
 """
 
 import contextlib
 import ctypes
+import errno
 import hashlib
 import os
 import secrets
@@ -24,32 +25,38 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from pgpu.errors import CapacityError, NodeError, RequestError
-from pgpu.functions.deploy.bundle_extraction import unpack
-from pgpu.functions.deploy.bundle_members import MOST_BYTES, MOST_MEMBERS
-from pgpu.functions.deploy.untrusted_tree import BLOCK_BYTES, disk_bytes, remove_tree
+from pgpu.functions.deploy.bundle import MOST_BYTES, MOST_MEMBERS, unpack
 from pgpu.units import GIB, KIB, MIB
 
 MOST_OWNER_BYTES = 10 * GIB
-"""Of one user's bundles: they are the server's files, which no disk quota of the user counts."""
+"""Of one user's bundles: they are the server's files, so no disk quota of the user counts them."""
 
 MOST_LAYERS_BYTES = 20 * GIB
 """Of one user's packages, on the disk of the server's state: two sets of the largest frameworks."""
+
+BLOCK_BYTES = 4 * KIB
+"""Least disk space of a file beside its content: a million empty files take space, too."""
 
 _MOST_SENT_BYTES = MOST_BYTES + MOST_MEMBERS * 4 * KIB
 """Headers, long names and padding included."""
 
 _OWN_FILES = 4
-"""Of each bundle."""
+"""Files and directories of the store itself for each bundle."""
 
 _MOST_AT_ONCE = 4
-"""Of one user: what is being sent lies on the disk and is in no account yet."""
+"""Uploads of one user: an upload takes disk space and is not accounted yet."""
 
 _LEFT_AFTER_SECONDS = 3600.0
-"""What no version names is kept so long: its deployment may be under way."""
+"""Entries without a version are kept this long: their deployment may still be under way."""
+
+_STAT_UNIT_BYTES = 512
+"""Of `st_blocks`, whatever the file system's block size is. Source: stat(2)."""
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class BundleStore:
-    """The shelves of one state directory; safe for many threads and processes."""
+    """The store in one state directory; safe for many threads, and for processes that share it."""
 
     def __init__(
         self,
@@ -58,10 +65,10 @@ class BundleStore:
         most_sent_bytes: int = _MOST_SENT_BYTES,
         most_layers_bytes: int = MOST_LAYERS_BYTES,
     ) -> None:
-        """Make nothing yet.
+        """Set the limits; directories are made at first use.
 
         Args:
-            directory: Becomes this process's own, closed to others.
+            directory: Owned by this process's user and closed to others.
             most_owner_bytes: Of all bundles of one user, a block for each file included.
             most_sent_bytes: Of one bundle, as it is sent.
             most_layers_bytes: Of all packages of one user.
@@ -69,46 +76,47 @@ class BundleStore:
         self._directory = directory
         self._most_owner_bytes, self._most_sent_bytes = most_owner_bytes, most_sent_bytes
         self._most_layers_bytes = most_layers_bytes
+        # Held while an entry's time is checked or renewed, so that `sweep` does not remove what `has` has just confirmed.
         self._guard = threading.Lock()
         self._sending: Counter[int] = Counter()
 
     def has(self, owner_uid: int, digest: str) -> bool:
-        """Whether a bundle of this user is there; it stays then for the deployment that asks."""
+        """Whether this user has a bundle; renews it, so that it stays for the deployment that follows."""
         with self._guard, contextlib.suppress(OSError):
             os.utime(self._bundle(owner_uid, digest) / "bytes")
             return True
         return False
 
     def has_layer(self, owner_uid: int, digest: str) -> bool:
-        """Whether packages of this digest are there; they stay then for the version that asks."""
+        """Whether this user has packages of this digest; renews them, so that they stay for the version that follows."""
         layer = self.layer(owner_uid, digest)
         with self._guard, contextlib.suppress(OSError):
-            if stat.S_ISDIR(layer.lstat().st_mode):  # a link of its owner's would be followed by the engine, as root
+            if stat.S_ISDIR(layer.lstat().st_mode):  # the engine, as root, would follow a link that the owner made
                 os.utime(layer)
                 return True
         return False
 
     def tree(self, owner_uid: int, digest: str) -> Path:
-        """Return where a bundle's source lies.
+        """Return the directory of a bundle's source.
 
         Raises:
-            RequestError: It is not there.
+            RequestError: The user has no such bundle.
         """
         if not self.has(owner_uid, digest):
             raise RequestError(f"the bundle {digest} is not here", hint="deploy it again")
         return self._bundle(owner_uid, digest) / "tree"
 
     def layer(self, owner_uid: int, digest: str) -> Path:
-        """Return where packages of this digest are installed, or would be."""
-        return self._shelf("layers", owner_uid) / _checked(digest)
+        """Return the directory of packages of this digest, whether or not it exists."""
+        return self._directory / "layers" / str(owner_uid) / _check_digest(digest)
 
     def check_layers(self, owner_uid: int) -> None:
-        """Refuse what was installed last where it is too much together with what this user has.
+        """Check a user's packages, the last installed ones included, against the limit.
 
         Raises:
-            RequestError: It is, or nobody can tell.
+            RequestError: They are too large, or their size cannot be determined.
         """
-        held = disk_bytes(self._shelf("layers", owner_uid))
+        held = disk_bytes(self._directory / "layers" / str(owner_uid))
         if held > self._most_layers_bytes:
             raise RequestError(
                 f"your packages would hold {held // MIB} MiB of {self._most_layers_bytes // MIB} MiB",
@@ -117,16 +125,21 @@ class BundleStore:
 
     @contextlib.contextmanager
     def receiving(self, owner_uid: int) -> Iterator["BundleUpload"]:
-        """Take in a bundle; nothing is left of one that is not kept.
+        """Receive a bundle into a temporary file, which is removed at the end; `BundleUpload.keep` stores the bundle.
 
         Raises:
-            CapacityError: There is no room for more of this user's.
+            CapacityError: The user has no room left, or too many uploads at once.
             NodeError: It cannot be written.
         """
-        shelf = self._shelf("bundles", owner_uid)
+        shelf = self._directory / "bundles" / str(owner_uid)
         try:
             shelf.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._check_room(shelf)
+            held = sum(int(mark.read_text("ascii") or 0) for mark in shelf.glob("*/bytes"))
+            if held + MOST_BYTES > self._most_owner_bytes:
+                raise CapacityError(
+                    f"your bundles hold {held // MIB} MiB of {self._most_owner_bytes // MIB} MiB",
+                    hint="pgpu undeploy NAME",
+                )
             with self._one_of_few(owner_uid), tempfile.TemporaryFile(dir=shelf) as file:
                 yield BundleUpload(shelf, cast("BinaryIO", file), self._most_sent_bytes)
         except OSError as exc:
@@ -139,15 +152,15 @@ class BundleStore:
         layers: Collection[str],
         older_seconds: float = _LEFT_AFTER_SECONDS,
     ) -> None:
-        """Throw away a user's bundles and layers that no version names, unless they came just now."""
+        """Remove a user's bundles and layers that no version uses, unless they are recent."""
         before_seconds = time.time() - older_seconds
         for kind, kept in (("bundles", bundles), ("layers", layers)):
-            for found in self._shelf(kind, owner_uid).glob("*"):
-                if found.name not in kept and (taken := self._taken_off(found, before_seconds)) is not None:
+            for found in (self._directory / kind / str(owner_uid)).glob("*"):
+                if found.name not in kept and (taken := self._hide_if_old(found, before_seconds)) is not None:
                     remove_tree(taken)
 
-    def _taken_off(self, found: Path, before_seconds: float) -> Path | None:
-        """Take the name of what came before then; None: it came later, or somebody was just promised it."""
+    def _hide_if_old(self, found: Path, before_seconds: float) -> Path | None:
+        """Rename an entry that was not used since `before_seconds` and return its new path; None: it was used since."""
         mark, taken = found / "bytes", found.with_name(f".{secrets.token_hex(8)}")
         with self._guard, contextlib.suppress(OSError):
             if (mark if mark.is_file() else found).stat().st_mtime < before_seconds:
@@ -166,22 +179,12 @@ class BundleStore:
             with self._guard:
                 self._sending[owner_uid] -= 1
 
-    def _check_room(self, shelf: Path) -> None:
-        held = sum(int(mark.read_text("ascii") or 0) for mark in shelf.glob("*/bytes"))
-        if held + MOST_BYTES > self._most_owner_bytes:
-            raise CapacityError(
-                f"your bundles hold {held // MIB} MiB of {self._most_owner_bytes // MIB} MiB", hint="pgpu undeploy NAME"
-            )
-
     def _bundle(self, owner_uid: int, digest: str) -> Path:
-        return self._shelf("bundles", owner_uid) / _checked(digest)
-
-    def _shelf(self, kind: str, owner_uid: int) -> Path:
-        return self._directory / kind / str(owner_uid)
+        return self._directory / "bundles" / str(owner_uid) / _check_digest(digest)
 
 
 class BundleUpload:
-    """A bundle that is being sent."""
+    """A bundle that is being received."""
 
     def __init__(self, shelf: Path, file: BinaryIO, most_bytes: int) -> None:
         self._shelf = shelf
@@ -190,10 +193,10 @@ class BundleUpload:
         self._sum = hashlib.sha256()
 
     def write(self, data: bytes) -> None:
-        """Take more of it.
+        """Append a piece.
 
         Raises:
-            RequestError: It is too long.
+            RequestError: The bundle is too long.
         """
         if self._file.tell() + len(data) > self._most_bytes:
             raise RequestError(f"the bundle is longer than {self._most_bytes // MIB} MiB")
@@ -201,14 +204,16 @@ class BundleUpload:
         self._file.write(data)
 
     def keep(self, digest: str) -> None:
-        """Unpack all of it, durably.
+        """Verify the digest, extract the bundle and write it out to disk.
+
+        It is extracted under a temporary name and renamed at the end, so a crash never leaves a partial entry.
 
         Raises:
-            RequestError: It is not what its digest says, or no bundle.
+            RequestError: The content has another digest, or is no bundle.
         """
-        if self._sum.hexdigest() != _checked(digest):
+        if self._sum.hexdigest() != _check_digest(digest):
             raise RequestError(
-                f"what came is not {digest}: its SHA-256 is {self._sum.hexdigest()}", hint="send it again"
+                f"the content is not {digest}: its SHA-256 is {self._sum.hexdigest()}", hint="send it again"
             )
         made = self._shelf / f".{secrets.token_hex(8)}"
         made.mkdir(mode=0o700)
@@ -216,16 +221,83 @@ class BundleUpload:
             unpacked = unpack(self._file, made / "tree")
             size_bytes = unpacked.size_bytes + (unpacked.members + _OWN_FILES) * BLOCK_BYTES
             (made / "bytes").write_text(str(size_bytes), "ascii")
-            _sync(made)
-            with contextlib.suppress(OSError):  # it came twice at once: both are the same
+            _sync_file_system(made)
+            with contextlib.suppress(OSError):  # a parallel upload of the same bundle was first: both are equal
                 made.rename(self._shelf / digest)
-            _sync(self._shelf)
+            _sync_file_system(self._shelf)
         finally:
             remove_tree(made)
 
 
-def _sync(directory: Path) -> None:
-    """Write a whole file system out: a bundle has thousands of files, and a version must not outlive a half of one."""
+def disk_bytes(tree: Path) -> int:
+    """Return the disk usage of a directory, as far as it can be read.
+
+    Iterative and by paths: Python's own walks recurse, or hold a descriptor, for each level, and the tree is untrusted.
+
+    Raises:
+        RequestError: Its directories are nested deeper than a path can be long, so the size is unknown.
+    """
+    size_bytes, left = 0, [os.fspath(tree)]
+    while left:
+        with _unreadable_skipped(), os.scandir(left.pop()) as found:
+            for each in found:
+                with _unreadable_skipped():
+                    size_bytes += max(BLOCK_BYTES, each.stat(follow_symlinks=False).st_blocks * _STAT_UNIT_BYTES)
+                    if each.is_dir(follow_symlinks=False):
+                        left.append(each.path)
+    return size_bytes
+
+
+@contextlib.contextmanager
+def _unreadable_skipped() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise RequestError("the packages have directories that are nested too deep") from error
+
+
+def remove_tree(tree: Path) -> None:
+    """Remove an untrusted directory of any depth without following links; what cannot be removed stays.
+
+    Nested directories are moved to the top before they are emptied, so depth needs neither recursion nor long paths.
+    """
+    with contextlib.suppress(OSError), _opened(os.fspath(tree)) as top:
+        left = _empty(top, top)
+        while left:
+            name = left.pop()
+            with contextlib.suppress(OSError):
+                with _opened(name, top) as directory:
+                    left += _empty(directory, top)
+                os.rmdir(name, dir_fd=top)
+    with contextlib.suppress(OSError):
+        tree.rmdir()
+
+
+def _empty(directory: int, top: int) -> list[str]:
+    """Unlink a directory's files, move its directories to the top, and return their names there."""
+    moved = []
+    for name in os.listdir(directory):
+        with contextlib.suppress(OSError):
+            try:
+                os.unlink(name, dir_fd=directory)
+            except IsADirectoryError:
+                moved.append(secrets.token_hex(16))
+                os.rename(name, moved[-1], src_dir_fd=directory, dst_dir_fd=top)
+    return moved
+
+
+@contextlib.contextmanager
+def _opened(name: str, above: int | None = None) -> Iterator[int]:
+    descriptor = os.open(name, _DIRECTORY, dir_fd=above)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _sync_file_system(directory: Path) -> None:
+    # syncfs: a bundle has thousands of files, and a version in the ledger must not outlive a part of them.
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         if ctypes.CDLL(None, use_errno=True).syncfs(descriptor) != 0:
@@ -234,7 +306,7 @@ def _sync(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _checked(digest: str) -> str:
+def _check_digest(digest: str) -> str:
     if len(digest) != hashlib.sha256().digest_size * 2 or not set(digest) <= set("0123456789abcdef"):
         raise RequestError(f"{digest[:80]!r} is no SHA-256", hint="64 hexadecimal digits")
     return digest

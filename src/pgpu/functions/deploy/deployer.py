@@ -1,20 +1,21 @@
-"""A server's hands for functions: bundles and packages on its shelves, and directories for the sockets of replicas.
+"""A server's bundles, packages and jobs of functions, and the socket directories of their replicas.
 
-Joined to the server by `app`, since the server stands below this room. It refuses to start anything.
+The server is in a lower layer, so `app` passes it a `Deployer`. Jobs are described here and started by the engine.
 """
 
 import importlib.util
+import json
 import os
-import stat
+import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pgpu.capped_tmpfs import mount_capped, unmount
 from pgpu.errors import NodeError, RequestError
-from pgpu.functions.deploy.bundle_store import BundleStore, BundleUpload
-from pgpu.functions.deploy.deployment_validation import validate_deployment
+from pgpu.functions.api import check_name, dump_declaration, parse_declaration
+from pgpu.functions.deploy.bundle_store import BundleStore, BundleUpload, remove_tree
 from pgpu.functions.deploy.package_layers import (
     LOCK_NAME,
     build_spec,
@@ -24,26 +25,75 @@ from pgpu.functions.deploy.package_layers import (
     output_directory_of,
 )
 from pgpu.functions.deploy.replica_job import ReplicaPaths, declaration_of, replica_request, replica_spec
-from pgpu.functions.deploy.untrusted_tree import remove_tree
 from pgpu.model import Account, Deployment, JobSpec, Request, Submission, Version
+from pgpu.units import KIB, quoted
 
 _OWN = ("pgpu", "msgspec", "uvicorn", "httptools", "h11", "click", "prometheus_client")
-"""What a front and a worker import, with what that imports."""
+"""Packages that a replica and its worker import, with their dependencies."""
 
 _SOCKETS_BYTES, _MOST_SOCKETS = 1 << 20, 16
-"""Of one container's directory: what it writes there lies in the machine's memory, and no limit of disks counts it."""
+"""Limits of one container's directory: it lies in the machine's memory, which no disk quota counts."""
+
+
+_APP = re.compile(r"[\w./-]{1,256}(:[\w.]{1,256})?")
+_MOST_REQUIREMENTS_BYTES = 256 * KIB
+_MOST_DECLARATION_BYTES = 64 * KIB
+_MOST_IMAGE = 512
+
+
+def validate_deployment(asked: Deployment) -> Deployment:
+    """Check a deployment without its bundle, and return it with its declaration in the form that the ledger stores.
+
+    Whether the machine has enough memory for it is the engine's decision.
+
+    Raises:
+        RequestError: It can never be served.
+    """
+    check_name(asked.function)
+    path = asked.app.partition(":")[0]
+    if not _APP.fullmatch(asked.app) or asked.app.startswith(("/", "-")) or ".." in path.split("/"):
+        raise RequestError(f"{quoted(asked.app)} names no callable", hint="write it like app.py:Detector")
+    if (asked.runtime == "docker") != (asked.image is not None):
+        raise RequestError("the runtime docker needs an image, and no other takes one")
+    if asked.image is not None and len(asked.image) > _MOST_IMAGE:
+        raise RequestError("the image's name is too long")
+    if asked.requirements is not None:
+        _check_requirements(asked.requirements)
+    return replace(asked, declaration=_plain_declaration(asked.declaration))
+
+
+def _check_requirements(text: str) -> None:
+    if len(text.encode("utf-8", "replace")) > _MOST_REQUIREMENTS_BYTES or "\0" in text:
+        raise RequestError(f"requirements are text of at most {_MOST_REQUIREMENTS_BYTES // KIB} KiB")
+    try:
+        text.encode()
+    except UnicodeEncodeError as exc:
+        raise RequestError("the requirements are not UTF-8") from exc
+
+
+def _plain_declaration(declaration: str) -> str:
+    try:
+        words = json.loads(declaration)
+    except (ValueError, RecursionError) as exc:
+        raise RequestError(f"the declaration is no JSON: {exc}") from exc
+    if not isinstance(words, dict) or len(declaration) > _MOST_DECLARATION_BYTES:
+        raise RequestError(f"a declaration is an object of at most {_MOST_DECLARATION_BYTES // KIB} KiB")
+    try:
+        return json.dumps(dump_declaration(parse_declaration(words)), sort_keys=True)
+    except (OverflowError, RecursionError) as exc:
+        raise RequestError("the declaration holds a number that is out of range") from exc
 
 
 @dataclass(frozen=True, slots=True)
 class Deployer:
-    """What `pgpu.server.function_service.FunctionStore` asks for."""
+    """Implements `pgpu.server.function_service.FunctionStore`; called in the server's threads."""
 
     store: BundleStore
     sockets: Path
-    """Where the directories of replicas are made, on a tmpfs; the path of a socket has no more than 107 bytes."""
+    """Parent of the replicas' directories, on a tmpfs; a socket's path has at most 107 bytes."""
 
     def checked(self, asked: Deployment, owner_uid: int) -> Deployment:
-        """Return a deployment in plain words.
+        """Validate a deployment; see `validate_deployment`.
 
         Raises:
             RequestError: It can never be served, or its bundle was not sent.
@@ -53,32 +103,32 @@ class Deployer:
         return plain
 
     def trial(self, asked: Deployment, owner_uid: int) -> Submission:
-        """Return the job that would serve it, for the engine to say whether it ever could."""
+        """Return the job that would serve it, so that the engine can check whether it could ever start."""
         source = self.store.tree(owner_uid, asked.bundle)
         places = ReplicaPaths(source, self.sockets, own=tuple(_own()), user=_own_user(owner_uid))
         return Submission(replica_spec(asked, places), _request(asked))
 
     def has(self, owner_uid: int, digest: str) -> bool:
-        """Whether a bundle of this user is there."""
+        """Whether the store has this bundle of the user."""
         return self.store.has(owner_uid, digest)
 
     def receiving(self, owner_uid: int) -> AbstractContextManager[BundleUpload]:
-        """Take in a bundle; see `BundleStore.receiving`."""
+        """Receive a bundle; see `BundleStore.receiving`."""
         return self.store.receiving(owner_uid)
 
     def sweep(self, owner_uid: int, kept: Collection[Version]) -> None:
-        """Throw away what none of a user's versions is made of."""
+        """Remove the bundles and layers that none of a user's versions uses."""
         layers = {digest for version in kept if (digest := layer_digest(version)) is not None}
         layers |= {digest for version in kept if (digest := bytecode_digest(version)) is not None}
         layers |= {_building(version) for version in kept}
         self.store.sweep(owner_uid, {version.bundle for version in kept}, layers)
 
     def replica(self, version: Version, job_id: str, account: Account | None) -> tuple[Submission, str]:
-        """Return the job that serves a version, and the directory of its sockets, which is made and the account's.
+        """Return the job that serves a version, and the directory of its sockets, which is created for the account.
 
         Raises:
             RequestError: Its bundle or its packages are gone.
-            NodeError: The directory cannot be made.
+            NodeError: The directory cannot be created.
         """
         sockets = self.sockets / job_id
         places = self._places(version, sockets)
@@ -86,13 +136,13 @@ class Deployer:
         return Submission(replica_spec(version, places), _request(version)), str(sockets)
 
     def bytecode(self, version: Version, account: Account | None) -> Submission | None:
-        """Return the job that makes the byte code of a version's image, into a directory that is made and the account's.
+        """Return the job that makes the byte code of a version's image, into a directory that is created for the account.
 
-        Replicas read there from then on, whatever of it is ready. None where it was asked for before, or is not needed.
+        Later replicas read that directory, even while it is incomplete. None if the directory exists, or for a process.
 
         Raises:
             RequestError: Its bundle or its packages are gone.
-            NodeError: It cannot be made.
+            NodeError: The directory cannot be created.
         """
         digest = bytecode_digest(version)
         if digest is None or (directory := self.store.layer(version.owner_uid, digest)).exists():
@@ -102,26 +152,26 @@ class Deployer:
         return Submission(bytecode_spec(version, directory, places), Request(0, 0))
 
     def forget(self, job_id: str) -> None:
-        """Remove the directory of a replica that has ended, and of a build."""
+        """Remove the socket directory of a replica whose job ended."""
         if job_id.isalnum():
-            with suppress(OSError):  # what stays mounted stays listed, and the server's next start tries again
+            with suppress(OSError):  # a directory that stays mounted stays listed, and the server's next start retries
                 unmount(self.sockets / job_id)
             remove_tree(self.sockets / job_id)
 
     def left(self) -> Sequence[str]:
-        """Return the jobs of which directories of replicas are there."""
+        """Return the ids of the jobs that have a socket directory."""
         return [path.name for path in self.sockets.glob("*") if path.name.isalnum()]
 
     def is_built(self, version: Version) -> bool:
-        """Whether a version's packages are there, or it needs none."""
+        """Whether a version's packages are installed, or it has no requirements."""
         digest = layer_digest(version)
         return digest is None or self.store.has_layer(version.owner_uid, digest)
 
     def build(self, version: Version, account: Account | None) -> Submission:
-        """Return the job that installs a version's packages, into a directory that is made and the account's.
+        """Return the job that installs a version's packages, into a directory that is created for the account.
 
         Raises:
-            NodeError: It cannot be made.
+            NodeError: The directory cannot be created.
         """
         directory = self._beside_layers(version)
         self.forget_build(version)
@@ -131,40 +181,42 @@ class Deployer:
         return Submission(build_spec(version, directory, tuple(_own()), _own_user(version.owner_uid)), Request(0, 0))
 
     def build_name(self, version: Version) -> str:
-        """Return what tells the job that installs a version's packages from every other."""
+        """Return a name of the job that installs a version's packages, unique among all builds."""
         return f"{version.owner_uid}/{_building(version)}"
 
     def filled_for(self, version: Version) -> Collection[str]:
-        """Return the names of the directories that jobs fill for a version: with its packages, and with byte code."""
+        """Return the names of the output directories of a version's jobs: its packages, and byte code."""
         return {self.build_name(version), f"{version.owner_uid}/{bytecode_digest(version)}"}
 
     def filled_by(self, spec: JobSpec) -> str | None:
-        """Return the name of the directory that a job fills; None of any other job."""
+        """Return the name of a job's output directory; None for other jobs."""
         directory = output_directory_of(spec)
         return None if directory is None else "/".join(Path(directory).parts[-2:])
 
     def keep_build(self, version: Version) -> None:
-        """Put packages that were installed in their place; from then on nobody but this process may change them.
+        """Move installed packages to their address; from then on only the server can change them.
 
         Raises:
-            RequestError: There are none, or this user has too many.
+            RequestError: The build left no packages, or the user's packages are too large.
         """
         digest = layer_digest(version)
         if digest is None or self.is_built(version):
             return
         made = self._beside_layers(version)
         try:
-            if not _is_directory(made / "packages"):
+            packages = made / "packages"
+            # The owner made this path, and the engine, as root, would follow a link.
+            if packages.is_symlink() or not packages.is_dir():
                 raise RequestError(f"the packages of {version.label} were not installed")
             self.store.check_layers(version.owner_uid)
-            # The shelf is closed to others, so the owner cannot reach below it any more once this name is gone.
-            with suppress(OSError):  # two versions with one lock file: both are the same
+            # The store's directories are closed to others, so the rename ends the owner's access to these files.
+            with suppress(OSError):  # another version with this lock file was first: both are equal
                 (made / "packages").rename(self.store.layer(version.owner_uid, digest))
         finally:
             self.forget_build(version)
 
     def forget_build(self, version: Version) -> None:
-        """Remove what was installed of packages that are not kept."""
+        """Remove the directory of a build."""
         if version.requirements is not None:
             remove_tree(self._beside_layers(version))
 
@@ -182,16 +234,8 @@ class Deployer:
         return self.store.layer(version.owner_uid, layer_digest(version) or "").with_name(_building(version))
 
 
-def _is_directory(path: Path) -> bool:
-    """Whether it is one itself: the owner made what is there, and a link would be followed by the engine, as root."""
-    try:
-        return stat.S_ISDIR(path.lstat().st_mode)
-    except OSError:
-        return False
-
-
 def _building(version: Version) -> str:
-    """Return the name of the directory in which a version's packages are installed; no digest, and no other version's."""
+    """Return the directory name of a version's build; never a digest, and unique among versions."""
     return f"building-{version.function}-{version.number}-{version.created_at_seconds!r}"
 
 
@@ -207,7 +251,7 @@ def _own() -> Iterator[Path]:
 
 
 def _own_user(owner_uid: int) -> str | None:
-    """Whoever runs a server is the same user in their own containers; for others the runtime says it."""
+    # The server's own user is the same user in its containers; for other users the runtime decides.
     return f"{os.geteuid()}:{os.getegid()}" if owner_uid == os.geteuid() else None
 
 

@@ -1,18 +1,18 @@
-"""What runs first in a container, in whatever Python the image has: three short scripts of the standard library alone.
+"""Scripts that run first in a function's container, in the Python of the image; they use the standard library alone.
 
-pgpu's own needs are mounted as they are on the server, and their C parts load in a Python of the same minor version only. Where
-they do not, `BUILD` installs them, too, and `START` says so instead of a riddle. They refuse to import anything of pgpu's
-before that is known, and to hand pgpu's needs to pip beside a lock file: one with hashes takes nothing else.
+The libraries of pgpu are mounted from the server, and their C extensions load only in a Python of the same minor version.
+Elsewhere `BUILD` installs them into the layer of packages, and without that `START` ends with an explanation. `BUILD` installs them
+in a call of pip of their own: pip rejects a lock file with hashes beside requirements without.
 """
 
 NEEDS = ("msgspec", "httptools")
-"""What has parts in C."""
+"""Libraries with C extensions."""
 
 OWN_REQUIREMENTS = ("msgspec>=0.20", "uvicorn>=0.35", "httptools>=0.6", "prometheus-client>=0.20")
-"""As the extra `functions` has them."""
+"""As in the extra `functions`."""
 
 BYTECODE = "/.pgpu-bytecode"
-"""Where a container finds what its Python made of the standard library's files and of pgpu's own before."""
+"""Mount point of the byte code that the image's Python made of its standard library and of pgpu."""
 
 _CAN_LOAD = """
 import importlib, os, sys
@@ -41,8 +41,8 @@ import runpy
 runpy.run_module("pgpu.functions.replica", run_name="__main__", alter_sys=True)
 """
 )
-"""`python3 -P -c START 3.11 [words of pgpu.functions.replica]`. Before the function's own modules are loaded byte code is where it
-usually is: what pip compiled lies beside its files."""
+"""`python3 -P -c START 3.11 [options of pgpu.functions.replica]`. The prefix for byte code is reset in forked children, before the
+function's own modules are loaded: pip compiled those beside their files."""
 
 COMPILE = f"""
 import sys
@@ -53,10 +53,10 @@ for package in (pgpu.functions.http, pgpu.functions.replica, pgpu.functions.requ
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         importlib.import_module(module.name)
 """
-"""`python3 -P -c COMPILE`: loads what a front and a worker load, and so leaves its byte code."""
+"""`python3 -P -c COMPILE`: imports the modules of replica and worker, which writes their byte code."""
 
 NEEDS_FOLDER = ".pgpu"
-"""Of a function's packages: where pgpu's own needs are, if they had to be installed; behind those packages on the search path."""
+"""Folder of pgpu's own libraries in a function's packages, if they had to be installed; searched after those packages."""
 
 BUILD = (
     _CAN_LOAD.format(needs=NEEDS)

@@ -1,7 +1,7 @@
-"""Packages that a function needs: installed once for each lock file, by the image that runs them, as the owner. Pure.
+"""Layers of packages and of byte code: each is made once for its address, by a job of the owner. Pure.
 
-pip runs as a job, in a container that has a network and nothing of the machine but the directory it installs into. It refuses
-to install twice what has one address, and to choose versions: the lock file does.
+pip runs in a container of the function's image, with a network and no directory of the machine but its own. The lock file
+determines the versions. Byte code of an image is made without a network and without the function's own code.
 """
 
 import hashlib
@@ -17,35 +17,38 @@ from pgpu.model import Deployment, JobSpec, Mount, Version
 
 TARGET = "/packages"
 LOCK_NAME = "requirements.txt"
-_FILLED = {(TARGET, "rw"), (BYTECODE, "rw")}
+_OUTPUTS = {(TARGET, "rw"), (BYTECODE, "rw")}
+_PIP_OPTIONS = ("--no-input", "--disable-pip-version-check", "--no-cache-dir", "--no-warn-script-location")
 
 
 def layer_digest(version: Version | Deployment) -> str | None:
-    """Return the address of a version's packages; None where it needs none.
+    """Return the address of a version's packages; None without requirements.
 
-    An image is told by its name: who moves a tag to another Python changes the lock file, too.
+    An image counts by its name: after a tag moves to another Python, the lock file must change, too.
     """
     if version.requirements is None:
         return None
     python = list(sys.version_info[:2]) if version.runtime == "process" else None
-    words = [version.runtime, version.image, python, version.requirements]
-    return hashlib.sha256(json.dumps(words).encode()).hexdigest()
+    return _digest([version.runtime, version.image, python, version.requirements])
 
 
 def bytecode_digest(version: Version | Deployment) -> str | None:
-    """Return the address of what an image's Python makes of its library and of pgpu; None of a process, which needs none."""
+    """Return the address of the byte code that an image's Python makes of its library and of pgpu; None for a process."""
     if version.runtime == "process":
         return None
-    words = ["bytecode", installed_version(), version.image, layer_digest(version)]
+    return _digest(["bytecode", installed_version(), version.image, layer_digest(version)])
+
+
+def _digest(words: Sequence[object]) -> str:
     return hashlib.sha256(json.dumps(words).encode()).hexdigest()
 
 
 def bytecode_spec(version: Version, directory: Path, places: ReplicaPaths) -> JobSpec:
-    """Return the job that makes it: a container without a network, in which nothing of the function's own runs.
+    """Return the job that makes the byte code of a container's image.
 
     Args:
         version: Of a container.
-        directory: Of the owner alone; byte code comes into it.
+        directory: Gets the byte code; belongs to the owner.
         places: As of its replicas.
     """
     return JobSpec(
@@ -68,24 +71,24 @@ def build_spec(
 
     Args:
         version: With requirements.
-        directory: Of the owner alone, with the lock file in it; packages come into its folder `packages`.
-        own: As of `ReplicaPaths`; where the image's Python cannot load them, they are installed, too.
-        user: As of `ReplicaPaths`.
+        directory: Holds the lock file and gets the folder `packages`; belongs to the owner.
+        own: As in `ReplicaPaths`; where the image's Python cannot load them, they are installed as well.
+        user: As in `ReplicaPaths`.
     """
     root = directory if version.runtime == "process" else Path(TARGET)
     target, lock = str(root / "packages"), str(root / LOCK_NAME)
-    options = ("--no-input", "--disable-pip-version-check", "--no-cache-dir", "--no-warn-script-location")
     if version.runtime == "process":
         home = (("HOME", str(directory)), ("PATH", "/usr/local/bin:/usr/bin:/bin"), ("LANG", "C.UTF-8"))
+        pip = (sys.executable, "-P", "-m", "pip", "install")
         return JobSpec(
-            (sys.executable, "-P", "-m", "pip", "install", *options, "--target", target, "--requirement", lock),
+            (*pip, *_PIP_OPTIONS, "--target", target, "--requirement", lock),
             "process",
             environment=home,
             working_directory=str(directory),
             serves=version.function,
         )
     return JobSpec(
-        command=("python3", "-P", "-c", BUILD, target, lock, *options),
+        command=("python3", "-P", "-c", BUILD, target, lock, *_PIP_OPTIONS),
         runtime="docker",
         image=version.image,
         environment=(("HOME", "/tmp"), ("LANG", "C.UTF-8"), ("PYTHONPATH", OWN)),  # noqa: S108 - the container's own
@@ -99,8 +102,8 @@ def build_spec(
 
 
 def output_directory_of(spec: JobSpec) -> str | None:
-    """Return the directory into which a job installs packages or writes byte code; None of any other job."""
+    """Return the directory into which a job installs packages or writes byte code; None for any other job."""
     if spec.runtime == "process":
-        is_one = spec.serves is not None and spec.command[1:4] == ("-P", "-m", "pip")
-        return spec.working_directory if is_one else None
-    return next((mount.source for mount in spec.provisions if (mount.target, mount.options) in _FILLED), None)
+        is_build = spec.serves is not None and spec.command[1:4] == ("-P", "-m", "pip")
+        return spec.working_directory if is_build else None
+    return next((mount.source for mount in spec.provisions if (mount.target, mount.options) in _OUTPUTS), None)

@@ -1,8 +1,7 @@
-"""The job that serves one version: a front with its worker, as a process or in a sealed container. Pure.
+"""The job that serves one version: a replica with its worker, as a process or in a sealed container. Pure.
 
-In a container the source is read at one place, the packages at another, and pgpu's own code at a third; only the directory of
-its sockets can be written. It has no network unless the function asks for one: calls come over a socket. It refuses to look
-at the machine: `ReplicaPaths` says where things are.
+In a container the source, the packages and pgpu's own code are read-only mounts, and only the directory of its sockets is
+writable. It has no network unless the declaration names one: calls arrive over a Unix socket.
 """
 
 import json
@@ -19,44 +18,42 @@ SOURCE = "/function"
 PACKAGES = "/.pgpu-packages"
 OWN = "/.pgpu-runtime"
 SOCKETS = "/.pgpu-sockets"
-"""Where a container finds them."""
+"""Mount points in a container."""
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaPaths:
-    """Where on this machine things are that a replica needs."""
+    """Paths on this machine that a replica needs."""
 
     source: Path
     """The unpacked bundle."""
 
     sockets: Path
-    """Where its front listens; its owner's."""
+    """Directory in which it listens; belongs to the function's owner."""
 
     packages: Path | None = None
-    """What its requirements are installed in; None where it has none."""
+    """The installed requirements; None without requirements."""
 
     own: tuple[Path, ...] = ()
-    """Files and directories of pgpu and of what it needs, each importable by its name; only for containers."""
+    """Directories of pgpu and of its libraries, each importable by its name; only for containers."""
 
     user: str | None = None
-    """`UID:GID` of a container; None where the runtime says it."""
+    """`UID:GID` of a container; None: the runtime decides."""
 
     bytecode: Path | None = None
-    """What the image's Python made of its own library and of pgpu before; None where it did not yet. Only for containers."""
+    """Byte code that the image's Python made of its library and of pgpu; None if it is not made yet. Only for containers."""
 
 
 def replica_spec(version: Version | Deployment, places: ReplicaPaths) -> JobSpec:
     """Return the job that serves a version."""
     declaration = declaration_of(version)
     if version.runtime == "docker":
-        return _container(version, declaration, places)
+        return _container_spec(version, declaration, places)
+    arguments = _replica_arguments(version, declaration, places.source, places.sockets)
     return JobSpec(
-        command=(
-            *(sys.executable, "-P", "-m", "pgpu.functions.replica"),
-            *_front(version, declaration, places.source, places.sockets),
-        ),
+        command=(sys.executable, "-P", "-m", "pgpu.functions.replica", *arguments),
         runtime="process",
         environment=_environment({"PATH": _PATH, "HOME": str(places.sockets)}, str(places.packages or "")),
         working_directory=str(places.source),
@@ -66,7 +63,7 @@ def replica_spec(version: Version | Deployment, places: ReplicaPaths) -> JobSpec
 
 
 def replica_request(declaration: Declaration) -> Request:
-    """Return what a replica needs; memory that is not said is estimated, as a job's is."""
+    """Return the resources of a replica; memory that is not declared is estimated, as for any job."""
     if declaration.gpus == 0:
         return Request(0, 0)
     return Request(
@@ -78,15 +75,15 @@ def replica_request(declaration: Declaration) -> Request:
 
 
 def declaration_of(version: Version | Deployment) -> Declaration:
-    """Read what a version asks for.
+    """Parse a version's declaration.
 
     Raises:
-        RequestError: It says what is not known.
+        RequestError: It has an unknown field or an invalid value.
     """
     return parse_declaration(json.loads(version.declaration))
 
 
-def _container(version: Version | Deployment, declaration: Declaration, places: ReplicaPaths) -> JobSpec:
+def _container_spec(version: Version | Deployment, declaration: Declaration, places: ReplicaPaths) -> JobSpec:
     provisions = [
         Mount(str(places.source), SOURCE, "ro"),
         Mount(str(places.sockets), SOCKETS, "rw"),
@@ -94,11 +91,10 @@ def _container(version: Version | Deployment, declaration: Declaration, places: 
     ]
     if places.bytecode is not None:
         provisions.append(Mount(str(places.bytecode), BYTECODE, "ro"))
+    server_python = ".".join(map(str, sys.version_info[:2]))
+    arguments = _replica_arguments(version, declaration, Path(SOURCE), Path(SOCKETS))
     return JobSpec(
-        command=(
-            *("python3", "-P", "-c", START, ".".join(map(str, sys.version_info[:2]))),
-            *_front(version, declaration, Path(SOURCE), Path(SOCKETS)),
-        ),
+        command=("python3", "-P", "-c", START, server_python, *arguments),
         runtime="docker",
         image=version.image,
         environment=_environment({"HOME": "/tmp", "PYTHONDONTWRITEBYTECODE": "1"}, search_path(places)),  # noqa: S108
@@ -114,23 +110,25 @@ def _container(version: Version | Deployment, declaration: Declaration, places: 
 
 
 def package_mounts(places: ReplicaPaths) -> list[Mount]:
-    """Return the mounts of what every container of a version reads beside its source."""
+    """Return the mounts of pgpu and of the packages, which every container of a version has."""
     packages = () if places.packages is None else (Mount(str(places.packages), PACKAGES, "ro"),)
     return [*own_mounts(places.own), *packages]
 
 
 def search_path(places: ReplicaPaths) -> str:
-    """Return where its Python looks; the user's packages come before pgpu's own, so that both see one version of what both need."""
+    """Return `PYTHONPATH`; the user's packages precede pgpu's own, so that both import one version of a shared library."""
     packages = () if places.packages is None else (PACKAGES, f"{PACKAGES}/{NEEDS_FOLDER}")
     return ":".join((*packages, OWN))
 
 
 def own_mounts(own: Sequence[Path]) -> list[Mount]:
-    """Return the mounts of pgpu's own code and of what it needs, as they are on the server."""
+    """Return the mounts of pgpu's own code and libraries, as they are on the server."""
     return [Mount(str(path), f"{OWN}/{path.name}", "ro") for path in own]
 
 
-def _front(version: Version | Deployment, declaration: Declaration, source: Path, sockets: Path) -> tuple[str, ...]:
+def _replica_arguments(
+    version: Version | Deployment, declaration: Declaration, source: Path, sockets: Path
+) -> tuple[str, ...]:
     words = ("--app", version.app, "--source", str(source), "--directory", str(sockets), "--name", version.function)
     return (*words, "--declaration", json.dumps(dump_declaration(declaration)))
 
