@@ -1,6 +1,6 @@
 /* Becoming the user for whom the job runs, where root starts it for another. */
-#ifndef PGPU_LAUNCHER_IDENTITY_H
-#define PGPU_LAUNCHER_IDENTITY_H
+#ifndef PGPU_LAUNCHER_CREDENTIALS_H
+#define PGPU_LAUNCHER_CREDENTIALS_H
 
 /* Take on `UID:GID:GROUP,GROUP…` for good. A user other than root keeps no capability, cannot gain one from
  * any file (no_new_privs: the view lays files over the machine's, which no privileged program should have to

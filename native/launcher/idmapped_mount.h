@@ -1,7 +1,7 @@
 /* Mounts in which one user's files alone have owners: root may make nothing there and passes no closed door.
  */
-#ifndef PGPU_LAUNCHER_MAPPED_H
-#define PGPU_LAUNCHER_MAPPED_H
+#ifndef PGPU_LAUNCHER_IDMAPPED_MOUNT_H
+#define PGPU_LAUNCHER_IDMAPPED_MOUNT_H
 
 #include <sys/types.h>
 

@@ -1,6 +1,6 @@
 /* Names to mount over, on a machine that has no such file. */
-#ifndef PGPU_LAUNCHER_APPEAR_H
-#define PGPU_LAUNCHER_APPEAR_H
+#ifndef PGPU_LAUNCHER_MOUNT_TARGETS_H
+#define PGPU_LAUNCHER_MOUNT_TARGETS_H
 
 #include <stdbool.h>
 

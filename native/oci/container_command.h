@@ -1,6 +1,6 @@
 /* Finding and becoming the container's own command. */
-#ifndef PGPU_OCI_COMMAND_H
-#define PGPU_OCI_COMMAND_H
+#ifndef PGPU_OCI_CONTAINER_COMMAND_H
+#define PGPU_OCI_CONTAINER_COMMAND_H
 
 /* 0 if the command can be found where `become_command` will look, else the exit code that Docker gives: 127
  * not there, 126 not executable. */

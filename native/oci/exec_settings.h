@@ -1,6 +1,6 @@
 /* What a process that joins a container has to know of the container's lease. */
-#ifndef PGPU_OCI_EXECUTING_H
-#define PGPU_OCI_EXECUTING_H
+#ifndef PGPU_OCI_EXEC_SETTINGS_H
+#define PGPU_OCI_EXEC_SETTINGS_H
 
 /* Add the lease's settings to the process that `runc exec` is about to start, whose description the words
  * name by --process. The engine calls its runtime in the bundle's directory, where `create` left a link to

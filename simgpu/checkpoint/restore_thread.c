@@ -231,5 +231,5 @@ void sim_restore_thread_start(void) {
     if (start_thread())
         __atomic_store_n(&own.slot->owner, sim_device_slot_owner(sim_driver.slot), __ATOMIC_SEQ_CST);
     else
-        sim_say("this process cannot be checkpointed");
+        sim_log("this process cannot be checkpointed");
 }

@@ -1,6 +1,6 @@
 /* Shares of a device's multiprocessors: told, split and described for a green context. */
-#ifndef SIM_SHARE_OF_DEVICE_H
-#define SIM_SHARE_OF_DEVICE_H
+#ifndef SIM_DEVICE_RESOURCE_H
+#define SIM_DEVICE_RESOURCE_H
 
 #include "driver/driver.h"
 

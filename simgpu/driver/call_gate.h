@@ -1,7 +1,7 @@
 /* The gate before every CUDA call, which a checkpoint closes. Calls that came before it are counted, so that
  * whoever closes it sees when none is left inside. */
-#ifndef SIM_GATE_H
-#define SIM_GATE_H
+#ifndef SIM_CALL_GATE_H
+#define SIM_CALL_GATE_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -34,7 +34,7 @@ void sim_unlock(void) {
     pthread_mutex_unlock(&object_mutex);
 }
 
-void sim_say(const char *format, ...) {
+void sim_log(const char *format, ...) {
     char line[512];
     va_list arguments;
     va_start(arguments, format);
@@ -65,7 +65,7 @@ static bool load_state(struct sim_driver *driver, char *problem, size_t problem_
     if (!sim_device_claim(driver->directory, driver->config.device_count, problem, problem_bytes))
         return false;
     driver->activity = sim_activity_map(driver->directory);
-    bool is_mapped = driver->activity != NULL && sim_referee_start(driver->directory);
+    bool is_mapped = driver->activity != NULL && sim_turn_account_start(driver->directory);
     if (!is_mapped) snprintf(problem, problem_bytes, "cannot map %s/activity and turns", driver->directory);
     return is_mapped;
 }
@@ -73,7 +73,7 @@ static bool load_state(struct sim_driver *driver, char *problem, size_t problem_
 static CUresult start(void) {
     char problem[400];
     if (!load_state(&sim_driver, problem, sizeof(problem))) {
-        sim_say("%s", problem);
+        sim_log("%s", problem);
         return CUDA_ERROR_NO_DEVICE;
     }
     sim_driver.has_backing = wants_backing();

@@ -128,6 +128,6 @@ uint64_t sim_device_slot_owner(unsigned slot);
 int sim_visible_gpus(const struct sim_config *config, const char *visible, unsigned gpus[SIM_MAX_GPUS]);
 
 /* One line on stderr that names the driver. */
-void sim_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void sim_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 #endif

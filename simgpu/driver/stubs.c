@@ -3,7 +3,7 @@
 #include "driver/driver.h"
 
 static CUresult refuse(const char *symbol, bool *is_said) {
-    if (!__atomic_exchange_n(is_said, true, __ATOMIC_RELAXED)) sim_say("%s is not simulated", symbol);
+    if (!__atomic_exchange_n(is_said, true, __ATOMIC_RELAXED)) sim_log("%s is not simulated", symbol);
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 

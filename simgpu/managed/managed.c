@@ -43,7 +43,7 @@ static CUresult send(CUdeviceptr address, size_t bytes, const CUmemLocation *loc
     struct sim_range *range = sim_managed_at(address, bytes);
     if (range == NULL) return CUDA_ERROR_INVALID_VALUE;
     *moved += moved_bytes(range, bytes, location);
-    struct sim_hint *hint = sim_hints_split(range, address, bytes);
+    struct sim_advice *hint = sim_advices_split(range, address, bytes);
     if (hint == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
     for (; hint != NULL && hint->start < address + bytes; hint = hint->next)
         hint->prefetched = *location;
@@ -69,7 +69,7 @@ SIM_EXPORT CUresult cuMemPrefetchAsync(CUdeviceptr address, size_t bytes, CUdevi
     return cuMemPrefetchAsync_v2(address, bytes, location_of(device), 0, stream);
 }
 
-static void note(struct sim_hint *hint, CUmem_advise advice, const CUmemLocation *location) {
+static void note(struct sim_advice *hint, CUmem_advise advice, const CUmemLocation *location) {
     bool is_set = advice == CU_MEM_ADVISE_SET_ACCESSED_BY;
     uint32_t device = is_host(location->type) ? 0 : 1u << location->id;
     switch (advice) {
@@ -103,7 +103,7 @@ SIM_EXPORT CUresult cuMemAdvise_v2(CUdeviceptr address, size_t bytes, CUmem_advi
     SIM_LOCKED();
     struct sim_range *range = sim_managed_at(address, bytes);
     if (range == NULL) return CUDA_ERROR_INVALID_VALUE;
-    struct sim_hint *hint = sim_hints_split(range, address, bytes);
+    struct sim_advice *hint = sim_advices_split(range, address, bytes);
     if (hint == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
     for (; hint != NULL && hint->start < address + bytes; hint = hint->next)
         note(hint, advice, &location);
@@ -115,10 +115,10 @@ SIM_EXPORT CUresult cuMemAdvise(CUdeviceptr address, size_t bytes, CUmem_advise 
 }
 
 /* What holds for every page of a span: differing locations become none, users are those of all. */
-static struct sim_hint common(const struct sim_range *range, uintptr_t start, size_t bytes) {
-    const struct sim_hint *hint = sim_hint_at(range, start);
-    if (hint == NULL) return (struct sim_hint){0};
-    struct sim_hint all = *hint;
+static struct sim_advice common(const struct sim_range *range, uintptr_t start, size_t bytes) {
+    const struct sim_advice *hint = sim_advice_at(range, start);
+    if (hint == NULL) return (struct sim_advice){0};
+    struct sim_advice all = *hint;
     for (hint = hint->next; hint != NULL && hint->start < start + bytes; hint = hint->next) {
         all.is_read_mostly &= hint->is_read_mostly;
         all.is_used_by_host &= hint->is_used_by_host;
@@ -137,7 +137,7 @@ static int device_of(const CUmemLocation *location) {
     return location->type == CU_MEM_LOCATION_TYPE_DEVICE ? location->id : CU_DEVICE_INVALID;
 }
 
-static void write_users(const struct sim_hint *hint, int *users, size_t count) {
+static void write_users(const struct sim_advice *hint, int *users, size_t count) {
     size_t found = 0;
     if (hint->is_used_by_host) users[found++] = CU_DEVICE_CPU;
     for (int device = 0; device < sim_driver.device_count && found < count; device++)
@@ -146,7 +146,7 @@ static void write_users(const struct sim_hint *hint, int *users, size_t count) {
         users[found++] = CU_DEVICE_INVALID;
 }
 
-static CUresult answer(const struct sim_hint *hint, CUmem_range_attribute name, int *to, size_t bytes) {
+static CUresult answer(const struct sim_advice *hint, CUmem_range_attribute name, int *to, size_t bytes) {
     if (to == NULL || bytes == 0 || bytes % sizeof(int) != 0) return CUDA_ERROR_INVALID_VALUE;
     if (name != CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY && bytes != sizeof(int)) return CUDA_ERROR_INVALID_VALUE;
     switch (name) {
@@ -178,7 +178,7 @@ SIM_EXPORT CUresult cuMemRangeGetAttributes(void **data, size_t *sizes, CUmem_ra
     SIM_LOCKED();
     const struct sim_range *range = sim_managed_at(address, bytes);
     if (range == NULL) return CUDA_ERROR_INVALID_VALUE;
-    const struct sim_hint all = common(range, address, bytes);
+    const struct sim_advice all = common(range, address, bytes);
     for (size_t i = 0; i < count; i++)
         SIM_TRY(answer(&all, names[i], data[i], sizes[i]));
     return CUDA_SUCCESS;
@@ -191,7 +191,7 @@ SIM_EXPORT CUresult cuMemRangeGetAttribute(void *data, size_t size, CUmem_range_
 
 /* Where a page is: where it was sent, else with the host if it was ever written. */
 static CUmemLocation place_of(const struct sim_range *range, uintptr_t page) {
-    const struct sim_hint *hint = sim_hint_at(range, page);
+    const struct sim_advice *hint = sim_advice_at(range, page);
     unsigned char is_resident = 0;
     if (hint != NULL && hint->prefetched.type != CU_MEM_LOCATION_TYPE_NONE) return hint->prefetched;
     bool is_known = mincore((void *)(page & ~(uintptr_t)4095), 1, &is_resident) == 0;

@@ -130,7 +130,7 @@ void sim_range_free(struct sim_range *range) {
     unsigned gpu = range->gpu;
     size_t charged_bytes = range->charged_bytes, paged_bytes = range->paged_bytes;
     sim_share_end(range);
-    sim_hints_end(range);
+    sim_advices_end(range);
     if (range->kind == SIM_PINNED) free((void *)range->start);
     if (range->backed_bytes > 0)
         sim_backing_unmap(range->start, range->backed_bytes);

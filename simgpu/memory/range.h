@@ -39,9 +39,9 @@ struct sim_range {
     size_t offset;      /* into that handle */
     bool is_accessible; /* VMM: cuMemSetAccess was called */
     bool syncs_copies;
-    bool is_managed;        /* of a module's variable */
-    void *source;           /* what an imported range was opened from */
-    struct sim_hint *hints; /* what the client said of managed memory; NULL: nothing */
+    bool is_managed;          /* of a module's variable */
+    void *source;             /* what an imported range was opened from */
+    struct sim_advice *hints; /* what the client said of managed memory; NULL: nothing */
 };
 
 struct sim_tree {
@@ -70,7 +70,7 @@ static inline bool sim_is_managed(const struct sim_range *range) {
 bool sim_is_device_memory(uintptr_t address, size_t bytes);
 
 /* Forget the hints of a range. */
-void sim_hints_end(struct sim_range *range);
+void sim_advices_end(struct sim_range *range);
 
 /* Give back memory, charge and entry of an allocation. */
 void sim_range_free(struct sim_range *range);

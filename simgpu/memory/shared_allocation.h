@@ -1,8 +1,8 @@
 /* Allocations that other processes open by name: their pages move into a file of the state directory. Whoever
  * maps it holds a lock on it that dies with the mapping, so a file that nobody holds is known to be left
  * over. */
-#ifndef SIM_SHARE_H
-#define SIM_SHARE_H
+#ifndef SIM_SHARED_ALLOCATION_H
+#define SIM_SHARED_ALLOCATION_H
 
 #include "memory/range.h"
 

@@ -20,18 +20,18 @@ static bool is_free(const struct sim_limited_group *group) {
     return group->inode == 0 || stat(group->path, &status) != 0 || !is_group(group, &status);
 }
 
-static int find(const struct sim_limits *limits, const struct stat *status) {
+static int find(const struct sim_group_limits *limits, const struct stat *status) {
     for (int row = 0; row < SIM_LIMITED_GROUPS; row++)
         if (is_group(&limits->group[row], status)) return row;
     return -1;
 }
 
 /* Begin a row in which no GPU is limited; -1: every row is taken. */
-static int begin(struct sim_limits *limits, const char *path, const struct stat *status) {
+static int begin(struct sim_group_limits *limits, const char *path, const struct stat *status) {
     char usage[SIM_PATH_BYTES];
     for (unsigned row = 0; row < SIM_LIMITED_GROUPS; row++) {
         struct sim_limited_group *group = &limits->group[row];
-        if (!is_free(group) || !sim_limits_usage_path(sim_nvml.directory, row, usage)) continue;
+        if (!is_free(group) || !sim_group_limits_usage_path(sim_nvml.directory, row, usage)) continue;
         int fd = sim_shared_open(sim_nvml.directory, strrchr(usage, '/') + 1, sizeof(struct pgpu_usage));
         if (fd < 0) return -1;
         close(fd);
@@ -46,7 +46,7 @@ static int begin(struct sim_limits *limits, const char *path, const struct stat 
     return -1;
 }
 
-static nvmlReturn_t set(struct sim_limits *limits, unsigned gpu, const nvmlSetMemoryLimits_v1_t *wanted,
+static nvmlReturn_t set(struct sim_group_limits *limits, unsigned gpu, const nvmlSetMemoryLimits_v1_t *wanted,
                         const struct stat *status) {
     int row = find(limits, status);
     if (row < 0) row = begin(limits, wanted->nameSpace, status);
@@ -60,7 +60,7 @@ static nvmlReturn_t set(struct sim_limits *limits, unsigned gpu, const nvmlSetMe
 
 /* Setters take turns; whoever allocates only reads. */
 static int take_turn(void) {
-    int fd = sim_shared_open(sim_nvml.directory, "limits", sizeof(struct sim_limits));
+    int fd = sim_shared_open(sim_nvml.directory, "limits", sizeof(struct sim_group_limits));
     if (fd >= 0 && flock(fd, LOCK_EX) == 0) return fd;
     if (fd >= 0) close(fd);
     return -1;
@@ -81,7 +81,7 @@ nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device, nvmlSetMemoryLimi
     nvmlReturn_t result = check_group(wanted->nameSpace, &status);
     if (result != NVML_SUCCESS) return result;
     int turn = take_turn();
-    struct sim_limits *limits = turn < 0 ? NULL : sim_limits_map(sim_nvml.directory);
+    struct sim_group_limits *limits = turn < 0 ? NULL : sim_group_limits_map(sim_nvml.directory);
     result = limits == NULL ? NVML_ERROR_OPERATING_SYSTEM : set(limits, gpu, wanted, &status);
     if (limits != NULL) munmap(limits, sizeof(*limits));
     if (turn >= 0) close(turn);
@@ -93,8 +93,8 @@ static unsigned long long group_used_bytes(unsigned row, unsigned gpu) {
     struct pgpu_reader_view *view =
         mmap(NULL, sizeof(*view), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (view == MAP_FAILED) return 0;
-    bool is_read =
-        sim_limits_usage_path(sim_nvml.directory, row, path) && pgpu_reader_read(path, view) == PGPU_METER_OK;
+    bool is_read = sim_group_limits_usage_path(sim_nvml.directory, row, path) &&
+                   pgpu_reader_read(path, view) == PGPU_METER_OK;
     unsigned long long used_bytes = is_read ? view->gpu[gpu].used_bytes : 0;
     sim_nvml_delete_view(view);
     return used_bytes;
@@ -108,7 +108,7 @@ nvmlReturn_t nvmlDeviceGetMemoryLimits_v1(nvmlDevice_t device, nvmlGetMemoryLimi
     struct stat status;
     nvmlReturn_t result = check_group(found->nameSpace, &status);
     if (result != NVML_SUCCESS) return result;
-    struct sim_limits *limits = sim_limits_map(sim_nvml.directory);
+    struct sim_group_limits *limits = sim_group_limits_map(sim_nvml.directory);
     if (limits == NULL) return NVML_ERROR_OPERATING_SYSTEM;
     int row = find(limits, &status);
     found->softLimit = row < 0 ? NVML_DEVICE_MEMORY_LIMIT_MAX : limits->group[row].soft_bytes[gpu];

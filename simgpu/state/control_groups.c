@@ -13,7 +13,7 @@ struct joined {
 };
 
 static struct {
-    struct sim_limits *limits; /* NULL: nothing is limited here */
+    struct sim_group_limits *limits; /* NULL: nothing is limited here */
     char directory[SIM_PATH_BYTES];
     struct pgpu_meter *own;
     unsigned gpu_count;
@@ -43,7 +43,7 @@ static void join(unsigned row) {
     if (is_joined(row) || groups.count == MOST_JOINED) return;
     struct joined *joined = &groups.joined[groups.count];
     *joined = (struct joined){.row = row, .meter = PGPU_METER_INIT};
-    if (!sim_limits_usage_path(groups.directory, row, path)) return;
+    if (!sim_group_limits_usage_path(groups.directory, row, path)) return;
     if (pgpu_meter_claim(&joined->meter, path, groups.gpu_count) != PGPU_METER_OK) return;
     for (unsigned gpu = 0; gpu < groups.gpu_count; gpu++) {
         uint64_t own_bytes = pgpu_meter_own_bytes(groups.own, gpu);
@@ -58,7 +58,7 @@ static void refresh(void) {
     pthread_mutex_lock(&groups.mutex);
     uint64_t now = generation();
     if (now != groups.seen) {
-        unsigned count = sim_limits_of_process(groups.limits, rows);
+        unsigned count = sim_group_limits_of_process(groups.limits, rows);
         for (unsigned i = 0; i < count; i++)
             join(rows[i]);
         __atomic_store_n(&groups.seen, now, __ATOMIC_RELEASE);
@@ -72,7 +72,7 @@ void sim_groups_begin(const char *directory, struct pgpu_meter *own, unsigned gp
         return;
     groups.own = own;
     groups.gpu_count = gpu_count;
-    groups.limits = sim_limits_map(directory);
+    groups.limits = sim_group_limits_map(directory);
 }
 
 static void refund_first(unsigned count, unsigned gpu, uint64_t bytes) {

@@ -1,6 +1,6 @@
 /* Sleeping until a word changes, which may lie in memory that processes share. */
-#ifndef SIM_WAIT_H
-#define SIM_WAIT_H
+#ifndef SIM_FUTEX_H
+#define SIM_FUTEX_H
 
 #include <linux/futex.h>
 #include <stddef.h>

@@ -9,22 +9,22 @@
 
 #define LINE_BYTES 4096
 
-struct sim_limits *sim_limits_map(const char *directory) {
-    int fd = sim_shared_open(directory, "limits", sizeof(struct sim_limits));
+struct sim_group_limits *sim_group_limits_map(const char *directory) {
+    int fd = sim_shared_open(directory, "limits", sizeof(struct sim_group_limits));
     if (fd < 0) return NULL;
-    void *at = mmap(NULL, sizeof(struct sim_limits), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    void *at = mmap(NULL, sizeof(struct sim_group_limits), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     close(fd);
     return at == MAP_FAILED ? NULL : at;
 }
 
-bool sim_limits_usage_path(const char *directory, unsigned row, char path[SIM_PATH_BYTES]) {
+bool sim_group_limits_usage_path(const char *directory, unsigned row, char path[SIM_PATH_BYTES]) {
     char name[32];
     snprintf(name, sizeof(name), "limited-%u", row);
     return sim_state_path(directory, name, path);
 }
 
 struct search {
-    const struct sim_limits *limits;
+    const struct sim_group_limits *limits;
     bool is_in[SIM_LIMITED_GROUPS];
 };
 
@@ -72,13 +72,14 @@ static bool read_mount(const char *line, char mount[LINE_BYTES]) {
     return type != NULL && sscanf(line, "%*s %*s %*s %*s %4095s", mount) == 1;
 }
 
-static bool has_rows(const struct sim_limits *limits) {
+static bool has_rows(const struct sim_group_limits *limits) {
     for (unsigned row = 0; row < SIM_LIMITED_GROUPS; row++)
         if (__atomic_load_n(&limits->group[row].inode, __ATOMIC_ACQUIRE) != 0) return true;
     return false;
 }
 
-unsigned sim_limits_of_process(const struct sim_limits *limits, unsigned rows[SIM_LIMITED_GROUPS]) {
+unsigned sim_group_limits_of_process(const struct sim_group_limits *limits,
+                                     unsigned rows[SIM_LIMITED_GROUPS]) {
     struct search search = {.limits = limits};
     char line[LINE_BYTES], mount[LINE_BYTES];
     FILE *file = has_rows(limits) ? fopen("/proc/self/mountinfo", "re") : NULL;

@@ -4,8 +4,8 @@
  *
  * A group is known by device and inode of its directory, which no cgroup namespace changes: a container that
  * mounts its own group as the root is still found. One that mounts no cgroup file system is not. */
-#ifndef SIM_LIMITS_H
-#define SIM_LIMITS_H
+#ifndef SIM_GROUP_LIMITS_H
+#define SIM_GROUP_LIMITS_H
 
 #include <sys/types.h>
 
@@ -23,19 +23,20 @@ struct sim_limited_group {
 };
 
 /* The file `limits`. */
-struct sim_limits {
+struct sim_group_limits {
     uint64_t generation; /* raised after each change */
     struct sim_limited_group group[SIM_LIMITED_GROUPS];
 };
 
 /* Map the limits; NULL on failure. */
-struct sim_limits *sim_limits_map(const char *directory);
+struct sim_group_limits *sim_group_limits_map(const char *directory);
 
 /* Write the path of the usage file of row `row`. */
-bool sim_limits_usage_path(const char *directory, unsigned row, char path[SIM_PATH_BYTES]);
+bool sim_group_limits_usage_path(const char *directory, unsigned row, char path[SIM_PATH_BYTES]);
 
 /* Fill `rows` with the rows that hold for the calling process; return their number. */
-unsigned sim_limits_of_process(const struct sim_limits *limits, unsigned rows[SIM_LIMITED_GROUPS]);
+unsigned sim_group_limits_of_process(const struct sim_group_limits *limits,
+                                     unsigned rows[SIM_LIMITED_GROUPS]);
 
 /* Keep the groups' limits for this process, whose device memory `own` counts; before its first reservation.
  */

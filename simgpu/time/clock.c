@@ -55,9 +55,9 @@ static struct sim_activity_slot *own_slot(unsigned gpu) {
 static void take_over_slot(unsigned gpu) {
     sim_activity_take_slot(&sim_driver.activity->gpu[gpu], sim_driver.slot, sim_mps.server, sim_now_ns());
     int could_be_cancelled = pgpu_cancellation_defer();
-    struct sim_turns *turns = sim_referee_enter(gpu, sim_now_ns());
+    struct sim_turns *turns = sim_turn_account_enter(gpu, sim_now_ns());
     sim_turns_need(turns, sim_driver.slot, 0);
-    sim_referee_leave(gpu);
+    sim_turn_account_leave(gpu);
     pgpu_cancellation_restore(could_be_cancelled);
 }
 
@@ -238,7 +238,7 @@ static void idle(struct clock *clock, uint64_t now_ns) {
 }
 
 static void hold_turns(unsigned gpu, struct clock *clock) {
-    if (clock->turns == NULL) clock->turns = sim_referee_enter(gpu, sim_now_ns());
+    if (clock->turns == NULL) clock->turns = sim_turn_account_enter(gpu, sim_now_ns());
 }
 
 static void advance(unsigned gpu, struct clock *clock) {
@@ -253,7 +253,7 @@ static void advance(unsigned gpu, struct clock *clock) {
 }
 
 static void look_around(unsigned gpu, struct clock *clock) {
-    const struct sim_turns *turns = clock->turns == NULL ? sim_referee_glance(gpu) : clock->turns;
+    const struct sim_turns *turns = clock->turns == NULL ? sim_turn_account_glance(gpu) : clock->turns;
     double rate = clock->rate;
     clock->looked_at_ns = clock->real_ns;
     publish(gpu, clock);
@@ -287,7 +287,7 @@ static void leave(unsigned gpu, struct clock *clock) {
     if (clock->turns != NULL) {
         state_need(gpu, clock);
         clock->turns = NULL;
-        sim_referee_leave(gpu);
+        sim_turn_account_leave(gpu);
     }
     pgpu_unlock_leaf(&clock->mutex, clock->could_be_cancelled);
 }
@@ -325,7 +325,7 @@ static void begin(unsigned gpu, struct clock *clock) {
 /* Where another context has work, a moment in our queue is the shortest work there is. */
 static uint64_t cost_ns(unsigned gpu, const struct clock *clock, const struct sim_clock_work *work) {
     if (!work->needs_turn || pending_ns(clock) > 0) return work->cost_ns;
-    return sim_turns_next_busy(sim_referee_glance(gpu), 0) == SIM_RUNNERS ? 0 : 1;
+    return sim_turns_next_busy(sim_turn_account_glance(gpu), 0) == SIM_RUNNERS ? 0 : 1;
 }
 
 uint64_t sim_clock_queue(unsigned gpu, uint64_t not_before_ns, const struct sim_clock_work *given) {

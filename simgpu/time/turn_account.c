@@ -26,7 +26,7 @@ _Static_assert(offsetof(struct account, turns.lost_ns) == 56, "");
 
 static struct account *accounts;
 
-bool sim_referee_start(const char *directory) {
+bool sim_turn_account_start(const char *directory) {
     if (accounts != NULL) return true;
     size_t bytes = SIM_MAX_GPUS * sizeof(struct account);
     int fd = sim_shared_open(directory, "turns", bytes);
@@ -37,7 +37,7 @@ bool sim_referee_start(const char *directory) {
     accounts = at;
     /* What the slot's former owner held when it was killed is nobody's. */
     for (unsigned gpu = 0; gpu < SIM_MAX_GPUS; gpu++)
-        sim_referee_leave(gpu);
+        sim_turn_account_leave(gpu);
     return true;
 }
 
@@ -85,7 +85,7 @@ static uint64_t switch_ns(const struct sim_gpu *gpu) {
     return (uint64_t)(lost_ns < most_ns ? lost_ns : most_ns);
 }
 
-struct sim_turns *sim_referee_enter(unsigned gpu, uint64_t now_ns) {
+struct sim_turns *sim_turn_account_enter(unsigned gpu, uint64_t now_ns) {
     struct account *account = &accounts[gpu];
     const struct sim_gpu *facts = &sim_driver.config.gpu[gpu];
     hold(&account->holder);
@@ -96,11 +96,11 @@ struct sim_turns *sim_referee_enter(unsigned gpu, uint64_t now_ns) {
     return &account->turns;
 }
 
-void sim_referee_leave(unsigned gpu) {
+void sim_turn_account_leave(unsigned gpu) {
     uint32_t own = sim_driver.slot + 1;
     __atomic_compare_exchange_n(&accounts[gpu].holder, &own, 0, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
 }
 
-const struct sim_turns *sim_referee_glance(unsigned gpu) {
+const struct sim_turns *sim_turn_account_glance(unsigned gpu) {
     return &accounts[gpu].turns;
 }

@@ -2,19 +2,19 @@
  *
  * Who holds it looks at it for microseconds. One that was killed meanwhile is followed at once, one that was
  * stopped after about half a second: then the account may be wrong by as much as it had in hand. */
-#ifndef SIM_REFEREE_H
-#define SIM_REFEREE_H
+#ifndef SIM_TURN_ACCOUNT_H
+#define SIM_TURN_ACCOUNT_H
 
 #include "time/turns.h"
 
 /* Map the file; false: it cannot be. The slot must be ours. */
-bool sim_referee_start(const char *directory);
+bool sim_turn_account_start(const char *directory);
 
 /* Hold a GPU's account, carried on to now; the dead have no work in it. */
-struct sim_turns *sim_referee_enter(unsigned gpu, uint64_t now_ns);
-void sim_referee_leave(unsigned gpu);
+struct sim_turns *sim_turn_account_enter(unsigned gpu, uint64_t now_ns);
+void sim_turn_account_leave(unsigned gpu);
 
 /* The account as it is, for a glance. */
-const struct sim_turns *sim_referee_glance(unsigned gpu);
+const struct sim_turns *sim_turn_account_glance(unsigned gpu);
 
 #endif

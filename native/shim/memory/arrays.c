@@ -123,7 +123,7 @@ static void note(const struct pgpu_charge *charge, const struct pgpu_place *plac
     if (result != CUDA_SUCCESS) return result;                                                               \
     do                                                                                                       \
         result = call;                                                                                       \
-    while (pgpu_charge_asks_again(&charge, result));                                                         \
+    while (pgpu_charge_should_retry(&charge, result));                                                       \
     if (result == CUDA_SUCCESS) note(&charge, &place, *(array));                                             \
     return result
 

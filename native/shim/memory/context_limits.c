@@ -68,7 +68,7 @@ static CUresult set_charged(const struct pgpu_place *place, CUlimit limit, size_
     if (result != CUDA_SUCCESS) return result;
     do
         result = PGPU_REAL(cuCtxSetLimit)(limit, value);
-    while (pgpu_charge_asks_again(&charge, result));
+    while (pgpu_charge_should_retry(&charge, result));
     struct raise raise = {.value = value, .bytes = charge.bytes};
     if (result == CUDA_SUCCESS) pgpu_holdings_edit(PGPU_KIND_LIMIT, row.key, raise_to, &raise);
     return result;

@@ -73,7 +73,7 @@ static void refund_all_of(uint64_t context) {
     pgpu_holdings_take_owned(PGPU_KIND_MEMORY, context, bytes);
     pgpu_holdings_take_owned(PGPU_KIND_ARRAY, context, bytes);
     pgpu_holdings_take_owned(PGPU_KIND_EXTERNAL, context, bytes);
-    pgpu_holdings_take_owned(PGPU_KIND_FREEING, context, bytes);
+    pgpu_holdings_take_owned(PGPU_KIND_DEFERRED_FREE, context, bytes);
     pgpu_holdings_take_owned(PGPU_KIND_LIMIT, context, bytes);
     for (int gpu = 0; gpu < (int)PGPU_MAX_GPUS; gpu++)
         pgpu_charge_refund(gpu, bytes[gpu]);
@@ -96,7 +96,7 @@ static void refund(const struct pgpu_holding *row, uint64_t context) {
     pgpu_slice_begin_context();                                                                              \
     do                                                                                                       \
         result = call;                                                                                       \
-    while (pgpu_charge_asks_again(&charge, result));                                                         \
+    while (pgpu_charge_should_retry(&charge, result));                                                       \
     if (result == CUDA_SUCCESS) note(&charge, *(context));                                                   \
     return result
 
@@ -137,9 +137,9 @@ PGPU_EXPORT CUresult cuVDPAUCtxCreate_v2(CUcontext *context, unsigned int flags,
 }
 
 static void begin_end(CUcontext context) {
-    pgpu_gate_leave(context);
-    pgpu_trace_leave(context);
-    pgpu_freeing_pause((uint64_t)context);
+    pgpu_gate_end_context(context);
+    pgpu_trace_end_context(context);
+    pgpu_deferred_frees_pause((uint64_t)context);
 }
 
 /* The row goes before the driver may give the handle to another thread's context. */
@@ -152,7 +152,7 @@ static CUresult finish_destroy(bool is_known, CUcontext context, const struct pg
                                CUresult result) {
     if (is_known && result == CUDA_SUCCESS) refund(row, row->key);
     if (is_known && result != CUDA_SUCCESS) pgpu_holdings_put(row);
-    if (result != CUDA_SUCCESS) pgpu_freeing_resume((uint64_t)context);
+    if (result != CUDA_SUCCESS) pgpu_deferred_frees_resume((uint64_t)context);
     return result;
 }
 
@@ -195,7 +195,7 @@ PGPU_EXPORT CUresult cuCtxDetach(CUcontext context) {
     if (result == CUDA_SUCCESS && pgpu_holdings_count(PGPU_KIND_CONTEXT, (uint64_t)context, -1, &row) == 0)
         refund(&row, (uint64_t)context);
     else
-        pgpu_freeing_resume((uint64_t)context);
+        pgpu_deferred_frees_resume((uint64_t)context);
     finish_release();
     return result;
 }
@@ -265,7 +265,7 @@ PGPU_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice ordin
     if (result != CUDA_SUCCESS) return result;
     do
         result = PGPU_REAL(cuDevicePrimaryCtxRetain)(context, ordinal);
-    while (pgpu_charge_asks_again(&charge, result));
+    while (pgpu_charge_should_retry(&charge, result));
     if (result == CUDA_SUCCESS)
         pgpu_holdings_edit(PGPU_KIND_CONTEXT, (uint64_t)ordinal, learn_handle, *context);
     else
@@ -286,7 +286,7 @@ static CUresult release_with(CUdevice ordinal, CUresult (*release)(CUdevice)) {
     if (begin_release((uint64_t)ordinal, &row)) begin_end((CUcontext)row.detail);
     CUresult result = release(ordinal);
     if (result == CUDA_SUCCESS) release_primary(ordinal);
-    pgpu_freeing_resume(row.detail);
+    pgpu_deferred_frees_resume(row.detail);
     finish_release();
     return result;
 }
@@ -303,7 +303,7 @@ PGPU_EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice ordinal) {
  * context itself stays counted until the last release, since the next to use it finds it there again. */
 static CUresult finish_reset(uint64_t context, CUresult result) {
     if (result == CUDA_SUCCESS && context != 0) refund_all_of(context);
-    pgpu_freeing_resume(context);
+    pgpu_deferred_frees_resume(context);
     return result;
 }
 
@@ -337,7 +337,7 @@ PGPU_EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc descr
     pgpu_slice_begin_context();
     do
         result = PGPU_REAL(cuGreenCtxCreate)(green, description, ordinal, flags);
-    while (is_charged && pgpu_charge_asks_again(&charge, result));
+    while (is_charged && pgpu_charge_should_retry(&charge, result));
     if (result == CUDA_SUCCESS)
         note_green(is_charged ? &charge : NULL, *green, ordinal);
     else if (!is_charged)

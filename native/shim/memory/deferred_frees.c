@@ -50,7 +50,7 @@ static CUstreamCaptureMode exchange_mode(CUstreamCaptureMode mode) {
     return mode;
 }
 
-void pgpu_freeing_begin(const struct pgpu_holding *memory, CUstream stream, bool is_per_thread) {
+void pgpu_deferred_frees_begin(const struct pgpu_holding *memory, CUstream stream, bool is_per_thread) {
     struct pgpu_place place;
     CUevent event = NULL;
     CUresult result = pgpu_slice_of_stream(stream, is_per_thread, &place);
@@ -62,7 +62,7 @@ void pgpu_freeing_begin(const struct pgpu_holding *memory, CUstream stream, bool
         .bytes = memory->bytes,
         .owner = result == CUDA_SUCCESS ? (uint64_t)place.context : memory->owner,
         .count = 1,
-        .kind = PGPU_KIND_FREEING,
+        .kind = PGPU_KIND_DEFERRED_FREE,
         .gpu = memory->gpu,
     };
     pgpu_holdings_put(&row);
@@ -90,7 +90,7 @@ static bool is_over(CUevent event) {
 /* The row goes first: the driver may give a new event the same address at once. */
 static void finish(uint64_t event) {
     struct pgpu_holding row;
-    bool is_known = pgpu_holdings_take(PGPU_KIND_FREEING, event, &row);
+    bool is_known = pgpu_holdings_take(PGPU_KIND_DEFERRED_FREE, event, &row);
     PGPU_REAL(cuEventDestroy_v2)((CUevent)event);
     if (is_known) pgpu_charge_refund(row.gpu, row.bytes);
 }
@@ -101,13 +101,13 @@ struct sweep {
 
 static bool settle(uint64_t event) {
     bool may_ask = false;
-    pgpu_holdings_edit(PGPU_KIND_FREEING, event, begin_asking, &may_ask);
+    pgpu_holdings_edit(PGPU_KIND_DEFERRED_FREE, event, begin_asking, &may_ask);
     if (!may_ask) return false;
     if (is_over((CUevent)event)) {
         finish(event);
         return true;
     }
-    pgpu_holdings_edit(PGPU_KIND_FREEING, event, end_asking, NULL);
+    pgpu_holdings_edit(PGPU_KIND_DEFERRED_FREE, event, end_asking, NULL);
     return false;
 }
 
@@ -120,13 +120,13 @@ static bool settle_row(const struct pgpu_holding *row, void *context) {
     return false;
 }
 
-bool pgpu_freeing_settle(void) {
+bool pgpu_deferred_frees_settle(void) {
     struct sweep sweep = {.has_refunded = false};
     if (!__atomic_load_n(&is_pending, __ATOMIC_ACQUIRE)) return false;
     __atomic_store_n(&is_pending, false, __ATOMIC_RELEASE);
     int before = pgpu_cancellation_defer();
     CUstreamCaptureMode mode = exchange_mode(CU_STREAM_CAPTURE_MODE_RELAXED);
-    pgpu_holdings_visit(PGPU_KIND_FREEING, settle_row, &sweep);
+    pgpu_holdings_visit(PGPU_KIND_DEFERRED_FREE, settle_row, &sweep);
     exchange_mode(mode);
     pgpu_cancellation_restore(before);
     if (sweep.has_more) __atomic_store_n(&is_pending, true, __ATOMIC_RELEASE);
@@ -144,14 +144,14 @@ static void resume_row(struct pgpu_holding *row, void *unused) {
 }
 
 /* Whoever asks already is soon done: the driver does not wait either. A forked child has no such thread. */
-void pgpu_freeing_pause(uint64_t context) {
+void pgpu_deferred_frees_pause(uint64_t context) {
     if (!__atomic_load_n(&has_rows, __ATOMIC_ACQUIRE)) return;
-    pgpu_holdings_edit_owned(PGPU_KIND_FREEING, context, pause_row, NULL);
+    pgpu_holdings_edit_owned(PGPU_KIND_DEFERRED_FREE, context, pause_row, NULL);
     while (__atomic_load_n(&asking, __ATOMIC_SEQ_CST) != 0 && pgpu_meter_is_claimed(&pgpu_slice_meter))
         sched_yield();
 }
 
-void pgpu_freeing_resume(uint64_t context) {
+void pgpu_deferred_frees_resume(uint64_t context) {
     if (!__atomic_load_n(&has_rows, __ATOMIC_ACQUIRE)) return;
-    pgpu_holdings_edit_owned(PGPU_KIND_FREEING, context, resume_row, NULL);
+    pgpu_holdings_edit_owned(PGPU_KIND_DEFERRED_FREE, context, resume_row, NULL);
 }

@@ -74,11 +74,11 @@ static void note_descriptor(int fd, uint64_t allocation) {
     pgpu_holdings_put(&row);
 }
 
-/* The reference is taken before the driver is asked, and given back by pgpu_exports_settle alone. */
+/* The reference is taken before the driver is asked, and given back by pgpu_exported_memory_settle alone. */
 PGPU_EXPORT CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle,
                                                   CUmemAllocationHandleType type, unsigned long long flags) {
     uint64_t held = pgpu_vmm_hold(handle, NULL);
-    pgpu_slice_stays();
+    pgpu_slice_forbid_checkpoint();
     CUresult result = PGPU_REAL(cuMemExportToShareableHandle)(shareable, handle, type, flags);
     int fd;
     if (held != 0 && result != CUDA_SUCCESS) pgpu_vmm_drop(held);
@@ -97,7 +97,7 @@ static bool settle_row(const struct pgpu_holding *row, void *context) {
     return false;
 }
 
-void pgpu_exports_settle(void) {
+void pgpu_exported_memory_settle(void) {
     int before = pgpu_cancellation_defer();
     int fd = open_control();
     if (fd >= 0) {

@@ -24,10 +24,10 @@ PGPU_EXPORT CUresult cuImportExternalMemory(CUexternalMemory *memory,
     if (result != CUDA_SUCCESS || wanted == NULL) return PGPU_REAL(cuImportExternalMemory)(memory, wanted);
     result = pgpu_charge_begin(&charge, place.gpu, pgpu_slice_granule(wanted->size));
     if (result != CUDA_SUCCESS) return result;
-    pgpu_slice_stays();
+    pgpu_slice_forbid_checkpoint();
     do
         result = PGPU_REAL(cuImportExternalMemory)(memory, wanted);
-    while (pgpu_charge_asks_again(&charge, result));
+    while (pgpu_charge_should_retry(&charge, result));
     if (result != CUDA_SUCCESS) return result;
     struct pgpu_holding row = row_of((uint64_t)*memory, PGPU_KIND_EXTERNAL, &charge, &place);
     pgpu_holdings_put(&row);
@@ -68,18 +68,18 @@ static CUresult finish_open(CUdeviceptr *pointer) {
 }
 
 PGPU_EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer) {
-    pgpu_slice_stays();
+    pgpu_slice_forbid_checkpoint();
     return PGPU_REAL(cuIpcGetMemHandle)(handle, pointer);
 }
 
 PGPU_EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned int flags) {
-    pgpu_slice_stays();
+    pgpu_slice_forbid_checkpoint();
     CUresult result = PGPU_REAL(cuIpcOpenMemHandle_v2)(pointer, handle, flags);
     return result == CUDA_SUCCESS ? finish_open(pointer) : result;
 }
 
 PGPU_EXPORT CUresult cuIpcOpenMemHandle(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned int flags) {
-    pgpu_slice_stays();
+    pgpu_slice_forbid_checkpoint();
     CUresult result = PGPU_REAL(cuIpcOpenMemHandle)(pointer, handle, flags);
     return result == CUDA_SUCCESS ? finish_open(pointer) : result;
 }
@@ -96,7 +96,7 @@ PGPU_EXPORT CUresult cuMemPoolImportPointer(CUdeviceptr *pointer, CUmemoryPool p
                                             CUmemPoolPtrExportData *exported) {
     struct pgpu_charge charge;
     struct pgpu_place place;
-    pgpu_slice_stays();
+    pgpu_slice_forbid_checkpoint();
     CUresult result = PGPU_REAL(cuMemPoolImportPointer)(pointer, pool, exported);
     if (result != CUDA_SUCCESS) return result;
     result = charge_opened(*pointer, &charge, &place);
@@ -112,6 +112,6 @@ PGPU_EXPORT CUresult cuMemPoolImportPointer(CUdeviceptr *pointer, CUmemoryPool p
 PGPU_EXPORT CUresult cuMemPoolExportToShareableHandle(void *shareable, CUmemoryPool pool,
                                                       CUmemAllocationHandleType type,
                                                       unsigned long long flags) {
-    pgpu_slice_stays();
+    pgpu_slice_forbid_checkpoint();
     return PGPU_REAL(cuMemPoolExportToShareableHandle)(shareable, pool, type, flags);
 }

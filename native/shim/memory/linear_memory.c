@@ -47,7 +47,7 @@ PGPU_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
     do
         result = is_converted ? pgpu_paging_allocate(pointer, bytes, place.ordinal)
                               : PGPU_REAL(cuMemAlloc_v2)(pointer, bytes);
-    while (pgpu_charge_asks_again(&charge, result));
+    while (pgpu_charge_should_retry(&charge, result));
     if (result == CUDA_SUCCESS) note(&charge, &place, *pointer, is_converted);
     return result;
 }
@@ -60,7 +60,7 @@ PGPU_EXPORT CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned int bytes) {
     if (result != CUDA_SUCCESS) return result;
     do
         result = PGPU_REAL(cuMemAlloc)(pointer, bytes);
-    while (pgpu_charge_asks_again(&charge, result));
+    while (pgpu_charge_should_retry(&charge, result));
     if (result == CUDA_SUCCESS) note(&charge, &place, *pointer, false);
     return result;
 }
@@ -70,10 +70,10 @@ PGPU_EXPORT CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsig
     struct pgpu_place place;
     CUresult result = begin(&charge, &place, bytes, pgpu_paging_is_on());
     if (result != CUDA_SUCCESS) return result;
-    pgpu_slice_stays();
+    pgpu_slice_forbid_checkpoint();
     do
         result = PGPU_REAL(cuMemAllocManaged)(pointer, bytes, flags);
-    while (pgpu_charge_asks_again(&charge, result));
+    while (pgpu_charge_should_retry(&charge, result));
     if (result == CUDA_SUCCESS) note_managed(&charge, &place, *pointer);
     return result;
 }
@@ -112,7 +112,7 @@ PGPU_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch_byte
                                                            element_bytes, place.ordinal)
                               : PGPU_REAL(cuMemAllocPitch_v2)(pointer, pitch_bytes, width_bytes, height,
                                                               element_bytes);
-    while (pgpu_charge_asks_again(&charge, result));
+    while (pgpu_charge_should_retry(&charge, result));
     if (result != CUDA_SUCCESS) return result;
     return settle_pitch(&charge, &place, *pointer, (uint64_t)*pitch_bytes * height);
 }
@@ -126,7 +126,7 @@ PGPU_EXPORT CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned int *pitc
     if (result != CUDA_SUCCESS) return result;
     do
         result = PGPU_REAL(cuMemAllocPitch)(pointer, pitch_bytes, width_bytes, height, element_bytes);
-    while (pgpu_charge_asks_again(&charge, result));
+    while (pgpu_charge_should_retry(&charge, result));
     if (result != CUDA_SUCCESS) return result;
     return settle_pitch(&charge, &place, *pointer, (uint64_t)*pitch_bytes * height);
 }

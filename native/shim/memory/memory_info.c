@@ -18,8 +18,8 @@ static uint64_t shown_total_bytes(int gpu, uint64_t device_bytes) {
 /* What dead siblings and our own pools no longer hold is free. A full device is told as it is, unless it can
  * make room. */
 static uint64_t shown_free_bytes(int gpu, uint64_t device_free_bytes) {
-    pgpu_freeing_settle();
-    pgpu_exports_settle();
+    pgpu_deferred_frees_settle();
+    pgpu_exported_memory_settle();
     pgpu_pools_settle_all();
     pgpu_meter_reap(&pgpu_slice_meter, (unsigned)gpu);
     uint64_t limit_bytes = pgpu_limit_bytes(pgpu_slice_limit(), (unsigned)gpu);

@@ -120,7 +120,7 @@ static bool bring_back(const struct pgpu_holding *row, void *context) {
     return false;
 }
 
-void pgpu_paging_goes_on(int gpu, uint64_t word, CUstream stream, bool is_per_thread) {
+void pgpu_paging_prefetch_after_hold(int gpu, uint64_t word, CUstream stream, bool is_per_thread) {
     struct return_trip trip = {.gpu = gpu, .stream = stream, .is_per_thread = is_per_thread};
     if (!pgpu_paging_is_on() || !was_held_meanwhile(gpu, word)) return;
     if (PGPU_REAL(cuCtxGetDevice)(&trip.ordinal) != CUDA_SUCCESS) return;

@@ -24,6 +24,6 @@ CUresult pgpu_paging_allocate_pitch(CUdeviceptr *pointer, size_t *pitch_bytes, s
 /* A launch goes on, under this word of compute. If the job was held since this process last launched, others
  * may have pushed out what it works on, whether it wanted to launch meanwhile or not: have the driver bring
  * all of it back, ahead of the work in that stream, at the speed of copies and not of page faults. */
-void pgpu_paging_goes_on(int gpu, uint64_t word, CUstream stream, bool is_per_thread);
+void pgpu_paging_prefetch_after_hold(int gpu, uint64_t word, CUstream stream, bool is_per_thread);
 
 #endif

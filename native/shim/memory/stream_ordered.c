@@ -110,7 +110,7 @@ static CUresult allocate_from(const struct request *request, int gpu, uint64_t p
     charge.bytes = 0;
     do
         result = ask(request);
-    while (pgpu_charge_asks_again(&charge, result));
+    while (pgpu_charge_should_retry(&charge, result));
     if (result == CUDA_SUCCESS) return confirm(request, gpu, pool);
     pgpu_pools_give(pool, handed_bytes(request->bytes));
     if (charged_bytes != 0) pgpu_pools_settle_one(pool);
@@ -167,7 +167,7 @@ static CUresult finish_free(const struct pgpu_holding *row, CUstream stream, boo
     else if (row->detail != 0)
         pgpu_pools_freed(row);
     else
-        pgpu_freeing_begin(row, stream, is_per_thread);
+        pgpu_deferred_frees_begin(row, stream, is_per_thread);
     return result;
 }
 
@@ -189,7 +189,7 @@ PGPU_EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) {
 
 static CUresult after_synchronisation(CUresult result) {
     pgpu_gate_after_synchronisation();
-    pgpu_freeing_settle();
+    pgpu_deferred_frees_settle();
     pgpu_pools_settle_all();
     return result;
 }

@@ -2,7 +2,7 @@
  * refunded when the last of its handles and mappings is gone.
  *
  * An ALLOCATION's row, under a number of ours, counts its references: the rows of its HANDLEs and MAPPINGs,
- * and what multicast.c and exports.c have of it. */
+ * and what multicast.c and exported_memory.c have of it. */
 #include "slice/charge.h"
 #include "functions.h"
 #include "slice/holdings.h"
@@ -76,7 +76,7 @@ PGPU_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t by
     if (result != CUDA_SUCCESS) return result;
     do
         result = PGPU_REAL(cuMemCreate)(handle, bytes, properties, flags);
-    while (pgpu_charge_asks_again(&charge, result));
+    while (pgpu_charge_should_retry(&charge, result));
     if (result == CUDA_SUCCESS) pgpu_vmm_note_allocation(*handle, gpu, bytes, 0);
     return result;
 }
@@ -85,7 +85,7 @@ PGPU_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle
                                                     CUmemAllocationHandleType type) {
     CUmemAllocationProp properties;
     if (!pgpu_holdings_have_room()) return CUDA_ERROR_OUT_OF_MEMORY;
-    pgpu_slice_stays();
+    pgpu_slice_forbid_checkpoint();
     CUresult result = PGPU_REAL(cuMemImportFromShareableHandle)(handle, shared, type);
     if (result != CUDA_SUCCESS || pgpu_holdings_count(PGPU_KIND_HANDLE, *handle, +1, NULL) > 0) return result;
     /* A multicast object has no such properties; it has a row for what will be bound to it. */

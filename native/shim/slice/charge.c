@@ -62,8 +62,8 @@ static CUresult as_cuda(enum pgpu_meter_status status) {
 static bool has_made_room(int index) {
     int gpu = (int)gpu_of(index);
     uint64_t before_bytes = pgpu_meter_own_bytes(&pgpu_slice_meter, (unsigned)gpu);
-    pgpu_freeing_settle();
-    pgpu_exports_settle();
+    pgpu_deferred_frees_settle();
+    pgpu_exported_memory_settle();
     pgpu_pools_trim(gpu);
     return pgpu_meter_own_bytes(&pgpu_slice_meter, (unsigned)gpu) < before_bytes;
 }
@@ -93,7 +93,7 @@ static bool may_wait(struct pgpu_charge *charge) {
     return now < charge->deadline_ns;
 }
 
-bool pgpu_charge_asks_again(struct pgpu_charge *charge, CUresult result) {
+bool pgpu_charge_should_retry(struct pgpu_charge *charge, CUresult result) {
     if (result == CUDA_SUCCESS) return false;
     if (result == CUDA_ERROR_OUT_OF_MEMORY && may_wait(charge)) {
         pause_shortly();

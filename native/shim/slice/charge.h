@@ -4,7 +4,7 @@
  *     CUresult result = pgpu_charge_begin(&charge, gpu, bytes);
  *     if (result != CUDA_SUCCESS) return result;
  *     do result = PGPU_REAL(cuMemAlloc_v2)(pointer, bytes);
- *     while (pgpu_charge_asks_again(&charge, result));
+ *     while (pgpu_charge_should_retry(&charge, result));
  *
  * After the loop a refused charge is refunded already; a granted one is the caller's to note. */
 #ifndef PGPU_SHIM_CHARGE_H
@@ -31,7 +31,7 @@ struct pgpu_charge {
 CUresult pgpu_charge_begin(struct pgpu_charge *charge, int gpu, uint64_t bytes);
 
 /* True: wait is over, ask the driver again. False: `result` is final. */
-bool pgpu_charge_asks_again(struct pgpu_charge *charge, CUresult result);
+bool pgpu_charge_should_retry(struct pgpu_charge *charge, CUresult result);
 
 /* Count `bytes` more after the fact, where the driver took more than was foreseen. */
 CUresult pgpu_charge_more(struct pgpu_charge *charge, uint64_t bytes);

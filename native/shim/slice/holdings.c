@@ -71,7 +71,7 @@ static bool is_traced(const struct pgpu_holding *row, enum pgpu_trace_memory *ki
     case PGPU_KIND_MEMORY:
         *kind = row->is_managed || row->is_converted ? PGPU_TRACE_MANAGED : PGPU_TRACE_LINEAR;
         return row->detail == 0;
-    case PGPU_KIND_FREEING:
+    case PGPU_KIND_DEFERRED_FREE:
         *kind = PGPU_TRACE_LINEAR;
         return true;
     case PGPU_KIND_ARRAY:

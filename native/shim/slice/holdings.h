@@ -9,20 +9,20 @@
 
 enum pgpu_kind {
     PGPU_KIND_NONE,
-    PGPU_KIND_MEMORY,     /* a device pointer */
-    PGPU_KIND_ARRAY,      /* an array or a mipmapped array */
-    PGPU_KIND_EXTERNAL,   /* imported memory of another interface */
-    PGPU_KIND_CONTEXT,    /* a context that was created, or a primary one (by ordinal) */
-    PGPU_KIND_ALLOCATION, /* physical memory of cuMemCreate, by a number of our own */
-    PGPU_KIND_HANDLE,     /* a handle of such memory */
-    PGPU_KIND_MAPPING,    /* an address range over such memory */
-    PGPU_KIND_POOL,       /* a memory pool, or the memory of a device's graphs */
-    PGPU_KIND_GRAPH,      /* an executable graph that allocates */
-    PGPU_KIND_LIMIT,      /* what a context takes beyond its own bytes for a limit that was raised */
-    PGPU_KIND_BINDING,    /* physical memory bound to a multicast object, by a number of our own */
-    PGPU_KIND_EXPORT,     /* physical memory that a descriptor keeps, by the byte that is locked in it */
-    PGPU_KIND_NODES,      /* how many an executable graph has, where that is traced */
-    PGPU_KIND_FREEING,    /* memory that a stream will free, by the event that tells */
+    PGPU_KIND_MEMORY,        /* a device pointer */
+    PGPU_KIND_ARRAY,         /* an array or a mipmapped array */
+    PGPU_KIND_EXTERNAL,      /* imported memory of another interface */
+    PGPU_KIND_CONTEXT,       /* a context that was created, or a primary one (by ordinal) */
+    PGPU_KIND_ALLOCATION,    /* physical memory of cuMemCreate, by a number of our own */
+    PGPU_KIND_HANDLE,        /* a handle of such memory */
+    PGPU_KIND_MAPPING,       /* an address range over such memory */
+    PGPU_KIND_POOL,          /* a memory pool, or the memory of a device's graphs */
+    PGPU_KIND_GRAPH,         /* an executable graph that allocates */
+    PGPU_KIND_LIMIT,         /* what a context takes beyond its own bytes for a limit that was raised */
+    PGPU_KIND_BINDING,       /* physical memory bound to a multicast object, by a number of our own */
+    PGPU_KIND_EXPORT,        /* physical memory that a descriptor keeps, by the byte that is locked in it */
+    PGPU_KIND_NODES,         /* how many an executable graph has, where that is traced */
+    PGPU_KIND_DEFERRED_FREE, /* memory that a stream will free, by the event that tells */
 };
 
 struct pgpu_holding {

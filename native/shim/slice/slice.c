@@ -138,7 +138,7 @@ uint64_t pgpu_slice_granule(uint64_t bytes) {
     return round_up(bytes, bytes < 2 * MIB ? 512 : 2 * MIB);
 }
 
-void pgpu_slice_stays(void) {
+void pgpu_slice_forbid_checkpoint(void) {
     if (pgpu_meter_is_claimed(&pgpu_slice_meter))
         __atomic_store_n(&pgpu_slice_meter.usage->slot[pgpu_slice_meter.slot].stays, 1, __ATOMIC_RELAXED);
 }

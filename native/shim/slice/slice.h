@@ -53,7 +53,7 @@ uint64_t pgpu_slice_context_bytes(int gpu);
 
 /* Tell the host that this process must not be checkpointed from now on: it has managed memory, or shares
  * memory with another process, and drivers may break what they then cannot move. */
-void pgpu_slice_stays(void);
+void pgpu_slice_forbid_checkpoint(void);
 
 /* What the driver takes for an allocation of `bytes`. */
 uint64_t pgpu_slice_granule(uint64_t bytes);

@@ -171,7 +171,7 @@ static void drop_spares(CUcontext context) {
     spare_count = kept;
 }
 
-void pgpu_batches_leave(CUcontext context) {
+void pgpu_batches_end_context(CUcontext context) {
     int before = pgpu_lock_leaf(&leaf);
     drop_spares(context);
     pgpu_unlock_leaf(&leaf, before);

@@ -27,7 +27,7 @@ unsigned pgpu_batches_left(int gpu);
 uint64_t pgpu_batches_queued_ns(int gpu, uint64_t now_ns);
 
 /* The context's unused events go with it. */
-void pgpu_batches_leave(CUcontext context);
+void pgpu_batches_end_context(CUcontext context);
 void pgpu_batches_before_fork(void);
 void pgpu_batches_after_fork(bool is_child);
 

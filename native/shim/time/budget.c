@@ -111,7 +111,7 @@ static uint64_t wait_for_none(int gpu) {
     return 0;
 }
 
-struct pgpu_verdict pgpu_budget_judge(int gpu, uint64_t word, uint64_t now_ns, uint64_t own_ns,
+struct pgpu_verdict pgpu_budget_check(int gpu, uint64_t word, uint64_t now_ns, uint64_t own_ns,
                                       uint64_t queued_ns) {
     struct pgpu_board_gpu *own = pgpu_board_of(gpu);
     if (own == NULL) return (struct pgpu_verdict){0};

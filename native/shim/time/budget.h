@@ -19,7 +19,7 @@ struct pgpu_verdict {
 
 /* Whether a launch may go on. `word` is the limit file's, `own_ns` what this thread has launched and not
  * charged yet, `queued_ns` what of this process is in flight. */
-struct pgpu_verdict pgpu_budget_judge(int gpu, uint64_t word, uint64_t now_ns, uint64_t own_ns,
+struct pgpu_verdict pgpu_budget_check(int gpu, uint64_t word, uint64_t now_ns, uint64_t own_ns,
                                       uint64_t queued_ns);
 
 /* What may be used now; below zero is debt. */

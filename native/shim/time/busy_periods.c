@@ -8,9 +8,9 @@
 /* Times of events are rounded, and launches follow each other so soon. */
 #define NO_GAP_NS 2000u
 
-void pgpu_run_meet(struct pgpu_run *run, uint64_t from_ns, uint64_t to_ns) {
+void pgpu_busy_period_meet(struct pgpu_busy_period *run, uint64_t from_ns, uint64_t to_ns) {
     if (from_ns > run->to_ns + NO_GAP_NS || to_ns < run->from_ns)
-        *run = (struct pgpu_run){.from_ns = from_ns, .to_ns = to_ns};
+        *run = (struct pgpu_busy_period){.from_ns = from_ns, .to_ns = to_ns};
     if (from_ns < run->from_ns) run->from_ns = from_ns;
     if (to_ns > run->to_ns) run->to_ns = to_ns;
 }
@@ -22,7 +22,8 @@ static double own_since_begin(double lasted_ns, double part) {
     return cycles * SLICE_NS + (rest_ns < SLICE_NS ? rest_ns : SLICE_NS);
 }
 
-uint64_t pgpu_run_own_ns(struct pgpu_run *run, uint64_t passed_ns, double part_of_run, double part_of_batch) {
+uint64_t pgpu_busy_period_own_ns(struct pgpu_busy_period *run, uint64_t passed_ns, double part_of_run,
+                                 double part_of_batch) {
     uint64_t lasted_ns = run->to_ns - run->from_ns, own_ns = (uint64_t)((double)passed_ns * part_of_batch);
     if (lasted_ns < LONG_RUN_NS) {
         uint64_t all_ns = (uint64_t)own_since_begin((double)lasted_ns, part_of_run);

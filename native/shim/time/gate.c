@@ -59,7 +59,7 @@ static uint64_t queue_wait_ns(int gpu, uint64_t now_ns, uint64_t waited_ns) {
 static uint64_t wait_ns(struct pgpu_work *work, int gpu, uint64_t word, uint64_t waited_ns) {
     if ((word & PGPU_COMPUTE_HELD) != 0) return HELD_LOOK_NS;
     if ((word & PGPU_COMPUTE_SHARED) == 0 || work->lane == NULL) return 0;
-    struct pgpu_verdict verdict = pgpu_budget_judge(gpu, word, work->now_ns, pgpu_timing_uncharged_ns(gpu),
+    struct pgpu_verdict verdict = pgpu_budget_check(gpu, word, work->now_ns, pgpu_timing_uncharged_ns(gpu),
                                                     pgpu_batches_queued_ns(gpu, work->now_ns));
     work->lane->may_until_ns = work->now_ns + MAY_FOR_NS;
     work->lane->may_word = word;
@@ -83,14 +83,14 @@ static void wait_for_turn(struct pgpu_work *work, int gpu) {
     uint64_t began_ns = work->now_ns, pause_ns, word = word_of(gpu);
     for (; (pause_ns = wait_ns(work, gpu, word, work->now_ns - began_ns)) > 0; word = word_of(gpu)) {
         if (began_ns == work->now_ns) pgpu_timing_close();
-        pgpu_timing_want(gpu, work->now_ns);
-        pgpu_measuring_settle(gpu);
-        if ((word & PGPU_COMPUTE_HELD) != 0) pgpu_flight_settle(gpu, work->now_ns);
+        pgpu_timing_publish_demand(gpu, work->now_ns);
+        pgpu_measurement_settle(gpu);
+        if ((word & PGPU_COMPUTE_HELD) != 0) pgpu_in_flight_settle(gpu, work->now_ns);
         sleep_for(pgpu_batches_left(gpu) > 0 && pause_ns > FLIGHT_LOOK_NS ? FLIGHT_LOOK_NS : pause_ns);
         work->now_ns = pgpu_timing_now_ns();
     }
     if (own != NULL && work->now_ns != began_ns) pgpu_board_add(&own->waited_ns, work->now_ns - began_ns);
-    pgpu_paging_goes_on(gpu, word, work->command.stream, work->command.is_per_thread);
+    pgpu_paging_prefetch_after_hold(gpu, word, work->command.stream, work->command.is_per_thread);
 }
 
 /* A launch shortly after one that was let through, with budget left. */
@@ -118,12 +118,12 @@ static void estimate(struct pgpu_work *work) {
 
 /* The host that holds a job from here on sees that something is in flight. */
 static void enter_flight(struct pgpu_work *work, int gpu) {
-    pgpu_flight_enter(gpu, work->now_ns);
+    pgpu_in_flight_enter(gpu, work->now_ns);
     while ((__atomic_load_n(&pgpu_slice_limit()->gpu[gpu].compute, __ATOMIC_SEQ_CST) & PGPU_COMPUTE_HELD) !=
            0) {
-        pgpu_flight_leave(gpu);
+        pgpu_in_flight_leave(gpu);
         wait_for_turn(work, gpu);
-        pgpu_flight_enter(gpu, work->now_ns);
+        pgpu_in_flight_enter(gpu, work->now_ns);
     }
     work->is_in_flight = true;
 }
@@ -149,7 +149,7 @@ static void pass(struct pgpu_work *work, int gpu, uint64_t word) {
         struct pgpu_board_gpu *own = pgpu_board_of(gpu);
         if (own != NULL && pgpu_board_load(&own->share_word) != word)
             pgpu_board_store(&own->share_word, word);
-        pgpu_measuring_settle(gpu);
+        pgpu_measurement_settle(gpu);
         wait_for_turn(work, gpu);
         estimate(work); /* it may have been measured meanwhile */
     }
@@ -160,7 +160,7 @@ static void pass(struct pgpu_work *work, int gpu, uint64_t word) {
         return;
     }
     pgpu_timing_expect_copy(gpu, work->now_ns, work->command.bytes / COPY_BYTES_PER_NS);
-    pgpu_timing_want(gpu, work->now_ns);
+    pgpu_timing_publish_demand(gpu, work->now_ns);
 }
 
 /* A job on one GPU has no other place to launch on; elsewhere the driver knows. */
@@ -224,7 +224,7 @@ void pgpu_gate_after(struct pgpu_work *work, CUresult result) {
         pgpu_timing_end(work, result);
     else if (work->gpu != PGPU_NO_GPU && result == CUDA_SUCCESS)
         count_copy(work);
-    if (work->is_in_flight) pgpu_flight_leave(work->gpu);
+    if (work->is_in_flight) pgpu_in_flight_leave(work->gpu);
 }
 
 void pgpu_gate_before_synchronisation(void) {
@@ -238,12 +238,12 @@ void pgpu_gate_after_synchronisation(void) {
     pgpu_trace_settle();
     for (unsigned gpu = 0; gpu < limit->gpu_count; gpu++) {
         if (word_of((int)gpu) == 0 || pgpu_board_of((int)gpu) == NULL) continue;
-        pgpu_measuring_settle((int)gpu);
+        pgpu_measurement_settle((int)gpu);
     }
 }
 
-void pgpu_gate_leave(CUcontext context) {
-    pgpu_measuring_leave(context);
+void pgpu_gate_end_context(CUcontext context) {
+    pgpu_measurement_end_context(context);
 }
 
 void pgpu_gate_before_fork(void) {
@@ -256,7 +256,7 @@ void pgpu_gate_after_fork(bool is_child) {
     pgpu_batches_after_fork(is_child);
     if (!is_child) return;
     pgpu_streams_after_fork_in_child();
-    pgpu_flight_after_fork_in_child();
+    pgpu_in_flight_after_fork_in_child();
     pgpu_timing_after_fork_in_child();
-    pgpu_measuring_after_fork_in_child();
+    pgpu_measurement_after_fork_in_child();
 }

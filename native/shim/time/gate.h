@@ -59,7 +59,7 @@ void pgpu_gate_after_synchronisation(void);
 const char *pgpu_gate_enter(void);
 
 /* Before a context ends, and its events with it. */
-void pgpu_gate_leave(CUcontext context);
+void pgpu_gate_end_context(CUcontext context);
 
 /* Around fork. */
 void pgpu_gate_before_fork(void);

@@ -44,18 +44,18 @@ static void tell_neighbours(int gpu, uint64_t now_ns) {
                                     __ATOMIC_RELAXED);
 }
 
-void pgpu_flight_enter(int gpu, uint64_t now_ns) {
+void pgpu_in_flight_enter(int gpu, uint64_t now_ns) {
     struct pgpu_usage_slot *slot = own_slot();
     __atomic_fetch_add(&entered[gpu], 1, __ATOMIC_SEQ_CST);
     if (slot != NULL) tell(slot, gpu, now_ns);
     tell_neighbours(gpu, now_ns);
 }
 
-void pgpu_flight_leave(int gpu) {
+void pgpu_in_flight_leave(int gpu) {
     __atomic_fetch_sub(&entered[gpu], 1, __ATOMIC_SEQ_CST);
 }
 
-void pgpu_flight_expect(int gpu, uint64_t until_ns) {
+void pgpu_in_flight_expect(int gpu, uint64_t until_ns) {
     struct pgpu_board_gpu *own = pgpu_board_of(gpu);
     struct pgpu_usage_slot *slot = own_slot();
     if (own != NULL) raise(&own->busy_until_ns, until_ns);
@@ -79,7 +79,7 @@ static bool is_any_in_flight(int gpu, uint64_t now_ns) {
     return false;
 }
 
-bool pgpu_flight_settle(int gpu, uint64_t now_ns) {
+bool pgpu_in_flight_settle(int gpu, uint64_t now_ns) {
     struct pgpu_board_gpu *own = pgpu_board_of(gpu);
     struct pgpu_usage_slot *slot = own_slot();
     if (slot == NULL) return false;
@@ -94,6 +94,6 @@ bool pgpu_flight_settle(int gpu, uint64_t now_ns) {
     return true;
 }
 
-void pgpu_flight_after_fork_in_child(void) {
+void pgpu_in_flight_after_fork_in_child(void) {
     memset(entered, 0, sizeof(entered));
 }

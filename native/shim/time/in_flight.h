@@ -3,22 +3,22 @@
  *
  * A launch enters before it looks whether its job is held, and the host holds a job before it looks at the
  * slots: so either the launch sees the hold or the host sees the launch. */
-#ifndef PGPU_SHIM_FLIGHT_H
-#define PGPU_SHIM_FLIGHT_H
+#ifndef PGPU_SHIM_IN_FLIGHT_H
+#define PGPU_SHIM_IN_FLIGHT_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* From here until pgpu_flight_leave a launch or a copy is on its way to the driver. */
-void pgpu_flight_enter(int gpu, uint64_t now_ns);
-void pgpu_flight_leave(int gpu);
+/* From here until pgpu_in_flight_leave a launch or a copy is on its way to the driver. */
+void pgpu_in_flight_enter(int gpu, uint64_t now_ns);
+void pgpu_in_flight_leave(int gpu);
 
 /* What is in flight should last until then. */
-void pgpu_flight_expect(int gpu, uint64_t until_ns);
+void pgpu_in_flight_expect(int gpu, uint64_t until_ns);
 
 /* Tell that nothing is in flight any more, if that is so. */
-bool pgpu_flight_settle(int gpu, uint64_t now_ns);
+bool pgpu_in_flight_settle(int gpu, uint64_t now_ns);
 
-void pgpu_flight_after_fork_in_child(void);
+void pgpu_in_flight_after_fork_in_child(void);
 
 #endif

@@ -154,7 +154,7 @@ static struct pgpu_lane *give_lane(const struct pgpu_trace_command *command,
         pgpu_slice_current(&place) != CUDA_SUCCESS)
         return NULL;
     if (place.gpu == PGPU_NO_GPU || (own == NULL && begin_thread() == NULL)) return NULL;
-    pgpu_streams_meet(command->stream, command->is_per_thread);
+    pgpu_streams_note_use(command->stream, command->is_per_thread);
     struct pgpu_lane *lane = least_used(own, home_of(command->stream));
     int before = pgpu_cancellation_defer();
     hold_to_visit(lane);

@@ -40,7 +40,7 @@ struct timeline {
     CUevent latest;
     uint64_t latest_ns;
     struct pgpu_intervals covered;
-    struct pgpu_run run;
+    struct pgpu_busy_period run;
     int64_t ahead_ns; /* of the host's clock: the least by which a batch was seen to end later than it did */
     bool has_ahead;
 };
@@ -50,7 +50,7 @@ struct timeline {
 struct covered {
     uint64_t from_ns, to_ns, passed_ns;
     int64_t ahead_ns;
-    struct pgpu_run *run;
+    struct pgpu_busy_period *run;
 };
 
 static struct state {
@@ -93,7 +93,7 @@ static struct covered cover(struct state *state, struct pgpu_batch *batch, uint6
         timeline->has_ahead = false;
     uint64_t from_ns = timeline->latest_ns + (uint64_t)distance_ns, to_ns = from_ns + lasted_ns;
     compare_clocks(timeline, to_ns, now_ns);
-    pgpu_run_meet(&timeline->run, from_ns, to_ns);
+    pgpu_busy_period_meet(&timeline->run, from_ns, to_ns);
     struct covered covered = {.from_ns = from_ns,
                               .to_ns = to_ns,
                               .passed_ns = pgpu_intervals_add(&timeline->covered, from_ns, to_ns),
@@ -173,7 +173,7 @@ static uint64_t own_of(const struct pgpu_batch *batch, const struct covered *cov
                        uint64_t now_ns) {
     double part_of_run = part_since(batch->gpu, covered, covered->run->from_ns, now_ns);
     uint64_t passed_ns = covered->passed_ns;
-    uint64_t own_ns = pgpu_run_own_ns(covered->run, passed_ns, part_of_run, part);
+    uint64_t own_ns = pgpu_busy_period_own_ns(covered->run, passed_ns, part_of_run, part);
     if (part > NEARLY_ALONE || batch->is_loose || !is_as_alone(batch, own_ns)) return own_ns;
     uint64_t known_ns = alone_ns(batch, now_ns);
     if (known_ns == 0) return own_ns;
@@ -194,7 +194,7 @@ static void measure(struct state *state, struct pgpu_batch *batch, uint64_t last
     learn(batch, own_ns > least_ns ? own_ns : least_ns, now_ns);
 }
 
-void pgpu_measuring_give_up(const struct pgpu_batch *batch, uint64_t now_ns, uint64_t least_ns) {
+void pgpu_measurement_give_up(const struct pgpu_batch *batch, uint64_t now_ns, uint64_t least_ns) {
     uint64_t *until_ns = &states[batch->gpu].given_up_until_ns;
     uint64_t from_ns = __atomic_exchange_n(until_ns, now_ns, __ATOMIC_RELAXED);
     if (from_ns < batch->begun_at_ns) from_ns = batch->begun_at_ns;
@@ -211,14 +211,14 @@ static bool read_batch(struct state *state, struct pgpu_batch *batch, uint64_t n
     if (result == CUDA_SUCCESS && elapsed_ns(batch->start, batch->end, &lasted_ns) && lasted_ns >= 0)
         measure(state, batch, (uint64_t)lasted_ns, now_ns);
     else
-        pgpu_measuring_give_up(batch, now_ns, batch->estimate_ns);
+        pgpu_measurement_give_up(batch, now_ns, batch->estimate_ns);
     return true;
 }
 
 /* What is in flight still was so since the last batch ended, which is now as far as can be told. */
 static void tell(int gpu, uint64_t now_ns, bool has_read) {
     struct pgpu_board_gpu *own = pgpu_board_of(gpu);
-    if (own == NULL || pgpu_flight_settle(gpu, now_ns)) return;
+    if (own == NULL || pgpu_in_flight_settle(gpu, now_ns)) return;
     if (has_read) pgpu_board_store(&own->busy_since_ns, now_ns);
 }
 
@@ -259,7 +259,7 @@ static void settle(int gpu, struct state *state, uint64_t now_ns) {
 }
 
 /* Reading an event is forbidden to a thread that captures, unless it says that it knows what it does. */
-void pgpu_measuring_settle(int gpu) {
+void pgpu_measurement_settle(int gpu) {
     struct state *state = &states[gpu];
     int before = pgpu_cancellation_defer();
     uint64_t now_ns = pgpu_timing_now_ns();
@@ -277,7 +277,7 @@ static void give_up_all(int gpu, CUcontext context) {
     for (struct pgpu_batch *batch = pgpu_batches_next(gpu, NULL), *next; batch != NULL; batch = next) {
         next = pgpu_batches_next(gpu, batch);
         if (batch->context != context) continue;
-        pgpu_measuring_give_up(batch, now_ns, 0);
+        pgpu_measurement_give_up(batch, now_ns, 0);
         batch->start = batch->end = NULL;
         pgpu_batches_finish(batch);
     }
@@ -292,20 +292,20 @@ static void leave(int gpu, CUcontext context) {
 }
 
 /* Nobody else reads meanwhile: whoever did has events of the context in hand. */
-void pgpu_measuring_leave(CUcontext context) {
+void pgpu_measurement_end_context(CUcontext context) {
     int before = pgpu_cancellation_defer();
     for (unsigned gpu = 0; gpu < PGPU_MAX_GPUS; gpu++)
         while (__atomic_exchange_n(&states[gpu].is_taken, true, __ATOMIC_ACQUIRE))
             sched_yield();
-    pgpu_timing_leave(context);
+    pgpu_timing_end_context(context);
     for (unsigned gpu = 0; gpu < PGPU_MAX_GPUS; gpu++)
         leave((int)gpu, context);
-    pgpu_batches_leave(context);
+    pgpu_batches_end_context(context);
     for (unsigned gpu = 0; gpu < PGPU_MAX_GPUS; gpu++)
         __atomic_store_n(&states[gpu].is_taken, false, __ATOMIC_RELEASE);
     pgpu_cancellation_restore(before);
 }
 
-void pgpu_measuring_after_fork_in_child(void) {
+void pgpu_measurement_after_fork_in_child(void) {
     memset(states, 0, sizeof(states));
 }

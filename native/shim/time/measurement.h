@@ -1,6 +1,6 @@
 /* Reading closed batches: GPU time is charged as it was measured, and estimates learn. */
-#ifndef PGPU_SHIM_MEASURING_H
-#define PGPU_SHIM_MEASURING_H
+#ifndef PGPU_SHIM_MEASUREMENT_H
+#define PGPU_SHIM_MEASUREMENT_H
 
 #include <stdint.h>
 
@@ -9,14 +9,14 @@
 struct pgpu_batch;
 
 /* Read the events that have passed. If another thread is at it, it does. */
-void pgpu_measuring_settle(int gpu);
+void pgpu_measurement_settle(int gpu);
 
 /* A batch whose end nobody can measure: all the time that has passed since its begin is charged, as far as
  * none was for another such batch, and `least_ns` where that is more. Its budget has its estimate already. */
-void pgpu_measuring_give_up(const struct pgpu_batch *batch, uint64_t now_ns, uint64_t least_ns);
+void pgpu_measurement_give_up(const struct pgpu_batch *batch, uint64_t now_ns, uint64_t least_ns);
 
 /* A context ends: what has passed in it is read, what has not is given up, and no event of it is kept. */
-void pgpu_measuring_leave(CUcontext context);
-void pgpu_measuring_after_fork_in_child(void);
+void pgpu_measurement_end_context(CUcontext context);
+void pgpu_measurement_after_fork_in_child(void);
 
 #endif

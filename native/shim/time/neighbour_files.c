@@ -133,7 +133,7 @@ static void read_board(int board_fd, struct pgpu_other *other) {
         is_file_unknown = true;
 }
 
-uint64_t pgpu_others_each_ns(void) {
+uint64_t pgpu_neighbour_files_each_ns(void) {
     uint64_t by_count_ns =
         pgpu_least_ns(pgpu_most_ns(other_count * LOOK_NS_PER_FILE, LOOKED_EACH_NS), LOOKED_AT_LEAST);
     return pgpu_most_ns(by_count_ns, pgpu_least_ns(took_ns * LOOK_PART, LONGEST_EACH_NS));
@@ -152,31 +152,31 @@ static void look(uint64_t now_ns) {
     close(board_fd);
 }
 
-void pgpu_others_look(uint64_t now_ns) {
-    if (looked_at_ns != 0 && now_ns < looked_at_ns + pgpu_others_each_ns()) return;
+void pgpu_neighbour_files_look(uint64_t now_ns) {
+    if (looked_at_ns != 0 && now_ns < looked_at_ns + pgpu_neighbour_files_each_ns()) return;
     looked_at_ns = now_ns;
     uint64_t began_ns = pgpu_timing_now_ns();
     look(now_ns);
     took_ns = pgpu_timing_now_ns() - began_ns;
 }
 
-uint64_t pgpu_others_seen_ns(void) {
+uint64_t pgpu_neighbour_files_seen_ns(void) {
     return looked_at_ns;
 }
 
-bool pgpu_others_are_unknown(void) {
+bool pgpu_neighbour_files_are_unknown(void) {
     return is_list_unknown || is_file_unknown;
 }
 
-unsigned pgpu_others_count(void) {
+unsigned pgpu_neighbour_files_count(void) {
     return other_count;
 }
 
-struct pgpu_other *pgpu_others_at(unsigned index) {
+struct pgpu_other *pgpu_neighbour_files_at(unsigned index) {
     return &others[index];
 }
 
-void pgpu_others_forget(void) {
+void pgpu_neighbour_files_forget(void) {
     other_count = name_count = 0;
     listed_at_ns = looked_at_ns = 0;
 }

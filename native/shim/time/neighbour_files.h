@@ -1,7 +1,7 @@
 /* The files of the other jobs on the board, as they were read last. Read, never mapped: a job may cut its own
  * short. The caller holds neighbours.c's lock. */
-#ifndef PGPU_SHIM_OTHERS_H
-#define PGPU_SHIM_OTHERS_H
+#ifndef PGPU_SHIM_NEIGHBOUR_FILES_H
+#define PGPU_SHIM_NEIGHBOUR_FILES_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -25,20 +25,20 @@ struct pgpu_other {
 };
 
 /* Look again if that is due: of up to 500 files, it takes a tenth of a thread's time at most. */
-void pgpu_others_look(uint64_t now_ns);
+void pgpu_neighbour_files_look(uint64_t now_ns);
 
 /* How often a look is due. */
-uint64_t pgpu_others_each_ns(void);
+uint64_t pgpu_neighbour_files_each_ns(void);
 
 /* When they were looked at last. */
-uint64_t pgpu_others_seen_ns(void);
+uint64_t pgpu_neighbour_files_seen_ns(void);
 
 /* Whether the board cannot be read whole, or has a file that cannot be understood. */
-bool pgpu_others_are_unknown(void);
+bool pgpu_neighbour_files_are_unknown(void);
 
-unsigned pgpu_others_count(void);
-struct pgpu_other *pgpu_others_at(unsigned index);
+unsigned pgpu_neighbour_files_count(void);
+struct pgpu_other *pgpu_neighbour_files_at(unsigned index);
 
-void pgpu_others_forget(void);
+void pgpu_neighbour_files_forget(void);
 
 #endif

@@ -99,13 +99,13 @@ static void add(struct pgpu_company *company, const struct pgpu_board_gpu *row, 
 struct pgpu_company pgpu_neighbours_company(int gpu, uint64_t now_ns) {
     struct pgpu_company company = {0};
     int before = pgpu_lock_leaf(&leaf);
-    pgpu_others_look(now_ns);
-    company.is_unknown = pgpu_others_are_unknown();
+    pgpu_neighbour_files_look(now_ns);
+    company.is_unknown = pgpu_neighbour_files_are_unknown();
     company.is_lacking = is_lacking(gpu, now_ns);
     /* As it was when they were looked at: nobody ceases to want the GPU because we have not looked since. */
-    uint64_t seen_ns = pgpu_others_seen_ns();
-    for (unsigned at = 0; at < pgpu_others_count(); at++) {
-        struct pgpu_other *other = pgpu_others_at(at);
+    uint64_t seen_ns = pgpu_neighbour_files_seen_ns();
+    for (unsigned at = 0; at < pgpu_neighbour_files_count(); at++) {
+        struct pgpu_other *other = pgpu_neighbour_files_at(at);
         const struct pgpu_board_gpu *row = row_of(other, gpu);
         if (row == NULL || !wants(row, seen_ns)) continue;
         follow(&other->engagement[gpu], row, seen_ns);
@@ -126,8 +126,8 @@ static uint64_t siblings_ns(int gpu) {
 static void begin(int gpu, uint64_t now_ns) {
     windows[gpu].begun_at_ns = now_ns;
     windows[gpu].begun_siblings_ns = siblings_ns(gpu);
-    for (unsigned at = 0; at < pgpu_others_count(); at++) {
-        struct pgpu_other *other = pgpu_others_at(at);
+    for (unsigned at = 0; at < pgpu_neighbour_files_count(); at++) {
+        struct pgpu_other *other = pgpu_neighbour_files_at(at);
         const struct pgpu_board_gpu *row = row_of(other, gpu);
         other->begun_busy_ns[gpu] = row == NULL ? 0 : busy_ns(row, now_ns);
     }
@@ -136,17 +136,17 @@ static void begin(int gpu, uint64_t now_ns) {
 /* What another job says beyond one process with work in flight for all of the window is not believed. */
 static double part_since_begin(int gpu, uint64_t now_ns) {
     uint64_t window_ns = now_ns - windows[gpu].begun_at_ns, siblings = siblings_ns(gpu);
-    struct pgpu_crowd crowd = PGPU_CROWD_NOBODY;
+    struct pgpu_contention crowd = PGPU_CONTENTION_NOBODY;
     if (siblings > windows[gpu].begun_siblings_ns)
-        pgpu_crowd_join(&crowd, siblings - windows[gpu].begun_siblings_ns, window_ns, MOST_SIBLINGS);
-    for (unsigned at = 0; at < pgpu_others_count(); at++) {
-        const struct pgpu_other *other = pgpu_others_at(at);
+        pgpu_contention_join(&crowd, siblings - windows[gpu].begun_siblings_ns, window_ns, MOST_SIBLINGS);
+    for (unsigned at = 0; at < pgpu_neighbour_files_count(); at++) {
+        const struct pgpu_other *other = pgpu_neighbour_files_at(at);
         const struct pgpu_board_gpu *row = row_of(other, gpu);
         uint64_t busy = row == NULL ? 0 : busy_ns(row, now_ns);
         if (busy > other->begun_busy_ns[gpu])
-            pgpu_crowd_join(&crowd, busy - other->begun_busy_ns[gpu], window_ns, 1);
+            pgpu_contention_join(&crowd, busy - other->begun_busy_ns[gpu], window_ns, 1);
     }
-    return pgpu_crowd_own_part(&crowd);
+    return pgpu_contention_own_part(&crowd);
 }
 
 static const struct step *step_back(const struct history *history, unsigned back) {
@@ -195,7 +195,7 @@ static double part_between(int gpu, uint64_t from_ns, uint64_t to_ns) {
 
 void pgpu_neighbours_begin(int gpu, uint64_t now_ns) {
     int before = pgpu_lock_leaf(&leaf);
-    pgpu_others_look(now_ns);
+    pgpu_neighbour_files_look(now_ns);
     begin(gpu, now_ns);
     note(&histories[gpu], now_ns, 1);
     pgpu_unlock_leaf(&leaf, before);
@@ -203,8 +203,8 @@ void pgpu_neighbours_begin(int gpu, uint64_t now_ns) {
 
 double pgpu_neighbours_part(int gpu, uint64_t from_ns, uint64_t to_ns, uint64_t now_ns) {
     int before = pgpu_lock_leaf(&leaf);
-    pgpu_others_look(now_ns);
-    if (now_ns >= windows[gpu].begun_at_ns + pgpu_others_each_ns()) {
+    pgpu_neighbour_files_look(now_ns);
+    if (now_ns >= windows[gpu].begun_at_ns + pgpu_neighbour_files_each_ns()) {
         windows[gpu].part = part_since_begin(gpu, now_ns);
         note(&histories[gpu], now_ns, windows[gpu].part);
         begin(gpu, now_ns);
@@ -228,7 +228,7 @@ void pgpu_neighbours_before_fork(void) {
 
 void pgpu_neighbours_after_fork(bool is_child) {
     if (is_child) {
-        pgpu_others_forget();
+        pgpu_neighbour_files_forget();
         memset(windows, 0, sizeof(windows));
         memset(histories, 0, sizeof(histories));
         memset(own_engagement, 0, sizeof(own_engagement));

@@ -31,7 +31,7 @@ static bool is_blocking(CUstream stream, bool is_per_thread) {
            (flags & CU_STREAM_NON_BLOCKING) == 0;
 }
 
-void pgpu_streams_meet(CUstream stream, bool is_per_thread) {
+void pgpu_streams_note_use(CUstream stream, bool is_per_thread) {
     if (!__atomic_load_n(&is_settled, __ATOMIC_ACQUIRE) && is_blocking(stream, is_per_thread))
         expect_blocking();
 }
@@ -60,7 +60,7 @@ PGPU_EXPORT CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int f
 
 #define STREAM_END(function)                                                                                 \
     PGPU_EXPORT CUresult function(CUstream stream) {                                                         \
-        pgpu_timing_leave_stream(stream);                                                                    \
+        pgpu_timing_end_stream(stream);                                                                      \
         return PGPU_REAL(function)(stream);                                                                  \
     }
 
@@ -69,7 +69,7 @@ STREAM_END(cuStreamDestroy_v2)
 
 /* What a stream captures costs nothing until it is launched as a graph. */
 static void begin_capture(CUstream stream, bool is_per_thread) {
-    pgpu_streams_meet(stream, is_per_thread);
+    pgpu_streams_note_use(stream, is_per_thread);
     __atomic_fetch_add(&pgpu_streams_captures, 1, __ATOMIC_ACQ_REL);
     pgpu_gate_before_synchronisation();
 }

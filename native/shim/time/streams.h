@@ -23,7 +23,7 @@ static inline enum pgpu_stream_kind pgpu_streams_kind(CUstream stream, bool is_p
 }
 
 /* Work for a stream is on its way: it may be the first of a blocking one, of which nobody has told. */
-void pgpu_streams_meet(CUstream stream, bool is_per_thread);
+void pgpu_streams_note_use(CUstream stream, bool is_per_thread);
 
 /* Whether a blocking stream may have been made. Once true it stays so. */
 bool pgpu_streams_any_blocks(void);

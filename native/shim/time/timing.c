@@ -54,17 +54,17 @@ static bool record(CUevent event, const struct pgpu_lane *lane) {
 /* Beside others it takes longer; after a death it is believed no longer than that. */
 #define BESIDE_OTHERS 4
 
-void pgpu_timing_want(int gpu, uint64_t now_ns) {
+void pgpu_timing_publish_demand(int gpu, uint64_t now_ns) {
     struct pgpu_board_gpu *own = pgpu_board_of(gpu);
     if (own == NULL) return;
     pgpu_board_store(&own->wanted_ns, now_ns);
-    pgpu_flight_expect(gpu, now_ns + pgpu_timing_queued_ns(gpu, now_ns) * BESIDE_OTHERS);
+    pgpu_in_flight_expect(gpu, now_ns + pgpu_timing_queued_ns(gpu, now_ns) * BESIDE_OTHERS);
 }
 
 static void tell(const struct pgpu_batch *batch, uint64_t now_ns) {
     struct pgpu_board_gpu *own = pgpu_board_of(batch->gpu);
     if (own != NULL) pgpu_board_add(&own->launches, batch->launches);
-    pgpu_timing_want(batch->gpu, now_ns);
+    pgpu_timing_publish_demand(batch->gpu, now_ns);
 }
 
 static void set_closed(struct pgpu_lane *lane) {
@@ -97,7 +97,7 @@ static void close_lane(struct pgpu_lane *lane, bool may_lay) {
     tell(batch, now_ns);
     pgpu_budget_charge(batch->gpu, batch->estimate_ns);
     if (!batch->has_end || !pgpu_batches_put(batch)) {
-        pgpu_measuring_give_up(batch, now_ns, batch->estimate_ns);
+        pgpu_measurement_give_up(batch, now_ns, batch->estimate_ns);
         pgpu_batches_give_events(batch);
     }
     set_closed(lane);
@@ -227,7 +227,7 @@ uint64_t pgpu_timing_queued_ns(int gpu, uint64_t now_ns) {
 void pgpu_timing_expect_copy(int gpu, uint64_t now_ns, uint64_t cost_ns) {
     uint64_t copied_at_ns = pgpu_most_ns(load(&flights[gpu].copied_at_ns), now_ns) + cost_ns;
     store(&flights[gpu].copied_at_ns, copied_at_ns);
-    pgpu_flight_expect(gpu, copied_at_ns);
+    pgpu_in_flight_expect(gpu, copied_at_ns);
 }
 
 bool pgpu_timing_is_idle(int gpu, uint64_t now_ns) {
@@ -254,7 +254,7 @@ static void end_stream(struct pgpu_lane *lane) {
     close_lane(lane, true);
 }
 
-void pgpu_timing_leave_stream(CUstream stream) {
+void pgpu_timing_end_stream(CUstream stream) {
     if ((uintptr_t)stream > (uintptr_t)CU_STREAM_PER_THREAD) pgpu_lanes_end(stream, NULL, end_stream);
 }
 
@@ -262,7 +262,7 @@ static void end_in_context(struct pgpu_lane *lane) {
     close_lane(lane, false);
 }
 
-void pgpu_timing_leave(CUcontext context) {
+void pgpu_timing_end_context(CUcontext context) {
     if (context != NULL) pgpu_lanes_end(NULL, context, end_in_context);
 }
 

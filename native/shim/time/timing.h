@@ -88,7 +88,7 @@ void pgpu_timing_close_forgotten(uint64_t now_ns);
 uint64_t pgpu_timing_queued_ns(int gpu, uint64_t now_ns);
 
 /* Tell the board that this process wants the GPU. */
-void pgpu_timing_want(int gpu, uint64_t now_ns);
+void pgpu_timing_publish_demand(int gpu, uint64_t now_ns);
 
 /* A copy is in flight, for about so long. */
 void pgpu_timing_expect_copy(int gpu, uint64_t now_ns, uint64_t cost_ns);
@@ -101,8 +101,8 @@ void pgpu_timing_close_legacy(void);
 void pgpu_timing_outlast_closing(void);
 
 /* A stream or a context ends: no event is laid into it from here on. */
-void pgpu_timing_leave_stream(CUstream stream);
-void pgpu_timing_leave(CUcontext context);
+void pgpu_timing_end_stream(CUstream stream);
+void pgpu_timing_end_context(CUcontext context);
 
 void pgpu_timing_after_fork_in_child(void);
 

@@ -62,7 +62,7 @@ uint64_t pgpu_trace_nodes_of(CUgraphExec graph);
 void pgpu_trace_settle(void);
 
 /* Before a context ends: its events go with it. */
-void pgpu_trace_leave(CUcontext context);
+void pgpu_trace_end_context(CUcontext context);
 
 /* A context that was met first; `bytes` were charged for it. */
 void pgpu_trace_context(const struct pgpu_place *place, uint64_t bytes);

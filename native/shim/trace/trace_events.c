@@ -313,7 +313,7 @@ static void forget(struct pgpu_trace_pair *pair, CUcontext context) {
 }
 
 /* What is queued is waited for, as the context's end would. */
-void pgpu_trace_leave(CUcontext context) {
+void pgpu_trace_end_context(CUcontext context) {
     struct anchor *anchor = pgpu_trace_is_on() && context != NULL ? find_anchor(context) : NULL;
     if (anchor == NULL) return;
     struct visit visit = enter(context);

@@ -4,7 +4,8 @@
 
 #include <stdbool.h>
 
-/* Open NAME in CUDA_MPS_LOG_DIRECTORY, which is made where it is missing; `role` is `Control` or `HttpTransport`. */
+/* Open NAME in CUDA_MPS_LOG_DIRECTORY, which is made where it is missing; `role` is `Control` or
+ * `HttpTransport`. */
 bool mps_log_open(const char *name, const char *role);
 void mps_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
