@@ -4,6 +4,7 @@ What each job really got is the simulated driver's own account, which no job can
 """
 
 import json
+import os
 import subprocess
 import tempfile
 import time
@@ -107,7 +108,11 @@ class ComputeJob(SliceWorld):
         )
         assert process.stdout is not None
         assert process.stderr is not None
-        if process.stdout.readline() != "ready\n":
+        # Byte by byte from the pipe: a buffered read would take the report of a short load, which `communicate` then misses.
+        line = b""
+        while not line.endswith(b"\n") and (byte := os.read(process.stdout.fileno(), 1)):
+            line += byte
+        if line != b"ready\n":
             raise AssertionError(process.stderr.read())
         return Load(process)
 

@@ -1,4 +1,4 @@
-/* Every function of the driver by number, and where the real one is. */
+/* Every function of the driver by number: its names, and the address of the real one. */
 #ifndef PGPU_SHIM_FUNCTIONS_H
 #define PGPU_SHIM_FUNCTIONS_H
 
@@ -13,11 +13,20 @@ enum pgpu_function {
     PGPU_FUNCTION_COUNT
 };
 
+/* The ELF symbol, such as `cuMemAlloc_v2`. */
+const char *pgpu_function_symbol(enum pgpu_function function);
+/* The name that cuGetProcAddress takes, such as `cuMemAlloc`. */
+const char *pgpu_function_name(enum pgpu_function function);
+/* The CUDA version that introduced this ABI: 1000 · major + 10 · minor. */
+int pgpu_function_version(enum pgpu_function function);
+/* Whether the stream handle 0 means the calling thread's own default stream (`_ptds`, `_ptsz`). */
+bool pgpu_function_is_per_thread(enum pgpu_function function);
+
 /* Filled by pgpu_resolve; NULL before. In stubs.S, in the order above. */
 extern void *pgpu_real[PGPU_FUNCTION_COUNT] __attribute__((visibility("hidden")));
 
-/* Load the real driver if that has not been done, and return a function that may be called: the real one, or
- * one that returns the error with which CUDA is refused here. */
+/* Load the real driver if it is not loaded, and return a function that can be called: the real one, or one
+ * that returns the error with which CUDA is refused here. */
 void *pgpu_resolve(enum pgpu_function function);
 
 static inline void *pgpu_real_of(enum pgpu_function function) {
@@ -28,7 +37,7 @@ static inline void *pgpu_real_of(enum pgpu_function function) {
 /* PGPU_REAL(cuMemFree_v2)(pointer) calls the real driver. */
 #define PGPU_REAL(function) ((__typeof__(function) *)pgpu_real_of(PGPU_FUNCTION_##function))
 
-/* Whether the driver behind the shim is new enough to have the function. */
+/* Whether the loaded driver is new enough to have the function. */
 bool pgpu_driver_has(enum pgpu_function function);
 
 #define PGPU_EXPORT __attribute__((visibility("default")))

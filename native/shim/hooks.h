@@ -6,11 +6,12 @@
 #ifndef PGPU_SHIM_HOOKS_H
 #define PGPU_SHIM_HOOKS_H
 
-/* resolve */
-#define PGPU_HOOKED_cuInit              PGPU_YES
+/* main.c */
+#define PGPU_HOOKED_cuInit PGPU_YES
+/* proc_address.c */
 #define PGPU_HOOKED_cuGetProcAddress    PGPU_YES
 #define PGPU_HOOKED_cuGetProcAddress_v2 PGPU_YES
-/* memory */
+/* memory/linear_memory.c */
 #define PGPU_HOOKED_cuMemAlloc         PGPU_YES
 #define PGPU_HOOKED_cuMemAlloc_v2      PGPU_YES
 #define PGPU_HOOKED_cuMemAllocManaged  PGPU_YES
@@ -18,10 +19,10 @@
 #define PGPU_HOOKED_cuMemAllocPitch_v2 PGPU_YES
 #define PGPU_HOOKED_cuMemFree          PGPU_YES
 #define PGPU_HOOKED_cuMemFree_v2       PGPU_YES
-/* paging */
+/* memory/paging.c */
 #define PGPU_HOOKED_cuPointerGetAttribute  PGPU_YES
 #define PGPU_HOOKED_cuPointerGetAttributes PGPU_YES
-/* contexts */
+/* memory/contexts.c */
 #define PGPU_HOOKED_cuCtxAttach                  PGPU_YES
 #define PGPU_HOOKED_cuCtxCreate                  PGPU_YES
 #define PGPU_HOOKED_cuCtxCreate_v2               PGPU_YES
@@ -41,16 +42,16 @@
 #define PGPU_HOOKED_cuGreenCtxDestroy            PGPU_YES
 #define PGPU_HOOKED_cuVDPAUCtxCreate             PGPU_YES
 #define PGPU_HOOKED_cuVDPAUCtxCreate_v2          PGPU_YES
-/* limits */
+/* memory/context_limits.c */
 #define PGPU_HOOKED_cuCtxSetLimit PGPU_YES
-/* modules */
+/* memory/modules.c */
 #define PGPU_HOOKED_cuLibraryLoadData     PGPU_YES
 #define PGPU_HOOKED_cuLibraryLoadFromFile PGPU_YES
 #define PGPU_HOOKED_cuModuleLoad          PGPU_YES
 #define PGPU_HOOKED_cuModuleLoadData      PGPU_YES
 #define PGPU_HOOKED_cuModuleLoadDataEx    PGPU_YES
 #define PGPU_HOOKED_cuModuleLoadFatBinary PGPU_YES
-/* vmm */
+/* memory/vmm.c, memory/multicast.c, memory/exported_memory.c */
 #define PGPU_HOOKED_cuMemCreate                    PGPU_YES
 #define PGPU_HOOKED_cuMemExportToShareableHandle   PGPU_YES
 #define PGPU_HOOKED_cuMemGetHandleForAddressRange  PGPU_YES
@@ -67,7 +68,7 @@
 #define PGPU_HOOKED_cuMulticastBindMem_v2          PGPU_YES
 #define PGPU_HOOKED_cuMulticastCreate              PGPU_YES
 #define PGPU_HOOKED_cuMulticastUnbind              PGPU_YES
-/* pools */
+/* memory/pools.c, memory/stream_ordered.c */
 #define PGPU_HOOKED_cuCtxSynchronize             PGPU_YES
 #define PGPU_HOOKED_cuCtxSynchronize_v2          PGPU_YES
 #define PGPU_HOOKED_cuEventSynchronize           PGPU_YES
@@ -83,7 +84,7 @@
 #define PGPU_HOOKED_cuMemPoolTrimTo              PGPU_YES
 #define PGPU_HOOKED_cuStreamSynchronize          PGPU_YES
 #define PGPU_HOOKED_cuStreamSynchronize_ptsz     PGPU_YES
-/* arrays */
+/* memory/arrays.c */
 #define PGPU_HOOKED_cuArray3DCreate         PGPU_YES
 #define PGPU_HOOKED_cuArray3DCreate_v2      PGPU_YES
 #define PGPU_HOOKED_cuArrayCreate           PGPU_YES
@@ -91,7 +92,7 @@
 #define PGPU_HOOKED_cuArrayDestroy          PGPU_YES
 #define PGPU_HOOKED_cuMipmappedArrayCreate  PGPU_YES
 #define PGPU_HOOKED_cuMipmappedArrayDestroy PGPU_YES
-/* graphs */
+/* memory/graph_memory.c */
 #define PGPU_HOOKED_cuDeviceGraphMemTrim              PGPU_YES
 #define PGPU_HOOKED_cuGraphExecDestroy                PGPU_YES
 #define PGPU_HOOKED_cuGraphInstantiate                PGPU_YES
@@ -99,7 +100,7 @@
 #define PGPU_HOOKED_cuGraphInstantiateWithFlags       PGPU_YES
 #define PGPU_HOOKED_cuGraphInstantiateWithParams      PGPU_YES
 #define PGPU_HOOKED_cuGraphInstantiateWithParams_ptsz PGPU_YES
-/* sharing */
+/* memory/imported_memory.c */
 #define PGPU_HOOKED_cuDestroyExternalMemory          PGPU_YES
 #define PGPU_HOOKED_cuImportExternalMemory           PGPU_YES
 #define PGPU_HOOKED_cuIpcCloseMemHandle              PGPU_YES
@@ -108,12 +109,12 @@
 #define PGPU_HOOKED_cuIpcOpenMemHandle_v2            PGPU_YES
 #define PGPU_HOOKED_cuMemPoolImportPointer           PGPU_YES
 #define PGPU_HOOKED_cuMemPoolExportToShareableHandle PGPU_YES
-/* query */
+/* memory/memory_info.c */
 #define PGPU_HOOKED_cuDeviceTotalMem    PGPU_YES
 #define PGPU_HOOKED_cuDeviceTotalMem_v2 PGPU_YES
 #define PGPU_HOOKED_cuMemGetInfo        PGPU_YES
 #define PGPU_HOOKED_cuMemGetInfo_v2     PGPU_YES
-/* launching */
+/* time/launches.c */
 #define PGPU_HOOKED_cuEventQuery                         PGPU_YES
 #define PGPU_HOOKED_cuGraphLaunch                        PGPU_YES
 #define PGPU_HOOKED_cuGraphLaunch_ptsz                   PGPU_YES
@@ -129,7 +130,7 @@
 #define PGPU_HOOKED_cuLaunchKernel_ptsz                  PGPU_YES
 #define PGPU_HOOKED_cuStreamQuery                        PGPU_YES
 #define PGPU_HOOKED_cuStreamQuery_ptsz                   PGPU_YES
-/* streams */
+/* time/stream_hooks.c */
 #define PGPU_HOOKED_cuStreamBeginCapture               PGPU_YES
 #define PGPU_HOOKED_cuStreamBeginCaptureToCig          PGPU_YES
 #define PGPU_HOOKED_cuStreamBeginCaptureToCig_ptsz     PGPU_YES
@@ -148,7 +149,7 @@
 #define PGPU_HOOKED_cuStreamEndCaptureToCig            PGPU_YES
 #define PGPU_HOOKED_cuStreamEndCaptureToCig_ptsz       PGPU_YES
 #define PGPU_HOOKED_cuStreamEndCapture_ptsz            PGPU_YES
-/* copying */
+/* time/copies.c */
 #define PGPU_HOOKED_cuFabricCpyBatchAsync                  PGPU_YES
 #define PGPU_HOOKED_cuFabricCpyBatchAsync_ptsz             PGPU_YES
 #define PGPU_HOOKED_cuMemBatchDecompressAsync              PGPU_YES

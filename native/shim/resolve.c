@@ -1,5 +1,5 @@
-/* Finding the real driver. Nothing is locked meanwhile: threads that come together load it together and
- * publish the same addresses. */
+/* Loading the limit file and the real driver on the first call. No lock is held meanwhile: threads that
+ * arrive together load the same library and publish the same addresses. */
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <string.h>
@@ -7,8 +7,11 @@
 #include "functions.h"
 #include "slice/report.h"
 #include "slice/slice.h"
-#include "table.h"
 
+const struct pgpu_limit *pgpu_slice_published_limit;
+
+/* The functions that are published in place of the driver's: all but cuInit where CUDA is refused, cuInit
+ * itself, and a function that the driver does not have. */
 static CUresult refuse(void) {
     return CUDA_ERROR_NOT_INITIALIZED;
 }
@@ -36,15 +39,16 @@ static bool open_limit(void) {
         refuse_all(pgpu_limit_explain(status), NULL);
         return false;
     }
-    /* Threads that came together mapped it together; one mapping wins, the others stay and harm nobody. */
+    /* The first mapping wins. Those of threads that arrived together stay mapped: another thread may read
+     * them. */
     const struct pgpu_limit *none = NULL;
     __atomic_compare_exchange_n(&pgpu_slice_published_limit, &none, limit, false, __ATOMIC_SEQ_CST,
                                 __ATOMIC_SEQ_CST);
     return true;
 }
 
-/* An absolute path is matched by file, not by SONAME, so this never finds the shim itself unless it *is* that
- * file. */
+/* dlopen matches an absolute path by inode, not by SONAME, so it returns the shim only where the path leads
+ * to the shim's own file. */
 static void *open_driver(void) {
     const char *path = pgpu_slice_limit()->real_cuda_path;
     void *driver = path[0] == '/' ? dlopen(path, RTLD_LOCAL | RTLD_NOW) : NULL;
@@ -64,7 +68,7 @@ static void load(void) {
     void *driver = open_driver();
     if (driver == NULL) return;
     for (unsigned function = 0; function < PGPU_FUNCTION_COUNT; function++) {
-        void *real = dlsym(driver, pgpu_table_symbol(function));
+        void *real = dlsym(driver, pgpu_function_symbol(function));
         publish(function, real == NULL ? (void *)lack : real);
     }
 }
@@ -74,7 +78,7 @@ void *pgpu_resolve(enum pgpu_function function) {
     return __atomic_load_n(&pgpu_real[function], __ATOMIC_ACQUIRE);
 }
 
-/* For the stubs, which know the slot and not its number. */
+/* Called by stubs.S, which has the slot's address and not its number. */
 void *pgpu_resolve_slot(void **slot) __attribute__((visibility("hidden")));
 void *pgpu_resolve_slot(void **slot) {
     return pgpu_resolve((enum pgpu_function)(slot - pgpu_real));
@@ -83,9 +87,4 @@ void *pgpu_resolve_slot(void **slot) {
 bool pgpu_driver_has(enum pgpu_function function) {
     void *real = pgpu_real_of(function);
     return real != (void *)lack && real != (void *)refuse;
-}
-
-PGPU_EXPORT CUresult cuInit(unsigned int flags) {
-    CUresult result = PGPU_REAL(cuInit)(flags);
-    return result == CUDA_SUCCESS ? pgpu_slice_enter() : result;
 }

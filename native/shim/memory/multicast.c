@@ -1,11 +1,10 @@
-/* Multicast objects take no memory, and what is bound to them cannot be freed: a binding is a reference,
- * until it is undone or its object is gone with the last handle and mapping. */
-#include "memory/multicast.h"
-
+/* Multicast objects take no memory, and memory that is bound to one cannot be freed: a binding is a
+ * reference, which ends when it is undone or when its object goes with its last handle and mapping
+ * (pgpu_vmm_drop). */
 #include "functions.h"
+#include "memory/vmm.h"
 #include "slice/holdings.h"
 #include "slice/slice.h"
-#include "memory/vmm.h"
 
 PGPU_EXPORT CUresult cuMulticastCreate(CUmemGenericAllocationHandle *object,
                                        const CUmulticastObjectProp *properties) {
@@ -19,8 +18,8 @@ static void become_multicast(struct pgpu_holding *allocation, void *unused) {
     if (allocation->bytes == 0) allocation->detail = PGPU_VMM_IS_MULTICAST;
 }
 
-/* An object of another process was imported like memory. What is bound to one that nobody knows stays counted
- * until the process ends. */
+/* The row of the object, 0 if there is none. An object of another process was imported as memory is, and its
+ * row is marked here. Memory bound to an object without a row stays counted until the process ends. */
 static uint64_t object_of(CUmemGenericAllocationHandle handle) {
     struct pgpu_holding row;
     if (!pgpu_holdings_find(PGPU_KIND_HANDLE, handle, &row)) return 0;
@@ -28,7 +27,7 @@ static uint64_t object_of(CUmemGenericAllocationHandle handle) {
     return row.owner;
 }
 
-/* The driver bound an allocation that was held before. */
+/* Note the binding of an allocation that was held before the driver was called, or drop it. */
 static CUresult finish_bind(CUmemGenericAllocationHandle object, size_t offset, int gpu, uint64_t allocation,
                             CUresult result) {
     struct pgpu_holding row = {.key = pgpu_vmm_next_number(),
@@ -80,36 +79,26 @@ PGPU_EXPORT CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle object,
 struct search {
     uint64_t object, offset;
     int gpu;
-    bool is_any; /* of the object's bindings */
     uint64_t found;
 };
 
 static bool matches(const struct pgpu_holding *binding, void *context) {
     struct search *search = context;
-    bool is_meant = binding->owner == search->object &&
-                    (search->is_any || (binding->detail == search->offset && binding->gpu == search->gpu));
+    bool is_meant =
+        binding->owner == search->object && binding->detail == search->offset && binding->gpu == search->gpu;
     if (is_meant) search->found = binding->key;
     return is_meant;
-}
-
-static bool undo(struct search *search) {
-    struct pgpu_holding row;
-    if (!pgpu_holdings_visit(PGPU_KIND_BINDING, matches, search)) return false;
-    if (pgpu_holdings_take(PGPU_KIND_BINDING, search->found, &row)) pgpu_vmm_drop(row.bound);
-    return true;
 }
 
 /* Offset and size must be those of the binding, so that one call undoes one. */
 PGPU_EXPORT CUresult cuMulticastUnbind(CUmemGenericAllocationHandle object, CUdevice ordinal, size_t offset,
                                        size_t bytes) {
+    struct pgpu_holding row;
     CUresult result = PGPU_REAL(cuMulticastUnbind)(object, ordinal, offset, bytes);
     struct search search = {.object = object_of(object), .offset = offset, .gpu = pgpu_slice_gpu_of(ordinal)};
-    if (result == CUDA_SUCCESS && search.object != 0) undo(&search);
+    if (result == CUDA_SUCCESS && search.object != 0 &&
+        pgpu_holdings_visit(PGPU_KIND_BINDING, matches, &search) &&
+        pgpu_holdings_take(PGPU_KIND_BINDING, search.found, &row))
+        pgpu_vmm_drop(row.bound);
     return result;
-}
-
-void pgpu_multicast_unbind_all(uint64_t object) {
-    struct search search = {.object = object, .is_any = true};
-    while (undo(&search)) {
-    }
 }

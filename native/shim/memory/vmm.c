@@ -6,7 +6,6 @@
 #include "slice/charge.h"
 #include "functions.h"
 #include "slice/holdings.h"
-#include "memory/multicast.h"
 #include "slice/slice.h"
 #include "memory/vmm.h"
 
@@ -47,11 +46,22 @@ void pgpu_vmm_note_allocation(CUmemGenericAllocationHandle handle, int gpu, uint
     note_handle(handle, row.key);
 }
 
+/* `context`: the object's number, replaced by the number of a binding of it. */
+static bool find_binding(const struct pgpu_holding *binding, void *context) {
+    uint64_t *number = context;
+    if (binding->owner != *number) return false;
+    *number = binding->key;
+    return true;
+}
+
 void pgpu_vmm_drop(uint64_t allocation) {
-    struct pgpu_holding row;
+    struct pgpu_holding row, binding;
     if (pgpu_holdings_count(PGPU_KIND_ALLOCATION, allocation, -1, &row) != 0) return;
     pgpu_charge_refund(row.gpu, row.bytes);
-    if (row.detail == PGPU_VMM_IS_MULTICAST) pgpu_multicast_unbind_all(allocation);
+    if (row.detail != PGPU_VMM_IS_MULTICAST) return;
+    for (uint64_t found = allocation; pgpu_holdings_visit(PGPU_KIND_BINDING, find_binding, &found);
+         found = allocation)
+        if (pgpu_holdings_take(PGPU_KIND_BINDING, found, &binding)) pgpu_vmm_drop(binding.bound);
 }
 
 static uint64_t hold(uint64_t allocation, int *gpu) {

@@ -3,20 +3,14 @@
 #include <time.h>
 
 #include "cancellation.h"
-#include "memory/exported_memory.h"
-#include "memory/deferred_frees.h"
-#include "memory/pools.h"
+#include "clock.h"
+#include "slice/holdings.h"
+#include "slice/lifecycle.h"
 #include "slice/slice.h"
 
 /* The kernel drops a dead process's locks and its driver descriptors in no fixed order. */
 #define AFTER_REAP_NS 2000000000ull
 #define PAUSE_NS      5000000ull
-
-static uint64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
-}
 
 static void pause_shortly(void) {
     struct timespec pause = {.tv_nsec = PAUSE_NS};
@@ -58,13 +52,12 @@ static CUresult as_cuda(enum pgpu_meter_status status) {
     return status == PGPU_METER_REFUSED ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_NOT_INITIALIZED;
 }
 
-/* What this process no longer uses and is still counted. */
+/* Whether something was released that this process no longer uses and that is still charged. */
 static bool has_made_room(int index) {
     int gpu = (int)gpu_of(index);
     uint64_t before_bytes = pgpu_meter_own_bytes(&pgpu_slice_meter, (unsigned)gpu);
-    pgpu_deferred_frees_settle();
-    pgpu_exported_memory_settle();
-    pgpu_pools_trim(gpu);
+    for (unsigned part = 0; part < PGPU_MEMORY_PRESSURE_PARTS; part++)
+        pgpu_on_memory_pressure[part](gpu);
     return pgpu_meter_own_bytes(&pgpu_slice_meter, (unsigned)gpu) < before_bytes;
 }
 
@@ -88,9 +81,9 @@ static uint64_t patience_ns(const struct pgpu_charge *charge) {
 }
 
 static bool may_wait(struct pgpu_charge *charge) {
-    uint64_t now = now_ns();
-    if (charge->deadline_ns == 0) charge->deadline_ns = now + patience_ns(charge);
-    return now < charge->deadline_ns;
+    uint64_t now_ns = pgpu_now_ns();
+    if (charge->deadline_ns == 0) charge->deadline_ns = now_ns + patience_ns(charge);
+    return now_ns < charge->deadline_ns;
 }
 
 bool pgpu_charge_should_retry(struct pgpu_charge *charge, CUresult result) {

@@ -5,7 +5,7 @@
 #include <sys/mman.h>
 
 #include "slice/slice.h"
-#include "trace/trace.h"
+#include "trace/trace_log.h"
 
 #define FIRST_CAPACITY 1024u /* a power of two */
 

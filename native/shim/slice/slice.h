@@ -10,7 +10,7 @@
 /* Not a GPU of the lease. */
 #define PGPU_NO_GPU (-1)
 
-/* Set by pgpu_resolve before any real function can be called; NULL where CUDA is refused. */
+/* Set by resolve.c before any real function can be called; NULL where CUDA is refused. */
 extern const struct pgpu_limit *pgpu_slice_published_limit;
 static inline const struct pgpu_limit *pgpu_slice_limit(void) {
     return __atomic_load_n(&pgpu_slice_published_limit, __ATOMIC_ACQUIRE);
@@ -32,6 +32,11 @@ struct pgpu_place {
 
 /* The current context's place, or the error with which the driver refuses to tell it. */
 CUresult pgpu_slice_current(struct pgpu_place *place);
+
+/* The handles 0, 1 and 2 stand for default streams, of whichever context is current. */
+static inline bool pgpu_is_default_stream(CUstream stream) {
+    return (uintptr_t)stream <= (uintptr_t)CU_STREAM_PER_THREAD;
+}
 
 /* The same for work on a stream. `is_per_thread`: the handle 0 means the thread's own default stream. */
 CUresult pgpu_slice_of_stream(CUstream stream, bool is_per_thread, struct pgpu_place *place);
@@ -57,8 +62,5 @@ void pgpu_slice_forbid_checkpoint(void);
 
 /* What the driver takes for an allocation of `bytes`. */
 uint64_t pgpu_slice_granule(uint64_t bytes);
-
-/* Lock and unlock around fork. */
-void pgpu_slice_guard_forks(void);
 
 #endif

@@ -6,7 +6,9 @@
 #include <sys/mman.h>
 
 #include "cancellation.h"
+#include "clock.h"
 #include "functions.h"
+#include "meter_abi.h"
 
 #define SPARE       512u
 #define CHUNK_BYTES 65536u
@@ -147,7 +149,7 @@ void pgpu_batches_finish(struct pgpu_batch *batch) {
     take_out(&queues[batch->gpu], node);
     __atomic_fetch_sub(&left[batch->gpu], 1, __ATOMIC_RELAXED);
     __atomic_fetch_sub(&queued[batch->gpu].estimate_ns, batch->estimate_ns, __ATOMIC_RELAXED);
-    __atomic_store_n(&queued[batch->gpu].since_ns, pgpu_timing_now_ns(), __ATOMIC_RELAXED);
+    __atomic_store_n(&queued[batch->gpu].since_ns, pgpu_now_ns(), __ATOMIC_RELAXED);
     node->next = unused;
     unused = node;
     pgpu_unlock_leaf(&leaf, before);

@@ -2,7 +2,27 @@
 #ifndef PGPU_SHIM_BATCHES_H
 #define PGPU_SHIM_BATCHES_H
 
-#include "time/timing.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "cuda_abi.h"
+
+#define PGPU_BATCH_LAUNCHES 64u
+struct pgpu_batch {
+    CUevent start, end; /* of the batch's context; NULL: none were to be had */
+    CUcontext context;
+    CUstream stream;
+    uint64_t begun_at_ns;
+    uint64_t estimate_ns; /* of all its launches */
+    uint64_t estimates_ns[PGPU_BATCH_LAUNCHES];
+    uint32_t row[PGPU_BATCH_LAUNCHES];
+    uint32_t launches;
+    int8_t gpu;
+    bool is_open;
+    bool is_single; /* one launch, measured by itself */
+    bool has_end;   /* right behind the last launch */
+    bool is_loose;  /* the stream may have run dry within it, so its events may tell too much */
+};
 
 /* Two events of a context, or NULLs. */
 void pgpu_batches_take_events(CUcontext context, CUevent *start, CUevent *end);

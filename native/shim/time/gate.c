@@ -2,6 +2,7 @@
 
 #include <time.h>
 
+#include "clock.h"
 #include "time/batches.h"
 #include "time/board.h"
 #include "time/budget.h"
@@ -39,9 +40,11 @@ static bool any_word(void) {
     return words != 0;
 }
 
-const char *pgpu_gate_enter(void) {
+CUresult pgpu_gate_enter(void) {
     const char *why = pgpu_board_open(pgpu_slice_limit());
-    return any_word() ? why : NULL; /* without a share nobody misses it */
+    if (why == NULL || !any_word()) return CUDA_SUCCESS; /* a job without a share needs no board */
+    pgpu_report_refusal(why, NULL);
+    return CUDA_ERROR_NOT_PERMITTED;
 }
 
 /* What a capturing stream is given runs later, as part of a graph. */
@@ -83,11 +86,11 @@ static void wait_for_turn(struct pgpu_work *work, int gpu) {
     uint64_t began_ns = work->now_ns, pause_ns, word = word_of(gpu);
     for (; (pause_ns = wait_ns(work, gpu, word, work->now_ns - began_ns)) > 0; word = word_of(gpu)) {
         if (began_ns == work->now_ns) pgpu_timing_close();
-        pgpu_timing_publish_demand(gpu, work->now_ns);
-        pgpu_measurement_settle(gpu);
+        pgpu_in_flight_publish_demand(gpu, work->now_ns);
+        pgpu_timing_settle(gpu);
         if ((word & PGPU_COMPUTE_HELD) != 0) pgpu_in_flight_settle(gpu, work->now_ns);
         sleep_for(pgpu_batches_left(gpu) > 0 && pause_ns > FLIGHT_LOOK_NS ? FLIGHT_LOOK_NS : pause_ns);
-        work->now_ns = pgpu_timing_now_ns();
+        work->now_ns = pgpu_now_ns();
     }
     if (own != NULL && work->now_ns != began_ns) pgpu_board_add(&own->waited_ns, work->now_ns - began_ns);
     pgpu_paging_prefetch_after_hold(gpu, word, work->command.stream, work->command.is_per_thread);
@@ -144,12 +147,12 @@ static bool joins(struct pgpu_work *work, int gpu, uint64_t word) {
 static void pass(struct pgpu_work *work, int gpu, uint64_t word) {
     estimate(work);
     if (joins(work, gpu, word)) return;
-    work->now_ns = pgpu_timing_now_ns();
+    work->now_ns = pgpu_now_ns();
     if (!work->is_known || !may_at_once(work, gpu, word)) {
         struct pgpu_board_gpu *own = pgpu_board_of(gpu);
         if (own != NULL && pgpu_board_load(&own->share_word) != word)
             pgpu_board_store(&own->share_word, word);
-        pgpu_measurement_settle(gpu);
+        pgpu_timing_settle(gpu);
         wait_for_turn(work, gpu);
         estimate(work); /* it may have been measured meanwhile */
     }
@@ -159,8 +162,8 @@ static void pass(struct pgpu_work *work, int gpu, uint64_t word) {
         pgpu_timing_begin(work);
         return;
     }
-    pgpu_timing_expect_copy(gpu, work->now_ns, work->command.bytes / COPY_BYTES_PER_NS);
-    pgpu_timing_publish_demand(gpu, work->now_ns);
+    pgpu_in_flight_add_copy(gpu, work->now_ns, work->command.bytes / COPY_BYTES_PER_NS);
+    pgpu_in_flight_publish_demand(gpu, work->now_ns);
 }
 
 /* A job on one GPU has no other place to launch on; elsewhere the driver knows. */
@@ -238,12 +241,12 @@ void pgpu_gate_after_synchronisation(void) {
     pgpu_trace_settle();
     for (unsigned gpu = 0; gpu < limit->gpu_count; gpu++) {
         if (word_of((int)gpu) == 0 || pgpu_board_of((int)gpu) == NULL) continue;
-        pgpu_measurement_settle((int)gpu);
+        pgpu_timing_settle((int)gpu);
     }
 }
 
 void pgpu_gate_end_context(CUcontext context) {
-    pgpu_measurement_end_context(context);
+    pgpu_timing_end_context(context);
 }
 
 void pgpu_gate_before_fork(void) {

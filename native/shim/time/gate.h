@@ -17,26 +17,8 @@
 
 #include "cuda_abi.h"
 #include "slice/slice.h"
+#include "time/work.h"
 #include "trace/trace.h"
-
-struct pgpu_lane;
-
-/* On the caller's stack. `command` is the caller's to fill in, all but `place`. */
-struct pgpu_work {
-    struct pgpu_trace_command command;
-    CUgraphExec graph; /* of a graph launch */
-    bool is_within;    /* a fill, or a copy within one device's memory: the multiprocessors do it */
-    /* The gate's own, from before to after. */
-    struct pgpu_trace_span span;
-    struct pgpu_lane *lane; /* NULL: its time is not measured */
-    uint64_t now_ns;
-    uint64_t estimate_ns;
-    uint32_t row;
-    int8_t gpu; /* PGPU_NO_GPU: nothing is shared or measured */
-    bool is_known;
-    bool is_watched;   /* it is measured launch by launch */
-    bool is_in_flight; /* on its way to the driver */
-};
 
 /* Whether neither a share nor a trace concerns this job: then the gate is not entered at all. */
 static inline bool pgpu_gate_is_open(void) {
@@ -55,8 +37,8 @@ void pgpu_gate_after(struct pgpu_work *work, CUresult result);
 void pgpu_gate_before_synchronisation(void);
 void pgpu_gate_after_synchronisation(void);
 
-/* Find the board, once a slot was claimed. NULL, or why CUDA must be refused. */
-const char *pgpu_gate_enter(void);
+/* Find the board, before the slot is claimed. An error, which is reported, refuses CUDA. */
+CUresult pgpu_gate_enter(void);
 
 /* Before a context ends, and its events with it. */
 void pgpu_gate_end_context(CUcontext context);

@@ -2,17 +2,35 @@
 
 #include <string.h>
 
-#include "time/board.h"
+#include "clock.h"
 #include "slice/slice.h"
-#include "time/timing.h"
+#include "time/batches.h"
+#include "time/board.h"
+#include "time/neighbours.h"
 
 /* In a slot's word, above a bit for each GPU. */
 #define COUNT_ONE (1ull << PGPU_MAX_GPUS)
 /* What should have been over for so long is over: its process may have died. */
 #define BELIEVED_NS 1000000000ull
 
-/* Calls of this process between enter and leave. */
-static unsigned entered[PGPU_MAX_GPUS];
+/* What is expected of this process takes longer beside others; after its death it is believed no longer than
+ * that. */
+#define BESIDE_OTHERS 4
+
+static struct {
+    unsigned entered;      /* calls of this process between enter and leave */
+    unsigned open_batches; /* of all threads */
+    uint64_t end_ns;       /* when all that is measured should be done; 0: nothing is in flight */
+    uint64_t copied_at_ns; /* when copies should be done, which are not measured */
+} flights[PGPU_MAX_GPUS];
+
+static uint64_t load(const uint64_t *word) {
+    return __atomic_load_n(word, __ATOMIC_RELAXED);
+}
+
+static void store(uint64_t *word, uint64_t value) {
+    __atomic_store_n(word, value, __ATOMIC_RELAXED);
+}
 
 static struct pgpu_usage_slot *own_slot(void) {
     if (!pgpu_meter_is_claimed(&pgpu_slice_meter)) return NULL;
@@ -46,13 +64,13 @@ static void tell_neighbours(int gpu, uint64_t now_ns) {
 
 void pgpu_in_flight_enter(int gpu, uint64_t now_ns) {
     struct pgpu_usage_slot *slot = own_slot();
-    __atomic_fetch_add(&entered[gpu], 1, __ATOMIC_SEQ_CST);
+    __atomic_fetch_add(&flights[gpu].entered, 1, __ATOMIC_SEQ_CST);
     if (slot != NULL) tell(slot, gpu, now_ns);
     tell_neighbours(gpu, now_ns);
 }
 
 void pgpu_in_flight_leave(int gpu) {
-    __atomic_fetch_sub(&entered[gpu], 1, __ATOMIC_SEQ_CST);
+    __atomic_fetch_sub(&flights[gpu].entered, 1, __ATOMIC_SEQ_CST);
 }
 
 void pgpu_in_flight_expect(int gpu, uint64_t until_ns) {
@@ -62,8 +80,46 @@ void pgpu_in_flight_expect(int gpu, uint64_t until_ns) {
     if (slot != NULL) raise(&slot->in_flight_until_ns, until_ns);
 }
 
-static bool is_over(int gpu, uint64_t now_ns) {
-    return __atomic_load_n(&entered[gpu], __ATOMIC_SEQ_CST) == 0 && pgpu_timing_is_idle(gpu, now_ns);
+void pgpu_in_flight_publish_demand(int gpu, uint64_t now_ns) {
+    struct pgpu_board_gpu *own = pgpu_board_of(gpu);
+    if (own == NULL) return;
+    pgpu_board_store(&own->wanted_ns, now_ns);
+    uint64_t end_ns = load(&flights[gpu].end_ns);
+    uint64_t queued_ns = end_ns > now_ns ? end_ns - now_ns : 0;
+    pgpu_in_flight_expect(gpu, now_ns + queued_ns * BESIDE_OTHERS);
+}
+
+void pgpu_in_flight_open_batch(int gpu) {
+    __atomic_fetch_add(&flights[gpu].open_batches, 1, __ATOMIC_SEQ_CST);
+}
+
+void pgpu_in_flight_close_batch(int gpu) {
+    __atomic_fetch_sub(&flights[gpu].open_batches, 1, __ATOMIC_SEQ_CST);
+}
+
+void pgpu_in_flight_begin(int gpu, uint64_t now_ns) {
+    if (pgpu_board_of(gpu) == NULL || load(&flights[gpu].end_ns) != 0) return;
+    pgpu_neighbours_begin(gpu, now_ns);
+}
+
+/* A plain store: of threads that add at once one may be lost, which a forecast can bear. */
+void pgpu_in_flight_add(int gpu, uint64_t now_ns, uint64_t cost_ns) {
+    store(&flights[gpu].end_ns, pgpu_most_ns(load(&flights[gpu].end_ns), now_ns) + cost_ns);
+}
+
+void pgpu_in_flight_add_copy(int gpu, uint64_t now_ns, uint64_t cost_ns) {
+    uint64_t copied_at_ns = pgpu_most_ns(load(&flights[gpu].copied_at_ns), now_ns) + cost_ns;
+    store(&flights[gpu].copied_at_ns, copied_at_ns);
+    pgpu_in_flight_expect(gpu, copied_at_ns);
+}
+
+/* In this order: a batch is put among the unfinished ones before it stops being open. */
+static bool is_idle(int gpu, uint64_t now_ns) {
+    if (__atomic_load_n(&flights[gpu].entered, __ATOMIC_SEQ_CST) != 0) return false;
+    if (__atomic_load_n(&flights[gpu].open_batches, __ATOMIC_SEQ_CST) != 0) return false;
+    if (pgpu_batches_left(gpu) != 0) return false;
+    store(&flights[gpu].end_ns, 0);
+    return load(&flights[gpu].copied_at_ns) <= now_ns;
 }
 
 /* Of any process of the job. */
@@ -84,7 +140,7 @@ bool pgpu_in_flight_settle(int gpu, uint64_t now_ns) {
     struct pgpu_usage_slot *slot = own_slot();
     if (slot == NULL) return false;
     uint64_t seen = __atomic_load_n(&slot->in_flight, __ATOMIC_SEQ_CST);
-    if (!is_over(gpu, now_ns)) return false;
+    if (!is_idle(gpu, now_ns)) return false;
     if (!__atomic_compare_exchange_n(&slot->in_flight, &seen, seen & ~(1ull << gpu), false, __ATOMIC_SEQ_CST,
                                      __ATOMIC_RELAXED))
         return false; /* another thread came in between */
@@ -95,5 +151,5 @@ bool pgpu_in_flight_settle(int gpu, uint64_t now_ns) {
 }
 
 void pgpu_in_flight_after_fork_in_child(void) {
-    memset(entered, 0, sizeof(entered));
+    memset(flights, 0, sizeof(flights));
 }

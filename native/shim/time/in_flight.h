@@ -19,6 +19,20 @@ void pgpu_in_flight_expect(int gpu, uint64_t until_ns);
 /* Tell that nothing is in flight any more, if that is so. */
 bool pgpu_in_flight_settle(int gpu, uint64_t now_ns);
 
+/* Publish on the board that this process has work for the GPU. */
+void pgpu_in_flight_publish_demand(int gpu, uint64_t now_ns);
+
+/* A batch of some thread was opened, or closed: put among those that wait to be read, or dropped. */
+void pgpu_in_flight_open_batch(int gpu);
+void pgpu_in_flight_close_batch(int gpu);
+
+/* Work is about to be launched: where none was in flight, the neighbours' part of the time begins anew. */
+void pgpu_in_flight_begin(int gpu, uint64_t now_ns);
+
+/* A launch, or a copy, of about this cost was accepted by the driver. */
+void pgpu_in_flight_add(int gpu, uint64_t now_ns, uint64_t cost_ns);
+void pgpu_in_flight_add_copy(int gpu, uint64_t now_ns, uint64_t cost_ns);
+
 void pgpu_in_flight_after_fork_in_child(void);
 
 #endif

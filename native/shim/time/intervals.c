@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "time/nanoseconds.h"
+#include "clock.h"
 
 static void remove_at(struct pgpu_intervals *intervals, unsigned at) {
     intervals->count--;

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include "cancellation.h"
+#include "clock.h"
 #include "functions.h"
 #include "time/streams.h"
 
@@ -147,18 +148,18 @@ static bool hold_to_visit(struct pgpu_lane *lane) {
 }
 
 static struct pgpu_lane *give_lane(const struct pgpu_trace_command *command,
-                                   void (*retire)(struct pgpu_lane *lane)) {
+                                   const struct pgpu_lane_changes *changes) {
     struct pgpu_place place;
     /* Of some streams the driver does not tell the context; a launch needs the current one's. */
     if (pgpu_slice_of_stream(command->stream, command->is_per_thread, &place) != CUDA_SUCCESS &&
         pgpu_slice_current(&place) != CUDA_SUCCESS)
         return NULL;
     if (place.gpu == PGPU_NO_GPU || (own == NULL && begin_thread() == NULL)) return NULL;
-    pgpu_streams_note_use(command->stream, command->is_per_thread);
+    changes->use(command->stream, command->is_per_thread);
     struct pgpu_lane *lane = least_used(own, home_of(command->stream));
     int before = pgpu_cancellation_defer();
     hold_to_visit(lane);
-    retire(lane);
+    changes->retire(lane);
     make_lane(lane, command, &place);
     pgpu_lanes_release(lane);
     pgpu_cancellation_restore(before);
@@ -166,9 +167,9 @@ static struct pgpu_lane *give_lane(const struct pgpu_trace_command *command,
 }
 
 struct pgpu_lane *pgpu_lanes_find(const struct pgpu_trace_command *command,
-                                  void (*retire)(struct pgpu_lane *lane)) {
+                                  const struct pgpu_lane_changes *changes) {
     CUcontext context = NULL;
-    if (pgpu_streams_is_default(command->stream) && !pgpu_slice_has_one_context() &&
+    if (pgpu_is_default_stream(command->stream) && !pgpu_slice_has_one_context() &&
         (PGPU_REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS || context == NULL))
         return NULL;
     unsigned home = home_of(command->stream);
@@ -176,7 +177,7 @@ struct pgpu_lane *pgpu_lanes_find(const struct pgpu_trace_command *command,
         struct pgpu_lane *lane = &own->lane[(home + probe) % LANES];
         if (is_lane_of(lane, command, context)) return lane;
     }
-    return give_lane(command, retire);
+    return give_lane(command, changes);
 }
 
 static unsigned whose(const struct block *block) {
@@ -227,11 +228,11 @@ void pgpu_lanes_end(CUstream stream, CUcontext context, void (*visit)(struct pgp
 }
 
 void pgpu_lanes_outlast_visits(void) {
-    uint64_t until_ns = pgpu_timing_now_ns() + MOST_OUTLAST_NS;
+    uint64_t until_ns = pgpu_now_ns() + MOST_OUTLAST_NS;
     for (struct block *block = first_block(); block != NULL; block = block->next)
         for (unsigned at = 0; at < LANES; at++)
             while (__atomic_load_n(&block->lane[at].holder, __ATOMIC_SEQ_CST) == PGPU_VISITOR &&
-                   pgpu_timing_now_ns() < until_ns)
+                   pgpu_now_ns() < until_ns)
                 sched_yield();
 }
 

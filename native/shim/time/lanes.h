@@ -9,12 +9,44 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "time/timing.h"
+#include "time/batches.h"
+#include "trace/trace.h"
 
-/* The calling thread's lane of a stream, or NULL. One that was another stream's is given to `retire` first,
- * held. */
+/* What was launched last into a lane: most launches are like the one before. */
+struct pgpu_last {
+    CUfunction function;
+    CUgraphExec graph;
+    uint32_t grid[3], block[3];
+    uint64_t key; /* 0: nothing was */
+};
+
+struct pgpu_lane {
+    CUstream stream;
+    CUcontext context; /* NULL: nobody's yet */
+    uint64_t used_at_ns;
+    uint64_t idle_at_ns;             /* when all that was launched into it should be done */
+    uint64_t may_until_ns, may_word; /* until then launches need not ask again */
+    uint32_t *open_mask;             /* the registry's own, as are the next three */
+    uint8_t at, holder;
+    bool is_ended; /* its stream or context is gone, or about to be */
+    int8_t gpu;
+    bool is_per_thread;
+    uint8_t kind; /* of stream */
+    bool may_freely;
+    struct pgpu_last last;
+    struct pgpu_batch batch;
+};
+
+/* What the owner of the batches does before a stream gets a lane: `use` learns of the stream; `retire` closes
+ * what the lane has open for its former stream, with the lane held. */
+struct pgpu_lane_changes {
+    void (*use)(CUstream stream, bool is_per_thread);
+    void (*retire)(struct pgpu_lane *lane);
+};
+
+/* The calling thread's lane of a stream, or NULL: its place is unknown, or outside the lease. */
 struct pgpu_lane *pgpu_lanes_find(const struct pgpu_trace_command *command,
-                                  void (*retire)(struct pgpu_lane *lane));
+                                  const struct pgpu_lane_changes *changes);
 
 enum pgpu_holder { PGPU_NOBODY, PGPU_OWNER, PGPU_VISITOR };
 

@@ -6,17 +6,16 @@
 #include <sched.h>
 #include <string.h>
 
+#include "clock.h"
 #include "time/batches.h"
 #include "time/board.h"
 #include "time/budget.h"
-#include "cancellation.h"
 #include "time/estimates.h"
 #include "time/in_flight.h"
 #include "functions.h"
 #include "time/intervals.h"
 #include "time/neighbours.h"
 #include "time/busy_periods.h"
-#include "time/timing.h"
 
 /* From here on the GPU was ours alone, as far as can be told. */
 #define NEARLY_ALONE 0.98
@@ -259,21 +258,17 @@ static void settle(int gpu, struct state *state, uint64_t now_ns) {
 }
 
 /* Reading an event is forbidden to a thread that captures, unless it says that it knows what it does. */
-void pgpu_measurement_settle(int gpu) {
+void pgpu_measurement_settle(int gpu, uint64_t now_ns) {
     struct state *state = &states[gpu];
-    int before = pgpu_cancellation_defer();
-    uint64_t now_ns = pgpu_timing_now_ns();
-    pgpu_timing_close_forgotten(now_ns);
     if (!__atomic_exchange_n(&state->is_taken, true, __ATOMIC_ACQUIRE)) {
         settle(gpu, state, now_ns);
         __atomic_store_n(&state->is_taken, false, __ATOMIC_RELEASE);
     }
-    pgpu_cancellation_restore(before);
 }
 
 /* Their events are the driver's to destroy, with the context. */
 static void give_up_all(int gpu, CUcontext context) {
-    uint64_t now_ns = pgpu_timing_now_ns();
+    uint64_t now_ns = pgpu_now_ns();
     for (struct pgpu_batch *batch = pgpu_batches_next(gpu, NULL), *next; batch != NULL; batch = next) {
         next = pgpu_batches_next(gpu, batch);
         if (batch->context != context) continue;
@@ -283,27 +278,27 @@ static void give_up_all(int gpu, CUcontext context) {
     }
 }
 
-static void leave(int gpu, CUcontext context) {
+static void end_context(int gpu, CUcontext context) {
     struct state *state = &states[gpu];
-    if (pgpu_batches_left(gpu) != 0) settle(gpu, state, pgpu_timing_now_ns());
+    if (pgpu_batches_left(gpu) != 0) settle(gpu, state, pgpu_now_ns());
     give_up_all(gpu, context);
     for (unsigned at = 0; at < CONTEXTS; at++)
         if (state->timelines[at].context == context) state->timelines[at] = (struct timeline){0};
 }
 
-/* Nobody else reads meanwhile: whoever did has events of the context in hand. */
-void pgpu_measurement_end_context(CUcontext context) {
-    int before = pgpu_cancellation_defer();
+/* A thread that reads has events of the context in hand, so it is waited for. */
+void pgpu_measurement_pause(void) {
     for (unsigned gpu = 0; gpu < PGPU_MAX_GPUS; gpu++)
         while (__atomic_exchange_n(&states[gpu].is_taken, true, __ATOMIC_ACQUIRE))
             sched_yield();
-    pgpu_timing_end_context(context);
+}
+
+void pgpu_measurement_end_context(CUcontext context) {
     for (unsigned gpu = 0; gpu < PGPU_MAX_GPUS; gpu++)
-        leave((int)gpu, context);
+        end_context((int)gpu, context);
     pgpu_batches_end_context(context);
     for (unsigned gpu = 0; gpu < PGPU_MAX_GPUS; gpu++)
         __atomic_store_n(&states[gpu].is_taken, false, __ATOMIC_RELEASE);
-    pgpu_cancellation_restore(before);
 }
 
 void pgpu_measurement_after_fork_in_child(void) {

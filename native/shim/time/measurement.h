@@ -8,15 +8,21 @@
 
 struct pgpu_batch;
 
-/* Read the events that have passed. If another thread is at it, it does. */
-void pgpu_measurement_settle(int gpu);
+/* Read the batches whose events have passed. Returns at once where another thread is reading. Cancellation is
+ * deferred.
+ */
+void pgpu_measurement_settle(int gpu, uint64_t now_ns);
 
 /* A batch whose end nobody can measure: all the time that has passed since its begin is charged, as far as
  * none was for another such batch, and `least_ns` where that is more. Its budget has its estimate already. */
 void pgpu_measurement_give_up(const struct pgpu_batch *batch, uint64_t now_ns, uint64_t least_ns);
 
-/* A context ends: what has passed in it is read, what has not is given up, and no event of it is kept. */
+/* Wait until no thread reads, and let none begin, until the next call. */
+void pgpu_measurement_pause(void);
+/* While paused: read what has passed in a context, give up the rest, keep no event of it, and let threads
+ * read again. */
 void pgpu_measurement_end_context(CUcontext context);
+
 void pgpu_measurement_after_fork_in_child(void);
 
 #endif

@@ -8,9 +8,8 @@
 #include <unistd.h>
 
 #include "time/board.h"
-#include "time/nanoseconds.h"
+#include "clock.h"
 #include "slice/slice.h"
-#include "time/timing.h"
 
 #define LISTED_EACH_NS 20000000ull
 #define LOOKED_EACH_NS 1000000ull
@@ -155,9 +154,9 @@ static void look(uint64_t now_ns) {
 void pgpu_neighbour_files_look(uint64_t now_ns) {
     if (looked_at_ns != 0 && now_ns < looked_at_ns + pgpu_neighbour_files_each_ns()) return;
     looked_at_ns = now_ns;
-    uint64_t began_ns = pgpu_timing_now_ns();
+    uint64_t began_ns = pgpu_now_ns();
     look(now_ns);
-    took_ns = pgpu_timing_now_ns() - began_ns;
+    took_ns = pgpu_now_ns() - began_ns;
 }
 
 uint64_t pgpu_neighbour_files_seen_ns(void) {

@@ -8,25 +8,26 @@
 
 #include <stdbool.h>
 
-#include "cuda_abi.h"
+#include "slice/slice.h"
 
 enum pgpu_stream_kind { PGPU_STREAM_MADE, PGPU_STREAM_LEGACY, PGPU_STREAM_OF_THREAD };
 
-/* The handles 0, 1 and 2 stand for default streams, of whichever context is current. */
-static inline bool pgpu_streams_is_default(CUstream stream) {
-    return (uintptr_t)stream <= (uintptr_t)CU_STREAM_PER_THREAD;
-}
 static inline enum pgpu_stream_kind pgpu_streams_kind(CUstream stream, bool is_per_thread) {
-    if (!pgpu_streams_is_default(stream)) return PGPU_STREAM_MADE;
+    if (!pgpu_is_default_stream(stream)) return PGPU_STREAM_MADE;
     if (stream == NULL) return is_per_thread ? PGPU_STREAM_OF_THREAD : PGPU_STREAM_LEGACY;
     return stream == CU_STREAM_LEGACY ? PGPU_STREAM_LEGACY : PGPU_STREAM_OF_THREAD;
 }
 
-/* Work for a stream is on its way: it may be the first of a blocking one, of which nobody has told. */
-void pgpu_streams_note_use(CUstream stream, bool is_per_thread);
+/* Whether the driver reports a blocking stream; true where it reports nothing. */
+bool pgpu_streams_is_blocking(CUstream stream, bool is_per_thread);
 
-/* Whether a blocking stream may have been made. Once true it stays so. */
+/* Whether a blocking stream may exist. Once true it stays so, but for a forked child. */
 bool pgpu_streams_any_blocks(void);
+void pgpu_streams_set_blocking(void);
+
+/* Whether no thread that read `false` above is still about to record a late event. */
+bool pgpu_streams_are_settled(void);
+void pgpu_streams_set_settled(void);
 
 /* Captures that have begun and, as far as is known, not ended. */
 extern unsigned pgpu_streams_captures __attribute__((visibility("hidden")));

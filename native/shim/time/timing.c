@@ -1,8 +1,9 @@
 #include "time/timing.h"
 
 #include <string.h>
-#include <time.h>
 
+#include "cancellation.h"
+#include "clock.h"
 #include "time/batches.h"
 #include "time/board.h"
 #include "time/budget.h"
@@ -11,8 +12,6 @@
 #include "functions.h"
 #include "time/lanes.h"
 #include "time/measurement.h"
-#include "time/nanoseconds.h"
-#include "time/neighbours.h"
 #include "time/streams.h"
 
 /* A batch is closed once it holds so much. */
@@ -24,18 +23,7 @@
 #define FORGOTTEN_NS   1000000u
 #define LOOK_AROUND_NS 1000000u
 
-static struct flight {
-    uint64_t end_ns;       /* when all that is measured should be done; 0: nothing is in flight */
-    uint64_t copied_at_ns; /* when copies should be done, which are not measured */
-    unsigned open_batches; /* of all threads */
-} flights[PGPU_MAX_GPUS];
 static uint64_t looked_around_at_ns;
-
-uint64_t pgpu_timing_now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
-}
 
 static uint64_t load(const uint64_t *word) {
     return __atomic_load_n(word, __ATOMIC_RELAXED);
@@ -51,26 +39,16 @@ static bool record(CUevent event, const struct pgpu_lane *lane) {
                                 : PGPU_REAL(cuEventRecord)(event, lane->stream)) == CUDA_SUCCESS;
 }
 
-/* Beside others it takes longer; after a death it is believed no longer than that. */
-#define BESIDE_OTHERS 4
-
-void pgpu_timing_publish_demand(int gpu, uint64_t now_ns) {
-    struct pgpu_board_gpu *own = pgpu_board_of(gpu);
-    if (own == NULL) return;
-    pgpu_board_store(&own->wanted_ns, now_ns);
-    pgpu_in_flight_expect(gpu, now_ns + pgpu_timing_queued_ns(gpu, now_ns) * BESIDE_OTHERS);
-}
-
 static void tell(const struct pgpu_batch *batch, uint64_t now_ns) {
     struct pgpu_board_gpu *own = pgpu_board_of(batch->gpu);
     if (own != NULL) pgpu_board_add(&own->launches, batch->launches);
-    pgpu_timing_publish_demand(batch->gpu, now_ns);
+    pgpu_in_flight_publish_demand(batch->gpu, now_ns);
 }
 
 static void set_closed(struct pgpu_lane *lane) {
     lane->batch.is_open = false;
     pgpu_lanes_note(lane, false);
-    __atomic_fetch_sub(&flights[lane->batch.gpu].open_batches, 1, __ATOMIC_SEQ_CST);
+    pgpu_in_flight_close_batch(lane->batch.gpu);
 }
 
 /* Behind small launches, where an event changes nothing: not where it would be a barrier, nor in a capture. A
@@ -85,7 +63,7 @@ static bool lay_end_late(const struct pgpu_lane *lane) {
 static void close_lane(struct pgpu_lane *lane, bool may_lay) {
     struct pgpu_batch *batch = &lane->batch;
     if (!batch->is_open) return;
-    uint64_t now_ns = pgpu_timing_now_ns();
+    uint64_t now_ns = pgpu_now_ns();
     if (batch->launches == 0) {
         pgpu_batches_give_events(batch);
         set_closed(lane);
@@ -118,29 +96,23 @@ void pgpu_timing_close(void) {
 
 static void close_forgotten(struct pgpu_lane *lane) {
     const struct pgpu_batch *batch = &lane->batch;
-    if (batch->is_open && lane->idle_at_ns + FORGOTTEN_NS < pgpu_timing_now_ns()) close_now(lane);
+    if (batch->is_open && lane->idle_at_ns + FORGOTTEN_NS < pgpu_now_ns()) close_now(lane);
 }
 
-void pgpu_timing_close_forgotten(uint64_t now_ns) {
-    uint64_t then_ns = load(&looked_around_at_ns);
-    if (now_ns < then_ns + LOOK_AROUND_NS) return;
-    store(&looked_around_at_ns, now_ns);
-    pgpu_lanes_visit(PGPU_OTHERS | PGPU_ORPHANS, close_forgotten);
+void pgpu_timing_settle(int gpu) {
+    int before = pgpu_cancellation_defer();
+    uint64_t now_ns = pgpu_now_ns();
+    if (now_ns >= load(&looked_around_at_ns) + LOOK_AROUND_NS) {
+        store(&looked_around_at_ns, now_ns);
+        pgpu_lanes_visit(PGPU_OTHERS | PGPU_ORPHANS, close_forgotten);
+    }
+    pgpu_measurement_settle(gpu, now_ns);
+    pgpu_cancellation_restore(before);
 }
 
 struct pgpu_lane *pgpu_timing_lane(const struct pgpu_trace_command *command) {
-    return pgpu_lanes_find(command, close_now);
-}
-
-/* Threads that come at once may lose one's part of it: it is a forecast. */
-static void expect(int gpu, uint64_t now_ns, uint64_t cost_ns) {
-    store(&flights[gpu].end_ns, pgpu_most_ns(load(&flights[gpu].end_ns), now_ns) + cost_ns);
-}
-
-/* Nothing of this process was in flight, and now something is. */
-static void begin_flight(int gpu, uint64_t now_ns) {
-    if (pgpu_board_of(gpu) == NULL || load(&flights[gpu].end_ns) != 0) return;
-    pgpu_neighbours_begin(gpu, now_ns);
+    static const struct pgpu_lane_changes changes = {.use = pgpu_timing_note_use, .retire = close_now};
+    return pgpu_lanes_find(command, &changes);
 }
 
 static bool is_alone_in_batch(const struct pgpu_work *work, bool is_dry) {
@@ -157,10 +129,10 @@ static void open_batch(struct pgpu_work *work, bool is_dry) {
                                  .gpu = lane->gpu,
                                  .is_open = true,
                                  .is_single = is_alone_in_batch(work, is_dry)};
-    __atomic_fetch_add(&flights[lane->gpu].open_batches, 1, __ATOMIC_SEQ_CST);
+    pgpu_in_flight_open_batch(lane->gpu);
     pgpu_lanes_note(lane, true);
     if (!work->is_known) pgpu_estimates_expect(work->row, work->now_ns);
-    begin_flight(lane->gpu, work->now_ns);
+    pgpu_in_flight_begin(lane->gpu, work->now_ns);
     pgpu_batches_take_events(lane->context, &batch->start, &batch->end);
     if (batch->start == NULL || record(batch->start, lane)) return;
     pgpu_batches_give_events(batch);
@@ -192,7 +164,7 @@ static void add(const struct pgpu_work *work) {
     batch->estimates_ns[batch->launches++] = work->estimate_ns;
     batch->estimate_ns += work->estimate_ns;
     lane->idle_at_ns = pgpu_most_ns(lane->idle_at_ns, work->now_ns) + work->estimate_ns;
-    expect(lane->gpu, work->now_ns, work->estimate_ns);
+    pgpu_in_flight_add(lane->gpu, work->now_ns, work->estimate_ns);
     batch->has_end = needs_end(work) && record(batch->end, lane);
 }
 
@@ -219,35 +191,23 @@ uint64_t pgpu_timing_uncharged_ns(int gpu) {
     return uncharged_ns[gpu];
 }
 
-uint64_t pgpu_timing_queued_ns(int gpu, uint64_t now_ns) {
-    uint64_t end_ns = load(&flights[gpu].end_ns);
-    return end_ns > now_ns ? end_ns - now_ns : 0;
-}
-
-void pgpu_timing_expect_copy(int gpu, uint64_t now_ns, uint64_t cost_ns) {
-    uint64_t copied_at_ns = pgpu_most_ns(load(&flights[gpu].copied_at_ns), now_ns) + cost_ns;
-    store(&flights[gpu].copied_at_ns, copied_at_ns);
-    pgpu_in_flight_expect(gpu, copied_at_ns);
-}
-
-bool pgpu_timing_is_idle(int gpu, uint64_t now_ns) {
-    /* In this order: a batch is among those that are left before it is open no more. */
-    if (__atomic_load_n(&flights[gpu].open_batches, __ATOMIC_SEQ_CST) != 0) return false;
-    if (pgpu_batches_left(gpu) != 0) return false;
-    store(&flights[gpu].end_ns, 0);
-    return load(&flights[gpu].copied_at_ns) <= now_ns;
-}
-
 static void close_if_legacy(struct pgpu_lane *lane) {
     if (lane->kind == PGPU_STREAM_LEGACY) close_now(lane);
 }
 
-void pgpu_timing_close_legacy(void) {
+/* Open batches of legacy streams get their end event while it is no barrier yet. A thread that is about to
+ * record one is waited for, by every thread that arrives before that is done. */
+void pgpu_timing_note_blocking_stream(void) {
+    if (pgpu_streams_are_settled()) return;
     pgpu_lanes_visit(PGPU_OWN | PGPU_OTHERS | PGPU_ORPHANS, close_if_legacy);
+    pgpu_streams_set_blocking();
+    pgpu_lanes_outlast_visits();
+    pgpu_streams_set_settled();
 }
 
-void pgpu_timing_outlast_closing(void) {
-    pgpu_lanes_outlast_visits();
+void pgpu_timing_note_use(CUstream stream, bool is_per_thread) {
+    if (!pgpu_streams_are_settled() && pgpu_streams_is_blocking(stream, is_per_thread))
+        pgpu_timing_note_blocking_stream();
 }
 
 static void end_stream(struct pgpu_lane *lane) {
@@ -263,10 +223,13 @@ static void end_in_context(struct pgpu_lane *lane) {
 }
 
 void pgpu_timing_end_context(CUcontext context) {
+    int before = pgpu_cancellation_defer();
+    pgpu_measurement_pause();
     if (context != NULL) pgpu_lanes_end(NULL, context, end_in_context);
+    pgpu_measurement_end_context(context);
+    pgpu_cancellation_restore(before);
 }
 
 void pgpu_timing_after_fork_in_child(void) {
     pgpu_lanes_after_fork_in_child();
-    memset(flights, 0, sizeof(flights));
 }

@@ -1,8 +1,7 @@
-/* What a profiled job does, written into the log behind its usage file (trace_abi.h).
+/* What a profiled job launches, written into its log.
  *
- * Off unless the limit file says so, and then one comparison. Around each kernel, graph and copy lie two
- * events; they are read when somebody else synchronises, never by waiting for them. A stream that is being
- * captured is left alone. */
+ * Two events are recorded around each kernel, graph and copy. They are read when the program synchronises,
+ * and never waited for. A stream that captures gets none. */
 #ifndef PGPU_SHIM_TRACE_H
 #define PGPU_SHIM_TRACE_H
 
@@ -11,20 +10,7 @@
 
 #include "cuda_abi.h"
 #include "slice/slice.h"
-#include "trace_abi.h"
-
-extern struct pgpu_trace *pgpu_trace_published; /* NULL: off */
-
-static inline struct pgpu_trace *pgpu_trace_log(void) {
-    return __atomic_load_n(&pgpu_trace_published, __ATOMIC_ACQUIRE);
-}
-
-static inline bool pgpu_trace_is_on(void) {
-    return __builtin_expect(pgpu_trace_log() != NULL, 0);
-}
-
-/* Begin to trace where the limit file says so; once a slot was claimed. */
-void pgpu_trace_enter(void);
+#include "trace/trace_log.h"
 
 /* A forked child writes nothing. */
 void pgpu_trace_after_fork(void);
@@ -63,26 +49,5 @@ void pgpu_trace_settle(void);
 
 /* Before a context ends: its events go with it. */
 void pgpu_trace_end_context(CUcontext context);
-
-/* A context that was met first; `bytes` were charged for it. */
-void pgpu_trace_context(const struct pgpu_place *place, uint64_t bytes);
-
-/* The process has `change` bytes more of a kind, two's complement. Calls nobody: under any mutex. */
-void pgpu_trace_memory(int gpu, enum pgpu_trace_memory kind, uint64_t change);
-
-/* For the other parts of the trace. */
-uint64_t pgpu_trace_now_ns(void);
-void pgpu_trace_count(uint64_t *word, uint64_t more);
-/* Write a record down; NULL where the log is full. It may be given its duration later. */
-struct pgpu_trace_record *pgpu_trace_write(const struct pgpu_trace_record *record);
-/* The row of a kernel and its shape, plus 1; 0: none is free. */
-uint32_t pgpu_trace_shape_of(const struct pgpu_trace_command *command);
-void pgpu_trace_measure(uint32_t shape, uint64_t duration_ns);
-struct pgpu_trace_pair *pgpu_trace_pair_open(const struct pgpu_trace_command *command);
-/* `record` may be NULL: the shape learns its duration all the same. */
-void pgpu_trace_pair_close(struct pgpu_trace_pair *pair, const struct pgpu_trace_command *command,
-                           struct pgpu_trace_record *record, uint32_t shape);
-void pgpu_trace_pair_drop(struct pgpu_trace_pair *pair);
-void pgpu_trace_forget_events(void);
 
 #endif

@@ -2,10 +2,14 @@
  * on the host's clock is known. A float of milliseconds tells microseconds only for a few seconds, so the
  * anchor moves on each second, by GPU time. Pairs and anchors are owned by whoever changes their state first.
  */
+#include "trace/trace_events.h"
+
 #include <stddef.h>
 
+#include "clock.h"
 #include "functions.h"
-#include "trace/trace.h"
+#include "trace/trace_log.h"
+#include "trace/trace_shapes.h"
 
 #define PAIRS         4096u
 #define ANCHORS       64u
@@ -93,11 +97,11 @@ static bool tell_elapsed(CUevent from, CUevent to, uint64_t *elapsed_ns) {
 
 /* When the event on an idle stream is passed, on the host's clock; what comes back is the doubt. */
 static uint64_t sight(struct anchor *anchor) {
-    uint64_t before_ns = pgpu_trace_now_ns();
+    uint64_t before_ns = pgpu_now_ns();
     if (PGPU_REAL(cuEventRecord)(anchor->at, anchor->stream) != CUDA_SUCCESS ||
         PGPU_REAL(cuEventSynchronize)(anchor->at) != CUDA_SUCCESS)
         return UINT64_MAX;
-    uint64_t doubt_ns = pgpu_trace_now_ns() - before_ns;
+    uint64_t doubt_ns = pgpu_now_ns() - before_ns;
     anchor->at_ns = before_ns + doubt_ns / 2;
     anchor->doubt_ns = doubt_ns;
     return doubt_ns;
@@ -198,7 +202,7 @@ struct pgpu_trace_pair *pgpu_trace_pair_open(const struct pgpu_trace_command *co
     struct visit visit = enter(command->place.context);
     struct pgpu_trace_pair *pair = open_here(command);
     leave(&visit);
-    if (pair != NULL) pair->launched_ns = pgpu_trace_now_ns();
+    if (pair != NULL) pair->launched_ns = pgpu_now_ns();
     return pair;
 }
 
@@ -270,7 +274,7 @@ static void move(struct anchor *anchor) {
         anchor->at_ns += more_ns;
         anchor->is_next_recorded = false;
     }
-    if (anchor->is_next_recorded || pgpu_trace_now_ns() < anchor->at_ns + MOVE_AFTER_NS) return;
+    if (anchor->is_next_recorded || pgpu_now_ns() < anchor->at_ns + MOVE_AFTER_NS) return;
     struct visit visit = enter(anchor->context);
     anchor->is_next_recorded = PGPU_REAL(cuEventRecord)(anchor->next, anchor->stream) == CUDA_SUCCESS;
     leave(&visit);
@@ -294,14 +298,14 @@ static void look_at_all(unsigned patience) {
 
 void pgpu_trace_settle(void) {
     if (!pgpu_trace_is_on()) return;
-    uint64_t since_ns = pgpu_trace_now_ns();
+    uint64_t since_ns = pgpu_now_ns();
     struct pgpu_trace *log = pgpu_trace_log();
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     PGPU_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
     look_at_all(UNREADY_LOOKS);
     move_anchors();
     PGPU_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
-    pgpu_trace_count(&log->self_ns, pgpu_trace_now_ns() - since_ns);
+    pgpu_trace_count(&log->self_ns, pgpu_now_ns() - since_ns);
 }
 
 static void forget(struct pgpu_trace_pair *pair, CUcontext context) {

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "functions.h"
-#include "trace/trace.h"
+#include "trace/trace_shapes.h"
 
 #define PROBES 64u
 
