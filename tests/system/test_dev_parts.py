@@ -14,8 +14,7 @@ from pgpu.errors import RequestError
 from pgpu.functions.api import Batch
 from pgpu.functions.api.declaration import _PARSERS as READERS
 from pgpu.functions.dev import ConnectionRelay, FunctionSource, describe_function, find_function
-from pgpu.functions.dev.session_directory import session_directory
-from pgpu.functions.dev.source_snapshot import changed_paths, take_snapshot
+from pgpu.functions.dev.dev_session import changed_paths, session_directory, take_snapshot
 
 CODE = """
 import pgpu

@@ -1,6 +1,6 @@
-"""One front with its worker, as a child of this process.
+"""One replica with its worker, as a child of this process.
 
-It refuses to restart anything: the front does that for its worker, and a front that ends is for its owner to see.
+The replica restarts its own worker; a replica that ends is left to the caller.
 """
 
 import http.client
@@ -20,64 +20,63 @@ _GRACE_SECONDS = 20.0
 
 
 def front_command(app: str, source: Path, directory: Path, declaration: Mapping[str, object]) -> tuple[str, ...]:
-    """Return what starts a front.
+    """Return the command of a replica.
 
     Args:
-        app: As of `handler.load`.
-        source: Where the code lies.
+        app: As for `handler.load`.
+        source: Directory of the code.
         directory: For its sockets.
-        declaration: Its words, as of `api.dump_declaration`.
+        declaration: As of `api.dump_declaration`.
     """
     words = ("--app", app, "--source", str(source), "--directory", str(directory))
-    return (
-        sys.executable,
-        "-P",
-        "-m",
-        "pgpu.functions.replica",
-        *words,
-        "--declaration",
-        json.dumps(dict(declaration)),
-    )
+    command = (sys.executable, "-P", "-m", "pgpu.functions.replica")
+    return (*command, *words, "--declaration", json.dumps(dict(declaration)))
 
 
 def socket_directory() -> Path:
-    """Make a directory whose path is short enough for sockets in it."""
+    """Make a temporary directory with a path that is short enough for sockets."""
     return Path(tempfile.mkdtemp(prefix="pgpu-fn-"))
 
 
 @dataclass(slots=True)
 class DevReplica:
-    """A front that was started."""
+    """A replica that was started."""
 
     process: subprocess.Popen[bytes]
     directory: Path
     """Of its sockets; removed at its end."""
 
     health: Mapping[str, Any] = field(default_factory=dict)
-    """What it said last of itself: state, reason, restarts; empty before it says anything."""
+    """Its last health report (state, reason, restarts); empty before the first one."""
 
     @property
     def http_socket(self) -> Path:
-        """Where it serves HTTP."""
+        """The socket on which it serves HTTP."""
         return self.directory / "http.sock"
 
     def is_ready(self) -> bool:
-        """Ask whether a request would be served now, and note `health`."""
+        """Request its health, store it in `health`, and return whether a call would be served now."""
+        connection = http.client.HTTPConnection("localhost")
         try:
-            status, body = _answer(self.http_socket, "/v2/health/ready")
-            self.health = json.loads(body)
+            with socket.socket(socket.AF_UNIX) as ours:
+                ours.settimeout(_ANSWER_SECONDS)
+                ours.connect(str(self.http_socket))
+                connection.sock = ours
+                connection.request("GET", "/v2/health/ready")
+                reply = connection.getresponse()
+                self.health = json.loads(reply.read())
         except (OSError, http.client.HTTPException, ValueError):
-            return False  # it does not listen yet, or not any more
-        return status == http.HTTPStatus.OK
+            return False  # it does not listen yet, or no longer
+        return reply.status == http.HTTPStatus.OK
 
     @property
     def is_failed(self) -> bool:
-        """Whether its worker could not be started, at least once, as far as `health` tells, or it ended itself."""
+        """Whether its worker could not be started at least once, by the last `health`, or the replica itself ended."""
         is_refused = self.health.get("state") in {"starting", "failed"} and bool(self.health.get("reason"))
         return is_refused or self.process.poll() is not None
 
     def end(self) -> int:
-        """Have it finish what it has; kill it if that takes too long. Return its exit code."""
+        """Let it finish its calls, kill it after 20 seconds, and return its exit code."""
         self.process.terminate()
         try:
             code = self.process.wait(_GRACE_SECONDS)
@@ -86,14 +85,3 @@ class DevReplica:
             code = self.process.wait()
         shutil.rmtree(self.directory, ignore_errors=True)
         return code
-
-
-def _answer(path: Path, route: str) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection("localhost")
-    with socket.socket(socket.AF_UNIX) as ours:
-        ours.settimeout(_ANSWER_SECONDS)
-        ours.connect(str(path))
-        connection.sock = ours
-        connection.request("GET", route)
-        reply = connection.getresponse()
-        return reply.status, reply.read()

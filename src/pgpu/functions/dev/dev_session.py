@@ -1,45 +1,58 @@
 """Keeps one replica serving while its code is edited.
 
-A change starts a new replica beside the old one; callers move over once it is ready, and the old one finishes what it has.
-Code that does not start leaves the old one serving and says why. Where there is no room on the GPU for both, the old one
-ends first. It refuses to print: whoever made it says how lines are shown.
+A change starts a new replica beside the old one. Callers move to it once it is ready, and the old one finishes its calls. If
+the new code does not start, the old replica goes on serving and the reason is reported. If the GPU has no room for both, the
+old one ends first.
 """
 
+import contextlib
+import fcntl
 import itertools
 import os
+import shutil
 import subprocess
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pgpu.errors import RequestError
 from pgpu.functions.api import Declaration, dump_declaration
-from pgpu.functions.dev.description import FunctionDescription, describe_function
+from pgpu.functions.dev.connection_relay import ConnectionRelay
 from pgpu.functions.dev.dev_replica import DevReplica, front_command
-from pgpu.functions.dev.function_source import FunctionSource
-from pgpu.functions.dev.relay import ConnectionRelay
-from pgpu.functions.dev.session_directory import session_directory
-from pgpu.functions.dev.source_snapshot import SourceSnapshot, changed_paths, take_snapshot
+from pgpu.functions.dev.function_source import FunctionDescription, FunctionSource, describe_function
 
 LOOK_SECONDS = 0.25
 _NOT_GRANTED = 124
-"""`pgpu run --no-wait`: it does not fit now."""
+"""Exit code of `pgpu run --no-wait` if there is no room now."""
+
+_PREFIX = "pgpu-dev-"
+"""Short, since a socket's path has at most 107 bytes."""
+
+_SUFFIXES = (".py", ".toml")
+_SKIPPED = {"__pycache__", "node_modules", "build", "dist"}
+_MOST_FILES = 5000
+"""Files that are watched at most: a source directory has fewer."""
+
+SourceSnapshot = Mapping[str, tuple[int, int]]
+"""Modification time in ns and size in bytes, by path."""
 
 
 @dataclass(slots=True)
 class DevSession:
-    """One `pgpu dev`."""
+    """One `pgpu dev`; runs in the calling thread, with a thread for each replica that is ending."""
 
     place: FunctionSource
     relay: ConnectionRelay
     tell: Callable[[str], None]
-    """Hears what happens, a line at a time."""
+    """Called with each line of progress."""
 
     slice_words: Callable[[Declaration, bool], Sequence[str]] = field(default=lambda _declaration, _may_wait: ())
-    """The command that runs another one in the slice that a declaration asks for; nothing for a CPU function. Where it may
-    not wait it exits with 124 if there is no room."""
+    """Returns the prefix that runs a command in a slice for a declaration; empty for a CPU function. If the second argument
+    is false, the command exits with 124 instead of waiting for room."""
 
     name: str | None = None
     is_reloading: bool = True
@@ -57,44 +70,47 @@ class DevSession:
         Args:
             announce: Called once the first replica is ready.
         """
+        is_announced = False
         with session_directory() as self._directory:
             try:
-                self._serve(announce)
+                while not self.stopped.is_set():
+                    seen = take_snapshot(self.place.source)
+                    described = self._start(seen)
+                    if described is not None and not is_announced:
+                        announce(described)
+                        is_announced = True
+                    self._wait_for_an_edit(seen)
             finally:
                 self._retire()
                 for thread in self._leaving:
                     thread.join()
 
-    def _serve(self, announce: Callable[[FunctionDescription], None]) -> None:
-        is_announced = False
-        while not self.stopped.is_set():
-            seen = take_snapshot(self.place.source)
-            described = self._start(seen)
-            if described is not None and not is_announced:
-                announce(described)
-                is_announced = True
-            self._wait_for_an_edit(seen)
-
     def _start(self, seen: SourceSnapshot) -> FunctionDescription | None:
-        """Bring the code as it is now into service; None where that did not work, which was told."""
+        """Replace the replica by one of the current code; None if that failed, which was reported."""
         try:
             described = describe_function(self.place, self.name)
             began_seconds = time.monotonic()
-            replica = self._started(described)
+            replica = self._spawn_with_room(described)
         except RequestError as exc:
             self._tell_failure(str(exc), exc.hint)
             return None
         if not self._becomes_ready(replica, seen):
-            self._give_up(replica, seen)
+            reason = replica.health.get("reason") if replica.is_failed else None
+            replica.end()
+            is_edited = reason is None and changed_paths(seen, take_snapshot(self.place.source))
+            if not self.stopped.is_set() and not is_edited:
+                self._tell_failure(str(reason or f"its replica ended with {replica.process.returncode}"), "see above")
             return None
         before, self._replica = self._replica, replica
         self.relay.target = replica.http_socket
-        self._leave(before)
+        if before is not None:
+            self._leaving.append(threading.Thread(target=self._end_later, args=(before,)))
+            self._leaving[-1].start()
         self.tell(f"{described.name} is ready after {time.monotonic() - began_seconds:.2f} s")
         return described
 
-    def _started(self, described: FunctionDescription) -> DevReplica:
-        """Start a front; where there is no room beside the old one, end that one first."""
+    def _spawn_with_room(self, described: FunctionDescription) -> DevReplica:
+        """Start a replica; if there is no room beside the old one, end that one first."""
         replica = self._spawn(described, may_wait=self._replica is None)
         if self._replica is None or not self._is_without_room(replica):
             return replica
@@ -106,13 +122,17 @@ class DevSession:
     def _spawn(self, described: FunctionDescription, *, may_wait: bool) -> DevReplica:
         directory = self._directory / str(next(self._numbers))
         directory.mkdir()
-        front = front_command(self.place.app, self.place.source, directory, dump_declaration(described.declaration))
-        place = self.slice_words(described.declaration, may_wait)
-        ours = () if place else ("--parent", str(os.getpid()))  # in a slice, what grants it stands between
-        words = (*place, *front, "--name", described.name, *ours)
-        # A group of its own: ^C at a terminal is for this process, which ends the others in order.
+        command = front_command(self.place.app, self.place.source, directory, dump_declaration(described.declaration))
+        prefix = self.slice_words(described.declaration, may_wait)
+        # Without a slice the replica watches this process and ends with it; in a slice its parent is a supervisor.
+        parent = () if prefix else ("--parent", str(os.getpid()))
+        # A process group of its own: Ctrl-C at a terminal must reach only this process, which ends the replicas in order.
         process = subprocess.Popen(
-            words, cwd=self.place.source, stdin=subprocess.DEVNULL, process_group=0, env={**os.environ}
+            (*prefix, *command, "--name", described.name, *parent),
+            cwd=self.place.source,
+            stdin=subprocess.DEVNULL,
+            process_group=0,
+            env={**os.environ},
         )
         return DevReplica(process, directory)
 
@@ -124,7 +144,7 @@ class DevSession:
         return False
 
     def _becomes_ready(self, replica: DevReplica, seen: SourceSnapshot) -> bool:
-        """Wait; leave early where it failed, or where the code was edited once more."""
+        """Wait until it is ready; return false early if it failed, or if the code was edited again."""
         while not replica.is_ready():
             if replica.is_failed or self.stopped.wait(LOOK_SECONDS / 5):
                 return False
@@ -132,22 +152,16 @@ class DevSession:
                 return False
         return True
 
-    def _give_up(self, replica: DevReplica, seen: SourceSnapshot) -> None:
-        reason = replica.health.get("reason") if replica.is_failed else None
-        replica.end()
-        if self.stopped.is_set() or (reason is None and changed_paths(seen, take_snapshot(self.place.source))):
-            return
-        self._tell_failure(str(reason or f"its front ended with {replica.process.returncode}"), "see above")
-
     def _tell_failure(self, reason: str, hint: str | None) -> None:
         self.tell(f"this code does not start: {reason}{f' ({hint})' if hint else ''}")
         if self._replica is not None:
             self.tell("the code before it goes on serving")
 
     def _wait_for_an_edit(self, seen: SourceSnapshot) -> None:
+        """Return after an edit, or when the replica ended by itself."""
         while not self.stopped.wait(LOOK_SECONDS):
             if self._replica is not None and self._replica.process.poll() is not None:
-                self.tell(f"the front ended with {self._replica.process.returncode}: starting it again")
+                self.tell(f"the replica ended with {self._replica.process.returncode}: starting it again")
                 self._retire()
                 return
             if not self.is_reloading:
@@ -155,28 +169,96 @@ class DevSession:
             now = take_snapshot(self.place.source)
             paths = changed_paths(seen, now)
             if paths:
-                self._until_quiet(now)
+                # Editors write in several steps, and a checkout writes many files: wait until nothing changes.
+                while not self.stopped.wait(LOOK_SECONDS / 2):
+                    before, now = now, take_snapshot(self.place.source)
+                    if not changed_paths(before, now):
+                        break
                 self.tell(f"{os.path.relpath(paths[0], self.place.source)} changed")
                 return
 
-    def _until_quiet(self, last: SourceSnapshot) -> None:
-        """An editor writes in several steps, and a checkout many files."""
-        while not self.stopped.wait(LOOK_SECONDS / 2) and changed_paths(last, now := take_snapshot(self.place.source)):
-            last = now
-
-    def _leave(self, replica: DevReplica | None) -> None:
-        """Let one finish what it has, meanwhile; it hears of that once those who came to it last have asked."""
-
-        def end_soon(leaving: DevReplica) -> None:
-            self.stopped.wait(LOOK_SECONDS)
-            leaving.end()
-
-        if replica is not None:
-            self._leaving.append(threading.Thread(target=end_soon, args=(replica,)))
-            self._leaving[-1].start()
+    def _end_later(self, leaving: DevReplica) -> None:
+        # After a moment, so that connections that were accepted for it last have sent their requests.
+        self.stopped.wait(LOOK_SECONDS)
+        leaving.end()
 
     def _retire(self) -> None:
         if self._replica is not None:
             self.relay.target = None
             self._replica.end()
             self._replica = None
+
+
+def take_snapshot(source: Path) -> SourceSnapshot:
+    """Return times and sizes of the files below a directory that imports can read.
+
+    Polling: inotify does not report changes on network file systems and container mounts. Hidden directories, virtual
+    environments and caches are skipped.
+    """
+    found: dict[str, tuple[int, int]] = {}
+    for entry in _walk(str(source)):
+        try:
+            status = entry.stat()
+        except OSError:
+            continue  # removed since it was listed, such as an editor's swap file
+        found[entry.path] = (status.st_mtime_ns, status.st_size)
+        if len(found) >= _MOST_FILES:
+            break
+    return found
+
+
+def changed_paths(before: SourceSnapshot, after: SourceSnapshot) -> list[str]:
+    """Return the paths that were added, changed or removed."""
+    return sorted(path for path in {*before, *after} if before.get(path) != after.get(path))
+
+
+def _walk(directory: str) -> Iterator["os.DirEntry[str]"]:
+    try:
+        entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
+    except OSError:
+        return
+    if any(entry.name == "pyvenv.cfg" for entry in entries):
+        return
+    for entry in entries:
+        if entry.name.startswith(".") or entry.name in _SKIPPED:
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walk(entry.path)
+        elif entry.name.endswith(_SUFFIXES):
+            yield entry
+
+
+@contextmanager
+def session_directory(place: Path | None = None) -> Iterator[Path]:
+    """Make a temporary directory, locked with `flock` until the end, and remove those of sessions that were killed.
+
+    The kernel releases the lock of a killed session, so an unlocked directory has no session.
+
+    Args:
+        place: Parent of such directories; None: the directory of temporary files.
+    """
+    place = place or Path(tempfile.gettempdir())
+    for each in place.glob(f"{_PREFIX}*"):
+        _remove_if_unlocked(each)
+    while True:
+        made = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
+        lock = os.open(made, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if made.exists():
+            break
+        os.close(lock)  # another session removed it before it was locked
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+        os.close(lock)
+
+
+def _remove_if_unlocked(directory: Path) -> None:
+    with contextlib.suppress(OSError):  # another user's directory, a locked one, or one that was just removed
+        lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(directory, ignore_errors=True)
+        finally:
+            os.close(lock)

@@ -1,66 +1,112 @@
-"""Where a function's code lies: from what a user writes to a directory and a name in it.
+"""A function's source: its directory and name, found from a command line, and its description.
 
-It refuses to import anything.
+The description comes from a child process (`__main__.py`), because it imports the user's module and a new version must not
+meet the modules of the old one.
 """
 
+import json
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pgpu.errors import RequestError
-from pgpu.functions.api import PROJECT_FILE, read_project
+from pgpu.functions.api import PROJECT_FILE, Declaration, parse_declaration, read_project
 from pgpu.units import quoted
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionSource:
-    """A function before anybody looked at its code."""
+    """A function whose code is not imported yet."""
 
     source: Path
-    """The directory that is watched, that imports begin in and that the function runs in."""
+    """The directory that is watched, first on the import path, and the function's working directory."""
 
     app: str
-    """`file.py:Attribute` or `module:Attribute`, as seen from there."""
+    """`file.py:Attribute` or `module:Attribute`, relative to `source`."""
 
     name: str | None = None
-    """Of its section in `pgpu.toml`; None where it has none."""
+    """Of its section in `pgpu.toml`; None without a section."""
 
 
 def find_function(words: str, directory: Path) -> FunctionSource:
-    """Find a function.
+    """Find a function by its name on the command line.
 
     Args:
         words: `path/to/app.py:Detector`, `package.module:Detector`, or the name of a section of `pgpu.toml`.
-        directory: Where the user is.
+        directory: The user's working directory.
 
     Raises:
         RequestError: There is no such file or section, or `pgpu.toml` cannot be read.
     """
     path, _, attribute = words.partition(":")
     if path.endswith(".py"):
-        return _of_file(directory / path, attribute)
+        file = directory / path
+        if not file.is_file():
+            raise RequestError(f"there is no file {quoted(str(file))}", hint="write it like app.py:Detector")
+        source = file.parent.resolve()
+        app = f"{file.name}:{attribute}" if attribute else file.name
+        return FunctionSource(source, app, _section_of(source, app))
     project = read_project(directory)
     if words in project:
-        app = project[words].app
-        if app is None:
+        section_app = project[words].app
+        if section_app is None:
             raise RequestError(
                 f"{PROJECT_FILE}, function {words}: app is missing", hint='write app = "app.py:Detector"'
             )
-        return FunctionSource(directory, app, words)
+        return FunctionSource(directory, section_app, words)
     if ":" not in words and "." not in words:
         raise RequestError(
             f"{quoted(words)} is no function in {PROJECT_FILE}",
-            hint="write app.py:Detector, or give it a section there",
+            hint="write app.py:Detector, or add a section for it",
         )
     return FunctionSource(directory, words, _section_of(directory, words))
 
 
-def _of_file(path: Path, attribute: str) -> FunctionSource:
-    if not path.is_file():
-        raise RequestError(f"there is no file {quoted(str(path))}", hint="write it like app.py:Detector")
-    source = path.parent.resolve()
-    app = f"{path.name}:{attribute}" if attribute else path.name
-    return FunctionSource(source, app, _section_of(source, app))
-
-
 def _section_of(directory: Path, app: str) -> str | None:
     return next((name for name, section in read_project(directory).items() if section.app == app), None)
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionDescription:
+    """A function whose module can be imported."""
+
+    name: str
+    declaration: Declaration
+    """Of the decorator, overridden by `pgpu.toml`."""
+
+    body: str | None
+    """JSON of an example request; None if the handler takes the raw body."""
+
+
+def describe_function(place: FunctionSource, name: str | None = None) -> FunctionDescription:
+    """Import a function in a child process and return its description.
+
+    Args:
+        place: Its source.
+        name: Overrides the name of its section, or the one derived from the callable's.
+
+    Raises:
+        RequestError: It is no handler, or cannot be imported; then the message is the last line of the traceback.
+    """
+    command = (sys.executable, "-P", "-m", __package__, place.app, "--source", str(place.source))
+    section = () if place.name is None else ("--section", place.name)
+    done = subprocess.run((*command, *section), capture_output=True, text=True, check=False, cwd=place.source)
+    answer = _last_object(done.stdout)
+    if done.returncode != 0 or answer is None:
+        lines = [line for line in done.stderr.splitlines() if line.strip()] or ["its import ended without a word"]
+        place_line = next((line.strip() for line in reversed(lines) if line.lstrip().startswith("File ")), None)
+        raise RequestError(lines[-1], hint=place_line)
+    if "error" in answer:
+        raise RequestError(answer["error"], hint=answer["hint"])
+    return FunctionDescription(name or answer["name"], parse_declaration(answer["words"]), answer["body"])
+
+
+def _last_object(output: str) -> dict[str, Any] | None:
+    """Return the JSON object on the last line; None if the module ended the process before it was written."""
+    try:
+        answer = json.loads(output.splitlines()[-1])
+    except (IndexError, ValueError):
+        return None
+    return answer if isinstance(answer, dict) else None

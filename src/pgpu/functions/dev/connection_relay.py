@@ -1,8 +1,7 @@
-"""A TCP port that stays while replicas come and go: each new connection goes to the replica of the moment.
+"""A TCP port that outlives replicas: each new connection is relayed to the current replica's Unix socket.
 
-Bytes are carried and not read, so everything that a front can do works through it. Connections that a replica has stay
-with it until it closes them, which it does once it was told to end. It refuses to know HTTP, but for one answer of its own
-while there is no replica.
+Bytes are copied without parsing, so every protocol of a replica works. A connection stays with its replica until that closes
+it, which it does before it ends. While there is no replica, the relay answers 503 itself.
 """
 
 import asyncio
@@ -16,25 +15,25 @@ from pathlib import Path
 from pgpu.errors import RequestError
 
 _PIECE_BYTES = 1 << 16
-_LOOK_AGAIN_SECONDS = 0.05
+_ABORT_AGAIN_SECONDS = 0.05
 _BODY = json.dumps(
-    {"error": "no code of this function runs: pgpu dev says why", "code": "not_running", "request_id": None}
+    {"error": "no code of this function runs: see the output of pgpu dev", "code": "not_running", "request_id": None}
 ).encode()
-_NOBODY = (
+_NO_REPLICA = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
     b"Connection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(_BODY), _BODY)
 )
 
 
 class ConnectionRelay:
-    """Listens in a thread of its own."""
+    """Listens in an event loop in a thread of its own."""
 
     def __init__(self, host: str, port: int) -> None:
         self.target: Path | None = None
-        """The Unix socket that new connections are carried to; None while there is none."""
+        """The Unix socket for new connections; None while there is no replica. Set from another thread."""
 
         self.port = port
-        """Where it listens; after `start` never 0."""
+        """The port; after `start` never 0."""
 
         self._host = host
         self._loop = asyncio.new_event_loop()
@@ -43,10 +42,10 @@ class ConnectionRelay:
         self._thread = threading.Thread(target=self._loop.run_forever, name="relay", daemon=True)
 
     def start(self) -> None:
-        """Begin to listen.
+        """Start to listen.
 
         Raises:
-            RequestError: The port is taken, or the address is not this machine's.
+            RequestError: The port is in use, or the address is not this machine's.
         """
         self._thread.start()
         try:
@@ -58,7 +57,7 @@ class ConnectionRelay:
             ) from exc
 
     def stop(self) -> None:
-        """Stop listening; connections end."""
+        """Stop listening and abort all connections."""
         asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -74,7 +73,7 @@ class ConnectionRelay:
         while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
             for writer in self._writers:
                 writer.transport.abort()
-            await asyncio.wait(tasks, timeout=_LOOK_AGAIN_SECONDS)
+            await asyncio.wait(tasks, timeout=_ABORT_AGAIN_SECONDS)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with self._open(writer):
@@ -86,12 +85,11 @@ class ConnectionRelay:
             with self._open(ours):
                 up = asyncio.ensure_future(_copy(reader, ours))
                 await _copy(theirs, writer)
-                up.cancel()  # whoever still speaks is not heard any more
+                up.cancel()  # the replica closed the connection: what the caller still sends is dropped
                 await asyncio.wait((up,))
 
     @contextmanager
     def _open(self, writer: asyncio.StreamWriter) -> Iterator[None]:
-        """Know of a connection while it is there."""
         self._writers.add(writer)
         try:
             yield
@@ -102,7 +100,7 @@ class ConnectionRelay:
     async def _refuse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):  # the caller may leave at any moment
             await reader.read(_PIECE_BYTES)
-            writer.write(_NOBODY)
+            writer.write(_NO_REPLICA)
             await writer.drain()
 
 
