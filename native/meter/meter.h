@@ -2,7 +2,7 @@
  *
  * The shim counts a slice with it, the simulated driver a device. It knows nothing of CUDA, and it refuses to
  * wait for another process: every lock is tried once, every loop ends when the others make progress. The
- * protocol is in docs/decisions/0003-two-locks-a-slot.md. */
+ * protocol is in docs/decisions/0003-liveness-of-slice-two-open-file-description-locks.md. */
 #ifndef PGPU_METER_H
 #define PGPU_METER_H
 

@@ -161,7 +161,7 @@ def test_the_policy_takes_the_names_that_the_driver_gives_its_slices() -> None:
 
 
 def test_each_privilege_of_the_driver_has_its_reason() -> None:
-    page = (ROOT / "docs" / "decisions" / "0048-what-the-driver-may.md").read_text("utf-8")
+    page = (ROOT / "docs" / "decisions" / "0048-privileges-of-node-driver.md").read_text("utf-8")
     pod = driver_pod(written(KUSTOMIZE))
     assert set(pod) & {"hostNetwork", "hostIPC", "shareProcessNamespace"} == set()
     (container,) = pod["containers"]

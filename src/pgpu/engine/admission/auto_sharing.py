@@ -5,7 +5,7 @@ or in a mode already; for one in time slices a job may wait until it is empty (`
 back while jobs run: they take turns then (`verifying`). Who could be no client, of whom nothing is known, or of whom no more than
 their launches tell (confidence `low`), takes time slices, which keep jobs apart. It refuses to grant: admission does.
 
-Docs: docs/decisions/0028-auto-starts-together-and-may-take-turns.md.
+Docs: docs/decisions/0028-sharing-mode-auto-start-together-verify-by-turns.md.
 """
 
 import hashlib

@@ -7,7 +7,7 @@ whatever their order, at no more than twice what knowing the future would have c
 longer than it runs itself, or for a job of which nobody knows when it ends.
 
 Source: Karlin, Manasse, Rudolph and Sleator, *Competitive Snoopy Caching* (Algorithmica 1988), for rent or buy.
-Docs: docs/decisions/0033-a-job-waits-for-the-better-mode-as-long-as-that-pays.md.
+Docs: docs/decisions/0033-waiting-for-sharing-mode-as-long-as-it-pays.md.
 """
 
 import math
