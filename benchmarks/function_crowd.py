@@ -38,7 +38,7 @@ from pgpu.app.settings import Settings
 from pgpu.client.address import address_of
 from pgpu.client.connection import HttpTransport
 from pgpu.client.http_client import HttpClient
-from pgpu.client.http_functions import HttpFunctions
+from pgpu.client.remote_service import HttpFunctions
 from pgpu.functions.control.http_control_plane import HttpControlPlane
 from pgpu.functions.deploy import pack_tree
 from pgpu.functions.gateway import gateway_server as gateway

@@ -9,11 +9,11 @@ from tests.fakes.machine import make_machine
 
 from pgpu.engine.keeper.calling import Keepers
 from pgpu.functions.deploy import BundleStore, Deployer
-from pgpu.server.access import Access
 from pgpu.server.application import create_app
-from pgpu.server.job_service import JobService
 from pgpu.server.maintenance import Maintenance
 from pgpu.server.peer_credentials import STATE_KEY, Peer
+from pgpu.services.access import AccessRules
+from pgpu.services.engine_pool import EnginePool
 from pgpu.units import GIB
 
 
@@ -35,7 +35,7 @@ def make_app(root: Path, **settings: object) -> FastAPI:
     engine.gpus.set_outsiders("GPU-0", 10 * GIB)  # type: ignore[attr-defined] # a fake
     engine.keepers = Keepers(engine.settings, ("true",))
     deployer = Deployer(BundleStore(root / "functions"), root / "replicas")
-    return create_app(JobService(engine, Access()), Maintenance(engine), deployer)
+    return create_app(EnginePool(engine, is_server=True), AccessRules(), Maintenance(engine), deployer)
 
 
 def asked(app: ASGIApp, method: str, target: str, body: bytes = b"") -> tuple[int, dict[str, str], bytes]:

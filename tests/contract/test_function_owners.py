@@ -57,7 +57,7 @@ class World:
 
     @property
     def kept(self) -> Any:
-        return self.app.state.desk.engine.ledger.functions
+        return self.app.state.engines.own.ledger.functions
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_what_is_the_gateway_s_is_no_user_s_not_even_the_owner_s(
 
 @pytest.mark.parametrize(("word", "body"), [("offer", {"value": 1e300}), ("claim", None), ("park", None)])
 def test_an_owner_does_not_say_what_their_idle_replica_is_worth(world: World, word: str, body: object) -> None:
-    ledger = world.app.state.desk.engine.ledger
+    ledger = world.app.state.engines.own.ledger
     spec, request = JobSpec(("true",), "process", serves="secretive"), Request(1 << 30, 1)
     job = Job("0123456789ab", spec, request, JobState.EXITED, 1.0, owner_uid=ALICE)
     with ledger.decision() as decision:

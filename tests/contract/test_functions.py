@@ -20,12 +20,12 @@ from tests.waiting import until
 
 from pgpu.app.clients import open_client, open_functions
 from pgpu.app.settings import Settings
-from pgpu.client.http_functions import HttpFunctions
+from pgpu.client.remote_service import HttpFunctions
 from pgpu.errors import FunctionNotFoundError, RequestError
 from pgpu.functions.deploy import pack_tree
 from pgpu.ledger import Ledger
 from pgpu.model import ColdStart, Deployment, Function, JobState, ReplicaState, VersionState
-from pgpu.services.function_messages import Bearer, Judgement, ReplicaAsk, Rollout, Shown
+from pgpu.services.messages import Bearer, Judgement, ReplicaAsk, Rollout, Shown
 
 APP = """
 class Doubler:

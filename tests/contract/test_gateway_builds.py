@@ -14,7 +14,7 @@ from pgpu.functions.control.replica_controller import ReplicaController
 from pgpu.functions.router.gateway_metrics import GatewayMetrics
 from pgpu.functions.router.router_table import RouterTable
 from pgpu.model import Function, JobState, Share, Version, VersionState
-from pgpu.services.function_messages import Judgement, ReplicaAsk
+from pgpu.services.messages import Judgement, ReplicaAsk
 
 ALICE, BOB = 61001, 61002
 

@@ -10,7 +10,7 @@ import pytest
 from pgpu.errors import CapacityError, NodeError
 from pgpu.functions.gateway.gateway_access import Credentials
 from pgpu.functions.gateway.token_cache import TokenCache
-from pgpu.services.function_messages import Bearer
+from pgpu.services.messages import Bearer
 
 GOOD = Bearer("it@1.0")
 

@@ -178,7 +178,7 @@ def test_a_body_is_read_where_it_keeps_nobody_waiting() -> None:
 
 @pytest.mark.parametrize("uid", [4242, 0])
 def test_a_user_has_so_many_jobs_waiting_and_no_more_and_root_any_number(tmp_path: Path, uid: int) -> None:
-    engine = make_app(tmp_path, most_waiting=3).state.desk.engine
+    engine = make_app(tmp_path, most_waiting=3).state.engines.own
     asker = Submitter(uid, (), None)
     one = Submission(JobSpec(("true",), "process", working_directory="/"), Amount(GIB))
     engine.submit_all([one, one], asker)
@@ -202,7 +202,7 @@ def test_a_key_gives_nobody_the_job_of_another_user_whose_id_is_the_same(tmp_pat
     ask = json.dumps({**GOOD, "key": "k"}).encode()
     accepted = asked(root, "POST", "/v1/jobs", ask)
     assert asked(root, "POST", "/v1/jobs", ask) == accepted
-    with closing(sqlite3.connect(app.state.desk.engine.ledger.path)) as ledger, ledger:
+    with closing(sqlite3.connect(app.state.engines.own.ledger.path)) as ledger, ledger:
         ledger.execute("UPDATE jobs SET owner_uid = 4242")
     status, _, text = asked(root, "POST", "/v1/jobs", ask)
     assert status == 400, text

@@ -25,7 +25,7 @@ from pgpu.functions.deploy.replica_job import declaration_of
 from pgpu.functions.router.control_plane import ReacquireResult, ReplicaJob
 from pgpu.model import ColdStart, Function, JobState, ReplicaState, Share, Version, VersionState
 from pgpu.services import wire
-from pgpu.services.function_messages import Bearer
+from pgpu.services.messages import Bearer
 
 
 @dataclass

@@ -20,7 +20,7 @@ from pgpu.app.clients import open_client, open_functions
 from pgpu.app.settings import Settings
 from pgpu.cli.main import main
 from pgpu.cli.verbs.jobs import function_logs
-from pgpu.services.function_messages import ReplicaAsk
+from pgpu.services.messages import ReplicaAsk
 
 APP = """
 import pgpu

@@ -24,7 +24,7 @@ from pgpu.functions.router.function_router import FunctionRouter
 from pgpu.functions.router.gateway_metrics import GatewayMetrics
 from pgpu.functions.router.router_table import RouterTable
 from pgpu.model import Function, Share, Version, VersionState
-from pgpu.services.function_messages import Bearer
+from pgpu.services.messages import Bearer
 
 OWNER = os.geteuid() + 1000
 

@@ -13,9 +13,8 @@ from pgpu.client.connection import HttpTransport
 from pgpu.client.websocket import WebSocketChannel
 from pgpu.engine.submission.inheritance import account_of
 from pgpu.errors import NodeError
-from pgpu.server.access import Access, Caller
-from pgpu.server.accounts import Person
 from pgpu.server.responses import raw_error_response
+from pgpu.services.access import AccessRules, Caller, Identity
 
 WHY = NodeError("you have 256 connections to this server already", hint="end some")
 
@@ -56,9 +55,10 @@ def test_an_attach_that_is_refused_at_the_door_ends_in_the_servers_words(address
 
 
 def test_jobs_of_a_token_holder_have_the_limits_that_the_server_was_started_with() -> None:
-    person = Person(61001, 61001, frozenset())
-    access = Access(limits=(("RLIMIT_NOFILE", 1024, 4096),))
-    inherited = access.inherited(Caller(61001, 61001, frozenset(), is_admin=False, person=person), None)
+    rules = AccessRules(limits=(("RLIMIT_NOFILE", 1024, 4096),))
+    inherited = Caller(61001, is_admin=False, identity=Identity(61001, 61001, frozenset()), rules=rules).inheritance(
+        None
+    )
     account = account_of(inherited, ())
     assert account is not None
     assert account.limits == (("RLIMIT_NOFILE", 1024, 4096),)

@@ -6,7 +6,8 @@ import threading
 import pytest
 from tests.waiting import until
 
-from pgpu.server.single_flight import SharedComputation, SingleFlight
+from pgpu.server.single_flight import SingleFlight
+from pgpu.services.engine_pool import SharedComputation
 
 
 def test_of_a_hundred_who_ask_at_once_two_are_computed_for() -> None:
@@ -19,8 +20,8 @@ def test_of_a_hundred_who_ask_at_once_two_are_computed_for() -> None:
         return len(computed)
 
     async def ask_all() -> list[int]:
-        departures = SingleFlight()
-        asked = [asyncio.create_task(departures.answer("key", compute)) for _ in range(100)]
+        flights = SingleFlight()
+        asked = [asyncio.create_task(flights.answer("key", compute)) for _ in range(100)]
         await asyncio.sleep(0)
         gate.set()
         return list(await asyncio.gather(*asked))
@@ -30,7 +31,7 @@ def test_of_a_hundred_who_ask_at_once_two_are_computed_for() -> None:
 
 def test_an_answer_is_computed_after_it_was_asked_for() -> None:
     async def ask_in_turn() -> list[int]:
-        departures, seen = SingleFlight(), [0]
+        flights, seen = SingleFlight(), [0]
 
         def compute() -> int:
             return seen[0]
@@ -38,7 +39,7 @@ def test_an_answer_is_computed_after_it_was_asked_for() -> None:
         answers = []
         for number in range(5):
             seen[0] = number
-            answers.append(await departures.answer("key", compute))
+            answers.append(await flights.answer("key", compute))
         return answers
 
     assert asyncio.run(ask_in_turn()) == [0, 1, 2, 3, 4]
@@ -46,14 +47,14 @@ def test_an_answer_is_computed_after_it_was_asked_for() -> None:
 
 def test_what_fails_fails_for_those_who_asked_then_and_for_nobody_else() -> None:
     async def ask_twice() -> int:
-        departures = SingleFlight()
+        flights = SingleFlight()
 
         def fail() -> int:
             raise KeyError
 
         with pytest.raises(KeyError):
-            await departures.answer("key", fail)
-        found: int = await departures.answer("key", lambda: 7)
+            await flights.answer("key", fail)
+        found: int = await flights.answer("key", lambda: 7)
         return found
 
     assert asyncio.run(ask_twice()) == 7
@@ -67,9 +68,9 @@ def test_who_goes_takes_nobody_along() -> None:
         return 7
 
     async def ask_and_go() -> int:
-        departures = SingleFlight()
-        first = asyncio.create_task(departures.answer("key", compute))
-        second = asyncio.create_task(departures.answer("key", compute))
+        flights = SingleFlight()
+        first = asyncio.create_task(flights.answer("key", compute))
+        second = asyncio.create_task(flights.answer("key", compute))
         await asyncio.sleep(0)
         first.cancel()
         gate.set()

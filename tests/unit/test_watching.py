@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from tests.waiting import until
 
-from pgpu.client.grant_wait import GrantWatch
+from pgpu.client.http_client import GrantWatch
 from pgpu.errors import ServerUnavailableError
 from pgpu.model import Job, JobSpec, JobState, Request
 

@@ -9,7 +9,6 @@ import pytest
 
 from pgpu import errors
 from pgpu.client.address import TcpAddress, UnixAddress, address_of, installed_server
-from pgpu.client.protocol import GpuReport, JobReport
 from pgpu.enforcement import SliceUse
 from pgpu.errors import PgpuError, RequestError
 from pgpu.model import (
@@ -27,8 +26,9 @@ from pgpu.model import (
     Slice,
     Submission,
 )
-from pgpu.services import error_codec, wire
+from pgpu.services import wire
 from pgpu.services.messages import Ask
+from pgpu.services.reports import GpuReport, JobReport
 
 UUID = "GPU-0"
 SPEC = JobSpec(("sh", "-c", "a\nb"), "docker", "img", (("A", "b=c"),), (Mount("/a", "/b", "ro"),), "/", "1:2", "name")
@@ -94,15 +94,15 @@ def test_a_number_that_the_ledger_cannot_hold_is_refused() -> None:
 
 @pytest.mark.parametrize("kind", classes(PgpuError), ids=lambda kind: kind.__name__)
 def test_an_error_arrives_as_the_same_class_with_the_same_words(kind: type[PgpuError]) -> None:
-    arrived = error_codec.decode_error(json.loads(wire.encode(error_codec.encode_error(kind("what", hint="do this")))))
+    arrived = wire.decode_error(json.loads(wire.encode(wire.encode_error(kind("what", hint="do this")))))
     assert type(arrived) is kind
     assert (str(arrived), arrived.hint) == ("what", "do this")
 
 
 def test_an_error_of_a_newer_version_becomes_its_nearest_relative() -> None:
     told = {"error": {"kinds": ["InventedError", "LedgerError", "PgpuError"], "message": "what", "hint": None}}
-    assert type(error_codec.decode_error(told)) is errors.LedgerError
-    assert type(error_codec.decode_error("nonsense")) is errors.PgpuBug
+    assert type(wire.decode_error(told)) is errors.LedgerError
+    assert type(wire.decode_error("nonsense")) is errors.PgpuBug
 
 
 @pytest.mark.parametrize(

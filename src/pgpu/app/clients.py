@@ -4,7 +4,7 @@ Where a server answers, nothing of the engine is loaded: a command is done soone
 """
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from pgpu.app.settings import Settings
 from pgpu.client import Client
@@ -13,8 +13,8 @@ from pgpu.errors import RequestError
 if TYPE_CHECKING:
     from pgpu.client.address import Address
     from pgpu.client.connection import HttpTransport
-    from pgpu.client.http_functions import HttpFunctions
-    from pgpu.services.administration import Administration
+    from pgpu.client.remote_service import HttpFunctions
+    from pgpu.services.administration import AdministrationService
 
 
 def open_client(settings: Settings) -> Client:
@@ -27,14 +27,14 @@ def open_client(settings: Settings) -> Client:
     if server is not None:
         from pgpu.client.http_client import HttpClient
 
-        return HttpClient(server, settings.simulate)
+        return cast("Client", HttpClient(server, settings.simulate))
     from pgpu.app.composition import make_engine
     from pgpu.client.embedded_client import EmbeddedClient
 
     return EmbeddedClient(make_engine(settings), lambda model: make_engine(replace(settings, simulate=model)))
 
 
-def open_administration(settings: Settings) -> "Administration":
+def open_administration(settings: Settings) -> "AdministrationService":
     """Return what an administrator asks, of the same server or engine.
 
     Raises:
@@ -42,13 +42,15 @@ def open_administration(settings: Settings) -> "Administration":
     """
     server = _server(settings)
     if server is not None:
-        from pgpu.client.http_administration import HttpAdministration
+        from pgpu.client.remote_service import RemoteService
+        from pgpu.services.route_table import ADMIN_ROUTES
 
-        return HttpAdministration(server)
+        return cast("AdministrationService", RemoteService(server, ADMIN_ROUTES))
     from pgpu.app.composition import make_engine
+    from pgpu.services.access import Caller
     from pgpu.services.administration import AdministrationService
 
-    return AdministrationService(make_engine(settings))
+    return AdministrationService(make_engine(settings), Caller.this_process())
 
 
 def open_functions(settings: Settings) -> "HttpFunctions":
@@ -63,7 +65,7 @@ def open_functions(settings: Settings) -> "HttpFunctions":
             "functions are served by a server, and there is none",
             hint="start one: pgpu serve; pgpu dev serves one in place",
         )
-    from pgpu.client.http_functions import HttpFunctions
+    from pgpu.client.remote_service import HttpFunctions
 
     return HttpFunctions(server)
 

@@ -1,4 +1,4 @@
-"""Joins the parts of `pgpu serve`: the engine, the desk before it, and the sockets.
+"""Joins the parts of `pgpu serve`: the engine, the services on it, and the sockets.
 
 It refuses to answer and to decide. The server's own engine is like everybody's; what makes it the server is its lock.
 """
@@ -18,9 +18,10 @@ from pgpu.client.address import GATEWAY_SOCKET
 if TYPE_CHECKING:
     from pgpu.engine.engine import Engine
     from pgpu.functions.deploy import Deployer
-    from pgpu.server.job_service import JobService
     from pgpu.server.listeners import Tcp
     from pgpu.server.maintenance import Maintenance
+    from pgpu.services.access import AccessRules
+    from pgpu.services.engine_pool import EnginePool
 
 
 def serve(
@@ -45,22 +46,24 @@ def serve(
     usual_descriptors = raise_descriptor_limit()
     with listeners.only_server(settings.state_dir / "server.lock"):
         engine = make_engine(settings)
-        desk = _desk(settings, engine, usual_descriptors)
         keeper = _gateway(settings, unix, gateway)
-        _listen(settings, unix, tcp, say, (desk, Maintenance(engine, lambda: sweep_volumes(settings)), keeper))
+        services = _services(settings, engine, usual_descriptors)
+        _listen(settings, unix, tcp, say, (*services, Maintenance(engine, lambda: sweep_volumes(settings)), keeper))
 
 
-def _desk(settings: Settings, engine: "Engine", usual_descriptors: tuple[int, int]) -> "JobService":
-    from pgpu.server.access import Access
-    from pgpu.server.job_service import JobService
+def _services(
+    settings: Settings, engine: "Engine", usual_descriptors: tuple[int, int]
+) -> "tuple[EnginePool, AccessRules]":
+    from pgpu.services.access import AccessRules
     from pgpu.services.administration import uid_of_token
+    from pgpu.services.engine_pool import EnginePool
 
-    access = Access(
+    rules = AccessRules(
         lambda token: uid_of_token(engine.ledger.tokens, token),
         settings.submitters,
         limits=(("RLIMIT_NOFILE", *usual_descriptors),),
     )
-    return JobService(engine, access, lambda model: make_engine(replace(settings, simulate=model)))
+    return EnginePool(engine, lambda model: make_engine(replace(settings, simulate=model)), is_server=True), rules
 
 
 def _listen(
@@ -68,20 +71,20 @@ def _listen(
     unix: Path,
     tcp: "Tcp | None",
     say: Callable[[str], None],
-    parts: "tuple[JobService, Maintenance, GatewayKeeper | None]",
+    parts: "tuple[EnginePool, AccessRules, Maintenance, GatewayKeeper | None]",
 ) -> None:
     from pgpu.server import listeners
     from pgpu.server.application import create_app
 
     def tell() -> None:
-        stack.enter_context(keeping_gateway(parts[2]))
+        stack.enter_context(keeping_gateway(parts[3]))
         for address in _addresses(unix, tcp):
             say(f"listening at {address}")
 
     with listeners.listening_unix(unix, settings.submitters) as socket, contextlib.ExitStack() as stack:
         other = None if tcp is None else (tcp, stack.enter_context(listeners.listen_tcp(tcp)))
-        app = create_app(*parts[:2], _deployer(settings))
-        with _taking_care(parts[1]):
+        app = create_app(*parts[:3], _deployer(settings))
+        with _taking_care(parts[2]):
             listeners.serve(app, socket, other, most_connections=settings.connections, on_ready=tell)
 
 

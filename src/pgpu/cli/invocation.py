@@ -13,10 +13,10 @@ from pgpu.client import Client
 
 if TYPE_CHECKING:
     from pgpu.app.settings import Settings
-    from pgpu.services.function_messages import Functions
+    from pgpu.client.protocol import FunctionClient
 
 ClientFactory = Callable[["Settings"], Client]
-FunctionsFactory = Callable[["Settings"], "Functions"]
+FunctionsFactory = Callable[["Settings"], "FunctionClient"]
 
 
 def _embedded(settings: "Settings") -> Client:
@@ -25,7 +25,7 @@ def _embedded(settings: "Settings") -> Client:
     return open_client(settings)
 
 
-def _served(settings: "Settings") -> "Functions":
+def _served(settings: "Settings") -> "FunctionClient":
     from pgpu.app.clients import open_functions
 
     return open_functions(settings)
@@ -65,7 +65,7 @@ class Invocation:
         """
         return self.make_client(self.settings())
 
-    def functions(self) -> "Functions":
+    def functions(self) -> "FunctionClient":
         """Make what answers this invocation about functions.
 
         Raises:

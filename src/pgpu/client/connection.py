@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 from pgpu.client.address import Address, UnixAddress
 from pgpu.errors import PgpuError, RequestError, ServerUnavailableError
-from pgpu.services import error_codec, wire
+from pgpu.services import wire
 
 PATIENCE_SECONDS = 30.0
 """How long a server that has answered before may be away."""
@@ -296,6 +296,6 @@ def server_unavailable(address: Address, exc: OSError) -> ServerUnavailableError
 
 def _refusal(data: bytes) -> PgpuError:
     try:
-        return error_codec.decode_error(wire.parse(data))
+        return wire.decode_error(wire.parse(data))
     except RequestError as exc:
-        return error_codec.decode_error(str(exc))
+        return wire.decode_error(str(exc))

@@ -1,7 +1,7 @@
-"""What joins a caller to one job, wherever its engine is: its output from any offset, and the way back to it.
+"""The connection between a caller and one job, for local and HTTP clients: output from any offset, input, and control.
 
-Both forms of the client have a line of their own; `attaching` puts a terminal at its end. This module refuses to know
-how either is connected.
+A subclass of `JobStream` opens the connections; this module decodes the frames of the job's supervisor and resumes behind
+the last byte after a lost connection. `terminal` attaches standard streams to it.
 """
 
 import select
@@ -10,15 +10,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Protocol
 
-from pgpu.engine.streams.frames import Frame, FrameDecoder, Hello, Kind, decode_gap, encode_hello
-from pgpu.engine.streams.records import Record, RecordDecoder
-from pgpu.model import JobState
+from pgpu.engine.streams.frames import FrameDecoder, Hello, Kind, encode_hello
+from pgpu.engine.streams.records import Record
+from pgpu.errors import CancelledError, WaitTimeoutError
+from pgpu.model import Job, JobState
+from pgpu.services.output_log import LogCursor
 
 _MILLISECONDS = 1000
 
 
 class Sender(Protocol):
-    """Takes frames for the job's supervisor."""
+    """Sends frames to the job's supervisor."""
 
     def sendall(self, data: bytes, /) -> None:
         """Send all of it.
@@ -38,25 +40,25 @@ class Readable(Protocol):
 
 
 class JobStream(ABC):
-    """Follows one job until it is final; its attributes are set before the first record is asked for."""
+    """Follows one job until it is final; set its attributes before the first record is read."""
 
     def __init__(self, offset: int, *, holds_back: bool) -> None:
         """Do not connect yet.
 
         Args:
             offset: Where in the job's log to begin.
-            holds_back: Whether the job is to be held back rather than that output is lost.
+            holds_back: Whether a slow reader blocks the job; otherwise it loses output.
         """
         self.reading = LogCursor(offset)
         self._holds_back = holds_back
         self.owns_stdin = False
-        """Whether the job's standard input ends with this line."""
+        """Whether the job's standard input ends with this stream."""
 
         self.on_connected: Callable[[Sender], None] = lambda _: None
         """Called with each new connection."""
 
         self.wake_descriptor: int | None = None
-        """Watched beside the connection; `on_wake` is called when it is readable."""
+        """Polled beside the connection; `on_wake` is called when it is readable."""
 
         self.on_wake: Callable[[], None] = lambda: None
 
@@ -65,14 +67,14 @@ class JobStream(ABC):
         """Yield output until the job is final and all of it was yielded."""
 
     def greeting(self) -> bytes:
-        """Return what each new connection begins with."""
+        """Return the first frame of each new connection."""
         return encode_hello(Hello(self.reading.offset, self._holds_back, self.owns_stdin))
 
     def heard(self, receive: Callable[[], Sequence[bytes] | None]) -> Generator[Record, None, bool]:
-        """Yield what the job's supervisor sends over one connection; return whether it said that this was all.
+        """Yield the records of one connection; return whether the supervisor sent the end of the output.
 
         Args:
-            receive: Waits for bytes; None once nobody sends any more.
+            receive: Waits for bytes; None once the connection is closed.
         """
         frames = FrameDecoder()
         while (pieces := receive()) is not None:
@@ -84,7 +86,7 @@ class JobStream(ABC):
         return False
 
     def rest(self, seconds: float) -> None:
-        """Pause, unless there is something to hear of before."""
+        """Sleep; a readable `wake_descriptor` ends it."""
         if self.wake_descriptor is None:
             threading.Event().wait(seconds)
             return
@@ -94,7 +96,7 @@ class JobStream(ABC):
             self.on_wake()
 
     def rest_until_readable(self, connection: Readable) -> None:
-        """Wait until something can be received."""
+        """Block until data can be received, and call `on_wake` meanwhile."""
         poll = select.poll()
         poll.register(connection, select.POLLIN)
         if self.wake_descriptor is not None:
@@ -105,14 +107,14 @@ class JobStream(ABC):
 
 
 class JobControl(Protocol):
-    """What a caller does to the job at the end of a line."""
+    """Operations on the job of a stream."""
 
     def state(self) -> JobState:
-        """Return where the job is in its life."""
+        """Return the job's state."""
         ...
 
     def cancel(self) -> None:
-        """End it before it runs."""
+        """End the job before it runs."""
         ...
 
     def send_signal(self, number: int) -> None:
@@ -120,32 +122,20 @@ class JobControl(Protocol):
         ...
 
     def send_window(self, columns: int, rows: int) -> None:
-        """Tell it the size of the caller's terminal, in characters."""
+        """Set the size of its terminal, in characters."""
         ...
 
 
-class LogCursor:
-    """Where in a job's log a reader is, and the records that it puts together from there."""
+def require_grant(job: Job) -> Job:
+    """Return a job that ended, unless it was never granted.
 
-    def __init__(self, offset: int) -> None:
-        self.offset = offset
-        """Of the next byte."""
-
-        self._records = RecordDecoder()
-
-    def read_frame(self, frame: Frame) -> Iterator[Record]:
-        """Yield the records that a frame completes."""
-        if frame.kind is Kind.GAP:
-            self.jump(decode_gap(frame.payload))
-        elif frame.kind is Kind.OUTPUT:
-            yield from self.read(frame.payload)
-
-    def read(self, data: bytes) -> Iterator[Record]:
-        """Yield the records that the log's next bytes complete."""
-        self.offset += len(data)
-        yield from self._records.feed(data)
-
-    def jump(self, offset: int) -> None:
-        """Go on elsewhere: what was between is lost."""
-        self._records.forget()
-        self.offset = offset
+    Raises:
+        WaitTimeoutError: Its wait ran out.
+        CancelledError: It was cancelled while it waited.
+    """
+    if job.wait_timed_out:
+        again = f" for try {job.attempt}" if job.attempt > 1 else ""
+        raise WaitTimeoutError(f"job {job.id} was not granted in time{again}")
+    if job.state is JobState.CANCELLED:
+        raise CancelledError(f"job {job.id} was cancelled")
+    return job

@@ -1,81 +1,43 @@
-"""The protocol between callers of pgpu and whoever runs the engine, and the reports that cross it."""
+"""Protocols of the clients: what the command line calls on jobs and functions, and the gateway on a server."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
 from pgpu.advising.advice import Advice
 from pgpu.advising.contention import Constants
-from pgpu.enforcement import SliceUse
 from pgpu.engine.history.usage_records import CallHistory, Findings, ProfiledJob, Waste
-from pgpu.engine.watch.gpu_time import GpuTime
-from pgpu.model import Bandwidths, Gpu, Job, JobSpec, Outsider, Profile, Request, SharingMode, Submission
-
-
-@dataclass(frozen=True, slots=True)
-class GpuReport:
-    """One GPU as `pgpu gpus` shows it."""
-
-    gpu: Gpu
-    used_bytes: int
-    """Held now by anybody, in bytes."""
-
-    granted_bytes: int
-    """Sum of the slices granted on it."""
-
-    capacity_bytes: int
-    """What slices may sum to now: memory less headroom less what outsiders hold."""
-
-    enforcer: str
-    does_not_cover: str
-    utilisation_percent: int | None
-    jobs: tuple[str, ...]
-    """Ids of the jobs that hold a slice of it."""
-
-    outsiders: tuple[Outsider, ...] = ()
-    """Processes that compute on it outside of every lease."""
-
-    granted_compute: float = 0.0
-    """Sum of the shares of its time that are granted, 0 to 1."""
-
-    sharing: SharingMode | None = None
-    """How the jobs on it share it; None while there is none."""
-
-
-@dataclass(frozen=True, slots=True)
-class JobReport:
-    """One job and what it holds now."""
-
-    job: Job
-    use: tuple[SliceUse, ...]
-    """One for each slice; empty unless it runs."""
-
-    time: tuple[GpuTime, ...] = ()
-    """One for each slice; empty until it uses a GPU, and after its end."""
-
-
-@dataclass(frozen=True, slots=True)
-class QueueReport:
-    """One waiting job as `pgpu queue` shows it."""
-
-    position: int | None
-    """From 1 on, in the order in which jobs are looked at now; None where it waits for other jobs first."""
-
-    job: Job
-    """Its reason and its expected start are of this moment."""
+from pgpu.model import (
+    Bandwidths,
+    ColdStart,
+    Deployment,
+    Event,
+    Function,
+    FunctionToken,
+    Job,
+    JobSpec,
+    Outsider,
+    Profile,
+    Replica,
+    ReplicaState,
+    Request,
+    Submission,
+    Version,
+)
+from pgpu.services.messages import Bearer, Judgement, NewFunctionToken, ReplicaAsk, Rollout, Shown
+from pgpu.services.reports import GpuReport, JobReport, QueueReport
 
 
 class Client(Protocol):
-    """Everything that the command line needs of an engine."""
+    """Operations on jobs and GPUs. `JobService` implements most of them; see there for the table of routes."""
 
     def submit(self, spec: JobSpec, request: Request, *, wait_timeout_seconds: float | None) -> Job:
-        """Accept a request durably and leave it to a supervisor of its own; returns at once.
+        """Accept a request durably and return at once; a supervisor process of its own runs the job.
 
         Args:
             spec: What to run.
             request: What it needs.
             wait_timeout_seconds: After this long in the queue the job is cancelled; 0 means that it is cancelled
-                unless it can start now; None waits for ever.
+                unless it can start now; None waits without limit.
 
         Raises:
             RequestError: It can never be met; nothing was stored.
@@ -86,12 +48,12 @@ class Client(Protocol):
         """Accept several jobs durably, all or none; returns at once.
 
         Returns:
-            The jobs, each array's elements by index, in the order of the submissions except that whoever others among
-            them wait for comes first.
+            The jobs, each array's elements by index, in the order of the submissions, except that a job comes before
+            those that wait for it.
 
         Raises:
-            RequestError: One of them can never be met, waits for what is not there or has failed, or they wait for each
-                other; nothing was stored.
+            RequestError: One of them can never be met, waits for a job that does not exist or has failed, or they wait for
+                each other; nothing was stored.
         """
         ...
 
@@ -128,26 +90,26 @@ class Client(Protocol):
         ...
 
     def queue(self) -> Sequence[QueueReport]:
-        """List the jobs that wait for this client's GPUs in the order in which they are looked at, the held ones last."""
+        """List the jobs that wait for this client's GPUs in the order of admission, the held ones last."""
         ...
 
     def cancel(self, ids_or_names: Sequence[str], *, grace_seconds: float) -> Sequence[Job]:
-        """Cancel waiting jobs and end running ones, all told at once, and wait for their ends.
+        """Cancel waiting jobs and end running ones, all at once, and wait for their ends.
 
         Args:
             ids_or_names: As of `members`.
             grace_seconds: Between SIGTERM and SIGKILL for those that run.
 
         Raises:
-            JobNotFoundError: One of them is not there; nothing was changed.
+            JobNotFoundError: One of them does not exist; nothing was changed.
         """
         ...
 
     def still_waits(self, job_id: str, *, timeout_seconds: float) -> str | None:
-        """Rest until a job waits no longer, at most so long.
+        """Block until a job is granted, or until a timeout.
 
         Returns:
-            Why it still waits, in one line, empty where nobody has said it yet; None if it waits no longer.
+            Why it still waits, in one line, empty while the reason is unknown; None if it was granted or ended.
         """
         ...
 
@@ -166,7 +128,7 @@ class Client(Protocol):
         ...
 
     def stop(self, id_or_name: str, *, grace_seconds: float) -> Job:
-        """Cancel a waiting job; send a running one SIGTERM and, after the grace, SIGKILL to all it started."""
+        """Cancel a waiting job; send a running one SIGTERM and, after the grace, SIGKILL to all it started; wait for its end."""
         ...
 
     def signal(self, id_or_name: str, number: int) -> None:
@@ -196,55 +158,55 @@ class Client(Protocol):
         ...
 
     def offer(self, id_or_name: str, value: float) -> Job:
-        """Let a running job's lease be taken from now on for a waiting job of the same or a higher priority that needs it.
+        """Mark a running job's lease as evictable by a waiting job of the same or a higher priority.
 
-        The job ends then, with SIGTERM and 1.5 s later SIGKILL; one that parks hears SIGTSTP and lives on without it. Asked
-        again it only changes the value.
+        On eviction the job gets SIGTERM and 1.5 s later SIGKILL; a job that supports parking gets SIGTSTP and continues
+        without its lease. A second call only changes the value.
 
         Args:
             id_or_name: Of a job that serves a function.
-            value: What it saves to keep the lease, 0 or more, in a unit that all who offer share: the lowest for each byte
-                is taken first.
+            value: What it saves to keep the lease, 0 or more, in a unit common to all evictable leases: the lowest value
+                for each byte is evicted first.
 
         Raises:
-            RequestError: It serves no function, or this is no value.
+            RequestError: It serves no function, or the value is negative.
             CapacityError: It does not run, or its lease was taken already.
         """
         ...
 
     def park(self, id_or_name: str) -> Job:
-        """Have a running job do without its lease until it is claimed; does nothing where it does already.
+        """Take the lease from a running job until it is claimed; does nothing if it is parked already.
 
         Raises:
-            RequestError: It is none that parks, or not on one GPU in time slices.
+            RequestError: It does not support parking, or is not on one GPU in time slices.
             CapacityError: It does not run.
         """
         ...
 
     def claim(self, id_or_name: str) -> Job:
-        """Keep an offered lease: once this has returned nobody takes it. Does nothing where it is not on offer.
+        """Keep an evictable lease: it is not evicted after this returns. Does nothing if the lease is not evictable.
 
-        A parked job waits for its lease from then on, like every job of its priority, on the GPU that it was on; its
-        `parked_at_seconds` is None once it was granted, and its main process hears SIGCONT once all of it is back.
+        A parked job queues for its lease, like every job of its priority, on the GPU that it was on; its
+        `parked_at_seconds` is None once it was granted, and its main process gets SIGCONT once its memory is restored.
 
         Raises:
-            CapacityError: It was taken before, or the job does not run.
+            CapacityError: It was evicted before, or the job does not run.
         """
         ...
 
     def history(self, word: str | None) -> Sequence[CallHistory]:
-        """Tell what is known of each call of each program that ran, the one that ran last first.
+        """Return the history of each call of each program, the one that ran last first.
 
         Args:
             word: A signature, the beginning of one, or the id or name of a job; None for all.
 
         Raises:
-            RequestError: Nothing is known under this word.
+            RequestError: No run matches.
         """
         ...
 
     def profiled(self, id_or_name: str) -> ProfiledJob:
-        """Return what a traced job that ended did on the GPU.
+        """Return the profile and the packed log of a traced job that ended.
 
         Raises:
             RequestError: It was not traced, or has not ended.
@@ -252,7 +214,7 @@ class Client(Protocol):
         ...
 
     def add_findings(self, id_or_name: str, findings: Findings) -> Profile:
-        """Add what several runs of a program told to the profile of one of them, and return it.
+        """Add the results of several runs of a program to the profile of one of them, and return it.
 
         Raises:
             RequestError: That job has no profile.
@@ -260,18 +222,18 @@ class Client(Protocol):
         ...
 
     def waste(self) -> Sequence[Waste]:
-        """Tell what jobs reserved and what they used of it, the oldest first, running ones last."""
+        """Return what jobs reserved and what they used of it, the oldest first, running ones last."""
         ...
 
     def advise(
         self, jobs: Sequence[str | Profile], *, gpu_model: str | None = None, tolerance: float | None = None
     ) -> Advice:
-        """Say how jobs should share a GPU, from profiles of each of them alone.
+        """Recommend how jobs share a GPU, from the profile of each of them alone.
 
         Args:
             jobs: Each a profile, or the id or name of a job, or a signature or the beginning of one; two at least.
             gpu_model: As users write products; None for that of the profiles, else of the first GPU.
-            tolerance: How many times longer than alone the slowest may take; None for jobs that nobody waits for.
+            tolerance: How many times longer than alone the slowest may take; None for jobs without a deadline.
 
         Raises:
             RequestError: There is no profile of one of them on this kind of GPU.
@@ -279,15 +241,15 @@ class Client(Protocol):
         ...
 
     def check_calibration(self) -> None:
-        """Find out whether what is calibrated could be kept, before anything is measured.
+        """Check before a measurement that its result can be stored.
 
         Raises:
-            RequestError: The GPUs are a server's, whose administrator calibrates them; or there are none.
+            RequestError: The GPUs are a server's, which its administrator calibrates; or there are none.
         """
         ...
 
     def keep_constants(self, gpu_uuid: str, constants: Constants, bandwidths: Bandwidths) -> None:
-        """Keep what was calibrated on a GPU: constants for its model and driver, bandwidths for itself.
+        """Store the calibration of a GPU: constants for its model and driver, bandwidths for this GPU.
 
         Raises:
             RequestError: As of `check_calibration`, or there is no such GPU.
@@ -299,5 +261,139 @@ class Client(Protocol):
         ...
 
     def outsiders(self) -> Sequence[Outsider]:
-        """Return the processes that compute outside of every lease and that were told of, without asking any GPU."""
+        """Return the processes outside of every lease that the watchdog reported, without a query to any GPU."""
+        ...
+
+
+class FunctionClient(Protocol):
+    """Operations of owners: each sees and changes their own functions, an administrator all."""
+
+    def deploy(self, deployment: Deployment, bundle: BinaryIO) -> Version:
+        """Keep a new version durably; a function's first gets all of the traffic.
+
+        Args:
+            deployment: Its bundle's digest is that of `bundle`.
+            bundle: The packed source tree; read only if the server has none of this digest.
+
+        Raises:
+            RequestError: It can never be served, the name is another user's, or the bundle is invalid.
+            CapacityError: The caller has too many bundles.
+        """
+        ...
+
+    def functions(self) -> Sequence[Function]:
+        """Return the caller's functions, by name."""
+        ...
+
+    def function(self, name: str) -> Function:
+        """Return one function.
+
+        Raises:
+            FunctionNotFoundError: The caller has none of this name; so of every method that takes a name.
+        """
+        ...
+
+    def undeploy(self, name: str) -> Sequence[str]:
+        """Remove a function, its versions and tokens; return the ids of the jobs that served it and end now."""
+        ...
+
+    def roll_out(self, name: str, rollout: Rollout) -> Function:
+        """Give traffic to a version.
+
+        Raises:
+            RequestError: There is no such version, or it failed.
+        """
+        ...
+
+    def roll_back(self, name: str) -> Function:
+        """Restore the traffic from before the last rollout.
+
+        Raises:
+            RequestError: There was none.
+        """
+        ...
+
+    def tokens(self, name: str) -> Sequence[FunctionToken]:
+        """Return the tokens that may call a function, oldest first, without their secret parts."""
+        ...
+
+    def create_token(self, name: str, label: str) -> NewFunctionToken:
+        """Make a token that may call this function and nothing else.
+
+        Args:
+            name: The function.
+            label: Any text for the owner, up to 200 characters.
+        """
+        ...
+
+    def revoke_token(self, name: str, token_id: str) -> None:
+        """Revoke a token.
+
+        Raises:
+            RequestError: The function has none with this id.
+        """
+        ...
+
+    def replicas(self, name: str) -> Sequence[Replica]:
+        """Return the replicas of a function."""
+        ...
+
+    def cold_starts(self, name: str, limit: int = 100) -> Sequence[ColdStart]:
+        """Return a function's last cold starts, the newest first."""
+        ...
+
+
+class GatewayClient(Protocol):
+    """Operations of the gateway, which is an administrator."""
+
+    def functions(self) -> Sequence[Function]:
+        """Return all functions, by name."""
+        ...
+
+    def all_replicas(self) -> Sequence[Replica]:
+        """Return the replicas of all functions, for a gateway that has just started."""
+        ...
+
+    def start_replica(self, ask: ReplicaAsk) -> Replica:
+        """Submit a job that serves a version, as the function's owner; the replica is stored before the job.
+
+        Raises:
+            FunctionNotFoundError: The function was removed.
+            RequestError: There is no such version, it is not ready, or its job can never be granted.
+            CapacityError: The owner has too many waiting jobs.
+        """
+        ...
+
+    def build(self, ask: ReplicaAsk) -> Job:
+        """Submit the job that installs the packages of a pending version, as the function's owner, or return the running one.
+
+        The gateway waits for its end and calls `judge`: exit code 0 makes the version ready.
+
+        Raises:
+            RequestError: The version waits for no packages.
+        """
+        ...
+
+    def note_replica(self, job_id: str, state: ReplicaState) -> None:
+        """Store the state of a replica."""
+        ...
+
+    def forget_replica(self, job_id: str) -> None:
+        """Remove a replica whose job has ended, with its socket directory."""
+        ...
+
+    def judge(self, name: str, judgement: Judgement) -> None:
+        """Store whether a version can be served; for a failed one the traffic from before its rollout is restored."""
+        ...
+
+    def note_cold_start(self, start: ColdStart) -> None:
+        """Store the phases of a start."""
+        ...
+
+    def events(self) -> Iterator[Event | None]:
+        """Yield events as they happen, until the server ends; None once the subscription is complete."""
+        ...
+
+    def bearer(self, shown: Shown) -> Bearer:
+        """Return what a token permits; the same for every token that permits nothing."""
         ...

@@ -18,7 +18,7 @@ from websockets.http11 import Response
 from websockets.uri import parse_uri
 
 from pgpu.errors import PgpuBug, PgpuError
-from pgpu.services import error_codec, wire
+from pgpu.services import wire
 
 _CHUNK_BYTES = 1 << 18
 _HANDSHAKE_SECONDS = 120.0
@@ -152,6 +152,6 @@ def _is_of_a_leaving_server(answer: Response) -> bool:
 
 def _error_of(body: bytes | bytearray | None) -> PgpuError:
     try:
-        return error_codec.decode_error(wire.parse(bytes(body or b"")))
+        return wire.decode_error(wire.parse(bytes(body or b"")))
     except PgpuError as exc:
         return PgpuBug(f"the server's answer cannot be understood: {exc}")

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pgpu.errors import ServerFullError
-from pgpu.server.access import administers
 from pgpu.server.peer_credentials import peer_of
 from pgpu.server.responses import raw_error_response
+from pgpu.services.access import administers
 
 _MOST_AT_ONCE = 64
 """Accepted in one turn, so that those who are in are served between two crowds."""

@@ -1,7 +1,6 @@
-"""News of the ledger for everybody in this process who waits for some: one reader, however many wait.
+"""Events of the ledger for all subscribers in this process: one reader task, however many subscribers.
 
-The ledger's changes are other processes' too, so somebody must look; this looks while anybody waits, and not else. It
-refuses to know who may hear what.
+Other processes change the ledger as well, so the reader polls it, but only while there is a subscriber.
 """
 
 import asyncio
@@ -14,97 +13,97 @@ from pgpu.errors import NodeError
 from pgpu.ledger import Ledger
 from pgpu.model import Event
 
-_PAUSE_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 _MOST_AT_ONCE = 500
 
 
 class EventBroadcast:
-    """The events of one ledger as they come; used from one event loop."""
+    """The events of one ledger as they are written; used from one event loop."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._listeners: set[_Listener] = set()
+        self._subscribers: set[_Subscriber] = set()
         self._reader: asyncio.Task[None] | None = None
         self._is_closed = False
 
     def close(self) -> None:
-        """End what `events` tells, for everybody."""
+        """End all iterations over `events`."""
         self._is_closed = True
-        for listener in self._listeners:
-            listener.news.set()
+        for subscriber in self._subscribers:
+            subscriber.changed.set()
 
     async def newest(self) -> int:
-        """Return the number of the newest event: what comes after it is new."""
+        """Return the number of the newest event."""
         return await run_in_threadpool(self._ledger.events.newest)
 
     async def events(self, after: int, pause_seconds: float = 15.0) -> AsyncIterator[Sequence[Event]]:
-        """Yield what comes, in pieces; an empty piece where nothing came for so long.
+        """Yield new events in batches; an empty batch after `pause_seconds` without any.
 
         Args:
             after: Begin behind the event of this number.
-            pause_seconds: How long nothing may come before that is said.
+            pause_seconds: Interval of empty batches.
         """
-        with self._listening() as listener:
+        with self._subscribed() as subscriber:
             seen = after
             while not self._is_closed:
-                listener.news.clear()
+                # Cleared before the read: an event written between the two sets it again.
+                subscriber.changed.clear()
                 found = await run_in_threadpool(self._ledger.events.after, seen, _MOST_AT_ONCE)
                 if found:
                     seen = found[-1].sequence
                     yield found
-                elif not await listener.heard(pause_seconds):
+                elif not await subscriber.wait(pause_seconds):
                     yield ()
 
     async def until_changed(self, job_id: str, most_seconds: float) -> None:
-        """Wait until something happens to a job, or for so long; what happened before the call may be missed."""
-        with self._listening(job_id) as listener:
-            await listener.heard(most_seconds)
+        """Wait for an event of a job, or for a timeout; an event before the call may be missed."""
+        with self._subscribed(job_id) as subscriber:
+            await subscriber.wait(most_seconds)
 
     @contextlib.contextmanager
-    def _listening(self, job_id: str | None = None) -> Iterator["_Listener"]:
-        listener = _Listener(job_id)
-        self._listeners.add(listener)
+    def _subscribed(self, job_id: str | None = None) -> Iterator["_Subscriber"]:
+        subscriber = _Subscriber(job_id)
+        self._subscribers.add(subscriber)
         if self._reader is None:
             self._reader = asyncio.create_task(self._read())
         try:
-            yield listener
+            yield subscriber
         finally:
-            self._listeners.discard(listener)
+            self._subscribers.discard(subscriber)
 
     async def _read(self) -> None:
-        """Look for news until nobody waits for any."""
         seen: int | None = None
         try:
-            while self._listeners:
-                with contextlib.suppress(NodeError):  # Whoever asks for the events themselves is told.
-                    seen = await self._look(seen)
-                await asyncio.sleep(_PAUSE_SECONDS)
+            while self._subscribers:
+                with contextlib.suppress(NodeError):  # Subscribers of `events` read the ledger themselves and get it.
+                    seen = await self._poll(seen)
+                await asyncio.sleep(_POLL_SECONDS)
         finally:
             self._reader = None
 
-    async def _look(self, seen: int | None) -> int:
+    async def _poll(self, seen: int | None) -> int:
         newest = await run_in_threadpool(self._ledger.events.newest)
         if newest == seen:
             return newest
         found = [] if seen is None else await run_in_threadpool(self._ledger.events.after, seen, _MOST_AT_ONCE)
         changed = {event.job_id for event in found}
-        for listener in self._listeners:
-            if seen is None or listener.job_id is None or listener.job_id in changed:
-                listener.news.set()
+        for subscriber in self._subscribers:
+            if seen is None or subscriber.job_id is None or subscriber.job_id in changed:
+                subscriber.changed.set()
         return found[-1].sequence if found else newest
 
 
-class _Listener:
-    """One who waits."""
+class _Subscriber:
+    """A flag for the events of one job, or of all."""
 
     def __init__(self, job_id: str | None) -> None:
         self.job_id = job_id
-        self.news = asyncio.Event()
+        self.changed = asyncio.Event()
 
-    async def heard(self, most_seconds: float) -> bool:
-        """Wait for news; False if none came for so long."""
+    async def wait(self, most_seconds: float) -> bool:
+        """Wait for the flag; False on timeout."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(most_seconds):
-                await self.news.wait()
+                await self.changed.wait()
             return True
         return False

@@ -28,7 +28,7 @@ from pgpu.errors import NodeError, RequestError
 from pgpu.host.file_lock import open_lock_file, try_flock
 from pgpu.server.connection_limits import ConnectionAcceptor, ConnectionCounter, limits_within
 from pgpu.server.peer_credentials import PeerHttpProtocol
-from pgpu.server.stream_relay import StreamRelay
+from pgpu.server.stream_routes import StreamRelay
 
 _BACKLOG = 1024
 _PASSED_DESCRIPTOR = 3
@@ -204,7 +204,7 @@ def serve(
     servers = [_Quiet(_configuration(app), unix, visitors)]
     if tcp is not None:
         servers.append(_Quiet(_encrypted(_configuration(app, tcp[0]), tcp[0]), tcp[1], visitors))
-    asyncio.run(_serve(servers, cast("StreamRelay", app.state.following), on_ready))
+    asyncio.run(_serve(servers, cast("StreamRelay", app.state.relay), on_ready))
 
 
 def _encrypted(configuration: uvicorn.Config, tcp: Tcp) -> uvicorn.Config:

@@ -1,7 +1,7 @@
-"""What Prometheus scrapes: GPUs, jobs and the server itself.
+"""Metrics for Prometheus: GPUs, jobs and the server itself.
 
-Names and units are Prometheus' (base units, `_total` for what only grows); the labels of a GPU are those of NVIDIA's
-dcgm-exporter (`gpu`, `UUID`, `modelName`), so that both join in one query. A caller gets the series of jobs that they see.
+Names and units are Prometheus' (base units, `_total` for counters); the labels of a GPU are those of NVIDIA's
+dcgm-exporter (`gpu`, `UUID`, `modelName`), so that both join in one query. A caller gets the series of the jobs that it may see.
 Sources: prometheus.io/docs/practices/naming, github.com/NVIDIA/dcgm-exporter.
 """
 
@@ -22,12 +22,11 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pgpu.client.protocol import GpuReport, JobReport
 from pgpu.distribution import installed_version
 from pgpu.errors import NodeError
 from pgpu.model import Job, JobState
-from pgpu.server.access import Caller
-from pgpu.server.job_service import JobService
+from pgpu.services.job_service import JobService, report_job
+from pgpu.services.reports import GpuReport, JobReport
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -38,7 +37,7 @@ _LATENCY_BUCKETS_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 
 
 
 class ServerMetrics:
-    """What one server counts of itself, and how it tells what the ledger knows."""
+    """Counters of one server process; `text` adds the state of ledger and GPUs at the moment of the scrape."""
 
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call] # the library has no type for it
@@ -56,43 +55,43 @@ class ServerMetrics:
         )
 
     def note(self, method: str, route: str, code: int, seconds: float | None) -> None:
-        """Count an answer; without a time it was a stream or a wait."""
+        """Count an answer; None as seconds for a stream or a wait."""
         self._requests.labels(method, route, str(code)).inc()
         if seconds is not None:
             self._durations.labels(route).observe(seconds)
 
-    def text(self, desk: JobService, caller: Caller) -> bytes:
-        """Return everything that a caller may know, in Prometheus' text format."""
+    def text(self, service: JobService) -> bytes:
+        """Return all series that a caller may see, in Prometheus' text format."""
         registry = CollectorRegistry()
-        registry.register(_State(desk, caller))
-        own = generate_latest(self._own) if caller.is_admin else b""
+        registry.register(_State(service))
+        own = generate_latest(self._own) if service.caller.is_admin else b""
         return generate_latest(registry) + own
 
 
 class _State(Collector):
-    """What the ledger and the GPUs tell at one moment."""
+    """State of the ledger and the GPUs at one moment."""
 
-    def __init__(self, desk: JobService, caller: Caller) -> None:
-        self._desk = desk
-        self._caller = caller
+    def __init__(self, service: JobService) -> None:
+        self._service = service
 
     def describe(self) -> Iterable[Metric]:
-        """Say nothing before it is asked: see `CollectorRegistry.register`."""
+        """Return nothing: `CollectorRegistry.register` would call `collect` otherwise."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Read everything afresh; a GPU that cannot be read leaves its series out, as an exporter's does."""
+        """Read the current state; if a GPU cannot be read, its series are left out, as an exporter does."""
         info = GaugeMetricFamily("pgpu_build_info", "Which pgpu answers.", labels=("version",))
         info.add_metric((installed_version(),), 1)
         yield info
-        entries = self._desk.engine.ledger.entries(include_final=False)
-        seen = [entry for entry in entries if self._caller.sees_uid in {None, entry.job.owner_uid}]
+        service = self._service
+        entries = service.ledger.entries(include_final=False)
+        seen = [entry for entry in entries if service.caller.sees(entry.job.owner_uid)]
         yield from _of_jobs([entry.job for entry in seen if not entry.job.state.is_final])
-        reports = [self._desk.report(entry) for entry in seen]
+        reports = [report_job(service.engines.own, entry) for entry in seen]
         yield from _of_slices(reports)
         yield from _of_time(reports)
         try:
-            gpus = self._desk.gpus(self._caller, None)
+            gpus = service.gpus()
         except NodeError:
             return
         yield from _of_gpus(gpus)
@@ -178,7 +177,7 @@ def _of_slices(reports: Sequence[JobReport]) -> Iterator[Metric]:
 
 
 def _of_time(reports: Sequence[JobReport]) -> Iterator[Metric]:
-    """What jobs say themselves of their GPU time, and what was promised to them."""
+    """GPU time that jobs measure themselves, and the shares granted to them."""
     asked = GaugeMetricFamily("pgpu_slice_compute_share", "Share of the GPU's time granted.", labels=_SLICE_LABELS)
     used = CounterMetricFamily("pgpu_slice_gpu_time_seconds", "GPU time used.", labels=_SLICE_LABELS)
     waited = CounterMetricFamily(
@@ -202,11 +201,11 @@ def _slice_labels(job: Job, gpu_uuid: str) -> tuple[str, str, str, str]:
 
 
 class MetricsMiddleware:
-    """Counts each request of an application; the route's pattern is the label, never a path that a caller chose."""
+    """Counts the requests of an application; the label is the route's pattern, since clients choose the paths."""
 
-    def __init__(self, app: ASGIApp, meters: ServerMetrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: ServerMetrics) -> None:
         self._app = app
-        self._meters = meters
+        self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -226,6 +225,6 @@ class MetricsMiddleware:
             await self._app(scope, receive, noting)
         finally:
             route = getattr(scope.get("route"), "path", _UNMATCHED)
-            is_stay = route.endswith(("/wait", "/granted", "/events", "/logs"))
-            seconds = None if is_stay else time.perf_counter() - began_at_seconds
-            self._meters.note(scope["method"] if route != _UNMATCHED else "ANY", route, code, seconds)
+            is_wait = route.endswith(("/wait", "/granted", "/events", "/logs"))
+            seconds = None if is_wait else time.perf_counter() - began_at_seconds
+            self._metrics.note(scope["method"] if route != _UNMATCHED else "ANY", route, code, seconds)

@@ -1,12 +1,8 @@
-"""Our values and errors as HTTP answers, and request bodies as our values.
-
-Bodies are read and written by `pgpu.services.wire` on both sides: FastAPI routes and describes, it does not convert. This
-module refuses to word errors: their messages are the engine's.
-"""
+"""Request bodies and HTTP answers, encoded by `pgpu.services.wire`: FastAPI routes and describes, it does not convert."""
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
@@ -25,16 +21,16 @@ from pgpu.errors import (
     RequestError,
     UnauthenticatedError,
 )
-from pgpu.services import error_codec, wire
+from pgpu.services import wire
 
 T = TypeVar("T")
 
 MOST_BODY_BYTES = 16 << 20
-"""A request's most: an environment and a command as large as the kernel takes, several times."""
+"""Several times the largest environment and command that the kernel accepts."""
 
 _LARGE_BODY_BYTES = 1 << 18
 LARGE_BODIES_AT_ONCE = 2
-"""So many are read at a time; the others wait."""
+"""Decoded concurrently; others wait, so that threads of the pool stay free for small requests."""
 
 _BODY_SECONDS = 60.0
 
@@ -50,7 +46,7 @@ _STATUSES: tuple[tuple[type[PgpuError], int], ...] = (
 
 
 class JsonResponse(Response):
-    """A value of ours as JSON."""
+    """A value as JSON."""
 
     media_type = "application/json"
 
@@ -60,51 +56,45 @@ class JsonResponse(Response):
 
 
 def error_response(error: PgpuError) -> JsonResponse:
-    """Return the answer that an error becomes."""
+    """Return the answer for an error."""
     status = next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
-    return JsonResponse(error_codec.encode_error(error), status)
+    return JsonResponse(wire.encode_error(error), status)
 
 
 def raw_error_response(status: int, error: PgpuError) -> bytes:
-    """Return a whole HTTP answer for who is hung up on before anything was asked."""
-    body = wire.encode(error_codec.encode_error(error))
+    """Return a whole HTTP answer, for a connection that is closed before a request was read."""
+    body = wire.encode(wire.encode_error(error))
     head = f"HTTP/1.1 {status} Refused\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
     return head.encode() + b"Connection: close\r\n\r\n" + body
 
 
 def parse_body(kind: type[T]) -> Callable[[Request], Awaitable[T]]:
-    """Return a dependency that reads a request's body as a value of ours."""
+    """Return a FastAPI dependency that decodes a request's body, in the thread pool."""
 
     async def read(request: Request) -> T:
-        body = await _bounded_body(request)
-        # A large one takes seconds, in which others are answered: some threads are left to them.
-        async with request.app.state.large_bodies if len(body) > _LARGE_BODY_BYTES else contextlib.nullcontext():
-            return await run_in_threadpool(lambda: wire.decode(kind, wire.parse(body)))
+        data = bytearray()
+        try:
+            async with asyncio.timeout(_BODY_SECONDS):
+                async for chunk in request.stream():
+                    data += chunk
+                    if len(data) > MOST_BODY_BYTES:
+                        raise RequestError(f"the request is longer than {MOST_BODY_BYTES >> 20} MiB")
+        except TimeoutError:
+            raise RequestError(f"the request did not come within {_BODY_SECONDS:.0f} seconds") from None
+        async with request.app.state.large_bodies if len(data) > _LARGE_BODY_BYTES else contextlib.nullcontext():
+            return await run_in_threadpool(lambda: wire.decode(kind, wire.parse(bytes(data))))
 
     return read
 
 
-async def _bounded_body(request: Request) -> bytes:
-    data = bytearray()
-    try:
-        async with asyncio.timeout(_BODY_SECONDS):
-            async for chunk in request.stream():
-                data += chunk
-                if len(data) > MOST_BODY_BYTES:
-                    raise RequestError(f"the request is longer than {MOST_BODY_BYTES >> 20} MiB")
-    except TimeoutError:
-        raise RequestError(f"the request did not come within {_BODY_SECONDS:.0f} seconds") from None
-    return bytes(data)
-
-
 def body_schema(kind: type[Any]) -> dict[str, Any]:
-    """Return what a route says in OpenAPI of the body that it reads by `body_of`."""
+    """Return the OpenAPI part of a route whose body `parse_body` decodes."""
     schema = {"$ref": f"#/components/schemas/{kind.__name__}"}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
-def add_body_schemas(app: FastAPI, bodies: tuple[type[Any], ...]) -> None:
-    """Let the application's OpenAPI hold the schemas of the bodies that `takes` refers to."""
+def add_body_schemas(app: FastAPI, bodies: Iterable[type[Any]]) -> None:
+    """Add the schemas that `body_schema` refers to to an application's OpenAPI document."""
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -117,4 +107,4 @@ def add_body_schemas(app: FastAPI, bodies: tuple[type[Any], ...]) -> None:
             app.openapi_schema = schema
         return app.openapi_schema
 
-    app.openapi = openapi  # type: ignore[method-assign] # FastAPI's own way: fastapi.tiangolo.com/how-to/extending-openapi
+    app.openapi = openapi  # type: ignore[method-assign] # as in fastapi.tiangolo.com/how-to/extending-openapi

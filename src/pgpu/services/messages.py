@@ -1,27 +1,31 @@
-"""What clients and a server send each other, beside the values of `pgpu.model`: requests' bodies, as `wire` carries them."""
+"""Bodies of requests and answers between a client and a server, beside the values of `pgpu.model`.
+
+`wire` encodes them as JSON. The names of the classes are the names of the schemas in `GET /openapi.json`, so renaming one
+changes the interface that generated clients see.
+"""
 
 from dataclasses import dataclass
 
-from pgpu.model import Profile, Submission
+from pgpu.model import Profile, Submission, VersionState
 
 END_HEADER = "Pgpu-Log-Offset"
-"""The header of an answer with a log's last lines: where in the log they end, for those who follow from there."""
+"""Header of an answer with the last lines of a log: the offset at which they end, from which a client can follow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Jobs that somebody asks for, all or none."""
+    """A submission of jobs, all or none."""
 
     submissions: tuple[Submission, ...]
     key: str | None = None
-    """Chosen by the asker, up to 64 letters and digits. Asked twice with one key, for an answer was lost, they are the jobs
-    of the first time. None is never asked twice."""
+    """Idempotency key of the client's choice, up to 64 letters and digits: a repeated request with the same key returns the
+    jobs of the first one. None turns this off."""
 
     environment: tuple[tuple[str, str], ...] = ()
-    """The asker's own, which a process has beside what a `spec` adds."""
+    """The client's environment, to which `spec.environment` is added."""
 
     inherited: str | None = None
-    """The asker's umask and resource limits, as `pgpu.engine.submission.inheritance` writes them; None for the usual ones."""
+    """The client's umask and resource limits as `pgpu.engine.submission.inheritance` writes them; None for the defaults."""
 
     simulate: str | None = None
     """The simulated GPUs that it is for, such as `RTX 3090x4`; None for the server's own GPUs."""
@@ -29,7 +33,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Word that several jobs or arrays must end, all told at once."""
+    """Several jobs or arrays to end."""
 
     jobs: tuple[str, ...]
     grace_seconds: float
@@ -38,7 +42,7 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Word that a job must end."""
+    """How to end a job."""
 
     grace_seconds: float
     """Between SIGTERM and SIGKILL."""
@@ -53,10 +57,10 @@ class Signal:
 
 @dataclass(frozen=True, slots=True)
 class LeaseOffer:
-    """Word that a job is idle and does without its lease if somebody needs it."""
+    """Marks the lease of an idle job as evictable."""
 
     value: float
-    """What it saves to keep it, 0 or more, in a unit that all who offer share."""
+    """What it saves to keep the lease, 0 or more, in a unit common to all evictable leases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,4 +82,94 @@ class Together:
     """As users write products; None for that of the profiles, else of the first GPU."""
 
     tolerance: float | None = None
-    """How many times longer than alone the slowest may take."""
+    """How many times longer than alone the slowest may take, 1 or more."""
+
+
+@dataclass(frozen=True, slots=True)
+class UserQuota:
+    """What one user may hold at a time; None for no limit."""
+
+    uid: int
+    memory_bytes: int | None = None
+    jobs: int | None = None
+    weight: float = 1.0
+    """Of the user's share where several users wait; above 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenReport:
+    """A token without its secret part."""
+
+    id: str
+    uid: int
+    created_at_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class NewToken:
+    """A new token in full; only the digest of its secret part is stored."""
+
+    id: str
+    uid: int
+    text: str
+    """The value of `PGPU_TOKEN` for its holder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """Traffic for a version."""
+
+    version: int
+    percent: int = 100
+    """1 to 100; the rest goes to the version that had most of it before."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewFunctionToken:
+    """A new token for one function in full; only its digest is stored."""
+
+    id: str
+    text: str
+    """For the header `Authorization: Bearer TEXT`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaAsk:
+    """One more replica for the gateway, or the packages for one."""
+
+    function: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Whether a version can be served."""
+
+    version: int
+    state: VersionState
+    reason: str | None = None
+    """Why it failed, in one line."""
+
+    created_at_seconds: float | None = None
+    """Of the version that was tried, since name and number may belong to a newer one by now; None skips the comparison."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A token from a call to the gateway."""
+
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bearer:
+    """What a token permits; all fields are empty if it is unknown or revoked."""
+
+    function: str | None = None
+    """The one function that it may call: its identity, see `Function.identity`."""
+
+    uid: int | None = None
+    """The user of a server's own token, which may call the functions of this user."""
+
+    is_admin: bool = False
+    """Whether that user administers, and may call every function."""

@@ -1,27 +1,59 @@
-"""Our frozen values as JSON and back: what a server and its clients say to each other.
+"""JSON codec for dataclasses and errors, shared by the server and its clients.
 
-Generic over dataclasses, so that a new field travels without a line here. A field that the reader does not know is
-skipped and one that the writer did not send takes its default, so that neighbouring versions understand each other.
-JSON is written in ASCII: bytes that are no UTF-8 survive, as they do in the ledger. This module refuses to judge values.
+Generic over dataclasses, so that a new field needs no code here. Unknown fields are skipped and missing ones take their
+default, so that neighbouring versions understand each other. JSON is written in ASCII, which keeps bytes that are no UTF-8
+(as surrogates), as the ledger does. An error keeps its class, message and hint across the wire.
 """
 
 import dataclasses
 import json
 import json.scanner
 import types
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cache
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from pgpu.errors import RequestError
+from pgpu.errors import PgpuBug, PgpuError, RequestError
 
 T = TypeVar("T")
 
 _PLAIN = (str, int, float, bool)
 _LARGE_BYTES = 1 << 18
 _MOST_INTEGER = (1 << 63) - 1
-"""Larger ones find no room in the ledger."""
+"""The ledger's largest (SQLite's 64-bit integers)."""
+
+
+def encode_error(error: PgpuError) -> dict[str, Any]:
+    """Describe an error; `kinds` are its classes, the narrowest first."""
+    return {
+        "error": {
+            "kinds": [kind.__name__ for kind in type(error).__mro__ if issubclass(kind, PgpuError)],
+            "message": str(error),
+            "hint": error.hint,
+            "nearest_bytes": error.nearest_bytes if isinstance(error, RequestError) else None,
+        }
+    }
+
+
+def decode_error(data: Any) -> PgpuError:
+    """Make an error of the narrowest class that this version has; `PgpuBug` if `data` describes none."""
+    try:
+        fields = data["error"]
+        message, hint, kinds = str(fields["message"]), fields.get("hint"), list(fields["kinds"])
+    except (TypeError, KeyError):
+        return PgpuBug("the server's answer cannot be understood", hint="are both sides of one version?")
+    known = {kind.__name__: kind for kind in _classes(PgpuError)}
+    kind = next((known[name] for name in kinds if name in known), PgpuError)
+    if issubclass(kind, RequestError):
+        return kind(message, hint=hint, nearest_bytes=fields.get("nearest_bytes"))
+    return kind(message, hint=hint)
+
+
+def _classes(root: type[PgpuError]) -> Iterator[type[PgpuError]]:
+    yield root
+    for kind in root.__subclasses__():
+        yield from _classes(kind)
 
 
 def encode(value: Any) -> bytes:
@@ -32,14 +64,14 @@ def encode(value: Any) -> bytes:
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    raise TypeError(f"{type(value).__name__} does not travel")
+    raise TypeError(f"{type(value).__name__} cannot be encoded")
 
 
 def parse(data: bytes) -> Any:
-    """Read JSON.
+    """Parse JSON.
 
     Raises:
-        RequestError: It is none.
+        RequestError: It is not JSON.
     """
     try:
         if len(data) <= _LARGE_BYTES:
@@ -50,9 +82,9 @@ def parse(data: bytes) -> Any:
 
 
 def _interruptible() -> json.JSONDecoder:
-    """Return a reader that other threads run beside: the usual one holds them up for a second in 16 MiB of small things."""
+    # The C scanner holds the GIL for up to a second on 16 MiB of small values; the Python one lets other threads run.
     decoder = json.JSONDecoder(parse_constant=_no_number)
-    decoder.scan_once = json.scanner.py_make_scanner(decoder)  # type: ignore[attr-defined] # the standard library's own
+    decoder.scan_once = json.scanner.py_make_scanner(decoder)  # type: ignore[attr-defined] # absent from typeshed
     return decoder
 
 
@@ -61,15 +93,15 @@ def _no_number(word: str) -> Any:
 
 
 def decode(kind: type[T], data: Any, place: str = "") -> T:
-    """Make a value of a type out of parsed JSON.
+    """Convert parsed JSON to a typed value.
 
     Args:
         kind: A dataclass, or what the fields of one may be: plain types, tuples, enumerations, literals, unions.
-        data: What JSON held.
-        place: Where in the message it stood, for the complaint.
+        data: Parsed JSON.
+        place: Its path in the message, for the error.
 
     Raises:
-        RequestError: It is no such value; says where.
+        RequestError: It is no such value; the message names the place.
     """
     return cast("T", _decoded(kind, data, place))
 
@@ -95,7 +127,7 @@ def _plain_of(kind: Any, data: Any, place: str) -> Any:
     if kind is float and isinstance(data, int) and not isinstance(data, bool) and abs(data) < 1 << 1023:
         return float(data)
     if kind not in _PLAIN:
-        raise TypeError(f"{kind} does not travel")
+        raise TypeError(f"{kind} cannot be encoded")
     is_storable = not isinstance(data, int) or -_MOST_INTEGER <= data <= _MOST_INTEGER
     return data if type(data) is kind and is_storable else _refuse(f"a {kind.__name__}", place)
 
@@ -133,7 +165,7 @@ def _tuple(arguments: Sequence[Any], data: Any, place: str) -> tuple[Any, ...]:
 
 
 def _first_that_fits(arguments: Sequence[Any], data: Any, place: str) -> Any:
-    """Of several dataclasses only one has all its fields in `data`: those of our unions share none without a default."""
+    # At most one dataclass of a union has all its required fields in `data`: those of our unions share none.
     if data is None and types.NoneType in arguments:
         return None
     refusal: RequestError | None = None

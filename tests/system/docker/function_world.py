@@ -17,11 +17,11 @@ from tests.waiting import until
 from pgpu.client import Client
 from pgpu.client.address import UnixAddress
 from pgpu.client.connection import HttpTransport
-from pgpu.client.http_functions import HttpFunctions
+from pgpu.client.remote_service import HttpFunctions
 from pgpu.errors import PgpuError, RequestError
 from pgpu.functions.deploy import pack_tree
 from pgpu.model import Deployment, Replica
-from pgpu.services.function_messages import ReplicaAsk
+from pgpu.services.messages import ReplicaAsk
 
 T = TypeVar("T")
 

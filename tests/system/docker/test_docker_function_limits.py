@@ -9,9 +9,9 @@ from tests.system.user_world import UserWorld, opened_world
 
 from pgpu.app.clients import open_client, open_functions
 from pgpu.app.settings import Settings
-from pgpu.client.http_functions import HttpFunctions
+from pgpu.client.remote_service import HttpFunctions
 from pgpu.errors import RequestError
-from pgpu.services.function_messages import ReplicaAsk
+from pgpu.services.messages import ReplicaAsk
 
 pytestmark = pytest.mark.docker
 

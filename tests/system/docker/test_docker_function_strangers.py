@@ -23,7 +23,7 @@ from tests.waiting import DEADLINE_SECONDS, until
 from pgpu.app.clients import open_client, open_functions
 from pgpu.app.settings import Settings
 from pgpu.client import Client
-from pgpu.client.http_functions import HttpFunctions
+from pgpu.client.remote_service import HttpFunctions
 from pgpu.errors import RequestError
 from pgpu.model import Deployment, Replica, Version, VersionState
 from pgpu.runtimes.docker.engine import engine_url

@@ -13,10 +13,10 @@ from tests.system.user_world import UserWorld, opened_world
 
 from pgpu.app.clients import open_client, open_functions
 from pgpu.app.settings import Settings
-from pgpu.client.http_functions import HttpFunctions
+from pgpu.client.remote_service import HttpFunctions
 from pgpu.errors import RequestError
 from pgpu.model import VersionState
-from pgpu.services.function_messages import Judgement, ReplicaAsk
+from pgpu.services.messages import Judgement, ReplicaAsk
 
 pytestmark = pytest.mark.docker
 

@@ -15,7 +15,7 @@ from tests.waiting import until
 
 from pgpu.app.clients import open_client, open_functions
 from pgpu.app.settings import Settings
-from pgpu.services.function_messages import ReplicaAsk
+from pgpu.services.messages import ReplicaAsk
 
 pytestmark = pytest.mark.docker
 

@@ -18,13 +18,13 @@ from tests.waiting import until
 
 from pgpu.app.clients import open_client, open_functions
 from pgpu.app.settings import Settings
-from pgpu.client.http_functions import HttpFunctions
+from pgpu.client.remote_service import HttpFunctions
 from pgpu.functions.api import dump_declaration, parse_declaration
 from pgpu.functions.control.http_control_plane import HttpControlPlane
 from pgpu.functions.deploy import pack_tree
 from pgpu.functions.router.control_plane import ControlPlane, ReacquireResult, ReplicaJob
 from pgpu.model import ColdStart, Deployment, ReplicaState, Version, VersionState
-from pgpu.services.function_messages import Bearer
+from pgpu.services.messages import Bearer
 
 NAME = "it"
 

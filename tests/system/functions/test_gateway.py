@@ -14,7 +14,7 @@ from tests.system.functions.gateways import PHASES, Gateway, free_port, function
 from tests.system.functions.replicas import Answer, answer_of
 from tests.waiting import until
 
-from pgpu.services.function_messages import Bearer
+from pgpu.services.messages import Bearer
 
 MIB = 1 << 20
 

@@ -13,7 +13,7 @@ from tests.system.functions.gateways import Gateway, free_port, function, gatewa
 from tests.system.functions.replicas import Answer
 from tests.waiting import until
 
-from pgpu.services.function_messages import Bearer
+from pgpu.services.messages import Bearer
 
 EVENT = {"ce_id": "e1", "ce_source": "/tests", "ce_specversion": "1.0", "ce_type": "test"}
 

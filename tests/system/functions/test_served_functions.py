@@ -16,7 +16,7 @@ from tests.waiting import until
 
 from pgpu.app.clients import open_functions
 from pgpu.app.settings import Settings
-from pgpu.client.http_functions import HttpFunctions
+from pgpu.client.remote_service import HttpFunctions
 
 
 def call(server: ServerProcess, x: int, **headers: str) -> Answer:

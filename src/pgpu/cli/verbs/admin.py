@@ -15,7 +15,8 @@ from pgpu.model import OWNER_NAMES, OWNER_UIDS
 from pgpu.units import format_memory, parse_memory_bytes
 
 if TYPE_CHECKING:
-    from pgpu.services.administration import Administration, UserQuota
+    from pgpu.services.administration import AdministrationService
+    from pgpu.services.messages import UserQuota
 
 verbs = typer.Typer(
     cls=Group,
@@ -60,7 +61,7 @@ def quota(
         administration.remove_quota(_uid(user))
     else:
         memory_bytes = None if memory is None else parse_memory_bytes(memory)
-        from pgpu.services.administration import UserQuota
+        from pgpu.services.messages import UserQuota
 
         administration.set_quota(UserQuota(_uid(user), memory_bytes, jobs, weight))
 
@@ -176,13 +177,13 @@ def revoke_token(
     _administration(context).revoke_token(token)
 
 
-def _administration(context: typer.Context) -> "Administration":
+def _administration(context: typer.Context) -> "AdministrationService":
     from pgpu.app.clients import open_administration
 
     return open_administration(invocation_of(context).settings())
 
 
-def _show_quotas(administration: "Administration", *, as_json: bool) -> None:
+def _show_quotas(administration: "AdministrationService", *, as_json: bool) -> None:
     found = administration.quotas()
     if as_json:
         console.print_json({"quotas": [_quota_document(each) for each in found]})
@@ -199,7 +200,7 @@ def _quota_document(each: "UserQuota") -> dict[str, Any]:
     return {"uid": each.uid, "memory_bytes": each.memory_bytes, "jobs": each.jobs, "weight": each.weight}
 
 
-def _show_closed(administration: "Administration", *, as_json: bool) -> None:
+def _show_closed(administration: "AdministrationService", *, as_json: bool) -> None:
     found = administration.closed_gpus()
     if as_json:
         console.print_json(

@@ -19,10 +19,10 @@ from pgpu.cli.verbs.function_calls import read_declaration, require_libraries
 from pgpu.errors import RequestError
 
 if TYPE_CHECKING:
+    from pgpu.client.protocol import FunctionClient
     from pgpu.functions.api import Declaration
     from pgpu.functions.dev import FunctionSource
     from pgpu.model import ColdStart, Deployment, Function
-    from pgpu.services.function_messages import Functions
 
 _WHOLE_PERCENT = 100
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of one of your functions.")]
@@ -234,7 +234,7 @@ def rollout(
     as_json: options.Json = False,
 ) -> None:
     """Give a version all of its function's traffic, or a part."""
-    from pgpu.services.function_messages import Rollout
+    from pgpu.services.messages import Rollout
     from pgpu.units import parse_compute_share
 
     name, _, number = version.rpartition("@")
@@ -312,7 +312,7 @@ def token(
         raise RequestError(f"{action!r} is not an action on tokens", hint="create, list or revoke")
 
 
-def _print_tokens(client: "Functions", name: str, *, as_json: bool) -> None:
+def _print_tokens(client: "FunctionClient", name: str, *, as_json: bool) -> None:
     from pgpu.cli.output import function_tables
 
     found = client.tokens(name)

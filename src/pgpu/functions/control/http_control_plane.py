@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from pgpu.client import Client
+from pgpu.client.protocol import GatewayClient
 from pgpu.errors import CapacityError, FunctionNotFoundError, JobNotFoundError, RequestError
 from pgpu.functions.router.control_plane import ReacquireResult, ReplicaJob
 from pgpu.model import ColdStart, Function, Job, JobState, Replica, ReplicaState, Version, VersionState
-from pgpu.services.function_messages import Bearer, Judgement, ReplicaAsk, Serving, Shown
+from pgpu.services.messages import Bearer, Judgement, ReplicaAsk, Shown
 from pgpu.units import GIB
 
 _GRACE_SECONDS = 10.0
@@ -31,7 +32,7 @@ class HttpControlPlane:
 
     def __init__(
         self,
-        serving: Serving,
+        serving: GatewayClient,
         client: Client,
         most_build_seconds: float = BUILD_SECONDS,
         free_bytes: Callable[[], int] = lambda: _LEAST_FREE_BYTES,

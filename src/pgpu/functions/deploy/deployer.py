@@ -86,7 +86,7 @@ def _plain_declaration(declaration: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Deployer:
-    """Implements `pgpu.server.function_service.FunctionStore`; called in the server's threads."""
+    """Implements `pgpu.services.function_service.FunctionStore`; called in the server's threads."""
 
     store: BundleStore
     sockets: Path

@@ -12,7 +12,7 @@ from pathlib import Path
 from pgpu.client.address import address_of
 from pgpu.client.connection import HttpTransport
 from pgpu.client.http_client import HttpClient
-from pgpu.client.http_functions import HttpFunctions
+from pgpu.client.remote_service import HttpFunctions
 from pgpu.errors import PgpuError, RequestError
 from pgpu.functions.control.http_control_plane import BUILD_SECONDS, HttpControlPlane
 from pgpu.functions.gateway.gateway_server import GatewaySettings, run

@@ -10,7 +10,7 @@ import os
 from pgpu.functions.gateway.token_cache import TokenCache
 from pgpu.functions.protocols import Refusal
 from pgpu.functions.router.function_router import FunctionRouter
-from pgpu.services.function_messages import Bearer
+from pgpu.services.messages import Bearer
 
 _LONGEST_TOKEN = 512
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pgpu.errors import CapacityError
 from pgpu.functions.router.control_plane import ControlPlane
-from pgpu.services.function_messages import Bearer
+from pgpu.services.messages import Bearer
 
 if TYPE_CHECKING:
     from pgpu.functions.gateway.gateway_access import Credentials

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pgpu.model import ColdStart, Function, JobState, ReplicaState, Version
-from pgpu.services.function_messages import Bearer
+from pgpu.services.messages import Bearer
 
 
 @dataclass(frozen=True, slots=True)

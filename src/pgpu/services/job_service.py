@@ -1,0 +1,362 @@
+"""Operations on jobs and GPUs for one caller, on the ledger and the engines of this process.
+
+The local client and the routes of a server call the same `JobService`; the HTTP client calls it through `route_table`.
+Every method blocks on the ledger or on GPUs, so a server runs it in a thread. None waits for a job to change its state.
+"""
+
+import hashlib
+import math
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import count, islice
+
+from pgpu.advising.advice import Advice
+from pgpu.engine.admission.queue_view import read_queue
+from pgpu.engine.admission.wait_reasons import add_wait_reasons
+from pgpu.engine.engine import Engine
+from pgpu.engine.history.job_profiles import add_findings, read_profiled
+from pgpu.engine.history.sharing_advice import advise_jobs
+from pgpu.engine.history.usage_history import read_history, read_waste
+from pgpu.engine.history.usage_records import CallHistory, Findings, ProfiledJob, Waste
+from pgpu.engine.leases.idle_leases import mark_evictable, park, reacquire
+from pgpu.engine.leases.lease_resize import resize
+from pgpu.engine.leases.recovery import recover
+from pgpu.engine.process.control_messages import send_signal, send_window
+from pgpu.engine.submission.job_batch import check_count
+from pgpu.engine.submission.job_submission import new_job_id
+from pgpu.engine.turns.turn_state import turns_now
+from pgpu.engine.watch.gpu_time import GpuTime, read_samples, time_shares
+from pgpu.engine.watch.watchdog import find_outsiders_once, read_reported_outsiders
+from pgpu.errors import CapacityError, JobNotFoundError, RequestError
+from pgpu.ledger import Entry
+from pgpu.model import ANONYMOUS, Job, JobSpec, JobState, Lease, Outsider, Profile, Request, Resize
+from pgpu.services.access import Caller
+from pgpu.services.engine_pool import EnginePool
+from pgpu.services.messages import Ask
+from pgpu.services.output_log import LogCursor, last_lines
+from pgpu.services.reports import GpuReport, JobReport, QueueReport
+
+_KEY = re.compile(r"[0-9A-Za-z]{1,64}")
+_MOST_SIGNAL = 64
+_MOST_CHARACTERS = 65_535
+_MOST_SECONDS = 10.0 * 365 * 86_400
+"""Longer waits than ten years overflow the clocks that they are added to."""
+
+_UNKNOWN_UID = -1
+
+
+class JobService:
+    """The operations that a client calls, for one caller."""
+
+    def __init__(self, engines: EnginePool, caller: Caller) -> None:
+        self.engines = engines
+        self.caller = caller
+        self.ledger = engines.own.ledger
+
+    def submit_batch(self, ask: Ask) -> Sequence[Job]:
+        """Accept jobs durably, all or none; a repeated key returns the jobs of the first request.
+
+        Raises:
+            AccessError: The caller may not submit them.
+            RequestError: One of them can never be met; nothing was stored.
+            CapacityError: Too many of the caller's jobs would wait; nothing was stored.
+        """
+        if ask.key is not None and not _KEY.fullmatch(ask.key):
+            raise RequestError("a key is up to 64 letters and digits")
+        check_count(ask.submissions)
+        for each in ask.submissions:
+            _check_seconds(each.wait_timeout_seconds)
+            _check_seconds(each.spec.wait_for_memory_seconds)
+        for each in ask.submissions:
+            self.caller.check_submission(each.spec, each.request)
+        self._recover()
+        submitter = self.caller.submitter(ask.environment, ask.inherited)
+        engine = self.engines.simulated(ask.simulate)
+        if ask.key is None:
+            return engine.submit_all(ask.submissions, submitter, new_job_id)
+        if accepted := self._accepted(ask, ask.key):
+            return accepted
+        ids = self._ids_of(ask.key)
+        try:
+            return engine.submit_all(ask.submissions, submitter, lambda: next(ids))
+        except (RequestError, CapacityError):
+            # A request with the same key may have been accepted meanwhile: it took the ids, or the caller's quota.
+            if accepted := self._accepted(ask, ask.key):
+                return accepted
+            raise
+
+    def _accepted(self, ask: Ask, key: str) -> Sequence[Job]:
+        """Return the caller's jobs of a key; ids are short enough that another user's job may have one of them."""
+        most = sum(1 if each.array is None else 1 + len(each.array.indices) for each in ask.submissions)
+        found: list[Job] = []
+        for job_id in islice(self._ids_of(key), most):
+            with suppress(JobNotFoundError):  # An array's id is no job's.
+                found.append(self.ledger.job(job_id))
+        return [job for job in found if job.owner_uid == self.caller.uid]
+
+    def _ids_of(self, key: str) -> Iterator[str]:
+        """Yield the job ids of one key of one caller; the same sequence each time."""
+        for number in count():
+            yield hashlib.sha256(f"{self.caller.uid} {key} {number}".encode()).hexdigest()[:12]
+
+    def page(
+        self, *, include_final: bool, after: int = 0, limit: int | None = None
+    ) -> tuple[list[JobReport], int | None]:
+        """List the visible jobs, oldest first; of other users' live jobs only what they hold.
+
+        Args:
+            include_final: Whether to list the caller's jobs that ended.
+            after: Begin behind this place.
+            limit: At most so many; None for all.
+
+        Returns:
+            The jobs, and the place of the last one if there are more, else None.
+        """
+        self._recover()
+        most, sees_uid = None if limit is None else limit + 1, self.caller.sees_uid
+        found = self.ledger.page(after, most, ended_of=sees_uid, include_final=include_final)
+        entries = add_wait_reasons(found[:limit], self.engines.outlook_of)
+        own = self.engines.own
+        reports = [
+            report_job(own, entry) if self.caller.sees(entry.job.owner_uid) else _anonymous_report(entry)
+            for entry in entries
+        ]
+        return reports, entries[-1].sequence if len(found) > len(entries) else None
+
+    def job(self, id_or_name: str) -> JobReport:
+        """Find one job by id, by a beginning of its id that only one has, or by name."""
+        return self.report(self.find(id_or_name))
+
+    def find(self, id_or_name: str) -> Entry:
+        """Find a visible job.
+
+        Raises:
+            JobNotFoundError: None or several match.
+        """
+        entry = self.ledger.find(id_or_name, self.caller.sees_uid)
+        self.caller.check_sees(entry.job)
+        return entry
+
+    def report(self, entry: Entry) -> JobReport:
+        """Return a job and what it holds now, with the current reason if it waits."""
+        return report_job(self.engines.own, add_wait_reasons([entry], self.engines.outlook_of)[0])
+
+    def members(self, id_or_name: str) -> Sequence[JobReport]:
+        """Find the jobs of an array by its id, a beginning of it or its name; else one job."""
+        entries = [self.ledger.entry(job_id) for job_id in self._member_ids(id_or_name)]
+        for entry in entries:
+            self.caller.check_sees(entry.job)
+        return [report_job(self.engines.own, each) for each in add_wait_reasons(entries, self.engines.outlook_of)]
+
+    def _member_ids(self, id_or_name: str) -> Sequence[str]:
+        return self.ledger.members(id_or_name, self.caller.sees_uid)
+
+    def queue(self, simulate: str | None = None) -> Sequence[QueueReport]:
+        """List the caller's waiting jobs in the order of admission, the held ones last."""
+        self._recover()
+        line, held = read_queue(self.engines.simulated(simulate))
+        places = [*enumerate(line, 1), *((None, job) for job in held)]
+        return [QueueReport(place, job) for place, job in places if self.caller.sees(job.owner_uid)]
+
+    def request_cancel(self, jobs: Sequence[str], grace_seconds: float) -> Sequence[Job]:
+        """Cancel waiting jobs and end running ones, all at once. Does not wait for their ends."""
+        _check_seconds(grace_seconds)
+        self._recover()
+        ids: dict[str, None] = {}
+        for word in jobs:
+            for job_id in self._member_ids(word):
+                if not self.caller.is_admin:
+                    self.caller.check_sees(self.ledger.job(job_id))
+                ids[job_id] = None
+        self.engines.own.ask_all_to_stop(list(ids), grace_seconds)
+        return [self.ledger.job(job_id) for job_id in ids]
+
+    def request_stop(self, id_or_name: str, grace_seconds: float) -> Job:
+        """Cancel a waiting job; end a running one with SIGTERM and, after the grace, SIGKILL. Does not wait for its end."""
+        _check_seconds(grace_seconds)
+        self._recover()
+        job = self.find(id_or_name).job
+        return self.engines.of_job(job).ask_to_stop(job.id, grace_seconds)
+
+    def signal(self, id_or_name: str, number: int) -> None:
+        """Send a signal to a running job's main process."""
+        if not 1 <= number <= _MOST_SIGNAL:
+            raise RequestError(f"there is no signal {number}")
+        job = self.find(id_or_name).job
+        if job.state not in {JobState.STARTING, JobState.RUNNING}:
+            raise RequestError(f"job {job.id} does not run: it is {job.state.value}")
+        send_signal(self.engines.own, job.id, number)
+
+    def window(self, id_or_name: str, columns: int, rows: int) -> None:
+        """Set the terminal size of a job with a terminal."""
+        if not (0 <= columns <= _MOST_CHARACTERS and 0 <= rows <= _MOST_CHARACTERS):
+            raise RequestError("a terminal has 0 to 65535 columns and rows")
+        send_window(self.engines.own, self.find(id_or_name).job.id, columns, rows)
+
+    def resize(
+        self,
+        id_or_name: str,
+        memory_bytes: int | None = None,
+        compute_share: float | None = None,
+        is_strict: bool | None = None,  # noqa: FBT001 - the fields of `Resize`, by name
+    ) -> Job:
+        """Change the slices of a waiting or running job, its share of compute or both, of all its GPUs or none."""
+        job = self.find(id_or_name).job
+        return resize(self.engines.of_job(job), job.id, Resize(memory_bytes, compute_share, is_strict))
+
+    def offer(self, id_or_name: str, value: float) -> Job:
+        """Mark the lease of an idle job that serves a function as evictable for a waiting job of the same or a higher priority."""
+        engine, job_id = self._evictable(id_or_name)
+        return mark_evictable(engine, job_id, value)
+
+    def park(self, id_or_name: str) -> Job:
+        """Take the lease from a job that supports parking until it is claimed again."""
+        engine, job_id = self._evictable(id_or_name)
+        return park(engine, job_id)
+
+    def claim(self, id_or_name: str) -> Job:
+        """Keep an evictable lease, 409 if it was taken before; a parked job waits for its lease again."""
+        engine, job_id = self._evictable(id_or_name)
+        return reacquire(engine, job_id)
+
+    def _evictable(self, id_or_name: str) -> tuple[Engine, str]:
+        """Find a job whose lease only the gateway may change: the value of a lease decides which one is evicted."""
+        job = self.find(id_or_name).job
+        self.caller.check_administers()
+        return self.engines.of_job(job), job.id
+
+    def profiled(self, id_or_name: str) -> ProfiledJob:
+        """Return the profile and the packed log of a traced job that ended."""
+        return read_profiled(self.engines.own, self.find(id_or_name).job.id)
+
+    def add_findings(self, id_or_name: str, findings: Findings) -> Profile:
+        """Add the results of several runs of a program to the profile of one of them."""
+        return add_findings(self.engines.own, self.find(id_or_name).job.id, findings)
+
+    def advise(
+        self,
+        jobs: Sequence[str | Profile],
+        gpu_model: str | None = None,
+        tolerance: float | None = None,
+        simulate: str | None = None,
+    ) -> Advice:
+        """Recommend how jobs share a GPU, from the profile of each of them alone: the caller's, or those in the request."""
+        if tolerance is not None and not (math.isfinite(tolerance) and tolerance >= 1):
+            raise RequestError("no job gets faster by company: a tolerance is 1 or more")
+        engine, sees_uid = self.engines.simulated(simulate), self.caller.sees_uid
+        return advise_jobs(engine, jobs, gpu_model=gpu_model, tolerance=tolerance, owner_uid=sees_uid)
+
+    def history(self, word: str | None = None) -> Sequence[CallHistory]:
+        """Return the memory use of the caller's programs and what `--memory auto` would reserve for each, newest run first."""
+        return read_history(self.engines.own, word, self.caller.sees_uid)
+
+    def waste(self) -> Sequence[Waste]:
+        """Return what the caller's jobs reserved and what they used of it."""
+        return read_waste(self.engines.own, self.caller.sees_uid)
+
+    def gpus(self, simulate: str | None = None) -> Sequence[GpuReport]:
+        """Report every GPU, in NVML index order; of its jobs and outsiders only those that the caller may see."""
+        engine = self.engines.simulated(simulate)
+        with engine.ledger.view() as view:
+            entries = engine.queue_of(view.holding())
+        snapshot = engine.snapshot()
+        rooms = {room.gpu.uuid: room for room in snapshot.rooms(entries, engine.headroom)}
+        outsiders = [each for each in find_outsiders_once(engine) if self.caller.sees(each.uid)]
+        reports = []
+        for gpu in snapshot.gpus:
+            room, enforcer = rooms[gpu.uuid], engine.enforcer.for_gpus([gpu])
+            reports.append(
+                GpuReport(
+                    gpu=gpu,
+                    used_bytes=snapshot.used_bytes[gpu.uuid],
+                    granted_bytes=room.granted_bytes,
+                    capacity_bytes=room.capacity_bytes,
+                    enforcer=enforcer.name,
+                    does_not_cover=enforcer.does_not_cover,
+                    utilisation_percent=engine.gpus.utilisation_percent(gpu.uuid),
+                    jobs=tuple(
+                        entry.job.id
+                        for entry in entries
+                        if entry.job.lease is not None
+                        and entry.is_counted
+                        and self.caller.sees(entry.job.owner_uid)
+                        and any(part.gpu_uuid == gpu.uuid for part in entry.job.lease.slices)
+                    ),
+                    outsiders=tuple(each for each in outsiders if each.gpu_uuid == gpu.uuid),
+                    granted_compute=room.granted_compute,
+                    sharing=room.tenancy.mode,
+                )
+            )
+        return reports
+
+    def outsiders(self, simulate: str | None = None) -> Sequence[Outsider]:
+        """List the reported processes that compute outside of every lease: the caller's, or all for an administrator."""
+        found = read_reported_outsiders(self.engines.simulated(simulate))
+        return [each for each in found if self.caller.sees(each.uid)]
+
+    def output(self, id_or_name: str) -> Iterator[tuple[str, bytes]]:
+        """Return the stored output of a job as (stream, bytes)."""
+        path = self.engines.own.places(self.find(id_or_name).job.id).log
+        return ((record.stream, record.payload) for record in LogCursor(0).read_stored(path))
+
+    def output_tail(self, id_or_name: str, line_count: int) -> tuple[Sequence[tuple[str, bytes]], int]:
+        """Return the last lines of the stored output, and the offset in the log at which they end."""
+        cursor, path = LogCursor(0), self.engines.own.places(self.find(id_or_name).job.id).log
+        return last_lines(cursor.read_stored(path), line_count), cursor.offset
+
+    def _recover(self) -> None:
+        # A server's maintenance thread recovers every second; a local client has no other process to rely on.
+        if self.caller.is_local:
+            recover(self.engines.own)
+
+
+def report_job(engine: Engine, entry: Entry) -> JobReport:
+    """Report a job: its slices' use, and the GPU time that its supervisor sampled.
+
+    Raises:
+        NodeError: Its meter cannot be read.
+    """
+    lease = entry.job.lease if entry.is_lease_held else None
+    if lease is None:
+        return JobReport(entry.job, ())
+    samples = read_samples(engine.places(entry.job.id).time_samples)
+    time = time_shares(samples, [part.gpu_uuid for part in lease.slices])
+    if entry.job.request.oversubscribes:
+        time = tuple(_add_turn(engine, entry.job.id, each) for each in time)
+    return JobReport(entry.job, tuple(engine.enforcer.use(lease)), time)
+
+
+def _add_turn(engine: Engine, job_id: str, time: GpuTime) -> GpuTime:
+    """Add the turn that the arbiter published, which is newer than the last sample."""
+    for turn in turns_now(engine.settings, [time.gpu_uuid]):
+        has_turn = job_id in turn.holders
+        since_seconds, until_seconds = (turn.since_seconds, turn.until_seconds) if has_turn else (None, None)
+        return replace(time, is_held=not has_turn, turn_since_seconds=since_seconds, turn_until_seconds=until_seconds)
+    return time
+
+
+def _anonymous_report(entry: Entry) -> JobReport:
+    """Return state, GPUs and amounts of another user's job, without anything that identifies it or its owner."""
+    job, lease = entry.job, entry.job.lease
+    if lease is not None:
+        lease = Lease(ANONYMOUS, lease.slices, 0.0, None, is_advisory=False, sharing=lease.sharing)
+    return JobReport(
+        Job(
+            id=ANONYMOUS,
+            spec=JobSpec(command=(), runtime=job.spec.runtime),
+            request=Request(job.request.memory_bytes, job.request.gpu_count, job.request.compute_share),
+            state=job.state,
+            created_at_seconds=0.0,
+            lease=lease,
+            gpu_model=job.gpu_model,
+            owner_uid=_UNKNOWN_UID,
+        ),
+        (),
+    )
+
+
+def _check_seconds(seconds: float | None) -> None:
+    if seconds is not None and not (math.isfinite(seconds) and 0 <= seconds <= _MOST_SECONDS):
+        raise RequestError(f"{seconds} is no time to wait", hint="0 to ten years, in seconds")

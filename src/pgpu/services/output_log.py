@@ -1,0 +1,55 @@
+"""The stored output of a job: a reading position that survives gaps, and the last lines."""
+
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+from pgpu.engine.streams.frames import Frame, Kind, decode_gap
+from pgpu.engine.streams.log import stored
+from pgpu.engine.streams.records import Record, RecordDecoder
+
+
+class LogCursor:
+    """A position in a job's log, and the decoder for the records from there on."""
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+        """Of the next byte."""
+
+        self._records = RecordDecoder()
+
+    def read_frame(self, frame: Frame) -> Iterator[Record]:
+        """Yield the records that a frame completes."""
+        if frame.kind is Kind.GAP:
+            self.jump(decode_gap(frame.payload))
+        elif frame.kind is Kind.OUTPUT:
+            yield from self.read(frame.payload)
+
+    def read(self, data: bytes) -> Iterator[Record]:
+        """Yield the records that the log's next bytes complete."""
+        self.offset += len(data)
+        yield from self._records.feed(data)
+
+    def jump(self, offset: int) -> None:
+        """Continue at another offset; an incomplete record before it is dropped."""
+        self._records.forget()
+        self.offset = offset
+
+    def read_stored(self, path: Path) -> Iterator[Record]:
+        """Yield the records of a log file from this position to its current end."""
+        for offset, data in stored(path, self.offset):
+            if offset != self.offset:
+                self.jump(offset)
+            yield from self.read(data)
+
+
+def last_lines(records: Iterator[Record], count: int) -> list[tuple[str, bytes]]:
+    """Return the last lines of both streams together as (stream, bytes), in the order of their first bytes."""
+    lines: deque[tuple[str, bytes]] = deque(maxlen=count)
+    for record in records:
+        for line in record.payload.splitlines(keepends=True):
+            if lines and lines[-1][0] == record.stream and not lines[-1][1].endswith((b"\n", b"\r")):
+                lines[-1] = (record.stream, lines[-1][1] + line)
+            else:
+                lines.append((record.stream, line))
+    return list(lines)

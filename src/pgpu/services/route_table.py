@@ -1,0 +1,165 @@
+"""The HTTP interface of the services as one table: which method and path carry which operation.
+
+The server makes its routes from this table, and the HTTP client its methods. A row names an operation of `JobService`,
+`FunctionService` or `AdministrationService`, whose parameters are, in this order: those in the path, then the fields of the
+body or the body itself, then the query. Routes with streams, pages or waits are written by hand on both sides.
+"""
+
+import re
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+from pgpu.advising.advice import Advice
+from pgpu.engine.history.usage_records import CallHistory, Findings, ProfiledJob, Waste
+from pgpu.model import (
+    ColdStart,
+    Deployment,
+    Function,
+    FunctionToken,
+    Job,
+    Outsider,
+    Profile,
+    Replica,
+    Resize,
+    Version,
+)
+from pgpu.services.messages import (
+    Ask,
+    Bearer,
+    Cancel,
+    Judgement,
+    LeaseOffer,
+    NewFunctionToken,
+    NewToken,
+    ReplicaAsk,
+    Rollout,
+    Shown,
+    Signal,
+    Stop,
+    Together,
+    TokenReport,
+    UserQuota,
+    Window,
+)
+from pgpu.services.reports import GpuReport, JobReport, QueueReport
+
+JOB_ROOT = "/v1/jobs"
+
+
+@dataclass(frozen=True)
+class Route:
+    """One operation as HTTP carries it."""
+
+    name: str
+    """Of the operation in `GET /openapi.json`, and of the service's method unless `operation` differs."""
+
+    method: str
+    path: str
+    answer: Any = None
+    """Type of the answer's JSON; None answers 204 without a body."""
+
+    body: type[Any] | None = None
+    """Its fields are the operation's arguments."""
+
+    value: type[Any] | None = None
+    """Type of a body that is itself the operation's argument."""
+
+    query: tuple[str, ...] = ()
+    operation: str = ""
+    status: int = 200
+    is_repeatable: bool = True
+    """Whether a client may send it again when the answer to the first request was lost."""
+
+    is_shared: bool = False
+    """Whether the server coalesces concurrent requests of one user."""
+
+    @cached_property
+    def path_parameters(self) -> tuple[str, ...]:
+        """Names in the path, in order."""
+        return tuple(re.findall(r"{(\w+)}", self.path))
+
+    @cached_property
+    def arguments(self) -> tuple[str, ...]:
+        """Names of the arguments that follow those in the path."""
+        return (*(field.name for field in fields(self.body)), *self.query) if self.body else self.query
+
+
+JOB_ROUTES = (
+    Route("submit", "POST", JOB_ROOT, tuple[Job, ...], value=Ask, operation="submit_batch", status=201),
+    Route("cancel", "POST", f"{JOB_ROOT}/cancel", tuple[Job, ...], Cancel, operation="request_cancel"),
+    Route("look", "GET", f"{JOB_ROOT}/{{job}}", JobReport, operation="job"),
+    Route("members", "GET", f"{JOB_ROOT}/{{job}}/members", tuple[JobReport, ...]),
+    Route("stop", "POST", f"{JOB_ROOT}/{{job}}/stop", Job, Stop, operation="request_stop"),
+    Route("signal", "POST", f"{JOB_ROOT}/{{job}}/signal", None, Signal, is_repeatable=False),
+    Route("window", "POST", f"{JOB_ROOT}/{{job}}/window", None, Window),
+    Route("resize", "POST", f"{JOB_ROOT}/{{job}}/resize", Job, Resize),
+    Route("offer", "POST", f"{JOB_ROOT}/{{job}}/offer", Job, LeaseOffer),
+    Route("park", "POST", f"{JOB_ROOT}/{{job}}/park", Job),
+    Route("claim", "POST", f"{JOB_ROOT}/{{job}}/claim", Job),
+    Route("profiled", "GET", f"{JOB_ROOT}/{{job}}/profile", ProfiledJob),
+    Route("add_findings", "POST", f"{JOB_ROOT}/{{job}}/profile", Profile, value=Findings),
+)
+
+GPU_ROUTES = (
+    Route("gpus", "GET", "/v1/gpus", tuple[GpuReport, ...], query=("simulate",)),
+    Route("outsiders", "GET", "/v1/outsiders", tuple[Outsider, ...], query=("simulate",)),
+    Route("queue", "GET", "/v1/queue", tuple[QueueReport, ...], query=("simulate",), is_shared=True),
+    Route("advise", "POST", "/v1/advice", Advice, Together, query=("simulate",)),
+    Route("history", "GET", "/v1/history", tuple[CallHistory, ...], query=("word",)),
+    Route("waste", "GET", "/v1/waste", tuple[Waste, ...]),
+)
+
+ADMIN_ROUTES = (
+    Route("quotas", "GET", "/v1/admin/quotas", tuple[UserQuota, ...]),
+    Route("set_quota", "POST", "/v1/admin/quotas", value=UserQuota),
+    Route("remove_quota", "DELETE", "/v1/admin/quotas/{uid}"),
+    Route("closed_gpus", "GET", "/v1/admin/closed-gpus", tuple[str, ...]),
+    Route("close_gpu", "PUT", "/v1/admin/closed-gpus/{uuid}"),
+    Route("open_gpu", "DELETE", "/v1/admin/closed-gpus/{uuid}", is_repeatable=False),
+    Route("tokens", "GET", "/v1/admin/tokens", tuple[TokenReport, ...]),
+    Route("create_token", "POST", "/v1/admin/tokens", NewToken, query=("uid",), status=201, is_repeatable=False),
+    Route("revoke_token", "DELETE", "/v1/admin/tokens/{token}", is_repeatable=False),
+)
+
+_FUNCTION = "/v1/functions/{name}"
+
+FUNCTION_ROUTES = (
+    Route("has_bundle", "GET", "/v1/bundles/{digest}"),
+    Route(
+        "deploy",
+        "POST",
+        "/v1/functions",
+        Version,
+        value=Deployment,
+        operation="create_version",
+        status=201,
+        is_repeatable=False,
+    ),
+    Route("functions", "GET", "/v1/functions", tuple[Function, ...]),
+    Route("function", "GET", _FUNCTION, Function),
+    Route("undeploy", "DELETE", _FUNCTION, tuple[str, ...], is_repeatable=False),
+    Route("roll_out", "POST", f"{_FUNCTION}/rollout", Function, value=Rollout, is_repeatable=False),
+    Route("roll_back", "POST", f"{_FUNCTION}/rollback", Function, is_repeatable=False),
+    Route("tokens", "GET", f"{_FUNCTION}/tokens", tuple[FunctionToken, ...]),
+    Route(
+        "create_token",
+        "POST",
+        f"{_FUNCTION}/tokens",
+        NewFunctionToken,
+        query=("label",),
+        status=201,
+        is_repeatable=False,
+    ),
+    Route("revoke_token", "DELETE", f"{_FUNCTION}/tokens/{{token}}", is_repeatable=False),
+    Route("replicas", "GET", f"{_FUNCTION}/replicas", tuple[Replica, ...]),
+    Route("cold_starts", "GET", f"{_FUNCTION}/cold-starts", tuple[ColdStart, ...], query=("limit",)),
+    Route("note_cold_start", "POST", f"{_FUNCTION}/cold-starts", value=ColdStart, is_repeatable=False),
+    Route("judge", "POST", f"{_FUNCTION}/judgement", value=Judgement),
+    Route("bearer", "POST", "/v1/bearers", Bearer, value=Shown),
+    Route("all_replicas", "GET", "/v1/replicas", tuple[Replica, ...]),
+    Route("start_replica", "POST", "/v1/replicas", Replica, value=ReplicaAsk, status=201, is_repeatable=False),
+    Route("build", "POST", "/v1/builds", Job, value=ReplicaAsk, status=201, is_repeatable=False),
+    Route("note_replica", "PUT", "/v1/replicas/{job}", query=("state",)),
+    Route("forget_replica", "DELETE", "/v1/replicas/{job}"),
+)
