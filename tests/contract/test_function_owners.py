@@ -128,4 +128,4 @@ def test_nobody_asks_for_what_pgpu_itself_puts_into_a_container(world: World) ->
     spec = {"command": ["true"], "runtime": "docker", "image": "x", "provisions": [mount]}
     ask = {"submissions": [{"spec": spec, "request": {"memory_bytes": 0, "gpu_count": 0}}]}
     status, text = world.ask(0, "POST", "/v1/jobs", ask)
-    assert (status, "nobody's to ask for" in text) == (400, True)
+    assert (status, "cannot be requested" in text) == (400, True)

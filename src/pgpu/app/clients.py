@@ -27,7 +27,7 @@ def open_client(settings: Settings) -> Client:
     if server is not None:
         from pgpu.client.http_client import HttpClient
 
-        return cast("Client", HttpClient(server, settings.simulate))
+        return HttpClient(server, settings.simulate)
     from pgpu.app.composition import make_engine
     from pgpu.client.embedded_client import EmbeddedClient
 

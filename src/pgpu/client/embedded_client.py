@@ -44,7 +44,7 @@ class EmbeddedClient(JobService):
 
     def attach(self, job_id: str, stdin: BinaryIO | None, stdout: BinaryIO, stderr: BinaryIO) -> Job:
         """Connect a terminal to a job until it ends; see `Client.attach`."""
-        from pgpu.client.terminal import attach
+        from pgpu.client.terminal import attach  # noqa: PLC0415 - most commands attach to nothing
 
         spec = self.ledger.job(job_id).spec
         stream, control = Follower(self._engine, job_id, holds_back=True), EngineHand(self._engine, job_id)

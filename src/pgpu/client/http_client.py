@@ -8,7 +8,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import urlencode
 
 from pgpu.advising.contention import Constants
@@ -23,6 +23,11 @@ from pgpu.services import wire
 from pgpu.services.messages import END_HEADER, Ask, Cancel
 from pgpu.services.reports import JobReport
 from pgpu.services.route_table import GPU_ROUTES, JOB_ROOT, JOB_ROUTES
+
+if TYPE_CHECKING:
+    from pgpu.services.job_service import JobService as JobOperations  # As in `remote_service`.
+else:
+    JobOperations = object
 
 _WAIT_SECONDS = 50
 _PAGE = 2500
@@ -40,7 +45,7 @@ _LONGEST_SECONDS = 16.0
 """Between two requests for a reason that has not changed for long."""
 
 
-class HttpClient(RemoteService):
+class HttpClient(RemoteService, JobOperations):
     """The `Client` of one server."""
 
     def __init__(self, transport: HttpTransport, simulate: str | None = None) -> None:
@@ -61,7 +66,7 @@ class HttpClient(RemoteService):
         sender = this_process()
         key = secrets.token_hex(16)
         ask = Ask(tuple(submissions), key, sender.environment, sender.inherited, self._simulate)
-        jobs: Sequence[Job] = self.submit_batch(ask)
+        jobs = self.submit_batch(ask)
         if {_sharing_fields(each.request) for each in submissions} != {_sharing_fields(job.request) for job in jobs}:
             self._transport.ask("POST", f"{JOB_ROOT}/cancel", Cancel(tuple(job.id for job in jobs), 0.0))
             raise NodeError(
@@ -72,9 +77,9 @@ class HttpClient(RemoteService):
 
     def attach(self, job_id: str, stdin: BinaryIO | None, stdout: BinaryIO, stderr: BinaryIO) -> Job:
         """Connect a terminal to a job until it ends; see `Client.attach`."""
-        from pgpu.client.terminal import attach
+        from pgpu.client.terminal import attach  # noqa: PLC0415 - most commands attach to nothing
 
-        found: Job = self.job(job_id).job
+        found = self.job(job_id).job
         stream = HttpJobStream(self._transport, found.id, holds_back=True)
         control = HttpJobControl(self._transport, found.id)
         attach(stream, control, found.spec, stdin=stdin, stdout=stdout, stderr=stderr)

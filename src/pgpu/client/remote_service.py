@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from functools import partial
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import quote, urlencode
 
 from pgpu.client.connection import HttpTransport
@@ -12,6 +12,13 @@ from pgpu.errors import FunctionNotFoundError
 from pgpu.model import ColdStart, Deployment, Event, Version
 from pgpu.services import wire
 from pgpu.services.route_table import FUNCTION_ROUTES, Route
+
+if TYPE_CHECKING:
+    # A type checker sees the service itself. At run time its operations come from the table, and the service, which would
+    # load the engine, is not imported.
+    from pgpu.services.function_service import FunctionService as FunctionOperations
+else:
+    FunctionOperations = object
 
 _EVENTS_BEGIN, _EVENT_DATA = b": what happens", b"data: "
 """Lines of server-sent events: the comment that the server sends first, and the field of an event."""
@@ -63,7 +70,7 @@ def _query_value(value: object) -> object:
     return value.value if isinstance(value, Enum) else value
 
 
-class HttpFunctions(RemoteService):
+class HttpFunctions(RemoteService, FunctionOperations):
     """The `FunctionClient` and the `GatewayClient` of one server."""
 
     def __init__(self, transport: HttpTransport) -> None:
@@ -75,10 +82,9 @@ class HttpFunctions(RemoteService):
             self.has_bundle(deployment.bundle)
         except FunctionNotFoundError:
             self._transport.send("PUT", f"/v1/bundles/{deployment.bundle}", bundle)
-        created: Version = self.create_version(deployment)
-        return created
+        return self.create_version(deployment)
 
-    def note_cold_start(self, start: ColdStart) -> None:
+    def note_cold_start(self, start: ColdStart) -> None:  # type: ignore[override] # `start` has the name
         """Store the phases of a start; see `GatewayClient.note_cold_start`."""
         self._call(self._routes["note_cold_start"], start.function, start)
 
