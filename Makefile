@@ -81,6 +81,7 @@ wheel: $(STAMP) ## Build the source archive and, out of it, the portable wheel (
 
 metrics: $(STAMP) ## Print figures about the form of the code; nothing fails on them
 	@$(BIN)/python tools/metrics.py
+	@$(BIN)/python tools/run_path.py
 
 clean: ## Remove what was built
 	rm -rf build dist src/pgpu/_native
