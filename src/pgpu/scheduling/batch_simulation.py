@@ -1,8 +1,8 @@
-"""A batch of jobs on GPUs, and how it goes if its jobs are started in a given order.
+"""Simulation of a batch of jobs on GPUs that are started in a given order (list scheduling).
 
-At each moment every job that fits starts, in that order, on the fullest GPU that has room; a job can be told to let another
-one start first. Columns instead of jobs, and places in them instead of names: one plan plays thousands of times.
-It knows no clock and guesses nothing: how long a job runs, and how much companions slow it down, are told.
+Whenever something is free, every job that fits starts, in order, on the fullest GPU that has room; a job can be held until
+another one has started. Jobs are places in columns instead of objects, since one plan is found by thousands of simulations.
+Durations and slowdowns are inputs.
 
 Source: list scheduling (Graham, 1969).
 """
@@ -29,32 +29,32 @@ class BatchJob:
     """Predicted, alone on its GPU."""
 
     compute_share: float = 0.0
-    """Of its GPU, 0 to 1; 0 where it asked for none."""
+    """Of its GPU, 0 to 1; 0 if it asked for none."""
 
     release_seconds: float = 0.0
-    """Not before; seconds from now."""
+    """Earliest start, in seconds from now."""
 
     doubt: float | None = None
-    """Of its duration: the standard deviation of the logarithm; None for what is said of the batch."""
+    """Standard deviation of the logarithm of true over predicted duration; None for that of the batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunningBatchJob:
-    """A job that runs already."""
+    """A job that is already running."""
 
     gpu: int
-    """Place of its GPU in the capacities."""
+    """Index of its GPU in the capacities."""
 
     memory_bytes: int
     duration_seconds: float
-    """Predicted, of its whole run, alone on its GPU."""
+    """Predicted for its whole run, alone on its GPU."""
 
     elapsed_seconds: float = 0.0
-    """Run so far, as if it had been alone."""
+    """Work done so far, in seconds alone."""
 
     compute_share: float = 0.0
     doubt: float | None = None
-    """As of a job that waits."""
+    """As for a waiting job."""
 
 
 @dataclass(frozen=True)
@@ -68,13 +68,13 @@ class Batch:
     capacity_bytes: tuple[int, ...]
     busy: tuple[RunningBatchJob, ...]
     busy_left_seconds: tuple[float, ...]
-    """How long each that runs already would still run if it were alone."""
+    """Remaining run time of each running job, alone."""
 
     doubts: tuple[float | None, ...]
-    """Of those that wait."""
+    """Of the waiting jobs."""
 
     pace: tuple[float, ...]
-    """By number of jobs on a GPU: the seconds that one second of work takes."""
+    """By number of jobs on a GPU: seconds that one second of work takes."""
 
     @classmethod
     def of(
@@ -84,7 +84,7 @@ class Batch:
         busy: Sequence[RunningBatchJob] = (),
         slowdown: Slowdown | None = None,
     ) -> "Batch":
-        """Turn jobs into columns.
+        """Convert jobs to columns.
 
         Raises:
             ValueError: A job fits on none of the GPUs.
@@ -107,12 +107,12 @@ class Batch:
         )
 
     def as_it_may_be(self, doubt: float, count: int, dice: random.Random) -> "tuple[Batch, ...]":
-        """Return so many copies whose durations are what they may turn out to be; just itself where all are known.
+        """Return sampled worlds: copies with drawn durations; only itself if all durations are known.
 
         Args:
-            doubt: Of those jobs that have none of their own; as of `possible_left_seconds`.
-            count: So many copies.
-            dice: As of `possible_left_seconds`.
+            doubt: For jobs without one of their own; as for `possible_left_seconds`.
+            count: Number of copies.
+            dice: As for `possible_left_seconds`.
         """
         doubts = [doubt if each is None else each for each in (*self.doubts, *(busy.doubt for busy in self.busy))]
         if max(doubts, default=0.0) <= KNOWN:
@@ -140,15 +140,15 @@ class Batch:
 
     @property
     def is_slowed(self) -> bool:
-        """Whether companions cost time."""
+        """Whether jobs on one GPU slow each other down."""
         return any(seconds > 1 for seconds in self.pace)
 
     def least_seconds(self) -> float:
-        """Return a time before which no plan can end.
+        """Return a lower bound for the end of any plan.
 
-        No job ends before its release and duration, and no GPU gives more memory-seconds than it has. A large job takes all
-        of a GPU where what it leaves is too small for anything else: with each threshold below half a GPU, those that leave
-        less than it count as a whole GPU and those smaller than it as nothing.
+        No job ends before its release plus duration, and no GPU gives more memory-seconds than it has. A large job occupies a
+        whole GPU if what it leaves is too small for any other job: for each threshold up to half a GPU, jobs that leave less
+        than the threshold count as a whole GPU, and jobs smaller than the threshold count as nothing.
 
         Source: Martello and Toth's bound L2 for bin packing (1990), on memory-seconds.
         """
@@ -164,7 +164,7 @@ class Batch:
 
 
 def _load(pieces: Sequence[tuple[int, float]], threshold: int, most_bytes: int) -> float:
-    """Sum the seconds of GPU that pieces take at least."""
+    """Return the GPU seconds that pieces take at least, with this threshold."""
     whole = sum(seconds for memory_bytes, seconds in pieces if memory_bytes > most_bytes - threshold)
     parts = (memory * seconds for memory, seconds in pieces if threshold <= memory <= most_bytes - threshold)
     return whole + sum(parts) / most_bytes
@@ -172,13 +172,13 @@ def _load(pieces: Sequence[tuple[int, float]], threshold: int, most_bytes: int) 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRun:
-    """How a batch went."""
+    """Result of one simulation."""
 
     order: tuple[int, ...]
-    """Every job's place in the batch, in the order in which they were tried."""
+    """Every job's place in the batch, in the order in which they were started."""
 
     holds: Mapping[int, int]
-    """Who let whom start first."""
+    """By job: the job that had to start before it."""
 
     most_at_once: int
     starts_seconds: tuple[float, ...]
@@ -187,11 +187,11 @@ class SimulatedRun:
     ends_seconds: tuple[float, ...]
     gpus: tuple[int, ...]
     value: tuple[float, float]
-    """The smaller, the better: the end, then how late memory-time starts: what comes later finds the more room, the sooner it does."""
+    """Smaller is better: the end, then the sum of memory-time times start, since work that starts early leaves room later."""
 
     @property
     def end_seconds(self) -> float:
-        """When the last ended."""
+        """End of the last job."""
         return self.value[0]
 
 
@@ -201,13 +201,13 @@ NO_HOLDS: Mapping[int, int] = {}
 def simulate(
     batch: Batch, order: Sequence[int], holds: Mapping[int, int] = NO_HOLDS, most_at_once: int = 0
 ) -> SimulatedRun:
-    """Play a batch.
+    """Simulate a batch.
 
     Args:
         batch: Jobs and GPUs.
-        order: Every job's place in the batch, in the order in which they are tried.
-        holds: Who lets whom start first; it binds only those that come later in the order, so nothing waits in a circle.
-        most_at_once: So many on one GPU at most; 0 for as many as fit.
+        order: Every job's place in the batch, in the order in which they are started.
+        holds: By job: one that must start before it. Effective only if that one is earlier in the order, so there is no cycle.
+        most_at_once: Most jobs on one GPU; 0 for as many as fit.
     """
     machine = _Machine(batch, holds, most_at_once or len(batch.pace))
     waiting = list(order)
@@ -224,37 +224,36 @@ def simulate(
 
 @dataclass(slots=True)
 class _PlayedGpu:
-    """One GPU at one moment of the play.
+    """One GPU at one moment of the simulation.
 
-    All its jobs work at the same pace, which their number tells. So it has a clock of its own that counts work, and a job
-    ends when that clock has gone on by its duration.
+    All its jobs run at the same pace, which depends on their number. So the GPU has a clock of its own that counts work, and a
+    job ends when that clock has advanced by its duration.
     """
 
     free_bytes: int
     free_compute: float = 1.0
     running: list[tuple[float, int]] = field(default_factory=list)
-    """(Clock of work at its end, place in the batch), a heap."""
+    """A heap of (clock of work at its end, place in the batch)."""
 
     work_seconds: float = 0.0
     since_seconds: float = 0.0
-    """When the clock of work showed `work_seconds`."""
+    """Time at which the clock of work was `work_seconds`."""
 
     next_end_seconds: float = math.inf
 
 
 _TOLERANCE = 1e-9
-"""Sums of compute shares may be off by rounding."""
+"""Rounding error of sums of compute shares."""
 
 
 class _Machine:
-    """GPUs at one moment of the play."""
+    """All GPUs at one moment of the simulation."""
 
     def __init__(self, batch: Batch, holds: Mapping[int, int], most_at_once: int) -> None:
         count = len(batch.memory_bytes)
         self.starts_seconds, self.ends_seconds, self.gpu_of = [0.0] * count, [0.0] * count, [0] * count
         self._now_seconds = 0.0
-        self._smallest_bytes = 0
-        """Of those that still wait."""
+        self._smallest_bytes = 0  # of the jobs that still wait
         self._batch, self._holds, self._most_at_once = batch, holds, most_at_once
         self._memory_bytes = batch.memory_bytes + tuple(busy.memory_bytes for busy in batch.busy)
         self._compute_share = batch.compute_share + tuple(busy.compute_share for busy in batch.busy)
@@ -266,7 +265,7 @@ class _Machine:
             self._occupy(self._gpus[busy.gpu], place, left_seconds)
 
     def start_what_fits(self, waiting: Sequence[int]) -> list[int]:
-        """Start each job that fits, in order; return those that still wait."""
+        """Start each job that fits, in order; return the jobs that still wait."""
         memory_bytes, release_seconds, now_seconds = self._memory_bytes, self._batch.release_seconds, self._now_seconds
         most_free = self._most_free()
         if most_free < self._smallest_bytes:
@@ -274,7 +273,8 @@ class _Machine:
         kept: list[int] = []
         for job in waiting:
             fits = memory_bytes[job] <= most_free and release_seconds[job] <= now_seconds
-            if fits and not self._is_held(job, kept) and self._start(job):
+            is_held = fits and job in self._holds and self._holds[job] in kept
+            if fits and not is_held and self._start(job):
                 most_free = self._most_free()
             else:
                 kept.append(job)
@@ -282,7 +282,7 @@ class _Machine:
         return kept
 
     def go_on(self) -> None:
-        """Jump to the next end or release."""
+        """Advance to the next end or release."""
         gpu = min(self._gpus, key=lambda gpu: gpu.next_end_seconds)
         if self._releases and self._releases[-1] < gpu.next_end_seconds:
             self._now_seconds = self._releases.pop()
@@ -292,16 +292,13 @@ class _Machine:
             self._releases.pop()
 
     def finish(self) -> None:
-        """Play to the end of all that runs."""
+        """Advance to the end of all running jobs."""
         for gpu in self._gpus:
             while gpu.running:
                 self._end_next(gpu)
 
     def _most_free(self) -> int:
         return max((gpu.free_bytes for gpu in self._gpus if len(gpu.running) < self._most_at_once), default=-1)
-
-    def _is_held(self, job: int, kept: Sequence[int]) -> bool:
-        return job in self._holds and self._holds[job] in kept
 
     def _start(self, job: int) -> bool:
         memory_bytes, compute_share = self._memory_bytes[job], self._compute_share[job] - _TOLERANCE
@@ -316,6 +313,7 @@ class _Machine:
         return best >= 0
 
     def _occupy(self, gpu: _PlayedGpu, job: int, seconds: float) -> None:
+        # Bring the clock of work up to now at the old pace, before the number of jobs changes.
         pace = self._batch.pace
         gpu.work_seconds += (self._now_seconds - gpu.since_seconds) / pace[len(gpu.running)]
         gpu.since_seconds = self._now_seconds

@@ -1,10 +1,22 @@
-"""How much memory a job should reserve, told by what earlier runs of its program held.
+"""How much memory a job should reserve, estimated from earlier runs of its program.
 
-Three runs of the very same call tell most. Runs of the same call with other numbers tell of this one where exactly one
-number decides. Where neither is so, nothing is told: the job then gets a careful slice and is measured. An estimate
-alone never makes out-of-memory impossible; the hard slice and `--retry-oom` stand behind it.
+Runs are compared by signature: one readable line such as `train.py@3f9a12cd python --epochs 5 --batch-size 32 --data *`, of
+which the first word names the program and the rest how it was called, without paths. Three runs of the same signature give an
+estimate. Otherwise runs of the same call with other numbers do (its family: every number taken out), if exactly one number
+decides the peak:
 
-Sources: P2 for greed; the margins and the three runs are pgpu's own choice.
+- between two numbers seen, the peak of the larger neighbour counts;
+- past the largest, a straight line through the last two, times a factor, up to twice that number, and never more than in
+  proportion, since the constant part does not grow;
+- no estimate if over the last doubling the peak grew by little, or by more than a line with a constant part can.
+
+Without an estimate the job gets a conservative slice and is measured. An estimate alone cannot rule out running out of memory;
+the enforced slice and `--retry-oom` remain.
+
+The factor is the conformal upper quantile of (peak / line) at 0.75 %, fitted on half of the vision models of GPUMemNet's
+measurements (itu-rad, CC-BY-4.0); `benchmarks.demand` fits it again and scores the other half.
+
+Sources: P2 for greed; split conformal prediction (Papadopoulos et al., 2002); the margins and the three runs are pgpu's own choice.
 """
 
 import hashlib
@@ -19,25 +31,25 @@ from pgpu.model import Run
 from pgpu.units import MIB
 
 PATH = "*"
-"""Stands for a path: outputs and data sets move, the program stays."""
+"""Replaces a path in a signature: outputs and data sets move, the program stays."""
 
 NUMBER = "#"
-"""Stands for a number in the text of a family."""
+"""Replaces a number in the text of a family."""
 
 _LONGEST_WORD = 64
-"""Longer arguments are code or data, of which only a digest is kept."""
+"""Longer arguments are code or data; only a digest of them is kept."""
 
 _NUMBER = re.compile(r"(?:^|(?<=[ =,:]))\d+(?:\.\d+)?(?=[ ,:]|$)")
 _SCRIPTS = (".py", ".sh", ".ipynb", ".jl", ".R", ".pl", ".rb", ".js", ".lua")
 _PATH = re.compile(r"(/|\.\.?/|~|file://)[^\s]*$|\.\.?$")
-"""Written so that it can be nothing else: `org/model` may name a model, and models differ in size."""
+"""Matches what can only be a path: `org/model` may name a model, and models differ in size."""
 
 _PLAIN = re.compile(r"[!-~]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A signature taken apart."""
+    """A signature split into text and numbers."""
 
     text: str
     """With `#` for each number."""
@@ -47,11 +59,11 @@ class Family:
 
 
 def signature_of(name: str, identity: str, arguments: Sequence[str]) -> str:
-    """Name a program as it is called.
+    """Return the signature of a program and its arguments.
 
     Args:
-        name: For people, such as `train.py` or an image's name.
-        identity: What tells it from others of this name: the file's whole path, or the image's id.
+        name: Readable, such as `train.py` or the name of an image.
+        identity: Distinguishes it from others of this name: the file's whole path, or the image's id.
         arguments: Without the program itself.
     """
     program = f"{_word(name)}@{_digest(identity)}"
@@ -65,7 +77,7 @@ def program_of(signature: str) -> str:
 
 @lru_cache(maxsize=4096)
 def family_of(signature: str) -> Family:
-    """Take the numbers out of how a program is called."""
+    """Split the numbers from the text of a signature; the program's name keeps its digits."""
     program, space, rest = signature.partition(" ")
     numbers = tuple(float(text) for text in _NUMBER.findall(rest))
     return Family(program + space + _NUMBER.sub(NUMBER, rest), numbers)
@@ -84,14 +96,14 @@ def is_script(word: str) -> bool:
 
 
 def _without_path(text: str) -> str:
-    """Of a script its name stays: it says what is done, wherever it lies."""
+    # The name of a script stays, since it decides what is computed, wherever the file is.
     if not _PATH.match(text):
         return _word(text)
     return f"{PATH}/{_word(text.rpartition('/')[2])}" if is_script(text) else PATH
 
 
 def _word(text: str) -> str:
-    """Keep a short word; of anything else a digest, so that a signature stays one line."""
+    """Return a short printable word as it is, else a digest, so that a signature stays one line."""
     is_short = len(text) <= _LONGEST_WORD and _PLAIN.fullmatch(text) is not None
     return text if is_short else f"~{_digest(text)}"
 
@@ -103,39 +115,39 @@ def _digest(text: str) -> str:
 _LINE_POINTS = 2
 
 Point = tuple[tuple[float, ...], int]
-"""The numbers of a call, and the peak in bytes that a run of it had."""
+"""The numbers of a call, and the peak of one run of it in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class GrowthRules:
-    """Where a line is believed, and how far."""
+    """Conditions under which the peak is extrapolated along a line."""
 
     factor: float = 1.17
-    """Times the line; see above. The two halves of the models ask for 1.152 and 1.198, all together for 1.163."""
+    """Times the line; see above. The two halves of the models give 1.152 and 1.198, all together 1.163."""
 
     least_growth: float = 1.2
-    """Peak over peak of half the number: below, other things than the number decide."""
+    """Peak over the peak at half the number: below this, something other than the number decides."""
 
     most_growth: float = 1.9
-    """Above it was no line: nothing that has a fixed part grows so."""
+    """Above this it is no line: with a constant part, growth over a doubling is below 2."""
 
     farthest: float = 2.0
-    """Past the largest number seen, no further than times this."""
+    """Extrapolation ends at this multiple of the largest number seen."""
 
     neighbour_margin: float = 1.10
     """Times the peak of the neighbours, between numbers that were seen: peaks are not monotone."""
 
     agreement: float = 1.05
-    """Peaks this close are the same."""
+    """Peaks within this ratio count as equal."""
 
     values_without_effect: int = 5
-    """A number that took so many values, all with the same peak, does not matter at all."""
+    """A number that took this many values with equal peaks has no effect."""
 
 
 def estimate_growth_bytes(
     numbers: tuple[float, ...], points: Sequence[Point], rules: GrowthRules | None = None
 ) -> int | None:
-    """Estimate the peak of a call, margins included.
+    """Estimate the peak of a call from calls with other numbers, margins included.
 
     Args:
         numbers: Of the call.
@@ -143,7 +155,7 @@ def estimate_growth_bytes(
         rules: How careful to be.
 
     Returns:
-        None where the points do not tell.
+        None if the points allow no estimate.
     """
     rules = rules or GrowthRules()
     varying = [at for at in range(len(numbers)) if len({each[at] for each, _ in points}) > 1]
@@ -155,11 +167,15 @@ def estimate_growth_bytes(
     deciding = [at for at in varying if _decides(at, points, rules)]
     if len(deciding) != 1:
         return None
-    return at_number(numbers[deciding[0]], _peaks_by_number(deciding[0], points), rules)
+    peaks: dict[float, int] = {}
+    for seen, peak in points:
+        number = seen[deciding[0]]
+        peaks[number] = max(peak, peaks.get(number, 0))
+    return at_number(numbers[deciding[0]], peaks, rules)
 
 
 def at_number(number: float, peaks: dict[float, int], rules: GrowthRules | None = None) -> int | None:
-    """Estimate the peak at one number from the peaks at others; None where they do not tell."""
+    """Estimate the peak at one number from the peaks at others; None if they allow no estimate."""
     rules = rules or GrowthRules()
     below = [known for known in sorted(peaks) if known <= number]
     above = [known for known in sorted(peaks) if known >= number]
@@ -167,7 +183,12 @@ def at_number(number: float, peaks: dict[float, int], rules: GrowthRules | None 
         return int(max(peaks[below[-1]], peaks[above[0]]) * rules.neighbour_margin)
     if above or len(below) < _LINE_POINTS:
         return None
-    return _past_the_largest(number, below[-1], below[-2], peaks, rules)
+    last, before = below[-1], below[-2]
+    is_believed = rules.least_growth <= last_growth(last, before, peaks) < rules.most_growth
+    if number > rules.farthest * last or not is_believed:
+        return None
+    in_proportion = peaks[last] * number / last
+    return int(min(rules.factor * line_bytes(number, last, before, peaks), in_proportion))
 
 
 def line_bytes(number: float, last: float, before: float, peaks: dict[float, int]) -> float:
@@ -177,25 +198,15 @@ def line_bytes(number: float, last: float, before: float, peaks: dict[float, int
 
 
 def last_growth(last: float, before: float, peaks: dict[float, int]) -> float:
-    """Return by how much the peak grew over the last doubling, along the line."""
+    """Return the growth of the peak over the last doubling of the number, along the line."""
     half_bytes = line_bytes(last / 2, last, before, peaks)
     return peaks[last] / half_bytes if half_bytes > 0 else float("inf")
-
-
-def _past_the_largest(
-    number: float, last: float, before: float, peaks: dict[float, int], rules: GrowthRules
-) -> int | None:
-    is_believed = rules.least_growth <= last_growth(last, before, peaks) < rules.most_growth
-    if number > rules.farthest * last or not is_believed:
-        return None
-    in_proportion = peaks[last] * number / last
-    return int(min(rules.factor * line_bytes(number, last, before, peaks), in_proportion))
 
 
 def _without_effect(
     numbers: tuple[float, ...], points: Sequence[Point], varying: Sequence[int], rules: GrowthRules
 ) -> int | None:
-    """All peaks are the same: a number then matters only where few of its values were seen, all on one side."""
+    """Return the common peak; None if few values of a number were seen, all on one side of that of the call."""
     for at in varying:
         seen = {each[at] for each, _ in points}
         if len(seen) < rules.values_without_effect and not min(seen) <= numbers[at] <= max(seen):
@@ -204,7 +215,7 @@ def _without_effect(
 
 
 def _decides(at: int, points: Sequence[Point], rules: GrowthRules) -> bool:
-    """Whether calls with the same number there have the same peak, whatever their other numbers are."""
+    """Whether calls that are equal in this number have equal peaks, whatever their other numbers are."""
     groups: dict[float, list[int]] = {}
     for numbers, peak in points:
         groups.setdefault(numbers[at], []).append(peak)
@@ -215,15 +226,8 @@ def _agree(peaks: Sequence[int], rules: GrowthRules) -> bool:
     return max(peaks) <= rules.agreement * min(peaks)
 
 
-def _peaks_by_number(at: int, points: Sequence[Point]) -> dict[float, int]:
-    peaks: dict[float, int] = {}
-    for numbers, peak in points:
-        peaks[numbers[at]] = max(peak, peaks.get(numbers[at], 0))
-    return peaks
-
-
 class Basis(StrEnum):
-    """What an estimate rests on."""
+    """What an estimate is based on."""
 
     HISTORY = "history"
     """Earlier runs of the same call."""
@@ -232,10 +236,10 @@ class Basis(StrEnum):
     """Earlier runs with other numbers."""
 
     SUFFICED = "sufficed"
-    """A slice in which a program that takes all it sees ended well."""
+    """A slice in which a program that takes all memory it sees succeeded."""
 
     UNKNOWN = "unknown"
-    """Nothing; it is measured."""
+    """Nothing; the run is measured."""
 
     MEASURED = "measured"
     """What this very run held once it was stable."""
@@ -249,57 +253,57 @@ class Basis(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DemandRules:
-    """How careful estimates are."""
+    """Margins and thresholds of estimates."""
 
     least_runs: int = 3
-    """So many runs of the same call before their peaks are believed."""
+    """Runs of the same call that are needed for an estimate."""
 
     quantile: float = 0.99
-    """Of the peaks, the one that is reserved."""
+    """Quantile of the peaks that is reserved."""
 
     margin: float = 1.05
-    """The quantile is multiplied by this: allocators fragment a little differently from run to run."""
+    """Factor on the quantile: allocators fragment a little differently from run to run."""
 
     margin_bytes: int = 256 * MIB
-    """Added to it: a library that is loaded only now and then."""
+    """Added to it: for libraries that are loaded only in some runs."""
 
     greed_share: float = 0.90
     """A peak of this share of its slice or more is what the program saw, not what it needs (P2)."""
 
     retry_factor: float = 1.5
-    """By how much a slice grows that was too small."""
+    """Growth of a slice that was too small."""
 
     telling_seconds: float = 60.0
-    """A run that did not end well tells its need only if it lasted so long."""
+    """The peak of a run that failed is used only if it lasted this long."""
 
     most_runs: int = 100
-    """Older runs are no longer looked at: programs change."""
+    """Older runs are ignored: programs change."""
 
     growth: GrowthRules = field(default_factory=GrowthRules)
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What to reserve."""
+    """Memory to reserve."""
 
     memory_bytes: int | None
-    """Per GPU, context included; None where nothing is known."""
+    """Per GPU, context included; None if nothing is known."""
 
     basis: Basis
     runs: int
-    """How many runs it rests on."""
+    """Number of runs it is based on."""
 
 
 UNKNOWN = Estimate(None, Basis.UNKNOWN, 0)
 
 
 def estimate(signature: str, runs: Sequence[Run], rules: DemandRules | None = None) -> Estimate:
-    """Say how much a job of this signature should reserve.
+    """Estimate how much a job of this signature should reserve.
 
-    Pure: the same arguments always give the same answer. It is never less than what a run of the same call was refused.
+    Pure: the same arguments always give the same result. It is never less than a slice in which a run of the same call failed.
 
     Args:
-        signature: As `signature_of` made it.
+        signature: As `signature_of` returns it.
         runs: Of the same program, GPU model and user, oldest first; other calls of it may be among them.
         rules: How careful to be.
     """
@@ -309,12 +313,14 @@ def estimate(signature: str, runs: Sequence[Run], rules: DemandRules | None = No
     if found.memory_bytes is None:
         found = _of_the_family(signature, runs, rules)
     if found.memory_bytes is None:
-        found = _sufficed(same, rules)
+        # The smallest slice in which a program that takes all memory succeeded. Its peak never enlarges a request.
+        slices = [run.slice_bytes for run in same if run.exit_code == 0 and is_greedy(run, rules)]
+        found = Estimate(min(slices), Basis.SUFFICED, len(slices)) if slices else UNKNOWN
     return _never_too_small_again(found, same, rules)
 
 
 def is_greedy(run: Run, rules: DemandRules | None = None) -> bool:
-    """Whether a run took what it saw, so that its peak says nothing of its need."""
+    """Whether a run took all memory it saw, so that its peak is not its need."""
     return run.peak_bytes >= (rules or DemandRules()).greed_share * run.slice_bytes
 
 
@@ -324,7 +330,7 @@ def was_too_small(run: Run) -> bool:
 
 
 def right_size_bytes(peak_bytes: int, rules: DemandRules | None = None) -> int:
-    """Return the slice that a peak asks for."""
+    """Return the slice for a peak, margins included."""
     rules = rules or DemandRules()
     return math.ceil(peak_bytes * rules.margin) + rules.margin_bytes
 
@@ -333,8 +339,8 @@ def retry_bytes(slice_bytes: int, attempted_bytes: int, rules: DemandRules | Non
     """Return the slice for the next try of a job that hit its own limit.
 
     Args:
-        slice_bytes: What was too small.
-        attempted_bytes: What it would have held, had it not been refused; 0 if that is not known.
+        slice_bytes: The slice that was too small.
+        attempted_bytes: What it would have held without the limit; 0 if unknown.
         rules: How careful to be.
     """
     rules = rules or DemandRules()
@@ -344,13 +350,13 @@ def retry_bytes(slice_bytes: int, attempted_bytes: int, rules: DemandRules | Non
 def shrunk_bytes(
     slice_bytes: int, peak_bytes: int, used_bytes: int, floor_bytes: int, rules: DemandRules | None = None
 ) -> int | None:
-    """Return the slice that fits a job whose peak has been stable; None if its own fits already, or cannot be told.
+    """Return a smaller slice for a job with a stable peak; None if its own fits already, or its need is unknown.
 
     Args:
-        slice_bytes: What it has.
+        slice_bytes: Its slice.
         peak_bytes: Most that it held.
         used_bytes: What it holds now.
-        floor_bytes: Most that an earlier run of it held; 0 if there was none.
+        floor_bytes: Most that an earlier run of it held; 0 without one.
         rules: How careful to be.
     """
     rules = rules or DemandRules()
@@ -369,7 +375,6 @@ def _of_the_same(same: Sequence[Run], rules: DemandRules) -> Estimate:
 
 
 def _of_the_family(signature: str, runs: Sequence[Run], rules: DemandRules) -> Estimate:
-    """Runs with other numbers; those with the same ones are among them."""
     mine = family_of(signature)
     points = []
     for run in runs:
@@ -381,14 +386,8 @@ def _of_the_family(signature: str, runs: Sequence[Run], rules: DemandRules) -> E
     return UNKNOWN if memory_bytes is None else Estimate(memory_bytes, Basis.GROWTH, len(points))
 
 
-def _sufficed(same: Sequence[Run], rules: DemandRules) -> Estimate:
-    """The smallest slice in which a take-all program ended well: its peak never enlarges a request."""
-    slices = [run.slice_bytes for run in same if run.exit_code == 0 and is_greedy(run, rules)]
-    return Estimate(min(slices), Basis.SUFFICED, len(slices)) if slices else UNKNOWN
-
-
 def _never_too_small_again(found: Estimate, same: Sequence[Run], rules: DemandRules) -> Estimate:
-    """A refusal that came after all that the estimate rests on weighs more than it."""
+    """Raise an estimate above every slice that was too small since the last run that succeeded."""
     floor_bytes = 0
     for run in reversed(same):
         if was_too_small(run):
@@ -401,6 +400,6 @@ def _never_too_small_again(found: Estimate, same: Sequence[Run], rules: DemandRu
 
 
 def _is_telling(run: Run, rules: DemandRules) -> bool:
-    """Whether its peak is its need: not greed, not the beginning of a run that broke off, not a run without a GPU."""
+    """Whether the peak of a run is its need: it used a GPU, was not cut short, and did not take all memory it saw."""
     is_whole = run.exit_code == 0 or run.duration_seconds >= rules.telling_seconds
     return run.peak_bytes > 0 and is_whole and not is_greedy(run, rules)

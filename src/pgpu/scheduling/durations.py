@@ -1,8 +1,11 @@
-"""How much longer a program runs beside others, learnt from its runs.
+"""How long jobs run: uncertainty of predicted durations, and slowdown by other jobs on the same GPU.
 
-What is known are durations beside some numbers of jobs. Companions never make a job faster here, whatever chance shows; and
-between two numbers a GPU has room up to a point, and is shared in proportion from there on. Beyond the largest number seen
-nobody knows, and nothing is held against trying it. It refuses to tell programs that stand beside it apart.
+A predicted duration is taken as the median of a log-normal distribution: it is off by a factor, too long as likely as too
+short. For a running job the distribution is conditioned on the time it has run so far.
+
+The slowdown of a program is learnt from its runs beside different numbers of jobs. Other jobs never make it faster here,
+whatever chance shows. Between two numbers seen, a GPU has room up to a point and is shared in proportion beyond it. Above the
+largest number seen nothing is assumed, so larger numbers are tried. Which programs run beside it makes no difference.
 
 Source: pool adjacent violators (Ayer et al., 1955).
 """
@@ -16,30 +19,42 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 KNOWN = 0.2
-"""Up to so much doubt a duration is taken for known: a fifth more or less costs a plan less than hedging against it does."""
+"""Up to this doubt a duration counts as known: 20 % more or less costs a plan less than hedging against it."""
+
+LEAST_RUNS = 5
+"""With fewer runs, a difference between two numbers of jobs may be chance."""
+
+RUNS_OF_A_NUMBER = 15
+"""For each number of jobs on the GPU, only this many of the newest runs are used."""
 
 _SURE = 2.0
-"""Standard errors: one chance in forty that it is not so."""
+"""Standard errors: a one-sided error probability of about 2.5 %."""
 
 _LONGEST = 1 - 1e-9
-"""No draw is further out than this quantile."""
+"""No draw lies beyond this quantile."""
+
+_PRIOR_RUNS = 0.25
+"""Weight of the prior doubt, in runs: after three runs of equal length the next one is expected to be equal, too."""
+
+Slowdown = Callable[[int], float]
+"""Maps the number of jobs on one GPU to the slowdown of each, at least 1."""
 
 
 def expected_left_seconds(duration_seconds: float, elapsed_seconds: float) -> float:
-    """Return how long a job will probably still run: one that runs longer than it should has as long again before it."""
+    """Return the expected remaining run time; a job past its predicted duration is expected to run as long again."""
     return duration_seconds - elapsed_seconds if duration_seconds > elapsed_seconds else elapsed_seconds
 
 
 def possible_left_seconds(
     duration_seconds: float, elapsed_seconds: float, doubt: float, count: int, dice: random.Random
 ) -> list[float]:
-    """Draw how long a job may still run, evenly from the shortest to the longest, in random order.
+    """Draw remaining run times of a job at evenly spaced quantiles of its distribution, in random order.
 
     Args:
         duration_seconds: Predicted, of the whole run; above 0.
         elapsed_seconds: Run so far.
-        doubt: Standard deviation of the logarithm of the true duration over the predicted one; 0 if it is known.
-        count: So many draws.
+        doubt: Standard deviation of the logarithm of true over predicted duration; 0 if it is known.
+        count: Number of draws.
         dice: Shuffles them.
     """
     if doubt <= 0:
@@ -50,6 +65,7 @@ def possible_left_seconds(
     passed = error.cdf(math.log(elapsed_seconds)) if elapsed_seconds > 0 else 0.0
     if passed >= _LONGEST:
         return [elapsed_seconds] * count
+    # Stratified: one draw in the middle of each of `count` equal parts of the probability that is left.
     quantiles = (passed + (1 - passed) * (draw + 0.5) / count for draw in range(count))
     left = [math.exp(error.inv_cdf(min(quantile, _LONGEST))) - elapsed_seconds for quantile in quantiles]
     dice.shuffle(left)
@@ -57,44 +73,30 @@ def possible_left_seconds(
 
 
 def is_surely_less(these: Sequence[float], those: Sequence[float]) -> bool:
-    """Whether one thing comes out smaller than another on average, by more than chance explains.
+    """Whether one quantity is smaller than another on average, by more than chance explains (paired samples).
 
     Args:
-        these: How it came out in several ways that things may turn out; at least one.
-        those: How the other did, in the same ways.
+        these: Its value in several sampled worlds; at least one.
+        those: The value of the other in the same worlds.
     """
     less = [other - one for one, other in zip(these, those, strict=True)]
     mean = statistics.fmean(less)
     return mean > 0 and mean >= _SURE * statistics.pstdev(less) / math.sqrt(len(less))
 
 
-Slowdown = Callable[[int], float]
-"""By how much each of so many jobs on one GPU is slowed down, at least 1."""
-
-
-LEAST_RUNS = 5
-"""Below, a difference between two numbers of companions may be chance."""
-
-RUNS_OF_A_NUMBER = 15
-"""So many of the newest are believed, of each number of jobs on the GPU."""
-
-_PRIOR_RUNS = 0.25
-"""The prior doubt counts as much as so many runs: three that were alike say that the next will be, too."""
-
-
 @dataclass(frozen=True, slots=True)
 class SlowdownCurve:
-    """How long one program runs."""
+    """Run time of one program by the number of jobs on its GPU."""
 
     alone_seconds: float
     levels: tuple[tuple[int, float], ...]
-    """(Jobs on its GPU, by how much they slow it down), ascending in both; at least one."""
+    """(Jobs on its GPU, slowdown), ascending in both; at least one."""
 
     doubt: float
-    """Standard deviation of the logarithm of its durations around that."""
+    """Standard deviation of the logarithm of its durations around the curve."""
 
     def slowdown(self, count: int) -> float:
-        """Return by how much it is slowed down, 1 or more, where its GPU has so many jobs, itself counted."""
+        """Return its slowdown, 1 or more, with `count` jobs on its GPU, itself included."""
         place = bisect_right(self.levels, (count, math.inf))
         if not place:
             return 1.0
@@ -106,11 +108,11 @@ class SlowdownCurve:
 
 
 def fit_slowdown_curve(runs: Iterable[tuple[float, float]], prior_doubt: float) -> SlowdownCurve | None:
-    """Learn from runs.
+    """Fit a curve to runs of one program.
 
     Args:
-        runs: Duration in seconds, and how many jobs the GPU had on average, itself counted; newest first.
-        prior_doubt: What is believed of a program without history.
+        runs: Duration in seconds, and the mean number of jobs on the GPU, itself included; newest first.
+        prior_doubt: Doubt assumed for a program without history.
 
     Returns:
         None without runs.
@@ -120,32 +122,35 @@ def fit_slowdown_curve(runs: Iterable[tuple[float, float]], prior_doubt: float) 
         return None
     levels = _ascending(seen) if len(seen) >= LEAST_RUNS else [(1, statistics.median(log for log, _ in seen))]
     base = levels[0][1]
-    stretch = SlowdownCurve(math.exp(base), tuple((count, math.exp(level - base)) for count, level in levels), 0.0)
-    off = sum((log - base - math.log(stretch.slowdown(count))) ** 2 for log, count in seen)
-    compared = len(seen) - 1  # one run says nothing of how far apart runs are
+    curve = SlowdownCurve(math.exp(base), tuple((count, math.exp(level - base)) for count, level in levels), 0.0)
+    off = sum((log - base - math.log(curve.slowdown(count))) ** 2 for log, count in seen)
+    compared = len(seen) - 1  # a single run says nothing about the spread
     doubt = math.sqrt((off + _PRIOR_RUNS * prior_doubt**2) / (compared + _PRIOR_RUNS))
-    return SlowdownCurve(stretch.alone_seconds, stretch.levels, doubt)
+    return SlowdownCurve(curve.alone_seconds, curve.levels, doubt)
 
 
 def mean_slowdown(jobs: Iterable[tuple[SlowdownCurve | None, float]]) -> Slowdown | None:
-    """Return how jobs slow each other down on average.
+    """Return the mean slowdown of jobs.
 
     Args:
-        jobs: Each one's stretch, None if nobody knows it, and its seconds: long ones count for more.
+        jobs: For each its curve, None if unknown, and its duration in seconds, which is its weight.
 
     Returns:
-        None if no companions are known to cost time.
+        None if no job is known to be slowed down.
     """
     weighed = list(jobs)
-    known = [(stretch, weight) for stretch, weight in weighed if stretch is not None and len(stretch.levels) > 1]
+    known = [(curve, weight) for curve, weight in weighed if curve is not None and len(curve.levels) > 1]
     total = sum(weight for _, weight in weighed)
     if not known or total <= 0:
         return None
-    return lambda count: 1.0 + sum(weight * (stretch.slowdown(count) - 1.0) for stretch, weight in known) / total
+    return lambda count: 1.0 + sum(weight * (curve.slowdown(count) - 1.0) for curve, weight in known) / total
 
 
 def _newest_of_each_number(runs: Iterable[tuple[float, float]]) -> list[tuple[float, int]]:
-    """Return (logarithm, number): a number that was dear is not forgotten because it was avoided since."""
+    """Return (logarithm of the duration, number of jobs).
+
+    The limit is per number, so a number that was slow is not forgotten after it has been avoided for some time.
+    """
     found: dict[int, list[float]] = {}
     for seconds, together in runs:
         logs = found.setdefault(max(1, round(together)), [])
@@ -155,7 +160,7 @@ def _newest_of_each_number(runs: Iterable[tuple[float, float]]) -> list[tuple[fl
 
 
 def _ascending(seen: Sequence[tuple[float, int]]) -> list[tuple[int, float]]:
-    """Return (number, level of the logarithm), each number's median pooled with its neighbours' until none falls."""
+    """Return (number of jobs, level of the logarithm): medians, pooled with their neighbours until none falls."""
     by_count: dict[int, list[float]] = {}
     for log, count in seen:
         by_count.setdefault(count, []).append(log)

@@ -1,11 +1,11 @@
-"""Whose turn it is on a GPU that cannot hold what all of its jobs work on.
+"""Turns of oversubscribing jobs on a GPU that cannot hold all of their working sets at once.
 
-As long as the working sets of the active jobs fit, all run. Once they do not, a GPU that pages for everybody at once moves
-memory and computes nothing; so jobs run in turns, each long enough that moving its memory in and out is a small part of it.
-Jobs that fit together have a turn together. This module refuses to measure, to hold anybody and to know how that is done.
+While the working sets of all active jobs fit, every job runs. Otherwise demand paging would move memory all the time and
+compute nothing, so jobs run in turns; each turn is long enough that swapping its memory in and out is a small part of it.
+Jobs that fit together share a turn. The caller measures the jobs and pauses those whose turn it is not.
 
-Source: nvshare (Alexopoulos and Mitropoulos 2023) for turns with early release; the quantum from the cost of a swap, weights
-and joint turns are ours.
+Source: nvshare (Alexopoulos and Mitropoulos 2023) for turns with early release; the quantum from the cost of a swap, weights and
+joint turns are ours.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,56 +18,56 @@ _PRIORITY_THAT_DOUBLES = 50
 
 @dataclass(frozen=True, slots=True)
 class TurnRules:
-    """How long things are, in seconds."""
+    """Durations in seconds."""
 
     bytes_per_second: float = 12 * GIB
-    """At which memory moves between host and device, where neither `pgpu calibrate` nor the driver told. Source: PCIe 3 x16,
-    measured by many, is 12 to 13 GB/s."""
+    """Bandwidth between host and device, if neither `pgpu calibrate` nor the driver reports it. Source: PCIe 3 x16 reaches 12
+    to 13 GB/s in many measurements."""
 
     overhead: float = 0.05
-    """Share of a turn that may go into moving memory, above 0 to 1."""
+    """Fraction of a turn that may go into moving memory, above 0 to 1."""
 
     least_seconds: float = 2.0
     most_seconds: float = 120.0
 
     active_seconds: float = 10.0
-    """How long after its last launch a job still counts as one that works."""
+    """A job counts as active this long after its last launch."""
 
     idle_seconds: float = 0.2
-    """Who has launched nothing for so long, and for as long as moving its memory takes, gives its turn back."""
+    """A job that has launched nothing for this long, and for as long as its swap takes, gives its turn back."""
 
     drain_seconds: float = 10.0
-    """How long the next wait for kernels that do not end; then they start beside them."""
+    """Longest wait for kernels of the last turn that do not end; then the next turn starts beside them."""
 
     burst_seconds: float = 2.0
-    """Who was done so soon may go first once in a round."""
+    """A job whose turn was over this soon may go first once in a round."""
 
     most_wait_seconds: float = 600.0
-    """Who has waited longer goes before all others."""
+    """A job that has waited longer goes before all others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A job that oversubscribes, on one GPU, now. Times are seconds of a clock that never goes back."""
+    """An oversubscribing job on one GPU, now. Times are in seconds of a monotonic clock."""
 
     job_id: str
     set_bytes: int
-    """What it works on: all that it holds and that could be moved to the host."""
+    """Working set: all memory it holds that could be moved to the host."""
 
     is_wanting: bool
     """Whether it has something to launch, or in flight."""
 
     wanted_at_seconds: float | None
-    """When it last had; None: never."""
+    """When it last had; None for never."""
 
     is_quiet: bool = True
-    """Whether nothing of it is in flight."""
+    """Whether it has nothing in flight."""
 
     priority: int = 0
 
     @property
     def weight(self) -> float:
-        """How much of the time it gets against others: 50 more of priority double it."""
+        """Relative share of the time: 50 more of priority double it."""
         return float(2 ** (self.priority / _PRIORITY_THAT_DOUBLES))
 
     def is_active(self, now_seconds: float, rules: TurnRules) -> bool:
@@ -75,7 +75,7 @@ class Contender:
         return self.is_wanting or self._idle_seconds(now_seconds) < rules.active_seconds
 
     def is_idle(self, now_seconds: float, most_seconds: float) -> bool:
-        """Whether it has wanted nothing for so long."""
+        """Whether it has had nothing to launch for this long."""
         return not self.is_wanting and self.is_quiet and self._idle_seconds(now_seconds) >= most_seconds
 
     def _idle_seconds(self, now_seconds: float) -> float:
@@ -84,59 +84,59 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class TurnState:
-    """What one GPU's turns are at, and what is remembered of them."""
+    """State of the turns on one GPU between two calls of `advance`."""
 
     is_on: bool = False
-    """False: everybody runs."""
+    """False if every job may run."""
 
     holders: tuple[str, ...] = ()
-    """Whose turn it is; nobody while the next wait for the last to be quiet."""
+    """Jobs that have the turn; empty while the jobs of the last turn drain."""
 
     since_seconds: float = 0.0
     until_seconds: float = 0.0
-    """When the turn ends, if anybody waits for one."""
+    """End of the turn if another job waits for one."""
 
     coming: tuple[str, ...] = ()
-    """Who has the next turn as soon as nobody is leaving."""
+    """Jobs that get the next turn once no job is leaving."""
 
     leaving: Mapping[str, float] = field(default_factory=dict)
-    """Who may launch no more and is not quiet yet, and since when."""
+    """Jobs that may launch no more and still have work in flight, and since when."""
 
     served_seconds: Mapping[str, float] = field(default_factory=dict)
-    """Time that each had, by its weight: who has least is next."""
+    """Time that each job had, divided by its weight: the smallest is next."""
 
     waiting_since_seconds: Mapping[str, float] = field(default_factory=dict)
     brief: frozenset[str] = frozenset()
-    """Whose last turn ended within a burst."""
+    """Jobs whose last turn ended within a burst."""
 
     went_first: frozenset[str] = frozenset()
-    """Who of those went before others in this round."""
+    """Those of them that went before others in this round."""
 
     had_turn: frozenset[str] = frozenset()
-    """Who has had a turn in this round."""
+    """Jobs that have had a turn in this round."""
 
     def may_run(self, job_id: str) -> bool:
-        """Whether a job's launches may go through."""
+        """Whether a job may launch."""
         return not self.is_on or job_id in self.holders
 
 
 NO_TURNS = TurnState()
-"""Nobody waits for anybody."""
+"""Every job may run."""
 
 
 def advance(
     turns: TurnState, contenders: Sequence[Contender], room_bytes: int, now_seconds: float, rules: TurnRules
 ) -> TurnState:
-    """Say whose turn it is now.
+    """Return the state of the turns now.
 
-    Pure: the same arguments always give the same answer. To be asked again and again, more often than a burst lasts.
+    Pure: the same arguments always give the same result. Called periodically, more often than a burst lasts.
 
     Args:
-        turns: What the last answer was.
-        contenders: Every job that oversubscribes this GPU, oldest first; only these are ever held.
-        room_bytes: What of the GPU they may fill together: its capacity, less slices of other jobs and what cannot be moved.
+        turns: Result of the last call.
+        contenders: Every job that oversubscribes this GPU, oldest first; only these are ever paused.
+        room_bytes: Memory that they may fill together: the GPU's capacity, less slices of other jobs and what cannot be moved.
         now_seconds: On the contenders' clock.
-        rules: How long things are.
+        rules: Durations.
     """
     round_ = _Round(turns, contenders, room_bytes, now_seconds, rules)
     if round_.fits_all():
@@ -145,12 +145,12 @@ def advance(
 
 
 def quantum_seconds(moved_bytes: int, rules: TurnRules) -> float:
-    """Return how long a turn lasts that begins with moving so much memory."""
+    """Return the length of a turn that begins with moving so much memory: swap time / `overhead`, within the bounds."""
     return min(max(moved_bytes / rules.bytes_per_second / rules.overhead, rules.least_seconds), rules.most_seconds)
 
 
 class _Round:
-    """One look at one GPU."""
+    """One call of `advance`."""
 
     def __init__(
         self, turns: TurnState, contenders: Sequence[Contender], room_bytes: int, now_seconds: float, rules: TurnRules
@@ -165,11 +165,11 @@ class _Round:
         self._turns = self._aged(self._without_gone(turns))
 
     def fits_all(self) -> bool:
-        """Whether everything that is in use fits."""
+        """Whether the working sets of all active jobs fit."""
         return self._set_bytes(self._active) <= self._room_bytes
 
     def advanced(self) -> TurnState:
-        """Begin turns, or go on with them."""
+        """Start turns, or continue them."""
         turns = self._turns
         if not turns.is_on:
             running = tuple(each.job_id for each in self._contenders if not each.is_quiet)
@@ -181,7 +181,7 @@ class _Round:
         return self._adjusted(turns)
 
     def _without_gone(self, turns: TurnState) -> TurnState:
-        """Forget jobs that are gone."""
+        """Remove jobs that ended."""
 
         def here(ids: Iterable[str]) -> tuple[str, ...]:
             return tuple(each for each in ids if each in self._known)
@@ -202,12 +202,14 @@ class _Round:
         )
 
     def _aged(self, turns: TurnState) -> TurnState:
-        """Note who waits, and since when; who comes newly has no arrears from the time when it did not work."""
+        """Note which jobs wait, and since when."""
         waiting = {
             each: turns.waiting_since_seconds.get(each, self._now_seconds)
             for each in self._working
             if each not in turns.holders
         }
+        # A job that starts to work again gets no credit for the time in which it did not: its served time is raised to
+        # the least of the others.
         old = [each for each in self._working if each in turns.waiting_since_seconds or each in turns.holders]
         least = min((turns.served_seconds.get(each, 0.0) for each in old), default=0.0)
         served = dict(turns.served_seconds)
@@ -216,7 +218,7 @@ class _Round:
         return replace(turns, waiting_since_seconds=waiting, served_seconds=served)
 
     def _has_ended(self) -> bool:
-        """Whether somebody waits and the holders' turn is over, or is cut short for one who is soon done."""
+        """Whether another job waits and the turn is over, or is cut short for a job with short bursts."""
         others = set(self._working).difference(self._turns.holders)
         is_cut = self._since_seconds() >= self._rules.least_seconds and any(
             self._is_hasty(each, self._turns) for each in others
@@ -224,51 +226,46 @@ class _Round:
         return bool(others) and (is_cut or self._has_had_turn(self._turns))
 
     def _has_had_turn(self, turns: TurnState) -> bool:
-        """Whether the holders' time is up, or none of them works any more."""
+        """Whether the time of the turn is up, or none of its jobs works any more."""
         return turns.until_seconds <= self._now_seconds or all(self._is_idle(each) for each in turns.holders)
 
     def _since_seconds(self) -> float:
         return self._now_seconds - self._turns.since_seconds
 
     def _is_idle(self, job_id: str) -> bool:
-        """Whether it would cost less to swap it out and in again than to wait on for it."""
+        """Whether it has been idle for longer than swapping it out and in again would take."""
         swap_seconds = self._known[job_id].set_bytes / self._rules.bytes_per_second
         return self._known[job_id].is_idle(self._now_seconds, max(self._rules.idle_seconds, swap_seconds))
 
     def _changed(self, turns: TurnState, stopping: Sequence[str]) -> TurnState:
-        """Take the turn from those who have it and choose who comes next."""
+        """End the turn and choose the next one."""
         brief = {
             each for each in turns.holders if self._since_seconds() <= self._rules.burst_seconds and self._is_idle(each)
         }
         had_turn = turns.holders if self._has_had_turn(turns) else ()
-        turns = self._in_new_round(
-            replace(
-                self._charged(turns),
-                holders=(),
-                brief=turns.brief.difference(turns.holders) | brief,
-                had_turn=turns.had_turn.union(had_turn),
-            )
+        turns = replace(
+            self._charged(turns),
+            holders=(),
+            brief=turns.brief.difference(turns.holders) | brief,
+            had_turn=turns.had_turn.union(had_turn),
         )
+        # A round is over once every working job has had a turn.
+        if turns.had_turn.issuperset(self._working):
+            turns = replace(turns, had_turn=frozenset(), went_first=frozenset())
         coming = self._chosen(turns, stopping)
         leaving = {each: self._now_seconds for each in stopping if each not in coming}
         first = {each for each in coming[:1] if self._is_hasty(each, turns)}
         return replace(turns, coming=coming, leaving=leaving, went_first=turns.went_first | first)
 
     def _charged(self, turns: TurnState) -> TurnState:
-        """Count the time that the holders had."""
+        """Add the time of the turn, divided by weight, to the served time of its jobs."""
         served = dict(turns.served_seconds)
         for each in turns.holders:
             served[each] = served.get(each, 0.0) + self._since_seconds() / self._known[each].weight
         return replace(turns, served_seconds=served)
 
-    def _in_new_round(self, turns: TurnState) -> TurnState:
-        """Begin a new round once everybody who works has had a turn."""
-        if turns.had_turn.issuperset(self._working):
-            return replace(turns, had_turn=frozenset(), went_first=frozenset())
-        return turns
-
     def _chosen(self, turns: TurnState, last: Sequence[str] = ()) -> tuple[str, ...]:
-        """The first in turn, and whoever fits beside it; of equals, who has not had the last turn."""
+        """Return the next job by `_precedence` and the jobs that fit beside it."""
         order = {each: at for at, each in enumerate(self._active)}
         ranked = sorted(
             self._working or self._active, key=lambda each: (*self._precedence(each, turns, last), order[each])
@@ -276,7 +273,7 @@ class _Round:
         return self._fitting(ranked)
 
     def _fitting(self, ranked: Sequence[str]) -> tuple[str, ...]:
-        """As many of these as fit together, the first in any case."""
+        """Return as many of these as fit together, the first in any case."""
         chosen: list[str] = []
         left_bytes = self._room_bytes
         for each in ranked:
@@ -289,16 +286,17 @@ class _Round:
     def _precedence(self, job_id: str, turns: TurnState, last: Sequence[str]) -> tuple[bool, bool, float]:
         since_seconds = turns.waiting_since_seconds.get(job_id, self._now_seconds)
         is_overdue = self._now_seconds - since_seconds > self._rules.most_wait_seconds
-        # Turns of one length differ by a look.
+        # Served times of turns of one length differ by the period of the calls; this much decides between equals against
+        # the job that had the last turn.
         served_seconds = turns.served_seconds.get(job_id, 0.0) + self._rules.least_seconds * (job_id in last)
         return not is_overdue, not self._is_hasty(job_id, turns), served_seconds
 
     def _is_hasty(self, job_id: str, turns: TurnState) -> bool:
-        """Whether it waits, is soon done, and has not gone first in this round."""
+        """Whether it waits, has short bursts, and has not gone first in this round."""
         return job_id in turns.brief and job_id not in turns.went_first and self._known[job_id].is_wanting
 
     def _admitted(self, turns: TurnState) -> TurnState:
-        """Give the turn to those who come, once those who leave are quiet, or will not be."""
+        """Start the next turn once the jobs of the last one have drained, or after `drain_seconds`."""
         leaving = {
             each: since
             for each, since in turns.leaving.items()
@@ -306,23 +304,25 @@ class _Round:
         }
         if leaving:
             return replace(turns, leaving=leaving)
-        # What they hold may have grown since they were chosen, and they may have ended.
+        # The chosen jobs may have grown or ended since they were chosen.
         coming = self._fitting(turns.coming) or self._chosen(turns)
-        length_seconds = quantum_seconds(self._moved_bytes(coming), self._rules)
+        # What must be moved in, and as much out: at most as much of theirs as other jobs can have pushed out.
+        others = self._set_bytes(each for each in self._active if each not in coming)
+        moved_bytes = 2 * min(self._set_bytes(coming), others, self._room_bytes)
         return replace(
             turns,
             holders=coming,
             coming=(),
             leaving={},
             since_seconds=self._now_seconds,
-            until_seconds=self._now_seconds + length_seconds,
+            until_seconds=self._now_seconds + quantum_seconds(moved_bytes, self._rules),
             waiting_since_seconds={
                 each: since for each, since in turns.waiting_since_seconds.items() if each not in coming
             },
         )
 
     def _adjusted(self, turns: TurnState) -> TurnState:
-        """Send away holders that have grown too large for the others, and let in who fits beside them."""
+        """Remove jobs that have grown too large for the others of the turn, or add jobs that fit beside them."""
         staying = self._fitting(turns.holders)
         if staying != turns.holders:
             leaving = {each: self._now_seconds for each in turns.holders if each not in staying}
@@ -331,11 +331,6 @@ class _Round:
         together = self._fitting([*turns.holders, *waiting])
         rest = {each: since for each, since in turns.waiting_since_seconds.items() if each not in together}
         return replace(turns, holders=together, waiting_since_seconds=rest)
-
-    def _moved_bytes(self, coming: Sequence[str]) -> int:
-        """What must be moved in, and as much out: as much of theirs as others may have pushed out."""
-        others = self._set_bytes(each for each in self._active if each not in coming)
-        return 2 * min(self._set_bytes(coming), others, self._room_bytes)
 
     def _set_bytes(self, job_ids: Iterable[str]) -> int:
         return sum(self._known[each].set_bytes for each in job_ids)

@@ -1,10 +1,10 @@
-"""In which order a batch of jobs ends soonest (`--objective makespan`).
+"""Order in which a batch of jobs ends soonest (`--objective makespan`).
 
-No single order wins on every batch, so several are played on the predicted durations, and the best is improved by moving
-jobs about and by having some let a longer one start first. Where durations are doubtful, a search finds what suits the futures
-it is shown: whatever is to replace *largest memory-time first* must be surely better in others. Jobs slow each other down: it may pay to run fewer at once than
-fit, so that is tried, too. It plays the future of what it is told and knows no clock; who calls it plans again when a job
-ends early or late, or a new one comes.
+No single list order is best for every batch, so several are simulated with the predicted durations, and the best one is improved
+by local search: jobs move, swap, or are held until a longer one has started. Where durations are uncertain, the search runs on
+sampled worlds and would fit to them, so its result replaces *largest memory-time first* only if it is significantly better in
+other samples. Jobs slow each other down, so limits below what fits on a GPU are tried as well. The caller plans again when a job
+ends early or late, or a new one arrives.
 
 Source: P1 (its 25 jobs end in 17.97 s as 12 + 13, in 25.56 s as 20 + 5); list scheduling (Graham, 1969).
 """
@@ -24,29 +24,29 @@ from pgpu.scheduling.durations import Slowdown, SlowdownCurve, is_surely_less, m
 from pgpu.scheduling.order import NO_PLAN, BatchPlan, OrderRules
 
 STEPS_PER_SECOND = 60_000
-"""Jobs that are played in a second of an ordinary core, roughly: what `plan_batch` counts its effort in."""
+"""Jobs simulated in a second of an ordinary core, roughly: the unit of the effort of `plan_batch`."""
 
 MOST_PLANNED = 200
-"""Jobs that are played; what is behind so many has time to be planned later."""
+"""Jobs that are simulated; jobs behind them can be planned later."""
 
 _SEED = 1
-"""The same batch always gets the same plan."""
+"""Fixed, so that the same batch always gets the same plan."""
 
 _MOST_HOLDS_AT_A_TIME = 3
 
 _EVERY_NUMBER_TO = 16
-"""As limits to how many share a GPU; from there on in steps."""
+"""Limits on jobs per GPU: every number up to here, then in growing steps."""
 
 _MOST_LIMITS = 3
-"""So many of them, the best for durations as predicted, are played on all that may be."""
+"""Only the best limits by predicted durations are simulated in all sampled worlds."""
 
 NOTHING_KNOWN: Mapping[str, SlowdownCurve] = {}
 
 _WORLDS = 16
-"""So many ways in which durations may turn out are played where they are doubtful."""
+"""Sampled worlds in which the search compares plans if durations are uncertain."""
 
 _MOST_CHECKS = 64
-"""So many others, at most, on which an order must prove to be better than the usual one."""
+"""Most further worlds in which a plan must be significantly better than the default order."""
 
 
 def plan_waiting(
@@ -62,65 +62,62 @@ def plan_waiting(
     last: BatchPlan = NO_PLAN,
     effort: int = STEPS_PER_SECOND,
 ) -> BatchPlan:
-    """Plan what waits, for `admit`: long before it or in between, since a plan still holds when jobs ended meanwhile.
+    """Plan the waiting jobs for `admit`. It need not run in every round: a plan stays valid when jobs end meanwhile.
 
-    Jobs on several GPUs, those that do not share GPUs in time slices, and what no GPU can hold now, are left to the usual
-    order, after those of their priority. Of a long queue the jobs with the largest memory-time are planned, and the others
-    go after them in that order. A MIG instance is taken for a GPU that several jobs may share; admission knows better.
+    Jobs on several GPUs, jobs in other modes than time slices, and jobs that no GPU can hold now keep the usual order, after the
+    planned jobs of their priority. Of a long queue the jobs with the largest memory-time are planned, and the others follow in
+    that order. A MIG instance is treated as a GPU that several jobs may share; admission still enforces that it is not.
 
     Args:
         rooms: Every GPU and MIG instance, in NVML index order.
         queue: Waiting requests, oldest first.
         now_seconds: Seconds since the epoch.
         held: Every job whose slices are part of what the rooms have granted.
-        rules: How long jobs without history are taken to run.
-        slowdown: By how much each of so many jobs on one GPU is slowed down; None for what the stretches say.
-        stretches: By job id: how long those jobs run whose programs are known, and what companions cost them.
-        doubt: As of `plan_batch`.
-        last: As of `plan_batch`.
-        effort: As of `plan_batch`.
+        rules: Give the duration of jobs without history.
+        slowdown: Slowdown of each job by number of jobs on its GPU; None for the mean of `stretches`.
+        stretches: By job id: run times and slowdowns of jobs whose programs are known.
+        doubt: As for `plan_batch`.
+        last: As for `plan_batch`.
+        effort: As for `plan_batch`.
     """
     rules = rules or OrderRules()
-    told = _Told(rules, stretches, slowdown or _slowdown((*queue, *held), stretches, rules))
-    busy = list(told.busy({room.gpu.uuid: place for place, room in enumerate(rooms)}, held, now_seconds))
+    if slowdown is None:
+        jobs_now: tuple[Candidate | Held, ...] = (*queue, *held)
+        lasting = (each.duration_seconds or rules.default_duration_seconds for each in jobs_now)
+        slowdown = mean_slowdown(zip((stretches.get(each.job_id) for each in jobs_now), lasting, strict=True))
+    known = _Durations(rules, stretches, slowdown)
+    busy = list(known.running({room.gpu.uuid: place for place, room in enumerate(rooms)}, held, now_seconds))
     capacity_bytes = [room.free_bytes for room in rooms]
     for each in busy:
         capacity_bytes[each.gpu] += each.memory_bytes
-    jobs = [told.job(candidate) for candidate in queue if _is_planned(candidate)]
+    jobs = [
+        known.waiting(candidate)
+        for candidate in queue
+        if candidate.request.gpu_count == 1 and candidate.mode is SharingMode.TIME_SLICE
+    ]
     jobs = [job for job in jobs if job.memory_bytes <= max(capacity_bytes, default=0)]
     jobs.sort(key=lambda job: -job.memory_bytes * job.duration_seconds)
     near, far = jobs[:MOST_PLANNED], jobs[MOST_PLANNED:]
-    plan = plan_batch(near, capacity_bytes, busy=busy, slowdown=told.slowdown, doubt=doubt, last=last, effort=effort)
+    plan = plan_batch(near, capacity_bytes, busy=busy, slowdown=slowdown, doubt=doubt, last=last, effort=effort)
     return replace(plan, order=(*plan.order, *(job.job_id for job in far)))
 
 
-def _is_planned(candidate: Candidate) -> bool:
-    return candidate.request.gpu_count == 1 and candidate.mode is SharingMode.TIME_SLICE
-
-
-def _slowdown(
-    jobs: Sequence[Candidate | Held], stretches: Mapping[str, SlowdownCurve], rules: OrderRules
-) -> Slowdown | None:
-    lasting = (each.duration_seconds or rules.default_duration_seconds for each in jobs)
-    return mean_slowdown(zip((stretches.get(each.job_id) for each in jobs), lasting, strict=True))
-
-
 @dataclass(frozen=True, slots=True)
-class _Told:
-    """What the planner is told of durations, in the words of a batch."""
+class _Durations:
+    """Predicted durations, and jobs of the queue as jobs of a batch."""
 
     rules: OrderRules
     stretches: Mapping[str, SlowdownCurve]
     slowdown: Slowdown | None
 
-    def job(self, candidate: Candidate) -> BatchJob:
+    def waiting(self, candidate: Candidate) -> BatchJob:
         request = candidate.request
         alone_seconds, doubt = self._alone(candidate)
         share = request.compute_share or 0.0
         return BatchJob(candidate.job_id, request.memory_bytes, alone_seconds, share, doubt=doubt)
 
-    def busy(self, gpus: Mapping[str, int], held: Sequence[Held], now_seconds: float) -> Iterator[RunningBatchJob]:
-        """Those that run have run as slowly until now as they do beside those who are there now: a guess."""
+    def running(self, gpus: Mapping[str, int], held: Sequence[Held], now_seconds: float) -> Iterator[RunningBatchJob]:
+        # Assumption: until now each ran as slowly as it does beside the jobs that are there now.
         counts = Counter(part.gpu_uuid for each in held for part in each.slices)
         for each in held:
             alone_seconds, doubt = self._alone(each)
@@ -132,10 +129,10 @@ class _Told:
                     yield RunningBatchJob(gpu, part.memory_bytes, alone_seconds, elapsed_seconds, share, doubt)
 
     def _alone(self, job: Candidate | Held) -> tuple[float, float | None]:
-        """Return seconds, and how doubtful they are."""
-        stretch = self.stretches.get(job.job_id)
-        if stretch is not None:
-            return stretch.alone_seconds, stretch.doubt
+        """Return seconds alone on a GPU, and their doubt."""
+        curve = self.stretches.get(job.job_id)
+        if curve is not None:
+            return curve.alone_seconds, curve.doubt
         return job.duration_seconds or self.rules.default_duration_seconds, None
 
 
@@ -151,19 +148,19 @@ def plan_batch(
 ) -> BatchPlan:
     """Find an order that ends a batch early.
 
-    Pure: the same arguments always give the same plan. It stops where nothing can end sooner.
+    Pure: the same arguments always give the same plan. The search stops at the lower bound.
 
     Args:
-        jobs: What waits, each on one GPU.
+        jobs: Waiting jobs, each on one GPU.
         capacity_bytes: What slices may sum to, by GPU.
-        busy: What runs already; it fits.
-        slowdown: By how much each of so many jobs on one GPU is slowed down, at least 1; None if they are not.
-        doubt: Standard deviation of the logarithm of true over predicted durations, of those jobs that have none of their
-            own: 0 if they are known, 0.7 if they are often off by a factor of two. The plan is then *largest memory-time
-            first*, or one whose end is surely sooner on average.
-        last: The plan until now: where the search begins if it is still good.
-        effort: So many jobs are played at most, those of the first orders not counted. Default: about a second. Where
-            durations are doubtful, as many again on what the first orders are compared on.
+        busy: Running jobs, which fit.
+        slowdown: Slowdown of each job by number of jobs on its GPU, at least 1; None for no slowdown.
+        doubt: Standard deviation of the logarithm of true over predicted durations, for jobs without one of their own: 0 if
+            they are known, 0.7 if they are often off by a factor of two. With doubt, the plan is *largest memory-time first*,
+            or one whose end is significantly earlier on average.
+        last: The plan so far: where the search begins if it is still good.
+        effort: Most jobs that are simulated, those of the first orders not counted. Default: about a second. With doubt, as
+            many again for the worlds in which the first orders are compared.
 
     Returns:
         The best plan found; with known durations never worse than the best of the orders that are tried first.
@@ -185,23 +182,29 @@ def plan_batch(
 
 
 _Guess = tuple[Sequence[int], Mapping[int, int], int]
-"""Order, holds and how many at once."""
+"""Order, holds, and most jobs at once."""
 
 
 def _first_guesses(batch: Batch) -> Iterator[_Guess]:
+    """Yield the order of arrival, then by decreasing duration, size, memory-time, share-time, and jobs that share with none."""
     places = range(len(batch.memory_bytes))
+    most_bytes = max(batch.capacity_bytes, default=1)
+    share = [memory_bytes / most_bytes for memory_bytes in batch.memory_bytes]
+    lasts = batch.duration_seconds
+    keys: tuple[Callable[[int], float], ...] = (
+        lambda job: lasts[job],
+        lambda job: share[job],
+        lambda job: share[job] * lasts[job],
+        lambda job: max(share[job], batch.compute_share[job]) * lasts[job],
+        lambda job: (2 * share[job] > 1) * lasts[job] + 1e-3 * share[job] * lasts[job],
+    )
     yield list(places), NO_HOLDS, 0
-    for key in _keys(batch):
+    for key in keys:
         yield sorted(places, key=key, reverse=True), NO_HOLDS, 0
 
 
-def _usual(batch: Batch) -> _Guess:
-    """Largest memory-time first: of the plain orders the one that errs least where durations are doubtful."""
-    return sorted(range(len(batch.work)), key=lambda job: -batch.work[job]), NO_HOLDS, 0
-
-
 def _fewer_at_once(batch: Batch, order: Sequence[int]) -> Iterator[_Guess]:
-    """Yield the same order with fewer jobs on a GPU than fit, where companions cost time: every small number, then fewer."""
+    """Yield the same order with limits below what fits on a GPU, if jobs slow each other down."""
     if not batch.is_slowed:
         return
     fitting = max(batch.capacity_bytes, default=0) // max(1, min(batch.memory_bytes, default=1))
@@ -212,7 +215,7 @@ def _fewer_at_once(batch: Batch, order: Sequence[int]) -> Iterator[_Guess]:
 
 
 def _still_good(last: BatchPlan, ids: Sequence[str]) -> Iterator[_Guess]:
-    """Yield what is left of a plan, if anything; jobs that it does not know go last."""
+    """Yield what is left of a plan, if anything; jobs that it does not contain go last."""
     places = {job_id: place for place, job_id in enumerate(ids)}
     order = [places[job_id] for job_id in last.order if job_id in places]
     if order:
@@ -225,29 +228,19 @@ def _still_good(last: BatchPlan, ids: Sequence[str]) -> Iterator[_Guess]:
         yield [*order, *(place for place in places.values() if place not in known)], holds, last.most_at_once
 
 
-def _keys(batch: Batch) -> tuple[Callable[[int], float], ...]:
-    """Longest first, largest first, largest memory-time, largest share-time, those that share with nobody first."""
-    most_bytes = max(batch.capacity_bytes, default=1)
-    share = [memory_bytes / most_bytes for memory_bytes in batch.memory_bytes]
-    lasts = batch.duration_seconds
-    return (
-        lambda job: lasts[job],
-        lambda job: share[job],
-        lambda job: share[job] * lasts[job],
-        lambda job: max(share[job], batch.compute_share[job]) * lasts[job],
-        lambda job: (2 * share[job] > 1) * lasts[job] + 1e-3 * share[job] * lasts[job],
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """An order, played on everything that may be."""
+    """An order, simulated in all worlds."""
 
     played: SimulatedRun
-    """On the first of it."""
+    """In the first world."""
 
     value: tuple[float, float]
-    """The smaller, the better: the sums of the ends, and of how late work starts."""
+    """Smaller is better: the sums over all worlds of the ends, and of how late work starts."""
+
+    @property
+    def guess(self) -> _Guess:
+        return self.played.order, self.played.holds, self.played.most_at_once
 
     @property
     def order(self) -> tuple[int, ...]:
@@ -265,7 +258,7 @@ class _Trial:
 class _Search:
     """Local search from the best of the first guesses: a change is kept if the batch ends no later.
 
-    With so many plays at most. Sixteen futures are soon learnt by heart, so what they lead to is checked on others.
+    Limited to `plays` simulations. Sixteen worlds are quickly overfitted, so the result is checked in others.
     """
 
     def __init__(self, batch: Batch, doubt: float, guesses: Sequence[_Guess], plays: int) -> None:
@@ -277,33 +270,13 @@ class _Search:
         checks = max(_WORLDS, min(_MOST_CHECKS, plays // max(1, len(guesses))))
         self._checks = batch.as_it_may_be(doubt, checks, self._dice)
         self._hold_odds = 0.3 if any(batch.release_seconds) else 0.15
+        self._is_doubtful = len(self._worlds) > 1
         best = self._start = self._best_of([self._trusted(guesses)] if self._is_doubtful else guesses)
         fewer = sorted(_fewer_at_once(batch, best.order), key=lambda guess: simulate(batch, *guess).value)
         self._keep(self._best_of(fewer[:_MOST_LIMITS], best))
 
-    @property
-    def _is_doubtful(self) -> bool:
-        return len(self._worlds) > 1
-
     def best(self) -> _Trial:
-        """Return the best plan that changes lead to; where durations are doubtful, only if it is surely better."""
-        self._improve()
-        if not self._is_doubtful or self._best is self._start:
-            return self._best
-        found, start = (self._ends((each.order, each.holds, each.most_at_once)) for each in (self._best, self._start))
-        return self._best if is_surely_less(found, start) else self._start
-
-    def _trusted(self, guesses: Sequence[_Guess]) -> _Guess:
-        """Choose the usual order, unless another one ends surely sooner on average."""
-        usual = _usual(self._batch)
-        ends = [self._ends(guess) for guess in guesses]
-        soonest = min(range(len(guesses)), key=lambda place: sum(ends[place]))
-        return guesses[soonest] if is_surely_less(ends[soonest], self._ends(usual)) else usual
-
-    def _ends(self, guess: _Guess) -> list[float]:
-        return [simulate(world, *guess).end_seconds for world in self._checks]
-
-    def _improve(self) -> None:
+        """Return the best plan found by local changes; with uncertain durations only if it is significantly better."""
         for _ in range(self._plays // len(self._worlds)):
             if self._best.value[0] <= sum(self._least_seconds) * (1 + 1e-9) or len(self._best.order) <= 1:
                 break
@@ -311,6 +284,22 @@ class _Search:
             trial = self._tried(order, holds, self._best.most_at_once, self._best.value[0])
             if trial is not None and trial.value <= self._best.value:
                 self._keep(trial)
+        if not self._is_doubtful or self._best is self._start:
+            return self._best
+        found, start = self._ends(self._best.guess), self._ends(self._start.guess)
+        return self._best if is_surely_less(found, start) else self._start
+
+    def _trusted(self, guesses: Sequence[_Guess]) -> _Guess:
+        """Return the default order, unless another one ends significantly earlier on average."""
+        # Largest memory-time first: of the plain orders the one that suffers least from wrong durations.
+        work = self._batch.work
+        usual: _Guess = sorted(range(len(work)), key=lambda job: -work[job]), NO_HOLDS, 0
+        ends = [self._ends(guess) for guess in guesses]
+        soonest = min(range(len(guesses)), key=lambda place: sum(ends[place]))
+        return guesses[soonest] if is_surely_less(ends[soonest], self._ends(usual)) else usual
+
+    def _ends(self, guess: _Guess) -> list[float]:
+        return [simulate(world, *guess).end_seconds for world in self._checks]
 
     def _best_of(self, guesses: Iterable[_Guess], best: _Trial | None = None) -> _Trial:
         for order, holds, most_at_once in guesses:
@@ -322,7 +311,7 @@ class _Search:
         return best
 
     def _tried(self, order: Sequence[int], holds: Mapping[int, int], most: int, enough_seconds: float) -> _Trial | None:
-        """Play an order everywhere; None as soon as it can no longer be as good as that."""
+        """Simulate an order in all worlds; None as soon as the lower bounds of the rest show that it is worse."""
         first: SimulatedRun | None = None
         ends, lateness, to_come = 0.0, 0.0, sum(self._least_seconds)
         for world, least_seconds in zip(self._worlds, self._least_seconds, strict=True):
@@ -341,18 +330,25 @@ class _Search:
         self._latest = sorted(trial.order, key=lambda job: -ends_seconds[job])
 
     def _changed(self) -> tuple[list[int], Mapping[int, int]]:
+        """Return a random neighbour of the best plan: other holds, a late job moved forward, or two jobs swapped or shifted."""
         order, holds = list(self._best.order), self._best.holds
         kind = self._dice.random()
         if kind < self._hold_odds:
             return self._hold_back(order, dict(holds))
         if kind < (1 + self._hold_odds) / 2:
-            _move(order, self._one_of_the_latest(6), self._dice)
+            place = order.index(self._one_of_the_latest(6))
+            if place:
+                order.insert(self._dice.randrange(place), order.pop(place))
+            return order, holds
+        first, second = self._dice.randrange(len(order)), self._dice.randrange(len(order))
+        if self._dice.random() < 1 / 2:
+            order[first], order[second] = order[second], order[first]
         else:
-            self._swap_or_shift(order)
+            order.insert(second, order.pop(first))
         return order, holds
 
     def _hold_back(self, order: list[int], holds: dict[int, int]) -> tuple[list[int], Mapping[int, int]]:
-        """Have some jobs that stand in the way of a late one let it start first, or no longer let it."""
+        """Hold some jobs that run before a late one until it has started, or drop one hold."""
         if holds and self._dice.random() < self._hold_odds:
             del holds[self._dice.choice(list(holds))]
             return order, holds
@@ -364,28 +360,11 @@ class _Search:
             most = min(_MOST_HOLDS_AT_A_TIME, len(in_the_way))
             held = self._dice.sample(in_the_way, self._dice.randint(1, most))
             holds.update(dict.fromkeys(held, late))
-            _put_before(order, late, min(order.index(job) for job in held))
+            # A hold is effective only on jobs behind the late one in the order.
+            place, now = min(order.index(job) for job in held), order.index(late)
+            if now > place:
+                order.insert(place, order.pop(now))
         return order, holds
-
-    def _swap_or_shift(self, order: list[int]) -> None:
-        first, second = self._dice.randrange(len(order)), self._dice.randrange(len(order))
-        if self._dice.random() < 1 / 2:
-            order[first], order[second] = order[second], order[first]
-        else:
-            order.insert(second, order.pop(first))
 
     def _one_of_the_latest(self, count: int) -> int:
         return self._latest[self._dice.randrange(min(count, len(self._latest)))]
-
-
-def _move(order: list[int], job: int, dice: random.Random) -> None:
-    """Pull a job forward."""
-    place = order.index(job)
-    if place:
-        order.insert(dice.randrange(place), order.pop(place))
-
-
-def _put_before(order: list[int], job: int, place: int) -> None:
-    now = order.index(job)
-    if now > place:
-        order.insert(place, order.pop(now))

@@ -1,18 +1,18 @@
-"""What the free part of a GPU will be worth to the jobs that are likely to come.
+"""What the free part of a GPU will be worth to the jobs that are likely to come, judged by the jobs of the recent past.
 
-All it knows of the future is who came lately. Each kind of job has a price in whole GPUs: what one more of it adds to the
-number of GPUs that all of them need when packed as well as can be. A free part is worth a mean of two sums of prices:
+Each kind of job has a price in whole GPUs: how much one more of it adds to the number of GPUs that all jobs need when packed
+optimally. A free part is worth a weighted mean of two sums of prices:
 
 - that of its best filling;
-- that which jobs coming at random will bring, where a gap that waits long for a job that fits counts less.
+- the expected sum of jobs that arrive at random, where a gap that waits long for a fitting job counts less.
 
-The first knows which fillings are good, and that a gap is worth nothing when more of its kind are left than jobs that
-fill them. The second tells those apart that the first finds equal. It refuses to know what is free now: `placement` does.
+The first prefers good fillings, and values a gap at nothing if more gaps of its kind are left than jobs that fill them. The
+second decides between parts that the first rates equally.
 
-Sources: the prices are the dual of the cutting-stock problem (Gilmore and Gomory 1961); to count what a job drawn from
-the recent mix cannot use is fragmentation gradient descent (Weng et al., USENIX ATC 2023). Their mean and the
-constants are ours, chosen on openb with other seeds than those reported; that the first weight of the best filling had missed a
-bar on those was known when this one was chosen (benchmarks/README.md).
+Sources: the prices are the dual of the cutting-stock problem (Gilmore and Gomory 1961); counting what a job drawn from the recent
+mix cannot use is fragmentation gradient descent (Weng et al., USENIX ATC 2023). Their mean and the constants are ours, chosen
+on openb with other seeds than those reported; the first weight of the best filling had missed a bar on those before this one
+was chosen (benchmarks/README.md).
 """
 
 import math
@@ -23,19 +23,47 @@ from dataclasses import dataclass
 
 from pgpu.model import SharingMode
 
+STEPS_ALONE = 100
+"""Steps into which a GPU is divided if jobs ask for one resource only; a multiple of it if there are few kinds of jobs. Finer
+steps change nothing on openb, whose jobs ask for hundredths."""
+
+MOST_STEPS_ALONE = 1000
+
+STEPS_OF_ALL_KINDS = 6400
+"""Steps times kinds, which bounds the cost of computing prices to some 10 ms of CPU."""
+
+STEPS_TOGETHER = 32
+"""Steps of each resource if jobs ask for two: a thousand free parts to value instead of ten thousand."""
+
+PATIENCE = 0.03
+"""Frequency of fitting jobs, as a share of arrivals, at which a gap loses half of what they would bring."""
+
+BEST_SHARE = 0.65
+"""Weight of the best filling; the rest is that of random arrivals."""
+
+MOST_KINDS = 64
+"""Kinds of jobs that are valued: the most frequent. openb has 20 on one GPU."""
+
+MOST_TRIED = 16
+"""Kinds that are tried at the front when prices are computed: the most frequent."""
+
+WIDE_WEIGHT = 0.7
+"""Factor on the share of jobs with several GPUs, in the value of idle GPUs for them. A larger one is better on openb with
+departures and worse without: 0.5 to 2 changes either by 0.3 points at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class JobShape:
-    """What one job asks for; the amounts of a GPU are of each of its GPUs."""
+    """Resources that one job asks for. Integers, so that no fit depends on rounding; GPU amounts are per GPU."""
 
     gpu_count: int = 1
-    """Distinct GPUs of one node; 0 for a job without any."""
+    """Distinct GPUs of one node; 0 for a job without a GPU."""
 
     compute_milli: int = 0
-    """Thousandths of a GPU's compute; 0 where the job asks for memory only."""
+    """Thousandths of a GPU's compute; 0 if the job asks for memory only."""
 
     memory_bytes: int = 0
-    """Of each GPU, CUDA context included; 0 where it asks for compute only."""
+    """CUDA context included; 0 if the job asks for compute only."""
 
     cpu_milli: int = 0
     """Thousandths of a CPU core of the node."""
@@ -45,7 +73,7 @@ class JobShape:
 
 @dataclass(frozen=True, slots=True)
 class GpuResources:
-    """One GPU: how large it is, and what is free of it."""
+    """Size of one GPU, and what is free of it."""
 
     uuid: str
     free_compute_milli: int
@@ -56,10 +84,10 @@ class GpuResources:
     """All of it."""
 
     memory_bytes: int = 0
-    """All of it that slices may sum to; 0 where only compute is shared out."""
+    """The most that slices may sum to; 0 if only compute is divided."""
 
     sharing_mode: SharingMode | None = None
-    """The mode it is in; None before its first job."""
+    """None before its first job."""
 
     @property
     def is_idle(self) -> bool:
@@ -68,18 +96,18 @@ class GpuResources:
 
     @property
     def free_share(self) -> float:
-        """What is free of it, 0 to 1: the mean of compute and memory."""
+        """Free share, 0 to 1: the mean of compute and memory."""
         return self.share_of(self.free_compute_milli, self.free_memory_bytes)
 
     def share_of(self, compute_milli: int, memory_bytes: int) -> float:
-        """Return how much of it such amounts are, 0 to 1: the mean of compute and memory."""
+        """Return the share of this GPU that such amounts are, 0 to 1: the mean of compute and memory."""
         compute_share = compute_milli / self.compute_milli
         return (compute_share + memory_bytes / self.memory_bytes) / 2 if self.memory_bytes else compute_share
 
     def can_host(self, shape: JobShape, wanted: SharingMode | None = None) -> bool:
-        """Whether a slice of this shape fits here beside the jobs that are on it, in the wanted sharing mode.
+        """Whether a slice of this shape fits here beside the jobs on it, in the wanted sharing mode.
 
-        A GPU of which nothing is free hosts nobody, even one who asks for nothing of it.
+        A GPU with nothing free hosts no job, even one that asks for nothing of it.
         """
         if not (self.free_compute_milli or self.free_memory_bytes):
             return False
@@ -87,7 +115,7 @@ class GpuResources:
         return fits and self.admits(wanted)
 
     def admits(self, wanted: SharingMode | None) -> bool:
-        """Whether the jobs that are on it let one in that wants this sharing mode; None for any."""
+        """Whether the jobs on it let in a job that needs this sharing mode; None for any."""
         if wanted is None and self.sharing_mode is None:
             return True
         if self.is_idle or wanted is SharingMode.EXCLUSIVE:
@@ -97,7 +125,7 @@ class GpuResources:
         )
 
     def changes_mode(self, wanted: SharingMode | None) -> bool:
-        """Whether a job that wants this sharing mode changes the one it is in."""
+        """Whether a job that needs this sharing mode changes that of the GPU."""
         return wanted is not None and self.sharing_mode is not wanted
 
 
@@ -125,38 +153,9 @@ class NodeResources:
         )
 
 
-STEPS_ALONE = 100
-"""Steps that a GPU is divided into where its jobs ask for one resource: so many, or a multiple of it where they are of
-few kinds. Finer ones change nothing on openb, whose jobs ask for hundredths."""
-
-MOST_STEPS_ALONE = 1000
-
-STEPS_OF_ALL_KINDS = 6400
-"""Steps times kinds: what making the prices costs, some 10 ms of CPU at most."""
-
-STEPS_TOGETHER = 32
-"""Steps of each resource where jobs ask for two: a thousand free parts to weigh, not ten thousand."""
-
-PATIENCE = 0.03
-"""How rare the jobs that fit may be before a gap loses half of what they would bring, as a share of arrivals."""
-
-BEST_SHARE = 0.65
-"""Weight of the best filling; the rest is the random one's."""
-
-MOST_KINDS = 64
-"""Kinds of job that are weighed: the most frequent. openb has 20 on one GPU."""
-
-MOST_TRIED = 16
-"""Kinds that are tried in front when prices are made: the most frequent."""
-
-WIDE_WEIGHT = 0.7
-"""Of the share of jobs that need several GPUs, in what idle GPUs are worth to them. More of it serves openb with
-departures better and without them worse: 0.5 to 2 moves either by 0.3 points at most."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """Jobs on one GPU that ask alike."""
+    """Jobs on one GPU that ask for the same."""
 
     cell: int
     compute_steps: int
@@ -168,7 +167,7 @@ class _Kind:
 
 
 class _Worth(dict[int, float]):
-    """Worth of each free part, found when it is first asked for, to the kinds that the CPU suffices for."""
+    """Worth of each free part (by cell) to kinds of jobs, computed on first access."""
 
     def __init__(self, kinds: Sequence[_Kind], width: int, best_share: float) -> None:
         super().__init__()
@@ -183,12 +182,14 @@ class _Worth(dict[int, float]):
         return worth
 
     def _both(self, cell: int) -> tuple[float, float]:
-        known = self._parts.get(cell)
-        if known is None:
-            known = self._parts[cell] = self._fill(cell)
-        return known
+        """Return the price sum of the best filling, and the expected one of random arrivals.
 
-    def _fill(self, cell: int) -> tuple[float, float]:
+        best(c)   = max over fitting kinds k of price_k + best(c - k)
+        filled(c) = sum over fitting k of f_k (price_k + filled(c - k)) / (PATIENCE + sum of f_k), with frequencies f.
+        """
+        known = self._parts.get(cell)
+        if known is not None:
+            return known
         compute_steps, memory_steps = divmod(cell, self._width)
         best, brought, rate = 0.0, 0.0, PATIENCE
         for kind in self._kinds:
@@ -197,11 +198,12 @@ class _Worth(dict[int, float]):
                 best = max(best, kind.price + best_of_rest)
                 brought += kind.frequency * (kind.price + filled_of_rest)
                 rate += kind.frequency
-        return best, brought / rate
+        self._parts[cell] = best, brought / rate
+        return self._parts[cell]
 
 
 class GpuWorth:
-    """What free parts of GPUs of one size are worth. Remembers what it computed; its answers never change."""
+    """Worth of free parts of GPUs of one size. Caches what it computed; results never change."""
 
     def __init__(
         self, recent: Counter[JobShape], compute_milli: int, memory_bytes: int, best_share: float = BEST_SHARE
@@ -209,21 +211,28 @@ class GpuWorth:
         alone = [shape for shape in recent if shape.gpu_count == 1]
         self._compute_milli = compute_milli if any(shape.compute_milli for shape in alone) else 0
         self._memory_bytes = memory_bytes if any(shape.memory_bytes for shape in alone) else 0
-        fitting = [shape for shape in alone if self._fits(shape, compute_milli, memory_bytes)]
+        fitting = [
+            shape
+            for shape in alone
+            if (shape.compute_milli or shape.memory_bytes)
+            and shape.compute_milli <= compute_milli
+            and shape.memory_bytes <= memory_bytes
+        ]
         self._steps = self._steps_for(fitting)
         self._width = self._steps + 1 if self._memory_bytes else 1
         kinds = self._kinds(recent, fitting)
         self.thresholds_milli = sorted({kind.cpu_milli for kind in kinds})
+        # One table for each amount of CPU at which one more kind can run; the first is for less than any kind needs.
         self.by_cpu = [
             _Worth([kind for kind in kinds if kind.cpu_milli <= most], self._width, best_share)
             for most in (-1, *self.thresholds_milli)
         ]
 
     def cell(self, free_compute_milli: int, free_memory_bytes: int) -> int:
-        """Name a free part, in whole steps.
+        """Return the number of a free part, in whole steps.
 
-        Rounded up, as what jobs ask for is: a gap that a job leaves is one that the next of its kind fills. Whether it
-        really fits is not asked here.
+        Rounded up like the shapes of jobs, so that the gap left by a job is filled by the next one of its kind. Whether a job
+        really fits is checked elsewhere.
         """
         steps = -(-free_compute_milli * self._steps // self._compute_milli) if self._compute_milli else 0
         if not self._memory_bytes:
@@ -236,11 +245,6 @@ class GpuWorth:
         kinds = len({(shape.compute_milli, shape.memory_bytes) for shape in fitting})
         steps = STEPS_OF_ALL_KINDS // max(1, kinds) // STEPS_ALONE * STEPS_ALONE
         return max(STEPS_ALONE, min(MOST_STEPS_ALONE, steps))
-
-    @staticmethod
-    def _fits(shape: JobShape, compute_milli: int, memory_bytes: int) -> bool:
-        asks = shape.compute_milli or shape.memory_bytes
-        return bool(asks) and shape.compute_milli <= compute_milli and shape.memory_bytes <= memory_bytes
 
     def _steps_of(self, shape: JobShape) -> tuple[int, int]:
         compute = -(-shape.compute_milli * self._steps // self._compute_milli) if self._compute_milli else 0
@@ -270,27 +274,29 @@ class GpuWorth:
 
 
 def _prices(counts: Counter[tuple[int, int]], most: int, width: int) -> dict[tuple[int, int], float]:
-    """Price kinds of job so that no filling of a GPU is worth over 1, and all of them together nearly as much as can be.
+    """Price kinds of jobs so that no filling of a GPU is worth over 1, and all jobs together nearly as much as possible.
 
-    Kinds are priced one after the other, the most frequent first; then those are tried in front. On openb the first order
-    ends at the optimum of the linear program already; on samples of it some do 0.6 points worse.
+    Kinds are priced greedily, the most frequent first; then each of the most frequent kinds is tried at the front. On openb the
+    first order already reaches the optimum of the linear program; on samples of it some end 0.6 points below.
     """
+
+    def total(prices: dict[tuple[int, int], float]) -> float:
+        return sum(price * counts[kind] for kind, price in prices.items())
+
     order = sorted(counts, key=lambda kind: (-counts[kind], kind))
     prices = _prices_in(order, most, width)
     for kind in order[:MOST_TRIED]:
         tried = [kind, *(other for other in order if other != kind)]
         found = _prices_in(tried, most, width)
-        if _total(found, counts) > _total(prices, counts) + 1e-9:
+        if total(found) > total(prices) + 1e-9:
             order, prices = tried, found
     return prices
 
 
-def _total(prices: dict[tuple[int, int], float], counts: Counter[tuple[int, int]]) -> float:
-    return sum(price * counts[kind] for kind, price in prices.items())
-
-
 def _prices_in(order: Sequence[tuple[int, int]], most: int, width: int) -> dict[tuple[int, int], float]:
-    """Price kinds in this order, each as high as those before it let it."""
+    """Price kinds in this order, each as high as the kinds before it allow."""
+    # worth[c] is the best filling of cell c with the kinds priced so far (unbounded knapsack). A kind of which n fit into
+    # a whole GPU may cost (1 - worth of the rest) / n.
     worth = [0.0] * (most * width + width if any(compute for compute, _ in order) else width)
     prices: dict[tuple[int, int], float] = {}
     for compute, memory in order:
@@ -306,17 +312,17 @@ def _prices_in(order: Sequence[tuple[int, int]], most: int, width: int) -> dict[
 
 
 class Outlook:
-    """What is likely to come, by who came lately. Remembers what it computed; its answers never change."""
+    """Jobs that are likely to come, by those of the recent past. Caches what it computed; results never change."""
 
     def __init__(
         self, recent: Iterable[JobShape], idle_nodes: Sequence[NodeResources] = (), *, best_share: float = BEST_SHARE
     ) -> None:
-        """Take what came lately.
+        """Take the recent past.
 
         Args:
             recent: The last few thousand shapes.
-            idle_nodes: Every node as it is when nothing runs on it.
-            best_share: Weight of the best filling, 0 to 1; the rest is the random one's.
+            idle_nodes: Every node as it is without jobs.
+            best_share: Weight of the best filling, 0 to 1; the rest is that of random arrivals.
         """
         self._best_share = best_share
         self.recent = Counter(recent)
@@ -333,7 +339,7 @@ class Outlook:
         self._wide_weights: dict[tuple[int, int, int], float] = {}
 
     def worth(self, gpu: GpuResources) -> GpuWorth:
-        """Return what free parts of GPUs of this size are worth."""
+        """Return the worth of free parts of GPUs of this size."""
         size = (gpu.compute_milli, gpu.memory_bytes)
         known = self._worths.get(size)
         if known is None:
@@ -341,7 +347,7 @@ class Outlook:
         return known
 
     def idle_worth(self, idle_gpus: int, cpu_milli: int, host_memory_bytes: int) -> float:
-        """Return what so many idle GPUs of one node are worth to jobs that need several, in whole GPUs."""
+        """Return the worth of idle GPUs of one node to jobs that need several, in whole GPUs."""
         if idle_gpus < self._least_wide:
             return 0.0
         key = (
@@ -362,7 +368,7 @@ class Outlook:
 
 
 def _scarcity(shape: JobShape, idle_nodes: Sequence[NodeResources]) -> float:
-    """Return how many times fewer nodes can ever host it than there are; 0 if none can."""
+    """Return the number of nodes divided by the number that can ever host a shape; 0 if none can."""
     if not idle_nodes:
         return 1.0
     hosts = sum(node.can_host(shape) for node in idle_nodes)

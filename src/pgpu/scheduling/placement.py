@@ -1,10 +1,9 @@
-"""Which node and which of its GPUs a job gets: those whose free parts lose least worth to the jobs likely to come.
+"""Which node and which of its GPUs a job gets: those whose free parts lose least worth to the jobs likely to come (`outlook`).
 
-Ties go to the best fit, then to GPUs that are in the wanted sharing mode already, then to the lowest predicted slowdown,
-then to the first in the order given. Nothing is refused that some node could host. It refuses to know how jobs slow each
-other down: who asks brings the predictions.
+Ties go to the best fit, then to GPUs that are in the wanted sharing mode, then to the lowest predicted slowdown, then to the
+first in the order given. Every job that some node could host is placed. Predicted slowdowns are an input.
 
-Source: after fragmentation gradient descent (Weng et al., USENIX ATC 2023), with the worth of `outlook` for its measure.
+Source: after fragmentation gradient descent (Weng et al., USENIX ATC 2023), with the worth of `outlook` as its measure.
 """
 
 from bisect import bisect_right
@@ -17,52 +16,52 @@ from pgpu.model import SharingMode
 from pgpu.scheduling.outlook import GpuResources, GpuWorth, JobShape, NodeResources, Outlook
 
 CPU_PER_GPU = 2.0
-"""How many times its even share of the node's free CPU a GPU is taken to have. With all of the CPU for each, 0.3 points
-are lost on openb: a node's last CPU would count once for every gap."""
+"""CPU that a GPU is assumed to have, as a multiple of its even share of the node's free CPU. With all of the CPU for each, 0.3
+points are lost on openb: the last CPUs of a node would count once for every gap."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementPreference:
-    """What a job would rather have, where several GPUs serve equally well."""
+    """What decides between GPUs that serve a job equally well."""
 
     sharing_mode: SharingMode | None = None
     """Also a limit: a GPU whose jobs share it in another mode cannot host the job. None for any."""
 
     slowdowns: Mapping[str, float] = field(default_factory=dict)
-    """Predicted slowdown on each GPU, by UUID; 1, which is none, for those not named."""
+    """Predicted slowdown by GPU UUID; 1, which is none, for those not named."""
 
 
 NO_PREFERENCE = PlacementPreference()
 
 
 class Rating(NamedTuple):
-    """How well a job would sit on some GPUs of one node; the smaller, the better."""
+    """Cost of placing a job on some GPUs of one node; compared field by field, smaller is better."""
 
     unlinked_pairs: int
     """Pairs of its GPUs that NVLink does not join."""
 
     lost: float
-    """Worth that the free parts of the node lose, in whole GPUs, to 9 digits."""
+    """Worth that the free parts of the node lose, in whole GPUs, rounded to 9 digits."""
 
     node_left: float
-    """What stays free of the node's GPUs, in whole GPUs."""
+    """Free part of the node's GPUs afterwards, in whole GPUs."""
 
     gpus_left: float
-    """What stays free of those it gets."""
+    """Free part of the job's GPUs afterwards."""
 
     mode_changes: int
     """GPUs that would change their sharing mode."""
 
     slowdown: float
-    """Predicted, the worst of its GPUs."""
+    """Predicted, the largest of its GPUs."""
 
     gpu_indexes: tuple[int, ...]
-    """Which of the node's GPUs."""
+    """Places of its GPUs in the node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a job starts."""
+    """Node and GPUs chosen for a job."""
 
     node: str
     gpu_uuids: tuple[str, ...]
@@ -81,12 +80,12 @@ def place(
 ) -> Placement | None:
     """Choose node and GPUs for a job; None if no node can host it.
 
-    Pure: the same arguments always give the same answer.
+    Pure: the same arguments always give the same result.
 
     Args:
         shape: What the job asks for.
-        nodes: The candidates. Their order settles ties: keep it the same from job to job.
-        outlook: What is likely to come.
+        nodes: The candidates. Their order decides ties: keep it the same from job to job.
+        outlook: Jobs that are likely to come.
         wish: Sharing mode and predicted slowdowns.
     """
     return best_of(nodes, [rate(shape, node, outlook, wish) for node in nodes])
@@ -94,23 +93,23 @@ def place(
 
 @dataclass(slots=True)
 class _Gap:
-    """GPUs of one node that are alike: size, what is free and sharing mode."""
+    """GPUs of one node that are alike: size, free part and sharing mode."""
 
     gpu: GpuResources
     free_compute_milli: int
     free_memory_bytes: int
     is_idle: bool
     share: float
-    """What is free of each, as a share of it."""
+    """Free share of each."""
 
     worths: GpuWorth
     cell: int
     indexes: list[int]
-    """Which of the node's GPUs."""
+    """Places of the GPUs in the node."""
 
 
 class _Weight(NamedTuple):
-    """What weighing a gap takes, at hand: it is done ten times for each decision on a cluster."""
+    """What valuing a gap needs, precomputed: it happens ten times for each decision on a cluster."""
 
     gpus: int
     part: float
@@ -131,22 +130,30 @@ class _Seat(NamedTuple):
 
 
 class FreeParts:
-    """What is free of a node's GPUs, with what does not depend on who asks, nor on the rest of the node."""
+    """Free parts of a node's GPUs, independent of the job and of the rest of the node, so nodes that are alike share them."""
 
     __slots__ = ("alike", "idle", "kinds", "most_compute_milli", "share", "weights")
 
     def __init__(self, gpus: Sequence[GpuResources], outlook: Outlook) -> None:
         self.alike = list(_gaps(gpus, outlook))
-        self.weights = [_weight(gap) for gap in self.alike]
+        self.weights = [
+            _Weight(
+                len(gap.indexes),
+                CPU_PER_GPU * gap.share,
+                gap.worths.thresholds_milli,
+                gap.worths.by_cpu,
+                gap.cell,
+            )
+            for gap in self.alike
+        ]
+        # Equal for sets of GPUs that are rated alike, in any order.
         self.kinds = tuple(sorted(map(kind_of, gpus)))
-        """Equal for GPUs that are rated alike, in whichever order."""
-
         self.most_compute_milli = max((gap.free_compute_milli for gap in self.alike), default=0)
         self.idle = sum(len(gap.indexes) for gap in self.alike if gap.is_idle)
         self.share = sum(gap.share * len(gap.indexes) for gap in self.alike)
 
     def worth(self, cpu_milli: int, node_share: float) -> float:
-        """Return what all of them are worth, in a node of which so much CPU and so many GPUs are free."""
+        """Return the worth of all parts, in a node with this much free CPU and `node_share` free GPUs."""
         worth = 0.0
         for count, part, thresholds_milli, by_cpu, cell in self.weights:
             enough_milli = cpu_milli * part / node_share if part < node_share else cpu_milli
@@ -155,9 +162,9 @@ class FreeParts:
 
 
 def _gaps(gpus: Sequence[GpuResources], outlook: Outlook) -> Iterator[_Gap]:
-    """Group GPUs that are alike; those without anything free are left out.
+    """Group GPUs that are alike, without those that have nothing free.
 
-    In an order that is theirs alone: nodes with the same gaps in other places are rated alike to the last digit.
+    Sorted by kind, so that nodes with the same gaps in other places get the same floating-point sums.
     """
     alike: dict[tuple[int, int, int, int, SharingMode | str], list[int]] = {}
     for index, gpu in enumerate(gpus):
@@ -172,22 +179,17 @@ def _gaps(gpus: Sequence[GpuResources], outlook: Outlook) -> Iterator[_Gap]:
 
 
 def kind_of(gpu: GpuResources) -> tuple[int, int, int, int, SharingMode | str]:
-    """Name what GPUs that are alike share; it sorts."""
+    """Return a sortable key that is equal for GPUs that are alike."""
     return (gpu.free_compute_milli, gpu.free_memory_bytes, gpu.compute_milli, gpu.memory_bytes, gpu.sharing_mode or "")
 
 
-def _weight(gap: _Gap) -> _Weight:
-    worths = gap.worths
-    return _Weight(len(gap.indexes), CPU_PER_GPU * gap.share, worths.thresholds_milli, worths.by_cpu, gap.cell)
-
-
 class NodeState:
-    """What is free of one node, with what does not depend on who asks."""
+    """One node with everything that does not depend on the job."""
 
     __slots__ = ("cpu_milli", "gaps", "host_memory_bytes", "node", "outlook", "worth")
 
     def __init__(self, node: NodeResources, outlook: Outlook, gaps: FreeParts | None = None) -> None:
-        """Take a node, and its gaps if somebody has them: of the node's own GPUs, or of others that are as they are."""
+        """Take a node, and the free parts of its GPUs, or of GPUs that are alike, if they are known already."""
         self.node = node
         self.outlook = outlook
         self.cpu_milli = node.cpu_milli
@@ -196,13 +198,6 @@ class NodeState:
         self.worth = gaps.worth(self.cpu_milli, gaps.share) + outlook.idle_worth(
             gaps.idle, self.cpu_milli, self.host_memory_bytes
         )
-
-
-def _worth_one(worths: GpuWorth, cell: int, share: float, cpu_milli: int, node_share: float) -> float:
-    """Return what one gap is worth, in a node of which so much CPU and so many GPUs are free."""
-    part = CPU_PER_GPU * share
-    enough_milli = cpu_milli * part / node_share if part < node_share else cpu_milli
-    return worths.by_cpu[bisect_right(worths.thresholds_milli, enough_milli)][cell]
 
 
 def rate_state(shape: JobShape, state: NodeState, wish: PlacementPreference = NO_PREFERENCE) -> Rating | None:
@@ -215,10 +210,8 @@ def rate_state(shape: JobShape, state: NodeState, wish: PlacementPreference = NO
         return None
     if shape.gpu_count == 1:
         return _rate_one(shape, state, wish)
-    return _rate_several(shape, state, wish) if shape.gpu_count else _rate_none(shape, state)
-
-
-def _rate_none(shape: JobShape, state: NodeState) -> Rating:
+    if shape.gpu_count:
+        return min((_rate_set(shape, state, wish, chosen) for chosen in _sets(shape, state, wish)), default=None)
     gaps, cpu_milli = state.gaps, state.cpu_milli - shape.cpu_milli
     left = gaps.worth(cpu_milli, gaps.share) + state.outlook.idle_worth(
         gaps.idle, cpu_milli, state.host_memory_bytes - shape.host_memory_bytes
@@ -261,14 +254,17 @@ def _calmest(gap: _Gap, state: NodeState, wish: PlacementPreference) -> tuple[fl
 
 
 def _gained(shape: JobShape, gap: _Gap, taken: float, cpu_milli: int, node_share: float) -> float:
-    """Return what one GPU of a gap gains in worth, below 0, by hosting the job, which takes this share of it."""
-    cell = gap.worths.cell(gap.free_compute_milli - shape.compute_milli, gap.free_memory_bytes - shape.memory_bytes)
-    before = _worth_one(gap.worths, gap.cell, gap.share, cpu_milli, node_share)
-    return _worth_one(gap.worths, cell, gap.share - taken, cpu_milli, node_share) - before
+    """Return the change in worth, below 0, of one GPU of a gap that hosts the job, which takes the share `taken` of it."""
+    worths = gap.worths
 
+    def worth(cell: int, share: float) -> float:
+        part = CPU_PER_GPU * share
+        enough_milli = cpu_milli * part / node_share if part < node_share else cpu_milli
+        return worths.by_cpu[bisect_right(worths.thresholds_milli, enough_milli)][cell]
 
-def _rate_several(shape: JobShape, state: NodeState, wish: PlacementPreference) -> Rating | None:
-    return min((_rate_set(shape, state, wish, chosen) for chosen in _sets(shape, state, wish)), default=None)
+    cell = worths.cell(gap.free_compute_milli - shape.compute_milli, gap.free_memory_bytes - shape.memory_bytes)
+    before = worth(gap.cell, gap.share)
+    return worth(cell, gap.share - taken) - before
 
 
 def _sets(shape: JobShape, state: NodeState, wish: PlacementPreference) -> Iterator[tuple[_Seat, ...]]:
@@ -320,7 +316,7 @@ def _rate_set(shape: JobShape, state: NodeState, wish: PlacementPreference, chos
 
 
 def best_of(nodes: Sequence[NodeResources], ratings: Sequence[Rating | None]) -> Placement | None:
-    """Choose by ratings that are known; of equal ones, the first."""
+    """Choose by known ratings; of equal ones, the first node."""
     rated = [(rating, node) for rating, node in zip(ratings, nodes, strict=True) if rating is not None]
     if not rated:
         return None

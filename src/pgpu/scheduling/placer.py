@@ -1,7 +1,7 @@
-"""Placement over thousands of nodes, one job after the other: answers as `place` does, and remembers.
+"""Placement over thousands of nodes, one job after the other: the same results as `placement.place`, from caches.
 
-A job changes one node, and many nodes are in the same state: a state is rated once for each shape. It refuses to know
-anything that `place` does not; what it forgets costs time and changes no answer.
+A job changes one node, and many nodes are in the same state, so each state is rated once for each shape. A dropped cache costs
+time and changes no result.
 """
 
 from bisect import bisect_left, insort
@@ -25,33 +25,33 @@ from pgpu.scheduling.placement import (
 )
 
 MOST_STATES = 20_000
-"""States of nodes that are remembered before all of them are forgotten: 2 KB each, and 0.2 KB for each shape that met it."""
+"""States of nodes in the cache before it is cleared: 2 KB each, and 0.2 KB for each shape that was rated on it."""
 
 MOST_SHAPES = 512
-"""Shapes whose ratings are remembered."""
+"""Shapes whose ratings are cached."""
 
 MOST_CHANGES = 100_000
-"""Changes of nodes that are noted before all is forgotten."""
+"""Changes of nodes in the log before all caches are cleared."""
 
 _PER_GPU = 1_000_000_000
 _LEFT = 100_000
-"""Of the second figure, in a rating that is one number."""
+"""Range of the second figure in a rating encoded as one number."""
 
 
 @dataclass(slots=True)
 class _Rated:
-    """What hosting one shape would cost each state that some node is in."""
+    """Cost of hosting one shape, by the states that nodes are in."""
 
     shape: JobShape
     wish: PlacementPreference
     changes_seen: int = -1
-    """How many changes of nodes it knows; −1 if not even how they were at first."""
+    """Length of the log of changes when it was last updated; -1 before the first update."""
 
     cost_by_state: dict[int, int] = field(default_factory=dict)
-    """The first figures of the rating as one number, of states that can host it; what was found once is not found again."""
+    """First figures of the rating as one number, for states that can host the shape. Entries are never recomputed."""
 
     cheapest: list[tuple[int, int]] = field(default_factory=list)
-    """A heap of states: cost and number. Those that no node is in any more are left out once they come to its top."""
+    """A heap of (cost, number of the state). States that no node is in any more are removed when they reach the top."""
 
     in_heap: set[int] = field(default_factory=set)
 
@@ -64,20 +64,15 @@ class _Rated:
             if cpu_milli <= state.cpu_milli and compute_milli <= state.gaps.most_compute_milli:
                 cost = self.cost_by_state.get(number)
                 if cost is None:
-                    cost = self._cost(number, state)
-                if cost is not None:
-                    self.in_heap.add(number)
-                    heappush(self.cheapest, (cost, number))
-
-    def _cost(self, number: int, state: NodeState) -> int | None:
-        rating = rate_state(self.shape, state, self.wish)
-        if rating is None:
-            return None
-        self.cost_by_state[number] = cost = _as_one_number(rating)
-        return cost
+                    rating = rate_state(self.shape, state, self.wish)
+                    if rating is None:
+                        continue
+                    self.cost_by_state[number] = cost = _as_one_number(rating)
+                self.in_heap.add(number)
+                heappush(self.cheapest, (cost, number))
 
     def least(self, nodes_in: Sequence[Sequence[int]]) -> list[int]:
-        """Return the states that lose least; none if none can host the shape."""
+        """Return the states of least cost; none if none can host the shape."""
         found: list[tuple[int, int]] = []
         while self.cheapest and (not found or self.cheapest[0][0] == found[0][0]):
             cost = heappop(self.cheapest)
@@ -94,13 +89,13 @@ class Placer:
     """Chooses node and GPUs for one job after the other."""
 
     def __init__(self, outlook: Outlook, nodes: Sequence[NodeResources]) -> None:
-        """Take what is likely to come, and the nodes in the order that settles ties."""
+        """Take the jobs that are likely to come, and the nodes in the order that decides ties."""
         self._outlook = outlook
         self._nodes = list(nodes)
         self._forget()
 
     def change(self, index: int, node: NodeResources) -> None:
-        """Note what is left of the node at this place in the order."""
+        """Replace the node at this place in the order."""
         if len(self._states) > MOST_STATES or len(self._changes) > MOST_CHANGES:
             self._forget()
         self._nodes[index] = node
@@ -112,7 +107,7 @@ class Placer:
         self._changes.append(index)
 
     def place(self, shape: JobShape, wish: PlacementPreference = NO_PREFERENCE) -> Placement | None:
-        """Choose node and GPUs for a job; None if no node can host it. Answers as `placement.place` does."""
+        """Choose node and GPUs for a job; None if no node can host it. The same result as `placement.place`."""
         if wish.slowdowns:
             return place(shape, self._nodes, self._outlook, wish)
         rated = self._rated(shape, wish)
@@ -124,16 +119,16 @@ class Placer:
         return best_of(nodes, [rate_state(shape, self._state_at(index), wish) for index in indexes])
 
     def costs(self, shape: JobShape, wish: PlacementPreference = NO_PREFERENCE) -> list[int | None]:
-        """Say what hosting a job would cost each node, in their order: the less, the better; None for one that cannot host it.
+        """Return the cost of hosting a job on each node, in their order, smaller is better; None if a node cannot host it.
 
-        The first figures of its rating as one number: of nodes that cost the same, `place` may still prefer one.
-        Predicted slowdowns are not asked.
+        The first figures of the rating as one number: `place` may still prefer one of several nodes of equal cost. Predicted
+        slowdowns are ignored.
         """
         cost_by_state = self._rated(shape, wish).cost_by_state
         return list(map(cost_by_state.get, self._state_of))
 
     def _state_at(self, index: int) -> NodeState:
-        """Return the state of a node with its own GPUs in it, not those of another that is like it."""
+        """Return the state of a node with its own GPUs in it, not those of another node that is alike."""
         state, gaps = self._states[self._state_of[index]], self._gaps_at[index]
         return state if state.gaps is gaps else NodeState(self._nodes[index], self._outlook, gaps)
 
@@ -150,7 +145,10 @@ class Placer:
             self._nodes_in[number].append(index)
 
     def _number_of(self, node: NodeResources, gaps: FreeParts) -> int:
-        key = _key(node, gaps)
+        # The key is equal for nodes that rate alike, whichever of their GPUs has which free part; with NVLink the places
+        # of the GPUs matter, so such a node has states of its own.
+        is_linked = bool(node.nvlinks)
+        key = (node.cpu_milli, node.host_memory_bytes, *((gaps, node.name) if is_linked else (gaps.kinds,)))
         number = self._number_by_key.get(key)
         if number is None:
             number = self._number_by_key[key] = len(self._states)
@@ -176,35 +174,28 @@ class Placer:
         return rated
 
     def _states_since(self, changes_seen: int) -> set[int]:
-        """Return the states that nodes are in which changed since then."""
+        """Return the states of nodes that changed since then."""
         if changes_seen < 0 or len(self._changes) - changes_seen > len(self._nodes):
             return set(self._state_of)
         return set(map(self._state_of.__getitem__, self._changes[changes_seen:]))
 
 
 def _as_one_number(rating: Rating) -> int:
-    """Write the first three figures as one number that sorts alike, or as equal where it is too short for them.
+    """Encode the first three figures as one number in the same order, up to its resolution.
 
-    Steps of 1e-9 GPUs of worth, of which no node loses a thousand, then thousandths of the GPUs that stay free.
+    Steps of 1e-9 GPUs of worth (no node loses a thousand GPUs), then thousandths of the GPUs that stay free.
     """
     lost = round((rating.unlinked_pairs * 1000 + rating.lost) * _PER_GPU)
     return lost * _LEFT + round(rating.node_left * 1000)
 
 
 def fuller_first(costs: Sequence[int | None], alike: float) -> list[int | None]:
-    """Let nodes that lose nearly as little as the best lose as little as it: of those, the fuller costs less.
+    """Treat nodes that lose nearly as little as the best one as equal in that figure, so that the fuller ones cost less.
 
     Args:
-        costs: Of nodes, as `Placer.costs` says them.
-        alike: How much more worth they may lose, in GPUs.
+        costs: As `Placer.costs` returns them.
+        alike: How much more worth such a node may lose, in GPUs.
     """
     least = min((cost for cost in costs if cost is not None), default=0) // _LEFT
     most = (least + round(alike * _PER_GPU) + 1) * _LEFT
     return [cost if cost is None or cost >= most else least * _LEFT + cost % _LEFT for cost in costs]
-
-
-def _key(node: NodeResources, gaps: FreeParts) -> tuple[object, ...]:
-    """Name the state of a node: equal for nodes that rate alike, whichever GPUs of theirs are in which part of it."""
-    if node.nvlinks:
-        return (node.cpu_milli, node.host_memory_bytes, gaps, node.name)
-    return (node.cpu_milli, node.host_memory_bytes, gaps.kinds)
