@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from pgpu.app.oci.block_yaml import parse_block_yaml
-from pgpu.app.oci.cdi import gpu_edits
-from pgpu.app.oci.devices import add_devices
-from pgpu.app.oci.refusing import RefusedError
+from pgpu.app.oci.bundle import add_devices
+from pgpu.app.oci.cdi import gpu_edits, parse_block_yaml
+from pgpu.app.oci.runc_call import RefusedError
 from pgpu.errors import NodeError
 
 _YAML = """---
@@ -68,7 +67,7 @@ def test_block_yaml_is_read_as_its_makers_mean_it() -> None:
     "text", ["a: {b: 1}", "a: &x 1", "a: |\n  x", "a:\n\tb: 1", "a: 1\n b: 2", "a: 1 # why", "a: 'x"]
 )
 def test_more_of_yaml_is_refused_by_its_line(text: str) -> None:
-    with pytest.raises(ValueError, match=r"line [12] is more of YAML"):
+    with pytest.raises(ValueError, match=r"line [12] uses more of YAML"):
         parse_block_yaml(text)
 
 

@@ -243,6 +243,19 @@ def load_settings(
     return Settings(**values)
 
 
+def load_machine_settings(config: str, state_dir: str) -> Settings:
+    """Read the settings for containers: the machine's file alone, without a user's file or environment.
+
+    Args:
+        config: The machine's settings file; a missing one sets nothing.
+        state_dir: Directory of the machine's ledger.
+
+    Raises:
+        NodeError: The file cannot be read.
+    """
+    return load_settings({"state_dir": state_dir}, {"XDG_CONFIG_HOME": "/dev/null"}, Path(config))
+
+
 def user_file(environment: Mapping[str, str]) -> Path:
     """Return where this user's own settings are looked for."""
     home = environment.get("XDG_CONFIG_HOME") or str(Path(environment.get("HOME", "/")) / ".config")

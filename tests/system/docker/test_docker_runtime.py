@@ -83,7 +83,7 @@ def test_without_a_request_runc_gets_the_container_as_it_is(place: OciPlace) -> 
         (("-e", "PGPU_MEMORY=4G"), "'4G' is ambiguous"),
         (("-e", "PGPU_MEMORY=lots"), "'lots' is not an amount of memory"),
         (("-e", "PGPU_MEMORY=1GiB", "-e", "PGPU_GPUS=0"), "is no number of GPUs"),
-        (("-e", "PGPU_MEMORY=1GiB", "-v", "/tmp:/.pgpu"), "a volume lies where pgpu puts the slice"),
+        (("-e", "PGPU_MEMORY=1GiB", "-v", "/tmp:/.pgpu"), "a volume lies where pgpu mounts the slice"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_in_one_line(place: OciPlace, words: tuple[str, ...], said: str) -> None:

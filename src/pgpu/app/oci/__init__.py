@@ -1,6 +1,6 @@
 """`docker run --runtime=pgpu`: what happens between a container engine and runc.
 
-`create` stands in the way of every such container and has milliseconds, so it and what it imports (`words`, `asking`,
-`images`, `rootfs`, `layout`, `bundle`, `prepared`) use a few modules of the standard library and no other room; a test
-watches over that. `preparing` and `attending` are processes of their own with all of pgpu. It refuses to choose a GPU.
+`create` runs before every such container and has milliseconds. It and what it imports (`runc_call`, `gpu_request`,
+`rootfs`, `slice_layout`, `bundle`, `machine_facts`) use only a few modules of the standard library and no other room of
+pgpu; a test checks that. `preparation` and `nursery` with `attendant` are other processes, with all of pgpu.
 """

@@ -1,15 +1,15 @@
-"""What a slice changes in a container's `config.json`: mounts, environment, and what runs first. Nearly pure.
+"""What a slice changes in a container's `config.json`: mounts, environment, devices, and what runs first.
 
-It refuses to add a privilege: a simulated GPU needs none, and a real one brings the devices that its CDI description names.
+No privilege is added: a simulated GPU needs none, and a real one brings the devices that its CDI description names.
 """
 
 import os
 import posixpath
+import stat
 from typing import Any
 
-from pgpu.app.oci.devices import add_devices
-from pgpu.app.oci.refusing import RefusedError
-from pgpu.app.oci.rootfs import Rootfs, plain_path
+from pgpu.app.oci.rootfs import Rootfs, normalize_path
+from pgpu.app.oci.runc_call import RefusedError
 
 JOB_DIRECTORY = "/.pgpu"
 HOLD = f"{JOB_DIRECTORY}/pgpu-hold"
@@ -20,13 +20,15 @@ JOB_ANNOTATION = "pgpu.job"
 
 _COMPAT = ("/usr/local/cuda/compat", "/usr/local/cuda/compat/lib.real")
 _SHADOWED = {CUDA, "libcuda.so", NVML}
+_MOUNT_OPTIONS = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
+_TYPES = {stat.S_IFCHR: "c", stat.S_IFBLK: "b"}
 
 
 class View:
-    """Where the files of a slice have to lie in one container's root."""
+    """Paths in one container's root at which the files of a slice are mounted."""
 
     def __init__(self, files: Rootfs, library_path: list[str]) -> None:
-        """Look into the root.
+        """Resolve the paths.
 
         Args:
             files: The container's files.
@@ -42,23 +44,23 @@ class View:
 
 
 def view_of(configuration: dict[str, Any], bundle: str) -> View:
-    """Look where a slice has to lie in a container."""
+    """Find the paths of a slice in a container."""
     root = posixpath.join(bundle, (configuration.get("root") or {}).get("path", "rootfs"))
     paths = [word.partition("=")[2] for word in configuration["process"]["env"] if word.startswith("LD_LIBRARY_PATH=")]
     return View(Rootfs(root, configuration.get("mounts") or []), [part for path in paths for part in path.split(":")])
 
 
 def refuse_covered(configuration: dict[str, Any]) -> None:
-    """Refuse mounts of the container's user that lie where the slice's must.
+    """Check that no volume of the user covers a path of the slice.
 
     Raises:
         RefusedError: One does.
     """
     for mount in configuration.get("mounts") or ():
-        target = plain_path(mount["destination"])
+        target = normalize_path(mount["destination"])
         is_ours = target in {JOB_DIRECTORY, PRELOAD} or target.startswith(f"{JOB_DIRECTORY}/")
         if is_ours or posixpath.basename(target) in _SHADOWED:
-            raise RefusedError(f"a volume lies where pgpu puts the slice: {target}", hint="leave it out")
+            raise RefusedError(f"a volume lies where pgpu mounts the slice: {target}", hint="leave it out")
 
 
 def put_in_slice(configuration: dict[str, Any], home: str, view: View, prepared: dict[str, Any], job_id: str) -> None:
@@ -67,9 +69,9 @@ def put_in_slice(configuration: dict[str, Any], home: str, view: View, prepared:
     Args:
         configuration: Changed in place.
         home: The slice's directory.
-        view: Where its files have to lie.
-        prepared: What `preparing` wrote.
-        job_id: Of the job that will be granted the slice.
+        view: Where its files are mounted.
+        prepared: The facts that `preparation` wrote.
+        job_id: The job that will be granted the slice.
 
     Raises:
         RefusedError: A device of the GPU is not there.
@@ -92,17 +94,15 @@ def _mounts(home: str, view: View, prepared: dict[str, Any]) -> list[dict[str, A
     if prepared["simulated"]:
         mounts.append(_bind(prepared["simulated"], f"{JOB_DIRECTORY}/simgpu", "rw"))
     mounts += [_bind(path, f"{JOB_DIRECTORY}/driver/{name}") for name, path in prepared["driver_files"].items()]
-    mounts += [_bind(f"{slice_directory}/libpgpu.so", path) for path in _cuda_targets(view, prepared)]
+    cuda_paths = view.cuda_paths
+    if prepared["simulated"]:
+        # Some programs open the name without a version; a real driver's container hook would link it.
+        cuda_paths = cuda_paths + [posixpath.join(posixpath.dirname(path), "libcuda.so") for path in cuda_paths]
+    mounts += [_bind(f"{slice_directory}/libpgpu.so", path) for path in dict.fromkeys(cuda_paths)]
     mounts += [_bind(f"{slice_directory}/libpgpu-ml.so", path) for path in view.nvml_paths]
     if view.has_glibc:
         mounts.append(_bind(f"{slice_directory}/ld.so.preload", view.preload_path))
     return mounts
-
-
-def _cuda_targets(view: View, prepared: dict[str, Any]) -> list[str]:
-    """With a simulated GPU nobody else makes the name without a version, which some programs open."""
-    unversioned = [posixpath.join(posixpath.dirname(path), "libcuda.so") for path in view.cuda_paths]
-    return list(dict.fromkeys(view.cuda_paths + (unversioned if prepared["simulated"] else [])))
 
 
 def _bind(source: str, target: str, access: str = "ro") -> dict[str, Any]:
@@ -116,6 +116,62 @@ def _places(files: Rootfs, standard: list[str], others: list[str], name: str) ->
 
 
 def _landing(files: Rootfs, directory: str, name: str) -> str:
-    """Return where a mount on directory/name would land: over the file that a link names, or beside the others."""
+    """Return the target of a mount at directory/name: the file that a symbolic link names, else a new file there."""
     found = files.resolve(f"{directory}/{name}")
     return found or posixpath.join(files.resolve(directory) or directory, name)
+
+
+def add_devices(configuration: dict[str, Any], edits: dict[str, list[Any]]) -> None:
+    """Add a real GPU's devices, libraries and hooks, as its CDI description lists them.
+
+    Args:
+        configuration: The content of `config.json`; changed in place.
+        edits: As `cdi.gpu_edits` returns them.
+
+    Raises:
+        RefusedError: A device is not there.
+    """
+    process = configuration["process"]
+    process["env"] += edits["env"]
+    if edits["additionalGids"]:
+        process.setdefault("user", {}).setdefault("additionalGids", []).extend(edits["additionalGids"])
+    configuration.setdefault("mounts", []).extend(_edit_mount(mount) for mount in edits["mounts"])
+    for hook in edits["hooks"]:
+        words = {name: hook[name] for name in ("path", "args", "env", "timeout") if hook.get(name)}
+        configuration.setdefault("hooks", {}).setdefault(hook["hookName"], []).append(words)
+    linux = configuration.setdefault("linux", {})
+    allowed = linux.setdefault("resources", {}).setdefault("devices", [])
+    for node in edits["deviceNodes"]:
+        device = _device(node)
+        linux.setdefault("devices", []).append(device)
+        numbers = {"type": device["type"], "major": device["major"], "minor": device["minor"]}
+        allowed.append({"allow": True, **numbers, "access": node.get("permissions") or "rwm"})
+
+
+def _edit_mount(mount: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": mount.get("type") or "bind",
+        "source": mount["hostPath"],
+        "destination": mount["containerPath"],
+        "options": mount.get("options") or _MOUNT_OPTIONS,
+    }
+
+
+def _device(node: dict[str, Any]) -> dict[str, Any]:
+    """Complete a device node with the host's numbers where the description has none."""
+    path = node.get("hostPath") or node["path"]
+    try:
+        found = os.stat(path)
+    except OSError as exc:
+        raise RefusedError(f"the GPU's device {path} is not there: {exc.strerror}", hint="pgpu doctor") from exc
+    kind = node.get("type") or _TYPES.get(stat.S_IFMT(found.st_mode))
+    if kind is None:
+        raise RefusedError(f"{path} is not a device", hint="nvidia-ctk cdi generate describes this machine anew")
+    device = {
+        "path": node["path"],
+        "type": kind,
+        "major": node.get("major") or os.major(found.st_rdev),
+        "minor": node["minor"] if node.get("minor") is not None else os.minor(found.st_rdev),
+        "fileMode": node.get("fileMode") or stat.S_IMODE(found.st_mode),
+    }
+    return {**device, **{name: node[name] for name in ("uid", "gid") if node.get(name) is not None}}

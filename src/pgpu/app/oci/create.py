@@ -1,7 +1,7 @@
-"""`runc create`, with a slice for the container: what `pgpu-runtime` becomes where a container asks for GPU memory.
+"""`runc create` with a slice for the container: `pgpu-runtime` becomes this program if a container requests GPU memory.
 
-It never waits for memory: the container is created at once, and its entrypoint is held until the slice is granted. Run as
-a script by `python -I -S`, with the standard library alone.
+The call never waits for memory: the container is created at once, and its entrypoint is held until the slice is granted.
+Runs as a script by `python -I -S`, on the standard library and a few small modules of pgpu.
 """
 
 import contextlib
@@ -10,17 +10,15 @@ import os
 import socket
 import sys
 
-if __name__ == "__main__":  # -I: nothing but the standard library is on the path
+if __name__ == "__main__":  # With -I, only the standard library is on the path.
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))))
 
 from typing import Any, NoReturn
 
 from pgpu.app.oci.bundle import put_in_slice, refuse_covered, view_of
-from pgpu.app.oci.gpu_request import GpuRequest, parse_gpu_request
-from pgpu.app.oci.images import ContainerImage, find_image
+from pgpu.app.oci.gpu_request import ContainerImage, GpuRequest, find_image, parse_gpu_request
 from pgpu.app.oci.machine_facts import clean_environment, load_prepared
-from pgpu.app.oci.refusing import RefusedError
-from pgpu.app.oci.runc_call import RuncCall
+from pgpu.app.oci.runc_call import RefusedError, RuncCall
 from pgpu.app.oci.slice_layout import ENVIRONMENT, lay_out, take_away, write_record
 
 _DESCRIPTORS = 65536
@@ -28,24 +26,24 @@ _PATIENCE_SECONDS = 2.0
 
 
 def main(arguments: list[str]) -> NoReturn:
-    """Put a container into a slice, if it asks for one, and become runc."""
+    """Give the container a slice if it requests one, and become runc."""
     words = RuncCall(arguments)
     try:
         put_into_slice(words)
     except RefusedError as exc:
         _explain(words, f"pgpu: {exc}")
         sys.exit(1)
-    except Exception as exc:  # noqa: BLE001 - the edge: an engine shows what is in its log, and no traceback
+    except Exception as exc:  # noqa: BLE001 - the edge: the engine shows a line of its log, and no traceback
         _explain(words, f"pgpu: this is a bug of pgpu: {exc!r}")
         sys.exit(1)
     os.execvp(words.runc, [words.runc, *words.runcs])
 
 
 def put_into_slice(words: RuncCall) -> None:
-    """Change the bundle, lay the slice out and start who will look after it.
+    """Change the bundle, lay out the slice and hand the container to an attendant.
 
     Raises:
-        RefusedError: It cannot be done; the bundle is as it was.
+        RefusedError: The container cannot be created; the bundle is unchanged.
     """
     path = f"{words.bundle}/config.json"
     with open(path, encoding="utf-8", errors="surrogateescape") as file:
@@ -58,8 +56,8 @@ def put_into_slice(words: RuncCall) -> None:
         return seen[0]
 
     prepared = load_prepared(words)
-    ask = parse_gpu_request(configuration, lambda: image().environment, images_may_ask=prepared["images_may_ask"])
-    if ask is None:
+    request = parse_gpu_request(configuration, lambda: image().environment, images_may_ask=prepared["images_may_ask"])
+    if request is None:
         return
     if words.command != "create":
         raise RefusedError(
@@ -70,7 +68,7 @@ def put_into_slice(words: RuncCall) -> None:
     job_id = os.urandom(6).hex()
     view = view_of(configuration, words.bundle)
     home = lay_out(prepared, job_id, view.preload_lines)
-    record = _record(words, configuration, ask, command)
+    record = _record(words, configuration, request, command)
     found = seen[0] if seen else None
     record.update(image_id=found.id if found else "", glibc=view.has_glibc)
     record.update(image=found.name if found else "", name=found.container_name if found else "")
@@ -82,10 +80,10 @@ def put_into_slice(words: RuncCall) -> None:
     write_record(home, record)
     _write_configuration(path, configuration)
     _link_settings(words.bundle, home)
-    _have_attended(words, f"{prepared['runtime_directory']}/oci.sock", job_id)
+    _hand_over(words, f"{prepared['runtime_directory']}/oci.sock", job_id)
 
 
-def _record(words: RuncCall, configuration: dict[str, Any], ask: GpuRequest, command: list[str]) -> dict[str, Any]:
+def _record(words: RuncCall, configuration: dict[str, Any], request: GpuRequest, command: list[str]) -> dict[str, Any]:
     user = configuration["process"].get("user") or {}
     return {
         "container_id": words.container_id,
@@ -94,13 +92,13 @@ def _record(words: RuncCall, configuration: dict[str, Any], ask: GpuRequest, com
         "bundle": os.path.abspath(words.bundle),
         "pid_file": os.path.abspath(words.flags["pid-file"]) if "pid-file" in words.flags else None,
         "creator": os.getpid(),
-        "memory_bytes": ask.memory_bytes,
-        "gpu_count": ask.gpu_count,
-        "compute_share": ask.compute_share,
-        "is_strict": ask.is_strict,
-        "sharing": ask.sharing,
-        "wait_timeout_seconds": ask.wait_timeout_seconds,
-        "has_timeout": ask.has_timeout,
+        "memory_bytes": request.memory_bytes,
+        "gpu_count": request.gpu_count,
+        "compute_share": request.compute_share,
+        "is_strict": request.is_strict,
+        "sharing": request.sharing,
+        "wait_timeout_seconds": request.wait_timeout_seconds,
+        "has_timeout": request.has_timeout,
         "command": command,
         "user": f"{user.get('uid', 0)}:{user.get('gid', 0)}",
     }
@@ -115,15 +113,15 @@ def _write_configuration(path: str, configuration: dict[str, Any]) -> None:
 
 
 def _link_settings(bundle: str, home: str) -> None:
-    """`exec` finds there what its process has to know of the lease (native/oci/exec_settings.c)."""
+    """Link the variables of the lease into the bundle: `exec` reads them there (native/oci/exec_settings.c)."""
     link = f"{bundle}/pgpu-environment"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(link)
     os.symlink(f"{home}/view/{ENVIRONMENT}", link)
 
 
-def _have_attended(words: RuncCall, address: str, job_id: str) -> None:
-    """Have somebody look after the container: who has loaded all of pgpu already, or a new process."""
+def _hand_over(words: RuncCall, address: str, job_id: str) -> None:
+    """Hand the container to the nursery that is running, else start one."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(_PATIENCE_SECONDS)
         connection.connect(address)
@@ -134,7 +132,7 @@ def _have_attended(words: RuncCall, address: str, job_id: str) -> None:
 
 
 def _start_nursery(words: RuncCall, address: str, job_id: str) -> None:
-    """Start it as nobody's child, with none of the container's streams: an open one would keep the container's log open."""
+    """Start it by a double fork, without the container's streams: an open one would keep the container's log open."""
     child = os.fork()
     if child != 0:
         os.waitpid(child, 0)
@@ -160,7 +158,7 @@ def _become_nursery(words: RuncCall, address: str, job_id: str) -> None:
 
 
 def _explain(words: RuncCall, message: str) -> None:
-    """Say it where the engine looks: in runc's log, by its format, and on standard error."""
+    """Write an error to runc's log, in its format, and to standard error; the engine reads both."""
     sys.stderr.write(f"{message}\n")
     if "log" in words.flags:
         with open(words.flags["log"], "a", encoding="utf-8") as file:

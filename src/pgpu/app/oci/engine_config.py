@@ -1,7 +1,7 @@
-"""Makes a container engine know the runtime `pgpu`, in its configuration file.
+"""Registers the runtime `pgpu` in the configuration file of a Docker engine.
 
-What stands in that file stays, in its order; the file is written whole or not at all. It refuses to touch a file that is no
-JSON object, and to reload or restart an engine: containers are its administrator's.
+Other keys of the file stay, in their order; the file is written whole or not at all. The engine is neither reloaded nor
+restarted: that is for its administrator.
 """
 
 import difflib
@@ -25,19 +25,19 @@ _INDENT = 4
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What an engine is told of the runtime."""
+    """The runtime's entry in the configuration."""
 
     name: str
-    """How containers ask for it: `--runtime=NAME`."""
+    """Its name for `docker run --runtime=NAME`."""
 
     settings: Path
-    """The machine's settings file."""
+    """Settings file of the machine."""
 
     state_dir: Path
-    """Where the machine's ledger lies."""
+    """Directory of the machine's ledger."""
 
     engine: str
-    """The engine's address, by which it is asked for images."""
+    """Socket of the engine, for queries about images."""
 
     def entry(self) -> dict[str, Any]:
         """Return the element of `runtimes`.
@@ -68,7 +68,7 @@ class Change:
 
     @property
     def is_none(self) -> bool:
-        """Whether everything stands there already."""
+        """Whether the file has the entry already."""
         return self.before == self.after
 
     def shown(self) -> str:
@@ -79,10 +79,10 @@ class Change:
         return "\n".join(lines)
 
     def make(self) -> None:
-        """Write it.
+        """Write the file.
 
         Raises:
-            NodeError: The file cannot be written; it is as it was.
+            NodeError: The file cannot be written; it is unchanged.
         """
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -95,7 +95,7 @@ class Change:
 
 
 def plan_install(path: Path, installation: Installation) -> Change:
-    """Return what makes an engine know the runtime.
+    """Return the change that adds the runtime.
 
     Raises:
         NodeError: The file is no JSON object, or this machine cannot be a host of such containers.
@@ -103,13 +103,13 @@ def plan_install(path: Path, installation: Installation) -> Change:
     before, content = _read(path)
     runtimes = content.setdefault("runtimes", {})
     if not isinstance(runtimes, dict):
-        raise NodeError(f"{path}: `runtimes` is no object", hint="mend it first; nothing was changed")
+        raise NodeError(f"{path}: `runtimes` is not an object", hint="mend it first; nothing was changed")
     runtimes[installation.name] = installation.entry()
     return _change(path, before, content)
 
 
 def plan_uninstall(path: Path, name: str) -> Change:
-    """Return what makes an engine forget the runtime.
+    """Return the change that removes the runtime.
 
     Raises:
         NodeError: The file is no JSON object.
@@ -125,7 +125,7 @@ def plan_uninstall(path: Path, name: str) -> Change:
 
 
 def check_machine(installation: Installation) -> None:
-    """Find out what creating containers needs to know of this machine.
+    """Check that containers can be created on this machine.
 
     Raises:
         PgpuError: Something is missing, such as a driver.
@@ -140,12 +140,12 @@ def _read(path: Path) -> tuple[str, dict[str, Any]]:
     except (OSError, ValueError) as exc:
         raise NodeError(f"{path} cannot be read: {exc}", hint="mend it first; nothing was changed") from exc
     if not isinstance(content, dict):
-        raise NodeError(f"{path} is no JSON object", hint="mend it first; nothing was changed")
+        raise NodeError(f"{path} is not a JSON object", hint="mend it first; nothing was changed")
     return text, content
 
 
 def _change(path: Path, before: str, content: dict[str, Any]) -> Change:
-    """A file whose content stays is not written in another style."""
+    # An unchanged content keeps its formatting.
     is_same = bool(before.strip()) and json.loads(before) == content
     return Change(
         path, before, before if is_same else json.dumps(content, indent=_INDENT, ensure_ascii=False) + os.linesep

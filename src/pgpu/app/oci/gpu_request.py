@@ -1,13 +1,18 @@
-"""What a container asks for, and whether it was its user who asked.
+"""The GPU request of a container: read from its `config.json`, and from its image through the engine's socket.
 
-An annotation beats a variable. A variable that stands in the image with the same value was not asked for by whoever
-started the container: it counts as the image's, which asks for nothing unless the operator lets images ask.
+An annotation overrides a variable. A variable that the image sets to the same value counts as the image's own, not as
+set by the user who started the container; it requests nothing unless the setting `image_requests` allows it.
+
+Only a Docker engine can tell the two apart. It holds the container's lock while it waits for its runtime, so only calls
+that need no lock are made: the list of containers, which is read from a copy, and the image.
 """
 
+import json
+import socket
 from collections.abc import Callable
 from typing import Any
 
-from pgpu.app.oci.refusing import RefusedError
+from pgpu.app.oci.runc_call import RefusedError
 from pgpu.errors import PgpuError
 from pgpu.units import parse_compute_share, parse_duration_seconds, parse_memory_bytes
 
@@ -20,16 +25,23 @@ _NAMES = {
     "wait-timeout": "PGPU_WAIT_TIMEOUT",
 }
 MODES = ("time-slice", "exclusive", "mps", "auto")
-"""Sharing modes that a container can ask for: all that `pgpu run` knows."""
+"""Sharing modes of a container: the same as of `pgpu run`."""
 
 _EXCLUSIVE, _MPS, _AUTO = MODES[1:]
 
 _MOST_GPUS = 16
-_OWN_GPUS = "leave out --gpus and --device: the runtime pgpu brings the GPU that it grants"
+_OWN_GPUS_HINT = "leave out --gpus and --device: the runtime pgpu adds the GPU that it grants"
+_ENGINE_HINT = (
+    "PGPU_MEMORY of an image requests nothing, and only the engine can tell it from `docker run -e`: name the engine "
+    "with `pgpu install-runtime --engine`, or use `--annotation pgpu.memory=4GiB`"
+)
+_ENGINE_TIMEOUT_SECONDS = 2.0
+_API = "/v1.40"
+"""Docker 19.03 and newer."""
 
 
 class GpuRequest:
-    """An amount of GPU memory that a container is to have."""
+    """What a container requests of the GPUs."""
 
     def __init__(
         self,
@@ -45,7 +57,7 @@ class GpuRequest:
         self.memory_bytes = memory_bytes
         self.gpu_count = gpu_count
         self.wait_timeout_seconds = wait_timeout
-        """None waits for ever, or as long as the settings say where `has_timeout` is false."""
+        """None waits without limit; where `has_timeout` is false, the settings decide."""
 
         self.has_timeout = has_timeout
         self.compute_share = compute_share
@@ -54,23 +66,34 @@ class GpuRequest:
         """One of `MODES`."""
 
 
+class ContainerImage:
+    """What the engine reports of a container and its image."""
+
+    def __init__(self, name: str, image_id: str, container_name: str, environment: list[str]) -> None:
+        self.name = name
+        self.id = image_id
+        self.container_name = container_name
+        self.environment = environment
+
+
 def parse_gpu_request(
     configuration: dict[str, Any], image_environment: Callable[[], list[str]], *, images_may_ask: bool
 ) -> GpuRequest | None:
-    """Read what a container's configuration asks for; None if it asks for no GPU.
+    """Read the request in a container's configuration; None without one.
 
     Args:
         configuration: The content of `config.json`.
-        image_environment: Tells the variables of its image; only called where a variable asks.
-        images_may_ask: Whether those may ask, too.
+        image_environment: Returns the variables of the image; called only if a variable requests something.
+        images_may_ask: Whether variables of images count.
 
     Raises:
-        RefusedError: It cannot be read, or a GPU is asked for in another way as well.
+        RefusedError: The request cannot be read, or whole GPUs are requested as well.
     """
     annotations = configuration.get("annotations") or {}
     words = {key: annotations[f"pgpu.{key}"] for key in _NAMES if f"pgpu.{key}" in annotations}
     missing = {variable: key for key, variable in _NAMES.items() if key not in words}
-    settings = [word for word in _environment(configuration) if word.partition("=")[0] in missing]
+    environment = (configuration.get("process") or {}).get("env") or []
+    settings = [word for word in environment if word.partition("=")[0] in missing]
     if settings and not images_may_ask:
         of_the_image = set(image_environment())
         settings = [word for word in settings if word not in of_the_image]
@@ -80,16 +103,29 @@ def parse_gpu_request(
     if not words.get("memory"):
         return None
     _refuse_other_gpus(configuration)
-    ask = _read(words)
-    if ask.sharing == _MPS:
-        _refuse_mps(ask, configuration)
-    if ask.sharing == _AUTO and _has_other_users(configuration):
-        ask.sharing = MODES[0]
-    return ask
+    request = _read(words)
+    # With a user namespace of its own, no program of the container could be a client of an MPS server.
+    has_other_users = bool((configuration.get("linux") or {}).get("uidMappings"))
+    if request.sharing == _MPS:
+        if request.gpu_count > 1:
+            raise RefusedError("MPS is for containers on one GPU", hint="leave PGPU_GPUS or PGPU_SHARING out")
+        if has_other_users:
+            raise RefusedError(
+                "under MPS a container's users must be this machine's, and the engine maps them to others",
+                hint="start it with --userns=host, or leave PGPU_SHARING out",
+            )
+    if request.sharing == _AUTO and has_other_users:
+        request.sharing = MODES[0]
+    return request
 
 
-def _environment(configuration: dict[str, Any]) -> list[str]:
-    return list((configuration.get("process") or {}).get("env") or [])
+def _refuse_other_gpus(configuration: dict[str, Any]) -> None:
+    for stage in (configuration.get("hooks") or {}).values():
+        if any("nvidia" in str(hook.get("path", "")) for hook in stage or ()):
+            raise RefusedError("PGPU_MEMORY and --gpus were both asked for", hint=_OWN_GPUS_HINT)
+    for device in (configuration.get("linux") or {}).get("devices") or ():
+        if str(device.get("path", "")).startswith("/dev/nvidia"):
+            raise RefusedError(f"PGPU_MEMORY and the device {device['path']} were both asked for", hint=_OWN_GPUS_HINT)
 
 
 def _read(words: dict[str, str]) -> GpuRequest:
@@ -97,16 +133,22 @@ def _read(words: dict[str, str]) -> GpuRequest:
         wait = words.get("wait-timeout")
         return GpuRequest(
             parse_memory_bytes(words["memory"]),
-            _gpu_count(words.get("gpus", "1")),
+            _read_gpu_count(words.get("gpus", "1")),
             None if wait in {None, "forever"} else parse_duration_seconds(str(wait)),
             has_timeout=wait is not None,
-            **_compute(words),
+            **_read_compute(words),
         )
     except PgpuError as exc:
         raise RefusedError(str(exc), hint=exc.hint) from exc
 
 
-def _compute(words: dict[str, str]) -> dict[str, Any]:
+def _read_gpu_count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= _MOST_GPUS:
+        raise RefusedError(f"PGPU_GPUS={text!r} is no number of GPUs", hint=f"write 1 to {_MOST_GPUS}")
+    return int(text)
+
+
+def _read_compute(words: dict[str, str]) -> dict[str, Any]:
     share, strict, sharing = words.get("compute"), words.get("strict", "0"), words.get("sharing") or MODES[0]
     if strict not in {"", "0", "1"}:
         raise RefusedError(f"PGPU_STRICT={strict!r} is neither 0 nor 1", hint="write PGPU_STRICT=1")
@@ -125,33 +167,44 @@ def _compute(words: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def _gpu_count(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= _MOST_GPUS:
-        raise RefusedError(f"PGPU_GPUS={text!r} is no number of GPUs", hint=f"write 1 to {_MOST_GPUS}")
-    return int(text)
+def find_image(engine: str, container_id: str) -> ContainerImage:
+    """Return the image of a container that is being created.
+
+    Raises:
+        RefusedError: The engine does not answer, or has no such container.
+    """
+    filters = "%7B%22id%22%3A%5B%22" + container_id + "%22%5D%7D"
+    found = _get(engine, f"/containers/json?all=1&filters={filters}")
+    if not found:
+        raise RefusedError(f"the engine at {engine} knows no container {container_id[:12]}", hint=_ENGINE_HINT)
+    image = _get(engine, f"/images/{found[0]['ImageID']}/json")
+    names = found[0].get("Names") or [""]
+    environment = (image.get("Config") or {}).get("Env") or []
+    return ContainerImage(
+        str(found[0]["Image"]), str(found[0]["ImageID"]), str(names[0]).lstrip("/"), list(environment)
+    )
 
 
-def _refuse_mps(ask: GpuRequest, configuration: dict[str, Any]) -> None:
-    """Refuse whom MPS can never take: a server takes one user's clients, as this machine knows users."""
-    if ask.gpu_count > 1:
-        raise RefusedError("MPS is for containers on one GPU", hint="leave PGPU_GPUS or PGPU_SHARING out")
-    if _has_other_users(configuration):
-        raise RefusedError(
-            "under MPS a container's users must be this machine's, and the engine maps them to others",
-            hint="start it with --userns=host, or leave PGPU_SHARING out",
-        )
+def _get(engine: str, path: str) -> Any:
+    try:
+        return json.loads(_get_body(engine, path))
+    except (OSError, ValueError) as exc:
+        raise RefusedError(f"the engine at {engine} does not report the image: {exc}", hint=_ENGINE_HINT) from exc
 
 
-def _has_other_users(configuration: dict[str, Any]) -> bool:
-    """Whether the engine maps the container's users to others, so that none of its programs could be a client of MPS."""
-    return bool((configuration.get("linux") or {}).get("uidMappings"))
-
-
-def _refuse_other_gpus(configuration: dict[str, Any]) -> None:
-    """Refuse what would give the container whole GPUs beside its slice."""
-    for stage in (configuration.get("hooks") or {}).values():
-        if any("nvidia" in str(hook.get("path", "")) for hook in stage or ()):
-            raise RefusedError("PGPU_MEMORY and --gpus were both asked for", hint=_OWN_GPUS)
-    for device in (configuration.get("linux") or {}).get("devices") or ():
-        if str(device.get("path", "")).startswith("/dev/nvidia"):
-            raise RefusedError(f"PGPU_MEMORY and the device {device['path']} were both asked for", hint=_OWN_GPUS)
+def _get_body(engine: str, path: str) -> bytes:
+    """Send a request by HTTP/1.0: the body is not chunked and ends with the connection."""
+    scheme, _, address = engine.partition("://")
+    if scheme != "unix":
+        raise ValueError("not a Unix socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(_ENGINE_TIMEOUT_SECONDS)
+        connection.connect(address)
+        connection.sendall(f"GET {_API}{path} HTTP/1.0\r\nHost: pgpu\r\n\r\n".encode())
+        parts = []
+        while part := connection.recv(65536):
+            parts.append(part)
+    head, _, body = b"".join(parts).partition(b"\r\n\r\n")
+    if head.split(b" ", 2)[1:2] != [b"200"]:
+        raise ValueError(f"it answered {head.splitlines()[0].decode('ascii', 'replace')}" if head else "empty answer")
+    return body

@@ -1,6 +1,6 @@
-"""`python -m pgpu.app.oci.preparation CONFIG STATE_DIR`: finds out beforehand what `create` has no time for.
+"""`python -m pgpu.app.oci.preparation CONFIG STATE_DIR`: gathers the facts about this machine that `create` needs.
 
-Run by `pgpu install-runtime`, and by `create` itself where something changed: settings, libraries, or the boot.
+Run by `pgpu install-runtime`, and by `create` itself after a change of settings or libraries and after a boot.
 """
 
 import json
@@ -10,9 +10,9 @@ from pathlib import Path
 
 from pgpu.app.composition import SimulatedGpus, simulated_gpus
 from pgpu.app.oci.cdi import gpu_edits
-from pgpu.app.oci.machine import machine_settings
 from pgpu.app.oci.machine_facts import FORMAT, NAME, stamp
 from pgpu.app.runtime_directory import runtime_directory
+from pgpu.app.settings import load_machine_settings
 from pgpu.enforcement.driver_library import find_driver
 from pgpu.enforcement.shim import ShimEnforcer
 from pgpu.enforcement.slice_files import DRIVER_FILES
@@ -23,7 +23,7 @@ from pgpu.model import Gpu
 
 
 def main() -> None:
-    """Write what is found, or say in one line why it cannot be."""
+    """Write the facts, or exit with one line."""
     try:
         prepare(sys.argv[1], sys.argv[2])
     except PgpuError as exc:
@@ -31,16 +31,19 @@ def main() -> None:
 
 
 def prepare(config: str, state_dir: str) -> None:
-    """Find out what creating a container needs to know of this machine, and write it down.
+    """Gather the facts and write them to the state directory.
 
     Raises:
         PgpuError: Something is missing.
     """
-    settings = machine_settings(config, state_dir)
+    settings = load_machine_settings(config, state_dir)
     runtime_path = runtime_directory(settings.runtime_dir, settings.state_dir)
     simulated = simulated_gpus(settings, runtime_path)
     libraries = _libraries(runtime_path, simulated)
-    driver = {} if simulated else _driver_files()
+    driver: dict[str, str] = {}
+    if simulated is None:
+        libraries_of_driver = find_driver()
+        driver = dict(zip(DRIVER_FILES, (str(libraries_of_driver.cuda), str(libraries_of_driver.nvml)), strict=True))
     edits, descriptions = (None, []) if simulated else gpu_edits()
     needed = [*libraries.values(), *driver.values(), *([str(simulated.directory)] if simulated else [])]
     found = {
@@ -54,15 +57,12 @@ def prepare(config: str, state_dir: str) -> None:
         "stamps": {path: stamp(path) for path in (config, *map(str, _sources()), *map(str, descriptions))},
         "needed": needed,
     }
-    _keep(settings.state_dir, json.dumps(found, indent=1))
-
-
-def _keep(state_dir: Path, text: str) -> None:
+    path = settings.state_dir / NAME
     try:
-        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_atomically(state_dir / NAME, text.encode(), 0o600)
+        settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(found, indent=1).encode(), 0o600)
     except OSError as exc:
-        raise NodeError(f"{state_dir / NAME} cannot be written: {exc.strerror}") from exc
+        raise NodeError(f"{path} cannot be written: {exc.strerror}") from exc
 
 
 def _libraries(runtime_path: Path, simulated: SimulatedGpus | None) -> dict[str, str]:
@@ -72,16 +72,11 @@ def _libraries(runtime_path: Path, simulated: SimulatedGpus | None) -> dict[str,
 
 
 def _no_context(_gpu: Gpu) -> int:
-    raise PgpuBug("nobody asks for the size of a context here")
-
-
-def _driver_files() -> dict[str, str]:
-    driver = find_driver()
-    return dict(zip(DRIVER_FILES, (str(driver.cuda), str(driver.nvml)), strict=True))
+    raise PgpuBug("the size of a context is not measured here")
 
 
 def _sources() -> list[Path]:
-    """Our own modules too: another version finds out something else."""
+    """Return the files whose change makes the facts stale; our own modules are among them, since a version may need others."""
     names = (CUDA_SHIM, NVML_SHIM, PROBE, HOLD, SIMULATED_CUDA, SIMULATED_NVML)
     return [*(library_path(name) for name in names), *Path(__file__).parent.glob("*.py")]
 

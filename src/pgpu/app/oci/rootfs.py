@@ -1,7 +1,7 @@
-"""Where a program of a container will look for a file, told from outside before the container exists.
+"""Resolves paths of a container from outside, before the container exists; reads only.
 
-Symbolic links are followed inside the container's root by hand: the kernel would follow them out of it. What the container
-mounts is seen where it is bound from a host path. It reads; it refuses to write.
+Symbolic links are followed inside the container's root by hand: the kernel would follow them out of it. Bind mounts of
+the container are resolved to their host paths.
 """
 
 import os
@@ -10,11 +10,11 @@ from typing import Any
 
 _MOST_LINKS = 40
 _LARGEST_FILE_BYTES = 64 * 1024
-"""Of what is read: lines that name a few libraries. An image's file may be of any size, and whoever reads it is root."""
+"""Limit of files that are read, a few lines each: an image's file may have any size, and this process is root's."""
 
 
-def plain_path(path: str) -> str:
-    """Write a container's path as the kernel sees it: two slashes at its beginning are one, though POSIX leaves them apart."""
+def normalize_path(path: str) -> str:
+    """Normalize as the kernel does: two leading slashes are one, while `posixpath.normpath` keeps them."""
     return posixpath.normpath(f"/{path.lstrip('/')}")
 
 
@@ -22,7 +22,7 @@ class Rootfs:
     """The files of a container that is being created."""
 
     def __init__(self, root: str, mounts: list[dict[str, Any]]) -> None:
-        """Look at nothing yet.
+        """Sort the mounts, the deepest first; no file is read.
 
         Args:
             root: Its root on the host.
@@ -30,7 +30,7 @@ class Rootfs:
         """
         self._root = root
         self._mounts = sorted(
-            ((plain_path(mount["destination"]), mount) for mount in mounts), key=lambda each: -len(each[0])
+            ((normalize_path(mount["destination"]), mount) for mount in mounts), key=lambda each: -len(each[0])
         )
 
     def resolve(self, path: str) -> str | None:

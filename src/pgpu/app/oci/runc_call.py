@@ -1,4 +1,4 @@
-"""The words that a container engine calls an OCI runtime with, as runc reads them, and ours before them."""
+"""The arguments of an OCI runtime, as a container engine passes them and runc parses them, with ours before them."""
 
 OURS = "--pgpu-"
 RUNC = "runc"
@@ -11,11 +11,18 @@ _VALUED = {"root", "log", "log-format", "criu", "rootless", "bundle", "b", "cons
 _SHORT = {"b": "bundle"}
 
 
+class RefusedError(Exception):
+    """The container cannot be created; nothing was changed. The engine shows its one line to its user."""
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message if hint is None else f"{message} ({hint})")
+
+
 class RuncCall:
-    """One call, taken apart."""
+    """One parsed call."""
 
     def __init__(self, words: list[str]) -> None:
-        """Read a call without its program's name."""
+        """Parse a call without its program's name."""
         count = next((at for at, word in enumerate(words) if not word.startswith(OURS)), len(words))
         ours = dict(word.removeprefix(OURS).partition("=")[::2] for word in words[:count])
         self.runc = ours.get("runc", RUNC)
@@ -24,9 +31,9 @@ class RuncCall:
         self.engine = ours.get("engine", ENGINE)
         self.python = ours.get("python", PYTHON)
         self.runcs = words[count:]
-        """What runc is to be called with."""
+        """The arguments for runc."""
 
-        self.flags, plain = _taken_apart(self.runcs)
+        self.flags, plain = _parse(self.runcs)
         self.command = plain[0] if plain else ""
         self.container_id = plain[-1] if len(plain) > 1 else ""
 
@@ -36,7 +43,7 @@ class RuncCall:
         return self.flags.get("bundle", ".")
 
 
-def _taken_apart(words: list[str]) -> tuple[dict[str, str], list[str]]:
+def _parse(words: list[str]) -> tuple[dict[str, str], list[str]]:
     flags: dict[str, str] = {}
     plain: list[str] = []
     rest = iter(words)

@@ -1,7 +1,7 @@
-"""Lays a slice out for a container that may have to wait for it: all of it but the limit, without which CUDA is refused.
+"""Lays out a slice for a container that may have to wait for it: all files but the limit, without which CUDA is refused.
 
-The same files as `pgpu.enforcement.slice_files` makes, which a test holds against these, and three more: the program
-that holds the container back, the pipe through which it hears, and what is added to its environment.
+The files are those of `pgpu.enforcement.slice_files` (a test compares both) and three more: the program that holds the
+container back, the pipe that releases it, and the variables that are added to its environment.
 """
 
 import json
@@ -22,12 +22,12 @@ def lay_out(prepared: dict[str, Any], job_id: str, preload_lines: list[str]) -> 
     """Make a slice's files and return their directory.
 
     Args:
-        prepared: What `preparing` wrote.
-        job_id: Of the job that will be granted the slice.
-        preload_lines: Those of the image's own /etc/ld.so.preload.
+        prepared: The facts that `preparation` wrote.
+        job_id: The job that will be granted the slice.
+        preload_lines: The lines of the image's own /etc/ld.so.preload.
 
     Raises:
-        OSError: The runtime tmpfs is full, not writable or new.
+        OSError: The runtime tmpfs is full or not writable.
     """
     home = f"{prepared['runtime_directory']}/slices/{job_id}"
     os.makedirs(home, 0o700)
@@ -59,7 +59,7 @@ def lay_out(prepared: dict[str, Any], job_id: str, preload_lines: list[str]) -> 
 
 
 def take_away(home: str) -> None:
-    """Remove a slice that nobody has seen yet."""
+    """Remove a slice that no container uses yet."""
     board_files.leave(os.path.dirname(os.path.dirname(home)), f"{home}/meter")
     unmount(f"{home}/meter")
     for directory, directories, files in os.walk(home, topdown=False):
@@ -71,7 +71,7 @@ def take_away(home: str) -> None:
 
 
 def write_record(home: str, record: dict[str, Any]) -> None:
-    """Keep what must be known of the container, in one step."""
+    """Write the container's record atomically."""
     _write(f"{home}/.{RECORD}", json.dumps(record).encode(), 0o600)
     os.rename(f"{home}/.{RECORD}", f"{home}/{RECORD}")
 
