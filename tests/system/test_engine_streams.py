@@ -15,7 +15,7 @@ from tests.system.engine_worlds import World, world
 from tests.waiting import until
 
 from pgpu.client.following import EngineHand
-from pgpu.client.terminal import _pass_on
+from pgpu.client.terminal import _forward_signals
 from pgpu.engine.process.event_loop import EventLoop
 from pgpu.engine.process.paths import JobPaths
 from pgpu.engine.process.unix_sockets import connect
@@ -220,7 +220,7 @@ def test_ctrl_c_while_a_granted_job_is_being_started_is_not_lost(machine: World)
     machine.engine._supervisor_command = ("true",)
     job = machine.submit()
     assert machine.state(job) is JobState.STARTING
-    _pass_on(EngineHand(machine.engine, job.id), job.spec, [signal.SIGINT])
+    _forward_signals(EngineHand(machine.engine, job.id), job.spec, [signal.SIGINT])
     assert machine.entry(job).stop_grace_seconds == 0.0
 
 

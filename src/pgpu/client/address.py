@@ -1,7 +1,7 @@
-"""Where a server is, and whether there is one that must be asked.
+"""Addresses of servers: parsing, the gateway's address, and the server installed on this machine.
 
-Where one is installed it is asked, or nobody: an engine of the user's own beside it would share out what is not theirs.
-This module refuses to connect.
+Where a server is installed, commands use it or fail: an engine of the user's own beside it would grant memory that the
+server has granted already.
 """
 
 from dataclasses import dataclass
@@ -12,13 +12,15 @@ from pgpu.errors import RequestError
 
 SYSTEM_SOCKET = Path("/run/pgpu/pgpu.sock")
 SYSTEM_MARKER = Path("/etc/pgpu/server")
-"""Made where a server is installed, so that one that is down is not taken for none."""
+"""Created where a server is installed, to tell a stopped server from none."""
 
 GATEWAY_SOCKET = "functions.sock"
 """Of the gateway of functions, in the directory of the server's own socket."""
 
 EMBEDDED = "embedded"
-"""The word for no server: the engine in this process."""
+"""In the place of an address: no server, the engine in this process."""
+
+_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class TcpAddress:
     is_encrypted: bool
     token: str | None = None
     certificate: Path | None = None
-    """PEM of whom to trust; None trusts whom this machine trusts."""
+    """PEM of the trusted certificates; None for those of this machine."""
 
     def __str__(self) -> str:
         return f"{'https' if self.is_encrypted else 'http'}://{self.host}:{self.port}"
@@ -48,24 +50,22 @@ class TcpAddress:
 
 Address = UnixAddress | TcpAddress
 
-_PORTS = {"http": 80, "https": 443}
-
 
 def parse_host(text: str) -> str:
-    """Check a host as users write it, and return it.
+    """Return an address unchanged, as `PGPU_HOST` has it.
 
     Raises:
-        RequestError: It is none.
+        RequestError: It cannot be parsed.
     """
     address_of(text)
     return text
 
 
 def address_of(text: str, token: str | None = None, certificate: Path | None = None) -> Address | None:
-    """Read a host as users write it; None for the engine in this process.
+    """Parse an address, as `PGPU_HOST` has it; None for the engine in this process.
 
     Raises:
-        RequestError: It is none.
+        RequestError: It cannot be parsed.
     """
     if text == EMBEDDED:
         return None
@@ -78,17 +78,16 @@ def address_of(text: str, token: str | None = None, certificate: Path | None = N
     if parts.scheme == "unix" and not parts.netloc and parts.path.startswith("/") and Path(parts.path).name:
         return UnixAddress(Path(parts.path))
     if parts.scheme in _PORTS and parts.hostname and parts.path in {"", "/"}:
-        return TcpAddress(
-            parts.hostname, port or _PORTS[parts.scheme], parts.scheme == "https", token=token, certificate=certificate
-        )
+        is_encrypted = parts.scheme == "https"
+        return TcpAddress(parts.hostname, port or _PORTS[parts.scheme], is_encrypted, token, certificate)
     raise RequestError(f"{text!r} is no address of a server", hint=hint)
 
 
 def gateway_of(address: Address | None) -> Address:
-    """Return where calls of functions go: the socket beside that of the server.
+    """Return the address of the gateway of functions: the socket beside that of the server.
 
     Raises:
-        RequestError: There is no server, or it is another machine's, whose gateway has an address of its own.
+        RequestError: There is no server, or it is on another machine, where the gateway has an address of its own.
     """
     if isinstance(address, UnixAddress):
         return UnixAddress(address.path.with_name(GATEWAY_SOCKET))
@@ -99,16 +98,15 @@ def gateway_of(address: Address | None) -> Address:
 
 
 def installed_server(socket: Path = SYSTEM_SOCKET, marker: Path = SYSTEM_MARKER) -> Address | None:
-    """Return this machine's own server, whether it answers or not; None where none is installed."""
-    return UnixAddress(socket) if _is_there(socket) or _is_there(marker) else None
+    """Return the address of this machine's server, running or not; None where none is installed."""
+    return UnixAddress(socket) if _may_exist(socket) or _may_exist(marker) else None
 
 
-def _is_there(path: Path) -> bool:
-    """What one may not look up might be there."""
+def _may_exist(path: Path) -> bool:
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):
         return False
-    except OSError:
+    except OSError:  # Such as a directory that this user may not search.
         return True
     return True

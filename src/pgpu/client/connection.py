@@ -1,8 +1,7 @@
-"""One server, asked over HTTP: a connection for each question, so that a server that was restarted is just another one.
+"""HTTP to one server: a connection for each request, so that a restarted server needs no reconnect logic.
 
-The standard library's own HTTP client: it costs a start 20 ms where httpx costs 150, a Unix socket is one method of it,
-and the core of pgpu gains no dependency. A server that has answered once may go away for a while, as one that is restarted
-does: questions that may be asked twice are asked again. This module refuses to know what is asked.
+It uses the standard library's HTTP client, which imports in 20 ms where httpx takes 150 and adds no dependency. A server
+that has answered once may be away for a while, as during a restart: repeatable requests are sent again until then.
 """
 
 import contextlib
@@ -12,8 +11,9 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from pgpu.client.address import Address, UnixAddress
@@ -25,16 +25,17 @@ PATIENCE_SECONDS = 30.0
 
 _RETRY_SECONDS = 0.1
 _ANSWER_SECONDS = 120.0
-"""A server that says nothing for so long hangs: the longest answer is a wait of one minute."""
+"""Timeout of an answer; the longest is a wait of one minute."""
 
-_REFUSED = 400
-_FAILED = 500
+_CHUNK_BYTES = 1 << 16
+_FIRST_ERROR_STATUS = 400
+_FIRST_SERVER_ERROR_STATUS = 500
 _NEXT = re.compile(r'<(/[^>]*)>; rel="next"')
 """In the header `Link`. Source: RFC 8288."""
 
 
 class HttpTransport:
-    """Someone to ask."""
+    """Sends requests to one server."""
 
     def __init__(self, address: Address, patience_seconds: float = PATIENCE_SECONDS) -> None:
         self.address = address
@@ -43,15 +44,15 @@ class HttpTransport:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What each request shows."""
+        """Headers of every request: the token, over TCP."""
         token = None if isinstance(self.address, UnixAddress) else self.address.token
         return {} if token is None else {"Authorization": f"Bearer {token}"}
 
     def connect(self) -> socket.socket:
-        """Return a fresh connection, encrypted where the address says so.
+        """Return a new connection, encrypted if the address requires it.
 
         Raises:
-            ServerUnavailableError: Nobody answers, or this user is not let in.
+            ServerUnavailableError: There is no answer, or this user has no access.
         """
         try:
             return self._connected()
@@ -63,7 +64,7 @@ class HttpTransport:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
                 connection.connect(str(self.address.path))
-            except BaseException:  # Ctrl-C too: nobody else could close it.
+            except BaseException:  # KeyboardInterrupt, too: no other reference would close it.
                 connection.close()
                 raise
             return connection
@@ -78,16 +79,16 @@ class HttpTransport:
             raise
 
     def ask(self, method: str, path: str, body: Any = None, *, is_repeatable: bool = True) -> Any:
-        """Return what the server answers, as parsed JSON; None for an empty answer.
+        """Send a request and return the answer as parsed JSON; None for an empty answer.
 
         Args:
             method: HTTP's.
             path: With its query.
-            body: A value of ours, or None.
-            is_repeatable: Whether asking twice does no more than asking once.
+            body: A value for `wire.encode`, or None.
+            is_repeatable: Whether the request may be sent again when its answer was lost.
 
         Raises:
-            PgpuError: The server refused, in its own words.
+            PgpuError: The error that the server answered.
             ServerUnavailableError: It cannot be reached.
         """
         with self._answer(method, path, body, is_repeatable=is_repeatable) as response:
@@ -95,15 +96,15 @@ class HttpTransport:
         return wire.parse(data) if data else None
 
     def send(self, method: str, path: str, data: BinaryIO) -> None:
-        """Send bytes as they are, from where the file is to its end; once.
+        """Send a file from its position to its end, once.
 
         Raises:
             PgpuError: As of `ask`.
         """
-        self._asked_once(method, path, data).close()
+        self._request_once(method, path, data).close()
 
     def pages(self, path: str) -> Iterator[Any]:
-        """Yield what the server answers, page after page, as parsed JSON.
+        """Yield the answer page by page, as parsed JSON.
 
         Raises:
             PgpuError: As of `ask`.
@@ -117,7 +118,7 @@ class HttpTransport:
 
     @contextmanager
     def streaming(self, path: str) -> Iterator["StreamedResponse"]:
-        """Hold an answer open that comes bit by bit.
+        """Hold a streamed answer open.
 
         Raises:
             PgpuError: As of `ask`.
@@ -126,83 +127,83 @@ class HttpTransport:
             yield StreamedResponse(response, self.address)
 
     def away(self) -> "RetryDeadline":
-        """Return how long this server may be away from now on."""
+        """Return the deadline for retries that begin now: none if the server has never answered."""
         return RetryDeadline(self._patience_seconds if self._has_answered else 0.0)
 
     def has_answered(self) -> None:
-        """Note that it is there, so that it may go for a while."""
+        """Record an answer, which permits later retries."""
         self._has_answered = True
 
     @contextmanager
     def _answer(self, method: str, path: str, body: Any, *, is_repeatable: bool) -> Iterator[http.client.HTTPResponse]:
         data = None if body is None else wire.encode(body)
-        connection = self._asked(method, path, data, is_repeatable=is_repeatable)
+        connection = self._request(method, path, data, is_repeatable=is_repeatable)
         with contextlib.closing(connection):
             self.has_answered()
             yield connection.answer
 
-    def _asked(self, method: str, path: str, data: bytes | None, *, is_repeatable: bool) -> "_Connection":
-        absence = self.away()
+    def _request(self, method: str, path: str, data: bytes | None, *, is_repeatable: bool) -> "_Connection":
+        deadline = self.away()
         while True:
             try:
-                return self._asked_once(method, path, data)
+                return self._request_once(method, path, data)
             except _AnswerLostError as exc:
                 if not is_repeatable:
                     raise
-                if not self._has_answered:  # It was there, although it did not get to say so.
+                if not self._has_answered:  # It accepted the connection, so it is there.
                     self.has_answered()
-                    absence = self.away()
-                absence.endure(exc)
-            except ServerUnavailableError as exc:  # A full server's refusal too: it has not heard the question.
-                absence.endure(exc)
+                    deadline = self.away()
+                deadline.endure(exc)
+            except ServerUnavailableError as exc:  # Also a full server's refusal: it has not read the request.
+                deadline.endure(exc)
 
-    def _asked_once(self, method: str, path: str, data: bytes | BinaryIO | None) -> "_Connection":
+    def _request_once(self, method: str, path: str, data: bytes | BinaryIO | None) -> "_Connection":
         connection = _Connection(self.connect())
+        headers = self.headers
+        if data is not None and not isinstance(data, bytes):  # Without a length the file would be sent in chunks.
+            begin, end = data.tell(), data.seek(0, 2)
+            data.seek(begin)
+            headers |= {"Content-Length": str(end - begin), "Content-Type": "application/octet-stream"}
         try:
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # A refusal may have come before the end.
-                connection.request(method, path, data, self.headers | _length(data))
+            # A server that refuses early closes its side while the body is still being sent: the answer is read anyway.
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                connection.request(method, path, data, headers)
             connection.answer = connection.getresponse()
             self._check(connection.answer)
         except (OSError, http.client.HTTPException) as exc:
             connection.close()
             raise _AnswerLostError(*_lost(self.address)) from exc
-        except BaseException:  # Ctrl-C too: nobody else could close it.
+        except BaseException:  # KeyboardInterrupt, too: no other reference would close it.
             connection.close()
             raise
         return connection
 
     def _check(self, answer: http.client.HTTPResponse) -> None:
-        if answer.status >= _FAILED and not _is_json(answer):
-            # Not pgpu's words but those of the library below it: a server that was told to go drops what is under way so.
+        is_json = answer.getheader("Content-Type", "").startswith("application/json")
+        if answer.status >= _FIRST_SERVER_ERROR_STATUS and not is_json:
+            # Uvicorn's own answer, not pgpu's: a server that shuts down drops its requests that way.
             raise _AnswerLostError(*_lost(self.address))
-        if answer.status >= _REFUSED:
+        if answer.status >= _FIRST_ERROR_STATUS:
             raise _refusal(StreamedResponse(answer, self.address).read())
 
 
-def _length(data: bytes | BinaryIO | None) -> dict[str, str]:
-    """Say how long a file is: it would be sent in pieces otherwise."""
-    if data is None or isinstance(data, bytes):
-        return {}
-    place = data.tell()
-    end = data.seek(0, 2)
-    data.seek(place)
-    return {"Content-Length": str(end - place), "Content-Type": "application/octet-stream"}
-
-
 class _AnswerLostError(ServerUnavailableError):
-    """The server was asked, and what it said or did is unknown."""
-
-
-def _is_json(answer: http.client.HTTPResponse) -> bool:
-    return answer.getheader("Content-Type", "").startswith("application/json")
+    """The request was sent, and its outcome is unknown."""
 
 
 def _lost(address: Address) -> tuple[str]:
     return (f"the server at {address} went away before it answered",)
 
 
+def _refusal(data: bytes) -> PgpuError:
+    try:
+        return wire.decode_error(wire.parse(data))
+    except RequestError as exc:
+        return wire.decode_error(str(exc))
+
+
 class StreamedResponse:
-    """An answer that comes bit by bit."""
+    """The body of an answer, read in pieces; each read raises `ServerUnavailableError` if the connection is lost."""
 
     def __init__(self, response: http.client.HTTPResponse, address: Address) -> None:
         self._response = response
@@ -213,34 +214,26 @@ class StreamedResponse:
         return self._response.getheader(name)
 
     def read(self, size_bytes: int | None = None) -> bytes:
-        """Read so many bytes, or all; fewer at the end.
-
-        Raises:
-            ServerUnavailableError: The server went away in the middle.
-        """
+        """Read so many bytes, or all; fewer at the end."""
         try:
             return self._response.read(size_bytes)
         except (OSError, http.client.HTTPException) as exc:
             raise _AnswerLostError(*_lost(self._address)) from exc
 
     def lines(self) -> Iterator[bytes]:
-        """Yield it line by line, as each comes.
-
-        Raises:
-            ServerUnavailableError: The server went away in the middle.
-        """
-        while line := self._read_line():
+        """Yield each line as it arrives."""
+        while True:
+            try:
+                line = self._response.readline()
+            except (OSError, http.client.HTTPException) as exc:
+                raise _AnswerLostError(*_lost(self._address)) from exc
+            if not line:
+                return
             yield line
-
-    def _read_line(self) -> bytes:
-        try:
-            return self._response.readline()
-        except (OSError, http.client.HTTPException) as exc:
-            raise _AnswerLostError(*_lost(self._address)) from exc
 
 
 class _Connection(http.client.HTTPConnection):
-    """One question and its answer, over a connection that was made."""
+    """One request and its answer, over an open connection."""
 
     answer: http.client.HTTPResponse
 
@@ -251,20 +244,20 @@ class _Connection(http.client.HTTPConnection):
 
 
 class RetryDeadline:
-    """A time in which a server is not there."""
+    """Time limit for the retries of one request."""
 
     def __init__(self, patience_seconds: float) -> None:
         self._deadline_seconds = time.monotonic() + patience_seconds
 
     def endure(self, error: ServerUnavailableError, pause: Callable[[float], object] | None = None) -> None:
-        """Pause, before it is tried again.
+        """Pause before a retry.
 
         Args:
-            error: What it is like now.
-            pause: Sleeps so many seconds; None sleeps.
+            error: Of the last try.
+            pause: Sleeps for so many seconds; None blocks this thread.
 
         Raises:
-            ServerUnavailableError: `error`, for it has been away too long.
+            ServerUnavailableError: `error`, if the deadline has passed.
         """
         if time.monotonic() >= self._deadline_seconds:
             raise error
@@ -272,7 +265,7 @@ class RetryDeadline:
 
 
 def server_unavailable(address: Address, exc: OSError) -> ServerUnavailableError:
-    """Say why a server cannot be reached, and what to do about it."""
+    """Explain why a connection failed, with a hint for each cause."""
     if isinstance(exc, PermissionError):
         return ServerUnavailableError(
             f"you may not use the server of pgpu at {address}",
@@ -294,8 +287,45 @@ def server_unavailable(address: Address, exc: OSError) -> ServerUnavailableError
     )
 
 
-def _refusal(data: bytes) -> PgpuError:
-    try:
-        return wire.decode_error(wire.parse(data))
-    except RequestError as exc:
-        return wire.decode_error(str(exc))
+@dataclass(frozen=True, slots=True)
+class GatewayResponse:
+    """A function's answer, whose body is streamed."""
+
+    status: int
+    headers: Mapping[str, str]
+    """By name in lower case."""
+
+    _answer: http.client.HTTPResponse
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the body as it arrives.
+
+        Raises:
+            ServerUnavailableError: The connection was lost.
+        """
+        try:
+            while piece := self._answer.read1(_CHUNK_BYTES):
+                yield piece
+        except (OSError, http.client.HTTPException) as exc:
+            raise ServerUnavailableError("the gateway went away in the middle of its answer") from exc
+
+
+@contextmanager
+def call_gateway(
+    gateway: HttpTransport, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
+) -> Iterator[GatewayResponse]:
+    """Call a function once, since the effect of a lost call is unknown, and hold its answer open.
+
+    Raises:
+        ServerUnavailableError: There is no answer; the call may have been made unless the connection failed.
+    """
+    connection = http.client.HTTPConnection("pgpu")
+    with gateway.connect() as connected, contextlib.closing(connection):
+        connection.sock = connected
+        try:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # As in `HttpTransport`.
+                connection.request(method, path, body, {**gateway.headers, **headers})
+            answer = connection.getresponse()
+        except (OSError, http.client.HTTPException) as exc:
+            raise server_unavailable(gateway.address, exc if isinstance(exc, OSError) else OSError(str(exc))) from exc
+        yield GatewayResponse(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer)

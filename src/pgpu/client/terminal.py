@@ -1,6 +1,6 @@
-"""A terminal and a job, joined: input, output, the window's size and the signals that a user sends.
+"""Standard streams, window size and signals of the caller, connected to a job.
 
-It refuses to end with anything but the job's end: signals are the job's, as under `docker run`.
+Signals are forwarded to the job, as under `docker run`; the command itself ends only with the job.
 """
 
 import contextlib
@@ -20,78 +20,80 @@ from pgpu.engine.streams.records import STDOUT
 from pgpu.model import JobSpec, JobState
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
-"""Passed on to the job. A SIGHUP is not: when the terminal goes, the job goes on."""
+"""Not SIGHUP: a job continues when the terminal closes."""
 
 _CHUNK_BYTES = 1 << 16
 
 
 def attach(
-    line: JobStream, hand: JobControl, spec: JobSpec, *, stdin: BinaryIO | None, stdout: BinaryIO, stderr: BinaryIO
+    stream: JobStream,
+    control: JobControl,
+    spec: JobSpec,
+    *,
+    stdin: BinaryIO | None,
+    stdout: BinaryIO,
+    stderr: BinaryIO,
 ) -> None:
-    """Carry everything between the caller and a job until the job is final.
+    """Carry streams, signals and the window size between the caller and a job until the job is final.
 
     Raises:
         NodeError: The ledger cannot be read, or the server cannot be reached.
-        BrokenPipeError: The caller's output was closed; the job goes on.
+        BrokenPipeError: The caller's output was closed; the job continues.
     """
-    takes_stdin = stdin is not None and spec.wants_stdin
-    line.owns_stdin = takes_stdin
-    with contextlib.ExitStack() as stack:
-        line.on_connected = _greeting(hand, spec, _Stdin(stdin) if stdin is not None and takes_stdin else None)
+    stdin_sender = _StdinSender(stdin) if stdin is not None and spec.wants_stdin else None
+    stream.owns_stdin = stdin_sender is not None
+
+    def greet(connection: Sender) -> None:
+        # The supervisor that receives the window size exists only once a connection is made.
         if spec.wants_tty:
-            stack.enter_context(_raw(stdin))
-        reader, numbers = stack.enter_context(_caught((*FORWARDED, signal.SIGWINCH)))
-        line.wake_descriptor = reader
-        line.on_wake = lambda: _pass_on(hand, spec, numbers())
-        for record in line.records():
+            _send_window(control)
+        if stdin_sender is not None:
+            stdin_sender.use(connection)
+
+    with contextlib.ExitStack() as stack:
+        stream.on_connected = greet
+        if spec.wants_tty:
+            stack.enter_context(_raw_mode(stdin))
+        descriptor, received = stack.enter_context(_caught_signals((*FORWARDED, signal.SIGWINCH)))
+        stream.wake_descriptor = descriptor
+        stream.on_wake = lambda: _forward_signals(control, spec, received())
+        for record in stream.records():
             output = stdout if record.stream == STDOUT else stderr
             output.write(record.payload)
             output.flush()
 
 
-def _greeting(hand: JobControl, spec: JobSpec, stdin: "_Stdin | None") -> Callable[[Sender], None]:
-    """Return what is done on each new connection; before the first, nobody is there to hear of the window."""
-
-    def greet(connection: Sender) -> None:
-        if spec.wants_tty:
-            _tell_window(hand)
-        if stdin is not None:
-            stdin.feed(connection)
-
-    return greet
-
-
-def _pass_on(hand: JobControl, spec: JobSpec, numbers: Sequence[int]) -> None:
-    """Hand signals to the job; before it runs nobody could take them, so one that would end it cancels it."""
+def _forward_signals(control: JobControl, spec: JobSpec, numbers: Sequence[int]) -> None:
+    """Send signals to the job; before the job has a process, a signal cancels it."""
     for number in numbers:
         if number == signal.SIGWINCH:
             if spec.wants_tty:
-                _tell_window(hand)
-        elif hand.state() in {JobState.WAITING, JobState.STARTING}:
-            hand.cancel()
+                _send_window(control)
+        elif control.state() in {JobState.WAITING, JobState.STARTING}:
+            control.cancel()
         else:
-            hand.send_signal(number)
+            control.send_signal(number)
 
 
-def _tell_window(hand: JobControl) -> None:
-    """Tell the size of whichever standard stream is a terminal; COLUMNS and LINES may be older than the window."""
+def _send_window(control: JobControl) -> None:
+    # Of the first standard stream that is a terminal: COLUMNS and LINES may be older than the window.
     for descriptor in range(3):
         with contextlib.suppress(OSError):
             size = os.get_terminal_size(descriptor)
-            hand.send_window(size.columns, size.lines)
+            control.send_window(size.columns, size.lines)
             return
 
 
-class _Stdin:
-    """Sends the caller's input over whichever connection is the newest, from a thread that nobody waits for."""
+class _StdinSender:
+    """Reads standard input in a daemon thread and sends it over the newest connection."""
 
     def __init__(self, stdin: BinaryIO) -> None:
-        self._read = _reader_of(stdin)
+        self._stdin = stdin
         self._connection: Sender | None = None
         self._thread: threading.Thread | None = None
 
-    def feed(self, connection: Sender) -> None:
-        """Send input over this connection from now on."""
+    def use(self, connection: Sender) -> None:
+        """Send input over this connection from now on; the first call starts the thread."""
         self._connection = connection
         if self._thread is None:
             self._thread = threading.Thread(target=self._carry, daemon=True)
@@ -102,31 +104,26 @@ class _Stdin:
             self._send(encode_frame(Kind.STDIN, data))
         self._send(encode_frame(Kind.STDIN_END))
 
-    def _send(self, frame: bytes) -> None:
-        if self._connection is not None:
-            with contextlib.suppress(OSError):  # The supervisor is gone, and with it the job's input.
-                self._connection.sendall(frame)
-
-
-def _reader_of(stdin: BinaryIO) -> Callable[[], bytes]:
-    """Read past Python's buffer where there is a descriptor: a thread inside the buffer's lock blocks the exit."""
-    try:
-        descriptor = stdin.fileno()
-    except (UnsupportedOperation, AttributeError):
-        return lambda: stdin.read(_CHUNK_BYTES)
-
-    def read() -> bytes:
+    def _read(self) -> bytes:
+        # Past Python's buffer where there is a descriptor: a thread that holds the buffer's lock blocks the exit.
+        try:
+            descriptor = self._stdin.fileno()
+        except (UnsupportedOperation, AttributeError):
+            return self._stdin.read(_CHUNK_BYTES)
         try:
             return os.read(descriptor, _CHUNK_BYTES)
         except OSError:
             return b""
 
-    return read
+    def _send(self, frame: bytes) -> None:
+        if self._connection is not None:
+            with contextlib.suppress(OSError):  # The supervisor has exited: the job's input is closed.
+                self._connection.sendall(frame)
 
 
 @contextlib.contextmanager
-def _raw(stdin: BinaryIO | None) -> Iterator[None]:
-    """Let every key through to the job's own terminal, Ctrl-C too, and put everything back."""
+def _raw_mode(stdin: BinaryIO | None) -> Iterator[None]:
+    """Pass every key to the job's own terminal, Ctrl-C too, and restore the caller's terminal at the end."""
     if stdin is None or not stdin.isatty():
         yield
         return
@@ -139,10 +136,10 @@ def _raw(stdin: BinaryIO | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _caught(numbers: Sequence[int]) -> Iterator[tuple[int | None, Callable[[], Sequence[int]]]]:
-    """Catch signals; yield a descriptor that is readable when some came, and how to take them.
+def _caught_signals(numbers: Sequence[int]) -> Iterator[tuple[int | None, Callable[[], Sequence[int]]]]:
+    """Catch signals; yield a descriptor that is readable when some arrived, and a function that returns them.
 
-    Only the main thread can: elsewhere nothing is caught.
+    Python delivers signals to the main thread only: in other threads nothing is caught.
     """
     if threading.current_thread() is not threading.main_thread():
         yield None, tuple

@@ -1,7 +1,7 @@
-"""A WebSocket to a server as the socket that an attached client polls, reads and writes.
+"""A WebSocket to a server as a socket that can be polled, read and written by different threads.
 
-The protocol is the `websockets` library's, without its loop: one thread waits for output, signals and the window, another
-sends input. This module refuses to know what the bytes mean.
+The protocol is the `websockets` library's sans-I/O implementation: one thread waits for output, signals and the window,
+another sends input.
 """
 
 import contextlib
@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from websockets.client import ClientProtocol
 from websockets.exceptions import InvalidStatus
 from websockets.frames import Frame, Opcode
-from websockets.http11 import Response
 from websockets.uri import parse_uri
 
 from pgpu.errors import PgpuBug, PgpuError
@@ -22,38 +21,38 @@ from pgpu.services import wire
 
 _CHUNK_BYTES = 1 << 18
 _HANDSHAKE_SECONDS = 120.0
-_FAILED = 500
+_FIRST_SERVER_ERROR_STATUS = 500
 
 
 class WebSocketChannel:
-    """One WebSocket; closed by `close`."""
+    """One WebSocket, in binary messages."""
 
     def __init__(self, connection: socket.socket, path: str, headers: Mapping[str, str]) -> None:
-        """Ask for a WebSocket over a fresh connection, and wait until it is one.
+        """Make the handshake over a new connection; blocks.
 
         Raises:
-            PgpuError: The server refused, in its own words.
+            PgpuError: The error that the server answered.
             OSError: The server is gone.
         """
         self._connection = connection
         self._guard = threading.Lock()
+        """Held for each use of the protocol object or the socket, never while blocking."""
+
         self._writing = threading.Lock()
+        """Held for a whole frame, so that the frames of two threads do not mix."""
+
         self._protocol = ClientProtocol(parse_uri(f"ws://pgpu{path}"), max_size=None)
         request = self._protocol.connect()
         request.headers.update(headers)
         self._protocol.send_request(request)
         connection.settimeout(_HANDSHAKE_SECONDS)
-        self._flush_handshake()
-        self._early = self._shake_hands()
-        connection.settimeout(0)
-
-    def _flush_handshake(self) -> None:
         for data in self._protocol.data_to_send():
             if data:
-                with contextlib.suppress(
-                    BrokenPipeError, ConnectionResetError
-                ):  # Refused already: the answer says why.
-                    self._connection.sendall(data)
+                # A server that refuses early closes its side first: the answer is read anyway.
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    connection.sendall(data)
+        self._early = self._shake_hands()
+        connection.settimeout(0)
 
     def _shake_hands(self) -> list[bytes]:
         """Return the messages that came right behind the answer."""
@@ -71,9 +70,12 @@ class WebSocketChannel:
     def _check_answer(self) -> None:
         refusal = self._protocol.handshake_exc
         if isinstance(refusal, InvalidStatus):
-            if _is_of_a_leaving_server(refusal.response):
+            answer = refusal.response
+            is_json = answer.headers.get("Content-Type", "").startswith("application/json")
+            if answer.status_code >= _FIRST_SERVER_ERROR_STATUS and not is_json:
+                # Uvicorn's own answer: a server that shuts down drops its requests that way.
                 raise ConnectionResetError(str(refusal))
-            raise _error_of(refusal.response.body)
+            raise _error_of(answer.body)
         if refusal is not None:
             raise ConnectionResetError(str(refusal))
 
@@ -83,11 +85,11 @@ class WebSocketChannel:
 
     @property
     def is_ready(self) -> bool:
-        """Whether something can be received without polling."""
+        """Whether `receive` has data already, which a poll of the descriptor would miss."""
         return bool(self._early) or (isinstance(self._connection, ssl.SSLSocket) and self._connection.pending() > 0)
 
     def receive(self) -> Sequence[bytes] | None:
-        """Return the messages that came, maybe none; None once the server has gone."""
+        """Return the messages that have arrived; None once the connection is closed."""
         if self._early:
             early, self._early = self._early, []
             return early
@@ -102,16 +104,17 @@ class WebSocketChannel:
                 return None
             self._protocol.receive_data(data)
             messages = _payloads(self._protocol.events_received())
-            answers = b"".join(self._protocol.data_to_send())
-        # Input under way goes first; what the protocol answers is a courtesy to a server that leaves.
-        if answers and self._writing.acquire(blocking=False):
-            with contextlib.suppress(OSError):  # It is gone already: whoever reads next sees so.
-                self._send(answers)
+            replies = b"".join(self._protocol.data_to_send())
+        # Pongs and the close frame are dropped while the other thread is within a frame: waiting for it here would stop
+        # the reader, and the server may wait for the reader.
+        if replies and self._writing.acquire(blocking=False):
+            with contextlib.suppress(OSError):  # The next read reports it.
+                self._send(replies)
             self._writing.release()
         return messages if messages or self._protocol.close_rcvd is None else None
 
     def sendall(self, data: bytes, /) -> None:
-        """Send one message.
+        """Send one message; blocks until the socket has taken it.
 
         Raises:
             OSError: The server is gone.
@@ -123,7 +126,7 @@ class WebSocketChannel:
             self._send(outgoing)
 
     def _send(self, data: bytes) -> None:
-        """Send a whole frame without keeping the reader out: a server that waits for us to read takes nothing more from us."""
+        # The guard is released between two pieces: a server that waits for this client to read accepts nothing more.
         view = memoryview(data)
         while view:
             try:
@@ -136,18 +139,13 @@ class WebSocketChannel:
                 poll.poll()
 
     def close(self) -> None:
-        """Close the connection; the server takes that for a client that is gone."""
+        """Close the connection without a closing handshake."""
         self._connection.close()
 
 
 def _payloads(events: Sequence[object]) -> list[bytes]:
     kinds = {Opcode.BINARY, Opcode.CONT}
     return [bytes(event.data) for event in events if isinstance(event, Frame) and event.opcode in kinds]
-
-
-def _is_of_a_leaving_server(answer: Response) -> bool:
-    """Whether the library below pgpu refused: it does so to what is under way when its server was told to go."""
-    return answer.status_code >= _FAILED and not answer.headers.get("Content-Type", "").startswith("application/json")
 
 
 def _error_of(body: bytes | bytearray | None) -> PgpuError:

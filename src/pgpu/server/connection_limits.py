@@ -1,8 +1,8 @@
-"""Who is let in, and how many at a time: a user who opens connections without end keeps nobody else out.
+"""Connection limits: no user and no address can use up the connections of a server.
 
-Each user of the Unix socket, and each address of TCP, has a bound; those of TCP, whom nobody knows yet, leave half of the
-room to this machine's users, and all together leave a reserve that administrators alone may use. Whoever is past it is told
-so in one line and hung up on. It refuses to read what is asked.
+Each user of the Unix socket and each address of TCP has a limit. All TCP clients together, which are not authenticated yet,
+get half of the connections at most, and all users together leave a reserve for administrators. A connection past a limit
+gets one line of JSON and is closed, before a request is read.
 """
 
 import asyncio
@@ -23,32 +23,32 @@ from pgpu.server.responses import raw_error_response
 from pgpu.services.access import administers
 
 _MOST_AT_ONCE = 64
-"""Accepted in one turn, so that those who are in are served between two crowds."""
+"""Accepted in one iteration of the loop, so that open connections are served in between."""
 
 _PAUSE_SECONDS = 0.5
 _HANDSHAKE_SECONDS = 10.0
 _LINGER_SECONDS = 1.0
 _MOST_REFUSED = 32
-"""Kept open for that long at a time."""
+"""Refused connections kept open for `_LINGER_SECONDS`."""
 
 _OWN_DESCRIPTORS = 256
-"""For the ledger, logs, GPUs and threads, and who is being refused."""
+"""For the ledger, logs, GPUs, threads and refused connections."""
 
 _RESERVE = 32
-"""Connections that administrators alone may have."""
+"""Connections for administrators alone."""
 
 _LEAST = 4
 _MOST = 4096
-"""Of all, however many descriptors there may be: each costs memory too, before anybody is known."""
+"""Of all, however many descriptors are allowed: each also costs memory, before authentication."""
 
 _IPV6_PREFIX_BITS = 64
-"""Within it a machine chooses its addresses itself. Source: RFC 4291, section 2.5.1."""
+"""A machine chooses its addresses within this prefix. Source: RFC 4291, section 2.5.1."""
 
 _log = logging.getLogger("uvicorn.error")
 
 
 def raise_descriptor_limit() -> tuple[int, int]:
-    """Let this process open as many descriptors as it may; return its soft and hard limit before."""
+    """Raise this process's soft limit of open files to the hard limit; return both from before."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return soft, hard
@@ -56,20 +56,20 @@ def raise_descriptor_limit() -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """How many connections there may be."""
+    """Numbers of connections."""
 
     most_each: int
     """Of one user."""
 
     most: int
-    """Of all who do not administer."""
+    """Of all users that are no administrators."""
 
     reserve: int
-    """More of them for administrators."""
+    """In addition, for administrators."""
 
     @property
     def most_remote(self) -> int:
-        """Of all who come over TCP, which is before anybody asks for their token."""
+        """Of all TCP clients; applies before authentication."""
         return max(self.most // 2, 1)
 
     @property
@@ -79,11 +79,11 @@ class ConnectionLimits:
 
 
 def limits_within(descriptors: int, most_each: int) -> ConnectionLimits:
-    """Return how many connections a process with so many descriptors can hold.
+    """Return the limits of a process that may open so many descriptors.
 
     Args:
-        descriptors: Its limit. A connection that follows a job takes two of them.
-        most_each: Of one user, by the operator's wish; no user takes more than half of all.
+        descriptors: A connection that follows a job takes two of them.
+        most_each: Of one user, as configured; no user gets more than half of all.
     """
     both = min(max((descriptors - _OWN_DESCRIPTORS) // 2, 2 * _LEAST), _MOST)
     reserve = min(_RESERVE, both // 2)
@@ -92,7 +92,7 @@ def limits_within(descriptors: int, most_each: int) -> ConnectionLimits:
 
 
 def client_key(address: str) -> Hashable:
-    """Return who counts as one visitor over TCP: this machine, or the network in which a machine chooses its address."""
+    """Return the key under which TCP connections are counted: loopback, an IPv4 address or an IPv6 /64."""
     host = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(host, ipaddress.IPv6Address):
         host = host.ipv4_mapped or host
@@ -104,45 +104,41 @@ def client_key(address: str) -> Hashable:
 
 
 class ConnectionCounter:
-    """The connections that are open now, by who made them."""
+    """The open connections by client."""
 
-    def __init__(self, room: ConnectionLimits) -> None:
-        self._room = room
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self._limits = limits
         self._counts: Counter[Hashable] = Counter()
         self._remote = 0
 
-    def enter(self, visitor: Hashable, *, is_admin: bool, is_remote: bool = False) -> None:
-        """Count one more.
+    def enter(self, client: Hashable, *, is_admin: bool, is_remote: bool = False) -> None:
+        """Count a connection.
 
         Raises:
-            ServerFullError: There is no room for it; it was not counted.
+            ServerFullError: It is past a limit; it was not counted.
         """
-        count = self._counts[visitor]
-        if not is_admin and count >= (self._room.most_each_remote if is_remote else self._room.most_each):
+        limits, count = self._limits, self._counts[client]
+        if not is_admin and count >= (limits.most_each_remote if is_remote else limits.most_each):
             raise ServerFullError(
                 f"you have {count} connections to this server already, which is the most",
                 hint="end some of your commands that wait or follow; the administrator sets `connections`",
             )
-        if not self._has_room(is_admin=is_admin, is_remote=is_remote):
+        most = limits.most + (limits.reserve if is_admin else 0)
+        if self._counts.total() >= most or (is_remote and self._remote >= limits.most_remote):
             raise ServerFullError("this server has no room for another connection", hint="try again later")
-        self._counts[visitor] += 1
+        self._counts[client] += 1
         self._remote += is_remote
 
-    def _has_room(self, *, is_admin: bool, is_remote: bool) -> bool:
-        if is_remote and self._remote >= self._room.most_remote:
-            return False
-        return self._counts.total() < self._room.most + (self._room.reserve if is_admin else 0)
-
-    def leave(self, visitor: Hashable, *, is_remote: bool = False) -> None:
-        """Count one less."""
+    def leave(self, client: Hashable, *, is_remote: bool = False) -> None:
+        """Count a closed connection."""
         self._remote -= is_remote
-        self._counts[visitor] -= 1
-        if not self._counts[visitor]:
-            del self._counts[visitor]
+        self._counts[client] -= 1
+        if not self._counts[client]:
+            del self._counts[client]
 
 
-class _Counted(socket.socket):
-    """A connection that is counted until it is closed, whichever protocol it speaks by then."""
+class _CountedSocket(socket.socket):
+    """A connection that is counted until `close`, also after an upgrade to another protocol."""
 
     on_close: Callable[[], None] | None = None
 
@@ -155,41 +151,41 @@ class _Counted(socket.socket):
 
 
 class ConnectionAcceptor:
-    """Lets connections in at one listening socket."""
+    """Accepts the connections of one listening socket, in the running event loop."""
 
     def __init__(
         self,
         listener: socket.socket,
-        visitors: ConnectionCounter,
+        counter: ConnectionCounter,
         protocol: Callable[[], asyncio.Protocol],
         encryption: ssl.SSLContext | None = None,
     ) -> None:
-        """Listen from now on, in the loop that runs.
+        """Accept from now on.
 
         Args:
             listener: Bound; closed by `close`.
-            visitors: Counts them, at other entrances too.
-            protocol: Makes what speaks with each.
+            counter: Shared with the acceptors of other sockets.
+            protocol: Makes the protocol of each connection.
             encryption: For TLS.
         """
         self._listener = listener
-        self._visitors = visitors
+        self._counter = counter
         self._protocol = protocol
         self._encryption = encryption
         self._loop = asyncio.get_running_loop()
         self._pause: asyncio.TimerHandle | None = None
         self._is_exhausted = False
-        self._coming: set[asyncio.Task[None]] = set()
-        self._refused: deque[_Counted] = deque()
+        self._starting: set[asyncio.Task[None]] = set()
+        self._refused: deque[_CountedSocket] = deque()
         listener.settimeout(0)
-        self._open()
+        self._resume()
 
-    def _open(self) -> None:
+    def _resume(self) -> None:
         self._pause = None
         self._loop.add_reader(self._listener.fileno(), self._accept)
 
     def close(self) -> None:
-        """Let nobody else in."""
+        """Accept no other connection."""
         if self._pause is not None:
             self._pause.cancel()
         self._loop.remove_reader(self._listener.fileno())
@@ -204,54 +200,51 @@ class ConnectionAcceptor:
             except (BlockingIOError, InterruptedError):
                 return
             except ConnectionError:
-                continue  # It hung up before it was answered.
+                continue  # The client closed it before it was accepted.
             except OSError as exc:
-                self._rest(exc)
+                self._suspend(exc)
                 return
             self._is_exhausted = False
-            self._receive(connection)
+            self._admit(connection)
 
-    def _rest(self, exc: OSError) -> None:
-        """Let those who call wait outside until there are descriptors again; told once, however long that takes."""
+    def _suspend(self, exc: OSError) -> None:
+        # Out of descriptors: without a pause the listening socket would stay readable and the loop would spin.
         if not self._is_exhausted:
             _log.error("no connection can be accepted: %s; trying again until one can", exc.strerror or exc)
         self._is_exhausted = True
         self._loop.remove_reader(self._listener.fileno())
-        self._pause = self._loop.call_later(_PAUSE_SECONDS, self._open)
+        self._pause = self._loop.call_later(_PAUSE_SECONDS, self._resume)
 
-    def _receive(self, connection: socket.socket) -> None:
-        counted = _Counted(fileno=connection.detach())
-        counted.settimeout(0)
+    def _admit(self, accepted: socket.socket) -> None:
+        connection = _CountedSocket(fileno=accepted.detach())
+        connection.settimeout(0)
         try:
-            self._admit(counted)
+            peer = peer_of(connection)
+            client = client_key(connection.getpeername()[0]) if peer is None else peer.uid
+            is_remote, is_admin = peer is None, peer is not None and administers(peer.uid)
+            self._counter.enter(client, is_admin=is_admin, is_remote=is_remote)
         except ServerFullError as exc:
-            self._refuse(counted, exc)
-        except OSError:  # It is gone already.
-            counted.close()
+            self._refuse(connection, exc)
+        except OSError:  # The client is gone.
+            connection.close()
         else:
-            task = self._loop.create_task(self._let_in(counted))
-            self._coming.add(task)
-            task.add_done_callback(self._coming.discard)
+            connection.on_close = lambda: self._counter.leave(client, is_remote=is_remote)
+            task = self._loop.create_task(self._start(connection))
+            self._starting.add(task)
+            task.add_done_callback(self._starting.discard)
 
-    def _admit(self, connection: _Counted) -> None:
-        peer = peer_of(connection)
-        visitor = client_key(connection.getpeername()[0]) if peer is None else peer.uid
-        is_remote, is_admin = peer is None, peer is not None and administers(peer.uid)
-        self._visitors.enter(visitor, is_admin=is_admin, is_remote=is_remote)
-        connection.on_close = lambda: self._visitors.leave(visitor, is_remote=is_remote)
-
-    def _refuse(self, connection: _Counted, error: ServerFullError) -> None:
-        """Say why, and give who asks first and reads then a moment to read it."""
+    def _refuse(self, connection: _CountedSocket, error: ServerFullError) -> None:
         with contextlib.suppress(OSError):
             if self._encryption is None:
                 connection.send(raw_error_response(503, error))
             connection.shutdown(socket.SHUT_WR)
+        # A client sends its request before it reads: closing at once would discard the answer with a reset.
         self._refused.append(connection)
         if len(self._refused) > _MOST_REFUSED:
             self._refused.popleft().close()
         self._loop.call_later(_LINGER_SECONDS, connection.close)
 
-    async def _let_in(self, connection: _Counted) -> None:
+    async def _start(self, connection: _CountedSocket) -> None:
         options: dict[str, Any] = {}
         if self._encryption is not None:
             options = {"ssl": self._encryption, "ssl_handshake_timeout": _HANDSHAKE_SECONDS}

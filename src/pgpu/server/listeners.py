@@ -1,8 +1,8 @@
-"""The sockets of a server, and its life from the first request that it takes to the last that it answers.
+"""The sockets of a server, and its life from the first request to the last answer.
 
-One server for each ledger: a lock that the kernel lets go of with the process says so, whatever is left of the socket of
-one that was killed. Requests under way are answered before it goes; jobs are none of its business then. It refuses TCP
-without TLS, except on loopback.
+A file lock permits one server for each ledger; the kernel releases it with the process, whatever is left of the socket of a
+killed one. On SIGTERM or SIGINT the server answers the requests that it has and exits; jobs continue. TCP without TLS is
+refused except on loopback.
 """
 
 import asyncio
@@ -31,31 +31,31 @@ from pgpu.server.peer_credentials import PeerHttpProtocol
 from pgpu.server.stream_routes import StreamRelay
 
 _BACKLOG = 1024
-_PASSED_DESCRIPTOR = 3
+_SYSTEMD_DESCRIPTOR = 3
 _GRACE_SECONDS = 3
-"""How long requests under way may take once the server was told to go; who waits for a job comes again."""
+"""Time limit for running requests after SIGTERM; clients that wait for a job reconnect."""
 
 _MOST_MESSAGE_BYTES = 1 << 21
 
 
 @dataclass(frozen=True, slots=True)
 class Tcp:
-    """An address beside the Unix socket."""
+    """An address in addition to the Unix socket."""
 
     host: str
     port: int
     certificate: Path | None = None
-    """PEM, the chain after it; None speaks without TLS, on loopback alone."""
+    """PEM, followed by its chain; None for no TLS, on loopback alone."""
 
     key: Path | None = None
 
 
 @contextlib.contextmanager
 def only_server(lock_path: Path) -> Iterator[None]:
-    """Be the one server of a ledger.
+    """Hold the lock of the one server of a ledger.
 
     Raises:
-        NodeError: There is one already.
+        NodeError: Another server holds it.
     """
     try:
         descriptor = open_lock_file(lock_path)
@@ -71,9 +71,9 @@ def only_server(lock_path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def listening_unix(path: Path, group: str) -> Iterator[socket.socket]:
-    """Listen at `path` meanwhile; a socket that is left there after a server's end is said to be one that is down.
+    """Listen at `path`, and remove the socket at the end: a client takes one that is left for a server that was killed.
 
-    One that systemd holds is systemd's to take away. So is one of another server that was put in its place.
+    A socket that systemd passed, or that another server has put in its place meanwhile, is left.
 
     Raises:
         NodeError: See `listen_unix`.
@@ -90,19 +90,20 @@ def listening_unix(path: Path, group: str) -> Iterator[socket.socket]:
 
 
 def listen_unix(path: Path, group: str) -> socket.socket:
-    """Return a socket at `path` in the place of one that nobody answers at; open to root and to a group, if it exists.
+    """Return a socket at `path`, accessible to root and to a group if it exists; replaces one without a server.
 
-    One that systemd listens at for this service is used as it is: who calls while the service restarts waits there.
+    A socket that systemd passes is used as it is: clients queue in it while the service restarts.
 
     Raises:
-        NodeError: Somebody answers there, or it cannot be made.
+        NodeError: A server answers there, or the socket cannot be made.
     """
     if os.environ.get("LISTEN_PID") == str(os.getpid()):
         return _passed_unix(path)
-    _refuse_taken(path)
+    _check_unused(path)
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        # The socket gets its permissions under a temporary name: no client can connect while they are wider.
         fresh = path.with_name(f".{path.name}.{os.getpid()}")
         fresh.unlink(missing_ok=True)
         made.bind(str(fresh))
@@ -120,15 +121,15 @@ def _passed_unix(path: Path) -> socket.socket:
     count = os.environ.pop("LISTEN_FDS", "0")
     for name in ("LISTEN_PID", "LISTEN_FDNAMES"):
         os.environ.pop(name, None)
-    fcntl.fcntl(_PASSED_DESCRIPTOR, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
-    passed = socket.socket(fileno=_PASSED_DESCRIPTOR)
+    fcntl.fcntl(_SYSTEMD_DESCRIPTOR, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
+    passed = socket.socket(fileno=_SYSTEMD_DESCRIPTOR)
     if count != "1" or passed.family != socket.AF_UNIX or passed.getsockname() != str(path):
         passed.close()
         raise NodeError(f"systemd passed another socket than {path}", hint="use deploy/systemd/pgpu.socket")
     return passed
 
 
-def _refuse_taken(path: Path) -> None:
+def _check_unused(path: Path) -> None:
     try:
         is_socket = stat.S_ISSOCK(path.lstat().st_mode)
     except OSError:
@@ -137,17 +138,16 @@ def _refuse_taken(path: Path) -> None:
         raise NodeError(f"{path} exists and is no socket", hint="choose another --host")
     with contextlib.suppress(OSError):
         connect(path).close()
-        raise NodeError(f"somebody answers at {path} already", hint="stop that server, or choose another --host")
+        raise NodeError(f"a server answers at {path} already", hint="stop that server, or choose another --host")
 
 
 def _open_to_group(path: Path, group: str) -> None:
-    """Before the socket has its name: nobody connects while it is open to more."""
     try:
         group_id = grp.getgrnam(group).gr_gid
     except KeyError:
         path.chmod(0o600)
         return
-    with contextlib.suppress(PermissionError):  # A user's own server serves that user.
+    with contextlib.suppress(PermissionError):  # A server of an ordinary user serves that user alone.
         os.chown(path, -1, group_id)
     path.chmod(0o660)
 
@@ -173,7 +173,7 @@ def listen_tcp(tcp: Tcp) -> socket.socket:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address is reached from this machine alone."""
+    """Whether an address is reachable from this machine alone."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -191,24 +191,24 @@ def serve(
     """Answer requests until SIGTERM or SIGINT.
 
     Args:
-        app: What answers.
-        unix: Listens on this machine.
+        app: The application.
+        unix: The listening Unix socket.
         tcp: Another address, or None.
         most_connections: Of one user at a time, fewer where this process may not open enough descriptors.
-        on_ready: Called once a signal ends it in good order.
+        on_ready: Called once signals end the server gracefully.
 
     Raises:
         RequestError: The certificate or its key cannot be used.
     """
-    visitors = ConnectionCounter(limits_within(resource.getrlimit(resource.RLIMIT_NOFILE)[0], most_connections))
-    servers = [_Quiet(_configuration(app), unix, visitors)]
+    counter = ConnectionCounter(limits_within(resource.getrlimit(resource.RLIMIT_NOFILE)[0], most_connections))
+    servers = [_ListenerServer(_configuration(app), unix, counter)]
     if tcp is not None:
-        servers.append(_Quiet(_encrypted(_configuration(app, tcp[0]), tcp[0]), tcp[1], visitors))
+        servers.append(_ListenerServer(_encrypted(_configuration(app, tcp[0]), tcp[0]), tcp[1], counter))
     asyncio.run(_serve(servers, cast("StreamRelay", app.state.relay), on_ready))
 
 
 def _encrypted(configuration: uvicorn.Config, tcp: Tcp) -> uvicorn.Config:
-    """Read certificate and key before anybody is told that the server listens."""
+    # Loaded before the socket accepts connections, so that a wrong file is an error of `pgpu serve`.
     files = [path for path in (tcp.certificate, tcp.key) if path is not None]
     for path in files:
         try:
@@ -225,37 +225,37 @@ def _encrypted(configuration: uvicorn.Config, tcp: Tcp) -> uvicorn.Config:
     return configuration
 
 
-class _Quiet(uvicorn.Server):
-    """A server that leaves signals to `_serve`, for there may be two of them, and its door to an `ConnectionAcceptor`."""
+class _ListenerServer(uvicorn.Server):
+    """A server without signal handlers, which `_serve` installs once for two servers; a `ConnectionAcceptor` accepts."""
 
-    def __init__(self, configuration: uvicorn.Config, listener: socket.socket, visitors: ConnectionCounter) -> None:
+    def __init__(self, configuration: uvicorn.Config, listener: socket.socket, counter: ConnectionCounter) -> None:
         super().__init__(configuration)
         self._listener = listener
-        self._visitors = visitors
-        self._entrance: ConnectionAcceptor | None = None
+        self._counter = counter
+        self._acceptor: ConnectionAcceptor | None = None
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """See `uvicorn.Server`, which listens at none of its own."""
+        """See `uvicorn.Server`; it opens no socket of its own."""
         await super().startup(sockets or [])
-        self._entrance = ConnectionAcceptor(self._listener, self._visitors, self._protocol, self.config.ssl)
+        self._acceptor = ConnectionAcceptor(self._listener, self._counter, self._protocol, self.config.ssl)
 
     def _protocol(self) -> asyncio.Protocol:
         return PeerHttpProtocol(self.config, self.server_state, self.lifespan.state)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """See `uvicorn.Server`."""
-        if self._entrance is not None:
-            self._entrance.close()
+        if self._acceptor is not None:
+            self._acceptor.close()
         await super().shutdown(sockets)
 
 
-async def _serve(servers: Sequence[_Quiet], following: StreamRelay, on_ready: Callable[[], None]) -> None:
+async def _serve(servers: Sequence[_ListenerServer], relay: StreamRelay, on_ready: Callable[[], None]) -> None:
     def leave() -> None:
-        following.leave()
+        relay.leave()
         for server in servers:
             server.should_exit = True
 
@@ -274,7 +274,7 @@ def _configuration(app: FastAPI, tcp: Tcp | None = None) -> uvicorn.Config:
         ws_max_size=_MOST_MESSAGE_BYTES,
         ws_per_message_deflate=False,
         lifespan="off",
-        log_level="error",  # What callers do wrong is told to them: nobody else writes into the operator's log.
+        log_level="error",  # Errors of clients go to the clients, not into the operator's log.
         access_log=False,
         server_header=False,
         proxy_headers=False,

@@ -1,8 +1,7 @@
-"""What a server does without being asked: it looks after jobs that nobody looks after, and at what they need.
+"""Periodic work of a server: recovery of jobs, the keeper, volumes, and the state of the container engine.
 
-A command of a user did the same in passing; where a server is, there may be none for hours. Whatever refuses for a while
-(a full disk, a locked ledger, a container engine that is away) is tried again and ends nothing; the server's log says once
-that it began, and once that it is over. Nothing is decided here: `recover` and the keeper do.
+Without a server each command does it in passing. A temporary failure (a full disk, a locked ledger, a container engine that
+is down) is retried in the next round; its begin and its end are logged once each.
 """
 
 import importlib.util
@@ -19,49 +18,48 @@ from pgpu.errors import PgpuError
 
 _LOG = logging.getLogger(__name__)
 
-
 _ROUND_SECONDS = 1.0
 _DOCKER_SECONDS = 5.0
-_CALL_SECONDS = LINGER_SECONDS / 2
+_KEEPER_CALL_SECONDS = LINGER_SECONDS / 2
 
 
 class Maintenance:
-    """The rounds of one server."""
+    """Two daemon threads of one server: one for jobs, one for the container engine."""
 
     def __init__(self, engine: Engine, tidy: Callable[[], None] = lambda: None) -> None:
-        """Do not begin yet.
+        """Do not start yet.
 
         Args:
-            engine: Whose jobs are looked after.
-            tidy: Takes away what killed processes left of volumes.
+            engine: Its jobs are recovered.
+            tidy: Removes what killed processes left of volumes.
         """
         self._engine = engine
         self._tidy = tidy
         self._is_over = threading.Event()
-        self._called_at_seconds = -_CALL_SECONDS
+        self._called_at_seconds = -_KEEPER_CALL_SECONDS
         self._has_docker = False
         self.trouble: str | None = None
-        """Why the last round failed, in one line; None if it did not, or there was none yet."""
+        """Why the last round failed, in one line; None if it did not, or before the first one."""
 
         self.docker_trouble: str | None = None
-        """Why containers cannot be started now; None if they can, or where there is no container engine to ask."""
+        """Why no container can be started now; None if one can, or if the extra `docker` is not installed."""
 
     def start(self) -> None:
-        """Go round from now on, in threads that nobody waits for."""
-        threading.Thread(target=self._go_round, args=(self._look_after, _ROUND_SECONDS), daemon=True).start()
+        """Start the threads."""
+        threading.Thread(target=self._repeat, args=(self._recover_jobs, _ROUND_SECONDS), daemon=True).start()
         if importlib.util.find_spec("docker") is not None:
-            threading.Thread(target=self._go_round, args=(self._look_at_docker, _DOCKER_SECONDS), daemon=True).start()
+            threading.Thread(target=self._repeat, args=(self._check_docker, _DOCKER_SECONDS), daemon=True).start()
 
     def stop(self) -> None:
         """Begin no other round."""
         self._is_over.set()
 
-    def _go_round(self, look: Callable[[], None], pause_seconds: float) -> None:
-        look()
+    def _repeat(self, work: Callable[[], None], pause_seconds: float) -> None:
+        work()
         while not self._is_over.wait(pause_seconds):
-            look()
+            work()
 
-    def _look_after(self) -> None:
+    def _recover_jobs(self) -> None:
         before = self.trouble
         try:
             recover(self._engine)
@@ -75,9 +73,10 @@ class Maintenance:
             _LOG.warning("pgpu: ready again")
 
     def _keep_keeper(self) -> None:
-        """Have the keeper stay although nothing waits: it forks a supervisor in a tenth of the time that one starts in."""
+        # A keeper exits after some seconds without waiting jobs. The server keeps it alive: it forks a supervisor in a
+        # tenth of the time that a new process needs.
         now_seconds = time.monotonic()
-        if now_seconds < self._called_at_seconds + _CALL_SECONDS:
+        if now_seconds < self._called_at_seconds + _KEEPER_CALL_SECONDS:
             return
         model = self._engine.settings.gpu_model
         if self._engine.keepers.tell(model, LOOK):
@@ -85,7 +84,7 @@ class Maintenance:
         else:
             self._engine.keepers.ensure(model)
 
-    def _look_at_docker(self) -> None:
+    def _check_docker(self) -> None:
         from pgpu.runtimes.docker.engine import Engine as DockerEngine  # noqa: PLC0415 - an extra of pgpu
         from pgpu.runtimes.docker.engine import engine_url  # noqa: PLC0415 - likewise
 

@@ -1,8 +1,7 @@
-"""Who is on the other side of a Unix socket, in the kernel's own words.
+"""The user at the other end of a Unix socket, as the kernel reports it.
 
-A peer is read once, when its connection is made: the credentials are those of the moment of its `connect`, whatever the
-process becomes later. This module refuses to trust anything that a client says. Source: unix(7), SO_PEERCRED;
-socket(7), SO_PEERGROUPS.
+Credentials are read once for each connection: they are those at the time of `connect`, whatever the process does later.
+Source: unix(7), SO_PEERCRED; socket(7), SO_PEERGROUPS.
 """
 
 import array
@@ -20,14 +19,14 @@ from pgpu.errors import RequestError
 from pgpu.server.responses import raw_error_response
 
 STATE_KEY = "peer"
-"""Where a request's ASGI `state` holds its `Peer`; None for what came over TCP."""
+"""Key of a request's `Peer` in its ASGI `state`; the value is None for TCP."""
 
 HANG_UP_KEY = "has_hung_up"
-"""Where the same `state` holds a function without arguments: `has_hung_up` of the request's connection."""
+"""Key in the same `state` of a function without arguments: `has_hung_up` of the request's connection."""
 
 _SO_PEERGROUPS = 59
 _MOST_GROUPS = 256
-"""As many as Python's getsockopt can take; of a peer with more none is believed."""
+"""The most that Python's getsockopt can return; a peer with more counts as one without groups."""
 
 _CREDENTIALS = struct.Struct("3i")
 
@@ -37,7 +36,7 @@ class Peer:
     """A process that connected."""
 
     pid: int
-    """As this process's PID namespace sees it; 0 where it is in another one."""
+    """In this process's PID namespace; 0 if the peer is in another one."""
 
     uid: int
     gid: int
@@ -46,7 +45,7 @@ class Peer:
 
 
 def peer_of(connection: socket.socket) -> Peer | None:
-    """Return who is connected; None unless it is a Unix socket."""
+    """Return the peer of a connection; None unless it is a Unix socket."""
     if connection.family != socket.AF_UNIX:
         return None
     pid, uid, gid = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
@@ -61,7 +60,7 @@ def _groups(connection: socket.socket) -> frozenset[int]:
 
 
 def has_hung_up(connection: socket.socket) -> bool:
-    """Whether the other side sends nothing more; asked of the kernel, since who stopped reading is not told.
+    """Whether the other side has closed; polls the kernel, since nothing reads from the connection meanwhile.
 
     Sources: poll(2), POLLRDHUP and POLLHUP; a connection that was closed here has no descriptor.
     """
@@ -73,13 +72,13 @@ def has_hung_up(connection: socket.socket) -> bool:
 
 
 class PeerHttpProtocol(H11Protocol):
-    """Uvicorn's HTTP connection that tells each of its requests, WebSockets included, who its peer is.
+    """Uvicorn's HTTP connection with the peer in the state of each request, WebSockets included.
 
-    A peer that does not say what it wants is hung up on: uvicorn minds only those that say nothing after an answer.
+    It also limits the time for a request's head, which uvicorn does only between two requests of a connection.
     """
 
     head_seconds = 10.0
-    """How long the head of a request may take, counted from the connection or from the head's first bytes."""
+    """Time limit for the head of a request, from the connection or from the head's first bytes."""
 
     _head_timer: asyncio.TimerHandle | None = None
 
@@ -92,15 +91,15 @@ class PeerHttpProtocol(H11Protocol):
             HANG_UP_KEY: lambda: has_hung_up(connection),
         }
         super().connection_made(transport)
-        self._mind_head()
+        self._time_head()
 
     def handle_events(self) -> None:
         """See `H11Protocol`."""
         super().handle_events()
-        self._mind_head()
+        self._time_head()
 
     def handle_websocket_upgrade(self, event: Any) -> None:
-        """See `H11Protocol`; another protocol has the connection from here on."""
+        """See `H11Protocol`; another protocol handles the connection from here on."""
         super().handle_websocket_upgrade(event)
         self._is_upgraded = True
 
@@ -108,17 +107,17 @@ class PeerHttpProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
-        self._forget_head()
+        self._cancel_timer()
         super().connection_lost(exc)
 
-    def _mind_head(self) -> None:
-        is_asking = not self._is_upgraded and (self.cycle is None or self.cycle.response_complete)
-        if not is_asking or self.transport.is_closing():
-            self._forget_head()
+    def _time_head(self) -> None:
+        is_head = not self._is_upgraded and (self.cycle is None or self.cycle.response_complete)
+        if not is_head or self.transport.is_closing():
+            self._cancel_timer()
         elif self._head_timer is None:
             self._head_timer = self.loop.call_later(self.head_seconds, self._hang_up)
 
-    def _forget_head(self) -> None:
+    def _cancel_timer(self) -> None:
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
