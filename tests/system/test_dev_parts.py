@@ -84,8 +84,8 @@ def test_the_functions_of_the_page_are_functions(source: Path) -> None:
     (source / "pgpu.toml").write_text(settings, "utf-8")
     told = describe_function(find_function("embedding", source))
     assert (told.name, told.declaration.memory_bytes, told.declaration.batch) == ("embedding", 2 << 30, Batch(16))
-    words = re.findall(r"`(\w+)`", page[page.index("| word |") : page.index("## Arguments")])
-    assert set(READERS) <= set(words), "every word of a declaration is in the table"
+    words = re.findall(r"`(\w+)`", page[page.index("| key |") : page.index("## Arguments")])
+    assert set(READERS) <= set(words), "every key of a declaration is in the table"
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_what_cannot_carry_a_declaration_is_refused() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ({"memroy": "4GiB"}, "'memroy' is no field"),
+        ({"memroy": "4GiB"}, "'memroy' is no key"),
         ({"memory": "4G"}, "memory: '4G' is ambiguous"),
         ({"memory": "4GiB", "gpus": 0}, "without a GPU"),
         ({"compute": "130%"}, "compute: '130%'"),

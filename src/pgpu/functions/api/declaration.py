@@ -189,7 +189,7 @@ def _parse_field(word: str, value: object) -> tuple[str, object]:
     if word not in _PARSERS:
         near = get_close_matches(word, _PARSERS, 1, 0.5)
         raise RequestError(
-            f"{quoted(word)} is no field of a declaration",
+            f"{quoted(word)} is no key of a declaration",
             hint=f"did you mean {near[0]}?" if near else f"known: {', '.join(_PARSERS)}",
         )
     name, parse = _PARSERS[word]
