@@ -130,7 +130,7 @@ def test_a_body_becomes_the_arguments_that_annotations_say(
         (one_untyped, b'"\xff"', JSON, "", 400, "bad_json", "the body is not JSON"),
         (number, b"\xc1", PACKED, "", 400, "bad_msgpack", "the body is not msgpack"),
         (prompt, b"\xff", PLAIN, "", 400, "bad_text", "the body is not UTF-8 text"),
-        (image, b"", JPEG, "top_k=1&top_k=2", 400, "bad_query", "the query says one argument twice"),
+        (image, b"", JPEG, "top_k=1&top_k=2", 400, "bad_query", "the query has one argument twice"),
         (image, b"", JPEG, "top_k=%ff", 400, "bad_query", "the query is malformed"),
         (untyped, b'{"y": 1}', JSON, "", 422, "bad_input", "missing required field `x`"),
         (untyped, b"[1]", JSON, "", 422, "bad_input", "an object with these keys: x, y"),

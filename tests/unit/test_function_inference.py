@@ -18,9 +18,8 @@ from tests.function_calls import asked, called, reply, told
 
 from pgpu.functions.ipc.messages import Reply
 from pgpu.functions.protocols import ParsedCall, Refusal
-from pgpu.functions.protocols.inference.datatypes import DATATYPES, nested
-from pgpu.functions.protocols.inference.inference_request import HEADER_LENGTH
-from pgpu.functions.protocols.inference.tensors import Tensor
+from pgpu.functions.protocols.inference_request import HEADER_LENGTH
+from pgpu.functions.protocols.tensors import DATATYPES, Tensor, nested
 
 PATH = "/v2/models/it/infer"
 
@@ -199,7 +198,7 @@ def test_every_function_can_be_called_since_one_element_may_hold_json() -> None:
         (doubled, [tensor("it", "FP32", [2], binary_data_size=-8)], b"12345678", 400, "no number of bytes"),
         (doubled, [tensor("it", "FP32", [1], [1], binary_data_size=4)], b"1234", 400, "data twice"),
         (doubled, [tensor("it", "FP32", [1])], b"", 400, "has no data"),
-        (doubled, [tensor("it", "FP128", [1], [1])], b"", 400, "a type that V2 has not"),
+        (doubled, [tensor("it", "FP128", [1], [1])], b"", 400, "a datatype that is not in V2"),
         (doubled, [tensor("it", "FP32", [-1], [1])], b"", 400, "Expected `int` >= 0"),
         (doubled, [tensor("it", "FP32", [1] * 33, [1])], b"", 400, "length <= 32"),
         (doubled, [tensor("it", "FP32", [1], shared_memory_region="x")], b"", 400, "shared memory"),

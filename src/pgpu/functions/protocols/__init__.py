@@ -1,12 +1,12 @@
-"""What callers speak, as pure translation: plain HTTP, the Open Inference Protocol V2, CloudEvents, OpenAPI.
+"""The protocols of a function's callers, as pure translation: plain HTTP, Open Inference Protocol V2, CloudEvents, OpenAPI.
 
-Bytes in, values out, and back. It refuses to touch a socket or to call a handler.
+Request bodies become arguments, results become response bodies. No sockets here, and the handler is not called.
 """
 
 from pgpu.functions.protocols.call_refusal import Refusal, RefusedError, handler_error, handler_refusal
-from pgpu.functions.protocols.description import example_body, openapi, pages
-from pgpu.functions.protocols.interpreter import Interpreter
-from pgpu.functions.protocols.parsed_call import ParsedCall, ResultWriter, StreamWriter
+from pgpu.functions.protocols.interpreter import Interpreter, ParsedCall
+from pgpu.functions.protocols.openapi import example_body, openapi, pages
+from pgpu.functions.protocols.results import ResultWriter, StreamWriter
 
 __all__ = [
     "Interpreter",

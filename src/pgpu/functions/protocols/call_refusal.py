@@ -1,6 +1,6 @@
-"""Why a call is not answered with a result: a status, a word for programs and a sentence for people.
+"""A refused or failed call: an HTTP status, a code for programs and a message for people.
 
-It refuses to tell a caller more than its own mistake: `detail` is for the log.
+The caller learns only its own mistake; `detail` is for the log.
 """
 
 import msgspec
@@ -15,13 +15,13 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """The reason that a call has no result."""
+    """The reason why a call has no result."""
 
     status: int
-    """HTTP's: 4xx, the caller's to mend; 500, the handler's."""
+    """HTTP status: 4xx for the caller's mistakes, 500 for the handler's."""
 
     code: str
-    """A word that programs compare, such as `bad_json`."""
+    """For programs, such as `bad_json`."""
 
     error: str
     """One line for people; never a value of another caller, never a stack trace."""
@@ -30,16 +30,16 @@ class Refusal(msgspec.Struct, frozen=True):
     """Names in lower case."""
 
     detail: str = ""
-    """What only the log gets."""
+    """For the log only."""
 
     def reply(self, request_id: str) -> Reply:
-        """Write it as every error of a function looks: `{"error": …, "code": …, "request_id": …}`."""
+        """Return the common form of all errors of a function: `{"error": …, "code": …, "request_id": …}`."""
         body = {"error": self.error, "code": self.code, "request_id": request_id}
         return Reply(self.status, {**_HEADERS, **self.headers}, _encode(body))
 
 
 class RefusedError(RequestError):
-    """A call cannot be understood; it carries the refusal out of the depths of a reader."""
+    """Raised while a call is parsed or a result is written; carries the refusal."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.error)
@@ -52,24 +52,18 @@ def refusal_error(status: int, code: str, error: str, **headers: str) -> Refused
     return RefusedError(Refusal(status, code, _one_line(error), named))
 
 
-def _one_line(error: str) -> str:
-    """A caller's own words may be in it: keys of its JSON, of any length and with any character."""
-    short = error if len(error) <= _LONGEST_ERROR else f"{error[:_LONGEST_ERROR]}…"
-    return short if short.isprintable() else short.encode("unicode_escape").decode()
-
-
 def handler_refusal(error: BaseException) -> Refusal | None:
-    """Read a handler's own refusal: an exception whose `pgpu_status` is 400 to 498, and whose text is for the caller.
+    """Return the refusal that a handler raised: an exception whose `pgpu_status` is 400 to 498, with its text for the caller.
 
-    The attribute's name is ours alone on purpose: libraries raise exceptions with a `status` of somebody else's answer, and
-    with texts that no caller may see.
+    The attribute is pgpu's alone: exceptions of libraries may have a `status` of another service's response and a text that
+    callers must not see.
 
     Returns:
-        None: the error says nothing of the kind, and is a failure.
+        None: the exception has no such attribute and is a failure.
     """
     try:
         status, error_text = getattr(error, "pgpu_status", None), str(error)
-    except Exception:  # noqa: BLE001 - it is the user's class, and may raise anything when it is asked
+    except Exception:  # noqa: BLE001 - the user's class may raise anything
         return None
     if type(status) is not int or not _LEAST_DECLINED <= status < _CLIENT_GONE:
         return None
@@ -77,5 +71,11 @@ def handler_refusal(error: BaseException) -> Refusal | None:
 
 
 def handler_error(error: BaseException, detail: str = "") -> Refusal:
-    """Refuse a call whose handler raised: the caller learns the error's type and nothing else."""
+    """Return the refusal of a call whose handler raised: the caller gets only the exception's type."""
     return Refusal(500, "handler_error", type(error).__name__, detail=detail)
+
+
+def _one_line(error: str) -> str:
+    # The text may quote the caller's input: JSON keys of any length and with any character.
+    short = error if len(error) <= _LONGEST_ERROR else f"{error[:_LONGEST_ERROR]}…"
+    return short if short.isprintable() else short.encode("unicode_escape").decode()

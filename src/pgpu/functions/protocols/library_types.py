@@ -1,6 +1,6 @@
-"""Types of other libraries in JSON and msgpack: NumPy's arrays, pydantic's models, tensors that know `tolist()`.
+"""Types of other libraries in JSON and msgpack: NumPy arrays, pydantic models, tensors with `tolist()`.
 
-It refuses to import any of them: a handler that uses one has imported it.
+None of these libraries is imported here; a handler that uses one has imported it already.
 """
 
 import sys
@@ -14,27 +14,29 @@ import msgspec
 from pgpu.errors import RequestError
 from pgpu.functions.handler import Parameter
 
+_READABLE = "take bytes, numbers, text, lists, dataclasses, TypedDicts, msgspec or pydantic models, or numpy arrays"
+
 
 def decode_library_type(kind: Any, plain: Any) -> Any:
-    """Make a value of a foreign type out of plain ones.
+    """Make a value of a library's type from plain values; msgspec's `dec_hook`.
 
     Raises:
-        ValueError: The plain value does not fit, said in words for the caller; msgspec adds the path.
+        ValueError: The plain value does not fit; the text is for the caller, and msgspec appends the path.
     """
     if is_array(kind):
         return array_of(plain, dtype_of(kind))
     if _is_model(kind):
-        return _model_of(kind, plain)
+        return _make_model(kind, plain)
     if isinstance(plain, kind):
         return plain
     return kind(plain)
 
 
 def encode_library_type(value: Any) -> Any:
-    """Make plain values out of one of a foreign type.
+    """Make plain values from a value of a library's type; msgspec's `enc_hook`.
 
     Raises:
-        TypeError: It is of a type that has no plain form.
+        TypeError: The type has no plain form.
     """
     if hasattr(value, "model_dump"):
         return value.model_dump()
@@ -44,7 +46,7 @@ def encode_library_type(value: Any) -> Any:
 
 
 def check_readable(parameter: Parameter) -> None:
-    """Find out before the first request whether values of a parameter's type can be made at all.
+    """Check before the first request that values of a parameter's type can be decoded.
 
     Raises:
         RequestError: They cannot.
@@ -58,18 +60,15 @@ def check_readable(parameter: Parameter) -> None:
         raise RequestError(f"parameter {parameter.name}: no request can hold a {unknown.__name__}", hint=_READABLE)
 
 
-_READABLE = "take bytes, numbers, text, lists, dataclasses, TypedDicts, msgspec or pydantic models, or numpy arrays"
-
-
 def is_array(kind: Any) -> bool:
-    """Whether a type is NumPy's array, with or without a dtype, annotated or optional too."""
+    """Whether a type is a NumPy array, also with a dtype, annotated or optional."""
     numpy = sys.modules.get("numpy")
     bare = bare_type(kind)
     return numpy is not None and (typing.get_origin(bare) or bare) is numpy.ndarray
 
 
 def bare_type(kind: Any) -> Any:
-    """A type without its annotations, and without the `None` that it may be instead."""
+    """Return a type without annotations and without an alternative `None`."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Annotated:
         return bare_type(arguments[0])
@@ -78,17 +77,17 @@ def bare_type(kind: Any) -> Any:
 
 
 def dtype_of(kind: Any) -> Any:
-    """The dtype that `NDArray[np.float32]` names; None for a plain `ndarray`."""
+    """Return the dtype of `NDArray[np.float32]`; None for a plain `ndarray`."""
     arguments = typing.get_args(bare_type(kind))
     inner = typing.get_args(arguments[1]) if len(arguments) > 1 else ()
     return inner[0] if inner and isinstance(inner[0], type) else None
 
 
 def array_of(plain: Any, dtype: Any) -> Any:
-    """Make an array out of nested lists.
+    """Make an array from nested lists; with a dtype, precision may be lost, but no integer changes its value.
 
     Raises:
-        ValueError: They are ragged, or hold what is no number of this dtype.
+        ValueError: The lists are ragged, or hold something other than numbers of this dtype.
     """
     numpy = sys.modules["numpy"]
     try:
@@ -97,11 +96,8 @@ def array_of(plain: Any, dtype: Any) -> Any:
         raise ValueError("Expected a rectangular array of numbers") from error
     if array.dtype.kind not in "biuf":
         raise ValueError("Expected a rectangular array of numbers")
-    return array if dtype is None else _cast(numpy, array, dtype)
-
-
-def _cast(numpy: Any, array: Any, dtype: Any) -> Any:
-    """Change an array's dtype; precision may be lost, as it always is, but no number becomes another one."""
+    if dtype is None:
+        return array
     is_whole = array.dtype.kind in "biu" and numpy.dtype(dtype).kind in "iu"
     if array.size and not is_whole and not numpy.can_cast(array.dtype, dtype, "same_kind"):
         raise ValueError(f"Expected numbers of type {dtype.__name__}")
@@ -119,21 +115,20 @@ def _is_model(kind: Any) -> bool:
     return isinstance(kind, type) and hasattr(kind, "model_validate")
 
 
-def _model_of(kind: Any, plain: Any) -> Any:
+def _make_model(kind: Any, plain: Any) -> Any:
     pydantic = sys.modules["pydantic"]
     try:
         return kind.model_validate(plain)
     except pydantic.ValidationError as error:
-        wrong = error.errors(include_url=False, include_context=False, include_input=False)
-        raise ValueError("; ".join(f"{each['msg']} (at {_path(each['loc'])})" for each in wrong[:5])) from None
-
-
-def _path(location: tuple[Any, ...]) -> str:
-    return ".".join(str(part) for part in location) or "the model"
+        wrong = error.errors(include_url=False, include_context=False, include_input=False)[:5]
+        paths = (".".join(str(part) for part in each["loc"]) or "the model" for each in wrong)
+        raise ValueError(
+            "; ".join(f"{each['msg']} (at {path})" for each, path in zip(wrong, paths, strict=True))
+        ) from None
 
 
 def _unknown_types(info: Any, seen: set[int] | None = None) -> Iterator[type]:
-    """Walk a type as msgspec sees it, down to the types that neither it nor this module knows."""
+    """Walk msgspec's description of a type and yield the types that neither msgspec nor this module decodes."""
     seen = set() if seen is None else seen
     if id(info) in seen:
         return

@@ -1,7 +1,4 @@
-"""Media types: which one a body has, and which one a caller accepts.
-
-It refuses to guess a type from a body's bytes.
-"""
+"""Media types: parsing of Content-Type, and content negotiation by Accept."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -15,7 +12,7 @@ EVENTS = "text/event-stream"
 LINES = "application/x-ndjson"
 EVENT = "application/cloudevents+json"
 FORM = "application/x-www-form-urlencoded"
-"""What curl says of every body after `-d`, whatever it is: as if nothing were said, since functions take no forms."""
+"""curl's default for every body after `-d`. Counts as no Content-Type, since functions take no forms."""
 
 _ALIASES = {
     "text/json": JSON,
@@ -27,18 +24,18 @@ _ALIASES = {
 
 
 class MediaType(NamedTuple):
-    """A Content-Type, taken apart."""
+    """A parsed Content-Type."""
 
     essence: str
-    """Type and subtype in small letters, aliases resolved; every `…+json` that is no event is JSON."""
+    """Type and subtype in lower case, aliases resolved; every `…+json` except CloudEvents is JSON."""
 
     charset: str
-    """In small letters; `utf-8` where nothing is said."""
+    """In lower case; `utf-8` by default."""
 
 
 @lru_cache(256)
 def media_type(content_type: str) -> MediaType:
-    """Take a Content-Type apart; what is malformed becomes a type that nobody takes."""
+    """Parse a Content-Type; a malformed one gives a type that no function takes."""
     essence, *parameters = (part.strip() for part in content_type.lower().split(";"))
     pairs = (part.partition("=") for part in parameters)
     charset = next((value.strip('" ') for name, _, value in pairs if name.strip() == "charset"), "utf-8")
@@ -49,25 +46,21 @@ def media_type(content_type: str) -> MediaType:
 
 
 def negotiate(accept: str | None, offers: Sequence[str]) -> str | None:
-    """Choose which of the offers a caller likes best; among equals the first.
+    """Choose the offer that an Accept header prefers; among equals the first.
 
     Args:
-        accept: The Accept header; None or empty accepts everything.
-        offers: Media types, the server's favourite first.
+        accept: The header; None or empty accepts everything.
+        offers: Media types, the server's preference first.
 
     Returns:
-        One of the offers, or None if the caller accepts none.
+        One of the offers, or None if none is accepted.
     """
-    ranges = _ranges(accept or "*/*")
+    ranges = [_parse_range(part) for part in (accept or "*/*").lower().split(",") if part.strip()]
     best = max(offers, key=lambda offer: _quality(offer, ranges), default=None)
     return best if best is not None and _quality(best, ranges) > 0 else None
 
 
-def _ranges(accept: str) -> list[tuple[str, float]]:
-    return [_range(part) for part in accept.lower().split(",") if part.strip()]
-
-
-def _range(part: str) -> tuple[str, float]:
+def _parse_range(part: str) -> tuple[str, float]:
     essence, *parameters = (piece.strip() for piece in part.split(";"))
     quality = next((piece[2:] for piece in parameters if piece.startswith("q=")), "1")
     try:
@@ -78,9 +71,9 @@ def _range(part: str) -> tuple[str, float]:
 
 
 def _quality(offer: str, ranges: list[tuple[str, float]]) -> float:
-    """The quality of the most specific range that covers the offer (RFC 9110, 12.5.1)."""
-    for cover in (offer, offer.partition("/")[0] + "/*", "*/*"):
-        found = [quality for essence, quality in ranges if essence == cover]
+    # The most specific range that matches counts (RFC 9110, 12.5.1).
+    for pattern in (offer, offer.partition("/")[0] + "/*", "*/*"):
+        found = [quality for essence, quality in ranges if essence == pattern]
         if found:
             return max(found)
     return 0.0
