@@ -1,38 +1,37 @@
-"""Every error of pgpu, split by who must act.
-
-Our exception hierarchy:
+"""Exception hierarchy of pgpu, split by the party that must act.
 
 * PgpuError
-  x RequestError            the asker must change the request
+  x RequestError            the client must change the request
     + CommandNotFoundError      the command does not exist (exit code 127)
     + CommandNotExecutableError the command cannot be executed (exit code 126)
     + JobNotFoundError          no job has this id or name
     + FunctionNotFoundError     the caller has no function of this name
-    + AccessError               the caller may not do this
-      - UnauthenticatedError        nobody knows who the caller is
+    + AccessError               the caller is not allowed to do this
+      - UnauthenticatedError        the caller's identity is unknown
   x CapacityError           try again later
     + WaitTimeoutError          not granted in time (exit code 124)
     + CancelledError            the wait was cancelled (exit code 130)
-    + NotReadyError             something that the job needs is being put in order; it is started then
-  x NodeError               the operator of this machine must mend something
+    + NotReadyError             something that the job needs is being repaired; the job starts then
+  x NodeError               the operator of this machine must fix something
     + LedgerError               the ledger cannot be read, written or understood
-      - LedgerGoneError             it was taken away from under those who work on its word
-    + EnforcementError          a limit cannot be made to bind; nothing is started without one
+      - LedgerGoneError             it was removed while processes were using it
+    + EnforcementError          a limit cannot be enforced; no job is started without one
     + RuntimeUnavailableError   Docker or the kernel cannot start the job
-    + ServerUnavailableError    `pgpu serve` does not answer, or does not let this user in
-      - ServerFullError             it has no room for another connection, of this user or at all
-    + KubeletAwayError        this node's kubelet does not answer: it is being started, or stands still
-    + ClusterError            Kubernetes' API server did not do what it was asked
-      - ClusterUnavailableError     it does not answer, or has too much to do: the same may succeed later
-      - ClusterAccessError          it does not know who asks, or does not allow this
+      - EngineAwayError             the container engine does not answer; it may come back
+    + ServerUnavailableError    `pgpu serve` does not answer, or does not admit this user
+      - ServerFullError             its limit on connections is reached, for this user or in all
+    + KubeletAwayError        this node's kubelet does not answer: it is being restarted, or hangs
+    + ClusterError            a request to the Kubernetes API server failed
+      - ClusterUnavailableError     it does not answer, or is overloaded: the same request may succeed later
+      - ClusterAccessError          it does not know the client, or does not allow this
       - ObjectNotFoundError         it has no such object
-      - ObjectConflictError         somebody else made or changed the object first
-      - ObjectRefusedError          it finds the object wrong
-      - HistoryGoneError            it no longer knows what happened since a version
+      - ObjectConflictError         another client made or changed the object first
+      - ObjectRefusedError          it rejects the object as invalid
+      - HistoryGoneError            it no longer has the events since a version
   x PgpuBug                 report it
 
-Foreign errors become one of these at the edge of the room that meets them. This module refuses to format: the
-command line decides how an error looks and which exit code it has.
+Foreign errors become one of these at the edge of the room that meets them. The command line formats them and maps them to exit
+codes.
 """
 
 
@@ -40,7 +39,7 @@ class PgpuError(Exception):
     """Base of every error that pgpu raises on purpose.
 
     Attributes:
-        hint: One line that says what to do about it, or None.
+        hint: One line on how to fix it, or None.
     """
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
@@ -52,7 +51,7 @@ class RequestError(PgpuError):
     """The request is wrong; nothing was changed.
 
     Attributes:
-        nearest_bytes: The largest memory that could be granted, where that is what is wrong; else None.
+        nearest_bytes: The largest memory that could be granted, if that is what is wrong; otherwise None.
     """
 
     def __init__(self, message: str, *, hint: str | None = None, nearest_bytes: int | None = None) -> None:
@@ -65,7 +64,7 @@ class CommandNotFoundError(RequestError):
 
 
 class CommandNotExecutableError(RequestError):
-    """The job's command exists and cannot be executed."""
+    """The job's command exists but cannot be executed."""
 
 
 class JobNotFoundError(RequestError):
@@ -73,15 +72,15 @@ class JobNotFoundError(RequestError):
 
 
 class FunctionNotFoundError(RequestError):
-    """The caller has no function of this name; whether somebody else has one is not told."""
+    """The caller has no function of this name. Functions of other users are not disclosed."""
 
 
 class AccessError(RequestError):
-    """The caller may not do this."""
+    """The caller is not allowed to do this."""
 
 
 class UnauthenticatedError(AccessError):
-    """The caller did not show who they are."""
+    """The caller did not authenticate."""
 
 
 class CapacityError(PgpuError):
@@ -89,19 +88,19 @@ class CapacityError(PgpuError):
 
 
 class WaitTimeoutError(CapacityError):
-    """The request was not granted in the time its asker gave it."""
+    """The request was not granted within its time limit."""
 
 
 class CancelledError(CapacityError):
-    """The asker stopped waiting."""
+    """The wait was cancelled."""
 
 
 class NotReadyError(CapacityError):
-    """Something that a granted job needs is being put in order, such as an MPS server after a fault."""
+    """Something that a granted job needs is being repaired, such as an MPS server after a fault."""
 
 
 class NodeError(PgpuError):
-    """Something on this machine must be mended by its operator."""
+    """The operator must fix something on this machine."""
 
 
 class LedgerError(NodeError):
@@ -109,11 +108,11 @@ class LedgerError(NodeError):
 
 
 class LedgerGoneError(LedgerError):
-    """The ledger was removed or moved away from under a process that works on its word, which has nothing left to do."""
+    """The ledger was removed or moved while a process was using it; the process must end."""
 
 
 class EnforcementError(NodeError):
-    """A limit cannot be made to bind, so the job was not started."""
+    """A limit cannot be enforced, so the job was not started."""
 
 
 class RuntimeUnavailableError(NodeError):
@@ -125,27 +124,27 @@ class EngineAwayError(RuntimeUnavailableError):
 
 
 class ServerUnavailableError(NodeError):
-    """A server of pgpu cannot be reached, or does not let this user in."""
+    """A pgpu server cannot be reached, or does not admit this user."""
 
 
 class ServerFullError(ServerUnavailableError):
-    """The server has no room for another connection; nothing was asked."""
+    """The server's limit on connections is reached; no request was sent."""
 
 
 class KubeletAwayError(NodeError):
-    """The kubelet does not answer on its socket: it is being started, or stands still."""
+    """The kubelet does not answer on its socket: it is being restarted, or hangs."""
 
 
 class ClusterError(NodeError):
-    """Kubernetes' API server did not do what it was asked."""
+    """A request to the Kubernetes API server failed."""
 
 
 class ClusterUnavailableError(ClusterError):
-    """The API server does not answer, or has too much to do; the same may succeed later."""
+    """The API server does not answer, or is overloaded; the same request may succeed later."""
 
 
 class ClusterAccessError(ClusterError):
-    """The API server does not know who asks, or does not allow this: a permission or an admission policy is in the way."""
+    """The API server does not know the client, or a permission or an admission policy does not allow this."""
 
 
 class ObjectNotFoundError(ClusterError):
@@ -153,15 +152,15 @@ class ObjectNotFoundError(ClusterError):
 
 
 class ObjectConflictError(ClusterError):
-    """Somebody else made or changed the object first."""
+    """Another client made or changed the object first."""
 
 
 class ObjectRefusedError(ClusterError):
-    """The API server finds the object wrong; the same will never succeed."""
+    """The API server rejects the object as invalid; the same request will never succeed."""
 
 
 class HistoryGoneError(ClusterError):
-    """The API server no longer knows what happened since the version from which it was asked to tell."""
+    """The API server no longer has the events since the requested version."""
 
 
 class PgpuBug(PgpuError):  # noqa: N818 - the house's word for it

@@ -1,7 +1,7 @@
-"""Human text for bytes, seconds and shares, read and written in one place.
+"""Parsing and formatting of human text for bytes, durations and shares.
 
-Everywhere else a quantity is a plain number whose name carries its unit. This module refuses to guess: `4G` may mean
-10⁹ or 2³⁰ and is rejected, a bare number is bytes, and `1` is no share: of one, or of a hundred?
+Everywhere else a quantity is a plain number with its unit in the name. Ambiguous input is rejected: `4G` may mean 10⁹ or 2³⁰,
+and the share `1` may mean 1 % or 100 %. A bare number of memory is bytes.
 """
 
 import re
@@ -13,11 +13,11 @@ MIB = 1024 * KIB
 GIB = 1024 * MIB
 
 SMALLEST_SLICE_BYTES = MIB
-"""A bare number below this is taken for a forgotten unit and refused."""
+"""A bare number below this is rejected, since its unit was probably forgotten."""
 
 _BINARY_PREFIXES = {"k": 1, "m": 2, "g": 3, "t": 4}
 _NUMBER = r"(?P<number>[0-9]{1,18}(?:\.[0-9]{1,18})?)"
-"""Longer ones are no amounts of anything here, and Python reads no number of 5,000 digits."""
+"""At most 18 digits: longer numbers are no valid amounts, and Python does not parse 5,000 digits."""
 
 _MEMORY = re.compile(_NUMBER + r"\s*(?P<unit>[A-Za-z]*)")
 _DURATION = re.compile(_NUMBER + r"(?P<unit>ms|s|m|h|d)?")
@@ -25,14 +25,14 @@ _SHARE = re.compile(_NUMBER + r"\s*(?P<percent>%)?")
 _LONGEST_QUOTE = 40
 _DURATION_UNITS_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1.0}
 SMALLEST_COMPUTE_SHARE = 0.01
-"""A millisecond of each period of a tenth of a second."""
+"""1 %: a millisecond of each period of 100 ms."""
 
 _SHARE_EXAMPLES = "write it like 30% or 0.3"
 _EXAMPLES = "write it like 4GiB, 1205MiB, 4g (2³⁰) or 4GB (10⁹)"
 
 
 def parse_memory_bytes(text: str) -> int:
-    """Read an amount of memory as users write it.
+    """Parse an amount of memory for a slice.
 
     `4GiB`, `4Gi` and `4g` are 4 · 2³⁰ bytes, `4GB` is 4 · 10⁹; a bare number is bytes.
 
@@ -49,7 +49,7 @@ def parse_memory_bytes(text: str) -> int:
 
 
 def parse_bytes(text: str) -> int:
-    """Read a number of bytes that is no slice, in the same units: a body of `512KiB`.
+    """Parse a number of bytes in the same units, without the minimum of a slice, such as a body limit of `512KiB`.
 
     Raises:
         RequestError: Not an amount, or ambiguous (`4G`).
@@ -57,18 +57,15 @@ def parse_bytes(text: str) -> int:
     match = _MEMORY.fullmatch(text.strip())
     if match is None:
         raise RequestError(f"{quoted(text)} is not an amount of memory", hint=_EXAMPLES)
-    return int(_exact_product(match["number"], _unit_bytes(match["unit"], text)))
+    # In integers: a float would lose bytes of large amounts.
+    whole, _, fraction = match["number"].partition(".")
+    scale: int = 10 ** len(fraction)
+    return int(whole + fraction) * _unit_bytes(match["unit"], text) // scale
 
 
 def quoted(text: str) -> str:
-    """Write what somebody typed into a message, in quotes, and not more of it than one line takes."""
+    """Return user input in quotes for a message, cut to 40 characters."""
     return repr(text) if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]!r}…"
-
-
-def _exact_product(number: str, unit_bytes: int) -> int:
-    whole, _, fraction = number.partition(".")
-    scale: int = 10 ** len(fraction)
-    return int(whole + fraction) * unit_bytes // scale
 
 
 def _unit_bytes(unit: str, text: str) -> int:
@@ -87,7 +84,7 @@ def _unit_bytes(unit: str, text: str) -> int:
 
 
 def parse_compute_share(text: str) -> float:
-    """Read a share of a GPU's time as users write it: `30%`, or `0.3`.
+    """Parse a share of a GPU's time: `30%`, or `0.3`.
 
     Returns:
         Above 0 to 1, in whole millionths.
@@ -109,12 +106,12 @@ def parse_compute_share(text: str) -> float:
 
 
 def format_share(share: float) -> str:
-    """Write a share: `30%`, `33.33%`."""
+    """Format a share: `30%`, `33.33%`."""
     return f"{round(share * 100, 2):g}%"
 
 
 def format_memory(memory_bytes: int) -> str:
-    """Write bytes with a binary unit: `2 GiB`, `1205 MiB`, `512 KiB`, `17 B`."""
+    """Format bytes with a binary unit: `2 GiB`, `1205 MiB`, `512 KiB`, `17 B`."""
     for unit_bytes, unit in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         if memory_bytes >= unit_bytes:
             amount = f"{memory_bytes / unit_bytes:.2f}".rstrip("0").rstrip(".")
@@ -123,7 +120,7 @@ def format_memory(memory_bytes: int) -> str:
 
 
 def parse_duration_seconds(text: str) -> float:
-    """Read a duration: `30s`, `5m`, `1.5h`, `250ms`; a bare number is seconds.
+    """Parse a duration: `30s`, `5m`, `1.5h`, `250ms`; a bare number is seconds.
 
     Raises:
         RequestError: Not a duration.
@@ -135,7 +132,7 @@ def parse_duration_seconds(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """Write a duration in its two largest units: `3s`, `5m 10s`, `2h 3m`, `4d 1h`."""
+    """Format a duration in its two largest units: `3s`, `5m 10s`, `2h 3m`, `4d 1h`."""
     total = max(0, int(seconds))
     parts = [(total // 86400, "d"), (total // 3600 % 24, "h"), (total // 60 % 60, "m"), (total % 60, "s")]
     shown = [f"{amount}{unit}" for amount, unit in parts if amount]

@@ -55,7 +55,7 @@ def test_a_share_that_is_written_out_is_read_back(hundredths: int) -> None:
         (("--strict",), "--strict needs a share"),
         (("--sharing", "nicely"), "'nicely' is no sharing mode"),
         (("--sharing", "exclusive", "--compute", "30%"), "has all of their time"),
-        (("--sharing", "exclusive", "--oversubscribe"), "has nobody to move its memory for"),
+        (("--sharing", "exclusive", "--oversubscribe"), "has no other job to move its memory for"),
         (("--sharing", "mps", "--gpus", "2"), "MPS is for jobs on one GPU"),
     ],
 )

@@ -1,6 +1,6 @@
-"""Frozen values that every room shares: what a GPU, a request, a slice, a lease and a job are.
+"""Frozen values that all rooms share: GPUs, requests, slices, leases, jobs, profiles and functions.
 
-Nothing here acts: no clock, file, socket, randomness or log. Units stand in the names.
+No clock, file, socket, randomness or log. Units are part of the names.
 """
 
 from pgpu.model.function import (

@@ -1,15 +1,15 @@
-"""What the doctor found: of this machine, or of a cluster."""
+"""Results of the doctor's checks, of this machine or of a cluster."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class Result(StrEnum):
-    """How bad it is."""
+    """Severity of a finding."""
 
     OK = "ok"
     WARNING = "warning"
-    """Something is weaker or missing, and jobs can run."""
+    """Something is weaker or missing, but jobs can run."""
 
     FAILURE = "failure"
     """Jobs cannot run."""
@@ -17,29 +17,29 @@ class Result(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the doctor's."""
+    """Result of one check."""
 
     name: str
-    """What was looked at."""
+    """What was checked."""
 
     result: Result
     finding: str
     """In one line."""
 
     remedy: str | None = None
-    """How to mend it; None where nothing is wrong."""
+    """How to fix it; None if nothing is wrong."""
 
 
 def fine(name: str, finding: str) -> Finding:
-    """Say that nothing is wrong."""
+    """Return a finding that nothing is wrong."""
     return Finding(name, Result.OK, finding)
 
 
 def weak(name: str, finding: str, remedy: str | None) -> Finding:
-    """Say that jobs can run without something."""
+    """Return a finding that something is missing or weaker, but jobs can run."""
     return Finding(name, Result.WARNING, finding, remedy)
 
 
 def broken(name: str, finding: str, remedy: str | None) -> Finding:
-    """Say that jobs cannot run."""
+    """Return a finding that jobs cannot run."""
     return Finding(name, Result.FAILURE, finding, remedy)

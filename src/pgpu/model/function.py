@@ -1,7 +1,6 @@
-"""Functions as a server knows them: versions, who gets how much of the traffic, who may call, and what serves now.
+"""Deployed functions: their versions, the traffic of each version, call tokens, replicas and cold starts.
 
-A version never changes once it was accepted, but for whether it can be served. What a function asks for travels as the
-JSON of its declaration: this room knows none of its words.
+A version is immutable once it was accepted, except for its state. Its declaration is opaque JSON here.
 """
 
 from collections.abc import Sequence
@@ -22,12 +21,12 @@ class VersionState(StrEnum):
 
     READY = "ready"
     FAILED = "failed"
-    """They could not be installed, or no replica of it came up in time; `Version.reason` says why."""
+    """Its requirements could not be installed, or no replica of it became ready in time; see `Version.reason`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """A version as somebody asks for it."""
+    """Request for a new version."""
 
     function: str
     app: str
@@ -37,22 +36,22 @@ class Deployment:
     """SHA-256 of the packed source tree, in hexadecimal digits."""
 
     declaration: str = "{}"
-    """JSON of what it asks for, as `pgpu.functions.api.dump_declaration` writes it."""
+    """JSON of its resources and limits, as `pgpu.functions.api.dump_declaration` writes it."""
 
     runtime: Literal["process", "docker"] = "process"
     image: str | None = None
     """Only for `docker`."""
 
     requirements: str | None = None
-    """Text of a lock file that pip installs for it; None for none."""
+    """Text of a lock file that is installed with pip; None for none."""
 
     rolls_out: bool = True
-    """Whether it gets all of the traffic at once; a function's first version always does."""
+    """Whether it gets all of the traffic at once; the first version of a function always does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One version of a function; `NAME@NUMBER` as users write it."""
+    """One version of a function, written `NAME@NUMBER`."""
 
     function: str
     number: int
@@ -79,7 +78,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How much of a function's traffic one version gets."""
+    """Part of a function's traffic that one version gets."""
 
     version: int
     percent: int
@@ -88,7 +87,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """One function with all of its versions."""
+    """One function with all its versions."""
 
     name: str
     """Unique on the server."""
@@ -103,14 +102,14 @@ class Function:
 
     @property
     def identity(self) -> str:
-        """Which of all functions that ever had this name: a name can be another owner's once its function was removed."""
+        """Distinguishes functions of one name over time: a removed function's name may get another owner."""
         return identity_of(self.name, self.created_at_seconds)
 
     def version(self, number: int) -> Version:
         """Return one version.
 
         Raises:
-            RequestError: There is none of this number.
+            RequestError: There is no version of this number.
         """
         found = next((each for each in self.versions if each.number == number), None)
         if found is None:
@@ -121,7 +120,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class FunctionToken:
-    """Leave to call one function; its secret part is nobody's to read."""
+    """Token to call one function, without its secret part."""
 
     id: str
     function: str
@@ -130,14 +129,14 @@ class FunctionToken:
 
 
 class ReplicaState(StrEnum):
-    """Where a replica is in its life, as its gateway saw it last."""
+    """Last state of a replica that its gateway observed."""
 
     STARTING = "starting"
     HOT = "hot"
     PARKED = "parked"
     DRAINING = "draining"
     FAILED = "failed"
-    """Its worker did not start several times; it is tried again now and then."""
+    """Its worker failed to start several times; it is retried periodically."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,47 +147,47 @@ class Replica:
     function: str
     version: int
     socket_directory: str
-    """Where its front listens, on this machine."""
+    """Directory of its socket on this machine."""
 
     state: ReplicaState
 
 
 COLD_START_PHASES = ("grant", "runtime", "interpreter", "imports", "restore", "constructor", "first_call")
-"""`restore` stands for the three before it where a replica was parked."""
+"""`restore` replaces the three phases before it if the replica was parked."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColdStart:
-    """One start of a replica, from the word to start it to its first answer."""
+    """One start of a replica, from the decision to start it to its first response."""
 
     function: str
     version: int
     job_id: str
     at_seconds: float
-    """Since the epoch, when it was asked for."""
+    """When it was requested, since the epoch."""
 
     phases: tuple[tuple[str, float], ...]
-    """(Name; seconds), in the order of `COLD_START_PHASES`; those that it did not have, or that nobody could see, are missing."""
+    """(Name, seconds) in the order of `COLD_START_PHASES`, without phases that it did not have or that were not observed."""
 
 
 def identity_of(name: str, created_at_seconds: float) -> str:
-    """Return a function's identity; see `Function.identity`."""
+    """Return the identity of a function; see `Function.identity`."""
     return f"{name}@{created_at_seconds!r}"
 
 
 def with_canary(traffic: Sequence[Share], version: int, percent: int) -> tuple[Share, ...]:
-    """Give a version a part of the traffic, and the rest to the version that has most of it now beside this one.
+    """Give a version a part of the traffic, and the rest to the other version that has most of it now.
 
     Args:
-        traffic: As it is.
-        version: Which gets it.
+        traffic: Current shares.
+        version: Number of the canary version.
         percent: 1 to 100.
 
     Raises:
-        RequestError: `percent` is no part, or there is no other version to have the rest.
+        RequestError: `percent` is out of range, or there is no other version for the rest.
     """
     if not 1 <= percent <= WHOLE_PERCENT:
-        raise RequestError(f"{percent} % is no part of the traffic", hint="a canary gets 1% to 99%")
+        raise RequestError(f"{percent} % is not a valid share of the traffic", hint="a canary gets 1% to 99%")
     if percent == WHOLE_PERCENT:
         return (Share(version, WHOLE_PERCENT),)
     others = [share for share in traffic if share.version != version]

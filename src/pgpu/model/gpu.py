@@ -1,4 +1,4 @@
-"""What is known of one GPU."""
+"""A GPU, its memory, the processes on it, and its measured bandwidths."""
 
 from dataclasses import dataclass
 
@@ -7,25 +7,25 @@ from pgpu.model.lease import ProcessHolder
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One physical or simulated device, or a MIG instance of one; known by its UUID, never by an ordinal."""
+    """A physical or simulated GPU, or a MIG instance of one; identified by its UUID, never by an ordinal."""
 
     uuid: str
-    """As NVML writes it: `GPU-` or, of a MIG instance, `MIG-`, and 36 characters."""
+    """As NVML returns it: `GPU-` or, for a MIG instance, `MIG-`, and 36 characters."""
 
     name: str
-    """Product name as NVML gives it, such as `NVIDIA GeForce RTX 3090`."""
+    """Product name from NVML, such as `NVIDIA GeForce RTX 3090`."""
 
     index: int
-    """NVML index now, of an instance its GPU's; for display and for the order of placement only."""
+    """Current NVML index, for an instance that of its GPU; only for display and for the order of placement."""
 
     memory_bytes: int
-    """Memory that programs can use: NVML's total less what the driver reserves."""
+    """Memory available to programs: NVML's total less what the driver reserves."""
 
     driver_version: str
-    """Version of the driver, such as `580.95.05`."""
+    """Such as `580.95.05`."""
 
     is_simulated: bool
-    """Whether kernels compute nothing here."""
+    """Whether its kernels compute nothing."""
 
     parent_uuid: str | None = None
     """The GPU that this MIG instance is part of; None for a whole GPU."""
@@ -34,29 +34,29 @@ class Gpu:
     """Index among the instances of its GPU; None for a whole GPU."""
 
     compute_capability: tuple[int, int] | None = None
-    """Major and minor, such as (8, 6); None where the driver does not tell."""
+    """Major and minor, such as (8, 6); None if the driver does not report it."""
 
     link_bytes_per_second: int | None = None
-    """What copies between host and device reach by the generation and width of its link; None where the driver does not tell."""
+    """Bandwidth of copies between host and device by generation and width of the link; None if not reported."""
 
     @property
     def is_instance(self) -> bool:
-        """Whether hardware keeps it apart from the rest of its GPU."""
+        """Whether this is a MIG instance."""
         return self.parent_uuid is not None
 
     @property
     def place(self) -> str:
-        """`0`, or `0:2` for an instance, as nvidia-smi counts them."""
+        """Index as nvidia-smi prints it: `0`, or `0:2` for an instance."""
         return str(self.index) if self.mig_index is None else f"{self.index}:{self.mig_index}"
 
 
 @dataclass(frozen=True, slots=True)
 class GpuMemory:
-    """Memory of one GPU at one moment, whoever holds it."""
+    """Used memory of one GPU at one moment."""
 
     uuid: str
     used_bytes: int
-    """Held by all processes of the machine, in bytes, without what the driver reserves."""
+    """Held by all processes of the machine, without what the driver reserves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +65,18 @@ class GpuProcess:
 
     gpu_uuid: str
     pid: int
-    """As the host sees it."""
+    """In the host's PID namespace."""
 
     used_bytes: int | None
-    """None where the driver does not tell."""
+    """None if the driver does not report it."""
 
     only_draws: bool = False
-    """Whether the driver lists it among those that draw and not among those that compute."""
+    """Whether NVML lists it among graphics processes only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bandwidths:
-    """Of one GPU under one driver, in bytes a second."""
+    """Bandwidths of one GPU under one driver in bytes per second, as `pgpu calibrate` measured them."""
 
     to_device: float
     """From pinned host memory."""
@@ -85,25 +85,25 @@ class Bandwidths:
     """Into pinned host memory."""
 
     memory: float
-    """Of the GPU's own memory, read in a stream by all multiprocessors."""
+    """Of device memory, streamed by all multiprocessors."""
 
     @property
     def swap(self) -> float:
-        """At which memory moves where as much comes in as goes out, one after the other."""
+        """Rate of swapping equal amounts out and in, one after the other."""
         return 2 / (1 / self.to_device + 1 / self.to_host)
 
 
 @dataclass(frozen=True, slots=True)
 class Outsider:
-    """One process on one GPU, outside of every lease."""
+    """A process that holds memory of one GPU outside of every lease."""
 
     gpu_uuid: str
     process: ProcessHolder
     used_bytes: int | None
-    """None where the driver does not tell."""
+    """None if the driver does not report it."""
 
     program: str
-    """The name that the kernel knows it by, 15 characters of it; printable."""
+    """Printable command name from /proc/PID/comm, at most 15 characters."""
 
     uid: int | None
-    """Whose it is; None where it ended meanwhile."""
+    """None if the process has ended meanwhile."""

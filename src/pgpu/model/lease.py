@@ -1,4 +1,23 @@
-"""What a job was granted."""
+"""A granted request: its slices, the process or container that holds it, and the files that make its limits bind.
+
+`Delivery` is the interface between enforcement, which writes the files, and a runtime, which puts them into a process or a
+container; neither imports the other. Layout of `slice_directory`, which the job sees read-only at `/.pgpu` (with a plain
+preload, at its path on the host):
+
+    libpgpu.so          the CUDA shim; one inode serves as preload and as shadow over libcuda.so.1
+    libpgpu-ml.so       the NVML shim, likewise over libnvidia-ml.so.1
+    limit               the limit file (native/include/meter_abi.h)
+    usage               the usage file, and the log of a traced job; empty placeholder that `usage_path` is mounted over
+                        where there are mounts
+    time                GPU time reported by the job; empty placeholder that `time_path` is mounted over
+    board/              mount point of `board_directory`
+    ld.so.preload       the shim first; a runtime appends the lines of the image or host
+    pgpu-enter          entry point of a container whose user named a working directory
+    driver/             libcuda.so.1 and libnvidia-ml.so.1 behind the shims: the simulated driver's files, or, on a real
+                        GPU, empty placeholders that `driver_files` are mounted over where there are mounts
+    simgpu/             only with a simulated GPU: mount point of `simulated_state_directory`
+    mps/                only under MPS: mount point of `mps_pipe_directory`
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,21 +27,21 @@ from pgpu.model.request import SharingMode, SharingWish
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A share of one GPU given to one holder."""
+    """Part of one GPU given to one job."""
 
     gpu_uuid: str
     memory_bytes: int
     """Includes the CUDA contexts of the job's processes."""
 
     compute_share: float | None = None
-    """Of the GPU's time, above 0 to 1, which it gets whatever others want; None where none was asked for."""
+    """Guaranteed share of the GPU's time, above 0 to 1; None for no guarantee."""
 
     resident_bytes: int | None = None
-    """What of `memory_bytes` is surely the device's, where the rest may lie on the host; None where all of it is."""
+    """The part of `memory_bytes` that stays on the device, if the rest may move to the host; None if all of it stays."""
 
     @property
     def device_bytes(self) -> int:
-        """What it takes of the GPU that nobody else may have."""
+        """Device memory that no other job can use."""
         return self.memory_bytes if self.resident_bytes is None else self.resident_bytes
 
 
@@ -38,18 +57,18 @@ class Lease:
     """Seconds since the epoch."""
 
     enforcer: str | None = None
-    """Name of the enforcer that makes it bind (`shim`, `driver`, `mig`); None until it was prepared."""
+    """Name of the enforcer of its limits (`shim`, `driver`, `mig`); None until it was prepared."""
 
     is_advisory: bool = False
-    """True where a job that drops its environment also drops the limit (plain preload)."""
+    """True if a job that drops its environment also drops the limit (plain preload)."""
 
     sharing: SharingMode = SharingMode.TIME_SLICE
-    """How it shares its GPUs with others: each of them is in this mode as long as it is there."""
+    """Sharing mode of its GPUs as long as it is there."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessHolder:
-    """A process of this machine."""
+    """A process of this machine; stays distinct when its PID is reused."""
 
     pid: int
     start_time_ticks: int
@@ -67,17 +86,17 @@ class ContainerHolder:
     """64 hexadecimal digits."""
 
     engine_url: str
-    """The engine's address, such as `unix:///var/run/docker.sock`."""
+    """Address of the engine, such as `unix:///var/run/docker.sock`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimHolder:
-    """Whoever has a slice by a claim: no process of its own, and any number of containers."""
+    """A Kubernetes claim: no process of its own, and any number of containers."""
 
     claim_uid: str
 
     slice_directory: str
-    """What lies at `/.pgpu` in each of those containers."""
+    """Mounted at `/.pgpu` in each of those containers."""
 
 
 Holder = ProcessHolder | ContainerHolder | ClaimHolder
@@ -85,7 +104,7 @@ Holder = ProcessHolder | ContainerHolder | ClaimHolder
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """The files and words of one lease, as paths of the host."""
+    """Files and environment of one lease. Paths are those of the host."""
 
     slice_directory: Path
     """Becomes `/.pgpu`, read-only; laid out as above."""
@@ -100,29 +119,28 @@ class Delivery:
     """Becomes `/.pgpu/simgpu`, read-write; None on a real GPU."""
 
     driver_files: tuple[tuple[str, Path], ...] = ()
-    """(Name, host path) of the real driver's libraries: each becomes `/.pgpu/driver/NAME`, read-only, because a shim lies
-    over the path where it is looked for. Empty on a simulated GPU."""
+    """(Name, host path) of the real driver's libraries: each becomes `/.pgpu/driver/NAME`, read-only, since a shim is mounted
+    over its usual path. Empty on a simulated GPU."""
 
     environment: tuple[tuple[str, str], ...] = ()
-    """Set in the job, whatever the user asked for; never trusted for a limit."""
+    """Set in the job after the user's own variables; never trusted for a limit."""
 
     time_path: Path | None = None
-    """Becomes `/.pgpu/time`, read-write: what the job tells of its GPU time. It lies in `board_directory`; where there are
-    no mounts a link beside the usage file leads to it. None where nothing is told."""
+    """Becomes `/.pgpu/time`, read-write: GPU time reported by the job. It is in `board_directory`; without mounts, a link
+    beside the usage file leads to it. None if nothing is reported."""
 
     board_directory: Path | None = None
-    """Becomes `/.pgpu/board`, read-only: what every job of this machine tells."""
+    """Becomes `/.pgpu/board`, read-only: GPU time reported by all jobs of this machine."""
 
     cgroup_limits: tuple[tuple[str, int], ...] = ()
-    """(GPU UUID, bytes) that the driver must enforce on the job's cgroup; empty where that enforcer is not used."""
+    """(GPU UUID, bytes) that the driver must enforce on the job's cgroup; empty if that enforcer is not used."""
 
     mps_pipe_directory: Path | None = None
-    """Becomes `/.pgpu/mps`, read-write; where there are no mounts the environment names it. None where the job is no
-    client of MPS."""
+    """Becomes `/.pgpu/mps`, read-write; without mounts the environment names it. None if the job is no client of MPS."""
 
     @property
     def has_slice(self) -> bool:
-        """Whether there is anything to bring in: a job without a GPU has no slice, and its paths lead nowhere."""
+        """Whether there are files to deliver. A job without a GPU has no slice, and its paths do not exist."""
         return bool(self.gpu_uuids)
 
     @property
@@ -133,14 +151,14 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A claim on slices of certain GPUs. It has no command and no process: it lasts until it is freed."""
+    """Slices for a Kubernetes claim, on GPUs that the orchestrator has chosen. No command, no process; lasts until it is freed."""
 
     uid: str
-    """Whom the slices are for, such as a ResourceClaim's uid: 1 to 63 letters, digits and dashes."""
+    """Such as the uid of a ResourceClaim: 1 to 63 letters, digits and dashes."""
 
     namespace: str
     name: str
-    """What people call it; both empty where nobody said."""
+    """For display; both empty if unknown."""
 
     slices: tuple[Slice, ...]
     """1 to 16, on distinct GPUs, in the order in which its containers see them; sizes may differ."""
@@ -149,19 +167,19 @@ class Claim:
     """`EXCLUSIVE` for whole GPUs."""
 
     is_strict: bool = False
-    """Whether it never gets more than its compute shares, even of GPUs that are idle."""
+    """Whether it never gets more than its compute shares, even of idle GPUs."""
 
     priority: int = 0
-    """-100 to 100: of two that want a GPU's time the one of a higher priority gets more of it."""
+    """-100 to 100: a higher priority gets more of a GPU's time under contention."""
 
     oversubscribes: bool = False
-    """Whether its memory may be moved to the host while others use the GPU."""
+    """Whether its memory may move to the host while others use the GPU."""
 
     wait_for_memory_seconds: float = 0.0
-    """How long an allocation inside the slice that the device cannot back right now waits before it fails."""
+    """How long an allocation inside the slice that the device cannot back now waits before it fails."""
 
     note: str = ""
-    """The orchestrator's own words, kept with the claim."""
+    """Text of the orchestrator, kept with the claim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +188,7 @@ class HeldClaim:
 
     claim: Claim
     job_id: str
-    """As which the node's ledger knows it."""
+    """Id of its job in the node's ledger."""
 
     delivery: Delivery
-    """What its containers must be given."""
+    """To be put into its containers."""

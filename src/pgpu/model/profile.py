@@ -1,4 +1,4 @@
-"""What was measured of a job that ran alone: what the advice rests on."""
+"""Measurements of ended runs: profiles of GPU use, on which advice is based, and the history of memory and durations."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,27 +7,27 @@ from pgpu.model.request import SharingMode
 
 
 class Resource(StrEnum):
-    """What a kernel can use up of a GPU."""
+    """A resource of a GPU that kernels compete for."""
 
     SM = "sm"
     TENSOR = "tensor"
     FP32 = "fp32"
     FP64 = "fp64"
     L2 = "l2"
-    """The bandwidth of the L2 cache."""
+    """L2 cache bandwidth."""
 
     DRAM = "dram"
     PCIE = "pcie"
 
 
 class Evidence(StrEnum):
-    """What a figure was measured with, the most trustworthy last."""
+    """Source of a measured figure, the most trustworthy last."""
 
     LAUNCHES = "launches"
-    """The shim's own record of launches, grids and durations."""
+    """The shim's log of launches, grids and durations."""
 
     ANTAGONIST = "antagonist"
-    """Run times beside kernels that use up one resource."""
+    """Run times beside kernels that exhaust one resource."""
 
     GPM = "gpm"
     """NVML's GPU performance metrics, from Hopper on."""
@@ -38,7 +38,7 @@ class Evidence(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """How much of one resource a job uses while a kernel of it runs."""
+    """Use of one resource while a kernel of the job runs."""
 
     resource: Resource
     fraction: float
@@ -49,7 +49,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """How much slower a job is where others use up what it needs: 0.25 is a quarter longer. None was not measured."""
+    """Slowdown of a job when a resource is exhausted by others: 0.25 is a quarter longer. None if not measured."""
 
     cache: float | None = None
     """With the smallest L1 carve-out instead of the largest. Source: P3's cache-sensitive programs."""
@@ -64,39 +64,39 @@ class Sensitivity:
 
 
 class Antagonist(StrEnum):
-    """What a kernel beside the job uses up."""
+    """The resource that a kernel beside the job exhausts."""
 
     L2 = "l2"
-    """It sweeps a buffer again and again that the L2 cache could hold."""
+    """It sweeps a buffer of the size of the L2 cache or less in a loop."""
 
     DRAM = "dram"
     """It streams far more memory than any cache holds."""
 
     COMPUTE = "compute"
-    """It does arithmetic in registers, on every multiprocessor."""
+    """It computes in registers, on every multiprocessor."""
 
     L2_BANDWIDTH = "l2-bandwidth"
-    """It sweeps a small part of the L2 cache from all multiprocessors, as fast as that goes."""
+    """It sweeps a small part of the L2 cache from all multiprocessors at full speed."""
 
     ROOM = "room"
-    """Its threads wait, and there are as many of them on every multiprocessor as it holds."""
+    """Its threads wait, as many on every multiprocessor as it holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """The job and an antagonist beside each other, under MPS: who slowed whom, and by how much.
+    """The job and an antagonist beside each other under MPS: the slowdown of each.
 
-    What the antagonist loses tells how hard the job presses on others, without any counter.
+    The slowdown of the antagonist measures the pressure of the job on others without hardware counters.
 
     Source: Mars et al., Bubble-Up (MICRO 2011): a program's sensitivity and its pressure, each measured once.
     """
 
     antagonist: Antagonist
     swept_bytes: int
-    """The antagonist's buffer; 0 where it has none."""
+    """The antagonist's buffer; 0 if it has none."""
 
     sm_fraction: float
-    """Of the multiprocessors that the antagonist had; above 0 to 1."""
+    """Share of the multiprocessors that the antagonist had; above 0 to 1."""
 
     slowdown: float
     """Of the job's kernels against alone: 1.25 is a quarter longer."""
@@ -105,12 +105,12 @@ class Contest:
     """Of the antagonist against alone, while a kernel of the job ran."""
 
     antagonist_fraction: float | None = None
-    """What the antagonist alone used of the resource it is named for, 0 to 1 of what the GPU has: its L2 buffer of the
-    cache, its bytes a second of the memory's bandwidth, its multiprocessors; None is not known."""
+    """What the antagonist alone used of its resource, 0 to 1 of what the GPU has: its buffer of the L2 cache, its bytes per second of
+    the memory bandwidth, or its multiprocessors; None if unknown."""
 
     antagonist_rate: float | None = None
-    """What it alone read or wrote in a second, of what the memory moves in one: of an `L2` antagonist what would come from the
-    memory if the cache held nothing; None is not known."""
+    """What it alone read or wrote per second, relative to the memory bandwidth; for an `L2` antagonist what would come from memory
+    without the cache; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,21 +155,21 @@ class Profile:
     """0 to 1: how much of the time a kernel ran (d in docs of the advice)."""
 
     demands: tuple[Demand, ...] = ()
-    """While a kernel runs; a resource that is not named is not known."""
+    """While a kernel runs; missing resources are unknown."""
 
     footprint_bytes: int | None = None
-    """What it touches in a millisecond, at most the L2 cache; None was not measured."""
+    """Memory touched in a millisecond, at most the size of the L2 cache; None if not measured."""
 
     gpu_l2_bytes: int | None = None
-    """The L2 cache of the GPU that it was measured on; None was not asked."""
+    """Size of the L2 cache of the GPU it was measured on; None if unknown."""
 
     gpu_sm_count: int | None = None
     sensitivity: Sensitivity = Sensitivity()
     contests: tuple[Contest, ...] = ()
-    """As they were measured: several sizes of the L2 antagonist tell how much cache the job needs."""
+    """As measured: several sizes of the L2 antagonist show how much cache the job needs."""
 
     kernels: tuple[KernelUse, ...] = ()
-    """Those with the most time first; at most a hundred."""
+    """By decreasing total time; at most a hundred."""
 
     copies: tuple[CopyUse, ...] = ()
     is_simulated: bool = False
@@ -181,10 +181,10 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run as its signature's history keeps it."""
+    """One run in the history of its program."""
 
     signature: str
-    """Which program; see `Job.signature`."""
+    """Of the program; see `Job.signature`."""
 
     gpu_name: str
     """Product name of its GPU: peaks and durations differ between models."""
@@ -198,25 +198,25 @@ class Run:
     """Most that any one of its slices held, context included."""
 
     context_bytes: int
-    """Of one CUDA context on its GPU; 0 where that is not known."""
+    """Of one CUDA context on its GPU; 0 if unknown."""
 
     refusals: int
     """Allocations that its own limit refused."""
 
     duration_seconds: float
-    """From its start to its end."""
+    """From start to end."""
 
     ended_at_seconds: float
     """Seconds since the epoch."""
 
     exit_code: int | None
-    """None where nobody saw it end."""
+    """None if its end was not observed."""
 
     refused_at_bytes: int = 0
-    """Slice in which its limit refused it last; 0 if it never did, and where that is not known."""
+    """Slice at the last refused allocation; 0 if none was refused, or unknown."""
 
     compute_share: float | None = None
-    """Of each GPU's time, at its end; None where it asked for none."""
+    """Of each GPU's time, at its end; None if it asked for none."""
 
     sharing: SharingMode = SharingMode.TIME_SLICE
-    """How it shared its GPUs."""
+    """Sharing mode of its GPUs."""

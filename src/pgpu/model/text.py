@@ -1,14 +1,14 @@
-r"""Words that may hold bytes that are no text: Linux allows any in names, arguments and environments.
+r"""Strings that may hold undecodable bytes: Linux allows any bytes in names, arguments and environments.
 
-Python carries each such byte as a lone surrogate (PEP 383), and gives the byte back to the kernel. Nobody else takes one:
-SQLite, a container engine and a terminal want UTF-8. What is said about such words has the byte written out: `\xff`.
+Python carries each such byte as a lone surrogate (PEP 383) and gives the byte back to the kernel. SQLite, container engines and
+terminals accept UTF-8 only. In messages such a byte is written as `\xff`.
 """
 
 import os
 
 
 def is_text(word: str) -> bool:
-    """Whether a word can be written as UTF-8."""
+    """Whether a string can be encoded as UTF-8."""
     try:
         word.encode()
     except UnicodeEncodeError:
@@ -17,7 +17,7 @@ def is_text(word: str) -> bool:
 
 
 def is_bytes(word: str) -> bool:
-    """Whether a word can be given to the kernel: bytes of any kind, none of them zero."""
+    """Whether a string can be passed to the kernel: any bytes without a zero byte."""
     try:
         return b"\0" not in os.fsencode(word)
     except UnicodeEncodeError:
@@ -25,7 +25,7 @@ def is_bytes(word: str) -> bool:
 
 
 def escape_undecodable(words: str) -> str:
-    r"""Return words as text, each byte that is none written as `\xff`."""
+    r"""Return a string as UTF-8 text, each undecodable byte written as `\xff`."""
     if is_text(words):
         return words
     return "".join(each if is_text(each) else _escaped(each) for each in words)

@@ -1,6 +1,6 @@
-"""What no machine could run, whoever asks for it: refused in one place, where command line, job files and server meet.
+"""Validation of submissions that no machine could run, shared by command line, job files and server.
 
-It refuses to know GPUs, images and users: the engine asks those.
+Checks that depend on GPUs, images or users are the engine's.
 """
 
 import os
@@ -17,29 +17,29 @@ _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*")
 _LONGEST_NAME = 128
 
 _LONGEST_WORD_BYTES = (128 << 10) - 1
-"""Linux takes no longer argument or variable (MAX_ARG_STRLEN in execve(2), with the zero at its end)."""
+"""Longest argument or variable that Linux accepts (MAX_ARG_STRLEN in execve(2), with its terminating zero)."""
 
 
 _MOST_BYTES = (2 << 20) - (64 << 10)
-"""Of arguments and variables together: what Linux takes with the usual stack of 8 MiB (ARG_MAX in execve(2)), less what
-pgpu's launcher adds."""
+"""Most bytes of arguments and variables together: the limit of Linux with the usual stack of 8 MiB (ARG_MAX in execve(2)), less
+what pgpu's launcher adds."""
 
 _OF_EACH_BYTES = 9
-"""The zero at its end and the pointer to it."""
+"""Overhead of each string: its terminating zero and the pointer to it."""
 
 _MOST_PRIORITY = 100
 _WHOLE_PERCENT = 100
 
 
 def check_submission(submission: Submission, inherited_bytes: int = 0) -> None:
-    """Refuse what no machine could run.
+    """Refuse a submission that no machine could run.
 
     Args:
-        submission: What is asked for.
-        inherited_bytes: As `check_inherited` returns it.
+        submission: What is requested.
+        inherited_bytes: As `check_environment` returns it.
 
     Raises:
-        RequestError: An amount, the name or another word is none.
+        RequestError: An amount, a name or another string is invalid.
     """
     check_request(submission.request)
     _check_name(submission)
@@ -47,9 +47,11 @@ def check_submission(submission: Submission, inherited_bytes: int = 0) -> None:
     if (spec.runtime == "process" and not spec.command) or spec.command[:1] == ("",):
         raise RequestError("there is no command to run", hint="name a program")
     if spec.serves is not None and not (_NAME.fullmatch(spec.serves) and len(spec.serves) <= _LONGEST_NAME):
-        raise RequestError(f"{quoted(spec.serves)} is no name of a function", hint="as of jobs: letters, digits, _ . -")
+        raise RequestError(
+            f"{quoted(spec.serves)} is not a valid function name", hint="as of jobs: letters, digits, _ . -"
+        )
     if spec.is_traced and submission.request.is_without_gpu:
-        raise RequestError("a job without a GPU does nothing there that could be traced", hint="leave --gpus 0 out")
+        raise RequestError("a job without a GPU cannot be traced", hint="leave --gpus 0 out")
     if spec.carve_out_percent is not None and not (spec.is_traced and 0 <= spec.carve_out_percent <= _WHOLE_PERCENT):
         raise RequestError(
             "a carve-out is 0 to 100 %, of a job that is traced", hint="see `pgpu profile --sensitivity`"
@@ -62,28 +64,28 @@ def check_submission(submission: Submission, inherited_bytes: int = 0) -> None:
 
 
 def check_environment(environment: Sequence[tuple[str, str]]) -> int:
-    """Refuse an asker's own environment that no process could have.
+    """Refuse a client's environment that no process could have.
 
     Returns:
-        What the kernel counts it as, in bytes.
+        Its size in bytes, as the kernel counts it.
 
     Raises:
-        RequestError: It has such a variable.
+        RequestError: A variable is invalid.
     """
     for name, _ in environment:
         if "=" in name:
-            raise RequestError(f"{name[:40]!r} is no name of a variable", hint="letters, digits and _")
+            raise RequestError(f"{name[:40]!r} is not a valid variable name", hint="letters, digits and _")
     return sum(_checked_bytes("process", "a variable of yours", f"{name}={value}") for name, value in environment)
 
 
 def check_request(request: Request) -> None:
-    """Refuse amounts that are none, and words that do not go together.
+    """Refuse invalid amounts, and options that contradict each other.
 
     Raises:
-        RequestError: One of them is such.
+        RequestError: The request is invalid.
     """
     if abs(request.priority) > _MOST_PRIORITY:
-        raise RequestError(f"{request.priority} is no priority", hint=f"-{_MOST_PRIORITY} to {_MOST_PRIORITY}")
+        raise RequestError(f"{request.priority} is not a valid priority", hint=f"-{_MOST_PRIORITY} to {_MOST_PRIORITY}")
     if request.is_without_gpu:
         _check_without_gpu(request)
         return
@@ -94,18 +96,17 @@ def check_request(request: Request) -> None:
 
 
 def _check_without_gpu(request: Request) -> None:
-    """Refuse every word about GPUs: it would be left out without a word of ours."""
     if request != Request(0, 0, priority=request.priority):
         raise RequestError(
             "a job without a GPU has no memory and no time of one",
-            hint="leave --gpus 0 out, or --memory and what else is about GPUs",
+            hint="leave --gpus 0 out, or --memory and all other options about GPUs",
         )
 
 
 def _check_share(request: Request) -> None:
     share, sharing = request.compute_share, request.sharing
     if share is not None and not SMALLEST_COMPUTE_SHARE <= share <= 1:
-        raise RequestError(f"{share:g} is no share of a GPU's time", hint="0.01 to 1")
+        raise RequestError(f"{share:g} is not a valid share of a GPU's time", hint="0.01 to 1")
     if share is None and request.is_strict:
         raise RequestError("--strict needs a share that it holds to", hint="add --compute 30%, or leave --strict out")
     if sharing is SharingWish.EXCLUSIVE and share is not None:
@@ -114,7 +115,7 @@ def _check_share(request: Request) -> None:
         )
     if sharing is SharingWish.EXCLUSIVE and request.oversubscribes:
         raise RequestError(
-            "a job that has its GPUs alone has nobody to move its memory for",
+            "a job that has its GPUs alone has no other job to move its memory for",
             hint="leave --oversubscribe or --sharing out",
         )
     if request.measures and sharing is not SharingWish.MPS:
@@ -124,27 +125,29 @@ def _check_share(request: Request) -> None:
 
 
 def _check_name(submission: Submission) -> None:
-    """A container's name is Docker's too, which wants two characters; an array's has its largest index behind it."""
+    """Check the name of a job; that of an array gets an index appended, and Docker requires two characters for a container."""
     name, array = submission.spec.name, submission.array
     if name is None:
         return
     if not _NAME.fullmatch(name):
-        raise RequestError(f"{quoted(name)} is no name", hint="letters and digits of ASCII, and _ . - after the first")
+        raise RequestError(
+            f"{quoted(name)} is not a valid name", hint="letters and digits of ASCII, and _ . - after the first"
+        )
     longest = len(name) if array is None else len(f"{name}-{max(array.indices, default=0)}")
     if longest > _LONGEST_NAME:
         raise RequestError(
             f"the name {quoted(name)} is too long", hint=f"at most {_LONGEST_NAME} characters, index included"
         )
     if len(name) == 1 and array is None and submission.spec.runtime == "docker":
-        raise RequestError(f"{name!r} is no name of a container", hint="Docker wants at least two characters")
+        raise RequestError(f"{name!r} is not a valid container name", hint="Docker requires at least two characters")
 
 
 def _words(spec: JobSpec) -> Iterator[tuple[str, str]]:
-    """Yield each word that somebody else than pgpu takes, and what it is."""
+    """Yield each string that is passed to the kernel or a container engine, with a description."""
     yield from (("an argument", word) for word in spec.command)
     for name, value in spec.environment:
         if not name or "=" in name:
-            raise RequestError(f"{name!r} is no name of a variable", hint="letters, digits and _")
+            raise RequestError(f"{name!r} is not a valid variable name", hint="letters, digits and _")
         yield "a variable", f"{name}={value}"
     for mount in spec.volumes:
         yield "a volume", f"{mount.source}:{mount.target}:{mount.options}"
@@ -153,7 +156,7 @@ def _words(spec: JobSpec) -> Iterator[tuple[str, str]]:
 
 
 def _checked_bytes(runtime: str, place: str, word: str) -> int:
-    """Return what the kernel counts a word as. A process may be given any bytes; a container engine takes text alone."""
+    """Return the size of a string as the kernel counts it. A process accepts any bytes; a container engine only UTF-8."""
     if not is_bytes(word):
         raise RequestError(f"{place} holds a zero byte, or half of a character: {word[:40]!r}")
     if runtime != "process" and not is_text(word):
