@@ -132,7 +132,7 @@ BAD = [
     (("run", "--memory", "2GiB", "--image", "i", "-v", "nowhere", "true"), "not HOST:CONTAINER", "/data"),
     (("run", "--memory", "2GiB", "-e", "=x", "true"), "not KEY=VALUE", None),
     (("run", "--memory", "2GiB", "--env-file", "/nowhere", "true"), "cannot be read", None),
-    (("run", "--memory", "2GiB", "--name", "a b", "true"), "no name", "letters"),
+    (("run", "--memory", "2GiB", "--name", "a b", "true"), "not a valid name", "letters"),
     (("run", "--memory", "2GiB", "-w", "/nowhere", "true"), "no such directory", None),
     (("run", "--memory", "2GiB", "--wait-timeout", "soon", "true"), "not a duration", "30s"),
     (("run", "--memory", "2GiB", "--wait-for-memory", "soon", "true"), "not a duration", "30s"),
