@@ -1,5 +1,5 @@
-/* Where the shim is put together: cuInit, and the two hook lists of slice/lifecycle.h. Only this file knows
- * all parts; everything below it depends downwards. */
+/* The composition of the shim: cuInit, and the two hook lists of slice/lifecycle.h. This file alone includes
+ * every part; all dependencies below it point downwards. */
 #include "functions.h"
 #include "memory/deferred_frees.h"
 #include "memory/exported_memory.h"

@@ -1,4 +1,4 @@
-/* Arrays and mipmapped arrays. The driver does not say what they take, so it is computed from their shape. */
+/* Arrays and mipmapped arrays. The driver does not report their size, so it is computed from their shape. */
 #include "slice/charge.h"
 #include "first_api.h"
 #include "functions.h"

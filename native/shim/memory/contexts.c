@@ -23,15 +23,16 @@ static struct pgpu_holding row_of(uint64_t key, const struct pgpu_charge *charge
     return row;
 }
 
-/* Somebody of a higher priority has the job's place. Who suspends a job looks at its charges afterwards, and
- * so sees one that was made before this was asked. Who gets no context in any case is not kept waiting. */
+/* A job of higher priority has taken this job's place. The host suspends the job first and reads its charges
+ * afterwards, so it sees a charge that was made before this check. A call that gets no context in any case
+ * does not wait. */
 static bool is_kept_out(int gpu) {
     if (gpu == PGPU_NO_GPU || !pgpu_meter_is_claimed(&pgpu_slice_meter)) return false;
     uint64_t word = __atomic_load_n(&pgpu_slice_limit()->gpu[gpu].compute, __ATOMIC_SEQ_CST);
     return (word & PGPU_COMPUTE_SUSPENDED) != 0;
 }
 
-/* Nothing is in hand, neither memory nor anybody's turn: a thread may be cancelled here. */
+/* The thread holds no memory, lock or count here, so it may be cancelled. */
 static void wait_for_place(int gpu) {
     struct timespec pause = {.tv_nsec = PLACE_LOOK_NS};
     while (is_kept_out(gpu))
@@ -79,9 +80,8 @@ static void refund_all_of(uint64_t context) {
         pgpu_charge_refund(gpu, bytes[gpu]);
 }
 
-/* A primary context that only green ones retained has no known handle; what belongs to none belongs to a
- * pool.
- */
+/* A primary context that only green contexts retained has no handle in the table; an allocation without a
+ * context belongs to a pool. */
 static void refund(const struct pgpu_holding *row, uint64_t context) {
     if (context != 0) refund_all_of(context);
     pgpu_charge_refund(row->gpu, row->bytes);
@@ -174,7 +174,7 @@ PGPU_EXPORT CUresult cuCtxAttach(CUcontext *context, unsigned int flags) {
     return result;
 }
 
-/* Calls of this process that let go of a context, from before they ask until after. */
+/* Calls of this process that are releasing a context, counted from before the driver call until after it. */
 static unsigned releasing;
 
 /* Whether nothing may be left of a context afterwards, if all that are on their way succeed. What is in
@@ -200,8 +200,8 @@ PGPU_EXPORT CUresult cuCtxDetach(CUcontext context) {
     return result;
 }
 
-/* A primary context's row has the ordinal for its key (no context's address is that small) and its handle in
- * `detail`, once the driver told it. */
+/* The row of a primary context has the ordinal as its key (no context has so low an address) and, once the
+ * driver returned it, the handle in `detail`. */
 static void note_primary(const struct pgpu_charge *charge, CUdevice ordinal) {
     struct pgpu_holding row = row_of((uint64_t)ordinal, charge);
     /* Another thread was first: one context, one charge. */
@@ -234,7 +234,7 @@ static bool has_charged_primary(struct pgpu_charge *charge, CUdevice ordinal, CU
     return has_place;
 }
 
-/* Who waits for its job's place is not among those that others wait for. */
+/* A thread that waits for its job's place is not counted among those that other threads wait for. */
 static CUresult charge_primary(CUdevice ordinal, struct pgpu_charge *charge) {
     CUresult result;
     do
@@ -243,9 +243,9 @@ static CUresult charge_primary(CUdevice ordinal, struct pgpu_charge *charge) {
     return result;
 }
 
-/* Threads that begin together want one context between them: who is refused looks whether another's charge
- * was why. A forked child is not refused but not initialised, so it never waits for a thread that it has not.
- */
+/* Threads that start together share one context: a thread whose charge was refused checks whether another
+ * thread's charge was the reason. A forked child gets "not initialised" and no refusal, so it never waits for
+ * a thread that does not exist in it. */
 static CUresult join_primary(CUdevice ordinal, struct pgpu_charge *charge) {
     *charge = (struct pgpu_charge){.gpu = pgpu_slice_gpu_of(ordinal)};
     if (is_retained_already(ordinal)) return CUDA_SUCCESS;
@@ -299,8 +299,8 @@ PGPU_EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice ordinal) {
     return release_with(ordinal, PGPU_REAL(cuDevicePrimaryCtxRelease));
 }
 
-/* A reset destroys what was allocated and releases nothing: whoever retained the context still has to. So the
- * context itself stays counted until the last release, since the next to use it finds it there again. */
+/* A reset destroys allocations and releases no reference: the context stays counted until its last release,
+ * since the next call that uses it finds it again. */
 static CUresult finish_reset(uint64_t context, CUresult result) {
     if (result == CUDA_SUCCESS && context != 0) refund_all_of(context);
     pgpu_deferred_frees_resume(context);

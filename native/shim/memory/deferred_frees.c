@@ -7,8 +7,8 @@
 #include "functions.h"
 #include "slice/slice.h"
 
-/* A row has the event for its key and the event's context for its owner. `count` is 2 while a thread asks the
- * driver about the event, and `detail` is this once the context may be going. */
+/* A row has the event as its key and the event's context as its owner. `count` is 2 while a thread queries
+ * the event, and `detail` has this value once the context may be ending. */
 #define PAUSED 1u
 
 /* Whether there may be rows to settle, and whether there ever were any; most processes have none. */
@@ -17,7 +17,7 @@ static bool is_pending, has_rows;
 /* Threads that are between finding a row and having done with its event. */
 static unsigned asking;
 
-/* A row whose event could not be made has a key that no event has. */
+/* The key of a row without an event; no event has this value. */
 static bool has_event(const struct pgpu_holding *row) {
     return (row->key & 1) == 0;
 }
@@ -70,7 +70,7 @@ void pgpu_deferred_frees_begin(const struct pgpu_holding *memory, CUstream strea
     __atomic_store_n(&is_pending, true, __ATOMIC_RELEASE);
 }
 
-/* One thread at a time asks about an event, so that nobody asks about one that another has destroyed. */
+/* One thread at a time queries an event, so that no thread queries one that another has destroyed. */
 static void begin_asking(struct pgpu_holding *row, void *context) {
     *(bool *)context = row->count == 1 && row->detail != PAUSED;
     if (*(bool *)context) row->count = 2;
@@ -143,7 +143,7 @@ static void resume_row(struct pgpu_holding *row, void *unused) {
     row->detail = 0;
 }
 
-/* Whoever asks already is soon done: the driver does not wait either. A forked child has no such thread. */
+/* A query in progress ends soon, since the driver does not block in it. A forked child has no such thread. */
 void pgpu_deferred_frees_pause(uint64_t context) {
     if (!__atomic_load_n(&has_rows, __ATOMIC_ACQUIRE)) return;
     pgpu_holdings_edit_owned(PGPU_KIND_DEFERRED_FREE, context, pause_row, NULL);

@@ -1,7 +1,7 @@
-/* Ordinary memory that was freed on a stream: it stays counted until the stream has got there.
+/* Ordinary memory that was freed on a stream stays charged until the stream has reached the free.
  *
- * An event recorded behind the free tells; nobody ever waits for it. Where there can be no event the bytes
- * stay counted until the stream's context goes. */
+ * An event is recorded behind the free and is queried, never waited for. Where no event can be recorded the
+ * bytes stay charged until the stream's context ends. */
 #ifndef PGPU_SHIM_DEFERRED_FREES_H
 #define PGPU_SHIM_DEFERRED_FREES_H
 
@@ -16,7 +16,8 @@ void pgpu_deferred_frees_begin(const struct pgpu_holding *memory, CUstream strea
 /* Refund what streams have got to; true if there was any. */
 bool pgpu_deferred_frees_settle(void);
 
-/* Around the end of a context: from here on nobody asks about its events, which go with it. */
+/* Around the end of a context: from pause to resume no thread queries its events, which the driver destroys
+ * with it. */
 void pgpu_deferred_frees_pause(uint64_t context);
 
 /* The context is still there. */

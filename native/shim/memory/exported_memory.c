@@ -1,9 +1,9 @@
-/* Memory that was exported lives as long as the descriptor does, in whichever process it was sent to.
+/* Exported memory lives as long as its descriptor, in whichever process that is.
  *
- * The driver hangs an export on an open file of its control device. A lock on a byte of our own choosing,
- * taken through that very open file, goes when its last descriptor is closed, and not before; so it tells
- * when the export is over. Where it can't be taken, or looked for, the memory stays counted until the process
- * ends. */
+ * The driver ties an export to an open file of its control device. A lock on one byte of our own choice,
+ * taken through this open file description, is released when its last descriptor is closed, in any process;
+ * so a failed test for the lock means that the export is over. Where the lock cannot be taken or tested, the
+ * memory stays charged until the process ends. */
 #define _GNU_SOURCE
 #include "memory/exported_memory.h"
 
@@ -36,7 +36,7 @@ static bool is_control(int fd) {
     return fstat(fd, &file) == 0 && file.st_dev == control.device && file.st_ino == control.inode;
 }
 
-/* Anything but a device that has a path cannot be opened again to look for locks in it. */
+/* The test opens the file again by its path; only a device file with a path allows that. */
 static void learn_control(int fd) {
     struct stat file;
     char link[32];
@@ -58,7 +58,7 @@ static int open_control(void) {
     return -1;
 }
 
-/* Nobody else's byte: the device is the whole machine's. */
+/* The byte must be used by no other process: all processes of the machine open the same device. */
 static bool choose_byte(uint64_t *byte) {
     if (syscall(SYS_getrandom, byte, sizeof(*byte), 0) != (long)sizeof(*byte)) return false;
     *byte &= LOCK_BYTE_MASK;
@@ -74,7 +74,7 @@ static void note_descriptor(int fd, uint64_t allocation) {
     pgpu_holdings_put(&row);
 }
 
-/* The reference is taken before the driver is asked, and given back by pgpu_exported_memory_settle alone. */
+/* The reference is taken before the driver is called and dropped by pgpu_exported_memory_settle only. */
 PGPU_EXPORT CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle,
                                                   CUmemAllocationHandleType type, unsigned long long flags) {
     uint64_t held = pgpu_vmm_hold(handle, NULL);
@@ -107,13 +107,13 @@ void pgpu_exported_memory_settle(void) {
     pgpu_cancellation_restore(before);
 }
 
-/* The charge stays with the process from here on, whoever frees the row. */
+/* From here on this process keeps the charge, whichever process frees the row. */
 static void keep_charge(struct pgpu_holding *memory, void *unused) {
     (void)unused;
     memory->bytes = 0;
 }
 
-/* A network card may hold such a buffer when every descriptor is closed, and nothing tells of it. */
+/* A network card may still use such a buffer after every descriptor is closed, and no call reports that. */
 static void keep_range(CUdeviceptr address, size_t bytes) {
     CUdeviceptr base = address;
     PGPU_REAL(cuMemGetAddressRange_v2)(&base, NULL, address);

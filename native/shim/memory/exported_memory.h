@@ -2,7 +2,7 @@
 #ifndef PGPU_SHIM_EXPORTED_MEMORY_H
 #define PGPU_SHIM_EXPORTED_MEMORY_H
 
-/* Let go of memory whose descriptors are all closed, here and in whichever process they were sent to. */
+/* Release memory whose exported descriptors are closed in all processes. */
 void pgpu_exported_memory_settle(void);
 
 #endif

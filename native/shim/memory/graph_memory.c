@@ -67,7 +67,7 @@ static void give_back(const struct footprint *footprint, int gpus) {
     }
 }
 
-/* What lives on of a graph that is gone has no row of its own, so the driver is asked first. */
+/* The remaining allocations of a destroyed graph have no row of their own, so the driver is queried first. */
 static CUresult take_on(int gpu, CUdevice ordinal, uint64_t bytes) {
     struct pgpu_charge charge;
     uint64_t pool = pgpu_pools_graph_key(ordinal);

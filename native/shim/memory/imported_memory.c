@@ -1,5 +1,5 @@
-/* Memory of other processes and other interfaces. It stays alive as long as this process has it open,
- * whatever its maker does, so it is charged to everyone who opens it. */
+/* Memory of other processes and of other interfaces. It lives as long as this process has it open, even if
+ * its creator frees it, so every process that opens it is charged. */
 #include "slice/charge.h"
 #include "functions.h"
 #include "slice/holdings.h"

@@ -78,7 +78,8 @@ PGPU_EXPORT CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsig
     return result;
 }
 
-/* Rows begin at multiples of 512 B on every GPU so far; what the driver says afterwards counts. */
+/* Pitches are multiples of 512 B on every GPU so far; the pitch that the driver returns is charged in the
+ * end. */
 static uint64_t pitched_bytes(uint64_t width_bytes, uint64_t height) {
     uint64_t pitch_bytes = width_bytes > UINT64_MAX - 511 ? width_bytes : (width_bytes + 511) & ~511ull;
     uint64_t bytes;

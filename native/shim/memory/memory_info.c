@@ -1,5 +1,5 @@
-/* What a job is told of memory: its slice, never the whole GPU. The driver is asked first and its errors
- * stand. */
+/* Memory queries report the slice instead of the whole GPU. The driver is called first, and its errors are
+ * returned unchanged. */
 #include "memory/exported_memory.h"
 #include "memory/deferred_frees.h"
 #include "functions.h"
@@ -15,8 +15,8 @@ static uint64_t shown_total_bytes(int gpu, uint64_t device_bytes) {
     return smaller(device_bytes, pgpu_limit_shown_bytes(pgpu_slice_limit(), (unsigned)gpu));
 }
 
-/* What dead siblings and our own pools no longer hold is free. A full device is told as it is, unless it can
- * make room. */
+/* Memory that dead processes of the job or unused pool blocks hold counts as free. If the device itself is
+ * full, its own figure is returned, unless memory can be released there. */
 static uint64_t shown_free_bytes(int gpu, uint64_t device_free_bytes) {
     pgpu_deferred_frees_settle();
     pgpu_exported_memory_settle();

@@ -1,11 +1,10 @@
-/* Modules and libraries. What their code takes is the host's to charge, within a second or so, in
- * `overhead_bytes`. A module may also have variables as large as a slice, which no format tells beforehand (a
- * fat binary is compressed): when the device's free memory has fallen by more than the slice has room for,
- * the module is unloaded and its loading refused.
+/* Modules and libraries. The host charges their code within about a second, in `overhead_bytes`. A module may
+ * also define variables as large as a slice, and no format declares their size (a fat binary is compressed):
+ * if loading it lowered the device's free memory by more than the slice has left, the module is unloaded and
+ * the load is refused.
  *
- * Free memory falls for neighbours too. They don't do it again and again just when this module is loaded.
- * Where the job oversubscribes they do, and what is loaded pushes other memory out: free memory tells nothing
- * then. */
+ * Neighbours lower free memory as well, but not repeatedly at the very time of this load. Where the job
+ * oversubscribes, neighbours do, and loading evicts other memory: free memory proves nothing there. */
 #include <stdbool.h>
 
 #include "functions.h"
@@ -16,7 +15,7 @@
 #define LARGE_BYTES (64ull * 1024 * 1024)
 #define TRIES       3
 
-/* 0 where nothing can be told, as without a context. */
+/* 0 if it cannot be determined, as without a context. */
 static uint64_t free_bytes(void) {
     size_t free = 0, total = 0;
     return PGPU_REAL(cuMemGetInfo_v2)(&free, &total) == CUDA_SUCCESS ? free : 0;

@@ -56,7 +56,7 @@ CUresult pgpu_paging_allocate_pitch(CUdeviceptr *pointer, size_t *pitch_bytes, s
     return result;
 }
 
-/* Pointers into the middle are asked about too. */
+/* The attributes of a pointer into the middle of an allocation may be queried as well. */
 static bool is_converted(CUdeviceptr address) {
     struct pgpu_holding row;
     CUdeviceptr base = 0;
@@ -65,8 +65,9 @@ static bool is_converted(CUdeviceptr address) {
     return pgpu_holdings_find(PGPU_KIND_MEMORY, base, &row) && row.is_converted;
 }
 
-/* Frameworks read from these whether a pointer is the device's own and whether the host may follow it. One
- * byte is written of a boolean: how wide the client's is, the driver alone knows. */
+/* Frameworks use these attributes to decide whether a pointer is device memory and whether the host can
+ * dereference it. One byte of the boolean is written: only the driver can tell how wide the client's variable
+ * is. */
 static CUresult disguise(void *to, CUpointer_attribute name) {
     CUmemorytype device = CU_MEMORYTYPE_DEVICE;
     if (name == CU_POINTER_ATTRIBUTE_HOST_POINTER) return CUDA_ERROR_INVALID_VALUE;

@@ -1,8 +1,8 @@
-/* Ordinary memory that the driver may move to the host, where the job oversubscribes: managed memory that the
- * program takes for what it asked for.
+/* Pageable memory of a job that oversubscribes: ordinary allocations are made as managed memory, which the
+ * driver may move to the host.
  *
- * What cannot be managed stays on the device and counts against the limit file's `resident_bytes`: contexts,
- * modules, arrays, pools, virtual memory, and what other processes share. */
+ * Memory that cannot be managed stays on the device and is charged to the limit file's `resident_bytes`:
+ * contexts, modules, arrays, pools, virtual memory, and memory shared with other processes. */
 #ifndef PGPU_SHIM_PAGING_H
 #define PGPU_SHIM_PAGING_H
 
@@ -21,9 +21,9 @@ CUresult pgpu_paging_allocate(CUdeviceptr *pointer, size_t bytes, CUdevice ordin
 CUresult pgpu_paging_allocate_pitch(CUdeviceptr *pointer, size_t *pitch_bytes, size_t width_bytes,
                                     size_t height, unsigned int element_bytes, CUdevice ordinal);
 
-/* A launch goes on, under this word of compute. If the job was held since this process last launched, others
- * may have pushed out what it works on, whether it wanted to launch meanwhile or not: have the driver bring
- * all of it back, ahead of the work in that stream, at the speed of copies and not of page faults. */
+/* A launch continues under this compute word. If the job was held since the last launch of this process,
+ * other jobs may have evicted its memory: prefetch all of it in the launch's stream, at the speed of copies
+ * instead of page faults. */
 void pgpu_paging_prefetch_after_hold(int gpu, uint64_t word, CUstream stream, bool is_per_thread);
 
 #endif

@@ -26,7 +26,7 @@ static void begin_asking(struct pgpu_holding *pool, void *context) {
     if (*(bool *)context) pool->count++;
 }
 
-/* A thread that destroys the pool waits until nobody has to do with it any more. */
+/* The thread that destroys the pool waits until no other thread uses the row. */
 static bool may_ask(uint64_t pool) {
     bool is_alive = false;
     pgpu_holdings_edit(PGPU_KIND_POOL, pool, begin_asking, &is_alive);
@@ -47,7 +47,7 @@ static bool ask_pool(uint64_t pool, uint64_t *reserved_bytes) {
     return result == CUDA_SUCCESS;
 }
 
-/* False: the driver does not say, and what is charged stays. */
+/* False: the driver does not report it, and the charge stays as it is. */
 static bool ask_reserved(uint64_t pool, uint64_t *reserved_bytes) {
     if (!is_graph_pool(pool)) return ask_pool(pool, reserved_bytes);
     return PGPU_REAL(cuDeviceGetGraphMemAttribute)(
@@ -61,7 +61,7 @@ static bool ask_used_by_graphs(uint64_t pool, uint64_t *used_bytes) {
 }
 
 struct change {
-    uint64_t bytes; /* asked or told */
+    uint64_t bytes; /* requested, or reported by the driver */
     uint64_t most_orphaned_bytes;
     uint64_t difference; /* to reserve or refund */
     int gpu;
@@ -170,8 +170,8 @@ static void lower_to_reserved(struct pgpu_holding *pool, void *context) {
     pool->bytes = kept_bytes;
 }
 
-/* Returns the bytes refunded. A destroyed pool cannot be asked; it has what is in use. One without a row may
- * have been destroyed, and settled, by another thread. */
+/* Returns the bytes refunded. A destroyed pool cannot be queried; its charge becomes what is in use. A pool
+ * without a row may have been destroyed and settled by another thread. */
 static uint64_t settle(uint64_t pool) {
     struct change change = {0};
     struct pgpu_holding found;
@@ -247,8 +247,8 @@ static bool is_being_asked(uint64_t pool) {
     return pgpu_holdings_find(PGPU_KIND_POOL, pool, &row) && row.count > 1;
 }
 
-/* Marked first, so that no thread that synchronises meanwhile asks the driver about a pool that is gone.
- * Whoever asks already is soon done; a forked child, which has no such thread, finds no row. */
+/* The row is marked first, so that a thread that synchronises meanwhile does not query a pool that is gone. A
+ * query in progress ends soon; a forked child has no such thread and finds no row. */
 PGPU_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool) {
     bool is_known = pgpu_holdings_edit(PGPU_KIND_POOL, (uint64_t)pool, mark_destroyed, NULL);
     while (is_known && is_being_asked((uint64_t)pool))

@@ -1,8 +1,8 @@
-/* Memory pools: what counts is what a pool has reserved of the device, not what is handed out of it.
+/* Memory pools: the charge is what a pool has reserved on the device, not what was allocated from it.
  *
- * A pool's row has in `detail` the bytes handed out and in `bytes` what is charged: never less than `detail`,
- * and what the driver says is reserved as soon as it was asked. A device's graphs are such a pool too; its
- * `owner` has the bytes of executable graphs that are gone but whose allocations may live on. */
+ * A pool's row has the allocated bytes in `detail` and the charge in `bytes`: never less than `detail`, and
+ * the reserved size as soon as the driver was queried. The graph memory of a device is such a pool too; its
+ * `owner` has the bytes of destroyed executable graphs whose allocations may still exist. */
 #ifndef PGPU_SHIM_POOLS_H
 #define PGPU_SHIM_POOLS_H
 
@@ -38,7 +38,7 @@ void pgpu_pools_settle_one(uint64_t pool);
 /* The same for all pools of this process, if any of them may have. */
 void pgpu_pools_settle_all(void);
 
-/* Make this process's pools on `gpu` give back what nobody uses; true if there was any. */
+/* Trim this process's pools on `gpu` to what is in use; true if memory was released. */
 bool pgpu_pools_trim(int gpu);
 
 #endif

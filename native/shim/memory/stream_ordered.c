@@ -159,7 +159,7 @@ PGPU_EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t b
     return allocate(&request);
 }
 
-/* A pool tells itself what it has back; of other memory the stream must have got to its end. */
+/* A pool reports what was returned to it; of other memory the stream must have reached the free. */
 static CUresult finish_free(const struct pgpu_holding *row, CUstream stream, bool is_per_thread,
                             CUresult result) {
     if (result != CUDA_SUCCESS)

@@ -23,8 +23,8 @@ uint64_t pgpu_vmm_next_number(void);
 /* A handle that the driver gave, for `bytes` that are charged already. */
 void pgpu_vmm_note_allocation(CUmemGenericAllocationHandle handle, int gpu, uint64_t bytes, uint64_t detail);
 
-/* One more reference to the allocation behind a handle, or under an address: its number, or 0 if it is not
- * known. `gpu` (may be NULL) is where it is charged. */
+/* Add a reference to the allocation behind a handle, or at an address, and return its number; 0 if there is
+ * none. `gpu` (may be NULL) is set to the GPU that it is charged to. */
 uint64_t pgpu_vmm_hold(CUmemGenericAllocationHandle handle, int *gpu);
 uint64_t pgpu_vmm_hold_at(uint64_t address, int *gpu);
 

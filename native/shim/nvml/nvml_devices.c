@@ -154,7 +154,7 @@ nvmlReturn_t nvmlDeviceGetHandleByUUIDV(const nvmlUUID_t *uuid, nvmlDevice_t *de
     return hide(PGPU_NVML_REAL(nvmlDeviceGetHandleByUUIDV)(uuid, device), device);
 }
 
-/* Clients ask for every index up to the largest count and skip those that are not found. */
+/* Clients query every index below the count and skip those that return "not found". */
 nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned int index,
                                                  nvmlDevice_t *instance) {
     return hide(PGPU_NVML_REAL(nvmlDeviceGetMigDeviceHandleByIndex)(device, index, instance), instance);

@@ -9,7 +9,7 @@
 
 #define PGPU_NO_GPU (-1)
 
-/* Ask the real NVML which of its devices are the lease's; after every successful nvmlInit. */
+/* Find the lease's GPUs among the real NVML's devices; after every successful nvmlInit. */
 void pgpu_nvml_learn_devices(void);
 
 /* The index in the limit file of a device, or of the instance that a GPU stands for, or PGPU_NO_GPU. */

@@ -1,6 +1,6 @@
-/* The one list of NVML functions that the NVML shim changes. Every other export is a tail jump to the real
- * library. Functions that set something (nvmlDeviceSet…) are not changed: the driver decides who may set
- * what. */
+/* The list of NVML functions that the NVML shim changes. Every other export is a tail jump to the real
+ * library. Functions that set something (nvmlDeviceSet…) are not changed: the driver checks the caller's
+ * rights. */
 #ifndef PGPU_SHIM_NVML_HOOKS_H
 #define PGPU_SHIM_NVML_HOOKS_H
 

@@ -1,5 +1,5 @@
-/* Process lists show the slice's own processes, with the meter's figures: a job learns nothing of its
- * neighbours, and in a container, where the real library often lists nobody, it sees itself. */
+/* Process lists contain the slice's own processes, with the meter's figures: a job sees no neighbour, and it
+ * sees itself in a container, where the real library's list is often empty. */
 #include <stddef.h>
 #include <string.h>
 
@@ -39,7 +39,7 @@ static nvmlReturn_t add_slice(struct target *target, int gpu) {
     return target->count > target->room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
-/* The real library's word on whether the question is in order; its list is not looked at. */
+/* The real library decides whether the arguments are valid; its list is not used. */
 static nvmlReturn_t check(nvmlReturn_t result) {
     return result == NVML_ERROR_INSUFFICIENT_SIZE ? NVML_SUCCESS : result;
 }
@@ -52,14 +52,14 @@ static nvmlReturn_t list(int gpu, unsigned int *count, void *entries, size_t ent
     return result;
 }
 
-/* The meter knows processes that compute; what a job draws is not metered, and MPS clients stand among those.
- */
+/* The meter counts compute processes; graphics processes are not metered, and MPS clients are listed as
+ * compute processes. */
 static nvmlReturn_t list_none(unsigned int *count) {
     *count = 0;
     return NVML_SUCCESS;
 }
 
-/* Ask the real library with no room, so that it writes nothing; then answer ourselves. */
+/* Call the real library with room for no entry, so that it writes nothing; then write our own list. */
 #define LIST(name, type, answer)                                                                             \
     nvmlReturn_t name(nvmlDevice_t device, unsigned int *count, type *infos) {                               \
         int gpu = pgpu_nvml_gpu_of(device);                                                                  \
@@ -92,7 +92,7 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProc
     return list(gpu, &details->numProcArrayEntries, details->procArray, sizeof(*details->procArray));
 }
 
-/* Keep the entries of the slice's processes, whose PID lies `pid_at` bytes into each. */
+/* Keep the entries of the slice's processes. An entry has its PID at offset `pid_at`. */
 static nvmlReturn_t keep_own(void *entries, size_t entry_bytes, size_t pid_at, unsigned int *count) {
     struct pgpu_reader_view *view = pgpu_nvml_new_view();
     if (view == NULL) return NVML_ERROR_UNKNOWN;

@@ -46,7 +46,8 @@ static nvmlReturn_t open_limit(void) {
         pgpu_report_refusal(pgpu_limit_explain(status), NULL);
         return NVML_ERROR_NO_PERMISSION;
     }
-    /* Threads that came together mapped it together; one mapping wins, the others stay and harm nobody. */
+    /* The first mapping wins. Those of threads that arrived together stay mapped: another thread may read
+     * them. */
     __atomic_compare_exchange_n(&pgpu_nvml_limit, &none, limit, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
     return NVML_SUCCESS;
 }

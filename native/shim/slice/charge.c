@@ -72,7 +72,8 @@ CUresult pgpu_charge_begin(struct pgpu_charge *charge, int gpu, uint64_t bytes) 
     return as_cuda(status);
 }
 
-/* Whoever took a dead process's bytes back: this reservation, an earlier call, or a sibling. */
+/* A dead process's bytes may have been taken back by this reservation, by an earlier call or by another
+ * process of the job. */
 static uint64_t patience_ns(const struct pgpu_charge *charge) {
     uint64_t asked_ns = pgpu_slice_limit()->wait_for_memory_ns;
     if (asked_ns >= AFTER_REAP_NS || charge->gpu == PGPU_NO_GPU) return asked_ns;

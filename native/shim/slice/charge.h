@@ -30,7 +30,7 @@ struct pgpu_charge {
  * lease. */
 CUresult pgpu_charge_begin(struct pgpu_charge *charge, int gpu, uint64_t bytes);
 
-/* True: wait is over, ask the driver again. False: `result` is final. */
+/* True: the wait is over and the driver is to be called again. False: `result` is final. */
 bool pgpu_charge_should_retry(struct pgpu_charge *charge, CUresult result);
 
 /* Count `bytes` more after the fact, where the driver took more than was foreseen. */

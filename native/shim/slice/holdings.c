@@ -97,7 +97,7 @@ static bool is_traced(const struct pgpu_holding *row, enum pgpu_trace_memory *ki
     }
 }
 
-/* Tell the trace that `row` took the place of what it had before; `before` may be NULL, and so may `row`. */
+/* Write the change from `before` to `row` into the trace; either may be NULL. */
 static void trace(const struct pgpu_holding *before, const struct pgpu_holding *row) {
     enum pgpu_trace_memory kind;
     if (!pgpu_trace_is_on()) return;
@@ -119,8 +119,9 @@ static void add_row(struct pgpu_holding *place, const struct pgpu_holding *row) 
     __atomic_store_n(&is_tight, !is_half_empty(), __ATOMIC_RELAXED);
 }
 
-/* A child that was made without atfork handlers has a table that is not its own, and perhaps a mutex that
- * nobody will ever unlock: to it the table is empty. So it is before there is a slot. */
+/* A child made without atfork handlers (a raw clone) has a copy of its parent's table, and perhaps of a
+ * locked mutex that no thread will unlock: the table counts as empty there. The same holds before the process
+ * has a slot. */
 static bool lock(void) {
     if (!pgpu_meter_is_claimed(&pgpu_slice_meter)) return false;
     pthread_mutex_lock(&table.leaf);

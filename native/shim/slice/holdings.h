@@ -22,7 +22,7 @@ enum pgpu_kind {
     PGPU_KIND_BINDING,       /* physical memory bound to a multicast object, by a number of our own */
     PGPU_KIND_EXPORT,        /* physical memory that a descriptor keeps, by the byte that is locked in it */
     PGPU_KIND_NODES,         /* how many an executable graph has, where that is traced */
-    PGPU_KIND_DEFERRED_FREE, /* memory that a stream will free, by the event that tells */
+    PGPU_KIND_DEFERRED_FREE, /* memory that is freed on a stream, by the event recorded behind the free */
 };
 
 struct pgpu_holding {
@@ -38,10 +38,10 @@ struct pgpu_holding {
     uint8_t kind;
     int8_t gpu;        /* as of its charge */
     bool is_converted; /* managed memory that its program takes for ordinary memory */
-    bool is_managed;   /* managed memory that its program asked for */
+    bool is_managed;   /* managed memory that the program allocated as such */
 };
 
-/* Whether a row can still be added; asked before the driver is, so that what it grants can be followed. */
+/* Whether a row can be added; checked before the driver is called, so that every grant gets a row. */
 bool pgpu_holdings_have_room(void);
 
 /* Add a row, or replace the one with its kind and key. False: no memory for the table; the charge then stays.

@@ -30,7 +30,7 @@ struct pgpu_place {
     CUcontext context;
 };
 
-/* The current context's place, or the error with which the driver refuses to tell it. */
+/* The current context's place, or the driver's error. */
 CUresult pgpu_slice_current(struct pgpu_place *place);
 
 /* The handles 0, 1 and 2 stand for default streams, of whichever context is current. */
@@ -56,8 +56,8 @@ int pgpu_slice_device_count(void);
 /* What a context of this GPU is charged. */
 uint64_t pgpu_slice_context_bytes(int gpu);
 
-/* Tell the host that this process must not be checkpointed from now on: it has managed memory, or shares
- * memory with another process, and drivers may break what they then cannot move. */
+/* Mark this process as one that must not be checkpointed any more: it has managed memory, or shares memory
+ * with another process, which checkpointing drivers may break. */
 void pgpu_slice_forbid_checkpoint(void);
 
 /* What the driver takes for an allocation of `bytes`. */

@@ -35,7 +35,7 @@ static unsigned spare_count;
 static unsigned left[PGPU_MAX_GPUS];
 static struct {
     uint64_t estimate_ns; /* of all that is not finished */
-    uint64_t since_ns;    /* when the first of it began, as far as is known */
+    uint64_t since_ns;    /* when the first of it began, at the earliest */
 } queued[PGPU_MAX_GPUS];
 
 /* A pair may lack its second event, which was kept. */

@@ -21,7 +21,7 @@ struct pgpu_batch {
     bool is_open;
     bool is_single; /* one launch, measured by itself */
     bool has_end;   /* right behind the last launch */
-    bool is_loose;  /* the stream may have run dry within it, so its events may tell too much */
+    bool is_loose;  /* the stream may have run dry in between, so that the events measure too much */
 };
 
 /* Two events of a context, or NULLs. */

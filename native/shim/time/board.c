@@ -28,7 +28,7 @@ bool pgpu_board_is_sound(const struct pgpu_board *board) {
            board->abi == PGPU_BOARD_ABI && board->gpu_count <= PGPU_MAX_GPUS;
 }
 
-/* Whoever comes first fills it in; all write the same. */
+/* The first process fills it in; processes that do so at once write the same values. */
 static bool claim(struct pgpu_board *board, const struct pgpu_limit *limit) {
     if (__atomic_load_n(&board->magic, __ATOMIC_ACQUIRE) == 0) {
         for (unsigned gpu = 0; gpu < limit->gpu_count; gpu++)
@@ -61,7 +61,8 @@ static const char *open_and_publish(const struct pgpu_limit *limit) {
         munmap(board, sizeof(*board));
         return "the file of its GPU time is garbled";
     }
-    /* Of mappings made at once one wins; the others stay and harm nobody. */
+    /* The first mapping wins. Those of threads that arrived together stay mapped: another thread may use
+     * them. */
     __atomic_compare_exchange_n(&pgpu_board_published, &none, board, false, __ATOMIC_SEQ_CST,
                                 __ATOMIC_SEQ_CST);
     return NULL;

@@ -19,7 +19,7 @@ static inline struct pgpu_board_gpu *pgpu_board_of(int gpu) {
     return board == NULL ? NULL : &board->gpu[gpu];
 }
 
-/* Of the own file, by which it is known among the others. */
+/* Inode of the job's own file, to skip it among the others. */
 uint64_t pgpu_board_inode(void);
 
 /* Whether a file's first bytes are a board's, and of this version. */

@@ -5,28 +5,28 @@
 
 #define SHORTEST_NS 50000ull
 #define LONGEST_NS  5000000ull
-/* Who had the GPU alone has saved nothing up against those who come. */
+/* A job that ran alone gets no extra credit when another one starts. */
 #define KEPT_ALONE_NS 5000000ll
-/* Who is entitled to nothing still gets on. */
+/* The least share, so that a job without a guarantee still progresses. */
 #define LEAST_SHARE 0.01
 /* Clocks stop, machines sleep. */
 #define LONGEST_GAP_NS 1000000000ull
 
-/* In fair mode who has nothing left waits until it has so much of the time's worth: contexts that change with
- * each kernel cost everybody the switches between them. A strict share leaves time for those, and is kept all
- * the more exactly the shorter its bursts are. */
+/* In fair mode a job whose budget is spent waits until it has this much again: contexts that change with
+ * every kernel cost all jobs the switches between them. A strict share includes time for switches, and
+ * shorter bursts keep it more exact. */
 #define BURST_NS 20000000ll
-/* What switches take is nobody's. Who cannot get all that it may use has ever more left; then everybody earns
- * less, in proportion, but by no more than this whatever others say. */
+/* Switches between contexts use time that no job is charged. A job that cannot use its full share builds up
+ * budget; then all jobs earn less, in proportion, but by no more than this part, whatever a board claims. */
 #define MOST_LOST    0.06
 #define LEAST_BEHIND 0.5
 #define MOST_BEHIND  1.9
 
 struct terms {
     double share; /* that it may use now */
-    double lost;  /* of the GPU's time: nobody earns it */
+    double lost;  /* part of the GPU's time that no job earns */
     bool is_strict;
-    bool is_alone; /* nobody else wants the GPU, so nothing has to be paid back */
+    bool is_alone; /* no other job wants the GPU, so nothing has to be paid back */
 };
 
 /* Whether a process has had nothing left and saves for its next burst. */
@@ -41,8 +41,8 @@ static double weight_of(uint64_t word) {
     return weight == 0 ? 1 : (double)weight;
 }
 
-/* By how many periods' worth the one who lags most is behind. Who leaves the GPU alone between its launches
- * has all that it asks for, however much it has left. */
+/* How far the job that lags most is behind, in periods. A job that leaves the GPU idle between its launches
+ * is not behind, however much budget it has. */
 static double lost_of(int gpu, double share, const struct pgpu_company *company) {
     double behind =
         company->is_lacking ? (double)pgpu_budget_left_ns(gpu) / (share * (double)PGPU_PERIOD_NS) : 0;
@@ -52,7 +52,8 @@ static double lost_of(int gpu, double share, const struct pgpu_company *company)
                                 : MOST_LOST * (behind - LEAST_BEHIND) / (MOST_BEHIND - LEAST_BEHIND);
 }
 
-/* Guaranteed shares come first; what nobody is entitled to goes by weight among those who want the GPU. */
+/* Guaranteed shares first; the time that is not guaranteed is divided by weight among the jobs that want the
+ * GPU. */
 static struct terms terms_of(int gpu, uint64_t word, uint64_t now_ns) {
     double own = guaranteed(word);
     if ((word & PGPU_COMPUTE_STRICT) != 0 && own > 0) return (struct terms){.share = own, .is_strict = true};
@@ -66,7 +67,8 @@ static struct terms terms_of(int gpu, uint64_t word, uint64_t now_ns) {
     return (struct terms){.share = share, .lost = lost_of(gpu, share, &company)};
 }
 
-/* Of those who come at once one adds; who dies between the two steps has cost its job one refill. */
+/* Of threads and processes that arrive at once, one adds. A process that dies between the two steps costs its
+ * job one refill. */
 static int64_t earned_ns(struct pgpu_board_gpu *own, double share, uint64_t now_ns) {
     uint64_t then_ns = pgpu_board_load(&own->refilled_ns);
     if (then_ns >= now_ns && then_ns - now_ns < LONGEST_GAP_NS) return 0;
@@ -105,7 +107,7 @@ static uint64_t saving_ns(int gpu, int64_t left_ns, const struct terms *terms) {
     return is_short ? within((uint64_t)((double)(enough_ns - left_ns) / terms->share)) : 0;
 }
 
-/* Nothing has to be saved for those who come later. */
+/* Alone on the GPU: nothing has to be kept for jobs that arrive later. */
 static uint64_t wait_for_none(int gpu) {
     __atomic_store_n(&is_saving[gpu], false, __ATOMIC_RELAXED);
     return 0;

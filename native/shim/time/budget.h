@@ -13,8 +13,8 @@
 #define PGPU_PERIOD_NS 100000000ll
 
 struct pgpu_verdict {
-    uint64_t wait_ns; /* 0: it may be launched; else look again after so long at the latest */
-    bool is_alone;    /* nobody else wants the GPU: the budget does not count */
+    uint64_t wait_ns; /* 0: launch now; else check again after this time at the latest */
+    bool is_alone;    /* no other job wants the GPU: the budget does not apply */
 };
 
 /* Whether a launch may go on. `word` is the limit file's, `own_ns` what this thread has launched and not

@@ -3,7 +3,7 @@
 /* A context's turn, as is commonly reported of NVIDIA's default: on a GPU with others the first turn of a
  * burst is charged too much or too little, and only that. */
 #define SLICE_NS 2000000u
-/* From here on it does not matter with whose turn it began. */
+/* From this length on the phase of the first turn does not matter. */
 #define LONG_RUN_NS 40000000u
 /* Times of events are rounded, and launches follow each other so soon. */
 #define NO_GAP_NS 2000u

@@ -1,6 +1,7 @@
-/* What of a time with work in flight was ours, by how turns go: whose queue was dry has its turn from its
- * first event on, for a slice, and is back after the others had theirs. Over many slices that is its part of
- * the turns; a burst that is shorter than a slice is all its own. */
+/* How much of a busy period (a time in which our queue never ran dry) the GPU spent on our work, by the way
+ * in which time slices rotate: a queue that was empty has the GPU for a whole slice from its first event on,
+ * and again after all others had theirs. Over many slices this is our part of the turns; a burst shorter than
+ * a slice is all ours. */
 #ifndef PGPU_SHIM_BUSY_PERIODS_H
 #define PGPU_SHIM_BUSY_PERIODS_H
 
@@ -9,7 +10,7 @@
 /* A time in which our queue never was dry. */
 struct pgpu_busy_period {
     uint64_t from_ns, to_ns;
-    uint64_t own_ns; /* what was told to be ours of it */
+    uint64_t own_ns; /* the part that was attributed to us */
 };
 
 /* A batch that began then goes on with the run, or begins another. */

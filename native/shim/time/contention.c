@@ -6,7 +6,7 @@
 /* Less is a rounding error. */
 #define LEAST_FRACTION 0.001
 
-/* Beyond the most that there is room for nobody is believed: then more is charged than was used. */
+/* Jobs beyond the table's size are ignored: then more is charged than was used. */
 static void join(struct pgpu_contention *crowd, double fraction) {
     if (crowd->most == PGPU_CONTENTION_MOST) return;
     crowd->most++;

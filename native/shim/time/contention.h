@@ -1,5 +1,6 @@
-/* Which part of the time that our work was in flight the GPU spent on it: contexts with work take turns, so
- * 1/n where n have it; how many had it is known of each only as a part of the time, taken as independent. */
+/* The part of the time with our work in flight that the GPU spent on it. Contexts with work take turns, so it
+ * is 1/n where n have work; of each context only the part of the time with work in flight is published, and
+ * these parts are treated as independent. */
 #ifndef PGPU_SHIM_CONTENTION_H
 #define PGPU_SHIM_CONTENTION_H
 
@@ -13,12 +14,12 @@ struct pgpu_contention {
 };
 #define PGPU_CONTENTION_NOBODY {.likelihood = {1}}
 
-/* A job that had work in flight for `busy_ns` of the window, in at most `processes` processes at once: what
- * it says beyond that is not believed. */
+/* A job that had work in flight for `busy_ns` of the window, in at most `processes` processes at once: larger
+ * values are capped. */
 void pgpu_contention_join(struct pgpu_contention *crowd, uint64_t busy_ns, uint64_t window_ns,
                           unsigned processes);
 
-/* 1 where nobody joined; at least 1 / (1 + all processes that joined). */
+/* 1 where no job joined; at least 1 / (1 + all processes that joined). */
 double pgpu_contention_own_part(const struct pgpu_contention *crowd);
 
 #endif

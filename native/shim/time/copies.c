@@ -8,8 +8,8 @@
 #define pgpu_bytes_of_plane(copy) ((copy) == NULL ? 0 : (copy)->WidthInBytes * (copy)->Height)
 #define pgpu_bytes_of_box(copy)   ((copy) == NULL ? 0 : (copy)->WidthInBytes * (copy)->Height * (copy)->Depth)
 
-/* Of one end of a copy: the device whose memory it is; NO_DEVICE: the host's. An array, of which nobody tells
- * the device, is the other end's. */
+/* The device of one end of a copy; NO_DEVICE for host memory. The driver does not report the device of an
+ * array: it counts as the other end's. */
 #define NO_DEVICE  (-1)
 #define ANY_DEVICE (-2)
 

@@ -15,25 +15,26 @@
 #define LOOK_NS   200000u
 /* The moving average's weight is a fifth. */
 #define INVERSE_WEIGHT 5
-/* Who seemed alone may have had company that had not told of itself yet: more time than before counts less.
- */
+/* A job that seemed alone may have had a neighbour that was not published yet: a longer time than before has
+ * less weight. */
 #define INVERSE_DOUBT 20
 /* It is measured by itself again after so long. */
 #define OLD_NS 100000000u
-/* Who surprised is watched for so long, four times as long each time, and a quarter once it did not for as
- * long again. */
+/* A kernel whose time was far off its estimate is measured launch by launch for this time: four times as long
+ * after each surprise, a quarter after as long without one. */
 #define WATCHED_NS     10000000ull
 #define MOST_SURPRISES 8u
 /* What a kernel takes beside others, by turns: a slow average, and how far from that alone it may be. */
 #define INVERSE_BESIDE 16
 #define MOST_APART     0.3
 
-/* Words of one row are written apart: whoever reads half a change has an estimate of the kernel before. */
+/* Words of one row are written separately: a reader in between gets the estimate of the former kernel. */
 static struct row {
     uint64_t key;
     uint64_t estimate_ns;    /* 0: not measured yet */
     uint64_t measured_at_ns; /* when it was last, or when that is to be the first time began; 0: it did not */
-    uint64_t alone_ns;    /* as `estimate_ns`, of measurements without anybody beside us; 0: there are none */
+    uint64_t
+        alone_ns; /* like `estimate_ns`, of measurements without other jobs on the GPU; 0: there are none */
     uint64_t alone_at_ns; /* when the last of those was */
     uint64_t beside_ns;   /* as `alone_ns`, of what was ours of it beside others since then */
     uint64_t watched_until_ns;
@@ -83,14 +84,14 @@ static uint64_t key_of(const struct pgpu_work *work) {
     return last->key = make_key(work);
 }
 
-/* Of what nobody has measured: what was measured last, or all that its first launch has taken so far. */
+/* For a kernel without a measurement: the latest measurement of any, or the time since its first launch. */
 static uint64_t guess(uint32_t row, uint64_t now_ns) {
     uint64_t began_ns = __atomic_load_n(&rows[row].measured_at_ns, __ATOMIC_RELAXED);
     if (began_ns != 0 && now_ns >= began_ns + PATIENCE_NS) return PATIENCE_NS;
     return __atomic_load_n(&guess_ns, __ATOMIC_RELAXED);
 }
 
-/* The key comes last: whoever finds it finds the rest cleared. */
+/* The key is stored last, with release: a reader that finds it finds the other words cleared. */
 static void clear(struct row *row, uint64_t key) {
     __atomic_store_n(&row->estimate_ns, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&row->measured_at_ns, 0, __ATOMIC_RELAXED);

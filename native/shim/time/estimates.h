@@ -25,11 +25,11 @@ uint64_t pgpu_estimates_wait_ns(uint32_t row, uint64_t now_ns);
 /* Its first measurement begins. */
 void pgpu_estimates_expect(uint32_t row, uint64_t now_ns);
 
-/* It took `measured_ns`; and, in the second, with nobody else's work in flight. */
+/* It took `measured_ns`; the second function: without work of other jobs in flight. */
 void pgpu_estimates_learn(uint32_t row, uint64_t measured_ns, uint64_t now_ns);
 void pgpu_estimates_learn_alone(uint32_t row, uint64_t measured_ns, uint64_t now_ns);
 
-/* What it took lately while nobody else's work was in flight; 0: it never was. */
+/* Its recent time without work of other jobs in flight; 0: there is none. */
 uint64_t pgpu_estimates_alone_ns(uint32_t row, uint64_t now_ns);
 
 /* Beside others it took so long. False: that is not what it took alone, which is forgotten. */

@@ -17,16 +17,16 @@
 #include "time/streams.h"
 #include "time/timing.h"
 
-/* Launches ask anew after so long, or at once where the word has changed. */
+/* A launch that was admitted admits those of this time behind it, unless the compute word changes. */
 #define MAY_FOR_NS        500000u
 #define QUEUE_NS          20000000u
 #define QUEUE_PATIENCE_NS 250000000u
 #define QUEUE_LOOK_NS     500000u
 /* While something is in flight, so that its end is seen soon: what others did meanwhile counts until then. */
 #define FLIGHT_LOOK_NS 1000000u
-/* While a job is held it looks so often whether it may go on. */
+/* Poll interval while the job is held. */
 #define HELD_LOOK_NS 2000000u
-/* A copy's part of the PCIe bus: only for saying what is in flight. */
+/* A copy's speed on the PCIe bus, for the forecast of what is in flight. */
 #define COPY_BYTES_PER_NS 10u
 
 static uint64_t word_of(int gpu) {
@@ -52,8 +52,8 @@ static bool is_captured(const struct pgpu_trace_command *command) {
     return pgpu_streams_any_captures() && pgpu_streams_is_capturing(command->stream, command->is_per_thread);
 }
 
-/* How deep a queue may be: who comes is served before it is done twice. Its end is waited for only so long,
- * in case what is in flight waits for what its program does next. */
+/* Bound on the queue's depth, so that a job that arrives is served soon. The wait for its end has a deadline
+ * as well, in case the work in flight waits for something that the program does next. */
 static uint64_t queue_wait_ns(int gpu, uint64_t now_ns, uint64_t waited_ns) {
     if (waited_ns > QUEUE_PATIENCE_NS || pgpu_batches_queued_ns(gpu, now_ns) <= QUEUE_NS) return 0;
     return QUEUE_LOOK_NS;
@@ -105,8 +105,8 @@ static bool may_at_once(const struct pgpu_work *work, int gpu, uint64_t word) {
     return lane->may_freely || pgpu_budget_left_ns(gpu) > (int64_t)lane->batch.estimate_ns;
 }
 
-/* One more small kernel in a batch that is open, with budget left: what it costs is less than to look at the
- * clock, which is done for the batch. */
+/* One more small kernel in an open batch, with budget left. It costs less than reading the clock, which is
+ * done once for the batch. */
 static bool may_join(struct pgpu_work *work, int gpu, uint64_t word) {
     const struct pgpu_lane *lane = work->lane;
     if (!pgpu_timing_is_joinable(work) || word != lane->may_word || (word & PGPU_COMPUTE_HELD) != 0)
@@ -131,7 +131,7 @@ static void enter_flight(struct pgpu_work *work, int gpu) {
     work->is_in_flight = true;
 }
 
-/* With the lane held from here on, so that nobody closes the batch beneath it. */
+/* The lane stays held from here on, so that no thread closes the batch meanwhile. */
 static bool joins(struct pgpu_work *work, int gpu, uint64_t word) {
     struct pgpu_lane *lane = work->lane;
     if (lane == NULL) return false;
@@ -166,7 +166,7 @@ static void pass(struct pgpu_work *work, int gpu, uint64_t word) {
     pgpu_in_flight_publish_demand(gpu, work->now_ns);
 }
 
-/* A job on one GPU has no other place to launch on; elsewhere the driver knows. */
+/* A job with one GPU launches there; otherwise the driver is queried. */
 static int gpu_of(const struct pgpu_trace_command *command) {
     struct pgpu_place place;
     if (pgpu_slice_limit()->gpu_count == 1 && pgpu_slice_device_count() == 1) return 0;

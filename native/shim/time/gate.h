@@ -33,7 +33,7 @@ static inline bool pgpu_gate_is_open(void) {
 CUresult pgpu_gate_before(struct pgpu_work *work);
 void pgpu_gate_after(struct pgpu_work *work, CUresult result);
 
-/* Around a call that waits for work in flight, or looks whether it is over. */
+/* Around a call that waits for work in flight or polls whether it is done. */
 void pgpu_gate_before_synchronisation(void);
 void pgpu_gate_after_synchronisation(void);
 

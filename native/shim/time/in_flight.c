@@ -44,7 +44,8 @@ static void raise(uint64_t *word, uint64_t value) {
     }
 }
 
-/* Whoever meanwhile finds that nothing is in flight has seen another count, and so does not say it. */
+/* A thread that finds at this moment that nothing is in flight read another count, so its compare-and-swap
+ * fails. */
 static void tell(struct pgpu_usage_slot *slot, int gpu, uint64_t now_ns) {
     uint64_t seen = __atomic_load_n(&slot->in_flight, __ATOMIC_RELAXED), told;
     if ((seen >> gpu & 1) == 0) raise(&slot->in_flight_until_ns, now_ns);

@@ -1,8 +1,8 @@
-/* What this process has in flight, as its slot of the usage file tells the host: a job is quiet once each of
- * its living processes is.
+/* What this process has in flight, published in its slot of the usage file for the host: a job is quiet once
+ * each of its living processes is.
  *
- * A launch enters before it looks whether its job is held, and the host holds a job before it looks at the
- * slots: so either the launch sees the hold or the host sees the launch. */
+ * A launch publishes before it checks whether its job is held, and the host holds a job before it reads the
+ * slots (both sequentially consistent): so either the launch sees the hold or the host sees the launch. */
 #ifndef PGPU_SHIM_IN_FLIGHT_H
 #define PGPU_SHIM_IN_FLIGHT_H
 
@@ -16,7 +16,7 @@ void pgpu_in_flight_leave(int gpu);
 /* What is in flight should last until then. */
 void pgpu_in_flight_expect(int gpu, uint64_t until_ns);
 
-/* Tell that nothing is in flight any more, if that is so. */
+/* Publish that nothing is in flight any more, if that is so; true if it was. */
 bool pgpu_in_flight_settle(int gpu, uint64_t now_ns);
 
 /* Publish on the board that this process has work for the GPU. */

@@ -12,7 +12,8 @@
 
 #define LANES  16u
 #define PROBES 4u
-/* Who visits may stand in the driver behind what only the thread that waits for it will do. */
+/* A visitor may block in the driver behind work that only the waiting thread can complete, hence the bound.
+ */
 #define MOST_OUTLAST_NS 20000000ull
 
 enum state { FREE, OWNED, ORPHAN };
@@ -32,7 +33,7 @@ static struct block *first_block(void) {
     return __atomic_load_n(&blocks, __ATOMIC_ACQUIRE);
 }
 
-/* Who visits does not stay. A launch that was cancelled within the driver has left its lane held. */
+/* Visitors leave soon. A launch that was cancelled inside the driver leaves its lane held for good. */
 void pgpu_lanes_await(struct pgpu_lane *lane) {
     while (!pgpu_lanes_try_hold(lane, PGPU_OWNER)) {
         if (__atomic_load_n(&lane->holder, __ATOMIC_RELAXED) == PGPU_OWNER) return;
@@ -112,7 +113,7 @@ static unsigned home_of(CUstream stream) {
     return (unsigned)(((uint64_t)(uintptr_t)stream * 0x9e3779b97f4a7c15ull) >> 60) % LANES;
 }
 
-/* Whoever closes a lane's batch for its thread writes it meanwhile. */
+/* Written by another thread while it closes the lane's batch. */
 static uint64_t used_at_ns(const struct pgpu_lane *lane) {
     return __atomic_load_n(&lane->used_at_ns, __ATOMIC_RELAXED);
 }
@@ -150,7 +151,7 @@ static bool hold_to_visit(struct pgpu_lane *lane) {
 static struct pgpu_lane *give_lane(const struct pgpu_trace_command *command,
                                    const struct pgpu_lane_changes *changes) {
     struct pgpu_place place;
-    /* Of some streams the driver does not tell the context; a launch needs the current one's. */
+    /* The driver does not report the context of some streams; a launch needs the current one. */
     if (pgpu_slice_of_stream(command->stream, command->is_per_thread, &place) != CUDA_SUCCESS &&
         pgpu_slice_current(&place) != CUDA_SUCCESS)
         return NULL;

@@ -1,8 +1,9 @@
-/* Lanes: what one thread launches into one stream. All threads' lanes are in one registry, so that whoever
- * synchronises, reads measurements or ends something can close a batch that its own thread left open.
+/* Lanes: what one thread launches into one stream. The lanes of all threads are in one registry, so that a
+ * thread that synchronises, reads measurements or ends a context can close a batch that another thread left
+ * open.
  *
- * A lane is its thread's to launch into, and is held meanwhile; others hold it for as long as they close its
- * batch, and pass by one that is held: nobody waits for another thread's launch. */
+ * The owner holds a lane during a launch. Other threads (visitors) hold it while they close its batch, and
+ * skip a lane that is held: no thread waits for another thread's launch. */
 #ifndef PGPU_SHIM_LANES_H
 #define PGPU_SHIM_LANES_H
 
@@ -22,10 +23,10 @@ struct pgpu_last {
 
 struct pgpu_lane {
     CUstream stream;
-    CUcontext context; /* NULL: nobody's yet */
+    CUcontext context; /* NULL: unused */
     uint64_t used_at_ns;
     uint64_t idle_at_ns;             /* when all that was launched into it should be done */
-    uint64_t may_until_ns, may_word; /* until then launches need not ask again */
+    uint64_t may_until_ns, may_word; /* until then launches are admitted without a check */
     uint32_t *open_mask;             /* the registry's own, as are the next three */
     uint8_t at, holder;
     bool is_ended; /* its stream or context is gone, or about to be */
@@ -68,16 +69,15 @@ static inline void pgpu_lanes_release(struct pgpu_lane *lane) {
 /* A batch of it was opened or closed. It is held. */
 void pgpu_lanes_note(struct pgpu_lane *lane, bool is_open);
 
-/* Hold each lane with an open batch in turn, as far as nobody else does: those of this thread, of others, of
- * threads that have ended. */
+/* Hold each lane with an open batch in turn, skipping those that are held: lanes of this thread, of other
+ * threads, of threads that have ended. */
 enum pgpu_whose { PGPU_OWN = 1, PGPU_OTHERS = 2, PGPU_ORPHANS = 4 };
 void pgpu_lanes_visit(unsigned whose, void (*visit)(struct pgpu_lane *lane));
 
-/* Every lane of a stream, or where that is NULL of a context, is given to `visit` and nobody's from then on.
- */
+/* Pass every lane of a stream (where that is NULL, of a context) to `visit` and mark it as ended. */
 void pgpu_lanes_end(CUstream stream, CUcontext context, void (*visit)(struct pgpu_lane *lane));
 
-/* Wait for those who hold a lane that is not theirs, or not for a launch; 20 ms at most. */
+/* Wait until no visitor holds a lane, 20 ms at most. */
 void pgpu_lanes_outlast_visits(void);
 
 /* Whether a lane is the calling thread's. */

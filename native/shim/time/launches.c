@@ -161,7 +161,8 @@ PGPU_EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *te
     return result;
 }
 
-/* Who asks whether work is over ends a batch, so that it is measured even if nobody ever waits. */
+/* A program that polls for completion closes its batches, so that they are measured even if it never waits.
+ */
 #define QUERY(function, type)                                                                                \
     PGPU_EXPORT CUresult function(type handle) {                                                             \
         pgpu_gate_before_synchronisation();                                                                  \

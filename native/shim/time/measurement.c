@@ -1,6 +1,6 @@
-/* What a pair of events tells is time that passed, not time that was ours: batches of several streams
- * overlap, and other contexts have their turns within. So only what no earlier batch has covered counts, and
- * of that the part that the board's figures leave to this process. */
+/* An event pair measures elapsed time, not GPU time of our own: batches of several streams overlap, and other
+ * contexts take turns in between. So only the part that no earlier batch has covered counts, and of that the
+ * part that the boards' figures leave to this process. */
 #include "time/measurement.h"
 
 #include <sched.h>
@@ -17,7 +17,7 @@
 #include "time/neighbours.h"
 #include "time/busy_periods.h"
 
-/* From here on the GPU was ours alone, as far as can be told. */
+/* From this part on the GPU counts as ours alone. */
 #define NEARLY_ALONE 0.98
 /* What ran beside other streams of ours counted little, and the next launch of it may run by itself: it is
  * expected to take so much of its time at least, which its measurement gives back. */
@@ -44,8 +44,8 @@ struct timeline {
     bool has_ahead;
 };
 
-/* A batch's time on its timeline, how much of it is its own, how far the host's clock is ahead as far as can
- * be told, and the run that it belongs to. */
+/* A batch on its context's timeline: its bounds, the part not covered before, an upper bound of the host
+ * clock's lead, and the busy period that it belongs to. */
 struct covered {
     uint64_t from_ns, to_ns, passed_ns;
     int64_t ahead_ns;
@@ -76,7 +76,7 @@ static struct timeline *timeline_of(struct state *state, CUcontext context) {
     return found;
 }
 
-/* Whoever looks is late, never early; clocks drift apart, and distances are rounded. */
+/* Reading an event happens after the event, never before; clocks drift apart, and intervals are rounded. */
 static void compare_clocks(struct timeline *timeline, uint64_t to_ns, uint64_t now_ns) {
     int64_t ahead_ns = (int64_t)now_ns - (int64_t)to_ns, more_ns = ahead_ns - timeline->ahead_ns;
     timeline->ahead_ns += timeline->has_ahead && more_ns > 0 ? more_ns / INVERSE_DRIFT : more_ns;
@@ -122,7 +122,7 @@ static void learn_alone(const struct pgpu_batch *batch, uint64_t all_ns, uint64_
         pgpu_estimates_learn_alone(batch->row[at], part_of(batch, at, all_ns), now_ns);
 }
 
-/* What all its launches took lately while nobody was beside us; 0: not of all that is known. */
+/* Sum of the launches' recent times without work of other jobs; 0 if one of them has none. */
 static uint64_t alone_ns(const struct pgpu_batch *batch, uint64_t now_ns) {
     uint64_t sum_ns = 0;
     for (unsigned at = 0; at < batch->launches; at++) {
@@ -166,7 +166,7 @@ static double part_since(int gpu, const struct covered *covered, uint64_t from_n
     return pgpu_neighbours_part(gpu, from_ns + ahead_ns, covered->to_ns + ahead_ns, now_ns);
 }
 
-/* The turns tell how much was ours, but for what is lost at their ends. What the kernels took alone knows of
+/* The turns give our part, except for time lost at their ends. The kernels' times alone on the GPU depend on
  * no turns. */
 static uint64_t own_of(const struct pgpu_batch *batch, const struct covered *covered, double part,
                        uint64_t now_ns) {
@@ -214,14 +214,14 @@ static bool read_batch(struct state *state, struct pgpu_batch *batch, uint64_t n
     return true;
 }
 
-/* What is in flight still was so since the last batch ended, which is now as far as can be told. */
+/* What is still in flight has been since the last batch ended, at the latest now. */
 static void tell(int gpu, uint64_t now_ns, bool has_read) {
     struct pgpu_board_gpu *own = pgpu_board_of(gpu);
     if (own == NULL || pgpu_in_flight_settle(gpu, now_ns)) return;
     if (has_read) pgpu_board_store(&own->busy_since_ns, now_ns);
 }
 
-/* Streams whose oldest batch has not passed: the rest of theirs need not be asked about. */
+/* Streams whose oldest batch has not passed: their later batches need no query. */
 struct unready {
     CUstream stream[UNREADY];
     unsigned count;
@@ -257,7 +257,7 @@ static void settle(int gpu, struct state *state, uint64_t now_ns) {
     tell(gpu, now_ns, has_read);
 }
 
-/* Reading an event is forbidden to a thread that captures, unless it says that it knows what it does. */
+/* A thread that captures may not query an event unless its capture mode is relaxed. */
 void pgpu_measurement_settle(int gpu, uint64_t now_ns) {
     struct state *state = &states[gpu];
     if (!__atomic_exchange_n(&state->is_taken, true, __ATOMIC_ACQUIRE)) {

@@ -9,12 +9,11 @@
 struct pgpu_batch;
 
 /* Read the batches whose events have passed. Returns at once where another thread is reading. Cancellation is
- * deferred.
- */
+ * deferred by the caller. */
 void pgpu_measurement_settle(int gpu, uint64_t now_ns);
 
-/* A batch whose end nobody can measure: all the time that has passed since its begin is charged, as far as
- * none was for another such batch, and `least_ns` where that is more. Its budget has its estimate already. */
+/* The end of a batch cannot be measured: charge the whole time since it began, except time already charged
+ * for another such batch, and at least `least_ns`. The estimate was charged before. */
 void pgpu_measurement_give_up(const struct pgpu_batch *batch, uint64_t now_ns, uint64_t least_ns);
 
 /* Wait until no thread reads, and let none begin, until the next call. */

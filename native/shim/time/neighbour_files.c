@@ -52,7 +52,7 @@ static bool has_gpu_of_ours(const char *name) {
     return false;
 }
 
-/* Our own file lies there too. False: there is no room, so somebody would be overlooked. */
+/* The job's own file is in the folder too. False: there is no room, so a job would be missed. */
 static bool note(const char *name, uint64_t inode) {
     name_count++;
     if (name[0] == '.' || inode == pgpu_board_inode()) return true;
@@ -118,7 +118,7 @@ static void list_when_due(int board_fd, uint64_t now_ns) {
     drop_unlisted();
 }
 
-/* Opened anew each time: a program may close every descriptor that it does not know. */
+/* Opened for each read: a program may close descriptors that it did not open. */
 static void read_board(int board_fd, struct pgpu_other *other) {
     size_t wanted = offsetof(struct pgpu_board, reserved_to_page);
     other->is_read = false;

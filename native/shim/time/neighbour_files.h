@@ -8,8 +8,7 @@
 
 #include "board_abi.h"
 
-/* Which part of the time a job has had work in flight lately, and how its busy time stood when that was
- * looked at last. */
+/* The part of the time in which a job recently had work in flight, and its busy time as of the last read. */
 struct pgpu_engagement {
     uint64_t at_ns, busy_ns;
     double part;
@@ -24,13 +23,13 @@ struct pgpu_other {
     struct pgpu_board board;
 };
 
-/* Look again if that is due: of up to 500 files, it takes a tenth of a thread's time at most. */
+/* Read the files again if that is due. With up to 500 files this takes a tenth of a thread's time at most. */
 void pgpu_neighbour_files_look(uint64_t now_ns);
 
-/* How often a look is due. */
+/* Interval between reads. */
 uint64_t pgpu_neighbour_files_each_ns(void);
 
-/* When they were looked at last. */
+/* When they were read last. */
 uint64_t pgpu_neighbour_files_seen_ns(void);
 
 /* Whether the board cannot be read whole, or has a file that cannot be understood. */

@@ -11,11 +11,11 @@
 #include "slice/slice.h"
 
 #define WANTED_WITHIN_NS 20000000ull
-/* Our own job's other processes: nobody else's word is taken for them. */
+/* The other processes of our own job: no other job's figures are used for them. */
 #define MOST_SIBLINGS 8u
 #define STEPS         256u
-/* Who has had work in flight for a smaller part of the last period lacks nothing: it has left the GPU alone.
- */
+/* A job with work in flight for a smaller part of the last period is not behind: it leaves the GPU idle by
+ * itself. */
 #define NEARLY_ALL 0.75
 
 static pthread_mutex_t leaf = PTHREAD_MUTEX_INITIALIZER;
@@ -34,7 +34,7 @@ static struct history {
     unsigned count;
 } histories[PGPU_MAX_GPUS];
 
-/* What another job says of this GPU of ours; NULL: it does not use it. */
+/* Another job's words on one of our GPUs; NULL: it does not use it. */
 static const struct pgpu_board_gpu *row_of(const struct pgpu_other *other, int gpu) {
     const uint8_t *uuid = pgpu_slice_limit()->gpu[gpu].uuid;
     for (unsigned at = 0; other->is_read && at < other->board.gpu_count; at++)
@@ -80,7 +80,8 @@ static bool is_lacking(int gpu, uint64_t now_ns) {
     return own_engagement[gpu].part > NEARLY_ALL;
 }
 
-/* Of its guaranteed share of a period; who has none lags behind nobody, nor does who may not have more. */
+/* Relative to its guaranteed share of a period; a job without one, or that may not have more, is not behind.
+ */
 static double behind(const struct pgpu_board_gpu *row) {
     double share = (double)(row->share_word & PGPU_COMPUTE_SHARE_MASK) / 1e6;
     bool may_lag = share > 0 && (row->share_word & PGPU_COMPUTE_STRICT) == 0;
@@ -102,7 +103,7 @@ struct pgpu_company pgpu_neighbours_company(int gpu, uint64_t now_ns) {
     pgpu_neighbour_files_look(now_ns);
     company.is_unknown = pgpu_neighbour_files_are_unknown();
     company.is_lacking = is_lacking(gpu, now_ns);
-    /* As it was when they were looked at: nobody ceases to want the GPU because we have not looked since. */
+    /* As of the last read: a job does not stop wanting the GPU because its file was not read since. */
     uint64_t seen_ns = pgpu_neighbour_files_seen_ns();
     for (unsigned at = 0; at < pgpu_neighbour_files_count(); at++) {
         struct pgpu_other *other = pgpu_neighbour_files_at(at);
@@ -115,7 +116,7 @@ struct pgpu_company pgpu_neighbours_company(int gpu, uint64_t now_ns) {
     return company;
 }
 
-/* Of our own job's other processes: what their board says, less what we have told it. */
+/* The other processes of our own job: the board's figure less what this process added to it. */
 static uint64_t siblings_ns(int gpu) {
     const struct pgpu_board_gpu *own = pgpu_board_of(gpu);
     if (own == NULL) return 0;
@@ -133,7 +134,7 @@ static void begin(int gpu, uint64_t now_ns) {
     }
 }
 
-/* What another job says beyond one process with work in flight for all of the window is not believed. */
+/* The busy time of another job is capped at one process with work in flight for the whole window. */
 static double part_since_begin(int gpu, uint64_t now_ns) {
     uint64_t window_ns = now_ns - windows[gpu].begun_at_ns, siblings = siblings_ns(gpu);
     struct pgpu_contention crowd = PGPU_CONTENTION_NOBODY;

@@ -1,17 +1,18 @@
-/* The other jobs on the board: who of them wants a GPU, what they are entitled to, and how much of the time
- * their work was in flight beside ours. Their files are read, never mapped: a job may cut its own short. */
+/* The other jobs on the board: which of them want a GPU, their guaranteed shares, and for how much of the
+ * time they had work in flight beside ours. Their files are read and never mapped: a job may truncate its
+ * own. */
 #ifndef PGPU_SHIM_NEIGHBOURS_H
 #define PGPU_SHIM_NEIGHBOURS_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Those that wanted a GPU within the last 20 ms. */
+/* The jobs that wanted a GPU within the last 20 ms. */
 struct pgpu_company {
     unsigned count;
     double share;    /* guaranteed to them together */
     double weight;   /* together */
-    double behind;   /* by how many periods' worth the one who lacks most of its share is */
+    double behind;   /* how far the job that lags most of its share is behind, in periods */
     bool is_lacking; /* we ourselves have had work in flight nearly all of the last 100 ms */
     bool is_unknown; /* the board cannot be read: nothing may be borrowed */
 };
@@ -26,7 +27,7 @@ void pgpu_neighbours_begin(int gpu, uint64_t now_ns);
  * turns, so 1/n where n have it. */
 double pgpu_neighbours_part(int gpu, uint64_t from_ns, uint64_t to_ns, uint64_t now_ns);
 
-/* Time with work in flight that this process itself has told of on its job's board. */
+/* Time with work in flight that this process added to its job's board. */
 void pgpu_neighbours_told(int gpu, uint64_t busy_ns);
 
 void pgpu_neighbours_before_fork(void);

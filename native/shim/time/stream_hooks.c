@@ -31,7 +31,7 @@ static void begin_capture(CUstream stream, bool is_per_thread) {
     pgpu_gate_before_synchronisation();
 }
 
-/* One that began in a way that is not known here has not been counted. */
+/* A capture that began in a way that has no hook was not counted. */
 static void count_one_less(void) {
     unsigned seen = __atomic_load_n(&pgpu_streams_captures, __ATOMIC_ACQUIRE);
     while (seen > 0 && !__atomic_compare_exchange_n(&pgpu_streams_captures, &seen, seen - 1, true,
@@ -44,7 +44,8 @@ static CUresult begun(CUresult result) {
     return result;
 }
 
-/* Whether a capture that failed is over nobody tells: then launches go on to be asked about. */
+/* No call reports whether a failed capture is over: the count stays, and launches go on querying their
+ * stream. */
 static CUresult ended(CUresult result) {
     if (result == CUDA_SUCCESS) count_one_less();
     return result;

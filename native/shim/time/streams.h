@@ -1,8 +1,9 @@
-/* What kind of stream a launch goes into, whether some stream captures, and whether an event that comes late
- * into the legacy default stream could hold anybody up.
+/* The kind of a stream, whether any stream captures, and whether an event recorded late into the legacy
+ * default stream could delay other work.
  *
- * There an event is a barrier: it waits for what blocking streams were given before, and they for it. Without
- * a blocking stream in this process it is none. Each thread's own default stream is a blocking one, too. */
+ * There an event is a barrier: it waits for the work of blocking streams before it, and their later work
+ * waits for it. In a process without a blocking stream it delays nothing. Each thread's own default stream is
+ * a blocking stream as well. */
 #ifndef PGPU_SHIM_STREAMS_H
 #define PGPU_SHIM_STREAMS_H
 
@@ -29,13 +30,13 @@ void pgpu_streams_set_blocking(void);
 bool pgpu_streams_are_settled(void);
 void pgpu_streams_set_settled(void);
 
-/* Captures that have begun and, as far as is known, not ended. */
+/* Captures that have begun and not ended, as far as the hooks have counted. */
 extern unsigned pgpu_streams_captures __attribute__((visibility("hidden")));
 static inline bool pgpu_streams_any_captures(void) {
     return __atomic_load_n(&pgpu_streams_captures, __ATOMIC_ACQUIRE) != 0;
 }
 
-/* Whether a stream captures, as the driver says; where it cannot say, yes. */
+/* Whether the driver reports that a stream captures; true where it reports an error. */
 bool pgpu_streams_is_capturing(CUstream stream, bool is_per_thread);
 
 void pgpu_streams_after_fork_in_child(void);

@@ -18,8 +18,8 @@
 #define MOST_ESTIMATE_NS 5000000u
 /* A stream that has run dry for no longer has no gap: no launch costs less. */
 #define NO_GAP_NS 2000u
-/* Another thread's batch is closed by others once its work should have been over for so long; they look so
- * often. */
+/* Another thread's batch is closed once its work should have been done for this long; such batches are
+ * searched for at this interval. */
 #define FORGOTTEN_NS   1000000u
 #define LOOK_AROUND_NS 1000000u
 
@@ -59,7 +59,7 @@ static bool lay_end_late(const struct pgpu_lane *lane) {
     return !pgpu_streams_is_capturing(lane->stream, lane->is_per_thread) && record(lane->batch.end, lane);
 }
 
-/* Whose end cannot be measured has taken no more than all the time since its begin, and may take on. */
+/* If the end of a batch is unknown, charge the whole time since it began; it may even run on. */
 static void close_lane(struct pgpu_lane *lane, bool may_lay) {
     struct pgpu_batch *batch = &lane->batch;
     if (!batch->is_open) return;

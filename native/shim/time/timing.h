@@ -1,11 +1,12 @@
-/* How long what this process launches takes on the GPU, from pairs of events around up to 64 launches or 5 ms
- * of estimated work, whichever comes first.
+/* How long launched work takes on the GPU, from event pairs around up to 64 launches or 5 ms of estimated
+ * work.
  *
- * An event is laid beside a launch, in the same call, so that no program waits for one that it would not wait
- * for without: in the legacy default stream an event is a barrier. Only the end of a few small launches may
- * be laid later, when somebody closes their batch: in a stream that was made, in a thread's own default
- * stream by that thread alone, and in the legacy one as long as the process has no blocking stream. Then it
- * tells too much, which is charged all the same, and their kernels are measured one by one from then on. */
+ * An event is recorded beside a launch, in the same call, so that no program waits where it would not wait
+ * without it: in the legacy default stream an event is a barrier. Only the end event of a few small launches
+ * may be recorded later, when their batch is closed: in a stream that the program created, in a thread's own
+ * default stream by this thread alone, and in the legacy one while the process has no blocking stream. Then
+ * the pair measures too much, which is charged all the same, and the kernels are measured one by one from
+ * then on. */
 #ifndef PGPU_SHIM_TIMING_H
 #define PGPU_SHIM_TIMING_H
 
@@ -18,17 +19,17 @@
 /* From here on each launch has its end measured. */
 #define PGPU_SINGLE_FROM_NS 20000u
 
-/* The lane of a work, new or as it was left; NULL: it has no place that is known. */
+/* The lane of a command, new or existing; NULL: its place is unknown. */
 struct pgpu_lane *pgpu_timing_lane(const struct pgpu_trace_command *command);
 
-/* Whether a work may become part of the open batch of its lane without a look at the clock: then the batch
- * may have a gap, and nothing more is to be done before the launch. */
+/* Whether a launch may join the open batch of its lane without reading the clock: the batch may then contain
+ * a gap, and nothing else is left to do before the launch. */
 static inline bool pgpu_timing_is_joinable(const struct pgpu_work *work) {
     return work->lane->batch.is_open && work->is_known && !work->is_watched &&
            work->estimate_ns < PGPU_SINGLE_FROM_NS;
 }
 
-/* Before the driver is asked, in a lane that is held: lay the first event where a batch begins. */
+/* Before the driver call, with the lane held: record the first event where a batch begins. */
 void pgpu_timing_begin(struct pgpu_work *work);
 
 /* It was launched, or was not. The lane is released. */

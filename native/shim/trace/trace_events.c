@@ -1,7 +1,7 @@
-/* How long commands took: a pair of events around each, and for each context an anchor, an event whose time
- * on the host's clock is known. A float of milliseconds tells microseconds only for a few seconds, so the
- * anchor moves on each second, by GPU time. Pairs and anchors are owned by whoever changes their state first.
- */
+/* How long commands took: a pair of events around each and, for each context, an anchor: an event whose time
+ * on the host's clock was measured. A float of milliseconds resolves microseconds only for a few seconds, so
+ * the anchor is renewed every second of GPU time. The thread that changes the state of a pair or an anchor
+ * owns it. */
 #include "trace/trace_events.h"
 
 #include <stddef.h>
@@ -22,10 +22,10 @@
 enum state { FREE, BUSY, PENDING };
 
 struct pgpu_trace_pair {
-    CUcontext context; /* whose events these are; NULL: it has none yet */
+    CUcontext context; /* the events' context; NULL: it has no events yet */
     CUevent start, end;
     struct pgpu_trace_record *record;
-    uint64_t launched_ns; /* just before the driver was asked */
+    uint64_t launched_ns; /* just before the driver call */
     uint32_t shape;
 };
 
@@ -45,7 +45,7 @@ struct measured {
 };
 
 static struct pgpu_trace_pair pairs[PAIRS];
-static uint32_t states[PAIRS]; /* apart, so that a look at all of them is short */
+static uint32_t states[PAIRS]; /* separate, so that scanning all of them is fast */
 static uint32_t cursor;
 static struct anchor anchors[ANCHORS];
 
@@ -219,8 +219,8 @@ void pgpu_trace_pair_close(struct pgpu_trace_pair *pair, const struct pgpu_trace
     give(state_of(pair), is_recorded ? PENDING : FREE);
 }
 
-/* Nothing starts before the driver is asked: on an idle stream the first event may have passed long before,
- * where this thread was kept from going on. What the clocks' doubt explains is left as it is. */
+/* No command starts before the driver call: on an idle stream the first event may have passed long before, if
+ * this thread was preempted in between. Differences within the clocks' uncertainty are left as they are. */
 static void correct(const struct pgpu_trace_pair *pair, uint64_t doubt_ns, struct measured *measured) {
     uint64_t late_ns = pair->launched_ns - measured->start_ns;
     bool is_late = measured->start_ns != 0 && pair->launched_ns > measured->start_ns + doubt_ns + SLACK_NS;
@@ -255,7 +255,7 @@ static bool is_settled(struct pgpu_trace_pair *pair) {
     return true;
 }
 
-/* How many events of a pair were looked at in vain. */
+/* How many pairs were queried and not ready. */
 static unsigned look(uint32_t at) {
     if (!take(&states[at], PENDING)) return 0;
     bool is_over = has_passed(pairs[at].end) && is_settled(&pairs[at]);
@@ -332,7 +332,7 @@ void pgpu_trace_end_context(CUcontext context) {
     leave(&visit);
 }
 
-/* A forked child's driver knows none of these. */
+/* In a forked child the driver does not have these events. */
 void pgpu_trace_forget_events(void) {
     for (uint32_t i = 0; i < PAIRS; i++) {
         pairs[i].context = NULL;

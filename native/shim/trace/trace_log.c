@@ -18,7 +18,7 @@ void pgpu_trace_count(uint64_t *word, uint64_t more) {
     __atomic_fetch_add(word, more, __ATOMIC_RELAXED);
 }
 
-/* How many records the file has room for, whatever its header says. */
+/* Records that fit into the file, independent of its header. */
 static uint64_t records_in(off_t size_bytes) {
     off_t first = (off_t)(PGPU_TRACE_OFFSET + offsetof(struct pgpu_trace, record));
     return size_bytes < first ? 0 : (uint64_t)(size_bytes - first) / sizeof(struct pgpu_trace_record);
@@ -40,7 +40,8 @@ static struct pgpu_trace *map(int fd) {
     return at;
 }
 
-/* Threads that came together mapped it together; one mapping wins, the others stay and harm nobody. */
+/* The first mapping wins. Those of threads that arrived together stay mapped: another thread may write to
+ * them. */
 static void publish(struct pgpu_trace *log) {
     struct pgpu_trace_record record = {
         .kind = PGPU_TRACE_PROCESS, .bytes = (uint64_t)getpid(), .at_ns = pgpu_now_ns()};

@@ -21,7 +21,7 @@ static inline bool pgpu_trace_is_on(void) {
     return __builtin_expect(pgpu_trace_log() != NULL, 0);
 }
 
-/* Map the log where the limit file asks for a trace; once a slot was claimed. */
+/* Map the log where the limit file has the trace on; once a slot was claimed. */
 void pgpu_trace_enter(void);
 
 /* Write nothing from here on, and forget what the process holds. */

@@ -22,7 +22,7 @@ static uint64_t key_of(const struct pgpu_trace_command *command, const char *nam
     return key == 0 ? 1 : key;
 }
 
-/* The name of a function, or of a kernel that was handed in its place. Drivers before CUDA 12.3 tell none. */
+/* The name of a function, or of a kernel passed in its place. Drivers before CUDA 12.3 return none. */
 static const char *name_of(CUfunction function) {
     const char *name = NULL;
     CUfunction inner = NULL;
