@@ -1,12 +1,12 @@
-/* What the jobs on one machine tell each other of GPU time, so that a share can be lent while it is idle.
+/* GPU time as the jobs of one machine publish it to each other, so that a share can be lent while it is idle.
  *
- * Each job has one file, which its processes write. It lies in a directory with those of all other jobs,
- * which a job sees read-only. What it writes there decides what others may borrow, and takes at most 6 % of
- * what fair ones are entitled to (which switches between contexts cost); of the time that passed while
- * another's work was in flight it is believed to have had one process's turns at most. So where k jobs lie
- * together, one more beside them gets at most (1 + k) / 0.97 times its share, strict or not. The host reads
- * it with pread and bounds checks, as it reads a usage file. Every word is changed by aligned atomic
- * operations; no lock, and a death at any point leaves figures that are old, never garbled.
+ * Each job has one file, which its processes write. The files of all jobs lie in one directory, which every
+ * job sees read-only. What a job writes decides what others may borrow. A forged file takes at most 6 % of
+ * what fair jobs are entitled to (the part that context switches cost); of the time with another job's work
+ * in flight it counts as one process's turns at most. So where k jobs share a GPU, one more gets at most (1 +
+ * k) / 0.97 times its share, strict or not. The host reads the files with pread and bounds checks, as it
+ * reads a usage file. Every word is changed by aligned atomic operations without a lock; a death at any point
+ * leaves old figures and never torn ones.
  *
  * In the job's view (beside the usage file): `time`, its own file, read-write; `board/`, the directory of
  * all, read-only. Times are CLOCK_MONOTONIC in nanoseconds. */

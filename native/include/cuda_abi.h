@@ -34,7 +34,7 @@ typedef struct CUgreenCtx_st *CUgreenCtx;
 typedef struct CUdevResourceDesc_st *CUdevResourceDesc;
 typedef struct CUmod_st *CUmodule;
 typedef struct CUfunc_st *CUfunction;
-/* Of these nothing is known here but that they are handed on. */
+/* Opaque: passed on to the driver. */
 typedef struct CUstreamCigCaptureParams_st CUstreamCigCaptureParams;
 typedef struct CUmemDecompressParams_st CUmemDecompressParams;
 typedef struct CUDA_FABRIC_COPY_BATCH_OP_st CUDA_FABRIC_COPY_BATCH_OP;

@@ -26,7 +26,7 @@ struct pgpu_limit_gpu {
     uint64_t limit_bytes;    /* live: the slice, contexts included */
     uint64_t context_bytes;  /* charged for each context before it is made */
     uint64_t overhead_bytes; /* live: what the driver holds beyond what is charged, from NVML */
-    uint64_t is_instance;    /* 1: a MIG instance, whose UUID NVML writes as `MIG-`, not `GPU-` */
+    uint64_t is_instance;    /* 1: a MIG instance, whose UUID NVML writes as `MIG-` instead of `GPU-` */
     uint64_t compute; /* live: the share of the GPU's time, below; 0: time is neither shared nor measured */
     uint64_t resident_bytes; /* live: most of the slice that must stay on the device; counts only where the
                               * job oversubscribes */
@@ -39,9 +39,9 @@ static_assert(sizeof(struct pgpu_limit_gpu) == 72, "layout");
 /* The word `compute`: one store changes all of it. */
 #define PGPU_COMPUTE_SHARE_MASK 0xfffffull /* millionths of the GPU's time; 0: no share is guaranteed */
 #define PGPU_COMPUTE_WEIGHT_SHIFT                                                                            \
-    20u /* 16 bits: what it gets of time that nobody is entitled to, against others */
+    20u /* 16 bits: its weight in the division of time that is not guaranteed to any job */
 #define PGPU_COMPUTE_WEIGHT_MASK 0xffffull
-#define PGPU_COMPUTE_MEASURED    (1ull << 40) /* GPU time is measured and told on the board */
+#define PGPU_COMPUTE_MEASURED    (1ull << 40) /* GPU time is measured and published on the board */
 #define PGPU_COMPUTE_SHARED      (1ull << 41) /* launches wait for their share */
 #define PGPU_COMPUTE_STRICT      (1ull << 42) /* never more than the share, even of a GPU that is idle */
 /* Launches and copies wait while any of these is set; each is set and taken back by one holder alone. */
@@ -49,8 +49,8 @@ static_assert(sizeof(struct pgpu_limit_gpu) == 72, "layout");
 #define PGPU_COMPUTE_TURN      (1ull << 44) /* it is not its turn on a GPU that is oversubscribed */
 #define PGPU_COMPUTE_TRIAL     (1ull << 45) /* others under MPS have the GPU for a moment */
 #define PGPU_COMPUTE_HELD      (PGPU_COMPUTE_SUSPENDED | PGPU_COMPUTE_TURN | PGPU_COMPUTE_TRIAL)
-/* How often somebody began to hold it, as far as 8 bits tell: who launched nothing meanwhile sees it by this.
- */
+/* How often the host began to hold the job, modulo 256: a process that launched nothing meanwhile detects the
+ * hold by a changed value. */
 #define PGPU_COMPUTE_TIMES_HELD_SHIFT 46u
 #define PGPU_COMPUTE_TIMES_HELD_MASK  0xffull
 
@@ -83,7 +83,7 @@ static_assert(sizeof(struct pgpu_limit) == 2048, "layout");
 
 /* Bytes of the usage file on which locks lie, one for each slot; far past its end, so they cover no data. */
 #define PGPU_LOCK_ALIVE   0x40000000ll /* A(i): the address space that claimed slot i lives */
-#define PGPU_LOCK_HOLDING 0x40010000ll /* B(i): someone may still hold its driver descriptors */
+#define PGPU_LOCK_HOLDING 0x40010000ll /* B(i): a process may still hold its driver descriptors */
 
 /* The tag of a total: which slot's which operation changed it last. */
 #define PGPU_TAG_SEQ_BITS 48u
@@ -119,7 +119,7 @@ struct pgpu_usage_entry {
     uint64_t delta_bytes; /* of operation `seq`, two's complement */
     uint64_t seq;         /* operation begun; never reset */
     uint64_t settled;     /* operation finished */
-    uint64_t done;        /* newest operation known to have reached the total; anyone may raise it */
+    uint64_t done;        /* newest operation that has reached the total; any process may raise it */
 };
 static_assert(offsetof(struct pgpu_usage_entry, delta_bytes) == 16, "layout");
 static_assert(offsetof(struct pgpu_usage_entry, done) == 40, "layout");

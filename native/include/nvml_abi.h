@@ -24,8 +24,9 @@ typedef unsigned int nvmlAffinityScope_t;
 /* What a versioned structure must carry in its first word. */
 #define NVML_STRUCT_VERSION(type, version) ((unsigned int)(sizeof(type) | ((version) << 24u)))
 
-#define NVML_NOT_AVAILABLE_U64 0xffffffffffffffffull /* a process's memory that the driver does not tell */
-#define NVML_NO_INSTANCE       0xffffffffu           /* no MIG instance */
+#define NVML_NOT_AVAILABLE_U64                                                                               \
+    0xffffffffffffffffull            /* a process's memory where the driver does not report it */
+#define NVML_NO_INSTANCE 0xffffffffu /* no MIG instance */
 
 typedef struct {
     unsigned int version;
@@ -52,7 +53,7 @@ typedef struct {
 } nvmlPciInfo_t;
 static_assert(sizeof(nvmlPciInfo_t) == 68, "layout");
 
-/* What nvmlDeviceGetPciInfo and _v2 fill: they know neither the long bus id nor (v1) more than four words. */
+/* Filled by nvmlDeviceGetPciInfo and _v2, which lack the long bus id and (v1) all words from the fifth on. */
 typedef struct {
     char busIdLegacy[NVML_DEVICE_PCI_BUS_ID_BUFFER_V2_SIZE];
     unsigned int domain;
@@ -224,7 +225,7 @@ typedef struct {
     } metricInfo;
 } nvmlGpmMetric_t;
 
-/* A client's array may be longer: each release of NVML knows more metrics. */
+/* A client's array may be longer: each release of NVML adds metrics. */
 typedef struct {
     unsigned int version;
     unsigned int numMetrics;

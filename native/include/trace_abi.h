@@ -1,14 +1,14 @@
-/* What a profiled job's processes write down of what they do on the GPU: one log, behind the slots of the
- * usage file, so that whatever delivers that file delivers this. It is there only in slices that were made
- * for it, and written only with PGPU_LIMIT_TRACES.
+/* The log of a profiled job: what its processes do on the GPU. It follows the slots in the usage file, so
+ * every delivery of that file delivers the log. Only slices made for profiling have room for it, and it is
+ * written only with PGPU_LIMIT_TRACES.
  *
  * The host writes the header's first words before the job begins. A record's place is claimed by one atomic
- * addition and its `kind` is stored last: a death at any point leaves at most one record that says nothing.
- * Nothing waits for anybody. A full log keeps counting, by kernel and shape, and tells how many records it
- * has no place for. The host reads with pread and bounds checks and believes nothing.
+ * addition and its `kind` is stored last: a death at any point leaves at most one record without a kind. No
+ * process waits for another. A full log goes on counting, by kernel and shape, and counts the records that it
+ * has no room for. The host reads with pread and bounds checks and trusts no value.
  *
- * Times are CLOCK_MONOTONIC in nanoseconds, those of the GPU too: an event whose time on both clocks is known
- * is the anchor of each context. */
+ * Times are CLOCK_MONOTONIC in nanoseconds, those of the GPU too: each context has an anchor, an event whose
+ * time was measured on both clocks. */
 #ifndef PGPU_TRACE_ABI_H
 #define PGPU_TRACE_ABI_H
 
@@ -26,7 +26,7 @@
 
 enum pgpu_trace_kind {
     PGPU_TRACE_NOTHING, /* claimed, and never written */
-    PGPU_TRACE_PROCESS, /* `bytes`: its pid. Whoever had the slot before is gone, and its memory with it */
+    PGPU_TRACE_PROCESS, /* `bytes`: its pid. The slot's former owner is dead and its memory is gone */
     PGPU_TRACE_CONTEXT, /* `bytes`: of it; the rest is its GPU's: `detail` multiprocessors, `shape` threads
                          * that one holds, `stream` bytes of L2, `duration_ns` bytes of memory a second; 0
                          * unknown */
@@ -38,7 +38,7 @@ enum pgpu_trace_kind {
 };
 
 enum pgpu_trace_direction {
-    PGPU_TRACE_ELSEWHERE, /* not known */
+    PGPU_TRACE_ELSEWHERE, /* unknown */
     PGPU_TRACE_HOST_TO_DEVICE,
     PGPU_TRACE_DEVICE_TO_HOST,
     PGPU_TRACE_DEVICE_TO_DEVICE,
@@ -67,7 +67,7 @@ struct pgpu_trace_record {
     uint8_t flags;
     uint32_t shape; /* kernels: row of `shapes` + 1; 0: no row was free */
     uint32_t detail;
-    uint64_t at_ns;    /* when the host asked for it */
+    uint64_t at_ns;    /* time of the call on the host */
     uint64_t start_ns; /* on the GPU; stored after the duration; 0: never measured */
     uint64_t duration_ns;
     uint64_t stream;
@@ -90,7 +90,7 @@ struct pgpu_trace_shape {
     uint32_t registers;     /* of a thread */
     uint32_t blocks_per_sm; /* that one multiprocessor holds at once; 0 unknown */
     uint64_t launches;
-    uint64_t measured; /* launches whose duration is known */
+    uint64_t measured; /* launches with a known duration */
     uint64_t total_ns;
     uint64_t shortest_ns; /* + 1; 0: none was measured */
     uint64_t longest_ns;
@@ -106,8 +106,8 @@ struct pgpu_trace {
     uint64_t magic; /* these three are the host's */
     uint32_t abi;
     uint32_t record_capacity;
-    uint64_t claimed;        /* records that were asked for; those past the capacity were dropped */
-    uint64_t unmeasured;     /* kernels, graphs and copies whose duration nobody could tell */
+    uint64_t claimed;        /* records that were claimed; those past the capacity were dropped */
+    uint64_t unmeasured;     /* kernels, graphs and copies without a duration */
     uint64_t without_shape;  /* launches that found no free row */
     uint64_t self_ns;        /* time that the job's threads spent on this log */
     uint64_t self_calls;     /* by so many calls */

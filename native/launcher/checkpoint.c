@@ -1,14 +1,14 @@
-/* pgpu-checkpoint: asks the CUDA driver for one step of another process's checkpoint, in a process that may
- * be thrown away: a driver that hangs or crashes takes nobody along.
+/* pgpu-checkpoint: makes one call of the CUDA driver for another process's checkpoint, in a process of its
+ * own: a driver that hangs or crashes ends nothing else.
  *
- *   pgpu-checkpoint LIBRARY offers
- *       whether the driver has these calls at all, and in which version of CUDA
- *   pgpu-checkpoint LIBRARY state|lock|checkpoint|restore|unlock PID [TIMEOUT_MS]
+ *     pgpu-checkpoint LIBRARY offers
+ *         whether the driver has these calls, and its version of CUDA
+ *     pgpu-checkpoint LIBRARY state|lock|checkpoint|restore|unlock PID [TIMEOUT_MS]
  *
- * Prints the driver's answer and, of `state` and `offers`, the value: `RESULT [VALUE]`. Exit code 0: the
- * driver was asked; 1: no library or no such symbol; 2: bad use. It ends with whoever started it.
- * Declarations are our own few lines: every argument of these calls is 64 bytes that are zero but for what is
- * named here. */
+ * Prints the driver's result and, for `state` and `offers`, the value: `RESULT [VALUE]`. Exit code 0: the
+ * driver was called; 1: no library or no such symbol; 2: wrong usage. It ends when its parent does. The few
+ * declarations are written here: every argument of these calls is 64 bytes that are zero but for the named
+ * fields. */
 #include <dlfcn.h>
 #include <signal.h>
 #include <stdio.h>
@@ -55,7 +55,7 @@ static int take(const char *name, int pid, unsigned timeout_ms) {
     return 0;
 }
 
-/* Without persistence mode nobody has woken the GPU since the last process left it. */
+/* Without persistence mode the driver may have shut the GPU down since the last process left it. */
 static int restore(int pid) {
     int (*init)(unsigned) = (int (*)(unsigned))symbol("cuInit");
     int result = init(0);

@@ -13,7 +13,8 @@ void preload(const char *libraries);
 /* Make stdin, a terminal, the controlling one of this new session. */
 void take_terminal(void);
 
-/* Say that everything is in place and wait to be let go; end quietly if the runtime goes away instead. */
+/* Report that everything is in place and wait for permission to run; end quietly if the runtime ends instead.
+ */
 void wait_until_let_go(void);
 
 /* Replace this process by the command, searched on the job's PATH. Unlike execvp, a file that is no program

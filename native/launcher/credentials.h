@@ -1,4 +1,4 @@
-/* Becoming the user for whom the job runs, where root starts it for another. */
+/* Taking on the identity of the job's user, where root starts the job for another user. */
 #ifndef PGPU_LAUNCHER_CREDENTIALS_H
 #define PGPU_LAUNCHER_CREDENTIALS_H
 
@@ -7,12 +7,13 @@
  * trust), and gets no descriptor and no key of ours. Gives up unless all of it is in force. */
 void become(const char *identity);
 
-/* Look at files as this user would, without a capability, until `see_as_root`; what was open stays open. */
+/* Access files with this user's permissions, without capabilities, until `see_as_root`; descriptors that are
+ * open stay usable. */
 void see_as(const char *identity);
 void see_as_root(void);
 
-/* Take on a resource limit, `RESOURCE:SOFT:HARD`, or as much of it as this process may have. Before `become`:
- * a user who has as many processes as allowed gets no further one. */
+/* Set a resource limit, `RESOURCE:SOFT:HARD`, or as much of it as this process may. Before `become`: a user
+ * at the limit of processes gets no further one. */
 void take_limit(const char *text);
 
 /* Take on a file mode mask, written in octal. */

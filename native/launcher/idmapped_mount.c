@@ -31,7 +31,7 @@
 #define ATTRIBUTE_IDMAP  0x00100000u
 #define MOVE_FROM_HANDLE 0x00000004u
 
-#define ROOTS_STAND_IN 4294967294u /* the largest id, which nobody has */
+#define ROOTS_STAND_IN 4294967294u /* the largest id, which no user has */
 #define MOST_MAP       256
 
 /* `struct mount_attr` of linux/mount.h. */
@@ -111,7 +111,7 @@ static int open_map(uid_t user, uid_t owner) {
     return namespace;
 }
 
-/* Private too: what anybody mounts at the source later must not appear here without a map. */
+/* Private too: later mounts at the source must not appear here without the id mapping. */
 int mapped_tree(int source, uid_t user, uid_t owner, const char *name) {
     const unsigned flags = TREE_CLONE | TREE_CLOEXEC | TREE_RECURSIVE | AT_EMPTY_PATH;
     const int tree = (int)syscall(SYS_open_tree, source, "", flags);

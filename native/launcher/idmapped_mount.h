@@ -5,13 +5,13 @@
 
 #include <sys/types.h>
 
-/* Return a mount of all that lies at and below `source`, which is attached nowhere yet.
+/* Return a detached, id-mapped mount of everything at and below `source`.
  *
- * In it only files of `user` and of `owner` have an owner that the kernel believes; the capabilities of
- * whoever is root do not count for the files of others, and root's own number has no place, so that nothing
- * of root's can be made. What the modes give to everybody is not changed, but that files of others cannot be
- * written. Files of root's, if it is the `owner`, are shown as another number's. `name` is for the report;
- * gives up where a file system cannot. */
+ * In it only files of `user` and of `owner` have a mapped owner; the capabilities of a root process do not
+ * apply to the files of other users, and uid 0 is not mapped, so root can create nothing there. Permissions
+ * for "others" still apply, except that files of other users cannot be written. Files of root, if it is the
+ * `owner`, appear as another uid's. `name` is for the report; gives up where the file system does not support
+ * id-mapped mounts. */
 int mapped_tree(int source, uid_t user, uid_t owner, const char *name);
 
 void attach_tree(int tree, const char *target);

@@ -1,10 +1,10 @@
-/* pgpu-launch: puts a process into its slice, holds it back until the runtime has recorded it, and becomes
- * its command.
+/* pgpu-launch: puts a process into its slice, holds it until the runtime has recorded it, and execs the job's
+ * command.
  *
  * It needs no SUID bit and no capability, and keeps the caller's streams and limits. Started by root for
- * another user (--as) it becomes that user before it touches any path that the user named. It refuses to run
- * the command in a weaker way than it was told: what cannot be set up ends it with 125 and one line for the
- * runtime. A job without a GPU has no slice, and sees this machine's files as they are. */
+ * another user (--as) it becomes that user before it touches any path that the user named. If anything that
+ * was requested cannot be set up, it exits with 125 and one line for the runtime instead of running the
+ * command without it. A job without a GPU has no slice, and sees this machine's files as they are. */
 #include <fcntl.h>
 #include <unistd.h>
 

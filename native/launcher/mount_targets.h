@@ -6,8 +6,8 @@
 
 #include "options.h"
 
-/* Make every missing path of `wanted` an empty file in the new root, whatever its directory allows. What
- * exists is left alone. False where the kernel cannot; errno says why. */
+/* Create every missing path of `wanted` as an empty file in the new root, even in a directory that is not
+ * writable. Existing files are not changed. False where the kernel refuses; errno has the reason. */
 bool make_appear(const struct pair *wanted, int count);
 
 #endif

@@ -16,14 +16,14 @@ struct pair {
 struct options {
     const char *slice;     /* becomes /.pgpu; NULL: no private view, the runtime preloads */
     const char *usage;     /* becomes /.pgpu/usage */
-    const char *time;      /* becomes /.pgpu/time; NULL: nothing is told */
+    const char *time;      /* becomes /.pgpu/time; NULL: nothing is published */
     const char *board;     /* becomes /.pgpu/board */
     const char *simulated; /* becomes /.pgpu/simgpu; NULL on a real GPU */
     const char *mps;       /* becomes /.pgpu/mps; NULL where the job shares its GPU otherwise */
     const char
         *preload_path; /* the host's ld.so.preload, which the slice's one is put over or made to appear as */
-    const char *identity; /* UID:GID:GROUP,… of whom the job runs for; NULL: of whom started the launcher */
-    const char *mask;     /* file mode mask in octal; NULL: of whom started the launcher */
+    const char *identity;           /* UID:GID:GROUP,… of the job's user; NULL: of the launcher's caller */
+    const char *mask;               /* file mode mask in octal; NULL: the caller's */
     const char *limits[MAX_LIMITS]; /* RESOURCE:SOFT:HARD in the kernel's numbers; -1: none */
     int limit_count;
     const char *directory; /* where the command starts; NULL: where the launcher was started */

@@ -1,14 +1,14 @@
-/* pgpu-probe: the smallest CUDA client there is, so that a limit can be proved and a context measured in a
- * process that may be thrown away.
+/* pgpu-probe: a minimal CUDA client, which tests a limit and measures a context in a process of its own.
  *
- *   pgpu-probe allocate BYTES [LIBRARY]
- *       make a context, allocate BYTES, print the driver's answer to each step
- *   pgpu-probe hold [LIBRARY]
- *       make a context on the first visible GPU, print how many `multiprocessors` this process may use,
- *       whether it is a client of `mps`, and "ready"; wait for end of input
+ *     pgpu-probe allocate BYTES [LIBRARY]
+ *         make a context, allocate BYTES, print the driver's result of each step
+ *     pgpu-probe hold [LIBRARY]
+ *         make a context on the first visible GPU, print the `multiprocessors` that this process may use,
+ * whether it is a client of `mps`, and "ready"; wait for end of input
  *
- * Prints one line for each step: NAME RESULT. Exit code 0: every step was asked; 1: no library or no such
- * symbol; 2: bad use. Declarations are our own few lines: the driver's ABI for these calls is fixed. */
+ * Prints one line for each step: NAME RESULT. Exit code 0: every call was made; 1: no library or no such
+ * symbol; 2: wrong usage. The few declarations are written here: the driver's ABI for these calls is fixed.
+ */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,7 +54,7 @@ static void allocate(size_t bytes) {
     say("allocate", take(&pointer, bytes));
 }
 
-/* -1 where the driver does not know the attribute. */
+/* -1 where the driver does not have the attribute. */
 static int attribute(int number) {
     int (*get)(int *, int, int) = (int (*)(int *, int, int))symbol("cuDeviceGetAttribute");
     int value;

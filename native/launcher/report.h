@@ -1,4 +1,4 @@
-/* How the launcher tells the runtime what went wrong: one line "ERRNO<tab>STAGE<tab>DETAIL" on REPORT_FD. */
+/* How the launcher reports a failure to the runtime: one line "ERRNO<tab>STAGE<tab>DETAIL" on REPORT_FD. */
 #ifndef PGPU_LAUNCHER_REPORT_H
 #define PGPU_LAUNCHER_REPORT_H
 

@@ -1,16 +1,18 @@
-/* pgpu-stage: puts what a user named, and may open, where a container engine can mount it and the user cannot
- * reach.
+/* pgpu-stage: mounts paths that a user named, and may open, where a container engine can bind them and the
+ * user cannot change them.
  *
- *   pgpu-stage open UID:GID:GROUP,… DIRECTORY PATH… [-- SECRET… [-- N/PLACE…]]   open each path as that user
- * and mount what was opened at DIRECTORY/0, DIRECTORY/1, …; of the Nth each PLACE must be there already
- *   pgpu-stage clear DIRECTORY   take all of it away again
+ *     pgpu-stage open UID:GID:GROUP,… DIRECTORY PATH… [-- SECRET… [-- N/PLACE…]]
+ *         open each path as that user and mount it at DIRECTORY/0, DIRECTORY/1, …; each PLACE must exist
+ *         in the Nth
+ *     pgpu-stage clear DIRECTORY
+ *         undo all of it
  *
- * An engine that is given the user's own path looks it up as root, later: whatever lies there by then would
- * be mounted. Here the lookup is the user's and the mount is of the file that it found, so that nothing can
- * be swapped in between. Magic links of /proc are not followed: they lead past the permissions of a path.
- * Only directories and plain files are taken: no socket, device or pipe. In the mount root's rights do not
- * count (mapped.h), since an engine looks up and makes mount points as root. Run by root; exit code 0, or 125
- * and one line on descriptor 4. */
+ * An engine that gets the user's own path resolves it later, as root, and mounts whatever is there by then.
+ * Here the path is resolved with the user's permissions and the mount is of the file that was opened, so
+ * nothing can be swapped in between. Magic links of /proc are not followed: they bypass the permissions of a
+ * path. Only directories and regular files are accepted: no socket, device or pipe. Root's rights do not
+ * apply in the mount (idmapped_mount.h), since an engine resolves paths and makes mount points as root. Run
+ * by root; exit code 0, or 125 and one line on descriptor 4. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -45,7 +47,7 @@
 struct opened {
     int descriptor;
     bool is_directory;
-    uid_t owner; /* the user, or who owns what the user may write */
+    uid_t owner; /* the user, or the owner of what the user may write */
     const char *path;
 };
 
@@ -67,7 +69,7 @@ static bool is_at_or_below(const char *path, const char *directory) {
     return strncmp(path, directory, length) == 0 && (path[length] == '/' || path[length] == '\0');
 }
 
-/* `secrets`: absolute paths without links, of sockets through which everybody is root. */
+/* `secrets`: absolute paths without links, of sockets that give any client root's rights. */
 static void refuse_secrets(int descriptor, const char *path, char **secrets) {
     char link[64], real[PATH_MAX];
     snprintf(link, sizeof link, "/proc/self/fd/%d", descriptor);
@@ -103,8 +105,8 @@ static struct opened open_one(const char *path, char **secrets) {
                            .path = path};
 }
 
-/* A link in between is the engine's to follow, inside the container. In the mount of what somebody else owns
- * root's rights count for that owner's files (mapped.h): no engine is sent there. */
+/* The engine resolves a link in between, inside the container. In a mount of files of another owner root's
+ * rights apply to that owner's files (idmapped_mount.h), so no engine may resolve a path there. */
 static void refuse_bad_place(const struct opened *opened, int count, const char *text) {
     char *rest;
     const long number = strtol(text, &rest, 10);

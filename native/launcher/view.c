@@ -142,7 +142,7 @@ static void mount_slice(const struct options *options) {
     }
 }
 
-/* What a slice looks like, made of empty files, so that a probe needs no slice. */
+/* The files of a slice, all empty, so that a probe needs no slice. */
 static void mount_probe_slice(const struct options *options) {
     char path[PATH_MAX];
     make_directory(NEW_ROOT "/.pgpu");

@@ -92,7 +92,7 @@ static void move_in(struct pgpu_usage *usage, unsigned slot) {
         pgpu_meter_recover(usage, slot, gpu);
     }
     PGPU_POINT(CLAIM_RECOVERED);
-    /* Whoever had the slot is dead, and so is its work. */
+    /* The slot's former owner is dead, and so is its work. */
     __atomic_store_n(&usage->slot[slot].stays, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&usage->slot[slot].in_flight_until_ns, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&usage->slot[slot].in_flight, 0, __ATOMIC_RELEASE);

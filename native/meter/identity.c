@@ -37,15 +37,15 @@ void pgpu_meter_sign(struct pgpu_usage_slot *slot) {
     __atomic_store_n(&slot->pid, (uint32_t)getpid(), __ATOMIC_RELEASE);
 }
 
-/* The child has neither the mapping (MADV_DONTFORK) nor anyone who would unlock the mutex. B's descriptor
- * stays open: that is how the parent's memory stays counted while the child may still hold it. */
+/* The child has no mapping (MADV_DONTFORK), and no thread of it will unlock the mutex. B's descriptor stays
+ * open: so the parent's memory stays counted while the child may still hold it. */
 static void start_over(struct pgpu_meter *meter) {
     meter->usage = NULL;
     pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
     memcpy(&meter->leaf, &fresh, sizeof(fresh));
 }
 
-/* Read without the mutex: in such a child nobody would ever unlock it. */
+/* Read without the mutex: in such a child no thread would ever unlock it. */
 bool pgpu_meter_is_forked(const struct pgpu_meter *meter) {
     return __atomic_load_n(&meter->usage, __ATOMIC_ACQUIRE) != NULL && !pgpu_meter_is_claimed(meter);
 }

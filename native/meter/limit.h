@@ -1,5 +1,5 @@
-/* A job's limit file, found and checked. It is written by the host and only read here; the environment has no
- * say. */
+/* A job's limit file, found and checked. The host writes it and it is only read here; no environment variable
+ * changes it. */
 #ifndef PGPU_METER_LIMIT_H
 #define PGPU_METER_LIMIT_H
 
@@ -14,7 +14,7 @@ enum pgpu_limit_status {
     PGPU_LIMIT_UNREADABLE, /* it is there and cannot be opened or mapped */
     PGPU_LIMIT_GARBLED,
     PGPU_LIMIT_NEWER,
-    PGPU_LIMIT_WRITABLE, /* it asks for a read-only mount and lies on a writable one */
+    PGPU_LIMIT_WRITABLE, /* it requires a read-only mount and lies on a writable one */
 };
 
 /* A phrase for a message, such as "the limit file is garbled". */
@@ -24,7 +24,7 @@ const char *pgpu_limit_explain(enum pgpu_limit_status status);
  * `own_code`. */
 enum pgpu_limit_status pgpu_limit_open(const void *own_code, const struct pgpu_limit **limit);
 
-/* As above, for a path that is known. */
+/* As above, for a path given by the caller. */
 enum pgpu_limit_status pgpu_limit_open_at(const char *path, const struct pgpu_limit **limit);
 
 /* The slice of GPU `index` now, less what the driver holds beyond what is charged. It may change at any time.

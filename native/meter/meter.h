@@ -1,7 +1,7 @@
-/* A count of bytes per GPU that many processes share and that no death can leave wrong.
+/* A count of bytes per GPU that many processes share and that stays right when any of them dies.
  *
- * The shim counts a slice with it, the simulated driver a device. It knows nothing of CUDA, and it refuses to
- * wait for another process: every lock is tried once, every loop ends when the others make progress. The
+ * The shim counts a slice with it, the simulated driver a device. It is independent of CUDA and never waits
+ * for another process: every lock is tried once, and every loop ends when the others make progress. The
  * protocol is in docs/decisions/0003-liveness-of-slice-two-open-file-description-locks.md. */
 #ifndef PGPU_METER_H
 #define PGPU_METER_H
@@ -50,9 +50,9 @@ static inline bool pgpu_meter_is_claimed(const struct pgpu_meter *meter) {
 /* Whether the slot is a parent's, and this process was made in a way that runs no atfork handlers. */
 bool pgpu_meter_is_forked(const struct pgpu_meter *meter);
 
-/* Count `bytes` more unless the total would pass `limit_bytes`; what dead processes left is taken back first
- * where it would not fit. `reaped` (may be NULL) tells that this happened, so that the driver may still be
- * cleaning up. */
+/* Count `bytes` more unless the total would pass `limit_bytes`; if it does not fit, the bytes of dead
+ * processes are taken back first. `reaped` (may be NULL) is set if that happened: the driver may still be
+ * freeing their memory. */
 enum pgpu_meter_status pgpu_meter_reserve(struct pgpu_meter *meter, unsigned gpu, uint64_t bytes,
                                           uint64_t limit_bytes, bool *reaped);
 

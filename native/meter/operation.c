@@ -9,8 +9,8 @@ static uint64_t load(const uint64_t *word) {
     return __atomic_load_n(word, __ATOMIC_SEQ_CST);
 }
 
-/* Release is enough: the compare-and-swap that follows is a full barrier, and a killed process's stores that
- * retired are seen by whoever gets its lock. */
+/* Release is enough: the compare-and-swap that follows is a full barrier, and the process that gets a killed
+ * process's lock sees its retired stores. */
 static void store(uint64_t *word, uint64_t value) {
     __atomic_store_n(word, value, __ATOMIC_RELEASE);
 }
@@ -105,7 +105,7 @@ void pgpu_meter_note_reap(struct pgpu_usage *usage, unsigned gpu) {
     __atomic_store_n(&usage->gpu[gpu].reaped_ns, pgpu_meter_now_ns(), __ATOMIC_SEQ_CST);
 }
 
-/* The total is read before `done`: whoever overwrote our tag raised `done` first. */
+/* The total is read before `done`: the process that overwrote our tag raised `done` first. */
 static bool was_applied(const struct pgpu_usage *usage, unsigned slot, unsigned gpu, uint64_t seq) {
     uint64_t tag = load(&usage->gpu[gpu].tag);
     return tag == make_tag(slot, seq) || load(&usage->slot[slot].gpu[gpu].done) >= seq;

@@ -11,8 +11,8 @@
 bool pgpu_meter_operate(struct pgpu_usage *usage, unsigned slot, unsigned gpu, int64_t delta_bytes,
                         uint64_t limit_bytes);
 
-/* The caller holds A(slot), and nobody holds B(slot): settle what its last owner left half done, take back
- * the rest. */
+/* The caller holds A(slot), and B(slot) is free: complete the operation that its last owner began, and take
+ * back the rest. */
 void pgpu_meter_recover(struct pgpu_usage *usage, unsigned slot, unsigned gpu);
 
 /* By CLOCK_MONOTONIC, which all processes of a machine share. */
@@ -21,7 +21,7 @@ uint64_t pgpu_meter_now_ns(void);
 /* Count a refusal, and what the total would have become. */
 void pgpu_meter_note_refusal(struct pgpu_usage *usage, unsigned gpu, uint64_t bytes);
 
-/* Before a dead process's bytes become anyone's: tell that the driver may not have done with them yet. */
+/* Before a dead process's bytes become free: record that the driver may still be freeing its memory. */
 void pgpu_meter_note_reap(struct pgpu_usage *usage, unsigned gpu);
 
 /* What a slot holds, in bytes; exact only for the holder of A(slot). */

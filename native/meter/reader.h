@@ -1,5 +1,5 @@
-/* Reading a usage file from outside its protocol: by pread with bounds checks, never mapped, never waited
- * for, so that a forged or truncated file can hurt nobody but its owner. */
+/* Reading a usage file from outside its protocol: by pread with bounds checks, never mapped and without
+ * waiting, so that a forged or truncated file misleads only its owner's job. */
 #ifndef PGPU_METER_READER_H
 #define PGPU_METER_READER_H
 

@@ -11,7 +11,7 @@
 static bool take_back(struct pgpu_usage *usage, int fd, unsigned slot, unsigned gpu) {
     if (!pgpu_try_lock(fd, PGPU_LOCK_ALIVE + slot)) return false;
     PGPU_POINT(REAP_LOCKED);
-    /* B cannot be taken anew while we hold A, so a look is enough. */
+    /* B cannot be taken anew while A is held, so one test is enough. */
     bool is_dead = !pgpu_is_locked(fd, PGPU_LOCK_HOLDING + slot);
     if (is_dead) pgpu_meter_note_reap(usage, gpu);
     if (is_dead) pgpu_meter_recover(usage, slot, gpu);
@@ -41,8 +41,8 @@ static bool reap_from(struct pgpu_meter *meter, unsigned slot, unsigned end, uns
     return has_reaped;
 }
 
-/* Most calls find nothing to look at and cost no system call. Of all that is done under the mutex only this
- * calls what a thread can be cancelled in. */
+/* Most calls find no candidate and make no system call. Of all that runs under the mutex only this calls
+ * functions that are cancellation points. */
 static bool reap(struct pgpu_meter *meter, unsigned gpu) {
     unsigned slot = 0, end = slots_touched(meter->usage);
     while (slot < end && !is_worth_a_look(meter, slot, gpu))
@@ -59,7 +59,8 @@ static bool reserve(struct pgpu_meter *meter, unsigned gpu, uint64_t bytes, uint
     if (bytes > INT64_MAX) return false;
     if (pgpu_meter_operate(meter->usage, meter->slot, gpu, (int64_t)bytes, limit_bytes)) return true;
     *reaped = reap(meter, gpu);
-    /* Also where we found nothing: another may have taken it back between our refusal and our look. */
+    /* Even where nothing was found: another process may have taken it back between our refusal and our check.
+     */
     if (!pgpu_meter_operate(meter->usage, meter->slot, gpu, (int64_t)bytes, limit_bytes)) return false;
     *reaped = true;
     return true;

@@ -1,8 +1,7 @@
-/* Which layouts are served: this library's own and the one before it.
+/* The layouts that are supported: this library's own and the one before it.
  *
  * A new version only gives meaning to words that were `reserved`, and zero in such a word means what the
- * version before did. So a file of version N-1 is read as it stands, and nothing but this check knows about
- * versions. */
+ * version before did. So a file of version N-1 is read as it is, and no other code depends on the version. */
 #ifndef PGPU_METER_VERSION_H
 #define PGPU_METER_VERSION_H
 

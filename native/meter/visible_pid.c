@@ -25,7 +25,7 @@ static bool read_file(unsigned pid, const char *name, char text[FILE_BYTES]) {
     return true;
 }
 
-/* The PID that a process knows itself by: the last of `NSpid:`. */
+/* The PID in the process's own namespace: the last of `NSpid:`. */
 static unsigned innermost_pid(unsigned pid) {
     char text[FILE_BYTES];
     const char *line = read_file(pid, "status", text) ? strstr(text, "\nNSpid:") : NULL;
@@ -81,9 +81,8 @@ static unsigned find_in_proc(const struct pgpu_reader_slot *slot) {
     return found;
 }
 
-/* Where a process was found last: with sixty containers, to look through all of /proc for each of them takes
- * longer than the second after which they are looked for again. Never trusted, so that any thread may write.
- */
+/* Where a process was found last. With sixty containers a scan of /proc for each takes longer than the second
+ * after which it is repeated. Every hint is verified, so any thread may write it. */
 static unsigned hints[HINTS];
 
 static unsigned *hint_of(const struct pgpu_reader_slot *slot) {

@@ -1,8 +1,8 @@
-/* PIDs across namespaces. A slot holds the PID that its process knows itself by; a caller in another PID
- * namespace knows it by another, or not at all, as with NVIDIA's driver.
+/* PIDs across namespaces. A slot has its process's PID in the process's own namespace; in a caller's PID
+ * namespace it has another one or none, as with NVIDIA's driver.
  *
- * /proc tells: `NSpid:` of a status file lists a process's PIDs from the reader's namespace down to its own.
- * The start time, which no namespace changes, keeps two processes with the same inner PID apart. */
+ * `NSpid:` in a /proc status file lists a process's PIDs from the reader's namespace down to its own. The
+ * start time, which is the same in all namespaces, distinguishes two processes with the same inner PID. */
 #ifndef PGPU_METER_VISIBLE_PID_H
 #define PGPU_METER_VISIBLE_PID_H
 

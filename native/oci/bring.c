@@ -1,10 +1,10 @@
 /* pgpu-bring SOURCE PIDFD TARGET: mounts a directory of this machine into a container that exists already.
  *
- * What a container is granted can be known only after its mounts were made; this brings one more, over an
- * empty directory that they left for it. The container's mount namespace is entered by its first process, of
- * which the caller passes on a pidfd: its PID may be another's by now. There nothing is looked up but TARGET,
- * in which no link is followed, and nothing is executed or loaded. Run by root, on Linux 5.8 or newer; exit
- * code 0, or 1 and one line on standard error. */
+ * The grant of a container is determined only after its mounts were made; this adds one mount over an empty
+ * directory that was left for it. It enters the mount namespace of the container's first process through a
+ * pidfd, since the PID may have been reused. In the container only TARGET is resolved, without following
+ * links, and nothing is executed or loaded. Run by root, on Linux 5.8 or newer; exit code 0, or 1 and one
+ * line on standard error. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>

@@ -2,8 +2,8 @@
 #ifndef PGPU_OCI_CONTAINER_COMMAND_H
 #define PGPU_OCI_CONTAINER_COMMAND_H
 
-/* 0 if the command can be found where `become_command` will look, else the exit code that Docker gives: 127
- * not there, 126 not executable. */
+/* 0 if `become_command` will find the command, else the exit code that Docker returns: 127 not there, 126 not
+ * executable. */
 int missing_command(char **command, char **environment);
 
 /* Become the command; ends with 127 or 126 and one line where that fails. */

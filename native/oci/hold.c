@@ -1,11 +1,14 @@
-/* pgpu-hold: stands at the beginning of a container whose slice is not granted yet, says why, and becomes the
- * container's own command once it is.
+/* pgpu-hold: the first program of a container whose slice is not granted yet. It prints why the container
+ * waits, and execs the container's own command once the slice is granted.
  *
- * It is process 1 of the container, so it takes every signal that would end a program by itself: the kernel
- * protects process 1 from them, and `docker stop` would wait for ten seconds. It is linked with no library,
- * so that it starts in any image, asks for no privilege, and refuses to let the command start without a word
- * from outside. The word comes through a pipe with a name, one line each: =TEXT   say TEXT        +   go
- * -CODE   end with CODE */
+ * It is process 1 of the container, so it handles every signal that would end a program by default: the
+ * kernel protects process 1 from them, and `docker stop` would wait for ten seconds. It is linked with no
+ * library, so that it starts in any image, needs no privilege, and never starts the command without a line
+ * from outside. These lines arrive through a named pipe:
+ *
+ *     =TEXT   print TEXT
+ *     +       start the command
+ *     -CODE   end with CODE */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -97,7 +100,7 @@ static bool obey(const char *line) {
     return *line == '+';
 }
 
-/* True once the word to go was read; `*is_attended` says whether anybody holds the other end. */
+/* True once the line that starts the command was read; `*is_attended` is set if the other end is open. */
 static bool listen(int gate, bool *is_attended) {
     static char line[MOST_LINE];
     static size_t length;
@@ -120,7 +123,8 @@ static int open_gate(void) {
     return (int)CALL(__NR_openat, AT_FDCWD, GATE, O_RDONLY | O_NONBLOCK | O_CLOEXEC, 0);
 }
 
-/* A pipe whose writer left polls as hung up for ever; one that is opened anew waits for the next writer. */
+/* A pipe whose writer closed it polls as hung up for ever; one that is opened anew waits for the next writer.
+ */
 static int opened_anew(int gate) {
     const int fresh = open_gate();
     if (fresh < 0) return gate;

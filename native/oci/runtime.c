@@ -1,9 +1,10 @@
-/* pgpu-runtime: what a container engine is told to call in the place of runc.
+/* pgpu-runtime: the program that a container engine runs in the place of runc.
  *
- * Everything that concerns no GPU memory goes to runc at once, by exec, with runc's own words, streams and
- * exit code: only the creation of a container whose configuration names a request is handed to Python. It
- * reads that configuration as bytes and refuses to understand it. Its own words stand before runc's:
- *   --pgpu-python=PATH  --pgpu-runc=PATH  --pgpu-config=FILE  --pgpu-engine=URL */
+ * Everything without GPU memory goes to runc at once, by exec, with runc's own arguments, streams and exit
+ * code: only the creation of a container whose configuration names a request is passed to Python. The
+ * configuration is searched as bytes and not parsed. Its own options stand before runc's:
+ *
+ *     --pgpu-python=PATH  --pgpu-runc=PATH  --pgpu-config=FILE  --pgpu-engine=URL */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -94,7 +95,7 @@ static _Noreturn void fail(const char *program) {
     exit(127);
 }
 
-/* -I and -S: neither the environment of whoever called nor site-packages have a say in what runs here. */
+/* -I and -S: neither the caller's environment nor site-packages can change what runs here. */
 static _Noreturn void become_python(char **words) {
     static char script[PATH_MAX + sizeof SCRIPT];
     const ssize_t length = readlink("/proc/self/exe", script, PATH_MAX);

@@ -50,7 +50,7 @@ static inline long read_some(int descriptor, char *buffer, size_t length) {
 static inline void write_all(int descriptor, const char *text, size_t length) {
     while (length > 0) {
         const long wrote = CALL(__NR_write, descriptor, text, length, 0);
-        if (wrote <= 0) return; /* nobody reads what we say; that must not keep us */
+        if (wrote <= 0) return; /* the reader may be gone, which must not stop the program */
         text += wrote;
         length -= (size_t)wrote;
     }

@@ -1,4 +1,5 @@
-/* The calls that checkpoint another process. They need no cuInit: what a process is asked, it does itself. */
+/* The calls that checkpoint another process. They need no cuInit: each request is carried out by the process
+ * itself. */
 #include "checkpoint/checkpoint.h"
 
 #include <dirent.h>
@@ -16,14 +17,14 @@
 
 #define LOOK_MS 20
 
-/* One process, as its asker knows it. */
+/* One process, as seen by the caller of these functions. */
 struct target {
     struct sim_checkpoints *checkpoints;
     struct sim_checkpoint_slot *slot;
     unsigned index;
     uint64_t owner;
     int fd;     /* of `checkpoints` */
-    int memory; /* of `memory`, whose locks say who lives */
+    int memory; /* of `memory`, whose locks show which processes are alive */
 };
 
 static bool is_zero(const void *bytes, size_t count) {
@@ -76,7 +77,7 @@ static void let_go(struct target *target) {
     if (target->fd >= 0) close(target->fd);
 }
 
-/* Whoever may send it signals may checkpoint it. */
+/* A caller that may send the process signals may checkpoint it. */
 static CUresult look_for(int pid, struct target *target) {
     char directory[SIM_PATH_BYTES];
     if (pid <= 0) return CUDA_ERROR_INVALID_VALUE;
@@ -89,7 +90,7 @@ static CUresult look_for(int pid, struct target *target) {
 
 static const struct target NOBODY = {.fd = -1, .memory = -1};
 
-/* One asker at a time; what a dead one began is finished first. */
+/* One requester at a time; a request of a dead one is finished first. */
 static CUresult begin(const struct target *target) {
     while (!pgpu_try_lock(target->fd, PGPU_LOCK_ALIVE + target->index)) {
         if (!is_there(target)) return CUDA_ERROR_NOT_INITIALIZED;

@@ -1,8 +1,9 @@
-/* Checkpoints: who asks, and who obeys. The file `checkpoints` of the state directory has one entry for each
- * slot of `memory`. Whoever asks holds a lock on the entry, which dies with it, writes what is to be done and
- * counts `request` up; the restore thread of the slot's process does it and makes `answer` the same number.
- * Either may be killed at any moment: a state is the owner's and ends with it, and a request that nobody
- * waits for any more is finished or, where it would wait, given up. */
+/* Checkpoints: the requester and the process that carries them out. The file `checkpoints` of the state
+ * directory has one entry for each slot of `memory`. The requester holds a lock on the entry, which is
+ * released when it dies, writes the operation and increments `request`; the restore thread of the slot's
+ * process carries it out and sets `answer` to the same number. Either may be killed at any moment: a state
+ * belongs to the process and ends with it, and an abandoned request is finished or, where it would wait,
+ * given up. */
 #ifndef SIM_CHECKPOINT_H
 #define SIM_CHECKPOINT_H
 
@@ -23,7 +24,7 @@ struct sim_checkpoint_slot {
     uint32_t request, answer;
     uint32_t operation, timeout_ms; /* 0: as long as it takes */
     uint32_t result;                /* CUresult of the last request */
-    uint32_t askers; /* who ever held the entry's lock: a change means that the asker is gone */
+    uint32_t askers; /* latest holder of the entry's lock: a change means that the requester is gone */
     uint32_t reserved[6];
 };
 _Static_assert(sizeof(struct sim_checkpoint_slot) == 64, "one cache line each");
@@ -35,7 +36,7 @@ struct sim_checkpoints {
 /* Open and map the file; -1 on failure. The descriptor is for the entries' locks. */
 int sim_checkpoints_open(const char *directory, struct sim_checkpoints **checkpoints);
 
-/* A number that tells a slot's owner from its former ones. */
+/* A number that distinguishes a slot's owner from its former ones. */
 static inline uint64_t sim_checkpoint_owner(uint64_t pid, uint64_t start_ticks, uint64_t pid_namespace) {
     return (pid << 32 ^ start_ticks << 8 ^ pid_namespace) | 1u;
 }

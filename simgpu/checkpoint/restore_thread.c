@@ -1,8 +1,8 @@
-/* The one thread of every process that obeys checkpoints, as NVIDIA's driver has one. It sleeps until
- * somebody asks.
+/* The thread in every process that carries out checkpoints, as NVIDIA's driver has one. It sleeps until there
+ * is a request.
  *
- * What lies in device memory lies in this process's own memory all the time, so a checkpoint moves nothing:
- * it gives back what is counted on each device, contexts included, and takes as long as the copy would. */
+ * Device memory is this process's own memory all the time, so a checkpoint moves nothing: it gives back what
+ * is counted on each device, contexts included, and takes as long as the copy would. */
 #include <elf.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -154,7 +154,7 @@ static const struct step steps[] = {
     [SIM_CHECKPOINT_UNLOCK] = {CU_PROCESS_STATE_LOCKED, CU_PROCESS_STATE_RUNNING},
 };
 
-/* Everybody may write the file: what stands in it is no reason to read past the table. */
+/* The file is writable by all users, so its values are checked against the table's bounds. */
 static CUresult take_step(struct sim_checkpoint_slot *slot) {
     if (slot->operation < SIM_CHECKPOINT_LOCK || slot->operation > SIM_CHECKPOINT_UNLOCK)
         return CUDA_ERROR_INVALID_VALUE;
@@ -224,7 +224,7 @@ void sim_restore_thread_start(void) {
     if (fd < 0) return;
     close(fd);
     own.slot = &checkpoints->slot[sim_driver.slot];
-    __atomic_store_n(&own.slot->owner, 0, __ATOMIC_SEQ_CST); /* of whoever had the slot before */
+    __atomic_store_n(&own.slot->owner, 0, __ATOMIC_SEQ_CST); /* of the slot's former owner */
     own.slot->state = CU_PROCESS_STATE_RUNNING;
     own.slot->thread_id = 0;
     own.slot->answer = __atomic_load_n(&own.slot->request, __ATOMIC_SEQ_CST);

@@ -1,4 +1,4 @@
-/* Making and destroying contexts, and what a context is asked. */
+/* Making, destroying and querying contexts. */
 #include "context/context.h"
 
 #include "texture/array.h"

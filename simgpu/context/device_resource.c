@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* Lies in the padding of CUDA's struct, so that one which the client made up is known. */
+/* Lies in the padding of CUDA's struct, so that a struct made by the client is detected. */
 struct mark {
     uint32_t magic;
     CUdevice device;
@@ -61,7 +61,7 @@ static unsigned round_up(unsigned count, unsigned unit) {
     return (count + unit - 1) / unit * unit;
 }
 
-/* Multiprocessors of each of the groups that `wanted` at least makes. */
+/* Multiprocessors in each group when at least `wanted` are requested. */
 static unsigned group_size(CUdevice device, unsigned wanted, unsigned flags) {
     bool is_free = (flags & (unsigned)CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING) != 0;
     unsigned least = is_free ? 2 : least_of(device), unit = is_free ? 2 : alignment_of(device);
@@ -91,7 +91,7 @@ SIM_EXPORT CUresult cuDevSmResourceSplitByCount(CUdevResource *groups, unsigned 
     return CUDA_SUCCESS;
 }
 
-/* How many a group gets of what is left; 0: it cannot have what it wants. */
+/* Multiprocessors that a group gets of the rest; 0: the request cannot be met. */
 static unsigned part(const CU_DEV_SM_RESOURCE_GROUP_PARAMS *wanted, CUdevice device, unsigned left) {
     unsigned unit = wanted->coscheduledSmCount == 0 ? alignment_of(device) : wanted->coscheduledSmCount;
     bool fills_up = (wanted->flags & (unsigned)CU_DEV_SM_RESOURCE_GROUP_BACKFILL) != 0;

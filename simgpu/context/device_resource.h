@@ -1,4 +1,4 @@
-/* Shares of a device's multiprocessors: told, split and described for a green context. */
+/* Shares of a device's multiprocessors: queried, split and described for a green context. */
 #ifndef SIM_DEVICE_RESOURCE_H
 #define SIM_DEVICE_RESOURCE_H
 

@@ -47,7 +47,7 @@ SIM_EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green) {
     if (sim_stack_top() == green->context) sim_stack_pop();
     sim_context_delete_green(green->context);
     sim_delete(&greens, green);
-    cuDevicePrimaryCtxRelease_v2(device); /* nobody may hold it any more, after a reset */
+    cuDevicePrimaryCtxRelease_v2(device); /* after a reset no reference is valid any more */
     return CUDA_SUCCESS;
 }
 

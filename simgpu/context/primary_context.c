@@ -1,8 +1,8 @@
-/* The primary context of each device, shared by all who retain it. */
+/* The primary context of each device, shared by all callers that retain it. */
 #include "context/context.h"
 
 static struct primary {
-    CUcontext context; /* NULL while nobody retains it */
+    CUcontext context; /* NULL while it is not retained */
     unsigned retain_count, flags;
 } primaries[SIM_MAX_GPUS];
 
@@ -49,7 +49,7 @@ SIM_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
     return result;
 }
 
-/* Everything goes but the count: those who retained the context still release it. */
+/* Everything goes but the count: the callers that retained the context still release it. */
 SIM_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
     SIM_ENTER();
     if (!sim_is_device(device)) return CUDA_ERROR_INVALID_DEVICE;

@@ -1,4 +1,4 @@
-/* Two words and the kernel: one says whether the gate is closed, one counts who is inside. */
+/* Two words and a futex: one word is whether the gate is closed, one counts the calls inside. */
 #include "driver/call_gate.h"
 
 #include "state/futex.h"
@@ -10,7 +10,8 @@ static uint32_t inside;
 
 void sim_gate_pass(void) {
     for (;;) {
-        /* Counted first: who closes the gate then looks at the count sees this call, or is seen by it. */
+        /* Counted first, then the gate is read: the thread that closes the gate and then reads the count sees
+         * this call, or this call sees the closed gate. */
         __atomic_fetch_add(&inside, 1, __ATOMIC_SEQ_CST);
         if (__atomic_load_n(&is_closed, __ATOMIC_SEQ_CST) == 0) return;
         sim_gate_leave();

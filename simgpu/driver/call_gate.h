@@ -1,5 +1,5 @@
-/* The gate before every CUDA call, which a checkpoint closes. Calls that came before it are counted, so that
- * whoever closes it sees when none is left inside. */
+/* The gate before every CUDA call, which a checkpoint closes. Calls inside are counted, so that the thread
+ * that closes it can wait until none is left. */
 #ifndef SIM_CALL_GATE_H
 #define SIM_CALL_GATE_H
 

@@ -106,7 +106,8 @@ static CUresult init_once(void) {
 
 SIM_EXPORT CUresult cuInit(unsigned int flags) {
     if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
-    /* A child whose parent may have held the mutex must not wait for it. */
+    /* In a forked child the mutex may be locked by a thread that does not exist there, so the child does not
+     * wait for it. */
     if (__atomic_load_n(&sim_process, __ATOMIC_ACQUIRE) != NULL && !sim_is_ready())
         return CUDA_ERROR_NOT_INITIALIZED;
     pthread_mutex_lock(&init_mutex);

@@ -61,7 +61,7 @@ void sim_fail(CUresult error);
             return sim_state == 0 ? CUDA_ERROR_NOT_INITIALIZED : (CUresult)sim_state;                        \
     } while (0)
 
-/* Declare `context`, the current one, or return the error that says why there is none. */
+/* Declare `context`, the current one, or return the error for a missing one. */
 #define SIM_ENTER_CONTEXT(context)                                                                           \
     SIM_ENTER();                                                                                             \
     CUcontext context;                                                                                       \
@@ -113,7 +113,8 @@ CUresult sim_device_reserve(unsigned gpu, uint64_t bytes);
 void sim_device_refund(unsigned gpu, uint64_t bytes);
 /* Take back what the dead held of it. */
 void sim_device_reap(unsigned gpu);
-/* What is held of the device now, by anybody; and that with managed memory, the dead left out. */
+/* Bytes of the device that are held by any process; and the same with managed memory and without dead
+ * processes. */
 uint64_t sim_device_total_bytes(unsigned gpu);
 uint64_t sim_device_used_bytes(unsigned gpu);
 /* What this process holds of it for good. */
@@ -121,7 +122,7 @@ uint64_t sim_device_own_bytes(unsigned gpu);
 bool sim_device_claim(const char *directory, unsigned gpu_count, char *problem, size_t problem_bytes);
 /* Whether the process that owns a slot still lives. */
 bool sim_device_slot_is_alive(unsigned slot);
-/* A number that tells a slot's owner from its former ones. */
+/* A number that distinguishes a slot's owner from its former ones. */
 uint64_t sim_device_slot_owner(unsigned slot);
 
 /* Fill `gpus` with the indices that CUDA_VISIBLE_DEVICES shows, in its order; return their number. */

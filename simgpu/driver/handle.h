@@ -1,7 +1,6 @@
-/* Handles that can be checked: every object of a kind lies in one reserved range of addresses, so a pointer
- * that a client hands in is known to be an object, or known not to be, before it is followed. A destroyed
- * slot is used again as late as possible, so a stale handle is noticed rather than mistaken for a new object.
- */
+/* Handles that can be checked: all objects of a kind lie in one reserved range of addresses, so a client's
+ * pointer is validated before it is dereferenced. A destroyed slot is reused as late as possible, so that a
+ * stale handle is detected instead of taken for a new object. */
 #ifndef SIM_HANDLE_H
 #define SIM_HANDLE_H
 
@@ -24,7 +23,7 @@ struct sim_slab {
     const uint32_t capacity;
     char *base;
     uint32_t used;     /* slots ever handed out */
-    size_t used_bytes; /* what they cover, for a quick look at a handle */
+    size_t used_bytes; /* the range that they cover, for a fast check of a handle */
     uint32_t first_free, last_free, free_count;
     pthread_mutex_t mutex;
     const bool is_guarded; /* its users hold sim_lock already, so the mutex is left alone */
@@ -46,7 +45,7 @@ void *sim_at(struct sim_slab *slab, uint32_t index);
 
 static inline bool sim_is_live(const struct sim_slab *slab, const void *object) {
     uintptr_t offset = (uintptr_t)object - (uintptr_t)slab->base;
-    /* Nothing is covered before the first is handed out, so the base need not be looked at. */
+    /* Nothing is covered before the first object is made, so the base needs no check of its own. */
     if (offset >= __atomic_load_n(&slab->used_bytes, __ATOMIC_ACQUIRE)) return false;
     if ((offset & (slab->slot_bytes - 1)) != 0) return false;
     return __atomic_load_n(&((const struct sim_head *)object)->is_live, __ATOMIC_ACQUIRE) != 0;

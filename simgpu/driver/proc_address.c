@@ -45,7 +45,7 @@ static size_t first_of(const char *name) {
     return low;
 }
 
-/* The newest ABI that is no newer than asked for; per-thread variants win where they are wanted. */
+/* The newest ABI that is no newer than requested; per-thread variants win where they are requested. */
 static struct answer look_up(const char *name, int version, bool wants_per_thread) {
     struct answer answer = {0};
     int best_version = -1;
@@ -91,7 +91,7 @@ SIM_EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **address, int 
     return find(symbol, address, version, flags, status);
 }
 
-/* The first version of the call tells an unknown symbol by its result. */
+/* The first version of the call reports an unknown symbol by its result. */
 SIM_EXPORT CUresult cuGetProcAddress(const char *symbol, void **address, int version, cuuint64_t flags) {
     CUdriverProcAddressQueryResult status;
     SIM_TRY(find(symbol, address, version, flags, &status));

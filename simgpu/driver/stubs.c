@@ -1,4 +1,4 @@
-/* Every export of the driver that nothing else defines: it says so once and answers that it is not supported.
+/* A weak definition of every export that has no other one: it logs once and returns CUDA_ERROR_NOT_SUPPORTED.
  */
 #include "driver/driver.h"
 

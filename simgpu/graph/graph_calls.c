@@ -1,4 +1,4 @@
-/* The calls that add a node of each type, and tell and change what it does. */
+/* The calls that add a node of each type, and that read and change its parameters. */
 #include "texture/array.h"
 #include "graph/graph_calls.h"
 

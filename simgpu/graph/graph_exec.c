@@ -152,7 +152,8 @@ SIM_EXPORT CUresult cuGraphUpload(CUgraphExec exec, CUstream named) {
     return is_exec(exec) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* What a former launch allocated and nobody freed: an error, or freed now if the client asked for that. */
+/* An allocation of a former launch that was not freed: an error, or freed now if the client requested that.
+ */
 static CUresult settle_memory(CUgraphExec exec) {
     bool frees = (exec->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
     for (unsigned i = 0; i < exec->entry_count; i++) {

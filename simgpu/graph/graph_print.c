@@ -1,4 +1,4 @@
-/* Graphs as DOT text, for a client that wants to look at one. */
+/* Graphs as DOT text. */
 #include <errno.h>
 #include <stdio.h>
 

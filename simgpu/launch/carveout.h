@@ -6,7 +6,7 @@
 
 #define SIM_NO_CARVEOUT (-1)
 
-/* What a launch needs and its author asked for. */
+/* A launch's requirement and its author's preference. */
 struct sim_carveout {
     uint64_t block_bytes;   /* shared memory of one block, the driver's own part included; 0: none */
     uint64_t wanted_blocks; /* that would be resident if shared memory allowed */

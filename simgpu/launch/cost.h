@@ -1,5 +1,5 @@
-/* What the author of a kernel says it does, in the words of README.md's cost directive. Values depend on the
- * launch alone: no GPU and no clock is known here. */
+/* The cost of a kernel as its author declares it in README.md's cost directive. Values depend on the launch
+ * alone, not on the GPU or the clock. */
 #ifndef SIM_COST_H
 #define SIM_COST_H
 

@@ -1,4 +1,4 @@
-/* What a launch asks of a GPU, from its shape and what its author says it does. */
+/* The demand of a launch on a GPU, from its shape and its declared cost. */
 #ifndef SIM_KERNEL_H
 #define SIM_KERNEL_H
 
@@ -6,11 +6,11 @@
 #include "module/module.h"
 #include "stream/work.h"
 
-/* What a launch asks of the GPU while it has it alone. */
+/* The demand of a launch that has the GPU alone. */
 struct sim_kernel_demand {
     struct sim_demand demand;
     uint64_t cost_ns;  /* how long it takes alone */
-    uint64_t block_ns; /* how long its blocks stay: before Pascal nobody else gets the GPU meanwhile */
+    uint64_t block_ns; /* how long its blocks stay: before Pascal no other context gets the GPU meanwhile */
     bool fills_gpu;    /* at least half of it */
 };
 

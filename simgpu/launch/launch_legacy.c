@@ -1,4 +1,4 @@
-/* The launches of CUDA 2: shape and arguments are told one by one before. */
+/* The launches of CUDA 2: shape and arguments are set one by one before. */
 #include <string.h>
 
 #include "launch/kernel.h"

@@ -1,4 +1,4 @@
-/* Managed memory: hints about it, and what is asked of them. */
+/* Managed memory: advice about it, and queries. */
 #include <string.h>
 #include <sys/mman.h>
 
@@ -89,7 +89,7 @@ static void note(struct sim_advice *hint, CUmem_advise advice, const CUmemLocati
     }
 }
 
-/* Only these look at the location. */
+/* Only these use the location. */
 static bool names_location(CUmem_advise advice) {
     return advice == CU_MEM_ADVISE_SET_PREFERRED_LOCATION || advice == CU_MEM_ADVISE_SET_ACCESSED_BY ||
            advice == CU_MEM_ADVISE_UNSET_ACCESSED_BY;

@@ -91,7 +91,8 @@ static uint64_t room_bytes(unsigned gpu) {
     return memory_bytes > held_bytes ? memory_bytes - held_bytes : 0;
 }
 
-/* Whose pages were touched longest ago, our own left out or not; PGPU_MAX_SLOTS: nobody has any. */
+/* The process whose pages were touched longest ago, our own left out or not; PGPU_MAX_SLOTS: no process has
+ * any. */
 static unsigned oldest(unsigned gpu, bool may_be_own) {
     unsigned found = PGPU_MAX_SLOTS;
     uint64_t oldest_ns = UINT64_MAX;
@@ -109,7 +110,7 @@ static void evict_from(unsigned gpu, unsigned victim, uint64_t bytes) {
     take(&slot_of(gpu, victim)->resident_bytes, least(resident_of(gpu, victim), bytes));
 }
 
-/* Send others' pages to the host until so many bytes are free, or nobody has any left. */
+/* Evict other processes' pages to the host until so many bytes are free, or none are left. */
 static void evict(unsigned gpu, uint64_t wanted_bytes) {
     for (unsigned tries = 0; tries < PGPU_MAX_SLOTS; tries++) {
         uint64_t free_bytes = room_bytes(gpu);

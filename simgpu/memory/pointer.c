@@ -86,8 +86,7 @@ SIM_EXPORT CUresult cuPointerGetAttribute(void *to, CUpointer_attribute name, CU
     return range == NULL ? CUDA_ERROR_INVALID_VALUE : answer(to, name, range, address);
 }
 
-/* What the driver writes of a pointer that it does not know, where it is asked for several attributes at
- * once. */
+/* The driver's values for an unknown pointer, where several attributes are queried at once. */
 static void answer_unknown(void *to, CUpointer_attribute name) {
     switch ((int)name) {
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:

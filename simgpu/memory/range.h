@@ -1,5 +1,5 @@
-/* Ranges of addresses that the driver gave out or was told of, in an ordered tree: what a pointer points into
- * is found in logarithmic time, and a pointer that points nowhere is an error rather than a crash. All under
+/* Ranges of addresses that the driver allocated or that were registered, in an ordered tree: the range of a
+ * pointer is found in logarithmic time, and a pointer into none is an error instead of a crash. All under
  * sim_lock. */
 #ifndef SIM_RANGE_H
 #define SIM_RANGE_H
@@ -11,7 +11,7 @@ enum sim_range_kind {
     SIM_POOLED, /* stream-ordered */
     SIM_MANAGED,
     SIM_PINNED,      /* host memory that the driver made */
-    SIM_REGISTERED,  /* host memory that it was told of */
+    SIM_REGISTERED,  /* host memory that was registered */
     SIM_RESERVATION, /* addresses without memory (VMM) */
     SIM_MAPPING,     /* memory inside a reservation (VMM) */
     SIM_IMPORTED,    /* another process's or interface's memory, counted there */
@@ -24,7 +24,7 @@ struct sim_range {
     uint32_t priority;
     enum sim_range_kind kind;
     uintptr_t start;
-    size_t bytes;         /* as asked for */
+    size_t bytes;         /* as requested */
     size_t backed_bytes;  /* mapped behind it */
     size_t charged_bytes; /* counted on the device */
     size_t pooled_bytes;  /* counted in `pool` */
@@ -41,7 +41,7 @@ struct sim_range {
     bool syncs_copies;
     bool is_managed;          /* of a module's variable */
     void *source;             /* what an imported range was opened from */
-    struct sim_advice *hints; /* what the client said of managed memory; NULL: nothing */
+    struct sim_advice *hints; /* advice about managed memory; NULL: none */
 };
 
 struct sim_tree {

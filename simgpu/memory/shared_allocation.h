@@ -1,6 +1,6 @@
-/* Allocations that other processes open by name: their pages move into a file of the state directory. Whoever
- * maps it holds a lock on it that dies with the mapping, so a file that nobody holds is known to be left
- * over. */
+/* Allocations that other processes open by name: their pages move into a file of the state directory. A
+ * process that maps it holds a lock on it that ends with the mapping, so a file without a lock is left over.
+ */
 #ifndef SIM_SHARED_ALLOCATION_H
 #define SIM_SHARED_ALLOCATION_H
 

@@ -1,6 +1,6 @@
-/* What a cubin tells: it is an ELF file with a section `.text.NAME` for each kernel, and its variables as
- * symbols. The image comes without a length, so nothing outside what its own header spans is read, and a
- * header that contradicts itself is refused. */
+/* Reading a cubin: an ELF file with a section `.text.NAME` for each kernel, and its variables as symbols. The
+ * image comes without a length, so nothing outside the span of its own header is read, and an inconsistent
+ * header is refused. */
 #include <elf.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* What functions are asked and told, and how many of their blocks fit. */
+/* Attributes of functions, and how many of their blocks fit. */
 #include "launch/kernel.h"
 
 static CUresult check(CUfunction function) {

@@ -10,7 +10,7 @@
 
 #define FATBIN_MAGIC         0xBA55ED50u
 #define FATBIN_WRAPPER_MAGIC 0x466243B1u
-/* A compressed image does not tell how large a variable is. */
+/* A compressed image does not contain the size of a variable. */
 #define UNKNOWN_VARIABLE_BYTES 65536u
 
 struct sim_slab sim_modules = SIM_SLAB(struct CUmod_st, 128, 1u << 18);

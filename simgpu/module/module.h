@@ -20,10 +20,10 @@ struct CUfunc_st {
     struct sim_cost *cost;
     struct sim_parameter *parameters;
     unsigned parameter_count;
-    unsigned old_block[3], old_shared_bytes; /* as CUDA 2 tells them before a launch */
-    char *old_arguments;                     /* NULL: none were told */
-    CUfunc_cache cache;                      /* what cuFuncSetCacheConfig asked for */
-    bool knows_parameters;                   /* false: the image does not tell them */
+    unsigned old_block[3], old_shared_bytes; /* as set by CUDA 2's calls before a launch */
+    char *old_arguments;                     /* NULL: none were set */
+    CUfunc_cache cache;                      /* preference of cuFuncSetCacheConfig */
+    bool knows_parameters;                   /* false: the image does not contain them */
     int attribute[SIM_FUNCTION_ATTRIBUTES];
 };
 
@@ -31,7 +31,7 @@ struct sim_variable {
     struct sim_variable *next;
     char *name;
     size_t bytes;
-    CUdeviceptr address; /* 0 until asked for */
+    CUdeviceptr address; /* 0 until requested */
     bool is_managed;
     char reference; /* 't' or 's': a texture's or surface's name instead of memory; 0: neither */
 };

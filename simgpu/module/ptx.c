@@ -1,5 +1,5 @@
-/* What a PTX text tells without being compiled: its entries with their parameters, its variables, and the
- * cost directives of README.md. */
+/* Reading a PTX text without compiling it: its entries with their parameters, its variables, and the cost
+ * directives of README.md. */
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>

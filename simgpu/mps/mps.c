@@ -1,7 +1,7 @@
 /* The client side of the simulated MPS: at cuInit, and while the process lives.
  *
- * No daemon where CUDA_MPS_PIPE_DIRECTORY points means no MPS and no word of it, as with NVIDIA's driver: who
- * must be sure asks CU_DEVICE_ATTRIBUTE_MPS_ENABLED, or the daemon for its clients. */
+ * Without a daemon at CUDA_MPS_PIPE_DIRECTORY a program silently runs without MPS, as with NVIDIA's driver:
+ * CU_DEVICE_ATTRIBUTE_MPS_ENABLED, or the daemon's list of clients, shows which is the case. */
 #include "mps/mps.h"
 
 #include <ctype.h>

@@ -1,6 +1,6 @@
-/* What this process is told by a simulated MPS control daemon; all zero where it runs without one.
+/* This process's settings from a simulated MPS control daemon; all zero without one.
  *
- * Clients of one server run on a GPU together; processes that have none, and servers, take turns. */
+ * Clients of one server run on a GPU together; processes without a server, and servers, take turns. */
 #ifndef SIM_MPS_H
 #define SIM_MPS_H
 
@@ -15,17 +15,17 @@ struct sim_mps {
 
 extern __attribute__((visibility("hidden"))) struct sim_mps sim_mps;
 
-/* At cuInit, once the devices are known: become a client where a control daemon listens, and see its server's
- * devices. Waits for a server that is being started, or that another user's clients still hold. */
+/* At cuInit, once the devices are read: become a client where a control daemon listens, and see its server's
+ * devices. Waits for a server that is starting, or that serves another user's clients. */
 CUresult sim_mps_join(void);
 /* From here on the server's end is noticed. */
 void sim_mps_watch(void);
 
-/* May one more context be made on a GPU? Asks the server. */
+/* Whether one more context may be made on a GPU. Queries the server. */
 CUresult sim_mps_open(unsigned gpu);
 void sim_mps_close(unsigned gpu);
 
-/* Tell the server of a fault that only the end of this process repairs. */
+/* Report a fault to the server that only the end of this process repairs. */
 void sim_mps_report(CUresult fault);
 
 /* Keep this process's device memory below its pinned limit. */

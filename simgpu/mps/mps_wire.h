@@ -1,10 +1,10 @@
-/* What a client, a server and the control daemon of the simulated MPS say to each other, over
- * sequenced-packet sockets: one message a packet. NVIDIA's own words are not published; only what can be seen
- * from outside is like theirs (README.md). Peers are told apart by what the kernel says of a socket, never by
- * what they say themselves.
+/* Messages between a client, a server and the control daemon of the simulated MPS, over sequenced-packet
+ * sockets: one message a packet. NVIDIA's protocol is not published; only the behaviour that is visible from
+ * outside is the same (README.md). A peer is identified by the socket's credentials, never by the content of
+ * its messages.
  *
- * A client connects to the daemon's socket `control`. The daemon hands the socket over to a server, which
- * from then on is the client's only peer: a daemon that dies takes nobody with it. */
+ * A client connects to the daemon's socket `control`. The daemon passes the socket to a server, which from
+ * then on is the client's only peer: clients survive the daemon's death. */
 #ifndef SIM_MPS_WIRE_H
 #define SIM_MPS_WIRE_H
 
@@ -51,7 +51,7 @@ struct mps_message {
 /* Where the daemon's sockets are: CUDA_MPS_PIPE_DIRECTORY, else NVIDIA's default. */
 const char *mps_place(void);
 
-/* Connect to a socket in a directory; -1 where nobody listens. */
+/* Connect to a socket in a directory; -1 where no process listens. */
 int mps_connect(const char *directory, const char *name);
 
 /* Send without waiting, with a descriptor unless it is -1; false: the peer is gone or takes nothing. */

@@ -1,5 +1,5 @@
-/* What a simulated GPU can be asked to be and is not: ECC, persistence, accounting and the like. Each
- * answers as a product without the feature does. */
+/* Features that a simulated GPU does not have: ECC, persistence, accounting and the like. Each answers as a
+ * product without the feature does. */
 #include <string.h>
 
 #include "nvml/nvml_state.h"
@@ -41,7 +41,7 @@ nvmlReturn_t nvmlDeviceGetSupportedEventTypes(nvmlDevice_t device, unsigned long
     return NVML_SUCCESS;
 }
 
-/* Each field carries its own answer, so a client that asks for many goes on with those it gets. */
+/* Each field has its own result, so a client that queries many uses those that succeed. */
 nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t *values) {
     NVML_ENTER_DEVICE(device, gpu);
     NVML_REQUIRE(values != NULL && count > 0);

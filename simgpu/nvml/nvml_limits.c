@@ -1,4 +1,4 @@
-/* Memory limits of control groups, set and told as NVML does since r615. Only root may set one. */
+/* Memory limits of control groups, set and queried as in NVML since r615. Only root may set one. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,7 +14,7 @@ static bool is_group(const struct sim_limited_group *group, const struct stat *s
     return group->inode == status->st_ino && group->device == status->st_dev;
 }
 
-/* A row is free when nobody uses it or when its group has ended. */
+/* A row is free when it is unused or when its group has ended. */
 static bool is_free(const struct sim_limited_group *group) {
     struct stat status;
     return group->inode == 0 || stat(group->path, &status) != 0 || !is_group(group, &status);
@@ -58,7 +58,7 @@ static nvmlReturn_t set(struct sim_group_limits *limits, unsigned gpu, const nvm
     return NVML_SUCCESS;
 }
 
-/* Setters take turns; whoever allocates only reads. */
+/* Setters take turns; allocating processes only read. */
 static int take_turn(void) {
     int fd = sim_shared_open(sim_nvml.directory, "limits", sizeof(struct sim_group_limits));
     if (fd >= 0 && flock(fd, LOCK_EX) == 0) return fd;

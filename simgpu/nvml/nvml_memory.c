@@ -1,4 +1,4 @@
-/* How much memory a GPU has and how much of it anybody holds. */
+/* How much memory a GPU has and how much of it is held. */
 #include <sys/mman.h>
 
 #include "nvml/nvml_state.h"

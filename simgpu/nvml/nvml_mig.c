@@ -1,5 +1,5 @@
-/* MIG: a GPU whose MIG is on and the instances that it is divided into, each of which is a device of its own
- * with a handle of its own. Nobody can switch MIG here: gpus.conf says how it is. */
+/* MIG: a GPU whose MIG is on and the instances that it is divided into, each of which is a device with a
+ * handle of its own. MIG cannot be switched here: gpus.conf has its state. */
 #include "nvml/nvml_state.h"
 
 /* As many instances as the largest division has. */

@@ -1,5 +1,5 @@
-/* Who holds a GPU's memory, in the three versions of NVML's structure. Every process of the simulated driver
- * computes; there are neither graphics nor MPS clients. */
+/* Which processes hold a GPU's memory, in the three versions of NVML's structure. Every process of the
+ * simulated driver computes; there are neither graphics nor MPS clients. */
 #include <string.h>
 
 #include "nvml/nvml_state.h"

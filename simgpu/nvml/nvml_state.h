@@ -12,12 +12,12 @@
 
 struct sim_nvml {
     struct sim_config config;
-    struct sim_activity *activity; /* NULL: this user may not write it, so nothing is known of kernels */
+    struct sim_activity *activity; /* NULL: this user may not write it, so kernels are unknown */
     char directory[SIM_PATH_BYTES];
     unsigned references;
 };
 
-/* Written only while nobody may call: by the first nvmlInit and the last nvmlShutdown. */
+/* Written only while no other call is allowed: by the first nvmlInit and the last nvmlShutdown. */
 extern struct sim_nvml sim_nvml;
 
 static inline unsigned sim_nvml_references(void) {
@@ -34,7 +34,7 @@ static inline unsigned sim_nvml_references(void) {
         if (!(condition)) return NVML_ERROR_INVALID_ARGUMENT;                                                \
     } while (0)
 
-/* Declare `gpu`, the index of a GPU or MIG instance, or return the error that says why there is none. */
+/* Declare `gpu`, the index of a GPU or MIG instance, or return the error for an invalid handle. */
 #define NVML_ENTER_DEVICE(device, gpu)                                                                       \
     NVML_ENTER();                                                                                            \
     const unsigned gpu = sim_nvml_index(device);                                                             \
@@ -50,7 +50,7 @@ static inline const struct sim_gpu *sim_nvml_gpu(unsigned gpu) {
     return &sim_nvml.config.gpu[gpu];
 }
 
-/* NVML does not tell how busy MIG instances are, nor a GPU that is divided into them. */
+/* NVML reports no utilisation of MIG instances, nor of a GPU that is divided into them. */
 static inline bool sim_nvml_is_mig(unsigned gpu) {
     return sim_nvml_gpu(gpu)->mig != 0 || sim_is_instance(&sim_nvml.config, gpu);
 }
@@ -64,13 +64,13 @@ static inline nvmlDevice_t sim_nvml_handle(unsigned gpu) {
     return (nvmlDevice_t)(uintptr_t)sim_nvml_gpu(gpu);
 }
 
-/* Copy text into a client's buffer, or say that it is too small. */
+/* Copy text into a client's buffer, or return that it is too small. */
 nvmlReturn_t sim_nvml_copy(char *target, unsigned target_bytes, const char *text);
 
 /* Share of the last second in which a kernel ran, 0–100. */
 unsigned sim_nvml_busy_percent(unsigned gpu);
 
-/* The memory of all GPUs and who holds it, now. NULL: it cannot be read. */
+/* The memory of all GPUs and the processes that hold it, now. NULL: it cannot be read. */
 struct pgpu_reader_view *sim_nvml_new_view(void);
 void sim_nvml_delete_view(struct pgpu_reader_view *view);
 

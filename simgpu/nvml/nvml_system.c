@@ -1,4 +1,4 @@
-/* What NVML tells of the machine rather than of a GPU: versions, errors, names of processes. */
+/* NVML's calls about the machine rather than a GPU: versions, errors, names of processes. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

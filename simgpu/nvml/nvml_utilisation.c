@@ -16,7 +16,7 @@ unsigned sim_nvml_busy_percent(unsigned gpu) {
     return sim_activity_busy_percent(activity, now_ns);
 }
 
-/* Kernels that run touch memory as long as they do: there is nothing finer to tell. */
+/* Running kernels touch memory all the time: memory utilisation is the same as the GPU's. */
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *utilization) {
     NVML_ENTER_DEVICE(device, gpu);
     NVML_REQUIRE(utilization != NULL);
@@ -65,7 +65,7 @@ static bool has_queue(unsigned gpu, unsigned slot, uint64_t now_ns) {
     return __atomic_load_n(&sim_nvml.activity->gpu[gpu].slot[slot].until_ns, __ATOMIC_RELAXED) > now_ns;
 }
 
-/* Asked for the first time there is nothing to compare with: those that have work now share what is busy. */
+/* The first call has nothing to compare with: the processes that have work now share the busy time. */
 static unsigned first_percent(unsigned gpu, unsigned slot, uint64_t now_ns) {
     unsigned sharing = 0;
     if (!has_queue(gpu, slot, now_ns)) return 0;
@@ -110,8 +110,8 @@ static unsigned count_processes(unsigned gpu, const struct pgpu_reader_view *vie
     return count;
 }
 
-/* As NVIDIA's: asked without a buffer it says how large one must be; with none to tell of there is no data.
- */
+/* As NVIDIA's: called without a buffer it returns the size that is needed; without any process it returns
+ * NVML_ERROR_NO_DATA. */
 nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples,
                                              unsigned int *count, unsigned long long last_seen_us) {
     NVML_ENTER_DEVICE(device, gpu);

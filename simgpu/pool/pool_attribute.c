@@ -1,4 +1,4 @@
-/* What pools are asked and told, and their memory shared with other processes. */
+/* Attributes of pools, and pools shared with other processes. */
 #include <string.h>
 
 #include "pool/pool.h"

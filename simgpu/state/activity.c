@@ -96,7 +96,7 @@ void sim_activity_sample(struct sim_activity_gpu *activity, uint64_t now_ns) {
     unsigned last = (unsigned)((count + SIM_SAMPLES - 1) % SIM_SAMPLES),
              next = (unsigned)(count % SIM_SAMPLES);
     if (count > 0 && now_ns < load(&activity->sample_at_ns[last]) + SIM_SAMPLE_PERIOD_NS) return;
-    /* Whoever raises the count owns the sample. */
+    /* The caller that raises the count owns the sample. */
     if (!__atomic_compare_exchange_n(&activity->sample_count, &count, count + 1, false, __ATOMIC_ACQ_REL,
                                      __ATOMIC_RELAXED))
         return;

@@ -1,4 +1,4 @@
-/* Where the shared state lies, and its files opened so that everybody may share them. */
+/* The path of the shared state, and its files opened with permissions for all users. */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdio.h>

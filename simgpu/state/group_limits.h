@@ -1,9 +1,9 @@
 /* Memory limits of control groups, as NVML sets them (nvmlDeviceSetMemoryLimits_v1) and as the CUDA half
- * keeps them: a process in a limited group, or in one below it, is refused what would take the group's
+ * applies them: a process in a limited group, or in one below it, is refused what would take the group's
  * processes together past the limit. Each limited group has a usage file of native/meter of its own.
  *
- * A group is known by device and inode of its directory, which no cgroup namespace changes: a container that
- * mounts its own group as the root is still found. One that mounts no cgroup file system is not. */
+ * A group is identified by device and inode of its directory, which no cgroup namespace changes: a container
+ * that mounts its own group as the root is still found. One that mounts no cgroup file system is not. */
 #ifndef SIM_GROUP_LIMITS_H
 #define SIM_GROUP_LIMITS_H
 
@@ -38,7 +38,7 @@ bool sim_group_limits_usage_path(const char *directory, unsigned row, char path[
 unsigned sim_group_limits_of_process(const struct sim_group_limits *limits,
                                      unsigned rows[SIM_LIMITED_GROUPS]);
 
-/* Keep the groups' limits for this process, whose device memory `own` counts; before its first reservation.
+/* Apply the groups' limits to this process, whose device memory `own` counts; before its first reservation.
  */
 void sim_groups_begin(const char *directory, struct pgpu_meter *own, unsigned gpu_count);
 

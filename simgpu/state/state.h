@@ -1,5 +1,5 @@
-/* What the simulated GPUs are, and the files through which all processes share them. The CUDA half and the
- * NVML half of the driver both stand on this; it knows nothing of either. README.md describes the files. */
+/* The simulated GPUs, and the files through which all processes share them. The CUDA half and the NVML half
+ * of the driver both depend on this header, which depends on neither. README.md describes the files. */
 #ifndef SIM_STATE_H
 #define SIM_STATE_H
 
@@ -28,7 +28,7 @@ struct sim_gpu {
     uint64_t unequal_slices;         /* processes in odd slots have windows so many times as long */
     uint64_t keeps_windows;          /* 1: a window lasts even if nothing is left to do in it */
     uint64_t fault_bytes_per_second; /* of managed memory that moves because a kernel touches it */
-    uint64_t reserved_bytes, architecture, pcie_generation, pci_device_id; /* NVML alone tells of these */
+    uint64_t reserved_bytes, architecture, pcie_generation, pci_device_id; /* reported by NVML alone */
     uint64_t mig;                            /* 1: MIG is on, so that programs use its instances alone */
     uint64_t parent;                         /* index of the GPU that an instance is part of; a GPU's own */
     uint64_t gpu_instance, compute_instance; /* NVML's ids of an instance */
@@ -46,22 +46,22 @@ static inline bool sim_is_instance(const struct sim_config *config, unsigned ind
     return index >= config->gpu_count;
 }
 
-/* Write the state directory's path, found as README.md says; false: there is none, or its name is too long.
- */
+/* Write the state directory's path, found in the order that README.md lists; false: there is none, or its
+ * name is too long. */
 bool sim_state_directory(char path[SIM_PATH_BYTES]);
 
 /* Join the state directory and a file's name. */
 bool sim_state_path(const char *directory, const char *name, char path[SIM_PATH_BYTES]);
 
-/* Read gpus.conf. On failure `problem` holds one line that says why. */
+/* Read gpus.conf. On failure `problem` is one line with the reason. */
 bool sim_config_read(const char *directory, struct sim_config *config, char *problem, size_t problem_bytes);
 
 /* Open a shared file of the directory, made with mode 0666 and at least `size_bytes` long; -1 on failure. */
 int sim_shared_open(const char *directory, const char *name, size_t size_bytes);
 
-/* What work asks of a GPU in each ns of its own time there; demand.h has the model. The first part is
- * amounts, which add up; the second how things stand while it runs, which is averaged. All are doubles, so
- * that it can be treated as a vector. */
+/* The demand of work on a GPU in each ns of its own time there; demand.h has the model. The first fields are
+ * amounts, which add up; the second ones are conditions while it runs, which are averaged. All are doubles,
+ * so that a demand can be treated as a vector. */
 struct sim_demand {
     double fixed_ns;
     double arithmetic_ns;             /* with the threads it has, each taking one lane */
@@ -118,7 +118,7 @@ struct sim_activity_gpu {
     uint64_t slots_used;                  /* no slot from here on was ever claimed */
     uint64_t sample_count;                /* samples ever taken; sample i lies at i % SIM_SAMPLES */
     uint64_t sample_at_ns[SIM_SAMPLES];   /* when */
-    uint64_t sample_busy_ns[SIM_SAMPLES]; /* time in which anybody's work had run by then */
+    uint64_t sample_busy_ns[SIM_SAMPLES]; /* time in which work of any process had run by then */
     struct sim_activity_slot slot[PGPU_MAX_SLOTS];
 };
 
@@ -147,7 +147,7 @@ uint64_t sim_activity_used_ns(const struct sim_activity_slot *slot, uint64_t now
 /* Real time in which a slot's work ran until `now_ns`, in the same way. */
 uint64_t sim_activity_slot_busy_ns(const struct sim_activity_slot *slot, uint64_t now_ns);
 
-/* Time in which anybody's work ran until `now_ns`: what overlaps under MPS counts for each. */
+/* Time in which work of any process ran until `now_ns`: what overlaps under MPS counts for each. */
 uint64_t sim_activity_busy_ns(const struct sim_activity_gpu *activity, uint64_t now_ns);
 
 /* What all have used of a GPU until `now_ns`. */

@@ -15,7 +15,7 @@ CUresult sim_capture_add(CUstream stream, const struct sim_work *work);
 CUresult sim_capture_add_described(CUstream stream, const CUgraphNodeParams *params);
 /* Forget the capture of a stream that is being destroyed. Under sim_lock. */
 void sim_capture_abandon(CUstream stream);
-/* Add an allocation node; its address is known at once. Under sim_lock. */
+/* Add an allocation node; its address is set at once. Under sim_lock. */
 CUresult sim_capture_allocate(CUstream stream, CUmemoryPool pool, size_t bytes, CUdeviceptr *address);
 /* Remember where a stream stands, make another stand after that too, and forget it. */
 CUresult sim_capture_record(CUstream stream, CUevent event);

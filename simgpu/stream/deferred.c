@@ -10,7 +10,7 @@
 #include "stream/shared_event.h"
 #include "stream/work.h"
 
-/* How long the thread rests before it looks again at device time, or at a word that a stream waits for. */
+/* Poll interval of the thread, for device time and for a word that a stream waits for. */
 #define REST_NS 200000
 
 struct sim_deferred {
@@ -168,7 +168,7 @@ static struct sim_deferred *copy_of(const struct sim_work *work) {
     return deferred;
 }
 
-/* Later recordings of an event do not change what this work waits for, or tells of. */
+/* Later recordings of an event do not change what this work waits for or completes. */
 static void name_recording(struct sim_work *work) {
     struct sim_shared_event *shared = work->event->shared;
     if (shared == NULL) return;
@@ -203,7 +203,7 @@ static bool is_settled(CUevent event) {
     return !sim_is_live(&sim_events, event) || event->unsettled == 0;
 }
 
-/* `has_finished` is announced after every work, so a change between the look and the sleep is not missed. */
+/* `has_finished` is signalled after every work, so a change between the check and the sleep is not missed. */
 static uint64_t changes(void) {
     pthread_mutex_lock(&wake_mutex);
     uint64_t count = change_count;

@@ -1,4 +1,4 @@
-/* Events: marks in a stream that others wait for and that tell the time. */
+/* Events: marks in a stream that other streams wait for and that have a time. */
 #include "stream/capture.h"
 #include "time/clock.h"
 #include "pool/pool.h"
@@ -100,7 +100,7 @@ SIM_EXPORT CUresult cuCtxRecordEvent(CUcontext context, CUevent event) {
     if (__atomic_load_n(&context->deferred, __ATOMIC_ACQUIRE) > 0) sim_context_wait(context);
     SIM_LOCKED();
     sim_event_mark(event, context->gpu, context->end_ns);
-    /* Who has waited for all of the context has waited for this. */
+    /* A wait for the whole context includes this one. */
     if (event->at_ns > context->end_ns) context->end_ns = event->at_ns;
     if (event->shared != NULL) sim_shared_event_record(event->shared, 0, context->gpu, event->at_ns);
     return CUDA_SUCCESS;

@@ -11,7 +11,7 @@
 #include "memory/shared_allocation.h"
 #include "stream/stream.h"
 
-/* So many recordings are remembered; who waits for an older one finds it over. */
+/* Number of recordings that are kept; an older one counts as passed. */
 #define RECORDINGS 16u
 #define NOT_KNOWN  UINT64_MAX
 #define POLL_NS    100000
@@ -19,7 +19,7 @@
 struct recording {
     uint64_t owner;
     uint32_t slot, gpu;
-    uint64_t used_ns; /* of the owner, at that moment; 0: it has come; NOT_KNOWN: nobody knows */
+    uint64_t used_ns; /* of the owner, at that moment; 0: it has come; NOT_KNOWN: unknown */
 };
 
 /* What lies in the file. One process records at a time: two at once are a race of the clients. */

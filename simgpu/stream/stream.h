@@ -36,9 +36,10 @@ struct CUevent_st {
     unsigned flags;
     bool is_recorded;
     bool is_imported;
-    uint32_t unsettled;              /* recordings that wait behind a host function */
-    uint64_t at_ns;                  /* device time of the recording */
-    struct sim_shared_event *shared; /* not NULL: other processes know it, and this says how it stands */
+    uint32_t unsettled; /* recordings that wait behind a host function */
+    uint64_t at_ns;     /* device time of the recording */
+    struct sim_shared_event
+        *shared; /* not NULL: the event is shared with other processes, and this is its state */
     struct sim_capture *capture;
     struct sim_nodes captured_after; /* of a recording inside a capture */
 };
@@ -48,12 +49,12 @@ extern SIM_INTERNAL struct sim_slab sim_streams, sim_events;
 /* Forget an event. Under sim_lock. */
 void sim_event_delete(CUevent event);
 
-/* A stream of the context, or NULL. Under sim_lock or before the context is known to others. */
+/* A stream of the context, or NULL. Under sim_lock or before other threads can use the context. */
 CUstream sim_stream_new(CUcontext context, unsigned flags, int priority);
 void sim_streams_delete_of(CUcontext context);
 /* The streams of a green context that ends can be destroyed and nothing else; its events go to the other. */
 void sim_streams_detach(CUcontext from, CUcontext to);
-/* The priority nearest to the one that was asked for. */
+/* The priority nearest to the requested one. */
 int sim_stream_priority(int priority);
 
 /* Whether 0 means the per-thread default stream in this call; set by the _ptds and _ptsz entry points. */

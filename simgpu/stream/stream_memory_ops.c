@@ -2,7 +2,7 @@
 #include "stream/capture.h"
 #include "copy/place.h"
 
-/* The simulated device says that it cannot flush remote writes. */
+/* The simulated device reports that it cannot flush remote writes. */
 static CUresult check_wait_flags(unsigned flags) {
     if ((flags & (unsigned)CU_STREAM_WAIT_VALUE_FLUSH) != 0) return CUDA_ERROR_NOT_SUPPORTED;
     return flags <= CU_STREAM_WAIT_VALUE_NOR ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;

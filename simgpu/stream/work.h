@@ -1,9 +1,9 @@
-/* One piece of work for a device: what a stream call asks for, what a graph's node holds. It is done at once
- * where nothing stands before it, waits behind a host function where one does, and becomes a node where the
- * stream captures.
+/* One piece of work for a device: the request of a stream call, or the content of a graph's node. It is done
+ * at once where nothing stands before it, waits behind a host function where one does, and becomes a node
+ * where the stream captures.
  *
- * Bytes move when the work is accepted, its time passes on the stream's clock: a kernel computes nothing, so
- * only host functions could see a copy come early, and behind those it waits. */
+ * Bytes move when the work is accepted; its time passes on the stream's clock. A kernel computes nothing, so
+ * only host functions could observe an early copy, and behind those it waits. */
 #ifndef SIM_WORK_H
 #define SIM_WORK_H
 

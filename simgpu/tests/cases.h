@@ -46,13 +46,13 @@ _Noreturn void test_fail(const char *file, int line, const char *what, int resul
 /* A current context on a device. */
 CUcontext test_begin_on(int device);
 CUcontext test_begin(void);
-/* Held on the current device by everybody, in bytes. */
+/* Bytes held on the current device by all processes. */
 size_t test_used_bytes(void);
 /* Device memory, or the case fails. */
 CUdeviceptr test_memory(size_t bytes);
 uint64_t test_now_ns(void);
 
-/* A PTX module: `spin` takes as many nanoseconds as its argument says, `plain` takes none. */
+/* A PTX module: `spin` takes as many nanoseconds as its argument, `plain` takes none. */
 extern const char test_ptx[];
 CUfunction test_function(const char *name);
 /* Queue work of that length. */

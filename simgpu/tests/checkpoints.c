@@ -24,7 +24,7 @@ static void begin_other(void (*act)(void)) {
     CHECK(seen != MAP_FAILED);
     other = fork();
     if (other != 0) return;
-    prctl(PR_SET_PDEATHSIG, SIGKILL); /* a case that fails leaves nobody */
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* a case that fails leaves no process behind */
     act();
     _exit(0);
 }
@@ -40,7 +40,7 @@ static void until_launched(unsigned count) {
         usleep(1000);
 }
 
-/* Launches until it is told to end; then its memory must be what it was. */
+/* Launches until a message ends it; then its memory must be what it was. */
 static void work(void) {
     unsigned char back[64];
     test_begin();

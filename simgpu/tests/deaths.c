@@ -1,5 +1,5 @@
-/* Processes that are killed at any moment: those that live go on, and have what the dead had. Who uses the
- * driver is forked before it starts. */
+/* Processes that are killed at any moment: the others go on, and get what the dead had. A process that uses
+ * the driver is forked before the driver starts. */
 #include "cases.h"
 
 #include <fcntl.h>
@@ -104,7 +104,7 @@ static void kernels_of_survivors_end_whoever_is_killed_when(void) {
         kill_process(process[i]);
 }
 
-/* Who has its slot now would wait for itself. */
+/* The slot's new owner would wait for itself. */
 static void the_account_that_a_slot_s_former_owner_held_is_free(void) {
     char path[4096];
     const uint32_t first_slot = 1;

@@ -163,7 +163,7 @@ static void a_forked_child_has_no_driver(void) {
     OK(cuCtxSynchronize());
 }
 
-/* Takes memory, says so, and waits to be killed; with `held`, its forked child outlives it. */
+/* Takes memory, reports it, and waits to be killed; with `held`, its forked child outlives it. */
 static void hold(void) {
     test_begin();
     test_memory(100 * MIB);

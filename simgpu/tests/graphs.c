@@ -252,7 +252,7 @@ static void the_legacy_stream_cannot_be_used_while_a_blocking_stream_captures(vo
     OK(cuEventCreate(&event, 0));
     OK(cuStreamBeginCapture_v2(blocking, CU_STREAM_CAPTURE_MODE_RELAXED));
     EXPECT(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuStreamIsCapturing(NULL, &status));
-    OK(cuStreamEndCapture(blocking, &graph)); /* asking spoils nothing */
+    OK(cuStreamEndCapture(blocking, &graph)); /* a query spoils nothing */
     OK(cuStreamBeginCapture_v2(blocking, CU_STREAM_CAPTURE_MODE_RELAXED));
     EXPECT(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuEventRecord(event, NULL));
     OK(cuStreamIsCapturing(blocking, &status));

@@ -1,4 +1,4 @@
-/* Managed memory: what was said of it is told back. */
+/* Managed memory: queries return the advice that was given. */
 #include "cases.h"
 
 #define PAGE 65536ull

@@ -1,5 +1,5 @@
-/* The pure parts of the simulated driver's model of time, asked in numbers: one question on the command line,
- * numbers on standard output. tests/native/test_simgpu_model.py knows the answers. */
+/* The pure parts of the simulated driver's model of time: one question on the command line, numbers on
+ * standard output. tests/native/test_simgpu_model.py has the expected answers. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

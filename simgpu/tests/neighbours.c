@@ -46,7 +46,7 @@ static void end_neighbour(pid_t process) {
     CHECK(waitpid(process, NULL, 0) == process);
 }
 
-/* The word in the file `turns` that says who holds the first GPU's account: 1 + its slot. */
+/* The word in the file `turns` with the holder of the first GPU's account: 1 + its slot. */
 static uint32_t *holder_of_account(void) {
     char path[4096];
     snprintf(path, sizeof(path), "%s/turns", getenv("PGPU_SIMGPU_DIR"));
@@ -65,7 +65,7 @@ static void *launch(void *unused) {
     return unused;
 }
 
-/* Before the account is to be had: whoever else launches in its process would wait for ever. */
+/* Before the account is taken: any other thread that launches in its process would wait for ever. */
 static void a_thread_that_is_cancelled_while_it_launches_leaves_the_others_free(void) {
     pthread_t thread;
     void *outcome;

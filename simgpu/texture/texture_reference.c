@@ -1,5 +1,5 @@
-/* Texture and surface references, as CUDA had them before objects: state that a kernel would read, kept and
- * told back. */
+/* Texture and surface references, as in CUDA before texture objects: state that a kernel would read, stored
+ * and returned. */
 #include "texture/array.h"
 #include "module/module.h"
 
@@ -28,7 +28,7 @@ struct CUsurfref_st {
 static struct sim_slab textures = SIM_SLAB(struct CUtexref_st, 256, 1u << 14);
 static struct sim_slab surfaces = SIM_SLAB(struct CUsurfref_st, 64, 1u << 14);
 
-/* Declare `texture`'s validity, and that of what it is told or asked. */
+/* Declare `texture`'s validity, and that of the argument. */
 #define ENTER_TEXTURE(texture, is_valid)                                                                     \
     SIM_ENTER();                                                                                             \
     SIM_LOCKED();                                                                                            \

@@ -11,12 +11,12 @@
 #include "time/turn_account.h"
 #include "managed/residency.h"
 
-/* The neighbours are looked at anew this often, and at once when the queue was empty. */
+/* Interval at which the neighbours are read anew; also when the queue was empty. */
 #define LOOK_PERIOD_NS 1000000u
 #define LEAST_LOOK_NS  20000u
-/* Eleven days: nothing is said of what lies farther ahead. */
+/* Eleven days: forecasts reach no farther. */
 #define FAR_NS 1e15
-/* A waiting process looks up so often: alone, beside processes without work, and beside each that has some.
+/* Poll intervals of a waiting process: alone, beside processes without work, and beside each that has some.
  */
 #define LONGEST_SLEEP_NS  10000000u
 #define WATCHFUL_SLEEP_NS 2000000u
@@ -29,11 +29,11 @@ struct clock {
     uint64_t queue_end_ns;       /* when all that is queued ends */
     uint64_t full_end_ns;        /* when what fills the GPU ends */
     uint64_t consumed_ns, busy_ns;
-    uint64_t looked_at_ns; /* real time of the last look at the neighbours */
+    uint64_t looked_at_ns; /* real time of the last read of the neighbours */
     struct sim_neighbours neighbours;
     struct sim_turns *turns; /* NULL: the account of turns is not held */
-    uint64_t logged;         /* windows in it that were looked at */
-    uint64_t ran_until_ns;   /* when the GPU was ours last, as far as was looked at */
+    uint64_t logged;         /* windows in it that were read */
+    uint64_t ran_until_ns;   /* latest moment at which the GPU was ours, as of the last read */
     double rate;     /* at which our time passes in our turn: beside our group, less what paging takes */
     double carry_ns; /* device time that has passed and is less than one */
     struct sim_demand queued; /* amounts of all that is queued; how it stands, times its duration */
@@ -128,7 +128,7 @@ static void count_usage(unsigned gpu, const struct clock *clock, uint64_t done_n
     usage->fp32_ns += mean.fp32_ns * (double)done_ns;
 }
 
-/* What is left of the queue asks for what is left of its sum. */
+/* The rest of the queue has the rest of its summed demand. */
 static void work_off(unsigned gpu, struct clock *clock, uint64_t done_ns) {
     uint64_t pending = pending_ns(clock);
     count_usage(gpu, clock, done_ns);
@@ -202,7 +202,7 @@ static void run(unsigned gpu, struct clock *clock, uint64_t from_ns, uint64_t to
     clock->ran_until_ns = to_ns;
 }
 
-/* The windows that we have had since we looked last. */
+/* The windows that we have had since the last read. */
 static void run_windows(unsigned gpu, struct clock *clock) {
     const struct sim_turns *turns = clock->turns;
     uint64_t at = clock->logged > 0 ? clock->logged - 1 : 0;
@@ -215,15 +215,15 @@ static void run_windows(unsigned gpu, struct clock *clock) {
     clock->logged = turns->logged;
 }
 
-/* What the account is told of: half a nanosecond that was rounded down is not worth a turn. */
+/* The queue as it is published: half a nanosecond of rounding is not worth a turn. */
 static uint64_t stated_ns(const struct clock *clock) {
     uint64_t pending = pending_ns(clock), carried = pending > 0 && clock->carry_ns >= 0.5 ? 1 : 0;
     return pending - carried;
 }
 
-/* What was rounded, or was not logged any more, is done when the account says so. Where the pace changes
- * with the memory that comes in, it says too much or too little: then only what it was not told of is done.
- */
+/* What was rounded off, or is no longer in the log, is done when the account has it as done. Where the pace
+ * changes with memory that is paged in, the account is too high or too low: then only what was not published
+ * is done. */
 static void settle(unsigned gpu, struct clock *clock) {
     const struct sim_runner *own = &clock->turns->runner[sim_driver.slot];
     bool is_over = own->left_ns == 0 && (sim_residency_total(gpu) == 0 || stated_ns(clock) == 0);
@@ -264,8 +264,8 @@ static void look_around(unsigned gpu, struct clock *clock) {
     if (pending_ns(clock) > 0 && clock->rate != rate) remember(clock, clock->real_ns, clock->rate);
 }
 
-/* Hold a GPU's clock, brought to now. Waiting for the account sleeps and looks at files, in which a thread
- * that is cancelled would end with both in hand. */
+/* Lock a GPU's clock and bring it up to now. Waiting for the account sleeps and opens files, both
+ * cancellation points: a thread that is cancelled there would leave both locked. */
 static struct clock *enter(unsigned gpu) {
     struct clock *clock = &clocks[gpu];
     int could_be_cancelled = pgpu_lock_leaf(&clock->mutex);
@@ -314,7 +314,7 @@ static uint64_t place(struct clock *clock, uint64_t not_before_ns, const struct 
     return at_ns;
 }
 
-/* We want the GPU from now on: what lies before is nothing of ours. */
+/* We want the GPU from now on: earlier windows are not ours. */
 static void begin(unsigned gpu, struct clock *clock) {
     clock->logged = clock->turns->logged;
     clock->ran_until_ns = 0;

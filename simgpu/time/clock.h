@@ -17,14 +17,14 @@ struct sim_clock_work {
     uint64_t block_ns;               /* how long its blocks stay */
     bool needs_turn;                 /* it takes no time, and still waits for its context's turn */
     bool fills_gpu;                  /* it does not overlap other such work of this process */
-    const struct sim_demand *demand; /* NULL: it asks for nothing */
+    const struct sim_demand *demand; /* NULL: without demand */
 };
 
 /* Queue work that cannot begin before `not_before_ns`; return when it ends. */
 uint64_t sim_clock_queue(unsigned gpu, uint64_t not_before_ns, const struct sim_clock_work *work);
 
-/* How much device time this process will have used when that moment comes, 0 if it has come; neighbours can
- * tell from the activity file when that is. */
+/* How much device time this process will have used at that moment, 0 if it has come; neighbours compute from
+ * the activity file when that is. */
 uint64_t sim_clock_used_at(unsigned gpu, uint64_t at_ns);
 
 /* Whether that moment has come. */

@@ -1,7 +1,7 @@
 #include "time/contention.h"
 
-/* Rounds until nobody's speed falls any more, and passes until the hits agree with the speeds; two or three
- * of each are enough for most. */
+/* Rounds until no speed falls any more, and passes until the hits agree with the speeds; two or three of each
+ * are enough for most. */
 #define ROUNDS     12
 #define PASSES     4
 #define LEAST_RATE 1e-4
@@ -20,8 +20,8 @@ static double more(double a, double b) {
     return a > b ? a : b;
 }
 
-/* The level up to which everybody is served, so that what `wanted` sums to at most 1: small wishes are met
- * whole, the others get the same. 1 where there is enough for all. */
+/* The level up to which every client is served, so that the sum of `wanted` is at most 1: small demands are
+ * met in full, the others get the same. 1 where there is enough for all. */
 static double level(const double *wanted, unsigned count) {
     double left = 1;
     unsigned hungry = count;
@@ -41,7 +41,7 @@ static double level(const double *wanted, unsigned count) {
     return 1;
 }
 
-/* Room for blocks: who finds too little has fewer of them there at once. */
+/* Room for blocks: a client that finds too little has fewer of them resident at once. */
 static void share_slots(struct client *client, unsigned count) {
     double wanted[SIM_MOST_TOGETHER] = {0};
     for (unsigned i = 0; i < count; i++)
@@ -107,8 +107,7 @@ static double *condition(struct sim_conditions *conditions, unsigned resource) {
     return of[resource];
 }
 
-/* A part of each resource for everybody, as much as is asked for at the present speeds; true: some speed
- * fell. */
+/* A part of each resource for every client, by its demand at the present speeds; true: some speed fell. */
 static bool share_resources(const struct sim_gpu *gpu, struct client *client, unsigned count) {
     double use_ns[SIM_MOST_TOGETHER][SIM_RESOURCES], wanted[SIM_MOST_TOGETHER] = {0};
     for (unsigned i = 0; i < count; i++)
@@ -138,7 +137,7 @@ static void begin(const struct sim_gpu *gpu, struct client *client, unsigned cou
     }
 }
 
-/* Hits depend on who reads how fast, speeds on the hits. */
+/* Hits depend on each client's read rate, and speeds on the hits. */
 static void settle(const struct sim_gpu *gpu, struct client *client, unsigned count) {
     for (unsigned pass = 0; pass < PASSES; pass++) {
         share_l1(gpu, client, count);

@@ -4,7 +4,7 @@
 
 _Static_assert(sizeof(struct sim_demand) == 18 * sizeof(double), "a demand is a vector of doubles");
 
-/* Eleven days: what asks for more, or for what the GPU has not, never ends either way. */
+/* Eleven days: what takes longer, or needs a resource that the GPU does not have, never ends in practice. */
 #define MOST_NS 1e15
 /* A multiprocessor takes so many bytes from L2 in a clock (Volta tuning guide and later: 64). */
 #define L2_BYTES_PER_SM_CLOCK 64.0
@@ -95,7 +95,7 @@ void sim_demand_uses(const struct sim_gpu *gpu, const struct sim_demand *demand,
     use_ns[SIM_PCIE] = demand->pcie_ns;
 }
 
-/* What its own threads and multiprocessors allow, whoever else is there. */
+/* The bound by its own threads and multiprocessors, independent of other clients. */
 static double own_ns(const struct sim_gpu *gpu, const struct sim_demand *demand,
                      const struct sim_conditions *conditions) {
     double port_bytes_per_ns = sms(gpu, demand) * L2_BYTES_PER_SM_CLOCK * (double)gpu->clock_khz / 1e6;

@@ -1,5 +1,5 @@
-/* What work asks of a GPU, and how long it takes under given conditions: docs/simulated-gpu.md has the model.
- * Pure: no clock, no shared file, and nothing of CUDA. */
+/* The demand of work on a GPU, and how long it takes under given conditions: docs/simulated-gpu.md has the
+ * model. Pure: no clock, no shared file, and nothing of CUDA. */
 #ifndef SIM_DEMAND_H
 #define SIM_DEMAND_H
 
@@ -24,7 +24,7 @@ struct sim_cache_class sim_demand_missed(const struct sim_gpu *gpu, const struct
                                          double l1_hits);
 struct sim_cache_class sim_demand_in_l2(const struct sim_demand *demand);
 
-/* What work of this kind finds when nobody else is there. */
+/* The conditions for work of this kind that runs alone. */
 struct sim_conditions sim_conditions_alone(const struct sim_gpu *gpu, const struct sim_demand *demand);
 
 /* How long it takes. */

@@ -1,5 +1,5 @@
-/* From which moments on device time ran at which pace, so that the real time of a moment that lies a while
- * back can be told. What lies before all that is remembered is told as if real time had run beside it. */
+/* From which moments on device time ran at which pace, so that the real time of a past moment can be
+ * computed. Before the oldest mark real time counts as device time. */
 #ifndef SIM_MARKS_H
 #define SIM_MARKS_H
 

@@ -5,7 +5,7 @@
 #include "time/contention.h"
 #include "driver/driver.h"
 
-/* A process that said nothing for so long is not worth a look. */
+/* A process that published nothing for so long is skipped. */
 #define FORGOTTEN_NS 10000000000ull
 
 static uint64_t load(const uint64_t *word) {

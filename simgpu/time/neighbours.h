@@ -1,4 +1,4 @@
-/* Who else is on a GPU right now, from what the processes publish, and what that makes of our speed. */
+/* The processes that are on a GPU at present, from what they publish, and our speed beside them. */
 #ifndef SIM_NEIGHBOURS_H
 #define SIM_NEIGHBOURS_H
 
@@ -12,7 +12,7 @@ struct sim_neighbours {
 
 #define SIM_NOBODY ((struct sim_neighbours){.rate = 1})
 
-/* Our own slot must say what we want; who has work stands in the account of turns. */
+/* Our own slot must be up to date; the account of turns has the processes with work. */
 struct sim_neighbours sim_neighbours_look(unsigned gpu, const struct sim_turns *turns, uint64_t now_ns);
 
 /* How long a process's window is. */

@@ -6,17 +6,18 @@
 
 #include "driver/driver.h"
 
-/* Who is looked at again so soon lives, as far as is known. */
+/* A process that was alive is tested again after this time at the earliest. */
 #define TRUSTED_LIFE_NS 100000000u
 #define SPINS           100u
 #define PAUSE_NS        20000
 #define LOOK_EACH       50u /* pauses */
-/* About half a second: it was stopped. Pauses and not time, since where nobody gets a processor they last. */
+/* About half a second: then the holder counts as stopped. Counted in pauses and not in time, since pauses
+ * last longer on an overloaded machine. */
 #define MOST_PAUSES 5000u
 #define PAGES       4096u
 
 struct account {
-    uint32_t holder; /* 1 + the slot; 0: nobody */
+    uint32_t holder; /* 1 + the slot; 0: free */
     struct sim_turns turns;
 } __attribute__((aligned(PAGES)));
 
@@ -35,7 +36,7 @@ bool sim_turn_account_start(const char *directory) {
     close(fd);
     if (at == MAP_FAILED) return false;
     accounts = at;
-    /* What the slot's former owner held when it was killed is nobody's. */
+    /* An account that the slot's former owner held when it was killed is free. */
     for (unsigned gpu = 0; gpu < SIM_MAX_GPUS; gpu++)
         sim_turn_account_leave(gpu);
     return true;
@@ -62,7 +63,7 @@ static void hold(uint32_t *holder) {
     }
 }
 
-/* Asking costs some system calls. What is known is so for all GPUs, whose clocks other threads hold. */
+/* A test takes some system calls. Its result applies to all GPUs, whose clocks other threads hold. */
 static bool is_alive(unsigned slot, uint64_t now_ns) {
     static uint64_t alive_until_ns[PGPU_MAX_SLOTS];
     if (slot == sim_driver.slot || __atomic_load_n(&alive_until_ns[slot], __ATOMIC_RELAXED) > now_ns)

@@ -1,7 +1,7 @@
-/* The one account of whose turn it is, in the file `turns` that all drivers map, and who may change it now.
+/* The one account of turns, in the file `turns` that all drivers map, and the lock on it.
  *
- * Who holds it looks at it for microseconds. One that was killed meanwhile is followed at once, one that was
- * stopped after about half a second: then the account may be wrong by as much as it had in hand. */
+ * A holder changes it for microseconds. The lock of a killed holder is taken over at once, that of a stopped
+ * one after about half a second: then the account may be wrong by what it was about to write. */
 #ifndef SIM_TURN_ACCOUNT_H
 #define SIM_TURN_ACCOUNT_H
 

@@ -44,7 +44,7 @@ unsigned sim_turns_groups(const struct sim_turns *turns) {
     return count;
 }
 
-/* The next in the cycle behind a runner's group; SIM_RUNNERS: nobody but it has work. */
+/* The next in the cycle behind a runner's group; SIM_RUNNERS: no other group has work. */
 static unsigned next_group(const struct sim_turns *turns, unsigned runner) {
     unsigned at = runner;
     for (unsigned pass = 0; pass < 2; pass++, at = 0)

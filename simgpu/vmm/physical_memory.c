@@ -48,7 +48,7 @@ static bool back_in_process_file(struct sim_physical *physical) {
     return true;
 }
 
-/* The name tells an importer which GPU it is on. */
+/* The file's name contains its GPU for an importer. */
 static bool back_in_own_file(struct sim_physical *physical) {
     char name[64];
     snprintf(name, sizeof(name), "simgpu-%u-%zu", physical->gpu, physical->bytes);

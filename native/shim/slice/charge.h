@@ -1,4 +1,4 @@
-/* Reserve, allocate, commit: bytes are counted before the driver is asked and given back if it refuses.
+/* Reserve, allocate, commit: bytes are charged before the driver is called and refunded if it refuses.
  *
  *     struct pgpu_charge charge;
  *     CUresult result = pgpu_charge_begin(&charge, gpu, bytes);
@@ -6,7 +6,7 @@
  *     do result = PGPU_REAL(cuMemAlloc_v2)(pointer, bytes);
  *     while (pgpu_charge_should_retry(&charge, result));
  *
- * After the loop a refused charge is refunded already; a granted one is the caller's to note. */
+ * After the loop a refused charge is refunded already; the caller adds a row for a granted one. */
 #ifndef PGPU_SHIM_CHARGE_H
 #define PGPU_SHIM_CHARGE_H
 
@@ -25,9 +25,8 @@ struct pgpu_charge {
     uint64_t deadline_ns; /* 0: the driver has not refused yet */
 };
 
-/* CUDA_ERROR_OUT_OF_MEMORY where the slice, or the part of it that must stay on the device, would be passed,
- * CUDA_ERROR_NOT_PERMITTED for a GPU outside the
- * lease. */
+/* CUDA_ERROR_OUT_OF_MEMORY if the slice, or the part of it that must stay on the device, has no room;
+ * CUDA_ERROR_NOT_PERMITTED for a GPU outside the lease. */
 CUresult pgpu_charge_begin(struct pgpu_charge *charge, int gpu, uint64_t bytes);
 
 /* True: the wait is over and the driver is to be called again. False: `result` is final. */

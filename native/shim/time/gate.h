@@ -1,14 +1,14 @@
-/* Where every launch, graph launch, copy and fill passes on its way to the driver: held back while its job
- * has no GPU time left or is held, measured, and traced.
+/* Every launch, graph launch, copy and fill passes here on its way to the driver: it waits while its job has
+ * no GPU time left or is held, and is measured and traced.
  *
  *     struct pgpu_work work = {.command = {.kind = PGPU_TRACE_KERNEL, .stream = stream, …}};
  *     CUresult result = pgpu_gate_before(&work);
  *     if (result == CUDA_SUCCESS) result = PGPU_REAL(…)(…);
  *     pgpu_gate_after(&work, result);
  *
- * An error from pgpu_gate_before means that the driver must not be asked; pgpu_gate_after is called all the
- * same. Who waits holds nothing of ours, may be cancelled, and waits for time to pass, never for other work
- * to finish: so no order in which a program does things can make it wait for itself. */
+ * After an error of pgpu_gate_before the driver is not called; pgpu_gate_after is called in any case. A
+ * waiting thread holds no lock of the shim, may be cancelled, and waits for time to pass, never for other
+ * work to finish: so no order of a program's calls can deadlock. */
 #ifndef PGPU_SHIM_GATE_H
 #define PGPU_SHIM_GATE_H
 

@@ -1,4 +1,4 @@
-/* Take blocks of 64 MiB until refused; print how many, why, and how large the GPU says it is. */
+/* Take blocks of 64 MiB until refused; print their number, the error, and the GPU's reported size. */
 #include <stdio.h>
 
 #include "driver.h"

@@ -1,4 +1,4 @@
-/* A thread launches in a job that is held, and is cancelled there; then the process goes on. It says a line
+/* A thread launches in a job that is held, and is cancelled there; then the process goes on. It prints a line
  * when each step may follow, and waits for one. */
 #include <dlfcn.h>
 #include <pthread.h>

@@ -1,15 +1,16 @@
-/* A program that keeps a GPU busy, as words of `key=value` say, and prints what it did as one line of JSON:
+/* A program that keeps a GPU busy, as configured by `key=value` arguments, and prints a summary as one line
+ * of JSON:
  *
  *     mode=kernel|argument|graph|cooperative|copy|fill|within|unified  cost_ns=  grid=  streams=  threads=
  *     sync=N      wait for the GPU after every N launches; 0: never
  *     pause_us=N  sleep after each wait
  *     host_us=N   compute for so long between two launches
- *     on_ms=N off_ms=N  launch for so long, wait, and then leave the GPU alone for so long
+ *     on_ms=N off_ms=N  launch for so long, wait, and then leave the GPU idle for so long
  *     seconds=N   0: until standard input ends
- *     count=N     launches at most; 0: no matter
+ *     count=N     launches at most; 0: no bound
  *
- * `argument` launches one kernel whose argument says how long it takes: three times a quarter of cost_ns,
- * then what makes up for it. It says `ready` before it begins. */
+ * `argument` launches one kernel whose argument is its time: three times a quarter of cost_ns, then a longer
+ * one that keeps the mean. It prints `ready` before it begins. */
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -68,7 +69,7 @@ static void launch_kernel(CUstream stream, uint64_t cost_ns) {
     CALL(cuLaunchKernel, program_kernel, (unsigned)asked.grid, 1, 1, 128, 1, 1, 0, stream, parameters, NULL);
 }
 
-/* Of the launches of a worker, by number: their mean is what was asked for. */
+/* The launches of a worker, by number: their mean is the requested time. */
 static uint64_t argument_ns(uint64_t number) {
     return number % 4 == 0 ? asked.cost_ns / 4 * 13 : asked.cost_ns / 4;
 }

@@ -1,5 +1,5 @@
-/* What every program here begins with: a driver, found as any program finds it, a context and a kernel that
- * takes as long as its argument says. Whatever fails ends the program. */
+/* What every program here begins with: a driver, found as any program finds it, a context and a kernel whose
+ * time is its argument. Any failure ends the program. */
 #ifndef PGPU_TESTS_PROGRAM_H
 #define PGPU_TESTS_PROGRAM_H
 
@@ -7,7 +7,7 @@
 
 #include "cuda_abi.h"
 
-/* Call a function of the driver that must succeed, or ask one and look at its answer. */
+/* Call a function of the driver that must succeed, or call one and return its result. */
 #define CALL(function, ...)                                                                                  \
     program_must(((__typeof__(function) *)program_find(#function))(__VA_ARGS__), #function)
 #define ASK(function, ...) ((__typeof__(function) *)program_find(#function))(__VA_ARGS__)

@@ -1,5 +1,5 @@
-/* A program that launches in one of the ways that are hard to measure, by its first word; what that is stands
- * with each function. It has its kernel measured as a short one first, says `ready`, and goes on until it is
+/* A program that launches in one of the ways that are hard to measure, by its first word; each function
+ * describes its way. It has its kernel measured as a short one first, prints `ready`, and goes on until it is
  * killed, or ends by itself with 0. */
 #include <pthread.h>
 #include <stdio.h>
@@ -66,8 +66,8 @@ static void wait_for(void) {
     CALL(cuStreamSynchronize, stream);
 }
 
-/* Another stream waits all the while, for what nobody writes, with more batches behind that than are read at
- * once. */
+/* Another stream waits meanwhile, for a value that is never written, with more batches behind it than are
+ * read at once. */
 static void block_another(void) {
     CALL(cuStreamWaitValue32_v2, other_stream, word, 1, CU_STREAM_WAIT_VALUE_GEQ);
     for (unsigned at = 0; at < 20; at++) {
@@ -100,7 +100,7 @@ static void *launch_in_own(void *unused) {
     return unused;
 }
 
-/* Who launches ends, and another thread waits. */
+/* The thread that launched ends, and another thread waits. */
 static void wait_after(void *(*launcher)(void *)) {
     pthread_t thread;
     pthread_create(&thread, NULL, launcher, NULL);
@@ -177,7 +177,7 @@ static void *make_contexts(void *is_over) {
     return NULL;
 }
 
-/* A thread ends contexts with work in flight while another looks whether its own is over. */
+/* A thread ends contexts with work in flight while another polls its own work. */
 static void end_contexts(void) {
     int is_over = 0;
     pthread_t thread;

@@ -150,7 +150,7 @@ struct pointer_attributes {
 #endif
 };
 
-/* A pointer that the driver does not know is unregistered host memory, not an error. */
+/* For the driver's "unknown pointer": unregistered host memory, not an error. */
 EXPORT cudaError_t cudaPointerGetAttributes(struct pointer_attributes *attributes, const void *pointer) {
     ENTER();
     unsigned int type = 0, is_managed = 0;

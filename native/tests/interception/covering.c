@@ -44,7 +44,7 @@ static size_t read_limit(const char *path, uint64_t *words, size_t most) {
     return size > 0 ? (size_t)size : 0;
 }
 
-/* The slice's size in every word that says it, in a file where no program lies that is to run. */
+/* The slice's size in every word that holds it, in a file outside every directory of programs that run. */
 static int forge(const char *path, uint64_t from, uint64_t to) {
     static uint64_t words[1 << 16];
     size_t size = read_limit(path, words, sizeof words);

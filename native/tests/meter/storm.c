@@ -1,13 +1,16 @@
-/* meter-storm: run PATH WORKERS KILLS outside|points [forks]   kill, replace, compare; prints one JSON object
- *              freeze PATH                                     stop a sibling at every point: nobody waits
- * for it
- *              overtake PATH                                   one is refused, another reaps, the first looks
- *              check PATH BYTES                                take back what the dead left; exit 1 unless
- * BYTES remain
+/* meter-storm: checks the meter's protocol with processes that die.
  *
- * It needs nothing but the path of a usage file, so it runs in a container as well. Several may run on one
- * file, each with a checkless `run` of `0` as its quiesce interval (STORM_SHARED=1), and one `check` at the
- * end. */
+ *     run PATH WORKERS KILLS outside|points [forks]
+ *         kill, replace, compare; prints one JSON object
+ *     freeze PATH
+ *         stop another process at every point: no process waits for it
+ *     overtake PATH
+ *         one process is refused, another takes dead bytes back, the first checks again
+ *     check PATH BYTES
+ *         take back what dead processes left; exit 1 unless BYTES remain
+ *
+ * Its only input is the path of a usage file, so it runs in a container as well. Several may run on one file,
+ * each with a checkless `run` of `0` as its quiesce interval (STORM_SHARED=1), and one `check` at the end. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -37,7 +40,7 @@ struct storm {
     unsigned kills;
     bool is_from_outside;
     bool forks;
-    bool is_shared; /* with other storms: the sum of the living is not ours to know */
+    bool is_shared; /* with other storms on the same file: the sum of the living cannot be computed here */
     unsigned seed;
 };
 
@@ -232,7 +235,7 @@ static int freeze(const char *usage_path) {
     return frozen == PGPU_POINT_COUNT && storm_book->over_limit == 0 ? 0 : 1;
 }
 
-/* Take the whole slice and die of it. Told to stop, it does so once it has its slot. */
+/* Take the whole slice and die by it. On a stop signal it does so once it has its slot. */
 static _Noreturn void fill(const char *usage_path, struct storm_worker *worker) {
     static struct pgpu_meter meter = PGPU_METER_INIT;
     storm_self = worker;

@@ -27,7 +27,7 @@ struct storm_worker {
     _Atomic int64_t expected_bytes[STORM_GPUS]; /* what finished operations add up to */
     _Atomic int64_t in_flight_bytes[STORM_GPUS];
     _Atomic uint64_t operations;
-    _Atomic uint64_t largest_loops; /* looks at the total in one operation */
+    _Atomic uint64_t largest_loops; /* reads the total in one operation */
     _Atomic uint64_t largest_cpu_ns;
     enum storm_arm arm;
     enum pgpu_meter_point point;

@@ -67,8 +67,8 @@ static bool is_worker(pid_t pid, unsigned workers) {
     return false;
 }
 
-/* Whoever was killed between its fork and noting it left a child that only the kernel knows of; we adopted it
- * (PR_SET_CHILD_SUBREAPER), so it is on our list of children. */
+/* A worker that was killed between its fork and noting it left a child that only the kernel lists; this
+ * process adopted it (PR_SET_CHILD_SUBREAPER), so it is in its list of children. */
 void storm_end_survivors(unsigned workers) {
     char path[64];
     int pid;

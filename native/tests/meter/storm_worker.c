@@ -73,7 +73,7 @@ static void fork_a_survivor(void) {
     pid_t child = skips_handlers ? (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0) : fork();
     if (child == 0) {
         if (!skips_handlers) pgpu_meter_after_fork_in_child(&meter);
-        /* It has no slot: whatever it asks is refused before shared memory is touched. */
+        /* It has no slot: every call is refused before it touches shared memory. */
         if (pgpu_meter_reserve(&meter, 0, STORM_UNIT, UINT64_MAX, NULL) != PGPU_METER_NOT_CLAIMED)
             storm_book->over_limit++;
         for (;;)

@@ -1,6 +1,6 @@
 /* nvml-hold USAGE_FILE GPU BYTES [GPU BYTES …]: hold bytes in a usage file as a CUDA program's shim or driver
- * does, say so on stdout, and go on until stdin ends. With PGPU_HOLD_IN_PID_NAMESPACE a child in a new PID
- * namespace holds them. */
+ * does, report that on stdout, and go on until stdin ends. With PGPU_HOLD_IN_PID_NAMESPACE a child in a new
+ * PID namespace holds them. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* nvml-structures LIBRARY: ask every version of the process lists and of the other structures whose size
+/* nvml-structures LIBRARY: call every version of the process lists and of the other structures whose size
  * differs, with exactly as much room as that version has, and fail if a byte behind it changed. Prints pid
  * and bytes of each list. */
 #include <dlfcn.h>
@@ -71,7 +71,7 @@ static int check_list(const char *name, size_t entry_bytes) {
                : fprintf(stderr, "%s: overrun\n", name);
 }
 
-/* With room for one entry less it must say so and write no further. */
+/* With room for one entry less it must return that error and write no further. */
 static int check_short_list(const char *name, size_t entry_bytes) {
     unsigned char buffer[ROOM * 24 + 64];
     list_fn list = (list_fn)dlsym(library, name);

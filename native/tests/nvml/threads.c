@@ -1,5 +1,5 @@
-/* nvml-threads LIBRARY: threads that begin, ask and end NVML all at once; 1 if one of them was answered
- * wrongly. */
+/* nvml-threads LIBRARY: threads that initialise, query and shut down NVML all at once; 1 if one of them got a
+ * wrong answer. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>

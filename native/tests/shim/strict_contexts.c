@@ -1,4 +1,4 @@
-/* One primary context and one green one, whose ends take the events with them. */
+/* One primary context and one green one; their ends destroy their events. */
 #include "strict.h"
 
 static char context, green_context;

@@ -1,5 +1,5 @@
-/* A driver of one GPU that does what the simulated one does not: it has green contexts, and it cannot bear to
- * be asked about a pool that is gone. It has no more functions than the tests ask for. */
+/* A driver of one GPU for what the simulated one does not do: it has green contexts, and it fails if a pool
+ * that is gone is queried. It has only the functions that the tests call. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>

@@ -1,6 +1,6 @@
-/* A driver that is newer than the shim's table: it has a version of cuCtxCreate that takes other arguments,
- * and a way to allocate that no header knew. What it hands out is never what it exports, as if its two tables
- * were made apart. */
+/* A driver that is newer than the shim's table: it has a version of cuCtxCreate with other arguments, and an
+ * allocating function that is in no header. cuGetProcAddress never returns the exported addresses, as if its
+ * two tables were made apart. */
 #include <string.h>
 
 #include "strict.h"

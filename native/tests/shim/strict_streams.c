@@ -1,5 +1,5 @@
-/* One stream that gets nowhere until it is synchronised, or until somebody asks how far it is
- * (cuStreamQuery), and events that cannot bear to be asked when they are gone. */
+/* One stream that makes no progress until it is synchronised or queried (cuStreamQuery), and events that fail
+ * if they are queried after their end. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdbool.h>

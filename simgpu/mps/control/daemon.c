@@ -34,7 +34,7 @@ static int listen_at(const char *name, mode_t mode) {
     strcpy(address.sun_path, path);
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) return -1;
-    unlink(path); /* one that a daemon left which died; the lock says that none lives */
+    unlink(path); /* left by a daemon that died; the lock shows that none is alive */
     if (bind(fd, (const struct sockaddr *)&address, sizeof(address)) == 0 && chmod(path, mode) == 0 &&
         listen(fd, 128) == 0)
         return fd;
@@ -147,7 +147,7 @@ static bool may_command(int fd) {
     return peer.uid == geteuid() || peer.uid == 0;
 }
 
-/* The console sends its line as soon as it is connected; who does not is not waited for long. */
+/* The console sends its line as soon as it is connected; the wait for others is short. */
 static void answer_command(int fd) {
     static char reply[MPS_REPLY_BYTES];
     char line[LINE_BYTES];

@@ -1,5 +1,5 @@
-/* The control daemon: it starts servers, gives clients to them, and answers commands. It waits for nobody:
- * every socket is read when it has something, and a peer that takes no message is gone. */
+/* The control daemon: it starts servers, passes clients to them, and answers commands. It never blocks on a
+ * peer: every socket is read when it is readable, and a peer that accepts no message counts as gone. */
 #ifndef MPS_DAEMON_H
 #define MPS_DAEMON_H
 
@@ -30,7 +30,7 @@ struct mps_server {
     unsigned client_count;
 };
 
-/* A client that no server has yet: it has not said anything, or its server is being started or not its own.
+/* A client without a server: it has sent nothing yet, or its server is being started or serves another user.
  */
 struct mps_queued {
     int fd; /* -1: this place is free */
@@ -59,17 +59,17 @@ extern struct mps_daemon mps_daemon;
 
 /* Take the pipe directory; false, with a line on stderr: it cannot be had. */
 bool mps_daemon_open(void);
-/* Serve until told to quit. */
+/* Serve until the quit command. */
 void mps_daemon_serve(void);
 
 /* Start a server for a user; NULL: it cannot be. */
 struct mps_server *mps_server_start(uid_t uid);
 struct mps_server *mps_server_of_pid(pid_t pid);
-/* Tell a server to end, at once or when its last client has left. */
+/* Make a server end, at once or when its last client has left. */
 void mps_server_end(struct mps_server *server, bool is_forced);
-/* Take what a server says; it may be gone afterwards. */
+/* Read a message of a server; the server may be gone afterwards. */
 void mps_server_read(struct mps_server *server);
-/* Tell a server the limits of clients to come. */
+/* Send a server the limits of later clients. */
 void mps_server_limit(struct mps_server *server);
 /* Give waiting clients to servers, as far as that goes now. */
 void mps_give_out_clients(void);

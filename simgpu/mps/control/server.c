@@ -1,6 +1,6 @@
 /* `nvidia-cuda-mps-server` of the simulated driver: one user's clients on the daemon's GPUs. The daemon
- * starts it and hands it clients' sockets; it never waits for one of them. A client is gone when its process
- * is, or when nobody holds its socket. */
+ * starts it and passes it clients' sockets; it never blocks on one of them. A client is gone when its process
+ * is, or when all descriptors of its socket are closed. */
 #include <errno.h>
 #include <grp.h>
 #include <poll.h>
@@ -91,7 +91,7 @@ static void end(struct client *client, CUresult error) {
     if (!mps_send(client->fd, &message, -1)) drop(client);
 }
 
-/* A fault of one client reaches all on every GPU that it could use: nobody knows whose memory it has spoilt.
+/* A fault of one client fails all clients on every GPU that it could use: any of their memory may be corrupt.
  */
 static void spread(const struct client *source, CUresult error) {
     uint32_t gpus = source->gpus;
@@ -229,7 +229,7 @@ static void read_daemon(void) {
     if (received != MPS_GONE) return;
     mps_log("Control daemon is gone");
     server.has_daemon = false;
-    server.is_draining = true; /* nobody can bring clients any more */
+    server.is_draining = true; /* no more clients can arrive */
 }
 
 static void serve_once(void) {
@@ -245,7 +245,7 @@ static void serve_once(void) {
         polled[count++] = (struct pollfd){.fd = server.client[i].process_fd, .events = POLLIN};
     }
     if (poll(polled, count, -1) <= 0) return;
-    /* Clients first: those whose process is gone make room for who the daemon brings. */
+    /* Clients first: those whose process is gone make room for new ones. */
     for (nfds_t i = 1; i + 1 < count; i += 2) {
         if (polled[i].revents != 0 && whose[i]->fd == polled[i].fd) read_client(whose[i]);
         if (polled[i + 1].revents != 0 && whose[i]->fd == polled[i].fd) drop(whose[i]);

@@ -23,8 +23,8 @@ static bool own_program(char path[SIM_PATH_BYTES], const char *name) {
     return (size_t)snprintf(slash + 1, room, "%s", name) < room;
 }
 
-/* In the child: become the server, whose line to the daemon is descriptor 3. It becomes its user itself, once
- * it has opened what its user need not be able to. */
+/* In the child: exec the server, with its socket to the daemon as descriptor 3. It changes to its user
+ * itself, after it has opened files that the user may not open. */
 static void become_server(int fd, uid_t uid, const char *program) {
     if (dup2(fd, 3) != 3) _exit(127);
     if (fd == 3) fcntl(3, F_SETFD, 0);
