@@ -9,7 +9,7 @@ from tests.fakes.claims import gpu
 
 from pgpu.engine.claims import ClaimableGpu
 from pgpu.kubernetes.api import Node
-from pgpu.kubernetes.gpu_health import Health, HealthState
+from pgpu.kubernetes.node_health import Health, HealthState
 from pgpu.kubernetes.resource_slices.api_features import ALL_FEATURES, Features
 from pgpu.kubernetes.resource_slices.resource_pool import pool_slices
 from pgpu.kubernetes.resource_slices.slice_devices import published_bytes

@@ -1,7 +1,6 @@
-"""Generates the Python code of src/pgpu/kubernetes/generated/*.proto, with its types.
+"""Generates the message classes of src/pgpu/kubernetes/generated/*.proto, with type stubs; services need no generated code.
 
-It refuses to write anything but that. Usage: python tools/generate_wire.py [FOLDER]; without one, the code goes where it is
-committed.
+Usage: python tools/generate_wire.py [FOLDER]; without a folder, the code is written where it is committed.
 """
 
 import subprocess
@@ -10,23 +9,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src"
-WIRE = SOURCE / "pgpu" / "kubernetes" / "generated"
+GENERATED = SOURCE / "pgpu" / "kubernetes" / "generated"
 
 
 def generate(folder: Path) -> None:
-    """Write the code of all .proto files below a folder that stands for `src`.
+    """Write the code of all .proto files into a folder laid out like `src`.
 
     Raises:
-        subprocess.CalledProcessError: One of them cannot be read.
+        subprocess.CalledProcessError: A file is invalid.
     """
-    outputs = [f"--{name}_out={folder}" for name in ("python", "grpc_python")]
-    outputs += [f"--{name}_out=quiet:{folder}" for name in ("mypy", "mypy_grpc")]
-    plugins = [
-        f"--plugin=protoc-gen-{name}={Path(sys.executable).with_name(f'protoc-gen-{name}')}"
-        for name in ("mypy", "mypy_grpc")
-    ]
-    files = sorted(str(path) for path in WIRE.glob("*.proto"))
-    subprocess.run([sys.executable, "-m", "grpc_tools.protoc", f"-I{SOURCE}", *plugins, *outputs, *files], check=True)
+    plugin = f"--plugin=protoc-gen-mypy={Path(sys.executable).with_name('protoc-gen-mypy')}"
+    outputs = [f"--python_out={folder}", f"--mypy_out=quiet:{folder}"]
+    files = sorted(str(path) for path in GENERATED.glob("*.proto"))
+    subprocess.run([sys.executable, "-m", "grpc_tools.protoc", f"-I{SOURCE}", plugin, *outputs, *files], check=True)
 
 
 if __name__ == "__main__":

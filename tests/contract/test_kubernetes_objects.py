@@ -27,7 +27,7 @@ def server() -> Iterator[ApiServer]:
 
 @pytest.fixture
 def objects(server: ApiServer, tmp_path: Path) -> Iterator[DynamicClient]:
-    found = DynamicClient.of_a_person(server.kubeconfig(tmp_path))
+    found = DynamicClient.from_kubeconfig(server.kubeconfig(tmp_path))
     yield found
     found.close()
 
@@ -107,7 +107,7 @@ def test_a_field_that_a_kind_does_not_have_is_not_asked_for_again(server: ApiSer
 
 def test_who_may_not_is_told_so(server: ApiServer, tmp_path: Path) -> None:
     server.users["reader"] = User([{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"]}])
-    objects = DynamicClient.of_a_person(server.kubeconfig(tmp_path, "reader"))
+    objects = DynamicClient.from_kubeconfig(server.kubeconfig(tmp_path, "reader"))
     assert objects.find(MAPS, "one", "default") is None
     with pytest.raises(ClusterAccessError, match="cannot patch"):
         objects.apply(MAPS, config_map(), "default", "pgpu")
@@ -116,8 +116,8 @@ def test_who_may_not_is_told_so(server: ApiServer, tmp_path: Path) -> None:
 
 def test_a_context_says_where_and_in_which_namespace(server: ApiServer, tmp_path: Path) -> None:
     file = server.kubeconfig(tmp_path)
-    assert DynamicClient.of_a_person(file, "fake").namespace == "default"
+    assert DynamicClient.from_kubeconfig(file, "fake").namespace == "default"
     with pytest.raises(ClusterAccessError, match="'other' not found"):
-        DynamicClient.of_a_person(file, "other")
+        DynamicClient.from_kubeconfig(file, "other")
     with pytest.raises(ClusterAccessError, match="not found"):
-        DynamicClient.of_a_person(tmp_path / "missing")
+        DynamicClient.from_kubeconfig(tmp_path / "missing")

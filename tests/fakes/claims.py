@@ -6,11 +6,13 @@ The contract tests hold it against the engine's own.
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from pgpu.enforcement import SliceUse
 from pgpu.engine.claims import ClaimableGpu
 from pgpu.engine.claims.claim_admission import check_words
+from pgpu.engine.claims.keyed_locks import KeyedLocks
 from pgpu.errors import CapacityError, NodeError, RequestError
 from pgpu.ledger import ClaimRecord
 from pgpu.model import Claim, Delivery, Gpu, HeldClaim, SharingWish
@@ -47,13 +49,18 @@ class FakeClaims:
         self._directory = directory
         self._held: dict[str, HeldClaim] = {}
         self._guard = threading.Lock()
+        self._locks = KeyedLocks()
 
     def gpus(self) -> Sequence[ClaimableGpu]:
         """See `Claims.gpus`."""
         with self._guard:
             return [self._offer(each) for each in self.present]
 
-    def hold(self, claim: Claim) -> HeldClaim:
+    def lock(self, uid: str) -> AbstractContextManager[None]:
+        """See `Claims.lock`."""
+        return self._locks.held(uid)
+
+    def hold(self, claim: Claim, gpus: Sequence[ClaimableGpu] | None = None) -> HeldClaim:  # noqa: ARG002 - reads no NVML
         """See `Claims.hold`."""
         check_words(claim)
         with self._guard:

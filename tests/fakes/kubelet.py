@@ -1,4 +1,4 @@
-"""A kubelet as far as a DRA driver sees one: it looks into its registry, asks who is there, and then asks about claims."""
+"""A kubelet as a DRA driver sees it: it finds the driver in its registry, registers it, and prepares claims."""
 
 import contextlib
 import threading
@@ -10,14 +10,12 @@ from typing import Any
 import grpc
 
 from pgpu.kubernetes.generated import dra_health_v1alpha1_pb2 as health_wire
-from pgpu.kubernetes.generated import dra_health_v1alpha1_pb2_grpc as health_services
 from pgpu.kubernetes.generated import dra_v1_pb2 as dra
-from pgpu.kubernetes.generated import dra_v1_pb2_grpc as dra_services
-from pgpu.kubernetes.generated import dra_v1beta1_pb2 as old_dra
-from pgpu.kubernetes.generated import dra_v1beta1_pb2_grpc as old_dra_services
 from pgpu.kubernetes.generated import plugin_registration_pb2 as registration
-from pgpu.kubernetes.generated import plugin_registration_pb2_grpc as registration_services
+from pgpu.kubernetes.kubelet_sockets import method_caller
 
+V1 = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
+V1BETA1 = "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin"
 CALL_SECONDS = 45
 """As a kubelet's own patience."""
 
@@ -45,39 +43,47 @@ class FakeKubelet:
     def register(self, refusal: str = "") -> registration.PluginInfo:
         """Ask the one driver that is there, answer it, and connect to it unless it is refused."""
         (socket,) = self.sockets()
-        stub = registration_services.RegistrationStub(self._channel(socket))
-        info = stub.GetInfo(registration.InfoRequest(), timeout=CALL_SECONDS, wait_for_ready=True)
+        channel, service = self._channel(socket), registration.DESCRIPTOR.services_by_name["Registration"]
+        info: registration.PluginInfo = method_caller(channel, service, "GetInfo")(
+            registration.InfoRequest(), timeout=CALL_SECONDS, wait_for_ready=True
+        )
         status = registration.RegistrationStatus(plugin_registered=not refusal, error=refusal)
-        stub.NotifyRegistrationStatus(status, timeout=CALL_SECONDS)
+        method_caller(channel, service, "NotifyRegistrationStatus")(status, timeout=CALL_SECONDS)
         if not refusal:
             self._endpoint = self._channel(Path(info.endpoint))
         return info
 
     def prepare(self, *claims: dra.Claim) -> Prepared:
-        """Ask for all of them in one call."""
-        stub = dra_services.DRAPluginStub(self.endpoint)
-        asked = dra.NodePrepareResourcesRequest(claims=claims)
-        return stub.NodePrepareResources(asked, timeout=CALL_SECONDS, wait_for_ready=True).claims
+        """Prepare all of them in one call."""
+        return self._prepare(V1, claims)
+
+    def prepare_as_older(self, *claims: dra.Claim) -> Prepared:
+        """Prepare as a kubelet of 1.33 does, whose answers have no share_id: it would appear here if it were sent."""
+        return self._prepare(V1BETA1, claims)
 
     def unprepare(self, *claims: dra.Claim) -> Unprepared:
         """Give all of them back in one call."""
-        stub = dra_services.DRAPluginStub(self.endpoint)
-        asked = dra.NodeUnprepareResourcesRequest(claims=claims)
-        return stub.NodeUnprepareResources(asked, timeout=CALL_SECONDS, wait_for_ready=True).claims
-
-    def prepare_as_older(self, *claims: dra.Claim) -> Mapping[str, old_dra.NodePrepareResourceResponse]:
-        """Ask as a kubelet of 1.33 would."""
-        stub = old_dra_services.DRAPluginStub(self.endpoint)
-        older = [old_dra.Claim(namespace=each.namespace, uid=each.uid, name=each.name) for each in claims]
-        return stub.NodePrepareResources(
-            old_dra.NodePrepareResourcesRequest(claims=older), timeout=CALL_SECONDS, wait_for_ready=True
-        ).claims
+        answer: dra.NodeUnprepareResourcesResponse = self._call(
+            V1, "NodeUnprepareResources", dra.NodeUnprepareResourcesRequest(claims=claims)
+        )
+        return answer.claims
 
     def health(self) -> Iterator[health_wire.NodeWatchResourcesResponse]:
-        """Listen to how well the devices are, until the connection is dropped."""
-        stub = health_services.DRAResourceHealthStub(self.endpoint)
+        """Yield the devices' health until the connection is dropped."""
+        service = health_wire.DESCRIPTOR.services_by_name["DRAResourceHealth"]
+        watch = method_caller(self.endpoint, service, "NodeWatchResources")
         with contextlib.suppress(grpc.RpcError):
-            yield from stub.NodeWatchResources(health_wire.NodeWatchResourcesRequest(), wait_for_ready=True)
+            yield from watch(health_wire.NodeWatchResourcesRequest(), wait_for_ready=True)
+
+    def _prepare(self, service: str, claims: tuple[dra.Claim, ...]) -> Prepared:
+        answer: dra.NodePrepareResourcesResponse = self._call(
+            service, "NodePrepareResources", dra.NodePrepareResourcesRequest(claims=claims)
+        )
+        return answer.claims
+
+    def _call(self, service: str, method: str, request: object) -> Any:
+        caller = method_caller(self.endpoint, dra.DESCRIPTOR.services_by_name["DRAPlugin"], method, service)
+        return caller(request, timeout=CALL_SECONDS, wait_for_ready=True)
 
     @property
     def endpoint(self) -> grpc.Channel:

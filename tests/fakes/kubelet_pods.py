@@ -8,26 +8,20 @@ pkg/kubelet/cm/devicemanager and pkg/kubelet/apis/podresources of Kubernetes.
 
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import grpc
+from google.protobuf.descriptor import ServiceDescriptor
 
 from pgpu.kubernetes.generated import device_plugin_v1beta1_pb2 as plugin
 from pgpu.kubernetes.generated import pod_resources_v1_pb2 as pods
-from pgpu.kubernetes.generated.device_plugin_v1beta1_pb2_grpc import (
-    DevicePluginStub,
-    RegistrationServicer,
-    add_RegistrationServicer_to_server,
-)
-from pgpu.kubernetes.generated.pod_resources_v1_pb2_grpc import (
-    PodResourcesListerServicer,
-    add_PodResourcesListerServicer_to_server,
-)
+from pgpu.kubernetes.kubelet_sockets import add_service, method_caller
 
+_SERVICES = plugin.DESCRIPTOR.services_by_name
 RESOURCE = "pgpu.io/gpu-memory-gib"
 
 
@@ -60,12 +54,11 @@ class _Endpoint:
     channel: grpc.Channel
     options: plugin.DevicePluginOptions
 
-    @property
-    def stub(self) -> DevicePluginStub:
-        return DevicePluginStub(self.channel)
+    def call(self, method: str, request: object, **more: Any) -> Any:
+        return method_caller(self.channel, _SERVICES["DevicePlugin"], method)(request, **more)
 
 
-class FakeKubelet(RegistrationServicer, PodResourcesListerServicer):
+class FakeKubelet:
     """One node's kubelet; `stop` and `start` are its restart."""
 
     def __init__(self, directory: Path) -> None:
@@ -100,15 +93,15 @@ class FakeKubelet(RegistrationServicer, PodResourcesListerServicer):
                 if path.is_socket():
                     path.unlink()
         self.healthy = self.unhealthy = frozenset()
-        registration = self._serve(
-            "pod-resources", lambda server: add_PodResourcesListerServicer_to_server(self, server)
-        )
-        plugins = self._serve("device-plugins", lambda server: add_RegistrationServicer_to_server(self, server))
-        self._servers = [registration, plugins]
+        pod_resources = pods.DESCRIPTOR.services_by_name["PodResourcesLister"]
+        self._servers = [
+            self._serve("pod-resources", pod_resources),
+            self._serve("device-plugins", _SERVICES["Registration"]),
+        ]
 
-    def _serve(self, folder: str, add: Callable[[grpc.Server], None]) -> grpc.Server:
+    def _serve(self, folder: str, service: ServiceDescriptor) -> grpc.Server:
         server = grpc.server(ThreadPoolExecutor(8), options=(("grpc.so_reuseport", 0),))
-        add(server)
+        add_service(server, service, self)
         server.add_insecure_port(f"unix:{self.directory.absolute()}/{folder}/kubelet.sock")
         server.start()
         return server
@@ -145,8 +138,8 @@ class FakeKubelet(RegistrationServicer, PodResourcesListerServicer):
             context.abort(grpc.StatusCode.UNKNOWN, refusal)
         assert (request.version, request.resource_name) == ("v1beta1", RESOURCE)
         channel = grpc.insecure_channel(f"unix:{self.socket.parent.absolute()}/{request.endpoint}")
-        options = DevicePluginStub(channel).GetDevicePluginOptions(plugin.Empty(), timeout=10)
-        endpoint = _Endpoint(channel, options)
+        endpoint = _Endpoint(channel, plugin.DevicePluginOptions())
+        endpoint.options = endpoint.call("GetDevicePluginOptions", plugin.Empty(), timeout=10)
         with self._guard:
             old, self._endpoint = self._endpoint, endpoint
             self.registrations += 1
@@ -157,7 +150,7 @@ class FakeKubelet(RegistrationServicer, PodResourcesListerServicer):
 
     def _listen(self, endpoint: _Endpoint) -> None:
         try:
-            for told in endpoint.stub.ListAndWatch(plugin.Empty()):
+            for told in endpoint.call("ListAndWatch", plugin.Empty()):
                 if self._endpoint is not endpoint:
                     break
                 self.healthy = frozenset(each.ID for each in told.devices if each.health == "Healthy")
@@ -195,8 +188,8 @@ class FakeKubelet(RegistrationServicer, PodResourcesListerServicer):
             return frozenset()
         chosen = self._chosen(units, reusable)
         try:
-            answer = self._plugin().stub.Allocate(
-                plugin.AllocateRequest(container_requests=[plugin.ContainerAllocateRequest(devices_ids=chosen)])
+            answer = self._plugin().call(
+                "Allocate", plugin.AllocateRequest(container_requests=[plugin.ContainerAllocateRequest(devices_ids=chosen)])
             )
         except grpc.RpcError as exc:
             raise UnexpectedAdmissionError(f"Allocate failed due to {exc.details()}, which is unexpected") from exc
@@ -214,8 +207,8 @@ class FakeKubelet(RegistrationServicer, PodResourcesListerServicer):
             available_deviceIDs=[*free, *taken], must_include_deviceIDs=taken, allocation_size=units
         )
         try:
-            told = self._plugin().stub.GetPreferredAllocation(
-                plugin.PreferredAllocationRequest(container_requests=[asked])
+            told = self._plugin().call(
+                "GetPreferredAllocation", plugin.PreferredAllocationRequest(container_requests=[asked])
             )
         except grpc.RpcError as exc:
             why = f"device plugin GetPreferredAllocation rpc failed with err: {exc.details()}"
@@ -230,7 +223,7 @@ class FakeKubelet(RegistrationServicer, PodResourcesListerServicer):
             grpc.RpcError: The plugin refuses.
         """
         asked = plugin.ContainerAllocateRequest(devices_ids=ids)
-        answer = self._plugin().stub.Allocate(plugin.AllocateRequest(container_requests=[asked]))
+        answer = self._plugin().call("Allocate", plugin.AllocateRequest(container_requests=[asked]))
         return answer.container_responses[0]
 
     def _plugin(self) -> _Endpoint:
@@ -253,7 +246,7 @@ class FakeKubelet(RegistrationServicer, PodResourcesListerServicer):
         kept = self.allocated[pod.namespace, pod.name][name]
         endpoint = self._plugin()
         if endpoint.options.pre_start_required:
-            endpoint.stub.PreStartContainer(plugin.PreStartContainerRequest(devices_ids=sorted(kept.ids)))
+            endpoint.call("PreStartContainer", plugin.PreStartContainerRequest(devices_ids=sorted(kept.ids)))
         return kept.answer
 
     def remove(self, pod: FakePod) -> None:

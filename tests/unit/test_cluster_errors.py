@@ -18,7 +18,7 @@ from pgpu.errors import (
     ObjectRefusedError,
 )
 from pgpu.kubernetes.api.api_connection import LONGEST_PAUSE_SECONDS, TRIES, request_once, request_with_retries
-from pgpu.kubernetes.api.quantities import quantity_of, whole_number
+from pgpu.kubernetes.api.resources import quantity_of, whole_number
 
 SECRET = "eyJhbGciOiJSUzI1NiJ9.secret"
 REQUEST = httpx.Request("GET", "https://10.0.0.1/api", headers={"Authorization": f"Bearer {SECRET}"})

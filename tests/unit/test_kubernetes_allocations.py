@@ -13,7 +13,7 @@ from pgpu.errors import NodeError, PgpuError, RequestError
 from pgpu.kubernetes import names
 from pgpu.kubernetes.api import AllocatedDevice, Configuration, ResourceClaim
 from pgpu.kubernetes.dra.claim_allocation import read_allocation
-from pgpu.kubernetes.dra.slice_parameters import API_VERSION, KIND, SliceParameters, parse_parameters
+from pgpu.kubernetes.dra.claim_allocation import API_VERSION, KIND, SliceParameters, parse_parameters
 from pgpu.kubernetes.names import DeviceKind
 from pgpu.model import SharingWish
 from pgpu.units import GIB, MIB

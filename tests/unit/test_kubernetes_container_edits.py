@@ -9,7 +9,7 @@ import pytest
 from pgpu.errors import NodeError
 from pgpu.kubernetes.dra.cdi_files import content_of
 from pgpu.kubernetes.dra.container_edits import SEAL_DIRECTORY, container_edits
-from pgpu.kubernetes.node_requirements import check_runtime, hands_on_cdi_of_plugins
+from pgpu.kubernetes.node_requirements import check_runtime, passes_cdi_of_plugins
 from pgpu.model import Delivery
 
 VIEW = Path("/run/pgpu/s/view")
@@ -131,4 +131,4 @@ def test_a_runtime_of_which_nobody_knows_is_remarked_on(said: str) -> None:
     ],
 )
 def test_a_plugin_s_cdi_names_reach_containers_of_new_kubelets(runtime: str, kubelet: str, *, does: bool) -> None:
-    assert hands_on_cdi_of_plugins(runtime, kubelet) is does
+    assert passes_cdi_of_plugins(runtime, kubelet) is does

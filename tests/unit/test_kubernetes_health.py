@@ -7,7 +7,7 @@ from tests.fakes.claims import gpu
 
 from pgpu.errors import NodeError
 from pgpu.gpu.nvml import NvmlSource
-from pgpu.kubernetes.gpu_health import GpuHealth, HealthChangeNotifier, HealthState
+from pgpu.kubernetes.node_health import GpuHealth, HealthChangeNotifier, HealthState
 from pgpu.model import Gpu
 
 HERE, OTHER = gpu(0), gpu(1)
@@ -69,12 +69,12 @@ def test_a_change_is_told_once() -> None:
     machine = Machine()
     told: list[str] = []
     news = HealthChangeNotifier(machine.health, lambda: told.append("changed"))
-    news.look()
-    news.look()
+    news.poll()
+    news.poll()
     assert not told
     machine.xids = {HERE.uuid: 79}
-    news.look()
-    news.look()
+    news.poll()
+    news.poll()
     assert told == ["changed"]
 
 

@@ -15,7 +15,7 @@ from tests.kubernetes_offers import NODE, as_json, devices, instance, offer, pub
 
 from pgpu.engine.claims import ClaimableGpu
 from pgpu.kubernetes.api import Node
-from pgpu.kubernetes.gpu_health import HealthState
+from pgpu.kubernetes.node_health import HealthState
 from pgpu.kubernetes.names import DeviceKind
 from pgpu.kubernetes.resource_slices.api_features import ALL_FEATURES, Features
 from pgpu.kubernetes.resource_slices.gpu_order import next_order

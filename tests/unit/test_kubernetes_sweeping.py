@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from tests.fakes.claims import gpu
 
+from tests.kubernetes_log import logged
 from pgpu.enforcement import SliceUse
 from pgpu.errors import ClusterUnavailableError, NodeError, ObjectNotFoundError
 from pgpu.kubernetes import names
@@ -25,9 +26,8 @@ class Node:
         self.found: ResourceClaim | Exception = ResourceClaim("default", "c", "u-1", (DEVICE,))
         self.used_bytes = 0
         self.now_seconds = 0.0
-        self.said: list[str] = []
         self.stuck: set[str] = set()
-        self.sweeper = OrphanCollector(self, self, self.uses, self.said.append, lambda: self.now_seconds)
+        self.sweeper = OrphanCollector(self, self, self.uses, lambda: self.now_seconds)
 
     def known(self) -> Sequence[Claim]:
         return list(self.claims.values())
@@ -48,7 +48,7 @@ class Node:
 
     def sweep(self) -> None:
         self.now_seconds += SWEEP_SECONDS
-        self.sweeper.look()
+        self.sweeper.collect()
 
 
 @pytest.mark.parametrize(
@@ -62,18 +62,19 @@ class Node:
 def test_a_forgotten_claim_goes_at_the_second_look(found: ResourceClaim | Exception) -> None:
     node = Node()
     node.found = found
-    node.sweep()
-    assert node.claims
-    node.sweep()
+    with logged() as said:
+        node.sweep()
+        assert node.claims
+        node.sweep()
     assert not node.claims
-    assert "has forgotten claim default/c" in node.said[0]
+    assert "has forgotten claim default/c" in said[0]
 
 
 def test_it_takes_its_time() -> None:
     node = Node()
     node.found = ObjectNotFoundError("gone")
     for _ in range(10):
-        node.sweeper.look()
+        node.sweeper.collect()
     assert node.claims
 
 

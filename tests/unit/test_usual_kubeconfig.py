@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pgpu.kubernetes.api.kubeconfig import default_kubeconfig
+from pgpu.kubernetes.api.api_connection import default_kubeconfig
 
 
 def test_the_named_one_comes_before_all(tmp_path: Path) -> None:

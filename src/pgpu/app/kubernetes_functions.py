@@ -49,7 +49,7 @@ def open_objects(kubeconfig: Path | None, context: str | None) -> "DynamicClient
     require_kubernetes()
     from pgpu.kubernetes.api import DynamicClient
 
-    return DynamicClient.of_a_person(kubeconfig, context)
+    return DynamicClient.from_kubeconfig(kubeconfig, context)
 
 
 def require_kubernetes() -> None:

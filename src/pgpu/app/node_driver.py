@@ -1,9 +1,7 @@
-"""Joins the parts of `pgpu kubernetes driver`: the engine, its claims, and what speaks with the kubelet and the API server.
-
-It refuses to decide: the room `kubernetes` does.
-"""
+"""`pgpu kubernetes driver`: joins the engine and its claims with the rooms that serve the kubelet and the API server."""
 
 import contextlib
+import logging
 import os
 import signal
 import threading
@@ -17,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pgpu.app.composition import gpu_source, make_engine, simulated_gpus
 from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.settings import Settings
-from pgpu.kubernetes.driver_mode import Mode, enter_mode
+from pgpu.kubernetes.driver_mode import Mode, alone_on_node, enter_mode
 
 if TYPE_CHECKING:
     from pgpu.engine.claims import Claims
@@ -25,14 +23,12 @@ if TYPE_CHECKING:
     from pgpu.kubernetes.cluster_events import EventRecorder
     from pgpu.kubernetes.device_plugin.slice_delivery import SliceDelivery
     from pgpu.kubernetes.dra.cdi_files import CdiFiles
-    from pgpu.kubernetes.dra.claim_events import ClaimEvents
     from pgpu.kubernetes.dra.dra_driver import Companion
-    from pgpu.kubernetes.dra.plugin_sockets import KubeletPlugin
-    from pgpu.kubernetes.driver_readiness import Readiness
-    from pgpu.kubernetes.gpu_health import HealthSource
+    from pgpu.kubernetes.node_health import HealthSource, Readiness
     from pgpu.kubernetes.pod_resources import KubeletPods
-    from pgpu.kubernetes.resource_slices import Publisher
     from pgpu.model import Delivery
+
+_log = logging.getLogger("pgpu.kubernetes.driver")
 
 STATE_DIRECTORY = Path("/var/lib/pgpu/kubernetes")
 RUNTIME_DIRECTORY = Path("/run/pgpu")
@@ -43,40 +39,38 @@ _LINKS = "plugin"
 
 @dataclass(frozen=True, slots=True)
 class NodeOptions:
-    """Where a node's driver finds its neighbours."""
+    """Options of a node's driver."""
 
     node_name: str
     mode: Mode = Mode.DRA
     kubelet_directory: Path = Path("/var/lib/kubelet")
     cdi_directory: Path = Path("/var/run/cdi")
     kubeconfig: Path | None = None
-    """None: what the environment or the pod's own service account says."""
+    """None: the pod's service account."""
 
     metrics: str | None = None
-    """HOST:PORT where metrics are served; None for nowhere."""
+    """HOST:PORT of the HTTP server; None: there is none."""
 
     default_memory_bytes: int | None = None
-    """What a claim that names no memory gets; None for the usual."""
+    """Size of claims that name no memory; None: the usual."""
 
     oversubscribes: bool = False
     """Whether GPUs are also offered to claims whose memory may lie on the host."""
 
 
-def drive(settings: Settings, options: NodeOptions, say: Callable[[str], None]) -> None:
-    """Be a node's driver until SIGTERM or SIGINT; slices stay.
+def drive(settings: Settings, options: NodeOptions) -> None:
+    """Run a node's driver until SIGTERM or SIGINT; slices stay.
 
     Args:
-        settings: Of the engine; its state directory is the driver's alone.
+        settings: Of the engine; nothing else may use its state directory.
         options: Of the node.
-        say: Called with each line of the log.
 
     Raises:
-        PgpuError: It cannot begin: another driver is there, or slices of the other mode; the cluster does not answer; the
-            runtime knows no CDI.
+        PgpuError: It cannot start: another driver runs, slices of the other mode are held, the cluster does not answer, or the
+            container runtime does not support CDI.
     """
     from pgpu.engine.claims.engine_claims import EngineClaims
     from pgpu.kubernetes.api import Cluster
-    from pgpu.kubernetes.dra.dra_driver import alone_on_node
 
     with alone_on_node(settings.state_dir), contextlib.ExitStack() as stack:
         cluster = Cluster.at(options.kubeconfig)
@@ -84,23 +78,21 @@ def drive(settings: Settings, options: NodeOptions, say: Callable[[str], None]) 
         stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
-        begin = _Dra if options.mode is Mode.DRA else _DevicePlugin
-        driver = begin(settings, options, say, cluster, stop)
+        driver = (_DraMode if options.mode is Mode.DRA else _DevicePluginMode)(settings, options, cluster, stop)
         driver.check()
         claims = EngineClaims(make_engine(settings))
         stack.callback(claims.close)
         enter_mode(options.mode, claims, driver.pods)
         driver.run(claims)
-    say("the driver ended; slices stay as they are")
+    _log.info("the driver ended; slices stay as they are")
 
 
 @dataclass
 class _Parts:
-    """What both modes need; each part is made when it is first asked for."""
+    """Parts of both modes, each made at its first use."""
 
     settings: Settings
     options: NodeOptions
-    say: Callable[[str], None]
     cluster: "Cluster"
     stop: threading.Event
 
@@ -116,20 +108,10 @@ class _Parts:
 
     @cached_property
     def health(self) -> "HealthSource":
-        from pgpu.kubernetes.gpu_health import GpuHealth
+        from pgpu.kubernetes.node_health import GpuHealth
 
         source = gpu_source(simulated_gpus(self.settings, self.runtime_path))
         return GpuHealth(source.gpus, source.watch_xids().seen)
-
-    @cached_property
-    def readiness(self) -> "Readiness":
-        from pgpu.kubernetes.driver_readiness import Readiness
-
-        return Readiness(self.say, self.subjects)
-
-    @property
-    def subjects(self) -> tuple[str, ...]:
-        raise NotImplementedError
 
     @cached_property
     def pods(self) -> "KubeletPods":
@@ -137,144 +119,117 @@ class _Parts:
 
         return KubeletPods(self.options.kubelet_directory)
 
-    def web(self, claims: "Claims") -> "tuple[Companion, ...]":
-        """Return who serves metrics, where somebody shall."""
-        from pgpu.kubernetes.driver_http import DriverHttpServer
-        from pgpu.kubernetes.node_view import NodeView
+    def http(self, claims: "Claims", readiness: "Readiness") -> "tuple[Companion, ...]":
+        """Return the HTTP server, if `--metrics` names an address."""
+        from pgpu.kubernetes.driver_http import DriverHttpServer, NodeView
 
         if self.options.metrics is None:
             return ()
-        return (DriverHttpServer(self.options.metrics, NodeView(claims, self.pods), self.readiness),)
+        return (DriverHttpServer(self.options.metrics, NodeView(claims, self.pods), readiness),)
 
     def gpu_edits(self, delivery: "Delivery") -> Mapping[str, list[Any]] | None:
-        """Return what real GPUs need in a container; simulated ones need nothing."""
+        """Return what real GPUs need in a container; None: they are simulated."""
         from pgpu.app.oci.cdi import gpu_edits
 
         return None if self.settings.simulate else gpu_edits(gpu_uuids=delivery.gpu_uuids)[0]
 
 
-class _Dra(_Parts):
-    """Claims of DRA."""
-
-    @property
-    def subjects(self) -> tuple[str, ...]:
-        from pgpu.kubernetes.dra.dra_driver import SUBJECTS
-
-        return SUBJECTS
+class _DraMode(_Parts):
+    """Serves ResourceClaims."""
 
     def check(self) -> None:
-        """Refuse a runtime that would start pods without their slice."""
+        """Refuse a container runtime that would start pods without their slice."""
         from pgpu.kubernetes.node_requirements import check_runtime
 
         warning = check_runtime(self.cluster.node(self.options.node_name).runtime)
         if warning:
-            self.say(warning)
+            _log.warning("%s", warning)
 
     def run(self, claims: "Claims") -> None:
-        """Serve until it is told to stop."""
+        """Serve until `stop` is set."""
+        from pgpu.kubernetes import names
+        from pgpu.kubernetes.cluster_events import EventRecorder
         from pgpu.kubernetes.dra.claim_events import ClaimEvents
         from pgpu.kubernetes.dra.claim_preparation import ClaimPreparer
-        from pgpu.kubernetes.dra.dra_driver import Driver
+        from pgpu.kubernetes.dra.dra_driver import SUBJECTS, Driver
+        from pgpu.kubernetes.dra.dra_service import DRA_VERSIONS, HEALTH_VERSION, ClaimService, HealthService
         from pgpu.kubernetes.dra.orphaned_claims import OrphanCollector
-        from pgpu.kubernetes.gpu_health import HealthChangeNotifier
+        from pgpu.kubernetes.dra.plugin_registration import KubeletPlugin
+        from pgpu.kubernetes.node_health import HealthChangeNotifier, Readiness
+        from pgpu.kubernetes.resource_slices import DEFAULT_MEMORY_BYTES, USUAL_KINDS, PoolPlanner, Publisher
 
-        telling = ClaimEvents(self.say, self._warn)
+        options, node_name = self.options, self.options.node_name
+        readiness = Readiness(SUBJECTS)
+        recorder = EventRecorder(self.cluster, node_name)
+
+        def warn(found: "ResourceClaim", reason: str, note: str) -> None:
+            recorder.warn(found.object_name, reason, note)
+
+        events = ClaimEvents(warn)
         preparer = ClaimPreparer(
-            claims,
-            self.cluster,
-            self.files,
-            node=self.options.node_name,
-            teller=telling,
-            gpu_edits=self.gpu_edits,
+            claims, self.cluster, self.files, node=node_name, events=events, gpu_edits=self.gpu_edits
         )
-        publisher = self._publisher(claims)
+        kinds = tuple(names.DeviceKind) if options.oversubscribes else USUAL_KINDS
+        planner = PoolPlanner(claims, self.health, options.default_memory_bytes or DEFAULT_MEMORY_BYTES, kinds)
+        publisher = Publisher(self.cluster, node_name, planner, events=recorder, readiness=readiness)
+        services = (ClaimService(preparer, events), HealthService(self.health, node_name, self.stop))
+        versions = (*(each.name for each in DRA_VERSIONS), HEALTH_VERSION)
+
+        def make_plugin(registered: Callable[[str | None], None]) -> KubeletPlugin:
+            return KubeletPlugin(options.kubelet_directory, names.DRIVER, services, versions, registered)
+
+        orphans = OrphanCollector(preparer, self.cluster, claims.uses, time.monotonic)
         Driver(
             preparer,
-            lambda heard: self._plugin(preparer, telling, heard),
-            self.readiness,
-            (self.events, publisher, *self.web(claims)),
-            chores={"health of GPUs": HealthChangeNotifier(self.health, publisher.wake).look},
-            slow_chores={
-                "forgotten claims": OrphanCollector(preparer, self.cluster, claims.uses, self.say, time.monotonic).look
-            },
+            make_plugin,
+            readiness,
+            (recorder, publisher, *self.http(claims, readiness)),
+            chores={"health of GPUs": HealthChangeNotifier(self.health, publisher.wake).poll},
+            slow_chores={"forgotten claims": orphans.collect},
             stop=self.stop,
         ).run()
 
-    @cached_property
-    def events(self) -> "EventRecorder":
-        from pgpu.kubernetes.cluster_events import EventRecorder
 
-        return EventRecorder(self.cluster, self.options.node_name)
-
-    def _warn(self, found: "ResourceClaim", reason: str, note: str) -> None:
-        self.events.warn(found.object_name, reason, note)
-
-    def _publisher(self, claims: "Claims") -> "Publisher":
-        from pgpu.kubernetes.names import DeviceKind
-        from pgpu.kubernetes.resource_slices import DEFAULT_MEMORY_BYTES, USUAL_KINDS, PoolPlanner, Publisher
-
-        kinds = tuple(DeviceKind) if self.options.oversubscribes else USUAL_KINDS
-        looking = PoolPlanner(claims, self.health, self.options.default_memory_bytes or DEFAULT_MEMORY_BYTES, kinds)
-        node_name = self.options.node_name
-        return Publisher(self.cluster, node_name, looking, events=self.events, readiness=self.readiness)
-
-    def _plugin(self, preparer: "Any", telling: "ClaimEvents", heard: Callable[[str | None], None]) -> "KubeletPlugin":
-        from pgpu.kubernetes.dra import dra_service, health_stream
-        from pgpu.kubernetes.dra.plugin_sockets import KubeletPlugin
-        from pgpu.kubernetes.names import DRIVER
-
-        services = (
-            dra_service.ClaimService(preparer, telling),
-            health_stream.HealthService(self.health, self.options.node_name, self.stop),
-        )
-        versions = (*dra_service.VERSIONS, health_stream.VERSION)
-        return KubeletPlugin(self.options.kubelet_directory, DRIVER, services, versions, heard)
-
-
-class _DevicePlugin(_Parts):
-    """GiB of memory as a countable resource, for clusters without shared devices of DRA."""
-
-    @property
-    def subjects(self) -> tuple[str, ...]:
-        from pgpu.kubernetes.device_plugin.device_plugin import SUBJECTS
-
-        return SUBJECTS
+class _DevicePluginMode(_Parts):
+    """Serves GiB of memory as a countable resource, for clusters without shared DRA devices."""
 
     def check(self) -> None:
-        """Any runtime will do: where it may not read CDI files there are mounts."""
+        """Accept any container runtime: mounts replace CDI files where it may not read them."""
 
     def run(self, claims: "Claims") -> None:
-        """Serve until it is told to stop."""
-        from pgpu.kubernetes.device_plugin.device_plugin import DevicePlugin
-        from pgpu.kubernetes.dra.dra_driver import look_after_files
+        """Serve until `stop` is set."""
+        from pgpu.kubernetes.device_plugin.device_plugin import SUBJECTS, DevicePlugin
+        from pgpu.kubernetes.dra.dra_driver import FILES, POLL_SECONDS
+        from pgpu.kubernetes.node_health import Readiness
 
+        readiness = Readiness(SUBJECTS)
         plugin = DevicePlugin(
             claims=claims,
             pods=self.pods,
-            delivering=self._delivering(),
-            readiness=self.readiness,
+            delivery=self._delivery(),
+            readiness=readiness,
             kubelet_directory=self.options.kubelet_directory,
             health=self.health,
-            say=self.say,
         )
         with contextlib.ExitStack() as stack:
-            for companion in self.web(claims):
+            for companion in self.http(claims, readiness):
                 companion.start()
                 stack.callback(companion.stop)
             plugin.start()
             stack.callback(plugin.close)
-            look_after_files(self.files, self.readiness, self.stop)
+            while not self.stop.is_set():
+                readiness.attempt(FILES, lambda: self.files.mend(is_complete=True))
+                self.stop.wait(POLL_SECONDS)
 
-    def _delivering(self) -> "SliceDelivery":
+    def _delivery(self) -> "SliceDelivery":
         from pgpu.kubernetes.device_plugin.slice_delivery import CdiDelivery, MountDelivery
-        from pgpu.kubernetes.node_requirements import hands_on_cdi_of_plugins
+        from pgpu.kubernetes.dra.container_edits import container_edits
+        from pgpu.kubernetes.node_requirements import passes_cdi_of_plugins
+
+        def edits(delivery: "Delivery", seal: Path) -> Mapping[str, list[Any]]:
+            return container_edits(delivery, seal, os.uname().machine, self.gpu_edits(delivery))
 
         node = self.cluster.node(self.options.node_name)
-        if hands_on_cdi_of_plugins(node.runtime, node.kubelet):
-            return CdiDelivery(self.files, self._edits)
-        return MountDelivery(self.runtime_path / _LINKS, self._edits)
-
-    def _edits(self, delivery: "Delivery", seal: Path) -> Mapping[str, list[Any]]:
-        from pgpu.kubernetes.dra.container_edits import container_edits
-
-        return container_edits(delivery, seal, os.uname().machine, self.gpu_edits(delivery))
+        if passes_cdi_of_plugins(node.runtime, node.kubelet):
+            return CdiDelivery(self.files, edits)
+        return MountDelivery(self.runtime_path / _LINKS, edits)

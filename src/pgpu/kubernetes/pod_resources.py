@@ -1,83 +1,73 @@
-"""The kubelet's podresources socket, asked. What gRPC raises becomes ours here."""
+"""Client of the kubelet's podresources socket: which container of this node has which devices.
+
+It needs no API server and no right but access to the kubelet's directory. Nothing is cached: each call reads the kubelet's
+present state.
+
+Source: k8s.io/kubelet/pkg/apis/podresources/v1.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import grpc
 
 from pgpu.errors import KubeletAwayError, NodeError
 from pgpu.kubernetes.generated import pod_resources_v1_pb2 as wire
-from pgpu.kubernetes.generated.pod_resources_v1_pb2_grpc import PodResourcesListerStub
-from pgpu.kubernetes.node_pods import ClaimDevice, Container, ContainerClaim, ContainerUnits, Pod
+from pgpu.kubernetes.kubelet_sockets import method_caller, open_channel
+from pgpu.kubernetes.pod_shares import ClaimDevice, Container, ContainerClaim, ContainerUnits, Pod
 
 SOCKET = Path("pod-resources/kubelet.sock")
-"""In the kubelet's directory."""
+"""Relative to the kubelet's directory."""
 
 ANSWER_SECONDS = 10.0
-"""How long the kubelet may take: it holds locks while it starts pods."""
+"""Timeout of one call: the kubelet holds locks while it starts pods."""
 
-_MOST_BYTES = 64 * 2**20
-"""Of one answer. A thousand ids of a hundred characters for each of 250 pods are 25 MB; gRPC's own limit is 4."""
-
+_SERVICE = wire.DESCRIPTOR.services_by_name["PodResourcesLister"]
 _AWAY = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
 _UNKNOWN_POD = {grpc.StatusCode.UNKNOWN, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNIMPLEMENTED}
-"""A kubelet answers UNKNOWN for a pod that is not there; before 1.34 `Get` is off."""
+"""The kubelet returns UNKNOWN for a pod that it does not have; before 1.34 `Get` is not implemented."""
 
 
 class KubeletPods:
-    """`PodResources` over the kubelet's socket, which may be replaced by another at any time."""
+    """`PodResources` over the kubelet's socket; each call connects anew, since a restarted kubelet replaces the socket."""
 
     def __init__(self, kubelet_directory: Path, answer_seconds: float = ANSWER_SECONDS) -> None:
-        """Ask nothing yet.
-
-        Args:
-            kubelet_directory: Usually `/var/lib/kubelet`.
-            answer_seconds: How long one answer may take.
-        """
+        """Connect to nothing yet; the directory is usually `/var/lib/kubelet`."""
         self._socket = (kubelet_directory / SOCKET).absolute()
         self._answer_seconds = answer_seconds
 
     def pods(self) -> Sequence[Pod]:
         """See `PodResources`."""
-        with self._channel() as channel:
-            try:
-                answer = PodResourcesListerStub(channel).List(
-                    wire.ListPodResourcesRequest(), timeout=self._answer_seconds
-                )
-            except grpc.RpcError as exc:
-                raise self._explained(exc) from exc
+        try:
+            answer = self._call("List", wire.ListPodResourcesRequest())
+        except grpc.RpcError as exc:
+            raise self._translated(exc) from exc
         return tuple(_pod(each) for each in answer.pod_resources)
 
     def pod(self, namespace: str, name: str) -> Pod | None:
         """See `PodResources`."""
-        asked = wire.GetPodResourcesRequest(pod_name=name, pod_namespace=namespace)
-        with self._channel() as channel:
-            try:
-                answer = PodResourcesListerStub(channel).Get(asked, timeout=self._answer_seconds)
-            except grpc.RpcError as exc:
-                if _code(exc) in _UNKNOWN_POD:
-                    return None
-                raise self._explained(exc) from exc
+        try:
+            answer = self._call("Get", wire.GetPodResourcesRequest(pod_name=name, pod_namespace=namespace))
+        except grpc.RpcError as exc:
+            if exc.code() in _UNKNOWN_POD:
+                return None
+            raise self._translated(exc) from exc
         return _pod(answer.pod_resources)
 
-    def _channel(self) -> grpc.Channel:
-        """Connect anew: a channel to a socket that is gone waits before it tries again."""
+    def _call(self, method: str, request: object) -> Any:
         if not self._socket.exists():
             raise KubeletAwayError(
                 f"there is no {self._socket}",
-                hint="the kubelet makes it when it starts; in a pod, mount the directory and not the socket",
+                hint="the kubelet creates it when it starts; in a pod, mount the directory and not the socket",
             )
-        options = (("grpc.max_receive_message_length", _MOST_BYTES), ("grpc.use_local_subchannel_pool", 1))
-        return grpc.insecure_channel(f"unix:{self._socket}", options=options)
+        with open_channel(self._socket) as channel:
+            return method_caller(channel, _SERVICE, method)(request, timeout=self._answer_seconds)
 
-    def _explained(self, error: grpc.RpcError) -> NodeError:
-        code = _code(error)
-        words = f"the kubelet at {self._socket} answered {code.name}: {error.details() or 'nothing more'}"
-        return KubeletAwayError(words) if code in _AWAY else NodeError(words)
-
-
-def _code(error: grpc.RpcError) -> grpc.StatusCode:
-    return error.code()
+    def _translated(self, error: grpc.RpcError) -> NodeError:
+        code = error.code()
+        text = f"the kubelet at {self._socket} answered {code.name}: {error.details() or 'no details'}"
+        return KubeletAwayError(text) if code in _AWAY else NodeError(text)
 
 
 def _pod(message: wire.PodResources) -> Pod:
@@ -89,7 +79,12 @@ def _container(message: wire.ContainerResources) -> Container:
         ContainerClaim(each.claim_namespace, each.claim_name, tuple(_device(part) for part in each.claim_resources))
         for each in message.dynamic_resources
     )
-    return Container(message.name, claims, _units(message))
+    # The kubelet lists the devices of one resource separately for each NUMA node.
+    ids: dict[str, list[str]] = {}
+    for each in message.devices:
+        ids.setdefault(each.resource_name, []).extend(each.device_ids)
+    units = tuple(ContainerUnits(resource, tuple(dict.fromkeys(found))) for resource, found in ids.items())
+    return Container(message.name, claims, units)
 
 
 def _device(message: wire.ClaimResource) -> ClaimDevice:
@@ -100,11 +95,3 @@ def _device(message: wire.ClaimResource) -> ClaimDevice:
         share_id=message.share_id if message.HasField("share_id") else None,
         cdi_ids=tuple(each.name for each in message.cdi_devices),
     )
-
-
-def _units(message: wire.ContainerResources) -> tuple[ContainerUnits, ...]:
-    """Join what belongs together: a kubelet tells the devices of one resource apart by NUMA node."""
-    ids: dict[str, list[str]] = {}
-    for each in message.devices:
-        ids.setdefault(each.resource_name, []).extend(each.device_ids)
-    return tuple(ContainerUnits(resource, tuple(dict.fromkeys(found))) for resource, found in ids.items())

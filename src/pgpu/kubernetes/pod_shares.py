@@ -1,76 +1,159 @@
-"""Which container of which pod has which slice, and what of it: what the kubelet says, joined with what the engine holds. Pure."""
+"""Which container of which pod has which slice: the kubelet's pods joined with the engine's claims.
 
+The driver serves the result at `/pods`; `shares_at` reads it from there for the command line, which loads neither gRPC
+nor an engine.
+"""
+
+import dataclasses
+import http.client
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from pgpu.enforcement import SliceUse
-from pgpu.errors import PgpuError
+from pgpu.errors import NodeError, PgpuError, RequestError
 from pgpu.kubernetes.device_plugin.unit_ids import RESOURCE, uid_of, units_of
 from pgpu.kubernetes.dra.cdi_files import KIND
 from pgpu.kubernetes.names import DRIVER
-from pgpu.kubernetes.node_pods import Container, ContainerUnits, Pod
 from pgpu.ledger import ClaimRecord
-from pgpu.model import Slice
+
+_ANSWER_SECONDS = 30.0
+_LONGEST_ANSWER_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimDevice:
+    """One device of a ResourceClaim."""
+
+    driver: str
+    pool: str
+    device: str
+
+    share_id: str | None
+    """Which share of a device that many claims have; None: one claim has the whole device."""
+
+    cdi_ids: tuple[str, ...]
+    """Fully qualified: `vendor/class=name`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerClaim:
+    """A ResourceClaim that a container uses, possibly together with other containers."""
+
+    namespace: str
+    name: str
+    devices: tuple[ClaimDevice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerUnits:
+    """Devices of a device plugin that one container has."""
+
+    resource: str
+    """As in a container's limits, such as `pgpu.io/gpu-memory-gib`."""
+
+    ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """One container of a pod, sidecars included; the kubelet lists no init container that ends."""
+
+    name: str
+    claims: tuple[ContainerClaim, ...]
+    units: tuple[ContainerUnits, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """One pod of this node."""
+
+    namespace: str
+    name: str
+    containers: tuple[Container, ...]
+
+
+class PodResources(Protocol):
+    """Source of this node's pods. Thread-safe."""
+
+    def pods(self) -> Sequence[Pod]:
+        """Return all pods; newer kubelets leave out those that end. A kubelet that has just started returns none.
+
+        Raises:
+            KubeletAwayError: The kubelet does not answer.
+        """
+        ...
+
+    def pod(self, namespace: str, name: str) -> Pod | None:
+        """Return one pod; None: the kubelet has no such pod, or is too old for this call.
+
+        Raises:
+            KubeletAwayError: The kubelet does not answer.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One slice of one GPU as one container has it. Containers that use one claim have one slice, and each is told with all of it."""
+    """One slice of one GPU in one container. Containers with the same claim share one slice, and each is listed with all of it."""
 
     namespace: str
     pod: str
     container: str
-    """Pod and container are empty where the kubelet shows nobody: a claim that is prepared, or an init container's."""
+    """Pod and container are empty if no container is listed with the slice: a claim not used yet, or an init container's."""
 
     claim: str
     """Name of the ResourceClaim; empty for units of a device plugin."""
 
     claim_uid: str
-    """Of the ResourceClaim, or of what units stand for."""
+    """UID of the ResourceClaim, or the one derived from the units."""
 
     job_id: str
-    """As which the node's ledger knows it."""
+    """Job in the node's ledger that stands for the claim."""
 
     gpu_uuid: str
     memory_limit_bytes: int
     compute_share: float | None
-    """Of the GPU's time, above 0 to 1; None where none was asked for."""
+    """Of the GPU's time, above 0 to 1; None: not limited by a share."""
 
     memory_used_bytes: int | None = None
     memory_peak_bytes: int | None = None
-    """Both None where it cannot be read now."""
+    """Both None if the meter cannot be read."""
 
     refusals: int | None = None
-    """Allocations refused because they would have passed the limit."""
+    """Allocations that failed because they would have passed the limit."""
 
     processes: int | None = None
-    """Living ones with a context on the GPU."""
+    """Live processes with a context on the GPU."""
 
 
 def shares(
     pods: Sequence[Pod], held: Sequence[ClaimRecord], uses: Mapping[str, Sequence[SliceUse]]
 ) -> tuple[Share, ...]:
-    """Return every slice once for each container that has it, and once without a container where none has.
+    """Join pods with claims: each slice once for each container that has it, and once without a container if none has.
 
     Args:
         pods: Of this node.
         held: Claims that have slices.
-        uses: What is in the slices, by uid.
+        uses: Meter readings of the slices, by claim uid.
     """
+    found = [(uid, pod, container) for pod in pods for container in pod.containers for uid in _claim_uids(container)]
+    listed = {uid for uid, _, _ in found}
+    holders: list[tuple[str, Pod | None, Container | None]] = [*found]
+    holders += [(each.claim.uid, None, None) for each in held if each.claim.uid not in listed]
     by_uid = {each.claim.uid: each for each in held}
-    found = [(uid, pod, container) for pod in pods for container in pod.containers for uid in _uids(container)]
-    told = [
+    joined = [
         share
-        for uid, pod, container in found
+        for uid, pod, container in holders
         if uid in by_uid
-        for share in _of(by_uid[uid], uses.get(uid, ()), pod, container)
+        for share in _shares_of(by_uid[uid], uses.get(uid, ()), pod, container)
     ]
-    shown = {uid for uid, _, _ in found}
-    rest = [share for uid, each in by_uid.items() if uid not in shown for share in _of(each, uses.get(uid, ()))]
-    return tuple(sorted([*told, *rest], key=lambda each: (each.namespace, each.pod, each.container, each.gpu_uuid)))
+    return tuple(sorted(joined, key=lambda each: (each.namespace, each.pod, each.container, each.gpu_uuid)))
 
 
-def _uids(container: Container) -> Iterator[str]:
+def _claim_uids(container: Container) -> Iterator[str]:
+    """Yield the uids in the container's CDI device names, then the one that its units stand for."""
     cdi_ids = (
         name
         for claim in container.claims
@@ -78,39 +161,84 @@ def _uids(container: Container) -> Iterator[str]:
         if device.driver == DRIVER
         for name in device.cdi_ids
     )
-    claimed = (uid for kind, _, uid in (name.partition("=") for name in cdi_ids) if kind == KIND)
-    units = (_uid_of(each) for each in container.units if each.resource == RESOURCE)
-    yield from dict.fromkeys([*claimed, *filter(None, units)])
+    uids = [uid for kind, _, uid in (name.partition("=") for name in cdi_ids) if kind == KIND]
+    for units in container.units:
+        if units.resource == RESOURCE:
+            try:
+                uids.append(uid_of(units_of(units.ids)))
+            except PgpuError:  # ids of an earlier version
+                continue
+    yield from dict.fromkeys(uids)
 
 
-def _uid_of(units: ContainerUnits) -> str | None:
-    try:
-        return uid_of(units_of(units.ids))
-    except PgpuError:
-        return None  # an earlier kind of ids
-
-
-def _of(
-    held: ClaimRecord, uses: Sequence[SliceUse], pod: Pod | None = None, container: Container | None = None
+def _shares_of(
+    held: ClaimRecord, uses: Sequence[SliceUse], pod: Pod | None, container: Container | None
 ) -> Iterator[Share]:
     by_gpu = {each.gpu_uuid: each for each in uses}
     for part in held.claim.slices:
-        yield _share(held, part, by_gpu.get(part.gpu_uuid), pod, container)
+        use = by_gpu.get(part.gpu_uuid)
+        yield Share(
+            namespace=held.claim.namespace if pod is None else pod.namespace,
+            pod="" if pod is None else pod.name,
+            container="" if container is None else container.name,
+            claim=held.claim.name,
+            claim_uid=held.claim.uid,
+            job_id=held.job_id,
+            gpu_uuid=part.gpu_uuid,
+            memory_limit_bytes=part.memory_bytes,
+            compute_share=part.compute_share,
+            memory_used_bytes=None if use is None else use.used_bytes,
+            memory_peak_bytes=None if use is None else use.peak_bytes,
+            refusals=None if use is None else use.refusals,
+            processes=None if use is None else use.processes,
+        )
 
 
-def _share(held: ClaimRecord, part: Slice, use: SliceUse | None, pod: Pod | None, container: Container | None) -> Share:
-    return Share(
-        namespace=held.claim.namespace if pod is None else pod.namespace,
-        pod="" if pod is None else pod.name,
-        container="" if container is None else container.name,
-        claim=held.claim.name,
-        claim_uid=held.claim.uid,
-        job_id=held.job_id,
-        gpu_uuid=part.gpu_uuid,
-        memory_limit_bytes=part.memory_bytes,
-        compute_share=part.compute_share,
-        memory_used_bytes=None if use is None else use.used_bytes,
-        memory_peak_bytes=None if use is None else use.peak_bytes,
-        refusals=None if use is None else use.refusals,
-        processes=None if use is None else use.processes,
-    )
+@dataclass(frozen=True, slots=True)
+class SeenShare:
+    """A share as a driver serves it, with the name of its GPU."""
+
+    share: Share
+    gpu: str | None
+    """Index and product name; None: the GPU is gone."""
+
+
+def shares_at(address: str) -> Sequence[SeenShare]:
+    """Read the slices that a driver serves over HTTP.
+
+    Args:
+        address: HOST:PORT of its `--metrics`.
+
+    Raises:
+        RequestError: That is no address.
+        NodeError: No driver answers there, or it cannot list the node's pods.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise RequestError(f"{address!r} is not HOST:PORT", hint="write it like 127.0.0.1:9410")
+    connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=_ANSWER_SECONDS)
+    try:
+        connection.request("GET", "/pods")
+        answer = connection.getresponse()
+        status, body = answer.status, answer.read(_LONGEST_ANSWER_BYTES)
+    except (OSError, http.client.HTTPException) as exc:
+        raise NodeError(
+            f"no driver answers at {address}: {exc}",
+            hint="run it in the driver's pod: kubectl exec -n pgpu-system POD -- pgpu ps --kubernetes",
+        ) from exc
+    finally:
+        connection.close()
+    try:
+        document: Mapping[str, Any] = json.loads(body)
+        if "error" in document:
+            raise NodeError(
+                f"the driver cannot list its slices: {document['error']['message']}", hint=document["error"]["hint"]
+            )
+        # A newer driver may serve more fields.
+        names = {each.name for each in dataclasses.fields(Share)}
+        return tuple(
+            SeenShare(Share(**{name: value for name, value in each.items() if name in names}), each["gpu"])
+            for each in document["shares"]
+        )
+    except (ValueError, KeyError, TypeError) as exc:
+        raise NodeError(f"what answers at {address} is no driver of pgpu: HTTP {status}") from exc

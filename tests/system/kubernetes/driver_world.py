@@ -13,6 +13,7 @@ from tests.clearing import clear
 from tests.fakes.api_server import CLAIMS, ApiServer, running
 from tests.fakes.claims import FakeClaims, gpu
 from tests.fakes.kubelet import FakeKubelet
+from tests.kubernetes_log import logged
 from tests.waiting import until
 
 from pgpu.errors import NodeError
@@ -22,12 +23,11 @@ from pgpu.kubernetes.dra.cdi_files import CdiFiles
 from pgpu.kubernetes.dra.claim_events import ClaimEvents
 from pgpu.kubernetes.dra.claim_preparation import ClaimPreparer
 from pgpu.kubernetes.dra.dra_driver import SUBJECTS, Companion, Driver
-from pgpu.kubernetes.dra.dra_service import ClaimService
-from pgpu.kubernetes.dra.health_stream import HealthService
-from pgpu.kubernetes.dra.plugin_sockets import KubeletPlugin, Service
-from pgpu.kubernetes.driver_readiness import Readiness
+from pgpu.kubernetes.dra.dra_service import ClaimService, HealthService
+from pgpu.kubernetes.dra.plugin_registration import KubeletPlugin, Service
+from pgpu.kubernetes.node_health import Readiness
 from pgpu.kubernetes.generated import dra_v1_pb2 as dra
-from pgpu.kubernetes.gpu_health import Health, HealthState
+from pgpu.kubernetes.node_health import Health, HealthState
 from pgpu.model import Delivery
 
 NODE = "node1"
@@ -71,7 +71,7 @@ class World:
     root: Path
     api: ApiServer
     claims: FakeClaims
-    said: list[str] = field(default_factory=list)
+    said: list[str]
     health: dict[str, Health] = field(default_factory=dict)
     companions: list[Companion] = field(default_factory=list)
     slow_chores: dict[str, Callable[[], None]] = field(default_factory=dict)
@@ -103,28 +103,26 @@ class World:
 
     def driver(self) -> tuple[Driver, Cluster]:
         cluster = Cluster.at(self.api.kubeconfig(self.root))
-        telling = ClaimEvents(
-            self.said.append, lambda found, reason, note: self.said.append(f"{found.name} {reason}: {note}")
-        )
+        events = ClaimEvents(lambda found, reason, note: self.said.append(f"{found.name} {reason}: {note}"))
         files = CdiFiles(self.cdi, self.root / "seals")
-        preparer = ClaimPreparer(self.claims, cluster, files, node=NODE, teller=telling, gpu_edits=self.gpu_edits)
+        preparer = ClaimPreparer(self.claims, cluster, files, node=NODE, events=events, gpu_edits=self.gpu_edits)
         stop = threading.Event()
         services: list[Service] = [
-            ClaimService(preparer, telling),
+            ClaimService(preparer, events),
             HealthService(KnownHealth(self.health), NODE, stop),
         ]
 
         def plugin(heard: Any) -> KubeletPlugin:
             return KubeletPlugin(self.kubelet.directory, names.DRIVER, services, ["v1.DRAPlugin"], heard)
 
-        self.readiness = Readiness(self.said.append, SUBJECTS)
+        self.readiness = Readiness(SUBJECTS)
         driver = Driver(
             preparer,
             plugin,
             self.readiness,
             self.companions,
             slow_chores=self.slow_chores,
-            look_seconds=0.02,
+            poll_seconds=0.02,
             stop=stop,
         )
         return driver, cluster
@@ -150,7 +148,7 @@ def world(gpus: int = 1) -> Iterator[World]:
     """Make one, on a tmpfs with short paths."""
     root = Path(tempfile.mkdtemp(prefix="pgpu-k-", dir="/dev/shm"))
     try:
-        with running() as api:
-            yield World(root, api, FakeClaims(root / "slices", [gpu(number) for number in range(gpus)]))
+        with running() as api, logged() as said:
+            yield World(root, api, FakeClaims(root / "slices", [gpu(number) for number in range(gpus)]), said)
     finally:
         clear(root)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.fakes.claims import FakeClaims, gpu
 from tests.fakes.kubelet_pods import FakeKubelet, FakePod
+from tests.kubernetes_log import logged
 from tests.waiting import until
 
 from pgpu.enforcement import SliceUse
@@ -16,7 +17,7 @@ from pgpu.engine.claims import ClaimableGpu
 from pgpu.kubernetes.device_plugin.device_plugin import SUBJECTS, DevicePlugin
 from pgpu.kubernetes.device_plugin.slice_delivery import MountDelivery
 from pgpu.kubernetes.device_plugin.unit_ids import uid_of, unit_of
-from pgpu.kubernetes.driver_readiness import Readiness
+from pgpu.kubernetes.node_health import Readiness
 from pgpu.kubernetes.pod_resources import KubeletPods
 from pgpu.model import Claim, Delivery, Gpu, HeldClaim
 from pgpu.units import GIB
@@ -44,8 +45,8 @@ class CountingClaims(FakeClaims):
         self.after_gpus()
         return offers
 
-    def hold(self, claim: Claim) -> HeldClaim:
-        held = super().hold(claim)
+    def hold(self, claim: Claim, gpus: Sequence[ClaimableGpu] | None = None) -> HeldClaim:
+        held = super().hold(claim, gpus)
         self.meanwhile()
         return held
 
@@ -62,21 +63,20 @@ class Node:
     home: Path
     claims: CountingClaims
     kubelet: FakeKubelet
+    said: list[str]
     grace_seconds: float = 0.0
-    said: list[str] = field(default_factory=list)
     plugin: DevicePlugin | None = None
 
     def start_plugin(self) -> None:
-        self.readiness = Readiness(self.said.append, SUBJECTS)
+        self.readiness = Readiness(SUBJECTS)
         self.plugin = DevicePlugin(
             claims=self.claims,
             pods=KubeletPods(self.kubelet.directory),
-            delivering=MountDelivery(self.home / "links", edits),
+            delivery=MountDelivery(self.home / "links", edits),
             readiness=self.readiness,
             kubelet_directory=self.kubelet.directory,
-            say=self.said.append,
             grace_seconds=self.grace_seconds,
-            look_seconds=0.02,
+            poll_seconds=0.02,
         )
         self.plugin.start()
 
@@ -130,16 +130,17 @@ def make(tmp_path: Path, short_directory: Path) -> Iterator[Callable[..., Node]]
 
     def node(gpus: int = 1, gib: int = 80, grace_seconds: float = 0.0) -> Node:
         claims = CountingClaims(tmp_path / "slices", [gpu(index, gib * GIB) for index in range(gpus)])
-        made.append(Node(tmp_path, claims, FakeKubelet(short_directory), grace_seconds))
+        made.append(Node(tmp_path, claims, FakeKubelet(short_directory), said, grace_seconds))
         made[-1].kubelet.start()
         made[-1].start_plugin()
         made[-1].until_known(gpus * gib)
         return made[-1]
 
-    yield node
-    for each in made:
-        each.stop_plugin()
-        each.kubelet.stop()
+    with logged() as said:
+        yield node
+        for each in made:
+            each.stop_plugin()
+            each.kubelet.stop()
 
 
 Make = Callable[..., Node]

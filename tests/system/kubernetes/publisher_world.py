@@ -8,12 +8,13 @@ from tests.fakes.api_objects import Object
 from tests.fakes.api_server import EVENTS, SLICES, ApiServer
 from tests.fakes.claims import FakeClaims, gpu
 
+from tests.kubernetes_log import logged
 from pgpu.engine.claims import ClaimableGpu
 from pgpu.errors import NodeError
 from pgpu.kubernetes.api import Cluster, connect
 from pgpu.kubernetes.cluster_events import EventRecorder
-from pgpu.kubernetes.driver_readiness import Readiness
-from pgpu.kubernetes.gpu_health import Health
+from pgpu.kubernetes.node_health import Readiness
+from pgpu.kubernetes.node_health import Health
 from pgpu.kubernetes.resource_slices import Pace, PoolPlanner, Publisher
 from pgpu.model import Claim, Slice
 
@@ -60,8 +61,9 @@ class World:
         self.server = server
         self.claims = self.unreadable = Unreadable(directory, [gpu(0), gpu(1)])
         self.ills, self.clock = Ills(), Clock()
-        self.said: list[str] = []
-        self.readiness = Readiness(self.said.append)
+        self._log = logged()
+        self.said = self._log.__enter__()
+        self.readiness = Readiness()
         self.cluster = Cluster(connect(server.kubeconfig(directory, token)), pause=lambda _: False)
         self.events = EventRecorder(self.cluster, NODE, self.clock)
         self.events.start()
@@ -82,6 +84,7 @@ class World:
         self.publisher.stop()
         self.events.stop()
         self.cluster.close()
+        self._log.__exit__(None, None, None)
 
     @property
     def devices(self) -> dict[str, Object]:

@@ -109,7 +109,7 @@ def test_a_field_of_another_manager_is_not_taken_and_nothing_is_changed(
     server: ApiServer, said: Said, tmp_path: Path
 ) -> None:
     said("deploy", "app.py:Doubler", *IMAGE)
-    others = DynamicClient.of_a_person(server.kubeconfig(tmp_path))
+    others = DynamicClient.from_kubeconfig(server.kubeconfig(tmp_path))
     other = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "doubler"}, "spec": {"replicas": 7}}
     others.apply(DEPLOYMENTS, other, "default", "argocd", is_forced=True)
     others.close()

@@ -20,7 +20,7 @@ def test_a_node_has_one_unit_for_each_gib_and_their_ids_say_of_which_gpu(make: M
     node = make(gpus=2, gib=3)
     uuids = [each.uuid for each in node.claims.present]
     assert node.kubelet.healthy == {f"{uuid}::{number}" for uuid in uuids for number in range(3)}
-    until(lambda: not node.readiness.reasons())
+    until(lambda: not node.readiness.problems())
 
 
 def test_a_container_gets_one_slice_of_as_many_gib_as_it_asks_for(make: Make) -> None:
@@ -175,22 +175,22 @@ def test_a_slice_with_any_process_in_it_is_not_freed(tmp_path: Path) -> None:
     inside = [True]
     claims = CountingClaims(tmp_path, [gpu()])
     allocations = UnitSlices(
-        claims, MountDelivery(tmp_path / "links", edits), lambda _: None, lambda _: inside[0], grace_seconds=0
+        claims, MountDelivery(tmp_path / "links", edits), lambda _: inside[0], grace_seconds=0
     )
     allocations.allocate([f"{claims.present[0].uuid}::0"])
     for _ in range(3):
-        assert allocations.look([]) == []
+        assert allocations.free_unlisted([]) == []
     inside[0] = False
-    assert len(allocations.look([])) == 1
+    assert len(allocations.free_unlisted([])) == 1
 
 
 def test_a_slice_that_was_allocated_after_the_kubelet_was_asked_for_its_pods_stays(tmp_path: Path) -> None:
     claims = CountingClaims(tmp_path, [gpu()])
-    allocations = UnitSlices(claims, MountDelivery(tmp_path / "links", edits), lambda _: None, grace_seconds=0)
+    allocations = UnitSlices(claims, MountDelivery(tmp_path / "links", edits), grace_seconds=0)
     allocations.allocate([f"{claims.present[0].uuid}::0"])
-    assert allocations.look([]) == []
-    assert allocations.look([f"{claims.present[0].uuid}::0"]) == []
-    assert allocations.look([]) == []
+    assert allocations.free_unlisted([]) == []
+    assert allocations.free_unlisted([f"{claims.present[0].uuid}::0"]) == []
+    assert allocations.free_unlisted([]) == []
     assert claims.freed == []
 
 

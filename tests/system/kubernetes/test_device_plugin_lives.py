@@ -26,7 +26,7 @@ def test_a_kubelet_that_starts_again_is_registered_with_again_and_slices_stay(ma
     node.run(pod)
     held = node.claims.held()
     node.kubelet.stop()
-    until(lambda: "registered with the kubelet" in node.readiness.reasons())
+    until(lambda: "registered with the kubelet" in node.readiness.problems())
     node.kubelet.knows_its_pods = False
     node.kubelet.start()
     node.until_known(80)
@@ -115,17 +115,17 @@ def test_units_for_which_there_is_no_room_are_unhealthy_but_never_those_in_use(m
 
 def test_a_look_at_the_gpus_while_a_slice_comes_or_goes_takes_no_unit_from_the_node(tmp_path: Path) -> None:
     claims = CountingClaims(tmp_path, [gpu(0, 76 * GIB)])
-    allocations = UnitSlices(claims, MountDelivery(tmp_path / "links", edits), lambda _: None)
+    allocations = UnitSlices(claims, MountDelivery(tmp_path / "links", edits))
     roster = UnitInventory(claims, allocations.in_use)
     roster.refresh()
     seen: list[int] = []
 
     def look() -> None:
         roster.refresh()
-        seen.append(sum(each.is_healthy for each in roster.now()[1]))
+        seen.append(sum(each.is_healthy for each in roster.current()[1]))
 
     claims.meanwhile = look
-    ids = [each.unit.id for each in roster.now()[1]]
+    ids = [each.unit.id for each in roster.current()[1]]
     allocations.allocate(ids[:30])
     allocations.allocate(ids[30:60])
     allocations.start(ids[:30])
@@ -135,16 +135,16 @@ def test_a_look_at_the_gpus_while_a_slice_comes_or_goes_takes_no_unit_from_the_n
 
 def test_a_slice_that_goes_while_the_gpus_are_looked_at_takes_no_unit_from_the_node(tmp_path: Path) -> None:
     claims = CountingClaims(tmp_path, [gpu(0, 76 * GIB)])
-    allocations = UnitSlices(claims, MountDelivery(tmp_path / "links", edits), lambda _: None, grace_seconds=0)
+    allocations = UnitSlices(claims, MountDelivery(tmp_path / "links", edits), grace_seconds=0)
     roster = UnitInventory(claims, allocations.in_use)
     roster.refresh()
-    ids = [each.unit.id for each in roster.now()[1]]
+    ids = [each.unit.id for each in roster.current()[1]]
     allocations.allocate(ids[:30])
-    allocations.look([])
-    claims.after_gpus = lambda: allocations.look([])
+    allocations.free_unlisted([])
+    claims.after_gpus = lambda: allocations.free_unlisted([])
     roster.refresh()
     assert claims.freed
-    assert all(each.is_healthy for each in roster.now()[1])
+    assert all(each.is_healthy for each in roster.current()[1])
 
 
 def test_a_gpu_that_is_fuller_than_the_kubelet_knows_refuses_the_pod(make: Make) -> None:

@@ -12,7 +12,7 @@ from tests.system.kubernetes.driver_process import Node, node
 from tests.waiting import until
 
 from pgpu.errors import NodeError
-from pgpu.kubernetes.driver_client import SeenShare, shares_at
+from pgpu.kubernetes.pod_shares import SeenShare, shares_at
 from pgpu.units import GIB
 
 

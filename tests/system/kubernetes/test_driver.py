@@ -14,7 +14,7 @@ from tests.waiting import until
 
 from pgpu.kubernetes import names
 from pgpu.kubernetes.dra.dra_driver import SLICES
-from pgpu.kubernetes.dra.slice_parameters import API_VERSION, KIND
+from pgpu.kubernetes.dra.claim_allocation import API_VERSION, KIND
 from pgpu.kubernetes.generated import dra_v1_pb2 as dra
 from pgpu.model import Claim, HeldClaim, SharingWish, Slice
 from pgpu.units import GIB, MIB
@@ -331,7 +331,7 @@ def test_a_claim_that_cannot_be_restored_takes_nothing_from_others(node: World) 
         until(lambda: "CDI files: in order" in node.said)
         assert node.cdi_file(well).exists()
         assert node.cdi_file(ill).exists(), "its container may start again at any time"
-        assert "no description" in node.readiness.reasons()[SLICES]
+        assert "no description" in node.readiness.problems()[SLICES]
 
 
 def test_another_allocation_is_given_where_the_earlier_one_cannot_be_restored(node: World) -> None:

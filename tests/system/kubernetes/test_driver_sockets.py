@@ -12,9 +12,10 @@ from tests.waiting import until
 
 from pgpu.errors import NodeError
 from pgpu.kubernetes import names
-from pgpu.kubernetes.dra.dra_driver import REGISTERED, alone_on_node
+from pgpu.kubernetes.dra.dra_driver import REGISTERED
+from pgpu.kubernetes.driver_mode import alone_on_node
 from pgpu.kubernetes.generated import dra_health_v1alpha1_pb2 as health
-from pgpu.kubernetes.gpu_health import HealthState
+from pgpu.kubernetes.node_health import HealthState
 from pgpu.kubernetes.kubelet_sockets import SocketServer
 
 
@@ -65,9 +66,9 @@ def test_a_refused_registration_is_said_aloud(node: World) -> None:
     with node.running():
         node.kubelet.register(refusal="unknown plugin type")
         assert any("refuses this driver" in line and "unknown plugin type" in line for line in node.said)
-        assert REGISTERED in node.readiness.reasons()
+        assert REGISTERED in node.readiness.problems()
         node.kubelet.register()
-        assert REGISTERED not in node.readiness.reasons()
+        assert REGISTERED not in node.readiness.problems()
 
 
 def test_every_registration_is_told_to_who_publishes(node: World) -> None:

@@ -9,7 +9,7 @@ from tests.fakes.claims import FakeClaims
 from pgpu.errors import NodeError
 from pgpu.kubernetes.device_plugin.unit_ids import RESOURCE, Unit, claim_of
 from pgpu.kubernetes.driver_mode import Mode, enter_mode
-from pgpu.kubernetes.node_pods import Container, ContainerUnits, Pod
+from pgpu.kubernetes.pod_shares import Container, ContainerUnits, Pod
 from pgpu.model import Claim, Slice
 from pgpu.units import GIB
 

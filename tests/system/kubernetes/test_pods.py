@@ -18,13 +18,14 @@ from referencing import Registry, Resource
 from tests.fakes.claims import FakeClaims, gpu
 from tests.fakes.kubelet_pods import FakeKubelet, FakePod, claimed
 
+from tests.kubernetes_log import logged
 from pgpu.cli.main import main
 from pgpu.enforcement import SliceUse
 from pgpu.errors import KubeletAwayError, NodeError
 from pgpu.kubernetes.device_plugin.unit_ids import Unit, claim_of
 from pgpu.kubernetes.driver_http import DriverHttpServer
-from pgpu.kubernetes.driver_readiness import Readiness
-from pgpu.kubernetes.node_view import NodeView
+from pgpu.kubernetes.node_health import Readiness
+from pgpu.kubernetes.driver_http import NodeView
 from pgpu.kubernetes.pod_resources import KubeletPods
 from pgpu.model import Claim, Slice
 from pgpu.units import GIB
@@ -82,8 +83,8 @@ def node(tmp_path: Path) -> Iterator[Node]:
         kubelet = FakeKubelet(Path(name))
         kubelet.start()
         claims = UsedClaims(tmp_path, [gpu(0), gpu(1)])
-        readiness = Readiness(lambda _: None, ("a subject",))
-        readiness.right("a subject")
+        readiness = Readiness(("a subject",))
+        readiness.set_working("a subject")
         watch = NodeView(claims, KubeletPods(Path(name)))
         web = DriverHttpServer("127.0.0.1:0", watch, readiness)
         web.start()
@@ -209,25 +210,25 @@ def test_without_a_kubelet_no_slice_is_told_as_nobody_s(node: Node) -> None:
 
 def test_a_driver_is_ready_when_nothing_is_wrong_and_says_what_is(node: Node) -> None:
     assert node.get("/readyz") == (200, "ready\n")
-    node.readiness.wrong("registered with the kubelet", "it refuses")
-    node.readiness.wrong("slices published", "fields dropped")
+    node.readiness.set_problem("registered with the kubelet", "it refuses")
+    node.readiness.set_problem("slices published", "fields dropped")
     told = "registered with the kubelet: it refuses\nslices published: fields dropped\n"
     assert node.get("/readyz") == (503, told)
     assert node.metrics()["pgpu_driver_ready"] == [({}, 0)]
     assert node.get("/healthz") == (200, "alive\n")
     for subject in ("registered with the kubelet", "slices published"):
-        node.readiness.right(subject)
+        node.readiness.set_working(subject)
     assert node.get("/readyz") == (200, "ready\n")
 
 
 def test_a_subject_that_nobody_spoke_of_keeps_a_driver_from_being_ready() -> None:
-    said: list[str] = []
-    readiness = Readiness(said.append, ("a",))
-    assert readiness.reasons() == {"a": "not yet"}
-    for _ in range(2):
-        readiness.wrong("a", "why")
-    for _ in range(2):
-        readiness.right("a")
+    readiness = Readiness(("a",))
+    assert readiness.problems() == {"a": "not yet"}
+    with logged() as said:
+        for _ in range(2):
+            readiness.set_problem("a", "why")
+        for _ in range(2):
+            readiness.set_working("a")
     assert said == ["a: why", "a: in order"]
 
 

@@ -9,7 +9,7 @@ import msgspec
 from lightkube.models.meta_v1 import Status
 from lightkube.resources.core_v1 import Pod
 from lightkube.resources.resource_v1 import ResourceSlice
-from pgpu.kubernetes.api.type_preparation import prepare
+from pgpu.kubernetes.api.api_connection import prepare
 
 gc.set_threshold(5)
 sys.setswitchinterval(1e-6)

@@ -11,7 +11,7 @@ from tests.fakes.claims import gpu
 from tests.system.kubernetes.publisher_world import NODE, SHARED, World, wipe
 
 from pgpu.errors import ClusterAccessError, ClusterUnavailableError, NodeError
-from pgpu.kubernetes.gpu_health import Health, HealthState
+from pgpu.kubernetes.node_health import Health, HealthState
 from pgpu.kubernetes.resource_slices import SUBJECT
 from pgpu.units import GIB
 
@@ -35,7 +35,7 @@ def test_the_gpus_of_a_node_are_published(world: World) -> None:
     world.publisher.start()
 
     waiting.until(lambda: len(world.server.slices()) == 2)
-    waiting.until(lambda: not world.readiness.reasons())
+    waiting.until(lambda: not world.readiness.problems())
     assert len(world.devices) == 4
     (node,) = world.server.objects.all(NODES)
     assert {found["metadata"]["ownerReferences"][0]["uid"] for found in world.server.slices()} == {
@@ -206,11 +206,11 @@ def test_gpus_that_cannot_be_read_get_no_new_pods(world: World) -> None:
     world.publisher.publish()
 
     assert [device["taints"][0]["key"] for device in world.devices.values()] == ["gpu.pgpu.io/unknown"] * 4
-    assert "cannot be read" in world.readiness.reasons()[SUBJECT]
+    assert "cannot be read" in world.readiness.problems()[SUBJECT]
     world.unreadable.on = False
     world.publisher.publish()
     assert not any("taints" in device for device in world.devices.values())
-    assert not world.readiness.reasons()
+    assert not world.readiness.problems()
 
 
 def test_gpus_that_never_could_be_read_are_not_published(world: World) -> None:
@@ -269,8 +269,8 @@ def test_where_shares_are_dropped_nothing_is_published_and_everybody_is_told(wor
 
     assert world.server.slices() == []
     assert "create" not in world.server.verbs()
-    assert CONSUMABLE_CAPACITY in world.readiness.reasons()[SUBJECT]
-    assert "device-plugin" in world.readiness.reasons()[SUBJECT]
+    assert CONSUMABLE_CAPACITY in world.readiness.problems()[SUBJECT]
+    assert "device-plugin" in world.readiness.problems()[SUBJECT]
     waiting.until(lambda: world.reasons() == ["SlicesNotPublished"])
 
 
@@ -281,12 +281,12 @@ def test_slices_are_taken_back_when_the_gate_is_turned_off_and_come_back_with_it
 
     assert world.publisher.publish() is None
     assert world.server.slices() == []
-    assert SUBJECT in world.readiness.reasons()
+    assert SUBJECT in world.readiness.problems()
 
     world.server.gates |= GATES
     world.publisher.publish()
     assert len(world.devices) == 4
-    assert not world.readiness.reasons()
+    assert not world.readiness.problems()
 
 
 def test_without_partitionable_devices_gpus_are_shared_and_not_offered_whole(world: World) -> None:
@@ -295,7 +295,7 @@ def test_without_partitionable_devices_gpus_are_shared_and_not_offered_whole(wor
     world.publisher.publish()
 
     assert list(world.devices) == [gpu(0).uuid.lower(), gpu(1).uuid.lower()]
-    assert not world.readiness.reasons()
+    assert not world.readiness.problems()
     waiting.until(lambda: world.reasons() == ["FeatureGateOff"])
 
 
@@ -313,20 +313,20 @@ def test_a_cluster_without_the_api_is_told_of_the_device_plugin(world: World) ->
 
     assert world.publisher.publish() is None
 
-    assert "resource.k8s.io/v1" in world.readiness.reasons()[SUBJECT]
-    assert "device-plugin" in world.readiness.reasons()[SUBJECT]
+    assert "resource.k8s.io/v1" in world.readiness.problems()[SUBJECT]
+    assert "device-plugin" in world.readiness.problems()[SUBJECT]
 
 
 def test_a_server_that_fails_for_long_is_said_and_leaves_the_slices_as_they_are(world: World) -> None:
     world.publisher.start()
-    waiting.until(lambda: not world.readiness.reasons())
+    waiting.until(lambda: not world.readiness.problems())
     world.server.faults.append(Fault(503, times=1000, plural="resourceslices"))
     world.publisher.wake()
 
-    waiting.until(lambda: "503" in world.readiness.reasons().get(SUBJECT, ""))
+    waiting.until(lambda: "503" in world.readiness.problems().get(SUBJECT, ""))
     assert len(world.devices) == 4
     world.server.faults.clear()
-    waiting.until(lambda: not world.readiness.reasons())
+    waiting.until(lambda: not world.readiness.problems())
 
 
 def test_a_missing_permission_is_named(tmp_path: Path) -> None:
@@ -346,17 +346,17 @@ def test_a_server_that_is_not_there_is_waited_for(tmp_path: Path) -> None:
     with pytest.raises(ClusterUnavailableError):
         world.publisher.publish()
     world.publisher.start()
-    waiting.until(lambda: "does not answer" in world.readiness.reasons()[SUBJECT])
+    waiting.until(lambda: "does not answer" in world.readiness.problems()[SUBJECT])
     world.end()
 
 
 def test_a_bug_is_said_and_ends_no_publisher(world: World) -> None:
     world.unreadable.has_bug = True
     world.publisher.start()
-    waiting.until(lambda: "a bug of pgpu: ZeroDivisionError" in world.readiness.reasons()[SUBJECT])
+    waiting.until(lambda: "a bug of pgpu: ZeroDivisionError" in world.readiness.problems()[SUBJECT])
 
     world.unreadable.has_bug = False
-    waiting.until(lambda: SUBJECT not in world.readiness.reasons())
+    waiting.until(lambda: SUBJECT not in world.readiness.problems())
     assert world.devices
 
 
@@ -366,6 +366,6 @@ def test_two_who_undo_each_others_slices_slow_down(world: World) -> None:
     for each in (world, other):
         each.publisher.start()
 
-    waiting.until(lambda: "somebody else" in world.readiness.reasons().get(SUBJECT, ""), lambda: world.said)
+    waiting.until(lambda: "somebody else" in world.readiness.problems().get(SUBJECT, ""), lambda: world.said)
     other.end()
     waiting.until(lambda: len(world.devices) == 4)

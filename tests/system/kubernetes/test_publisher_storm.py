@@ -13,7 +13,7 @@ from tests.fakes.api_server import SLICES, Fault, running
 from tests.fakes.claims import gpu
 from tests.system.kubernetes.publisher_world import NODE, World, wipe
 
-from pgpu.kubernetes.gpu_health import Health, HealthState
+from pgpu.kubernetes.node_health import Health, HealthState
 from pgpu.units import GIB
 
 _CODES = (404, 409, 429, 500, 503)
@@ -109,7 +109,7 @@ def weather(world: World, seed: int, blows: int) -> None:
     calm_down(world)
 
     waiting.until(lambda: is_right(world), lambda: (world.said[-3:], world.server.slices()))
-    waiting.until(lambda: not world.readiness.reasons(), lambda: world.said[-3:])
+    waiting.until(lambda: not world.readiness.problems(), lambda: world.said[-3:])
     assert history.complaints() == []
 
 

@@ -16,10 +16,12 @@ from pgpu.kubernetes import names
 from pgpu.kubernetes.api import Cluster, ObjectName, ResourceClaim, connect
 from pgpu.kubernetes.cluster_events import EventRecorder
 from pgpu.kubernetes.dra.cdi_files import CdiFiles
-from pgpu.kubernetes.dra.claim_preparation import ClaimName, ClaimPreparer
-from pgpu.kubernetes.driver_readiness import Readiness
-from pgpu.kubernetes.driver_rights import DRIVER_RIGHTS
-from pgpu.kubernetes.gpu_health import Health
+from pgpu.kubernetes.dra.claim_allocation import ClaimName
+from pgpu.kubernetes.dra.claim_events import ClaimEvents
+from pgpu.kubernetes.dra.claim_preparation import ClaimPreparer
+from pgpu.kubernetes.node_health import Readiness
+from pgpu.kubernetes.node_requirements import DRIVER_RIGHTS
+from pgpu.kubernetes.node_health import Health
 from pgpu.kubernetes.resource_slices import PoolPlanner, Publisher
 from pgpu.model import Claim
 from pgpu.units import GIB
@@ -35,15 +37,6 @@ class Healthy:
         return {}
 
 
-class Silent:
-    """A `ClaimObserver` that tells nobody."""
-
-    def prepared(self, claim: Claim) -> None: ...
-    def unprepared(self, uid: str) -> None: ...
-    def ignored(self, found: ResourceClaim, fields: Sequence[str]) -> None: ...
-    def mended(self, what: str) -> None: ...
-
-
 @dataclass
 class World:
     """A node's driver, part by part, as its service account."""
@@ -56,7 +49,7 @@ class World:
     def publisher(self) -> Publisher:
         looking = PoolPlanner(self.claims, Healthy())
         events = EventRecorder(self.cluster, NODE)
-        return Publisher(self.cluster, NODE, looking, events=events, readiness=Readiness(lambda _: None))
+        return Publisher(self.cluster, NODE, looking, events=events, readiness=Readiness())
 
     def change(self) -> None:
         """Let somebody take memory whom the scheduler does not know of."""
@@ -95,7 +88,7 @@ def hears_of_changes_by_others(world: World) -> None:
 
 def prepares_a_claim(world: World) -> None:
     files = CdiFiles(world.directory / "cdi", world.directory / "seals")
-    preparer = ClaimPreparer(world.claims, world.cluster, files, node=NODE, teller=Silent(), gpu_edits=lambda _: None)
+    preparer = ClaimPreparer(world.claims, world.cluster, files, node=NODE, events=ClaimEvents(lambda *_: None), gpu_edits=lambda _: None)
     uid = world.server.objects.create(CLAIMS, "team", allocated())["metadata"]["uid"]
     (device,) = preparer.prepare(ClaimName("team", "mine", uid))
     assert device.cdi_ids == (f"pgpu.io/gpu={uid}",)

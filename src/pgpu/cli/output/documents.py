@@ -13,7 +13,7 @@ from pgpu.errors import PgpuError, RequestError
 from pgpu.model import Job
 
 if TYPE_CHECKING:
-    from pgpu.kubernetes.driver_client import SeenShare
+    from pgpu.kubernetes.pod_shares import SeenShare
 
 SCHEMA_VERSION = 1
 

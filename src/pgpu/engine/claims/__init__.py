@@ -4,6 +4,7 @@ It refuses to queue: what does not fit now is an error, and asked for again.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -48,8 +49,16 @@ class Claims(Protocol):
         """
         ...
 
-    def hold(self, claim: Claim) -> HeldClaim:
+    def lock(self, uid: str) -> AbstractContextManager[None]:
+        """Serialise what threads do with one claim; `hold` and `free` take the same lock, which is reentrant."""
+        ...
+
+    def hold(self, claim: Claim, gpus: Sequence[ClaimableGpu] | None = None) -> HeldClaim:
         """Give a claim its slices, and return when they bind. The same claim again gets the same ones, made anew if they are gone.
+
+        Args:
+            claim: To be held.
+            gpus: What `gpus` returned a moment ago: its NVML reading is used again. None: NVML is read here.
 
         Raises:
             RequestError: It can never be, such as a slice smaller than a CUDA context; or its uid is held with other slices.

@@ -6,8 +6,8 @@ It refuses to be needed by what runs: if its process dies, slices and limits sta
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -37,6 +37,14 @@ _LOOK_SECONDS = 0.01
 _RECOVERY_SECONDS = 1.0
 
 
+class _ClaimableGpus(list[ClaimableGpu]):
+    """What claims may take of each GPU, with the reading that it was computed from."""
+
+    def __init__(self, gpus: Iterable[ClaimableGpu], snapshot: Snapshot) -> None:
+        super().__init__(gpus)
+        self.snapshot = snapshot
+
+
 class EngineClaims:
     """The `Claims` of an engine, whose GPUs nobody else shares out from now on."""
 
@@ -58,13 +66,18 @@ class EngineClaims:
         with self._engine.ledger.view() as view:
             held, closed = self._engine.queue_of(view.holding()), view.closed_gpus()
         rooms = snapshot.rooms(held, self._engine.headroom)
-        return [self._offer(room, is_closed=bool(closed & {room.gpu.uuid, ALL_GPUS})) for room in rooms]
+        found = (self._offer(room, is_closed=bool(closed & {room.gpu.uuid, ALL_GPUS})) for room in rooms)
+        return _ClaimableGpus(found, snapshot)
 
-    def hold(self, claim: Claim) -> HeldClaim:
+    def lock(self, uid: str) -> AbstractContextManager[None]:
+        """See `Claims.lock`."""
+        return self._locks.held(uid)
+
+    def hold(self, claim: Claim, gpus: Sequence[ClaimableGpu] | None = None) -> HeldClaim:
         """See `Claims.hold`."""
         check_words(claim)
         with self._locks.held(claim.uid):
-            return self._hold(claim)
+            return self._hold(claim, gpus.snapshot if isinstance(gpus, _ClaimableGpus) else None)
 
     def free(self, uid: str) -> None:
         """See `Claims.free`."""
@@ -121,23 +134,22 @@ class EngineClaims:
                 record = view.held_claims.get(uid)
             return [] if record is None or record.is_freed else [self._hold(record.claim)]
 
-    def _hold(self, claim: Claim) -> HeldClaim:
+    def _hold(self, claim: Claim, snapshot: Snapshot | None = None) -> HeldClaim:
         with self._engine.ledger.view() as view:
             is_new, standing = view.held_claims.get(claim.uid) is None, _standing_for(view, claim)
         if standing is not None:
             with suppress(EnforcementError):  # it ended meanwhile, as all do whose files a reboot took
                 return self._bound_claim(claim, standing)
         try:
-            return self._bound_claim(claim, self._granted(claim))
+            return self._bound_claim(claim, self._granted(claim, snapshot or self._engine.snapshot()))
         except EnforcementError:
             if is_new:
                 self._forget(claim.uid)
             raise
 
-    def _granted(self, claim: Claim) -> str:
+    def _granted(self, claim: Claim, snapshot: Snapshot) -> str:
         engine = self._engine
         factor = engine.settings.oversubscription
-        snapshot = engine.snapshot()
         for part in claim.slices:
             on_it = [gpu for gpu in snapshot.gpus if gpu.uuid == part.gpu_uuid]
             if on_it:

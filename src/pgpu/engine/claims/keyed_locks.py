@@ -1,4 +1,4 @@
-"""One lock for each name, for as long as somebody wants it. It refuses to grow with names that nobody uses any more."""
+"""Locks by name that exist only while a thread holds or awaits them, so that the table does not grow with every claim."""
 
 import contextlib
 import threading
@@ -7,24 +7,25 @@ from collections.abc import Iterator
 
 
 class KeyedLocks:
-    """What is done under one name is done one after the other; different names do not wait for each other."""
+    """Reentrant locks: one name serialises its threads, different names do not block each other."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._locks: dict[str, threading.Lock] = {}
-        self._askers: Counter[str] = Counter()
+        self._locks: dict[str, threading.RLock] = {}
+        self._users: Counter[str] = Counter()
 
     @contextlib.contextmanager
     def held(self, name: str) -> Iterator[None]:
-        """Hold the lock of a name meanwhile."""
+        """Hold the lock of a name; the same thread may enter again."""
+        # The entry is counted before the lock is taken: it must not be deleted under a thread that waits for it.
         with self._guard:
-            lock = self._locks.setdefault(name, threading.Lock())
-            self._askers[name] += 1
+            lock = self._locks.setdefault(name, threading.RLock())
+            self._users[name] += 1
         try:
             with lock:
                 yield
         finally:
             with self._guard:
-                self._askers[name] -= 1
-                if not self._askers[name]:
-                    del self._askers[name], self._locks[name]
+                self._users[name] -= 1
+                if not self._users[name]:
+                    del self._users[name], self._locks[name]

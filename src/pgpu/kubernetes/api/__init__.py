@@ -1,14 +1,16 @@
-"""The only way to a cluster's API server: a few typed calls, whose errors are pgpu's own.
+"""Client of a cluster's API server: typed calls with pgpu's own errors. No error message contains a token or a certificate."""
 
-It says no token and no certificate to anybody, and refuses to decide what should stand in an object.
-"""
-
-from pgpu.kubernetes.api.cluster import Cluster, DryRun, ObjectList, SliceList
-from pgpu.kubernetes.api.credentials import connect
+from pgpu.kubernetes.api.api_connection import connect, prepare_type
+from pgpu.kubernetes.api.cluster import Change, Cluster, DryRun, ObjectList, SliceList, Watch
 from pgpu.kubernetes.api.dynamic_client import DynamicClient, ObjectKind
-from pgpu.kubernetes.api.object_watch import Change, Watch
-from pgpu.kubernetes.api.resources import AllocatedDevice, ClaimUser, Configuration, Node, ObjectName, ResourceClaim
-from pgpu.kubernetes.api.type_preparation import prepare_type
+from pgpu.kubernetes.api.resources import (
+    AllocatedDevice,
+    ClaimUser,
+    Configuration,
+    Node,
+    ObjectName,
+    ResourceClaim,
+)
 
 __all__ = [
     "AllocatedDevice",

@@ -1,16 +1,32 @@
-"""One question to the API server, asked again where that may help, and its errors made pgpu's own.
+"""The connection to the API server: credentials, retries, translated errors, and thread-safe decoding.
 
-Asked again, with growing pauses: what the server says it has no time for (429, 5xx), and what never reached it. A pause
-ends at once when the asker is closed. No error text holds a header, so none holds a token.
+Credentials come from a pod's service account or a kubeconfig. A service account's token is replaced every hour; the client reads
+it again when the server rejects it. TCP keepalive detects a dead server within two minutes, for watches as well.
+
+Requests that the server has no capacity for (429, 5xx) or that did not reach it are repeated with growing pauses.
 """
 
+import contextlib
+import gc
+import os
 import random
-from collections.abc import Callable
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import TypeVar
 
 import httpx2 as httpx
 import msgspec
+import yaml
+from lightkube.config.client_adapter import ConnectionParams, verify_cluster
+from lightkube.config.kubeconfig import SERVICE_ACCOUNT, KubeConfig
+from lightkube.config.models import User
+from lightkube.core import decoders
 from lightkube.core.exceptions import ApiError, ConfigError
+from lightkube.core.generic_client import GenericSyncClient
+from lightkube.core.resource import Resource
+from lightkube.models.meta_v1 import Status
 
 from pgpu.errors import (
     ClusterAccessError,
@@ -24,25 +40,36 @@ from pgpu.errors import (
 
 _Answer = TypeVar("_Answer")
 
+ANSWER_SECONDS = 10.0
+"""Timeout of one request; longer than an API server waits for its own store."""
+
+CONNECT_SECONDS = 5.0
+
 TRIES = 4
 FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 5.0
-"""Four tries and their pauses last less than 2 s where the server refuses at once: the kubelet, too, asks again."""
+"""Four attempts with their pauses last less than 2 s if the server refuses at once; the kubelet retries as well."""
 
+_KEEPALIVE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
+)
 _ERRORS: dict[int, tuple[type[ClusterError], str]] = {
-    400: (ObjectRefusedError, "refuses what it was asked"),
-    401: (ClusterAccessError, "does not know who asks"),
+    400: (ObjectRefusedError, "rejects the request"),
+    401: (ClusterAccessError, "does not accept the credentials"),
     403: (ClusterAccessError, "does not allow this"),
     404: (ObjectNotFoundError, "has no such object"),
-    409: (ObjectConflictError, "says that somebody was first"),
-    410: (HistoryGoneError, "has forgotten that version"),
-    422: (ObjectRefusedError, "finds the object wrong"),
+    409: (ObjectConflictError, "reports a conflict with another writer"),
+    410: (HistoryGoneError, "no longer has that version"),
+    422: (ObjectRefusedError, "finds the object invalid"),
 }
 _HINTS: dict[int, str] = {
     401: "is the token of the service account mounted, or the kubeconfig's user right?",
     403: "the ClusterRole or the admission policy of deploy/kubernetes is missing or older than this pgpu",
 }
-NO_CREDENTIALS = (
+_CREDENTIAL_ERRORS = (
     ConfigError,
     httpx.InvalidURL,
     OSError,
@@ -52,101 +79,165 @@ NO_CREDENTIALS = (
     KeyError,
     AssertionError,
 )
-"""What reading a kubeconfig, a token or the answer of a program that makes tokens may raise: files of others, of any content."""
+"""What lightkube may raise for a kubeconfig, a token or the output of a credential plugin: their content is unchecked."""
 
-_TOO_MUCH = 429
-_FAULT = 500
+_TOO_MANY_REQUESTS = 429
+_SERVER_ERROR = 500
 _UNKNOWN_FIELD = "field not declared in schema"
-"""What server-side apply says of a field that a kind does not have; it calls that a fault of its own (500), and always will."""
+"""Server-side apply reports an unknown field with status 500, although a retry cannot help."""
 
 _LONGEST_QUOTE = 400
 
 
-def request_with_retries(
-    question: Callable[[], _Answer], pause: Callable[[float], bool], tries: int = TRIES
-) -> _Answer:
-    """Ask until there is an answer, at most `tries` times.
+def connect(
+    kubeconfig: Path | None = None, service_account: Path = Path(SERVICE_ACCOUNT), *, context: str | None = None
+) -> GenericSyncClient:
+    """Return a client of the cluster; sends no request yet.
 
     Args:
-        question: One request; may be asked again.
-        pause: Waits that many seconds; true where the asker ends meanwhile, so that nothing is asked again.
-        tries: At least 1.
+        kubeconfig: Address and credentials; None: the pod's service account.
+        service_account: Directory with `token`, `ca.crt` and `namespace`.
+        context: Context of the kubeconfig; None: its current one.
 
     Raises:
-        ClusterError: One of its kinds.
+        ClusterAccessError: The files are missing or invalid.
     """
-    for number in range(1, tries):
-        try:
-            return request_once(question)
-        except ClusterUnavailableError as exc:
-            if pause(_pause_seconds(number, exc)):
-                raise
-    return request_once(question)
-
-
-def request_once(question: Callable[[], _Answer]) -> _Answer:
-    """Ask once.
-
-    Raises:
-        ClusterError: One of its kinds.
-    """
+    prepare_type()
     try:
-        return question()
-    except httpx.HTTPStatusError as exc:
-        raise _refusal(exc) from exc
-    except httpx.HTTPError as exc:
-        raise ClusterUnavailableError(f"Kubernetes' API server does not answer: {first_line(exc)}") from exc
-    except msgspec.MsgspecError as exc:
-        raise ClusterError(f"Kubernetes' API server answers what it should not: {exc}") from exc
-    except NO_CREDENTIALS as exc:
-        raise ClusterAccessError(f"no credentials for Kubernetes' API server: {first_line(exc)}") from exc
+        if kubeconfig is None and "KUBERNETES_SERVICE_HOST" not in os.environ:
+            raise ConfigError("this is no pod of a cluster, and no kubeconfig was named")
+        source = (
+            KubeConfig.from_service_account(service_account) if kubeconfig is None else KubeConfig.from_file(kubeconfig)
+        )
+        chosen = source.get(context)
+        if chosen is None:
+            raise ConfigError("the kubeconfig has no current context")
+        if chosen.user is None:
+            chosen = chosen._replace(user=User())
+        # trust_env=False: proxy variables of the pod must not redirect requests that carry a token.
+        trusted = verify_cluster(chosen.cluster, chosen.user or User(), chosen.abs_file, trust_env=False)
+        transport = httpx.HTTPTransport(verify=trusted, trust_env=False, socket_options=_KEEPALIVE)
+        timeout = httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS)
+        return GenericSyncClient(ConnectionParams(timeout=timeout, trust_env=False, transport=transport), chosen)
+    except (*_CREDENTIAL_ERRORS, yaml.YAMLError, msgspec.MsgspecError) as exc:
+        raise ClusterAccessError(
+            f"no way to Kubernetes' API server: {_first_line(exc)}",
+            hint="run in a pod with a service account, or name a file with --kubeconfig",
+        ) from exc
 
 
-class _LaterError(ClusterUnavailableError):
-    """The server itself said when to ask again."""
+def default_kubeconfig(named: Path | None, environment: Mapping[str, str] = os.environ) -> Path | None:
+    """Return the kubeconfig that kubectl would use: the named one, the first of KUBECONFIG, `~/.kube/config`; None: the pod's."""
+    if named is not None:
+        return named
+    first = environment.get("KUBECONFIG", "").split(os.pathsep)[0]
+    if first:
+        return Path(first)
+    own = Path(environment.get("HOME", "/"), ".kube", "config")
+    return own if own.is_file() or "KUBERNETES_SERVICE_HOST" not in environment else None
+
+
+class _RetryAfterError(ClusterUnavailableError):
+    """The server named the time of the next attempt."""
 
     after_seconds: float = 0.0
 
 
-def _pause_seconds(number: int, error: ClusterUnavailableError) -> float:
-    if isinstance(error, _LaterError) and error.after_seconds:
-        return min(error.after_seconds, LONGEST_PAUSE_SECONDS)
-    growing: float = FIRST_PAUSE_SECONDS * 2 ** (number - 1)
-    return min(growing, LONGEST_PAUSE_SECONDS) * random.uniform(0.5, 1)  # noqa: S311 - spreads askers, keeps no secret
+def request_with_retries(
+    send: Callable[[], _Answer], pause: Callable[[float], bool], tries: int = TRIES
+) -> _Answer:
+    """Send a request until it is answered, at most `tries` times.
+
+    Args:
+        send: Sends the request; may be called repeatedly.
+        pause: Waits so many seconds; returns True if the client is closed meanwhile, which ends the attempts.
+        tries: At least 1.
+
+    Raises:
+        ClusterError: One of its subclasses.
+    """
+    for number in range(1, tries):
+        try:
+            return request_once(send)
+        except ClusterUnavailableError as exc:
+            after_seconds = exc.after_seconds if isinstance(exc, _RetryAfterError) else 0.0
+            growing_seconds: float = FIRST_PAUSE_SECONDS * 2 ** (number - 1)
+            spread = 1.0 if after_seconds else random.uniform(0.5, 1)  # noqa: S311 - spreads clients, keeps no secret
+            if pause(min(after_seconds or growing_seconds, LONGEST_PAUSE_SECONDS) * spread):
+                raise
+    return request_once(send)
 
 
-def _refusal(exc: httpx.HTTPStatusError) -> ClusterError:
-    code = _code(exc)
-    said = _said(exc)
-    if _UNKNOWN_FIELD in said:
-        return ObjectRefusedError(f"Kubernetes' API server finds the object wrong ({code}): {said}")
-    if code == _TOO_MUCH or code >= _FAULT:
-        later = _LaterError(f"Kubernetes' API server cannot answer now ({code}): {said}")
-        later.after_seconds = _after_seconds(exc)
+def request_once(send: Callable[[], _Answer]) -> _Answer:
+    """Send a request once.
+
+    Raises:
+        ClusterError: One of its subclasses.
+    """
+    try:
+        return send()
+    except httpx.HTTPStatusError as exc:
+        raise _translated(exc) from exc
+    except httpx.HTTPError as exc:
+        raise ClusterUnavailableError(f"Kubernetes' API server does not answer: {_first_line(exc)}") from exc
+    except msgspec.MsgspecError as exc:
+        raise ClusterError(f"Kubernetes' API server sends an invalid answer: {exc}") from exc
+    except _CREDENTIAL_ERRORS as exc:
+        raise ClusterAccessError(f"no credentials for Kubernetes' API server: {_first_line(exc)}") from exc
+
+
+def _translated(exc: httpx.HTTPStatusError) -> ClusterError:
+    has_status = isinstance(exc, ApiError)
+    code = int(exc.status.code) if has_status and exc.status.code else exc.response.status_code
+    text = (exc.status.message if has_status else None) or _first_line(exc)
+    if len(text) > _LONGEST_QUOTE:
+        text = f"{text[:_LONGEST_QUOTE]}…"
+    if _UNKNOWN_FIELD in text:
+        return ObjectRefusedError(f"Kubernetes' API server finds the object invalid ({code}): {text}")
+    if code == _TOO_MANY_REQUESTS or code >= _SERVER_ERROR:
+        later = _RetryAfterError(f"Kubernetes' API server cannot answer now ({code}): {text}")
+        response = getattr(exc, "response", None)
+        header = "" if response is None else response.headers.get("Retry-After", "")
+        later.after_seconds = float(header) if header.isdigit() else 0.0
         return later
-    kind, words = _ERRORS.get(code, (ClusterError, "refuses"))
-    return kind(f"Kubernetes' API server {words} ({code}): {said}", hint=_HINTS.get(code))
+    kind, reason = _ERRORS.get(code, (ClusterError, "refuses"))
+    return kind(f"Kubernetes' API server {reason} ({code}): {text}", hint=_HINTS.get(code))
 
 
-def _code(exc: httpx.HTTPStatusError) -> int:
-    if isinstance(exc, ApiError) and exc.status.code:
-        return int(exc.status.code)
-    return exc.response.status_code
-
-
-def _said(exc: httpx.HTTPStatusError) -> str:
-    text = (exc.status.message if isinstance(exc, ApiError) else None) or first_line(exc)
-    return text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}…"
-
-
-def _after_seconds(exc: httpx.HTTPStatusError) -> float:
-    response = getattr(exc, "response", None)
-    wanted = "" if response is None else response.headers.get("Retry-After", "")
-    return float(wanted) if wanted.isdigit() else 0.0
-
-
-def first_line(exc: Exception) -> str:
-    """Return an error's first line; of a lookup, what was looked for."""
+def _first_line(exc: Exception) -> str:
     if isinstance(exc, KeyError):
-        return f"it says nothing of {exc}"
+        return f"there is no {exc}"
     return (str(exc) or type(exc).__name__).splitlines()[0]
+
+
+_PREPARATION = threading.Lock()
+_PREPARED: set[type[object]] = set()
+
+
+def prepare_type(kind: type[object] = Status) -> None:
+    """Make decoding of a kind, of lists of it, and of error statuses thread-safe; cheap when repeated.
+
+    msgspec stores what it derives from a type in the type itself at the first use. A second thread that decodes the type
+    meanwhile reads incomplete data and crashes: seen with msgspec 0.22 as a segmentation fault in the garbage collector, when the
+    first answers of two threads were errors. So one thread uses each type first, with the collector off.
+    """
+    if kind in _PREPARED:
+        return
+    with _PREPARATION, _without_collector():
+        for each in (Status, decoders.WatchEvent, kind):
+            with contextlib.suppress(msgspec.ValidationError):  # `{}` lacks required fields; the type is known now
+                msgspec.convert({}, each)
+        if issubclass(kind, Resource):
+            decoders.decode_list(b'{"items": []}', kind)
+        _PREPARED.add(kind)
+
+
+@contextlib.contextmanager
+def _without_collector() -> Iterator[None]:
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -1,7 +1,7 @@
-"""Objects of whatever kind, as JSON, for whoever writes whole manifests: read, listed, applied and removed by name.
+"""Objects of any kind as JSON: read, listed, applied and deleted by name, for manifests of deployed functions.
 
-They are stored by server-side apply: the server merges, knows whose each field is, and refuses to give one to another
-manager unless it is forced. Source: https://kubernetes.io/docs/reference/using-api/server-side-apply/
+Objects are stored by server-side apply: the server merges, tracks which manager owns each field, and refuses to change a field of
+another manager unless it is forced. Source: https://kubernetes.io/docs/reference/using-api/server-side-apply/
 """
 
 import threading
@@ -14,100 +14,103 @@ import msgspec
 from lightkube.core.generic_client import BasicRequest, GenericSyncClient
 
 from pgpu.errors import ObjectNotFoundError
-from pgpu.kubernetes.api.api_connection import request_with_retries
+from pgpu.kubernetes.api.api_connection import connect, default_kubeconfig, request_with_retries
 from pgpu.kubernetes.api.cluster import DryRun
-from pgpu.kubernetes.api.credentials import connect
-from pgpu.kubernetes.api.kubeconfig import default_kubeconfig
 
 Object = dict[str, Any]
-"""An object of Kubernetes, as JSON."""
+"""A Kubernetes object as JSON."""
 
-_APPLY = "application/apply-patch+yaml"
-"""JSON is YAML, too."""
+_APPLY_TYPE = "application/apply-patch+yaml"
+"""JSON is valid YAML."""
 
 _PAGE = 500
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectKind:
-    """One kind of objects, as addresses name it."""
+    """One kind of objects and its REST path."""
 
     api_version: str
     """`v1`, or `GROUP/VERSION`."""
 
     name: str
-    """As manifests have it."""
+    """`kind` of its manifests."""
 
     plural: str
     is_namespaced: bool = True
 
     @property
     def base(self) -> str:
-        """The beginning of its objects' addresses."""
+        """Path of its API version."""
         return f"{'apis' if '/' in self.api_version else 'api'}/{self.api_version}"
+
+    def path(self, namespace: str | None, name: str | None = None) -> str:
+        """Return the path of one object, or of all; without a namespace, of all namespaces."""
+        place = f"/namespaces/{namespace}" if self.is_namespaced and namespace is not None else ""
+        return f"{self.base}{place}/{self.plural}" + ("" if name is None else f"/{name}")
 
 
 class DynamicClient:
-    """A cluster's objects. Every method raises a kind of `ClusterError`, as those of `Cluster` do."""
+    """A cluster's objects. Methods raise subclasses of `ClusterError`, as those of `Cluster` do."""
 
     def __init__(self, client: GenericSyncClient, pause: Callable[[float], bool] | None = None) -> None:
-        """Ask through a client; `pause` as of `Cluster`."""
+        """Use a client; `pause` as of `Cluster`."""
         self._client = client
-        self._ending = threading.Event()
-        self._pause = self._ending.wait if pause is None else pause
+        self._closing = threading.Event()
+        self._pause = self._closing.wait if pause is None else pause
 
     @classmethod
-    def of_a_person(cls, kubeconfig: Path | None = None, context: str | None = None) -> "DynamicClient":
-        """Find the cluster as kubectl does: a file that is named, that of `KUBECONFIG`, or `~/.kube/config`.
+    def from_kubeconfig(cls, kubeconfig: Path | None = None, context: str | None = None) -> "DynamicClient":
+        """Connect as kubectl does: with the named file, that of `KUBECONFIG`, or `~/.kube/config`.
 
         Args:
-            kubeconfig: The file that is named.
-            context: Which of its contexts; None: its current one.
+            kubeconfig: The named file.
+            context: Context of the file; None: its current one.
 
         Raises:
-            ClusterAccessError: There is none, or it leads nowhere.
+            ClusterAccessError: There is no such file, or it is invalid.
         """
         return cls(connect(default_kubeconfig(kubeconfig), context=context))
 
     @property
     def namespace(self) -> str:
-        """That of the context, or `default`."""
+        """Namespace of the context, or `default`."""
         return str(self._client.namespace)
 
     def close(self) -> None:
-        """Let go of the connections."""
-        self._ending.set()
+        """Close the connections."""
+        self._closing.set()
         self._client.close()  # type: ignore[no-untyped-call]
 
     def serves(self, kind: ObjectKind) -> bool:
         """Whether the cluster has this kind of objects."""
         try:
-            found = self._ask("GET", kind.base)
+            found = self._request("GET", kind.base)
         except ObjectNotFoundError:
             return False
         return any(each.get("name") == kind.plural for each in found.get("resources") or ())
 
     def find(self, kind: ObjectKind, name: str, namespace: str | None = None) -> Object | None:
-        """Read one; None where there is none."""
+        """Read one object; None: there is none."""
         try:
-            return self._ask("GET", _address(kind, namespace, name))
+            return self._request("GET", kind.path(namespace, name))
         except ObjectNotFoundError:
             return None
 
     def all(self, kind: ObjectKind, selector: str, namespace: str | None = None) -> Sequence[Object]:
-        """List those whose labels fit; in all namespaces where none is named."""
+        """List the objects that match a label selector; in all namespaces if none is given."""
         found: list[Object] = []
-        more: dict[str, str] = {}
+        parameters = {"labelSelector": selector, "limit": str(_PAGE)}
         while True:
-            asked = {"labelSelector": selector, "limit": str(_PAGE), **more}
-            page = self._ask("GET", _address(kind, namespace), asked)
+            page = self._request("GET", kind.path(namespace), parameters)
+            # Items of a list have neither field.
             found += [{"apiVersion": kind.api_version, "kind": kind.name, **each} for each in page.get("items") or ()]
-            if not (going_on := (page.get("metadata") or {}).get("continue")):
+            if not (token := (page.get("metadata") or {}).get("continue")):
                 return found
-            more = {"continue": going_on}
+            parameters["continue"] = token
 
-    def there(self, kind: ObjectKind, selector: str, namespace: str | None = None) -> Sequence[Object]:
-        """List like `all`; nothing where the cluster has no such kind."""
+    def all_if_served(self, kind: ObjectKind, selector: str, namespace: str | None = None) -> Sequence[Object]:
+        """List like `all`; empty if the cluster has no such kind."""
         try:
             return self.all(kind, selector, namespace)
         except ObjectNotFoundError:
@@ -117,40 +120,35 @@ class DynamicClient:
         self, kind: ObjectKind, wanted: Object, namespace: str | None, manager: str, *, is_forced: bool = False,
         dry_run: DryRun = DryRun.NO,
     ) -> Object:  # fmt: skip
-        """Let an object be as a manifest says, making it where there is none; return it as it is stored.
+        """Create or change an object as a manifest says, and return it as stored.
 
         Args:
             kind: Of the object.
-            wanted: All that this manager says of it: a field that it said before and does not say now is removed.
-            namespace: Where it lies; None for what lies in none.
-            manager: Who says it.
+            wanted: All fields of this manager: a field that it set before and that is missing now is removed.
+            namespace: Of the object; None: it is cluster-scoped.
+            manager: Field manager.
             is_forced: Whether fields of other managers are taken over, instead of `ObjectConflictError`.
             dry_run: Whether nothing is stored.
         """
-        asked = {"fieldManager": manager, "force": str(is_forced).lower(), **dry_run.parameters}
-        return self._ask("PATCH", _address(kind, namespace, wanted["metadata"]["name"]), asked, wanted)
+        parameters = {"fieldManager": manager, "force": str(is_forced).lower(), **dry_run.parameters}
+        return self._request("PATCH", kind.path(namespace, wanted["metadata"]["name"]), parameters, wanted)
 
     def remove(self, kind: ObjectKind, name: str, namespace: str | None = None) -> bool:
-        """Remove one, and what it owns after it; whether there was one."""
+        """Delete one object, and what it owns in the background; returns whether it existed."""
         try:
-            self._ask("DELETE", _address(kind, namespace, name), {"propagationPolicy": "Background"})
+            self._request("DELETE", kind.path(namespace, name), {"propagationPolicy": "Background"})
         except ObjectNotFoundError:
             return False
         return True
 
-    def _ask(
-        self, method: str, address: str, parameters: Mapping[str, str] | None = None, body: Object | None = None
+    def _request(
+        self, method: str, path: str, parameters: Mapping[str, str] | None = None, body: Object | None = None
     ) -> Object:
-        def question() -> Object:
-            headers = None if body is None else {"Content-Type": _APPLY}
-            asked = BasicRequest(method, address, params=dict(parameters or {}), data=body, headers=headers)
-            response = self._client.send(self._client.build_adapter_request(asked))
+        def send() -> Object:
+            headers = None if body is None else {"Content-Type": _APPLY_TYPE}
+            request = BasicRequest(method, path, params=dict(parameters or {}), data=body, headers=headers)
+            response = self._client.send(self._client.build_adapter_request(request))
             self._client.raise_for_status(response)  # type: ignore[no-untyped-call]
             return msgspec.json.decode(response.content, type=Object)
 
-        return request_with_retries(question, self._pause)
-
-
-def _address(kind: ObjectKind, namespace: str | None, name: str | None = None) -> str:
-    place = f"/namespaces/{namespace}" if kind.is_namespaced and namespace is not None else ""
-    return f"{kind.base}{place}/{kind.plural}" + ("" if name is None else f"/{name}")
+        return request_with_retries(send, self._pause)

@@ -1,13 +1,25 @@
-"""What pgpu reads of a cluster's objects, as frozen values. Nothing here asks or decides."""
+"""The Kubernetes objects that pgpu reads, as frozen values, and quantities such as `30Gi` as whole numbers."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from lightkube.models.resource_v1 import DeviceAllocationConfiguration, DeviceRequestAllocationResult
+from lightkube.resources.core_v1 import Node as NodeObject
+from lightkube.resources.resource_v1 import ResourceClaim as ClaimObject
+from lightkube.utils.quantity import parse_quantity
+
+from pgpu.errors import ClusterError
+from pgpu.units import GIB, MIB, quoted
+
+_UNITS = ((GIB, "Gi"), (MIB, "Mi"))
+_FROM_CLASS = "FromClass"
+
 
 @dataclass(frozen=True, slots=True)
 class ObjectName:
-    """Which object an event is about."""
+    """Reference to the object of an event."""
 
     api_version: str
     """Such as `v1` or `resource.k8s.io/v1`."""
@@ -15,7 +27,7 @@ class ObjectName:
     kind: str
     name: str
     namespace: str = ""
-    """Empty for what lies in none, such as a Node."""
+    """Empty for cluster-scoped objects."""
 
     uid: str = ""
 
@@ -27,35 +39,35 @@ class Node:
     name: str
     uid: str
     runtime: str = ""
-    """What runs its containers and which version, such as `containerd://2.1.9`; empty where it does not say."""
+    """Container runtime and version, such as `containerd://2.1.9`; empty: not reported."""
 
     kubelet: str = ""
-    """Which version, such as `v1.36.2`; likewise."""
+    """Version, such as `v1.36.2`; empty: not reported."""
 
     @property
     def object_name(self) -> ObjectName:
-        """How events name it."""
+        """Reference for events."""
         return ObjectName("v1", "Node", self.name, uid=self.uid)
 
 
 @dataclass(frozen=True, slots=True)
 class AllocatedDevice:
-    """One device that the scheduler chose for one request of a claim."""
+    """One device that the scheduler allocated for one request of a claim."""
 
     request: str
-    """Name of the request in the claim; `request/subrequest` where one of several was chosen."""
+    """Name of the request; `request/subrequest` if one of several alternatives was chosen."""
 
     driver: str
     pool: str
     device: str
     share_id: str | None = None
-    """Which share of a device that several claims have; None of a device that one claim has alone."""
+    """Share of a device that several claims have; None: one claim has the whole device."""
 
     consumed: Mapping[str, int] = field(default_factory=dict)
-    """By name of the capacity what the scheduler took of it, in its unit, parts rounded up; empty of a whole device."""
+    """Consumed amount by capacity, in its unit, rounded up; empty for a whole device."""
 
     has_admin_access: bool = False
-    """Whether the request was for a look at a device that others hold."""
+    """Whether the request is for administrative access to a device that other claims have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,19 +75,19 @@ class Configuration:
     """Opaque parameters for one driver, as the scheduler copied them into the allocation."""
 
     is_from_class: bool
-    """Whether a DeviceClass, which administrators write, says so; else the claim, which anybody may write."""
+    """From a DeviceClass, which administrators write; else from the claim, which any user may write."""
 
     driver: str
     parameters: Mapping[str, Any]
-    """JSON of the driver's own kind."""
+    """JSON, in the driver's own schema."""
 
     requests: tuple[str, ...] = ()
-    """For which requests of the claim; empty: for all."""
+    """Requests of the claim that they apply to; empty: all."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimUser:
-    """Who may use a claim now."""
+    """An object that a claim is reserved for."""
 
     resource: str
     """Usually `pods`."""
@@ -86,20 +98,89 @@ class ClaimUser:
 
 @dataclass(frozen=True, slots=True)
 class ResourceClaim:
-    """A claim on devices, and what the scheduler gave it."""
+    """A claim on devices, with its allocation."""
 
     namespace: str
     name: str
     uid: str
     devices: tuple[AllocatedDevice, ...] = ()
-    """Of all drivers, in the scheduler's order; empty where nothing is allocated."""
+    """Of all drivers, in the scheduler's order; empty: not allocated."""
 
     configurations: tuple[Configuration, ...] = ()
-    """Of all drivers, in the order in which they were given: a later one of the same source says more precisely."""
+    """Of all drivers, in order; a later one of the same source is more specific."""
 
     users: tuple[ClaimUser, ...] = ()
 
     @property
     def object_name(self) -> ObjectName:
-        """How events name it."""
+        """Reference for events."""
         return ObjectName("resource.k8s.io/v1", "ResourceClaim", self.name, self.namespace, self.uid)
+
+
+def node_of(found: NodeObject) -> Node:
+    """Convert a Node."""
+    metadata = found.metadata
+    info = None if found.status is None else found.status.nodeInfo
+    runtime, kubelet = ("", "") if info is None else (info.containerRuntimeVersion, info.kubeletVersion)
+    return Node("", "") if metadata is None else Node(metadata.name or "", metadata.uid or "", runtime, kubelet)
+
+
+def claim_of(found: ClaimObject) -> ResourceClaim:
+    """Convert a ResourceClaim, allocated or not.
+
+    Raises:
+        ClusterError: An amount in it is no quantity.
+    """
+    metadata, status = found.metadata, found.status
+    allocated = status.allocation.devices if status is not None and status.allocation is not None else None
+    results = (allocated.results if allocated else None) or []
+    configurations = (allocated.config if allocated else None) or []
+    users = (None if status is None else status.reservedFor) or []
+    return ResourceClaim(
+        namespace=(metadata and metadata.namespace) or "",
+        name=(metadata and metadata.name) or "",
+        uid=(metadata and metadata.uid) or "",
+        devices=tuple(_device(each) for each in results),
+        configurations=tuple(read for each in configurations if (read := _configuration(each))),
+        users=tuple(ClaimUser(user.resource, user.name, user.uid) for user in users),
+    )
+
+
+def _device(result: DeviceRequestAllocationResult) -> AllocatedDevice:
+    consumed = {name: whole_number(amount) for name, amount in (result.consumedCapacity or {}).items()}
+    return AllocatedDevice(
+        result.request, result.driver, result.pool, result.device, result.shareID, consumed, bool(result.adminAccess)
+    )
+
+
+def _configuration(found: DeviceAllocationConfiguration) -> Configuration | None:
+    if found.opaque is None:
+        return None
+    parameters = found.opaque.parameters
+    return Configuration(
+        is_from_class=found.source == _FROM_CLASS,
+        driver=found.opaque.driver,
+        parameters=parameters if isinstance(parameters, dict) else {},
+        requests=tuple(found.requests or ()),
+    )
+
+
+def whole_number(quantity: str) -> int:
+    """Parse a quantity, rounded up: `30Gi` is 32212254720, `500m` is 1.
+
+    Raises:
+        ClusterError: It is no quantity.
+    """
+    try:
+        amount = parse_quantity(quantity)
+    except ValueError as exc:
+        raise ClusterError(f"the API server sends {quoted(quantity)}, which is no quantity") from exc
+    return 0 if amount is None else math.ceil(amount)
+
+
+def quantity_of(amount: int) -> str:
+    """Format a number in the API server's canonical form: `30Gi`, `1536Mi`, `100`."""
+    for unit_bytes, unit in _UNITS:
+        if amount and amount % unit_bytes == 0:
+            return f"{amount // unit_bytes}{unit}"
+    return str(amount)

@@ -135,7 +135,7 @@ def _left(
     objects: DynamicClient, kind: ObjectKind, workload: Workload, namespace: str, kept: set[str]
 ) -> Iterator[ObjectChange]:
     is_scaled = workload.scaling.is_automatic
-    for found in objects.there(kind, selector(workload.name), namespace):
+    for found in objects.all_if_served(kind, selector(workload.name), namespace):
         name = str(found["metadata"]["name"])
         is_used = is_scaled if kind is AUTOSCALERS else name in kept
         if not is_used and is_own(found) and objects.remove(kind, name, namespace):

@@ -5,7 +5,7 @@ It refuses to say how the slice is shared: that is a DeviceClass's, and its admi
 
 import math
 
-from pgpu.kubernetes.api.quantities import quantity_of
+from pgpu.kubernetes.api.resources import quantity_of
 from pgpu.kubernetes.deploy.object_names import Manifest, metadata, named_by_content
 from pgpu.kubernetes.deploy.workload import Share, Workload
 from pgpu.kubernetes.names import COMPUTE, DRIVER, MEMORY, SHARED_CLASS

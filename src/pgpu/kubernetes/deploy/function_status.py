@@ -62,7 +62,7 @@ def deployed_functions(objects: DynamicClient, namespace: str | None, name: str 
     found = [
         _standing(each, platform, pods[each["metadata"]["namespace"], each["metadata"]["name"]])
         for kind, platform in ((DEPLOYMENTS, Platform.DEPLOYMENT), (KNATIVE_SERVICES, Platform.KNATIVE))
-        for each in objects.there(kind, selector(name), namespace)
+        for each in objects.all_if_served(kind, selector(name), namespace)
         if is_own(each)
     ]
     return tuple(sorted(found, key=lambda each: (each.namespace, each.name)))

@@ -7,7 +7,7 @@ the runtime. It refuses volumes and secrets: whoever needs them adds them to the
 
 import math
 
-from pgpu.kubernetes.api.quantities import quantity_of
+from pgpu.kubernetes.api.resources import quantity_of
 from pgpu.kubernetes.deploy.claim_template import described
 from pgpu.kubernetes.deploy.object_names import APP_ANNOTATION, SLICE_ANNOTATION, Manifest, metadata
 from pgpu.kubernetes.deploy.source_config_map import items, source_name

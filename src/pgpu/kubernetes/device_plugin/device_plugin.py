@@ -1,108 +1,269 @@
-"""The device plugin of one node, assembled: its socket, its list, its slices, and one thread that looks after all of them."""
+"""The device plugin of one node: its gRPC service, its registration with the kubelet, and the thread that keeps both up to date."""
 
+import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+import grpc
+
 from pgpu.engine.claims import Claims
-from pgpu.errors import PgpuError
-from pgpu.kubernetes.device_plugin.kubelet_registration import DIRECTORY, SOCKET, Registrar
-from pgpu.kubernetes.device_plugin.plugin_service import DevicePluginService
+from pgpu.errors import CapacityError, NodeError, PgpuError, RequestError
 from pgpu.kubernetes.device_plugin.slice_delivery import SliceDelivery
-from pgpu.kubernetes.device_plugin.unit_ids import RESOURCE
-from pgpu.kubernetes.device_plugin.unit_inventory import UnitInventory
+from pgpu.kubernetes.device_plugin.unit_ids import RESOURCE, preferred
+from pgpu.kubernetes.device_plugin.unit_inventory import OfferedUnit, UnitInventory
 from pgpu.kubernetes.device_plugin.unit_slices import GRACE_SECONDS, UnitSlices
-from pgpu.kubernetes.driver_readiness import Readiness
-from pgpu.kubernetes.gpu_health import HealthSource
-from pgpu.kubernetes.kubelet_sockets import SocketServer
-from pgpu.kubernetes.node_pods import PodResources
+from pgpu.kubernetes.generated import device_plugin_v1beta1_pb2 as wire
+from pgpu.kubernetes.kubelet_sockets import SocketServer, add_service, method_caller, open_channel
+from pgpu.kubernetes.node_health import HealthSource, Readiness
+from pgpu.kubernetes.pod_shares import PodResources
+
+_log = logging.getLogger(__name__)
 
 REGISTERED = "registered with the kubelet"
 GPUS = "GPUs read"
 PODS = "pods known"
 SUBJECTS = (REGISTERED, GPUS, PODS)
-"""What a `Readiness` has to hear of."""
+"""Subjects of the plugin's `Readiness`."""
 
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
+
+DIRECTORY = Path("device-plugins")
+"""Relative to the kubelet's directory."""
+
+SOCKET = "pgpu-gpu-memory.sock"
+"""Of the plugin, beside the kubelet's own."""
+
+_KUBELET_SOCKET = "kubelet.sock"
+_VERSION = "v1beta1"
+_REGISTER_SECONDS = 15.0
+"""The kubelet calls the plugin back before it answers, for at most 10 s."""
+
+_MOST_SILENT_POLLS = 3
+"""Then the plugin registers again: a kubelet that lost the connection to a plugin forgets it and does not reconnect."""
+
+_STREAM_POLL_SECONDS = 0.5
+"""Interval at which a stream checks whether its kubelet is still connected; changes are sent at once."""
+
+_HEALTHY, _UNHEALTHY = "Healthy", "Unhealthy"
+_SERVICES = wire.DESCRIPTOR.services_by_name
+
+
+def plugin_options() -> wire.DevicePluginOptions:
+    """Return which optional calls the kubelet shall make: the choice of units, and one before each container start."""
+    return wire.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
+
+
+class DevicePluginService:
+    """The calls of the kubelet's device manager, in threads of gRPC.
+
+    Errors become a gRPC status with one line, which the kubelet shows in the pod's events.
+    """
+
+    def __init__(self, inventory: UnitInventory, slices: UnitSlices, delivery: SliceDelivery) -> None:
+        self._inventory = inventory
+        self._slices = slices
+        self._delivery = delivery
+        self._listeners = 0
+        self._guard = threading.Lock()
+
+    def add_to(self, server: grpc.Server) -> None:
+        """Register the service."""
+        add_service(server, _SERVICES["DevicePlugin"], self)
+
+    @property
+    def has_listener(self) -> bool:
+        """Whether a kubelet is connected to `ListAndWatch`."""
+        return self._listeners > 0
+
+    def GetDevicePluginOptions(self, request: wire.Empty, context: grpc.ServicerContext) -> wire.DevicePluginOptions:  # noqa: ARG002, N802 - the wire's
+        """See `plugin_options`."""
+        return plugin_options()
+
+    def ListAndWatch(  # noqa: N802 - the wire's
+        self,
+        request: wire.Empty,  # noqa: ARG002 - likewise
+        context: grpc.ServicerContext,
+    ) -> Iterator[wire.ListAndWatchResponse]:
+        """Stream all units, and all again whenever one changes, until the kubelet disconnects."""
+        with self._guard:
+            self._listeners += 1
+        try:
+            version, offered = self._inventory.current()
+            yield _list(offered)
+            while context.is_active() and not self._inventory.is_closed:
+                if self._inventory.wait_beyond(version, _STREAM_POLL_SECONDS) and not self._inventory.is_closed:
+                    version, offered = self._inventory.current()
+                    yield _list(offered)
+        finally:
+            with self._guard:
+                self._listeners -= 1
+
+    def GetPreferredAllocation(  # noqa: N802 - the wire's
+        self, request: wire.PreferredAllocationRequest, context: grpc.ServicerContext
+    ) -> wire.PreferredAllocationResponse:
+        """Choose units of one GPU, or refuse the pod: the kubelet by itself would combine several GPUs."""
+        with _as_status(context):
+            chosen = [
+                preferred(each.available_deviceIDs, each.must_include_deviceIDs, each.allocation_size)
+                for each in request.container_requests
+            ]
+        return wire.PreferredAllocationResponse(
+            container_responses=[wire.ContainerPreferredAllocationResponse(deviceIDs=ids) for ids in chosen]
+        )
+
+    def Allocate(self, request: wire.AllocateRequest, context: grpc.ServicerContext) -> wire.AllocateResponse:  # noqa: N802 - the wire's
+        """Make a slice for each container, or refuse the pod."""
+        with _as_status(context):
+            held = [self._slices.allocate(each.devices_ids) for each in request.container_requests]
+        return wire.AllocateResponse(container_responses=[self._delivery.response(each) for each in held])
+
+    def PreStartContainer(  # noqa: N802 - the wire's
+        self, request: wire.PreStartContainerRequest, context: grpc.ServicerContext
+    ) -> wire.PreStartContainerResponse:
+        """Ensure that the slice binds before each start of a container; an error keeps it from starting."""
+        with _as_status(context):
+            self._slices.start(request.devices_ids)
+        return wire.PreStartContainerResponse()
+
+
+def _list(offered: Sequence[OfferedUnit]) -> wire.ListAndWatchResponse:
+    return wire.ListAndWatchResponse(
+        devices=[wire.Device(ID=each.unit.id, health=_HEALTHY if each.is_healthy else _UNHEALTHY) for each in offered]
+    )
+
+
+@contextmanager
+def _as_status(context: grpc.ServicerContext) -> Iterator[None]:
+    try:
+        yield
+    except PgpuError as exc:
+        status = grpc.StatusCode.FAILED_PRECONDITION
+        if isinstance(exc, RequestError):
+            status = grpc.StatusCode.INVALID_ARGUMENT
+        elif isinstance(exc, CapacityError):
+            status = grpc.StatusCode.RESOURCE_EXHAUSTED
+        context.abort(status, str(exc) if exc.hint is None else f"{exc}; {exc.hint}")
+
+
+class Registrar:
+    """Keeps the plugin registered with the kubelet, which may restart at any time.
+
+    A starting kubelet removes every socket of its directory and has no plugin. It is told from the one before by device, inode
+    and change time of its socket, since inode numbers are reused.
+    """
+
+    def __init__(self, kubelet_directory: Path, server: SocketServer, has_listener: Callable[[], bool]) -> None:
+        """Args: usually `/var/lib/kubelet`, the plugin's server at `SOCKET`, and whether a kubelet listens to the units."""
+        self._socket = (kubelet_directory / DIRECTORY / _KUBELET_SOCKET).absolute()
+        self._server = server
+        self._has_listener = has_listener
+        self._known: tuple[int, int, int] | None = None
+        self._is_registered = False
+        self._silent_polls = 0
+
+    def poll(self) -> None:
+        """Register if needed; returns without error if the kubelet is registered and listens.
+
+        Raises:
+            NodeError: The kubelet is away, refuses, or does not listen yet.
+        """
+        try:
+            found = self._socket.stat()
+        except OSError as exc:
+            self._known, self._is_registered = None, False
+            raise NodeError(f"there is no {self._socket}: {exc.strerror}", hint="the kubelet is away") from exc
+        identity = (found.st_dev, found.st_ino, found.st_ctime_ns)
+        if identity != self._known:
+            self._known, self._is_registered = identity, False
+        if not self._server.is_in_place:
+            self._is_registered = False
+            self._server.start()
+        if not self._is_registered or self._silent_polls >= _MOST_SILENT_POLLS:
+            self._register()
+            self._is_registered, self._silent_polls = True, 0
+        self._silent_polls = 0 if self._has_listener() else self._silent_polls + 1
+        if self._silent_polls:
+            raise NodeError("the kubelet has registered the plugin and does not listen yet")
+
+    def _register(self) -> None:
+        request = wire.RegisterRequest(
+            version=_VERSION, endpoint=self._server.path.name, resource_name=RESOURCE, options=plugin_options()
+        )
+        with open_channel(self._socket) as channel:
+            try:
+                method_caller(channel, _SERVICES["Registration"], "Register")(request, timeout=_REGISTER_SECONDS)
+            except grpc.RpcError as exc:
+                raise NodeError(
+                    f"the kubelet does not accept {RESOURCE}: {exc.code().name}, {exc.details()}"
+                ) from exc
 
 
 class DevicePlugin:
-    """Offers GiB of GPU memory to the kubelet of this node until it is closed; slices stay."""
+    """Offers GiB of GPU memory to this node's kubelet until it is closed; slices stay."""
 
     def __init__(
         self,
         *,
         claims: Claims,
         pods: PodResources,
-        delivering: SliceDelivery,
+        delivery: SliceDelivery,
         readiness: Readiness,
         kubelet_directory: Path,
         health: HealthSource | None = None,
-        say: Callable[[str], None],
         grace_seconds: float = GRACE_SECONDS,
-        look_seconds: float = LOOK_SECONDS,
+        poll_seconds: float = POLL_SECONDS,
     ) -> None:
-        """Do nothing yet.
+        """Start nothing yet.
 
         Args:
-            claims: Of this node; nobody else makes slices for containers of its pods.
-            pods: Who has which units.
-            delivering: How containers get a slice.
-            readiness: Hears of `SUBJECTS`.
+            claims: Of this node; nothing else makes slices for containers of its pods.
+            pods: Source of the units that containers have.
+            delivery: How containers get a slice.
+            readiness: Of this driver, with `SUBJECTS`.
             kubelet_directory: Usually `/var/lib/kubelet`.
-            health: Who knows of fatal errors of GPUs; None where nobody looks.
-            say: Takes one line for the operator.
-            grace_seconds: How long units must be missing among those of pods before their slice goes.
-            look_seconds: How often kubelet, GPUs and pods are looked at.
+            health: Fatal errors of GPUs; None: not watched.
+            grace_seconds: A slice is freed after its units were missing from all pods for so long.
+            poll_seconds: Interval at which kubelet, GPUs and pods are read.
         """
         self._pods = pods
         self._readiness = readiness
-        self._say = say
-        self._look_seconds = look_seconds
-        self._allocations = UnitSlices(claims, delivering, say, grace_seconds=grace_seconds)
-        self._roster = UnitInventory(claims, self._allocations.in_use, health)
-        service = DevicePluginService(self._roster, self._allocations, delivering)
+        self._poll_seconds = poll_seconds
+        self._slices = UnitSlices(claims, delivery, grace_seconds=grace_seconds)
+        self._inventory = UnitInventory(claims, self._slices.in_use, health)
+        service = DevicePluginService(self._inventory, self._slices, delivery)
         self._server = SocketServer((kubelet_directory / DIRECTORY / SOCKET).absolute(), service.add_to)
-        self._registrar = Registrar(kubelet_directory, self._server, lambda: service.is_heard)
-        self._thread = threading.Thread(target=self._look_after, name="device-plugin")
-        self._is_over = threading.Event()
+        self._registrar = Registrar(kubelet_directory, self._server, lambda: service.has_listener)
+        self._thread = threading.Thread(target=self._run, name="device-plugin")
+        self._stop = threading.Event()
 
     def start(self) -> None:
-        """Take charge of what slices there are, and from now on keep the kubelet informed.
+        """Take over the slices of an earlier driver and start the polling thread.
 
         Raises:
-            NodeError: It is not known which slices there are.
+            NodeError: The held slices cannot be read.
         """
-        self._allocations.take_over()
+        self._slices.take_over()
         self._thread.start()
 
     def close(self) -> None:
-        """Leave the kubelet; slices stay, and so do the containers that have them."""
-        self._is_over.set()
-        self._roster.close()
+        """Stop serving; slices and the containers that have them stay."""
+        self._stop.set()
+        self._inventory.close()
         if self._thread.is_alive():
             self._thread.join()
         self._server.stop()
 
-    def _look_after(self) -> None:
-        while not self._is_over.is_set():
-            self._try(GPUS, self._roster.refresh)
-            self._try(REGISTERED, self._registrar.look)
-            self._try(PODS, self._look_at_pods)
-            self._is_over.wait(self._look_seconds)
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self._readiness.attempt(GPUS, self._inventory.refresh)
+            self._readiness.attempt(REGISTERED, self._registrar.poll)
+            self._readiness.attempt(PODS, self._free_unlisted)
+            self._stop.wait(self._poll_seconds)
 
-    def _try(self, subject: str, look: Callable[[], None]) -> None:
-        try:
-            look()
-        except PgpuError as exc:
-            self._readiness.wrong(subject, str(exc) if exc.hint is None else f"{exc} ({exc.hint})")
-        except Exception as exc:  # noqa: BLE001 - a plugin that stopped looking would offer what is not there
-            self._readiness.wrong(subject, f"a bug of pgpu: {exc!r}")
-        else:
-            self._readiness.right(subject)
-
-    def _look_at_pods(self) -> None:
-        shown = {
+    def _free_unlisted(self) -> None:
+        listed = {
             unit
             for pod in self._pods.pods()
             for container in pod.containers
@@ -110,5 +271,5 @@ class DevicePlugin:
             if each.resource == RESOURCE
             for unit in each.ids
         }
-        for uid in self._allocations.look(shown):
-            self._say(f"slice {uid} is free: no pod has its units any more")
+        for uid in self._slices.free_unlisted(listed):
+            _log.info("slice %s is free: no pod has its units any more", uid)

@@ -1,9 +1,9 @@
-"""How a container of a device plugin gets its slice: as a CDI device where kubelet and runtime know them, else as mounts.
+"""How a container of the device plugin gets its slice: as a CDI device if kubelet and runtime support it, else as mounts.
 
-The kubelet keeps what it was answered as long as the pod lives, over restarts of itself and of the node; the paths of slices do not
-last so long. So what it is told does not change: a CDI device's name, or links of ours that lead to wherever the slice lies now.
-A runtime too old for CDI ignores such devices without a word, so who chooses must be sure; mounts work everywhere. They cannot
-carry the hooks and groups of a GPU maker's CDI file: these are left out, and nothing of a limit depends on them.
+The kubelet keeps the answer as long as the pod lives, across its own and the node's restarts, but the slice's paths do not live as
+long. So answers contain only what does not change: a CDI device name, or links whose targets are updated. A runtime without CDI
+ignores CDI devices without an error, so CDI is used only where support is certain. Mounts cannot express the hooks and groups of a
+vendor's CDI file; the limit depends on neither.
 """
 
 import shutil
@@ -17,16 +17,14 @@ from pgpu.kubernetes.generated import device_plugin_v1beta1_pb2 as wire
 from pgpu.model import Delivery, HeldClaim
 
 Edits = Callable[[Delivery, Path], Mapping[str, list[Any]]]
-"""Returns the `containerEdits` of a slice, given the seal that no other slice has."""
-
-_READ_ONLY = "ro"
+"""Returns the `containerEdits` of a slice, given its seal."""
 
 
 class SliceDelivery(Protocol):
-    """Brings a slice into the containers that have it."""
+    """Brings slices into containers."""
 
     def put(self, held: HeldClaim) -> None:
-        """Make what is needed outside of containers, or make it again; the same slice may lie elsewhere than before.
+        """Create or update what containers of a slice need on the host; the slice's paths may have changed.
 
         Raises:
             NodeError: It cannot be written.
@@ -34,23 +32,22 @@ class SliceDelivery(Protocol):
         ...
 
     def take(self, uid: str) -> None:
-        """Remove what was put; does nothing where nothing was.
+        """Remove what was put; does nothing if nothing was.
 
         Raises:
             NodeError: It cannot be removed.
         """
         ...
 
-    def answer(self, held: HeldClaim) -> wire.ContainerAllocateResponse:
-        """Return what the kubelet must do with the container. It stays true until the slice is taken."""
+    def response(self, held: HeldClaim) -> wire.ContainerAllocateResponse:
+        """Return the kubelet's instructions for a container; they stay valid until the slice is taken."""
         ...
 
 
 class CdiDelivery:
-    """By the name of a CDI device."""
+    """Delivers by the name of a CDI device."""
 
     def __init__(self, files: CdiFiles, edits: Edits) -> None:
-        """Args: where CDI files lie, and what stands in them."""
         self._files = files
         self._edits = edits
 
@@ -63,81 +60,70 @@ class CdiDelivery:
         """See `SliceDelivery.take`."""
         self._files.take(uid)
 
-    def answer(self, held: HeldClaim) -> wire.ContainerAllocateResponse:
-        """See `SliceDelivery.answer`."""
+    def response(self, held: HeldClaim) -> wire.ContainerAllocateResponse:
+        """See `SliceDelivery.response`."""
         return wire.ContainerAllocateResponse(cdi_devices=[wire.CDIDevice(name=device_id(held.claim.uid))])
 
 
 class MountDelivery:
-    """By mounts of links, environment and device nodes."""
+    """Delivers by mounts of symbolic links, environment and device nodes."""
 
     def __init__(self, folder: Path, edits: Edits) -> None:
-        """Write nothing yet.
-
-        Args:
-            folder: Where links lie: a path that means the same on the host.
-            edits: What a slice changes in a container.
-        """
+        """Write nothing yet; the links lie in `folder`, a path that means the same on the host."""
         self._folder = folder
         self._edits = edits
 
     def put(self, held: HeldClaim) -> None:
         """See `SliceDelivery.put`."""
-        home = self._home(held.claim.uid)
+        home, seal = self._folder / held.claim.uid, self._seal(held)
         try:
             home.mkdir(mode=0o755, parents=True, exist_ok=True)
-            self._seal(held).parent.mkdir(mode=0o755, exist_ok=True)
-            self._seal(held).touch(mode=0o444)
+            seal.parent.mkdir(mode=0o755, exist_ok=True)
+            seal.touch(mode=0o444)
             for number, mount in enumerate(self._edited(held).get("mounts", ())):
-                _link(home / str(number), Path(mount["hostPath"]))
+                # Renamed into place, since a container may be starting at this moment.
+                scratch = home / f".{number}"
+                scratch.unlink(missing_ok=True)
+                scratch.symlink_to(Path(mount["hostPath"]))
+                scratch.replace(home / str(number))
         except OSError as exc:
             raise EnforcementError(f"{exc.filename or home} cannot be written: {exc.strerror}") from exc
 
     def take(self, uid: str) -> None:
         """See `SliceDelivery.take`."""
         try:
-            shutil.rmtree(self._home(uid))
+            shutil.rmtree(self._folder / uid)
         except FileNotFoundError:
             return
         except OSError as exc:
             raise EnforcementError(f"{exc.filename or uid} cannot be removed: {exc.strerror}") from exc
 
-    def answer(self, held: HeldClaim) -> wire.ContainerAllocateResponse:
-        """See `SliceDelivery.answer`."""
-        edited, home = self._edited(held), self._home(held.claim.uid)
-        words = (word.partition("=") for word in edited.get("env", ()))
+    def response(self, held: HeldClaim) -> wire.ContainerAllocateResponse:
+        """See `SliceDelivery.response`."""
+        edited, home = self._edited(held), self._folder / held.claim.uid
+        variables = (variable.partition("=") for variable in edited.get("env", ()))
         return wire.ContainerAllocateResponse(
-            envs={name: value for name, _, value in words},
-            mounts=[_mount(home / str(number), mount) for number, mount in enumerate(edited.get("mounts", ()))],
-            devices=[_device(node) for node in edited.get("deviceNodes", ())],
+            envs={name: value for name, _, value in variables},
+            mounts=[
+                wire.Mount(
+                    container_path=mount["containerPath"],
+                    host_path=str(home / str(number)),
+                    read_only="ro" in mount.get("options", ()),
+                )
+                for number, mount in enumerate(edited.get("mounts", ()))
+            ],
+            devices=[
+                wire.DeviceSpec(
+                    container_path=node["path"],
+                    host_path=node.get("hostPath", node["path"]),
+                    permissions=node.get("permissions", "rwm"),
+                )
+                for node in edited.get("deviceNodes", ())
+            ],
         )
 
     def _edited(self, held: HeldClaim) -> Mapping[str, list[Any]]:
         return self._edits(held.delivery, self._seal(held))
 
-    def _home(self, uid: str) -> Path:
-        return self._folder / uid
-
     def _seal(self, held: HeldClaim) -> Path:
-        return self._home(held.claim.uid) / "seal" / held.claim.uid
-
-
-def _link(link: Path, target: Path) -> None:
-    """Lead a link somewhere else at one stroke: a container may be starting."""
-    scratch = link.with_name(f".{link.name}")
-    scratch.unlink(missing_ok=True)
-    scratch.symlink_to(target)
-    scratch.replace(link)
-
-
-def _mount(source: Path, mount: Mapping[str, Any]) -> wire.Mount:
-    is_read_only = _READ_ONLY in mount.get("options", ())
-    return wire.Mount(container_path=mount["containerPath"], host_path=str(source), read_only=is_read_only)
-
-
-def _device(node: Mapping[str, Any]) -> wire.DeviceSpec:
-    return wire.DeviceSpec(
-        container_path=node["path"],
-        host_path=node.get("hostPath", node["path"]),
-        permissions=node.get("permissions", "rwm"),
-    )
+        return self._folder / held.claim.uid / "seal" / held.claim.uid

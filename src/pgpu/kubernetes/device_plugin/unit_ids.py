@@ -1,4 +1,4 @@
-"""GiB of GPU memory as devices of a kubelet: their ids, which of them fit together, and the claim that they make. Pure."""
+"""GiB of GPU memory as devices of the kubelet: ids, the choice of units for a container, and the claim that units make. Pure."""
 
 import hashlib
 import json
@@ -10,15 +10,16 @@ from pgpu.model import Claim, Slice
 from pgpu.units import GIB
 
 RESOURCE = "pgpu.io/gpu-memory-gib"
-"""What a container's limits name; an amount of 30 is 30 GiB of one GPU."""
+"""Resource name in a container's limits; an amount of 30 is 30 GiB of one GPU."""
 
 UNIT_BYTES = GIB
 
 _BETWEEN = "::"
-"""Between GPU and number, as NVIDIA's own plugin writes replicas of a GPU: exporters know how to cut them."""
+"""Between GPU and number. NVIDIA's plugin writes replicas of a GPU in this way, and exporters parse it."""
 
 _UID_PREFIX = "dp-"
 _UID_DIGITS = 40
+_SPAN_HINT = "a node's free GiB are counted together; ask for less, or use a cluster with DRA (docs/kubernetes.md, Older clusters)"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -30,15 +31,15 @@ class Unit:
 
     @property
     def id(self) -> str:
-        """As the kubelet knows it: `GPU-8f2…::17`."""
+        """The kubelet's device id: `GPU-8f2…::17`."""
         return f"{self.gpu_uuid}{_BETWEEN}{self.number}"
 
 
 def unit_of(text: str) -> Unit:
-    """Read an id.
+    """Parse an id.
 
     Raises:
-        RequestError: It is none of ours.
+        RequestError: It is no id of a unit.
     """
     gpu_uuid, between, number = text.rpartition(_BETWEEN)
     if not (gpu_uuid and between and number.isdecimal() and number.isascii()):
@@ -47,11 +48,11 @@ def unit_of(text: str) -> Unit:
 
 
 def units_of(ids: Iterable[str]) -> tuple[Unit, ...]:
-    """Read the ids that one container gets: distinct, in order, of one GPU.
+    """Parse the ids of one container: distinct, sorted, of one GPU.
 
     Raises:
-        RequestError: None, one twice, or one that is not ours.
-        CapacityError: They are of several GPUs: no GPU has as much free.
+        RequestError: No id, a repeated one, or one that is no unit.
+        CapacityError: They are of several GPUs: no single GPU has as much free.
     """
     units = tuple(sorted(unit_of(each) for each in ids))
     if not units or len(set(units)) != len(units):
@@ -65,65 +66,56 @@ def units_of(ids: Iterable[str]) -> tuple[Unit, ...]:
     return units
 
 
-_SPAN_HINT = "a node's free GiB are counted together; ask for less, or use a cluster with DRA (docs/kubernetes.md, Older clusters)"
-
-
 def preferred(available: Iterable[str], must_include: Iterable[str], count: int) -> list[str]:
-    """Choose the units for one container: all of one GPU, of the one with the least free that has enough.
+    """Choose the units for one container, all of one GPU: the one with the least free units that has enough.
 
     Args:
-        available: Ids that are free, those that must be included among them.
+        available: Ids of free units, including those that must be included.
         must_include: Ids that an init container of the same pod has already.
-        count: How many, in all.
+        count: Number of units, including those.
 
     Raises:
-        RequestError: An id is not ours, or more must be included than are asked for.
+        RequestError: An id is no unit, or more must be included than requested.
         CapacityError: No GPU has as many.
     """
-    wanted = {unit_of(each) for each in must_include}
-    free = {unit_of(each) for each in available} | wanted
-    if count < 1 or len(wanted) > count:
-        raise RequestError(f"{count} GiB cannot hold the {len(wanted)} that are asked for by name")
+    required = {unit_of(each) for each in must_include}
+    free = {unit_of(each) for each in available} | required
+    if count < 1 or len(required) > count:
+        raise RequestError(f"{count} GiB cannot hold the {len(required)} that are requested by name")
     by_gpu: dict[str, list[Unit]] = {}
     for unit in sorted(free):
         by_gpu.setdefault(unit.gpu_uuid, []).append(unit)
-    fitting = [units for units in by_gpu.values() if len(units) >= count and wanted.issubset(units)]
+    fitting = [units for units in by_gpu.values() if len(units) >= count and required.issubset(units)]
     if not fitting:
-        raise _nowhere(count, by_gpu, wanted)
+        most = max(map(len, by_gpu.values()), default=0)
+        why = f"the node has {len(free)} GiB free on {len(by_gpu)} GPUs, and at most {most} of them on one"
+        if required:
+            why = "the GPU of the pod's init container has fewer free"
+        raise CapacityError(f"{count} GiB of one GPU are asked for: {why}", hint=_SPAN_HINT)
     chosen = min(fitting, key=lambda units: (len(units), units[0].gpu_uuid))
-    rest = [unit for unit in chosen if unit not in wanted]
-    return [unit.id for unit in sorted([*wanted, *rest[: count - len(wanted)]])]
-
-
-def _nowhere(count: int, by_gpu: dict[str, list[Unit]], wanted: set[Unit]) -> CapacityError:
-    most = max(map(len, by_gpu.values()), default=0)
-    total = sum(map(len, by_gpu.values()))
-    if wanted:
-        why = "the GPU of the pod's init container has fewer free"
-    else:
-        why = f"the node has {total} GiB free on {len(by_gpu)} GPUs, and at most {most} of them on one"
-    return CapacityError(f"{count} GiB of one GPU are asked for: {why}", hint=_SPAN_HINT)
+    rest = [unit for unit in chosen if unit not in required]
+    return [unit.id for unit in sorted([*required, *rest[: count - len(required)]])]
 
 
 def uid_of(units: Iterable[Unit]) -> str:
-    """Return whose slice these units are: the same units, the same uid, whoever asks and in whatever order."""
-    words = "\n".join(each.id for each in sorted(units))
-    return _UID_PREFIX + hashlib.sha256(words.encode()).hexdigest()[:_UID_DIGITS]
+    """Return the claim uid of a set of units; its order does not matter."""
+    text = "\n".join(each.id for each in sorted(units))
+    return _UID_PREFIX + hashlib.sha256(text.encode()).hexdigest()[:_UID_DIGITS]
 
 
 def claim_of(units: Sequence[Unit]) -> Claim:
-    """Return the claim that units of one GPU make. The kubelet tells neither pod nor namespace."""
+    """Return the claim that units of one GPU make. It has no name: the kubelet passes neither pod nor namespace."""
     note = json.dumps({"units": [each.number for each in sorted(units)]}, separators=(",", ":"))
     part = Slice(units[0].gpu_uuid, len(units) * UNIT_BYTES)
     return Claim(uid_of(units), "", "", (part,), note=note)
 
 
 def is_ours(claim: Claim) -> bool:
-    """Whether units of this resource made a claim, and no ResourceClaim."""
+    """Whether a claim was made of units, and not of a ResourceClaim."""
     return claim.uid.startswith(_UID_PREFIX)
 
 
 def units_in(claim: Claim) -> frozenset[Unit]:
-    """Return the units that a claim of ours was made of."""
+    """Return the units that a claim was made of."""
     numbers: list[int] = json.loads(claim.note)["units"]
     return frozenset(Unit(claim.slices[0].gpu_uuid, number) for number in numbers)

@@ -1,39 +1,39 @@
-"""Which GiB of which GPU the kubelet may give away now. Told by `Claims.gpus`, it refuses to touch a GPU itself.
+"""Which GiB of which GPU the kubelet may give away now, computed from the engine's offers and the GPUs' health.
 
-Ids stay as long as this process: what shrinks is not taken off the list but called unhealthy, and never what a container
-has: a kubelet that restarts throws out pods whose devices are.
+Ids stay listed as long as this process lives. A GPU that shrinks has unhealthy units instead of fewer, and a unit that a container
+has stays healthy: a restarting kubelet evicts pods with unhealthy devices.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pgpu.engine.claims import ClaimableGpu, Claims
 from pgpu.errors import NodeError
 from pgpu.kubernetes.device_plugin.unit_ids import UNIT_BYTES, Unit
-from pgpu.kubernetes.gpu_health import HealthSource, HealthState
+from pgpu.kubernetes.node_health import HealthSource, HealthState
 
 
 @dataclass(frozen=True, slots=True)
 class OfferedUnit:
-    """One unit, as the kubelet is told of it."""
+    """One unit as it is listed to the kubelet."""
 
     unit: Unit
     is_healthy: bool
 
 
 class UnitInventory:
-    """The list of units, and who waits for it to change. For many threads."""
+    """The list of units, with a version that waiting streams follow. Thread-safe."""
 
     def __init__(
         self, claims: Claims, in_use: Callable[[], frozenset[Unit]], health: HealthSource | None = None
     ) -> None:
-        """Read nothing yet.
+        """List nothing before `refresh`.
 
         Args:
             claims: Of this node.
             in_use: Returns the units that containers have.
-            health: Who knows of fatal errors; None where nobody looks.
+            health: Fatal errors of GPUs; None: not watched.
         """
         self._claims = claims
         self._in_use = in_use
@@ -42,79 +42,71 @@ class UnitInventory:
         self._offered: tuple[OfferedUnit, ...] = ()
         self._version = 0
         self._changed = threading.Condition()
-        self._is_over = False
+        self._is_closed = False
 
     def refresh(self) -> None:
-        """Look at the GPUs, and tell who waits if anything is otherwise than before.
+        """Read the GPUs, and wake the streams if the list has changed.
 
         Raises:
-            NodeError: They cannot be read; nothing can be given away until they can.
+            NodeError: They cannot be read; until they can, all units are unhealthy.
         """
         before = self._in_use()
         try:
             offers = {each.gpu.uuid: each for each in self._claims.gpus()}
         except NodeError:
-            self._say(_listed(self._most, {}, frozenset()))
+            self._publish(_listed(self._most, {}, frozenset()))
             raise
         for uuid, offer in offers.items():
             self._most[uuid] = max(self._most.get(uuid, 0), offer.memory_bytes // UNIT_BYTES)
-        # What came or went meanwhile counts as in use: a unit too few now would cost a pod its place on this node.
-        self._say(_listed(self._most, self._without_the_ill(offers), before | self._in_use()))
-
-    def _without_the_ill(self, offers: Mapping[str, ClaimableGpu]) -> Mapping[str, ClaimableGpu]:
         known = {} if self._health is None else self._health.health()
-        ill = {uuid for uuid, each in known.items() if each.state is HealthState.UNHEALTHY}
-        return {uuid: offer for uuid, offer in offers.items() if uuid not in ill}
+        for each in known.values():
+            if each.state is HealthState.UNHEALTHY:
+                offers.pop(each.gpu_uuid, None)
+        # Units allocated or freed during the reading count as in use: one healthy unit too few is corrected by the next
+        # refresh, but an unhealthy unit of a container could cost its pod the place on this node.
+        self._publish(_listed(self._most, offers, before | self._in_use()))
 
-    def _say(self, offered: tuple[OfferedUnit, ...]) -> None:
+    def _publish(self, offered: tuple[OfferedUnit, ...]) -> None:
         with self._changed:
             if offered != self._offered:
                 self._offered = offered
                 self._version += 1
                 self._changed.notify_all()
 
-    def now(self) -> tuple[int, Sequence[OfferedUnit]]:
-        """Return the list, and its version."""
+    def current(self) -> tuple[int, Sequence[OfferedUnit]]:
+        """Return the version and the list."""
         with self._changed:
             return self._version, self._offered
 
     def wait_beyond(self, version: int, timeout_seconds: float) -> bool:
-        """Wait until the list is another than that of `version`, for at most so long; return whether it is."""
+        """Wait until the list has another version or the inventory is closed; returns False after the timeout."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._version != version or self._is_over, timeout_seconds)
+            return self._changed.wait_for(lambda: self._version != version or self._is_closed, timeout_seconds)
 
     @property
-    def is_over(self) -> bool:
-        """Whether nobody has to wait any more."""
-        return self._is_over
+    def is_closed(self) -> bool:
+        """Whether streams shall end."""
+        return self._is_closed
 
     def close(self) -> None:
-        """Let everybody go who waits."""
+        """Wake and end all streams."""
         with self._changed:
-            self._is_over = True
+            self._is_closed = True
             self._changed.notify_all()
 
 
 def _listed(
     most: Mapping[str, int], offers: Mapping[str, ClaimableGpu], held: frozenset[Unit]
 ) -> tuple[OfferedUnit, ...]:
-    return tuple(
-        OfferedUnit(unit, unit in fine)
-        for uuid, count in sorted(most.items())
-        for fine in [_healthy(uuid, count, offers.get(uuid), held)]
-        for unit in _units(uuid, count)
-    )
-
-
-def _healthy(uuid: str, count: int, offer: ClaimableGpu | None, held: frozenset[Unit]) -> frozenset[Unit]:
-    """Return the units of one GPU that are in use, and as many others as there is room for."""
-    if offer is None:
-        return frozenset()
-    used = frozenset(unit for unit in held if unit.gpu_uuid == uuid)
-    free_bytes = 0 if offer.is_closed else offer.memory_bytes - offer.held_bytes
-    others = [unit for unit in _units(uuid, count) if unit not in used]
-    return used.union(others[: max(0, free_bytes // UNIT_BYTES)])
-
-
-def _units(uuid: str, count: int) -> Iterable[Unit]:
-    return (Unit(uuid, number) for number in range(count))
+    """List the units of each GPU: those in use are healthy, and as many others as there is room for."""
+    listed: list[OfferedUnit] = []
+    for uuid, count in sorted(most.items()):
+        units = [Unit(uuid, number) for number in range(count)]
+        healthy: set[Unit] = set()
+        if (offer := offers.get(uuid)) is not None:
+            healthy = {unit for unit in held if unit.gpu_uuid == uuid}
+            free_bytes = 0 if offer.is_closed else offer.memory_bytes - offer.held_bytes
+            others = [unit for unit in units if unit not in healthy]
+            healthy.update(others[: max(0, free_bytes // UNIT_BYTES)])
+        listed += (OfferedUnit(unit, unit in healthy) for unit in units)
+    return tuple(listed)

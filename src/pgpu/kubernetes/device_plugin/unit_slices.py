@@ -1,12 +1,15 @@
-"""The slices of containers that asked for units: made when the kubelet allocates, freed when it surely gave them up.
+"""The slices of containers with units: made when the kubelet allocates, freed when it has certainly given the units up.
 
-Nobody tells of a release. What is known: at any time a unit is at most one running container's. The kubelet gives one to
-two containers only where they follow each other: an init container and its pod's others, or somebody new, whose predecessor is
-gone. So at most one slice has a unit: who allocates it or starts with it next takes it over, and each start of a container
-makes its slice again where it had to go meanwhile. Besides, what podresources does not show for a while is free; it shows no
-init containers, and nothing at all after a start of the kubelet, so this module refuses to free a slice with a process in it.
+The device plugin API has no call for a release. At any time a unit belongs to at most one running container: the kubelet gives one
+unit to two containers only in sequence, such as an init container and its pod's others, or a new pod after an old one ended. So
+at most one slice has a unit. A new allocation or a start takes units over from the slice that had them, and each start of a
+container makes its slice again if it was freed meanwhile.
+
+Besides, units that podresources has not listed for some time are free. That list has no init containers, and nothing at all
+just after the kubelet started, so a slice with a process in it is never freed.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -19,8 +22,10 @@ from pgpu.kubernetes.device_plugin.unit_ids import Unit, claim_of, is_ours, uid_
 from pgpu.model import HeldClaim
 from pgpu.runtimes.claimed import Viewers
 
+_log = logging.getLogger(__name__)
+
 GRACE_SECONDS = 30.0
-"""How long units must be missing among those of pods before their slice goes: a kubelet may be busy, but not for so long."""
+"""How long units must be missing from all pods: longer than a busy kubelet takes to list a new pod."""
 
 
 def _has_viewers(held: HeldClaim) -> bool:
@@ -28,40 +33,37 @@ def _has_viewers(held: HeldClaim) -> bool:
 
 
 @dataclass(slots=True)
-class _Standing:
-    """What is known of one slice."""
-
+class _UnitSlice:
     held: HeldClaim
     units: frozenset[Unit]
-    is_started: bool
+    was_started: bool
     """Whether a container may have been started in it."""
 
     missing_since: float | None = None
-    """Since when the kubelet shows nobody who has its units; None where it does, or where nobody looked."""
+    """Since when no pod is listed with its units; None: one is, or the pods were not read yet."""
 
 
 @dataclass(slots=True)
 class UnitSlices:
-    """All slices that units were given for. Safe for many threads."""
+    """All slices of units. Thread-safe."""
 
     claims: Claims
-    delivering: SliceDelivery
-    say: Callable[[str], None]
-    """Takes one line for the operator."""
-
+    delivery: SliceDelivery
     has_processes: Callable[[HeldClaim], bool] = _has_viewers
-    """Whether any process, with or without a context, is in a container that has the slice."""
+    """Whether any process, with or without a CUDA context, is in a container that has the slice."""
 
     grace_seconds: float = GRACE_SECONDS
     now_seconds: Callable[[], float] = time.monotonic
-    _standing: dict[str, _Standing] = field(default_factory=dict)
-    _asked: frozenset[Unit] = frozenset()
-    """Units of the slice that is being made: the engine may count it before we know of it."""
+    _slices: dict[str, _UnitSlice] = field(default_factory=dict)
+    """By uid; changed under the lock."""
+
+    _requested: frozenset[Unit] = frozenset()
+    """Units of the slice that is being made: the engine may count it before it is in the table."""
 
     _guard: threading.Lock = field(default_factory=threading.Lock)
 
     def take_over(self) -> Sequence[HeldClaim]:
-        """Take charge of the slices that an earlier process of this driver made: the kubelet may have started anything in them.
+        """Take over the slices of an earlier driver process; containers may have been started in all of them.
 
         Raises:
             NodeError: The ledger cannot be used.
@@ -69,29 +71,32 @@ class UnitSlices:
         with self._guard:
             for held in self.claims.held():
                 if is_ours(held.claim):
-                    self.delivering.put(held)
-                    self._standing[held.claim.uid] = _Standing(held, units_in(held.claim), is_started=True)
-            return [each.held for each in self._standing.values()]
+                    self.delivery.put(held)
+                    self._slices[held.claim.uid] = _UnitSlice(held, units_in(held.claim), was_started=True)
+            return [each.held for each in self._slices.values()]
 
     def in_use(self) -> frozenset[Unit]:
-        """Return the units that slices were made for, or are being made."""
-        asked, known = self._asked, list(self._standing.values())
-        return asked.union(*(each.units for each in known))
+        """Return the units of all slices, including the one that is being made. Takes no lock: an allocation may last 40 s."""
+        requested, known = self._requested, list(self._slices.values())
+        return requested.union(*(each.units for each in known))
 
     def allocate(self, ids: Iterable[str]) -> HeldClaim:
-        """Make the slice of one container; the same units again, before it was started, get the same one.
+        """Make the slice of one container; the same units again, before its start, return the same slice.
 
         Raises:
             RequestError: These are no units of this node, or too few for a CUDA context.
-            CapacityError: They are of several GPUs, or the GPU is fuller than the kubelet knows.
+            CapacityError: They are of several GPUs, or the GPU has less room than the kubelet has counted.
             NodeError: The GPU is gone, or the limit cannot be enforced.
         """
         units = units_of(ids)
         with self._guard:
-            return self._hold(units, self._overlapping(units) + self._predecessors(units), is_started=False)
+            former = self._slices.get(uid_of(units))
+            # A slice of the same units that was used belongs to an earlier container: the new one gets fresh counters.
+            used = [former] if former is not None and former.was_started else []
+            return self._hold(units, [*self._overlapping(units), *used], is_start=False)
 
     def start(self, ids: Iterable[str]) -> HeldClaim:
-        """Make sure of a container's slice before each of its starts, also the tenth.
+        """Ensure that a container's slice is there before each of its starts.
 
         Raises:
             RequestError: These are no units of this node.
@@ -100,75 +105,67 @@ class UnitSlices:
         """
         units = units_of(ids)
         with self._guard:
-            return self._hold(units, self._overlapping(units), is_started=True)
+            return self._hold(units, self._overlapping(units), is_start=True)
 
-    def _hold(self, units: Sequence[Unit], over: Sequence[_Standing], *, is_started: bool) -> HeldClaim:
-        self._clear(over)
-        self._asked = frozenset(units)
-        try:
-            held = self.claims.hold(claim_of(units))
-            before = self._standing.get(held.claim.uid)
-            was_started = before is not None and before.is_started
-            self._standing[held.claim.uid] = _Standing(held, frozenset(units), is_started or was_started)
-        finally:
-            self._asked = frozenset()
-        self.delivering.put(held)
-        return held
-
-    def _overlapping(self, units: Sequence[Unit]) -> list[_Standing]:
-        mine = uid_of(units)
-        return [each for uid, each in self._standing.items() if uid != mine and not each.units.isdisjoint(units)]
-
-    def _predecessors(self, units: Sequence[Unit]) -> list[_Standing]:
-        """Return the slice that had just these units, if it was used: somebody new gets counters that begin at nothing."""
-        before = self._standing.get(uid_of(units))
-        return [before] if before is not None and before.is_started else []
-
-    def _clear(self, over: Sequence[_Standing]) -> None:
-        """Free what the kubelet gave to somebody else; what is still in use stays, and counts."""
-        uses = self.claims.uses() if over else {}
-        for each in over:
+    def _hold(self, units: Sequence[Unit], former: Sequence[_UnitSlice], *, is_start: bool) -> HeldClaim:
+        uses = self.claims.uses() if former else {}
+        for each in former:
             if self._is_busy(each, uses):
-                self.say(f"{_told(each)} is given away by the kubelet while it is still in use: it stays until then")
+                gpu_uuid = each.held.claim.slices[0].gpu_uuid
+                _log.warning(
+                    "the slice of %d GiB of GPU %s is given away by the kubelet while it is still in use: it stays until then",
+                    *(len(each.units), gpu_uuid),
+                )
             else:
                 self._free(each)
+        self._requested = frozenset(units)
+        try:
+            held = self.claims.hold(claim_of(units))
+            before = self._slices.get(held.claim.uid)
+            was_started = before is not None and before.was_started
+            self._slices[held.claim.uid] = _UnitSlice(held, frozenset(units), is_start or was_started)
+        finally:
+            self._requested = frozenset()
+        self.delivery.put(held)
+        return held
 
-    def _free(self, standing: _Standing) -> None:
-        uid = standing.held.claim.uid
-        self.delivering.take(uid)
+    def _overlapping(self, units: Sequence[Unit]) -> list[_UnitSlice]:
+        mine = uid_of(units)
+        return [each for uid, each in self._slices.items() if uid != mine and not each.units.isdisjoint(units)]
+
+    def _free(self, unit_slice: _UnitSlice) -> None:
+        uid = unit_slice.held.claim.uid
+        self.delivery.take(uid)
         self.claims.free(uid)
-        del self._standing[uid]
+        del self._slices[uid]
 
-    def look(self, shown: Collection[str]) -> Sequence[str]:
-        """Free what is shown no more, and return the uids.
+    def free_unlisted(self, listed: Collection[str]) -> Sequence[str]:
+        """Free the slices whose units are missing from all pods for longer than the grace period; returns their uids.
 
         Args:
-            shown: The ids that containers of pods have, as podresources tells them now.
+            listed: Ids that containers of pods have, as podresources lists them now.
 
         Raises:
-            NodeError: The use of slices cannot be read, or somebody holds memory of one still: nothing is forgotten.
+            NodeError: The use of slices cannot be read, or memory of one is still held; it is tried again next time.
         """
         with self._guard:
-            over = [each for each in self._standing.values() if self._is_over(each, shown)]
+            over = [each for each in self._slices.values() if self._is_over(each, listed)]
             uses = self.claims.uses() if over else {}
-            gone = [each for each in over if not self._is_busy(each, uses)]
-            for each in gone:
+            unused = [each for each in over if not self._is_busy(each, uses)]
+            for each in unused:
                 self._free(each)
-            return [each.held.claim.uid for each in gone]
+            return [each.held.claim.uid for each in unused]
 
-    def _is_over(self, standing: _Standing, shown: Collection[str]) -> bool:
-        if any(unit.id in shown for unit in standing.units):
-            standing.missing_since = None
+    def _is_over(self, unit_slice: _UnitSlice, listed: Collection[str]) -> bool:
+        if any(unit.id in listed for unit in unit_slice.units):
+            unit_slice.missing_since = None
             return False
-        if standing.missing_since is None:
-            standing.missing_since = self.now_seconds()
-            return False  # it may have been allocated after the kubelet was asked
-        return self.now_seconds() - standing.missing_since >= self.grace_seconds
+        if unit_slice.missing_since is None:
+            # At least one more poll: the slice may have been allocated after the pods were listed.
+            unit_slice.missing_since = self.now_seconds()
+            return False
+        return self.now_seconds() - unit_slice.missing_since >= self.grace_seconds
 
-    def _is_busy(self, standing: _Standing, uses: Mapping[str, Sequence[SliceUse]]) -> bool:
-        used = uses.get(standing.held.claim.uid, ())
-        return any(each.processes or each.used_bytes for each in used) or self.has_processes(standing.held)
-
-
-def _told(standing: _Standing) -> str:
-    return f"the slice of {len(standing.units)} GiB of GPU {standing.held.claim.slices[0].gpu_uuid}"
+    def _is_busy(self, unit_slice: _UnitSlice, uses: Mapping[str, Sequence[SliceUse]]) -> bool:
+        used = uses.get(unit_slice.held.claim.uid, ())
+        return any(each.processes or each.used_bytes for each in used) or self.has_processes(unit_slice.held)

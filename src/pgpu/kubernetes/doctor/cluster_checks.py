@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from pgpu.errors import ClusterAccessError, ClusterError, ClusterUnavailableError
-from pgpu.kubernetes.api.cluster_inspector import ClusterInspector
+from pgpu.kubernetes.api.cluster import ClusterInspector
 from pgpu.kubernetes.doctor import driver_checks, feature_checks, installation_checks, server_checks
 from pgpu.model.finding import Finding, broken, weak
 

@@ -10,7 +10,7 @@ from lightkube.resources.resource_v1 import ResourceSlice
 
 from pgpu.errors import NodeError
 from pgpu.kubernetes import names
-from pgpu.kubernetes.api.cluster_inspector import ClusterInspector
+from pgpu.kubernetes.api.cluster import ClusterInspector
 from pgpu.kubernetes.node_requirements import check_runtime
 from pgpu.model.finding import Finding, broken, fine, weak
 

@@ -25,7 +25,7 @@ from lightkube.resources.resource_v1 import DeviceClass, ResourceSlice
 
 from pgpu.errors import ObjectRefusedError
 from pgpu.kubernetes import names
-from pgpu.kubernetes.api.cluster_inspector import ClusterInspector
+from pgpu.kubernetes.api.cluster import ClusterInspector
 from pgpu.model.finding import Finding, broken, fine, weak
 
 _NAME = "pgpu-doctor"
@@ -70,7 +70,7 @@ def device_taints(cluster: ClusterInspector) -> Iterator[Finding]:
 def extended_resources(cluster: ClusterInspector) -> Iterator[Finding]:
     """Try a class that containers can ask for by a number in their limits."""
     spec = DeviceClassSpec(extendedResourceName=f"{_DRIVER}/tried", selectors=[_selector("true")])
-    kept = cluster.tried(DeviceClass(metadata=ObjectMeta(name=_NAME), spec=spec))
+    kept = cluster.dry_run(DeviceClass(metadata=ObjectMeta(name=_NAME), spec=spec))
     if kept.spec and kept.spec.extendedResourceName:
         yield fine("extended resources", f"`limits: {{{names.EXTENDED_RESOURCE}: 1}}` works without a claim")
     else:
@@ -89,7 +89,7 @@ def _tried(
     pool = ResourcePool(generation=1, name=_NAME, resourceSliceCount=1)
     spec = ResourceSliceSpec(_DRIVER, pool, nodeName=_NAME, devices=devices, sharedCounters=sharedCounters)
     try:
-        return cluster.tried(ResourceSlice(metadata=ObjectMeta(name=_NAME), spec=spec)).spec
+        return cluster.dry_run(ResourceSlice(metadata=ObjectMeta(name=_NAME), spec=spec)).spec
     except ObjectRefusedError:
         # Where a gate is off, what is left may be no valid slice any more.
         return ResourceSliceSpec(_DRIVER, pool)

@@ -7,9 +7,9 @@ from lightkube.resources.resource_v1 import DeviceClass
 
 from pgpu.errors import ObjectNotFoundError
 from pgpu.kubernetes import names
-from pgpu.kubernetes.api.cluster_inspector import ClusterInspector
+from pgpu.kubernetes.api.cluster import ClusterInspector
 from pgpu.kubernetes.doctor.driver_checks import driver_pods
-from pgpu.kubernetes.driver_rights import DRIVER_RIGHTS
+from pgpu.kubernetes.node_requirements import DRIVER_RIGHTS
 from pgpu.model.finding import Finding, broken, fine, weak
 
 POLICY = "pgpu-driver-own-node"

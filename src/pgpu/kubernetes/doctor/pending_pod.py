@@ -11,7 +11,7 @@ from lightkube.resources.resource_v1 import DeviceClass, ResourceClaim, Resource
 
 from pgpu.errors import ObjectNotFoundError, RequestError
 from pgpu.kubernetes import names
-from pgpu.kubernetes.api.cluster_inspector import ClusterInspector
+from pgpu.kubernetes.api.cluster import ClusterInspector
 from pgpu.kubernetes.doctor.gpu_usage import GpuUsage, gpu_usages
 from pgpu.kubernetes.extender.object_decoding import asks_of, claim_of, class_of, pod_of, shelf_of
 from pgpu.kubernetes.extender.scheduled_objects import ConsumedGpu, GpuAsk, GpuClass, PodClaim, PodState

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from pgpu.kubernetes.api.cluster_inspector import ClusterInspector
+from pgpu.kubernetes.api.cluster import ClusterInspector
 from pgpu.model.finding import Finding, broken, fine, weak
 
 _GROUP = "resource.k8s.io/v1"

@@ -1,1 +1,1 @@
-"""A ResourceClaim's allocation becomes a slice and a CDI file, and goes again. It refuses to choose GPUs: the scheduler did."""
+"""The DRA driver of a node: the kubelet's prepare and unprepare calls become slices of the engine and CDI files."""

@@ -1,11 +1,12 @@
-"""The CDI files of held claims, one each: what a container runtime reads when a container is created or started again.
+"""The CDI files of held claims, one each: a container runtime reads them when it creates or restarts a container.
 
-A container may start again at any time, and nobody asks for its file then: one that is missing or was changed is made again.
-It refuses to touch files that are not of claims.
+A container may restart at any time without a call to this driver, so a file that is missing or was changed is written again.
+Files that do not belong to claims are left alone.
 """
 
 import contextlib
 import json
+import os
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from pgpu.errors import NodeError
-from pgpu.host.atomic_file import write_atomically
 
 KIND = "pgpu.io/gpu"
 
@@ -25,7 +25,7 @@ _MODE = 0o644
 
 
 def device_id(uid: str) -> str:
-    """Return the CDI name of a claim's device."""
+    """Return the fully qualified CDI name of a claim's device."""
     return f"{KIND}={uid}"
 
 
@@ -37,43 +37,48 @@ def content_of(uid: str, edits: Mapping[str, list[Any]]) -> bytes:
 
 
 @dataclass(slots=True)
-class _Wanted:
+class _WantedFile:
     content: bytes
-    seen: tuple[int, int, int, int] | None = None
-    """Of the file as it was written; another one there is not ours any more."""
+    identity: tuple[int, int, int, int] | None = None
+    """Of the file when it was written; None before."""
 
 
 class CdiFiles:
-    """A folder that a container runtime reads, and the seals that its files name. Safe for many threads."""
+    """A directory that a container runtime reads, and the seals that its files name. Thread-safe."""
 
     def __init__(self, folder: Path, seals: Path) -> None:
-        """Args: the folder, usually `/var/run/cdi`, and where seals lie, on the same host path as everybody sees it."""
+        """Write nothing yet.
+
+        Args:
+            folder: Usually `/var/run/cdi`.
+            seals: Directory of the seals: a path that means the same on the host and here.
+        """
         self._folder = folder
         self._seals = seals
-        self._wanted: dict[str, _Wanted] = {}
+        self._wanted: dict[str, _WantedFile] = {}
         self._guard = threading.Lock()
 
     def seal_of(self, uid: str) -> Path:
-        """Return the file that is a claim's alone."""
+        """Return the file that only this claim has; see `container_edits`."""
         return self._seals / uid / uid
 
     def path_of(self, uid: str) -> Path:
-        """Return where a claim's CDI file lies."""
+        """Return the path of a claim's CDI file."""
         return self._folder / f"{_PREFIX}{uid}{_SUFFIX}"
 
     def put(self, uid: str, content: bytes) -> None:
-        """Write a claim's file, over another one that is there; it stays until it is taken.
+        """Write a claim's file; from now on `mend` restores it. An unchanged file is not written again.
 
-        What is there already is left alone: container runtimes read all files again whenever one changes.
+        Container runtimes read all files anew whenever one of them changes.
 
         Raises:
             NodeError: It cannot be written.
         """
         with self._guard:
-            wanted = self._wanted.setdefault(uid, _Wanted(content))
-            if wanted.content != content or not self._is_there(uid, wanted):
+            wanted = self._wanted.setdefault(uid, _WantedFile(content))
+            if wanted.content != content or not self._is_intact(uid, wanted):
                 wanted.content = content
-                self._make(uid, wanted)
+                self._write(uid, wanted)
 
     def take(self, uid: str) -> None:
         """Remove a claim's file, if there is one.
@@ -83,64 +88,75 @@ class CdiFiles:
         """
         with self._guard:
             self._wanted.pop(uid, None)
-            with _explaining(self.path_of(uid)):
-                self.path_of(uid).unlink(missing_ok=True)
-                self._break_seal(uid)
+            self._remove(uid)
 
     def mend(self, *, is_complete: bool) -> list[str]:
-        """Make again what is missing or was changed, and remove files of claims that nobody holds; say what was done.
+        """Write missing or changed files again, remove those of claims that are not held, and return a line for each change.
 
         Args:
-            is_complete: Whether all that are held were put here; else nothing is removed.
+            is_complete: Whether the files of all held claims were put; else nothing is removed.
 
         Raises:
-            NodeError: The folder cannot be written.
+            NodeError: The directory cannot be written.
         """
+        changes = []
         with self._guard:
-            return [*self._made_again(), *(self._removed() if is_complete else ())]
-
-    def _made_again(self) -> Iterator[str]:
-        for uid, wanted in self._wanted.items():
-            if not self._is_there(uid, wanted):
-                self._make(uid, wanted)
-                yield f"the CDI file of claim {uid} was missing or changed, and is made again"
-
-    def _is_there(self, uid: str, wanted: _Wanted) -> bool:
-        is_intact = wanted.seen is not None and _identity(self.path_of(uid)) == wanted.seen
-        return is_intact and self.seal_of(uid).exists()
-
-    def _removed(self) -> Iterator[str]:
-        with _explaining(self._folder):
-            for path in sorted(self._folder.glob(f"{_PREFIX}*{_SUFFIX}")):
+            for uid, wanted in self._wanted.items():
+                if not self._is_intact(uid, wanted):
+                    self._write(uid, wanted)
+                    changes.append(f"the CDI file of claim {uid} was missing or changed, and is made again")
+            with _translated_errors(self._folder):
+                found = sorted(self._folder.glob(f"{_PREFIX}*{_SUFFIX}")) if is_complete else []
+            for path in found:
                 uid = path.name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
                 if uid not in self._wanted:
-                    path.unlink(missing_ok=True)
-                    self._break_seal(uid)
-                    yield f"a CDI file of claim {uid}, which nobody holds, is removed"
+                    self._remove(uid)
+                    changes.append(f"a CDI file of claim {uid}, which is not held, is removed")
+        return changes
 
-    def _make(self, uid: str, wanted: _Wanted) -> None:
-        path = self.path_of(uid)
-        with _explaining(path):
-            self._seal(uid)
+    def _is_intact(self, uid: str, wanted: _WantedFile) -> bool:
+        is_same = wanted.identity is not None and _identity(self.path_of(uid)) == wanted.identity
+        return is_same and self.seal_of(uid).exists()
+
+    def _write(self, uid: str, wanted: _WantedFile) -> None:
+        path, seal = self.path_of(uid), self.seal_of(uid)
+        with _translated_errors(path):
+            # The seal first: a file that names a missing seal would keep its container from starting.
+            seal.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            seal.parent.chmod(0o755)
+            seal.touch(mode=0o444)
             self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-            write_atomically(path, wanted.content, _MODE, is_durable=True)
-            wanted.seen = _identity(path)
+            _write_durably(path, wanted.content)
+            wanted.identity = _identity(path)
 
-    def _seal(self, uid: str) -> None:
-        seal = self.seal_of(uid)
-        seal.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        seal.parent.chmod(0o755)
-        seal.touch(mode=0o444)
+    def _remove(self, uid: str) -> None:
+        path, seal = self.path_of(uid), self.seal_of(uid)
+        with _translated_errors(path):
+            path.unlink(missing_ok=True)
+            seal.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                seal.parent.rmdir()
 
-    def _break_seal(self, uid: str) -> None:
-        seal = self.seal_of(uid)
-        seal.unlink(missing_ok=True)
-        with contextlib.suppress(FileNotFoundError):
-            seal.parent.rmdir()
+
+def _write_durably(path: Path, content: bytes) -> None:
+    """Replace a file atomically, and return when file and directory entry are on disk: the node may lose power at once."""
+    scratch = path.with_name(f".{path.name}")
+    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _MODE)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fchmod(descriptor, _MODE)  # the umask may have taken bits
+        os.fsync(descriptor)
+    scratch.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _identity(path: Path) -> tuple[int, int, int, int] | None:
-    """Return what changes whenever a file does; None where there is none. Inodes are used again, so times count too."""
+    """Return what changes with each change of a file; None: there is none. Inode numbers are reused, so times count too."""
     try:
         found = path.stat()
     except OSError:
@@ -149,7 +165,7 @@ def _identity(path: Path) -> tuple[int, int, int, int] | None:
 
 
 @contextlib.contextmanager
-def _explaining(path: Path) -> Iterator[None]:
+def _translated_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as exc:

@@ -1,8 +1,10 @@
-"""What a claim's slice changes in a container, in the words of a CDI file. A pure plan.
+"""The `containerEdits` of a claim's CDI device: mounts and environment that bring its slice into a container. Pure.
 
-The container runtime creates containers of images that nobody here has seen: files lie where glibc's loader looks by default.
-It adds no privilege of its own. A container that names two claims cannot start: the second's files take the place of the
-first's, and then the first's seal has no place in a directory that is only read.
+The images are unknown, so the libraries are mounted where glibc's loader searches by default. The edits add no privilege.
+
+The seal keeps a container from naming two claims: the second claim's mounts would hide the first's. Each claim mounts its seal
+directory at the same place and its own seal file inside; with two claims, the first's file has no place in the second's
+read-only directory, and the container does not start.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,13 +16,13 @@ from pgpu.model import Delivery
 
 JOB_DIRECTORY = "/.pgpu"
 SEAL_DIRECTORY = "/.pgpu-one-claim-for-each-container"
-"""Stands in the error of a container that cannot start for this reason."""
+"""This name appears in the runtime's error for a container with two claims."""
 
 _PRELOAD = "ld.so.preload"
 _CUDA = ("libcuda.so.1", "libcuda.so")
 _NVML = "libnvidia-ml.so.1"
 _DECISIVE = ("limit", CUDA_SHIM, NVML_SHIM, _PRELOAD)
-"""What a slice binds by. Mounted one by one, too: a volume of the pod's at such a path gives way to them."""
+"""Files that enforce the limit. Also mounted one by one, so that a volume of the pod at such a path does not hide them."""
 
 _LISTS = ("deviceNodes", "mounts", "hooks", "additionalGids")
 
@@ -31,18 +33,19 @@ def container_edits(
     """Return the `containerEdits` of a CDI device.
 
     Args:
-        delivery: What the slice consists of, as paths of the host.
-        seal: A file that is the claim's alone, named so, in a directory of its own.
-        machine: The processor as the kernel calls it, such as `x86_64`.
-        gpu_edits: What a real GPU needs, as its maker's CDI file says; None for a simulated one.
+        delivery: Files and environment of the slice, as paths of the host.
+        seal: The claim's own file, named by its uid, in a directory of its own.
+        machine: As of uname(2), such as `x86_64`.
+        gpu_edits: The vendor's edits for the real GPUs; None: the GPUs are simulated.
     """
     of_gpu = gpu_edits or {}
     driver = [_driver_mount(name, path, of_gpu.get("mounts", ())) for name, path in delivery.driver_files]
-    mounts = [*of_gpu.get("mounts", ()), *_own_mounts(delivery, machine), *driver, *_seal_mounts(seal)]
+    seals = [_mount(seal.parent, SEAL_DIRECTORY), _mount(seal, f"{SEAL_DIRECTORY}/{seal.name}")]
+    mounts = [*of_gpu.get("mounts", ()), *_own_mounts(delivery, machine), *driver, *seals]
     edits = {**{name: list(of_gpu.get(name, ())) for name in _LISTS}, "mounts": mounts}
-    # NVIDIA's container runtime, where it is the usual one, must not add all GPUs to this.
-    words = [*of_gpu.get("env", ()), "NVIDIA_VISIBLE_DEVICES=void"]
-    edits["env"] = words + [f"{name}={value}" for name, value in delivery.environment]
+    # Where NVIDIA's container runtime is the default one, it would add all GPUs without this variable.
+    variables = [*of_gpu.get("env", ()), "NVIDIA_VISIBLE_DEVICES=void"]
+    edits["env"] = variables + [f"{name}={value}" for name, value in delivery.environment]
     return {name: value for name, value in edits.items() if value}
 
 
@@ -66,15 +69,10 @@ def _own_mounts(delivery: Delivery, machine: str) -> Iterator[dict[str, Any]]:
 
 
 def _driver_mount(name: str, path: Path, of_gpu: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Mount a library of the driver; its maker's file says where the host has it, which a driver in a container cannot see."""
+    """Mount a driver library from its path on the host, which only the vendor's CDI file has: this process may run in a container."""
     stem = f"{name.removesuffix('.1')}."
     hosts = [each["hostPath"] for each in of_gpu if PurePath(each["containerPath"]).name.startswith(stem)]
     return _mount(Path(hosts[0]) if hosts else path, f"{JOB_DIRECTORY}/driver/{name}")
-
-
-def _seal_mounts(seal: Path) -> Iterator[dict[str, Any]]:
-    yield _mount(seal.parent, SEAL_DIRECTORY)
-    yield _mount(seal, f"{SEAL_DIRECTORY}/{seal.name}")
 
 
 def _mount(source: Path, target: str, access: str = "ro") -> dict[str, Any]:

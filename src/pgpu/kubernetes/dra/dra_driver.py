@@ -1,53 +1,48 @@
-"""The life of the driver on one node: slices and CDI files first, then what the cluster is told, then the kubelet's sockets.
+"""The life of a DRA driver: slices and CDI files are restored first, then the cluster is informed, then the kubelet's sockets open.
 
-When it ends all slices stay as they are, and whoever comes next takes them over. It refuses to run twice on one node.
+When the driver ends, all slices stay as they are, and the next driver takes them over.
 """
 
 import contextlib
-import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol
 
-from pgpu.errors import NodeError, PgpuError
-from pgpu.host.file_lock import open_lock_file, try_flock
-from pgpu.kubernetes.dra.cdi_files import CdiFiles
 from pgpu.kubernetes.dra.claim_preparation import ClaimPreparer
-from pgpu.kubernetes.dra.plugin_sockets import KubeletPlugin
-from pgpu.kubernetes.driver_readiness import Readiness
+from pgpu.kubernetes.dra.plugin_registration import KubeletPlugin
+from pgpu.kubernetes.node_health import Readiness
 
 REGISTERED = "registered with the kubelet"
 SOCKETS = "sockets for the kubelet"
 FILES = "CDI files"
 SLICES = "slices of held claims"
 SUBJECTS = (REGISTERED, SOCKETS, FILES, SLICES)
-"""What a `Readiness` has to hear of."""
+"""Subjects of the driver's `Readiness`."""
 
-LOOK_SECONDS = 1.0
-"""How soon a socket or a CDI file that somebody removed is there again: before a kubelet's next try."""
+POLL_SECONDS = 1.0
+"""A removed socket or CDI file is made again within this time: before the kubelet's next attempt."""
 
 RESTORE_SECONDS = 30.0
-"""How soon a slice that could not be made after a reboot is tried again."""
+"""Between two attempts to restore slices that could not be made after a reboot."""
 
 PATIENCE_SECONDS = 10.0
-"""How long the kubelet waits for the first of these."""
+"""The sockets wait so long for the first restoration."""
 
 
 class Companion(Protocol):
-    """What lives as long as the driver: the publisher, the metrics."""
+    """A part that lives as long as the driver, such as the publisher or the HTTP server."""
 
     def start(self) -> None:
-        """Begin, with threads of its own.
+        """Start its threads.
 
         Raises:
-            PgpuError: It cannot.
+            PgpuError: It cannot start.
         """
         ...
 
     def registered(self) -> None:
-        """The kubelet took the driver just now, and has wiped its node's slices. Must not wait."""
+        """Called when the kubelet has accepted the driver, and has deleted its node's ResourceSlices. Must not wait."""
         ...
 
     def stop(self) -> None:
@@ -57,116 +52,70 @@ class Companion(Protocol):
 
 @dataclass
 class Driver:
-    """One node's driver."""
+    """One node's DRA driver."""
 
     preparer: ClaimPreparer
     make_plugin: Callable[[Callable[[str | None], None]], KubeletPlugin]
-    """Given who hears the kubelet's answer."""
+    """Given the callback for the kubelet's decision."""
 
     readiness: Readiness
-    """Hears of `SUBJECTS`, and tells the operator."""
-
     companions: Sequence[Companion] = ()
     chores: Mapping[str, Callable[[], None]] = field(default_factory=dict)
-    """What else is done at each look, by subject; must not wait."""
+    """By subject, called at each poll; must not wait."""
 
     slow_chores: Mapping[str, Callable[[], None]] = field(default_factory=dict)
-    """What is done now and then, by subject, and may take its time."""
+    """By subject, called every 30 s in a thread of their own; may wait."""
 
-    look_seconds: float = LOOK_SECONDS
+    poll_seconds: float = POLL_SECONDS
     stop: threading.Event = field(default_factory=threading.Event)
-    """Ends `run` when it is set."""
+    """Ends `run`."""
 
-    _begun: threading.Event = field(default_factory=threading.Event, init=False, repr=False)
-    """Slices were tried to be made again."""
+    _was_tried: threading.Event = field(default_factory=threading.Event, init=False, repr=False)
+    """Set after the first attempt to restore slices."""
 
-    _restored: threading.Event = field(default_factory=threading.Event, init=False, repr=False)
-    """They were, so that it is known which CDI files are nobody's."""
+    _is_restored: threading.Event = field(default_factory=threading.Event, init=False, repr=False)
+    """Set after the first success: from then on, CDI files without a held claim are removed."""
 
     def run(self) -> None:
         """Serve until `stop` is set.
 
         Raises:
-            PgpuError: It cannot begin.
+            PgpuError: It cannot start.
         """
         with contextlib.ExitStack() as stack:
-            threading.Thread(target=self._work_slowly, name="slow work", daemon=True).start()
-            # Nobody waits longer for one slice that cannot be made: the kubelet must be able to take others back.
-            self._begun.wait(PATIENCE_SECONDS)
+            threading.Thread(target=self._run_slow_chores, name="slow work", daemon=True).start()
+            # One slice that cannot be made does not keep the sockets closed: the kubelet must be able to unprepare others.
+            self._was_tried.wait(PATIENCE_SECONDS)
             for companion in self.companions:
                 companion.start()
                 stack.callback(companion.stop)
-            plugin = self.make_plugin(self._heard)
-            plugin.start()
+            plugin = self.make_plugin(self._on_registration)
+            plugin.mend()
             stack.callback(plugin.stop)
-            self._look_after(plugin)
+            while not self.stop.is_set():
+                attempt = self.readiness.attempt
+                attempt(FILES, lambda: self.preparer.mend(is_complete=self._is_restored.is_set()))
+                attempt(SOCKETS, plugin.mend)
+                for subject, chore in self.chores.items():
+                    attempt(subject, chore)
+                self.stop.wait(self.poll_seconds)
 
-    def _work_slowly(self) -> None:
+    def _run_slow_chores(self) -> None:
         while True:
-            if self._try(SLICES, self.preparer.restore):
-                self._restored.set()
-            self._begun.set()
+            if self.readiness.attempt(SLICES, self.preparer.restore):
+                self._is_restored.set()
+            self._was_tried.set()
             for subject, chore in self.slow_chores.items():
-                self._try(subject, chore)
+                self.readiness.attempt(subject, chore)
             if self.stop.wait(RESTORE_SECONDS):
                 return
 
-    def _look_after(self, plugin: KubeletPlugin) -> None:
-        while not self.stop.is_set():
-            self._try(FILES, lambda: self.preparer.mend(is_complete=self._restored.is_set()))
-            self._try(SOCKETS, plugin.mend)
-            for subject, chore in self.chores.items():
-                self._try(subject, chore)
-            self.stop.wait(self.look_seconds)
-
-    def _try(self, subject: str, act: Callable[[], None]) -> bool:
-        try:
-            act()
-        except PgpuError as exc:
-            self.readiness.wrong(subject, f"{exc} ({exc.hint})" if exc.hint else str(exc))
-        except Exception as exc:  # noqa: BLE001 - a driver that stopped looking would leave pods hanging
-            self.readiness.wrong(subject, f"a bug of pgpu: {exc!r}")
-        else:
-            self.readiness.right(subject)
-            return True
-        return False
-
-    def _heard(self, refusal: str | None) -> None:
+    def _on_registration(self, refusal: str | None) -> None:
         if refusal is not None:
-            self.readiness.wrong(REGISTERED, f"the kubelet refuses this driver, so no pod gets a slice here: {refusal}")
+            self.readiness.set_problem(
+                REGISTERED, f"the kubelet refuses this driver, so no pod gets a slice here: {refusal}"
+            )
             return
-        self.readiness.right(REGISTERED)
+        self.readiness.set_working(REGISTERED)
         for companion in self.companions:
             companion.registered()
-
-
-def look_after_files(files: CdiFiles, readiness: Readiness, stop: threading.Event) -> None:
-    """Make CDI files again that are gone, until `stop` is set, where nobody else looks after them."""
-    while not stop.is_set():
-        try:
-            files.mend(is_complete=True)
-        except PgpuError as exc:
-            readiness.wrong(FILES, str(exc))
-        else:
-            readiness.right(FILES)
-        stop.wait(LOOK_SECONDS)
-
-
-@contextlib.contextmanager
-def alone_on_node(state_directory: Path) -> Iterator[None]:
-    """Be the one driver of a node meanwhile.
-
-    Raises:
-        NodeError: There is one already.
-    """
-    path = state_directory / "driver.lock"
-    try:
-        descriptor = open_lock_file(path)
-    except OSError as exc:
-        raise NodeError(f"{path} cannot be opened: {exc.strerror}") from exc
-    try:
-        if not try_flock(descriptor):
-            raise NodeError(f"another driver runs on this node ({path})", hint="is its pod still ending?")
-        yield
-    finally:
-        os.close(descriptor)

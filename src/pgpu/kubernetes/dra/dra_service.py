@@ -1,22 +1,59 @@
-"""The calls of the kubelet about claims, in both versions of the wire: an answer for every claim, whatever becomes of another.
+"""The gRPC services of a DRA driver: claims in both versions of the kubelet's API, and the health stream of devices.
 
-It refuses to let an error of one claim be the error of a call: the kubelet would take nothing of the answer then.
+The messages of v1 and v1beta1 are the same on the wire, except that v1beta1 has no `share_id`, so one implementation with the
+messages of v1 serves both under their own service names.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import grpc
 
 from pgpu.errors import PgpuError
+from pgpu.kubernetes import names
+from pgpu.kubernetes.dra.claim_events import ClaimEvents
 from pgpu.kubernetes.dra.claim_preparation import ClaimName, PreparedDevice
-from pgpu.kubernetes.generated import dra_v1_pb2, dra_v1_pb2_grpc, dra_v1beta1_pb2, dra_v1beta1_pb2_grpc
+from pgpu.kubernetes.generated import dra_health_v1alpha1_pb2 as health_wire
+from pgpu.kubernetes.generated import dra_v1_pb2 as wire
+from pgpu.kubernetes.node_health import Health, HealthSource, HealthState
+from pgpu.kubernetes.kubelet_sockets import add_service
 
-VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin")
+
+@dataclass(frozen=True, slots=True)
+class DraVersion:
+    """One version of the kubelet's DRA API."""
+
+    name: str
+    """As the plugin registers it."""
+
+    service: str
+    """gRPC service name."""
+
+    has_share_ids: bool
 
 
-class ClaimDesk(Protocol):
-    """Who prepares claims and takes them back; see `claims.preparing.Preparer`."""
+DRA_VERSIONS = (
+    DraVersion("v1.DRAPlugin", "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin", has_share_ids=True),
+    DraVersion("v1beta1.DRAPlugin", "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin", has_share_ids=False),
+)
+HEALTH_VERSION = "v1alpha1.DRAResourceHealth"
+
+REPEAT_SECONDS = 10.0
+"""The kubelet sets a device's health to unknown after 30 s without a message."""
+
+_POLL_SECONDS = 1.0
+_LONGEST_MESSAGE = 1000
+_HEALTH_STATES = {
+    HealthState.HEALTHY: health_wire.HEALTHY,
+    HealthState.UNHEALTHY: health_wire.UNHEALTHY,
+    HealthState.UNKNOWN: health_wire.UNKNOWN,
+}
+
+
+class ClaimHandler(Protocol):
+    """Prepares claims and takes them back; see `ClaimPreparer`."""
 
     def prepare(self, name: ClaimName) -> Sequence[PreparedDevice]:
         """Raises PgpuError."""
@@ -27,136 +64,129 @@ class ClaimDesk(Protocol):
         ...
 
 
-class Complaints(Protocol):
-    """Who is told of claims that could not be."""
-
-    def refused(self, what: str, name: ClaimName, error: PgpuError) -> None:
-        """Something that pgpu refuses on purpose."""
-        ...
-
-    def failed(self, what: str, name: ClaimName, error: Exception) -> None:
-        """Something that should not happen."""
-        ...
-
-
 class ClaimService:
-    """Both versions of the service, before one desk."""
+    """The claim calls of both versions. Every claim of a call gets its own answer or error.
 
-    def __init__(self, desk: ClaimDesk, complaints: Complaints) -> None:
-        self._desk = desk
-        self._complaints = complaints
+    A gRPC error for one claim would make the kubelet discard the answers for all others of the call.
+    """
+
+    def __init__(self, handler: ClaimHandler, events: ClaimEvents) -> None:
+        """Serve with a handler, and report what it refuses."""
+        self._handler = handler
+        self._events = events
 
     def add_to(self, server: grpc.Server) -> None:
-        """Serve there."""
-        dra_v1_pb2_grpc.add_DRAPluginServicer_to_server(_V1(self), server)
-        dra_v1beta1_pb2_grpc.add_DRAPluginServicer_to_server(_V1Beta1(self), server)
+        """Register both versions."""
+        service = wire.DESCRIPTOR.services_by_name["DRAPlugin"]
+        for version in DRA_VERSIONS:
+            add_service(server, service, _VersionedService(self, version), version.service)
 
     def prepare(self, name: ClaimName) -> tuple[Sequence[PreparedDevice], str]:
-        """Return a claim's devices, or why it has none."""
+        """Return a claim's devices and an empty error, or none and the error."""
         devices: list[PreparedDevice] = []
-        error = self._error_of("prepare", name, lambda: devices.extend(self._desk.prepare(name)))
+        error = self._attempt("prepare", name, lambda: devices.extend(self._handler.prepare(name)))
         return devices, error
 
     def unprepare(self, name: ClaimName) -> str:
-        """Return why something of a claim is left; empty where nothing is."""
-        return self._error_of("unprepare", name, lambda: self._desk.unprepare(name.uid))
+        """Return why something of a claim is left; empty if nothing is."""
+        return self._attempt("unprepare", name, lambda: self._handler.unprepare(name.uid))
 
-    def _error_of(self, what: str, name: ClaimName, act: Callable[[], None]) -> str:
+    def _attempt(self, action: str, name: ClaimName, act: Callable[[], None]) -> str:
         try:
             act()
         except PgpuError as exc:
-            self._complaints.refused(what, name, exc)
+            self._events.refused(action, name, exc)
             return f"{exc} ({exc.hint})" if exc.hint else str(exc)
         except Exception as exc:  # noqa: BLE001 - the edge: a bug at one claim must not leave the others without an answer
-            self._complaints.failed(what, name, exc)
+            self._events.failed(action, name, exc)
             return f"pgpu failed: {type(exc).__name__}: {exc} (see the driver's log)"
         return ""
 
 
-class _V1(dra_v1_pb2_grpc.DRAPluginServicer):
-    def __init__(self, services: ClaimService) -> None:
-        self._services = services
+class _VersionedService:
+    """The methods of one version, named as on the wire; gRPC calls them in its worker threads."""
+
+    def __init__(self, claims: ClaimService, version: DraVersion) -> None:
+        self._claims = claims
+        self._version = version
 
     def NodePrepareResources(  # noqa: N802 - the wire's
         self,
-        request: dra_v1_pb2.NodePrepareResourcesRequest,
+        request: wire.NodePrepareResourcesRequest,
         context: grpc.ServicerContext,  # noqa: ARG002 - likewise
-    ) -> dra_v1_pb2.NodePrepareResourcesResponse:
-        answer = dra_v1_pb2.NodePrepareResourcesResponse()
-        for name in _names(request.claims):
-            devices, error = self._services.prepare(name)
+    ) -> wire.NodePrepareResourcesResponse:
+        answer = wire.NodePrepareResourcesResponse()
+        for name in _distinct_claims(request.claims):
+            devices, error = self._claims.prepare(name)
             answer.claims[name.uid].error = error
-            answer.claims[name.uid].devices.extend(_v1_device(device) for device in devices)
+            answer.claims[name.uid].devices.extend(
+                wire.Device(
+                    request_names=device.requests,
+                    pool_name=device.pool,
+                    device_name=device.device,
+                    cdi_device_ids=device.cdi_ids,
+                    share_id=device.share_id if self._version.has_share_ids else None,
+                )
+                for device in devices
+            )
         return answer
 
     def NodeUnprepareResources(  # noqa: N802 - the wire's
         self,
-        request: dra_v1_pb2.NodeUnprepareResourcesRequest,
+        request: wire.NodeUnprepareResourcesRequest,
         context: grpc.ServicerContext,  # noqa: ARG002 - likewise
-    ) -> dra_v1_pb2.NodeUnprepareResourcesResponse:
-        answer = dra_v1_pb2.NodeUnprepareResourcesResponse()
-        for name in _names(request.claims):
-            answer.claims[name.uid].error = self._services.unprepare(name)
+    ) -> wire.NodeUnprepareResourcesResponse:
+        answer = wire.NodeUnprepareResourcesResponse()
+        for name in _distinct_claims(request.claims):
+            answer.claims[name.uid].error = self._claims.unprepare(name)
         return answer
 
 
-class _V1Beta1(dra_v1beta1_pb2_grpc.DRAPluginServicer):
-    """The same, but nobody asks for the share of a device: kubelets of that time knew none."""
-
-    def __init__(self, services: ClaimService) -> None:
-        self._services = services
-
-    def NodePrepareResources(  # noqa: N802 - the wire's
-        self,
-        request: dra_v1beta1_pb2.NodePrepareResourcesRequest,
-        context: grpc.ServicerContext,  # noqa: ARG002 - likewise
-    ) -> dra_v1beta1_pb2.NodePrepareResourcesResponse:
-        answer = dra_v1beta1_pb2.NodePrepareResourcesResponse()
-        for name in _names(request.claims):
-            devices, error = self._services.prepare(name)
-            answer.claims[name.uid].error = error
-            answer.claims[name.uid].devices.extend(_v1beta1_device(device) for device in devices)
-        return answer
-
-    def NodeUnprepareResources(  # noqa: N802 - the wire's
-        self,
-        request: dra_v1beta1_pb2.NodeUnprepareResourcesRequest,
-        context: grpc.ServicerContext,  # noqa: ARG002 - likewise
-    ) -> dra_v1beta1_pb2.NodeUnprepareResourcesResponse:
-        answer = dra_v1beta1_pb2.NodeUnprepareResourcesResponse()
-        for name in _names(request.claims):
-            answer.claims[name.uid].error = self._services.unprepare(name)
-        return answer
-
-
-class _WireClaim(Protocol):
-    @property
-    def namespace(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def uid(self) -> str: ...
-
-
-def _names(claims: Iterable[_WireClaim]) -> list[ClaimName]:
-    """Return the claims of a call, none twice."""
+def _distinct_claims(claims: Sequence[wire.Claim]) -> list[ClaimName]:
     return list({each.uid: ClaimName(each.namespace, each.name, each.uid) for each in claims}.values())
 
 
-def _v1_device(device: PreparedDevice) -> dra_v1_pb2.Device:
-    return dra_v1_pb2.Device(
-        request_names=device.requests,
-        pool_name=device.pool,
-        device_name=device.device,
-        cdi_device_ids=device.cdi_ids,
-        share_id=device.share_id,
-    )
+class HealthService:
+    """Streams the health of every device to each kubelet that connects: at once, on every change, and every 10 s."""
 
+    def __init__(self, source: HealthSource, pool: str, stop: threading.Event) -> None:
+        """Serve the devices of one pool; `stop` ends all streams."""
+        self._source = source
+        self._pool = pool
+        self._stop = stop
 
-def _v1beta1_device(device: PreparedDevice) -> dra_v1beta1_pb2.Device:
-    return dra_v1beta1_pb2.Device(
-        request_names=device.requests,
-        pool_name=device.pool,
-        device_name=device.device,
-        cdi_device_ids=device.cdi_ids,
-    )
+    def add_to(self, server: grpc.Server) -> None:
+        """Register the service."""
+        add_service(server, health_wire.DESCRIPTOR.services_by_name["DRAResourceHealth"], self)
+
+    def NodeWatchResources(  # noqa: N802 - the wire's
+        self,
+        request: health_wire.NodeWatchResourcesRequest,  # noqa: ARG002 - likewise
+        context: grpc.ServicerContext,
+    ) -> Iterator[health_wire.NodeWatchResourcesResponse]:
+        """Yield until the kubelet disconnects; runs in a thread of gRPC for as long as the stream lives."""
+        last: Mapping[str, Health] | None = None
+        polls_left = 0
+        while context.is_active() and not self._stop.is_set():
+            now = self._source.health()
+            if now != last or not polls_left:
+                yield self._response(now)
+                last, polls_left = now, round(REPEAT_SECONDS / _POLL_SECONDS)
+            polls_left -= 1
+            self._stop.wait(_POLL_SECONDS)
+
+    def _response(self, health: Mapping[str, Health]) -> health_wire.NodeWatchResourcesResponse:
+        return health_wire.NodeWatchResourcesResponse(
+            devices=[
+                health_wire.DeviceHealth(
+                    device=health_wire.DeviceIdentifier(
+                        pool_name=self._pool, device_name=names.device_of(each.gpu_uuid, kind)
+                    ),
+                    health=_HEALTH_STATES[each.state],
+                    last_updated_time=int(each.since_seconds),
+                    message=each.reason[:_LONGEST_MESSAGE],
+                )
+                for each in health.values()
+                for kind in names.DeviceKind
+            ]
+        )

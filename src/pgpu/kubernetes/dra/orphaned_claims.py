@@ -1,9 +1,11 @@
-"""Gives slices back whose claims the cluster has long forgotten, where no kubelet is left that would: one that lost its disk.
+"""Takes back slices of claims that the cluster has deleted while no kubelet unprepared them, as after a node lost its disk.
 
-The scheduler counts their memory as free, and pods that get it would wait here for ever. It refuses to hurry: a pod that was
-deleted by force may still be ending. What is used stays, and so does everything while the API server says nothing.
+The scheduler counts such memory as free, and pods that are placed on it would wait for ever. A claim is taken back only after
+two looks, since a pod that was deleted by force may still be ending. Slices in use stay, and so does everything while the
+API server does not answer.
 """
 
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
@@ -13,15 +15,17 @@ from pgpu.kubernetes import names
 from pgpu.kubernetes.dra.claim_preparation import ClaimReader
 from pgpu.model import Claim
 
+_log = logging.getLogger(__name__)
+
 SWEEP_SECONDS = 300.0
-"""Between two looks. A claim must be forgotten at two of them, so its slice goes after 5 to 10 minutes."""
+"""Between two looks. A claim must be missing at both, so its slice goes after 5 to 10 minutes."""
 
 
-class Prepared(Protocol):
-    """Who prepared claims, and takes them back; see `claims.preparing.Preparer`."""
+class PreparedClaims(Protocol):
+    """The part of `ClaimPreparer` that is used here."""
 
     def known(self) -> Collection[Claim]:
-        """Return all that are prepared."""
+        """Return all prepared claims."""
         ...
 
     def unprepare(self, uid: str) -> None:
@@ -30,55 +34,52 @@ class Prepared(Protocol):
 
 
 class OrphanCollector:
-    """The sweeper of one node."""
+    """Collects the orphaned claims of one node; for one thread."""
 
     def __init__(
         self,
-        prepared: Prepared,
+        prepared: PreparedClaims,
         reader: ClaimReader,
         uses: Callable[[], Mapping[str, Sequence[SliceUse]]],
-        say: Callable[[str], None],
         now_seconds: Callable[[], float],
     ) -> None:
-        """Args: who holds, who knows claims, what is used by uid, the operator's ear, and seconds that only grow."""
+        """Args: the prepared claims, the cluster's, meter readings by uid, and a monotonic clock."""
         self._prepared = prepared
         self._reader = reader
         self._uses = uses
-        self._say = say
         self._now_seconds = now_seconds
         self._due_seconds = now_seconds() + SWEEP_SECONDS
-        self._forgotten: set[str] = set()
+        self._orphans: set[str] = set()
 
-    def look(self) -> None:
-        """Sweep, where it is time to.
+    def collect(self) -> None:
+        """Look for orphans if it is due, and take back those of the last look.
 
         Raises:
-            PgpuError: The API server does not answer, and all waits for the next time; or something cannot be taken back.
+            PgpuError: The API server does not answer, and nothing is taken back; or a claim cannot be taken back.
         """
         if self._now_seconds() < self._due_seconds:
             return
         self._due_seconds = self._now_seconds() + SWEEP_SECONDS
-        before, self._forgotten = self._forgotten, set()
-        forgotten = [claim for claim in self._prepared.known() if self._is_forgotten(claim)]
-        uses = self._uses() if forgotten else {}
-        self._forgotten = {
-            claim.uid for claim in forgotten if not any(use.used_bytes for use in uses.get(claim.uid, ()))
-        }
-        self._take_back([claim for claim in forgotten if claim.uid in before & self._forgotten])
+        before, self._orphans = self._orphans, set()
+        deleted = [claim for claim in self._prepared.known() if self._is_deleted(claim)]
+        uses = self._uses() if deleted else {}
+        orphans = [claim for claim in deleted if not any(use.used_bytes for use in uses.get(claim.uid, ()))]
+        self._orphans = {claim.uid for claim in orphans}
+        errors: list[PgpuError] = []
+        for claim in orphans:
+            if claim.uid in before:
+                _log.warning(
+                    "the cluster has forgotten claim %s/%s (%s), and no process uses its slice",
+                    *(claim.namespace, claim.name, claim.uid),
+                )
+                try:
+                    self._prepared.unprepare(claim.uid)
+                except PgpuError as exc:
+                    errors.append(exc)
+        if errors:
+            raise errors[0]
 
-    def _take_back(self, claims: Sequence[Claim]) -> None:
-        wrong: list[PgpuError] = []
-        for claim in claims:
-            told = f"claim {claim.namespace}/{claim.name} ({claim.uid})"
-            self._say(f"the cluster has forgotten {told}, and nobody uses its slice")
-            try:
-                self._prepared.unprepare(claim.uid)
-            except PgpuError as exc:
-                wrong.append(exc)
-        if wrong:
-            raise wrong[0]
-
-    def _is_forgotten(self, claim: Claim) -> bool:
+    def _is_deleted(self, claim: Claim) -> bool:
         try:
             found = self._reader.claim(claim.namespace, claim.name)
         except ObjectNotFoundError:

@@ -105,7 +105,7 @@ class ObjectWatcher(Generic[_Found]):
             self._known.add(key)
             self._put(key, found)
 
-        version = self._cluster.show(self._kind.resource, note, self._kind.field_selector)
+        version = self._cluster.for_each(self._kind.resource, note, self._kind.field_selector)
         for key in self._known - there:
             self._kind.put(key, None)
         self._known = there

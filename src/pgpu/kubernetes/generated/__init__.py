@@ -1,5 +1,4 @@
-"""The messages that pass between the kubelet and its plugins, and the code that `tools/generate_wire.py` makes of them.
+"""Messages between the kubelet and its plugins: .proto files written for pgpu, and the code that tools/generate_wire.py makes of them.
 
-The .proto files are ours, written from the facts of the wire: names, numbers and types are what a kubelet sends. They hold
-nothing else: no behaviour, no default, no check.
+The .proto files hold facts of the wire alone: names, numbers and types as a kubelet sends them. `dra_v1.proto` serves v1beta1 as well.
 """

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pgpu.errors import ObjectConflictError, PgpuError
 from pgpu.kubernetes.api import Cluster, Node
 from pgpu.kubernetes.cluster_events import EventRecorder
-from pgpu.kubernetes.driver_readiness import Readiness
+from pgpu.kubernetes.node_health import Readiness
 from pgpu.kubernetes.resource_slices.api_features import ALL_FEATURES, Features, features_kept, features_of
 from pgpu.kubernetes.resource_slices.pool_plan import CALM_SECONDS, PoolPlanner
 from pgpu.kubernetes.resource_slices.slice_watcher import FAREWELL_SECONDS, SliceWatcher
@@ -69,7 +69,7 @@ class Publisher:
         self._failed = 0
         self._woken, self._ending = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._keep, name="pgpu-publisher", daemon=True)
-        readiness.wrong(SUBJECT, "not yet")
+        readiness.set_problem(SUBJECT, "not yet")
 
     def start(self) -> None:
         """Begin; the first slices are there soon after."""
@@ -130,14 +130,14 @@ class Publisher:
             self._writer.take_back()
         self._features = None
         why, hint = _lack(features)
-        self._readiness.wrong(SUBJECT, f"NOTHING IS PUBLISHED: {why}; {hint}")
+        self._readiness.set_problem(SUBJECT, f"NOTHING IS PUBLISHED: {why}; {hint}")
         self._events.warn(node.object_name, "SlicesNotPublished", f"{why}; {hint}")
 
     def _told(self, node: Node, features: Features) -> None:
         if self._looking.complaint is None:
-            self._readiness.right(SUBJECT)
+            self._readiness.set_working(SUBJECT)
         else:
-            self._readiness.wrong(SUBJECT, self._looking.complaint)
+            self._readiness.set_problem(SUBJECT, self._looking.complaint)
         if features.missing:
             self._features = None  # asked again: a gate may be turned on
             lost = (
@@ -170,7 +170,7 @@ class Publisher:
     def _after_failure(self, why: str) -> float:
         self._failed += 1
         self._node = None
-        self._readiness.wrong(SUBJECT, why)
+        self._readiness.set_problem(SUBJECT, why)
         return self._pause_seconds(self._failed)
 
     def _after(self, written: WriteResult) -> float:
@@ -179,7 +179,7 @@ class Publisher:
         self._undone = self._undone + 1 if was_undone else max(0, self._undone - (not written.is_new))
         if not was_undone or self._undone <= _TRIES_AFTER_CONFLICTS:
             return 0.0
-        self._readiness.wrong(SUBJECT, "somebody else writes this node's slices, too")
+        self._readiness.set_problem(SUBJECT, "somebody else writes this node's slices, too")
         return self._pause_seconds(self._undone - _TRIES_AFTER_CONFLICTS)
 
     def _pause_seconds(self, times: int) -> float:
