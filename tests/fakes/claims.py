@@ -5,8 +5,8 @@ The contract tests hold it against the engine's own.
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
 from pgpu.enforcement import SliceUse
@@ -60,7 +60,7 @@ class FakeClaims:
         """See `Claims.lock`."""
         return self._locks.held(uid)
 
-    def hold(self, claim: Claim, gpus: Sequence[ClaimableGpu] | None = None) -> HeldClaim:  # noqa: ARG002 - reads no NVML
+    def hold(self, claim: Claim, gpus: Sequence[ClaimableGpu] | None = None) -> HeldClaim:
         """See `Claims.hold`."""
         check_words(claim)
         with self._guard:

@@ -189,7 +189,8 @@ class FakeKubelet:
         chosen = self._chosen(units, reusable)
         try:
             answer = self._plugin().call(
-                "Allocate", plugin.AllocateRequest(container_requests=[plugin.ContainerAllocateRequest(devices_ids=chosen)])
+                "Allocate",
+                plugin.AllocateRequest(container_requests=[plugin.ContainerAllocateRequest(devices_ids=chosen)]),
             )
         except grpc.RpcError as exc:
             raise UnexpectedAdmissionError(f"Allocate failed due to {exc.details()}, which is unexpected") from exc
@@ -223,7 +224,9 @@ class FakeKubelet:
             grpc.RpcError: The plugin refuses.
         """
         asked = plugin.ContainerAllocateRequest(devices_ids=ids)
-        answer = self._plugin().call("Allocate", plugin.AllocateRequest(container_requests=[asked]))
+        answer: plugin.AllocateResponse = self._plugin().call(
+            "Allocate", plugin.AllocateRequest(container_requests=[asked])
+        )
         return answer.container_responses[0]
 
     def _plugin(self) -> _Endpoint:

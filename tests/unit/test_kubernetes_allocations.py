@@ -12,8 +12,7 @@ from tests.fakes.claims import gpu
 from pgpu.errors import NodeError, PgpuError, RequestError
 from pgpu.kubernetes import names
 from pgpu.kubernetes.api import AllocatedDevice, Configuration, ResourceClaim
-from pgpu.kubernetes.dra.claim_allocation import read_allocation
-from pgpu.kubernetes.dra.claim_allocation import API_VERSION, KIND, SliceParameters, parse_parameters
+from pgpu.kubernetes.dra.claim_allocation import API_VERSION, KIND, SliceParameters, parse_parameters, read_allocation
 from pgpu.kubernetes.names import DeviceKind
 from pgpu.model import SharingWish
 from pgpu.units import GIB, MIB

@@ -15,8 +15,8 @@ from tests.kubernetes_offers import NODE, as_json, devices, instance, offer, pub
 
 from pgpu.engine.claims import ClaimableGpu
 from pgpu.kubernetes.api import Node
-from pgpu.kubernetes.node_health import HealthState
 from pgpu.kubernetes.names import DeviceKind
+from pgpu.kubernetes.node_health import HealthState
 from pgpu.kubernetes.resource_slices.api_features import ALL_FEATURES, Features
 from pgpu.kubernetes.resource_slices.gpu_order import next_order
 from pgpu.kubernetes.resource_slices.resource_pool import content, pool_slices

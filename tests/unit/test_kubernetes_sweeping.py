@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 from tests.fakes.claims import gpu
-
 from tests.kubernetes_log import logged
+
 from pgpu.enforcement import SliceUse
 from pgpu.errors import ClusterUnavailableError, NodeError, ObjectNotFoundError
 from pgpu.kubernetes import names

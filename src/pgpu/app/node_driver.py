@@ -20,7 +20,6 @@ from pgpu.kubernetes.driver_mode import Mode, alone_on_node, enter_mode
 if TYPE_CHECKING:
     from pgpu.engine.claims import Claims
     from pgpu.kubernetes.api import Cluster, ResourceClaim
-    from pgpu.kubernetes.cluster_events import EventRecorder
     from pgpu.kubernetes.device_plugin.slice_delivery import SliceDelivery
     from pgpu.kubernetes.dra.cdi_files import CdiFiles
     from pgpu.kubernetes.dra.dra_driver import Companion

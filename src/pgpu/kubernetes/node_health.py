@@ -135,7 +135,7 @@ class Readiness:
         if was_broken:
             _log.info("%s: in order", subject)
 
-    def attempt(self, subject: str, act: Callable[[], None]) -> bool:
+    def attempt(self, subject: str, act: Callable[[], object]) -> bool:
         """Do something and note the result; a bug is noted, too, so that the caller's loop goes on. Returns whether it worked."""
         try:
             act()

@@ -25,9 +25,8 @@ from pgpu.kubernetes.dra.claim_preparation import ClaimPreparer
 from pgpu.kubernetes.dra.dra_driver import SUBJECTS, Companion, Driver
 from pgpu.kubernetes.dra.dra_service import ClaimService, HealthService
 from pgpu.kubernetes.dra.plugin_registration import KubeletPlugin, Service
-from pgpu.kubernetes.node_health import Readiness
 from pgpu.kubernetes.generated import dra_v1_pb2 as dra
-from pgpu.kubernetes.node_health import Health, HealthState
+from pgpu.kubernetes.node_health import Health, HealthState, Readiness
 from pgpu.model import Delivery
 
 NODE = "node1"

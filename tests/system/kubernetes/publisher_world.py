@@ -7,14 +7,13 @@ from pathlib import Path
 from tests.fakes.api_objects import Object
 from tests.fakes.api_server import EVENTS, SLICES, ApiServer
 from tests.fakes.claims import FakeClaims, gpu
-
 from tests.kubernetes_log import logged
+
 from pgpu.engine.claims import ClaimableGpu
 from pgpu.errors import NodeError
 from pgpu.kubernetes.api import Cluster, connect
 from pgpu.kubernetes.cluster_events import EventRecorder
-from pgpu.kubernetes.node_health import Readiness
-from pgpu.kubernetes.node_health import Health
+from pgpu.kubernetes.node_health import Health, Readiness
 from pgpu.kubernetes.resource_slices import Pace, PoolPlanner, Publisher
 from pgpu.model import Claim, Slice
 

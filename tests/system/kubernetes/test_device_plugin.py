@@ -174,9 +174,7 @@ def test_the_slice_of_an_init_container_stays_while_it_runs_and_is_made_again_wh
 def test_a_slice_with_any_process_in_it_is_not_freed(tmp_path: Path) -> None:
     inside = [True]
     claims = CountingClaims(tmp_path, [gpu()])
-    allocations = UnitSlices(
-        claims, MountDelivery(tmp_path / "links", edits), lambda _: inside[0], grace_seconds=0
-    )
+    allocations = UnitSlices(claims, MountDelivery(tmp_path / "links", edits), lambda _: inside[0], grace_seconds=0)
     allocations.allocate([f"{claims.present[0].uuid}::0"])
     for _ in range(3):
         assert allocations.free_unlisted([]) == []

@@ -13,8 +13,8 @@ from tests.manifests import KUSTOMIZE, written
 from tests.system.conftest import PGPU
 from tests.unit.test_cli import validate
 
-from pgpu.kubernetes.api.cluster import ClusterInspector
 from pgpu.kubernetes.api.api_connection import connect
+from pgpu.kubernetes.api.cluster import ClusterInspector
 from pgpu.kubernetes.doctor import check_cluster, explain_pending_pod
 from pgpu.model.finding import Finding, Result
 

@@ -13,8 +13,8 @@ from tests.system.kubernetes.driver_world import GPU, NODE, World, allocated, re
 from tests.waiting import until
 
 from pgpu.kubernetes import names
-from pgpu.kubernetes.dra.dra_driver import SLICES
 from pgpu.kubernetes.dra.claim_allocation import API_VERSION, KIND
+from pgpu.kubernetes.dra.dra_driver import SLICES
 from pgpu.kubernetes.generated import dra_v1_pb2 as dra
 from pgpu.model import Claim, HeldClaim, SharingWish, Slice
 from pgpu.units import GIB, MIB

@@ -15,8 +15,8 @@ from pgpu.kubernetes import names
 from pgpu.kubernetes.dra.dra_driver import REGISTERED
 from pgpu.kubernetes.driver_mode import alone_on_node
 from pgpu.kubernetes.generated import dra_health_v1alpha1_pb2 as health
-from pgpu.kubernetes.node_health import HealthState
 from pgpu.kubernetes.kubelet_sockets import SocketServer
+from pgpu.kubernetes.node_health import HealthState
 
 
 @pytest.fixture

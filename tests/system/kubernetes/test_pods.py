@@ -17,15 +17,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from referencing import Registry, Resource
 from tests.fakes.claims import FakeClaims, gpu
 from tests.fakes.kubelet_pods import FakeKubelet, FakePod, claimed
-
 from tests.kubernetes_log import logged
+
 from pgpu.cli.main import main
 from pgpu.enforcement import SliceUse
 from pgpu.errors import KubeletAwayError, NodeError
 from pgpu.kubernetes.device_plugin.unit_ids import Unit, claim_of
-from pgpu.kubernetes.driver_http import DriverHttpServer
+from pgpu.kubernetes.driver_http import DriverHttpServer, NodeView
 from pgpu.kubernetes.node_health import Readiness
-from pgpu.kubernetes.driver_http import NodeView
 from pgpu.kubernetes.pod_resources import KubeletPods
 from pgpu.model import Claim, Slice
 from pgpu.units import GIB

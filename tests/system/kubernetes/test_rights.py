@@ -1,6 +1,6 @@
 """The driver has every right that it needs and none more: for each verb of its ClusterRole there is one thing that fails without it."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,17 +13,15 @@ from tests.manifests import KUSTOMIZE, charted, written
 
 from pgpu.errors import ClusterAccessError
 from pgpu.kubernetes import names
-from pgpu.kubernetes.api import Cluster, ObjectName, ResourceClaim, connect
+from pgpu.kubernetes.api import Cluster, ObjectName, connect
 from pgpu.kubernetes.cluster_events import EventRecorder
 from pgpu.kubernetes.dra.cdi_files import CdiFiles
 from pgpu.kubernetes.dra.claim_allocation import ClaimName
 from pgpu.kubernetes.dra.claim_events import ClaimEvents
 from pgpu.kubernetes.dra.claim_preparation import ClaimPreparer
-from pgpu.kubernetes.node_health import Readiness
+from pgpu.kubernetes.node_health import Health, Readiness
 from pgpu.kubernetes.node_requirements import DRIVER_RIGHTS
-from pgpu.kubernetes.node_health import Health
 from pgpu.kubernetes.resource_slices import PoolPlanner, Publisher
-from pgpu.model import Claim
 from pgpu.units import GIB
 
 NODE = "node1"
@@ -88,7 +86,9 @@ def hears_of_changes_by_others(world: World) -> None:
 
 def prepares_a_claim(world: World) -> None:
     files = CdiFiles(world.directory / "cdi", world.directory / "seals")
-    preparer = ClaimPreparer(world.claims, world.cluster, files, node=NODE, events=ClaimEvents(lambda *_: None), gpu_edits=lambda _: None)
+    preparer = ClaimPreparer(
+        world.claims, world.cluster, files, node=NODE, events=ClaimEvents(lambda *_: None), gpu_edits=lambda _: None
+    )
     uid = world.server.objects.create(CLAIMS, "team", allocated())["metadata"]["uid"]
     (device,) = preparer.prepare(ClaimName("team", "mine", uid))
     assert device.cdi_ids == (f"pgpu.io/gpu={uid}",)

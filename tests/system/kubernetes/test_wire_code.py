@@ -4,9 +4,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+from google.protobuf.descriptor import ServiceDescriptor
+
+from pgpu.kubernetes.dra.dra_service import DRA_VERSIONS
+from pgpu.kubernetes.generated import device_plugin_v1beta1_pb2 as plugin
 from pgpu.kubernetes.generated import dra_health_v1alpha1_pb2 as health
 from pgpu.kubernetes.generated import dra_v1_pb2 as dra
 from pgpu.kubernetes.generated import plugin_registration_pb2 as registration
+from pgpu.kubernetes.generated import pod_resources_v1_pb2 as pods
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 WIRE = Path("pgpu/kubernetes/generated")
@@ -54,3 +59,30 @@ def test_a_device_s_health_is_the_bytes_that_a_kubelet_reads() -> None:
         message="m",
     )
     assert seen.SerializeToString() == b"\x0a\x06\x0a\x01p\x12\x01d\x10\x02\x18\x05\x20\x06\x2a\x01m"
+
+
+def test_the_services_have_the_names_that_a_kubelet_calls() -> None:
+    assert [version.service for version in DRA_VERSIONS] == [
+        "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin",
+        "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin",
+    ]
+    assert [version.name for version in DRA_VERSIONS] == ["v1.DRAPlugin", "v1beta1.DRAPlugin"]
+    assert {name: [method.name for method in each.methods] for name, each in services().items()} == {
+        "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin": ["NodePrepareResources", "NodeUnprepareResources"],
+        "pluginregistration.Registration": ["GetInfo", "NotifyRegistrationStatus"],
+        "v1.PodResourcesLister": ["List", "GetAllocatableResources", "Get"],
+        "v1alpha1.DRAResourceHealth": ["NodeWatchResources"],
+        "v1beta1.DevicePlugin": [
+            "GetDevicePluginOptions",
+            "ListAndWatch",
+            "GetPreferredAllocation",
+            "Allocate",
+            "PreStartContainer",
+        ],
+        "v1beta1.Registration": ["Register"],
+    }
+
+
+def services() -> dict[str, ServiceDescriptor]:
+    found = (dra, registration, health, plugin, pods)
+    return {each.full_name: each for module in found for each in module.DESCRIPTOR.services_by_name.values()}

@@ -14,7 +14,7 @@ from pgpu.units import format_memory, format_share
 if TYPE_CHECKING:
     from pgpu.kubernetes.deploy.apply import DeployOutcome
     from pgpu.kubernetes.deploy.function_status import DeployedFunction
-    from pgpu.kubernetes.driver_client import SeenShare
+    from pgpu.kubernetes.pod_shares import SeenShare
 
 
 def of_functions(found: "Sequence[DeployedFunction]") -> Table:

@@ -6,6 +6,7 @@ passes through `pgpu logs` and `run` unchanged.
 """
 
 import json
+import logging
 import re
 import sys
 import unicodedata
@@ -49,6 +50,22 @@ def print_json_line(content: documents.Document, *, to_stderr: bool = False) -> 
 def print_note(line: str) -> None:
     """Print a line to stderr: progress, warnings, everything that is no result."""
     print(f"pgpu: {visible(line)}", file=sys.stderr, flush=True)
+
+
+class NoteHandler(logging.Handler):
+    """Prints log lines as notes."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one line."""
+        print_note(record.getMessage())
+
+
+def print_log(name: str) -> None:
+    """Print the log of one part of pgpu as notes, from INFO on."""
+    logger = logging.getLogger(name)
+    logger.setLevel(logging.INFO)
+    logger.addHandler(NoteHandler())
+    logger.propagate = False
 
 
 def print_error(error: PgpuError, *, as_json: bool) -> None:

@@ -68,9 +68,8 @@ def version(*, as_json: options.Json = False) -> None:
 
 def _check_cluster(pod: str | None, kubeconfig: Path | None) -> "Iterator[Finding]":
     try:
+        from pgpu.kubernetes.api.api_connection import connect, default_kubeconfig
         from pgpu.kubernetes.api.cluster import ClusterInspector
-        from pgpu.kubernetes.api.api_connection import connect
-        from pgpu.kubernetes.api.api_connection import default_kubeconfig
         from pgpu.kubernetes.doctor import check_cluster, explain_pending_pod
     except ModuleNotFoundError as exc:
         raise RequestError(f"{exc.name} is not installed", hint=extra_hint("kubernetes")) from exc

@@ -83,7 +83,7 @@ def ps(
 
 
 def _list_pods(driver: str, *, as_json: bool) -> None:
-    from pgpu.kubernetes.driver_client import shares_at
+    from pgpu.kubernetes.pod_shares import shares_at
 
     shares = shares_at(driver)
     if as_json:

@@ -102,7 +102,8 @@ def driver(
         None if default_memory is None else parse_memory_bytes(default_memory),
         oversubscribe,
     )
-    drive(_of_node(settings), options, console.print_note)
+    console.print_log("pgpu.kubernetes")
+    drive(_of_node(settings), options)
 
 
 @verbs.command()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from pgpu.enforcement import SliceUse
+from pgpu.engine.admission.snapshot import Snapshot
 from pgpu.engine.claims import ClaimableGpu
 from pgpu.engine.claims.claim_admission import check_host_room, check_room, check_words, put_granted, request_of
 from pgpu.engine.claims.keyed_locks import KeyedLocks

@@ -143,9 +143,7 @@ class _RetryAfterError(ClusterUnavailableError):
     after_seconds: float = 0.0
 
 
-def request_with_retries(
-    send: Callable[[], _Answer], pause: Callable[[float], bool], tries: int = TRIES
-) -> _Answer:
+def request_with_retries(send: Callable[[], _Answer], pause: Callable[[float], bool], tries: int = TRIES) -> _Answer:
     """Send a request until it is answered, at most `tries` times.
 
     Args:
@@ -187,9 +185,9 @@ def request_once(send: Callable[[], _Answer]) -> _Answer:
 
 
 def _translated(exc: httpx.HTTPStatusError) -> ClusterError:
-    has_status = isinstance(exc, ApiError)
-    code = int(exc.status.code) if has_status and exc.status.code else exc.response.status_code
-    text = (exc.status.message if has_status else None) or _first_line(exc)
+    status = exc.status if isinstance(exc, ApiError) else Status()
+    code = int(status.code or exc.response.status_code)
+    text = status.message or _first_line(exc)
     if len(text) > _LONGEST_QUOTE:
         text = f"{text[:_LONGEST_QUOTE]}…"
     if _UNKNOWN_FIELD in text:

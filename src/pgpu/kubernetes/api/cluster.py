@@ -357,9 +357,7 @@ class ClusterInspector:
 
     def one(self, kind: type[_Resource], name: str, namespace: str | None = None) -> _Resource:
         """Read one object."""
-        found: _Resource = request_once(
-            lambda: self._client.request("get", kind, name=name, namespace=namespace)
-        )
+        found: _Resource = request_once(lambda: self._client.request("get", kind, name=name, namespace=namespace))
         return found
 
     def dry_run(self, wanted: _Resource) -> _Resource:

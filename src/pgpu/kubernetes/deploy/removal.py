@@ -27,6 +27,8 @@ def undeploy(objects: DynamicClient, name: str, namespace: str) -> tuple[ObjectC
 def _removed(objects: DynamicClient, kind: ObjectKind, name: str, namespace: str) -> list[ObjectChange]:
     with with_hints(kind, name, namespace):
         names = [
-            str(each["metadata"]["name"]) for each in objects.all_if_served(kind, selector(name), namespace) if is_own(each)
+            str(each["metadata"]["name"])
+            for each in objects.all_if_served(kind, selector(name), namespace)
+            if is_own(each)
         ]
         return [ObjectChange(named(kind), each, "removed") for each in names if objects.remove(kind, each, namespace)]

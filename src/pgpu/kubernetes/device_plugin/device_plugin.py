@@ -195,9 +195,7 @@ class Registrar:
             try:
                 method_caller(channel, _SERVICES["Registration"], "Register")(request, timeout=_REGISTER_SECONDS)
             except grpc.RpcError as exc:
-                raise NodeError(
-                    f"the kubelet does not accept {RESOURCE}: {exc.code().name}, {exc.details()}"
-                ) from exc
+                raise NodeError(f"the kubelet does not accept {RESOURCE}: {exc.code().name}, {exc.details()}") from exc
 
 
 class DevicePlugin:

@@ -13,12 +13,13 @@ import grpc
 
 from pgpu.errors import PgpuError
 from pgpu.kubernetes import names
+from pgpu.kubernetes.dra.claim_allocation import ClaimName
 from pgpu.kubernetes.dra.claim_events import ClaimEvents
-from pgpu.kubernetes.dra.claim_preparation import ClaimName, PreparedDevice
+from pgpu.kubernetes.dra.claim_preparation import PreparedDevice
 from pgpu.kubernetes.generated import dra_health_v1alpha1_pb2 as health_wire
 from pgpu.kubernetes.generated import dra_v1_pb2 as wire
-from pgpu.kubernetes.node_health import Health, HealthSource, HealthState
 from pgpu.kubernetes.kubelet_sockets import add_service
+from pgpu.kubernetes.node_health import Health, HealthSource, HealthState
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from lightkube.resources.resource_v1 import ResourceSlice
 from pgpu.engine.claims import ClaimableGpu, Claims
 from pgpu.errors import NodeError
 from pgpu.kubernetes.api import Node
-from pgpu.kubernetes.node_health import Health, HealthSource, HealthState
 from pgpu.kubernetes.names import DeviceKind
+from pgpu.kubernetes.node_health import Health, HealthSource, HealthState
 from pgpu.kubernetes.resource_slices.api_features import Features
 from pgpu.kubernetes.resource_slices.gpu_order import next_order
 from pgpu.kubernetes.resource_slices.resource_pool import USUAL_KINDS, pool_slices

@@ -16,8 +16,8 @@ from lightkube.resources.resource_v1 import ResourceSlice
 from pgpu.engine.claims import ClaimableGpu
 from pgpu.kubernetes import names
 from pgpu.kubernetes.api import Node
-from pgpu.kubernetes.node_health import Health
 from pgpu.kubernetes.names import DeviceKind
+from pgpu.kubernetes.node_health import Health
 from pgpu.kubernetes.resource_slices import slice_devices
 from pgpu.kubernetes.resource_slices.api_features import ALL_FEATURES, Features
 

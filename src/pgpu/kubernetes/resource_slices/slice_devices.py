@@ -19,8 +19,8 @@ from lightkube.models.resource_v1 import (
 from pgpu.engine.claims import STEP_BYTES, ClaimableGpu
 from pgpu.kubernetes import names
 from pgpu.kubernetes.api.resources import quantity_of
-from pgpu.kubernetes.node_health import Health, HealthState
 from pgpu.kubernetes.names import DeviceKind
+from pgpu.kubernetes.node_health import Health, HealthState
 from pgpu.kubernetes.resource_slices.api_features import Features
 from pgpu.model import Gpu
 from pgpu.scheduling.capacity import most_clients, most_oversubscribed_bytes
