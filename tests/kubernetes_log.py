@@ -19,7 +19,7 @@ def logged() -> Iterator[list[str]]:
     """Collect lines until the block ends."""
     lines: list[str] = []
     logger, collector = logging.getLogger("pgpu.kubernetes"), _Collector(lines)
-    level = logger.level
+    level, logger.propagate = logger.level, False
     logger.setLevel(logging.INFO)
     logger.addHandler(collector)
     try:
@@ -27,3 +27,4 @@ def logged() -> Iterator[list[str]]:
     finally:
         logger.removeHandler(collector)
         logger.setLevel(level)
+        logger.propagate = True

@@ -11,8 +11,7 @@ from pgpu.engine.claims import ClaimableGpu
 from pgpu.kubernetes.api import Node
 from pgpu.kubernetes.node_health import Health, HealthState
 from pgpu.kubernetes.resource_slices.api_features import ALL_FEATURES, Features
-from pgpu.kubernetes.resource_slices.resource_pool import pool_slices
-from pgpu.kubernetes.resource_slices.slice_devices import published_bytes
+from pgpu.kubernetes.resource_slices.resource_pool import pool_slices, published_bytes
 from pgpu.units import GIB
 
 NODE = Node("node1", "24b5b18e-5433-4636-817b-bb6219afa594")

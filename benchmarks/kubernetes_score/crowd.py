@@ -11,8 +11,8 @@ from benchmarks.kubernetes_score import fleet
 from lightkube.models import core_v1, resource_v1
 from tests.fakes.allocator import Allocator, Machine
 
-from pgpu.kubernetes.extender import object_decoding
-from pgpu.kubernetes.extender.extender_app import parse_prioritize_args
+from pgpu.kubernetes.extender import scheduled_objects
+from pgpu.kubernetes.extender.extender_server import parse_prioritize_args
 from pgpu.kubernetes.extender.scheduled_objects import ClaimKey, GpuClass
 from pgpu.kubernetes.extender.scorer import Scorer
 from pgpu.kubernetes.names import SHARED_CLASS, gpu_of
@@ -39,17 +39,17 @@ class Asked:
         self.seconds: list[float] = []
         self._late = late
         self._untold: deque[fleet.Object] = deque()
-        self.scorer.stock.put_class(SHARED_CLASS, GpuClass(SHARED_CLASS, is_whole=False))
+        self.scorer.state.put_class(SHARED_CLASS, GpuClass(SHARED_CLASS, is_whole=False))
         for node in nodes:
-            host = object_decoding.host_of(msgspec.convert(node, core_v1.Node))
-            self.scorer.stock.put_host(host.name, host)
+            host = scheduled_objects.node_of(msgspec.convert(node, core_v1.Node))
+            self.scorer.state.put_node(host.name, host)
             self.tell_slices(node)
 
     def tell_slices(self, node: fleet.Object) -> None:
         """Tell of a node's GPUs."""
         for each in fleet.slices(node):
-            shelf = object_decoding.shelf_of(msgspec.convert(each, resource_v1.ResourceSlice))
-            self.scorer.stock.put_shelf(each["metadata"]["name"], shelf)
+            shelf = scheduled_objects.slice_of(msgspec.convert(each, resource_v1.ResourceSlice))
+            self.scorer.state.put_slice(each["metadata"]["name"], shelf)
 
     def tell(self, claim: fleet.Object) -> None:
         """Tell of a claim that waits; of what others were given, as late as a watch may be."""
@@ -63,7 +63,7 @@ class Asked:
 
     def _put(self, claim: fleet.Object) -> None:
         key = ClaimKey(claim["metadata"]["namespace"], claim["metadata"]["name"])
-        self.scorer.put_claim(key, object_decoding.claim_of(msgspec.convert(claim, resource_v1.ResourceClaim)))
+        self.scorer.put_claim(key, scheduled_objects.claim_of(msgspec.convert(claim, resource_v1.ResourceClaim)))
 
     def scores(self, pod: fleet.Object, names: list[str]) -> list[int]:
         """Answer one question."""

@@ -13,8 +13,8 @@ import uvicorn
 from benchmarks.kubernetes_score import fleet
 from lightkube.models import core_v1, resource_v1
 
-from pgpu.kubernetes.extender import object_decoding
-from pgpu.kubernetes.extender.extender_app import ExtenderApp
+from pgpu.kubernetes.extender import scheduled_objects
+from pgpu.kubernetes.extender.extender_server import ExtenderApp
 from pgpu.kubernetes.extender.scheduled_objects import GpuClass, NodeCapacity, PublishedSlice, SharedGpu
 from pgpu.kubernetes.extender.scorer import Scorer
 from pgpu.units import GIB, MIB
@@ -26,7 +26,7 @@ def answers(nodes: int) -> dict[str, float]:
     """Return median milliseconds of an answer about so many nodes, within the process and over HTTP."""
     scorer = _crowded(nodes)
     names = [f"node-{number:05}" for number in range(nodes)]
-    found = object_decoding.pod_of(msgspec.convert(fleet.pod(0), core_v1.Pod))
+    found = scheduled_objects.pod_of(msgspec.convert(fleet.pod(0), core_v1.Pod))
     if found is None:
         raise AssertionError("the pod has not ended")
     within = _median_ms(lambda: scorer.score(found, names))
@@ -38,13 +38,13 @@ def answers(nodes: int) -> dict[str, float]:
 
 def _crowded(nodes: int) -> Scorer:
     scorer = Scorer(time.monotonic)
-    scorer.stock.put_class("gpu.pgpu.io", GpuClass("gpu.pgpu.io", is_whole=False))
+    scorer.state.put_class("gpu.pgpu.io", GpuClass("gpu.pgpu.io", is_whole=False))
     for number in range(nodes):
         name = f"node-{number:05}"
         cards = tuple(SharedGpu(f"{name}-{card}", 80 * GIB, 4 * GIB, 256 * MIB) for card in range(fleet.GPUS))
-        scorer.stock.put_host(name, NodeCapacity(name, 64_000, 512 * GIB))
-        scorer.stock.put_shelf(name, PublishedSlice(name, name, 1, name, cards))
-    claim = object_decoding.claim_of(msgspec.convert(fleet.claim(0, 20), resource_v1.ResourceClaim))
+        scorer.state.put_node(name, NodeCapacity(name, 64_000, 512 * GIB))
+        scorer.state.put_slice(name, PublishedSlice(name, name, 1, name, cards))
+    claim = scheduled_objects.claim_of(msgspec.convert(fleet.claim(0, 20), resource_v1.ResourceClaim))
     scorer.put_claim(claim.key, claim)
     return scorer
 

@@ -10,7 +10,7 @@ import msgspec
 from pgpu.engine.claims import ClaimableGpu
 from pgpu.kubernetes.api import Node
 from pgpu.kubernetes.names import SHARED_CLASS
-from pgpu.kubernetes.resource_slices import gpu_order, resource_pool
+from pgpu.kubernetes.resource_slices import pool_plan, resource_pool
 from pgpu.model import Gpu
 from pgpu.units import GIB
 
@@ -66,7 +66,7 @@ def densest_first(held: Sequence[tuple[str, int]]) -> tuple[str, ...]:
         ClaimableGpu(Gpu(name, "", 0, GPU_GIB * GIB, "", True), GPU_GIB * GIB, held_bytes, is_closed=False)  # noqa: FBT003
         for name, held_bytes in held
     ]
-    return gpu_order.next_order(offers, [name for name, _ in held])
+    return pool_plan.next_order(offers, [name for name, _ in held])
 
 
 def claim(number: int, gib: int) -> Object:

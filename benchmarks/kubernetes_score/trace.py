@@ -16,8 +16,8 @@ from pgpu.kubernetes.extender.scheduled_objects import (
     ClaimKey,
     ClaimState,
     ConsumedGpu,
-    GpuAsk,
     GpuClass,
+    GpuDemand,
     NodeCapacity,
     PodClaim,
     PodState,
@@ -45,15 +45,15 @@ class Asking:
         """By node and what they took, the pods there."""
 
         self.seconds: list[float] = []
-        stock = self._scorer.stock
+        stock = self._scorer.state
         stock.put_class(_CLASS, GpuClass(_CLASS, is_whole=False))
         for node, name in enumerate(self._names):
-            stock.put_host(name, NodeCapacity(name, int(cluster.cpu_milli[node]), int(cluster.memory_mib[node]) * MIB))
+            stock.put_node(name, NodeCapacity(name, int(cluster.cpu_milli[node]), int(cluster.memory_mib[node]) * MIB))
             gpus = int(cluster.trace.gpus[node])
             cards = tuple(
                 SharedGpu(f"{name}-{card}", 1000 * STEP_BYTES, STEP_BYTES, STEP_BYTES) for card in range(gpus)
             )
-            stock.put_shelf(name, PublishedSlice(name, name, 1, name, cards))
+            stock.put_slice(name, PublishedSlice(name, name, 1, name, cards))
 
     def choose(self, kind: int) -> tuple[int, list[int]] | None:
         """Return node and GPUs, or None if no node can host the pod."""
@@ -65,7 +65,7 @@ class Asking:
         pod = PodState(
             str(self._pods), "ns", None, cpu_milli, memory_mib * MIB, {}, (PodClaim(str(self._pods)),) if gpus else ()
         )
-        claim = ClaimState(ClaimKey("ns", pod.uid), (GpuAsk(_CLASS, gpus, milli * STEP_BYTES),)) if gpus else None
+        claim = ClaimState(ClaimKey("ns", pod.uid), (GpuDemand(_CLASS, gpus, milli * STEP_BYTES),)) if gpus else None
         if claim is not None:
             self._scorer.put_claim(claim.key, claim)
         start = time.thread_time()
@@ -78,7 +78,7 @@ class Asking:
 
     def changed(self, node: int) -> None:
         """Hear that a pod has left, if one has: one that took what the node has more than is known of."""
-        cluster, known = self._cluster, self._scorer.stock.offer(self._names[node])
+        cluster, known = self._cluster, self._scorer.state.offer(self._names[node])
         more = (
             int(cluster.cpu_milli[node]) - known.cpu_milli,
             int(cluster.memory_mib[node]) * MIB - known.host_memory_bytes,

@@ -18,7 +18,7 @@ from pgpu.kubernetes.api import Node
 from pgpu.kubernetes.names import DeviceKind
 from pgpu.kubernetes.node_health import HealthState
 from pgpu.kubernetes.resource_slices.api_features import ALL_FEATURES, Features
-from pgpu.kubernetes.resource_slices.gpu_order import next_order
+from pgpu.kubernetes.resource_slices.pool_plan import next_order
 from pgpu.kubernetes.resource_slices.resource_pool import content, pool_slices
 from pgpu.units import GIB, MIB
 

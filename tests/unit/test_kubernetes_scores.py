@@ -16,14 +16,14 @@ from tests.unit.test_kubernetes_scoring import (
     pod_key,
 )
 
-from pgpu.kubernetes.extender import object_decoding
+from pgpu.kubernetes.extender import scheduled_objects
 from pgpu.kubernetes.extender.assumed_pods import GIVE_UP_SECONDS
-from pgpu.kubernetes.extender.demand_mix import FIRST_LOOK, MOST_RECENT, DemandMix
+from pgpu.kubernetes.extender.pod_demand import FIRST_RATING, MOST_RECENT, DemandMix
 from pgpu.kubernetes.extender.scheduled_objects import (
     ClaimKey,
     ClaimState,
     ConsumedGpu,
-    GpuAsk,
+    GpuDemand,
     NodeCapacity,
     PodState,
     SharedGpu,
@@ -39,10 +39,12 @@ class Town:
     def __init__(self, nodes: int = 4, gpus: int = 2) -> None:
         self.now_seconds = 0.0
         self.scorer = Scorer(lambda: self.now_seconds)
-        self.names = fill(self.scorer.stock, nodes, gpus)
+        self.names = fill(self.scorer.state, nodes, gpus)
         self._numbers = itertools.count()
 
-    def ask(self, ask: GpuAsk | None, nodes: list[str] | None = None, cpu_milli: int = 0) -> tuple[PodState, list[int]]:
+    def ask(
+        self, ask: GpuDemand | None, nodes: list[str] | None = None, cpu_milli: int = 0
+    ) -> tuple[PodState, list[int]]:
         pod = claiming(str(next(self._numbers)), cpu_milli)
         if ask is None:
             pod = dataclasses.replace(pod, claims=())
@@ -50,13 +52,13 @@ class Town:
             self.scorer.put_claim(pod_key(pod), ClaimState(pod_key(pod), (ask,)))
         return pod, self.scorer.score(pod, self.names if nodes is None else nodes)
 
-    def allocate(self, pod: PodState, ask: GpuAsk, node: str, gpu: int) -> None:
+    def allocate(self, pod: PodState, ask: GpuDemand, node: str, gpu: int) -> None:
         taken = ConsumedGpu(node, f"{node}-{gpu}", ask.memory_bytes or 0, 10 * ask.compute_percent)
         self.scorer.put_claim(pod_key(pod), ClaimState(pod_key(pod), (ask,), is_allocated=True, taken=(taken,)))
         self.scorer.put_pod(pod.uid, dataclasses.replace(pod, node=node))
 
 
-TWENTY = GpuAsk(SLICES, 1, 20 * GIB)
+TWENTY = GpuDemand(SLICES, 1, 20 * GIB)
 
 
 def test_one_node_is_the_best_and_all_that_can_host_score_more_than_those_that_cannot() -> None:
@@ -108,7 +110,7 @@ def test_a_pod_that_is_tried_again_is_counted_once() -> None:
     for _ in range(10):
         assert town.scorer.score(pod, town.names) == [10]
 
-    assert town.scorer.stock.offer("node00").gpus[0].free_memory_bytes == 60 * GIB
+    assert town.scorer.state.offer("node00").gpus[0].free_memory_bytes == 60 * GIB
 
 
 def test_where_a_pod_went_counts_and_not_where_it_was_advised_to_go() -> None:
@@ -118,7 +120,7 @@ def test_where_a_pod_went_counts_and_not_where_it_was_advised_to_go() -> None:
 
     town.allocate(pod, TWENTY, other, 0)
 
-    free = {name: town.scorer.stock.offer(name).gpus[0].free_memory_bytes for name in town.names}
+    free = {name: town.scorer.state.offer(name).gpus[0].free_memory_bytes for name in town.names}
     assert free == {other: 60 * GIB, town.names[scores.index(10)]: 80 * GIB}
 
 
@@ -130,7 +132,7 @@ def test_a_pod_with_an_extended_resource_is_known_again_by_whom_its_claim_is_for
 
     town.scorer.put_claim(key, ClaimState(key, (), is_allocated=True, taken=(taken,), user_uids=frozenset({"ext"})))
 
-    assert town.scorer.stock.offer("node00").gpus[0].free_memory_bytes == 76 * GIB
+    assert town.scorer.state.offer("node00").gpus[0].free_memory_bytes == 76 * GIB
 
 
 def test_who_is_gone_or_was_never_heard_of_again_is_counted_no_more() -> None:
@@ -139,17 +141,17 @@ def test_who_is_gone_or_was_never_heard_of_again_is_counted_no_more() -> None:
     town.ask(TWENTY, cpu_milli=500)
 
     town.scorer.put_pod(gone.uid, None)
-    assert town.scorer.stock.offer("node00").gpus[0].free_memory_bytes == 60 * GIB
+    assert town.scorer.state.offer("node00").gpus[0].free_memory_bytes == 60 * GIB
     town.now_seconds = GIVE_UP_SECONDS
     town.ask(None)
-    assert town.scorer.stock.offer("node00").gpus[0].is_idle
-    assert town.scorer.stock.offer("node00").cpu_milli == 64_000
+    assert town.scorer.state.offer("node00").gpus[0].is_idle
+    assert town.scorer.state.offer("node00").cpu_milli == 64_000
 
 
 def test_a_pod_without_gpu_rather_goes_where_there_is_none_and_those_are_equal() -> None:
     town = Town(nodes=2)
     for name in ("plain1", "plain2"):
-        town.scorer.tell(lambda stock, name=name: stock.put_host(name, NodeCapacity(name, 8000, 8 * GIB)))  # type: ignore[misc]
+        town.scorer.update(lambda stock, name=name: stock.put_node(name, NodeCapacity(name, 8000, 8 * GIB)))  # type: ignore[misc]
 
     scores = town.ask(None, [*town.names, "plain1", "plain2"], cpu_milli=100)[1]
 
@@ -162,29 +164,29 @@ def test_a_whole_gpu_is_taken_of_a_node_that_is_begun() -> None:
     pod = town.ask(TWENTY)[0]
     town.allocate(pod, TWENTY, town.names[1], 0)
 
-    assert town.ask(GpuAsk(WHOLE))[1].index(10) == 1
+    assert town.ask(GpuDemand(WHOLE))[1].index(10) == 1
 
 
 def test_a_node_that_comes_later_is_scored() -> None:
     town = Town(nodes=1, gpus=1)
-    town.ask(GpuAsk(SLICES, 1, 80 * GIB))
-    town.names = fill(town.scorer.stock, 2, 1)
+    town.ask(GpuDemand(SLICES, 1, 80 * GIB))
+    town.names = fill(town.scorer.state, 2, 1)
 
-    assert town.ask(GpuAsk(SLICES, 1, 80 * GIB))[1] == [0, 10]
+    assert town.ask(GpuDemand(SLICES, 1, 80 * GIB))[1] == [0, 10]
 
 
 def test_the_mix_is_looked_at_after_twice_as_many_pods_and_holds_each_once() -> None:
     mix = DemandMix()
     looks = []
-    for number in range(4 * FIRST_LOOK):
+    for number in range(4 * FIRST_RATING):
         mix.add(str(number), JobShape(1))
         mix.add(str(number), JobShape(2))
         if mix.is_due():
             looks.append(number + 1)
 
-    assert looks == [FIRST_LOOK, 2 * FIRST_LOOK, 4 * FIRST_LOOK]
+    assert looks == [FIRST_RATING, 2 * FIRST_RATING, 4 * FIRST_RATING]
     assert set(mix.shapes) == {JobShape(1)}
-    assert FIRST_LOOK < MOST_RECENT
+    assert FIRST_RATING < MOST_RECENT
 
 
 @given(st.lists(st.tuples(st.integers(1, 80), st.booleans(), st.integers(0, 3)), max_size=40), st.integers(1, 4))
@@ -194,7 +196,7 @@ def test_the_best_node_can_always_host_and_one_is_always_named_if_any_can(
     town = Town(nodes=nodes, gpus=2)
     free = {name: [80, 80] for name in town.names}
     for size, is_heard_of, elsewhere in sizes:
-        ask = GpuAsk(SLICES, 1, size * GIB)
+        ask = GpuDemand(SLICES, 1, size * GIB)
         fitting = [name for name in town.names if max(free[name]) >= size]
         pod, scores = town.ask(ask, fitting)
         assert scores.count(10) == (1 if fitting else 0)
@@ -205,7 +207,7 @@ def test_the_best_node_can_always_host_and_one_is_always_named_if_any_can(
         free[node][gpu] -= size
         town.allocate(pod, ask, node, gpu)
     for name in town.names:
-        assert [gpu.free_memory_bytes // GIB for gpu in town.scorer.stock.offer(name).gpus] == free[name]
+        assert [gpu.free_memory_bytes // GIB for gpu in town.scorer.state.offer(name).gpus] == free[name]
 
 
 def test_of_a_gpu_with_devices_of_several_kinds_there_is_one_and_none_of_what_is_tainted() -> None:
@@ -217,7 +219,7 @@ def test_of_a_gpu_with_devices_of_several_kinds_there_is_one_and_none_of_what_is
     pool = {"name": "n", "generation": 1, "resourceSliceCount": 1}
     written = {"spec": {"driver": SLICES, "nodeName": "n", "pool": pool, "devices": devices}}
 
-    shelf = object_decoding.shelf_of(msgspec.convert(written, resource_v1.ResourceSlice))
+    shelf = scheduled_objects.slice_of(msgspec.convert(written, resource_v1.ResourceSlice))
 
     assert shelf is not None
-    assert shelf.cards == tuple(SharedGpu(gpu, 80 * GIB, 80 * GIB, 1) for gpu in ("gpu-a", "gpu-c"))
+    assert shelf.gpus == tuple(SharedGpu(gpu, 80 * GIB, 80 * GIB, 1) for gpu in ("gpu-a", "gpu-c"))

@@ -10,7 +10,7 @@ import pytest
 from lightkube.models import core_v1, resource_v1
 
 from pgpu.errors import RequestError
-from pgpu.kubernetes.extender import object_decoding
+from pgpu.kubernetes.extender import scheduled_objects
 from pgpu.kubernetes.extender.cluster_state import ClusterState
 from pgpu.kubernetes.extender.pod_demand import demand_of
 from pgpu.kubernetes.extender.scheduled_objects import (
@@ -18,8 +18,8 @@ from pgpu.kubernetes.extender.scheduled_objects import (
     ClaimKey,
     ClaimState,
     ConsumedGpu,
-    GpuAsk,
     GpuClass,
+    GpuDemand,
     NodeCapacity,
     PodClaim,
     PodState,
@@ -41,7 +41,7 @@ def recorded(name: str) -> list[Any]:
 
 def a_pod(spec: dict[str, Any], status: dict[str, Any] | None = None) -> PodState:
     written = {"metadata": {"name": "p", "namespace": "ns", "uid": "u"}, "spec": spec, "status": status or {}}
-    pod = object_decoding.pod_of(msgspec.convert(written, core_v1.Pod))
+    pod = scheduled_objects.pod_of(msgspec.convert(written, core_v1.Pod))
     assert pod is not None
     return pod
 
@@ -52,10 +52,12 @@ def asking(requests: dict[str, str], **more: Any) -> dict[str, Any]:
 
 def test_recorded_objects_are_read() -> None:
     shelves = [
-        object_decoding.shelf_of(msgspec.convert(one, resource_v1.ResourceSlice)) for one in recorded("resourceslices")
+        scheduled_objects.slice_of(msgspec.convert(one, resource_v1.ResourceSlice))
+        for one in recorded("resourceslices")
     ]
     claims = [
-        object_decoding.claim_of(msgspec.convert(one, resource_v1.ResourceClaim)) for one in recorded("resourceclaims")
+        scheduled_objects.claim_of(msgspec.convert(one, resource_v1.ResourceClaim))
+        for one in recorded("resourceclaims")
     ]
 
     card = SharedGpu("gpu-0", 80 * GIB, 1 * GIB, 256 * MIB)
@@ -63,7 +65,7 @@ def test_recorded_objects_are_read() -> None:
         "node1-gpu.pgpu.io", "node1", 5, "node1", (card, dataclasses.replace(card, gpu="gpu-1"))
     )
     by_name = {claim.key.name: claim for claim in claims}
-    assert by_name["claim-a"].asks == (GpuAsk(SLICES, 1, 30 * GIB, 0),)
+    assert by_name["claim-a"].demands == (GpuDemand(SLICES, 1, 30 * GIB, 0),)
     assert by_name["claim-a"].taken == (ConsumedGpu("node1", "gpu-0", 30 * GIB, 0),)
     assert by_name["claim-a"].user_uids == {"c4bbe6ba-b6ca-4faf-a41d-d5e678af62d3"}
 
@@ -86,7 +88,7 @@ def test_a_class_of_our_devices_is_told_by_what_it_says_of_the_driver(
 ) -> None:
     written = {"metadata": {"name": name}, "spec": {"selectors": [{"cel": {"expression": expression}}]}}
 
-    assert object_decoding.class_of(msgspec.convert(written, resource_v1.DeviceClass)) == read
+    assert scheduled_objects.class_of(msgspec.convert(written, resource_v1.DeviceClass)) == read
 
 
 def test_a_pod_needs_what_its_containers_need_together_or_its_hungriest_start() -> None:
@@ -114,7 +116,7 @@ def test_limits_stand_for_requests_that_are_not_said() -> None:
 def test_a_pod_that_has_ended_asks_for_nothing() -> None:
     written = {"metadata": {"uid": "u"}, "spec": {"containers": []}, "status": {"phase": "Succeeded"}}
 
-    assert object_decoding.pod_of(msgspec.convert(written, core_v1.Pod)) is None
+    assert scheduled_objects.pod_of(msgspec.convert(written, core_v1.Pod)) is None
 
 
 @pytest.mark.parametrize("quantity", ["", "5 apples", "Gi", "1e99999999999", "1Gi2"])
@@ -127,10 +129,10 @@ def test_a_claim_made_of_a_template_is_found_by_the_pods_status_and_before_that_
     stock = a_stock()
     spec = {"containers": [], "resourceClaims": [{"name": "g", "resourceClaimTemplateName": "t"}]}
     made = {"resourceClaimStatuses": [{"name": "g", "resourceClaimName": "p-g-x"}]}
-    stock.put_template(ClaimKey("ns", "t"), (GpuAsk(SLICES, 1, 10 * GIB),))
+    stock.put_template(ClaimKey("ns", "t"), (GpuDemand(SLICES, 1, 10 * GIB),))
 
     assert demand_of(a_pod(spec), stock).shape.memory_bytes == 10 * GIB
-    stock.put_claim(ClaimKey("ns", "p-g-x"), ClaimState(ClaimKey("ns", "p-g-x"), (GpuAsk(SLICES, 1, 20 * GIB),)))
+    stock.put_claim(ClaimKey("ns", "p-g-x"), ClaimState(ClaimKey("ns", "p-g-x"), (GpuDemand(SLICES, 1, 20 * GIB),)))
     assert demand_of(a_pod(spec, made), stock).shape.memory_bytes == 20 * GIB
 
 
@@ -142,22 +144,22 @@ def test_an_extended_resource_asks_for_the_usual_size(resource: str) -> None:
 
 
 def test_what_is_asked_is_rounded_up_as_the_scheduler_does() -> None:
-    assert demand_of(*a_claimant(GpuAsk(SLICES, 1, 1000 * MIB, 30))).shape == JobShape(1, 300, GIB)
+    assert demand_of(*a_claimant(GpuDemand(SLICES, 1, 1000 * MIB, 30))).shape == JobShape(1, 300, GIB)
 
 
 def test_a_whole_gpu_is_asked_for_alone() -> None:
-    wanted = demand_of(*a_claimant(GpuAsk(WHOLE)))
+    wanted = demand_of(*a_claimant(GpuDemand(WHOLE)))
 
-    assert wanted.wish.sharing_mode is SharingMode.EXCLUSIVE
+    assert wanted.preference.sharing_mode is SharingMode.EXCLUSIVE
     assert wanted.shape == JobShape(1, 1000, 80 * GIB)
 
 
 def test_claims_on_other_drivers_devices_ask_for_nothing() -> None:
-    assert demand_of(*a_claimant(GpuAsk("gpu.example.com", 1, 1 * GIB))).shape.gpu_count == 0
+    assert demand_of(*a_claimant(GpuDemand("gpu.example.com", 1, 1 * GIB))).shape.gpu_count == 0
 
 
 def test_who_shares_a_claim_that_is_allocated_asks_for_nothing() -> None:
-    pod, stock = a_claimant(GpuAsk(SLICES, 1, 1 * GIB))
+    pod, stock = a_claimant(GpuDemand(SLICES, 1, 1 * GIB))
     stock.put_claim(pod_key(pod), dataclasses.replace(stock.claims[pod_key(pod)], is_allocated=True))
 
     assert demand_of(pod, stock).shape.gpu_count == 0
@@ -173,14 +175,14 @@ def fill(stock: ClusterState, nodes: int, gpus: int, size_bytes: int = 80 * GIB)
     names = [f"node{number:02}" for number in range(nodes)]
     for name in names:
         cards = tuple(SharedGpu(f"{name}-{number}", size_bytes, 4 * GIB, 256 * MIB) for number in range(gpus))
-        stock.put_host(name, NodeCapacity(name, 64_000, 512 * GIB))
-        stock.put_shelf(name, PublishedSlice(name, name, 1, name, cards))
+        stock.put_node(name, NodeCapacity(name, 64_000, 512 * GIB))
+        stock.put_slice(name, PublishedSlice(name, name, 1, name, cards))
     stock.put_class(SLICES, GpuClass(SLICES, is_whole=False, extended_resource="pgpu.io/gpu-slice"))
     stock.put_class(WHOLE, GpuClass(WHOLE, is_whole=True))
     return names
 
 
-def a_claimant(ask: GpuAsk) -> tuple[PodState, ClusterState]:
+def a_claimant(ask: GpuDemand) -> tuple[PodState, ClusterState]:
     stock = a_stock()
     pod = claiming("u")
     stock.put_claim(pod_key(pod), ClaimState(pod_key(pod), (ask,)))
@@ -199,9 +201,9 @@ def test_of_a_pool_only_the_newest_generation_counts() -> None:
     stock = a_stock(1, 2)
     newer = PublishedSlice("newer", "node00", 2, "node00", (SharedGpu("other", GIB, GIB, 1),))
 
-    stock.put_shelf("newer", newer)
+    stock.put_slice("newer", newer)
     assert [gpu.uuid for gpu in stock.offer("node00").gpus] == ["other"]
-    stock.put_shelf("newer", None)
+    stock.put_slice("newer", None)
     assert len(stock.offer("node00").gpus) == 2
 
 
@@ -227,7 +229,7 @@ def test_of_a_gpu_that_somebody_has_alone_nothing_is_free() -> None:
 
 def test_a_node_with_the_device_plugin_is_one_number() -> None:
     stock = ClusterState()
-    stock.put_host("old", NodeCapacity("old", 8000, 8 * GIB, gpu_gib=48))
+    stock.put_node("old", NodeCapacity("old", 8000, 8 * GIB, gpu_gib=48))
     stock.put_pod("u", PodState("u", "ns", "old", 0, 0, {GIB_RESOURCE: 8}))
 
     assert stock.offer("old").gpus[0].free_memory_bytes == 40 * GIB

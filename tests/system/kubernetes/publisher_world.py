@@ -70,7 +70,7 @@ class World:
 
     def another(self) -> Publisher:
         """Return the publisher of the driver that comes next."""
-        pace = Pace(look_seconds=3600, first_pause_seconds=0.01, longest_pause_seconds=0.02)
+        pace = Pace(poll_seconds=3600, first_pause_seconds=0.01, longest_pause_seconds=0.02)
         looking = PoolPlanner(self.claims, self.ills)
         return Publisher(
             self.cluster, NODE, looking, events=self.events, readiness=self.readiness, pace=pace, clock=self.clock

@@ -27,7 +27,7 @@ from tests.system.kubernetes.deployed_functions import (
 from tests.unit.test_cli import validate
 
 from pgpu.kubernetes.api import DynamicClient
-from pgpu.kubernetes.deploy.object_kinds import DEPLOYMENTS
+from pgpu.kubernetes.deploy.apply import DEPLOYMENTS
 
 
 def test_a_function_from_deploy_to_undeploy(server: ApiServer, said: Said) -> None:

@@ -157,7 +157,7 @@ def list_functions(cluster: Cluster, name: str | None, *, as_json: bool) -> None
 
 def undeploy(cluster: Cluster, name: str) -> None:
     """Remove a function from a cluster."""
-    from pgpu.kubernetes.deploy.removal import undeploy as remove
+    from pgpu.kubernetes.deploy.apply import undeploy as remove
 
     with _opened(cluster) as (objects, namespace):
         for done in remove(objects, name, namespace):

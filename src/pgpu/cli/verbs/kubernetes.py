@@ -135,11 +135,11 @@ def score(
     missing = [name for name in _SCORER_LIBRARIES if importlib.util.find_spec(name) is None]
     if missing:
         raise NodeError(f"the libraries for Kubernetes are not installed: {missing[0]}", hint=extra_hint("kubernetes"))
-    from pgpu.kubernetes.extender.extender_process import run
-    from pgpu.kubernetes.extender.extender_server import ListenOptions
+    from pgpu.kubernetes.extender.extender_server import ListenOptions, run
 
     host, port = _address(listen)
-    run(kubeconfig, ListenOptions(host, port, tls_cert, tls_key, client_ca), console.print_note)
+    console.print_log("pgpu.kubernetes")
+    run(kubeconfig, ListenOptions(host, port, tls_cert, tls_key, client_ca))
 
 
 def _of_node(settings: "Settings") -> "Settings":

@@ -1,14 +1,19 @@
-"""A function as objects of Kubernetes: a Deployment or a Knative Service, its claim, its source, and what applies them.
+"""A function as Kubernetes objects: a Deployment or a Knative Service, its claim and its source; and their life on a cluster.
 
-What is made of a `Workload` is a pure value, the same for a cluster, for a terminal and for a repository that somebody
-else applies. It refuses to know what a function declares (`app` translates), to scale, and to start anything: that is
-the platform's.
+Manifests are pure values of a `Workload`, the same for a cluster, a terminal and a repository. What a function declares is translated in
+`pgpu.app.kubernetes_functions`; scaling, starting and routing are the platform's.
 """
 
-from pgpu.kubernetes.deploy.manifest_text import as_json, as_yaml
-from pgpu.kubernetes.deploy.manifests import manifests
-from pgpu.kubernetes.deploy.object_names import check_function_name, check_namespace
-from pgpu.kubernetes.deploy.workload import Platform, Scaling, Share, SourceFile, Workload
+from pgpu.kubernetes.deploy.manifests import as_json, as_yaml, manifests
+from pgpu.kubernetes.deploy.workload import (
+    Platform,
+    Scaling,
+    Share,
+    SourceFile,
+    Workload,
+    check_function_name,
+    check_namespace,
+)
 
 __all__ = [
     "Platform",

@@ -1,43 +1,71 @@
-"""Lets a cluster have a function as its manifests say: tried whole first, then stored, then what is left over is removed."""
+"""Deploys functions to a cluster and removes them.
 
-from collections.abc import Iterator, Sequence
+The platform is the one that runs the function already, else Knative if it is installed and accepts the function's pods, else a
+Deployment. All manifests are tried as a dry run, then stored, then objects that no version uses any more are deleted. Fields and
+objects of other managers are not changed unless forced.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from pgpu.errors import ClusterAccessError, ClusterError, NodeError
-from pgpu.kubernetes.api import DryRun, DynamicClient, ObjectKind
-from pgpu.kubernetes.deploy import Platform, Workload, manifests
-from pgpu.kubernetes.deploy.error_hints import with_hints
-from pgpu.kubernetes.deploy.object_kinds import (
-    AUTOSCALERS,
-    CONFIG_MAPS,
-    DEVICE_CLASSES,
-    REPLICA_SETS,
-    REVISIONS,
-    TEMPLATES,
-    is_own,
-    kind_of,
-    named,
+from pgpu.errors import (
+    CapacityError,
+    ClusterAccessError,
+    ClusterError,
+    FunctionNotFoundError,
+    NodeError,
+    ObjectConflictError,
+    ObjectNotFoundError,
+    RequestError,
 )
-from pgpu.kubernetes.deploy.object_names import MANAGER, Manifest, selector
-from pgpu.kubernetes.deploy.platform_choice import choose_platform
+from pgpu.kubernetes.api import DryRun, DynamicClient, ObjectKind
+from pgpu.kubernetes.deploy.manifests import KNATIVE_API_VERSION, manifests
+from pgpu.kubernetes.deploy.workload import (
+    MANAGER,
+    MANAGER_LABEL,
+    Manifest,
+    Platform,
+    Workload,
+    check_function_name,
+    selector,
+)
 from pgpu.kubernetes.names import SHARED_CLASS
+
+DEPLOYMENTS = ObjectKind("apps/v1", "Deployment", "deployments")
+SERVICES = ObjectKind("v1", "Service", "services")
+AUTOSCALERS = ObjectKind("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
+KNATIVE_SERVICES = ObjectKind(KNATIVE_API_VERSION, "Service", "services")
+CONFIG_MAPS = ObjectKind("v1", "ConfigMap", "configmaps")
+TEMPLATES = ObjectKind("resource.k8s.io/v1", "ResourceClaimTemplate", "resourceclaimtemplates")
+APPLIED_KINDS = (KNATIVE_SERVICES, DEPLOYMENTS, AUTOSCALERS, SERVICES, TEMPLATES, CONFIG_MAPS)
+"""In the order of deletion: controllers first, what they refer to last."""
+
+_DEVICE_CLASSES = ObjectKind("resource.k8s.io/v1", "DeviceClass", "deviceclasses", is_namespaced=False)
+_REPLICA_SETS = ObjectKind("apps/v1", "ReplicaSet", "replicasets")
+_REVISIONS = ObjectKind(KNATIVE_API_VERSION, "Revision", "revisions")
+_BY_NAME = {(kind.api_version, kind.name): kind for kind in APPLIED_KINDS}
+_CLAIM_FIELDS = ("resourceClaims", "resources.claims", ".claims")
+"""Fields that Knative's error names if it does not accept claims."""
+
+_QUOTA = "exceeded quota"
 
 
 @dataclass(frozen=True, slots=True)
 class DeployOptions:
-    """How it is to be deployed."""
+    """Options of a deployment."""
 
     platform: Platform | None = None
-    """None: where it runs already, else the best that the cluster has."""
+    """None: the present one, else the best that the cluster has."""
 
     is_forced: bool = False
-    """Whether fields that other managers say are taken over."""
+    """Whether fields of other managers are taken over."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectChange:
-    """What became of one object."""
+    """What happened to one object."""
 
     kind: str
     name: str
@@ -47,7 +75,7 @@ class ObjectChange:
 
 @dataclass(frozen=True, slots=True)
 class DeployOutcome:
-    """A function that was deployed."""
+    """A deployed function."""
 
     name: str
     namespace: str
@@ -57,96 +85,203 @@ class DeployOutcome:
 
     @property
     def url(self) -> str:
-        """Where it is called within the cluster."""
+        """Its URL within the cluster."""
         return f"http://{self.name}.{self.namespace}.svc/"
 
 
-def deploy(objects: DynamicClient, workload: Workload, namespace: str, wish: DeployOptions) -> DeployOutcome:
+def deploy(objects: DynamicClient, workload: Workload, namespace: str, options: DeployOptions) -> DeployOutcome:
     """Deploy a function, or what has changed of it.
 
     Raises:
-        RequestError: It has a name or a source that the cluster does not take, or it is somebody else's.
+        RequestError: Its name or source is invalid, or an object of that name has another manager.
         NodeError: The cluster has no slices of GPUs.
         CapacityError: The namespace's quota has no room.
-        ClusterError: The server refuses; of `ObjectConflictError` nothing was stored.
+        ClusterError: The server refuses; with `ObjectConflictError` nothing was stored.
     """
-    wanted = manifests(workload, Platform.DEPLOYMENT)  # refuses first what no cluster takes
-    told = [] if workload.share is None else list(_checked_class(objects))
-    choice = choose_platform(objects, workload, namespace, wish.platform)
-    if choice.platform is not Platform.DEPLOYMENT:
-        wanted = manifests(workload, choice.platform)
+    wanted = manifests(workload, Platform.DEPLOYMENT)  # invalid workloads fail before any request
+    remarks = [] if workload.share is None else _check_device_class(objects)
+    platform, choice_remark = _choose_platform(objects, workload, namespace, options.platform)
+    if platform is not Platform.DEPLOYMENT:
+        wanted = manifests(workload, platform)
     for manifest in wanted:
-        _apply(objects, manifest, namespace, wish, DryRun.ALL)
-    done = [_stored(objects, manifest, namespace, wish) for manifest in wanted]
+        _apply(objects, manifest, namespace, options, DryRun.ALL)
+    done = [_store(objects, manifest, namespace, options) for manifest in wanted]
     try:
-        done += _removed(objects, workload, namespace, choice.platform, wanted)
-    except ClusterError as exc:  # the function is deployed all the same
-        told.append(f"what earlier versions left could not be removed: {exc}")
-    remarks = (*told, *((choice.remark,) if choice.remark else ()))
-    return DeployOutcome(workload.name, namespace, choice.platform, tuple(done), remarks)
+        done += _remove_unused(objects, workload, namespace, platform, wanted)
+    except ClusterError as exc:  # the function is deployed nevertheless
+        remarks.append(f"what earlier versions left could not be removed: {exc}")
+    remarks += [choice_remark] if choice_remark else []
+    return DeployOutcome(workload.name, namespace, platform, tuple(done), tuple(remarks))
 
 
-def _checked_class(objects: DynamicClient) -> Iterator[str]:
-    """Refuse a cluster without slices; who may not look is told that nobody did."""
-    hint = "kubectl apply -k deploy/kubernetes; docs/guide/kubernetes.md"
-    if not objects.serves(DEVICE_CLASSES):
+def undeploy(objects: DynamicClient, name: str, namespace: str) -> tuple[ObjectChange, ...]:
+    """Remove all objects that pgpu made for a function; its replicas finish their calls.
+
+    Raises:
+        FunctionNotFoundError: There is none of this name.
+        ClusterError: The server refuses; the remaining objects can be removed later.
+    """
+    check_function_name(name)
+    done: list[ObjectChange] = []
+    for kind in APPLIED_KINDS:
+        with _with_hints(kind, name, namespace):
+            for found in objects.all_if_served(kind, selector(name), namespace):
+                object_name = str(found["metadata"]["name"])
+                if is_own(found) and objects.remove(kind, object_name, namespace):
+                    done.append(ObjectChange(display_name(kind), object_name, "removed"))
+    if not done:
+        raise FunctionNotFoundError(
+            f"{namespace} has no function {name}", hint="`pgpu functions --runtime kubernetes` lists them"
+        )
+    return tuple(done)
+
+
+def display_name(kind: ObjectKind) -> str:
+    """Return a kind's name for users: Kubernetes and Knative both have a Service."""
+    return "Knative Service" if kind == KNATIVE_SERVICES else kind.name
+
+
+def is_own(found: Mapping[str, Any]) -> bool:
+    """Whether pgpu made an object itself. Objects that Knative derives have the same labels, but an owner."""
+    about = found["metadata"]
+    return (about.get("labels") or {}).get(MANAGER_LABEL) == MANAGER and not about.get("ownerReferences")
+
+
+def _check_device_class(objects: DynamicClient) -> list[str]:
+    """Refuse a cluster without slices; returns a remark if the class may not be read."""
+    if not objects.serves(_DEVICE_CLASSES):
         raise NodeError("this cluster has no claims of devices (resource.k8s.io/v1)", hint="Kubernetes 1.34 or newer")
     try:
-        found = objects.find(DEVICE_CLASSES, SHARED_CLASS)
+        found = objects.find(_DEVICE_CLASSES, SHARED_CLASS)
     except ClusterAccessError:
-        yield f"whether the cluster has the DeviceClass {SHARED_CLASS} may not be looked at: without it no replica starts"
-        return
+        return [
+            f"whether the cluster has the DeviceClass {SHARED_CLASS} may not be looked at: without it no replica starts"
+        ]
     if found is None:
-        raise NodeError(f"this cluster has no DeviceClass {SHARED_CLASS}: pgpu's driver is not installed", hint=hint)
+        raise NodeError(
+            f"this cluster has no DeviceClass {SHARED_CLASS}: pgpu's driver is not installed",
+            hint="kubectl apply -k deploy/kubernetes; docs/guide/kubernetes.md",
+        )
+    return []
+
+
+def _choose_platform(
+    objects: DynamicClient, workload: Workload, namespace: str, requested: Platform | None
+) -> tuple[Platform, str | None]:
+    """Return the platform, and a remark on the choice."""
+    has_knative = objects.serves(KNATIVE_SERVICES)
+    present = _present_platform(objects, workload.name, namespace, has_knative=has_knative)
+    if requested is not None and present not in {None, requested}:
+        raise RequestError(
+            f"{workload.name} is a {present} in {namespace}",
+            hint=f"pgpu undeploy {workload.name} --runtime kubernetes first",
+        )
+    if requested is Platform.KNATIVE and not has_knative:
+        raise RequestError("Knative Serving is not installed on this cluster", hint="leave --knative out")
+    if requested is not None or present is not None or not has_knative:
+        return requested or present or Platform.DEPLOYMENT, None
+    if workload.share is None or _knative_accepts_claims(objects, workload, namespace):
+        return Platform.KNATIVE, None
+    return (
+        Platform.DEPLOYMENT,
+        "this cluster's Knative takes no claims of GPUs, so it is a Deployment and is not scaled to zero",
+    )
+
+
+def _present_platform(objects: DynamicClient, name: str, namespace: str, *, has_knative: bool) -> Platform | None:
+    def find_own(kind: ObjectKind) -> bool:
+        found = objects.find(kind, name, namespace)
+        if found is not None and not is_own(found):
+            raise RequestError(
+                f"{namespace} has a {display_name(kind)} {name} that pgpu did not make",
+                hint="call the function otherwise: --name",
+            )
+        return found is not None
+
+    if has_knative and find_own(KNATIVE_SERVICES):
+        return Platform.KNATIVE
+    find_own(SERVICES)
+    return Platform.DEPLOYMENT if find_own(DEPLOYMENTS) else None
+
+
+def _knative_accepts_claims(objects: DynamicClient, workload: Workload, namespace: str) -> bool:
+    """Try it, so that a release of Knative with claims is used as soon as it is installed."""
+    wanted = manifests(workload, Platform.KNATIVE)[-1]
+    try:
+        shown = objects.apply(KNATIVE_SERVICES, wanted, namespace, MANAGER, dry_run=DryRun.ALL)
+    except ClusterError as exc:
+        if any(field in str(exc) for field in _CLAIM_FIELDS):
+            return False
+        raise
+    return bool(shown["spec"]["template"]["spec"].get("resourceClaims"))
+
+
+def _kind_of(manifest: Mapping[str, Any]) -> ObjectKind:
+    return _BY_NAME[manifest["apiVersion"], manifest["kind"]]
 
 
 def _apply(
-    objects: DynamicClient, manifest: Manifest, namespace: str, wish: DeployOptions, dry_run: DryRun
+    objects: DynamicClient, manifest: Manifest, namespace: str, options: DeployOptions, dry_run: DryRun
 ) -> dict[str, Any]:
-    kind, name = kind_of(manifest), str(manifest["metadata"]["name"])
-    with with_hints(kind, name, namespace):
-        return objects.apply(kind, manifest, namespace, MANAGER, is_forced=wish.is_forced, dry_run=dry_run)
+    kind = _kind_of(manifest)
+    with _with_hints(kind, str(manifest["metadata"]["name"]), namespace):
+        return objects.apply(kind, manifest, namespace, MANAGER, is_forced=options.is_forced, dry_run=dry_run)
 
 
-def _stored(objects: DynamicClient, manifest: Manifest, namespace: str, wish: DeployOptions) -> ObjectChange:
-    kind, name = kind_of(manifest), str(manifest["metadata"]["name"])
+def _store(objects: DynamicClient, manifest: Manifest, namespace: str, options: DeployOptions) -> ObjectChange:
+    kind, name = _kind_of(manifest), str(manifest["metadata"]["name"])
     before = objects.find(kind, name, namespace)
-    after = _apply(objects, manifest, namespace, wish, DryRun.NO)
+    after = _apply(objects, manifest, namespace, options, DryRun.NO)
     if before is None:
-        return ObjectChange(named(kind), name, "created")
+        return ObjectChange(display_name(kind), name, "created")
     is_same = before["metadata"].get("resourceVersion") == after["metadata"].get("resourceVersion")
-    return ObjectChange(named(kind), name, "unchanged" if is_same else "changed")
+    return ObjectChange(display_name(kind), name, "unchanged" if is_same else "changed")
 
 
-def _removed(
+def _remove_unused(
     objects: DynamicClient, workload: Workload, namespace: str, platform: Platform, wanted: Sequence[Manifest]
 ) -> list[ObjectChange]:
-    """Remove what neither this version nor one to which the platform may go back names."""
-    owned = REPLICA_SETS if platform is Platform.DEPLOYMENT else REVISIONS
-    versions = objects.all(owned, selector(workload.name), namespace)
-    kept = {str(manifest["metadata"]["name"]) for manifest in wanted} | {
-        name for each in versions for name in _named(each)
-    }
-    kinds = (AUTOSCALERS, CONFIG_MAPS, TEMPLATES)
-    return [done for kind in kinds for done in _left(objects, kind, workload, namespace, kept)]
+    """Remove objects that neither this version nor one that the platform may roll back to refers to."""
+    owned = _REPLICA_SETS if platform is Platform.DEPLOYMENT else _REVISIONS
+    used = {str(manifest["metadata"]["name"]) for manifest in wanted}
+    for version in objects.all(owned, selector(workload.name), namespace):
+        used.update(_referenced_names(version))
+    done = []
+    for kind in (AUTOSCALERS, CONFIG_MAPS, TEMPLATES):
+        for found in objects.all_if_served(kind, selector(workload.name), namespace):
+            name = str(found["metadata"]["name"])
+            is_used = workload.scaling.is_automatic if kind is AUTOSCALERS else name in used
+            if not is_used and is_own(found) and objects.remove(kind, name, namespace):
+                done.append(ObjectChange(display_name(kind), name, "removed"))
+    return done
 
 
-def _left(
-    objects: DynamicClient, kind: ObjectKind, workload: Workload, namespace: str, kept: set[str]
-) -> Iterator[ObjectChange]:
-    is_scaled = workload.scaling.is_automatic
-    for found in objects.all_if_served(kind, selector(workload.name), namespace):
-        name = str(found["metadata"]["name"])
-        is_used = is_scaled if kind is AUTOSCALERS else name in kept
-        if not is_used and is_own(found) and objects.remove(kind, name, namespace):
-            yield ObjectChange(named(kind), name, "removed")
-
-
-def _named(version: dict[str, Any]) -> Iterator[str]:
-    """Yield the names of the source and the template that a version's pods mount and claim by."""
+def _referenced_names(version: dict[str, Any]) -> Iterator[str]:
+    """Yield the names of the ConfigMaps and claim templates of a version's pods."""
     spec = version["spec"]
     pod = spec["template"]["spec"] if "template" in spec else spec
     for volume in pod.get("volumes") or ():
         yield (volume.get("configMap") or {}).get("name", "")
     for claim in pod.get("resourceClaims") or ():
         yield claim.get("resourceClaimTemplateName", "")
+
+
+@contextmanager
+def _with_hints(kind: ObjectKind, name: str, namespace: str) -> Iterator[None]:
+    """Add to an error of the API server which object it is about, and a hint."""
+    what = f"{display_name(kind)} {name} in {namespace}"
+    try:
+        yield
+    except ObjectConflictError as exc:
+        raise ObjectConflictError(
+            f"{what}: {exc}",
+            hint="let that manager deploy it (--dry-run prints the manifests), or take those fields over: --force",
+        ) from exc
+    except ObjectNotFoundError as exc:
+        raise ObjectNotFoundError(f"{what}: {exc}", hint=f"kubectl create namespace {namespace}") from exc
+    except ClusterAccessError as exc:
+        if _QUOTA in str(exc):
+            raise CapacityError(f"{what}: {exc}", hint=f"kubectl describe quota -n {namespace}") from exc
+        group = kind.api_version.partition("/")[0] if "/" in kind.api_version else ""
+        plural = f"{kind.plural}.{group}" if group else kind.plural
+        raise ClusterAccessError(f"{what}: {exc}", hint=f"kubectl auth can-i patch {plural} -n {namespace}") from exc

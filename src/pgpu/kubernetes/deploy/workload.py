@@ -1,20 +1,44 @@
-"""What is to run, as a value: everything that the manifests of one function are made of.
+"""A function to run on a cluster, as a value, and the names and labels of its objects.
 
-It refuses defaults of its own where a function's declaration has one: whoever makes it has read that.
+Templates and sources are immutable, and their names end with a digest of their content: a pod that restarts finds what it was started
+with, and new content is a new version of the pod.
 """
 
+import hashlib
+import json
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
+
+from pgpu.errors import RequestError
+from pgpu.units import quoted
+
+Manifest = dict[str, Any]
+"""A Kubernetes object as JSON."""
+
+FUNCTION_LABEL = "pgpu.io/function"
+MANAGER_LABEL = "app.kubernetes.io/managed-by"
+APP_ANNOTATION = "pgpu.io/app"
+SLICE_ANNOTATION = "pgpu.io/slice"
+"""Human text; the claim's template has the amounts."""
+
+MANAGER = "pgpu"
+"""Value of the manager label, and field manager of server-side apply."""
+
+_SERVICE_NAME = re.compile(r"[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_DIGEST_DIGITS = 10
 
 
 class Platform(StrEnum):
-    """Which of a cluster's controllers runs the replicas."""
+    """The controller that runs the replicas."""
 
     DEPLOYMENT = "deployment"
-    """Kubernetes' own: as many replicas as it is told, or as a HorizontalPodAutoscaler says."""
+    """Kubernetes' own: a fixed number of replicas, or a HorizontalPodAutoscaler."""
 
     KNATIVE = "knative"
-    """Knative Serving: as many as calls need, down to none."""
+    """Knative Serving: scales with the calls, down to none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,22 +49,22 @@ class Share:
     """1 to 16, each a different GPU."""
 
     memory_bytes: int | None = None
-    """Of each GPU; None: what the driver gives where nothing is said."""
+    """Of each GPU; None: the driver's default."""
 
     compute_share: float | None = None
-    """Of each GPU's time, above 0 to 1; None: none asked."""
+    """Of each GPU's time, above 0 to 1; None: not limited by a share."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """How many replicas there may be."""
+    """Number of replicas."""
 
     minimum: int = 0
     maximum: int = 1
     """At least 1."""
 
     idle_seconds: float = 300.0
-    """How long the last replica stays without calls, where the platform goes down to none."""
+    """How long the last replica stays without calls, on a platform that scales to zero."""
 
     is_automatic: bool = False
     """Whether a Deployment has a HorizontalPodAutoscaler; Knative has its own."""
@@ -51,7 +75,7 @@ class SourceFile:
     """A file of the function's source."""
 
     path: str
-    """From its root, with `/` between its parts."""
+    """Relative to its root, with `/` between its parts."""
 
     content: bytes
     is_executable: bool = False
@@ -69,32 +93,86 @@ class Workload:
     """`module:attribute` or `file.py:attribute`, below the source."""
 
     declaration: str
-    """JSON of what the function declares, for its front."""
+    """JSON of the function's declaration, for the replica's HTTP server."""
 
     source: tuple[SourceFile, ...] = ()
-    """Mounted over `source_directory`; empty: the image holds it there."""
+    """Mounted at `source_directory`; empty: the image has it there."""
 
     source_directory: str = "/function"
     namespace: str | None = None
-    """None: whoever applies the manifests says it."""
+    """None: left out of the manifests."""
 
     share: Share | None = None
     """None: a function without a GPU."""
 
     scaling: Scaling = field(default_factory=Scaling)
     calls_at_once: int = 1
-    """Of one replica: its lanes, times the largest batch."""
+    """Of one replica: its concurrency times the largest batch."""
 
     timeout_seconds: float = 60.0
     startup_timeout_seconds: float = 300.0
     host_memory_bytes: int | None = None
-    """Of each replica, its scratch beside it; None: not said."""
+    """Of each replica, with a scratch volume of the same size beside it; None: not declared."""
 
     cpu: str | None = None
-    """CPU time that each replica asks for, as Kubernetes writes it: `500m`, `2`; None: not said."""
+    """CPU request of each replica as a quantity: `500m`, `2`; None: not declared."""
 
     is_public: bool = False
-    """Whether callers outside of the cluster may reach it, where the platform has a door there."""
+    """Whether callers outside of the cluster may reach it, if the platform has an ingress."""
 
     ends_before_it_starts: bool = False
-    """Whether a new version waits until the old one is gone: for a GPU that has no room for both."""
+    """Whether a new version waits for the end of the old one: for a GPU without room for both."""
+
+
+def check_function_name(name: str) -> str:
+    """Return a function's name unchanged.
+
+    Raises:
+        RequestError: It is no valid name of a Service. Source: RFC 1035, as Kubernetes validates names of Services.
+    """
+    if not _SERVICE_NAME.fullmatch(name):
+        raise RequestError(
+            f"{quoted(name)} cannot be the name of a Service",
+            hint="small letters, digits and -, a letter first and no - at the end, 63 at most: --name",
+        )
+    return name
+
+
+def check_namespace(namespace: str) -> str:
+    """Return a namespace's name unchanged.
+
+    Raises:
+        RequestError: It is invalid. Source: RFC 1123, as Kubernetes validates names of namespaces.
+    """
+    if not _LABEL.fullmatch(namespace):
+        raise RequestError(
+            f"{quoted(namespace)} is no name of a namespace", hint="small letters, digits and -, 63 at most"
+        )
+    return namespace
+
+
+def labels(name: str) -> dict[str, str]:
+    """Return the labels of all objects of a function."""
+    return {
+        "app.kubernetes.io/name": name,
+        "app.kubernetes.io/component": "function",
+        MANAGER_LABEL: MANAGER,
+        FUNCTION_LABEL: name,
+    }
+
+
+def selector(name: str) -> str:
+    """Return the label selector for all objects of a function; of all functions, with an empty name."""
+    return f"{MANAGER_LABEL}={MANAGER},{FUNCTION_LABEL}" + (f"={name}" if name else "")
+
+
+def metadata(name: str, function: str, namespace: str | None) -> Manifest:
+    """Return the metadata of an object of a function."""
+    placed = {} if namespace is None else {"namespace": namespace}
+    return {"name": name, **placed, "labels": labels(function)}
+
+
+def named_by_content(function: str, word: str, content: object) -> str:
+    """Return a name with a digest of the content: `detector-source-1f3a…`."""
+    text = json.dumps(content, sort_keys=True, ensure_ascii=True)
+    return f"{function}-{word}-{hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_DIGITS]}"

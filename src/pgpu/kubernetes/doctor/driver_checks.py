@@ -1,4 +1,4 @@
-"""The driver on each node: its pods, the runtime that it hands slices to, and what it publishes."""
+"""Checks of the driver on each node: its pods, its container runtime, and the slices that it publishes."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -20,12 +20,12 @@ _INSTALL = "kubectl apply -k deploy/kubernetes; without GPUs: deploy/kubernetes/
 
 
 def driver_pods(cluster: ClusterInspector) -> tuple[Pod, ...]:
-    """Return the driver's pods, whatever namespace they are in."""
+    """Return the driver's pods, in any namespace."""
     return cluster.all(Pod, parameters={"labelSelector": LABELS})
 
 
 def pods(cluster: ClusterInspector) -> Iterator[Finding]:
-    """Look whether the driver runs."""
+    """Check that the driver runs."""
     found = driver_pods(cluster)
     if not found and _published(cluster):
         finding = "no pod of it, and yet GPUs are published: it runs beside the cluster, or did until a moment ago"
@@ -45,7 +45,7 @@ def pods(cluster: ClusterInspector) -> Iterator[Finding]:
 
 
 def runtimes(cluster: ClusterInspector) -> Iterator[Finding]:
-    """Ask which runtime the driver's nodes have, and whether it reads CDI files."""
+    """Check that the container runtimes of the driver's nodes read CDI files."""
     ours = {_node(pod) for pod in driver_pods(cluster)}
     by_runtime = defaultdict(list)
     for node in cluster.all(Node, namespace=None):
@@ -54,23 +54,21 @@ def runtimes(cluster: ClusterInspector) -> Iterator[Finding]:
         if name in ours or not ours:
             by_runtime[info.containerRuntimeVersion if info else ""].append(name)
     for runtime, nodes in sorted(by_runtime.items()):
-        yield _judged(runtime, nodes)
-
-
-def _judged(runtime: str, nodes: list[str]) -> Finding:
-    where = ", ".join(sorted(nodes)[:_MOST_NAMED])
-    where += f" and {len(nodes) - _MOST_NAMED} more" if len(nodes) > _MOST_NAMED else ""
-    try:
-        doubt = check_runtime(runtime)
-    except NodeError as exc:
-        return broken("container runtimes", f"{where}: {exc}", exc.hint)
-    if doubt is not None:
-        return weak("container runtimes", f"{where}: {doubt}", "see docs/kubernetes.md")
-    return fine("container runtimes", f"{where}: {runtime} reads CDI files")
+        where = ", ".join(sorted(nodes)[:_MOST_NAMED])
+        where += f" and {len(nodes) - _MOST_NAMED} more" if len(nodes) > _MOST_NAMED else ""
+        try:
+            warning = check_runtime(runtime)
+        except NodeError as exc:
+            yield broken("container runtimes", f"{where}: {exc}", exc.hint)
+            continue
+        if warning is not None:
+            yield weak("container runtimes", f"{where}: {warning}", "see docs/kubernetes.md")
+        else:
+            yield fine("container runtimes", f"{where}: {runtime} reads CDI files")
 
 
 def slices(cluster: ClusterInspector) -> Iterator[Finding]:
-    """Look whether each driver's node has its GPUs published, in a way that they can be shared."""
+    """Check that each driver's node publishes GPUs that can be shared."""
     published: dict[str, list[ResourceSliceSpec]] = defaultdict(list)
     for each in _published(cluster):
         published[each.spec.nodeName or ""].append(each.spec)
@@ -89,25 +87,21 @@ def _of_node(node: str, found: list[ResourceSliceSpec]) -> Finding:
     logs = f"see what its driver says: kubectl -n pgpu-system logs -l {LABELS} --prefix"
     if not current or len(current) < current[0].pool.resourceSliceCount:
         return broken("slices", f"{node} has none, or not all of them: no pod gets a GPU there", logs)
-    shared = [device for device in devices if device.allowMultipleAllocations and _is_usual(device)]
+    # One device stands for its GPU: those of the other kinds exclude it.
+    shared = [
+        device
+        for device in devices
+        if device.allowMultipleAllocations and names.kind_of(device.name) is names.DeviceKind.TIME_SLICE
+    ]
     if not shared:
         return broken("slices", f"{node} publishes no GPU that can be shared", logs)
-    tainted = [device.name for device in shared if device.taints]
-    if tainted:
-        return weak("slices", f"{node}: GPUs that are closed: {', '.join(map(_told, _chosen(shared, tainted)))}", logs)
-    return fine("slices", f"{node}: {', '.join(map(_told, shared))}")
+    closed = [device for device in shared if device.taints]
+    if closed:
+        return weak("slices", f"{node}: GPUs that are closed: {', '.join(map(_described, closed))}", logs)
+    return fine("slices", f"{node}: {', '.join(map(_described, shared))}")
 
 
-def _chosen(devices: list[Device], chosen: list[str]) -> list[Device]:
-    return [device for device in devices if device.name in chosen]
-
-
-def _is_usual(device: Device) -> bool:
-    """Whether it stands for its GPU here: others of the same GPU exclude it, and are for those who ask for them."""
-    return names.kind_of(device.name) is names.DeviceKind.TIME_SLICE
-
-
-def _told(device: Device) -> str:
+def _described(device: Device) -> str:
     memory = (device.capacity or {}).get(names.MEMORY)
     value = memory.get("value", "?") if isinstance(memory, dict) else getattr(memory, "value", "?")
     return f"{device.name} of {value}"
@@ -124,8 +118,8 @@ def _why_not_ready(status: PodStatus) -> str | None:
     ready = conditions.get("Ready")
     if ready is not None and ready.status == "True":
         return None
-    told = [each.message for each in conditions.values() if each.status != "True" and each.message]
-    return told[0] if told else f"it is {status.phase or 'unknown'}"
+    messages = [each.message for each in conditions.values() if each.status != "True" and each.message]
+    return messages[0] if messages else f"it is {status.phase or 'unknown'}"
 
 
 def _node(pod: Pod) -> str:

@@ -1,6 +1,8 @@
-"""Why a pod waits for its GPU. The scheduler says "cannot allocate all claims", whatever it was that did not fit."""
+"""Explains why a pod waits for its GPU: the scheduler reports "cannot allocate all claims", whatever did not fit."""
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from operator import attrgetter
 
 from lightkube.models.core_v1 import PodCondition
@@ -12,86 +14,164 @@ from lightkube.resources.resource_v1 import DeviceClass, ResourceClaim, Resource
 from pgpu.errors import ObjectNotFoundError, RequestError
 from pgpu.kubernetes import names
 from pgpu.kubernetes.api.cluster import ClusterInspector
-from pgpu.kubernetes.doctor.gpu_usage import GpuUsage, gpu_usages
-from pgpu.kubernetes.extender.object_decoding import asks_of, claim_of, class_of, pod_of, shelf_of
-from pgpu.kubernetes.extender.scheduled_objects import ConsumedGpu, GpuAsk, GpuClass, PodClaim, PodState
+from pgpu.kubernetes.extender.scheduled_objects import (
+    WHOLE_MILLI,
+    ClaimKey,
+    ClaimState,
+    ConsumedGpu,
+    GpuClass,
+    GpuDemand,
+    PodClaim,
+    PodState,
+    PublishedSlice,
+    SharedGpu,
+    claim_of,
+    class_of,
+    demands_of,
+    pod_of,
+    slice_of,
+)
 from pgpu.kubernetes.names import DeviceKind
 from pgpu.model.finding import Finding, broken, fine, weak
 from pgpu.units import format_memory
 
 _MOST_GPUS = 24
 _MOST_HOLDERS = 8
+_SPECIAL_KINDS = {DeviceKind.MPS, DeviceKind.OVERSUBSCRIBED}
 _NO_CLASS = "kubectl get deviceclasses; kubectl apply -k deploy/kubernetes makes those of pgpu"
 
 
+@dataclass(frozen=True, slots=True)
+class GpuUsage:
+    """What is free of one GPU, and which claims have the rest."""
+
+    node: str
+    gpu: SharedGpu
+    holders: tuple[tuple[ClaimKey, ConsumedGpu], ...] = ()
+    """Claims with a part of it, by name."""
+
+    kind: DeviceKind | None = None
+    """How it is shared now; None: it is unused."""
+
+    @property
+    def free_bytes(self) -> int:
+        """Memory that a claim could get."""
+        held_bytes = sum(taken.memory_bytes for _, taken in self.holders)
+        return 0 if self.kind is DeviceKind.WHOLE else max(0, self.gpu.memory_bytes - held_bytes)
+
+    @property
+    def free_percent(self) -> int:
+        """Percent of its time that a claim could get."""
+        held_milli = sum(taken.compute_milli for _, taken in self.holders)
+        return 0 if self.kind is DeviceKind.WHOLE else max(0, WHOLE_MILLI - held_milli) * 100 // WHOLE_MILLI
+
+    def needed_bytes(self, demand: GpuDemand) -> int:
+        """Return what a demand takes of it: the default if it names no amount, in whole steps."""
+        requested_bytes = self.gpu.default_bytes if demand.memory_bytes is None else demand.memory_bytes
+        return -(-requested_bytes // self.gpu.step_bytes) * self.gpu.step_bytes
+
+    def has_room_for(self, demand: GpuDemand, kind: DeviceKind) -> bool:
+        """Whether one GPU of a demand fits here now; a GPU is shared in one kind at a time."""
+        if self.kind is not None and (kind is not self.kind or kind is DeviceKind.WHOLE):
+            return False
+        if kind is DeviceKind.WHOLE:
+            return True
+        return self.needed_bytes(demand) <= self.free_bytes and demand.compute_percent <= self.free_percent
+
+
+def gpu_usages(
+    slices: Iterable[PublishedSlice], claims: Iterable[ClaimState], kinds: Mapping[tuple[str, str], DeviceKind]
+) -> tuple[GpuUsage, ...]:
+    """Return every published GPU, by node and in the order in which the scheduler tries them.
+
+    Args:
+        slices: All published slices.
+        claims: All claims.
+        kinds: By pool and GPU in lower case how a GPU is shared; unused GPUs are missing.
+    """
+    held = defaultdict(list)
+    for claim in claims:
+        for taken in claim.taken:
+            held[taken.pool, taken.gpu].append((claim.key, taken))
+    ordered = sorted(slices, key=lambda each: (each.node, each.pool, each.name))
+    newest: dict[str, int] = {}
+    for each in ordered:
+        newest[each.pool] = max(each.generation, newest.get(each.pool, 0))
+    return tuple(
+        GpuUsage(
+            each.node,
+            gpu,
+            tuple(sorted(held[each.pool, gpu.gpu], key=lambda holder: holder[0])),
+            kinds.get((each.pool, gpu.gpu)),
+        )
+        for each in ordered
+        if each.generation == newest[each.pool]
+        for gpu in each.gpus
+    )
+
+
 def explain_pending_pod(cluster: ClusterInspector, namespace: str, name: str) -> Iterator[Finding]:
-    """Say what a pod asks for, where that would fit, and who has the rest.
+    """Report what a pod requests, where that would fit, and which claims have the rest.
 
     Raises:
         RequestError: There is no such pod, or an amount in it is no quantity.
-        ClusterError: The API server cannot be asked.
+        ClusterError: The API server does not answer, or does not allow it.
     """
-    told = f"{namespace}/{name}"
+    title = f"{namespace}/{name}"
     try:
         found = cluster.one(PodObject, name, namespace)
     except ObjectNotFoundError as exc:
-        raise RequestError(f"there is no pod {told}", hint="kubectl get pods --all-namespaces") from exc
+        raise RequestError(f"there is no pod {title}", hint="kubectl get pods --all-namespaces") from exc
     pod = pod_of(found)
     if pod is None:
-        yield fine(told, "it has ended and waits for nothing")
+        yield fine(title, "it has ended and waits for nothing")
     elif pod.node is not None:
         yield fine(
-            told, f"it has its GPUs, on {pod.node}; if it does not start: kubectl -n {namespace} describe pod {name}"
+            title, f"it has its GPUs, on {pod.node}; if it does not start: kubectl -n {namespace} describe pod {name}"
         )
     else:
-        yield from _why_it_waits(cluster, told, found, pod)
+        yield from _why_it_waits(cluster, title, found, pod)
 
 
-def _why_it_waits(cluster: ClusterInspector, told: str, found: PodObject, pod: PodState) -> Iterator[Finding]:
-    words = _of_the_scheduler(found)
-    known = cluster.all(DeviceClass, namespace=None)
-    classes = {one.name: one for each in known if (one := class_of(each))}
-    kinds = {one.name: _kind_of(each, one) for each in known if (one := class_of(each))}
-    asks: list[GpuAsk] = []
+def _why_it_waits(cluster: ClusterInspector, title: str, found: PodObject, pod: PodState) -> Iterator[Finding]:
+    message = _scheduler_message(found)
+    decoded = [(each, one) for each in cluster.all(DeviceClass, namespace=None) if (one := class_of(each))]
+    kinds = {one.name: _kind_of(each, one) for each, one in decoded}
+    demands: list[GpuDemand] = []
     for use in pod.claims:
         try:
-            asks += _asks_of_claim(cluster, pod, use)
+            demands += _demands_of_claim(cluster, pod, use)
         except ObjectNotFoundError:
             yield broken(
-                told, f"it names a claim that is not there: {use.template or use.name}", "make it, in its namespace"
+                title, f"it names a claim that is not there: {use.template or use.name}", "make it, in its namespace"
             )
-    asks += _asks_of_limits(pod, classes)
-    if not asks:
-        yield weak(told, f"it asks for no GPU that it has not got; the scheduler says: {words}", None)
+    for _, one in decoded:
+        if count := pod.resources.get(one.extended_resource or "", 0):
+            demands.append(GpuDemand(one.name, gpu_count=count))
+    if not demands:
+        yield weak(title, f"it asks for no GPU that it has not got; the scheduler says: {message}", None)
         return
-    rooms = _rooms(cluster)
-    hosts = _hosts(cluster, found)
-    reachable = tuple(room for room in rooms if room.node in hosts)
-    if rooms and not reachable:
-        yield broken(told, "no node with a GPU is open to it", "see its node selector, and which nodes are cordoned")
-    for ask in asks if reachable or not rooms else ():
-        yield _fitting(told, ask, kinds.get(ask.class_name), reachable, words)
-    yield from _all_rooms(rooms)
+    usages = _read_usages(cluster)
+    open_nodes = _open_nodes(cluster, found)
+    reachable = tuple(usage for usage in usages if usage.node in open_nodes)
+    if usages and not reachable:
+        yield broken(title, "no node with a GPU is open to it", "see its node selector, and which nodes are cordoned")
+    for demand in demands if reachable or not usages else ():
+        yield _fit(title, demand, kinds.get(demand.class_name), reachable, message)
+    yield from _list_gpus(usages)
 
 
-def _asks_of_claim(cluster: ClusterInspector, pod: PodState, use: PodClaim) -> tuple[GpuAsk, ...]:
+def _demands_of_claim(cluster: ClusterInspector, pod: PodState, use: PodClaim) -> tuple[GpuDemand, ...]:
     if use.name is None:
         template = cluster.one(ResourceClaimTemplate, use.template or "", pod.namespace)
-        return asks_of(template.spec.spec if template.spec else None)
+        return demands_of(template.spec.spec if template.spec else None)
     claim = claim_of(cluster.one(ResourceClaim, use.name, pod.namespace))
-    return () if claim.is_allocated else claim.asks
+    return () if claim.is_allocated else claim.demands
 
 
-def _asks_of_limits(pod: PodState, classes: dict[str, GpuClass]) -> Iterator[GpuAsk]:
-    for one in classes.values():
-        count = pod.resources.get(one.extended_resource or "", 0)
-        if count:
-            yield GpuAsk(one.name, gpu_count=count)
-
-
-def _rooms(cluster: ClusterInspector) -> tuple[GpuUsage, ...]:
+def _read_usages(cluster: ClusterInspector) -> tuple[GpuUsage, ...]:
     ours = {"fieldSelector": f"spec.driver={names.DRIVER}"}
-    published = [shelf_of(each) for each in cluster.all(ResourceSlice, namespace=None, parameters=ours)]
+    published = [slice_of(each) for each in cluster.all(ResourceSlice, namespace=None, parameters=ours)]
     claims = cluster.all(ResourceClaim)
     kinds = {
         (result.pool, names.gpu_of(result.device)): names.kind_of(result.device)
@@ -102,8 +182,13 @@ def _rooms(cluster: ClusterInspector) -> tuple[GpuUsage, ...]:
     return gpu_usages([each for each in published if each is not None], map(claim_of, claims), kinds)
 
 
-def _hosts(cluster: ClusterInspector, found: PodObject) -> set[str]:
-    """Return the nodes that are not closed to a pod, as far as its node selector says and nobody cordoned them."""
+def _results(claim: ResourceClaim) -> list[DeviceRequestAllocationResult]:
+    allocation = claim.status.allocation if claim.status else None
+    return (allocation.devices.results if allocation and allocation.devices else None) or []
+
+
+def _open_nodes(cluster: ClusterInspector, found: PodObject) -> set[str]:
+    """Return the nodes that match a pod's node selector and are not cordoned."""
     wanted = (found.spec.nodeSelector if found.spec else None) or {}
     return {
         node.metadata.name or ""
@@ -114,72 +199,69 @@ def _hosts(cluster: ClusterInspector, found: PodObject) -> set[str]:
     }
 
 
-def _results(claim: ResourceClaim) -> list[DeviceRequestAllocationResult]:
-    allocation = claim.status.allocation if claim.status else None
-    return (allocation.devices.results if allocation and allocation.devices else None) or []
-
-
-def _kind_of(found: DeviceClass, read: GpuClass) -> DeviceKind:
-    """Say which kind of device a class selects; of one that does not say so, the usual."""
-    if read.is_whole:
+def _kind_of(found: DeviceClass, decoded: GpuClass) -> DeviceKind:
+    """Return the kind of device that a class selects, if its expressions name exactly one; else time slices."""
+    if decoded.is_whole:
         return DeviceKind.WHOLE
     selectors = (found.spec.selectors if found.spec else None) or []
-    said = " ".join(each.cel.expression for each in selectors if each.cel)
-    named = [kind for kind in DeviceKind if f'"{kind}"' in said or f"'{kind}'" in said]
+    expressions = " ".join(each.cel.expression for each in selectors if each.cel)
+    named = [kind for kind in DeviceKind if f'"{kind}"' in expressions or f"'{kind}'" in expressions]
     return named[0] if len(named) == 1 else DeviceKind.TIME_SLICE
 
 
-def _fitting(told: str, ask: GpuAsk, kind: DeviceKind | None, rooms: tuple[GpuUsage, ...], words: str) -> Finding:
+def _fit(title: str, demand: GpuDemand, kind: DeviceKind | None, usages: tuple[GpuUsage, ...], message: str) -> Finding:
     if kind is None:
-        return broken(told, f"it asks for {ask.class_name}, and no class of pgpu's GPUs is called so", _NO_CLASS)
-    if not rooms:
-        return broken(told, "no node publishes a GPU", "pgpu doctor --kubernetes")
-    fitting = [room for room in rooms if room.has_room_for(ask, kind)]
-    by_node = {room.node: [each for each in fitting if each.node == room.node] for room in fitting}
-    enough = sorted(node for node, found in by_node.items() if len(found) >= ask.gpu_count)
-    wanted = f"it asks for {_asked(ask, rooms, kind)}"
+        return broken(title, f"it asks for {demand.class_name}, and no class of pgpu's GPUs is called so", _NO_CLASS)
+    if not usages:
+        return broken(title, "no node publishes a GPU", "pgpu doctor --kubernetes")
+    fitting: dict[str, int] = defaultdict(int)
+    for usage in usages:
+        fitting[usage.node] += usage.has_room_for(demand, kind)
+    enough = sorted(node for node, count in fitting.items() if count >= max(1, demand.gpu_count))
+    wanted = f"it asks for {_described(demand, usages, kind)}"
     if enough:
-        other = (
-            f"{wanted}, and that fits on {', '.join(enough)} now: the scheduler keeps it for another reason: {words}"
+        finding = (
+            f"{wanted}, and that fits on {', '.join(enough)} now: the scheduler keeps it for another reason: {message}"
         )
-        return weak(told, other, "see its other claims, its node selector, its tolerations, CPU and memory")
-    return broken(told, f"{wanted}, and no node that is open to it has that free", _remedy(ask, rooms, kind))
+        return weak(title, finding, "see its other claims, its node selector, its tolerations, CPU and memory")
+    return broken(title, f"{wanted}, and no node that is open to it has that free", _remedy(demand, usages, kind))
 
 
-def _asked(ask: GpuAsk, rooms: tuple[GpuUsage, ...], kind: DeviceKind) -> str:
-    each = "a whole GPU" if kind is DeviceKind.WHOLE else format_memory(max(room.needed_bytes(ask) for room in rooms))
-    each += f" in the kind {kind}" if kind in {DeviceKind.MPS, DeviceKind.OVERSUBSCRIBED} else ""
-    share = f" and {ask.compute_percent}% of its time" if ask.compute_percent else ""
-    return f"{ask.gpu_count} times {each}{share}" if ask.gpu_count > 1 else f"{each}{share}"
+def _described(demand: GpuDemand, usages: tuple[GpuUsage, ...], kind: DeviceKind) -> str:
+    each = "a whole GPU"
+    if kind is not DeviceKind.WHOLE:
+        each = format_memory(max(usage.needed_bytes(demand) for usage in usages))
+    each += f" in the kind {kind}" if kind in _SPECIAL_KINDS else ""
+    share = f" and {demand.compute_percent}% of its time" if demand.compute_percent else ""
+    return f"{demand.gpu_count} times {each}{share}" if demand.gpu_count > 1 else f"{each}{share}"
 
 
-def _remedy(ask: GpuAsk, rooms: tuple[GpuUsage, ...], kind: DeviceKind) -> str:
+def _remedy(demand: GpuDemand, usages: tuple[GpuUsage, ...], kind: DeviceKind) -> str:
     if kind is DeviceKind.WHOLE:
-        return "it starts when a GPU is nobody's; a slice may do"
-    if all(room.needed_bytes(ask) > room.card.memory_bytes for room in rooms):
-        most_bytes = max(room.card.memory_bytes for room in rooms)
+        return "it starts when a GPU is free; a slice may do"
+    if all(usage.needed_bytes(demand) > usage.gpu.memory_bytes for usage in usages):
+        most_bytes = max(usage.gpu.memory_bytes for usage in usages)
         return f"it never starts here: no GPU has more than {format_memory(most_bytes)}"
-    most_bytes = max((room.free_bytes for room in rooms if room.kind in {None, kind}), default=0)
-    return f"it starts when somebody below ends; now at most {format_memory(most_bytes)} of one GPU are free for it"
+    most_bytes = max((usage.free_bytes for usage in usages if usage.kind in {None, kind}), default=0)
+    return f"it starts when a claim below ends; now at most {format_memory(most_bytes)} of one GPU are free for it"
 
 
-def _all_rooms(rooms: tuple[GpuUsage, ...]) -> Iterator[Finding]:
-    for room in sorted(rooms, key=attrgetter("free_bytes"), reverse=True)[:_MOST_GPUS]:
-        free = f"{format_memory(room.free_bytes)} of {format_memory(room.card.memory_bytes)}, {room.free_percent}% of its time free"
-        holders = [f"{key.namespace}/{key.name} {_held(taken)}" for key, taken in room.holders]
+def _list_gpus(usages: tuple[GpuUsage, ...]) -> Iterator[Finding]:
+    for usage in sorted(usages, key=attrgetter("free_bytes"), reverse=True)[:_MOST_GPUS]:
+        free = f"{format_memory(usage.free_bytes)} of {format_memory(usage.gpu.memory_bytes)}, {usage.free_percent}% of its time free"
+        holders = [
+            f"{key.namespace}/{key.name} {'all of it' if taken.is_whole else format_memory(taken.memory_bytes)}"
+            for key, taken in usage.holders
+        ]
         more = [f"{len(holders) - _MOST_HOLDERS} more"] if len(holders) > _MOST_HOLDERS else []
-        kind = f", in the kind {room.kind}" if room.kind in {DeviceKind.MPS, DeviceKind.OVERSUBSCRIBED} else ""
+        kind = f", in the kind {usage.kind}" if usage.kind in _SPECIAL_KINDS else ""
         held = f"{kind}; held by {', '.join(holders[:_MOST_HOLDERS] + more)}" if holders else ""
-        yield fine(f"{room.node} {room.card.gpu}", free + held)
-    if len(rooms) > _MOST_GPUS:
-        yield fine("GPUs", f"{len(rooms) - _MOST_GPUS} more, with less free")
+        yield fine(f"{usage.node} {usage.gpu.gpu}", free + held)
+    if len(usages) > _MOST_GPUS:
+        yield fine("GPUs", f"{len(usages) - _MOST_GPUS} more, with less free")
 
 
-def _held(taken: ConsumedGpu) -> str:
-    return "all of it" if taken.is_whole else format_memory(taken.memory_bytes)
-
-
-def _of_the_scheduler(found: PodObject) -> str:
+def _scheduler_message(found: PodObject) -> str:
     conditions: list[PodCondition] = (found.status.conditions if found.status else None) or []
-    scheduled = [each.message for each in conditions if each.type == "PodScheduled" and each.message]
-    return scheduled[0] if scheduled else "nothing yet"
+    messages = [each.message for each in conditions if each.type == "PodScheduled" and each.message]
+    return messages[0] if messages else "nothing yet"

@@ -1,5 +1,5 @@
-"""Which node a pod should rather get: a scheduler extender, so that few GPUs are left with parts that nobody can use.
+"""A scheduler extender that scores nodes for a pod, so that few GPUs are left with parts that no pod can use.
 
-The stock scheduler asks it to score the nodes that could host a pod (prioritize, and nothing else), and decides. With it
-off, or wrong, everything works: pods lie less densely. It refuses to filter, to bind and to write anything to the cluster.
+The stock scheduler calls it to prioritize nodes, and nothing else, and decides by itself: without the extender, or with wrong scores, pods
+lie less densely and everything else works. It never filters, binds or writes to the cluster.
 """

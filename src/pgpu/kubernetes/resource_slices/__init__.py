@@ -1,15 +1,13 @@
-"""What this node's GPUs are to the cluster: devices in ResourceSlices, kept as they should be.
+"""A node's GPUs as devices in ResourceSlices, kept up to date in the API server.
 
-What is said follows from the engine's offers and the GPUs' health alone; it is written again whenever it is not what
-stands there. Refuses to publish shares where the API server would store them as whole GPUs.
+The content follows from the engine's offers and the GPUs' health alone, and is written again whenever the stored slices differ. Shares
+are not published to an API server that would store them as whole GPUs.
 """
 
 from pgpu.kubernetes.resource_slices.api_features import ALL_FEATURES, Features
-from pgpu.kubernetes.resource_slices.gpu_order import next_order
-from pgpu.kubernetes.resource_slices.pool_plan import PoolPlanner
+from pgpu.kubernetes.resource_slices.pool_plan import PoolPlanner, next_order
 from pgpu.kubernetes.resource_slices.publisher import SUBJECT, Pace, Publisher
-from pgpu.kubernetes.resource_slices.resource_pool import USUAL_KINDS, pool_slices
-from pgpu.kubernetes.resource_slices.slice_devices import DEFAULT_MEMORY_BYTES
+from pgpu.kubernetes.resource_slices.resource_pool import DEFAULT_MEMORY_BYTES, USUAL_KINDS, pool_slices
 
 __all__ = [
     "ALL_FEATURES",

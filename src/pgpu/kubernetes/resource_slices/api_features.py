@@ -1,7 +1,7 @@
-"""What an API server can store of a device, found out by asking it what it would store.
+"""Which fields of a device an API server stores, determined by a dry run.
 
-A server whose feature gates are off leaves fields out without a word: one claim would then take a whole GPU of which many
-were to have shares. So a device with everything is sent as a dry run first, and what comes back is looked at.
+A server whose feature gates are off drops fields without an error; one claim would then take a whole GPU that many claims were to
+share. So a device with all fields is sent as a dry run, and the answer is compared.
 """
 
 from collections.abc import Sequence
@@ -34,22 +34,22 @@ _PROBE = "probe"
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What a ResourceSlice may hold there."""
+    """What a ResourceSlice may contain."""
 
     is_served: bool = True
-    """Whether there are ResourceSlices of `resource.k8s.io/v1` at all: from Kubernetes 1.34 on."""
+    """Whether the server has ResourceSlices of `resource.k8s.io/v1`: from Kubernetes 1.34 on."""
 
     has_shares: bool = True
-    """Whether many claims may have shares of a device. Without, nothing is published."""
+    """Whether many claims may share a device. If not, nothing is published."""
 
     has_counters: bool = True
-    """Whether devices exclude each other. Without, no GPU is offered whole."""
+    """Whether devices can exclude each other. If not, no GPU is offered whole."""
 
     has_taints: bool = True
-    """Whether devices can be tainted. Without, those that would be are left out."""
+    """Whether devices can be tainted. If not, GPUs with taints are left out."""
 
-    def without_what_is_not_in(self, other: "Features") -> "Features":
-        """Return what both have."""
+    def __and__(self, other: "Features") -> "Features":
+        """Return the features that both have."""
         return Features(
             self.is_served and other.is_served,
             self.has_shares and other.has_shares,
@@ -73,7 +73,7 @@ NOT_SERVED = Features(is_served=False, has_shares=False, has_counters=False, has
 
 
 def features_of(cluster: Cluster, node: str) -> Features:
-    """Ask the API server what it would store of a device; nothing is changed.
+    """Send a dry run, and return what the API server would store of a device.
 
     Raises:
         ClusterError: It does not answer, or does not allow slices of this node to be made.
@@ -82,12 +82,12 @@ def features_of(cluster: Cluster, node: str) -> Features:
         return features_in(cluster.create_slice(_probe(node), DryRun.ALL))
     except ObjectNotFoundError:
         return NOT_SERVED
-    except ObjectRefusedError:  # 1.34 with the gate on wants counters in the slice of their devices
+    except ObjectRefusedError:  # 1.34 with the gate on requires counters in the same slice as their devices
         return features_in(cluster.create_slice(_probe(node, has_counters=False), DryRun.ALL))
 
 
 def features_in(stored: ResourceSlice) -> Features:
-    """Say what of the probe was stored."""
+    """Return which features a stored probe has."""
     device = (stored.spec.devices or [Device(name=_PROBE)])[0]
     policy = (device.capacity or {}).get(names.MEMORY, {}).get("requestPolicy")
     return Features(
@@ -98,7 +98,7 @@ def features_in(stored: ResourceSlice) -> Features:
 
 
 def features_kept(wanted: Sequence[ResourceSlice], stored: Sequence[ResourceSlice]) -> Features:
-    """Say what of the wanted slices the server has kept."""
+    """Return which features of the wanted slices the server has kept."""
     kept = {device.name: device for each in stored for device in each.spec.devices or []}
     pairs = [(device, kept.get(device.name, device)) for each in wanted for device in each.spec.devices or []]
     return Features(
@@ -109,20 +109,15 @@ def features_kept(wanted: Sequence[ResourceSlice], stored: Sequence[ResourceSlic
 
 
 def _probe(node: str, *, has_counters: bool = True) -> ResourceSlice:
-    pool = ResourcePool(name=node, generation=0, resourceSliceCount=1)
-    spec = ResourceSliceSpec(
-        driver=names.DRIVER, nodeName=node, pool=pool, devices=[_device(has_counters=has_counters)]
-    )
-    return ResourceSlice(metadata=ObjectMeta(name=names.slice_of(node, _PROBE)), spec=spec)
-
-
-def _device(*, has_counters: bool) -> Device:
     policy = CapacityRequestPolicy(default="1", validRange=CapacityRequestPolicyRange(min="1", max="2"))
     counter = DeviceCounterConsumption(counterSet=_PROBE, counters={"whole": {"value": "1"}})
-    return Device(
+    device = Device(
         name=_PROBE,
         allowMultipleAllocations=True,
         capacity={names.MEMORY: DeviceCapacity(value="2", requestPolicy=policy)},
         consumesCounters=[counter] if has_counters else None,
         taints=[DeviceTaint(effect="NoSchedule", key=f"{names.DRIVER}/probe")],
     )
+    pool = ResourcePool(name=node, generation=0, resourceSliceCount=1)
+    spec = ResourceSliceSpec(driver=names.DRIVER, nodeName=node, pool=pool, devices=[device])
+    return ResourceSlice(metadata=ObjectMeta(name=names.slice_of(node, _PROBE)), spec=spec)

@@ -1,33 +1,38 @@
-"""Bringing a node's slices in the API server to what they should be, all of one generation.
+"""Writes a node's slices to the API server, all of one generation, and watches for changes that others make.
 
-Nothing is written where they already say it. Whatever differs raises the generation of all: the scheduler uses a pool only
-when it sees every slice of its newest generation, so what stands in between is used by nobody.
+Nothing is written if the stored slices have the wanted content. Any difference raises the generation of all slices: the scheduler
+uses a pool only if it has every slice of the newest generation, so no intermediate state is ever used.
 """
 
 import copy
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from lightkube.models.resource_v1 import DeviceTaint
 from lightkube.resources.resource_v1 import ResourceSlice
 
-from pgpu.errors import ObjectNotFoundError
+from pgpu.errors import ClusterError, ObjectNotFoundError
 from pgpu.kubernetes import names
-from pgpu.kubernetes.api import Cluster
-from pgpu.kubernetes.resource_slices.resource_pool import Content, content, name_of
-from pgpu.kubernetes.resource_slices.slice_devices import with_old_times
+from pgpu.kubernetes.api import Cluster, Watch
+from pgpu.kubernetes.resource_slices.resource_pool import Content, content, name_of, with_old_times
+
+_FIRST_PAUSE_SECONDS = 1.0
+_LONGEST_PAUSE_SECONDS = 60.0
+
+FAREWELL_SECONDS = 5.0
+"""A thread that waits for an unresponsive server is left behind after so long; it ends with the process."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
-    """What one look at the API server came to."""
+    """Result of one comparison with the API server."""
 
     generation: int
     is_new: bool
     """Whether anything was written."""
 
     was_ours: bool
-    """Whether what stood there was what this process wrote last, so that the change is its own wish."""
+    """Whether the slices found were those that this process wrote last."""
 
     stored: tuple[ResourceSlice, ...]
     """The slices as the server has them now."""
@@ -35,7 +40,7 @@ class WriteResult:
 
 @dataclass
 class SliceWriter:
-    """Writes the slices of one node; remembers what the server made of them."""
+    """Writes the slices of one node. The server may change or drop fields, so it compares with what was stored, too."""
 
     cluster: Cluster
     node_name: str
@@ -44,77 +49,111 @@ class SliceWriter:
     _stored: dict[str, Content] = field(default_factory=dict, init=False)
 
     def write(self, wanted: Sequence[ResourceSlice]) -> WriteResult:
-        """Make the slices that stand there say what is wanted.
+        """Make the stored slices the wanted ones.
 
         Raises:
-            ObjectConflictError: Somebody else wrote meanwhile: look again.
+            ObjectConflictError: Another writer was faster: read again.
             ClusterError: The server does not answer, or refuses.
         """
-        standing = {name_of(found): found for found in self.standing()}
-        generations = {found.spec.pool.generation for found in standing.values()}
-        was_ours = {name: content(found) for name, found in standing.items()} == self._stored
-        if len(generations) == 1 and self._says(standing, wanted):
+        stored = {name_of(each): each for each in self.cluster.slices(names.DRIVER, self.node_name).slices}
+        generations = {each.spec.pool.generation for each in stored.values()}
+        contents = {name: content(each) for name, each in stored.items()}
+        wanted_contents = {name_of(each): content(each) for each in wanted}
+        was_ours = contents == self._stored
+        is_current = contents == wanted_contents or (was_ours and wanted_contents == self._wanted)
+        if len(generations) == 1 and is_current:
             self._generation = max(self._generation, *generations)
-            return WriteResult(self._generation, is_new=False, was_ours=was_ours, stored=tuple(standing.values()))
+            return WriteResult(self._generation, is_new=False, was_ours=was_ours, stored=tuple(stored.values()))
         self._generation = max(self._generation, *generations, 0) + 1
-        stored = [self._put(each, standing) for each in wanted]
-        self._remove(set(standing) - {name_of(each) for each in wanted})
-        self._wanted = {name_of(each): content(each) for each in wanted}
-        self._stored = {name_of(each): content(each) for each in stored}
-        return WriteResult(self._generation, is_new=True, was_ours=was_ours, stored=tuple(stored))
+        written = tuple(self._put(each, stored.get(name_of(each))) for each in wanted)
+        self._remove(stored.keys() - wanted_contents.keys())
+        self._wanted = wanted_contents
+        self._stored = {name_of(each): content(each) for each in written}
+        return WriteResult(self._generation, is_new=True, was_ours=was_ours, stored=written)
 
     def take_back(self) -> int:
-        """Remove all slices of this node, and return how many there were.
+        """Delete all slices of this node, and return how many there were.
 
         Raises:
             ClusterError: The server does not answer, or refuses.
         """
-        standing = [name_of(found) for found in self.standing()]
-        self._remove(set(standing))
+        stored = {name_of(each) for each in self.cluster.slices(names.DRIVER, self.node_name).slices}
+        self._remove(stored)
         self._wanted, self._stored = {}, {}
-        return len(standing)
-
-    def standing(self) -> tuple[ResourceSlice, ...]:
-        """Return this node's slices as they are in the API server now.
-
-        Raises:
-            ClusterError: The server does not answer, or refuses.
-        """
-        return self.cluster.slices(names.DRIVER, self.node_name).slices
+        return len(stored)
 
     def is_ours(self, found: ResourceSlice) -> bool:
-        """Whether a slice says what this process wrote last."""
+        """Whether a slice is as this process wrote it last."""
         return found.spec.pool.generation == self._generation and self._stored.get(name_of(found)) == content(found)
 
-    def _says(self, standing: dict[str, ResourceSlice], wanted: Sequence[ResourceSlice]) -> bool:
-        """Whether what stands there is what is wanted, or what the server made of just that."""
-        said = {name: content(found) for name, found in standing.items()}
-        wishes = {name_of(each): content(each) for each in wanted}
-        return said == wishes or (wishes == self._wanted and said == self._stored)
-
-    def _put(self, wanted: ResourceSlice, standing: dict[str, ResourceSlice]) -> ResourceSlice:
+    def _put(self, wanted: ResourceSlice, old: ResourceSlice | None) -> ResourceSlice:
         written = copy.deepcopy(wanted)
         written.spec.pool.generation = self._generation
-        old = standing.get(name_of(wanted))
         if old is None or old.metadata is None or written.metadata is None:
             return self.cluster.create_slice(written)
         written.metadata.resourceVersion = old.metadata.resourceVersion
-        _keep_times(written, old)
+        published = {each.name: each.taints or [] for each in old.spec.devices or []}
+        for device in written.spec.devices or []:
+            with_old_times(device, published.get(device.name, []))
         try:
             return self.cluster.update_slice(written)
-        except ObjectNotFoundError:
+        except ObjectNotFoundError:  # deleted since it was read
             written.metadata.resourceVersion = None
             return self.cluster.create_slice(written)
 
-    def _remove(self, wrong: set[str]) -> None:
-        for name in sorted(wrong):
+    def _remove(self, surplus: set[str]) -> None:
+        for name in sorted(surplus):
             try:
                 self.cluster.delete_slice(name)
             except ObjectNotFoundError:
                 continue
 
 
-def _keep_times(written: ResourceSlice, old: ResourceSlice) -> None:
-    published: dict[str, list[DeviceTaint]] = {each.name: each.taints or [] for each in old.spec.devices or []}
-    for device in written.spec.devices or []:
-        with_old_times(device, published.get(device.name, []))
+class SliceWatcher:
+    """Watches a node's slices in a thread, and wakes the publisher when one is not as this process wrote it."""
+
+    def __init__(
+        self, cluster: Cluster, node_name: str, is_ours: Callable[[ResourceSlice], bool], wake: Callable[[], None]
+    ) -> None:
+        self._cluster = cluster
+        self._node_name = node_name
+        self._is_ours = is_ours
+        self._wake = wake
+        self._stop = threading.Event()
+        self._watch: Watch[ResourceSlice] | None = None
+        self._thread = threading.Thread(target=self._run, name="pgpu-slice-watch", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the watch and wait for the thread, `FAREWELL_SECONDS` at most."""
+        self._stop.set()
+        watch = self._watch
+        if watch is not None:
+            watch.close()
+        self._thread.join(FAREWELL_SECONDS)
+
+    def _run(self) -> None:
+        pause_seconds = _FIRST_PAUSE_SECONDS
+        while not self._stop.is_set():
+            try:
+                self._watch_once()
+            except ClusterError:  # the publisher meets and reports the same error
+                self._stop.wait(pause_seconds)
+                pause_seconds = min(pause_seconds * 2, _LONGEST_PAUSE_SECONDS)
+            else:
+                # Also after success: a server may end every watch at once.
+                pause_seconds = _FIRST_PAUSE_SECONDS
+                self._stop.wait(pause_seconds)
+
+    def _watch_once(self) -> None:
+        listed = self._cluster.slices(names.DRIVER, self._node_name)
+        self._watch = self._cluster.watch_slices(names.DRIVER, self._node_name, listed.resource_version)
+        if self._stop.is_set():  # `stop` has run without this watch
+            return
+        self._wake()  # changes between the last watch and this list were not seen
+        for change in self._watch.changes():
+            if change.kind == "DELETED" or not self._is_ours(change.found):
+                self._wake()
