@@ -160,7 +160,7 @@ def test_a_path_that_no_socket_can_have_is_refused(tmp_path: Path) -> None:
 
 def test_a_directory_that_is_not_there_is_named_alike_at_each_try(tmp_path: Path) -> None:
     server = SocketServer(tmp_path / "away" / "dra.sock", lambda _server: None)
-    assert f"{tmp_path}/away/dra.sock cannot be made" in _complaint(server)
+    assert f"{tmp_path}/away/dra.sock cannot be created" in _complaint(server)
     assert _complaint(server) == _complaint(server)
 
 

@@ -9,7 +9,7 @@ import msgspec
 from lightkube.models.meta_v1 import Status
 from lightkube.resources.core_v1 import Pod
 from lightkube.resources.resource_v1 import ResourceSlice
-from pgpu.kubernetes.api.api_connection import prepare
+from pgpu.kubernetes.api.api_connection import prepare_type
 
 gc.set_threshold(5)
 sys.setswitchinterval(1e-6)
@@ -19,7 +19,7 @@ def meet():
     together.wait()
     for kind in (Pod, ResourceSlice, Status):
         if sys.argv[1] == "prepared":
-            prepare(kind)
+            prepare_type(kind)
         try:
             msgspec.convert({"metadata": {"name": "x"}}, kind)
         except msgspec.ValidationError:
