@@ -119,7 +119,7 @@ def test_a_request_that_can_never_be_met_is_refused_and_leaves_nothing(machine: 
     assert refusal.value.nearest_bytes == 10 * GIB
     with pytest.raises(RequestError, match="2 GPUs were asked for"):
         machine.submit(gib=1, count=2)
-    with pytest.raises(RequestError, match="no name"):
+    with pytest.raises(RequestError, match="not a valid name"):
         machine.submit(gib=1, name="../x")
     assert machine.client.jobs(include_final=True) == []
 

@@ -244,7 +244,7 @@ BAD_FILES = [
     (GOOD_JOB + "[jobs.bad]\nenv = 3", "env must be text or a list of texts", None),
     (GOOD_JOB + "[jobs.bad]\nimage = 3", "image must be text", None),
     (GOOD_JOB + "[jobs.bad]\nmemory = true", "memory must be text or a number", None),
-    (GOOD_JOB + "[jobs.'a b']\nmemory = '2GiB'\ncommand = 'x'", "no name", None),
+    (GOOD_JOB + "[jobs.'a b']\nmemory = '2GiB'\ncommand = 'x'", "not a valid name", None),
     (GOOD_JOB + "[jobs.bad]\nmemory = '2GiB'\ncommand = 'x'\nafter = 'who'", "0 jobs are called who", None),
     (GOOD_JOB + "[jobs.bad]\nmemory = '2GiB'\ncommand = 'x'\narray = '9-0'", "jobs.bad: --array '9-0'", None),
     (GOOD_JOB + "[jobs.bad]\nmemory = '2GiB'\ncommand = 'x'\nwait-timeout = 'soon'", "jobs.bad: 'soon'", None),
