@@ -42,7 +42,7 @@ from pgpu.client.remote_service import HttpFunctions
 from pgpu.functions.control.http_control_plane import HttpControlPlane
 from pgpu.functions.deploy import pack_tree
 from pgpu.functions.gateway import gateway_server as gateway
-from pgpu.functions.router.control_plane import ReacquireResult
+from pgpu.functions.router.replica_connection import ReacquireResult
 from pgpu.functions.scaling.replica_value import Frequency, ValueClock, replica_value
 from pgpu.ledger import Ledger
 from pgpu.model import Deployment, JobState
@@ -174,14 +174,14 @@ class LruDesk(HttpControlPlane):
         super().__init__(functions, client)
         self._idle_since: dict[str, float] = {}
 
-    def offer(self, job_id: str, value: float) -> None:  # noqa: ARG002 - as of `ControlPlane`
+    def mark_evictable(self, job_id: str, value: float) -> None:  # noqa: ARG002 - as of `ControlPlane`
         """Offer its lease; again for the value of before, unless it was used meanwhile."""
-        super().offer(job_id, self._idle_since.setdefault(job_id, time.monotonic()))
+        super().mark_evictable(job_id, self._idle_since.setdefault(job_id, time.monotonic()))
 
-    def claim(self, job_id: str) -> ReacquireResult:
+    def reacquire(self, job_id: str) -> ReacquireResult:
         """Claim its lease."""
         self._idle_since.pop(job_id, None)
-        return super().claim(job_id)
+        return super().reacquire(job_id)
 
 
 def run_lru_gateway(server: ServerProcess) -> None:

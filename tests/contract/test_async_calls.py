@@ -8,8 +8,8 @@ import pytest
 from pgpu.functions.async_calls.async_call_database import AsyncCall, AsyncCallDatabase, StoredReply
 from pgpu.functions.async_calls.async_call_store import AsyncCallStore
 from pgpu.functions.ipc.messages import Chunk, Reply
-from pgpu.functions.router.gateway_metrics import GatewayMetrics
-from pgpu.functions.router.routed_request import RoutedRequest
+from pgpu.functions.requests.prometheus_metrics import GatewayMetrics, metrics_text
+from pgpu.functions.router.replica_connection import RoutedRequest
 from pgpu.functions.router.router_table import RouterTable
 from pgpu.model import Function, Share, Version, VersionState
 
@@ -18,15 +18,15 @@ def test_a_store_gives_back_what_it_keeps(tmp_path: Path) -> None:
     store = AsyncCallDatabase(tmp_path)
     call = AsyncCall("a", "it", "user 7", "d", "POST", "/functions/it", "", {"x": "y"}, b"body")
     assert store.add(call) is None
-    assert store.asked("a") == call
+    assert store.get_unfinished("a") == call
     assert store.held_bytes("it") == len(b"body")
     store.begin("a")
-    assert store.left() == ([("a", "it")], {"a"})
+    assert store.recover() == ([("a", "it")], {"a"})
     store.finish("a", StoredReply(200, {"h": "v"}, b"answer"))
     known = store.add(call)
     assert known is not None
     assert known.reply == StoredReply(200, {"h": "v"}, b"answer")
-    assert store.left() == ([], set())
+    assert store.recover() == ([], set())
     assert store.held_bytes("it") == len(b"answer")
     store.forget_before(0)
     assert store.get("a") is not None
@@ -36,7 +36,7 @@ def test_a_store_gives_back_what_it_keeps(tmp_path: Path) -> None:
     assert store.add(call) is None
     store.close()
     again = AsyncCallDatabase(tmp_path)
-    assert (again.asked("a"), again.held_bytes("it")) == (call, len(b"body"))
+    assert (again.get_unfinished("a"), again.held_bytes("it")) == (call, len(b"body"))
     again.close()
 
 
@@ -55,13 +55,13 @@ def test_what_was_kept_of_a_function_goes_with_it_and_who_waits_is_told(tmp_path
             store.add(AsyncCall(f"old {each.name}", each.identity, "", "d", "POST", "/", "", {}, b"12345"))
             store.finish(f"old {each.name}", StoredReply(200, {}, b"answer"))
         await books.add(AsyncCall("new", one.identity, "", "d", "POST", "/", "", {}, b"1"))
-        asker = asyncio.create_task(books.finished("new", 60.0))
+        asker = asyncio.create_task(books.wait_finished("new", 60.0))
         await books.get("new")
         halls.adopt([two])
         assert await asker is None
         late = AsyncCall("late", one.identity, "", "d", "POST", "/", "", {}, b"1")
         assert await books.add(late) is None
-        assert await books.finished("late", 60.0) is None
+        assert await books.wait_finished("late", 60.0) is None
         assert [await books.get(call) is None for call in ("old one", "new", "old two")] == [True, True, False]
         assert store.all_held_bytes() == len(b"answer")
         books.close()
@@ -89,12 +89,12 @@ def test_a_call_of_a_function_that_was_just_removed_is_told_so_at_once() -> None
         hall = halls.get("one")
         assert hall is not None
         halls.adopt([])
-        hall.submit(RoutedRequest("a", "POST", "/", "", {}, b"", None, 0.0, 1e12, 60.0, Asks(), hall=hall))
-        hall.submit(RoutedRequest("a", "POST", "/", "", {}, b"", None, 0.0, 1e12, 60.0, Asks(), hall=hall, version=1))
+        hall.submit(RoutedRequest("a", "POST", "/", "", {}, b"", None, 0.0, 1e12, 60.0, Asks(), router=hall))
+        hall.submit(RoutedRequest("a", "POST", "/", "", {}, b"", None, 0.0, 1e12, 60.0, Asks(), router=hall, version=1))
         assert told == [404, 404]
         halls.adopt([one])
         halls.adopt([])
-        assert b"one" not in halls.metrics.text()
+        assert b"one" not in metrics_text(halls.metrics)
 
     asyncio.run(removing())
 

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from pgpu.functions.gateway.body_budget import BodyBudget, NotTakenError
-from pgpu.functions.gateway.gateway_access import GatewayAccess
+from pgpu.functions.gateway.gateway_access import GatewayAccess, TokenCache
 from pgpu.functions.gateway.gateway_app import GatewayApp
 from pgpu.functions.gateway.gateway_handler import GatewayRequestHandler
-from pgpu.functions.gateway.token_cache import TokenCache
 from pgpu.functions.ipc.messages import Reply
-from pgpu.functions.router.gateway_metrics import GatewayMetrics
+from pgpu.functions.requests.prometheus_metrics import GatewayMetrics
 from pgpu.functions.router.router_table import RouterTable
 from pgpu.model import Function, Share, Version, VersionState
 
@@ -32,10 +31,10 @@ def sent(uploads: BodyBudget, *bodies: tuple[int, str, int]) -> list[int]:
     def statuses(stack: ExitStack) -> Iterator[int]:
         for owner_uid, caller, size_bytes in bodies:
             try:
-                stack.enter_context(uploads.of(owner_uid, caller, nothing)).announce(str(size_bytes))
+                stack.enter_context(uploads.reserve(owner_uid, caller, nothing)).announce(str(size_bytes))
                 yield 0
             except NotTakenError as error:
-                yield error.refused.status
+                yield error.refusal.status
 
     with ExitStack() as stack:
         return list(statuses(stack))
@@ -63,13 +62,13 @@ def test_a_body_without_a_length_takes_its_room_as_it_comes_and_gives_it_back() 
             return pieces.pop()
 
         uploads, statuses = BodyBudget(800), []
-        with uploads.of(ALICE, "x", receive) as chunked, uploads.of(ALICE, "x", nothing) as other:
+        with uploads.reserve(ALICE, "x", receive) as chunked, uploads.reserve(ALICE, "x", nothing) as other:
             await chunked.receive()
             other.announce("100")
             try:
                 await chunked.receive()
             except NotTakenError as error:
-                statuses.append(error.refused.status)
+                statuses.append(error.refusal.status)
         return [*statuses, *sent(uploads, (ALICE, "x", 200), (ALICE, "y", 200))]
 
     assert asyncio.run(sending()) == [503, 0, 0]
@@ -88,14 +87,14 @@ def test_a_body_that_does_not_come_is_given_up_and_who_waits_for_an_answer_is_no
             await never.wait()
 
         uploads = BodyBudget(800, patience_seconds=0.01)
-        with uploads.of(ALICE, "x", silent) as upload, pytest.raises(NotTakenError) as found:
+        with uploads.reserve(ALICE, "x", silent) as upload, pytest.raises(NotTakenError) as found:
             await upload.receive()
-        assert found.value.refused.status == 408
-        with uploads.of(ALICE, "x", receive) as upload:
+        assert found.value.refusal.status == 408
+        with uploads.reserve(ALICE, "x", receive) as upload:
             await upload.receive()
             whole.set()
             watching = asyncio.create_task(upload.receive())
-            with uploads.of(ALICE, "x", silent) as late, pytest.raises(NotTakenError):
+            with uploads.reserve(ALICE, "x", silent) as late, pytest.raises(NotTakenError):
                 await late.receive()
             assert not watching.done()
             watching.cancel()
@@ -113,7 +112,7 @@ def test_a_gateway_reads_no_more_than_it_has_room_for() -> None:
         halls, never = RouterTable(GatewayMetrics()), asyncio.Event()
         halls.adopt([function()])
         access = GatewayAccess(TokenCache(None))  # type: ignore[arg-type]
-        app = GatewayApp(halls, access, GatewayRequestHandler(halls, access), None, None, uploads=BodyBudget(100))  # type: ignore[arg-type]
+        app = GatewayApp(halls, access, GatewayRequestHandler(halls, access), None, None, budget=BodyBudget(100))  # type: ignore[arg-type]
         answers: list[tuple[int, str]] = []
 
         async def receive() -> Any:
@@ -134,7 +133,7 @@ def test_a_gateway_reads_no_more_than_it_has_room_for() -> None:
         await asyncio.sleep(0)
         await ask()
         first.cancel()
-        access.bearers.close()
+        access.tokens.close()
         return answers
 
     assert asyncio.run(asking()) == [(503, "1")]
@@ -149,7 +148,7 @@ def test_kept_answers_that_nobody_reads_are_held_up_to_a_bound() -> None:
         halls, taken, never = RouterTable(GatewayMetrics()), asyncio.Event(), asyncio.Event()
         access = GatewayAccess(TokenCache(None))  # type: ignore[arg-type]
         handler, budget = GatewayRequestHandler(halls, access), BodyBudget(100 << 20)
-        app = GatewayApp(halls, access, handler, Kept(), None, uploads=budget)  # type: ignore[arg-type]
+        app = GatewayApp(halls, access, handler, Kept(), None, budget=budget)  # type: ignore[arg-type]
         statuses: list[int] = []
 
         async def send(message: Any) -> None:
@@ -167,7 +166,7 @@ def test_kept_answers_that_nobody_reads_are_held_up_to_a_bound() -> None:
         await taken.wait()
         await ask()
         first.cancel()
-        access.bearers.close()
+        access.tokens.close()
         return statuses
 
     assert asyncio.run(asking()) == [200, 503]

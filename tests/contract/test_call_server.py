@@ -16,8 +16,8 @@ from pgpu.functions.ipc.call_frames import encode_frame
 from pgpu.functions.ipc.memory_files import write_body
 from pgpu.functions.ipc.messages import Call, FrameKind
 from pgpu.functions.replica.call_server import CallServer
-from pgpu.functions.replica.request_queue import RequestQueue
-from pgpu.functions.replica.serving_state import ServingState
+from pgpu.functions.replica.worker_queue import WorkerQueue
+from pgpu.functions.replica.worker_supervisor import ServingState
 from pgpu.functions.requests.request_metrics import ReplicaMetrics
 
 KEEPER: Any = SimpleNamespace(pages={}, state=ServingState.STARTING, reason=None, restarts=0, import_seconds=0.0)
@@ -39,7 +39,7 @@ def left_behind(*said: bytes) -> tuple[int, int]:
     """Send frames with a file each to a front without a worker; return the descriptors and the requests that are left."""
 
     async def talk() -> tuple[int, int]:
-        desk = RequestQueue(Declaration(), ReplicaMetrics())
+        desk = WorkerQueue(Declaration(), ReplicaMetrics())
         with tempfile.TemporaryDirectory() as directory:
             path = Path(directory) / "calls.sock"
             visits = CallServer(desk, KEEPER, path)
@@ -53,10 +53,10 @@ def left_behind(*said: bytes) -> tuple[int, int]:
                 end.setblocking(False)
                 while await asyncio.get_running_loop().sock_recv(end, 1 << 16):
                     pass
-            await until(lambda: not desk.requests)
+            await until(lambda: not desk.size)
             left = descriptors() - before
             visits.close()
-            return left, desk.requests
+            return left, desk.size
 
     return asyncio.run(talk())
 

@@ -10,7 +10,7 @@ from tests.waiting import until
 
 from pgpu.errors import NodeError
 from pgpu.functions.control.replica_controller import ReplicaController
-from pgpu.functions.router.gateway_metrics import GatewayMetrics
+from pgpu.functions.requests.prometheus_metrics import GatewayMetrics
 from pgpu.functions.router.router_table import RouterTable
 from pgpu.model import Function, Share, Version, VersionState
 
@@ -35,7 +35,7 @@ class Desk:
         self.asked += 1
         return self.known
 
-    def standings(self) -> Sequence[object]:
+    def replica_jobs(self) -> Sequence[object]:
         return ()
 
     def changes(self) -> Iterator[str]:

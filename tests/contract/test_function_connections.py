@@ -11,7 +11,7 @@ from uvicorn.server import ServerState
 from pgpu.functions.gateway.gateway_connection import GatewayConnection
 from pgpu.functions.http.http_connection import HttpConnection
 from pgpu.functions.ipc.messages import Body, Reply
-from pgpu.functions.requests.pending_request import PendingRequest, ResponseSink
+from pgpu.functions.requests.request_queue import PendingRequest, ResponseSink
 
 KEEP_SECONDS = 75
 H2C = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAEAAEAAAAIAAAAAAAMAAAAAAAQBAAAAAAUAAEAA\r\n"
@@ -34,12 +34,12 @@ class Echo:
     def is_call(self, _path: str) -> bool:
         return True
 
-    def direct(self, scope: Any, headers: dict[str, str]) -> PendingRequest:
+    def accept_direct(self, scope: Any, headers: dict[str, str]) -> PendingRequest:
         self.headers.append(headers)
         return PendingRequest("id", "POST", scope["path"], "", headers, b"", None, 0.0, 1e12, 60.0, None)
 
     def submit(self, ticket: PendingRequest, body: Body, _file: int | None, asker: ResponseSink) -> None:
-        ticket.asker = asker
+        ticket.sink = asker
         self._owed.append((body, asker))
         if not self.is_slow:
             self.answer()
@@ -50,7 +50,7 @@ class Echo:
 
     def abandon(self, _ticket: PendingRequest) -> None: ...
 
-    def warm(self, _ticket: PendingRequest) -> "Echo":
+    def replica_of(self, _ticket: PendingRequest) -> "Echo":
         return self
 
     def credit(self, _ticket: PendingRequest) -> None: ...
@@ -130,7 +130,7 @@ class Connected:
 
     def __init__(self, kind: type[HttpConnection]) -> None:
         self.echo, self.loop, self.transport = Echo(), Loop(), Transport()
-        served = type("Served", (kind,), {"counter": self.echo, "patience_seconds": 1e9})
+        served = type("Served", (kind,), {"handler": self.echo, "patience_seconds": 1e9})
         config = uvicorn.Config(
             nothing, ws="none", lifespan="off", log_level="critical", timeout_keep_alive=KEEP_SECONDS
         )

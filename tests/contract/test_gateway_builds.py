@@ -11,7 +11,7 @@ from tests.waiting import until
 from pgpu.errors import RequestError
 from pgpu.functions.control.http_control_plane import HttpControlPlane
 from pgpu.functions.control.replica_controller import ReplicaController
-from pgpu.functions.router.gateway_metrics import GatewayMetrics
+from pgpu.functions.requests.prometheus_metrics import GatewayMetrics
 from pgpu.functions.router.router_table import RouterTable
 from pgpu.model import Function, JobState, Share, Version, VersionState
 from pgpu.services.messages import Judgement, ReplicaAsk
@@ -36,7 +36,7 @@ class Builder:
     def functions(self) -> Sequence[Function]:
         return self.known
 
-    def standings(self) -> Sequence[object]:
+    def replica_jobs(self) -> Sequence[object]:
         return ()
 
     def build(self, version: Version) -> str:

@@ -17,7 +17,7 @@ from uvicorn.server import ServerState
 from pgpu.functions.gateway.gateway_connection import GatewayConnection
 from pgpu.functions.http.request_handler import ReplicaInfo
 from pgpu.functions.ipc.messages import Body, Reply
-from pgpu.functions.requests.pending_request import PendingRequest, ResponseSink
+from pgpu.functions.requests.request_queue import PendingRequest, ResponseSink
 
 HEAD = b"POST /functions/it HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\n"
 
@@ -32,18 +32,18 @@ class Counter:
     def is_call(self, _path: str) -> bool:
         return True
 
-    def direct(self, scope: Any, headers: dict[str, str]) -> PendingRequest:
+    def accept_direct(self, scope: Any, headers: dict[str, str]) -> PendingRequest:
         assert scope["state"]["uid"] == os.getuid()
         return PendingRequest("id", "POST", scope["path"], "", headers, b"", None, 0.0, 1e12, 60.0, None)
 
     def submit(self, ticket: PendingRequest, _body: Body, _file: int | None, asker: ResponseSink) -> None:
-        ticket.asker = asker
+        ticket.sink = asker
         self.submitted.append(ticket)
 
     def abandon(self, ticket: PendingRequest) -> None:
         self.abandoned.append(ticket)
 
-    def warm(self, _ticket: PendingRequest) -> ReplicaInfo:
+    def replica_of(self, _ticket: PendingRequest) -> ReplicaInfo:
         raise AssertionError("nothing is answered")
 
 
@@ -53,7 +53,7 @@ async def nothing(_scope: Any, _receive: Any, _send: Any) -> None:
 
 @contextlib.asynccontextmanager
 async def listening(path: Path, counter: Counter, app: Any = nothing, **words: object) -> AsyncIterator[None]:
-    kind = type("Impatient", (GatewayConnection,), {"counter": counter, "patience_seconds": 0.02, **words})
+    kind = type("Impatient", (GatewayConnection,), {"handler": counter, "patience_seconds": 0.02, **words})
     config = uvicorn.Config(app, http=kind, ws="none", lifespan="off", log_level="critical")
     config.load()
     state = ServerState()
@@ -148,7 +148,7 @@ class Generous(Counter):
         super().submit(ticket, body, file, asker)
         asker.reply(Reply(200, {}, b"x" * 1_000_000), None)
 
-    def warm(self, _ticket: PendingRequest) -> Any:
+    def replica_of(self, _ticket: PendingRequest) -> Any:
         return self
 
 

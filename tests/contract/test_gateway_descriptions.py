@@ -6,13 +6,11 @@ import os
 
 import pytest
 
-from pgpu.functions.gateway.function_pages import describe_function
-from pgpu.functions.gateway.gateway_access import GatewayAccess
-from pgpu.functions.gateway.gateway_handler import GatewayRequestHandler
+from pgpu.functions.gateway.gateway_access import GatewayAccess, TokenCache
+from pgpu.functions.gateway.gateway_handler import GatewayRequestHandler, describe_function
 from pgpu.functions.gateway.gateway_routes import parse_route
-from pgpu.functions.gateway.token_cache import TokenCache
 from pgpu.functions.ipc.messages import Reply
-from pgpu.functions.router.gateway_metrics import GatewayMetrics
+from pgpu.functions.requests.prometheus_metrics import GatewayMetrics
 from pgpu.functions.router.router_table import RouterTable
 from pgpu.functions.scaling import Phase
 from pgpu.model import Function, Share, Version, VersionState
@@ -28,7 +26,7 @@ class Silent:
 
     def send(self, errand: object) -> None:
         self.sent[1] = errand
-        errand.link = self  # type: ignore[attr-defined] # as a link does
+        errand.replica = self  # type: ignore[attr-defined] # as a link does
 
     def cancel(self, _errand: object) -> None:
         self.sent.clear()
@@ -51,13 +49,13 @@ def test_a_replica_that_says_nothing_of_itself_is_not_waited_for(
         hall = halls.get("it")
         assert hall is not None
         if is_hot:
-            hall.links["job"] = silent = Silent()  # type: ignore[assignment]
+            hall.replicas["job"] = silent = Silent()  # type: ignore[assignment]
             hall.loads[1].hot.append(silent)  # type: ignore[arg-type]
         counter = GatewayRequestHandler(halls, GatewayAccess(TokenCache(None)))  # type: ignore[arg-type]
         target = parse_route("/functions/it/openapi.json")
         scope = {"method": "GET", "path": "/functions/it/openapi.json", "query_string": b""}
         answer = await describe_function(
-            counter, counter.errand(scope, {}, target, hall), target, patience_seconds=0.01
+            counter, counter.new_request(scope, {}, target, hall), target, patience_seconds=0.01
         )
         assert isinstance(answer, Reply)
         assert json.loads(bytes(answer.body))["code"] == code

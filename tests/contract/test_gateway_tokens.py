@@ -8,8 +8,7 @@ from collections.abc import Iterable
 import pytest
 
 from pgpu.errors import CapacityError, NodeError
-from pgpu.functions.gateway.gateway_access import Credentials
-from pgpu.functions.gateway.token_cache import TokenCache
+from pgpu.functions.gateway.gateway_access import Credentials, TokenCache
 from pgpu.services.messages import Bearer
 
 GOOD = Bearer("it@1.0")
@@ -37,7 +36,7 @@ def caller(token: str, uid: int | None = None) -> Credentials:
 
 
 async def asked_about(bearers: TokenCache, callers: Iterable[Credentials]) -> list[asyncio.Task[None]]:
-    asking = [asyncio.create_task(bearers.learn(each)) for each in callers]
+    asking = [asyncio.create_task(bearers.look_up(each)) for each in callers]
     await asyncio.sleep(0)
     return asking
 
@@ -49,18 +48,18 @@ def refused(asking: Iterable["asyncio.Task[None]"]) -> int:
 def test_a_flood_of_made_up_tokens_is_bounded_and_in_nobody_elses_way() -> None:
     async def flooding() -> None:
         desk = Desk()
-        bearers = TokenCache(desk, remembered_seconds=0.0)  # type: ignore[arg-type]
-        await bearers.learn(caller("good"))
+        bearers = TokenCache(desk, cache_seconds=0.0)  # type: ignore[arg-type]
+        await bearers.look_up(caller("good"))
         flood = await asked_about(bearers, [caller(f"made up {number}") for number in range(500)])
         assert refused(flood) == 500 - 32
-        await bearers.learn(caller("good"))  # it is not remembered any more, and asked about at once
+        await bearers.look_up(caller("good"))  # it is not remembered any more, and asked about at once
         assert desk.asked["good"] == 2
         local = await asked_about(bearers, [caller(f"made up {number}", uid=7) for number in range(500, 600)])
         assert refused(local) == 100 - 32
         desk.may_answer.set()
         await asyncio.gather(*flood, *local, return_exceptions=True)
-        await bearers.learn(caller("good new"))
-        assert bearers.remembered(caller("good new")) is None
+        await bearers.look_up(caller("good new"))
+        assert bearers.get(caller("good new")) is None
         bearers.close()
 
     asyncio.run(flooding())
@@ -75,7 +74,7 @@ def test_a_token_is_asked_about_once_however_many_show_it() -> None:
         answers = await asyncio.gather(*many, return_exceptions=True)
         assert answers[:500] == [None] * 500
         assert all(isinstance(each, NodeError) for each in answers[500:])
-        assert (desk.asked["made up"], bearers.remembered(caller("made up"))) == (1, Bearer())
+        assert (desk.asked["made up"], bearers.get(caller("made up"))) == (1, Bearer())
         bearers.close()
 
     asyncio.run(asking())
@@ -85,10 +84,10 @@ def test_made_up_tokens_are_forgotten_before_good_ones_are() -> None:
     async def asking() -> None:
         desk = Desk()
         desk.may_answer.set()
-        bearers = TokenCache(desk, most_remembered=3)  # type: ignore[arg-type]
+        bearers = TokenCache(desk, most_cached=3)  # type: ignore[arg-type]
         for token in ("good", *map(str, range(10))):
-            await bearers.learn(caller(token))
-        assert [bearers.remembered(caller(token)) for token in ("good", "9", "0")] == [GOOD, Bearer(), None]
+            await bearers.look_up(caller(token))
+        assert [bearers.get(caller(token)) for token in ("good", "9", "0")] == [GOOD, Bearer(), None]
         bearers.close()
 
     asyncio.run(asking())

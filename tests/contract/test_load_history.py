@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pgpu.functions.router.gateway_metrics import GatewayMetrics
+from pgpu.functions.requests.prometheus_metrics import GatewayMetrics
 from pgpu.functions.router.load_history import LoadHistory, learned_loads, restore_loads
 from pgpu.functions.router.router_table import RouterTable
 from pgpu.functions.router.version_load import LearnedLoad
@@ -34,7 +34,7 @@ async def going_on(tmp_path: Path) -> None:
     for number in range(12):
         load.note_call(now - 600.0 * (12 - number))
     load.note_ready(3.5)
-    load.ahead.learn(2.0)
+    load.prefetch.learn(2.0)
     LoadHistory(tmp_path / "learned.db").write(learned_loads(before))
 
     after = halls_of()
@@ -45,7 +45,7 @@ async def going_on(tmp_path: Path) -> None:
     assert learned.arrivals.warmth(5.0) == load.arrivals.warmth(5.0) != WarmWindow(0.0, 5.0)
     assert learned.last_call_seconds == pytest.approx(load.last_call_seconds, abs=0.1)
     assert learned.frequency.at(now) == pytest.approx(load.frequency.at(now), rel=1e-3)
-    assert (learned.cold_seconds, learned.ahead.exec_seconds) == (3.5, load.ahead.exec_seconds)
+    assert (learned.cold_seconds, learned.prefetch.exec_seconds) == (3.5, load.prefetch.exec_seconds)
 
     other = halls_of(created_at_seconds=2.0)  # which got the name later
     restore_loads(other, LoadHistory(tmp_path / "learned.db").read())

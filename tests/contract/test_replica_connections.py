@@ -12,11 +12,9 @@ import pytest
 
 from pgpu.functions.ipc.call_frames import encode_frame
 from pgpu.functions.ipc.messages import Chunk, FrameKind, Notification, Reply
-from pgpu.functions.router.control_plane import ReacquireResult
+from pgpu.functions.requests.prometheus_metrics import GatewayMetrics
 from pgpu.functions.router.function_router import FunctionRouter
-from pgpu.functions.router.gateway_metrics import GatewayMetrics
-from pgpu.functions.router.replica_connection import ReplicaConnection
-from pgpu.functions.router.routed_request import RoutedRequest
+from pgpu.functions.router.replica_connection import ReacquireResult, ReplicaConnection, RoutedRequest
 from pgpu.functions.scaling import Phase
 from pgpu.model import Function, Share, Version, VersionState
 
@@ -39,7 +37,7 @@ class Notes:
     def on_reply(self, _link: ReplicaConnection, _errand: RoutedRequest, reply: Reply, _file: int | None) -> None:
         self.replies.append(reply)
 
-    def on_streamed(self, _errand: RoutedRequest) -> None:
+    def on_stream_end(self, _errand: RoutedRequest) -> None:
         self.streamed += 1
 
     def on_lost(self, _link: ReplicaConnection, errands: Sequence[RoutedRequest]) -> None:
@@ -66,7 +64,7 @@ def heard(*said: bytes, question: str = "", has_file: bool = False) -> tuple[Not
             end, _ = await loop.sock_accept(listening)
             await loop.sock_sendall(end, HOT)
             await until(lambda: link.phase is Phase.HOT)
-            link.send(RoutedRequest("id", "POST", "/", "", {}, b"", None, 0.0, 1e12, 60.0, notes, question=question))
+            link.send(RoutedRequest("id", "POST", "/", "", {}, b"", None, 0.0, 1e12, 60.0, notes, command=question))
             await loop.sock_recv(end, 1 << 16)
             files = [os.memfd_create("body")] if has_file else []
             socket.send_fds(end, [b"".join(said)], files)
@@ -165,7 +163,7 @@ def test_who_could_not_be_woken_is_not_woken_again_at_once() -> None:
         link = ReplicaConnection("job", 1, Notes())
         link.become(Phase.PARKED)
         link.wake()
-        link.rouse(is_sure=False)
+        link.end_wake(is_sure=False)
         assert link.phase is Phase.PARKED
         assert link.view().retry_at_seconds > link.since_seconds
 
@@ -188,10 +186,10 @@ def test_who_is_back_before_the_engine_has_answered_serves(is_parked: bool) -> N
             end, _ = await loop.sock_accept(listening)
             await loop.sock_sendall(end, PARKED if is_parked else HOT)
             await until(lambda: link.phase is (Phase.PARKED if is_parked else Phase.HOT))
-            link.wake() if is_parked else link.begin_claim()
+            link.wake() if is_parked else link.begin_reacquire()
             await loop.sock_sendall(end, PARKED + HOT)
             await until(lambda: link.is_back)
-            hall.claimed(link, ReacquireResult.COMING)
+            hall.on_reacquired(link, ReacquireResult.COMING)
             assert link.phase is Phase.HOT
             hall.close()
             end.close()

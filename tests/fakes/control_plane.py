@@ -21,8 +21,9 @@ from typing import Any
 
 from pgpu.errors import CapacityError
 from pgpu.functions.api import dump_declaration
+from pgpu.functions.control.control_plane import ReplicaJob
 from pgpu.functions.deploy.replica_job import declaration_of
-from pgpu.functions.router.control_plane import ReacquireResult, ReplicaJob
+from pgpu.functions.router.replica_connection import ReacquireResult
 from pgpu.model import ColdStart, Function, JobState, ReplicaState, Share, Version, VersionState
 from pgpu.services import wire
 from pgpu.services.messages import Bearer
@@ -119,7 +120,7 @@ class FakeControlPlane:
     def functions(self) -> Sequence[Function]:
         return wire.decode(tuple[Function, ...], self._books.read("functions", []))
 
-    def standings(self) -> Sequence[ReplicaJob]:
+    def replica_jobs(self) -> Sequence[ReplicaJob]:
         self._grant()
         if looks := self.looks():
             self._books.write("holding", looks + 1)
@@ -159,10 +160,10 @@ class FakeControlPlane:
                 os.kill(record["pid"], signal.SIGTERM)
                 self._books.write("stopped", [*self._books.read("stopped", []), record["pid"]])
 
-    def offer(self, job_id: str, value: float) -> None:
+    def mark_evictable(self, job_id: str, value: float) -> None:
         self._change(job_id, offered=value)
 
-    def claim(self, job_id: str) -> ReacquireResult:
+    def reacquire(self, job_id: str) -> ReacquireResult:
         record = self.records().get(job_id)
         if record is None or record.get("taken"):
             return ReacquireResult.LOST
@@ -196,7 +197,7 @@ class FakeControlPlane:
     def is_built(self, version: Version, job_id: str) -> bool:
         raise AssertionError(f"{version.label} needs no packages")
 
-    def note(self, job_id: str, state: ReplicaState) -> None:
+    def note_state(self, job_id: str, state: ReplicaState) -> None:
         if job_id in self.records():
             self._change(job_id, state=state.value)
 

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from pgpu.functions.replica.file_prefetch import LARGE_BYTES, read_ahead
+from pgpu.functions.replica.startup import LARGE_BYTES, read_ahead
 
 
 def test_large_files_are_asked_for_and_nothing_else_stops_the_start(tmp_path: Path) -> None:

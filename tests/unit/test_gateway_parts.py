@@ -13,15 +13,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgpu.errors import CapacityError, NodeError
-from pgpu.functions.async_calls.call_ids import event_call_id, named_call_id, new_call_id
+from pgpu.functions.async_calls.async_call_database import event_call_id, named_call_id, new_call_id
 from pgpu.functions.gateway.body_budget import BodyBudget
-from pgpu.functions.gateway.gateway_access import BAD_TOKEN, NO_TOKEN, NOT_ADMIN, NOT_YOURS, Credentials, GatewayAccess
+from pgpu.functions.gateway.gateway_access import (
+    BAD_TOKEN,
+    NO_TOKEN,
+    NOT_ADMIN,
+    NOT_YOURS,
+    Credentials,
+    GatewayAccess,
+    TokenCache,
+)
 from pgpu.functions.gateway.gateway_app import GatewayApp
 from pgpu.functions.gateway.gateway_handler import GatewayRequestHandler
 from pgpu.functions.gateway.gateway_routes import Route, RouteKind, parse_route
-from pgpu.functions.gateway.token_cache import TokenCache
+from pgpu.functions.requests.prometheus_metrics import GatewayMetrics
 from pgpu.functions.router.function_router import FunctionRouter
-from pgpu.functions.router.gateway_metrics import GatewayMetrics
 from pgpu.functions.router.router_table import RouterTable
 from pgpu.model import Function, Share, Version, VersionState
 from pgpu.services.messages import Bearer
@@ -55,8 +62,8 @@ class Tokens:
 
 def judged(token: str | None, uid: int | None, known: FunctionRouter | None) -> object:
     access, caller = GatewayAccess(TokenCache(Tokens())), Credentials(None if token is None else f"Bearer {token}", uid)  # type: ignore[arg-type]
-    asyncio.run(access.bearers.learn(caller))
-    access.bearers.close()
+    asyncio.run(access.tokens.look_up(caller))
+    access.tokens.close()
     return access.refusal(caller, known)
 
 
@@ -88,12 +95,12 @@ def test_a_token_is_asked_about_once_in_a_while_and_metrics_are_the_administrato
     tokens = Tokens()
     access = GatewayAccess(TokenCache(tokens))  # type: ignore[arg-type]
     for _ in range(3):
-        asyncio.run(access.bearers.learn(Credentials("Bearer its", None)))
+        asyncio.run(access.tokens.look_up(Credentials("Bearer its", None)))
     assert tokens.asked == ["its"]
     assert access.admin_refusal(Credentials("Bearer its", None)) is NOT_ADMIN
     assert access.admin_refusal(Credentials(None, None)) is NO_TOKEN
     assert access.admin_refusal(Credentials(None, os.geteuid())) is None
-    access.bearers.close()
+    access.tokens.close()
 
 
 def test_a_function_that_was_made_public_a_moment_ago_is_so_for_a_stranger_and_asks_as_one_that_is_not_there() -> None:
@@ -113,14 +120,14 @@ def test_a_function_that_was_made_public_a_moment_ago_is_so_for_a_stranger_and_a
                 statuses.append(int(str(message["status"])))
 
         async def ask() -> None:
-            app = GatewayApp(halls, access, GatewayRequestHandler(halls, access), None, refresh, uploads=BodyBudget(1))  # type: ignore[arg-type]
+            app = GatewayApp(halls, access, GatewayRequestHandler(halls, access), None, refresh, budget=BodyBudget(1))  # type: ignore[arg-type]
             scope = {"type": "http", "method": "GET", "path": "/v2/models/it/ready", "headers": [], "query_string": b""}
             await app({**scope, "state": {}}, None, send)  # type: ignore[arg-type]
 
         halls.adopt([replace(hall().function, created_at_seconds=-1.0)])
         for _ in range(3):
             await ask()
-        access.bearers.close()
+        access.tokens.close()
         assert (statuses, asked) == ([401, 200, 200], 2)
 
     asyncio.run(asking())
@@ -131,14 +138,14 @@ def test_a_caller_is_one_by_their_token_or_as_a_user_and_nobody_by_what_is_good_
 
     def who(token: str | None, uid: int | None) -> str:
         caller = Credentials(None if token is None else f"Bearer {token}", uid)
-        asyncio.run(access.bearers.learn(caller))
+        asyncio.run(access.tokens.look_up(caller))
         return access.principal(caller)
 
     assert who("owner", None) == who(None, OWNER) == who("made up", OWNER) == f"user {OWNER}"
     assert who(None, None) == who("made up", None) == ""
     assert len({who("its", None), who("before", None), who("other", 7), who(None, 7), ""}) == 5
     assert who("its", 7) == who("its", None)
-    access.bearers.close()
+    access.tokens.close()
 
 
 @pytest.mark.parametrize(
@@ -163,12 +170,12 @@ def test_who_cannot_be_judged_now_is_told_to_come_again(raised: Exception | None
     async def ask() -> None:
         halls = RouterTable(GatewayMetrics())
         access = GatewayAccess(TokenCache(Silent()))  # type: ignore[arg-type]
-        app = GatewayApp(halls, access, GatewayRequestHandler(halls, access), None, None, uploads=BodyBudget(1))  # type: ignore[arg-type]
+        app = GatewayApp(halls, access, GatewayRequestHandler(halls, access), None, None, budget=BodyBudget(1))  # type: ignore[arg-type]
         headers = [(b"authorization", b"Bearer x"), (b"request-timeout", b"0.01")]
         scope = {"type": "http", "method": "GET", "path": "/v2/models/it/ready", "headers": headers}
         await app({**scope, "query_string": b"", "state": {}}, None, send)  # type: ignore[arg-type]
         let_go.set()
-        access.bearers.close()
+        access.tokens.close()
 
     asyncio.run(ask())
     assert code in told

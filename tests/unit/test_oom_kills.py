@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pgpu.functions.replica.oom_kills import OomKillCounter
+from pgpu.functions.replica.worker_process import OomKillCounter
 
 
 def test_one_more_is_told_once(tmp_path: Path) -> None:

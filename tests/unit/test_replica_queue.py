@@ -6,15 +6,14 @@ from hypothesis import strategies as st
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from pgpu.functions.api import Declaration
-from pgpu.functions.http.request_heads import plain_headers, request_id, timeout_seconds
-from pgpu.functions.http.response_headers import header_lines
+from pgpu.functions.http.request_handler import plain_headers, request_id, timeout_seconds
+from pgpu.functions.http.response_writer import header_lines
 from pgpu.functions.ipc.call_frames import Decoder, encode_frame
 from pgpu.functions.ipc.messages import Chunk, FrameKind, Reply
 from pgpu.functions.protocols import Refusal
-from pgpu.functions.replica.request_queue import RequestQueue, WorkerSlot
-from pgpu.functions.requests.pending_request import PendingRequest
-from pgpu.functions.requests.prefetch_window import PrefetchWindow
+from pgpu.functions.replica.worker_queue import WorkerQueue, WorkerSlot
 from pgpu.functions.requests.request_metrics import ReplicaMetrics
+from pgpu.functions.requests.request_queue import PendingRequest, PrefetchWindow
 
 
 @given(st.integers(1, 1000), st.lists(st.floats(0, 1000), max_size=30))
@@ -92,7 +91,7 @@ class Taking:
 
 @pytest.mark.parametrize("concurrency", [1, 4])
 def test_a_call_that_waited_may_run_as_long_as_any_other(concurrency: int) -> None:
-    desk = RequestQueue(Declaration(concurrency=concurrency), ReplicaMetrics())
+    desk = WorkerQueue(Declaration(concurrency=concurrency), ReplicaMetrics())
     desk.seat(WorkerSlot(Taking(), Taking()), 0.0)  # type: ignore[arg-type] # all that it asks of them
     tickets = [PendingRequest("id", "POST", "/", "", {}, b"", None, 0.0, 1060.0, 60.0, Taking()) for _ in range(2)]
     for each in tickets:
@@ -105,7 +104,7 @@ def test_a_call_that_waited_may_run_as_long_as_any_other(concurrency: int) -> No
 
 def test_each_request_counts_once_however_it_ends() -> None:
     metrics, mark = ReplicaMetrics(), Taking()
-    desk = RequestQueue(Declaration(concurrency=8), metrics)
+    desk = WorkerQueue(Declaration(concurrency=8), metrics)
     mark.last_begun = 5
     desk.seat(WorkerSlot(Taking(), mark), 0.0)  # type: ignore[arg-type] # all that it asks of them
     left, late, whole, left_later, lost = tickets = [
@@ -124,9 +123,9 @@ def test_each_request_counts_once_however_it_ends() -> None:
     desk.on_frames(Decoder().feed(ends))
     desk.abandon(left_later)
     desk.unseat()
-    assert lost.asker is None
+    assert lost.sink is None
     assert metrics.answers == {(499, "cancelled"): 2, (504, "deadline"): 1, (200, ""): 1, (502, "worker_died"): 1}
-    assert not desk.requests
+    assert not desk.size
 
 
 def test_the_installed_uvicorn_has_the_place_where_the_short_way_begins() -> None:

@@ -20,9 +20,10 @@ from pgpu.app.clients import open_client, open_functions
 from pgpu.app.settings import Settings
 from pgpu.client.remote_service import HttpFunctions
 from pgpu.functions.api import dump_declaration, parse_declaration
+from pgpu.functions.control.control_plane import ControlPlane, ReplicaJob
 from pgpu.functions.control.http_control_plane import HttpControlPlane
 from pgpu.functions.deploy import pack_tree
-from pgpu.functions.router.control_plane import ControlPlane, ReacquireResult, ReplicaJob
+from pgpu.functions.router.replica_connection import ReacquireResult
 from pgpu.model import ColdStart, Deployment, ReplicaState, Version, VersionState
 from pgpu.services.messages import Bearer
 
@@ -80,7 +81,7 @@ def second(desk: ControlPlane) -> Version:
 
 
 def standing(desk: ControlPlane, job_id: str) -> ReplicaJob | None:
-    return next((each for each in desk.standings() if each.job_id == job_id), None)
+    return next((each for each in desk.replica_jobs() if each.job_id == job_id), None)
 
 
 def health(socket: Path) -> str | None:
@@ -97,15 +98,15 @@ def test_a_replica_is_asked_for_offered_claimed_and_ended(world: World) -> None:
     assert (asked.function, asked.version) == (NAME, 2)
     until((asked.directory / "calls.sock").exists)
     until(lambda: (found := standing(desk, asked.job_id)) is not None and found.granted_at_seconds is not None)
-    desk.note(asked.job_id, ReplicaState.HOT)
-    desk.offer(asked.job_id, 2.5)
-    assert desk.claim(asked.job_id) is ReacquireResult.KEPT
-    assert desk.claim(asked.job_id) is ReacquireResult.KEPT
+    desk.note_state(asked.job_id, ReplicaState.HOT)
+    desk.mark_evictable(asked.job_id, 2.5)
+    assert desk.reacquire(asked.job_id) is ReacquireResult.KEPT
+    assert desk.reacquire(asked.job_id) is ReacquireResult.KEPT
     desk.note_start(ColdStart(NAME, 2, asked.job_id, 0.0, (("grant", 0.1),)))
     desk.stop(asked.job_id)
     assert standing(desk, asked.job_id) is None
     desk.stop(asked.job_id)
-    assert desk.claim(asked.job_id) is ReacquireResult.LOST
+    assert desk.reacquire(asked.job_id) is ReacquireResult.LOST
 
 
 def test_a_replica_is_parked_and_comes_back_when_it_is_claimed(world: World) -> None:
@@ -115,9 +116,9 @@ def test_a_replica_is_parked_and_comes_back_when_it_is_claimed(world: World) -> 
     until(lambda: health(socket) == "hot")
     desk.park(asked.job_id)
     until(lambda: health(socket) == "parked")
-    assert desk.claim(asked.job_id) is ReacquireResult.COMING
+    assert desk.reacquire(asked.job_id) is ReacquireResult.COMING
     until(lambda: health(socket) == "hot")
-    assert desk.claim(asked.job_id) is ReacquireResult.KEPT
+    assert desk.reacquire(asked.job_id) is ReacquireResult.KEPT
     desk.stop(asked.job_id)
 
 

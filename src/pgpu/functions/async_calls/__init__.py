@@ -1,4 +1,4 @@
-"""Calls that are kept: asynchronous ones with their answers, and events that are delivered more than once.
+"""Asynchronous calls: stored with their answers, so that they survive the gateway; also events, which are delivered repeatedly.
 
-It refuses to be a queue for everything: a call that somebody waits for is never written down.
+A call whose caller waits for it is never stored.
 """

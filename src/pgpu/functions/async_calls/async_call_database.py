@@ -1,11 +1,13 @@
-"""Kept calls in SQLite, each durable before it is acknowledged.
+"""Asynchronous calls in SQLite, each durable before it is acknowledged, and the ids under which they are stored.
 
-One thread writes. Which calls were given to a replica is a line in a file beside it, written without waiting: it has to
-outlive this process, not the machine. It refuses to know what a call means.
+One thread writes. The calls that were sent to a replica are lines in a file next to the database, written without a sync: that
+file must survive this process, not the machine.
 """
 
+import hashlib
 import json
 import os
+import secrets
 import sqlite3
 import time
 from collections import Counter
@@ -13,6 +15,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS calls (
@@ -26,21 +30,22 @@ PRAGMA user_version = 2;
 """
 _VERSION = 2
 _BEGUN = "begun"
+_EVENT = "application/cloudevents+json"
 
 
 @dataclass(frozen=True, slots=True)
 class AsyncCall:
-    """One call as it was asked for."""
+    """One call, as it was received."""
 
     id: str
     function: str
-    """Its identity: see `Function.identity`."""
+    """The function's identity: see `Function.identity`."""
 
     caller: str
-    """Who made it: see `GatewayAccess.principal`."""
+    """See `GatewayAccess.principal`."""
 
     digest: str
-    """Of what was asked: a second call of the same id that differs is a mistake."""
+    """Of the request: a second call with the same id and another digest is an error."""
 
     method: str
     path: str
@@ -51,7 +56,7 @@ class AsyncCall:
 
 @dataclass(frozen=True, slots=True)
 class StoredReply:
-    """Its answer."""
+    """A call's answer."""
 
     status: int
     headers: dict[str, str]
@@ -60,7 +65,7 @@ class StoredReply:
 
 @dataclass(frozen=True, slots=True)
 class AsyncCallRecord:
-    """What is known of a call."""
+    """A stored call without its request."""
 
     function: str
     caller: str
@@ -70,39 +75,39 @@ class AsyncCallRecord:
 
 
 class AsyncCallDatabase:
-    """Of one gateway; all but `begin` in one thread at a time."""
+    """The database of one gateway; all methods but `begin` in one thread at a time."""
 
     def __init__(self, directory: Path) -> None:
-        """Open it, or make it."""
+        """Open it, or create it."""
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._connection = sqlite3.connect(directory / "calls.db", isolation_level=None, check_same_thread=False)
         if self._connection.execute("PRAGMA user_version").fetchone()[0] != _VERSION:
-            self._connection.execute("DROP TABLE IF EXISTS calls")  # of a pgpu that kept them without their callers
+            self._connection.execute("DROP TABLE IF EXISTS calls")  # of a version that did not store callers
         self._connection.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;" + _SCHEMA)
-        self._held_bytes = self._counted()
+        self._held_bytes = self._count_bytes()
         self._begun_path = directory / _BEGUN
         self._begun = os.open(self._begun_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-
-    def held_bytes(self, function: str) -> int:
-        """Return what the kept calls of a function take, with their answers."""
-        return self._held_bytes[function]
 
     def close(self) -> None:
         """Close it."""
         self._connection.close()
         os.close(self._begun)
 
+    def held_bytes(self, function: str) -> int:
+        """Return the size of a function's calls and answers."""
+        return self._held_bytes[function]
+
     def all_held_bytes(self) -> int:
-        """Return what all kept calls take."""
+        """Return the size of all calls and answers."""
         return sum([*self._held_bytes.values()])
 
     def add(self, call: AsyncCall) -> AsyncCallRecord | None:
-        """Keep a call durably.
+        """Store a call durably.
 
         Returns:
-            What was there under its id already; None: it is new.
+            The call that is stored under this id already; None: this one is new.
         """
-        with self._writing():
+        with self._transaction():
             known = self.get(call.id)
             if known is None:
                 row = (
@@ -119,19 +124,19 @@ class AsyncCallDatabase:
         return known
 
     def begin(self, call_id: str) -> None:
-        """Note that a call is given to a replica now; costs a write to memory."""
+        """Record that a call is sent to a replica now; one write to the page cache, from any thread."""
         os.write(self._begun, f"{call_id}\n".encode())
 
     def finish(self, call_id: str, reply: StoredReply) -> None:
-        """Keep an answer; what was asked is forgotten."""
-        with self._writing(), self._recounting(call_id):
+        """Store an answer, and drop the request's body."""
+        with self._transaction(), self._recount(call_id):
             self._connection.execute(
                 "UPDATE calls SET finished = ?, status = ?, reply_headers = ?, reply = ?, body = x'' WHERE id = ?",
                 (time.time(), reply.status, json.dumps(reply.headers), reply.body, call_id),
             )
 
     def get(self, call_id: str) -> AsyncCallRecord | None:
-        """Return what is known of a call."""
+        """Return a call; None: there is none."""
         row = self._connection.execute(
             "SELECT function, caller, digest, finished, status, reply_headers, reply FROM calls WHERE id = ?",
             (call_id,),
@@ -139,12 +144,11 @@ class AsyncCallDatabase:
         if row is None:
             return None
         function, caller, digest, finished, status, headers, body = row
-        return AsyncCallRecord(
-            function, caller, digest, None if finished is None else StoredReply(status, json.loads(headers), body)
-        )
+        reply = None if finished is None else StoredReply(status, json.loads(headers), body)
+        return AsyncCallRecord(function, caller, digest, reply)
 
-    def asked(self, call_id: str) -> AsyncCall | None:
-        """Return a call that has no answer yet."""
+    def get_unfinished(self, call_id: str) -> AsyncCall | None:
+        """Return a call that has no answer yet, with its request."""
         row = self._connection.execute(
             "SELECT id, function, caller, digest, method, path, query, headers, body FROM calls"
             " WHERE id = ? AND finished IS NULL",
@@ -156,45 +160,46 @@ class AsyncCallDatabase:
         return AsyncCall(known, function, caller, digest, method, path, query, json.loads(headers), body)
 
     def forget(self, call_id: str) -> bool:
-        """Forget a call; False if there was none."""
-        with self._writing(), self._recounting(call_id):
+        """Delete a call; False: there was none."""
+        with self._transaction(), self._recount(call_id):
             return self._connection.execute("DELETE FROM calls WHERE id = ?", (call_id,)).rowcount > 0
 
     def forget_before(self, before_seconds: float) -> None:
-        """Forget answers that nobody has fetched for long; seconds since the epoch."""
-        with self._writing():
+        """Delete calls that were answered before a time; seconds since the epoch."""
+        with self._transaction():
             self._connection.execute("DELETE FROM calls WHERE finished < ?", (before_seconds,))
-        self._held_bytes = self._counted()
+        self._held_bytes = self._count_bytes()
 
     def forget_functions_but(self, functions: Iterable[str]) -> None:
-        """Forget all calls of functions that are no more."""
+        """Delete the calls of all other functions."""
         held = self._connection.execute("SELECT DISTINCT function FROM calls").fetchall()
         for function in {row[0] for row in held} - set(functions):
             self.forget_function(function)
 
     def forget_function(self, function: str) -> None:
-        """Forget all calls of a function."""
-        with self._writing():
+        """Delete all calls of a function."""
+        with self._transaction():
             self._connection.execute("DELETE FROM calls WHERE function = ?", (function,))
         self._held_bytes.pop(function, None)
 
-    def left(self) -> tuple[list[tuple[str, str]], set[str]]:
-        """Return (id, function) of the calls without an answer, the oldest first, and the ids of those that were begun.
+    def recover(self) -> tuple[list[tuple[str, str]], set[str]]:
+        """Return what an earlier gateway left unfinished, and clear the list of calls that it had sent.
 
-        For a gateway that was started anew; what was begun is forgotten.
+        Returns:
+            Id and function of each call without an answer, oldest first; and the ids of those that were sent to a replica.
         """
         begun = set(self._begun_path.read_text().splitlines())
         os.ftruncate(self._begun, 0)
         statement = "SELECT id, function FROM calls WHERE finished IS NULL ORDER BY created"
         return [(row[0], row[1]) for row in self._connection.execute(statement)], begun
 
-    def _counted(self) -> Counter[str]:
+    def _count_bytes(self) -> Counter[str]:
         statement = "SELECT function, sum(length(body) + ifnull(length(reply), 0)) FROM calls GROUP BY function"
         return Counter(dict(self._connection.execute(statement).fetchall()))
 
     @contextmanager
-    def _recounting(self, call_id: str) -> Iterator[None]:
-        """Count anew what one call takes."""
+    def _recount(self, call_id: str) -> Iterator[None]:
+        """Update the held bytes after a change of one call."""
         function, before = self._size(call_id)
         yield
         self._held_bytes[function] += self._size(call_id)[1] - before
@@ -205,7 +210,7 @@ class AsyncCallDatabase:
         return ("", 0) if row is None else (row[0], row[1])
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
+    def _transaction(self) -> Iterator[None]:
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -213,3 +218,45 @@ class AsyncCallDatabase:
             self._connection.execute("ROLLBACK")
             raise
         self._connection.execute("COMMIT")
+
+
+class _Event(msgspec.Struct):
+    id: str
+    source: str
+
+
+def new_call_id() -> str:
+    """Return a random id, for a call that its caller did not name."""
+    return secrets.token_hex(16)
+
+
+def named_call_id(function: str, caller: str, name: str) -> str:
+    """Return the id of a call that its caller named: a digest, so that callers cannot take each other's ids."""
+    return _digest("n", function, caller, name)
+
+
+def event_call_id(function: str, target: str, caller: str, headers: dict[str, str], body: bytes) -> str | None:
+    """Return the id of an event's delivery by one caller to one target; None: the request is not an event.
+
+    Source and id together are unique (CloudEvents 1.0, `id`), as far as the caller is trusted. An application may get one event
+    at several of its paths, hence the target.
+    """
+    if headers.get("content-type", "").partition(";")[0].strip().lower() == _EVENT:
+        try:
+            event = msgspec.json.decode(body, type=_Event)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return None
+        return _digest("e", function, target, caller, event.source, event.id)
+    if "ce-id" in headers and "ce-source" in headers:
+        return _digest("e", function, target, caller, headers["ce-source"], headers["ce-id"])
+    return None
+
+
+def request_digest(path: str, query: str, headers: dict[str, str], body: bytes) -> str:
+    """Return a digest that differs between two requests."""
+    return _digest("r", path, query, headers.get("content-type", ""), hashlib.sha256(body).hexdigest())
+
+
+def _digest(kind: str, *words: str) -> str:
+    joined = "".join(f"{len(word)}:{word}" for word in words)
+    return f"{kind}-{hashlib.sha256(joined.encode('utf-8', 'surrogateescape')).hexdigest()[:40]}"

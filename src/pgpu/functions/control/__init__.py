@@ -1,4 +1,1 @@
-"""Sees to it that there are the replicas that the policy wants: through the desk, never by itself.
-
-It refuses to touch calls: halls do.
-"""
+"""The control of replicas: the policy's steps become requests to the control plane. Calls are the routers' concern."""

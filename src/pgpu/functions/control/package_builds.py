@@ -1,76 +1,71 @@
-"""Sees to the packages of versions that wait for them: of each owner one version at a time, so that nobody waits for another's.
+"""Installation of the packages of pending versions: one version of each owner at a time, so that owners do not delay each other.
 
-An installation is a job, looked at now and then: however many hang, no thread is held by them. It refuses to remember: who
-asks for one that is under way is given that one.
+An installation is a job that is polled: an installation that hangs occupies no thread. `ControlPlane.build` returns the same
+job for a version whose installation is under way, so a new gateway continues it.
 """
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from pgpu.errors import PgpuError
-from pgpu.functions.replica.worker_supervisor import log
-from pgpu.functions.router.control_plane import ControlPlane
+from pgpu.functions.control.control_plane import ControlPlane
+from pgpu.functions.control.control_plane_threads import ControlPlaneThreads
 from pgpu.model import Function, Version, VersionState
 
-_LOOK_SECONDS = 1.0
-"""Between two looks at an installation, which takes seconds at least."""
+_POLL_SECONDS = 1.0
+"""Between two polls of an installation, which takes seconds at least."""
 
-
-class InThread(Protocol):
-    """Runs what blocks."""
-
-    async def __call__(self, ask: Callable[..., Any], *words: Any) -> Any:
-        """Wait for it without blocking."""
+_log = logging.getLogger(__name__)
 
 
 class PackageBuilds:
-    """Of all functions of one gateway."""
+    """Installations for all functions of one gateway."""
 
     def __init__(
         self,
-        desk: ControlPlane,
-        in_thread: InThread,
-        do: Callable[[Coroutine[Any, Any, None]], None],
+        control_plane: ControlPlane,
+        threads: ControlPlaneThreads,
         on_judged: Callable[[], Coroutine[Any, Any, None]],
-        look_seconds: float = _LOOK_SECONDS,
+        poll_seconds: float = _POLL_SECONDS,
     ) -> None:
-        """Begin with nothing.
+        """Begin with none.
 
         Args:
-            desk: Has packages installed.
-            in_thread: Runs its methods.
-            do: Has something done beside everything else.
-            on_judged: What is done once a version was judged.
-            look_seconds: Between two looks at an installation.
+            control_plane: Installs packages.
+            threads: Calls its methods.
+            on_judged: Called after a version was judged.
+            poll_seconds: Between two polls of an installation.
         """
-        self._desk, self._in_thread, self._do, self._on_judged = desk, in_thread, do, on_judged
-        self._look_seconds = look_seconds
+        self._control_plane, self._threads, self._on_judged = control_plane, threads, on_judged
+        self._poll_seconds = poll_seconds
         self._owners: set[int] = set()
-        """Those of whom something is being installed."""
+        """Owners with an installation under way."""
 
-        self._tries: Counter[str] = Counter()
-        """By the versions' labels: what could not be seen to goes behind what was not tried yet."""
+        self._attempts: Counter[str] = Counter()
+        """By the versions' labels: a version whose attempt failed comes after those without one."""
 
-    def see_to(self, functions: Sequence[Function]) -> None:
-        """Begin what waits; of an owner the next one once the last one was judged."""
+    def start_pending(self, functions: Sequence[Function]) -> None:
+        """Start an installation for each owner with pending versions and none under way."""
         pending = [each for known in functions for each in known.versions if each.state is VersionState.PENDING]
-        for version in sorted(pending, key=lambda each: self._tries[each.label]):
+        for version in sorted(pending, key=lambda each: self._attempts[each.label]):
             if version.owner_uid not in self._owners:
                 self._owners.add(version.owner_uid)
-                self._tries[version.label] += 1
-                self._do(self._built(version))
+                self._attempts[version.label] += 1
+                self._threads.start(self._build(version))
 
-    async def _built(self, version: Version) -> None:
+    async def _build(self, version: Version) -> None:
+        call = self._threads.call_strictly
         is_judged = False
         try:
-            job_id = await self._in_thread(self._desk.build, version)
-            while not await self._in_thread(self._desk.is_built, version, job_id):  # noqa: ASYNC110 - no event of ours tells
-                await asyncio.sleep(self._look_seconds)
+            job_id = await call(self._control_plane.build, version)
+            while not await call(self._control_plane.is_built, version, job_id):  # noqa: ASYNC110 - there is no event for it
+                await asyncio.sleep(self._poll_seconds)
             is_judged = True
         except PgpuError as error:
-            log(f"the packages of {version.label} cannot be seen to: {error}")
+            _log.info("the packages of %s cannot be installed now: %s", version.label, error)
         finally:
             self._owners.discard(version.owner_uid)
         if is_judged:

@@ -1,51 +1,41 @@
-"""The controller: looks at what there is, has it decided, and does it.
+"""The controller of all replicas: polls the control plane, lets the policy decide, and applies its steps.
 
-What a desk is asked takes a while and may fail; meanwhile the loop goes on and the next look sees how it stands. A server
-that is away changes nothing for replicas that live. It refuses to decide: `pgpu.functions.scaling` does.
+Requests to the control plane are slow and may fail; the event loop goes on meanwhile, and the next poll shows the result. A
+server that is away changes nothing for running replicas. The policy itself is `pgpu.functions.scaling`.
 """
 
 import asyncio
 import contextlib
 import itertools
+import logging
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from pgpu.errors import PgpuError
-from pgpu.functions.control.background_calls import BackgroundCalls
-from pgpu.functions.control.change_feed import ChangeFeed
-from pgpu.functions.control.cold_start_phases import cold_start
-from pgpu.functions.control.host_memory import is_host_short
+from pgpu.functions.control.control_plane import ControlPlane, ReplicaJob
+from pgpu.functions.control.control_plane_threads import ChangeFeed, ControlPlaneThreads
 from pgpu.functions.control.package_builds import PackageBuilds
-from pgpu.functions.control.replica_leases import ReplicaLeases
-from pgpu.functions.replica.worker_supervisor import log
-from pgpu.functions.router.control_plane import ControlPlane, ReplicaJob
+from pgpu.functions.control.replica_leases import ReplicaLeases, cold_start
+from pgpu.functions.requests.prometheus_metrics import GatewayMetrics
 from pgpu.functions.router.function_router import FunctionRouter
-from pgpu.functions.router.gateway_metrics import GatewayMetrics
 from pgpu.functions.router.replica_connection import ReplicaConnection
 from pgpu.functions.router.router_table import RouterTable
-from pgpu.functions.scaling import (
-    Drain,
-    Fail,
-    MarkEvictable,
-    Park,
-    Phase,
-    Start,
-    Step,
-    Stop,
-    Wake,
-    excess_parked,
-    plan_steps,
-)
+from pgpu.functions.scaling import Drain, Fail, Park, Phase, Start, Step, Stop, Wake, excess_parked, plan_steps
 from pgpu.model import JobState, ReplicaState
 
-_LOOK_SECONDS = 1.0
-_STARTING_LOOK_SECONDS = 0.25
-"""Between two looks at how jobs stand, while one is awaited; between two decisions likewise."""
+_POLL_SECONDS = 1.0
+_STARTING_POLL_SECONDS = 0.25
+"""Between two polls of jobs while a replica starts; also between two decisions."""
 
-_RARE_LOOK_SECONDS = 15.0
-"""The same where changes are told: nothing should be found then."""
+_CONNECTED_POLL_SECONDS = 15.0
+"""Between two polls while the change feed is connected; they should find nothing new."""
 
-_NOT_YET = "asked-"
+_UNKNOWN_JOB = "asked-"
+"""Prefix of a replica's id until its job is known."""
+
+_MEMINFO = Path("/proc/meminfo")
+_LEAST_FREE = 0.1
 _STATES = {
     Phase.HOT: ReplicaState.HOT,
     Phase.PARKED: ReplicaState.PARKED,
@@ -53,289 +43,289 @@ _STATES = {
     Phase.DRAINING: ReplicaState.DRAINING,
     Phase.FAILED: ReplicaState.FAILED,
 }
+_log = logging.getLogger(__name__)
 
 
 class ReplicaController:
-    """Of all functions of one gateway."""
+    """Controls the replicas of all functions of one gateway; on the event loop only."""
 
-    def __init__(self, halls: RouterTable, desk: ControlPlane, metrics: GatewayMetrics) -> None:
-        self._halls, self._desk, self._metrics = halls, desk, metrics
-        self._asking = BackgroundCalls()
-        self._leases = ReplicaLeases(desk, self._asking)
+    def __init__(self, routers: RouterTable, control_plane: ControlPlane, metrics: GatewayMetrics) -> None:
+        self._routers, self._control_plane, self._metrics = routers, control_plane, metrics
+        self._threads = ControlPlaneThreads()
+        self._leases = ReplicaLeases(control_plane, self._threads)
+        self._builds = PackageBuilds(control_plane, self._threads, self._update_functions)
+        self._feed = ChangeFeed(control_plane, self._on_change)
         self._dirty: set[FunctionRouter] = set()
         self._woken = asyncio.Event()
+        self._changed = asyncio.Event()
         self._ids = itertools.count(1)
         self._starting = 0
-        """Replicas that were asked for and are not known by their jobs yet."""
+        """Replicas that were requested and whose jobs are not known yet."""
 
-        self._builds = PackageBuilds(desk, self._asking.in_thread, self._asking.do, self._learn)
         self._stopping: set[str] = set()
-        self._gone: set[str] = set()
-        """Jobs that are asked to end, and those that ended since the last look began: what it says of them is no news."""
+        """Jobs that are being ended."""
 
-        self._news = ChangeFeed(desk, self._hear)
-        self._has_news = asyncio.Event()
+        self._stopped: set[str] = set()
+        """Jobs that have ended since the current poll began; its result may still contain them."""
+
         self._is_stale = True
-        """Whether functions may be others than those known."""
+        """Whether the server's functions may have changed."""
 
-        self._looked_seconds = 0.0
+        self._updated_seconds = 0.0
         self._is_memory_short = False
-        halls.wake, halls.claim, halls.on_first_answer = self._wake, self._leases.claim, self._note_start
-        halls.on_phase = self._note_phase
+        routers.wake, routers.on_phase = self._wake, self._on_phase
+        routers.reacquire, routers.on_first_answer = self._leases.reacquire, self._on_first_answer
+
+    async def open(self) -> bool:
+        """Learn the functions and replicas before the first decision; False: the server does not answer."""
+        await self._update_functions()
+        if not self._threads.is_away:
+            await self._poll()
+        return not self._threads.is_away
+
+    async def refresh(self) -> bool:
+        """Learn the server's functions now, for a call of an unknown function; False: the server does not answer."""
+        await self._update_functions()
+        return not self._threads.is_away
 
     async def run(self) -> None:
-        """Work until it is cancelled; what a server is slow to say holds up nothing that is known."""
-        self._news.start()
+        """Work until cancelled. Three tasks: a slow answer of the server delays no decision about known replicas."""
+        self._feed.start()
         try:
             async with asyncio.TaskGroup() as working:
-                working.create_task(self._keep_looking())
+                working.create_task(self._keep_polling())
                 working.create_task(self._keep_deciding())
                 working.create_task(self._keep_time())
         finally:
-            self._news.close()
-            self._asking.close()
+            self._feed.close()
+            self._threads.close()
 
-    async def _keep_looking(self) -> None:
+    async def _keep_polling(self) -> None:
         while True:
-            self._has_news.clear()
-            await self._look()
+            self._changed.clear()
+            await self._poll()
             self._decide_all()
-            is_told = self._news.is_told and not self._is_stale
+            is_connected = self._feed.is_connected and not self._is_stale
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_RARE_LOOK_SECONDS if is_told else self._pause_seconds):
-                    await self._has_news.wait()
-
-    async def _keep_time(self) -> None:
-        """Decide now and then: a replica becomes idle, or late, without any news."""
-        while True:
-            await asyncio.sleep(self._pause_seconds)
-            self._decide_all()
-
-    @property
-    def _pause_seconds(self) -> float:
-        is_awaiting = any(_is_coming(link) for hall in self._halls for link in hall.links.values())
-        return _STARTING_LOOK_SECONDS if is_awaiting else _LOOK_SECONDS
-
-    def _decide_all(self) -> None:
-        for hall in self._halls:
-            self._decide(hall)
-        self._end_parked()
-
-    def _end_parked(self) -> None:
-        """End parked replicas beyond those that the host has room for."""
-        now = time.monotonic()
-        parked = {
-            link.job_id: (hall, link)
-            for hall in self._halls
-            for link in hall.links.values()
-            if link.phase is Phase.PARKED and not link.is_claiming
-        }
-        values = {
-            job_id: hall.loads[link.version].view(now, self._leases.clock).value
-            for job_id, (hall, link) in parked.items()
-        }
-        for job_id in excess_parked(values, is_host_short=bool(parked) and is_host_short()):
-            self._apply(parked[job_id][0], Stop(job_id))
-
-    def _hear(self, change: str) -> None:
-        """Look at what has changed, where it is of functions or of a job that serves one."""
-        self._is_stale = self._is_stale or not change
-        if not change or any(change in hall.links for hall in self._halls):
-            self._has_news.set()
+                async with asyncio.timeout(_CONNECTED_POLL_SECONDS if is_connected else self._pause_seconds):
+                    await self._changed.wait()
 
     async def _keep_deciding(self) -> None:
         while True:
             await self._woken.wait()
             self._woken.clear()
             dirty, self._dirty = self._dirty, set()
-            for hall in dirty:
-                self._decide(hall)
+            for router in dirty:
+                self._decide(router)
 
-    async def open(self) -> bool:
-        """Learn what there is before anything is decided; False: the server does not answer."""
-        await self._learn()
-        if not self._asking.is_away:
-            await self._look()
-        return not self._asking.is_away
+    async def _keep_time(self) -> None:
+        """Decide at an interval: a replica becomes idle or late without an event."""
+        while True:
+            await asyncio.sleep(self._pause_seconds)
+            self._decide_all()
 
-    async def refresh(self) -> bool:
-        """Learn of the server's functions now, as when somebody called one that is not known; False: it does not answer."""
-        await self._learn()
-        return not self._asking.is_away
+    @property
+    def _pause_seconds(self) -> float:
+        starting = {Phase.WAITING, Phase.STARTING}
+        is_starting = any(each.phase in starting for router in self._routers for each in router.replicas.values())
+        return _STARTING_POLL_SECONDS if is_starting else _POLL_SECONDS
 
-    def _wake(self, hall: FunctionRouter) -> None:
-        self._dirty.add(hall)
+    def _wake(self, router: FunctionRouter) -> None:
+        self._dirty.add(router)
         self._woken.set()
 
-    async def _look(self) -> None:
-        known = {link.job_id for hall in self._halls for link in hall.links.values()}
-        is_asking = self._starting > 0
-        self._gone.clear()
-        if self._is_stale or time.monotonic() - self._looked_seconds >= _LOOK_SECONDS:
-            await self._learn()
-        standings = await self._asking.asked(self._desk.standings)
-        if standings is not None:
-            self._is_memory_short = any(each.state is JobState.WAITING for each in standings)
-            self._adopt(standings, known, is_asking=is_asking or self._starting > 0)
+    def _on_change(self, change: str) -> None:
+        """Poll after a change of functions, or of a replica's job."""
+        self._is_stale = self._is_stale or not change
+        if not change or any(change in router.replicas for router in self._routers):
+            self._changed.set()
 
-    async def _learn(self) -> None:
+    async def _update_functions(self) -> None:
         self._is_stale = False
-        functions = await self._asking.asked(self._desk.functions)
+        functions = await self._threads.call(self._control_plane.functions)
         if functions is None:
             self._is_stale = True
         else:
-            self._looked_seconds = time.monotonic()
-            self._halls.adopt(functions)
-            self._builds.see_to(functions)
+            self._updated_seconds = time.monotonic()
+            self._routers.adopt(functions)
+            self._builds.start_pending(functions)
 
-    def _adopt(self, standings: Sequence[ReplicaJob], known: set[str], *, is_asking: bool) -> None:
-        """Let links be as their jobs stand; one that nobody knows is another gateway's, and lives."""
-        by_id = {standing.job_id: standing for standing in standings}
-        for hall in self._halls:
-            for link in [*hall.links.values()]:
-                if link.job_id in known and not link.job_id.startswith(_NOT_YET):
-                    self._follow(hall, link, by_id.get(link.job_id))
-        linked = {link.job_id for hall in self._halls for link in hall.links.values()} | self._stopping | self._gone
-        for standing in standings if not is_asking else ():
-            if standing.job_id not in linked:
-                self._take_in(standing)
+    async def _poll(self) -> None:
+        known = {replica.job_id for router in self._routers for replica in router.replicas.values()}
+        is_starting = self._starting > 0
+        self._stopped.clear()
+        if self._is_stale or time.monotonic() - self._updated_seconds >= _POLL_SECONDS:
+            await self._update_functions()
+        jobs = await self._threads.call(self._control_plane.replica_jobs)
+        if jobs is not None:
+            self._is_memory_short = any(each.state is JobState.WAITING for each in jobs)
+            # Jobs of replicas that are being requested look unknown: unknown jobs are only adopted while there are none.
+            self._apply_jobs(jobs, known, is_starting=is_starting or self._starting > 0)
 
-    def _follow(self, hall: FunctionRouter, link: ReplicaConnection, standing: ReplicaJob | None) -> None:
-        if standing is None or standing.state.is_final:
-            self._ended(hall, link, standing)
-        elif link.phase is Phase.WAITING and standing.state is not JobState.WAITING and not link.is_woken:
-            link.become(Phase.STARTING)
+    def _apply_jobs(self, jobs: Sequence[ReplicaJob], known: set[str], *, is_starting: bool) -> None:
+        """Update replicas to match their jobs; an unknown job belongs to a replica of an earlier gateway."""
+        by_id = {job.job_id: job for job in jobs}
+        for router in self._routers:
+            for replica in [*router.replicas.values()]:
+                if replica.job_id in known and not replica.job_id.startswith(_UNKNOWN_JOB):
+                    self._apply_job(router, replica, by_id.get(replica.job_id))
+        current = {replica.job_id for router in self._routers for replica in router.replicas.values()}
+        current |= self._stopping | self._stopped
+        for job in jobs if not is_starting else ():
+            if job.job_id not in current:
+                self._adopt_replica(job)
 
-    def _ended(self, hall: FunctionRouter, link: ReplicaConnection, standing: ReplicaJob | None) -> None:
-        """A replica's job is over, asked or not."""
-        load = hall.loads[link.version]
-        if not link.hot_since_seconds and link.phase is not Phase.DRAINING:
-            load.note_failure()
-            reason = standing.reason if standing is not None else "its job is gone"
-            log(f"a replica of {hall.name}@{link.version} ended before it was ready: {reason}")
-        self._remove(hall, link)
-        hall.refuse_waiting(link.version)
-        self._stop(link.job_id)
+    def _apply_job(self, router: FunctionRouter, replica: ReplicaConnection, job: ReplicaJob | None) -> None:
+        if job is None or job.state.is_final:
+            if not replica.hot_since_seconds and replica.phase is not Phase.DRAINING:
+                router.loads[replica.version].note_failure()
+                reason = job.reason if job is not None else "its job is gone"
+                label = f"{router.name}@{replica.version}"
+                _log.info("a replica of %s ended before it was ready: %s", label, reason)
+            self._remove(router, replica)
+            router.refuse_waiting(replica.version)
+            self._stop(replica.job_id)
+        elif replica.phase is Phase.WAITING and job.state is not JobState.WAITING and not replica.is_woken:
+            replica.become(Phase.STARTING)
 
-    def _take_in(self, standing: ReplicaJob) -> None:
-        hall = self._halls.get(standing.function)
-        if hall is None or standing.version not in hall.loads or standing.state.is_final:
-            self._stop(standing.job_id)
+    def _adopt_replica(self, job: ReplicaJob) -> None:
+        router = self._routers.get(job.function)
+        if router is None or job.version not in router.loads or job.state.is_final:
+            self._stop(job.job_id)
             return
-        link = ReplicaConnection(standing.job_id, standing.version, hall)
-        hall.add(link)
-        if standing.state is not JobState.WAITING:
-            link.become(Phase.STARTING)
-        link.has_answered = True
-        link.offered_value = 0.0  # the gateway of before may have offered it: it is claimed before its first call
-        link.connect(standing.directory)
+        replica = ReplicaConnection(job.job_id, job.version, router)
+        router.add(replica)
+        if job.state is not JobState.WAITING:
+            replica.become(Phase.STARTING)
+        replica.has_answered = True
+        replica.offered_value = (
+            0.0  # the earlier gateway may have marked it evictable: it is reacquired before its first call
+        )
+        replica.connect(job.directory)
 
-    def _decide(self, hall: FunctionRouter) -> None:
-        if hall.is_closed:
-            return
-        for step in plan_steps(hall.view(self._leases.clock, is_memory_short=self._is_memory_short)):
-            self._apply(hall, step)
+    def _decide_all(self) -> None:
+        for router in self._routers:
+            self._decide(router)
+        self._end_excess_parked()
 
-    def _apply(self, hall: FunctionRouter, step: Step) -> None:
+    def _end_excess_parked(self) -> None:
+        """End parked replicas beyond the host's memory."""
+        now = time.monotonic()
+        parked = {
+            replica.job_id: (router, replica)
+            for router in self._routers
+            for replica in router.replicas.values()
+            if replica.phase is Phase.PARKED and not replica.is_reacquiring
+        }
+        values = {
+            job_id: router.loads[replica.version].view(now, self._leases.clock).value
+            for job_id, (router, replica) in parked.items()
+        }
+        for job_id in excess_parked(values, is_host_short=bool(parked) and _is_host_short()):
+            self._apply(parked[job_id][0], Stop(job_id))
+
+    def _decide(self, router: FunctionRouter) -> None:
+        if not router.is_closed:
+            for step in plan_steps(router.view(self._leases.clock, is_memory_short=self._is_memory_short)):
+                self._apply(router, step)
+
+    def _apply(self, router: FunctionRouter, step: Step) -> None:
         if isinstance(step, Start):
-            self._start(hall, step.version)
-        elif isinstance(step, Fail):
-            self._asking.do(self._failed(hall, step))
-        else:
-            self._apply_to_link(hall, hall.links[step.job_id], step)
-
-    def _apply_to_link(
-        self, hall: FunctionRouter, link: ReplicaConnection, step: Drain | Stop | Park | Wake | MarkEvictable
-    ) -> None:
+            replica = ReplicaConnection(f"{_UNKNOWN_JOB}{next(self._ids)}", step.version, router)
+            router.add(replica)
+            self._metrics.starts[router.name] += 1
+            self._threads.start(self._start_replica(router, replica))
+            return
+        if isinstance(step, Fail):
+            self._threads.start(self._fail_version(router, step))
+            return
+        replica = router.replicas[step.job_id]
         if isinstance(step, Drain):
-            link.offered_value = None  # nobody took it
-            link.become(Phase.DRAINING)
+            replica.offered_value = None  # ended by the gateway, not taken by the engine
+            replica.become(Phase.DRAINING)
         elif isinstance(step, Stop):
-            self._remove(hall, link)
-            if not link.job_id.startswith(_NOT_YET):
-                self._stop(link.job_id)
+            self._remove(router, replica)
+            if not replica.job_id.startswith(_UNKNOWN_JOB):
+                self._stop(replica.job_id)
         elif isinstance(step, Park):
-            self._leases.park(hall, link)
+            self._leases.park(router, replica)
         elif isinstance(step, Wake):
-            link.wake()
-            self._leases.claim(hall, link)
+            replica.wake()
+            self._leases.reacquire(router, replica)
         else:
-            self._leases.offer(link, step.value)
+            self._leases.mark_evictable(replica, step.value)
 
-    def _remove(self, hall: FunctionRouter, link: ReplicaConnection) -> None:
-        """A replica is no more."""
-        self._leases.note_end(hall, link)
-        hall.remove(link)
+    def _remove(self, router: FunctionRouter, replica: ReplicaConnection) -> None:
+        self._leases.note_end(router, replica)
+        router.remove(replica)
 
-    def _start(self, hall: FunctionRouter, number: int) -> None:
-        link = ReplicaConnection(f"{_NOT_YET}{next(self._ids)}", number, hall)
-        hall.add(link)
-        self._metrics.starts[hall.name] += 1
-        self._asking.do(self._started(hall, link))
-
-    async def _started(self, hall: FunctionRouter, link: ReplicaConnection) -> None:
+    async def _start_replica(self, router: FunctionRouter, replica: ReplicaConnection) -> None:
         self._starting += 1
-        standing = None
+        job = None
         try:
-            standing = await self._asking.in_thread(self._desk.start, hall.function.version(link.version))
+            version = router.function.version(replica.version)
+            job = await self._threads.call_strictly(self._control_plane.start, version)
         except PgpuError as error:
-            log(f"no replica of {hall.name}@{link.version} can be had: {error}")
+            _log.info("no replica of %s@%d can be started: %s", router.name, replica.version, error)
         finally:
             self._starting -= 1
-            is_wanted = hall.links.pop(link.job_id, None) is not None
-            if standing is None:
-                self._not_started(hall, link)
-        if standing is not None and is_wanted:
-            link.job_id = standing.job_id
-            hall.add(link)
-            link.connect(standing.directory)
-            self._has_news.set()  # what was told of its job before was nobody's
-        elif standing is not None:
-            self._stop(standing.job_id)
-
-    def _not_started(self, hall: FunctionRouter, link: ReplicaConnection) -> None:
-        hall.loads[link.version].note_failure()
-        hall.refuse_waiting(link.version)
+            is_needed = router.replicas.pop(replica.job_id, None) is not None
+            if job is None:
+                router.loads[replica.version].note_failure()
+                router.refuse_waiting(replica.version)
+        if job is not None and is_needed:
+            replica.job_id = job.job_id
+            router.add(replica)
+            replica.connect(job.directory)
+            self._changed.set()  # changes of its job that were reported before were ignored
+        elif job is not None:
+            self._stop(job.job_id)
 
     def _stop(self, job_id: str) -> None:
-        """Have a job end; if that cannot be asked now, the next look finds it and takes it in again."""
+        """End a job in the background; if that fails, the next poll finds it and adopts it again."""
         self._stopping.add(job_id)
-        self._asking.do(self._stopped(job_id))
+        self._threads.start(self._stop_job(job_id))
 
-    async def _stopped(self, job_id: str) -> None:
+    async def _stop_job(self, job_id: str) -> None:
         try:
-            await self._asking.in_thread(self._desk.stop, job_id)
-            self._gone.add(job_id)
+            await self._threads.call_strictly(self._control_plane.stop, job_id)
+            self._stopped.add(job_id)
         except PgpuError as error:
-            log(f"{job_id} does not end: {error}")
+            _log.info("%s does not end: %s", job_id, error)
         finally:
             self._stopping.discard(job_id)
 
-    async def _failed(self, hall: FunctionRouter, step: Fail) -> None:
-        log(f"{hall.name}@{step.version} is given up: {step.reason}")
-        await self._asking.asked(self._desk.fail, hall.function.version(step.version), step.reason)
-        await self._learn()
+    async def _fail_version(self, router: FunctionRouter, step: Fail) -> None:
+        _log.info("%s@%d is given up: %s", router.name, step.version, step.reason)
+        await self._threads.call(self._control_plane.fail, router.function.version(step.version), step.reason)
+        await self._update_functions()
 
-    def _note_start(self, hall: FunctionRouter, link: ReplicaConnection) -> None:
-        self._asking.do(self._noted(hall.name, link, time.monotonic()))
+    def _on_first_answer(self, router: FunctionRouter, replica: ReplicaConnection) -> None:
+        self._threads.start(self._note_start(router.name, replica, time.monotonic()))
 
-    async def _noted(self, name: str, link: ReplicaConnection, answered_seconds: float) -> None:
-        standings = await self._asking.asked(self._desk.standings) or ()
-        standing = next((each for each in standings if each.job_id == link.job_id), None)
-        start = cold_start(name, link, standing, answered_seconds)
-        await self._asking.asked(self._desk.note_start, start)
+    async def _note_start(self, name: str, replica: ReplicaConnection, answered_seconds: float) -> None:
+        jobs = await self._threads.call(self._control_plane.replica_jobs) or ()
+        job = next((each for each in jobs if each.job_id == replica.job_id), None)
+        start = cold_start(name, replica, job, answered_seconds)
+        await self._threads.call(self._control_plane.note_start, start)
 
-    def _note_phase(self, link: ReplicaConnection) -> None:
-        hall = next((hall for hall in self._halls if hall.links.get(link.job_id) is link), None)
-        if hall is not None and link.phase is Phase.PARKED and hall.loads[link.version].declaration.gpus:
-            self._leases.note_end(hall, link)
-        state = _STATES.get(link.phase)
-        if state is not None and not link.job_id.startswith(_NOT_YET):
-            self._asking.do(self._noted_phase(link.job_id, state))
+    def _on_phase(self, replica: ReplicaConnection) -> None:
+        router = next((each for each in self._routers if each.replicas.get(replica.job_id) is replica), None)
+        if router is not None and replica.phase is Phase.PARKED and router.loads[replica.version].declaration.gpus:
+            self._leases.note_end(router, replica)
+        state = _STATES.get(replica.phase)
+        if state is not None and not replica.job_id.startswith(_UNKNOWN_JOB):
+            self._threads.start(self._note_state(replica.job_id, state))
 
-    async def _noted_phase(self, job_id: str, state: ReplicaState) -> None:
-        await self._asking.asked(self._desk.note, job_id, state)
+    async def _note_state(self, job_id: str, state: ReplicaState) -> None:
+        await self._threads.call(self._control_plane.note_state, job_id, state)
 
 
-def _is_coming(link: ReplicaConnection) -> bool:
-    return link.phase in {Phase.WAITING, Phase.STARTING}
+def _is_host_short(meminfo: Path = _MEMINFO) -> bool:
+    """Whether less than a tenth of the host's memory is available; True where that cannot be read."""
+    try:
+        lines = meminfo.read_text(encoding="ascii").splitlines()
+        amounts = {line.split(":")[0]: int(line.split()[1]) for line in lines if ":" in line}
+        return amounts["MemAvailable"] < _LEAST_FREE * amounts["MemTotal"]
+    except (OSError, ValueError, IndexError, KeyError):
+        return True

@@ -1,65 +1,109 @@
-"""What is asked about the leases of replicas: offered, given away, claimed, one after the other of each.
+"""Requests about replicas' leases, one after the other for each replica; and the phases of their cold starts.
 
-A replica without a GPU has no lease to give away: it ends its worker instead, and starts one when it is woken. This module
-refuses to decide whose turn it is.
+A replica without a GPU has no lease to free: it ends its worker instead, and starts one when it is woken.
 """
 
+import logging
+import time
+
 from pgpu.errors import PgpuError
-from pgpu.functions.control.background_calls import BackgroundCalls
-from pgpu.functions.replica.worker_supervisor import log
-from pgpu.functions.router.control_plane import ControlPlane
+from pgpu.functions.control.control_plane import ControlPlane, ReplicaJob
+from pgpu.functions.control.control_plane_threads import ControlPlaneThreads
 from pgpu.functions.router.function_router import FunctionRouter
 from pgpu.functions.router.replica_connection import ReplicaConnection
 from pgpu.functions.scaling import Phase, ValueClock
+from pgpu.model import ColdStart
+
+_TICK_SECONDS = 0.05
+"""Accuracy of a process's start time: the kernel's clock ticks are 10 ms, rounded down."""
+
+_log = logging.getLogger(__name__)
 
 
 class ReplicaLeases:
-    """Of all functions of one gateway."""
+    """Leases of all replicas of one gateway."""
 
-    def __init__(self, desk: ControlPlane, asking: BackgroundCalls) -> None:
-        self._desk, self._asking = desk, asking
+    def __init__(self, control_plane: ControlPlane, threads: ControlPlaneThreads) -> None:
+        self._control_plane, self._threads = control_plane, threads
         self.clock = ValueClock()
 
-    def offer(self, link: ReplicaConnection, value: float) -> None:
-        """Let the engine take it."""
-        link.offered_value = value
-        self._asking.do(self._offered(link, value))
+    def mark_evictable(self, replica: ReplicaConnection, value: float) -> None:
+        """Allow the engine to take an idle replica's lease."""
+        replica.offered_value = value
+        self._threads.start(self._mark_evictable(replica, value))
 
-    def park(self, hall: FunctionRouter, link: ReplicaConnection) -> None:
-        """Have an idle replica do without it."""
-        link.become(Phase.PARKED)
-        if hall.loads[link.version].declaration.gpus:
-            link.offered_value = None  # nobody took it
-            self._asking.do(self._parked(link))
+    def park(self, router: FunctionRouter, replica: ReplicaConnection) -> None:
+        """Free an idle replica's lease."""
+        replica.become(Phase.PARKED)
+        if router.loads[replica.version].declaration.gpus:
+            replica.offered_value = None  # freed by the gateway, not taken by the engine
+            self._threads.start(self._park(replica))
         else:
-            link.ask("park")
+            replica.send_command("park")
 
-    def claim(self, hall: FunctionRouter, link: ReplicaConnection) -> None:
-        """Keep it, or have it again."""
-        self._asking.do(self._claimed(hall, link))
+    def reacquire(self, router: FunctionRouter, replica: ReplicaConnection) -> None:
+        """Request a replica's lease again."""
+        self._threads.start(self._reacquire(router, replica))
 
-    def note_end(self, hall: FunctionRouter, link: ReplicaConnection) -> None:
-        """Take note of one that was on offer and is nobody's any more, without having been asked: it was taken."""
-        if link.offered_value is not None:
-            self.clock.taken(link.offered_value, hall.loads[link.version].size_bytes)
-            link.offered_value = None
+    def note_end(self, router: FunctionRouter, replica: ReplicaConnection) -> None:
+        """Record the end of a lease: one that was evictable and was not freed by the gateway was taken by the engine."""
+        if replica.offered_value is not None:
+            self.clock.taken(replica.offered_value, router.loads[replica.version].size_bytes)
+            replica.offered_value = None
 
-    async def _offered(self, link: ReplicaConnection, value: float) -> None:
-        async with link.turn:
+    async def _mark_evictable(self, replica: ReplicaConnection, value: float) -> None:
+        async with replica.lease_lock:
             try:
-                await self._asking.in_thread(self._desk.offer, link.job_id, value)
+                await self._threads.call_strictly(self._control_plane.mark_evictable, replica.job_id, value)
             except PgpuError as error:
-                log(f"{link.job_id} is not on offer: {error}")
-                link.offered_value = None
+                _log.info("the lease of %s is not evictable: %s", replica.job_id, error)
+                replica.offered_value = None
 
-    async def _parked(self, link: ReplicaConnection) -> None:
-        async with link.turn:
+    async def _park(self, replica: ReplicaConnection) -> None:
+        async with replica.lease_lock:
             try:
-                await self._asking.in_thread(self._desk.park, link.job_id)
+                await self._threads.call_strictly(self._control_plane.park, replica.job_id)
             except PgpuError as error:
-                log(f"{link.job_id} is not parked: {error}")
-                link.become(Phase.DRAINING)
+                _log.info("%s is not parked: %s", replica.job_id, error)
+                replica.become(Phase.DRAINING)
 
-    async def _claimed(self, hall: FunctionRouter, link: ReplicaConnection) -> None:
-        async with link.turn:
-            hall.claimed(link, await self._asking.asked(self._desk.claim, link.job_id))
+    async def _reacquire(self, router: FunctionRouter, replica: ReplicaConnection) -> None:
+        async with replica.lease_lock:
+            result = await self._threads.call(self._control_plane.reacquire, replica.job_id)
+            router.on_reacquired(replica, result)
+
+
+def cold_start(function: str, replica: ReplicaConnection, job: ReplicaJob | None, answered_seconds: float) -> ColdStart:
+    """Return the phases of a replica's start, whose first call was answered; phases without both ends are left out.
+
+    | phase | from the end of the phase before, until |
+    |---|---|
+    | grant | its job has a lease |
+    | runtime | its first process runs: in a container, or under a supervisor |
+    | interpreter | replica and worker are loaded, without the function's own imports |
+    | imports | the function's module was imported |
+    | restore | for a parked replica, instead of these three: the worker was resumed, or forked from its zygote |
+    | constructor | the handler was constructed and warmed up |
+    | first_call | the call that it was started for was answered |
+    """
+    epoch = time.time() - time.monotonic()
+    granted = job.granted_at_seconds if job is not None else None
+    constructing = replica.hot_since_seconds - replica.load_seconds
+    process: list[tuple[str, float | None]] = [
+        ("runtime", replica.born_seconds or None),
+        ("interpreter", constructing - replica.import_seconds),
+        ("imports", constructing),
+    ]
+    is_new = replica.born_seconds > replica.asked_seconds - _TICK_SECONDS or not replica.born_seconds
+    ends: list[tuple[str, float | None]] = [
+        ("grant", None if granted is None else granted - epoch),
+        *(process if is_new else [("restore", constructing)]),
+        ("constructor", replica.hot_since_seconds),
+        ("first_call", answered_seconds),
+    ]
+    phases, last = [], replica.asked_seconds
+    for name, end in ends:
+        if end is not None:
+            phases.append((name, max(0.0, end - last)))
+            last = max(last, end)
+    return ColdStart(function, replica.version, replica.job_id, epoch + replica.asked_seconds, tuple(phases))

@@ -8,7 +8,7 @@ in a call of pip of their own: pip rejects a lock file with hashes beside requir
 NEEDS = ("msgspec", "httptools")
 """Libraries with C extensions."""
 
-OWN_REQUIREMENTS = ("msgspec>=0.20", "uvicorn>=0.35", "httptools>=0.6", "prometheus-client>=0.20")
+OWN_REQUIREMENTS = ("msgspec>=0.20", "uvicorn>=0.35,<0.56", "httptools>=0.6", "prometheus-client>=0.20")
 """As in the extra `functions`."""
 
 BYTECODE = "/.pgpu-bytecode"

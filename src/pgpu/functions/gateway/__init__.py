@@ -1,6 +1,6 @@
-"""Where a server's functions are called: one HTTP door before all replicas.
+"""The gateway process: one HTTP entrance to all functions of a server.
 
-It counts what waits and runs, has replicas started as jobs of the function's owner, holds requests while there is none, and
-finds living replicas again after its own end. It refuses to run a line of the user's code, to read a body and to touch the
-ledger: it asks the server as everybody does.
+It counts pending requests, has replicas started as jobs of their functions' owners, holds requests while there is none, and
+finds running replicas again after a restart. It runs no user code, reads no body and does not open the ledger: it is a client
+of the server's API.
 """

@@ -16,7 +16,6 @@ from pgpu.client.remote_service import HttpFunctions
 from pgpu.errors import PgpuError, RequestError
 from pgpu.functions.control.http_control_plane import BUILD_SECONDS, HttpControlPlane
 from pgpu.functions.gateway.gateway_server import GatewaySettings, run
-from pgpu.functions.replica.worker_supervisor import log
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -25,17 +24,17 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def _parse(words: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="pgpu.functions.gateway", description="Where functions are called.")
+    parser = argparse.ArgumentParser(prog="pgpu.functions.gateway", description="The HTTP entrance to functions.")
     parser.add_argument("--server", required=True, help="address of the server, as PGPU_HOST")
-    parser.add_argument("--socket", type=Path, required=True, help="where the gateway's Unix socket goes")
-    parser.add_argument("--state", type=Path, required=True, help="directory of the calls that it keeps")
-    parser.add_argument("--listen", type=_address, help="HOST:PORT for who has a token")
-    parser.add_argument("--parent", type=int, help="descriptor that ends with whoever started it")
-    parser.add_argument("--build-seconds", type=float, default=BUILD_SECONDS, help="how long packages may take")
+    parser.add_argument("--socket", type=Path, required=True, help="path of the gateway's Unix socket")
+    parser.add_argument("--state", type=Path, required=True, help="directory of asynchronous calls")
+    parser.add_argument("--listen", type=_address, help="HOST:PORT for callers with a token")
+    parser.add_argument("--parent", type=int, help="descriptor that becomes readable when the parent ends")
+    parser.add_argument("--build-seconds", type=float, default=BUILD_SECONDS, help="limit for installing packages")
     return parser.parse_args(words)
 
 
-def _desk(host: str, build_seconds: float, state: Path) -> HttpControlPlane:
+def _control_plane(host: str, build_seconds: float, state: Path) -> HttpControlPlane:
     address = address_of(host)
     if address is None:
         raise RequestError(f"{host} is no address of a server")
@@ -46,13 +45,12 @@ def _desk(host: str, build_seconds: float, state: Path) -> HttpControlPlane:
 
 
 if __name__ == "__main__":
-    said = _parse(sys.argv[1:])
+    options = _parse(sys.argv[1:])
     try:
         run(
-            _desk(said.server, said.build_seconds, said.state),
-            GatewaySettings(said.socket, said.listen, said.state, said.parent),
+            _control_plane(options.server, options.build_seconds, options.state),
+            GatewaySettings(options.socket, options.listen, options.state, options.parent),
         )
     except PgpuError as error:
-        log(str(error))
-        sys.exit(1)
-    os._exit(0)  # all is written; threads that still ask a server that has ended would be waited for
+        sys.exit(f"pgpu: {error}")
+    os._exit(0)  # everything is written; a normal exit would wait for threads that still call a server that has ended

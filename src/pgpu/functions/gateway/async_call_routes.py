@@ -1,34 +1,37 @@
-"""Kept calls over HTTP: `Prefer: respond-async`, calls that their callers name, and events that come more than once.
+"""HTTP of asynchronous calls: `Prefer: respond-async`, calls that their callers name, and events that arrive repeatedly.
 
-It refuses to keep what may be tried again: the answer to an event that failed here is forgotten, so that its next delivery
-runs.
+An event's failed answer is not kept, so that its next delivery runs.
 """
 
+import logging
 import sqlite3
 
 import msgspec
 
-from pgpu.functions.async_calls.async_call_database import AsyncCall, AsyncCallRecord
+from pgpu.functions.async_calls.async_call_database import (
+    AsyncCall,
+    AsyncCallRecord,
+    event_call_id,
+    named_call_id,
+    new_call_id,
+    request_digest,
+)
 from pgpu.functions.async_calls.async_call_store import AsyncCallStore
-from pgpu.functions.async_calls.call_ids import event_call_id, named_call_id, new_call_id, request_digest
 from pgpu.functions.gateway.gateway_access import NOT_YOURS, Credentials, GatewayAccess
 from pgpu.functions.gateway.gateway_handler import GatewayRequestHandler
 from pgpu.functions.gateway.gateway_routes import Route, RouteKind
-from pgpu.functions.http.asgi_calls import refuse_too_large, serve_body
-from pgpu.functions.http.request_bodies import ClientGoneError, Receive, read_body
+from pgpu.functions.http.asgi_calls import ClientGoneError, Receive, read_body, refuse_too_large, serve_body
 from pgpu.functions.http.response_writer import Send
 from pgpu.functions.ipc.memory_files import map_body, split_body
 from pgpu.functions.ipc.messages import Reply
 from pgpu.functions.protocols import Refusal
-from pgpu.functions.replica.worker_supervisor import log
-from pgpu.functions.router.function_router import FunctionRouter
-from pgpu.functions.router.routed_request import RoutedRequest
-from pgpu.functions.router.router_refusals import GONE
+from pgpu.functions.router.function_router import GONE, FunctionRouter
+from pgpu.functions.router.replica_connection import RoutedRequest
 from pgpu.functions.router.router_table import RouterTable
 from pgpu.units import MIB
 
 MOST_BYTES = 16 * MIB
-"""Of the body of a kept call."""
+"""Largest body of an asynchronous call."""
 
 _JSON = {"content-type": "application/json"}
 _NO_CALL = Refusal(404, "not_found", "there is no such call")
@@ -40,123 +43,130 @@ _LATE = Refusal(504, "deadline", "the answer did not come in time; the event is 
 _OWN_ERRORS = 500
 
 _encode = msgspec.json.Encoder().encode
+_log = logging.getLogger(__name__)
 
 
 class AsyncCallRoutes:
-    """What is answered about kept calls."""
+    """Answers requests about asynchronous calls."""
 
     def __init__(
-        self, books: AsyncCallStore, counter: GatewayRequestHandler, access: GatewayAccess, halls: RouterTable
+        self,
+        store: AsyncCallStore,
+        handler: GatewayRequestHandler,
+        access: GatewayAccess,
+        routers: RouterTable,
     ) -> None:
         """Join the parts.
 
         Args:
-            books: Of the calls.
-            counter: Takes what is not kept after all.
-            access: Says who a caller is, and what they may see.
-            halls: Functions.
+            store: The calls.
+            handler: Takes calls that need not be stored after all.
+            access: Decides about access.
+            routers: Functions.
         """
-        self._books, self._counter, self._access, self._halls = books, counter, access, halls
+        self._store, self._handler, self._access, self._routers = store, handler, access, routers
 
     async def of_function(
-        self, errand: RoutedRequest, target: Route, who: str, receive: Receive, send: Send
+        self, request: RoutedRequest, route: Route, principal: str, receive: Receive, send: Send
     ) -> Reply | Refusal | None:
-        """Answer a request to a function of somebody who may call it, see `GatewayAccess.principal`; None: it was answered."""
+        """Answer a request to a function by a caller with access, see `GatewayAccess.principal`; None: it was answered."""
         try:
-            return await self._of_function(errand, target, who, receive, send)
+            return await self._of_function(request, route, principal, receive, send)
         except sqlite3.Error as error:
-            log(f"a call of {target.name} cannot be kept: {error}")
+            _log.info("a call of %s cannot be stored: %s", route.name, error)
             return _NO_ROOM
 
     async def _of_function(
-        self, errand: RoutedRequest, target: Route, who: str, receive: Receive, send: Send
+        self, request: RoutedRequest, route: Route, principal: str, receive: Receive, send: Send
     ) -> Reply | Refusal | None:
-        hall = errand.hall
-        assert hall is not None  # noqa: S101 - its caller found it
-        identity = hall.function.identity
-        if target.kind is RouteKind.NAMED_CALL and errand.method != "PUT":
-            return await self._stored(errand, named_call_id(identity, who, target.call))
-        most = min(MOST_BYTES, hall.declaration.max_body_bytes)
-        read = refuse_too_large(errand, most) or await _read(receive, most)
-        if read is None or isinstance(read, Refusal):
-            return read
-        if target.kind is RouteKind.NAMED_CALL:
-            location, errand.method, errand.path = errand.path, "POST", f"/functions/{hall.name}"
-            return await self._accepted(
-                hall, _call(errand, named_call_id(identity, who, target.call), who, read), location
-            )
-        is_event = errand.path.startswith("/functions/")
-        to = f"{errand.method} {errand.path}"
-        key = event_call_id(identity, to, who, errand.headers, read) if is_event else None
-        if "respond-async" in errand.headers.get("prefer", "").lower():
-            kept_as = key or new_call_id()
-            return await self._accepted(hall, _call(errand, kept_as, who, read), f"/calls/{kept_as}")
-        if key is not None:
-            return await self._event(hall, errand, _call(errand, key, who, read))
-        await serve_body(self._counter, errand, split_body(read), receive, send)
+        router = request.router
+        assert router is not None  # noqa: S101 - checked by the caller
+        identity = router.function.identity
+        if route.kind is RouteKind.NAMED_CALL and request.method != "PUT":
+            return await self._stored(request, named_call_id(identity, principal, route.call))
+        body = await _read(request, receive, min(MOST_BYTES, router.declaration.max_body_bytes))
+        if body is None or isinstance(body, Refusal):
+            return body
+        if route.kind is RouteKind.NAMED_CALL:
+            location, request.method, request.path = request.path, "POST", f"/functions/{router.name}"
+            call_id = named_call_id(identity, principal, route.call)
+            return await self._accept(router, _call(identity, request, call_id, principal, body), location)
+        event_id = None
+        if request.path.startswith("/functions/"):
+            target = f"{request.method} {request.path}"
+            event_id = event_call_id(identity, target, principal, request.headers, body)
+        if "respond-async" in request.headers.get("prefer", "").lower():
+            call_id = event_id or new_call_id()
+            return await self._accept(router, _call(identity, request, call_id, principal, body), f"/calls/{call_id}")
+        if event_id is not None:
+            return await self._deliver_event(router, request, _call(identity, request, event_id, principal, body))
+        await serve_body(self._handler, request, split_body(body), receive, send)
         return None
 
-    async def of_caller(self, errand: RoutedRequest, target: Route, caller: Credentials) -> Reply | Refusal:
-        """Answer a request about a call under an id of ours: to who made it, and still may."""
-        known = await self._books.get(target.call)
-        hall = None if known is None else self._halls.of(known.function)
-        if (refused := self._access.refusal(caller, hall)) is not None:
-            return _NO_CALL if refused is NOT_YOURS else refused
+    async def of_caller(self, request: RoutedRequest, route: Route, caller: Credentials) -> Reply | Refusal:
+        """Answer a request about a call with a generated id: only to its caller, and while it has access to the function."""
+        known = await self._store.get(route.call)
+        router = None if known is None else self._routers.of(known.function)
+        if (refusal := self._access.refusal(caller, router)) is not None:
+            return _NO_CALL if refusal is NOT_YOURS else refusal
         is_theirs = known is not None and known.caller == self._access.principal(caller)
-        return await self._stored(errand, target.call) if is_theirs else _NO_CALL
+        return await self._stored(request, route.call) if is_theirs else _NO_CALL
 
-    async def _stored(self, errand: RoutedRequest, key: str) -> Reply | Refusal:
-        if errand.method == "DELETE":
-            return Reply(204, {}) if await self._books.forget(key) else _NO_CALL
-        known = await self._books.get(key)
+    async def _stored(self, request: RoutedRequest, call_id: str) -> Reply | Refusal:
+        if request.method == "DELETE":
+            return Reply(204, {}) if await self._store.forget(call_id) else _NO_CALL
+        known = await self._store.get(call_id)
         if known is None:
             return _NO_CALL
-        return self._waits(key) if known.reply is None else _replayed(known)
+        return self._pending(call_id) if known.reply is None else _replay(known)
 
-    async def _accepted(self, hall: FunctionRouter, call: AsyncCall, location: str) -> Reply | Refusal:
-        if self._books.is_full(call.function):
+    async def _accept(self, router: FunctionRouter, call: AsyncCall, location: str) -> Reply | Refusal:
+        if self._store.is_full(call.function):
             return _FULL
-        known = await self._books.add(call)
+        known = await self._store.add(call)
         if known is not None and known.digest != call.digest:
             return _DIFFERS
-        if hall.is_closed:
+        if router.is_closed:
             return GONE
-        waits = self._waits(call.id)
-        headers = {**waits.headers, "location": location, "preference-applied": "respond-async"}
-        return Reply(202, headers, waits.body)
+        pending = self._pending(call.id)
+        headers = {**pending.headers, "location": location, "preference-applied": "respond-async"}
+        return Reply(202, headers, pending.body)
 
-    async def _event(self, hall: FunctionRouter, errand: RoutedRequest, call: AsyncCall) -> Reply | Refusal:
-        if self._books.is_full(call.function):
+    async def _deliver_event(self, router: FunctionRouter, request: RoutedRequest, call: AsyncCall) -> Reply | Refusal:
+        if self._store.is_full(call.function):
             return _FULL
-        await self._books.add(call)
-        known = await self._books.finished(call.id, errand.timeout_seconds)
+        await self._store.add(call)
+        known = await self._store.wait_finished(call.id, request.timeout_seconds)
         if known is None:
-            return GONE if hall.is_closed else _FORGOTTEN
+            return GONE if router.is_closed else _FORGOTTEN
         if known.reply is None:
             return _LATE
         if known.reply.status >= _OWN_ERRORS:
-            await self._books.forget(call.id)
-        return _replayed(known)
+            await self._store.forget(call.id)
+        return _replay(known)
 
-    def _waits(self, key: str) -> Reply:
-        return Reply(202, {**_JSON, "retry-after": "1"}, _encode({"id": key, "state": self._books.state(key)}))
+    def _pending(self, call_id: str) -> Reply:
+        body = _encode({"id": call_id, "state": self._store.state(call_id)})
+        return Reply(202, {**_JSON, "retry-after": "1"}, body)
 
 
-def _replayed(known: AsyncCallRecord) -> Reply:
-    assert known.reply is not None  # noqa: S101 - looked at before
+def _replay(known: AsyncCallRecord) -> Reply:
+    assert known.reply is not None  # noqa: S101 - checked by the caller
     return Reply(known.reply.status, known.reply.headers, known.reply.body)
 
 
-def _call(errand: RoutedRequest, key: str, who: str, body: bytes) -> AsyncCall:
-    assert errand.hall is not None  # noqa: S101 - its caller found it
-    headers = {name: value for name, value in errand.headers.items() if name not in {"prefer", "content-length"}}
-    digest = request_digest(errand.path, errand.query, headers, body)
-    function = errand.hall.function.identity
-    return AsyncCall(key, function, who, digest, errand.method, errand.path, errand.query, headers, body)
+def _call(function: str, request: RoutedRequest, call_id: str, principal: str, body: bytes) -> AsyncCall:
+    headers = {name: value for name, value in request.headers.items() if name not in {"prefer", "content-length"}}
+    digest = request_digest(request.path, request.query, headers, body)
+    return AsyncCall(
+        call_id, function, principal, digest, request.method, request.path, request.query, headers, body
+    )  # fmt: skip
 
 
-async def _read(receive: Receive, most_bytes: int) -> bytes | Refusal | None:
+async def _read(request: RoutedRequest, receive: Receive, most_bytes: int) -> bytes | Refusal | None:
     """Read a body into memory; None: the client has left."""
+    if (refusal := refuse_too_large(request, most_bytes)) is not None:
+        return refusal
     try:
         read = await read_body(receive, most_bytes)
     except ClientGoneError:

@@ -1,7 +1,7 @@
-"""What the bodies of all requests under way, and kept answers that are being sent, may take: of each caller, of what each owner's functions are sent, and together.
+"""The memory budget for request bodies and for stored answers that are being sent: per caller, per owner, and in total.
 
-A body whose length was announced has its place before any of it is read, so that of many at once some come to their end; one
-without a length takes it as it comes. It refuses to hold a body, and to wait for room: who finds none comes again.
+A body with a `Content-Length` reserves its size before it is read, so that of many bodies at once some can complete; one
+without grows its reservation as it arrives. A request that finds no room is refused at once.
 """
 
 import asyncio
@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from pgpu.functions.http.request_bodies import TOO_LARGE, Receive
+from pgpu.functions.http.asgi_calls import TOO_LARGE, Receive
 from pgpu.functions.protocols import Refusal
 from pgpu.units import MIB
 
 _PATIENCE_SECONDS = 30.0
-"""With a client that sends nothing of its body."""
+"""Time in which a client must send the next piece of its body."""
 
 _LEAST_BYTES = 256 * MIB
 _PART_OF_MEMORY = 4
@@ -31,32 +31,32 @@ _LATE = Refusal(408, "body_timeout", "the body did not come in time", {"connecti
 
 
 class NotTakenError(Exception):
-    """A body is not read to its end."""
+    """A body is refused before its end."""
 
-    def __init__(self, refused: Refusal) -> None:
-        super().__init__(refused.error)
-        self.refused = refused
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.error)
+        self.refusal = refusal
 
 
 def room_bytes() -> int:
-    """Return what bodies may take on this machine: a quarter of its memory."""
+    """Return the budget of this machine: a quarter of its memory."""
     memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return max(_LEAST_BYTES, memory_bytes // _PART_OF_MEMORY)
 
 
 class BodyBudget:
-    """The account of one gateway."""
+    """The budget of one gateway."""
 
     def __init__(self, most_bytes: int, patience_seconds: float = _PATIENCE_SECONDS) -> None:
         self._most_bytes, self.patience_seconds = most_bytes, patience_seconds
         self._held_bytes: Counter[str] = Counter()
 
-    def of(self, owner_uid: int | None, caller: str, receive: Receive) -> "BodyReservation":
-        """Begin the body of a request, or of an answer that was kept.
+    def reserve(self, owner_uid: int | None, caller: str, receive: Receive) -> "BodyReservation":
+        """Begin the reservation of a request's body, or of a stored answer.
 
         Args:
-            owner_uid: Whose function is called: their functions together may be sent half of all; None: none is.
-            caller: Who calls; each may send a quarter of all. Either may go over where this body is their only one.
+            owner_uid: Owner of the called function: the functions of one owner may use half of the budget; None: no function.
+            caller: Each caller may use a quarter. Owner and caller may exceed their part if this is their only body.
             receive: ASGI's.
         """
         most = self._most_bytes
@@ -64,10 +64,10 @@ class BodyBudget:
         return BodyReservation(self, (("", most), *owner, (f"caller {caller}", most // 4)), receive)
 
     def take(self, accounts: Sequence[tuple[str, int]], more_bytes: int, own_bytes: int) -> None:
-        """Hold more for one body.
+        """Enlarge a reservation.
 
         Raises:
-            NotTakenError: There is no room.
+            NotTakenError: An account has no room.
         """
         if own_bytes + more_bytes > self._most_bytes:
             raise NotTakenError(TOO_LARGE)
@@ -76,13 +76,10 @@ class BodyBudget:
             is_alone = index > 0 and held == own_bytes
             if held + more_bytes > most_bytes and not is_alone:
                 raise NotTakenError(_NO_ROOM)
-        self._change(accounts, more_bytes)
+        self.change(accounts, more_bytes)
 
-    def give_back(self, accounts: Sequence[tuple[str, int]], size_bytes: int) -> None:
-        """Hold so much less."""
-        self._change(accounts, -size_bytes)
-
-    def _change(self, accounts: Sequence[tuple[str, int]], by_bytes: int) -> None:
+    def change(self, accounts: Sequence[tuple[str, int]], by_bytes: int) -> None:
+        """Add to all accounts of a reservation; a negative number frees room."""
         for name, _ in accounts:
             self._held_bytes[name] += by_bytes
             if not self._held_bytes[name]:
@@ -90,10 +87,10 @@ class BodyBudget:
 
 
 class BodyReservation:
-    """One request's body: a context that lasts as long as its request."""
+    """One body's reservation: a context that lasts as long as its request."""
 
-    def __init__(self, uploads: BodyBudget, accounts: Sequence[tuple[str, int]], receive: Receive) -> None:
-        self._uploads, self._accounts, self._receive = uploads, accounts, receive
+    def __init__(self, budget: BodyBudget, accounts: Sequence[tuple[str, int]], receive: Receive) -> None:
+        self._budget, self._accounts, self._receive = budget, accounts, receive
         self._taken_bytes = self._read_bytes = 0
         self._is_whole = False
 
@@ -103,37 +100,37 @@ class BodyReservation:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._uploads.give_back(self._accounts, self._taken_bytes)
+        self._budget.change(self._accounts, -self._taken_bytes)
 
     def hold(self, size_bytes: int) -> None:
-        """Take a place for so much, with what it has already.
+        """Enlarge the reservation to a size.
 
         Raises:
-            NotTakenError: There is none.
+            NotTakenError: There is no room.
         """
         if size_bytes > self._taken_bytes:
-            self._uploads.take(self._accounts, size_bytes - self._taken_bytes, self._taken_bytes)
+            self._budget.take(self._accounts, size_bytes - self._taken_bytes, self._taken_bytes)
             self._taken_bytes = size_bytes
 
     def announce(self, length: str) -> None:
-        """Take a place for a body of this `Content-Length`.
+        """Reserve the size in a `Content-Length`.
 
         Raises:
-            NotTakenError: There is none.
+            NotTakenError: There is no room.
         """
         if length.isdecimal():
             self.hold(int(length))
 
     async def receive(self) -> Any:
-        """Receive one more piece; see ASGI.
+        """ASGI's `receive` with a limit of time and size.
 
         Raises:
-            NotTakenError: There is no room for it, or it does not come.
+            NotTakenError: There is no room for the next piece, or it did not arrive in time.
         """
         if self._is_whole:
             return await self._receive()
         try:
-            async with asyncio.timeout(self._uploads.patience_seconds):
+            async with asyncio.timeout(self._budget.patience_seconds):
                 message = await self._receive()
         except TimeoutError:
             raise NotTakenError(_LATE) from None

@@ -1,18 +1,30 @@
-"""Who may call what: by a token, or by who the kernel says is at the other end of a Unix socket.
+"""Access to functions: by token, or by the user whom the kernel reports at the other end of a Unix socket.
 
-A stranger is told the same of a function that exists and of one that does not. What a token is good for is remembered for a
-moment, so a revoked one works no longer than that. It refuses to ask by itself: `TokenCache` does.
+A caller without access gets the same answer for a function that exists and for one that does not. The server is asked about
+each token once; its answer is cached for a few seconds, so a revoked token works no longer than that. Only digests are kept.
 """
 
+import asyncio
 import hashlib
 import os
+import time
+from collections import Counter, OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 
-from pgpu.functions.gateway.token_cache import TokenCache
+from pgpu.errors import CapacityError
+from pgpu.functions.control.control_plane import ControlPlane
 from pgpu.functions.protocols import Refusal
 from pgpu.functions.router.function_router import FunctionRouter
 from pgpu.services.messages import Bearer
 
 _LONGEST_TOKEN = 512
+_CACHE_SECONDS = 5.0
+_MOST_CACHED = 10_000
+_MOST_WAITING = 64
+"""Lookups of one pool in flight; of one user over the Unix socket, and of all callers over TCP together, half as many."""
+
+_THREADS = 2
+"""Of each pool: the server has other clients."""
 
 NO_TOKEN = Refusal(
     401, "no_token", "this needs a token: Authorization: Bearer TOKEN", {"www-authenticate": 'Bearer realm="pgpu"'}
@@ -25,7 +37,7 @@ NOT_ADMIN = Refusal(403, "forbidden", "this is for who administers the server")
 
 
 class Credentials:
-    """Who asks, as far as a request tells: a token, a user of this machine, both or nobody."""
+    """A request's credentials: a token, a user of this machine, both or none."""
 
     __slots__ = ("digest", "token", "uid")
 
@@ -37,50 +49,154 @@ class Credentials:
         self.digest = b"" if self.token is None else hashlib.sha256(self.token.encode("utf-8", "replace")).digest()
 
 
-class GatewayAccess:
-    """Judges callers."""
+class TokenCache:
+    """What tokens permit, from the server; on the event loop only.
 
-    def __init__(self, bearers: TokenCache) -> None:
-        self.bearers = bearers
+    Tokens that were valid before have a thread pool and a cache of their own: a flood of invalid tokens delays only itself.
+    """
+
+    def __init__(
+        self, control_plane: ControlPlane, cache_seconds: float = _CACHE_SECONDS, most_cached: int = _MOST_CACHED
+    ) -> None:
+        self._control_plane, self._seconds = control_plane, cache_seconds
+        self._valid, self._invalid = _Cache(most_cached), _Cache(most_cached)
+        self._known_pool, self._new_pool = _LookupPool("known-tokens"), _LookupPool("new-tokens")
+        self._lookups: dict[bytes, asyncio.Task[None]] = {}
+
+    def close(self) -> None:
+        """End the threads."""
+        self._known_pool.threads.shutdown(wait=False, cancel_futures=True)
+        self._new_pool.threads.shutdown(wait=False, cancel_futures=True)
+
+    def get(self, caller: Credentials) -> Bearer | None:
+        """Return what a caller's token permits; None: there is no token, or no recent answer about it."""
+        if caller.token is None:
+            return None
+        found = self._valid.get(caller.digest) or self._invalid.get(caller.digest)
+        if found is None or time.monotonic() - found[1] > self._seconds:
+            return None
+        return found[0]
+
+    async def look_up(self, caller: Credentials) -> None:
+        """Ask the server what a caller's token permits, unless the cache has it; concurrent calls share one lookup.
+
+        Raises:
+            CapacityError: Too many lookups are in flight.
+            PgpuError: The server does not answer.
+        """
+        if caller.token is None or self.get(caller) is not None:
+            return
+        lookup = self._lookups.get(caller.digest)
+        if lookup is None:
+            pool = self._new_pool if self._valid.get(caller.digest) is None else self._known_pool
+            pool.enter(caller.uid)
+            lookup = asyncio.get_running_loop().create_task(self._look_up(pool, caller, caller.token))
+            self._lookups[caller.digest] = lookup
+            lookup.add_done_callback(_retrieve_exception)
+        await asyncio.shield(lookup)
+
+    async def _look_up(self, pool: "_LookupPool", caller: Credentials, token: str) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            bearer = await loop.run_in_executor(pool.threads, self._control_plane.bearer, token)
+        finally:
+            pool.leave(caller.uid)
+            del self._lookups[caller.digest]
+        kept, other = (self._invalid, self._valid) if bearer == Bearer() else (self._valid, self._invalid)
+        kept.put(caller.digest, bearer)
+        other.remove(caller.digest)
+
+
+def _retrieve_exception(task: "asyncio.Task[None]") -> None:
+    # All waiting callers may have left; asyncio would log an exception that nothing retrieves.
+    if not task.cancelled():
+        task.exception()
+
+
+class _LookupPool:
+    """Threads for lookups, and the number of lookups in flight by user."""
+
+    def __init__(self, name: str) -> None:
+        self.threads = ThreadPoolExecutor(_THREADS, name)
+        self._waiting: Counter[int | None] = Counter()
+
+    def enter(self, uid: int | None) -> None:
+        if self._waiting[uid] >= _MOST_WAITING // 2 or self._waiting.total() >= _MOST_WAITING:
+            raise CapacityError("too many tokens are being asked about")
+        self._waiting[uid] += 1
+
+    def leave(self, uid: int | None) -> None:
+        self._waiting[uid] -= 1
+        if not self._waiting[uid]:
+            del self._waiting[uid]
+
+
+class _Cache:
+    """Answers with their times, by digest; the oldest are dropped first."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._answers: OrderedDict[bytes, tuple[Bearer, float]] = OrderedDict()
+
+    def get(self, digest: bytes) -> tuple[Bearer, float] | None:
+        return self._answers.get(digest)
+
+    def put(self, digest: bytes, bearer: Bearer) -> None:
+        self._answers[digest] = (bearer, time.monotonic())
+        self._answers.move_to_end(digest)
+        if len(self._answers) > self._most:
+            self._answers.popitem(last=False)
+
+    def remove(self, digest: bytes) -> None:
+        self._answers.pop(digest, None)
+
+
+class GatewayAccess:
+    """Decides about access, from the cached answers about tokens."""
+
+    def __init__(self, tokens: TokenCache) -> None:
+        self.tokens = tokens
         self._admins = {0, os.geteuid()}
 
     def is_known(self, caller: Credentials) -> bool:
-        """Say whether a caller can be judged without asking anybody."""
-        return caller.token is None or self.bearers.remembered(caller) is not None
+        """Whether access can be decided without a lookup."""
+        return caller.token is None or self.tokens.get(caller) is not None
 
-    def refusal(self, caller: Credentials, hall: FunctionRouter | None) -> Refusal | None:
-        """Say why a caller whom it knows may not call a function; None: they may.
+    def refusal(self, caller: Credentials, router: FunctionRouter | None) -> Refusal | None:
+        """Return why a caller may not call a function; None: it may. Valid only after a lookup of its token.
 
         Args:
-            caller: Who asks.
-            hall: The function's; None if there is none of the name that they said.
+            caller: The request's credentials.
+            router: The function's; None: there is no such function.
         """
-        if hall is not None and hall.declaration.is_public:
+        if router is not None and router.declaration.is_public:
             return None
-        bearer = self.bearers.remembered(caller) or Bearer()
+        bearer = self.tokens.get(caller) or Bearer()
         if caller.uid is None and caller.token is None:
             return NO_TOKEN
-        if hall is not None and (self._is_admin(caller, bearer) or hall.function.owner_uid in {caller.uid, bearer.uid}):
-            return None
-        if hall is not None and bearer.function == hall.function.identity:
-            return None
-        is_nobody = caller.uid is None and bearer == Bearer()
-        return BAD_TOKEN if is_nobody else NOT_YOURS
+        if router is not None:
+            function = router.function
+            if self._is_admin(caller, bearer) or function.owner_uid in {caller.uid, bearer.uid}:
+                return None
+            if bearer.function == function.identity:
+                return None
+        return BAD_TOKEN if caller.uid is None and bearer == Bearer() else NOT_YOURS
 
     def principal(self, caller: Credentials) -> str:
-        """Return who a caller whom it knows is, as far as it tells two apart.
+        """Return a caller's identity; valid only after a lookup of its token.
 
-        A user is the same one by their socket and by their own token; empty for who shows nothing that is good for anything.
+        A user has one identity over the Unix socket and with a token of its own; a function's token is an identity itself. Empty
+        for a caller without valid credentials.
         """
-        bearer = self.bearers.remembered(caller) or Bearer()
+        bearer = self.tokens.get(caller) or Bearer()
         if bearer.function is not None:
             return f"token {caller.digest.hex()}"
         uid = caller.uid if bearer.uid is None else bearer.uid
         return "" if uid is None else f"user {uid}"
 
     def admin_refusal(self, caller: Credentials) -> Refusal | None:
-        """Say why a caller whom it knows may not see everything; None: they may."""
-        if self._is_admin(caller, self.bearers.remembered(caller) or Bearer()):
+        """Return why a caller may not use an administrator's page; None: it may."""
+        if self._is_admin(caller, self.tokens.get(caller) or Bearer()):
             return None
         return NO_TOKEN if caller.uid is None and caller.token is None else NOT_ADMIN
 

@@ -1,8 +1,6 @@
-"""A gateway's connections: who is at the other end of a Unix socket is asked once, when it is made.
+"""A gateway's HTTP connections: the user at the other end of a Unix socket, timeouts of slow clients, limits per user.
 
-A request that begins and does not go on is given up after a while, and no user has more than a part of all connections:
-descriptors are everybody's. It refuses to believe
-anything else about a user: over TCP there are only tokens.
+Over TCP there is no user, only tokens.
 """
 
 import asyncio
@@ -14,27 +12,27 @@ from pgpu.functions.ipc.unix_sockets import peer_uid
 
 
 class GatewayConnection(HttpConnection):
-    """A connection whose requests know their user."""
+    """A connection whose requests carry their user's id in the scope's state."""
 
     patience_seconds = 30.0
-    """Between two looks; a request whose head or small body is not whole at two of them in a row is given up, and so is a client
-    who took nothing of its answers in between.
+    """Between two checks. A connection is aborted if a request's head or small body is incomplete at two checks in a row, or if
+    the client took nothing of its responses in between.
     """
 
     most_descriptors = 1 << 16
-    """That this process may have: callers over TCP together hold half as many connections, each user over the socket a quarter,
-    all together seven eighths.
+    """Limit of this process. Callers over TCP may hold half as many connections, each user of the Unix socket a quarter, all
+    together seven eighths.
     """
 
     held: ClassVar["Counter[int | None]"] = Counter()
     """Connections of each user; None: those over TCP."""
 
-    _looking: asyncio.TimerHandle | None = None
+    _check_timer: asyncio.TimerHandle | None = None
     _unfinished: object = None
     _unread_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's
-        """Note who it is."""
+        """Determine the user and check the limits."""
         super().connection_made(transport)
         uid = peer_uid(transport.get_extra_info("socket"))
         self.app_state: dict[str, Any] = {**self.app_state, "uid": uid}
@@ -43,40 +41,39 @@ class GatewayConnection(HttpConnection):
         if is_one_too_many or self.held.total() > self.most_descriptors * 7 // 8:
             transport.abort()
             return
-        self._looking = self.loop.call_later(self.patience_seconds, self._look)
+        self._check_timer = self.loop.call_later(self.patience_seconds, self._check_progress)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Look no more."""
+        """Stop the checks."""
         super().connection_lost(exc)
         uid = self.app_state["uid"]
         self.held[uid] -= 1
         if not self.held[uid]:
             del self.held[uid]
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._check_timer is not None:
+            self._check_timer.cancel()
 
-    def _look(self) -> None:
-        unfinished, unread_bytes = self._what_is_unfinished(), self._what_is_unread()
+    def _check_progress(self) -> None:
+        cycle = self.cycle
+        # Of complete responses only: the writer of an incomplete one has a timeout of its own.
+        is_complete = cycle is None or cycle.response_complete or self.transport.is_closing()
+        unread_bytes = self.transport.get_write_buffer_size() if is_complete else 0
         is_stuck = 0 < unread_bytes == self._unread_bytes
+        unfinished = self._unfinished_request()
         if is_stuck or (unfinished is not None and unfinished is self._unfinished):
             self.transport.abort()
             return
         self._unfinished, self._unread_bytes = unfinished, unread_bytes
-        self._looking = self.loop.call_later(self.patience_seconds, self._look)
+        self._check_timer = self.loop.call_later(self.patience_seconds, self._check_progress)
 
-    def _what_is_unread(self) -> int:
-        """Return how much of answers that are whole their client has not taken; whoever sends the others waits no longer than they last."""
-        is_whole = self.cycle is None or self.cycle.response_complete or self.transport.is_closing()
-        return self.transport.get_write_buffer_size() if is_whole else 0
+    def _unfinished_request(self) -> object:
+        """Return an object that identifies the incomplete request; None: there is none.
 
-    def _what_is_unfinished(self) -> object:
-        """Return what stands for a request that has begun and is not whole; None: nobody waits for a client.
-
-        Bodies on the ordinary way are waited for until their call's deadline.
+        A body that an ASGI task reads has its call's deadline, and is not checked here.
         """
         cycle, scope = self.cycle, self.scope
         if scope is None:
-            return self  # it has never said a word
+            return self  # there was no request yet
         if "method" not in scope:
             return scope
         is_direct = cycle is not None and isinstance(cycle.message_event, DirectCall)

@@ -1,101 +1,151 @@
-"""The gateway's counter: from a request to an errand in the hall of its function.
+"""The request handler of a gateway's connections: from a request's head to its function's router.
 
-A call whose caller is known and that asks for nothing special goes the short way, without a task. It refuses to pass a
-caller's token on to a function: whose code that is may be anybody's.
+A call that needs no token lookup and no storage goes the direct way, without a task. A caller's token is not passed on to
+the function, whose code belongs to its owner.
 """
 
+import asyncio
 import time
 from typing import Any
 
 from pgpu.functions.gateway.gateway_access import Credentials, GatewayAccess
 from pgpu.functions.gateway.gateway_routes import Route, RouteKind, parse_route
-from pgpu.functions.http.request_handler import ReplicaInfo
-from pgpu.functions.http.request_heads import request_id, timeout_seconds
-from pgpu.functions.ipc.messages import Body
+from pgpu.functions.http.request_handler import BAD_TIMEOUT, ReplicaInfo, request_id, request_times
+from pgpu.functions.ipc.messages import Body, Chunk, Reply
 from pgpu.functions.protocols import Refusal
-from pgpu.functions.requests.pending_request import PendingRequest, ResponseSink
+from pgpu.functions.requests.request_queue import PendingRequest, ResponseSink
 from pgpu.functions.router.function_router import FunctionRouter
-from pgpu.functions.router.routed_request import RoutedRequest
+from pgpu.functions.router.replica_connection import RoutedRequest
 from pgpu.functions.router.router_table import RouterTable
 
-BAD_TIMEOUT = Refusal(400, "bad_timeout", "Request-Timeout is a positive number of seconds")
 _NO_VERSION = Refusal(404, "no_version", "this version of the function gets no traffic")
+_NO_PAGE = Refusal(404, "not_found", "the function says nothing of the kind about itself")
 _UNKNOWN_TIMEOUT_SECONDS = 60.0
-_SPECIAL = ("prefer", "ce-id", "ce-specversion")
+_STORED_HEADERS = ("prefer", "ce-id", "ce-specversion")
 _EVENTS = "application/cloudevents"
+_OK = 200
+_DESCRIBE_SECONDS = 5.0
+"""Limit for a hot replica's description, which it has in memory."""
 
 
-class _Cold:
-    """What answers a request that no replica has seen."""
+class _NoReplica:
+    """The replica of a request that no replica has seen."""
 
     hot_since_seconds = 0.0
     load_seconds = 0.0
 
-    def credit(self, ticket: PendingRequest) -> None:
-        """Nothing streams."""
+    def credit(self, request: PendingRequest) -> None:
+        """Nothing to do: refusals are no streams."""
 
 
-_COLD = _Cold()
+_NO_REPLICA = _NoReplica()
 
 
 class GatewayRequestHandler:
-    """Where a gateway's connections hand in their requests."""
+    """Passes the requests of HTTP connections to routers; see `RequestHandler`."""
 
-    def __init__(self, halls: RouterTable, access: GatewayAccess) -> None:
-        self._halls, self._access = halls, access
+    def __init__(self, routers: RouterTable, access: GatewayAccess) -> None:
+        self._routers, self._access = routers, access
 
     def is_call(self, path: str) -> bool:
-        """Say whether a POST to this path is a call."""
+        """Whether a POST to this path is a call."""
         return parse_route(path).kind is RouteKind.CALL
 
-    def direct(self, scope: Any, headers: dict[str, str]) -> PendingRequest | None:
-        """Begin a call that goes the short way; None: it takes the ordinary one."""
-        target = parse_route(scope["path"])
-        hall = self._halls.get(target.name)
-        if hall is None or is_special(headers) or int(headers["content-length"]) > hall.declaration.max_body_bytes:
+    def accept_direct(self, scope: Any, headers: dict[str, str]) -> PendingRequest | None:
+        """Begin a call that goes the direct way; None: it goes through the ASGI application."""
+        route = parse_route(scope["path"])
+        router = self._routers.get(route.name)
+        if router is None or is_stored(headers) or int(headers["content-length"]) > router.declaration.max_body_bytes:
             return None
         caller = Credentials(headers.get("authorization"), scope["state"].get("uid"))
-        if not self._access.is_known(caller) or self._access.refusal(caller, hall) is not None:
+        if not self._access.is_known(caller) or self._access.refusal(caller, router) is not None:
             return None
-        return self.errand(scope, headers, target, hall)
+        return self.new_request(scope, headers, route, router)
 
-    def errand(self, scope: Any, headers: dict[str, str], target: Route, hall: FunctionRouter | None) -> RoutedRequest:
-        """Begin a request; its deadline runs."""
-        now = time.monotonic()
-        declared = hall.declaration.timeout_seconds if hall else _UNKNOWN_TIMEOUT_SECONDS
-        known = timeout_seconds(headers, declared) or 0.0
-        deadline = now + (known or declared)  # of a timeout that is none, for the body that comes before it is refused
+    def new_request(
+        self, scope: Any, headers: dict[str, str], route: Route, router: FunctionRouter | None
+    ) -> RoutedRequest:
+        """Begin a request; its deadline runs from now on."""
+        declared_seconds = router.declaration.timeout_seconds if router else _UNKNOWN_TIMEOUT_SECONDS
         forwarded = {name: value for name, value in headers.items() if name != "authorization"}
         query = scope["query_string"].decode("latin-1")
         return RoutedRequest(
-            request_id(headers), scope["method"], scope["path"], query, forwarded, b"", None, now, deadline, known,
-            None, hall=hall, version=target.version, is_exact=target.version > 0,
+            request_id(headers), scope["method"], scope["path"], query, forwarded, b"", None,
+            *request_times(headers, declared_seconds), None, router=router, version=route.version,
+            is_exact=route.version > 0,
         )  # fmt: skip
 
-    def submit(self, ticket: PendingRequest, body: Body, file: int | None, asker: ResponseSink) -> None:
-        """Hand a request with its whole body to its hall."""
-        assert isinstance(ticket, RoutedRequest)  # noqa: S101 - made above
-        hall = ticket.hall
-        assert hall is not None  # noqa: S101 - looked at before
-        ticket.body, ticket.file, ticket.asker = body, file, asker
-        if not ticket.timeout_seconds:
-            hall.refuse(ticket, BAD_TIMEOUT)
-        elif ticket.is_exact and not hall.serves(ticket.version):
-            hall.refuse(ticket, _NO_VERSION)
+    def submit(self, request: PendingRequest, body: Body, file: int | None, sink: ResponseSink) -> None:
+        """Submit a request with its whole body to its router."""
+        assert isinstance(request, RoutedRequest)  # noqa: S101 - made by new_request()
+        router = request.router
+        assert router is not None  # noqa: S101 - checked before
+        request.body, request.file, request.sink = body, file, sink
+        if not request.timeout_seconds:
+            router.refuse(request, BAD_TIMEOUT)
+        elif request.is_exact and not router.serves(request.version):
+            router.refuse(request, _NO_VERSION)
         else:
-            hall.submit(ticket)
+            router.submit(request)
 
-    def abandon(self, ticket: PendingRequest) -> None:
-        """Nobody waits for it any more."""
-        if isinstance(ticket, RoutedRequest) and ticket.hall is not None:
-            ticket.hall.abandon(ticket)
+    def abandon(self, request: PendingRequest) -> None:
+        """Cancel a request whose caller has left."""
+        if isinstance(request, RoutedRequest) and request.router is not None:
+            request.router.abandon(request)
 
-    def warm(self, ticket: PendingRequest) -> ReplicaInfo:
-        """Return the replica that has a request, or had it."""
-        link = ticket.link if isinstance(ticket, RoutedRequest) else None
-        return _COLD if link is None else link
+    def replica_of(self, request: PendingRequest) -> ReplicaInfo:
+        """Return the replica that has, or had, a request."""
+        replica = request.replica if isinstance(request, RoutedRequest) else None
+        return _NO_REPLICA if replica is None else replica
 
 
-def is_special(headers: dict[str, str]) -> bool:
-    """Say whether a call wants more than its answer: to be kept, or to be known again."""
-    return any(name in headers for name in _SPECIAL) or headers.get("content-type", "").lower().startswith(_EVENTS)
+def is_stored(headers: dict[str, str]) -> bool:
+    """Whether a call may have to be stored: it is asynchronous, or an event."""
+    content_type = headers.get("content-type", "").lower()
+    return any(name in headers for name in _STORED_HEADERS) or content_type.startswith(_EVENTS)
+
+
+class _DescriptionSink:
+    """The sink of a `describe` command."""
+
+    def __init__(self) -> None:
+        self.described: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+
+    def reply(self, reply: Reply, file: int | None) -> None:
+        """Wake the waiting task; a description has no file."""
+        _ = file
+        if not self.described.done():
+            self.described.set_result(reply)
+
+    def chunk(self, chunk: Chunk, file: int | None) -> None:
+        """Nothing to do: a description is no stream."""
+
+
+async def describe_function(
+    handler: GatewayRequestHandler, request: RoutedRequest, route: Route, patience_seconds: float = _DESCRIBE_SECONDS
+) -> Reply | Refusal:
+    """Return a page of a function's own description, from a replica, once for each version.
+
+    A replica is started for it if there is none; the limit is then the version's start timeout, not the calls' timeout.
+    """
+    router = request.router
+    assert router is not None  # noqa: S101 - checked before
+    load = router.load_of(request)
+    if load is None:
+        return _NO_PAGE
+    if not load.pages:
+        request.command = "describe"
+        start_seconds = 0.0 if load.hot else load.declaration.startup_timeout_seconds
+        request.deadline_seconds = min(request.deadline_seconds, time.monotonic() + start_seconds + patience_seconds)
+        sink = _DescriptionSink()
+        handler.submit(request, b"", None, sink)
+        try:
+            reply = await sink.described
+        finally:
+            router.abandon(request)
+        if reply.status != _OK:
+            return reply
+        load.pages = {page: body.encode() for page, body in reply.headers.items()}
+    path = "/openapi.json" if route.kind is RouteKind.OPENAPI else f"/v2/models/{router.name}"
+    body = load.pages.get(path)
+    return _NO_PAGE if body is None else Reply(_OK, {"content-type": "application/json"}, body)

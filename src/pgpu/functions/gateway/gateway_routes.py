@@ -1,7 +1,4 @@
-"""What a path of the gateway means. Pure.
-
-It refuses to know whether there is such a function.
-"""
+"""The routes of a gateway's paths. Pure; whether a named function exists is not checked here."""
 
 import re
 from enum import StrEnum
@@ -14,14 +11,14 @@ _CALL = r"(?P<call>[A-Za-z0-9._:-]{1,128})"
 
 
 class RouteKind(StrEnum):
-    """What is at a path."""
+    """Kind of a path."""
 
     CALL = "call"
     NAMED_CALL = "named_call"
-    """An asynchronous call under an id of its caller's."""
+    """An asynchronous call under an id that its caller chose."""
 
     STORED = "stored"
-    """An asynchronous call under an id of ours."""
+    """An asynchronous call under an id that the gateway chose."""
 
     PART = "part"
     """A path below a function's, which only an ASGI application has."""
@@ -34,20 +31,20 @@ class RouteKind(StrEnum):
 
 
 class Route(NamedTuple):
-    """What a path means."""
+    """A parsed path."""
 
     kind: RouteKind
     name: str = ""
-    """Of a function; may be none's."""
+    """Name of a function, which may not exist."""
 
     version: int = 0
-    """That its caller chose; 0: none."""
+    """Chosen by the caller; 0: none."""
 
     call: str = ""
     """Id of an asynchronous call."""
 
     methods: str = "GET, HEAD"
-    """That this path takes."""
+    """Methods that the path takes."""
 
 
 PAGES = frozenset(
@@ -69,7 +66,7 @@ _PATTERNS = [
 
 @lru_cache(4096)
 def parse_route(path: str) -> Route:
-    """Read a path."""
+    """Parse a path."""
     if path in PAGES:
         return Route(RouteKind.PAGE)
     for kind, methods, pattern in _PATTERNS:

@@ -1,48 +1,47 @@
-"""Puts a gateway together and runs it until it is asked to leave, or whoever started it is gone.
+"""Assembles the gateway's process and runs it until it is told to exit, or its parent ends.
 
-Replicas live on: they are jobs, and the next gateway finds them. It refuses to be two: its socket is one.
+Replicas are jobs and go on; the next gateway finds them. Its Unix socket replaces that of the previous gateway.
 """
 
 import asyncio
 import contextlib
+import logging
 import os
 import resource
 import signal
 import socket
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-import uvicorn
 
 from pgpu.errors import NodeError
 from pgpu.functions.async_calls.async_call_database import AsyncCallDatabase
 from pgpu.functions.async_calls.async_call_store import AsyncCallStore
+from pgpu.functions.control.control_plane import ControlPlane
 from pgpu.functions.control.replica_controller import ReplicaController
 from pgpu.functions.gateway.async_call_routes import AsyncCallRoutes
 from pgpu.functions.gateway.body_budget import BodyBudget, room_bytes
-from pgpu.functions.gateway.gateway_access import GatewayAccess
+from pgpu.functions.gateway.gateway_access import GatewayAccess, TokenCache
 from pgpu.functions.gateway.gateway_app import GatewayApp
 from pgpu.functions.gateway.gateway_connection import GatewayConnection
 from pgpu.functions.gateway.gateway_handler import GatewayRequestHandler
-from pgpu.functions.gateway.token_cache import TokenCache
+from pgpu.functions.http.http_connection import HttpServer
 from pgpu.functions.ipc.async_channel import CoalescingLoop
-from pgpu.functions.replica.worker_supervisor import log
-from pgpu.functions.router.control_plane import ControlPlane
-from pgpu.functions.router.gateway_metrics import GatewayMetrics
+from pgpu.functions.requests.prometheus_metrics import GatewayMetrics
 from pgpu.functions.router.load_history import LoadHistory, learned_loads, restore_loads, save_periodically
 from pgpu.functions.router.router_table import RouterTable
 
 _BACKLOG = 1024
-_AGAIN_SECONDS = 0.2
-"""Between two attempts to learn of functions: nobody is told that there is none before."""
+_RETRY_SECONDS = 0.2
+"""Between two attempts to learn the functions; no request is answered before."""
 
 _MOST_DESCRIPTORS = 1 << 15
-"""That connections are counted against: each may hold 120 KiB of what its client sent and nobody has read."""
+"""Upper limit for the limits of connections: each may hold 120 KiB that its client sent and that is not processed."""
 
 _GRACE_SECONDS = 5
-"""What calls under way may take once the gateway was told to leave."""
+"""Time for calls in flight at the end."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,107 +49,91 @@ class GatewaySettings:
     """How a gateway runs."""
 
     unix: Path
-    """Where its Unix socket goes: everybody may connect, and is who the kernel says."""
+    """Path of its Unix socket: all users may connect, identified by the kernel."""
 
     address: tuple[str, int] | None
-    """Host and port for who has a token; None: only the Unix socket."""
+    """Host and port for callers with a token; None: only the Unix socket."""
 
     state: Path
-    """Directory of the calls that it keeps."""
+    """Directory of asynchronous calls and of the learned load."""
 
     parent: int | None = None
-    """A descriptor that ends with whoever started it; None: nobody is waited for."""
+    """A descriptor that becomes readable when the parent ends; None: the gateway ends by a signal only."""
 
 
-class _Server(uvicorn.Server):
-    """uvicorn without its own idea of signals."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave them alone."""
-        yield
-
-
-def run(desk: ControlPlane, settings: GatewaySettings) -> None:
+def run(control_plane: ControlPlane, settings: GatewaySettings) -> None:
     """Serve until SIGTERM or SIGINT.
 
     Raises:
-        NodeError: It cannot listen there.
+        NodeError: The Unix socket cannot be created.
     """
+    logging.basicConfig(format="pgpu: %(message)s", level=logging.INFO)
     _, most_descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_descriptors, most_descriptors))
     with asyncio.Runner(loop_factory=CoalescingLoop) as runner:
-        runner.run(_serve(desk, settings))
+        runner.run(_serve(control_plane, settings))
 
 
-async def _serve(desk: ControlPlane, settings: GatewaySettings) -> None:
+async def _serve(control_plane: ControlPlane, settings: GatewaySettings) -> None:
     metrics = GatewayMetrics()
-    halls, bearers = RouterTable(metrics), TokenCache(desk)
-    access = GatewayAccess(bearers)
-    controller = ReplicaController(halls, desk, metrics)
-    counter = GatewayRequestHandler(halls, access)
-    books = AsyncCallStore(AsyncCallDatabase(settings.state / "calls"), halls)
-    kept = AsyncCallRoutes(books, counter, access, halls)
-    app = GatewayApp(halls, access, counter, kept, controller.refresh, uploads=BodyBudget(room_bytes()))
+    routers, tokens = RouterTable(metrics), TokenCache(control_plane)
+    access = GatewayAccess(tokens)
+    controller = ReplicaController(routers, control_plane, metrics)
+    handler = GatewayRequestHandler(routers, access)
+    store = AsyncCallStore(AsyncCallDatabase(settings.state / "calls"), routers)
+    async_calls = AsyncCallRoutes(store, handler, access, routers)
+    budget = BodyBudget(room_bytes())
+    app = GatewayApp(routers, access, handler, async_calls, controller.refresh, budget=budget)
     most_descriptors = min(_MOST_DESCRIPTORS, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-    words = {"counter": counter, "held": Counter(), "most_descriptors": most_descriptors}
-    connection = type("ServedConnection", (GatewayConnection,), words)
-    server = _Server(
-        uvicorn.Config(
-            app, http=connection, ws="none", lifespan="off", log_level="critical", access_log=False,
-            server_header=False, timeout_keep_alive=75, timeout_graceful_shutdown=_GRACE_SECONDS,
-        )
-    )  # fmt: skip
-    leaving = _on_leaving(settings.parent)
+    attributes = {"handler": handler, "held": Counter(), "most_descriptors": most_descriptors}
+    server = HttpServer(app, type("GatewayHttpConnection", (GatewayConnection,), attributes), _GRACE_SECONDS)
+    leaving = _leave_on_signals(settings.parent)
     sockets = _listen(settings)
     made = settings.unix.lstat()
-    await _informed(controller, leaving)
-    memory = LoadHistory(settings.state / "learned.db")
-    restore_loads(halls, memory.read())
-    await books.open()
+    while not await controller.open() and not leaving.is_set():
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_RETRY_SECONDS):
+                await leaving.wait()
+    history = LoadHistory(settings.state / "learned.db")
+    restore_loads(routers, history.read())
+    await store.open()
     app.is_ready = True
     loop = asyncio.get_running_loop()
-    working = loop.create_task(controller.run())
-    working.add_done_callback(lambda _: leaving.set())  # a gateway without its controller would only look alive
-    remembering = loop.create_task(save_periodically(halls, memory))
+    controlling = loop.create_task(controller.run())
+    controlling.add_done_callback(lambda _: leaving.set())  # a gateway without its controller would only look alive
+    saving = loop.create_task(save_periodically(routers, history))
     serving = loop.create_task(server.serve(sockets))
-    _say(sockets)
+    for each in sockets:
+        name = each.getsockname()
+        _log.info("functions at %s", f"http://{name[0]}:{name[1]}" if isinstance(name, tuple) else "their socket")
     try:
         await leaving.wait()
         server.should_exit = True
         await serving
     finally:
-        working.cancel()
-        remembering.cancel()
-        memory.write(learned_loads(halls))
-        bearers.close()
+        controlling.cancel()
+        saving.cancel()
+        history.write(learned_loads(routers))
+        tokens.close()
         with contextlib.suppress(asyncio.CancelledError):
-            await working
-        books.close()
+            await controlling
+        store.close()
         with contextlib.suppress(OSError):
-            if os.path.samestat(settings.unix.lstat(), made):  # and not the next gateway's
+            if os.path.samestat(settings.unix.lstat(), made):  # the path may be the next gateway's socket already
                 settings.unix.unlink()
 
 
-async def _informed(controller: ReplicaController, leaving: asyncio.Event) -> None:
-    """Wait until the server has told of its functions and their replicas."""
-    while not await controller.open() and not leaving.is_set():
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_AGAIN_SECONDS):
-                await leaving.wait()
-
-
-def _on_leaving(parent: int | None) -> asyncio.Event:
+def _leave_on_signals(parent: int | None) -> asyncio.Event:
     loop, leaving = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, leaving.set)
     if parent is not None:
 
-        def orphaned() -> None:
+        def on_parent_end() -> None:
             loop.remove_reader(parent)
             leaving.set()
 
-        loop.add_reader(parent, orphaned)
+        loop.add_reader(parent, on_parent_end)
     return leaving
 
 
@@ -161,28 +144,23 @@ def _listen(settings: GatewaySettings) -> list[socket.socket]:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             sockets.append(socket.create_server((host, port), family=family, backlog=_BACKLOG))
-        except OSError as error:  # another program's, and no reason to serve nobody
-            log(f"no functions at {host}:{port}: {error.strerror or error}; choose another: pgpu serve --gateway")
+        except OSError as error:  # the port is in use: the Unix socket still works
+            reason = error.strerror or error
+            _log.info("no functions at %s:%s: %s; choose another: pgpu serve --gateway", host, port, reason)
     return sockets
 
 
 def _unix_socket(path: Path) -> socket.socket:
-    """Listen there; callers of a gateway that was killed find this one under the same name."""
+    """Listen at a path, replacing the socket of a gateway that was killed in one step."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         fresh.unlink(missing_ok=True)
         made.bind(os.fspath(fresh))
-        fresh.chmod(0o666)  # who it is, the kernel says of each
+        fresh.chmod(0o666)  # all users: the kernel reports the user of each connection
         made.listen(_BACKLOG)
         fresh.rename(path)
     except OSError as error:
         made.close()
         raise NodeError(f"{path} cannot be listened at: {error.strerror or error}") from error
     return made
-
-
-def _say(sockets: list[socket.socket]) -> None:
-    for each in sockets:
-        name = each.getsockname()
-        log(f"functions at {f'http://{name[0]}:{name[1]}' if isinstance(name, tuple) else 'their socket'}")

@@ -1,7 +1,4 @@
-"""The gateway's own OpenAPI: what is the same for every function.
-
-It refuses to name functions: who reads it may be a stranger.
-"""
+"""The gateway's own OpenAPI document: the paths that all functions share."""
 
 from functools import cache
 from typing import Any
@@ -26,7 +23,7 @@ _ANY = {"description": "The function's answer, in the type that it has.", "conte
 
 @cache
 def openapi_document() -> bytes:
-    """Write it."""
+    """Return the document as JSON."""
     calls = {
         "/functions/{name}": {"post": _call("Call a function.", [_NAME, _TIMEOUT, _PREFER])},
         "/v2/models/{name}/infer": {"post": _call("Infer, as the Open Inference Protocol says.", [_NAME, _TIMEOUT])},

@@ -1,4 +1,5 @@
-"""HTTP on a replica's sockets: requests become tickets, answers become bytes.
+"""HTTP of replicas and gateways: connections become pending requests, replies become bytes. Bodies are never decoded here.
 
-It refuses to decode a body or to know the handler: bytes go to the worker and come back.
+A usual call goes the direct way: the connection passes it to the `RequestHandler` and writes the answer in one piece. All
+other requests go through an ASGI application, one task each.
 """

@@ -1,106 +1,151 @@
-"""The ordinary way of a call: a task that reads its body, hands it in, and waits while the client is slow.
+"""Calls through an ASGI application: a task reads the body, submits the request, and waits while the client is slow.
 
-It refuses to judge a request: who calls it has looked at everything but the body.
+Bodies up to 1 MiB stay in memory, larger ones go to a memory file.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
 
-from pgpu.functions.http.request_bodies import TOO_LARGE, ClientGoneError, Receive, read_body
 from pgpu.functions.http.request_handler import RequestHandler
 from pgpu.functions.http.response_writer import ResponseWriter, Send
+from pgpu.functions.ipc.call_frames import INLINE_BYTES
+from pgpu.functions.ipc.memory_files import GrowingFile
 from pgpu.functions.ipc.messages import Chunk, Reply
-from pgpu.functions.protocols import Refusal
-from pgpu.functions.requests.pending_request import PendingRequest
+from pgpu.functions.protocols.call_refusal import Refusal
+from pgpu.functions.requests.request_queue import PendingRequest
 
+Receive = Callable[[], Awaitable[Any]]
+"""ASGI's."""
+
+TOO_LARGE = Refusal(413, "body_too_large", "the body is larger than this function takes", {"connection": "close"})
 _BODY_TIMEOUT = Refusal(408, "body_timeout", "the body did not come in time", {"connection": "close"})
 
 
-class AsgiCall:
-    """One request whose task waits for the answer."""
+class ClientGoneError(Exception):
+    """The client left before its body was complete."""
 
-    def __init__(self, counter: RequestHandler, ticket: PendingRequest, send: Send) -> None:
-        self._counter, self._ticket, self._send = counter, ticket, send
-        self._answering: ResponseWriter | None = None
+
+class AsgiCall:
+    """The sink of a request whose task waits for the answer."""
+
+    def __init__(self, handler: RequestHandler, request: PendingRequest, send: Send) -> None:
+        self._handler, self._request, self._send = handler, request, send
+        self._writer: ResponseWriter | None = None
         self._replied: asyncio.Future[tuple[Reply, int | None] | None] = asyncio.get_running_loop().create_future()
 
     def reply(self, reply: Reply, file: int | None) -> None:
         """Wake the task."""
-        self._answering = ResponseWriter(self._counter.warm(self._ticket), self._ticket, self._send)
+        self._writer = ResponseWriter(self._handler.replica_of(self._request), self._request, self._send)
         self._replied.set_result((reply, file))
 
     def chunk(self, chunk: Chunk, file: int | None) -> None:
-        """Pass a piece on."""
-        if self._answering is not None:
-            self._answering.chunk(chunk, file)
+        """Pass a piece to the writer."""
+        if self._writer is not None:
+            self._writer.chunk(chunk, file)
 
-    def gone(self) -> None:
-        """The client has left: the task has nobody to answer."""
-        if self._answering is not None:
-            self._answering.gone()
+    def abort(self) -> None:
+        """End the task: the client has left."""
+        if self._writer is not None:
+            self._writer.abort()
         if not self._replied.done():
             self._replied.set_result(None)
 
-    async def answer(self) -> None:
-        """Wait and send."""
+    async def write(self) -> None:
+        """Wait for the answer and write it."""
         replied = await self._replied
-        if replied is not None and self._answering is not None:
-            await self._answering.run(*replied)
+        if replied is not None and self._writer is not None:
+            await self._writer.run(*replied)
 
 
 async def answer_call(
-    counter: RequestHandler, ticket: PendingRequest, most_bytes: int, receive: Receive, send: Send
+    handler: RequestHandler, request: PendingRequest, most_bytes: int, receive: Receive, send: Send
 ) -> None:
-    """Read a call's body, hand it in, and send the answer.
+    """Read a call's body until the request's deadline, submit the call, and write its answer.
 
     Args:
-        counter: Where it is handed in.
-        ticket: The request; its deadline ends the reading, too.
-        most_bytes: The largest body.
+        handler: Takes the call.
+        request: The request.
+        most_bytes: Largest body.
         receive: ASGI's.
-        send: Likewise.
+        send: ASGI's.
     """
-    if (refused := refuse_too_large(ticket, most_bytes)) is None:
+    if (refusal := refuse_too_large(request, most_bytes)) is None:
         try:
-            async with asyncio.timeout_at(ticket.deadline_seconds):
-                read = await read_body(receive, most_bytes)
+            async with asyncio.timeout_at(request.deadline_seconds):
+                body = await read_body(receive, most_bytes)
         except ClientGoneError:
             return
         except TimeoutError:
-            read = _BODY_TIMEOUT
-        if not isinstance(read, Refusal):
-            await serve_body(counter, ticket, read, receive, send)
+            body = _BODY_TIMEOUT
+        if not isinstance(body, Refusal):
+            await serve_body(handler, request, body, receive, send)
             return
-        refused = read
-    await send_reply(counter, ticket, refused.reply(ticket.request_id), send)
+        refusal = body
+    await send_reply(handler, request, refusal.reply(request.request_id), send)
 
 
-async def send_reply(counter: RequestHandler, ticket: PendingRequest, reply: Reply, send: Send) -> None:
-    """Send an answer that is whole."""
-    await ResponseWriter(counter.warm(ticket), ticket, send).run(reply, None)
+async def send_reply(handler: RequestHandler, request: PendingRequest, reply: Reply, send: Send) -> None:
+    """Write a complete reply."""
+    await ResponseWriter(handler.replica_of(request), request, send).run(reply, None)
 
 
-def refuse_too_large(ticket: PendingRequest, most_bytes: int) -> Refusal | None:
-    """Refuse a body whose announced length is too large; None: nothing says so."""
-    length = ticket.headers.get("content-length", "0")
+def refuse_too_large(request: PendingRequest, most_bytes: int) -> Refusal | None:
+    """Refuse a body whose `Content-Length` is too large; None: it is not, or there is none."""
+    length = request.headers.get("content-length", "0")
     return TOO_LARGE if length.isdecimal() and int(length) > most_bytes else None
 
 
 async def serve_body(
-    counter: RequestHandler, ticket: PendingRequest, body: tuple[bytes, int | None], receive: Receive, send: Send
+    handler: RequestHandler, request: PendingRequest, body: tuple[bytes, int | None], receive: Receive, send: Send
 ) -> None:
-    """Hand in a call whose body was read, and send the answer."""
-    call = AsgiCall(counter, ticket, send)
-    watch = asyncio.get_running_loop().create_task(_watch(counter, ticket, receive, call))
+    """Submit a call whose body was read, and write its answer."""
+    call = AsgiCall(handler, request, send)
+    watch = asyncio.get_running_loop().create_task(_watch_disconnect(handler, request, receive, call))
     try:
-        counter.submit(ticket, *body, call)
-        await call.answer()
+        handler.submit(request, *body, call)
+        await call.write()
     finally:
         watch.cancel()
 
 
-async def _watch(counter: RequestHandler, ticket: PendingRequest, receive: Receive, call: AsgiCall) -> None:
-    """Notice that the client leaves."""
+async def _watch_disconnect(handler: RequestHandler, request: PendingRequest, receive: Receive, call: AsgiCall) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-    counter.abandon(ticket)
-    call.gone()
+    handler.abandon(request)
+    call.abort()
+
+
+async def read_body(receive: Receive, most_bytes: int) -> tuple[bytes, int | None] | Refusal:
+    """Read a body to its end.
+
+    Returns:
+        The body, or empty bytes and the descriptor of a sealed memory file, which the caller then owns; or a refusal.
+
+    Raises:
+        ClientGoneError: The client left.
+    """
+    head, size_bytes = bytearray(), 0
+    file: GrowingFile | None = None
+    try:
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                raise ClientGoneError
+            piece = message["body"]
+            size_bytes += len(piece)
+            if file is not None:
+                file.add(piece)
+            else:
+                head += piece
+                if len(head) > INLINE_BYTES:
+                    file = GrowingFile()
+                    file.add(head)
+                    head = bytearray()
+            if size_bytes > most_bytes:
+                return TOO_LARGE
+            if not message.get("more_body", False):
+                return (bytes(head), None) if file is None else (b"", file.seal())
+    finally:
+        if file is not None:
+            file.close()

@@ -1,136 +1,169 @@
-"""The short way for the usual call: a small POST whose body came at once, answered in one write.
+"""uvicorn's HTTP connection with a direct way for the usual call: a small POST whose body arrives at once.
 
-uvicorn starts a task for each request, which waits twice and writes twice; that is half of what such a call costs. Here
-the connection hands it to the desk itself, and the answer is written when it comes. Everything else, and every request
-if uvicorn should change inside, goes the ordinary way through the ASGI application, with the same answers. It
-refuses large bodies and slow streams: those wait, and tasks can.
+uvicorn starts a task for each request, which waits twice and writes twice: half of such a call's cost. On the direct way the
+connection passes the call to the `RequestHandler` itself and writes the answer when it arrives. Large bodies and slow
+streams need a task and go through the ASGI application, with the same answers; so does everything if uvicorn's private
+`_start_asgi_task` should change. The upper bound of uvicorn in pyproject.toml follows from the private parts used here.
 """
 
 import asyncio
 import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import httptools
+import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from pgpu.functions.http.request_handler import RequestHandler
-from pgpu.functions.http.request_heads import plain_head, plain_headers
-from pgpu.functions.http.response_headers import header_lines, server_timing
-from pgpu.functions.http.response_writer import ResponseWriter
+from pgpu.functions.http.request_handler import RequestHandler, plain_headers
+from pgpu.functions.http.response_writer import ResponseWriter, header_lines, server_timing
 from pgpu.functions.ipc.messages import Chunk, Reply
 from pgpu.functions.protocols.call_refusal import Refusal
-from pgpu.functions.requests.pending_request import PendingRequest
+from pgpu.functions.requests.request_queue import PendingRequest
 
 LARGEST_DIRECT_BYTES = 60_000
-"""Below the bytes at which uvicorn stops reading until somebody waits for them."""
+"""Below the size at which uvicorn stops reading until the application takes the body."""
 
 LARGEST_HEAD_BYTES = 64 * 1024
-"""Of a request's line and headers that came in several pieces. They must fit into a frame, and nobody's memory is theirs."""
+"""Of a request's line and headers that arrive in several pieces; they must fit into a frame."""
 
+_KEEP_ALIVE_SECONDS = 75
 _BODY_LATE = Refusal(408, "body_timeout", "the body did not come in time")
 _HEAD_TOO_LARGE = Refusal(431, "head_too_large", "the request's line and headers are too large")
+_UPGRADE_NAMES = frozenset({b"upgrade", b"http2-settings"})
+
+
+class HttpServer(uvicorn.Server):
+    """uvicorn's server without its signal handlers: a replica drains first."""
+
+    def __init__(self, app: Any, connection: type["HttpConnection"], grace_seconds: int | None = None) -> None:
+        """Configure the server.
+
+        Args:
+            app: The ASGI application.
+            connection: Class of the connections.
+            grace_seconds: Time that requests in flight get at the end; None: no limit.
+        """
+        super().__init__(
+            uvicorn.Config(
+                app, http=connection, ws="none", lifespan="off", log_level="critical", access_log=False,
+                server_header=False, timeout_keep_alive=_KEEP_ALIVE_SECONDS, timeout_graceful_shutdown=grace_seconds,
+            )
+        )  # fmt: skip
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Install no signal handlers."""
+        yield
 
 
 class DirectCall:
-    """One request on the short way; stands where uvicorn's cycle has the event that its task would wait for."""
+    """The sink of one request on the direct way.
 
-    __slots__ = ("_answering", "_counter", "_cycle", "_late", "_ticket")
+    Replaces the event on which uvicorn's task would wait: uvicorn calls `set()` when the body is complete or the client leaves.
+    """
 
-    def __init__(self, counter: RequestHandler, cycle: RequestResponseCycle, ticket: PendingRequest) -> None:
-        self._counter, self._cycle, self._ticket = counter, cycle, ticket
-        self._answering: ResponseWriter | None = None
+    __slots__ = ("_cycle", "_handler", "_late", "_request", "_writer")
+
+    def __init__(self, handler: RequestHandler, cycle: RequestResponseCycle, request: PendingRequest) -> None:
+        self._handler, self._cycle, self._request = handler, cycle, request
+        self._writer: ResponseWriter | None = None
         self._late: asyncio.TimerHandle | None = None
 
     def expect_body(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The rest of the body is not there yet: wait no longer than the request lasts."""
+        """Wait for the rest of the body at most until the request's deadline."""
         if self._late is None:
-            self._late = loop.call_at(self._ticket.deadline_seconds, self._refuse_late)
+            self._late = loop.call_at(self._request.deadline_seconds, self._refuse_late)
 
     def _refuse_late(self) -> None:
         cycle = self._cycle
         if cycle.more_body and not cycle.disconnected:
             cycle.keep_alive = False
-            self.reply(_BODY_LATE.reply(self._ticket.request_id), None)
+            self.reply(_BODY_LATE.reply(self._request.request_id), None)
 
     def set(self) -> None:
-        """Something happened: the body is whole, or the client has left."""
-        cycle, ticket = self._cycle, self._ticket
+        """Submit the request if its body is complete; abandon it if the client has left."""
+        cycle, request = self._cycle, self._request
         if cycle.disconnected:
-            self._counter.abandon(ticket)
-            if self._answering is not None:
-                self._answering.gone()
-        elif not cycle.more_body and not cycle.response_started and ticket.asker is None:
+            self._handler.abandon(request)
+            if self._writer is not None:
+                self._writer.abort()
+        elif not cycle.more_body and not cycle.response_started and request.sink is None:
             if self._late is not None:
                 self._late.cancel()
-            self._counter.submit(ticket, bytes(cycle.body), None, self)
+            self._handler.submit(request, bytes(cycle.body), None, self)
 
     def clear(self) -> None:
-        """Nobody waits for it: there is nothing to forget."""
+        """Nothing to do: no task waits for this event."""
 
     def reply(self, reply: Reply, file: int | None) -> None:
-        """Write the answer, or leave it to a task if it comes in pieces."""
-        cycle, ticket = self._cycle, self._ticket
+        """Write the answer; one in pieces is left to a task."""
+        cycle, request = self._cycle, self._request
         if file is not None or not reply.is_last:
-            self._answering = ResponseWriter(self._counter.warm(ticket), ticket, cycle.send, cycle.transport)
-            self._answering.begin(reply, file)
+            replica = self._handler.replica_of(request)
+            self._writer = ResponseWriter(replica, request, cycle.send, cycle.transport)
+            self._writer.start(reply, file)
             return
         if cycle.disconnected:
             return
         try:
             head = self._head(reply)
-        except (
-            ValueError,
-            KeyError,
-        ):  # what no HTTP can say: a header that is no line of Latin-1, a status that is none
+        except (ValueError, KeyError):  # a header that is not one line of Latin-1, or an unknown status
             cycle.transport.close()
             return
         cycle.response_started = cycle.response_complete = True
-        cycle.message_event = _DONE  # type: ignore[assignment] # it has what is asked of one
+        cycle.message_event = _DONE  # type: ignore[assignment] # has the methods that uvicorn calls
         cycle.transport.write(b"".join((*head, reply.body)))
         if not cycle.keep_alive:
             cycle.transport.close()
         cycle.on_response()
 
     def _head(self, reply: Reply) -> list[bytes]:
-        cycle, ticket = self._cycle, self._ticket
-        lines = header_lines(reply, ticket, server_timing(self._counter.warm(ticket), ticket, reply))
+        cycle, request = self._cycle, self._request
+        lines = header_lines(reply, request, server_timing(self._handler.replica_of(request), request, reply))
         closing = "" if cycle.keep_alive else "connection: close\r\n"
         own = f"{lines}content-length: {len(reply.body)}\r\n{closing}\r\n".encode("latin-1")
         return [STATUS_LINE[reply.status], *[b"%b: %b\r\n" % each for each in cycle.default_headers], own]
 
     def chunk(self, chunk: Chunk, file: int | None) -> None:
-        """Pass a piece on to the task."""
-        if self._answering is not None:
-            self._answering.chunk(chunk, file)
+        """Pass a piece to the task."""
+        if self._writer is not None:
+            self._writer.chunk(chunk, file)
 
 
 class _Done:
-    """What a cycle has when all was said: else each would keep its call, and its call it, until Python counts."""
+    """Stands in a completed cycle for its DirectCall: the two would otherwise keep each other until a garbage collection."""
 
     def set(self) -> None:
-        """Nothing is left to do."""
+        """Nothing to do."""
 
 
 _DONE = _Done()
 
 
 class HttpConnection(HttpToolsProtocol):
-    """uvicorn's connection, with the short way."""
+    """uvicorn's connection with the direct way."""
 
-    counter: RequestHandler
+    handler: RequestHandler
     _head_bytes = 0
     _quiet_since_seconds = math.inf
-    """Since when nobody asks anything over it, on the loop's clock; infinite while somebody does."""
+    """Start of the time without a request, on the loop's clock; infinite during a request."""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Look no more whether it is quiet."""
+        """Stop the keep-alive timer."""
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came; end a connection whose head or body does not end."""
+        """Parse received bytes; end a connection whose head is too large, and set the timer of an incomplete body."""
         self._quiet_since_seconds = math.inf
-        self._parse(data)
+        rest: bytes | memoryview | None = data
+        try:
+            while rest:
+                rest = self._parse(rest)
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
         scope, cycle = self.scope, self.cycle
         if cycle is not None and cycle.more_body and isinstance(cycle.message_event, DirectCall):
             cycle.message_event.expect_body(self.loop)
@@ -144,47 +177,38 @@ class HttpConnection(HttpToolsProtocol):
             self.transport.write(STATUS_LINE[431] + head + body)
             self.transport.close()
 
-    def _parse(self, data: bytes) -> None:
-        """Have it parsed as HTTP/1.1, also where a client would rather speak HTTP/2 or anything else."""
-        rest: bytes | memoryview | None = data
-        try:
-            while rest:
-                rest = self._parse_on(rest)
-        except httptools.HttpParserError:
-            self.send_400_response("Invalid HTTP request received.")
+    def _parse(self, data: bytes | memoryview) -> memoryview | None:
+        """Parse as HTTP/1.1, also where a client offers an upgrade to HTTP/2.
 
-    def _parse_on(self, data: bytes | memoryview) -> memoryview | None:
-        """Parse, and return what lies behind a head that asks for another protocol: the parser reads no body there."""
+        Returns:
+            The bytes after a head with an upgrade: the parser reads no body there, so the head is parsed again without it.
+        """
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as asked:
-            self._begin_plainly()
-            return memoryview(data)[asked.args[0] :]
+        except httptools.HttpParserUpgrade as upgrade:
+            method, version = self.parser.get_method(), self.parser.get_http_version()
+            if method == b"CONNECT":
+                raise httptools.HttpParserInvalidMethodError("CONNECT is not supported") from None
+            head = _head_without_upgrade(b"%b %b HTTP/%b" % (method, self.url, version.encode()), self.headers)
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.feed_data(head)
+            return memoryview(data)[upgrade.args[0] :]
         return None
 
-    def _begin_plainly(self) -> None:
-        """Have the head parsed anew, as if nothing but HTTP/1.1 had been asked for."""
-        method, version = self.parser.get_method(), self.parser.get_http_version()
-        if method == b"CONNECT":
-            raise httptools.HttpParserInvalidMethodError("there is nothing to connect to")
-        head = plain_head(b"%b %b HTTP/%b" % (method, self.url, version.encode()), self.headers)
-        self.parser = httptools.HttpRequestParser(self)
-        self.parser.feed_data(head)
-
     def on_headers_complete(self) -> None:
-        """Begin a request, unless its head is to be parsed anew."""
+        """Begin a request, unless its head is parsed again."""
         if not self.parser.should_upgrade():
             super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """End a request's body, likewise."""
+        """End a request's body, unless its head is parsed again."""
         if not self.parser.should_upgrade():
             super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Begin what was pipelined, or wait for what comes next: with one timer, which goes on through all requests.
+        """Begin a pipelined request or wait for the next, with one keep-alive timer for the connection's whole life.
 
-        uvicorn ends one with each request and sets another: a tenth of what a short call costs here.
+        uvicorn cancels a timer and sets another for each request: a tenth of a short call's cost here.
         """
         self._quiet_since_seconds = math.inf if self.pipeline else self.loop.time()
         if self.pipeline or self.timeout_keep_alive_task is None or self.transport.is_closing():
@@ -194,7 +218,7 @@ class HttpConnection(HttpToolsProtocol):
             self.flow.resume_reading()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close it if it was quiet for long enough; else look again when it may have been."""
+        """Close the connection if it was quiet for long enough; else set the timer again."""
         left_seconds = self._quiet_since_seconds + self.timeout_keep_alive - self.loop.time()
         if left_seconds > 0:
             after = min(left_seconds, self.timeout_keep_alive)
@@ -204,17 +228,26 @@ class HttpConnection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         scope = cycle.scope
-        if scope["method"] == "POST" and self.counter.is_call(scope["path"]) and not cycle.waiting_for_100_continue:
+        if scope["method"] == "POST" and self.handler.is_call(scope["path"]) and not cycle.waiting_for_100_continue:
             headers = plain_headers(scope["headers"])
-            is_short = _is_small(headers.get("content-length")) and not self.flow.write_paused
-            ticket = self.counter.direct(scope, headers) if is_short else None
-            if ticket is not None:
-                direct = DirectCall(self.counter, cycle, ticket)
-                cycle.message_event = direct  # type: ignore[assignment] # likewise
+            length = headers.get("content-length")
+            is_small = length is not None and length.isdecimal() and int(length) <= LARGEST_DIRECT_BYTES
+            is_direct = is_small and not self.flow.write_paused
+            request = self.handler.accept_direct(scope, headers) if is_direct else None
+            if request is not None:
+                direct = DirectCall(self.handler, cycle, request)
+                cycle.message_event = direct  # type: ignore[assignment] # has the methods that uvicorn calls
                 direct.set()
                 return
         super()._start_asgi_task(cycle, app)
 
 
-def _is_small(content_length: str | None) -> bool:
-    return content_length is not None and content_length.isdecimal() and int(content_length) <= LARGEST_DIRECT_BYTES
+def _head_without_upgrade(line: bytes, raw: Iterable[tuple[bytes, bytes]]) -> bytes:
+    lines = [line]
+    for name, value in raw:
+        if name == b"connection":
+            words = [word.strip() for word in value.split(b",")]
+            lines.append(b"%b: %b" % (name, b", ".join(each for each in words if each.lower() not in _UPGRADE_NAMES)))
+        elif name not in _UPGRADE_NAMES:
+            lines.append(b"%b: %b" % (name, value))
+    return b"\r\n".join([*lines, b"\r\n"])

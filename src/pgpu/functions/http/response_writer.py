@@ -1,90 +1,119 @@
-"""Answers that leave in pieces: streams, and bodies in memory files. One task each, which waits while the client is slow.
-
-It refuses to hold more than the worker may send ahead: each piece is credited once it has left.
-"""
+"""Responses: the headers of every reply, and a writer for those that leave in pieces (streams, bodies in memory files)."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from pgpu.functions.http.request_handler import ReplicaInfo
-from pgpu.functions.http.response_headers import header_pairs, server_timing
 from pgpu.functions.ipc.memory_files import map_body
 from pgpu.functions.ipc.messages import Body, Chunk, Reply
-from pgpu.functions.requests.pending_request import PendingRequest
+from pgpu.functions.requests.request_queue import BROKEN, PendingRequest
 
 _PIECE_BYTES = 256 * 1024
 _LEAST_PATIENCE_SECONDS = 1.0
-"""With a reader that takes nothing of an answer; else as long as its call may take."""
-
-_BROKEN = Chunk(b"", is_last=True, is_broken=True)
+"""Time in which a client must take one piece, or the call's own timeout where that is longer."""
 
 Send = Callable[[Any], Awaitable[None]]
-"""ASGI's; after the client has left it does nothing."""
+"""ASGI's; does nothing after the client has left."""
 
 _tasks: set[asyncio.Task[None]] = set()
-"""asyncio itself holds tasks only weakly."""
+"""Running writers: asyncio itself holds tasks only weakly."""
+
+
+def server_timing(replica: ReplicaInfo, request: PendingRequest, reply: Reply) -> str:
+    """Return `Server-Timing` in milliseconds: waiting for a turn, for a worker, for its constructor, and running."""
+    admitted, started = request.admitted_seconds, reply.started_seconds
+    if not started:
+        return ""
+    exec_ms = reply.exec_seconds * 1e3
+    if admitted >= replica.hot_since_seconds:
+        return f"queue;dur={(started - admitted) * 1e3:.3f}, cold;dur=0, load;dur=0, exec;dur={exec_ms:.3f}"
+    start = replica.hot_since_seconds - admitted
+    load = min(replica.load_seconds, start)
+    queue = max(0.0, started - replica.hot_since_seconds)
+    return (
+        f"queue;dur={queue * 1e3:.3f}, cold;dur={(start - load) * 1e3:.3f},"
+        f" load;dur={load * 1e3:.3f}, exec;dur={exec_ms:.3f}"
+    )
+
+
+def header_lines(reply: Reply, request: PendingRequest, timing: str) -> str:
+    """Return the headers of a reply, one per line.
+
+    Raises:
+        ValueError: A header contains a line break: the worker's headers are not trusted.
+    """
+    headers = reply.headers
+    lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+    if lines.count("\n") != len(headers) or lines.count("\r") != len(headers):
+        raise ValueError("a header of more than one line")
+    timed = f"server-timing: {timing}\r\n" if timing else ""
+    trace = request.headers.get("traceparent")
+    traced = "" if trace is None else f"traceparent: {trace}\r\n"
+    return f"{lines}x-request-id: {request.request_id}\r\n{timed}{traced}"
 
 
 class ResponseWriter:
-    """Sends one answer through ASGI's `send`."""
+    """Writes one response through ASGI's `send`. Each chunk is credited after its delivery, so few chunks are held."""
 
     def __init__(
-        self, warm: ReplicaInfo, ticket: PendingRequest, send: Send, transport: asyncio.Transport | None = None
+        self, replica: ReplicaInfo, request: PendingRequest, send: Send, transport: asyncio.Transport | None = None
     ) -> None:
-        """Get ready.
+        """Prepare.
 
         Args:
-            warm: Whoever answers.
-            ticket: The request.
-            send: Where it goes.
-            transport: Closed without a proper end where the answer has none; None: whoever waits for `run` does that.
+            replica: Answers the request.
+            request: The request.
+            send: ASGI's.
+            transport: Closed to break a response off; None: the caller of `run` does that.
         """
-        self._warm, self._ticket, self._send, self._transport = warm, ticket, send, transport
-        self._patience_seconds = max(_LEAST_PATIENCE_SECONDS, ticket.timeout_seconds)
+        self._replica, self._request, self._send, self._transport = replica, request, send, transport
+        self._patience_seconds = max(_LEAST_PATIENCE_SECONDS, request.timeout_seconds)
         self._chunks: asyncio.Queue[tuple[Chunk, int | None]] = asyncio.Queue()
 
-    def begin(self, reply: Reply, file: int | None) -> None:
-        """Send it in a task of its own."""
+    def start(self, reply: Reply, file: int | None) -> None:
+        """Write the response in a task of its own."""
         task = asyncio.get_running_loop().create_task(self.run(reply, file))
         _tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_done)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        """A caller whose answer cannot be sent, since its worker wrote nonsense, must not wait for the rest."""
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        """Abort the connection if the response could not be written: the client must not wait for the rest."""
         _tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             if self._transport is not None:
                 self._transport.abort()
             if not isinstance(error, TimeoutError):
-                task.get_loop().call_exception_handler({"message": "an answer was broken off", "exception": error})
+                task.get_loop().call_exception_handler({"message": "a response was broken off", "exception": error})
 
     def chunk(self, chunk: Chunk, file: int | None) -> None:
-        """Take one more piece."""
+        """Add a piece of the stream."""
         self._chunks.put_nowait((chunk, file))
 
-    def gone(self) -> None:
-        """The client has left."""
-        self.chunk(_BROKEN, None)
+    def abort(self) -> None:
+        """End the stream: the client has left."""
+        self.chunk(BROKEN, None)
 
     async def run(self, reply: Reply, file: int | None) -> None:
-        """Send it all.
+        """Write the whole response.
 
         Raises:
             TimeoutError: The client takes nothing of it.
         """
         body = reply.body if file is None else map_body(file)
-        pairs = header_pairs(reply, self._ticket, server_timing(self._warm, self._ticket, reply))
+        headers = {**reply.headers, "x-request-id": self._request.request_id}
+        if timing := server_timing(self._replica, self._request, reply):
+            headers["server-timing"] = timing
+        if (trace := self._request.headers.get("traceparent")) is not None:
+            headers["traceparent"] = trace
+        pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
         if reply.is_last:
             pairs.append((b"content-length", str(len(body)).encode()))
         await self._send({"type": "http.response.start", "status": reply.status, "headers": pairs})
         if reply.is_last:
             await self._send_body(body)
             await self._send_piece(b"", more_body=False)
-        else:
-            await self._send_chunks()
-
-    async def _send_chunks(self) -> None:
+            return
         while True:
             chunk, file = await self._chunks.get()
             await self._send_body(chunk.body if file is None else map_body(file))
@@ -95,7 +124,7 @@ class ResponseWriter:
             if chunk.is_last:
                 await self._send_piece(b"", more_body=False)
                 return
-            self._warm.credit(self._ticket)
+            self._replica.credit(self._request)
 
     async def _send_body(self, body: Body) -> None:
         view = memoryview(body)

@@ -10,9 +10,7 @@ import sys
 from pathlib import Path
 
 from pgpu.functions.api import default_name
-from pgpu.functions.replica.file_prefetch import read_ahead
-from pgpu.functions.replica.slice_signals import block_slice_signals
-from pgpu.functions.replica.zygote_process import ServedFunction, fork_zygote
+from pgpu.functions.replica.startup import ServedFunction, block_slice_signals, fork_zygote, read_ahead
 from pgpu.functions.worker.child_processes import die_with_parent
 
 
@@ -26,27 +24,28 @@ def _parse(words: list[str]) -> argparse.Namespace:
         prog="pgpu.functions.replica", description="The HTTP process of a function's replica."
     )
     parser.add_argument("--app", required=True, help="module:attribute or file.py:attribute")
-    parser.add_argument("--source", type=Path, required=True, help="directory that the module is in")
-    parser.add_argument("--directory", type=Path, required=True, help="where http.sock and calls.sock are made")
+    parser.add_argument("--source", type=Path, required=True, help="directory of the module")
+    parser.add_argument("--directory", type=Path, required=True, help="directory for http.sock and calls.sock")
     parser.add_argument("--http", type=_address, help="HOST:PORT to listen on as well")
-    parser.add_argument("--parent", type=int, help="the parent's process id, if this is to leave when that dies")
-    parser.add_argument("--name", help="the function's name; that of the attribute by default")
+    parser.add_argument("--parent", type=int, help="exit when the parent with this process id dies")
+    parser.add_argument("--name", help="the function's name; by default that of the attribute")
     parser.add_argument(
-        "--health-seconds", type=float, default=10.0, help="how often an idle worker is asked how it is"
+        "--health-seconds", type=float, default=10.0, help="interval of health probes of an idle worker"
     )
-    parser.add_argument("--declaration", type=json.loads, default={}, help="JSON; goes over what the decorator says")
+    parser.add_argument("--declaration", type=json.loads, default={}, help="JSON; overrides the decorator's values")
     return parser.parse_args(words)
 
 
 if __name__ == "__main__":
-    said = _parse(sys.argv[1:])
-    name = said.name or default_name(said.app.rpartition(":")[2].removesuffix(".py").replace(".", "-"))
-    function = ServedFunction(name, said.app, said.source.resolve(), said.declaration)
-    if said.parent is not None:
-        die_with_parent(said.parent, signal.SIGTERM)
+    options = _parse(sys.argv[1:])
+    name = options.name or default_name(options.app.rpartition(":")[2].removesuffix(".py").replace(".", "-"))
+    function = ServedFunction(name, options.app, options.source.resolve(), options.declaration)
+    if options.parent is not None:
+        die_with_parent(options.parent, signal.SIGTERM)
     first = fork_zygote(function)
     block_slice_signals()
     read_ahead(function.source)
-    from pgpu.functions.replica.replica_server import ReplicaSettings, run  # meanwhile the zygote imports the function
+    # The zygote imports the function while this process loads the server.
+    from pgpu.functions.replica.replica_server import ReplicaSettings, run
 
-    run(function, ReplicaSettings(said.directory, said.http, said.health_seconds), first)
+    run(function, ReplicaSettings(options.directory, options.http, options.health_seconds), first)

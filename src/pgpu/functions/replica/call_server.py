@@ -1,74 +1,73 @@
-"""The gateway's way in: calls as frames over `calls.sock`, and news of how the replica is.
+"""The gateway's entrance to a replica: calls as frames over `calls.sock`, and status notifications.
 
-A visit is one connection; its numbers are its own. Who visits gets what an HTTP client gets, refusals included: one whose
-`started_seconds` is 0 and whose status is 429 or 503 says that no worker has seen the call. It refuses to know who
-visits: who may open the socket may.
+Each connection has its own numbers. A connection gets the same answers as an HTTP client, refusals included: one with
+`started_seconds` 0 and status 429 or 503 means that no worker has seen the call. The mode of the socket decides who connects.
 """
 
 import asyncio
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from pgpu.functions.ipc.async_channel import AsyncChannel
 from pgpu.functions.ipc.call_frames import Frame, MalformedFrameError, decode_message, encode_frame
 from pgpu.functions.ipc.messages import Call, Chunk, Command, FrameKind, Notification, Reply
 from pgpu.functions.ipc.unix_sockets import listening_socket
-from pgpu.functions.replica.request_queue import RequestQueue
+from pgpu.functions.replica.worker_queue import WorkerQueue
 from pgpu.functions.replica.worker_supervisor import WorkerSupervisor
-from pgpu.functions.requests.pending_request import PendingRequest
+from pgpu.functions.requests.request_queue import PendingRequest
 
 _BACKLOG = 64
 _START_FIELD = 19
-"""Of /proc/PID/stat behind the name, which may hold anything."""
+"""Of /proc/PID/stat, counted after the process name, which may contain spaces."""
 
 
 class CallServer:
-    """Everybody who is connected."""
+    """Accepts connections and answers their commands."""
 
-    def __init__(self, desk: RequestQueue, keeper: WorkerSupervisor, path: Path) -> None:
-        """Listen."""
-        self.desk, self._keeper = desk, keeper
+    def __init__(self, queue: WorkerQueue, supervisor: WorkerSupervisor, path: Path) -> None:
+        """Listen at a path."""
+        self.queue, self._supervisor = queue, supervisor
         self._loop = asyncio.get_running_loop()
-        self._visits: set[CallConnection] = set()
-        self._is_telling = False
+        self.connections: set[CallConnection] = set()
+        self._is_notifying = False
         self._born_seconds = _born_seconds()
-        keeper.on_state = self._state_changed
+        supervisor.on_state = self._on_state
         self._listening = listening_socket(path, _BACKLOG)
         self._loop.add_reader(self._listening, self._accept)
 
     def close(self) -> None:
-        """Send everybody away."""
+        """Close all connections."""
         self._loop.remove_reader(self._listening)
         self._listening.close()
-        for visit in [*self._visits]:
-            visit.close()
+        for connection in [*self.connections]:
+            connection.close()
 
-    def obey(self, what: str) -> None:
-        """Do what a question asks for, if it does."""
-        if what == "park":
-            self._keeper.park()
-        elif what == "wake":
-            self._keeper.wake()
+    def run_command(self, name: str) -> Notification:
+        """Execute a command and return its result."""
+        if name == "describe":
+            return Notification("description", {"pages": self._supervisor.pages})
+        if name == "park":
+            self._supervisor.park()
+        elif name == "wake":
+            self._supervisor.wake()
+        return self._state()
 
-    def tell(self, what: str) -> Notification:
-        """Answer a question."""
-        if what == "describe":
-            return Notification("description", {"pages": self._keeper.pages})
-        keeper, desk = self._keeper, self.desk
+    def _state(self) -> Notification:
+        supervisor, queue = self._supervisor, self.queue
         return Notification(
             "state",
             {
-                "state": keeper.state.value,
-                "reason": keeper.reason,
-                "restarts": keeper.restarts,
-                "requests": desk.requests,
+                "state": supervisor.state.value,
+                "reason": supervisor.reason,
+                "restarts": supervisor.restarts,
+                "requests": queue.size,
                 "born_seconds": self._born_seconds,
-                "import_seconds": keeper.import_seconds,
-                "hot_since_seconds": desk.hot_since_seconds,
-                "load_seconds": desk.load_seconds,
+                "import_seconds": supervisor.import_seconds,
+                "hot_since_seconds": queue.hot_since_seconds,
+                "load_seconds": queue.load_seconds,
             },
         )
 
@@ -76,110 +75,106 @@ class CallServer:
         try:
             end, _ = self._listening.accept()
         except OSError:
-            return  # it has left already, or there is no descriptor for it: it sees that nobody answers
-        visit = CallConnection(self, end, self._visits.discard)
-        self._visits.add(visit)
-        visit.tell(0, self.tell("state"))
+            return  # the peer has left already, or there are no descriptors left; it retries
+        connection = CallConnection(self, end)
+        self.connections.add(connection)
+        connection.notify(0, self._state())
 
-    def _state_changed(self) -> None:
-        """Say it at the end of this turn, when the rest has changed with it."""
-        if not self._is_telling:
-            self._is_telling = True
-            self._loop.call_soon(self._tell_all)
+    def _on_state(self) -> None:
+        # Sent in the next iteration of the loop, when the other attributes have changed as well.
+        if not self._is_notifying:
+            self._is_notifying = True
+            self._loop.call_soon(self._notify_all)
 
-    def _tell_all(self) -> None:
-        self._is_telling = False
-        for visit in self._visits:
-            visit.tell(0, self.tell("state"))
+    def _notify_all(self) -> None:
+        self._is_notifying = False
+        for connection in self.connections:
+            connection.notify(0, self._state())
 
 
 class CallConnection:
-    """One connection."""
+    """One connection of a gateway."""
 
-    def __init__(self, visits: CallServer, end: socket.socket, on_end: "Callable[[CallConnection], None]") -> None:
-        self._visits, self._told_end = visits, on_end
-        self._tickets: dict[int, PendingRequest] = {}
+    def __init__(self, server: CallServer, end: socket.socket) -> None:
+        self._server = server
+        self._requests: dict[int, PendingRequest] = {}
         self._channel = AsyncChannel(end, self._on_frames, self._on_end)
 
-    def tell(self, number: int, tell: Notification) -> None:
-        """Say something beside the calls."""
-        self._channel.send(encode_frame(FrameKind.NOTIFICATION, number, tell))
+    def notify(self, number: int, notification: Notification) -> None:
+        """Send a notification."""
+        self._channel.send(encode_frame(FrameKind.NOTIFICATION, number, notification))
 
     def reply(self, number: int, reply: Reply, file: int | None) -> None:
-        """Pass an answer on, or its head."""
+        """Send a reply, or its head."""
         if reply.is_last:
-            self._tickets.pop(number, None)
-        said = (reply.status, reply.headers, reply.body, reply.is_last, reply.started_seconds, reply.exec_seconds)
-        self._channel.send(encode_frame(FrameKind.REPLY, number, said, has_file=file is not None), file)
+            self._requests.pop(number, None)
+        fields = (reply.status, reply.headers, reply.body, reply.is_last, reply.started_seconds, reply.exec_seconds)
+        self._channel.send(encode_frame(FrameKind.REPLY, number, fields, has_file=file is not None), file)
 
     def chunk(self, number: int, chunk: Chunk, file: int | None) -> None:
-        """Pass a piece on."""
+        """Send a piece of a stream."""
         if chunk.is_last:
-            self._tickets.pop(number, None)
+            self._requests.pop(number, None)
         self._channel.send(encode_frame(FrameKind.CHUNK, number, chunk, has_file=file is not None), file)
 
     def close(self) -> None:
-        """End it; what it asked for is abandoned."""
+        """Close the connection and cancel its requests."""
         self._channel.close()
         self._on_end()
 
     def _on_end(self) -> None:
-        self._told_end(self)
-        tickets, self._tickets = self._tickets, {}
-        for ticket in tickets.values():
-            self._visits.desk.abandon(ticket)
+        self._server.connections.discard(self)
+        requests, self._requests = self._requests, {}
+        for request in requests.values():
+            self._server.queue.abandon(request)
 
     def _on_frames(self, frames: Sequence[Frame]) -> None:
-        for each in frames:
-            self._on_frame(each)
+        for frame in frames:
+            if frame.kind == FrameKind.CALL:
+                self._on_call(frame)
+            elif frame.kind == FrameKind.CANCEL:
+                if (request := self._requests.pop(frame.number, None)) is not None:
+                    self._server.queue.abandon(request)
+            elif frame.kind == FrameKind.CREDIT:
+                if (request := self._requests.get(frame.number)) is not None:
+                    self._server.queue.credit(request)
+            elif frame.kind == FrameKind.COMMAND:
+                command: Command = decode_message(frame)
+                self.notify(frame.number, self._server.run_command(command.name))
 
-    def _on_frame(self, each: Frame) -> None:
-        if each.kind == FrameKind.CALL:
-            self._on_call(each)
-        elif each.kind == FrameKind.CANCEL:
-            if (ticket := self._tickets.pop(each.number, None)) is not None:
-                self._visits.desk.abandon(ticket)
-        elif each.kind == FrameKind.CREDIT:
-            if (ticket := self._tickets.get(each.number)) is not None:
-                self._visits.desk.credit(ticket)
-        elif each.kind == FrameKind.COMMAND:
-            ask: Command = decode_message(each)
-            self._visits.obey(ask.name)
-            self.tell(each.number, self._visits.tell(ask.name))
-
-    def _on_call(self, each: Frame) -> None:
-        call: Call = decode_message(each)
-        if each.number in self._tickets:
+    def _on_call(self, frame: Frame) -> None:
+        call: Call = decode_message(frame)
+        if frame.number in self._requests:
             raise MalformedFrameError("a number that is in use")
-        file = self._channel.next_file() if each.has_file else None
+        file = self._channel.next_file() if frame.has_file else None
         now = time.monotonic()
-        ticket = PendingRequest(
+        request = PendingRequest(
             call.id, call.method, call.path, call.query, call.headers, call.body, file, now, now + call.timeout_seconds,
-            call.timeout_seconds, CallConnectionSink(self, each.number),
+            call.timeout_seconds, CallConnectionSink(self, frame.number),
         )  # fmt: skip
-        self._tickets[each.number] = ticket
-        self._visits.desk.submit(ticket)
+        self._requests[frame.number] = request
+        self._server.queue.submit(request)
 
 
 class CallConnectionSink:
-    """Who waits for one call."""
+    """The sink of one call of a connection."""
 
-    __slots__ = ("_number", "_visit")
+    __slots__ = ("_connection", "_number")
 
-    def __init__(self, visit: CallConnection, number: int) -> None:
-        self._visit, self._number = visit, number
+    def __init__(self, connection: CallConnection, number: int) -> None:
+        self._connection, self._number = connection, number
 
     def reply(self, reply: Reply, file: int | None) -> None:
-        """Pass it on."""
-        self._visit.reply(self._number, reply, file)
+        """Send it as a frame."""
+        self._connection.reply(self._number, reply, file)
 
     def chunk(self, chunk: Chunk, file: int | None) -> None:
-        """Pass it on."""
-        self._visit.chunk(self._number, chunk, file)
+        """Send it as a frame."""
+        self._connection.chunk(self._number, chunk, file)
 
 
 def _born_seconds() -> float:
-    """Return when the kernel made this process, on the monotonic clock; exact to a hundredth of a second."""
+    """Return the start time of this process on the monotonic clock; accurate to a hundredth of a second."""
     fields = Path("/proc/self/stat").read_text("ascii", "replace").rpartition(")")[2].split()
     since_boot = int(fields[_START_FIELD]) / os.sysconf("SC_CLK_TCK")
     return time.monotonic() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot

@@ -1,39 +1,75 @@
-"""The ordinary way: an ASGI application for everything that a replica answers.
+"""A replica's HTTP: the request handler behind its connections, and the ASGI application for everything but direct calls."""
 
-It refuses to run anything of the user's: what it knows of the function, the zygote told.
-"""
-
+import re
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from pgpu.functions.http.asgi_calls import answer_call, send_reply
-from pgpu.functions.http.request_bodies import Receive
-from pgpu.functions.http.request_heads import plain_headers
+from pgpu.functions.http.asgi_calls import Receive, answer_call, send_reply
+from pgpu.functions.http.request_handler import BAD_TIMEOUT, NOT_FOUND, plain_headers, request_id, request_times
 from pgpu.functions.http.response_writer import Send
-from pgpu.functions.ipc.messages import Reply
+from pgpu.functions.ipc.messages import Body, Reply
 from pgpu.functions.protocols.call_refusal import Refusal
-from pgpu.functions.replica.replica_handler import ReplicaRequestHandler
-from pgpu.functions.replica.serving_state import ServingState
-from pgpu.functions.requests.pending_request import PendingRequest
+from pgpu.functions.replica.worker_queue import WorkerQueue
+from pgpu.functions.replica.worker_supervisor import ServingState, WorkerSupervisor
+from pgpu.functions.requests.request_metrics import ReplicaMetrics
+from pgpu.functions.requests.request_queue import PendingRequest, ResponseSink
 
-_NOT_FOUND = Refusal(404, "not_found", "there is nothing at this path")
+_JSON = {"content-type": "application/json"}
 _encode = msgspec.json.Encoder().encode
 
 
-class ReplicaApp:
-    """The ASGI application."""
+class ReplicaRequestHandler:
+    """Passes the requests of HTTP connections to the worker queue; see `RequestHandler`."""
 
-    def __init__(self, service: ReplicaRequestHandler) -> None:
-        self._service = service
-        models = f"/v2/models/{service.name}"
+    def __init__(self, name: str, queue: WorkerQueue, supervisor: WorkerSupervisor, metrics: ReplicaMetrics) -> None:
+        self.name, self.queue, self.supervisor, self.metrics = name, queue, supervisor, metrics
+        plain = re.escape(name)
+        infer = rf"/v2/models/{plain}(?:/versions/[^/]+)?/infer"
+        self._match_call = re.compile(rf"/|/functions/{plain}|{infer}").fullmatch
+
+    def is_call(self, path: str) -> bool:
+        """Whether a POST to this path calls the function."""
+        return path == "/" or self._match_call(path) is not None
+
+    def accept_direct(self, scope: Any, headers: dict[str, str]) -> PendingRequest:
+        """Begin a request; it is not admitted yet, but its deadline runs."""
+        times = request_times(headers, self.supervisor.declaration.timeout_seconds)
+        query = scope["query_string"].decode("latin-1")
+        return PendingRequest(
+            request_id(headers), scope["method"], scope["path"], query, headers, b"", None, *times, None
+        )
+
+    def abandon(self, request: PendingRequest) -> None:
+        """Cancel a request whose caller has left."""
+        self.queue.abandon(request)
+
+    def replica_of(self, _request: PendingRequest) -> WorkerQueue:
+        """Return this replica."""
+        return self.queue
+
+    def submit(self, request: PendingRequest, body: Body, file: int | None, sink: ResponseSink) -> None:
+        """Submit a request with its whole body."""
+        request.body, request.file, request.sink = body, file, sink
+        if request.timeout_seconds:
+            self.queue.submit(request)
+        else:
+            request.release_body()
+            sink.reply(BAD_TIMEOUT.reply(request.request_id), None)
+
+
+class ReplicaApp:
+    """The ASGI application of a replica."""
+
+    def __init__(self, handler: ReplicaRequestHandler) -> None:
+        self._handler = handler
         self._pages: dict[str, Callable[[], Reply]] = {
             "/healthz": self._live,
             "/v2/health/live": self._live,
             "/readyz": self._ready,
             "/v2/health/ready": self._ready,
-            f"{models}/ready": self._ready,
+            f"/v2/models/{handler.name}/ready": self._ready,
             "/metrics": self._metrics,
         }
 
@@ -41,51 +77,45 @@ class ReplicaApp:
         """Serve one request."""
         if scope["type"] != "http":
             return
-        service, path, method = self._service, scope["path"], scope["method"]
-        ticket = service.ticket(method, path, scope["query_string"].decode("latin-1"), plain_headers(scope["headers"]))
-        if self._is_call(method, path):
-            await self._call(ticket, receive, send)
+        handler, path = self._handler, scope["path"]
+        request = handler.accept_direct(scope, plain_headers(scope["headers"]))
+        declaration = handler.supervisor.declaration
+        is_applications = declaration.is_asgi and path not in self._pages
+        if not (is_applications or (request.method == "POST" and handler.is_call(path))):
+            await send_reply(handler, request, self._page(request), send)
+        elif (refusal := handler.queue.refusal()) is not None:
+            await send_reply(handler, request, refusal.reply(request.request_id), send)
         else:
-            await send_reply(service, ticket, self._page(ticket), send)
+            await answer_call(handler, request, declaration.max_body_bytes, receive, send)
 
-    def _is_call(self, method: str, path: str) -> bool:
-        is_its_own = self._service.keeper.declaration.is_asgi and path not in self._pages
-        return is_its_own or (method == "POST" and self._service.is_call(path))
-
-    def _page(self, ticket: PendingRequest) -> Reply:
-        page = self._pages.get(ticket.path) or self._description(ticket.path)
-        if page is None and not self._service.is_call(ticket.path):
-            return _NOT_FOUND.reply(ticket.request_id)
-        if page is None or ticket.method not in {"GET", "HEAD"}:
+    def _page(self, request: PendingRequest) -> Reply:
+        page = self._pages.get(request.path) or self._description(request.path)
+        if page is None and not self._handler.is_call(request.path):
+            return NOT_FOUND.reply(request.request_id)
+        if page is None or request.method not in {"GET", "HEAD"}:
             allowed = "GET, HEAD" if page is not None else "POST"
-            return Refusal(405, "bad_method", f"this path takes {allowed}", {"allow": allowed}).reply(ticket.request_id)
+            refusal = Refusal(405, "bad_method", f"this path takes {allowed}", {"allow": allowed})
+            return refusal.reply(request.request_id)
         return page()
-
-    async def _call(self, ticket: PendingRequest, receive: Receive, send: Send) -> None:
-        service = self._service
-        if (refused := service.desk.refusal()) is None:
-            await answer_call(service, ticket, service.keeper.declaration.max_body_bytes, receive, send)
-        else:
-            await send_reply(service, ticket, refused.reply(ticket.request_id), send)
 
     def _live(self) -> Reply:
         return self._health(200)
 
     def _ready(self) -> Reply:
-        return self._health(200 if self._service.keeper.state is ServingState.HOT else 503)
+        return self._health(200 if self._handler.supervisor.state is ServingState.HOT else 503)
 
     def _health(self, status: int) -> Reply:
-        keeper = self._service.keeper
-        body = {"state": keeper.state, "reason": keeper.reason, "restarts": keeper.restarts}
-        return Reply(status, {"content-type": "application/json"}, _encode(body))
+        supervisor = self._handler.supervisor
+        body = {"state": supervisor.state, "reason": supervisor.reason, "restarts": supervisor.restarts}
+        return Reply(status, _JSON, _encode(body))
 
     def _description(self, path: str) -> Callable[[], Reply] | None:
-        body = self._service.keeper.pages.get(path)
-        return None if body is None else lambda: Reply(200, {"content-type": "application/json"}, body)
+        body = self._handler.supervisor.pages.get(path)
+        return None if body is None else lambda: Reply(200, _JSON, body)
 
     def _metrics(self) -> Reply:
-        from pgpu.functions.requests.metrics_text import metrics_text  # noqa: PLC0415 - a tenth of a start, before anybody scrapes
+        # Loaded at the first scrape: the library would take a tenth of a cold start.
+        from pgpu.functions.requests.prometheus_metrics import ReplicaMetricsCollector, metrics_text  # noqa: PLC0415
 
-        return Reply(
-            200, {"content-type": "text/plain; version=0.0.4; charset=utf-8"}, metrics_text(self._service.metrics)
-        )
+        text = metrics_text(ReplicaMetricsCollector(self._handler.metrics))
+        return Reply(200, {"content-type": "text/plain; version=0.0.4; charset=utf-8"}, text)

@@ -1,131 +1,136 @@
-"""One worker as its front sees it: a process, a channel, and what it told.
-
-It refuses to start another: the keeper decides that.
-"""
+"""The replica's view of its zygote and worker: processes, channels, notifications; and of the kernel's OOM kills."""
 
 import asyncio
 import contextlib
 import os
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from pgpu.functions.ipc.async_channel import AsyncChannel
-from pgpu.functions.ipc.call_frames import Frame, decode_message
+from pgpu.functions.ipc.call_frames import Frame, decode_message, encode_frame
 from pgpu.functions.ipc.memory_files import StartedMark
-from pgpu.functions.ipc.messages import FrameKind, Notification
+from pgpu.functions.ipc.messages import Command, FrameKind, Notification
+from pgpu.functions.replica.startup import ZygoteProcess
+from pgpu.functions.worker.child_processes import end_children
 
 HANGING_GRACE_SECONDS = 1.0
-"""Between TERM and KILL of a worker that goes on too long: time for what it prints, not for its work."""
+"""Between SIGTERM and SIGKILL for a worker that hangs: time to flush its output, not to finish its work."""
 
 LEAVING_GRACE_SECONDS = 8.0
-"""The same where it is in order, for its close(); below the ten seconds that Docker gives a container."""
+"""The same for a healthy worker, for its close(); below the ten seconds that Docker gives a container."""
+
+_OOM_FILES = (
+    Path("/sys/fs/cgroup/memory.events"),
+    Path("/sys/fs/cgroup/memory/memory.oom_control"),
+)
+"""OOM kill counts of cgroup v2 and v1, as a container sees its own. Source: the kernel's cgroup-v2.rst, memory.rst."""
 
 
 class WorkerListener(Protocol):
-    """Who hears of a worker."""
+    """Receives a worker's events."""
 
-    def on_told(self, worker: "WorkerProcess", tell: Notification) -> None:
-        """It said something beside the calls."""
+    def on_notification(self, worker: "WorkerProcess", notification: Notification) -> None:
+        """The worker is ready, failed to start, or answered a health probe."""
 
     def on_frames(self, frames: Sequence[Frame]) -> None:
-        """It said something about calls."""
+        """Replies and chunks arrived."""
 
     def on_ended(self, worker: "WorkerProcess") -> None:
-        """It is dead, or its socket is; what it had said before was handed on."""
+        """The worker or its socket has ended; all frames that it had sent were delivered."""
 
 
 def end_process(pidfd: int) -> None:
-    """Kill a process that nobody can talk to any more, dead or not, and close its descriptor."""
+    """Kill a process, if it is alive, and close its descriptor."""
     with contextlib.suppress(ProcessLookupError):
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
     os.close(pidfd)
 
 
 class WorkerProcess:
-    """A worker that was asked for; born or not."""
+    """A worker from the spawn command to its end."""
 
     def __init__(self, end: socket.socket, listener: WorkerListener) -> None:
-        """Listen on the front's end of its socket pair."""
+        """Read from the replica's end of the worker's socket pair."""
         self._listener = listener
-        self.channel = AsyncChannel(end, self._on_frames, self._lost)
+        self.channel = AsyncChannel(end, self._on_frames, self._on_end)
         self.mark: StartedMark | None = None
         self.is_ready = False
         self.is_ended = False
         self.failure: str | None = None
-        """The type of what its constructor raised."""
+        """Type of the exception that its constructor raised."""
 
         self._pidfd: int | None = None
         self._loop = asyncio.get_running_loop()
-        self._killing: asyncio.TimerHandle | None = None
+        self._kill_timer: asyncio.TimerHandle | None = None
 
     @property
     def is_ending(self) -> bool:
-        """Whether it was asked to leave."""
-        return self._killing is not None
+        """Whether it was told to exit."""
+        return self._kill_timer is not None
 
-    def born(self, pidfd: int) -> None:
-        """Take the descriptor of its process: it becomes readable when that dies, whoever holds its socket then."""
+    def set_process(self, pidfd: int) -> None:
+        """Watch its process through a pidfd, which shows its death even if another process still holds its socket."""
         if self.is_ended:
             end_process(pidfd)
             return
         self._pidfd = pidfd
-        self._loop.add_reader(pidfd, self._died)
+        self._loop.add_reader(pidfd, self._on_death)
 
     def end(self, grace_seconds: float) -> None:
-        """Ask it to leave, and kill it if it does not."""
-        if self._killing is None and not self.is_ended:
+        """Send SIGTERM, and SIGKILL after the grace period."""
+        if self._kill_timer is None and not self.is_ended:
             self._signal(signal.SIGTERM)
-            self._killing = self._loop.call_later(grace_seconds, self.kill)
+            self._kill_timer = self._loop.call_later(grace_seconds, self.kill)
 
     def kill(self) -> None:
         """Kill it now."""
         self._signal(signal.SIGKILL)
         if self._pidfd is None:
             self.channel.close()
-            self._end()
+            self._finish()
 
     def _signal(self, number: int) -> None:
         if self._pidfd is not None:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, number)
-            except ProcessLookupError:
-                return
 
-    def _lost(self) -> None:
-        """Its socket has ended. One that was asked to leave still does what Python does at its end."""
-        if self._killing is None or self._pidfd is None:
-            self._end()
+    def _on_end(self) -> None:
+        # A worker that was told to exit closes its socket first and then runs Python's exit handlers: wait for its death.
+        if self._kill_timer is None or self._pidfd is None:
+            self._finish()
 
-    def _died(self) -> None:
+    def _on_death(self) -> None:
         self.channel.drain_input()
         self.channel.close()
-        self._end()
+        self._finish()
 
     def _on_frames(self, frames: Sequence[Frame]) -> None:
-        for each in frames:
-            if each.kind == FrameKind.NOTIFICATION:
-                self._listener.on_frames([each for each in frames if not self._is_told(each)])
+        for frame in frames:
+            if frame.kind == FrameKind.NOTIFICATION:
+                self._listener.on_frames([each for each in frames if not self._is_notification(each)])
                 return
         self._listener.on_frames(frames)
 
-    def _is_told(self, each: Frame) -> bool:
-        if each.kind != FrameKind.NOTIFICATION:
+    def _is_notification(self, frame: Frame) -> bool:
+        """Process a notification; False for any other frame."""
+        if frame.kind != FrameKind.NOTIFICATION:
             return False
-        if each.has_file:
+        if frame.has_file:
             fd = self.channel.next_file()
             self.mark = StartedMark(fd)
             os.close(fd)
-        self._listener.on_told(self, decode_message(each))
+        self._listener.on_notification(self, decode_message(frame))
         return True
 
-    def _end(self) -> None:
+    def _finish(self) -> None:
         if self.is_ended:
             return
         self.is_ended = True
-        if self._killing is not None:
-            self._killing.cancel()
+        if self._kill_timer is not None:
+            self._kill_timer.cancel()
         if self._pidfd is not None:
             self._loop.remove_reader(self._pidfd)
             end_process(self._pidfd)
@@ -133,3 +138,79 @@ class WorkerProcess:
         self._listener.on_ended(self)
         if self.mark is not None:
             self.mark.close()
+
+
+class ZygoteConnection:
+    """The connection to one zygote process."""
+
+    def __init__(
+        self,
+        zygote: ZygoteProcess,
+        on_notification: Callable[[int, Notification, int | None], None],
+        on_end: Callable[[], None],
+    ) -> None:
+        """Start to read.
+
+        Args:
+            zygote: The process.
+            on_notification: Called with the number of the command, 0 for a status change, with the notification, and with
+                the descriptor that came with it.
+            on_end: Called once when the process has ended, unless `kill()` ended it.
+        """
+        self._on_notification, self._on_end = on_notification, on_end
+        self._process = zygote.process
+        self._channel = AsyncChannel(zygote.end, self._on_frames, self._end)
+        self._loop = asyncio.get_running_loop()
+        self._pidfd = os.pidfd_open(self._process.pid)
+        self._loop.add_reader(self._pidfd, self._on_death)
+
+    def spawn_worker(self, number: int, end: socket.socket) -> None:
+        """Have it fork a worker that serves the other end of this socket's pair; this end is closed here."""
+        self._channel.send(encode_frame(FrameKind.COMMAND, number, Command("spawn"), has_file=True), end.detach())
+
+    def kill(self) -> None:
+        """Kill it with its workers."""
+        self._channel.close()
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        self._process.kill()
+        self._process.wait()
+        end_children()
+
+    def _on_death(self) -> None:
+        # A process that the function's module started may hold the socket open: the pidfd shows the zygote's death.
+        self._channel.drain_input()
+        if self._channel.is_open:
+            self._end()
+
+    def _on_frames(self, frames: Sequence[Frame]) -> None:
+        for frame in frames:
+            file = self._channel.next_file() if frame.has_file else None
+            self._on_notification(frame.number, decode_message(frame), file)
+
+    def _end(self) -> None:
+        self.kill()
+        self._on_end()
+
+
+class OomKillCounter:
+    """Detects OOM kills in this container from the control group's count; the kernel does not report which process it killed."""
+
+    def __init__(self, places: Sequence[Path] = _OOM_FILES) -> None:
+        """Begin with the current count."""
+        self._places = places
+        self._count = self._read()
+
+    def is_another(self) -> bool:
+        """Whether the count has grown since the last call; False where no control group is visible."""
+        before, self._count = self._count, self._read()
+        return self._count > before
+
+    def _read(self) -> int:
+        for place in self._places:
+            try:
+                lines = place.read_text("ascii").splitlines()
+                return next(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+            except (OSError, ValueError, IndexError, StopIteration):
+                continue
+        return 0

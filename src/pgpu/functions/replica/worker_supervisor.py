@@ -1,325 +1,365 @@
-"""The keeper: sees to it that there is a worker, and knows what to say when there is none.
+"""The supervision of a replica's worker: starts, restarts, health probes, hard deadlines, and the replica's serving state.
 
-It refuses to touch requests beyond telling the desk whether there is a worker: who is answered with what is decided there.
+Requests belong to the `WorkerQueue`; the supervisor only tells it which worker there is and why there is none.
 """
 
 import asyncio
+import logging
+import math
 import socket
-import sys
 import time
 from collections.abc import Callable, Sequence
+from enum import StrEnum
 
-from pgpu.functions.api import Declaration, parse_declaration
-from pgpu.functions.ipc.call_frames import Frame
-from pgpu.functions.ipc.messages import Notification
+from pgpu.functions.api import parse_declaration
+from pgpu.functions.ipc.call_frames import Frame, encode_frame
+from pgpu.functions.ipc.memory_files import StartedMark
+from pgpu.functions.ipc.messages import Command, FrameKind, Notification
 from pgpu.functions.protocols.call_refusal import Refusal
-from pgpu.functions.replica.oom_kills import OomKillCounter
-from pgpu.functions.replica.request_queue import WORKER_DIED, RequestQueue, WorkerSlot
-from pgpu.functions.replica.serving_state import ServingState
+from pgpu.functions.replica.startup import ServedFunction, ZygoteProcess, spawn_zygote
 from pgpu.functions.replica.worker_process import (
     HANGING_GRACE_SECONDS,
     LEAVING_GRACE_SECONDS,
+    OomKillCounter,
     WorkerProcess,
+    ZygoteConnection,
     end_process,
 )
-from pgpu.functions.replica.zygote_connection import ZygoteConnection
-from pgpu.functions.replica.zygote_process import ServedFunction, ZygoteProcess, spawn_zygote
+from pgpu.functions.replica.worker_queue import WORKER_DIED, WorkerQueue, WorkerSlot
 from pgpu.functions.requests.request_metrics import ReplicaMetrics
+from pgpu.functions.requests.request_queue import PendingRequest
+
+NO_HOST_MEMORY = "it needed more host memory than its container has"
+OUT_OF_MEMORY = Refusal(502, "worker_died", "the worker ran out of host memory while it served this request")
+STARTING_TIMEOUT = Refusal(503, "starting_timeout", "the function did not start in time", {"retry-after": "5"})
+_LATE = Refusal(504, "deadline", "the answer did not come in time")
+
+LONGEST_GRACE_SECONDS = 10.0
+"""After the function's own timeout a call may run for as long again, but not longer than this."""
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 30.0
 _MOST_FAILURES = 5
 _SHORTEST_LIFE_SECONDS = 0.1
 """A worker that was ready is replaced at once, but not more often than this."""
 
+_HEALTH = encode_frame(FrameKind.COMMAND, 0, Command("health"))
+_log = logging.getLogger(__name__)
+
+
+class ServingState(StrEnum):
+    """What a replica does, as health pages, metrics and errors name it."""
+
+    COLD = "cold"
+    """There is no worker and none is being started."""
+
+    STARTING = "starting"
+    """A worker is imported or constructed, or the next attempt is due; requests wait."""
+
+    HOT = "hot"
+    """The worker takes calls."""
+
+    PARKED = "parked"
+    """The slice was taken, and the worker is frozen or gone; requests wait for a slice."""
+
+    FAILED = "failed"
+    """Several starts in a row failed; requests are refused, and starts are tried at long intervals."""
+
+    DRAINING = "draining"
+    """Pending requests are served, new ones refused."""
+
 
 class WorkerSupervisor:
-    """Keeps one worker alive."""
+    """Keeps one worker running; on the event loop only."""
 
-    def __init__(self, function: ServedFunction, desk: RequestQueue, metrics: ReplicaMetrics) -> None:
-        """Begin with nothing; `start()` begins the work.
+    def __init__(self, function: ServedFunction, worker_queue: WorkerQueue, metrics: ReplicaMetrics) -> None:
+        """Begin without a worker; `start()` starts one.
 
         Raises:
-            RequestError: The declaration says what cannot be.
+            RequestError: The declaration is invalid.
         """
-        self._function, self._desk, self._metrics = function, desk, metrics
-        self.declaration = self.declaration_of(function)
+        self._function, self._queue, self._metrics = function, worker_queue, metrics
+        self.declaration = parse_declaration(function.declaration)
         self._state = ServingState.COLD
         self.on_state: Callable[[], None] = lambda: None
-        """Told of each change of the state, before the rest has changed with it."""
+        """Called on each change of the state, before the other attributes have changed."""
 
         self.reason: str | None = None
-        """Why it is not hot, in a word or two; never more than an exception's type."""
+        """Why the replica is not hot, in a few words; of an exception only its type."""
 
         self.import_seconds = 0.0
-        """What importing the function's module took; 0 until then."""
+        """Duration of the import of the function's module; 0 before it."""
 
         self.pages: dict[str, bytes] = {}
-        """What the function says about itself, JSON by path; empty until its module was imported."""
+        """The function's own description, JSON by path; empty until its module was imported."""
 
-        self.asked_seconds: float | None = None
-        """When the worker was asked how it is, while it owes the answer."""
+        self._probed_seconds: float | None = None
+        """When the health probe was sent that has no answer yet; None: there is none."""
 
-        self._memory_kills = OomKillCounter()
+        self._oom_kills = OomKillCounter()
         self._failures = 0
-        self._asked = 0
-        """How many workers were asked for; the last one's number."""
+        self._spawned = 0
+        """Number of the last worker."""
 
         self._zygote: ZygoteConnection | None = None
         self.first: ZygoteProcess | None = None
-        """A zygote that was started before this; None: one is started when it is needed."""
+        """A zygote that was started before; None: one is spawned when it is needed."""
 
         self._is_imported = False
         self._worker: WorkerProcess | None = None
         self._loop = asyncio.get_running_loop()
         self._pause: asyncio.TimerHandle | None = None
-        self._patience: asyncio.TimerHandle | None = None
+        self._start_timeout: asyncio.TimerHandle | None = None
         self._is_leaving = False
-        self._is_aside = False
-        """Whether no worker is started, and none gets calls: it has no slice, or nobody is expected to call."""
+        self._is_parked = False
+        """No worker is started and none gets calls: there is no slice, or no calls are expected."""
 
         self._has_slice = True
-
-        self._gone = asyncio.Event()
-
-    @staticmethod
-    def declaration_of(function: ServedFunction) -> Declaration:
-        """Return what is known before the module is imported.
-
-        Raises:
-            RequestError: The declaration says what cannot be.
-        """
-        return parse_declaration(function.words)
+        self._worker_ended = asyncio.Event()
 
     @property
     def state(self) -> ServingState:
-        """What the replica is doing."""
+        """The replica's state; draining is final."""
         return self._state
 
     @state.setter
     def state(self, state: ServingState) -> None:
-        if self._state is not ServingState.DRAINING:  # whoever leaves, leaves
+        if self._state is not ServingState.DRAINING:
             self._state = state
             self.on_state()
 
     @property
     def restarts(self) -> int:
-        """Workers that ended unasked since the front started."""
+        """Workers that ended on their own since the replica started."""
         return self._metrics.restarts
 
     def start(self) -> None:
-        """Have a worker, from the zygote if it is there."""
+        """Start a worker, from the zygote if it is there."""
         self._pause = None
         if self.state is not ServingState.FAILED:
             self.state = ServingState.STARTING
-        self._patience = self._loop.call_later(self.declaration.startup_timeout_seconds, self._too_slow)
+        self._limit_start()
         if self._zygote is None:
             self._is_imported = False
             first, self.first = self.first, None
-            self._zygote = ZygoteConnection(
-                first or spawn_zygote(self._function), self._on_zygote_told, self._on_zygote_end
-            )
+            process = first or spawn_zygote(self._function)
+            self._zygote = ZygoteConnection(process, self._on_zygote_notification, self._on_zygote_end)
         elif self._is_imported:
-            self._ask_for_worker(self._zygote)
+            self._spawn_worker(self._zygote)
 
-    def stand_aside(self) -> None:
-        """The slice is taken: the worker gets no calls, and if it dies none follows before `go_on()`."""
+    def on_slice_taken(self) -> None:
+        """Stop sending calls to the worker; if it dies, none is started before `on_slice_given()`."""
         self._has_slice = False
         self._rest()
 
-    def _rest(self) -> None:
-        if not self._is_aside and not self._is_leaving:
-            self._is_aside = True
-            self._cancel_timers()
-            self._desk.rest()
-            self.state = ServingState.PARKED
+    def on_slice_given(self) -> None:
+        """Resume the worker, or start another one."""
+        self._has_slice = True
+        self._resume()
 
     def park(self) -> None:
-        """Nobody is expected to call: the worker ends, and what it holds with it; its zygote stays. Not while somebody calls."""
-        if self._desk.requests:
+        """End the worker and free what it holds, since no calls are expected; the zygote stays. Ignored while requests are pending."""
+        if self._queue.size:
             return
         self._rest()
-        if self._is_aside and self._worker is not None:
+        if self._is_parked and self._worker is not None:
             self._worker.end(LEAVING_GRACE_SECONDS)
 
     def wake(self) -> None:
-        """Somebody calls: as if it had never been parked, but where its slice was taken, which only `go_on()` gives back."""
+        """Undo `park()`; without a slice only `on_slice_given()` does."""
         if self._has_slice:
-            self.go_on()
+            self._resume()
 
-    def go_on(self) -> None:
-        """There is a slice again: the worker goes on, or another one starts."""
-        self._has_slice = True
-        if not self._is_aside:
-            self.on_state()  # it was taken and given back before we saw it: who waits for news has some
+    def _rest(self) -> None:
+        if not self._is_parked and not self._is_leaving:
+            self._is_parked = True
+            self._cancel_timers()
+            self._queue.pause()
+            self.state = ServingState.PARKED
+
+    def _resume(self) -> None:
+        if not self._is_parked:
+            # The slice was taken and given back before the first signal was processed: listeners wait for a status change.
+            self.on_state()
             return
-        self._is_aside, self.asked_seconds = False, None
+        self._is_parked, self._probed_seconds = False, None
         worker = self._worker
         if worker is None:
             self.start()
         elif worker.is_ready and not worker.is_ending:
-            self._desk.go_on()
+            self._queue.resume()
             self.state = ServingState.HOT
         else:
             self.state = ServingState.STARTING
-            self._patience = self._loop.call_later(self.declaration.startup_timeout_seconds, self._too_slow)
+            self._limit_start()
 
     def end_worker(self, reason: str) -> None:
-        """End the worker, which hangs or is ill; another follows."""
+        """End a worker that hangs or is unhealthy; another one follows."""
         if self._worker is not None:
             self.reason = reason
-            log(f"the worker is ended: {reason}")
+            _log.info("the worker is ended: %s", reason)
             self._worker.end(HANGING_GRACE_SECONDS)
 
     async def leave(self) -> None:
-        """Have the worker close its handler and end, and start no other; requests were served before."""
+        """End the worker after its handler's `close()`, and start no other; pending requests were served before."""
         self._is_leaving = True
         self._cancel_timers()
         if self._worker is not None:
             self._worker.end(LEAVING_GRACE_SECONDS if self._worker.is_ready else HANGING_GRACE_SECONDS)
-            await self._gone.wait()
+            await self._worker_ended.wait()
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """Kill the zygote with all that it started."""
         self._is_leaving = True
         self._cancel_timers()
         if self._zygote is not None:
             self._zygote.kill()
             self._zygote = None
 
-    @property
-    def has_worker(self) -> bool:
-        """Say whether a worker process is there, ready or not."""
-        return self._worker is not None
+    def check_deadline(self, request: PendingRequest, now_seconds: float) -> float:
+        """Refuse a late request with 504, and end a worker that runs its call past the hard deadline; see `RequestQueue`.
+
+        The hard deadline follows from the function's timeout, not the caller's: a short `Request-Timeout` must not end a worker.
+        """
+        if now_seconds < request.deadline_seconds:
+            return request.deadline_seconds
+        if request.sink is not None:
+            self._queue.expire(request, STARTING_TIMEOUT if self.state is ServingState.STARTING else _LATE)
+        if not request.number:
+            return math.inf
+        timeout_seconds = self.declaration.timeout_seconds
+        longest_seconds = timeout_seconds + min(timeout_seconds, LONGEST_GRACE_SECONDS)
+        hard_seconds = self._queue.latest_begin_seconds(request) + longest_seconds
+        if now_seconds < hard_seconds:
+            return hard_seconds
+        self.end_worker("a call went on long after its deadline")
+        return math.inf
+
+    def probe_health(self, interval_seconds: float) -> None:
+        """Probe an idle worker at an interval: a GPU may drop off PCIe between calls. Busy workers have deadlines instead."""
+        now = time.monotonic()
+        if self.state is ServingState.HOT and not self._queue.size:
+            if self._probed_seconds is None:
+                self._probed_seconds = now
+                self._queue.send_frame(_HEALTH)
+            elif now - self._probed_seconds > self.declaration.timeout_seconds:
+                self.end_worker("health() does not answer")
+        self._loop.call_later(interval_seconds, self.probe_health, interval_seconds)
 
     def on_frames(self, frames: Sequence[Frame]) -> None:
-        """Pass on what the worker says about calls."""
-        self._desk.on_frames(frames)
+        """See `WorkerListener`."""
+        self._queue.on_frames(frames)
 
-    def on_told(self, worker: WorkerProcess, tell: Notification) -> None:
-        """The worker is ready, or could not be constructed, or says how it is."""
-        if tell.name == "ready" and worker.mark is not None and not worker.is_ready:
-            self._ready(worker, float(tell.data["load_seconds"]))
-        elif tell.name == "failed":
-            worker.failure = str(tell.data["error"])
-        elif tell.name == "health":
-            self.asked_seconds = None
-            if not tell.data["is_well"]:
+    def on_notification(self, worker: WorkerProcess, notification: Notification) -> None:
+        """See `WorkerListener`."""
+        if notification.name == "ready" and worker.mark is not None and not worker.is_ready:
+            self._on_ready(worker, worker.mark, float(notification.data["load_seconds"]))
+        elif notification.name == "failed":
+            worker.failure = str(notification.data["error"])
+        elif notification.name == "health":
+            self._probed_seconds = None
+            if not notification.data["is_well"]:
                 self.end_worker("health() says no")
 
     def on_ended(self, worker: WorkerProcess) -> None:
-        """The worker is gone: another one, at once if it had been ready."""
-        self._worker = self.asked_seconds = None
+        """Start the next worker: at once if this one was ready, else after a pause."""
+        self._worker = self._probed_seconds = None
         self._cancel_timers()
-        is_short = self._memory_kills.is_another()
+        is_short = self._oom_kills.is_another()
         self.reason = NO_HOST_MEMORY if is_short else self.reason
-        self._desk.unseat(OUT_OF_MEMORY if is_short else WORKER_DIED)
+        self._queue.unseat(OUT_OF_MEMORY if is_short else WORKER_DIED)
         if self._is_leaving:
-            self._gone.set()
+            self._worker_ended.set()
             return
-        if self._is_aside:
+        if self._is_parked:
             return
         if not worker.is_ready:
-            self._failed(worker.failure or self.reason or "the worker died while it started")
+            self._on_failed_start(worker.failure or self.reason or "the worker died while it started")
             return
         self._metrics.restarts += 1
-        log(f"the worker ended{f' ({self.reason})' if self.reason else ''}; another one starts")
+        _log.info("the worker ended%s; another one starts", f" ({self.reason})" if self.reason else "")
         self.state = ServingState.STARTING
-        too_soon = self._desk.hot_since_seconds + _SHORTEST_LIFE_SECONDS - time.monotonic()
+        too_soon = self._queue.hot_since_seconds + _SHORTEST_LIFE_SECONDS - time.monotonic()
         if too_soon > 0:
             self._pause = self._loop.call_later(too_soon, self.start)
         else:
             self.start()
 
-    def _ready(self, worker: WorkerProcess, load_seconds: float) -> None:
+    def _on_ready(self, worker: WorkerProcess, mark: StartedMark, load_seconds: float) -> None:
         self._cancel_timers()
         worker.is_ready = True
         self._metrics.starts += 1
         self._failures, self.reason = 0, None
         if self.state is not ServingState.DRAINING:
-            self.state, self._desk.closed = ServingState.PARKED if self._is_aside else ServingState.HOT, None
-        assert worker.mark is not None  # noqa: S101 - looked at by on_told
-        self._desk.seat(WorkerSlot(worker.channel, worker.mark), load_seconds)
-        if self._is_aside:
-            self._desk.rest()
+            self.state, self._queue.closed = ServingState.PARKED if self._is_parked else ServingState.HOT, None
+        self._queue.seat(WorkerSlot(worker.channel, mark), load_seconds)
+        if self._is_parked:
+            self._queue.pause()
 
-    def _ask_for_worker(self, zygote: ZygoteConnection) -> None:
+    def _spawn_worker(self, zygote: ZygoteConnection) -> None:
         ours, theirs = socket.socketpair()
         self._worker = WorkerProcess(ours, self)
-        self._asked += 1
-        zygote.ask_for_worker(self._asked, theirs)
+        self._spawned += 1
+        zygote.spawn_worker(self._spawned, theirs)
 
-    def _on_zygote_told(self, number: int, tell: Notification, file: int | None) -> None:
-        if tell.name == "imported":
-            self.declaration = parse_declaration(tell.data["declaration"])
-            self._desk.adopt(self.declaration)
-            self.pages = tell.data["pages"]
-            self.import_seconds = float(tell.data["import_seconds"])
+    def _on_zygote_notification(self, number: int, notification: Notification, file: int | None) -> None:
+        if notification.name == "imported":
+            self.declaration = parse_declaration(notification.data["declaration"])
+            self._queue.adopt(self.declaration)
+            self.pages = notification.data["pages"]
+            self.import_seconds = float(notification.data["import_seconds"])
             self._is_imported = True
-            if self._zygote is not None and self._worker is None and self._pause is None and not self._is_aside:
-                self._ask_for_worker(self._zygote)
-        elif tell.name == "failed":
-            self.reason = str(tell.data["error"])
-        elif tell.name == "born" and file is not None:
-            self._on_born(number, file)
-        elif tell.name == "ended":
-            log(f"worker {tell.data['pid']} ended with status {tell.data['status']}")
-
-    def _on_born(self, number: int, pidfd: int) -> None:
-        if self._worker is None or number != self._asked:  # it was given up before its birth was told
-            end_process(pidfd)
-        else:
-            self._worker.born(pidfd)
+            if self._zygote is not None and self._worker is None and self._pause is None and not self._is_parked:
+                self._spawn_worker(self._zygote)
+        elif notification.name == "failed":
+            self.reason = str(notification.data["error"])
+        elif notification.name == "born" and file is not None:
+            if self._worker is None or number != self._spawned:  # given up before the zygote had forked it
+                end_process(file)
+            else:
+                self._worker.set_process(file)
+        elif notification.name == "ended":
+            _log.info("worker %s ended with status %s", notification.data["pid"], notification.data["status"])
 
     def _on_zygote_end(self) -> None:
-        """It could not import, or was killed: its workers die with it, and are replaced through a new one."""
+        # The import failed, or the zygote was killed. Its workers die with it, and the next start spawns a new one.
         self._zygote = None
-        if self._worker is None and not self._is_leaving and not self._is_aside:
-            short = NO_HOST_MEMORY if self._memory_kills.is_another() else None
-            self._failed(short or self.reason or "the zygote died")
+        if self._worker is None and not self._is_leaving and not self._is_parked:
+            short = NO_HOST_MEMORY if self._oom_kills.is_another() else None
+            self._on_failed_start(short or self.reason or "the zygote died")
 
-    def _too_slow(self) -> None:
+    def _limit_start(self) -> None:
+        self._start_timeout = self._loop.call_later(self.declaration.startup_timeout_seconds, self._on_start_timeout)
+
+    def _on_start_timeout(self) -> None:
         self.reason = "starting_timeout"
-        self._patience = None
-        if not self._desk.closed:
-            self._desk.refuse_queue(STARTING_TIMEOUT)
+        self._start_timeout = None
+        if not self._queue.closed:
+            self._queue.refuse_queue(STARTING_TIMEOUT)
         if self._worker is not None:
             self._worker.kill()
         elif self._zygote is not None:
             self._zygote.kill()
             self._on_zygote_end()
 
-    def _failed(self, reason: str) -> None:
-        """A start failed: try again later, and refuse what comes once that is hopeless."""
+    def _on_failed_start(self, reason: str) -> None:
+        """Schedule the next start; after several failures refuse requests until one succeeds."""
         self._cancel_timers()
         self._failures += 1
         self.reason = reason
         pause = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** (self._failures - 1))
         if self._failures >= _MOST_FAILURES:
             pause = _LONGEST_PAUSE_SECONDS
-            self._crash_loop()
-        log(f"start {self._failures} failed ({reason}); another one in {pause:g} s")
+            if self.state is not ServingState.DRAINING:
+                self.state = ServingState.FAILED
+                after = {"retry-after": f"{_LONGEST_PAUSE_SECONDS:.0f}"}
+                refusal = Refusal(503, "crash_loop", "the function could not be started several times", after)
+                self._queue.closed = refusal
+                self._queue.refuse_queue(refusal)
+        _log.info("start %d failed (%s); another one in %g s", self._failures, reason, pause)
         self._pause = self._loop.call_later(pause, self.start)
 
-    def _crash_loop(self) -> None:
-        if self.state is not ServingState.DRAINING:
-            self.state = ServingState.FAILED
-            after = {"retry-after": f"{_LONGEST_PAUSE_SECONDS:.0f}"}
-            self._desk.closed = Refusal(503, "crash_loop", "the function could not be started several times", after)
-            self._desk.refuse_queue(self._desk.closed)
-
     def _cancel_timers(self) -> None:
-        for timer in (self._pause, self._patience):
+        for timer in (self._pause, self._start_timeout):
             if timer is not None:
                 timer.cancel()
-        self._pause = self._patience = None
-
-
-NO_HOST_MEMORY = "it needed more host memory than its container has"
-OUT_OF_MEMORY = Refusal(502, "worker_died", "the worker ran out of host memory while it served this request")
-STARTING_TIMEOUT = Refusal(503, "starting_timeout", "the function did not start in time", {"retry-after": "5"})
-
-
-def log(line: str) -> None:
-    """Write a line to the job's log."""
-    sys.stderr.write(f"pgpu: {line}\n")
-    sys.stderr.flush()
+        self._pause = self._start_timeout = None

@@ -1,1 +1,1 @@
-"""Requests of a replica or a gateway while they wait and run: their state, their counts, and how many a worker has ahead."""
+"""Requests from admission to answer, the same for a replica and for a gateway's router: state, deadlines, refusals, metrics."""

@@ -1,7 +1,7 @@
-"""What a replica counts.
+"""Counts of one replica.
 
-Counting costs a dictionary's entry for each request; the counters of Prometheus's library, with their locks, would cost ten
-times that, so it writes only the text. It refuses to count by anything that a caller chooses, such as a path.
+Counting costs one dictionary entry per request. The counters of Prometheus's library, with their locks, would cost ten times
+as much; the library only writes the text (`prometheus_metrics`). Labels are bounded: never a value that a caller chooses.
 """
 
 from bisect import bisect_left
@@ -12,19 +12,19 @@ _BOUNDS_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 
 
 class DurationHistogram:
-    """A histogram of seconds."""
+    """A histogram of durations in seconds."""
 
     def __init__(self) -> None:
         self._counts = [0] * (len(_BOUNDS_SECONDS) + 1)
         self.sum_seconds = 0.0
 
     def add(self, seconds: float) -> None:
-        """Count one."""
+        """Count one duration."""
         self._counts[bisect_left(_BOUNDS_SECONDS, seconds)] += 1
         self.sum_seconds += seconds
 
     def buckets(self) -> list[tuple[str, float]]:
-        """Return how many were up to each bound."""
+        """Return the cumulative count of each bound."""
         total, buckets = 0, []
         for bound, count in zip([*map(str, _BOUNDS_SECONDS), "+Inf"], self._counts, strict=True):
             total += count
@@ -43,10 +43,10 @@ class ReplicaMetrics:
         self.starts = 0
         self.restarts = 0
         self.gauges: dict[str, tuple[str, Callable[[], float]]] = {}
-        """Name, meaning, and how its value is found when it is asked for."""
+        """Description and current value, by name."""
 
-    def answered(self, status: int, total_seconds: float, exec_seconds: float, code: str = "") -> None:
-        """Count an answer; a request that its caller left counts as 499."""
+    def count_answer(self, status: int, total_seconds: float, exec_seconds: float, code: str = "") -> None:
+        """Count an answer; a request that its caller abandoned counts as 499."""
         self.answers[status, code] += 1
         self.total.add(total_seconds)
         if exec_seconds:

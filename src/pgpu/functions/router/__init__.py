@@ -1,4 +1,4 @@
-"""The way of a call through the gateway: into its function's hall, over a link to a replica, and back.
+"""The way of a call through the gateway: to its function's router, over a connection to a replica, and back.
 
-It refuses to know HTTP, and to start or to end replicas: the controller does.
+Independent of HTTP. The router does not start or end replicas: it shows what it needs, and the controller acts.
 """

@@ -1,75 +1,78 @@
-"""The hall of one function: its requests wait here, and go from here to replicas.
+"""The router of one function: queues its requests by version and sends them to replicas.
 
-Each request belongs to a version, by the shares of the traffic or because its caller says so. While a new version's first
-replica starts, the others stand in for it. What no replica has seen is given to another one; what one may have begun is
-not, unless the function is idempotent. It refuses to start replicas: it shows what it needs and wakes the controller.
+Each request belongs to a version, by the shares of the traffic or by its caller's choice. While the first replica of a new
+version starts, other versions serve its requests. A request that no replica has seen is sent to another one; one that a
+replica may have begun is not, unless the function is idempotent.
 """
 
-import os
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from pgpu.functions.ipc.messages import Chunk, Reply
+from pgpu.functions.ipc.memory_files import close_file
+from pgpu.functions.ipc.messages import Reply
 from pgpu.functions.protocols import Refusal
-from pgpu.functions.router.control_plane import ReacquireResult
-from pgpu.functions.router.gateway_metrics import GatewayMetrics
-from pgpu.functions.router.replica_choice import able_replicas, evictable_replica, freest_replica
-from pgpu.functions.router.replica_connection import ReplicaConnection
-from pgpu.functions.router.routed_request import RoutedRequest
-from pgpu.functions.router.router_refusals import (
-    GONE,
-    LATE_ANSWER,
-    LATE_TURN,
-    NO_MEMORY,
-    STARTING_TIMEOUT,
-    WORKER_DIED,
-    hopeless_refusal,
-    queue_full,
-)
+from pgpu.functions.requests.prometheus_metrics import GatewayMetrics
+from pgpu.functions.requests.request_queue import MOST_ATTEMPTS, RequestQueue, queue_full
+from pgpu.functions.router.replica_connection import ReacquireResult, ReplicaConnection, RoutedRequest
 from pgpu.functions.router.version_load import VersionLoad
 from pgpu.functions.scaling import FunctionView, Phase, TrafficSplit, ValueClock
 from pgpu.model import Function, VersionState
 
-_MOST_ATTEMPTS = 3
+WORKER_DIED = Refusal(502, "worker_died", "the replica ended while it served this request")
+GONE = Refusal(404, "not_found", "the function is not there any more")
+LATE_ANSWER = Refusal(504, "deadline", "the answer did not come in time")
+LATE_TURN = Refusal(504, "deadline", "its turn did not come in time")
+NO_MEMORY = Refusal(503, "no_memory", "no replica has got its memory in time", {"retry-after": "5"})
+STARTING_TIMEOUT = Refusal(503, "starting_timeout", "the function did not start in time", {"retry-after": "5"})
+_CRASH_LOOP = Refusal(503, "crash_loop", "the function could not be started several times", {"retry-after": "30"})
+_VERSION_FAILED = Refusal(503, "version_failed", "this version of the function cannot be served")
+
 _OK = 200
+_CLIENT_GONE = 499
 _UNSEEN = {429, 503}
-"""Statuses with which a front refuses what no worker has seen."""
+"""Statuses with which a replica refuses a call that no worker has seen."""
 
-_BROKEN = Chunk(b"", is_last=True, is_broken=True)
 _HOPELESS_FAILURES = 5
+_ANSWER_GRACE_SECONDS = 1.0
+"""A replica watches the deadlines of its own requests and knows more about the cause: the gateway answers only after this."""
 
 
-class FunctionRouter:
-    """One function; on the event loop only."""
+class FunctionRouter(RequestQueue[RoutedRequest]):
+    """The requests and replicas of one function; on the event loop only."""
 
     def __init__(self, function: Function, metrics: GatewayMetrics, wake: Callable[[], None]) -> None:
-        """Open it.
+        """Begin without replicas.
 
         Args:
             function: As the server knows it.
             metrics: Counts answers.
-            wake: Called where something is to be decided about replicas.
+            wake: Called when the policy should decide about replicas.
         """
+        super().__init__()
         self._metrics, self._wake = metrics, wake
         self.loads: dict[int, VersionLoad] = {}
+        """By version."""
+
         self._split = TrafficSplit({})
-        self.links: dict[str, ReplicaConnection] = {}
+        self.replicas: dict[str, ReplicaConnection] = {}
+        """By job."""
+
         self.is_closed = False
-        """The function is no more; who was about to call it is told so."""
+        """The function was removed; late requests are answered 404."""
 
-        self.on_admitted: Callable[[RoutedRequest], None] = lambda _errand: None
-        self.on_begun: Callable[[RoutedRequest], None] = lambda _errand: None
-        """Told of each errand that is given to a replica, just before."""
+        self.on_send: Callable[[RoutedRequest], None] = lambda _request: None
+        """Called just before a request is sent to a replica."""
 
-        self.on_phase_noted: Callable[[ReplicaConnection], None] = lambda _link: None
-        self.on_first_answer: Callable[[ReplicaConnection], None] = lambda _link: None
-        self.claim: Callable[[ReplicaConnection], None] = lambda _link: None
-        """Has the engine asked for an offered lease."""
+        self.on_replica_phase: Callable[[ReplicaConnection], None] = lambda _replica: None
+        self.on_first_answer: Callable[[ReplicaConnection], None] = lambda _replica: None
+        self.reacquire: Callable[[ReplicaConnection], None] = lambda _replica: None
+        """Requests an evictable lease from the server."""
 
         self.adopt(function)
 
     def adopt(self, function: Function) -> None:
-        """Go by what the server knows now; who waits for a version that gets no more traffic waits for another."""
+        """Apply the server's state of the function; requests of a version without traffic move to another version."""
         self.function = function
         percents = {share.version: share.percent for share in function.traffic}
         for version in function.versions:
@@ -87,298 +90,291 @@ class FunctionRouter:
 
     @property
     def name(self) -> str:
-        """The function's."""
+        """The function's name."""
         return self.function.name
 
     @property
     def slots(self) -> int:
-        """Calls that all replicas that it may have run at a time."""
+        """Calls that run at a time with the largest number of replicas."""
         load = self.loads[self.function.traffic[0].version] if self.function.traffic else None
         return 1 if load is None else load.slots * load.declaration.maximum
 
-    def submit(self, errand: RoutedRequest) -> None:
-        """Admit a request, or tell its asker why not."""
-        load = self.load_of(errand)
-        if load is None:
-            self._answer(errand, GONE)
-            return
-        load.note_call(errand.admitted_seconds)
-        link = None if load.queue else self._free(load, errand)
-        if link is not None:
-            self._send(link, errand)
-        elif (refused := self._refusal(load)) is not None:
-            self._answer(errand, refused)
-            return
-        else:
-            load.queue.append(errand)
-            self._wake()
-        self.on_admitted(errand)
-
-    def refuse(self, errand: RoutedRequest, refused: Refusal) -> None:
-        """Tell an asker why its request is not admitted."""
-        self._answer(errand, refused)
-
-    def serves(self, version: int) -> bool:
-        """Say whether a version gets traffic, and so may be asked for by number."""
-        return version in self._split.percents
-
-    def hopeless(self) -> Refusal | None:
-        """Say why no version of it can be served now; None: one can."""
-        loads = [self.loads[number] for number in self._split.percents]
-        return hopeless_refusal(loads[0]) if loads and all(self._is_hopeless(load) for load in loads) else None
-
-    def abandon(self, errand: RoutedRequest) -> None:
-        """Nobody waits for it any more."""
-        if errand.asker is not None:
-            errand.asker = None
-            self._metrics.answered(self.name, 499, time.monotonic() - errand.admitted_seconds)
-        self._let_go(errand)
-
-    def expire(self, errand: RoutedRequest) -> None:
-        """Answer a request whose deadline has passed."""
-        refused = self._late(errand)
-        self._let_go(errand)
-        self._break_or_answer(errand, refused)
-
-    def errands(self) -> Iterator[RoutedRequest]:
-        """Yield every request that is here."""
-        for link in self.links.values():
-            yield from link.sent.values()
+    def pending(self) -> Iterator[RoutedRequest]:
+        """Yield every pending request."""
+        for replica in self.replicas.values():
+            yield from replica.sent.values()
         for load in self.loads.values():
             yield from load.queue
 
-    def add(self, link: ReplicaConnection) -> None:
-        """A replica was asked for, or found."""
-        self.links[link.job_id] = link
+    def count_answer(self, request: RoutedRequest, status: int, code: str = "") -> None:
+        """Count one answer in the metrics."""
+        self._metrics.count_answer(self.name, status, time.monotonic() - request.admitted_seconds, code)
 
-    def remove(self, link: ReplicaConnection) -> None:
-        """A replica is no more."""
-        if self.links.pop(link.job_id, None) is not None:
-            link.close()
-            self._cool(link)
-            self.on_lost(link, [*link.sent.values()])
+    def submit(self, request: RoutedRequest) -> None:
+        """Admit a request, or refuse it."""
+        load = self.load_of(request)
+        if load is None:
+            self.refuse(request, GONE)
+            return
+        load.note_call(request.admitted_seconds)
+        replica = None if load.queue else self._free_replica(load, request)
+        if replica is not None:
+            self._send(replica, request)
+        elif (refusal := self._refusal(load)) is not None:
+            self.refuse(request, refusal)
+            return
+        else:
+            load.queue.append(request)
+            self._wake()
+        self.watch(request)
+
+    def refuse(self, request: RoutedRequest, refusal: Refusal) -> None:
+        """Answer a request with a refusal, as from no replica."""
+        request.replica = None
+        super().refuse(request, refusal)
+
+    def serves(self, version: int) -> bool:
+        """Whether a version gets traffic, and may be named by callers."""
+        return version in self._split.percents
+
+    def hopeless(self) -> Refusal | None:
+        """Return why no version can be served now; None: one can."""
+        loads = [self.loads[number] for number in self._split.percents]
+        return _hopeless_refusal(loads[0]) if loads and all(self._is_hopeless(load) for load in loads) else None
+
+    def abandon(self, request: RoutedRequest) -> None:
+        """Cancel a request whose caller has left."""
+        if request.sink is not None:
+            request.sink = None
+            self.count_answer(request, _CLIENT_GONE)
+        self._withdraw(request)
+
+    def check_deadline(self, request: RoutedRequest, now_seconds: float) -> float:
+        """Answer a request that is late; see `RequestQueue`."""
+        due = request.deadline_seconds + (_ANSWER_GRACE_SECONDS if request.replica is not None else 0.0)
+        if now_seconds < due:
+            return due
+        refusal = self._late_refusal(request)
+        self._withdraw(request)
+        self.break_or_refuse(request, refusal)
+        return math.inf
+
+    def add(self, replica: ReplicaConnection) -> None:
+        """Add a replica that was requested, or found."""
+        self.replicas[replica.job_id] = replica
+
+    def remove(self, replica: ReplicaConnection) -> None:
+        """Remove a replica and handle its requests."""
+        if self.replicas.pop(replica.job_id, None) is not None:
+            replica.close()
+            self._cool(replica)
+            self.on_lost(replica, [*replica.sent.values()])
 
     def close(self) -> None:
-        """The function is no more: answer everybody."""
+        """Refuse all requests: the function was removed."""
         self.is_closed = True
         for load in self.loads.values():
             self._refuse_queue(load, GONE)
-        for link in [*self.links.values()]:
-            self.remove(link)
+        for replica in [*self.replicas.values()]:
+            self.remove(replica)
 
     def view(self, clock: ValueClock, *, is_memory_short: bool = False) -> FunctionView:
-        """Show what there is to the policy."""
+        """Return the policy's view of the function."""
         now = time.monotonic()
         serving = [self.loads[share.version] for share in self.function.traffic]
         return FunctionView(
             now,
             tuple(load.view(now, clock) for load in serving),
-            tuple(link.view() for link in self.links.values()),
+            tuple(replica.view() for replica in self.replicas.values()),
             is_memory_short=is_memory_short,
             has_fallback=self._has_fallback,
         )
 
     @property
     def _has_fallback(self) -> bool:
-        """Whether a version that gets no traffic has served before."""
+        """Whether a version without traffic has served before."""
         percents = self._split.percents
         return any(load.has_been_ready and load.number not in percents for load in self.loads.values())
 
-    def on_phase(self, link: ReplicaConnection) -> None:
-        """A replica becomes hot, or is not any more."""
-        load = self.loads[link.version]
-        self.on_phase_noted(link)
-        if link.phase is Phase.HOT:
-            load.note_ready(None if link.has_answered else link.hot_since_seconds - link.asked_seconds)
-            load.hot.append(link)
+    def on_phase(self, replica: ReplicaConnection) -> None:
+        """See `ReplicaListener`."""
+        load = self.loads[replica.version]
+        self.on_replica_phase(replica)
+        if replica.phase is Phase.HOT:
+            load.note_ready(None if replica.has_answered else replica.hot_since_seconds - replica.asked_seconds)
+            load.hot.append(replica)
             self.pump()
         else:
-            self._cool(link)
-            if link.phase is Phase.FAILED and self._is_hopeless(load):
-                self._refuse_queue(load, hopeless_refusal(load))
+            self._cool(replica)
+            if replica.phase is Phase.FAILED:
+                self.refuse_waiting(load.number)
         self._wake()
 
-    def on_reply(self, link: ReplicaConnection, errand: RoutedRequest, reply: Reply, file: int | None) -> None:
-        """A replica answers."""
-        load = self.loads[link.version]
-        if reply.status in _UNSEEN and not reply.started_seconds and self._can_retry(errand):
-            _close(file)
-            self._requeue(errand)
+    def on_reply(self, replica: ReplicaConnection, request: RoutedRequest, reply: Reply, file: int | None) -> None:
+        """See `ReplicaListener`."""
+        load = self.loads[replica.version]
+        if reply.status in _UNSEEN and not reply.started_seconds and self._can_retry(request):
+            close_file(file)
+            self._requeue(request)
             return
         if reply.started_seconds:
-            load.ahead.learn(reply.exec_seconds)
-            if not link.has_answered:
-                link.has_answered = True
-                self.on_first_answer(link)
-        asker = errand.asker
+            load.prefetch.learn(reply.exec_seconds)
+            if not replica.has_answered:
+                replica.has_answered = True
+                self.on_first_answer(replica)
+        sink = request.sink
         if reply.is_last:
-            errand.asker = None
-            errand.forget_body()
-            self._metrics.answered(self.name, reply.status, time.monotonic() - errand.admitted_seconds)
-        if asker is None:
-            _close(file)
+            request.sink = None
+            request.release_body()
+            self.count_answer(request, reply.status)
+        if sink is None:
+            close_file(file)
         else:
-            asker.reply(reply, file)
+            sink.reply(reply, file)
         if load.queue:
             self.pump()
 
-    def on_streamed(self, errand: RoutedRequest) -> None:
-        """A replica has ended a stream."""
-        errand.asker = None
-        errand.forget_body()
-        self._metrics.answered(self.name, _OK, time.monotonic() - errand.admitted_seconds)
+    def on_stream_end(self, request: RoutedRequest) -> None:
+        """See `ReplicaListener`."""
+        request.sink = None
+        request.release_body()
+        self.count_answer(request, _OK)
         self.pump()
 
-    def on_lost(self, link: ReplicaConnection, errands: Sequence[RoutedRequest]) -> None:
-        """A replica has ended: who was with it waits for another where that is harmless."""
-        link.sent = {}
-        for errand in reversed(errands):
-            may_have_begun = not errand.question and not self.loads[link.version].declaration.is_idempotent
-            if not may_have_begun and not errand.is_streaming and self._can_retry(errand):
-                self._requeue(errand)
+    def on_lost(self, replica: ReplicaConnection, requests: Sequence[RoutedRequest]) -> None:
+        """Requeue the requests of a lost replica where a second attempt is harmless, and refuse the others."""
+        replica.sent = {}
+        for request in reversed(requests):
+            may_have_begun = not request.command and not self.loads[replica.version].declaration.is_idempotent
+            if not may_have_begun and not request.is_streaming and self._can_retry(request):
+                self._requeue(request)
             else:
-                errand.forget_body()
-                self._break_or_answer(errand, WORKER_DIED)
+                request.release_body()
+                self.break_or_refuse(request, WORKER_DIED)
         self._wake()
 
-    def claimed(self, link: ReplicaConnection, claimed: ReacquireResult | None) -> None:
-        """The engine has said whether a lease may be used again; None: it does not answer, so nobody else got an offered one."""
-        link.is_claiming = False
-        if claimed is ReacquireResult.LOST:
-            link.become(Phase.DRAINING)
-        elif claimed is ReacquireResult.COMING and not link.is_back:
-            link.await_slice()
-        elif link.is_woken:
-            link.rouse(is_sure=claimed is not None)
+    def on_reacquired(self, replica: ReplicaConnection, result: ReacquireResult | None) -> None:
+        """Handle the server's answer about a lease; None: it did not answer, so no other job got the lease."""
+        replica.is_reacquiring = False
+        if result is ReacquireResult.LOST:
+            replica.become(Phase.DRAINING)
+        elif result is ReacquireResult.COMING and not replica.is_back:
+            replica.await_slice()
+        elif replica.is_woken:
+            replica.end_wake(is_sure=result is not None)
         else:
-            link.offered_value = None
+            replica.offered_value = None
             self.pump()
 
     def pump(self) -> None:
-        """Give what waits to whoever is free."""
+        """Send waiting requests to free replicas."""
         for load in self.loads.values():
-            while load.queue and (link := self._free(load, load.queue[0])) is not None:
-                self._send(link, load.queue.popleft())
+            while load.queue and (replica := self._free_replica(load, load.queue[0])) is not None:
+                self._send(replica, load.queue.popleft())
 
-    def refuse_waiting(self, number: int) -> None:
-        """No replica of a version can be had: answer who waits for one, unless another attempt may help."""
-        load = self.loads[number]
+    def refuse_waiting(self, version: int) -> None:
+        """Refuse the waiting requests of a version if no further attempt to start it can help."""
+        load = self.loads[version]
         if self._is_hopeless(load):
-            self._refuse_queue(load, hopeless_refusal(load))
+            self._refuse_queue(load, _hopeless_refusal(load))
 
-    def load_of(self, errand: RoutedRequest) -> VersionLoad | None:
-        """Return what is known of the version that serves an errand; None: the function has no traffic, or is no more."""
+    def load_of(self, request: RoutedRequest) -> VersionLoad | None:
+        """Choose a request's version; None: the function has no traffic, or was removed."""
         if self.is_closed:
             return None
-        if not errand.version:
+        if not request.version:
             try:
-                errand.version = self._split.next()
+                request.version = self._split.next()
             except StopIteration:
                 return None
-        return self.loads.get(errand.version)
+        return self.loads.get(request.version)
 
-    def _free(self, load: VersionLoad, errand: RoutedRequest) -> ReplicaConnection | None:
-        """Choose a replica; where none is free, have one that is on offer claimed."""
-        hot = able_replicas(load, self.loads.values(), self._split.percents, is_exact=errand.is_exact)
-        best = freest_replica(load, hot)
-        if best is None and (offered := evictable_replica(hot)) is not None:
-            offered.begin_claim()
-            self.claim(offered)
+    def _free_replica(self, load: VersionLoad, request: RoutedRequest) -> ReplicaConnection | None:
+        """Choose a replica; where none is free, request the lease of an evictable one."""
+        hot = load.able_replicas(self.loads.values(), self._split.percents, is_exact=request.is_exact)
+        best = load.freest_replica(hot)
+        if best is None:
+            for replica in hot:
+                if replica.offered_value is not None and not replica.is_reacquiring:
+                    replica.begin_reacquire()
+                    self.reacquire(replica)
+                    break
         return best
 
-    def _send(self, link: ReplicaConnection, errand: RoutedRequest) -> None:
-        self.on_begun(errand)
-        link.send(errand)
+    def _send(self, replica: ReplicaConnection, request: RoutedRequest) -> None:
+        self.on_send(request)
+        replica.send(request)
 
     def _refusal(self, load: VersionLoad) -> Refusal | None:
-        """Say why one more cannot wait now; None: it can."""
+        """Return why one more request cannot wait; None: it can."""
         if self._is_hopeless(load):
-            return hopeless_refusal(load)
+            return _hopeless_refusal(load)
         replicas = max(1, len(load.hot))
-        waiting = len(load.queue) + sum(len(link.sent) for link in load.hot) - replicas * load.slots
+        waiting = len(load.queue) + sum(len(replica.sent) for replica in load.hot) - replicas * load.slots
         if waiting < load.declaration.queue_limit or (not load.hot and len(load.queue) < load.slots):
             return None
-        return queue_full(len(load.queue) * load.ahead.exec_seconds / (replicas * load.slots))
+        return queue_full(len(load.queue) * load.prefetch.exec_seconds / (replicas * load.slots))
 
     def _is_hopeless(self, load: VersionLoad) -> bool:
-        links = [link for link in self.links.values() if link.version == load.number]
-        has_failed = bool(links) and all(link.phase is Phase.FAILED for link in links)
+        replicas = [replica for replica in self.replicas.values() if replica.version == load.number]
+        has_failed = bool(replicas) and all(replica.phase is Phase.FAILED for replica in replicas)
         if load.version.state is VersionState.FAILED:
             return not load.hot
         if not load.has_been_ready and self._has_fallback:
-            return False  # it is given up in a moment, and another version serves who waits
-        return not load.hot and (has_failed or (not links and load.failures >= _HOPELESS_FAILURES))
+            return False  # the policy gives the version up in a moment, and another version serves its requests
+        return not load.hot and (has_failed or (not replicas and load.failures >= _HOPELESS_FAILURES))
 
-    def _late(self, errand: RoutedRequest) -> Refusal:
-        if errand.link is not None:
+    def _late_refusal(self, request: RoutedRequest) -> Refusal:
+        if request.replica is not None:
             return LATE_ANSWER
-        phases = {link.phase for link in self.links.values() if link.version == errand.version}
+        phases = {replica.phase for replica in self.replicas.values() if replica.version == request.version}
         if Phase.HOT in phases:
             return LATE_TURN
-        if phases == {Phase.WAITING}:
-            return NO_MEMORY
-        return STARTING_TIMEOUT
+        return NO_MEMORY if phases == {Phase.WAITING} else STARTING_TIMEOUT
 
-    def _can_retry(self, errand: RoutedRequest) -> bool:
-        is_waited_for = errand.asker is not None and time.monotonic() < errand.deadline_seconds
-        return is_waited_for and errand.attempts < _MOST_ATTEMPTS
+    def _can_retry(self, request: RoutedRequest) -> bool:
+        is_awaited = request.sink is not None and time.monotonic() < request.deadline_seconds
+        return is_awaited and request.attempts < MOST_ATTEMPTS
 
-    def _requeue(self, errand: RoutedRequest) -> None:
-        errand.link, errand.number = None, 0
-        load = self.load_of(errand)
+    def _requeue(self, request: RoutedRequest) -> None:
+        request.replica, request.number = None, 0
+        load = self.load_of(request)
         if load is None:
-            self._answer(errand, GONE)
+            self.refuse(request, GONE)
         else:
-            load.queue.appendleft(errand)
+            load.queue.appendleft(request)
             self._wake()
             self.pump()
 
     def _redirect(self, load: VersionLoad) -> None:
-        """Let who waits for a version that gets no traffic wait for one that does."""
+        """Move the requests of a version without traffic to versions with traffic."""
         if load.number in self._split.percents or not self._split.percents:
             return
-        waiting = [errand for errand in load.queue if not errand.is_exact]
-        load.queue = type(load.queue)(errand for errand in load.queue if errand.is_exact)
-        for errand in waiting:
-            errand.version = self._split.next()
-            self.loads[errand.version].queue.append(errand)
+        waiting = [request for request in load.queue if not request.is_exact]
+        load.queue = type(load.queue)(request for request in load.queue if request.is_exact)
+        for request in waiting:
+            request.version = self._split.next()
+            self.loads[request.version].queue.append(request)
 
-    def _cool(self, link: ReplicaConnection) -> None:
-        load = self.loads.get(link.version)
-        if load is not None and link in load.hot:
-            load.hot.remove(link)
+    def _cool(self, replica: ReplicaConnection) -> None:
+        load = self.loads.get(replica.version)
+        if load is not None and replica in load.hot:
+            load.hot.remove(replica)
 
-    def _let_go(self, errand: RoutedRequest) -> None:
-        load = self.loads.get(errand.version)
-        if errand.link is not None:
-            errand.link.cancel(errand)
-        elif load is not None and errand in load.queue:
-            load.queue.remove(errand)
-        errand.forget_body()
+    def _withdraw(self, request: RoutedRequest) -> None:
+        """Take a request from its queue or replica."""
+        load = self.loads.get(request.version)
+        if request.replica is not None:
+            request.replica.cancel(request)
+        elif load is not None and request in load.queue:
+            load.queue.remove(request)
+        request.release_body()
         self.pump()
 
-    def _refuse_queue(self, load: VersionLoad, refused: Refusal) -> None:
+    def _refuse_queue(self, load: VersionLoad, refusal: Refusal) -> None:
         while load.queue:
-            errand = load.queue.popleft()
-            errand.forget_body()
-            self._answer(errand, refused)
-
-    def _break_or_answer(self, errand: RoutedRequest, refused: Refusal) -> None:
-        if not errand.is_streaming:
-            self._answer(errand, refused)
-        elif errand.asker is not None:
-            asker, errand.asker = errand.asker, None
-            asker.chunk(_BROKEN, None)
-
-    def _answer(self, errand: RoutedRequest, refused: Refusal) -> None:
-        asker, errand.asker = errand.asker, None
-        errand.link = None
-        self._metrics.answered(self.name, refused.status, time.monotonic() - errand.admitted_seconds, refused.code)
-        errand.forget_body()
-        if asker is not None:
-            asker.reply(refused.reply(errand.request_id), None)
+            self.refuse(load.queue.popleft(), refusal)
 
 
-def _close(file: int | None) -> None:
-    if file is not None:
-        os.close(file)
+def _hopeless_refusal(load: VersionLoad) -> Refusal:
+    return _VERSION_FAILED if load.version.state is VersionState.FAILED else _CRASH_LOOP

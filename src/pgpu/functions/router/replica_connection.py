@@ -1,64 +1,100 @@
-"""The gateway's connection to one replica: calls go as frames, multiplexed, and what the replica says of itself comes back.
-
-It refuses to choose who gets a call, and to judge what the end of a connection means: the hall does.
-"""
+"""The gateway's connection to one replica: multiplexed calls as frames in one direction, replies and status in the other."""
 
 import asyncio
 import os
 import socket
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pgpu.functions.ipc.async_channel import AsyncChannel
 from pgpu.functions.ipc.call_frames import Frame, MalformedFrameError, decode_message, encode_frame
+from pgpu.functions.ipc.memory_files import close_file
 from pgpu.functions.ipc.messages import Chunk, Command, FrameKind, Notification, Reply
 from pgpu.functions.ipc.unix_sockets import check_peer_owner
-from pgpu.functions.requests.pending_request import PendingRequest
+from pgpu.functions.requests.request_queue import PendingRequest
 from pgpu.functions.router.replica_validation import ReplicaStatus, check_reply, read_pages, read_status
-from pgpu.functions.router.routed_request import RoutedRequest
 from pgpu.functions.scaling import Phase, ReplicaView
 
+if TYPE_CHECKING:
+    from pgpu.functions.router.function_router import FunctionRouter
+
 _CALLS_SOCKET = "calls.sock"
-_LOOK_SECONDS = 0.01
-"""Between two looks for the socket of a replica that starts."""
+_CONNECT_SECONDS = 0.01
+"""Between two attempts to connect to a replica that starts."""
 
 _RETRY_SECONDS = 0.5
-"""Before a lease is asked for again where nobody answered."""
+"""Before a lease is requested again after the server did not answer."""
 
-_MOST_PIECES_AHEAD = 64
-"""Of one stream, that its caller has not taken: a worker sends a quarter of this before it waits."""
+_MOST_UNDELIVERED = 64
+"""Pieces of one stream that its caller has not taken: four times what a worker sends without credit."""
 
 _OK = 200
 _PHASES = {"hot": Phase.HOT, "parked": Phase.PARKED, "failed": Phase.FAILED, "draining": Phase.DRAINING}
 
 
+class ReacquireResult(Enum):
+    """Result of the request to use a replica's evictable or parked lease again."""
+
+    KEPT = "kept"
+    """The lease was not taken, and is not evictable any more."""
+
+    COMING = "coming"
+    """The lease was taken and the replica is parked: it waits for a lease and notifies the gateway when it is hot."""
+
+    LOST = "lost"
+    """The lease was taken, and the replica ends."""
+
+
+@dataclass(slots=True, eq=False)
+class RoutedRequest(PendingRequest):
+    """A request that goes to one of several replicas."""
+
+    router: "FunctionRouter | None" = None
+    version: int = 0
+    """The version that serves it; 0 until the router has chosen one."""
+
+    is_exact: bool = False
+    """The caller named the version: no other version serves it."""
+
+    replica: "ReplicaConnection | None" = None
+    """The replica that has it; None while it waits."""
+
+    command: str = ""
+    """A command, such as `describe`, that is sent instead of a call; empty for a call."""
+
+    undelivered: int = 0
+    """Pieces of its stream that arrived and that its caller has not taken."""
+
+
 class ReplicaListener(Protocol):
-    """Who hears of a link."""
+    """Receives the events of a connection."""
 
-    def on_phase(self, link: "ReplicaConnection") -> None:
-        """Its phase has changed."""
+    def on_phase(self, replica: "ReplicaConnection") -> None:
+        """The replica's phase has changed."""
 
-    def on_reply(self, link: "ReplicaConnection", errand: RoutedRequest, reply: Reply, file: int | None) -> None:
-        """An errand was answered, or its answer begins."""
+    def on_reply(self, replica: "ReplicaConnection", request: RoutedRequest, reply: Reply, file: int | None) -> None:
+        """A request's reply, or its head, arrived."""
 
-    def on_streamed(self, errand: RoutedRequest) -> None:
-        """The last piece of an answer was passed on."""
+    def on_stream_end(self, request: RoutedRequest) -> None:
+        """The last piece of a stream was passed on."""
 
-    def on_lost(self, link: "ReplicaConnection", errands: Sequence[RoutedRequest]) -> None:
-        """The connection ended with these under way."""
+    def on_lost(self, replica: "ReplicaConnection", requests: Sequence[RoutedRequest]) -> None:
+        """The connection ended with these requests in flight."""
 
 
 class ReplicaConnection:
-    """One replica, connected or not yet."""
+    """One replica from the request for its job to its end, connected or not yet; on the event loop only."""
 
     def __init__(self, job_id: str, version: int, listener: ReplicaListener) -> None:
         self.job_id, self.version = job_id, version
         self._listener = listener
         self._loop = asyncio.get_running_loop()
         self._channel: AsyncChannel | None = None
-        self._looking: asyncio.TimerHandle | None = None
+        self._connect_timer: asyncio.TimerHandle | None = None
         self._path: str | None = None
         self._numbers = 0
         self.sent: dict[int, RoutedRequest] = {}
@@ -67,128 +103,129 @@ class ReplicaConnection:
         self.hot_since_seconds = self.load_seconds = self.import_seconds = self.born_seconds = 0.0
         self.reason: str | None = None
         self.offered_value: float | None = None
-        self.is_claiming = False
-        """Whether the engine is asked for its lease now."""
+        """Value under which its lease was marked evictable; None: it was not."""
+
+        self.is_reacquiring = False
+        """Whether its lease is being requested again."""
 
         self.is_back = False
-        """Whether it said that it is hot since its lease was asked for: that may be known sooner than the engine's answer."""
+        """Whether it became hot since its lease was requested: that notification may arrive before the server's answer."""
 
         self.is_woken = False
-        """Whether it was parked and is to have a slice again: what it said before that is no news."""
+        """Whether it was parked and is to be hot again: a `parked` notification is outdated then."""
 
         self.retry_at_seconds = 0.0
-        """Before then it is not woken: nobody answered who was asked for its lease."""
+        """Before this time it is not woken: the server did not answer the last request for its lease."""
 
-        self.turn = asyncio.Lock()
-        """What is asked of the engine about its lease is asked in order."""
+        self.lease_lock = asyncio.Lock()
+        """Requests to the server about its lease are sent one after the other."""
 
         self.has_answered = False
-        """Whether its cold start is known to the end: its first call was answered."""
+        """Whether its cold start is complete: its first call was answered."""
 
     @property
     def in_flight(self) -> int:
-        """Errands that it has."""
+        """Number of requests that it has."""
         return len(self.sent)
 
     def view(self) -> ReplicaView:
-        """Show it to the policy; one that is being claimed counts as busy."""
-        busy = len(self.sent) + int(self.is_claiming)
+        """Return the policy's view; a replica whose lease is being requested counts as busy."""
+        busy = len(self.sent) + int(self.is_reacquiring)
         return ReplicaView(
             self.job_id, self.version, self.phase, self.since_seconds, busy, self.idle_since_seconds, self.offered_value,
             self.retry_at_seconds,
         )  # fmt: skip
 
     def connect(self, directory: Path) -> None:
-        """Connect to its socket, as soon as it is there."""
+        """Connect to its socket as soon as it exists."""
         self._path = os.fspath(directory / _CALLS_SOCKET)
-        self._look()
+        self._try_connect()
 
     def become(self, phase: Phase) -> None:
-        """Note a new phase and tell of it; from draining there is no way back."""
+        """Change the phase and notify the listener; draining is final."""
         if phase is not self.phase and self.phase is not Phase.DRAINING:
             self.phase, self.since_seconds = phase, time.monotonic()
             self._listener.on_phase(self)
 
-    def begin_claim(self) -> None:
-        """Its lease is asked for."""
-        self.is_claiming, self.is_back = True, False
+    def begin_reacquire(self) -> None:
+        """Record that its lease is being requested."""
+        self.is_reacquiring, self.is_back = True, False
 
     def wake(self) -> None:
-        """Somebody asks for its lease: what follows is another cold start."""
-        self.begin_claim()
+        """Record that its lease is being requested for a parked replica: another cold start begins."""
+        self.begin_reacquire()
         self.await_slice()
 
     def await_slice(self) -> None:
-        """It is to have a slice again, and says itself when it is hot."""
+        """Wait until the replica has a slice again and reports that it is hot."""
         if not self.is_woken:
             self.is_woken, self.has_answered = True, False
             self.asked_seconds = time.monotonic()
             self.become(Phase.WAITING)
 
-    def rouse(self, *, is_sure: bool) -> None:
-        """It has what it needs: have it serve; or, if nobody knows, be parked as before."""
+    def end_wake(self, *, is_sure: bool) -> None:
+        """Wake the replica, which has a lease; where the server did not answer, leave it parked for another attempt."""
         if is_sure:
             self.offered_value = None
-            self.ask("wake")
+            self.send_command("wake")
         else:
             self.is_woken, self.retry_at_seconds = False, time.monotonic() + _RETRY_SECONDS
             self.become(Phase.PARKED)
 
-    def ask(self, what: str) -> None:
-        """Say or ask something beside the calls; the answer is news."""
+    def send_command(self, name: str) -> None:
+        """Send a command; its result arrives as a status change."""
         if self._channel is not None:
-            self._channel.send(encode_frame(FrameKind.COMMAND, 0, Command(what)))
+            self._channel.send(encode_frame(FrameKind.COMMAND, 0, Command(name)))
 
-    def send(self, errand: RoutedRequest) -> None:
-        """Give it an errand."""
+    def send(self, request: RoutedRequest) -> None:
+        """Send a request."""
         assert self._channel is not None  # noqa: S101 - it is hot
         self._numbers += 1
-        number = errand.number = self._numbers
-        errand.link, errand.attempts = self, errand.attempts + 1
-        self.sent[number] = errand
-        if errand.question:
-            self._channel.send(encode_frame(FrameKind.COMMAND, number, Command(errand.question)))
+        number = request.number = self._numbers
+        request.replica, request.attempts = self, request.attempts + 1
+        self.sent[number] = request
+        if request.command:
+            self._channel.send(encode_frame(FrameKind.COMMAND, number, Command(request.command)))
             return
-        remaining = min(errand.timeout_seconds, errand.deadline_seconds - time.monotonic())
-        file = None if errand.file is None else os.dup(errand.file)
+        remaining = min(request.timeout_seconds, request.deadline_seconds - time.monotonic())
+        file = None if request.file is None else os.dup(request.file)
         call = (
-            errand.request_id, errand.method, errand.path, errand.query, errand.headers, remaining, errand.body,
+            request.request_id, request.method, request.path, request.query, request.headers, remaining, request.body,
         )  # fmt: skip
         self._channel.send(encode_frame(FrameKind.CALL, number, call, has_file=file is not None), file)
         if len(self.sent) == 1:
-            self._channel.flush()  # the replica sleeps: it wakes while this turn ends
+            self._channel.flush()  # the replica sleeps: it wakes up while this iteration of the loop ends
 
-    def cancel(self, errand: RoutedRequest) -> None:
-        """Nobody waits for this errand any more; its place is free, for the replica keeps its own books."""
-        if self.sent.get(errand.number) is errand:
-            del self.sent[errand.number]
-            self._note_idle()
+    def cancel(self, request: RoutedRequest) -> None:
+        """Cancel a request. Its slot counts as free at once; the replica has its own limit."""
+        if self.sent.get(request.number) is request:
+            self._done(request.number)
             if self._channel is not None:
-                self._channel.send(encode_frame(FrameKind.CANCEL, errand.number))
+                self._channel.send(encode_frame(FrameKind.CANCEL, request.number))
 
-    def credit(self, ticket: PendingRequest) -> None:
-        """Let it send one more piece of a stream."""
-        if self._channel is not None and self.sent.get(ticket.number) is ticket:
-            self.sent[ticket.number].pieces_ahead -= 1
-            self._channel.send(encode_frame(FrameKind.CREDIT, ticket.number))
+    def credit(self, request: PendingRequest) -> None:
+        """Allow one more piece of a stream."""
+        if self._channel is not None and self.sent.get(request.number) is request:
+            self.sent[request.number].undelivered -= 1
+            self._channel.send(encode_frame(FrameKind.CREDIT, request.number))
 
     def close(self) -> None:
-        """End the connection and the looking for one."""
-        if self._looking is not None:
-            self._looking.cancel()
+        """Close the connection, or stop the attempts to connect."""
+        if self._connect_timer is not None:
+            self._connect_timer.cancel()
         if self._channel is not None:
             self._channel.close()
-        self._channel, self._looking, self._path = None, None, None
+        self._channel, self._connect_timer, self._path = None, None, None
 
-    def _look(self) -> None:
-        self._looking = None
+    def _try_connect(self) -> None:
+        self._connect_timer = None
         end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             end.connect(self._path or "")
             check_peer_owner(end, Path(self._path or "").parent)
         except OSError:
             end.close()
-            self._looking = self._loop.call_later(_LOOK_SECONDS, self._look)
+            self._connect_timer = self._loop.call_later(_CONNECT_SECONDS, self._try_connect)
             return
         self._channel = AsyncChannel(end, self._on_frames, self._on_end)
 
@@ -200,56 +237,56 @@ class ReplicaConnection:
         self._listener.on_lost(self, lost)
 
     def _on_frames(self, frames: Sequence[Frame]) -> None:
-        for each in frames:
-            if each.kind == FrameKind.REPLY:
-                self._on_reply(each)
-            elif each.kind == FrameKind.CHUNK:
-                self._on_chunk(each)
-            elif each.kind == FrameKind.NOTIFICATION:
-                self._on_tell(each)
+        for frame in frames:
+            if frame.kind == FrameKind.REPLY:
+                self._on_reply(frame)
+            elif frame.kind == FrameKind.CHUNK:
+                self._on_chunk(frame)
+            elif frame.kind == FrameKind.NOTIFICATION:
+                self._on_notification(frame)
 
-    def _on_reply(self, each: Frame) -> None:
-        reply: Reply = decode_message(each)
-        errand = self.sent.get(each.number)
-        if errand is None:
-            _close(self._file_of(each))
+    def _on_reply(self, frame: Frame) -> None:
+        reply: Reply = decode_message(frame)
+        request = self.sent.get(frame.number)
+        if request is None:
+            close_file(self._file_of(frame))
             return
-        check_reply(reply, has_file=each.has_file)
-        if errand.is_streaming or errand.question:
-            raise MalformedFrameError("a second answer, or one to a question")
-        file = self._file_of(each)
-        errand.is_streaming = not reply.is_last
+        check_reply(reply, has_file=frame.has_file)
+        if request.is_streaming or request.command:
+            raise MalformedFrameError("a second reply, or a reply to a command")
+        file = self._file_of(frame)
+        request.is_streaming = not reply.is_last
         if reply.is_last:
-            self._done(each.number)
-        self._listener.on_reply(self, errand, reply, file)
+            self._done(frame.number)
+        self._listener.on_reply(self, request, reply, file)
 
-    def _on_chunk(self, each: Frame) -> None:
-        chunk: Chunk = decode_message(each)
-        errand = self.sent.get(each.number)
-        if errand is None or errand.asker is None:
-            _close(self._file_of(each))
+    def _on_chunk(self, frame: Frame) -> None:
+        chunk: Chunk = decode_message(frame)
+        request = self.sent.get(frame.number)
+        if request is None or request.sink is None:
+            close_file(self._file_of(frame))
             return
-        errand.pieces_ahead += 1
-        if not errand.is_streaming or errand.pieces_ahead > _MOST_PIECES_AHEAD:
-            raise MalformedFrameError("a piece of no stream, or more of them than were asked for")
-        errand.asker.chunk(chunk, self._file_of(each))
+        request.undelivered += 1
+        if not request.is_streaming or request.undelivered > _MOST_UNDELIVERED:
+            raise MalformedFrameError("a chunk without a stream, or one without credit")
+        request.sink.chunk(chunk, self._file_of(frame))
         if chunk.is_last:
-            self._done(each.number)
-            self._listener.on_streamed(errand)
+            self._done(frame.number)
+            self._listener.on_stream_end(request)
 
-    def _on_tell(self, each: Frame) -> None:
-        tell: Notification = decode_message(each)
-        if tell.name == "state":
-            self._on_state(read_status(tell))
-        elif (errand := self.sent.get(each.number)) is not None and errand.question:
-            answer = Reply(_OK, read_pages(tell))
-            self._done(each.number)
-            self._listener.on_reply(self, errand, answer, None)
+    def _on_notification(self, frame: Frame) -> None:
+        notification: Notification = decode_message(frame)
+        if notification.name == "state":
+            self._on_status(read_status(notification))
+        elif (request := self.sent.get(frame.number)) is not None and request.command:
+            answer = Reply(_OK, read_pages(notification))
+            self._done(frame.number)
+            self._listener.on_reply(self, request, answer, None)
 
-    def _on_state(self, news: ReplicaStatus) -> None:
-        self.reason, self.load_seconds = news.reason, news.load_seconds
-        self.import_seconds, self.born_seconds = news.import_seconds, news.born_seconds
-        phase = _PHASES.get(news.state, Phase.STARTING)
+    def _on_status(self, status: ReplicaStatus) -> None:
+        self.reason, self.load_seconds = status.reason, status.load_seconds
+        self.import_seconds, self.born_seconds = status.import_seconds, status.born_seconds
+        phase = _PHASES.get(status.state, Phase.STARTING)
         if phase is Phase.PARKED and self.is_woken:
             return
         self.is_back = self.is_back or phase is Phase.HOT
@@ -266,10 +303,5 @@ class ReplicaConnection:
         if not self.sent:
             self.idle_since_seconds = time.monotonic()
 
-    def _file_of(self, each: Frame) -> int | None:
-        return self._channel.next_file() if each.has_file and self._channel is not None else None
-
-
-def _close(file: int | None) -> None:
-    if file is not None:
-        os.close(file)
+    def _file_of(self, frame: Frame) -> int | None:
+        return self._channel.next_file() if frame.has_file and self._channel is not None else None

@@ -1,7 +1,7 @@
-"""What a replica says is not believed: its owner's code runs beside it, and the gateway is everybody's.
+"""Validation of a replica's messages: its owner's code runs next to it, and the gateway serves all users.
 
-Whoever says what no front says ends the connection, and with it the replica. It refuses to mend: a header that would end an
-answer early could put words into the next one on its caller's connection, which may be of another function.
+An invalid message ends the connection, and with it the replica. Nothing is repaired: a header that ends a response early
+could put bytes into the next response on the caller's connection, which may belong to another function.
 """
 
 import math
@@ -13,7 +13,7 @@ from pgpu.functions.ipc.call_frames import MalformedFrameError
 from pgpu.functions.ipc.messages import BODILESS, Notification, Reply
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+|(?i:set-cookie)")
-"""In small letters, but for the one header of which there may be several: those differ in case."""
+"""In lower case, except for the one header of which there may be several, which differ in case."""
 
 _FRAMING = frozenset({"connection", "content-length", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"})
 _STATUSES = range(200, 600)
@@ -22,7 +22,7 @@ _TIMES = ("load_seconds", "import_seconds", "born_seconds")
 
 
 class ReplicaStatus(NamedTuple):
-    """How a replica is, in its own words."""
+    """A replica's own report of its state."""
 
     state: str
     reason: str | None
@@ -32,10 +32,10 @@ class ReplicaStatus(NamedTuple):
 
 
 def check_reply(reply: Reply, *, has_file: bool) -> None:
-    """Raise where an answer is none that HTTP can carry as it is.
+    """Check that HTTP can carry a reply as it is.
 
     Raises:
-        MalformedFrameError: So it is.
+        MalformedFrameError: It cannot.
     """
     if reply.status in BODILESS and (reply.body or has_file or not reply.is_last):
         raise MalformedFrameError(f"status {reply.status} with a body, which would be read as the next answer")
@@ -43,31 +43,31 @@ def check_reply(reply: Reply, *, has_file: bool) -> None:
         raise MalformedFrameError(f"status {reply.status} with {', '.join(reply.headers)[:_MOST_REASON]}")
 
 
-def read_status(tell: Notification) -> ReplicaStatus:
-    """Read news of a replica's state.
+def read_status(notification: Notification) -> ReplicaStatus:
+    """Read a `state` notification.
 
     Raises:
-        MalformedFrameError: They are none.
+        MalformedFrameError: It has no state, or one of its times is missing.
     """
-    data: dict[str, Any] = tell.data
+    data: dict[str, Any] = notification.data
     state, reason = data.get("state"), data.get("reason")
     times = [each for name in _TIMES if isinstance(each := data.get(name), float) and math.isfinite(each)]
     if not isinstance(state, str) or len(times) < len(_TIMES):
-        raise MalformedFrameError("news without a state or its times")
+        raise MalformedFrameError("a status without a state or its times")
     return ReplicaStatus(state, reason[:_MOST_REASON] if isinstance(reason, str) else None, *times)
 
 
-def read_pages(tell: Notification) -> dict[str, str]:
-    """Read what a function says of itself, JSON by path.
+def read_pages(notification: Notification) -> dict[str, str]:
+    """Read a `description` notification: JSON by path.
 
     Raises:
-        MalformedFrameError: It is nothing of the kind.
+        MalformedFrameError: It is something else.
     """
-    found = tell.data.get("pages")
+    found = notification.data.get("pages")
     try:
         return {str(path): bytes(body).decode() for path, body in dict(found or {}).items()}
     except (TypeError, ValueError) as error:
-        raise MalformedFrameError("pages that are none") from error
+        raise MalformedFrameError("pages that are not text by path") from error
 
 
 @lru_cache(1024)

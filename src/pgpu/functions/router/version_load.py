@@ -1,22 +1,19 @@
-"""What is known of one version while the gateway runs: who waits for it, how often it is called, what calls and starts take.
-
-It refuses to act on it.
-"""
+"""The state of one version in the gateway: its queue and hot replicas, its call rate, the duration of calls and starts."""
 
 import math
 import time
 from collections import deque
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pgpu.functions.deploy.replica_job import declaration_of
-from pgpu.functions.requests.prefetch_window import PrefetchWindow
-from pgpu.functions.router.routed_request import RoutedRequest
+from pgpu.functions.requests.request_queue import PrefetchWindow
 from pgpu.functions.scaling import ArrivalHistory, VersionView
 from pgpu.functions.scaling.replica_value import Frequency, ValueClock, replica_value
 from pgpu.model import Version, VersionState
 
 if TYPE_CHECKING:
-    from pgpu.functions.router.replica_connection import ReplicaConnection
+    from pgpu.functions.router.replica_connection import ReplicaConnection, RoutedRequest
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 30.0
 _WEIGHT = 0.3
@@ -24,10 +21,10 @@ _WEIGHT = 0.3
 
 
 class LearnedLoad(NamedTuple):
-    """What outlives a gateway."""
+    """The part of a version's state that survives a gateway."""
 
     called_at_seconds: float
-    """Since the epoch; of the last call."""
+    """Of the last call, since the epoch."""
 
     frequency: float
     """At that time; see `Frequency`."""
@@ -39,19 +36,19 @@ class LearnedLoad(NamedTuple):
 
 
 class VersionLoad:
-    """One version's."""
+    """The state of one version."""
 
     def __init__(self, version: Version) -> None:
         self.version, self.number = version, version.number
         self.declaration = declaration = declaration_of(version)
         self.slots = declaration.batch.max_size if declaration.batch else declaration.concurrency
-        self.ahead = PrefetchWindow(self.slots, is_batched=declaration.batch is not None)
+        self.prefetch = PrefetchWindow(self.slots, is_batched=declaration.batch is not None)
         self.queue: deque[RoutedRequest] = deque()
         self.hot: list[ReplicaConnection] = []
-        """Replicas that take calls now, those on offer too."""
+        """Replicas that take calls now, also those whose lease is evictable."""
 
         self.pages: dict[str, bytes] = {}
-        """What it says of itself, JSON by path; empty until a replica was asked."""
+        """The function's own description, JSON by path; empty until a replica has sent it."""
 
         self.arrivals, self.frequency = ArrivalHistory(), Frequency()
         self.last_call_seconds: float | None = None
@@ -63,53 +60,94 @@ class VersionLoad:
 
     @property
     def window(self) -> int:
-        """Calls that one replica gets at a time, run or not: as much as keeps its front from waiting for more."""
-        return min(2 * self.ahead.window, self.slots + self.declaration.queue_limit)
+        """Calls that one replica gets at a time, running or not: enough to keep its own queue filled."""
+        return min(2 * self.prefetch.window, self.slots + self.declaration.queue_limit)
+
+    @property
+    def size_bytes(self) -> int:
+        """GPU memory of one replica, on all its GPUs."""
+        return (self.declaration.memory_bytes or 0) * self.declaration.gpus
+
+    def able_replicas(
+        self, loads: Collection["VersionLoad"], percents: Mapping[int, int], *, is_exact: bool
+    ) -> Sequence["ReplicaConnection"]:
+        """Return the hot replicas that may serve this version.
+
+        While the first replica of a new version starts, replicas of other versions serve its calls.
+
+        Args:
+            loads: Of all versions.
+            percents: Shares of the traffic, by version.
+            is_exact: The caller named the version: no other version serves it.
+        """
+        is_replaced = any(each.hot and each.number not in percents for each in loads if each is not self)
+        if self.hot or is_exact or (self.has_been_ready and not is_replaced):
+            return self.hot
+        return [replica for each in loads for replica in each.hot]
+
+    def freest_replica(self, hot: Sequence["ReplicaConnection"]) -> "ReplicaConnection | None":
+        """Return the first replica with a free slot, else that with the fewest calls; None: all are full.
+
+        The first, not the emptiest: so that the last replicas become idle and can be ended.
+        """
+        best, fewest = None, self.window
+        for replica in hot:
+            count = len(replica.sent)
+            if replica.offered_value is not None:
+                continue
+            if count < self.slots:
+                return replica
+            if count < fewest:
+                best, fewest = replica, count
+        return best
 
     def note_call(self, now_seconds: float) -> None:
-        """Somebody calls."""
+        """Record the arrival of a call."""
         if self.last_call_seconds is not None:
             self.arrivals.note(now_seconds - self.last_call_seconds)
         self.last_call_seconds = now_seconds
         self.frequency.note(now_seconds)
 
-    def learned(self, epoch_seconds: float) -> LearnedLoad | None:
-        """Return what is worth remembering; None of a version that nobody has called.
-
-        Args:
-            epoch_seconds: When the monotonic clock was 0, since the epoch.
-        """
-        last = self.last_call_seconds
-        if last is None:
-            return None
-        counts = self.arrivals.counts
-        return LearnedLoad(
-            round(epoch_seconds + last, 3), self.frequency.at(last), self.cold_seconds, self.ahead.exec_seconds, counts
-        )
-
-    def recall(self, learned: LearnedLoad, epoch_seconds: float) -> None:
-        """Go on from what an earlier gateway learnt."""
-        last = learned.called_at_seconds - epoch_seconds
-        self.last_call_seconds, self.frequency = last, Frequency(learned.frequency, last)
-        self.arrivals, self.cold_seconds = ArrivalHistory(learned.arrivals), learned.cold_seconds
-        self.ahead.exec_seconds = learned.exec_seconds
-
     def note_ready(self, cold_seconds: float | None) -> None:
-        """A replica is hot, so long after it was asked for; None: it was hot before this gateway was there."""
+        """Record a replica that became hot so long after its start; None: it was hot before this gateway started."""
         if cold_seconds is not None:
             self.cold_seconds += (_WEIGHT if self.has_been_ready else 1.0) * (cold_seconds - self.cold_seconds)
         self.has_been_ready, self.failures, self.retry_at_seconds = True, 0, 0.0
 
     def note_failure(self) -> None:
-        """A replica ended before it was hot, or could not be had."""
+        """Record a replica that ended before it was hot, or could not be started."""
         pause = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2.0**self.failures)
         self.failures += 1
         self.retry_at_seconds = time.monotonic() + pause
 
+    def learned(self, epoch_seconds: float) -> LearnedLoad | None:
+        """Return what the next gateway needs; None for a version without calls.
+
+        Args:
+            epoch_seconds: Zero of the monotonic clock, since the epoch.
+        """
+        last = self.last_call_seconds
+        if last is None:
+            return None
+        counts, exec_seconds = self.arrivals.counts, self.prefetch.exec_seconds
+        called_at = round(epoch_seconds + last, 3)
+        return LearnedLoad(called_at, self.frequency.at(last), self.cold_seconds, exec_seconds, counts)
+
+    def restore(self, learned: LearnedLoad, epoch_seconds: float) -> None:
+        """Continue from an earlier gateway's state."""
+        last = learned.called_at_seconds - epoch_seconds
+        self.last_call_seconds, self.frequency = last, Frequency(learned.frequency, last)
+        self.arrivals, self.cold_seconds = ArrivalHistory(learned.arrivals), learned.cold_seconds
+        self.prefetch.exec_seconds = learned.exec_seconds
+
     def view(self, now_seconds: float, clock: ValueClock) -> VersionView:
-        """Show it to the policy."""
+        """Return the policy's view of this version."""
         declaration = self.declaration
         learned = self.arrivals if declaration.keep_warm == "auto" else ArrivalHistory()
+        if self.last_call_seconds is not None and self.last_call_seconds != self._worth_of_call:
+            # The clock's value at the last call; read at the first view after it, since no lease is evictable before.
+            self._worth, self._worth_of_call = clock.worth, self.last_call_seconds
+        frequency = self.frequency.at(now_seconds)
         return VersionView(
             number=self.number,
             has_been_ready=self.has_been_ready,
@@ -117,25 +155,12 @@ class VersionLoad:
             minimum=declaration.minimum,
             maximum=declaration.maximum,
             slots=self.slots,
-            exec_seconds=self.ahead.exec_seconds or None,
+            exec_seconds=self.prefetch.exec_seconds or None,
             warmth=learned.warmth(declaration.idle_seconds),
             last_call_seconds=self.last_call_seconds,
             startup_timeout_seconds=declaration.startup_timeout_seconds,
             retry_at_seconds=self.retry_at_seconds if self.version.state is VersionState.READY else math.inf,
             failures=self.failures,
             can_park=declaration.gpus <= 1,
-            value=replica_value(
-                self._worth_then(clock), self.frequency.at(now_seconds), self.cold_seconds, self.size_bytes
-            ),
+            value=replica_value(self._worth, frequency, self.cold_seconds, self.size_bytes),
         )
-
-    def _worth_then(self, clock: ValueClock) -> float:
-        """Return what the clock said at the last call: at the first look after it, since nothing is on offer before."""
-        if self.last_call_seconds is not None and self.last_call_seconds != self._worth_of_call:
-            self._worth, self._worth_of_call = clock.worth, self.last_call_seconds
-        return self._worth
-
-    @property
-    def size_bytes(self) -> int:
-        """What a replica holds of all its GPUs."""
-        return (self.declaration.memory_bytes or 0) * self.declaration.gpus

@@ -1,0 +1,179 @@
+"""The base of a replica's worker queue and of a function's router: pending requests with their answers and deadlines."""
+
+import asyncio
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from pgpu.functions.ipc.memory_files import close_file
+from pgpu.functions.ipc.messages import Body, Chunk, Reply
+from pgpu.functions.protocols.call_refusal import Refusal
+
+MOST_ATTEMPTS = 3
+"""A request that was with this many workers that died is suspected of killing them, and is not given to another."""
+
+BROKEN = Chunk(b"", is_last=True, is_broken=True)
+"""Ends a stream that has no proper end."""
+
+_LEAST_RETRY_SECONDS, _MOST_RETRY_SECONDS = 1, 60
+
+_AHEAD_SECONDS = 0.001
+"""Work that may be ahead in a worker's socket: ten times the cost of one round trip between replica and worker."""
+
+_MOST_AHEAD = 64
+_WEIGHT = 0.125
+"""Of the newest call in the moving mean."""
+
+
+class ResponseSink(Protocol):
+    """Receives a request's answer: an HTTP connection, a gateway's connection, or a stored call.
+
+    Called on the event loop; never raises, never blocks.
+    """
+
+    def reply(self, reply: Reply, file: int | None) -> None:
+        """Take the answer, or its head where chunks follow. The sink closes `file`, the descriptor of a large body."""
+
+    def chunk(self, chunk: Chunk, file: int | None) -> None:
+        """Take a piece of a stream. After its delivery the sink calls `ReplicaInfo.credit()`, which allows one more piece."""
+
+
+@dataclass(slots=True, eq=False)
+class PendingRequest:
+    """A request from the end of its head to its answer."""
+
+    request_id: str
+    method: str
+    path: str
+    query: str
+    headers: dict[str, str]
+    body: Body
+    file: int | None
+    """Descriptor of a sealed memory file with a large body; open until the request is answered."""
+
+    admitted_seconds: float
+    """On the monotonic clock, as all times here."""
+
+    deadline_seconds: float
+    timeout_seconds: float
+    sink: ResponseSink | None
+    """None once the request was answered or its caller has left."""
+
+    number: int = 0
+    """Of the call in the worker or replica that has it; 0 in the queue. Numbers grow in the order in which calls are sent."""
+
+    attempts: int = 0
+    """Workers or replicas that the request was sent to."""
+
+    is_streaming: bool = False
+    """The head of the answer was sent to the sink."""
+
+    def release_body(self) -> None:
+        """Free the body: the request is not sent again."""
+        close_file(self.file)
+        self.file = None
+        self.body = b""
+
+
+R = TypeVar("R", bound=PendingRequest)
+Check = Callable[[R, float], float]
+"""Handles a request whose deadline may have passed at a time; returns when to check it again, infinite for never."""
+
+
+class RequestQueue(ABC, Generic[R]):
+    """Pending requests of one function; on the event loop only.
+
+    One timer serves all deadlines. It goes off at the earliest known deadline, usually after that request was answered: a
+    timer per request would cost every request what only late ones need.
+    """
+
+    def __init__(self) -> None:
+        self._check: Check[R] | None = None
+        self._next_seconds = math.inf
+        self._timer: asyncio.TimerHandle | None = None
+
+    @abstractmethod
+    def pending(self) -> Iterable[R]:
+        """Return every pending request, oldest first."""
+
+    @abstractmethod
+    def count_answer(self, request: R, status: int, code: str = "") -> None:
+        """Count one answer in the metrics."""
+
+    def watch_deadlines(self, check: Check[R]) -> None:
+        """Start to check deadlines, on the running event loop."""
+        self._check = check
+
+    def watch(self, request: R) -> None:
+        """Ensure that the timer goes off at this request's deadline; called for each admitted request."""
+        if self._check is not None and request.deadline_seconds < self._next_seconds:
+            self._schedule(request.deadline_seconds)
+
+    def _schedule(self, at_seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._next_seconds = at_seconds
+        delay = max(0.0, at_seconds - time.monotonic())
+        self._timer = asyncio.get_running_loop().call_later(delay, self._check_all)
+
+    def _check_all(self) -> None:
+        assert self._check is not None  # noqa: S101 - the timer is only set with a check
+        now, self._timer, self._next_seconds = time.monotonic(), None, math.inf
+        dues = [self._check(request, now) for request in [*self.pending()]]
+        if dues and (first := min(dues)) < math.inf:
+            self._schedule(first)
+
+    def refuse(self, request: R, refusal: Refusal) -> None:
+        """Answer a request that has no answer yet with a refusal; nothing is sent if its caller has left."""
+        sink, request.sink = request.sink, None
+        self.count_answer(request, refusal.status, refusal.code)
+        request.release_body()
+        if sink is not None:
+            sink.reply(refusal.reply(request.request_id), None)
+
+    def break_or_refuse(self, request: R, refusal: Refusal) -> None:
+        """Answer a request with a refusal; where a stream has begun, break it off instead."""
+        if not request.is_streaming:
+            self.refuse(request, refusal)
+        elif request.sink is not None:
+            sink, request.sink = request.sink, None
+            self.count_answer(request, refusal.status, refusal.code)
+            request.release_body()
+            sink.chunk(BROKEN, None)
+
+
+def queue_full(seconds: float) -> Refusal:
+    """Return the refusal of a full queue that will be empty after so many seconds."""
+    after = min(_MOST_RETRY_SECONDS, max(_LEAST_RETRY_SECONDS, math.ceil(seconds)))
+    return Refusal(429, "queue_full", "too many requests wait already", {"retry-after": str(after)})
+
+
+class PrefetchWindow:
+    """How many calls a worker may have, running or not; learned from the calls' duration.
+
+    Short calls are sent ahead, so that the worker finds the next one in its socket. Of long calls only one is ahead: those
+    that still wait in the replica can be dropped or retried by the replica alone.
+    """
+
+    def __init__(self, slots: int, *, is_batched: bool) -> None:
+        """Begin with the smallest window.
+
+        Args:
+            slots: Calls that the worker runs at a time.
+            is_batched: They run as one batch; the next batch must be there when this one ends.
+        """
+        self._slots, self._is_batched = slots, is_batched
+        self.exec_seconds = 0.0
+        """Moving mean of a call's duration; 0: not known yet."""
+
+        self.window = 2 * slots if is_batched else slots + 1
+        """Calls that the worker may have, running or not."""
+
+    def learn(self, exec_seconds: float) -> None:
+        """Update the mean with one call."""
+        self.exec_seconds += _WEIGHT * (exec_seconds - self.exec_seconds)
+        if not self._is_batched:
+            self.window = self._slots + max(1, min(_MOST_AHEAD, int(_AHEAD_SECONDS / (self.exec_seconds + 1e-9))))
