@@ -6,9 +6,9 @@ from pgpu.cli.verbs.lab import _parts, _sizes
 from pgpu.errors import NodeError, RequestError
 from pgpu.gpu.catalog import parse_model
 from pgpu.lab.p3.experiment import PARTS
+from pgpu.lab.p3.overhead import Timings, TwoWays, sentence, table
 from pgpu.lab.p3.sharing_modes import Alone, Pair
-from pgpu.lab.p3.timings import Timings, TwoWays, sentence, table
-from pgpu.lab.p3.wall import WallPlan, size_job, told_by_p3, what_is_imaginary
+from pgpu.lab.p3.wall import WallPlan, p3_result, size_job, what_is_imaginary
 from pgpu.lab.paper_figures import P3_FITTING_CONTAINERS, P3_TABLE
 
 MIB = 1 << 20
@@ -43,7 +43,7 @@ def test_a_job_of_the_wall_says_all_that_it_needs() -> None:
 
 @pytest.mark.parametrize(("jobs", "told"), [(4, "all run"), (52, "all run"), (53, "most fail"), (60, "most fail")])
 def test_p3s_word_stands_beside_each_number_of_jobs(jobs: int, told: str) -> None:
-    assert told_by_p3(jobs) == told
+    assert p3_result(jobs) == told
 
 
 def pair(mps_seconds: float, turns_seconds: float, size: int = 5_120, neighbour: str = "CS") -> Pair:

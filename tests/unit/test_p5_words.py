@@ -4,9 +4,8 @@ import pytest
 
 from pgpu.cli.verbs.lab import _networks
 from pgpu.errors import RequestError
-from pgpu.lab.p5.experiment import Asked, compared, findings
-from pgpu.lab.p5.priors import default_boxes
-from pgpu.lab.p5.shapes import MOBILENET, SHAPES, SMALL, VGG16, Shape
+from pgpu.lab.p5.experiment import Measured, compared, findings
+from pgpu.lab.p5.shapes import MOBILENET, SHAPES, SMALL, VGG16, Shape, default_boxes
 
 SCALES_OF_ITS_NORMALISATION = 512
 
@@ -35,8 +34,8 @@ def test_every_place_of_every_feature_has_its_default_boxes_in_the_image(shape: 
     assert all(0 < across < 1 and 0 < down < 1 and width > 0 < height for across, down, width, height in boxes)
 
 
-def asked(kind: str, structure: str, *seconds: float) -> Asked:
-    return Asked(kind, SMALL, structure, seconds)
+def asked(kind: str, structure: str, *seconds: float) -> Measured:
+    return Measured(kind, SMALL, structure, seconds)
 
 
 def test_only_the_cpu_function_is_given_a_ratio() -> None:
@@ -44,7 +43,7 @@ def test_only_the_cpu_function_is_given_a_ratio() -> None:
     rows = list(compared([before, after], is_compared=True))
     assert [row[-1] for row in rows] == [1.0, 8.0]
     assert [row[3:5] for row in rows] == [(1.87, 1.062), (0.26, 0.012)]
-    assert "answers 8.0 times as soon" in next(findings([before, after], []))
+    assert "is 8.0 times faster" in next(findings([before, after], []))
     simulated = [asked("gpu", "load in each call", 0.8, 0.8), asked("gpu", "callable object", 0.1, 0.1)]
     assert [row[-1] for row in compared(simulated, is_compared=False)] == [None, None]
     assert "times as soon" not in list(findings([], simulated))[-1]

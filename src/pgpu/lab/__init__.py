@@ -1,4 +1,4 @@
-"""The papers' experiments, reproduced: each prints the paper's table beside ours and writes CSV and plots.
+"""The experiments of the papers behind pgpu: each prints the paper's table beside ours and writes CSV and plots.
 
-It refuses to script an outcome: what fails here fails because the device is really full.
+No outcome is scripted: a job fails here because the device is really full. Needs the extra `lab`; loaded only by its verb.
 """

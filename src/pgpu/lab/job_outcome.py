@@ -1,7 +1,4 @@
-"""What became of jobs that were run together: values only.
-
-It refuses to judge: a job failed if its program said so.
-"""
+"""Outcomes of jobs that ran together, as values. A job failed if its exit code is not 0."""
 
 import json
 import statistics
@@ -10,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
-"""In the complaint of a program that died before it could count its refusals."""
+"""In the last line of a program that ended before it could count its refusals."""
 
 Sample = tuple[float, int]
 """(seconds since the epoch, bytes)."""
@@ -22,41 +19,40 @@ class JobOutcome:
 
     name: str
     submitted_at_seconds: float
-    """When it was asked for; without pgpu that is when it began."""
+    """When it was submitted; without pgpu that is when it began."""
 
     ended_at_seconds: float
     exit_code: int | None
-    """None where nobody could see it end."""
+    """None if it is unknown."""
 
     result: Mapping[str, Any] | None
-    """The workload's own JSON line; None where it could not write one."""
+    """The workload's JSON line; None if it wrote none."""
 
     complaint: str
-    """Last line of its standard error; empty where it wrote none."""
+    """Last line of its standard error; empty if there is none."""
 
     slice_peak_bytes: int | None = None
-    """Most that was seen in its slice while it ran; None without pgpu."""
+    """Peak of its slice while it ran; None without pgpu."""
 
     @property
     def is_failed(self) -> bool:
-        """Whether its program did not do its work."""
         return self.exit_code != 0
 
     @property
     def saw_refusal(self) -> bool:
-        """Whether an allocation was refused, as far as its program could tell."""
+        """Whether an allocation was refused, by its program's report or its last line."""
         return bool(self.result and self.result.get("refusals")) or OUT_OF_MEMORY in self.complaint
 
     @property
     def seconds(self) -> float:
-        """How long its program ran, by its own clock where it could tell."""
+        """Run time of its program, by its own clock if it reported one."""
         if self.result is not None:
             return float(self.result["seconds"])
         return self.turnaround_seconds
 
     @property
     def turnaround_seconds(self) -> float:
-        """From being asked for to its end, waiting included."""
+        """From its submission to its end, waiting included."""
         return self.ended_at_seconds - self.submitted_at_seconds
 
     @property
@@ -72,7 +68,7 @@ class JobOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Jobs that were asked for at one moment, and the device while they ran."""
+    """Jobs that were submitted at one moment, and the device while they ran."""
 
     is_with_pgpu: bool
     repetition: int
@@ -86,17 +82,17 @@ class Trial:
 
     @property
     def failed(self) -> int:
-        """Jobs whose program did not do its work."""
+        """Number of failed jobs."""
         return sum(job.is_failed for job in self.jobs)
 
     @property
     def saw_refusal(self) -> int:
-        """Jobs that saw an allocation refused."""
+        """Number of jobs with a refused allocation."""
         return sum(job.saw_refusal for job in self.jobs)
 
     @property
     def completed_seconds(self) -> Sequence[float]:
-        """Run times of the jobs that did their work."""
+        """Run times of the jobs that did not fail."""
         return [job.seconds for job in self.jobs if not job.is_failed]
 
     @property
@@ -107,7 +103,7 @@ class Trial:
 
     @property
     def device_peak_bytes(self) -> int:
-        """Most that any sample saw in use on the device."""
+        """Largest sample of the device's memory in use."""
         return max((used_bytes for _, used_bytes in self.device_samples), default=0)
 
     @property
@@ -123,7 +119,7 @@ class Trial:
 
 
 def last_result(standard_output: str) -> Mapping[str, Any] | None:
-    """Return the JSON object on the last line of a workload's output, or None where there is none."""
+    """Return the JSON object on the last line of a workload's output; None if there is none."""
     for line in reversed(standard_output.splitlines()):
         try:
             found = json.loads(line)
@@ -139,13 +135,13 @@ def last_line(text: str) -> str:
 
 
 def mean_seconds(trials: Sequence[Trial]) -> float | None:
-    """Mean run time of all jobs that did their work; None where none did."""
+    """Return the mean run time of all jobs that did not fail; None if all failed."""
     seconds = [each for trial in trials for each in trial.completed_seconds]
     return statistics.fmean(seconds) if seconds else None
 
 
 def spread(values: Sequence[float]) -> str:
-    """Write the least, median and most of some counts or times: `6`, or `4 to 9 (median 6)`."""
+    """Format minimum, maximum and median of counts or times: `6`, or `4 to 9 (median 6)`."""
     if not values:
         return "–"
     least, most, median = min(values), max(values), statistics.median(values)

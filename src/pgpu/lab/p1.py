@@ -1,6 +1,6 @@
 """P1: inference jobs that start together and fail for lack of GPU memory, and how the queue prevents it.
 
-Each job needs 1,205 MiB of 24,265. Without pgpu, growth is refused from 21 jobs on and programs die from 24 on, because
+Each job needs 1,205 MiB of 24,265. Without pgpu, allocations are refused from 21 jobs on and programs fail from 24 on, because
 the device is full. With pgpu no job starts before its slice fits. The jobs are scaled down: fewer, longer batches.
 """
 
@@ -11,12 +11,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pgpu.lab import plots, report
-from pgpu.lab.bare_trial import run_bare
 from pgpu.lab.job_outcome import JobOutcome, Trial, mean_seconds, spread
 from pgpu.lab.paper_figures import P1_JOB_MIB, p1_row
 from pgpu.lab.report import Cell, Report, Table
-from pgpu.lab.sliced_trial import SlicedJob, run_sliced
 from pgpu.lab.testbed import Testbed
+from pgpu.lab.trials import SlicedJob, run_bare, run_sliced
 from pgpu.units import MIB
 
 _COLUMNS = (
@@ -63,7 +62,7 @@ class P1Plan:
     memory_bytes: int = P1_JOB_MIB * MIB
 
     def words(self) -> tuple[str, ...]:
-        """Return the workload's words of one job."""
+        """Return the workload of one job, with its arguments."""
         return (
             "inference",
             *("--memory", f"{self.memory_bytes // MIB}MiB", "--batches", str(self.batches)),
@@ -71,47 +70,44 @@ class P1Plan:
         )
 
 
-def run(stage: Testbed, plan: P1Plan, directory: Path) -> Report:
-    """Run every trial, write tables, samples and figures, and report.
+def run(bed: Testbed, plan: P1Plan, directory: Path) -> Report:
+    """Run every trial and write tables, samples and figures.
 
     Raises:
-        NodeError: No figures can be drawn here, or a program does not load.
+        NodeError: matplotlib is missing, or a program does not load.
     """
     plots.require_plotting()
-    trials = list(_trials(stage, plan))
+    trials = list(_trials(bed, plan))
     table = Table("P1: jobs that start together", _COLUMNS, tuple(_rows(trials)))
-    figures = _draw(trials, directory, report.caption(stage))
-    return report.write_report("p1", stage, asdict(plan), trials, directory, table, _findings(trials), figures)
+    figures = _draw(trials, directory, report.caption(bed))
+    return report.write_report("p1", bed, asdict(plan), trials, directory, table, _findings(trials), figures)
 
 
-def _trials(stage: Testbed, plan: P1Plan) -> Iterator[Trial]:
+def _trials(bed: Testbed, plan: P1Plan) -> Iterator[Trial]:
     arrivals = random.Random(plan.seed)  # noqa: S311 - an order of arrival, not a secret
     for is_with in plan.with_pgpu:
         for count in plan.job_counts:
             for repetition in range(1, plan.repetitions + 1):
                 names = [f"p1-{count}-{repetition}-{number}" for number in range(1, count + 1)]
                 arrivals.shuffle(names)
-                trial = _trial(stage, plan, names, repetition, is_with=is_with)
-                _tell(stage, trial)
+                if is_with:
+                    jobs = [SlicedJob(name, plan.words(), plan.memory_bytes) for name in names]
+                    trial = run_sliced(bed, jobs, repetition=repetition)
+                else:
+                    trial = run_bare(bed, [(name, plan.words()) for name in names], repetition=repetition)
+                _report_progress(bed, trial)
                 yield trial
 
 
-def _trial(stage: Testbed, plan: P1Plan, names: Sequence[str], repetition: int, *, is_with: bool) -> Trial:
-    if is_with:
-        jobs = [SlicedJob(name, plan.words(), plan.memory_bytes) for name in names]
-        return run_sliced(stage, jobs, repetition=repetition)
-    return run_bare(stage, [(name, plan.words()) for name in names], repetition=repetition)
-
-
-def _tell(stage: Testbed, trial: Trial) -> None:
+def _report_progress(bed: Testbed, trial: Trial) -> None:
     how = "with" if trial.is_with_pgpu else "without"
-    stage.tell(
+    bed.progress(
         f"{len(trial.jobs)} jobs {how} pgpu, run {trial.repetition}: {trial.failed} failed, "
         f"{trial.saw_refusal} saw an out of memory, done in {trial.makespan_seconds:.1f} s"
     )
     for job in trial.jobs if trial.is_with_pgpu else ():
         if job.is_failed:
-            stage.tell(f"{job.name} failed with exit code {job.exit_code}: {job.complaint or 'it said nothing'}")
+            bed.progress(f"{job.name} failed with exit code {job.exit_code}: {job.complaint or 'no output'}")
 
 
 def _groups(trials: Sequence[Trial]) -> Iterator[Sequence[Trial]]:
@@ -158,30 +154,18 @@ def _findings(trials: Sequence[Trial]) -> Iterator[str]:
 
 def _draw(trials: Sequence[Trial], directory: Path, note: str) -> Iterator[Path]:
     yield plots.mean_time_by_jobs(trials, directory / "p1-mean-time.png", note)
-    yield plots.box_of_times(_most_crowded(trials), directory / "p1-box.png", note)
-    each = _closest_to(trials, 23)
+    # P1's box plots are of the two largest numbers of jobs, 24 and 25.
+    largest = sorted({len(trial.jobs) for trial in trials})[-2:]
+    yield plots.box_of_times([trial for trial in trials if len(trial.jobs) in largest], directory / "p1-box.png", note)
+    each = min(trials, key=lambda trial: abs(len(trial.jobs) - 23))
     yield plots.time_of_each_job(each, directory / f"p1-each-of-{len(each.jobs)}.png", note)
-    yield plots.memory_of_device(_one_of_each(trials), directory / "p1-device.png", note)
+    # One trial with and one without pgpu, of the most jobs.
+    most = {trial.is_with_pgpu: trial for trial in sorted(trials, key=lambda trial: len(trial.jobs))}
+    yield plots.memory_of_device(list(most.values()), directory / "p1-device.png", note)
     shown = _failed_beside_completed(trials)
     if shown:
         title = f"A failed job holds memory to its end and never uses it\n{note}"
         yield plots.memory_of_jobs(shown, directory / "p1-failed-memory.png", title)
-
-
-def _most_crowded(trials: Sequence[Trial]) -> Sequence[Trial]:
-    """Return the trials of the two largest numbers of jobs: P1's box plots are of 24 and 25."""
-    counts = sorted({len(trial.jobs) for trial in trials})[-2:]
-    return [trial for trial in trials if len(trial.jobs) in counts]
-
-
-def _closest_to(trials: Sequence[Trial], count: int) -> Trial:
-    return min(trials, key=lambda trial: abs(len(trial.jobs) - count))
-
-
-def _one_of_each(trials: Sequence[Trial]) -> Sequence[Trial]:
-    """Return one trial with and one without pgpu, of the most jobs."""
-    found = {trial.is_with_pgpu: trial for trial in sorted(trials, key=lambda trial: len(trial.jobs))}
-    return list(found.values())
 
 
 def _failed_beside_completed(trials: Sequence[Trial]) -> Sequence[JobOutcome]:

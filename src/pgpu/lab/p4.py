@@ -1,7 +1,7 @@
 """P4: a job that takes more than its share, and its neighbours.
 
-Without pgpu a hog takes the whole device, and whoever comes after it fails. In a slice only the hog's own request is
-refused, with CUDA error 2; it keeps running, and its neighbours notice nothing.
+Without pgpu a hog takes the whole device, and later jobs fail. In a slice only the hog's own request is refused, with CUDA
+error 2; the hog keeps running, and its neighbours are not affected.
 """
 
 import statistics
@@ -10,18 +10,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pgpu.lab import plots, report
-from pgpu.lab.bare_trial import run_bare
 from pgpu.lab.job_outcome import JobOutcome, Trial
 from pgpu.lab.paper_figures import P1_JOB_MIB, P4_BEFORE, P4_WITH
 from pgpu.lab.report import Cell, Report, Table
-from pgpu.lab.sliced_trial import SlicedJob, run_sliced
 from pgpu.lab.testbed import Testbed
+from pgpu.lab.trials import SlicedJob, run_bare, run_sliced
 from pgpu.units import GIB, MIB
 
 _COLUMNS = ("question", "P4 before", "P4 with pGPU", "ours without pgpu", "ours with pgpu")
 _HOG = "p4-hog"
 _LOAD_MS = 1000.0
-"""A neighbour takes its libraries' memory this long after its start; by then the hog has had all it can get."""
+"""A neighbour allocates its libraries' memory this long after its start; by then the hog has taken all it can get."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +35,17 @@ class P4Plan:
     gpu_ms: float = 7.0
     host_ms: float = 86.0
     with_pgpu: bool = True
-    """Whether slices are shown too, or only how it is without them."""
+    """Whether trials with pgpu run, too."""
 
     neighbour_bytes: int = P1_JOB_MIB * MIB
 
     def hog_words(self) -> tuple[str, ...]:
-        """Return the workload's words of the hog, which goes on for longer than its neighbours run."""
+        """Return the workload of the hog, which runs longer than its neighbours."""
         neighbour_seconds = self.batches * (self.host_ms + self.gpu_ms) / 1000 + _LOAD_MS / 1000
         return ("hog", "--seconds", f"{2 * neighbour_seconds:.1f}")
 
     def neighbour_words(self) -> tuple[str, ...]:
-        """Return the workload's words of a neighbour."""
+        """Return the workload of a neighbour."""
         return (
             *("inference", "--memory", f"{self.neighbour_bytes // MIB}MiB", "--batches", str(self.batches)),
             *("--gpu-ms", str(self.gpu_ms), "--host-ms", str(self.host_ms), "--load-ms", str(_LOAD_MS)),
@@ -57,7 +56,7 @@ class P4Plan:
 class _Trials:
     bare: Trial
     quiet: Trial | None
-    """The neighbours in their slices, and no hog."""
+    """The neighbours in their slices, without the hog."""
 
     sliced: Trial | None
 
@@ -65,31 +64,31 @@ class _Trials:
         return [trial for trial in (self.bare, self.quiet, self.sliced) if trial]
 
 
-def run(stage: Testbed, plan: P4Plan, directory: Path) -> Report:
-    """Run all trials, write tables, samples and figures, and report.
+def run(bed: Testbed, plan: P4Plan, directory: Path) -> Report:
+    """Run all trials and write tables, samples and figures.
 
     Raises:
-        NodeError: No figures can be drawn here, or a program does not load.
+        NodeError: matplotlib is missing, or a program does not load.
     """
     plots.require_plotting()
-    trials = _run_all(stage, plan)
+    trials = _run_all(bed, plan)
     table = Table("P4: a hog and its neighbours", _COLUMNS, tuple(_rows(trials)))
-    figures = _draw(trials, directory, report.caption(stage))
-    return report.write_report("p4", stage, asdict(plan), trials.all(), directory, table, _findings(trials), figures)
+    figures = _draw(trials, directory, report.caption(bed))
+    return report.write_report("p4", bed, asdict(plan), trials.all(), directory, table, _findings(trials), figures)
 
 
-def _run_all(stage: Testbed, plan: P4Plan) -> _Trials:
+def _run_all(bed: Testbed, plan: P4Plan) -> _Trials:
     names = [f"p4-neighbour-{number}" for number in range(1, plan.neighbours + 1)]
     words = plan.neighbour_words()
-    stage.tell("a hog and its neighbours without pgpu")
-    bare = run_bare(stage, [(_HOG, plan.hog_words()), *((name, words) for name in names)])
+    bed.progress("a hog and its neighbours without pgpu")
+    bare = run_bare(bed, [(_HOG, plan.hog_words()), *((name, words) for name in names)])
     if not plan.with_pgpu:
         return _Trials(bare, None, None)
     neighbours = [SlicedJob(name, words, plan.neighbour_bytes) for name in names]
-    stage.tell("the neighbours alone, in slices")
-    quiet = run_sliced(stage, neighbours)
-    stage.tell("a hog and its neighbours, in slices")
-    sliced = run_sliced(stage, [SlicedJob(_HOG, plan.hog_words(), plan.hog_slice_bytes), *neighbours])
+    bed.progress("the neighbours alone, in slices")
+    quiet = run_sliced(bed, neighbours)
+    bed.progress("a hog and its neighbours, in slices")
+    sliced = run_sliced(bed, [SlicedJob(_HOG, plan.hog_words(), plan.hog_slice_bytes), *neighbours])
     return _Trials(bare, quiet, sliced)
 
 
@@ -101,14 +100,16 @@ def _neighbours(trial: Trial) -> Sequence[JobOutcome]:
     return [job for job in trial.jobs if job.name != _HOG]
 
 
-def _told(job: JobOutcome, name: str) -> Cell:
+def _result_field(job: JobOutcome, name: str) -> Cell:
     return job.result.get(name) if job.result else None
 
 
 def _rows(trials: _Trials) -> Iterator[tuple[Cell, ...]]:
     ran = [trials.bare, trials.sliced]
     yield ("a job past its share", P4_BEFORE, P4_WITH, *(_fate_of_hog(trial) for trial in ran))
-    held = [None if trial is None else f"{int(_told(_hog(trial), 'held_bytes') or 0) // MIB:,} MiB" for trial in ran]
+    held = [
+        None if trial is None else f"{int(_result_field(_hog(trial), 'held_bytes') or 0) // MIB:,} MiB" for trial in ran
+    ]
     yield ("the hog holds", "all it wants", "its share", *held)
     fates = [None if trial is None else _fate_of_neighbours(trial) for trial in ran]
     yield ("its neighbours", "locked out", "unharmed", *fates)
@@ -122,7 +123,7 @@ def _fate_of_hog(trial: Trial | None) -> str | None:
         return None
     hog = _hog(trial)
     return (
-        f"CUDA error {_told(hog, 'error_number')}, then {_told(hog, 'beats_after_refusal')} more uses of the GPU, "
+        f"CUDA error {_result_field(hog, 'error_number')}, then {_result_field(hog, 'beats_after_refusal')} more uses of the GPU, "
         f"exit code {hog.exit_code}"
     )
 

@@ -1,8 +1,8 @@
-"""What the papers measured, as data: P1 to P5.
+"""The measurements of the papers P1 to P5, as data.
 
 P1: Kim and Kang, Korea University, 2023. P2: Kang and Gil, Korea University and Daegu Catholic University, 2022.
 P3: Son, Kim and Han, SKKU, 2018, on a GTX 980 Ti. P4: "pGPU", thesis abstract, 2022. P5: Hwang and others,
-KETI, 2019, on Kubernetes. All on one machine's RTX 3090 unless said otherwise. It refuses figures of our own.
+KETI, 2019, on Kubernetes. On one RTX 3090 unless noted. Figures of our own do not belong here.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ P1_DEVICE_MIB = 24_265
 """Usable memory of P1's and P2's RTX 3090."""
 
 P1_JOB_MIB = 1_205
-"""What one of P1's jobs needs, context included."""
+"""Memory of one of P1's jobs, context included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class P1Row:
     shortest_seconds: float
     longest_seconds: float
     saw_refusal: int | None
-    """Containers that saw an out of memory; None where the paper does not say."""
+    """Containers with an out-of-memory error; None if the paper gives no figure."""
 
     failed: int
 
@@ -58,21 +58,21 @@ P1_TABLE = (
 
 
 def p1_row(jobs: int) -> P1Row | None:
-    """Return P1's line for a number of containers, or None where the paper has none."""
+    """Return P1's line for a number of containers, or None."""
     return next((row for row in P1_TABLE if row.jobs == jobs), None)
 
 
 P2_HELD_MIB = 22_885
-"""What one training job takes by default: 94 % of the GPU. Source: P2."""
+"""Memory that one training job allocates by default: 94 % of the GPU. Source: P2."""
 
 P2_USED_MIB = 1_205
-"""What it uses of that. Source: P2."""
+"""The part of it that is used. Source: P2."""
 
 P2_GROWTH_COST_PERCENT = 0.6
-"""By how much run time differs where memory grows as needed: about 0.5 s of 10 epochs. Source: P2."""
+"""Difference in run time with memory growth: about 0.5 s of 10 epochs. Source: P2."""
 
 P3_OVERHEAD_SECONDS = 0.96
-"""What `docker exec` added to a program on average, whatever the program. Source: P3."""
+"""Mean time that `docker exec` adds to a program, independent of the program. Source: P3."""
 
 P3_FITTING_CONTAINERS = 52
 """Containers of hotspot3D that ran together in 93 % of 6 GB; of more, most failed. Source: P3."""
@@ -86,7 +86,7 @@ class P3Cell:
     """P3's input size."""
 
     neighbour: Literal["CS", "CI"]
-    """Another cache-sensitive program, or one that is not."""
+    """Another cache-sensitive program, or a cache-insensitive one."""
 
     mps_seconds: float
     turns_seconds: float

@@ -1,8 +1,4 @@
-"""Draws the papers' figures as PNG files.
-
-matplotlib is an extra: `require_plotting` asks for it before an experiment begins, not after. It refuses to show
-anything on a screen.
-"""
+"""The papers' figures as PNG files, drawn by matplotlib without a screen."""
 
 from __future__ import annotations
 
@@ -29,7 +25,7 @@ _PAPER_COLOUR = "tab:gray"
 
 
 def require_plotting() -> None:
-    """Raise now if figures cannot be drawn later.
+    """Check for matplotlib before an experiment begins.
 
     Raises:
         NodeError: matplotlib is missing.
@@ -103,7 +99,7 @@ def _boxes(trials: Sequence[Trial]) -> Iterator[tuple[str, Sequence[float]]]:
 
 
 def memory_of_jobs(jobs: Sequence[JobOutcome], path: Path, title: str) -> Path:
-    """P1's last figure: what jobs hold over time, a failed one held to its end and never used."""
+    """P1's last figure: memory held by jobs over time."""
     with _figure(path, title, "seconds since its start", "memory held (MiB)") as axes:
         for job in jobs:
             line = [*job.memory_timeline, (job.seconds, job.memory_timeline[-1][1])]
@@ -115,7 +111,7 @@ def memory_of_jobs(jobs: Sequence[JobOutcome], path: Path, title: str) -> Path:
 
 
 def memory_of_device(trials: Sequence[Trial], path: Path, note: str) -> Path:
-    """What the device holds over time; never more than it has."""
+    """Memory in use on the device over time, beside its capacity."""
     with _figure(path, f"Memory in use on the device\n{note}", "seconds", "GiB") as axes:
         for trial in trials:
             began = trial.device_samples[0][0]
@@ -142,7 +138,7 @@ def bars(
 def response_times(
     series: Sequence[tuple[str, Sequence[float]]], paper: Sequence[tuple[str, float]], path: Path, title: str
 ) -> Path:
-    """P5's figure: how long each request took, with its trend; the paper's means beside them, by name."""
+    """P5's figure: response time of each request with its trend, beside the paper's means."""
     with _figure(path, title, "request", "seconds") as axes:
         for name, seconds in series:
             places = range(1, len(seconds) + 1)

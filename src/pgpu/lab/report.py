@@ -1,6 +1,6 @@
-"""What an experiment hands back: a table with the paper's figures beside ours, and files for whoever wants more.
+"""The report of an experiment: a table with the paper's figures beside ours, findings, and CSV and JSON files.
 
-It refuses to print: the command line lays a report out, or writes it as JSON.
+The command line prints it.
 """
 
 import csv
@@ -45,11 +45,11 @@ class Report:
     settings: dict[str, Any]
     table: Table
     findings: tuple[str, ...]
-    """What the figures say, a line each."""
+    """Conclusions, a line each."""
 
     files: tuple[Path, ...]
     further: tuple[Table, ...] = ()
-    """Tables behind the first one, where an experiment has several parts."""
+    """Tables of the other parts of an experiment."""
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values, rows as objects."""
@@ -58,18 +58,27 @@ class Report:
         return {**plain, "findings": list(self.findings), "further": further}
 
 
+@dataclass(frozen=True, slots=True)
+class ReportPart:
+    """The result of one part of an experiment; a row that is missing in the table has a finding with the reason."""
+
+    table: Table
+    findings: tuple[str, ...]
+    files: tuple[Path, ...]
+
+
 SIMULATED_NOTE = "simulated GPU: memory is accounted as on a device, kernel times are modelled, not measured"
 
 
-def caption(stage: Testbed) -> str:
+def caption(bed: Testbed) -> str:
     """Return the line under a figure's title: the device, and whether its times are modelled."""
-    name = stage.device_name
-    return f"simulated {name}: kernel times are modelled, not measured" if stage.is_simulated else name
+    name = bed.device_name
+    return f"simulated {name}: kernel times are modelled, not measured" if bed.is_simulated else name
 
 
 def write_report(  # noqa: PLR0917 - one for each part of a report
     experiment: str,
-    stage: Testbed,
+    bed: Testbed,
     settings: dict[str, Any],
     trials: Sequence[Trial],
     directory: Path,
@@ -77,7 +86,7 @@ def write_report(  # noqa: PLR0917 - one for each part of a report
     findings: Iterable[str],
     figures: Iterable[Path],
 ) -> Report:
-    """Write the table, every job and every sample of the device beside the figures, and report."""
+    """Write the table, all jobs and all samples of the device as CSV, and return the report."""
     files = (
         write_table(table, directory / f"{experiment}-table.csv"),
         write_jobs(trials, directory / f"{experiment}-jobs.csv"),
@@ -86,9 +95,9 @@ def write_report(  # noqa: PLR0917 - one for each part of a report
     )
     return Report(
         experiment=experiment,
-        device=stage.device_name,
-        is_simulated=stage.is_simulated,
-        runtime=stage.runtime,
+        device=bed.device_name,
+        is_simulated=bed.is_simulated,
+        runtime=bed.runtime,
         settings=settings,
         table=table,
         findings=tuple(findings),
@@ -97,10 +106,10 @@ def write_report(  # noqa: PLR0917 - one for each part of a report
 
 
 def output_directory(path: Path) -> Path:
-    """Make the directory for an experiment's files.
+    """Create the directory for an experiment's files.
 
     Raises:
-        NodeError: It cannot be made.
+        NodeError: It cannot be created.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -143,7 +152,7 @@ def write_device(trials: Iterable[Trial], path: Path) -> Path:
 
 
 def write_summary(report: Report, path: Path) -> Path:
-    """Write the report as JSON, with the date; files are named as they lie beside it."""
+    """Write the report as JSON, with the date and the names of the files beside it."""
     names = [file.name for file in report.files]
     date = datetime.now(UTC).isoformat(timespec="seconds")
     content = {"schema_version": 1, "date": date, **report.as_json(), "files": names}

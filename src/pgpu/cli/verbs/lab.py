@@ -77,7 +77,7 @@ def p1(
         seed=seed,
         batches=batches,
     )
-    _run(context, lambda stage, place: experiment.run(stage, plan, place), runtime, image, output, as_json=as_json)
+    _run(context, lambda bed, place: experiment.run(bed, plan, place), runtime, image, output, as_json=as_json)
 
 
 @verbs.command("p2")
@@ -97,7 +97,7 @@ def p2(
     from pgpu.lab import p2 as experiment
 
     plan = experiment.P2Plan(jobs=jobs, slice_bytes=parse_memory_bytes(memory), batches=batches, with_pgpu=not is_bare)
-    _run(context, lambda stage, place: experiment.run(stage, plan, place), runtime, image, output, as_json=as_json)
+    _run(context, lambda bed, place: experiment.run(bed, plan, place), runtime, image, output, as_json=as_json)
 
 
 @verbs.command("p3")
@@ -124,7 +124,7 @@ def p3(
 ) -> None:
     """Hit the wall of memory, see what containers cost, and ask whether to use MPS (P3)."""
     from pgpu.lab.p3 import experiment, overhead, sharing_modes, wall
-    from pgpu.lab.testbed_setup import NO_HEADROOM
+    from pgpu.lab.testbed import NO_HEADROOM
 
     plan = experiment.P3Plan(
         parts=_parts(parts, experiment.PARTS),
@@ -134,7 +134,7 @@ def p3(
     )
     _run(
         context,
-        lambda stage, place: experiment.run(stage, plan, place),
+        lambda bed, place: experiment.run(bed, plan, place),
         runtime,
         image,
         output,
@@ -162,7 +162,7 @@ def p4(
     plan = experiment.P4Plan(
         neighbours=neighbours, hog_slice_bytes=parse_memory_bytes(memory), batches=batches, with_pgpu=not is_bare
     )
-    _run(context, lambda stage, place: experiment.run(stage, plan, place), runtime, image, output, as_json=as_json)
+    _run(context, lambda bed, place: experiment.run(bed, plan, place), runtime, image, output, as_json=as_json)
 
 
 @verbs.command("p5")
@@ -183,35 +183,42 @@ def p5(
     plan = experiment.P5Plan(
         requests=requests, networks=_networks(networks, tuple(shapes.SHAPES)), with_gpu=not is_cpu_only
     )
-    _run(
-        context, lambda stage, place: experiment.run(stage, plan, place), Runtime.PROCESS, None, output, as_json=as_json
-    )
+    _run(context, lambda bed, place: experiment.run(bed, plan, place), Runtime.PROCESS, None, output, as_json=as_json)
 
 
 def _networks(text: str, known: tuple[str, ...]) -> tuple[str, ...]:
-    """Read names of detectors, each once.
+    """Parse names of detectors, each once.
 
     Raises:
-        RequestError: One is not known.
+        RequestError: A name is unknown.
     """
-    asked = tuple(dict.fromkeys(text.split(",")))
-    unknown = [name for name in asked if name not in known]
+    names = tuple(dict.fromkeys(text.split(",")))
+    unknown = [name for name in names if name not in known]
     if unknown:
         raise RequestError(f"--network {unknown[0]!r} is no detector of p5", hint=f"write {', '.join(known)}")
-    return asked
+    return names
 
 
 def _counts(text: str) -> tuple[int, ...]:
-    """Read `25`, `2-25` or `8,24-25`.
+    """Parse `25`, `2-25` or `8,24-25`.
 
     Raises:
-        RequestError: Not numbers of jobs.
+        RequestError: The text has another form, or a number is out of range.
     """
-    return tuple(count for part in text.split(",") for count in _span(part, text))
+    counts: list[int] = []
+    for part in text.split(","):
+        first, separator, last = part.partition("-")
+        last = last if separator else first
+        if not first.isdecimal() or not last.isdecimal():
+            raise RequestError(f"--jobs {text!r} is not a number of jobs", hint="write 25, 2-25 or 8,24-25")
+        if not 1 <= int(first) <= int(last) <= _MOST_JOBS:
+            raise RequestError(f"--jobs {text!r}: between 1 and {_MOST_JOBS} jobs can start together, the fewest first")
+        counts += range(int(first), int(last) + 1)
+    return tuple(counts)
 
 
 def _sizes(text: str) -> tuple[int, ...]:
-    """Read input sizes.
+    """Parse input sizes.
 
     Raises:
         RequestError: One is no number from 1 to a million.
@@ -223,26 +230,16 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 
 def _parts(text: str, known: "tuple[PartName, ...]") -> "tuple[PartName, ...]":
-    """Read names of parts; `all` is all of them.
+    """Parse names of parts; `all` stands for all of them.
 
     Raises:
-        RequestError: One is not known.
+        RequestError: A name is unknown.
     """
-    asked = text.split(",")
-    unknown = [part for part in asked if part not in {"all", *known}]
+    names = text.split(",")
+    unknown = [part for part in names if part not in {"all", *known}]
     if unknown:
         raise RequestError(f"--part {unknown[0]!r} is not a part of p3", hint=f"write {', '.join(known)} or all")
-    return tuple(part for part in known if part in asked or "all" in asked)
-
-
-def _span(part: str, text: str) -> range:
-    first, separator, last = part.partition("-")
-    last = last if separator else first
-    if not first.isdecimal() or not last.isdecimal():
-        raise RequestError(f"--jobs {text!r} is not a number of jobs", hint="write 25, 2-25 or 8,24-25")
-    if not 1 <= int(first) <= int(last) <= _MOST_JOBS:
-        raise RequestError(f"--jobs {text!r}: between 1 and {_MOST_JOBS} jobs can start together, the fewest first")
-    return range(int(first), int(last) + 1)
+    return tuple(part for part in known if part in names or "all" in names)
 
 
 def _run(
@@ -256,12 +253,12 @@ def _run(
     headroom: "Headroom | None" = None,
 ) -> None:
     from pgpu.lab.report import output_directory, write_summary
-    from pgpu.lab.testbed_setup import open_testbed
+    from pgpu.lab.testbed import open_testbed
 
     place = output_directory(output)
     settings = invocation_of(context).settings()
-    with open_testbed(settings, runtime.value, image, console.print_note, headroom=headroom) as stage:
-        report = experiment(stage, place)
+    with open_testbed(settings, runtime.value, image, console.print_note, headroom=headroom) as bed:
+        report = experiment(bed, place)
     summary = write_summary(report, place / f"{report.experiment}.json")
     if as_json:
         console.print_json(documents.document(report=report.as_json()))

@@ -1,4 +1,1 @@
-"""P3, reproduced in three parts: what containers cost, the wall of memory, and whether to use MPS.
-
-They refuse to know each other: any of them runs alone.
-"""
+"""P3 in three independent parts: the cost of containers, the wall of memory, and MPS against time-slicing."""

@@ -1,9 +1,9 @@
-"""Runs the parts of P3 that were asked for, one after the other, and puts them into one report.
+"""Runs the chosen parts of P3, one after the other, and joins them into one report.
 
-It refuses to stop at a part that cannot run here: its line says why, and the others go on.
+If a part cannot run here, a finding gives the reason, and the others go on.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -11,11 +11,10 @@ from typing import Any, Literal
 from pgpu.errors import NodeError, PgpuError
 from pgpu.lab import plots
 from pgpu.lab.p3 import overhead, sharing_modes, wall
-from pgpu.lab.p3.experiment_part import Part
 from pgpu.lab.p3.overhead import OverheadPlan
 from pgpu.lab.p3.sharing_modes import SharingPlan
 from pgpu.lab.p3.wall import WallPlan
-from pgpu.lab.report import Report
+from pgpu.lab.report import Report, ReportPart
 from pgpu.lab.testbed import Testbed
 
 PartName = Literal["wall", "overhead", "mps"]
@@ -36,17 +35,17 @@ class P3Plan:
         return {name: asdict(getattr(self, name)) for name in self.parts}
 
 
-def run(stage: Testbed, plan: P3Plan, directory: Path) -> Report:
-    """Run the parts, write their tables and figures, and report.
+def run(bed: Testbed, plan: P3Plan, directory: Path) -> Report:
+    """Run the parts and write their tables and figures.
 
     Raises:
-        NodeError: No figures can be drawn here, or no part could run.
+        NodeError: matplotlib is missing, or no part could run.
     """
     plots.require_plotting()
-    ways: dict[PartName, Callable[[], Part]] = {
-        "wall": lambda: wall.run(stage, plan.wall, directory),
-        "overhead": lambda: overhead.run(stage, plan.overhead, directory),
-        "mps": lambda: sharing_modes.run(stage, plan.mps, directory),
+    ways: dict[PartName, Callable[[], ReportPart]] = {
+        "wall": lambda: wall.run(bed, plan.wall, directory),
+        "overhead": lambda: overhead.run(bed, plan.overhead, directory),
+        "mps": lambda: sharing_modes.run(bed, plan.mps, directory),
     }
     done, failures = [], []
     for name in plan.parts:
@@ -54,26 +53,17 @@ def run(stage: Testbed, plan: P3Plan, directory: Path) -> Report:
             done.append(ways[name]())
         except PgpuError as exc:
             failures.append(f"{name}: left out: {exc}")
-            stage.tell(failures[-1])
+            bed.progress(failures[-1])
     if not done:
         raise NodeError("; ".join(failures))
-    return _report(stage, plan, done, failures)
-
-
-def _report(stage: Testbed, plan: P3Plan, parts: Sequence[Part], failures: Sequence[str]) -> Report:
     return Report(
         experiment="p3",
-        device=stage.device_name,
-        is_simulated=stage.is_simulated,
-        runtime=stage.runtime,
+        device=bed.device_name,
+        is_simulated=bed.is_simulated,
+        runtime=bed.runtime,
         settings=plan.settings(),
-        table=parts[0].table,
-        findings=(*_findings(parts), *failures),
-        files=tuple(file for part in parts for file in part.files),
-        further=tuple(part.table for part in parts[1:]),
+        table=done[0].table,
+        findings=(*(finding for part in done for finding in part.findings), *failures),
+        files=tuple(file for part in done for file in part.files),
+        further=tuple(part.table for part in done[1:]),
     )
-
-
-def _findings(parts: Sequence[Part]) -> Iterator[str]:
-    for part in parts:
-        yield from part.findings

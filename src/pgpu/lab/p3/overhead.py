@@ -1,7 +1,7 @@
-"""What pgpu adds to a program, as P3 asked what Docker adds: programs timed from the command to their end.
+"""The time that pgpu adds to a program, like P3's measurement of Docker: from the command to its end.
 
-Beside a bare process, `docker run` and `docker exec` stands the same with pgpu, one right after the other, and which of the
-two goes first changes from run to run. It refuses to subtract a program's own time: it is in both.
+A bare process, `docker run` and `docker exec` are each paired with the same under pgpu. The two of a pair run one right after the
+other, in an order that alternates, and are compared pair by pair, so other load on the machine affects both.
 """
 
 import os
@@ -10,16 +10,14 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pgpu.errors import NodeError
 from pgpu.lab import plots, report
 from pgpu.lab.job_outcome import last_line
-from pgpu.lab.p3.experiment_part import Part
-from pgpu.lab.p3.timings import Timings, TwoWays, sentence, table
 from pgpu.lab.paper_figures import P3_OVERHEAD_SECONDS
-from pgpu.lab.report import Cell, Table
+from pgpu.lab.report import Cell, ReportPart, Table
 from pgpu.lab.testbed import Testbed
 from pgpu.model import JobSpec, Request
 from pgpu.units import MIB
@@ -39,7 +37,99 @@ PROGRAMS: Mapping[str, tuple[str, ...]] = {
     "bfs": ("--nodes", "100000"),
     "matvec": ("--size", "5120"),
 }
-"""Each with the words that make it short: what is added does not depend on its length (P3)."""
+"""With arguments for a short run: the added time does not depend on its length (P3)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TwoWays:
+    """Two ways to run a program."""
+
+    plain: str
+    ours: str
+    """The same with pgpu."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Mean and standard deviation of some times."""
+
+    mean_seconds: float
+    deviation_seconds: float | None
+    """Standard deviation of a sample; None for a single figure."""
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> "Spread | None":
+        """Return the spread of some times; None if there are none."""
+        if not seconds:
+            return None
+        return cls(statistics.fmean(seconds), statistics.stdev(seconds) if len(seconds) > 1 else None)
+
+    def cells(self) -> tuple[Cell, Cell]:
+        """Return mean and deviation for a table."""
+        return round(self.mean_seconds, 3), None if self.deviation_seconds is None else round(self.deviation_seconds, 3)
+
+    def text(self) -> str:
+        deviation = "" if self.deviation_seconds is None else f" ± {self.deviation_seconds:.3f}"
+        return f"{self.mean_seconds:.3f}{deviation} s"
+
+
+@dataclass(slots=True)
+class Timings:
+    """Times of all runs, by way and program, in the order of repetitions."""
+
+    seconds: dict[tuple[str, str], list[float]] = field(default_factory=dict)
+
+    def add(self, way: str, program: str, seconds: float) -> None:
+        self.seconds.setdefault((way, program), []).append(seconds)
+
+    def of(self, way: str, program: str) -> Sequence[float]:
+        """Return the times of a program; empty if that way did not run."""
+        return self.seconds.get((way, program), ())
+
+    def added(self, pair: TwoWays, program: str) -> Sequence[float]:
+        """Return by how much longer a program took one way than the other, in each repetition."""
+        both = zip(self.of(pair.ours, program), self.of(pair.plain, program), strict=False)
+        return [ours - plain for ours, plain in both]
+
+    def added_to_all(self, pair: TwoWays, programs: Sequence[str]) -> Sequence[float]:
+        """Return the same of several programs together."""
+        return [seconds for program in programs for seconds in self.added(pair, program)]
+
+
+COLUMNS = (
+    *("program", "without pgpu", "without s", "without sd"),
+    *("with pgpu", "with s", "with sd", "pgpu adds s", "pgpu adds sd"),
+)
+"""`sd`: standard deviation over the runs; of the added time, over the pairs."""
+
+
+def table(timings: Timings, pairs: Sequence[TwoWays], programs: Sequence[str], title: str) -> Table:
+    """Return a row for each program of each pair, then one for all of them."""
+    rows = (row for pair in pairs for row in _rows(timings, pair, programs))
+    return Table(title, COLUMNS, tuple(rows))
+
+
+def _rows(timings: Timings, pair: TwoWays, programs: Sequence[str]) -> Iterator[tuple[Cell, ...]]:
+    for name, of in (*((program, (program,)) for program in programs), ("all", programs)):
+        plain, ours = ([each for program in of for each in timings.of(way, program)] for way in (pair.plain, pair.ours))
+        added = Spread.of(timings.added_to_all(pair, of))
+        if added is not None:
+            yield name, pair.plain, *_cells(plain), pair.ours, *_cells(ours), *added.cells()
+
+
+def _cells(seconds: Sequence[float]) -> tuple[Cell, Cell]:
+    found = Spread.of(seconds)
+    return (None, None) if found is None else found.cells()
+
+
+def sentence(timings: Timings, pair: TwoWays, programs: Sequence[str]) -> str | None:
+    """Return a sentence on the time that one way adds to the other; None if either did not run."""
+    added = Spread.of(timings.added_to_all(pair, programs))
+    if added is None:
+        return None
+    means = [statistics.fmean(timings.added(pair, program)) for program in programs]
+    return f"{pair.ours} adds {added.text()} to {pair.plain} (by program {min(means):.3f} to {max(means):.3f} s)"
+
 
 _PAIRS = (
     TwoWays("process", "pgpu run"),
@@ -47,7 +137,7 @@ _PAIRS = (
     TwoWays("docker exec", "docker exec in a slice"),
 )
 _DOCKER = TwoWays("process", "docker exec")
-"""What P3 measured."""
+"""The pair that P3 measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +156,7 @@ Ways = Mapping[str, Callable[[tuple[str, ...]], tuple[tuple[str, ...], Mapping[s
 """The command and environment of a workload, by the way's name."""
 
 
-def run(stage: Testbed, plan: OverheadPlan, directory: Path) -> Part:
+def run(bed: Testbed, plan: OverheadPlan, directory: Path) -> ReportPart:
     """Time every program every way and write tables and a figure.
 
     Raises:
@@ -74,26 +164,26 @@ def run(stage: Testbed, plan: OverheadPlan, directory: Path) -> Part:
     """
     timings = Timings()
     with ExitStack() as stack:
-        ways = dict(_process_ways(stage, plan))
-        missing = why_no_docker(stage)
+        ways = dict(_process_ways(bed, plan))
+        missing = why_no_docker(bed)
         if missing is None:
-            ways |= _docker_ways(stage, plan, stack)
+            ways |= _docker_ways(bed, plan, stack)
         else:
-            stage.tell(f"overhead: without containers: {missing}")
+            bed.progress(f"overhead: without containers: {missing}")
         for repetition in range(1, plan.repetitions + 1):
-            stage.tell(f"overhead: run {repetition} of {plan.repetitions}, {len(plan.programs)} programs")
+            bed.progress(f"overhead: run {repetition} of {plan.repetitions}, {len(plan.programs)} programs")
             _run_all(ways, plan.programs, timings, is_ours_first=repetition % 2 == 0)
     rows = table(timings, _PAIRS, plan.programs, f"P3: what pgpu adds, {plan.repetitions} runs, in pairs")
     left_out = () if missing is None else (f"overhead: containers left out: {missing}",)
     findings = (*_findings(timings, plan), *left_out)
-    return Part(rows, findings, tuple(_files(stage, timings, plan, rows, directory)))
+    return ReportPart(rows, findings, tuple(_files(bed, timings, plan, rows, directory)))
 
 
-def why_no_docker(stage: Testbed) -> str | None:
-    """Return why containers cannot run here, in a few words; None where they can."""
+def why_no_docker(bed: Testbed) -> str | None:
+    """Return why containers cannot run here; None if they can."""
     try:
         subprocess.run(
-            ("docker", "image", "inspect", stage.container_image),
+            ("docker", "image", "inspect", bed.container_image),
             capture_output=True,
             text=True,
             check=True,
@@ -108,27 +198,27 @@ def why_no_docker(stage: Testbed) -> str | None:
     return None
 
 
-def _process_ways(stage: Testbed, plan: OverheadPlan) -> Ways:
+def _process_ways(bed: Testbed, plan: OverheadPlan) -> Ways:
     slice_words = ("run", "--memory", f"{plan.memory_bytes // MIB}MiB")
     return {
-        "process": lambda words: (stage.plain_command(words), stage.bare_environment()),
+        "process": lambda words: (bed.plain_command(words), bed.bare_environment()),
         "pgpu run": lambda words: (
-            stage.pgpu_command((*slice_words, "--", *stage.workload(words))),
-            stage.pgpu_environment(),
+            bed.pgpu_command((*slice_words, "--", *bed.workload(words))),
+            bed.pgpu_environment(),
         ),
     }
 
 
-def _docker_ways(stage: Testbed, plan: OverheadPlan, stack: ExitStack) -> Ways:
-    boxed = stage.in_containers()
-    slice_words = ("run", "--memory", f"{plan.memory_bytes // MIB}MiB", "--image", stage.container_image)
+def _docker_ways(bed: Testbed, plan: OverheadPlan, stack: ExitStack) -> Ways:
+    boxed = bed.in_containers()
+    slice_words = ("run", "--memory", f"{plan.memory_bytes // MIB}MiB", "--image", bed.container_image)
     plain = stack.enter_context(_plain_container(boxed))
     sliced = stack.enter_context(_sliced_container(boxed, plan))
     return {
         "docker run": lambda words: (boxed.plain_command(words), os.environ),
         "pgpu run --image": lambda words: (
-            stage.pgpu_command((*slice_words, "--", *boxed.workload(words))),
-            stage.pgpu_environment(),
+            bed.pgpu_command((*slice_words, "--", *boxed.workload(words))),
+            bed.pgpu_environment(),
         ),
         "docker exec": lambda words: (("docker", "exec", plain, *boxed.workload(words)), os.environ),
         "docker exec in a slice": lambda words: (("docker", "exec", sliced, *boxed.workload(words)), os.environ),
@@ -136,9 +226,9 @@ def _docker_ways(stage: Testbed, plan: OverheadPlan, stack: ExitStack) -> Ways:
 
 
 @contextmanager
-def _plain_container(stage: Testbed) -> Iterator[str]:
-    """Let a container without pgpu rest, and remove it in the end."""
-    command = stage.container_command(_RESTING, detached=True)
+def _plain_container(bed: Testbed) -> Iterator[str]:
+    """Keep an idle container without pgpu."""
+    command = bed.container_command(_RESTING, detached=True)
     container = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     try:
         yield container
@@ -147,25 +237,21 @@ def _plain_container(stage: Testbed) -> Iterator[str]:
 
 
 @contextmanager
-def _sliced_container(stage: Testbed, plan: OverheadPlan) -> Iterator[str]:
-    """Let a container in a slice rest, and stop it in the end."""
-    spec = JobSpec(command=_RESTING, runtime="docker", image=stage.container_image, name="p3-resting")
-    job = stage.client.submit(spec, Request(plan.memory_bytes), wait_timeout_seconds=None)
+def _sliced_container(bed: Testbed, plan: OverheadPlan) -> Iterator[str]:
+    """Keep an idle container in a slice."""
+    spec = JobSpec(command=_RESTING, runtime="docker", image=bed.container_image, name="p3-resting")
+    job = bed.client.submit(spec, Request(plan.memory_bytes), wait_timeout_seconds=None)
     try:
         deadline_seconds = time.monotonic() + _DEADLINE_SECONDS
-        while not (container := _container_of(job.id)):
-            state = stage.client.job(job.id).job.state
+        listing = ("docker", "ps", "--quiet", "--filter", f"label=io.pgpu.job={job.id}")
+        while not (container := subprocess.run(listing, capture_output=True, text=True, check=True).stdout.strip()):
+            state = bed.client.job(job.id).job.state
             if state.is_final or time.monotonic() > deadline_seconds:
                 raise NodeError(f"a container in a slice did not start: it is {state}")
-            time.sleep(_LOOK_AGAIN_SECONDS)  # noqa: TID251 - a container engine tells nobody that it started one
+            time.sleep(_LOOK_AGAIN_SECONDS)  # noqa: TID251 - the container engine gives no event that it started one
         yield container
     finally:
-        stage.client.stop(job.id, grace_seconds=0)
-
-
-def _container_of(job_id: str) -> str:
-    listing = ("docker", "ps", "--quiet", "--filter", f"label=io.pgpu.job={job_id}")
-    return subprocess.run(listing, capture_output=True, text=True, check=True).stdout.strip()
+        bed.client.stop(job.id, grace_seconds=0)
 
 
 def _run_all(ways: Ways, programs: Sequence[str], timings: Timings, *, is_ours_first: bool) -> None:
@@ -195,22 +281,21 @@ def _findings(timings: Timings, plan: OverheadPlan) -> Iterator[str]:
     if docker is not None:
         yield f"{docker}; P3: {P3_OVERHEAD_SECONDS} s"
     for pair in _PAIRS:
-        said = sentence(timings, pair, plan.programs)
-        if said is not None:
-            yield said
+        finding = sentence(timings, pair, plan.programs)
+        if finding is not None:
+            yield finding
 
 
-def _files(stage: Testbed, timings: Timings, plan: OverheadPlan, rows: Table, directory: Path) -> Iterator[Path]:
+def _files(bed: Testbed, timings: Timings, plan: OverheadPlan, rows: Table, directory: Path) -> Iterator[Path]:
     yield report.write_table(rows, directory / "p3-overhead-table.csv")
-    runs = Table("runs", ("way", "program", "repetition", "seconds"), tuple(_runs(timings)))
-    yield report.write_table(runs, directory / "p3-overhead-runs.csv")
+    runs: list[tuple[Cell, ...]] = [
+        (way, program, repetition, round(each, 4))
+        for (way, program), seconds in timings.seconds.items()
+        for repetition, each in enumerate(seconds, start=1)
+    ]
+    table_of_runs = Table("runs", ("way", "program", "repetition", "seconds"), tuple(runs))
+    yield report.write_table(table_of_runs, directory / "p3-overhead-runs.csv")
     ways = list(dict.fromkeys(way for way, _ in timings.seconds))
     groups = [(way, [statistics.fmean(timings.of(way, program)) for program in plan.programs]) for way in ways]
-    title = f"From the command to its end\n{report.caption(stage)}"
+    title = f"From the command to its end\n{report.caption(bed)}"
     yield plots.bars(groups, plan.programs, directory / "p3-overhead.png", title, "seconds")
-
-
-def _runs(timings: Timings) -> Iterator[tuple[Cell, ...]]:
-    for (way, program), seconds in timings.seconds.items():
-        for repetition, each in enumerate(seconds, start=1):
-            yield way, program, repetition, round(each, 4)

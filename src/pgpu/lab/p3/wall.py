@@ -1,8 +1,8 @@
 """P3's wall of memory: hotspot3D in as many containers as a GPU holds, in one more, and in sixty.
 
-Without pgpu what does not fit fails. With its queue it waits; with oversubscription all run together and the host holds
-what does not fit. Jobs are sized so that P3's number of them fits, 110 MiB each on its card; on a larger GPU each has
-more layers. It refuses to choose a job's time: each does the same number of steps in every trial.
+Without pgpu the jobs that do not fit fail. With its queue they wait; with oversubscription all run together and the host holds
+the memory that does not fit. Jobs are sized so that P3's number of them fits, 110 MiB each on its card; on a larger GPU each
+has more layers. Each job does the same number of steps in every trial.
 """
 
 import time
@@ -13,13 +13,11 @@ from pathlib import Path
 from pgpu.errors import NodeError, PgpuError
 from pgpu.gpu.catalog import IMAGINARY
 from pgpu.lab import plots, report
-from pgpu.lab.bare_trial import run_bare
 from pgpu.lab.job_outcome import Trial
-from pgpu.lab.p3.experiment_part import Part
 from pgpu.lab.paper_figures import P3_FITTING_CONTAINERS
-from pgpu.lab.report import Cell, Table
-from pgpu.lab.sliced_trial import SlicedJob, run_sliced
+from pgpu.lab.report import Cell, ReportPart, Table
 from pgpu.lab.testbed import Testbed
+from pgpu.lab.trials import SlicedJob, run_bare, run_sliced
 from pgpu.units import MIB
 
 _COLUMNS = ("how", "jobs", "P3", "failed", "side by side", "makespan s", "mean s", "device peak MiB")
@@ -40,7 +38,7 @@ class WallPlan:
     jobs: int = 60
     iterations: int = 40
     host_ms: float = 100.0
-    """Host time between two iterations, waited, so that sixty programs meet on the GPU however few cores there are."""
+    """Host time between two iterations, waited, so that sixty programs meet on the GPU even on few cores."""
 
     with_pgpu: bool = True
 
@@ -55,7 +53,7 @@ class WallJob:
     layers: int
 
     def words(self, plan: WallPlan) -> tuple[str, ...]:
-        """Return the workload's words."""
+        """Return the workload of one job, with its arguments."""
         return (
             *("hotspot3d", "--layers", str(self.layers), "--memory", f"{self.memory_bytes // MIB}MiB"),
             *("--iterations", str(plan.iterations), "--host-ms", str(plan.host_ms)),
@@ -70,7 +68,7 @@ class _Labelled:
 
     @property
     def side_by_side(self) -> int:
-        """Most jobs that were at work at one moment; one that failed was at none."""
+        """Most jobs that ran at one moment, without the failed ones."""
         done = tuple(job for job in self.trial.jobs if not job.is_failed)
         return replace(self.trial, jobs=done).most_side_by_side
 
@@ -90,84 +88,77 @@ def size_job(device_bytes: int, context_bytes: int) -> WallJob:
     return WallJob(memory_bytes, layers)
 
 
-def run(stage: Testbed, plan: WallPlan, directory: Path) -> Part:
+def run(bed: Testbed, plan: WallPlan, directory: Path) -> ReportPart:
     """Run every trial and write tables, samples and a figure.
 
     Raises:
         NodeError: A program does not load, or this GPU is too small.
     """
-    stage.tell("one hotspot3D alone, to see what a context takes")
-    job = size_job(stage.device_memory_bytes, _context_bytes(stage))
+    bed.progress("one hotspot3D alone, to see what a context takes")
+    job = size_job(bed.device_memory_bytes, _context_bytes(bed))
     trials, findings = [], []
-    for each in _trials(stage, plan, job):
+    for each in _trials(bed, plan, job):
         if isinstance(each, str):
             findings.append(each)
             continue
         trials.append(each)
-        stage.tell(_sentence(each))
+        bed.progress(_sentence(each))
     table = Table(f"P3: hotspot3D of {job.memory_bytes // MIB} MiB each", _COLUMNS, tuple(map(_row, trials)))
-    said = (*map(_sentence, trials), *findings, *what_is_imaginary(stage.device_name))
-    return Part(table, said, tuple(_files(stage, trials, table, directory)))
+    findings_of_trials = (*map(_sentence, trials), *findings, *what_is_imaginary(bed.device_name))
+    return ReportPart(table, findings_of_trials, tuple(_files(bed, trials, table, directory)))
 
 
 def what_is_imaginary(device_name: str) -> Sequence[str]:
-    """Say plainly if there never was such a card."""
+    """Return a finding if no such card exists."""
     if not device_name.endswith(IMAGINARY):
         return ()
     card = device_name.removesuffix(IMAGINARY)
-    return (
-        f"there never was such a card: a real {card} cannot move memory while kernels run, so it refuses {TOGETHER}",
-    )
+    return (f"this card does not exist: a real {card} cannot move memory while kernels run, so it refuses {TOGETHER}",)
 
 
-def _context_bytes(stage: Testbed) -> int:
-    probe = run_bare(stage, [("p3-probe", ("hotspot3d", "--layers", "1", "--iterations", "1"))]).jobs[0]
+def _context_bytes(bed: Testbed) -> int:
+    probe = run_bare(bed, [("p3-probe", ("hotspot3d", "--layers", "1", "--iterations", "1"))]).jobs[0]
     if probe.result is None:
         raise NodeError(f"hotspot3D does not run: {probe.complaint}")
     return int(probe.result["context_bytes"])
 
 
-def _trials(stage: Testbed, plan: WallPlan, job: WallJob) -> Iterator[_Labelled | str]:
-    """Yield each trial, or why one was left out."""
+def _trials(bed: Testbed, plan: WallPlan, job: WallJob) -> Iterator[_Labelled | str]:
+    """Yield each trial, or the reason why one is left out."""
     fitting = min(P3_FITTING_CONTAINERS, plan.jobs)
     for count in sorted({fitting, min(fitting + 1, plan.jobs), plan.jobs}):
         names = [f"p3-{count}-{number}" for number in range(1, count + 1)]
-        trial = run_bare(stage, [(name, job.words(plan)) for name in names])
-        yield _Labelled(BARE, told_by_p3(count), trial)
+        trial = run_bare(bed, [(name, job.words(plan)) for name in names])
+        yield _Labelled(BARE, p3_result(count), trial)
     if plan.with_pgpu:
-        yield from _with_pgpu(stage, plan, job)
+        yield from _with_pgpu(bed, plan, job)
 
 
-def told_by_p3(jobs: int) -> str:
-    """Return what P3 says of so many containers."""
+def p3_result(jobs: int) -> str:
+    """Return P3's result for this number of containers."""
     return "all run" if jobs <= P3_FITTING_CONTAINERS else "most fail"
 
 
-def _with_pgpu(stage: Testbed, plan: WallPlan, job: WallJob) -> Iterator[_Labelled | str]:
-    load_seconds = plan.jobs * _seconds_of_a_start(stage, job)
-    yield _Labelled(QUEUE, "", _run_sliced(stage, plan, job, load_seconds, oversubscribes=False))
+def _with_pgpu(bed: Testbed, plan: WallPlan, job: WallJob) -> Iterator[_Labelled | str]:
+    bed.progress("one job in a slice, to measure how long a start takes")
+    short = SlicedJob("p3-start", ("hotspot3d", "--layers", "1", "--iterations", "1"), job.memory_bytes)
+    load_seconds = plan.jobs * run_sliced(bed, [short]).makespan_seconds
+    yield _Labelled(QUEUE, "", _run_sliced(bed, plan, job, load_seconds, oversubscribes=False))
     try:
-        yield _Labelled(TOGETHER, "proposed", _run_sliced(stage, plan, job, load_seconds, oversubscribes=True))
+        yield _Labelled(TOGETHER, "proposed", _run_sliced(bed, plan, job, load_seconds, oversubscribes=True))
     except PgpuError as exc:
         yield f"{TOGETHER}: left out: {exc}"
 
 
-def _seconds_of_a_start(stage: Testbed, job: WallJob) -> float:
-    """Return how long one job takes from its submission to its end, hardly any of which is on the GPU."""
-    stage.tell("one job in a slice, to see how long a start takes")
-    short = SlicedJob("p3-start", ("hotspot3d", "--layers", "1", "--iterations", "1"), job.memory_bytes)
-    return run_sliced(stage, [short]).makespan_seconds
-
-
-def _run_sliced(stage: Testbed, plan: WallPlan, job: WallJob, load_seconds: float, *, oversubscribes: bool) -> Trial:
-    """Submit all; those that are granted begin at one moment, as without pgpu, and time is counted from there."""
+def _run_sliced(bed: Testbed, plan: WallPlan, job: WallJob, load_seconds: float, *, oversubscribes: bool) -> Trial:
+    """Submit all jobs; the granted ones begin at one moment, as without pgpu, and times count from then."""
     begin_at_seconds = time.time() + load_seconds
     words = (*job.words(plan), "--start-at", f"{begin_at_seconds:.3f}")
     name = "over" if oversubscribes else "queue"
     jobs = [
         SlicedJob(f"p3-{name}-{number}", words, job.memory_bytes, oversubscribes) for number in range(1, plan.jobs + 1)
     ]
-    trial = run_sliced(stage, jobs)
+    trial = run_sliced(bed, jobs)
     return replace(trial, jobs=tuple(replace(each, submitted_at_seconds=begin_at_seconds) for each in trial.jobs))
 
 
@@ -190,11 +181,11 @@ def _sentence(labelled: _Labelled) -> str:
     )
 
 
-def _files(stage: Testbed, trials: Sequence[_Labelled], table: Table, directory: Path) -> Iterator[Path]:
+def _files(bed: Testbed, trials: Sequence[_Labelled], table: Table, directory: Path) -> Iterator[Path]:
     found = [labelled.trial for labelled in trials]
     yield report.write_table(table, directory / "p3-wall-table.csv")
     yield report.write_jobs(found, directory / "p3-wall-jobs.csv")
     yield report.write_device(found, directory / "p3-wall-device.csv")
     drawn = [trial for trial in found if trial.device_samples]
     if drawn:
-        yield plots.memory_of_device(drawn, directory / "p3-wall-device.png", report.caption(stage))
+        yield plots.memory_of_device(drawn, directory / "p3-wall-device.png", report.caption(bed))

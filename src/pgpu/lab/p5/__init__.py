@@ -1,4 +1,1 @@
-"""P5 again: a detector whose weights are loaded by each request, or once.
-
-It refuses to serve anything itself: the functions are served by pgpu's own front and worker.
-"""
+"""P5: a function that loads its model in each call against one that loads it once, with a detector of real size."""

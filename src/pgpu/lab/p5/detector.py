@@ -1,7 +1,6 @@
 """P5's detector as a user writes it: the callable object, and the structure before it.
 
-It imports nothing of pgpu, as no function must. ONNX Runtime has one thread, so that a call's time is the call's own; it
-refuses to choose a GPU by itself.
+Imports nothing of pgpu. ONNX Runtime uses one thread, so that the times of calls are comparable.
 """
 
 import sys
@@ -11,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """Something that was found; edges as parts of the image."""
+    """A detection; edges as fractions of the image."""
 
     label: int
     score: float
@@ -22,7 +21,7 @@ class Box:
 
 
 class Detector:
-    """Loads the weights once, and looks at an image in each call."""
+    """Loads the weights once, and runs one image in each call."""
 
     def __init__(self, weights: str, *, provider: str = "CPUExecutionProvider") -> None:
         import onnxruntime  # noqa: PLC0415 - what a process for each request imports counts as its time
@@ -33,15 +32,15 @@ class Detector:
         self._shape: Any = self._session.get_inputs()[0].shape
 
     def warmup(self) -> None:
-        """Look at a grey image: the first call allocates."""
+        """Run a grey image, since the first call allocates."""
         height, width, channels = self._shape[1:]
         self(bytes([127]) * (height * width * channels))
 
     def __call__(self, image: bytes) -> list[Box]:
-        """Find things, the surest first.
+        """Return detections, the best score first.
 
         Args:
-            image: Rows of red, green and blue, 8 bits each, as large as the network takes.
+            image: Rows of red, green and blue, 8 bits each, of the network's input size.
         """
         import numpy as np  # noqa: PLC0415 - as above
 
@@ -61,7 +60,6 @@ class DetectorBefore:
         self._weights, self._provider = weights, provider
 
     def __call__(self, image: bytes) -> list[Box]:
-        """Load, find and forget."""
         return Detector(self._weights, provider=self._provider)(image)
 
 

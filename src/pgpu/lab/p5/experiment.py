@@ -1,23 +1,33 @@
 """P5: a function that loads its model in each call, and the callable object that loads it once.
 
-Both are served by the same front and worker, so nothing but their structure differs; a process for each request stands
-beside them. The GPU function is asked on a simulated GPU only, where kernels take modelled time: its times stand in a
-table of their own and this module refuses to draw a ratio from them.
+Both are served by the same replica and worker, so only their structure differs; a process for each request is measured beside
+them. A response time is measured over the function's Unix socket and one persistent connection, from the first byte of the request
+to the last of the response. The GPU function runs on a simulated GPU only, where kernels take modelled time: its times are in a
+table of their own, and no ratio is computed from them.
 """
 
+import http.client
 import os
 import platform
 import random
+import socket
 import statistics
+import subprocess
+import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import BinaryIO
 
+from pgpu.errors import NodeError
+from pgpu.functions.dev import DevReplica, front_command, socket_directory
 from pgpu.lab import plots, report
+from pgpu.lab.job_outcome import last_line
 from pgpu.lab.p5 import network
-from pgpu.lab.p5.response_times import Served, asked, seconds_of_process
 from pgpu.lab.p5.shapes import SHAPES, Shape
 from pgpu.lab.paper_figures import P5_TABLE
 from pgpu.lab.report import Cell, Report, Table
@@ -25,7 +35,7 @@ from pgpu.lab.testbed import Testbed
 from pgpu.units import GIB, MIB
 
 WARM_REQUESTS = 3
-"""Asked before the first that counts."""
+"""Requests before the first measured one."""
 
 WANTED_RATIO = 7.0
 """P5's CPU function: 1.87 s before, 0.26 s after."""
@@ -39,15 +49,19 @@ _SLICE_BYTES = 2 * GIB
 _NEVER = threading.Event()
 
 
+_DEADLINE_SECONDS = 120.0
+_POLL_SECONDS = 0.02
+
+
 @dataclass(frozen=True, slots=True)
 class P5Plan:
     """What to run."""
 
     requests: int = 100
-    """Counted ones of each kind."""
+    """Measured requests of each kind."""
 
     networks: tuple[str, ...] = ("wide",)
-    """Names in `SHAPES`; the GPU function is asked with the first."""
+    """Names in `SHAPES`; the GPU function uses the first."""
 
     seed: int = network.SEED
     """Of the weights and of the image."""
@@ -55,12 +69,12 @@ class P5Plan:
     with_gpu: bool = True
 
     rest_seconds: float = 0.01
-    """Between two requests: a core that is never idle is taken away from whoever has it, also from a real-time process."""
+    """Pause between two requests: the kernel throttles a process that never idles, even a real-time one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """Requests to one function in one structure."""
+class Measured:
+    """Measured requests to one function in one structure."""
 
     kind: str
     """`cpu` or `gpu`."""
@@ -71,7 +85,6 @@ class Asked:
 
     @property
     def mean_seconds(self) -> float:
-        """Of a reply."""
         return statistics.fmean(self.seconds)
 
     @property
@@ -85,8 +98,112 @@ class Asked:
         return self.deviation_seconds / self.mean_seconds
 
 
-def run(stage: Testbed, plan: P5Plan, directory: Path) -> Report:
-    """Ask all functions, write tables and figures, and report.
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A function and the command that serves it."""
+
+    app: str
+    """`MODULE:ATTRIBUTE`."""
+
+    arguments: Mapping[str, str]
+    """Of its constructor."""
+
+    prefix: tuple[str, ...] = ()
+    """Words before the replica's command, such as `pgpu run`."""
+
+    environment: Mapping[str, str] | None = None
+    """None for this process's own."""
+
+    def start(self, log: BinaryIO) -> DevReplica:
+        """Start its replica, which writes to a log."""
+        directory = socket_directory()
+        front = front_command(self.app, directory, directory, {"arguments": dict(self.arguments)})
+        process = subprocess.Popen(
+            (*self.prefix, *front), env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
+        return DevReplica(process, directory)
+
+
+class Caller:
+    """One connection to a function."""
+
+    def __init__(self, path: Path) -> None:
+        self._connection = http.client.HTTPConnection("localhost")
+        self._connection.sock = socket.socket(socket.AF_UNIX)
+        self._connection.sock.settimeout(_DEADLINE_SECONDS)
+        self._connection.sock.connect(str(path))
+
+    def seconds_of(self, body: bytes) -> float:
+        """Send a request and return the time until the last byte of its response.
+
+        Raises:
+            NodeError: The call failed.
+        """
+        headers = {"Content-Type": "application/octet-stream"}
+        began_seconds = time.perf_counter()
+        self._connection.request("POST", "/", body, headers)
+        reply = self._connection.getresponse()
+        answer = reply.read()
+        seconds = time.perf_counter() - began_seconds
+        if reply.status != http.HTTPStatus.OK:
+            raise NodeError(f"a function answered {reply.status}: {answer[:200].decode(errors='replace')}")
+        return seconds
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+@contextmanager
+def serve(served: Served) -> Iterator[Caller]:
+    """Start a replica, wait until it is ready, and end it with the block.
+
+    Raises:
+        NodeError: It did not become ready.
+    """
+    with tempfile.TemporaryFile() as log:
+        replica = served.start(log)
+        try:
+            _wait_until_ready(replica, log)
+            with closing(Caller(replica.http_socket)) as caller:
+                yield caller
+        finally:
+            replica.end()
+
+
+def _wait_until_ready(replica: DevReplica, log: BinaryIO) -> None:
+    deadline_seconds = time.monotonic() + _DEADLINE_SECONDS
+    while not replica.is_ready():
+        if replica.is_failed or time.monotonic() > deadline_seconds:
+            log.seek(0)
+            line = last_line(log.read().decode(errors="replace"))
+            raise NodeError(f"a function did not become ready: {line or 'no output'}")
+        time.sleep(_POLL_SECONDS)  # noqa: TID251 - a replica sends no event that it is ready
+
+
+def seconds_of_process(
+    module: str, words: Sequence[str], body: bytes, environment: Mapping[str, str] | None = None
+) -> float:
+    """Start a process for one request and return its run time.
+
+    Raises:
+        NodeError: It failed.
+    """
+    began_seconds = time.perf_counter()
+    done = subprocess.run(
+        (sys.executable, "-m", module, *words),
+        env=environment or os.environ,
+        input=body,
+        capture_output=True,
+        check=False,
+    )
+    seconds = time.perf_counter() - began_seconds
+    if done.returncode != 0:
+        raise NodeError(f"a process for one request failed: {last_line(done.stderr.decode(errors='replace'))}")
+    return seconds
+
+
+def run(bed: Testbed, plan: P5Plan, directory: Path) -> Report:
+    """Measure all functions and write tables and figures.
 
     Raises:
         NodeError: onnx, ONNX Runtime or matplotlib is missing, or a function failed.
@@ -94,77 +211,76 @@ def run(stage: Testbed, plan: P5Plan, directory: Path) -> Report:
     plots.require_plotting()
     network.require_onnx()
     with tempfile.TemporaryDirectory(prefix="pgpu-p5-") as place:
-        cpu = [each for name in plan.networks for each in _ask_cpu(stage, plan, SHAPES[name], Path(place))]
-        gpu = _ask_gpu(stage, plan, SHAPES[plan.networks[0]], Path(place))
-    return _report(stage, plan, directory, cpu, gpu)
+        cpu = [each for name in plan.networks for each in _measure_cpu(bed, plan, SHAPES[name], Path(place))]
+        gpu = _measure_gpu(bed, plan, SHAPES[plan.networks[0]], Path(place))
+    return _report(bed, plan, directory, cpu, gpu)
 
 
-def _ask_cpu(stage: Testbed, plan: P5Plan, shape: Shape, place: Path) -> list[Asked]:
+def _measure_cpu(bed: Testbed, plan: P5Plan, shape: Shape, place: Path) -> list[Measured]:
     weights = network.write(shape, place / f"{shape.name}.onnx", seed=plan.seed)
     arguments = {"weights": str(weights)}
     image = _image(plan, shape)
     found = []
     for structure, name in ((_AFTER, "Detector"), (_BEFORE, "DetectorBefore")):
         served = Served(f"{_PACKAGE}.detector:{name}", arguments)
-        stage.tell(f"cpu, {shape.name}: {structure}, {plan.requests} requests")
-        found.append(Asked("cpu", shape, structure, _served(served, image, plan)))
-    stage.tell(f"cpu, {shape.name}: {_PROCESS}")
+        bed.progress(f"cpu, {shape.name}: {structure}, {plan.requests} requests")
+        found.append(Measured("cpu", shape, structure, _measure(served, image, plan)))
+    bed.progress(f"cpu, {shape.name}: {_PROCESS}")
     alone = _times(lambda: seconds_of_process(f"{_PACKAGE}.detector", (str(weights),), image), plan)
-    return [found[1], Asked("cpu", shape, _PROCESS, alone), found[0]]
+    return [found[1], Measured("cpu", shape, _PROCESS, alone), found[0]]
 
 
-def _ask_gpu(stage: Testbed, plan: P5Plan, shape: Shape, place: Path) -> list[Asked]:
-    """Ask the simulated GPU function, in a slice; nothing on a real GPU, where its kernels find nothing."""
-    if not (plan.with_gpu and stage.is_simulated):
+def _measure_gpu(bed: Testbed, plan: P5Plan, shape: Shape, place: Path) -> list[Measured]:
+    """Measure the simulated GPU function, in a slice; empty on a real GPU."""
+    if not (plan.with_gpu and bed.is_simulated):
         return []
     layers = str(network.write_layers(shape, place / f"{shape.name}.json"))
     arguments = {"weights": str(place / f"{shape.name}.onnx"), "layers": layers}
-    prefix = stage.pgpu_command(("run", "--memory", f"{_SLICE_BYTES // MIB}MiB", "--"))
+    prefix = bed.pgpu_command(("run", "--memory", f"{_SLICE_BYTES // MIB}MiB", "--"))
     image = _image(plan, shape)
     found = []
     for structure, name in ((_AFTER, "GpuDetector"), (_BEFORE, "GpuDetectorBefore")):
-        served = Served(f"{_PACKAGE}.gpu_detector:{name}", arguments, prefix, stage.pgpu_environment())
-        stage.tell(f"gpu (simulated), {shape.name}: {structure}, {plan.requests} requests")
-        found.append(Asked("gpu", shape, structure, _served(served, image, plan)))
-    stage.tell(f"gpu (simulated), {shape.name}: {_PROCESS}")
+        served = Served(f"{_PACKAGE}.gpu_detector:{name}", arguments, prefix, bed.pgpu_environment())
+        bed.progress(f"gpu (simulated), {shape.name}: {structure}, {plan.requests} requests")
+        found.append(Measured("gpu", shape, structure, _measure(served, image, plan)))
+    bed.progress(f"gpu (simulated), {shape.name}: {_PROCESS}")
     module, words = f"{_PACKAGE}.gpu_detector", tuple(arguments.values())
-    alone = _times(lambda: seconds_of_process(module, words, image, stage.bare_environment()), plan)
-    return [found[1], Asked("gpu", shape, _PROCESS, alone), found[0]]
+    alone = _times(lambda: seconds_of_process(module, words, image, bed.bare_environment()), plan)
+    return [found[1], Measured("gpu", shape, _PROCESS, alone), found[0]]
 
 
 def _image(plan: P5Plan, shape: Shape) -> bytes:
     return random.Random(plan.seed).randbytes(shape.pixels**2 * 3)  # noqa: S311 - any picture will do
 
 
-def _served(served: Served, image: bytes, plan: P5Plan) -> tuple[float, ...]:
-    with asked(served) as caller:
+def _measure(served: Served, image: bytes, plan: P5Plan) -> tuple[float, ...]:
+    with serve(served) as caller:
         return _times(lambda: caller.seconds_of(image), plan)
 
 
 def _times(ask: Callable[[], float], plan: P5Plan) -> tuple[float, ...]:
     for _ in range(WARM_REQUESTS):
         ask()
-    return tuple(_after_a_rest(ask, plan.rest_seconds) for _ in range(plan.requests))
+    seconds = []
+    for _ in range(plan.requests):
+        _NEVER.wait(plan.rest_seconds)
+        seconds.append(ask())
+    return tuple(seconds)
 
 
-def _after_a_rest(ask: Callable[[], float], rest_seconds: float) -> float:
-    _NEVER.wait(rest_seconds)
-    return ask()
-
-
-def _report(stage: Testbed, plan: P5Plan, directory: Path, cpu: Sequence[Asked], gpu: Sequence[Asked]) -> Report:
+def _report(bed: Testbed, plan: P5Plan, directory: Path, cpu: Sequence[Measured], gpu: Sequence[Measured]) -> Report:
     table = Table(f"P5: CPU function, {plan.requests} requests", _COLUMNS, tuple(compared(cpu, is_compared=True)))
     title = f"P5: GPU function on a simulated GPU, {plan.requests} requests: no ratio is drawn"
     further = (Table(title, _COLUMNS, tuple(compared(gpu, is_compared=False))),) if gpu else ()
     return Report(
         experiment="p5",
-        device=stage.device_name,
-        is_simulated=stage.is_simulated,
-        runtime=stage.runtime,
+        device=bed.device_name,
+        is_simulated=bed.is_simulated,
+        runtime=bed.runtime,
         settings={**asdict(plan), "cpu": _processor(), "cores": os.cpu_count()},
         table=table,
         findings=tuple(findings(cpu, gpu)),
-        files=tuple(_files(stage, directory, (table, *further), [*cpu, *gpu])),
+        files=tuple(_files(bed, directory, (table, *further), [*cpu, *gpu])),
         further=further,
     )
 
@@ -174,17 +290,17 @@ _COLUMNS = (
 )
 
 
-def compared(all_asked: Sequence[Asked], *, is_compared: bool) -> Iterator[tuple[Cell, ...]]:
-    """Yield a row of the table for each; with `is_compared` how many times as long the structure before took."""
-    for each in all_asked:
+def compared(all_measured: Sequence[Measured], *, is_compared: bool) -> Iterator[tuple[Cell, ...]]:
+    """Yield a row of the table for each; with `is_compared`, with the ratio to the structure before."""
+    for each in all_measured:
         yield (
             *(each.shape.name, round(each.shape.weights_bytes / 1e6), each.structure, *_of_paper(each)),
             *(round(each.mean_seconds, 5), round(each.deviation_seconds, 5), round(each.deviation_of_mean * 100, 1)),
-            round(_before(each, all_asked).mean_seconds / each.mean_seconds, 1) if is_compared else None,
+            round(_before(each, all_measured).mean_seconds / each.mean_seconds, 1) if is_compared else None,
         )
 
 
-def _of_paper(each: Asked) -> tuple[Cell, Cell]:
+def _of_paper(each: Measured) -> tuple[Cell, Cell]:
     row = next(row for row in P5_TABLE if row.kind == each.kind)
     figures: dict[str, tuple[Cell, Cell]] = {
         _BEFORE: (row.before_seconds, row.before_deviation_seconds),
@@ -193,17 +309,17 @@ def _of_paper(each: Asked) -> tuple[Cell, Cell]:
     return figures.get(each.structure, (None, None))
 
 
-def _before(one: Asked, all_asked: Sequence[Asked]) -> Asked:
-    return next(each for each in all_asked if each.shape == one.shape and each.structure == _BEFORE)
+def _before(one: Measured, all_measured: Sequence[Measured]) -> Measured:
+    return next(each for each in all_measured if each.shape == one.shape and each.structure == _BEFORE)
 
 
-def findings(cpu: Sequence[Asked], gpu: Sequence[Asked]) -> Iterator[str]:
-    """Yield what the figures say."""
+def findings(cpu: Sequence[Measured], gpu: Sequence[Measured]) -> Iterator[str]:
+    """Yield the conclusions."""
     for each in cpu:
         if each.structure == _AFTER:
             ratio = _before(each, cpu).mean_seconds / each.mean_seconds
             yield (
-                f"cpu, {each.shape.name}: the callable object answers {ratio:.1f} times as soon (P5: 7.2; wanted: "
+                f"cpu, {each.shape.name}: the callable object is {ratio:.1f} times faster (P5: 7.2; wanted: "
                 f"{WANTED_RATIO:g}), its standard deviation is {each.deviation_of_mean:.1%} of its mean "
                 f"(P5: 4.6 %; wanted: {WANTED_DEVIATION:.0%} or less)"
             )
@@ -219,19 +335,19 @@ def _processor() -> str:
     return next(named, platform.machine())
 
 
-def _files(stage: Testbed, directory: Path, tables: Sequence[Table], all_asked: Sequence[Asked]) -> Iterator[Path]:
+def _files(bed: Testbed, directory: Path, tables: Sequence[Table], all_measured: Sequence[Measured]) -> Iterator[Path]:
     for name, table in zip(("p5-table.csv", "p5-gpu-table.csv"), tables, strict=False):
         yield report.write_table(table, directory / name)
     rows = tuple(
         (each.kind, each.shape.name, each.structure, number, round(seconds, 6))
-        for each in all_asked
+        for each in all_measured
         for number, seconds in enumerate(each.seconds, start=1)
     )
     columns = ("function", "network", "structure", "request", "seconds")
     yield report.write_table(Table("requests", columns, rows), directory / "p5-requests.csv")
-    for kind, shape in dict.fromkeys((each.kind, each.shape) for each in all_asked):
-        series = [(each.structure, each.seconds) for each in all_asked if (each.kind, each.shape) == (kind, shape)]
-        note = _processor() if kind == "cpu" else report.caption(stage)
+    for kind, shape in dict.fromkeys((each.kind, each.shape) for each in all_measured):
+        series = [(each.structure, each.seconds) for each in all_measured if (each.kind, each.shape) == (kind, shape)]
+        note = _processor() if kind == "cpu" else report.caption(bed)
         row = next(row for row in P5_TABLE if row.kind == kind)
         paper = [("P5's mean before", row.before_seconds), ("P5's mean after", row.after_seconds)]
         title = f"P5: response time of each request, {kind.upper()} function, {shape.name}\n{note}"

@@ -1,7 +1,7 @@
 """P5's detector on a simulated GPU: the driver API, the real weights' bytes, and a modelled kernel for each layer.
 
-Every layer is launched as the product of matrices that it is (im2col), so it takes the time that the simulated driver
-reckons for one. Nothing is found, since nothing is computed there: it refuses to say that anything was.
+Every layer is launched as a product of matrices (im2col), so it takes the time that the simulated driver models for one. Nothing is
+computed there, so there are no detections.
 """
 
 import json
@@ -18,14 +18,14 @@ _KERNELS = "matrices.ptx"
 
 
 class GpuDetector:
-    """Makes the context and copies the weights once, and launches every layer in each call."""
+    """Makes the context and copies the weights once; launches every layer in each call."""
 
     def __init__(self, weights: str, layers: str) -> None:
-        """Read both.
+        """Load the weights onto the device.
 
         Args:
-            weights: The ONNX file; its bytes are what is copied.
-            layers: What `network.write_layers` wrote.
+            weights: The ONNX file, whose bytes are copied.
+            layers: The file of `network.write_layers`.
         """
         sizes: dict[str, Any] = json.loads(Path(layers).read_text(encoding="utf-8"))
         self._products = [TiledProduct(**each) for each in sizes["layers"]]
@@ -35,15 +35,13 @@ class GpuDetector:
         values = array("B", Path(weights).read_bytes())
         self._weights = self._device.allocate(len(values))
         self._device.write(self._weights, values)
-        self._room = self._device.allocate(max(self._most_bytes(), sizes["pixels"] ** 2 * 3))
+        # Input and output of the largest layer.
+        most_bytes = max((each.inner + each.rows) * each.columns * _FLOAT_BYTES for each in self._products)
+        self._room = self._device.allocate(max(most_bytes, sizes["pixels"] ** 2 * 3))
         self._last = array("f", bytes(_FLOAT_BYTES * self._products[-1].rows * self._products[-1].columns))
 
-    def _most_bytes(self) -> int:
-        """What the largest layer reads and writes, beside its weights."""
-        return max((each.inner + each.rows) * each.columns * _FLOAT_BYTES for each in self._products)
-
     def __call__(self, image: bytes) -> dict[str, object]:
-        """Copy an image, launch every layer, copy the last one's numbers back."""
+        """Copy an image to the device, launch every layer, and copy the last output back."""
         self._device.write(self._room, array("B", image))
         weights = self._weights
         for each in self._products:
@@ -67,7 +65,6 @@ class GpuDetectorBefore:
         self._device = Device()
 
     def __call__(self, image: bytes) -> dict[str, object]:
-        """Load, launch and forget."""
         detector = GpuDetector(self._weights, self._layers)
         try:
             return detector(image)

@@ -1,8 +1,4 @@
-"""Writes a detector as ONNX with weights drawn from a seed: real layers and sizes, and nobody else's weights.
-
-It finds nothing in particular: what it costs to load and to ask is what a trained one costs. onnx is an extra:
-`require_onnx` asks for it before an experiment begins. It refuses to run a network.
-"""
+"""Writes a detector as ONNX with random weights from a seed: real layers and sizes, so it loads and runs like a trained one."""
 
 import argparse
 import json
@@ -12,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pgpu.distribution import require_modules
-from pgpu.lab.p5.priors import default_boxes
-from pgpu.lab.p5.shapes import CLASSES, SHAPES, Convolution, Shape
+from pgpu.lab.p5.shapes import CLASSES, SHAPES, Convolution, Shape, default_boxes
 
 SEED = 2019
 """The year of P5."""
@@ -32,7 +27,7 @@ _LEAST_SCORE = 0.3
 
 
 def require_onnx() -> None:
-    """Raise now if a detector cannot be written or run later.
+    """Check for ONNX before an experiment begins.
 
     Raises:
         NodeError: onnx or ONNX Runtime is missing.
@@ -59,7 +54,7 @@ def write(shape: Shape, path: Path, *, seed: int = SEED) -> Path:
 
 
 def write_layers(shape: Shape, path: Path) -> Path:
-    """Write what a program without a framework needs to know of each layer: its sizes as a product of matrices."""
+    """Write the sizes of each layer as a product of matrices, for a program without a framework."""
     layers = [
         {"rows": each.layer.outputs, "inner": each.inner, "columns": each.output_pixels**2}
         for each in shape.everything()
@@ -69,14 +64,14 @@ def write_layers(shape: Shape, path: Path) -> Path:
 
 
 def _padding(each: Convolution) -> list[int]:
-    """Return how many zeros stand above, left, below and right of an image: as many as keep its size, the odd one behind."""
+    """Return the zeros above, left, below and right of an image that keep its size; an odd one is below and right."""
     reach = (each.output_pixels - 1) * each.layer.stride + each.layer.dilation * (each.layer.kernel - 1) + 1
     missing = max(0, reach - each.input_pixels)
     return [missing // 2] * 2 + [missing - missing // 2] * 2
 
 
 class _Writer:
-    """Nodes and weights of one network, in the order in which they are drawn."""
+    """Nodes and weights of one network; weights are drawn from the seed in the order of the nodes."""
 
     def __init__(self, seed: int) -> None:
         import numpy  # noqa: ICN001, PLC0415 - an extra that may be missing
@@ -87,7 +82,6 @@ class _Writer:
         self._weights: list[Any] = []
 
     def model(self, shape: Shape) -> Any:
-        """Return the whole network."""
         from onnx import TensorProto, helper  # noqa: PLC0415 - an extra that may be missing
 
         self._image()
@@ -103,7 +97,7 @@ class _Writer:
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_FORMAT)
 
     def _image(self) -> None:
-        """Make planes of floats from -1 to 1 of it."""
+        # Planes of floats from -1 to 1.
         self._node("Cast", ["image"], "image_float", to=_FLOAT)
         self._node("Sub", ["image_float", self._numbers("middle", _MIDDLE)], "image_centred")
         self._node("Div", ["image_centred", self._numbers("range", _MIDDLE)], "image_scaled")
@@ -145,7 +139,7 @@ class _Writer:
         return self._node("MaxPool", [value], name, kernel_shape=kernel, strides=strides, auto_pad="SAME_UPPER")
 
     def _answers(self, shape: Shape, heads: list[str]) -> None:
-        """Turn the heads' outputs into boxes, scores and those that were found."""
+        """Convert the heads' outputs to boxes, scores and detections."""
         rows = [self._rows(head) for head in heads]
         self._node("Concat", rows, "all_rows", axis=1)
         sizes = self._constant("class_and_edges", self._numpy.array([CLASSES, 4], self._numpy.int64))
@@ -162,13 +156,13 @@ class _Writer:
         self._node("Squeeze", ["scored", first], "scores")
 
     def _rows(self, head: str) -> str:
-        """A row for each default box."""
+        # A row for each default box.
         planes_last = self._node("Transpose", [head], f"{head}_last", perm=[0, 2, 3, 1])
         shape = self._constant(f"{head}_shape", self._numpy.array([1, -1, CLASSES + 4], self._numpy.int64))
         return self._node("Reshape", [planes_last, shape], f"{head}_rows")
 
     def _decode(self, shape: Shape) -> None:
-        """Move and stretch the default boxes by the edges, and write them as corners."""
+        """Shift and scale the default boxes by the predicted offsets, and convert them to corners."""
         heads = list(shape.heads())
         boxes = default_boxes([head.output_pixels for head, _ in heads], [count for _, count in heads])
         priors = self._numpy.array([boxes], self._numpy.float32)

@@ -1,26 +1,30 @@
-"""Single-shot detectors as lists of layers: the original and two that are cheaper to ask than to load.
+"""Single-shot detectors as lists of layers, and their default boxes: the original, and two that compute less than they load.
 
-Values only. It refuses to know of files, frameworks and weights.
+Pure: no files, frameworks or weights.
 
-Source: SSD (Liu and others, ECCV 2016); MobileNets (Howard and others, 2017), without batch normalisation, which is folded
+Source: SSD (Liu and others, ECCV 2016; default boxes: section 2.2); MobileNets (Howard and others, 2017), without batch normalisation, which is folded
 into the convolutions when such a network is shipped.
 """
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 CLASSES = 21
 """Pascal VOC's twenty and the background, as in the original."""
 
 _COARSE_PIXELS = 3
-"""Features as small as this have four default boxes in each place, as the finest has; the others six."""
+"""Features up to this size have four default boxes in each place, like the finest one; the others six."""
 
 _FLOAT_BYTES = 4
+_LEAST_SCALE, _MOST_SCALE = 0.2, 0.9
+PriorBox = tuple[float, float, float, float]
+"""Centre across, centre down, width, height, as parts of the image."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One convolution, and what is done before and after it."""
+    """One convolution, with a pooling before it."""
 
     outputs: int
     """Channels."""
@@ -31,13 +35,13 @@ class Layer:
     stride: int = 1
     dilation: int = 1
     is_depthwise: bool = False
-    """Whether each channel is convolved with itself alone."""
+    """Whether each channel is convolved separately."""
 
     pool_stride: int = 0
     """Of a maximum pooling before it: 2 halves the image, 1 takes 3 × 3 without halving; 0 for none."""
 
     is_feature: bool = False
-    """Whether boxes are looked for in its output."""
+    """Whether its output feeds a detection head."""
 
     is_unpadded: bool = False
 
@@ -52,18 +56,18 @@ class Convolution:
     """Channels."""
 
     input_pixels: int
-    """Edge of the square that it reads."""
+    """Edge of its square input."""
 
     @property
     def output_pixels(self) -> int:
-        """Edge of the square that it writes."""
+        """Edge of its square output."""
         if self.layer.is_unpadded:
             return (self.input_pixels - self.layer.kernel) // self.layer.stride + 1
         return -(-self.input_pixels // self.layer.stride)
 
     @property
     def inner(self) -> int:
-        """Numbers that are multiplied and summed for each number of the output."""
+        """Multiply-adds for each number of the output."""
         return (1 if self.layer.is_depthwise else self.inputs) * self.layer.kernel**2
 
     @property
@@ -84,7 +88,7 @@ class Shape:
     name: str
     purpose: str
     pixels: int
-    """Edge of the image that it takes."""
+    """Edge of its square input image."""
 
     layers: tuple[Layer, ...]
 
@@ -120,6 +124,35 @@ class Shape:
         return sum(each.multiplications for each in self.everything())
 
 
+def default_boxes(feature_pixels: Sequence[int], boxes_in_a_place: Sequence[int]) -> list[PriorBox]:
+    """Return the default boxes, feature by feature, row by row, in the order of the heads' outputs.
+
+    Args:
+        feature_pixels: Edge of each feature, finest first.
+        boxes_in_a_place: 4 or 6 for each feature.
+    """
+    features = len(feature_pixels)
+    step = (_MOST_SCALE - _LEAST_SCALE) / max(1, features - 1)
+    scales = [*(_LEAST_SCALE + step * number for number in range(features)), 1.0]
+    return [
+        ((across + 0.5) / pixels, (down + 0.5) / pixels, *size)
+        for number, pixels in enumerate(feature_pixels)
+        for down in range(pixels)
+        for across in range(pixels)
+        for size in _box_sizes(scales[number], scales[number + 1], boxes_in_a_place[number])
+    ]
+
+
+def _box_sizes(scale: float, next_scale: float, boxes: int) -> Iterator[tuple[float, float]]:
+    between = math.sqrt(scale * next_scale)
+    yield scale, scale
+    yield between, between
+    for ratio in (2.0, 3.0)[: (boxes - 2) // 2]:
+        longer, shorter = scale * math.sqrt(ratio), scale / math.sqrt(ratio)
+        yield longer, shorter
+        yield shorter, longer
+
+
 def _separable(outputs: int, stride: int = 1, *, is_feature: bool = False) -> tuple[Layer, Layer]:
     """Return MobileNet's pair: each channel alone, then all channels of a pixel."""
     return Layer(0, 3, stride, is_depthwise=True), Layer(outputs, 1, is_feature=is_feature)
@@ -133,7 +166,7 @@ def _mobile_trunk(*pairs: tuple[Layer, Layer]) -> tuple[Layer, ...]:
 
 
 def _extra(between: int, outputs: int) -> tuple[Layer, Layer]:
-    """Return the pair that halves the image behind the trunk."""
+    """Return the pair that halves the image after the trunk."""
     return Layer(between, 1), Layer(outputs, 3, 2, is_feature=True)
 
 
