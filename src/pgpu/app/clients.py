@@ -1,6 +1,6 @@
-"""Who answers this process: a server, or an engine of its own.
+"""Opens the client of a command: of a server, or of an engine in this process.
 
-Where a server answers, nothing of the engine is loaded: a command is done sooner so than the engine could begin.
+With a server, nothing of the engine is imported: the command is done sooner than an engine could start.
 """
 
 from dataclasses import replace
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def open_client(settings: Settings) -> Client:
-    """Return a client of the server that the settings name or this machine has; where there is none, of the engine here.
+    """Return a client of the server that the settings name or this machine has, else of an engine in this process.
 
     Raises:
-        PgpuError: The settings name what is not there.
+        PgpuError: This machine lacks something that the settings name.
     """
     server = _server(settings)
     if server is not None:
@@ -35,10 +35,10 @@ def open_client(settings: Settings) -> Client:
 
 
 def open_administration(settings: Settings) -> "AdministrationService":
-    """Return what an administrator asks, of the same server or engine.
+    """Return the administration of the same server or engine.
 
     Raises:
-        PgpuError: The settings name what is not there.
+        PgpuError: This machine lacks something that the settings name.
     """
     server = _server(settings)
     if server is not None:
@@ -54,16 +54,16 @@ def open_administration(settings: Settings) -> "AdministrationService":
 
 
 def open_functions(settings: Settings) -> "HttpFunctions":
-    """Return what is asked of functions, of the same server.
+    """Return the client for functions of the same server.
 
     Raises:
-        RequestError: There is no server: an engine of this process's own would not be there when a call comes.
+        RequestError: There is no server; an engine in this process would be gone when a call arrives.
     """
     server = _server(settings)
     if server is None:
         raise RequestError(
             "functions are served by a server, and there is none",
-            hint="start one: pgpu serve; pgpu dev serves one in place",
+            hint="start one: pgpu serve; pgpu function dev serves one in place",
         )
     from pgpu.client.remote_service import HttpFunctions
 
@@ -71,10 +71,10 @@ def open_functions(settings: Settings) -> "HttpFunctions":
 
 
 def open_gateway(settings: Settings, url: str | None = None) -> "HttpTransport":
-    """Return who carries calls of functions: whoever `url` names, else the gateway of the settings' server.
+    """Return the transport to a gateway: the one at `url`, else that of the settings' server.
 
     Raises:
-        RequestError: There is none, or `url` names none.
+        RequestError: There is none, or `url` is not an address.
     """
     from pgpu.client.address import address_of, gateway_of
     from pgpu.client.connection import HttpTransport

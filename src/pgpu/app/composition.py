@@ -1,7 +1,7 @@
-"""Joins the parts: GPUs real or simulated, what makes limits bind, what starts jobs, and the engine over them.
+"""Composition root: builds an engine from settings, with real or simulated GPUs, enforcers, runtimes and the ledger.
 
-The command line and each job's supervisor are wired by the same code. Imports that few need are made late: a supervisor
-of a process never loads the container engine's library. This module refuses to simulate unless the settings say so.
+The command line, the server and every supervisor use the same code. Imports that few processes need happen in the
+functions: the supervisor of a process never loads the container engine's library.
 """
 
 import importlib.util
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.settings import Settings
-from pgpu.app.sharing import make_mps
 from pgpu.distribution import extra_hint
 from pgpu.enforcement import Enforcer
 from pgpu.enforcement.checkpoints import Checkpoints
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from pgpu.enforcement.mig import MigEnforcer
     from pgpu.enforcement.self_test import SelfTest
     from pgpu.enforcement.shim import ShimEnforcer
+    from pgpu.engine.leases.mps_sharing import MpsSharing
     from pgpu.runtimes.cgroup_leaf import LimitCgroup
     from pgpu.runtimes.docker.staging import Staging
 
@@ -42,56 +42,60 @@ LEDGER_NAME = "ledger.db"
 
 @dataclass(frozen=True, slots=True)
 class SimulatedGpus:
-    """The simulated GPUs that the settings ask for."""
+    """The simulated GPUs of an engine."""
 
     model: GpuModel
     count: int
     directory: Path
-    """Where the simulated driver keeps their state."""
+    """The simulated driver keeps their state here."""
 
     @property
     def name(self) -> str:
-        """How ledger and user call them: `rtx-3090`, or `rtx-3090x4`."""
+        """Their name in the ledger and on the command line: `rtx-3090`, or `rtx-3090x4`."""
         return self.model.slug if self.count == 1 else f"{self.model.slug}x{self.count}"
 
 
 def make_engine(settings: Settings) -> Engine:
-    """Join the parts that the settings ask for.
+    """Build the engine that the settings describe.
 
     Raises:
-        PgpuError: The settings name what is not there.
+        PgpuError: This machine lacks something that the settings name, or this process is inside a job.
     """
-    _refuse_inside_job()
+    from pgpu.enforcement.calibration import ContextSizes
+    from pgpu.enforcement.driver import DriverEnforcer
+    from pgpu.enforcement.mig import MigEnforcer
+    from pgpu.enforcement.shim import ShimEnforcer
+    from pgpu.enforcement.slice_files import IN_JOB
+    from pgpu.runtimes.lineage import JOB_ID_VARIABLE
+
+    # A job sees a GPU of the size of its slice: an engine there would decide on wrong figures for all jobs.
+    if (IN_JOB / "limit").exists() or JOB_ID_VARIABLE in os.environ:
+        raise NodeError("this is inside a job of pgpu, whose GPU is a slice", hint="run pgpu outside of its jobs")
     runtime_path = runtime_directory(settings.runtime_dir, settings.state_dir)
     simulated = simulated_gpus(settings, runtime_path)
+    directory = simulated.directory if simulated else None
     source = gpu_source(simulated)
     ledger = open_ledger(settings)
-    enforcers = _enforcers(runtime_path, simulated, source, ledger)
-    runtimes = _runtimes(settings, runtime_path, simulated, enforcers[1].limit_cgroup)
+    context_bytes = ContextSizes(ledger.facts, source.processes, lambda: _cuda_library(simulated), directory)
+    shim = ShimEnforcer(runtime_path, context_bytes, directory)
+    driver = DriverEnforcer(shim, source.limit_cgroup)
+    runtimes = _runtimes(settings, runtime_path, simulated, driver.limit_cgroup)
+    mps = _make_mps(runtime_path, directory, ledger, runtimes)
+    enforcers = (shim, driver, MigEnforcer(runtime_path, context_bytes, directory))
     may_limit_cgroups = simulated is None or simulated.model.limits_cgroups
-    mps = make_mps(runtime_path, simulated.directory if simulated else None, ledger, runtimes)
     engine = Engine(
         replace(_engine_settings(settings, runtime_path, simulated), has_mps=mps is not None),
         ledger,
         source,
-        _ladder(enforcers, source, _self_test(ledger, runtimes), may_limit_cgroups=may_limit_cgroups),
+        _select_enforcer(enforcers, source, _self_test(ledger, runtimes), may_limit_cgroups=may_limit_cgroups),
         runtimes,
         supervisor_command(settings),
         keeper_command(settings),
     )
     engine.mps = mps
     if settings.checkpoints == "on":
-        engine.checkpoints = Checkpoints(lambda: _cuda_library(simulated), simulated.directory if simulated else None)
+        engine.checkpoints = Checkpoints(lambda: _cuda_library(simulated), directory)
     return engine
-
-
-def _refuse_inside_job() -> None:
-    """A job sees a GPU of the size of its slice: an engine there would decide on wrong figures for everybody."""
-    from pgpu.enforcement.slice_files import IN_JOB
-    from pgpu.runtimes.lineage import JOB_ID_VARIABLE
-
-    if (IN_JOB / "limit").exists() or JOB_ID_VARIABLE in os.environ:
-        raise NodeError("this is inside a job of pgpu, whose GPU is a slice", hint="run pgpu outside of its jobs")
 
 
 def open_ledger(settings: Settings) -> Ledger:
@@ -100,7 +104,7 @@ def open_ledger(settings: Settings) -> Ledger:
 
 
 def simulated_gpus(settings: Settings, runtime_path: Path) -> SimulatedGpus | None:
-    """Make the simulated GPUs exist, where the settings ask for some.
+    """Start the simulated GPUs of the settings; None without any.
 
     Raises:
         RequestError: Unknown model.
@@ -117,22 +121,22 @@ def simulated_gpus(settings: Settings, runtime_path: Path) -> SimulatedGpus | No
 
 
 def gpu_source(simulated: SimulatedGpus | None) -> NvmlSource:
-    """Return where GPUs are found."""
+    """Return the NVML client of the real or simulated GPUs."""
     return NvmlSource(simulated.directory if simulated else None)
 
 
 def supervisor_command(settings: Settings) -> tuple[str, ...]:
-    """Return the words that become a supervisor once a job's id is added."""
+    """Return the command of a supervisor; the job's id is appended."""
     return (*_own_command(settings), "supervise")
 
 
 def keeper_command(settings: Settings) -> tuple[str, ...]:
-    """Return the words that become a keeper once its GPUs' model and its lock's descriptor are added."""
+    """Return the command of a keeper; its GPUs' model and its lock's descriptor are appended."""
     return (*_own_command(settings), "keep")
 
 
 def _own_command(settings: Settings) -> tuple[str, ...]:
-    """Return the words that become this program again; they carry what flags may have said."""
+    # Both directories may come from flags, which the new process would not have.
     words = [sys.executable, "-P", "-m", "pgpu.app", "--state-dir", str(settings.state_dir)]
     if settings.runtime_dir is not None:
         words += ["--runtime-dir", str(settings.runtime_dir)]
@@ -140,21 +144,21 @@ def _own_command(settings: Settings) -> tuple[str, ...]:
 
 
 def supervise(settings: Settings, job_id: str) -> None:
-    """Be a job's supervisor until the job is over.
+    """Supervise a job in this process, until it is over.
 
     Raises:
-        PgpuError: The job is unknown, or the machine lost what it needs.
+        PgpuError: The job is unknown, or this machine lacks what it needs.
     """
-    from pgpu.engine.supervisor import supervise as sit_beside
+    from pgpu.engine.supervisor import supervise as supervise_job
 
     ledger = open_ledger(settings)
     ledger.refuse_to_make()
     job = ledger.job(job_id)
-    sit_beside(make_engine(replace(settings, simulate=job.gpu_model)), job_id)
+    supervise_job(make_engine(replace(settings, simulate=job.gpu_model)), job_id)
 
 
 class Runtimes(Mapping[str, Runtime]):
-    """Runtimes by name, each made when it is first asked for."""
+    """Runtimes by name, each made on first use."""
 
     def __init__(self, makers: Mapping[str, Callable[[], Runtime]]) -> None:
         self._makers = makers
@@ -175,14 +179,31 @@ class Runtimes(Mapping[str, Runtime]):
 def _runtimes(
     settings: Settings, runtime_path: Path, simulated: SimulatedGpus | None, limit_cgroup: "LimitCgroup"
 ) -> Runtimes:
-    return Runtimes(
-        {
-            "process": lambda: _process_runtime(simulated, limit_cgroup),
-            "docker": lambda: _docker_runtime(settings, runtime_path, simulated, limit_cgroup),
-            "oci": lambda: _oci_runtime(limit_cgroup),
-            "claim": lambda: _claimed_runtime(simulated, limit_cgroup),
-        }
-    )
+    def process() -> Runtime:
+        from pgpu.runtimes.process import ProcessRuntime
+
+        _check_libraries(simulated)
+        return ProcessRuntime(limit_cgroup=limit_cgroup)
+
+    def docker() -> Runtime:
+        if importlib.util.find_spec("docker") is None:
+            raise RuntimeUnavailableError("the docker SDK is not installed", hint=extra_hint("docker"))
+        from pgpu.runtimes.docker import DockerRuntime
+
+        _check_libraries(simulated)
+        return DockerRuntime(settings.state_dir / "images", limit_cgroup=limit_cgroup, staging=_staging(runtime_path))
+
+    def oci() -> Runtime:
+        from pgpu.runtimes.oci import OciRuntime
+
+        return OciRuntime(limit_cgroup=limit_cgroup)
+
+    def claim() -> Runtime:
+        from pgpu.runtimes.claimed import ClaimedRuntime
+
+        return ClaimedRuntime(process)
+
+    return Runtimes({"process": process, "docker": docker, "oci": oci, "claim": claim})
 
 
 def _engine_settings(settings: Settings, runtime_path: Path, simulated: SimulatedGpus | None) -> EngineSettings:
@@ -207,18 +228,21 @@ def _engine_settings(settings: Settings, runtime_path: Path, simulated: Simulate
     )
 
 
-def _enforcers(
-    runtime_path: Path, simulated: SimulatedGpus | None, source: NvmlSource, ledger: Ledger
-) -> "tuple[ShimEnforcer, DriverEnforcer, MigEnforcer]":
-    from pgpu.enforcement.calibration import ContextSizes
-    from pgpu.enforcement.driver import DriverEnforcer
-    from pgpu.enforcement.mig import MigEnforcer
-    from pgpu.enforcement.shim import ShimEnforcer
+def _make_mps(
+    runtime_path: Path, simulated_directory: Path | None, ledger: Ledger, runtimes: Mapping[str, Runtime]
+) -> "MpsSharing | None":
+    """Return the MPS daemons of the GPUs; None if the driver has no control program."""
+    from pgpu.app.throwaway_jobs import hold_throwaway
+    from pgpu.enforcement.mps import MpsDaemons, MpsProof, find_control
+    from pgpu.engine.leases.mps_sharing import MpsSharing
 
-    directory = simulated.directory if simulated else None
-    context_bytes = ContextSizes(ledger.facts, source.processes, lambda: _cuda_library(simulated), directory)
-    shim = ShimEnforcer(runtime_path, context_bytes, directory)
-    return shim, DriverEnforcer(shim, source.limit_cgroup), MigEnforcer(runtime_path, context_bytes, directory)
+    program = find_control(is_simulated=simulated_directory is not None)
+    if program is None:
+        return None
+    proof = MpsProof(
+        lambda job, delivery, account, look: hold_throwaway(runtimes[job.spec.runtime], job, delivery, account, look)
+    )
+    return MpsSharing(MpsDaemons(runtime_path, program, simulated_directory), ledger, proof)
 
 
 def _self_test(ledger: Ledger, runtimes: Mapping[str, Runtime]) -> "SelfTest":
@@ -233,7 +257,7 @@ def _self_test(ledger: Ledger, runtimes: Mapping[str, Runtime]) -> "SelfTest":
     )
 
 
-def _ladder(
+def _select_enforcer(
     enforcers: "tuple[ShimEnforcer, DriverEnforcer, MigEnforcer]",
     source: NvmlSource,
     self_test: "SelfTest",
@@ -267,24 +291,6 @@ def _cuda_library(simulated: SimulatedGpus | None) -> Path:
     return library_path(SIMULATED_CUDA) if simulated else find_driver().cuda
 
 
-def _process_runtime(simulated: SimulatedGpus | None, limit_cgroup: "LimitCgroup") -> Runtime:
-    from pgpu.runtimes.process import ProcessRuntime
-
-    _check_libraries(simulated)
-    return ProcessRuntime(limit_cgroup=limit_cgroup)
-
-
-def _docker_runtime(
-    settings: Settings, runtime_path: Path, simulated: SimulatedGpus | None, limit_cgroup: "LimitCgroup"
-) -> Runtime:
-    if importlib.util.find_spec("docker") is None:
-        raise RuntimeUnavailableError("the docker SDK is not installed", hint=extra_hint("docker"))
-    from pgpu.runtimes.docker import DockerRuntime
-
-    _check_libraries(simulated)
-    return DockerRuntime(settings.state_dir / "images", limit_cgroup=limit_cgroup, staging=_staging(runtime_path))
-
-
 def _staging(runtime_path: Path) -> "Staging":
     from pgpu.runtimes.docker.staging import Staging
 
@@ -292,24 +298,12 @@ def _staging(runtime_path: Path) -> "Staging":
 
 
 def sweep_volumes(settings: Settings) -> None:
-    """Take away what killed processes of this state directory left of users' volumes; needs the extra `docker`."""
+    """Remove volumes that killed processes of this state directory left mounted; needs the extra `docker`."""
     _staging(runtime_directory(settings.runtime_dir, settings.state_dir)).sweep()
 
 
-def _oci_runtime(limit_cgroup: "LimitCgroup") -> Runtime:
-    from pgpu.runtimes.oci import OciRuntime
-
-    return OciRuntime(limit_cgroup=limit_cgroup)
-
-
-def _claimed_runtime(simulated: SimulatedGpus | None, limit_cgroup: "LimitCgroup") -> Runtime:
-    from pgpu.runtimes.claimed import ClaimedRuntime
-
-    return ClaimedRuntime(lambda: _process_runtime(simulated, limit_cgroup))
-
-
 def _check_libraries(simulated: SimulatedGpus | None) -> None:
-    """Miss a library before a request is accepted, not in its supervisor."""
+    # A missing library is an error before the request is accepted, not in its supervisor.
     for name in (
         CUDA_SHIM,
         NVML_SHIM,

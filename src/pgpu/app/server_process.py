@@ -1,16 +1,21 @@
-"""Joins the parts of `pgpu serve`: the engine, the services on it, and the sockets.
+"""The server of `pgpu serve`: one engine, the services on it, the sockets, and the gateway as a child process.
 
-It refuses to answer and to decide. The server's own engine is like everybody's; what makes it the server is its lock.
+The lock on `server.lock` in the state directory makes a process the only server.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+import importlib.util
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pgpu.app.composition import make_engine, sweep_volumes
-from pgpu.app.gateway import GatewayKeeper, keeping_gateway
 from pgpu.app.runtime_directory import runtime_directory
 from pgpu.app.settings import Settings
 from pgpu.client.address import GATEWAY_SOCKET
@@ -23,21 +28,27 @@ if TYPE_CHECKING:
     from pgpu.services.access import AccessRules
     from pgpu.services.engine_pool import EnginePool
 
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.05, 10.0
+_LIVED_SECONDS = 1.0
+"""A gateway that lived this long is restarted after the first pause; else the pause doubles."""
+
+_GRACE_SECONDS = 10.0
+
 
 def serve(
     settings: Settings, unix: Path, tcp: "Tcp | None", say: Callable[[str], None], gateway: "str | None" = None
 ) -> None:
-    """Be the server of a state directory until SIGTERM or SIGINT.
+    """Run the server of a state directory until SIGTERM or SIGINT.
 
     Args:
-        settings: Of the engine.
-        unix: Where the Unix socket goes.
-        tcp: Another address, or None.
-        say: Called with one line for each address once it takes requests.
-        gateway: HOST:PORT where functions are called; empty for its Unix socket alone, None for no gateway.
+        settings: Settings of the engine.
+        unix: Path of the Unix socket.
+        tcp: Address to listen on as well, or None.
+        say: Called with one line for each address that accepts requests.
+        gateway: HOST:PORT for calls of functions; empty for its Unix socket alone, None for no gateway.
 
     Raises:
-        PgpuError: It cannot listen there, or the settings name what is not there.
+        PgpuError: An address is not free, or this machine lacks something that the settings name.
     """
     from pgpu.server import listeners
     from pgpu.server.connection_limits import raise_descriptor_limit
@@ -71,39 +82,44 @@ def _listen(
     unix: Path,
     tcp: "Tcp | None",
     say: Callable[[str], None],
-    parts: "tuple[EnginePool, AccessRules, Maintenance, GatewayKeeper | None]",
+    parts: "tuple[EnginePool, AccessRules, Maintenance, GatewaySupervisor | None]",
 ) -> None:
     from pgpu.server import listeners
     from pgpu.server.application import create_app
 
-    def tell() -> None:
-        stack.enter_context(keeping_gateway(parts[3]))
+    maintenance, gateway = parts[2:]
+
+    def on_ready() -> None:
+        if gateway is not None:
+            gateway.start()
+            stack.callback(gateway.stop)
         for address in _addresses(unix, tcp):
             say(f"listening at {address}")
 
     with listeners.listening_unix(unix, settings.submitters) as socket, contextlib.ExitStack() as stack:
         other = None if tcp is None else (tcp, stack.enter_context(listeners.listen_tcp(tcp)))
         app = create_app(*parts[:3], _deployer(settings))
-        with _taking_care(parts[2]):
-            listeners.serve(app, socket, other, most_connections=settings.connections, on_ready=tell)
+        maintenance.start()
+        try:
+            listeners.serve(app, socket, other, most_connections=settings.connections, on_ready=on_ready)
+        finally:
+            maintenance.stop()
 
 
-def _gateway(settings: Settings, unix: Path, address: str | None) -> GatewayKeeper | None:
-    """Return who keeps the gateway; None where none is wanted, or the extra `functions` is not installed."""
+def _gateway(settings: Settings, unix: Path, address: str | None) -> "GatewaySupervisor | None":
+    """Return the gateway's supervisor; None without an address or without the extra `functions`."""
     if address is None or not _has_functions():
         return None
     socket, state = unix.with_name(GATEWAY_SOCKET), settings.state_dir / "functions"
-    return GatewayKeeper(unix, socket, state, address or None, settings.build_timeout)
+    return GatewaySupervisor(unix, socket, state, address or None, settings.build_timeout)
 
 
 def _has_functions() -> bool:
-    import importlib.util
-
     return all(importlib.util.find_spec(name) is not None for name in ("msgspec", "pathspec", "httptools"))
 
 
 def _deployer(settings: Settings) -> "Deployer | None":
-    """Return what knows bundles; None where the extra `functions` is not installed."""
+    """Return what stores and starts bundles; None without the extra `functions`."""
     if not _has_functions():
         return None
     from pgpu.functions.deploy import BundleStore, Deployer
@@ -118,10 +134,62 @@ def _addresses(unix: Path, tcp: "Tcp | None") -> list[str]:
     return [f"unix://{unix}", f"{'http' if tcp.certificate is None else 'https'}://{tcp.host}:{tcp.port}"]
 
 
-@contextlib.contextmanager
-def _taking_care(caretaker: "Maintenance") -> Iterator[None]:
-    caretaker.start()
-    try:
-        yield
-    finally:
-        caretaker.stop()
+class GatewaySupervisor:
+    """Runs the gateway in a child process and restarts it whenever it ends.
+
+    The child ends with the server: it reads a pipe whose other end only the server holds open. Replicas outlive the
+    gateway, and the next gateway finds them.
+    """
+
+    def __init__(self, server: Path, socket: Path, state: Path, address: str | None, build_seconds: float) -> None:
+        """Prepare the command; `start` runs it.
+
+        Args:
+            server: The server's Unix socket.
+            socket: The gateway's Unix socket.
+            state: Directory of stored calls.
+            address: HOST:PORT, or None for the socket alone.
+            build_seconds: Limit for the installation of a version's packages.
+        """
+        words = ["--server", f"unix://{server}", "--socket", str(socket), "--state", str(state)]
+        words += ["--build-seconds", str(build_seconds)]
+        self._words = [*words, *(() if address is None else ("--listen", address))]
+        self._ending = threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._keep, name="gateway", daemon=True)
+        self._life, self._held = os.pipe()
+
+    def start(self) -> None:
+        """Start the thread that runs the gateway."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the gateway, after the calls in progress, or by SIGKILL after the grace time."""
+        self._ending.set()
+        os.close(self._held)
+        with self._lock:
+            process = self._process
+        if process is not None:
+            try:
+                process.wait(_GRACE_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        self._thread.join()
+        os.close(self._life)
+
+    def _keep(self) -> None:
+        pause = _FIRST_PAUSE_SECONDS
+        while not self._ending.is_set():
+            began = time.monotonic()
+            self._run_once()
+            pause = _FIRST_PAUSE_SECONDS if time.monotonic() - began > _LIVED_SECONDS else pause * 2
+            self._ending.wait(min(pause, _LONGEST_PAUSE_SECONDS))
+
+    def _run_once(self) -> None:
+        command = [sys.executable, "-P", "-m", "pgpu.functions.gateway", *self._words, "--parent", str(self._life)]
+        with self._lock:
+            if self._ending.is_set():
+                return
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[self._life])
+        self._process.wait()

@@ -93,7 +93,7 @@ def gateway_of(address: Address | None) -> Address:
         return UnixAddress(address.path.with_name(GATEWAY_SOCKET))
     raise RequestError(
         "functions are served by a server, and there is none here",
-        hint="name its gateway: --url http://HOST:8080; pgpu dev serves a function in place",
+        hint="name its gateway: --url http://HOST:8080; pgpu function dev serves a function in place",
     )
 
 
