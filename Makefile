@@ -1,17 +1,17 @@
-# The front door. `make help` lists what there is; every target sets up what it needs.
+# `make help` lists the targets; each one sets up what it needs.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 NATIVE := build/native
 JOBS ?= $(shell nproc)
-# The tests start Python thousands of times: what it compiled once is kept, wherever a machine's settings forbid that.
+# The tests start Python thousands of times: byte code is written even where the environment forbids it.
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build test lint format demo wheel test-sanitizers test-frameworks test-gpu test-kubernetes metrics clean
+.PHONY: help setup build test test-unit test-soak lint format demo wheel test-sanitizers test-frameworks test-gpu test-kubernetes metrics clean
 
-help: ## Say what each target does
+help: ## List the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(STAMP): pyproject.toml
@@ -21,16 +21,22 @@ $(STAMP): pyproject.toml
 	$(BIN)/pip install --quiet --no-build-isolation --editable '.[all]' --config-settings wheel.cmake=false
 	@touch $@
 
-setup: $(STAMP) ## Make the virtual environment with everything that development needs
+setup: $(STAMP) ## Create the virtual environment for development
 
 build: $(STAMP) ## Build the C libraries with this machine's compiler into src/pgpu/_native
 	@$(BIN)/cmake -S . -B $(NATIVE) -G Ninja -DCMAKE_MAKE_PROGRAM="$$(realpath $(BIN))/ninja" -DPGPU_BUILD_TESTS=ON >$(VENV)/cmake.log || { cat $(VENV)/cmake.log; exit 1; }
 	@$(BIN)/cmake --build $(NATIVE) -j $(JOBS)
 	@$(BIN)/cmake --install $(NATIVE) --component pgpu --prefix src/pgpu/_native >/dev/null
 
-test: build ## Run every test that this machine can run; the others say why they are skipped
-# In the folders' order, unit tests last: no core waits for a long file at the end. One worker more than cores: many wait for others.
-	$(BIN)/pytest -n $$(($(JOBS) + 1)) --dist loadfile --no-loadscope-reorder $(TEST_OPTIONS)
+test: build ## Run every test that this machine can run, except soaks; the others print why they are skipped
+# In the folders' order, unit tests last: no core waits for a long file at the end. One worker more than cores, since many tests wait.
+	$(BIN)/pytest -n $$(($(JOBS) + 1)) --dist loadfile --no-loadscope-reorder -m 'not soak' $(TEST_OPTIONS)
+
+test-unit: build ## Run the unit tests alone (half a minute on two cores)
+	$(BIN)/pytest -q -n $(JOBS) -p no:schemathesis tests/unit $(TEST_OPTIONS)
+
+test-soak: build ## Run the storms and other tests of many seconds
+	$(BIN)/pytest -n $$(($(JOBS) + 1)) --dist loadfile -m soak $(TEST_OPTIONS)
 
 lint: $(STAMP) ## Check style, types and the order of the rooms
 	$(BIN)/ruff format --check .
@@ -46,7 +52,7 @@ format: $(STAMP) ## Format Python and C
 test-sanitizers: $(STAMP) ## Run the native tests with ASan, UBSan and TSan in the C libraries
 	$(BIN)/python tools/test_sanitizers.py
 
-demo: build ## P1 with 25 jobs, without pgpu and with it, as processes on a simulated RTX 3090
+demo: build ## Run P1 with 25 jobs, without and with pgpu, on a simulated RTX 3090
 	$(BIN)/pgpu --simulate 'RTX 3090' lab p1 --jobs 25 --both --output build/demo
 
 FRAMEWORKS := build/frameworks
@@ -60,7 +66,7 @@ $(FRAMEWORKS)/%/.installed:
 	$(@D)/bin/pip install --quiet $(PACKAGES_$*)
 	@touch $@
 
-test-frameworks: build $(FRAMEWORKS)/torch/.installed $(FRAMEWORKS)/jax/.installed $(FRAMEWORKS)/tensorflow/.installed ## PyTorch, JAX and TensorFlow (18 GB) in slices of the simulated GPU; recorded in benchmarks/results
+test-frameworks: build $(FRAMEWORKS)/torch/.installed $(FRAMEWORKS)/jax/.installed $(FRAMEWORKS)/tensorflow/.installed ## Run PyTorch, JAX and TensorFlow (18 GB) in slices of the simulated GPU; record the result
 	@mkdir -p $(dir $(RECORD))
 	@printf 'Frameworks from PyPI in a slice of the simulated RTX 3090, %s, %s\n' "$$(date +%F)" "$$(uname -sr)" >$(RECORD)
 	PGPU_FRAMEWORKS_RECORD="$(CURDIR)/$(RECORD)" PGPU_REQUIRED_MARKERS=frameworks $(BIN)/pytest tests/system/test_frameworks.py
@@ -69,7 +75,7 @@ test-frameworks: build $(FRAMEWORKS)/torch/.installed $(FRAMEWORKS)/jax/.install
 test-gpu: build ## Run tests, workloads and PyTorch on this machine's NVIDIA GPU and record the result
 	$(BIN)/python tools/test_gpu.py
 
-test-kubernetes: build ## Share simulated GPUs among pods of the cluster of KUBECONFIG, whose nodes run pgpu's driver
+test-kubernetes: build ## Run the tests on the cluster of KUBECONFIG, whose nodes run pgpu's driver
 	PGPU_TEST_KUBECONFIG="$$KUBECONFIG" PGPU_REQUIRED_MARKERS=kubernetes $(BIN)/pytest tests/kubernetes $(TEST_OPTIONS)
 
 wheel: $(STAMP) ## Build the source archive and, out of it, the portable wheel (ziglang, glibc 2.17) into dist/

@@ -43,7 +43,7 @@ def open_objects(kubeconfig: Path | None, context: str | None) -> "DynamicClient
     """Return what answers about a cluster's objects.
 
     Raises:
-        NodeError: What asks clusters is not installed.
+        NodeError: The libraries for Kubernetes are not installed.
         ClusterAccessError: Nothing says where the cluster is.
     """
     require_kubernetes()
@@ -61,7 +61,7 @@ def require_kubernetes() -> None:
     from importlib.util import find_spec
 
     if find_spec("lightkube") is None:
-        raise NodeError("what asks Kubernetes is not installed", hint=extra_hint("kubernetes"))
+        raise NodeError("the libraries for Kubernetes are not installed", hint=extra_hint("kubernetes"))
 
 
 def workload_of(place: "FunctionSource", name: str, declaration: "Declaration", packaging: Packaging) -> "Workload":
