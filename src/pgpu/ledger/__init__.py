@@ -1,6 +1,6 @@
-"""The SQLite database of jobs and leases: the one truth that survives a crash.
+"""The SQLite database of jobs and leases: the only state that survives a crash.
 
-One writer transaction for each decision. It refuses to hold policy: it stores and finds.
+Each decision of the engine is one write transaction. The ledger stores and finds; policy is in other rooms.
 """
 
 from pgpu.ledger.decision import Decision

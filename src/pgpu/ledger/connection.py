@@ -1,6 +1,7 @@
-"""How this process reaches the database: durable, one connection for each transaction, and every error ours.
+"""SQLite connections of this process: durable transactions, one connection for each, and SQLite errors as `LedgerError`.
 
-It refuses to know what the tables mean.
+The database is in WAL mode with `synchronous=FULL`: readers see a consistent snapshot without waiting, writers exclude each
+other, and a commit is on disk once it returns.
 """
 
 import os
@@ -17,12 +18,12 @@ from pgpu.errors import LedgerError, LedgerGoneError, RequestError
 from pgpu.model.text import escape_undecodable
 
 BUSY_TIMEOUT_SECONDS = 30.0
-"""How long a writer waits for the writer before it: a decision takes milliseconds, so this is a stuck process."""
+"""How long a writer waits for another one. A decision takes milliseconds, so after this the other process hangs."""
 
 _PAUSES_SECONDS = (0.0005, 0.004)
 
 _while_creating = threading.Lock()
-"""No thread of this process connects between another one's creation of the file and the close of its descriptor."""
+"""Held while the file is created, so that no thread connects before its descriptor is closed (see `_make_private_file`)."""
 
 _HINTS = {
     "SQLITE_FULL": "free some space on its file system",
@@ -31,8 +32,8 @@ _HINTS = {
     "SQLITE_PERM": "make it readable and writable for you, or choose another --state-dir",
     "SQLITE_AUTH": "make it readable and writable for you, or choose another --state-dir",
     "SQLITE_CANTOPEN": "make its directory writable for you, or choose another --state-dir",
-    "SQLITE_CORRUPT": "move it away (no job is running on its word then), or choose another --state-dir",
-    "SQLITE_NOTADB": "it is no pgpu ledger: move it away, or choose another --state-dir",
+    "SQLITE_CORRUPT": "stop all jobs and move it away, or choose another --state-dir",
+    "SQLITE_NOTADB": "it is not a pgpu ledger: move it away, or choose another --state-dir",
     "SQLITE_BUSY": "another process holds it: look for a stopped pgpu process",
     "SQLITE_LOCKED": "another process holds it: look for a stopped pgpu process",
     "SQLITE_PROTOCOL": "its file system may not support locks (NFS?): choose a local --state-dir",
@@ -45,26 +46,26 @@ _HINTS = {
 
 
 def explain_error(exc: sqlite3.Error, path: Path) -> LedgerError:
-    """Turn any error of SQLite into one clear line and what to do about it."""
+    """Return our error for one of SQLite, with a hint by its result code."""
     name = str(getattr(exc, "sqlite_errorname", None) or "")
     primary = "_".join(name.split("_")[:2])
     return LedgerError(f"the ledger {path} cannot be used: {exc}", hint=_HINTS.get(primary))
 
 
 _MOST_IDLE = 8
-"""So many connections wait for the next transactions: few processes have more at a time, and each holds descriptors."""
+"""Idle connections that are kept: few processes use more at a time, and each holds descriptors."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """One connection, and which file it has open."""
+    """A connection and the identity of its file."""
 
     connection: sqlite3.Connection
     identity: tuple[int, int] | None
 
 
 class Connections:
-    """The SQLite connections of this process; a thread has one for each transaction, and no longer."""
+    """Connection pool of this process; a thread has a connection only during a transaction."""
 
     def __init__(
         self,
@@ -72,12 +73,12 @@ class Connections:
         prepare: Callable[[sqlite3.Connection], None],
         busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS,
     ) -> None:
-        """Open nothing yet.
+        """Create a pool; the file is opened at first use.
 
         Args:
             path: The database.
             prepare: Called once with each new connection.
-            busy_timeout_seconds: How long a writer waits for the one before it.
+            busy_timeout_seconds: How long a writer waits for another one.
         """
         self._path = path
         self._prepare = prepare
@@ -88,7 +89,7 @@ class Connections:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """One consistent view; waits for no writer, only for one that repairs the journal after a death.
+        """Read one consistent snapshot. Waits for no writer, except for recovery of the journal after a crash.
 
         Raises:
             LedgerError: SQLite failed.
@@ -100,24 +101,24 @@ class Connections:
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """Alone among all writers of the machine; durable once left, nothing happened if an error leaves it.
+        """Write, excluding all other writers of the machine. Commits when the block is left, rolls back if an error leaves it.
 
         Raises:
             LedgerError: SQLite failed; nothing was changed.
-            RequestError: A word is no text; nothing was changed.
+            RequestError: A string is not UTF-8; nothing was changed.
         """
         with self._transaction("BEGIN IMMEDIATE") as connection:
             yield connection
 
     def refuse_to_make(self) -> None:
-        """From now on use the database that there is, and never make one."""
+        """Never create the database from now on; fail if it does not exist."""
         self._may_make = False
 
     def refuse_if_gone(self) -> None:
-        """Ask the file system alone, which takes microseconds.
+        """Check that the database exists; a call to the file system only, some microseconds.
 
         Raises:
-            LedgerGoneError: There is no such database.
+            LedgerGoneError: It does not exist.
         """
         with suppress(OSError):
             if self._path.exists():
@@ -127,7 +128,7 @@ class Connections:
             )
 
     def close(self) -> None:
-        """Close every connection that this process opened; one in use is closed once its transaction ends."""
+        """Close every connection; one in use is closed when its transaction ends."""
         with self._guard:
             idle, self._idle = self._idle, []
         for opened in idle:
@@ -146,12 +147,12 @@ class Connections:
                         connection.execute("ROLLBACK")
         except sqlite3.Error as exc:
             raise explain_error(exc, self._path) from exc
-        except UnicodeEncodeError as exc:  # Where bytes that are no text mean something, they travel as JSON.
-            raise RequestError(f"{escape_undecodable(exc.object)} is no text: nothing is called so") from exc
+        except UnicodeEncodeError as exc:  # Columns that may hold undecodable bytes are JSON, so this is a look-up.
+            raise RequestError(f"{escape_undecodable(exc.object)} is not UTF-8: nothing has this name") from exc
 
     @contextmanager
     def _borrowed(self) -> Iterator[sqlite3.Connection]:
-        """Lend a connection for a transaction. Threads end and are not told of: none has a connection of its own."""
+        """Lend a connection for a transaction. Not one per thread: the end of a thread is not observable."""
         idle = self._idle
         opened = self._taken(idle) or self._open()
         try:
@@ -160,7 +161,7 @@ class Connections:
             self._give_back(opened, idle)
 
     def _taken(self, idle: list[_Opened]) -> _Opened | None:
-        """Take an idle connection, and let go of a database that was moved away: nobody reads what is written there."""
+        """Return an idle connection; close those to a file that is no longer at the path, since no reader would see its writes."""
         while True:
             with self._guard:
                 if not idle:
@@ -187,16 +188,16 @@ class Connections:
             self._patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA foreign_keys = ON")
-            # An asker's environment may hold secrets: what is deleted is overwritten, not only forgotten.
+            # Environments of clients may hold secrets: overwrite deleted content.
             connection.execute("PRAGMA secure_delete = ON")
             self._patiently(lambda: self._prepare(connection))
-        except BaseException:  # Ctrl-C too: a connection that is on no list is closed by nobody.
+        except BaseException:  # KeyboardInterrupt, too: the connection is in no list yet and would leak.
             connection.close()
             raise
         return _Opened(connection, _identity(self._path))
 
     def _patiently(self, act: Callable[[], object]) -> None:
-        """Wait for other writers in small random steps: SQLite's own wait grows to 100 ms, too long for a waiting job."""
+        """Retry while another writer holds the lock, in small random steps: SQLite's own busy handler sleeps up to 100 ms."""
         deadline = time.monotonic() + self._busy_timeout_seconds
         while True:
             try:
@@ -210,7 +211,7 @@ class Connections:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Tell a file from another one of its name, without opening it; None where there is none."""
+    """Return device and inode of a file, without opening it; None if it does not exist."""
     try:
         found = path.stat()
     except OSError:
@@ -219,10 +220,10 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _make_private_file(path: Path) -> None:
-    """SQLite gives its journal the mode of the database, so this keeps both from other users.
+    """Create the database with mode 0600; SQLite gives its journal the same mode.
 
-    A file that is there is never opened: closing any descriptor of it drops the locks of every connection that this
-    process has on it, and another process would then remove the journal under them.
+    An existing file is never opened here: closing any descriptor of it drops the POSIX locks of every connection that this
+    process has on it, and another process could then delete the journal while it is in use.
     Source: https://www.sqlite.org/howtocorrupt.html, part 2.2.
     """
     try:

@@ -1,6 +1,7 @@
-"""One writer's turn: what it reads stays true until what it writes is durable.
+"""Write transaction of one decision: no other writer can change what it reads before it commits.
 
-It refuses to decide: the engine brings new values, this writes them.
+The engine decides; this module writes the new values. The environment of a client is stored once for all jobs that were
+submitted with it, and dropped by a trigger with the last such job that is not final, since it may hold secrets.
 """
 
 import json
@@ -21,7 +22,7 @@ _OF_JOB = """
 SELECT coalesce(words, environment) AS words FROM jobs LEFT JOIN environments ON environments.id = environment_id
 WHERE jobs.id = ?
 """
-"""A pgpu of an older version that still runs writes a job's environment beside it."""
+"""A running older pgpu still writes the environment into the job's own column."""
 
 
 class Environments:
@@ -32,7 +33,7 @@ class Environments:
         self._last: tuple[Environment, int | None] = ((), None)
 
     def keep(self, environment: Environment) -> int | None:
-        """Store one, unless it is there, and return its number; None for an empty one."""
+        """Store an environment if it is new, and return its id; None for an empty one."""
         if environment is not self._last[0]:
             self._last = (environment, self._kept(environment) if environment else None)
         return self._last[1]
@@ -45,7 +46,7 @@ class Environments:
 
 
 def environment_of(connection: sqlite3.Connection, job_id: str) -> tuple[tuple[str, str], ...]:
-    """Return what a job was asked for with; empty once it is final."""
+    """Return the environment of a job; empty once it is final."""
     row = connection.execute(_OF_JOB, (job_id,)).fetchone()
     if row is None or row["words"] is None:
         return ()
@@ -53,7 +54,7 @@ def environment_of(connection: sqlite3.Connection, job_id: str) -> tuple[tuple[s
 
 
 def write_precedence(connection: sqlite3.Connection, gpu_model: str | None, admission: Admission) -> None:
-    """Write what a round leaves: for which one of the queue GPUs are kept now, and which of those granted went first."""
+    """Write the reservation of an overdue job, and which of the grants went first."""
     of_the_queue = "DELETE FROM claims WHERE (SELECT gpu_model FROM jobs WHERE id = job_id) IS ?"
     connection.execute(of_the_queue, (gpu_model,))
     kept = admission.reservation
@@ -80,26 +81,26 @@ DELETE FROM jobs WHERE sequence IN (
 
 
 class Decision(View):
-    """Reads and writes of one transaction; made by `Ledger.decision`."""
+    """Reads and writes of one transaction; created by `Ledger.decision`."""
 
     def __init__(self, connection: sqlite3.Connection, seen: "dict[tuple[Any, ...], Waiting] | None" = None) -> None:
-        """Read and write over one connection; arguments as of `View`."""
+        """Read and write over one connection; arguments as for `View`."""
         super().__init__(connection, seen)
         self._environments = Environments(connection)
 
     def add(self, entry: Entry, environment: Environment, inherited: str | None = None) -> Entry:
-        """Put a new job at the end of the queue.
+        """Add a new job at the end of the queue.
 
         Args:
             entry: A job without a lease.
-            environment: What its asker's environment was; kept until the job is final.
-            inherited: What else a supervisor inherits of its asker, as the engine writes it.
+            environment: Environment of the client; kept until the job is final.
+            inherited: What else the supervisor inherits from the client, serialised by the engine.
 
         Returns:
-            The entry with its place in the queue.
+            The entry with its sequence number.
 
         Raises:
-            RequestError: A job that is not final has its name.
+            RequestError: The name is in use by a job that is not final.
         """
         columns = columns_of_arrival(entry, self._environments.keep(environment), inherited) | columns_of_life(entry)
         names, marks = ", ".join(columns), ", ".join("?" * len(columns))
@@ -111,7 +112,7 @@ class Decision(View):
         return replace(entry, sequence=cursor.lastrowid or 0)
 
     def put(self, entry: Entry) -> None:
-        """Write what may change of a job that is there."""
+        """Write the mutable columns of an existing job."""
         columns = columns_of_life(entry)
         assignments = ", ".join(f"{name} = ?" for name in columns)
         statement = f"UPDATE jobs SET {assignments} WHERE id = ?"  # noqa: S608 - column names of our own
@@ -120,32 +121,32 @@ class Decision(View):
             self._put_lease(entry.job.lease, entry.lease_released_at_seconds)
 
     def put_reasons(self, reasons: Mapping[str, str]) -> None:
-        """Write why jobs wait, by id; nothing else of them changes."""
+        """Write the reasons of waiting jobs, by id."""
         self._connection.executemany(
             "UPDATE jobs SET reason = ?2 WHERE id = ?1 AND state = 'waiting'", list(reasons.items())
         )
 
     def let_go(self, job_ids: Collection[str], now_seconds: float) -> None:
-        """Write of waiting jobs that nothing but memory and their turn keeps them any more: their wait counts from now on."""
+        """Mark waiting jobs as eligible: only memory and the order of the queue delay them, and their wait counts from now on."""
         self._connection.executemany(
             "UPDATE jobs SET reason = NULL, eligible_at = ?2 WHERE id = ?1 AND state = 'waiting'",
             [(job_id, now_seconds) for job_id in job_ids],
         )
 
     def forget_oldest(self, most_kept: int) -> list[str]:
-        """Remove each user's oldest jobs to which nothing can happen any more, beyond so many, and return their ids.
+        """Delete each user's oldest final jobs beyond `most_kept`, and return their ids.
 
-        How a job ended that others wait for is kept.
+        A job that a waiting job depends on is kept.
         """
         rows = self._connection.execute(_FORGET, (most_kept,))
         return [row["id"] for row in rows.fetchall()]
 
     def put_estimates(self, gpu_model: str | None, estimates: Mapping[tuple[str, int, int], tuple[int, str]]) -> None:
-        """Change what waiting jobs reserve whose size pgpu chose, those on a second try left alone.
+        """Update the estimates of waiting jobs whose size pgpu chose, except retries.
 
         Args:
             gpu_model: Of the jobs.
-            estimates: By signature, UID and number of GPUs: bytes, and what they rest on.
+            estimates: By signature, UID and number of GPUs: bytes, and their basis.
         """
         self._connection.executemany(
             "UPDATE jobs SET memory_bytes = ?1, basis = ?2 WHERE state = 'waiting' AND gpu_model IS ?3 AND basis IS NOT NULL"
@@ -154,23 +155,23 @@ class Decision(View):
         )
 
     def begin_again(self, job_id: str, now_seconds: float, wait_deadline_seconds: float | None) -> None:
-        """Forget a lease as if it had never been granted; its memory must be free.
+        """Delete a lease as if it had never been granted; its memory must be free.
 
         Args:
             job_id: Its job, which waits again.
-            now_seconds: From when on its wait counts, in seconds since the epoch.
-            wait_deadline_seconds: Until when, in seconds since the epoch; None for as long as it takes.
+            now_seconds: Start of its wait, in seconds since the epoch.
+            wait_deadline_seconds: End of its wait, in seconds since the epoch; None for no limit.
         """
         self._connection.execute("DELETE FROM leases WHERE job_id = ?", (job_id,))
         statement = "UPDATE jobs SET wait_deadline = ?, eligible_at = ? WHERE id = ?"
         self._connection.execute(statement, (wait_deadline_seconds, now_seconds, job_id))
 
     def put_precedence(self, gpu_model: str | None, admission: Admission) -> None:
-        """Write what a round tells the next; its grants must have been put."""
+        """Write the state of overdue jobs for the next round; its grants must have been written before."""
         write_precedence(self._connection, gpu_model, admission)
 
     def put_quota(self, uid: int, quota: Quota | None) -> None:
-        """Write what one user may hold; None for as much as there is."""
+        """Write the quota of one user; None removes it."""
         if quota is None:
             self._connection.execute("DELETE FROM quotas WHERE uid = ?", (uid,))
         else:
@@ -178,15 +179,15 @@ class Decision(View):
             self._connection.execute("INSERT OR REPLACE INTO quotas VALUES (?, ?, ?, ?)", values)
 
     def close_gpu(self, uuid: str, now_seconds: float) -> None:
-        """Let nothing new start on a GPU, or on `ALL_GPUS`."""
+        """Close a GPU, or `ALL_GPUS`, to new jobs."""
         self._connection.execute("INSERT OR IGNORE INTO closed_gpus VALUES (?, ?)", (uuid, now_seconds))
 
     def open_gpu(self, uuid: str) -> None:
-        """Let jobs start there again; does nothing if they may."""
+        """Open a GPU to new jobs; does nothing if it is open."""
         self._connection.execute("DELETE FROM closed_gpus WHERE uuid = ?", (uuid,))
 
     def see(self, gpus: Sequence[Gpu], now_seconds: float) -> None:
-        """Keep what was found of each GPU, for the day when it is gone."""
+        """Store the properties of each GPU, for when it is gone."""
         self._connection.executemany(
             "INSERT OR REPLACE INTO gpus VALUES (?, ?, ?, ?, ?, ?)",
             [(g.uuid, g.name, g.memory_bytes, g.driver_version, int(g.is_simulated), now_seconds) for g in gpus],

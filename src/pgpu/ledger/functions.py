@@ -1,7 +1,8 @@
-"""Functions, their versions and their traffic: each change is one transaction, durable before it is acknowledged.
+"""Functions, their versions, traffic and call tokens: each change is one transaction, durable before it is acknowledged.
 
-Whose a name is, is looked up in the transaction that uses it, so that of two who want one name at once one gets it; and
-whoever looked at a function before changes that one alone, and never another one that got its name meanwhile. It refuses to know who may ask, what a declaration means and where bundles lie.
+Ownership of a name is checked in the transaction that uses it, so of two concurrent deployments under one name only one gets
+it. A change can name the identity of a function that was read before; it fails if the name belongs to another function now. Of
+tokens only digests are stored, so no token can be read from the ledger. Permissions are checked by the caller.
 """
 
 import sqlite3
@@ -17,15 +18,15 @@ from pgpu.model.text import escape_undecodable, is_text
 
 
 def missing(name: str) -> FunctionNotFoundError:
-    """Return what is said of a name that is no function's, or none of the caller's."""
+    """Return the error for a name that is no function, or not one of the caller's."""
     return FunctionNotFoundError(f"there is no function {name!r}", hint="`pgpu functions` lists yours")
 
 
 def check_same(connection: sqlite3.Connection, name: str, identity: str | None) -> None:
-    """Raise where a name is no function's, or another one's than was looked at before; see `Function.identity`.
+    """Check that a name is a function, and the same one as before; see `Function.identity`.
 
     Raises:
-        FunctionNotFoundError: So it is.
+        FunctionNotFoundError: It is not.
     """
     row = None
     if is_text(name):
@@ -39,24 +40,24 @@ MOST_TOKENS = 1000
 
 
 class FunctionTokens:
-    """Tokens of functions by id, durable; every method may raise `LedgerError`."""
+    """Call tokens by id; every method may raise `LedgerError`."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
 
     def put(self, token_id: str, function: str, digest: str, label: str, identity: str | None = None) -> None:
-        """Keep a new token.
+        """Store a new token.
 
         Args:
             token_id: Its public part.
-            function: Which it may call.
+            function: The function that it may call.
             digest: Of its secret part.
             label: For its owner.
-            identity: Of the function that is meant; None for whichever has the name.
+            identity: Identity of the function; None for any function of this name.
 
         Raises:
             FunctionNotFoundError: There is no such function any more.
-            RequestError: The function has too many.
+            RequestError: The function has too many tokens.
         """
         with self._connections.writing() as connection:
             check_same(connection, function, identity)
@@ -67,7 +68,7 @@ class FunctionTokens:
             connection.execute("INSERT INTO function_tokens VALUES (?, ?, ?, ?, ?)", row)
 
     def digest(self, token_id: str) -> tuple[str, str] | None:
-        """Return the identity of the function that a token calls, and the digest of its secret part; None: there is none."""
+        """Return the identity of a token's function, and the digest of its secret part; None if there is no such token."""
         with self._connections.reading() as connection:
             statement = (
                 "SELECT name, functions.created_at, digest FROM function_tokens JOIN functions ON name = function"
@@ -85,27 +86,27 @@ class FunctionTokens:
             return [FunctionToken(*row) for row in connection.execute(statement, (function,))]
 
     def remove(self, function: str, token_id: str) -> bool:
-        """Forget a token of a function; False if there was none. Ids are random: another function's has another one."""
+        """Delete a token of a function; False if there was none. Ids are random, so they do not collide between functions."""
         with self._connections.writing() as connection:
             statement = "DELETE FROM function_tokens WHERE function = ? AND id = ?"
             return connection.execute(statement, (function, token_id)).rowcount > 0
 
 
 MOST_VERSIONS = 1000
-"""Of one function: each keeps its bundle, for a rollback."""
+"""Of one function: each version keeps its bundle for a rollback."""
 
 MOST_FUNCTIONS = 1000
-"""Of one owner: a name is the whole server's."""
+"""Of one owner: names are shared by the whole server."""
 
 MOST_TEXT_BYTES = 4 << 20
-"""Of one owner's versions together: whoever asks for everybody's functions is told all of it."""
+"""Of one owner's versions together: a list of all functions contains all of it."""
 
 _VERSION_BYTES = 512
-"""Of each version, beside its words."""
+"""Counted for each version, in addition to its text."""
 
 
 class Functions:
-    """Functions by name, durable; every method may raise `LedgerError`."""
+    """Functions by name; every method may raise `LedgerError`."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
@@ -113,15 +114,15 @@ class Functions:
         self.replicas = Replicas(connections)
 
     def deploy(self, deployment: Deployment, owner_uid: int, inherited: str | None = None) -> Version:
-        """Keep a new version, with the function where there was none; the first one gets all of the traffic.
+        """Store a new version, and the function if it is new; the first version gets all of the traffic.
 
         Args:
-            deployment: What it is made of.
-            owner_uid: Whose it is.
-            inherited: What its replicas have of the owner, as `Ledger.inherited` has it of jobs.
+            deployment: Contents of the version.
+            owner_uid: UID of the owner.
+            inherited: What its replicas inherit from the owner, as `Ledger.inherited` for jobs.
 
         Raises:
-            RequestError: The name is another owner's, or there are too many already.
+            RequestError: The name belongs to another owner, or a limit is reached.
         """
         with self._connections.writing() as connection:
             is_first = _claim(connection, deployment.function, owner_uid)
@@ -132,7 +133,7 @@ class Functions:
             return _function(connection, deployment.function).version(number)
 
     def all(self, owner_uid: int | None = None) -> list[Function]:
-        """Return functions by name; of one owner, or everybody's."""
+        """Return functions by name, of one owner or all."""
         with self._connections.reading() as connection:
             clause = "SELECT name FROM functions WHERE owner_uid = ifnull(?, owner_uid) ORDER BY name"
             return [_function(connection, row["name"]) for row in connection.execute(clause, (owner_uid,)).fetchall()]
@@ -142,7 +143,7 @@ class Functions:
 
         Args:
             name: Its name.
-            owner_uid: Whose functions alone are looked at; None for everybody's.
+            owner_uid: Only functions of this user; None for all.
 
         Raises:
             FunctionNotFoundError: There is none.
@@ -154,16 +155,16 @@ class Functions:
         return found
 
     def roll_out(self, name: str, traffic: Sequence[Share], identity: str | None = None) -> Function:
-        """Let this be the traffic from now on.
+        """Set the traffic of a function.
 
         Args:
             name: Of a function.
             traffic: Shares of distinct versions that sum to 100 %.
-            identity: Of the function that is meant; None for whichever has the name. So of every method here.
+            identity: Identity of the function; None for any function of this name. The same for every method here.
 
         Raises:
             FunctionNotFoundError: There is no such function.
-            RequestError: There is no such version, one that gets traffic has failed, or they do not sum to 100 %.
+            RequestError: There is no such version, one with traffic has failed, or the shares do not sum to 100 %.
         """
         if sum(share.percent for share in traffic) != WHOLE_PERCENT:
             raise RequestError("the shares of a function's traffic sum to 100 %")
@@ -178,17 +179,17 @@ class Functions:
             return _function(connection, name)
 
     def roll_back(self, name: str, identity: str | None = None) -> Function:
-        """Let the traffic be what it was before, past rollouts of what has failed since.
+        """Restore the traffic of the last rollout before, skipping rollouts of versions that have failed since.
 
         Raises:
             FunctionNotFoundError: There is no such function.
-            RequestError: There is nothing to go back to.
+            RequestError: There is no such rollout.
         """
         with self._connections.writing() as connection:
             check_same(connection, name, identity)
             if not _fall_back(connection, name):
                 raise RequestError(
-                    f"{name} has no traffic of before to go back to", hint=f"choose a version: pgpu rollout {name}@N"
+                    f"{name} has no earlier traffic to go back to", hint=f"choose a version: pgpu rollout {name}@N"
                 )
             return _function(connection, name)
 
@@ -200,18 +201,18 @@ class Functions:
         reason: str | None = None,
         created_at_seconds: float | None = None,
     ) -> None:
-        """Note whether a version can be served; traffic of one that failed is again what it was, where there was any.
+        """Set the state of a version. If a version with traffic failed, the traffic before is restored if there was any.
 
         Args:
             name: Of a function.
             number: Of the version.
             state: Of it.
             reason: Why it failed.
-            created_at_seconds: Of the version that was looked at; None for whichever has the number.
+            created_at_seconds: Of the version that is meant; None for any version of this number.
 
         Raises:
-            FunctionNotFoundError: There is no such function any more, or the version is another one's.
-            RequestError: Nor such a version.
+            FunctionNotFoundError: There is no such function any more, or the version is not the same.
+            RequestError: There is no such version.
         """
         with self._connections.writing() as connection:
             found = _function(connection, name)
@@ -225,11 +226,11 @@ class Functions:
                 _fall_back(connection, name)
 
     def to_start(self, name: str, number: int) -> tuple[Version, str | None]:
-        """Return a version, and what it was kept with as inherited: of one moment, or its job would get another account.
+        """Return a version and its `inherited`, read in one transaction, so that its job gets the right account.
 
         Raises:
             FunctionNotFoundError: There is no such function.
-            RequestError: Nor such a version.
+            RequestError: There is no such version.
         """
         statement = "SELECT inherited FROM function_versions WHERE function = ? AND number = ?"
         with self._connections.reading() as connection:
@@ -237,7 +238,7 @@ class Functions:
             return version, connection.execute(statement, (name, number)).fetchone()["inherited"]
 
     def remove(self, name: str, identity: str | None = None) -> None:
-        """Forget a function with all that is known of it.
+        """Delete a function with all its versions, rollouts, tokens and replicas.
 
         Raises:
             FunctionNotFoundError: There is none.
@@ -254,15 +255,15 @@ WHERE function = ?1 AND sequence < (SELECT max(sequence) FROM function_rollouts 
         AND function_versions.function = function_traffic.function WHERE rollout = sequence AND state = 'failed')
 ORDER BY sequence DESC LIMIT 1
 """
-"""The newest one behind the current, of whose versions none has failed."""
+"""The newest rollout before the current one without a failed version."""
 
 
 def _claim(connection: sqlite3.Connection, name: str, owner_uid: int) -> bool:
-    """Return whether the name is new; it is the owner's then."""
+    """Take a name for an owner; return whether it is new."""
     row = connection.execute("SELECT owner_uid FROM functions WHERE name = ?", (name,)).fetchone()
     if row is not None:
         if row["owner_uid"] != owner_uid:
-            raise RequestError(f"the name {name} is another user's already", hint="choose another one: --name")
+            raise RequestError(f"the name {name} belongs to another user", hint="choose another one: --name")
         return False
     count = connection.execute("SELECT count(*) FROM functions WHERE owner_uid = ?", (owner_uid,)).fetchone()[0]
     if count >= MOST_FUNCTIONS:
@@ -281,7 +282,7 @@ def _check_room(connection: sqlite3.Connection, asked: Deployment, owner_uid: in
     words = (asked.app, asked.declaration, asked.image or "", asked.requirements or "")
     if held + _VERSION_BYTES + sum(map(len, words)) > MOST_TEXT_BYTES:
         raise RequestError(
-            f"what your versions say, lock files included, holds {held >> 10} KiB of {MOST_TEXT_BYTES >> 10} KiB",
+            f"the text of your versions, lock files included, is {held >> 10} KiB of {MOST_TEXT_BYTES >> 10} KiB",
             hint="pgpu undeploy NAME, and deploy it anew",
         )
 
@@ -320,7 +321,7 @@ def _roll_out(connection: sqlite3.Connection, name: str, traffic: Sequence[Share
 
 
 def _fall_back(connection: sqlite3.Connection, name: str) -> bool:
-    """Let the traffic be what it was; False if there was none of versions that have not failed."""
+    """Restore the traffic before; False if there is no rollout without a failed version."""
     before = connection.execute(_ROLLOUT_BEFORE, (name,)).fetchone()
     if before is None:
         return False

@@ -1,6 +1,6 @@
-"""Whom an orchestrator gave slices of this node, until it frees them: they outlive the jobs that stand for them.
+"""Kubernetes claims that hold slices of this node, until they are freed. They outlive their jobs.
 
-A reboot ends every job, and the orchestrator believes that what it once prepared is there. It refuses to know whether it is.
+A reboot ends every job, but the orchestrator assumes that prepared claims still exist, so they are granted again.
 """
 
 import json
@@ -13,23 +13,23 @@ from pgpu.model import Claim, SharingWish, Slice
 
 @dataclass(frozen=True, slots=True)
 class ClaimRecord:
-    """One claim, and the job that stands for it now."""
+    """One claim and its current job."""
 
     claim: Claim
     job_id: str
 
     is_freed: bool
-    """Whether it only waits for the memory to be free."""
+    """Whether it is freed and only waits until its memory is free."""
 
 
 class HeldClaims:
-    """Claims by uid, within one transaction; what writes is for decisions."""
+    """Claims by uid, within one transaction; methods that write are for decisions."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
     def get(self, uid: str) -> ClaimRecord | None:
-        """Return one claim; None where it is not held."""
+        """Return one claim; None if it is not held."""
         row = self._connection.execute("SELECT * FROM held_claims WHERE uid = ?", (uid,)).fetchone()
         return None if row is None else _record(row)
 
@@ -38,7 +38,7 @@ class HeldClaims:
         return [_record(row) for row in self._connection.execute("SELECT * FROM held_claims ORDER BY held_at, uid")]
 
     def put(self, claim: Claim, job_id: str, now_seconds: float) -> None:
-        """Keep a claim, or say which job stands for it from now on."""
+        """Store a claim, or replace its job."""
         self._connection.execute(
             "INSERT INTO held_claims (uid, claim, job_id, held_at) VALUES (?1, ?2, ?3, ?4)"
             " ON CONFLICT (uid) DO UPDATE SET claim = ?2, job_id = ?3",
@@ -46,11 +46,11 @@ class HeldClaims:
         )
 
     def free(self, uid: str, now_seconds: float) -> None:
-        """Note that it is to go once its memory is free."""
+        """Mark it as freed; it is deleted once its memory is free."""
         self._connection.execute("UPDATE held_claims SET freed_at = ? WHERE uid = ?", (now_seconds, uid))
 
     def forget(self, uid: str) -> None:
-        """Forget it; does nothing where it is gone."""
+        """Delete it; does nothing if it does not exist."""
         self._connection.execute("DELETE FROM held_claims WHERE uid = ?", (uid,))
 
 

@@ -1,6 +1,7 @@
-"""What ended runs showed, by program, GPU model and user: the memory of the queue.
+"""History of ended runs, and profiles of measured runs, by program, GPU model and user.
 
-It outlives the jobs themselves, which are forgotten sooner. It refuses to estimate: `scheduling.demand` does.
+It is kept longer than the jobs themselves. Measurements beside antagonists are expensive, and a plain run has none: if the newest
+profile of a call has none, those of the newest profile that has some are returned with it.
 """
 
 import dataclasses
@@ -25,10 +26,10 @@ from pgpu.model import (
 )
 
 Call = tuple[str, int]
-"""Signature and UID: one user's runs tell nothing of another's."""
+"""Signature and UID: runs of one user are never used for another."""
 
 MOST_RUNS_OF_A_PROGRAM = 500
-"""So many of the newest are looked at."""
+"""Only this many of the newest runs are read."""
 
 _COLUMNS = (
     "signature, gpu_name, job_id, owner_uid, slice_bytes, peak_bytes, context_bytes, refusals, duration_seconds,"
@@ -71,13 +72,13 @@ ORDER BY sequence DESC LIMIT ?4
 
 
 class History:
-    """Reads and, in a decision, writes of one transaction; made by `View.history`."""
+    """Runs, read in a view and written in a decision; see `View.history`."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
     def add(self, run: Run) -> None:
-        """Remember one run, and how many jobs its GPU had meanwhile; only in a decision."""
+        """Store one run, with the mean number of jobs on its GPU; only in a decision."""
         self._connection.execute(
             _PUT,
             (
@@ -100,7 +101,7 @@ class History:
         )
 
     def forget_all_but(self, most_kept: int) -> None:
-        """Remove the oldest runs beyond so many."""
+        """Delete the oldest runs beyond `most_kept`."""
         self._connection.execute(
             "DELETE FROM runs WHERE sequence <= (SELECT max(sequence) FROM runs) - ?", (most_kept,)
         )
@@ -110,8 +111,8 @@ class History:
 
         Args:
             program: First word of its signatures.
-            gpu_name: Product name of the GPUs that they ran on.
-            owner_uid: Whose runs; another user's tell nothing.
+            gpu_name: Product name of their GPUs.
+            owner_uid: Only runs of this user.
         """
         arguments = (program, owner_uid, gpu_name, MOST_RUNS_OF_A_PROGRAM)
         return [_run_of(row) for row in self._connection.execute(_OF_PROGRAM, arguments)][::-1]
@@ -121,7 +122,7 @@ class History:
         return [_run_of(row) for row in self._connection.execute(_ALL, (owner_uid, most))][::-1]
 
     def need_of_call(self, call: Call, gpu_name: str) -> list[int]:
-        """Return the peaks of a call's runs on one model of GPU, in bytes, take-all ones left out."""
+        """Return the peaks of a call's runs on one model of GPU, in bytes, without runs that took all memory they saw."""
         rows = self._connection.execute(
             "SELECT peak_bytes FROM runs WHERE signature = ? AND owner_uid = ? AND gpu_name = ?"
             " AND peak_bytes < 0.9 * slice_bytes",
@@ -130,11 +131,11 @@ class History:
         return [row[0] for row in rows]
 
     def newest(self) -> int:
-        """Return the newest run's number; 0 if there is none."""
+        """Return the number of the newest run; 0 if there is none."""
         return int(self._connection.execute("SELECT coalesce(max(sequence), 0) FROM runs").fetchone()[0])
 
     def since(self, number: int) -> tuple[int, set[Call]]:
-        """Return the newest run's number, and which calls ran after the run of `number`."""
+        """Return the number of the newest run, and the calls that ran after run `number`."""
         newest = self.newest()
         if newest == number:
             return newest, set()
@@ -144,15 +145,15 @@ class History:
     def durations(
         self, calls: Collection[Call], gpu_names: Collection[str], most_runs: int
     ) -> dict[Call, Sequence[float]]:
-        """Return how long calls lasted.
+        """Return the durations of successful runs.
 
         Args:
-            calls: Of whom.
-            gpu_names: On which models of GPU.
-            most_runs: So many of each one's newest runs that ended well.
+            calls: The calls.
+            gpu_names: Models of GPU.
+            most_runs: Newest runs of each call.
 
         Returns:
-            In seconds, newest first; without those that have none.
+            Seconds, newest first; without calls that have none.
         """
         names = json.dumps([*gpu_names])
         found = {
@@ -161,17 +162,17 @@ class History:
         return {call: seconds for call, seconds in found.items() if seconds}
 
     def company(self, call: Call, gpu_names: Collection[str], most_runs: int) -> list[tuple[float, float]]:
-        """Return of a call's runs, as of `durations`: seconds, and how many jobs its GPU had on average, itself counted."""
+        """Return runs of a call as for `durations`: seconds, and the mean number of jobs on its GPU, itself included."""
         words = (*call, json.dumps([*gpu_names]), most_runs)
         return [(row[0], row[1]) for row in self._connection.execute(_COMPANY, words)]
 
     def sliced_seconds(self, call: Call, gpu_name: str) -> float:
-        """Return how long a call's runs took turns with others since it last ran under MPS on one model of GPU."""
+        """Return how long a call ran in time slices beside others since it last ran under MPS on one model of GPU."""
         rows = self._connection.execute(_SLICED, (*call, gpu_name, MOST_RUNS_OF_A_PROGRAM))
         return math.fsum(row["beside_seconds"] for row in rows)
 
     def _together(self, run: Run) -> float | None:
-        """Count the jobs on a run's first GPU by the time that they ran beside it; None of a run without length."""
+        """Return the mean number of jobs on a run's first GPU, weighted by overlap; None for a run of no duration."""
         if run.duration_seconds <= 0:
             return None
         until = run.ended_at_seconds
@@ -200,7 +201,7 @@ def _run_of(row: sqlite3.Row) -> Run:
 
 
 KEPT_PROFILES = 2_000
-"""So many of the newest are remembered: one of some kilobytes for each of 2,000 calls."""
+"""Newest profiles that are kept: some kilobytes for each of 2,000 calls."""
 
 _PUT_PROFILES = """
 INSERT INTO profiles (signature, gpu_name, owner_uid, job_id, measured_at, profile) VALUES (?, ?, ?, ?, ?, ?)
@@ -224,35 +225,35 @@ ORDER BY sequence DESC LIMIT ?2
 
 
 class Profiles:
-    """Reads profiles in a view, and writes them in a decision."""
+    """Profiles, read in a view and written in a decision; see `View.profiles`."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
     def add(self, profile: Profile, job_id: str) -> None:
-        """Remember what was measured of a job; only in a decision."""
+        """Store the profile of a job; only in a decision."""
         text = json.dumps(dataclasses.asdict(profile))
         call = (profile.signature, profile.gpu_name, profile.owner_uid)
         self._connection.execute(_PUT_PROFILES, (*call, job_id, profile.measured_at_seconds, text))
         self._connection.execute(_FORGET, (KEPT_PROFILES,))
 
     def newest(self, signature: str, gpu_name: str, owner_uid: int) -> Profile | None:
-        """Return the newest profile of one user's call on one model of GPU, with what antagonists told of it last.
+        """Return the newest profile of a call on one model of GPU, with its last measurements beside antagonists.
 
         Args:
             signature: As `Job.signature`.
             gpu_name: As runs are remembered under: simulated GPUs have names of their own (`learning.history_name`).
-            owner_uid: Whose; another user's tells nothing.
+            owner_uid: Only profiles of this user.
         """
         found = self._one(_NEWEST, (signature, owner_uid, gpu_name))
         return None if found is None else self.with_findings(found)
 
     def of_job(self, job_id: str) -> Profile | None:
-        """Return the newest profile that was made of a job, as it was made; None if none was."""
+        """Return the newest profile of a job, unchanged; None if there is none."""
         return self._one(_OF_JOB, (job_id,))
 
     def with_findings(self, profile: Profile) -> Profile:
-        """Return a profile with what antagonists told last of the same call, if its own run was beside none."""
+        """Return a profile with the last measurements of its call beside antagonists, if it has none of its own."""
         if _has_findings(profile):
             return profile
         told = self._one(_WITH_FINDINGS, (profile.signature, profile.owner_uid, profile.gpu_name))
@@ -261,7 +262,7 @@ class Profiles:
         return dataclasses.replace(profile, sensitivity=told.sensitivity, contests=told.contests)
 
     def all(self, owner_uid: int | None, most: int) -> list[Profile]:
-        """Return the newest profile of each call of one user, or of all, the newest first; each as `newest` does."""
+        """Return the newest profile of each call of one user, or of all, newest first; each as `newest` returns it."""
         rows = self._connection.execute(_ALL_PROFILES, (owner_uid, most)).fetchall()
         return [self.with_findings(_profile_of(row[0])) for row in rows]
 

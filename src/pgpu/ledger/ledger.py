@@ -1,4 +1,4 @@
-"""The ledger as the other rooms see it."""
+"""Public interface of the ledger: transactions, look-ups of single jobs, and the tables with transactions of their own."""
 
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -21,15 +21,15 @@ from pgpu.model.text import is_text
 class Ledger:
     """Every job and lease of one state directory.
 
-    Safe for many threads and processes. Opens the file at its first use; every method may raise `LedgerError`.
+    Safe for use by many threads and processes. Every method may raise `LedgerError`.
     """
 
     def __init__(self, path: Path, busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS) -> None:
-        """Open nothing yet; the file is made when it is first used.
+        """Take the path; the file is created at first use.
 
         Args:
             path: Of the database.
-            busy_timeout_seconds: How long a writer waits for the one before it.
+            busy_timeout_seconds: How long a writer waits for another one.
         """
         self.path = path
         self._connections = Connections(path, self._prepare, busy_timeout_seconds)
@@ -44,52 +44,52 @@ class Ledger:
         migrate(connection, self.path)
 
     def refuse_to_make(self) -> None:
-        """From now on use the file that there is, and never make one: who worked on its word finds nothing in another."""
+        """Never create the file from now on: a process that used a removed ledger must not continue with an empty one."""
         self._connections.refuse_to_make()
 
     def refuse_if_gone(self) -> None:
-        """Ask whether the file is there; takes microseconds.
+        """Check that the file exists; takes microseconds.
 
         Raises:
-            LedgerGoneError: It is not.
+            LedgerGoneError: It does not exist.
         """
         self._connections.refuse_if_gone()
 
     @contextmanager
     def decision(self) -> Iterator[Decision]:
-        """Decide alone among all writers; what was put is durable once left, nothing is changed if an error leaves it."""
+        """Start a decision, excluding all other writers. Commits when the block is left, rolls back if an error leaves it."""
         with self._connections.writing() as connection:
             yield Decision(connection, self._waiting_seen)
 
     @contextmanager
     def view(self) -> Iterator[View]:
-        """Ask several questions about one moment; no writer waits for it."""
+        """Start a read transaction on one snapshot; it does not block writers."""
         with self._connections.reading() as connection:
             yield View(connection, self._waiting_seen)
 
     def entries(self, *, include_final: bool) -> list[Entry]:
-        """Return jobs, oldest first; without the final ones only those that are live."""
+        """Return jobs, oldest first: all, or only the live ones."""
         where = "" if include_final else f"WHERE {LIVE}"
         return self._entries(f"{where} ORDER BY sequence", ())
 
     def page(self, after: int, most: int | None, *, ended_of: int | None, include_final: bool) -> list[Entry]:
-        """Return some jobs, oldest first: all that are not final, and of final ones, if asked for, some user's.
+        """Return one page of jobs, oldest first: all that are not final, and optionally final ones.
 
         Args:
-            after: Begin behind this `Entry.sequence`.
-            most: At most so many; None for all.
-            ended_of: Whose final jobs; None for everybody's.
-            include_final: Whether final ones are asked for.
+            after: Start behind this `Entry.sequence`.
+            most: Size of the page; None for all.
+            ended_of: Final jobs of this user only; None for all users.
+            include_final: Whether to return final jobs.
         """
         ended = "AND owner_uid = ifnull(?2, owner_uid)" if include_final else "AND FALSE"
         clause = f"WHERE sequence > ?1 AND ({NOT_FINAL} OR TRUE {ended}) ORDER BY sequence LIMIT ?3"
         return self._entries(clause, (after, ended_of, -1 if most is None else most))
 
     def entry(self, job_id: str) -> Entry:
-        """Return one job by its whole id.
+        """Return one job by its full id.
 
         Raises:
-            JobNotFoundError: It is not there.
+            JobNotFoundError: It does not exist.
         """
         found = self._entries("WHERE id = ?", (job_id,))
         if not found:
@@ -97,10 +97,10 @@ class Ledger:
         return found[0]
 
     def job(self, job_id: str) -> Job:
-        """Return one job's own part of its entry.
+        """Return the job of an entry.
 
         Raises:
-            JobNotFoundError: It is not there.
+            JobNotFoundError: It does not exist.
         """
         return self.entry(job_id).job
 
@@ -110,24 +110,24 @@ class Ledger:
             return view.first_waiting(gpu_model)
 
     def waits(self, job_id: str) -> bool:
-        """Whether there is such a job and it waits."""
+        """Whether this job exists and waits."""
         with self._connections.reading() as connection:
             statement = "SELECT 1 FROM jobs WHERE id = ? AND state = 'waiting'"
             return connection.execute(statement, (job_id,)).fetchone() is not None
 
     def find(self, id_or_name: str, owner_uid: int | None = None) -> Entry:
-        """Return the job with this id, else the newest with this name, else the one whose id begins so.
+        """Return the job with this id, else the newest with this name, else the one whose id begins with it.
 
         Args:
-            id_or_name: The word.
-            owner_uid: Whose jobs alone are looked at; None for everybody's.
+            id_or_name: Id, name or beginning of an id.
+            owner_uid: Only jobs of this user; None for all users.
 
         Raises:
             JobNotFoundError: None or several match.
         """
-        nobody = JobNotFoundError(f"no job has the id or name {id_or_name!r}", hint="`pgpu ps --all` lists them")
+        missing = JobNotFoundError(f"no job has the id or name {id_or_name!r}", hint="`pgpu ps --all` lists them")
         if not is_text(id_or_name):
-            raise nobody
+            raise missing
         clause = "WHERE (id = ?1 OR name = ?1) AND owner_uid = ifnull(?2, owner_uid)"
         named = self._entries(f"{clause} ORDER BY id = ?1 DESC, sequence DESC LIMIT 1", (id_or_name, owner_uid))
         if named:
@@ -137,15 +137,15 @@ class Ledger:
         if len(begun) > 1:
             raise JobNotFoundError(f"several jobs' ids begin with {id_or_name}", hint="write more of the id")
         if not begun:
-            raise nobody
+            raise missing
         return begun[0]
 
     def members(self, word: str, owner_uid: int | None = None) -> list[str]:
-        """Return the ids of an array's jobs, or of the one job that `find` finds.
+        """Return the ids of an array's jobs, or the id of the one job that `find` returns.
 
         Args:
             word: Id or name of a job; else id of an array, the name it was submitted with, or a beginning of its id.
-            owner_uid: As of `find`.
+            owner_uid: As for `find`.
 
         Raises:
             JobNotFoundError: None or several match.
@@ -166,13 +166,13 @@ class Ledger:
             return environment_of(connection, job_id)
 
     def inherited(self, job_id: str) -> str | None:
-        """Return what was added with a job as inherited; None for a job that an older pgpu added."""
+        """Return the `inherited` of a job; None for a job that an older pgpu added."""
         with self._connections.reading() as connection:
             row = connection.execute("SELECT inherited FROM jobs WHERE id = ?", (job_id,)).fetchone()
         return None if row is None else row["inherited"]
 
     def close(self) -> None:
-        """Close this process's connections; the next use opens anew."""
+        """Close the connections of this process; the next use opens new ones."""
         self._connections.close()
 
     def _entries(self, clause: str, arguments: Sequence[str | int | None]) -> list[Entry]:

@@ -1,6 +1,6 @@
-"""What serves now, and how long each start took: written by the gateway, which finds its replicas again after its own end.
+"""Replicas of functions and their cold starts, written by the gateway, which finds its replicas here after a restart.
 
-It refuses to know whether a replica lives: its job's entry tells.
+Whether a replica is running is recorded in the entry of its job.
 """
 
 import json
@@ -12,26 +12,26 @@ from pgpu.model import ColdStart, Replica, ReplicaState
 
 
 class Replicas:
-    """Replicas by their jobs, durable; every method may raise `LedgerError`."""
+    """Replicas by job id; every method may raise `LedgerError`."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
 
     def note(self, job_id: str, state: ReplicaState) -> bool:
-        """Keep a replica's state of now; False if there is none any more."""
+        """Set a replica's state; False if it does not exist any more."""
         with self._connections.writing() as connection:
             statement = "UPDATE replicas SET state = ? WHERE job_id = ?"
             return connection.execute(statement, (state.value, job_id)).rowcount > 0
 
     def put(self, replica: Replica, created_at_seconds: float | None = None) -> None:
-        """Keep a new replica.
+        """Store a new replica.
 
         Args:
-            replica: Not there yet.
-            created_at_seconds: Of the version that it serves; None for whichever has the number.
+            replica: Not stored yet.
+            created_at_seconds: Of the version that it serves; None for any version of this number.
 
         Raises:
-            FunctionNotFoundError: Its version is not there any more.
+            FunctionNotFoundError: Its version does not exist any more.
         """
         row = (replica.job_id, replica.function, replica.version, replica.socket_directory, replica.state.value)
         with self._connections.writing() as connection:
@@ -39,21 +39,21 @@ class Replicas:
             connection.execute("INSERT INTO replicas VALUES (?, ?, ?, ?, ?)", row)
 
     def all(self, function: str | None = None) -> list[Replica]:
-        """Return the replicas of one function, or everybody's."""
+        """Return the replicas of one function, or of all."""
         statement = "SELECT * FROM replicas WHERE function = ifnull(?, function) ORDER BY function, version, job_id"
         with self._connections.reading() as connection:
             return [_replica(row) for row in connection.execute(statement, (function,))]
 
     def remove(self, job_id: str) -> bool:
-        """Forget a replica; False if there was none."""
+        """Delete a replica; False if there was none."""
         with self._connections.writing() as connection:
             return connection.execute("DELETE FROM replicas WHERE job_id = ?", (job_id,)).rowcount > 0
 
     def note_start(self, start: ColdStart) -> None:
-        """Keep how long a start took; the newest ten thousand of all functions are kept.
+        """Store a cold start; the newest ten thousand of all functions are kept.
 
         Raises:
-            FunctionNotFoundError: Its version is not there any more.
+            FunctionNotFoundError: Its version does not exist any more.
         """
         row = (start.function, start.version, start.job_id, start.at_seconds, json.dumps(start.phases))
         with self._connections.writing() as connection:
@@ -63,7 +63,7 @@ class Replicas:
             )
 
     def starts(self, function: str, most: int) -> list[ColdStart]:
-        """Return a function's last cold starts, at most so many, the newest first."""
+        """Return the last `most` cold starts of a function, newest first."""
         statement = (
             "SELECT function, version, job_id, at, phases FROM cold_starts"
             " WHERE function = ? ORDER BY sequence DESC LIMIT ?"

@@ -1,4 +1,7 @@
-"""Values to columns and back. What has no column of its own travels as JSON, in ASCII, so that odd bytes survive."""
+"""Entries of jobs, and their conversion to columns and back.
+
+Values without a column of their own are JSON in ASCII, so that undecodable bytes survive as escaped surrogates.
+"""
 
 import json
 import sqlite3
@@ -26,41 +29,41 @@ from pgpu.model.text import escape_undecodable
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One job, its place in the queue, and who looks after it."""
+    """One job with its place in the queue and its supervisor."""
 
     job: Job
 
     sequence: int = 0
-    """Order of arrival; the ledger gives it when the entry is added."""
+    """Order of arrival; assigned by the ledger when the entry is added."""
 
     wait_deadline_seconds: float | None = None
-    """When the wait for a grant runs out, in seconds since the epoch; None for never."""
+    """End of its wait for a grant, in seconds since the epoch; None for no limit."""
 
     supervisor: ProcessHolder | None = None
-    """Who looks after the job; None before its supervisor reported and after it went in peace."""
+    """Its supervisor; None before the supervisor reported, and after it exited normally."""
 
     spawned_at_seconds: float | None = None
     """When a supervisor was last started for it."""
 
     stop_grace_seconds: float | None = None
-    """Set once somebody asked it to stop: seconds between SIGTERM and SIGKILL."""
+    """Set once a stop was requested: seconds between SIGTERM and SIGKILL."""
 
     lease_released_at_seconds: float | None = None
-    """When the memory of its lease was free again; None before, and where there was no lease."""
+    """When the memory of its lease was free again; None before, and without a lease."""
 
     @property
     def is_lease_held(self) -> bool:
-        """Whether its slices still count against their GPUs."""
+        """Whether it has a lease that is not released."""
         return self.job.lease is not None and self.lease_released_at_seconds is None
 
     @property
     def is_counted(self) -> bool:
-        """Whether others have to do without them: a parked job's are anybody's."""
+        """Whether its slices count against their GPUs; those of a parked job do not."""
         return self.is_lease_held and self.job.parked_at_seconds is None
 
     @property
     def is_live(self) -> bool:
-        """Whether anything may still happen to it: it is not final, or its memory is not free yet."""
+        """Whether it is not final, or its memory is not free yet."""
         return not self.job.state.is_final or self.is_lease_held
 
 
@@ -72,11 +75,11 @@ SELECT jobs.*, leases.granted_at, leases.released_at, leases.enforcer, leases.is
         (SELECT * FROM slices WHERE slices.job_id = jobs.id ORDER BY position)) AS slices
 FROM jobs LEFT JOIN leases ON leases.job_id = jobs.id
 """
-"""Everything of a job in one row; append WHERE and ORDER BY."""
+"""Selects all columns of a job and its lease; append WHERE and ORDER BY."""
 
 
 def columns_of_arrival(entry: Entry, environment_id: int | None, inherited: str | None) -> Columns:
-    """Return the columns that never change again."""
+    """Return the immutable columns."""
     job = entry.job
     return {
         "id": job.id,
@@ -100,7 +103,7 @@ def columns_of_arrival(entry: Entry, environment_id: int | None, inherited: str 
 
 
 def columns_of_life(entry: Entry) -> Columns:
-    """Return the columns that change while the job lives."""
+    """Return the mutable columns."""
     job = entry.job
     return {
         "state": job.state.value,
@@ -134,12 +137,12 @@ def columns_of_life(entry: Entry) -> Columns:
 
 
 def _message(text: str | None) -> str | None:
-    """What is said of a job may quote its command, which may hold bytes that are no text: SQLite takes none."""
+    # A message may quote the command, which may hold undecodable bytes, and SQLite accepts UTF-8 only.
     return None if text is None else escape_undecodable(text)
 
 
 def _json(value: object) -> str:
-    """Write a value of ours, whose fields may be values of ours; `asdict` copies all of it first."""
+    # Serialises nested dataclasses like `asdict`, but without its deep copy.
     return json.dumps(_fields(value), default=_fields)
 
 
@@ -148,7 +151,7 @@ def _fields(value: Any) -> Columns:
 
 
 def entry_of(row: sqlite3.Row) -> Entry:
-    """Read what `SELECT` found."""
+    """Return the entry of a row of `SELECT`."""
     supervisor = _holder(row["supervisor"])
     return Entry(
         job=_job(row),
@@ -194,7 +197,7 @@ def _job(row: sqlite3.Row) -> Job:
 
 
 def request_of(row: sqlite3.Row) -> Request:
-    """Read what a job asks for."""
+    """Return the request of a row of `SELECT`."""
     return Request(
         memory_bytes=row["memory_bytes"],
         gpu_count=row["gpu_count"],
@@ -212,7 +215,7 @@ def request_of(row: sqlite3.Row) -> Request:
 
 
 def place_of(text: str) -> Place:
-    """Read how a job stands to others."""
+    """Return the dependencies and array of a job from their JSON."""
     fields: dict[str, Any] = json.loads(text)
     fields["after"] = tuple(fields.get("after", ()))
     return Place(**fields)
@@ -222,7 +225,7 @@ def _spec(text: str) -> JobSpec:
     fields: dict[str, Any] = json.loads(text)
     fields["command"] = tuple(fields["command"])
     fields["environment"] = tuple((name, value) for name, value in fields["environment"])
-    for name in ("volumes", "provisions"):  # a spec of before has no provisions
+    for name in ("volumes", "provisions"):  # specs of older versions have no provisions
         fields[name] = tuple(Mount(**volume) for volume in fields.get(name, ()))
     return JobSpec(**fields)
 

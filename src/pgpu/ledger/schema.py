@@ -1,6 +1,7 @@
-"""The tables, one migration for each version. A migration that was released is never changed.
+"""Tables and triggers of the ledger, one migration for each version. A released migration is never changed.
 
-`PRAGMA user_version` says which ran. A ledger written by a newer pgpu is refused: it may mean things unknown here.
+`PRAGMA user_version` is the number of migrations that ran. A ledger of a newer version is rejected, since its contents may have
+a meaning unknown here. Changes of jobs and functions are recorded in `events` by triggers, so that no writer can omit them.
 """
 
 import sqlite3
@@ -89,7 +90,7 @@ CREATE TRIGGER function_removed AFTER DELETE ON functions BEGIN
     INSERT INTO events (at, kind, owner_uid, state, message)
     VALUES ((julianday('now') - 2440587.5) * 86400, 'function', OLD.owner_uid, 'removed', OLD.name); END;
 """
-"""A function's traffic is its newest rollout; the ones before are what a rollback goes back to."""
+"""A function's traffic is its newest rollout; a rollback returns to an earlier one."""
 
 
 _FIRST = """
@@ -360,7 +361,7 @@ CREATE TRIGGER job_resized AFTER UPDATE OF memory_bytes ON jobs WHEN NEW.memory_
     INSERT INTO events (at, kind, job_id, owner_uid, state, message)
     VALUES ((julianday('now') - 2440587.5) * 86400, 'resized', NEW.id, NEW.owner_uid, NEW.state, NEW.memory_bytes); END;
 """
-"""A check of SQLite goes with its column alone. A job without a GPU has no memory of one."""
+"""A CHECK constraint can only be dropped with its column. It goes because a job without a GPU has 0 bytes of memory."""
 
 _RECLAIMED = """
 ALTER TABLE jobs ADD COLUMN offered_value REAL;
@@ -418,13 +419,13 @@ MIGRATIONS = (
     _PARKED,
     _CLAIMED,
 )
-"""Script i leads from version i to version i + 1."""
+"""Script i migrates from version i to version i + 1."""
 
 VERSION = len(MIGRATIONS)
 
 
 def migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Bring the tables to this version, whichever they have; all or nothing.
+    """Migrate the tables from any older version to this one, in one transaction.
 
     Raises:
         LedgerError: A newer pgpu wrote this ledger.
@@ -438,7 +439,7 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
             _run(connection, script)
         connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("COMMIT")
-    except BaseException:  # Ctrl-C too: an open transaction would keep every other writer out.
+    except BaseException:  # KeyboardInterrupt, too: an open transaction would block every other writer.
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
@@ -455,7 +456,7 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
 
 
 def _run(connection: sqlite3.Connection, script: str) -> None:
-    """Run statement by statement: `executescript` would commit the transaction first."""
+    # Statement by statement: `executescript` would commit the transaction first.
     for statement in script.split(";\n"):
         if statement.strip():
             connection.execute(statement)

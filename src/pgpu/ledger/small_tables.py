@@ -1,6 +1,7 @@
-"""Small things found out once and worth keeping: self-tests that passed, bytes of a context, by key.
+"""Small tables whose methods are transactions of their own: facts (text by key), the event log, and users' tokens.
 
-It refuses to know what they mean, and forgets nothing unless it is told how long to keep it.
+Facts are results worth keeping, such as passed self-tests. Events are written by triggers with each change, and the newest ten
+thousand are kept. Of tokens only digests are stored, so no token can be read from the ledger.
 """
 
 import sqlite3
@@ -15,13 +16,13 @@ _FORGET = "DELETE FROM facts WHERE substr(key, 1, length(?1)) = ?1 AND written_a
 
 
 class Facts:
-    """Text by key, durable."""
+    """Text by key."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
 
     def get(self, key: str) -> str | None:
-        """Return what was last put under a key; None if nothing was.
+        """Return the text of a key; None if there is none.
 
         Raises:
             LedgerError: The ledger cannot be read.
@@ -31,7 +32,7 @@ class Facts:
         return None if row is None else str(row[0])
 
     def put(self, key: str, value: str) -> None:
-        """Keep a text under a key, instead of what was there.
+        """Store a text under a key, replacing the old one.
 
         Raises:
             LedgerError: The ledger cannot be written.
@@ -40,13 +41,13 @@ class Facts:
             connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?, ?)", (key, value, time.time()))
 
     def put_for(self, prefix: str, name: str, value: str, kept_seconds: float) -> None:
-        """Keep a text under a prefix and a name, and forget what was put under that prefix longer ago than this is kept.
+        """Store a text under a prefix and a name, and delete older texts of that prefix that have expired.
 
         Args:
-            prefix: Of the keys of such texts, and of no others.
-            name: The rest of this one's key.
+            prefix: Common to the keys of such texts, and to no others.
+            name: The rest of the key.
             value: The text.
-            kept_seconds: For how long anybody believes such a text; 0 keeps this one alone.
+            kept_seconds: Lifetime of such texts; 0 keeps only this one.
 
         Raises:
             LedgerError: The ledger cannot be written.
@@ -58,7 +59,7 @@ class Facts:
 
 
 class Events:
-    """The ledger's bulletin."""
+    """The event log."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
@@ -74,7 +75,7 @@ class Events:
         return int(row[0] or 0)
 
     def after(self, sequence: int, most: int) -> list[Event]:
-        """Return events behind a number, oldest first.
+        """Return up to `most` events after a number, oldest first.
 
         Raises:
             LedgerError: The ledger cannot be read.
@@ -84,7 +85,7 @@ class Events:
             return [_event_of(row) for row in connection.execute(statement, (sequence, most))]
 
     def note(self, kind: str, message: str, *, job_id: str | None = None, owner_uid: int | None = None) -> None:
-        """Add an event that is no change of a job.
+        """Add an event that no trigger writes.
 
         Raises:
             LedgerError: The ledger cannot be written.
@@ -102,7 +103,7 @@ def _event_of(row: sqlite3.Row) -> Event:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token as the ledger knows it."""
+    """A user's token, without its secret part."""
 
     id: str
     uid: int
@@ -113,13 +114,13 @@ class Token:
 
 
 class Tokens:
-    """Tokens by id, durable."""
+    """Tokens by id."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
 
     def put(self, token_id: str, uid: int, digest: str) -> None:
-        """Keep a new token.
+        """Store a new token.
 
         Raises:
             LedgerError: The ledger cannot be written.
@@ -128,7 +129,7 @@ class Tokens:
             connection.execute("INSERT INTO tokens VALUES (?, ?, ?, ?)", (token_id, uid, digest, time.time()))
 
     def get(self, token_id: str) -> Token | None:
-        """Return one token; None if there is none, or none any more."""
+        """Return one token; None if there is none."""
         with self._connections.reading() as connection:
             row = connection.execute("SELECT * FROM tokens WHERE id = ?", (token_id,)).fetchone()
         return None if row is None else Token(*row)
@@ -139,6 +140,6 @@ class Tokens:
             return [Token(*row) for row in connection.execute("SELECT * FROM tokens ORDER BY created_at, id")]
 
     def remove(self, token_id: str) -> bool:
-        """Forget a token; False if there was none."""
+        """Delete a token; False if there was none."""
         with self._connections.writing() as connection:
             return connection.execute("DELETE FROM tokens WHERE id = ?", (token_id,)).rowcount > 0

@@ -1,6 +1,7 @@
-"""What one transaction sees: every question it asks is answered from the same moment.
+"""Read transaction: all queries see the same snapshot.
 
-The queue may be ten thousand jobs long, so those that wait are read without what they would run.
+The queue may be ten thousand jobs long, so waiting jobs are read without their specs, and rows that did not change since the
+last view are not converted again.
 """
 
 import json
@@ -35,7 +36,7 @@ ORDER BY granted_at
 
 
 def read_precedence(connection: sqlite3.Connection, gpu_model: str | None) -> Precedence:
-    """Return what the last round left for the queue of one kind of GPUs."""
+    """Return the state that the last round of admission left for the queue of one GPU model."""
     row = connection.execute(_CLAIM, (gpu_model,)).fetchone()
     kept = None if row is None else OverdueReservation(row[0], tuple(json.loads(row[1])), *tuple(row)[2:])
     served = connection.execute(_SERVED, (gpu_model, COUNTED_RUNS * LONGEST_SECONDS))
@@ -45,7 +46,7 @@ def read_precedence(connection: sqlite3.Connection, gpu_model: str | None) -> Pr
 ALL_GPUS = "*"
 
 _MOST_FORGOTTEN = 1000
-"""So many rows of jobs that wait no longer, beside those that do, are not worth the work of forgetting."""
+"""Cached rows of jobs that no longer wait are dropped only when they are this many more than the waiting ones."""
 
 NOT_FINAL = "state IN ('waiting', 'starting', 'running')"
 LIVE = f"{NOT_FINAL} OR (granted_at IS NOT NULL AND released_at IS NULL)"
@@ -60,7 +61,7 @@ FROM jobs WHERE state = 'waiting' AND gpu_model IS ? ORDER BY sequence
 """
 
 RETURNING = "state = 'running' AND parked_at IS NOT NULL AND wanted_at IS NOT NULL AND stop_grace IS NULL"
-"""Of parked jobs that wait for their lease again: on its GPU."""
+"""Parked jobs that wait for their lease again, on its GPU."""
 
 _RETURNING = f"""{_WANTS}, wanted_at, NULL, signature, 0, (SELECT gpu_uuid FROM slices WHERE slices.job_id = jobs.id)
 FROM jobs WHERE {RETURNING} AND gpu_model IS ? ORDER BY sequence
@@ -74,7 +75,7 @@ WHERE id IN (SELECT value FROM json_each(?))
 
 CONDITIONAL = """state = 'waiting' AND (json_array_length(place, '$.after') > 0
     OR json_extract(place, '$.array_most_at_once') IS NOT NULL)"""
-"""Which jobs others may keep back; the index `conditional` has the same words."""
+"""Jobs that may have to wait for other jobs; must be identical to the condition of the index `conditional`."""
 
 _PEER = """
 SELECT id, name, state, exit_code, reason, owner_uid, json_extract(place, '$.after') AS after,
@@ -111,28 +112,28 @@ GROUP BY signature, gpu_count ORDER BY min(sequence) LIMIT ?4
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What admission needs to know of one waiting job."""
+    """A waiting job, with what admission needs."""
 
     job_id: str
     request: Request
     owner_uid: int
     eligible_at_seconds: float
-    """When it came, or was last let go by others, or began another try; seconds since the epoch."""
+    """When it arrived, or its last dependency ended, or its retry began; seconds since the epoch."""
 
     wait_deadline_seconds: float | None
-    """As of an entry."""
+    """As in an entry."""
 
     signature: str
     has_predecessors: bool
-    """Whether it names jobs that must end before it."""
+    """Whether it depends on other jobs."""
 
     gpu_uuid: str | None = None
-    """The only GPU that will do: of a parked job, which has been there."""
+    """The only GPU it can use: that of a parked job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """What other jobs need to know of one."""
+    """A job, with what its dependents need."""
 
     job_id: str
     name: str | None
@@ -144,47 +145,44 @@ class Peer:
 
 
 class View:
-    """Reads of one transaction; made by `Ledger.view`."""
+    """Reads of one transaction; created by `Ledger.view`."""
 
     def __init__(self, connection: sqlite3.Connection, seen: "dict[tuple[Any, ...], Waiting] | None" = None) -> None:
         """Read over one connection.
 
         Args:
             connection: In a transaction.
-            seen: Waiting jobs that another view has read, by their rows: most of a long queue is what it was.
+            seen: Cache of waiting jobs by row, shared between views: most of a long queue does not change.
         """
         self._connection = connection
         self._seen = {} if seen is None else seen
         self.history = History(connection)
-        """What ended runs showed."""
 
         self.held_claims = HeldClaims(connection)
-        """Whom an orchestrator of containers gave slices of this node."""
 
         self.profiles = Profiles(connection)
-        """What was measured of runs on the GPU."""
 
     def version(self) -> tuple[object, ...]:
-        """Return what is something else as soon as anybody has written anything, and wherever another connection reads."""
+        """Return a value that changes with every write to the database, and differs between connections."""
         others = self._connection.execute("PRAGMA data_version").fetchone()[0]
         return self._connection, others, self._connection.total_changes
 
     def fact(self, key: str) -> str | None:
-        """Return a fact of this moment; see `Facts.get`."""
+        """Return a fact; see `Facts.get`."""
         row = self._connection.execute("SELECT value FROM facts WHERE key = ?", (key,)).fetchone()
         return None if row is None else str(row["value"])
 
     def live(self) -> list[Entry]:
-        """Return every job that is not final or whose memory is not free yet, oldest first."""
+        """Return every live job, oldest first."""
         return self._entries(f"WHERE {LIVE} ORDER BY sequence", ())
 
     def holding(self) -> list[Entry]:
-        """Return every job whose slices count, oldest first."""
+        """Return every job with a lease that is not released, oldest first."""
         where = "WHERE jobs.id IN (SELECT job_id FROM leases WHERE released_at IS NULL) ORDER BY sequence"
         return self._entries(where, ())
 
     def waiting(self, gpu_model: str | None) -> list[Waiting]:
-        """Return the jobs that wait for GPUs of one model: parked ones that want their lease again, then the others; oldest first."""
+        """Return jobs that wait for GPUs of one model, oldest first: parked ones that wait for their lease, then the others."""
         cursor = self._connection.cursor()
         cursor.row_factory = None
         seen = self._seen
@@ -196,15 +194,12 @@ class View:
         return list(found.values())
 
     def ways_to_run(self, job_ids: Collection[str]) -> dict[str, tuple[str, str | None]]:
-        """Return by which runtime each of these jobs is run, and as which user of a container."""
+        """Return runtime and container user of each of these jobs."""
         rows = self._connection.execute(_WAYS, (json.dumps(list(job_ids)),)) if job_ids else ()
         return {row["id"]: (row["runtime"], row["user"]) for row in rows}
 
     def first_waiting(self, gpu_model: str | None) -> str | None:
-        """Return the id of a parked job that wants its lease again, else of the job that waits longest for GPUs of this model.
-
-        None if nobody waits.
-        """
+        """Return the id of the first job of `waiting`; None if no job waits."""
         for waits in (RETURNING, "state = 'waiting'"):
             statement = f"SELECT id FROM jobs WHERE {waits} AND gpu_model IS ? ORDER BY sequence LIMIT 1"  # noqa: S608 - words of our own
             row = self._connection.execute(statement, (gpu_model,)).fetchone()
@@ -213,13 +208,13 @@ class View:
         return None if row is None else str(row["id"])
 
     def count_waiting(self, owner_uid: int | None = None) -> int:
-        """Return how many jobs of a user wait, in all queues; of everybody at a small part of the cost."""
+        """Return how many jobs of a user wait, in all queues; for all users the query is much cheaper."""
         own = "" if owner_uid is None else "AND owner_uid = ?"
         statement = f"SELECT count(*) FROM jobs WHERE state = 'waiting' {own}"  # noqa: S608 - words of our own
         return int(self._connection.execute(statement, () if owner_uid is None else (owner_uid,)).fetchone()[0])
 
     def queues(self) -> set[str | None]:
-        """Return the models of GPUs that jobs wait for."""
+        """Return the GPU models that jobs wait for."""
         statement = (
             f"SELECT gpu_model FROM jobs WHERE state = 'waiting' UNION SELECT gpu_model FROM jobs WHERE {RETURNING}"  # noqa: S608 - words of our own
         )
@@ -227,20 +222,20 @@ class View:
         return {row["gpu_model"] for row in rows}
 
     def conditional(self) -> list[Peer]:
-        """Return the jobs that wait and that others may keep back, of GPUs of every model, oldest first."""
+        """Return waiting jobs that may have to wait for other jobs, of all GPU models, oldest first."""
         return self._peers(f"INDEXED BY conditional WHERE {CONDITIONAL} ORDER BY sequence", ())
 
     def peers(self, job_ids: Collection[str]) -> dict[str, Peer]:
-        """Return those of these jobs that are known, by id."""
+        """Return those of these jobs that exist, by id."""
         found = self._peers(
             "WHERE id IN (SELECT value FROM json_each(?)) ORDER BY sequence", (json.dumps(list(job_ids)),)
         )
         return {peer.job_id: peer for peer in found}
 
     def elements(self, word: str, owner_uid: int | None = None) -> list[str]:
-        """Return the ids of the jobs of the array that has this id, or that was submitted with this name, or whose id begins so.
+        """Return the job ids of the array with this id, or submitted with this name, or whose id begins with it.
 
-        The newest array, where several had the name; none, where several arrays' ids begin so.
+        The newest array if several had the name; empty if several ids begin with it.
         """
         is_word = word and is_text(word)
         row = self._connection.execute(_ARRAY, {"word": word, "owner": owner_uid}).fetchone() if is_word else None
@@ -250,33 +245,33 @@ class View:
         return [peer.job_id for peer in self._peers(clause, (row["array_id"],))]
 
     def granted_of_arrays(self) -> dict[str, int]:
-        """Return how many jobs of each array are granted now, by the array's id."""
+        """Return how many jobs of each array are granted now, by id of the array."""
         rows = self._connection.execute(_GRANTED_OF_ARRAYS)
         return {row["array_id"]: row["count"] for row in rows}
 
     def estimated_calls(self, gpu_model: str | None, program: str, owner_uid: int, most: int) -> list[tuple[str, int]]:
-        """Return signature and number of GPUs of the calls of a program that wait longest and whose size pgpu chose."""
+        """Return signature and GPU count of up to `most` waiting calls of a program whose size pgpu chose, oldest first."""
         rows = self._connection.execute(_ESTIMATED_CALLS, (gpu_model, owner_uid, program, most))
         return [(row["signature"], row["gpu_count"]) for row in rows]
 
     def quotas(self) -> dict[int, Quota]:
-        """Return what each user may hold, by UID; who is missing has no quota."""
+        """Return quotas by UID; a user that is missing has none."""
         rows = self._connection.execute("SELECT uid, memory_bytes, jobs, weight FROM quotas")
         return {row["uid"]: Quota(row["memory_bytes"], row["jobs"], row["weight"]) for row in rows}
 
     def precedence(self, gpu_model: str | None) -> Precedence:
-        """Return for whom GPUs of one model are kept, and who went first because they were overdue."""
+        """Return the state of overdue jobs that the last round left for the queue of one GPU model."""
         return read_precedence(self._connection, gpu_model)
 
     def closed_gpus(self) -> frozenset[str]:
-        """Return the UUIDs of the GPUs on which nothing new may start; `ALL_GPUS` stands for every one."""
+        """Return the UUIDs of GPUs that are closed to new jobs; `ALL_GPUS` stands for every GPU."""
         return frozenset(row["uuid"] for row in self._connection.execute("SELECT uuid FROM closed_gpus"))
 
     def entry(self, job_id: str) -> Entry:
         """Return one job.
 
         Raises:
-            JobNotFoundError: It is not there.
+            JobNotFoundError: It does not exist.
         """
         found = self._entries("WHERE id = ?", (job_id,))
         if not found:
@@ -297,7 +292,7 @@ def _peer_of(row: sqlite3.Row) -> Peer:
 
 @lru_cache(maxsize=1024)
 def _ids(text: str | None) -> tuple[str, ...]:
-    """Read a list of ids, which many jobs share."""
+    """Parse a list of ids; cached, since many jobs share one."""
     return tuple(json.loads(text)) if text else ()
 
 
