@@ -354,7 +354,7 @@ def makespan_objective(
 
 def as_the_engine(stretches: Mapping[str, SlowdownCurve] = NOTHING_KNOWN) -> Policy:
     """Return a policy that plans as a keeper with `objective = makespan` does, with what it would know of the jobs."""
-    return _planning_anew(partial(queue_plan.plan_of, stretches=stretches))
+    return _planning_anew(partial(queue_plan.plan_queue, stretches=stretches))
 
 
 def _planning_anew(plan: Callable[..., BatchPlan]) -> Policy:

@@ -34,7 +34,7 @@ from benchmarks.replaying import (
     replay,
 )
 
-from pgpu.engine.admission.queue_plan import known_of
+from pgpu.engine.admission.queue_plan import fit_curve
 from pgpu.scheduling.durations import SlowdownCurve
 from pgpu.scheduling.makespan import plan_batch
 from pgpu.units import MIB
@@ -122,7 +122,7 @@ def played(jobs: JobSet, sigma: float, seed: int, known: Container[str] = ()) ->
 
 def exact_history(jobs: JobSet) -> dict[str, SlowdownCurve]:
     """Return what the engine learns from runs that were all alike."""
-    found = {job.job_id: known_of([(job.duration_seconds, 1.0)] * RUNS_KNOWN) for job in jobs.jobs}
+    found = {job.job_id: fit_curve([(job.duration_seconds, 1.0)] * RUNS_KNOWN) for job in jobs.jobs}
     return {job_id: stretch for job_id, stretch in found.items() if stretch is not None}
 
 

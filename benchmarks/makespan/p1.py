@@ -21,7 +21,7 @@ from benchmarks.replaying import (
     replay,
 )
 
-from pgpu.engine.admission.queue_plan import STRETCH_RUNS, known_of
+from pgpu.engine.admission.queue_plan import STRETCH_RUNS, fit_curve
 from pgpu.scheduling import Headroom
 from pgpu.units import MIB
 
@@ -75,7 +75,7 @@ def learned_ends(batches: int, seed: int = 1, noise: float = 0.02) -> Iterator[f
     dice = random.Random(seed)
     runs: list[tuple[float, float]] = []
     for _ in range(batches):
-        known = known_of(reversed(runs[-STRETCH_RUNS:]))
+        known = fit_curve(reversed(runs[-STRETCH_RUNS:]))
         predicted_seconds = statistics.median(seconds for seconds, _ in runs) if runs else None
         arrivals = [
             Arrival(

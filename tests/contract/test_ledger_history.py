@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.ledger_entries import waiting
 
-from pgpu.engine.admission.queue_plan import Stretches
+from pgpu.engine.admission.queue_plan import SlowdownCurves
 from pgpu.engine.history.run_history import RunHistory
 from pgpu.ledger import Entry, Ledger
 from pgpu.model import Gpu, Run
@@ -112,7 +112,7 @@ def test_what_company_costs_one_user_s_program_on_one_kind_of_gpu_is_no_other_s(
             job = replace(waiting(f"{number:012x}").job, owner_uid=uid, gpu_model=model, signature=CALL)
             decision.add(Entry(job), ())
     remember(ledger, replace(RUN, gpu_name="simulated RTX 3090"))
-    stretches = Stretches()
+    stretches = SlowdownCurves()
     with ledger.view() as view:
         assert list(stretches.of(view, "simulated", [replace(GPU, is_simulated=True)])) == [f"{0:012x}"]
         assert not stretches.of(view, None, [GPU])

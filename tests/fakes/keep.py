@@ -32,11 +32,11 @@ def _load() -> None:
 def _become(root: Path, job_id: str) -> None:
     from tests.fakes.machine import make_engine  # noqa: PLC0415 - likewise
 
-    from pgpu.engine.process.spawn import speak_into  # noqa: PLC0415 - likewise
+    from pgpu.engine.process.supervisor_process import redirect_stderr  # noqa: PLC0415 - likewise
     from pgpu.engine.supervisor import supervise  # noqa: PLC0415 - likewise
 
     engine = make_engine(root)
-    speak_into(engine.places(job_id))
+    redirect_stderr(engine.places(job_id))
     environment = engine.ledger.environment(job_id)
     os.environ.clear()
     os.environ.update(environment)

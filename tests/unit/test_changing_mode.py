@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgpu.engine.admission.mode_switch import empty_in_seconds, is_worth_waiting
+from pgpu.engine.admission.auto_sharing import empty_in_seconds, is_worth_waiting
 from pgpu.ledger import Entry
 from pgpu.model import Job, JobSpec, JobState, Request
 

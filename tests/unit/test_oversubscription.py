@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgpu.engine.admission.host_memory import KEPT_BYTES, available_bytes
+from pgpu.engine.admission.snapshot import KEPT_BYTES, available_bytes
 from pgpu.errors import RequestError
 from pgpu.model import Gpu, Request, Slice
 from pgpu.scheduling.capacity import (

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pgpu.engine.admission.queue_plan import QueuePlanner, read_plan
-from pgpu.engine.admission.rounds import Situation
+from pgpu.engine.admission.situation import Situation
 from pgpu.model import Gpu, Request, Slice
 from pgpu.scheduling import Candidate, GpuRoom, Held, admit
 from pgpu.scheduling.durations import SlowdownCurve

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from pgpu.client.job_stream import JobStream
+from pgpu.engine.context import send_signal, send_window
 from pgpu.engine.engine import Engine
 from pgpu.engine.keeper.doorstep import Doorstep
 from pgpu.engine.leases.recovery import recover
-from pgpu.engine.process.control_messages import send_signal, send_window
 from pgpu.engine.process.unix_sockets import connect
 from pgpu.engine.streams.log import stored
 from pgpu.engine.streams.records import Record

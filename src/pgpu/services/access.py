@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pgpu.engine.submission.inheritance import inheritance_of
-from pgpu.engine.submission.submitter import Submitter
+from pgpu.engine.submission.submitter import Submitter, inheritance_of
 from pgpu.errors import AccessError, JobNotFoundError, RequestError, UnauthenticatedError
 from pgpu.model import Account, Job, JobSpec, Request
 

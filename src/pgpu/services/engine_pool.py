@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from pgpu.engine.admission.round_outcome import RoundOutcome
+from pgpu.engine.admission.rounds import RoundOutcome
 from pgpu.engine.engine import Engine
 from pgpu.errors import RequestError
 from pgpu.model import Job

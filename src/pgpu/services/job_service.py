@@ -13,17 +13,16 @@ from dataclasses import replace
 from itertools import count, islice
 
 from pgpu.advising.advice import Advice
-from pgpu.engine.admission.queue_view import read_queue
-from pgpu.engine.admission.wait_reasons import add_wait_reasons
+from pgpu.engine.admission.queue_view import add_wait_reasons, read_queue
+from pgpu.engine.context import send_signal, send_window
 from pgpu.engine.engine import Engine
 from pgpu.engine.history.job_profiles import add_findings, read_profiled
 from pgpu.engine.history.sharing_advice import advise_jobs
 from pgpu.engine.history.usage_history import read_history, read_waste
 from pgpu.engine.history.usage_records import CallHistory, Findings, ProfiledJob, Waste
-from pgpu.engine.leases.idle_leases import mark_evictable, park, reacquire
+from pgpu.engine.leases.eviction import mark_evictable, park, reacquire
 from pgpu.engine.leases.lease_resize import resize
 from pgpu.engine.leases.recovery import recover
-from pgpu.engine.process.control_messages import send_signal, send_window
 from pgpu.engine.submission.job_batch import check_count
 from pgpu.engine.submission.job_submission import new_job_id
 from pgpu.engine.turns.turn_state import turns_now

@@ -18,7 +18,6 @@ from pgpu.app.settings import Settings, load_machine_settings
 from pgpu.enforcement.slice_files import SliceFiles
 from pgpu.engine.engine import Engine
 from pgpu.engine.keeper.doorstep import Doorstep
-from pgpu.engine.submission.job_submission import accept
 from pgpu.engine.submission.submitter import Submitter
 from pgpu.engine.supervisor import attend, supervise
 from pgpu.errors import JobNotFoundError, PgpuError, RequestError
@@ -116,7 +115,7 @@ def _submit(engine: Engine, settings: Settings, container: Container, job_id: st
             remove=False,
         )
         try:
-            accept(engine, [Submission(spec, request, wait_timeout_seconds=timeout)], submitter, lambda: job_id)
+            engine.accept([Submission(spec, request, wait_timeout_seconds=timeout)], submitter, lambda: job_id)
         except RequestError:
             if name is None:
                 raise

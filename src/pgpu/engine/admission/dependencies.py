@@ -1,8 +1,7 @@
-"""Which waiting jobs must not be looked at yet, and which never will be, because of what others did.
+"""Dependencies between jobs: `--after`, which is Slurm's `afterok`, and the number of an array's elements at a time.
 
-A job goes after those it names once all of them ended with exit code 0; as soon as one ended otherwise it is cancelled, and
-with it those that wait for it. That is Slurm's `afterok`. An array may say how many of it are granted at a time. It refuses
-to know of memory, order and clocks, and to write anything.
+A job may start once all its predecessors have ended with exit code 0; as soon as one has ended otherwise, the job is
+cancelled, and so are its successors.
 """
 
 from collections import Counter
@@ -15,22 +14,22 @@ from pgpu.model import JobState
 
 @dataclass(frozen=True, slots=True)
 class DependencyVerdicts:
-    """How waiting jobs stand to others. Who is in neither may start."""
+    """Waiting jobs that may not start; a job that is in neither mapping may."""
 
     held: Mapping[str, str]
-    """By id: what it waits for before memory counts, in one line."""
+    """Reason by id, in one line."""
 
     doomed: Mapping[str, str]
-    """By id: why it will never start, in one line."""
+    """Jobs that will never start: reason by id, in one line."""
 
 
 def judge(view: View) -> DependencyVerdicts:
-    """Judge every waiting job that others may keep back."""
+    """Judge every waiting job with dependencies."""
     return judge_conditional(view, view.conditional())
 
 
 def judge_conditional(view: View, waiting: Sequence[Peer]) -> DependencyVerdicts:
-    """Judge waiting jobs, `View.conditional` as it was read already."""
+    """Judge waiting jobs that were read from `View.conditional` already."""
     if not waiting:
         return DependencyVerdicts({}, {})
     named = {job_id for peer in waiting for job_id in peer.place.after}
@@ -41,9 +40,9 @@ def judge_peers(waiting: Sequence[Peer], awaited: Mapping[str, Peer], granted: M
     """Judge waiting jobs.
 
     Args:
-        waiting: Oldest first; nobody waits for a younger one.
-        awaited: By id, whom these go after. Who is missing is forgotten.
-        granted: By id of an array, how many of it are granted now.
+        waiting: Oldest first; no job waits for a younger one.
+        awaited: Their predecessors by id; those that the ledger has forgotten are missing.
+        granted: How many jobs of each array are granted now, by the array's id.
     """
     counted: Counter[str | None] = Counter(granted)
     held: dict[str, str] = {}
@@ -59,19 +58,18 @@ def judge_peers(waiting: Sequence[Peer], awaited: Mapping[str, Peer], granted: M
 
 
 def failure_text(peer: Peer) -> str | None:
-    """Say how a job ended otherwise than well; None while it has not, or if it ended well."""
-    who = job_label(peer)
+    """Return how a job failed; None while it has not ended, or if it succeeded."""
+    label = _label(peer)
     if peer.state is JobState.CANCELLED:
-        return f"{who} was cancelled"
+        return f"{label} was cancelled"
     if peer.state is JobState.FAILED:
-        return f"{who} failed"
+        return f"{label} failed"
     if peer.state is JobState.EXITED and peer.exit_code != 0:
-        return f"{who} ended with exit code {peer.exit_code}"
+        return f"{label} ended with exit code {peer.exit_code}"
     return None
 
 
-def job_label(peer: Peer) -> str:
-    """Return how people know a job: `job 0123456789ab (train)`."""
+def _label(peer: Peer) -> str:
     return f"job {peer.job_id} ({peer.name})" if peer.name else f"job {peer.job_id}"
 
 
@@ -81,16 +79,16 @@ def _failures(peer: Peer, awaited: Mapping[str, Peer], doomed: Mapping[str, str]
         if other is None:
             yield f"it was to go after job {job_id}, of which nothing is known any more"
         elif job_id in doomed:
-            yield f"it was to go after {job_label(other)}, which was cancelled"
+            yield f"it was to go after {_label(other)}, which was cancelled"
         elif (why := failure_text(other)) is not None:
             yield f"it was to go after others, and {why}"
 
 
 def _hindrance(peer: Peer, awaited: Mapping[str, Peer], granted: Mapping[str | None, int]) -> str | None:
-    open_ends = [awaited[job_id] for job_id in peer.place.after if not awaited[job_id].state.is_final]
-    if open_ends:
-        more = f" and of {len(open_ends) - 1} more" if len(open_ends) > 1 else ""
-        return f"waits for the end of {job_label(open_ends[0])}{more}"
+    unfinished = [awaited[job_id] for job_id in peer.place.after if not awaited[job_id].state.is_final]
+    if unfinished:
+        more = f" and of {len(unfinished) - 1} more" if len(unfinished) > 1 else ""
+        return f"waits for the end of {_label(unfinished[0])}{more}"
     most = peer.place.array_most_at_once
     if most is not None and granted[peer.place.array_id] >= most:
         return f"waits for others of its array, of which {most} may run at a time"

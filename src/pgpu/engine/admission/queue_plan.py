@@ -1,16 +1,16 @@
-"""The plan of a queue that should end soonest, made by its keeper between rounds and followed by every round.
+"""The plan of a queue with `objective = makespan`: made by its keeper between rounds, applied by every round.
 
-It lies in a file in the runtime directory: whoever frees memory admits in a transaction of its own, and making a plan takes
-too long for one. A plan names jobs and no times, so one that is a little old is followed, too; without one the usual order
-holds. It refuses to make a plan twice for the same jobs while they last as long as they should.
+The plan is a file in the runtime directory, since any process that frees memory runs a round in its own transaction, and
+planning takes too long for one. It names jobs and no times, so an outdated plan is still valid; without one the usual order
+applies.
 """
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pgpu.engine.admission.rounds import Situation
 from pgpu.engine.history.run_history import history_names
 from pgpu.host.atomic_file import write_atomically
 from pgpu.ledger import Call, View
@@ -21,20 +21,23 @@ from pgpu.scheduling.durations import SlowdownCurve, fit_slowdown_curve
 from pgpu.scheduling.makespan import plan_waiting
 from pgpu.scheduling.order import NO_PLAN, BatchPlan, OrderRules
 
+if TYPE_CHECKING:
+    from pgpu.engine.admission.situation import Situation
+
 EFFORT = 15_000
-"""A quarter of a second of a core, as much again where durations are doubtful, and with the first orders of two hundred jobs
-up to a second: so long the keeper hears nobody."""
+"""Steps of the search: 0.25 s of a core, twice that where durations are uncertain, up to 1 s with 200 jobs. The keeper
+answers no message meanwhile."""
 
 DOUBT = 0.5
-"""How far durations are off where no history tells: the standard deviation of the logarithm. A guess: a factor of 1.6 more or
-less. `benchmarks/makespan` plays what the engine plans with it, and with the doubt that runs leave."""
+"""Standard deviation of the logarithm of durations without history, a factor of 1.6: a guess. `benchmarks/makespan` measures
+plans made with it."""
 
 STRETCH_RUNS = 2_000
-"""How many of a call's newest runs are looked at to tell what companions cost it."""
+"""How many of a call's newest runs are read for its slowdown beside other jobs."""
 
 
-class Stretches:
-    """What the history tells of each call beside companions, read once for each run that ends."""
+class SlowdownCurves:
+    """How much each call slows down beside other jobs, read from the history once for each run that ends."""
 
     def __init__(self) -> None:
         self._gpu_names: tuple[str, ...] = ()
@@ -42,12 +45,12 @@ class Stretches:
         self._as_of = 0
 
     def of(self, view: View, gpu_model: str | None, gpus: Sequence[Gpu]) -> dict[str, SlowdownCurve]:
-        """Return, by job id, what is known of those that wait or hold memory.
+        """Return the known curves of waiting and running jobs, by job id.
 
         Args:
             view: Of the ledger.
             gpu_model: Of the queue.
-            gpus: Every GPU of it; none while they cannot be read: as of those that were named last.
+            gpus: Every GPU of it; empty while they cannot be read: those of the last call are used.
         """
         names = history_names(gpus) or self._gpu_names
         if names != self._gpu_names:
@@ -58,21 +61,23 @@ class Stretches:
         jobs = [(each.job_id, (each.signature, each.owner_uid)) for each in view.waiting(gpu_model)]
         holding = (entry.job for entry in view.holding() if entry.job.gpu_model == gpu_model)
         jobs += [(job.id, (job.signature, job.owner_uid)) for job in holding]
-        found = ((job_id, self._of_call(view, call)) for job_id, call in jobs if call[0])
-        return {job_id: stretch for job_id, stretch in found if stretch is not None}
+        found = {}
+        for job_id, call in jobs:
+            if not call[0]:
+                continue
+            if call not in self._known:
+                self._known[call] = fit_curve(view.history.company(call, names, STRETCH_RUNS))
+            if (curve := self._known[call]) is not None:
+                found[job_id] = curve
+        return found
 
-    def _of_call(self, view: View, call: Call) -> SlowdownCurve | None:
-        if call not in self._known:
-            self._known[call] = known_of(view.history.company(call, self._gpu_names, STRETCH_RUNS))
-        return self._known[call]
 
-
-def known_of(runs: Iterable[tuple[float, float]]) -> SlowdownCurve | None:
-    """Return what a call's runs tell, as of `stretch_of`."""
+def fit_curve(runs: Iterable[tuple[float, float]]) -> SlowdownCurve | None:
+    """Fit a curve to a call's runs; see `fit_slowdown_curve`."""
     return fit_slowdown_curve(runs, DOUBT)
 
 
-def plan_of(
+def plan_queue(
     rooms: Sequence[GpuRoom],
     queue: Sequence[Candidate],
     now_seconds: float,
@@ -81,14 +86,14 @@ def plan_of(
     stretches: Mapping[str, SlowdownCurve],
     last: BatchPlan,
 ) -> BatchPlan:
-    """Plan what waits as every keeper does; arguments as of `plan_waiting`."""
+    """Plan a queue with a keeper's effort; arguments as of `plan_waiting`."""
     return plan_waiting(
         rooms, queue, now_seconds, held=held, stretches=stretches, doubt=DOUBT, last=last, effort=EFFORT
     )
 
 
 def read_plan(path: Path) -> BatchPlan:
-    """Return the plan that lies there; none if there is none that can be read."""
+    """Return the plan in a file; an empty one if it cannot be read."""
     try:
         order, most_at_once, holds = json.loads(path.read_bytes())
         return BatchPlan(tuple(order), most_at_once, dict(holds))
@@ -96,49 +101,44 @@ def read_plan(path: Path) -> BatchPlan:
         return NO_PLAN
 
 
-def write_plan(path: Path, plan: BatchPlan) -> None:
-    """Put a plan there for every round from now on; a full disk leaves the one before."""
-    with suppress(OSError):
-        write_atomically(path, json.dumps([plan.order, plan.most_at_once, dict(plan.holds)]).encode(), 0o644)
-
-
 class QueuePlanner:
-    """Plans one queue anew when its jobs have changed, or when one runs longer than was believed."""
+    """Plans one queue again when its jobs have changed, or when one runs longer than expected."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._planned_for: tuple[object, ...] | None = None
 
-    def look(self, situation: Situation, stretches: Mapping[str, SlowdownCurve], now_seconds: float) -> None:
-        """Make a plan for what waits now, unless it is the same as before.
+    def look(self, situation: "Situation", stretches: Mapping[str, SlowdownCurve], now_seconds: float) -> None:
+        """Write a plan for the jobs of a situation, unless the last plan was made for the same ones.
 
         Args:
             situation: Of this round.
             stretches: By job id, as of `plan_waiting`.
             now_seconds: Seconds since the epoch.
         """
-        line, held = split_queue(situation.queue)[0], [each for each in situation.held if each.slices]
-        jobs = _names(line, held, now_seconds)
-        if jobs != self._planned_for:
-            last = read_plan(self._path)
-            plan = plan_of(situation.rooms, line, now_seconds, held=held, stretches=stretches, last=last)
-            write_plan(self._path, plan)
-            self._planned_for = jobs
+        queue, held = split_queue(situation.queue)[0], [each for each in situation.held if each.slices]
+        jobs = (
+            *((each.job_id, each.request, each.duration_seconds) for each in queue),
+            *((each.job_id, _times_overdue(each, now_seconds)) for each in held),
+        )
+        if jobs == self._planned_for:
+            return
+        last = read_plan(self._path)
+        plan = plan_queue(situation.rooms, queue, now_seconds, held=held, stretches=stretches, last=last)
+        with suppress(OSError):  # a full disk keeps the last plan
+            fields = [plan.order, plan.most_at_once, dict(plan.holds)]
+            write_atomically(self._path, json.dumps(fields).encode(), 0o644)
+        self._planned_for = jobs
 
     def end(self) -> None:
-        """Have nobody follow a plan any more."""
+        """Remove the plan."""
         self._path.unlink(missing_ok=True)
 
 
-def _names(queue: Sequence[Candidate], held: Sequence[Held], now_seconds: float) -> tuple[object, ...]:
-    waiting = ((each.job_id, each.request, each.duration_seconds) for each in queue)
-    return (*waiting, *((each.job_id, _times_outlived(each, now_seconds)) for each in held))
+def _times_overdue(held: Held, now_seconds: float) -> int:
+    """Return a count that grows at a job's expected end and then each time its run time has doubled.
 
-
-def _times_outlived(held: Held, now_seconds: float) -> int:
-    """Count how often more has come to be expected of a job: at its expected end, then each time it ran twice as long.
-
-    The plan was made for an end that did not come; made anew in every round it would keep the keeper from all else.
+    A plan counts on the expected end. Planning again in every round of an overdue job would keep the keeper busy.
     """
     expected_seconds = held.duration_seconds
     if expected_seconds is None:

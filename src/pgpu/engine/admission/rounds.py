@@ -1,325 +1,304 @@
-"""One round of admission: what the ledger and the GPUs say, told to `scheduling`.
+"""Rounds of admission: read the situation, decide it with `pgpu.scheduling`, write the outcome.
 
-It asks and answers; whoever holds the transaction writes the answer down.
+Reading and deciding need no lock. Only a round that changes something takes the ledger's write lock, and decides again if
+another process has written since. Starting the granted jobs is left to the caller: a transaction may still fail.
 """
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
-from pgpu.engine.admission.dependencies import judge
-from pgpu.engine.admission.host_memory import available_bytes
-from pgpu.engine.admission.snapshot import Snapshot, compute_of
-from pgpu.engine.admission.victims import IsMovable, find_victims, lent_capacity, never_movable, without_lent
-from pgpu.engine.leases.idle_leases import counts_in_round, evictable_leases
-from pgpu.ledger import ALL_GPUS, Call, Entry, View, Waiting
-from pgpu.model import Gpu, Job, Request, SharingMode
-from pgpu.scheduling import (
-    NO_PRECEDENCE,
-    Admission,
-    Candidate,
-    GpuRoom,
-    Headroom,
-    Held,
-    Precedence,
-    Quota,
-    admit,
-    has_compute,
-)
-from pgpu.scheduling.capacity import host_bytes, short_of_host_memory, taken_of_device
-from pgpu.scheduling.cpu_queue import MOST_AT_ONCE
-from pgpu.scheduling.demand import Basis
-from pgpu.scheduling.forecast import MOST_JOBS, Later
-from pgpu.scheduling.order import NO_PLAN, BatchPlan
-from pgpu.scheduling.preemption import EvictableLease, Victim, jobs_to_restart_elsewhere, preempt, reclaim_leases
+from pgpu.engine.admission.auto_sharing import AutoSharing
+from pgpu.engine.admission.dependencies import DependencyVerdicts, judge_conditional
+from pgpu.engine.admission.idle_leases import mark_restarting, mark_taken, regrant
+from pgpu.engine.admission.queue_plan import QueuePlanner, SlowdownCurves, read_plan
+from pgpu.engine.admission.situation import Situation, SituationReader
+from pgpu.engine.admission.snapshot import BLIND, Snapshot
+from pgpu.engine.context import EngineContext
+from pgpu.engine.process.paths import keeper_paths
+from pgpu.ledger import Call, Decision, Entry, Peer, View
+from pgpu.model import JobState, Lease
+from pgpu.scheduling import Admission, Wait
+from pgpu.scheduling.capacity import with_host_part
 
-Durations = Callable[[View, Collection[Call], Sequence[Gpu]], Mapping[Call, float]]
-"""Tells how long calls will probably run on these GPUs, in seconds; who is missing is unknown. No GPUs: as last time.
-
-It returns the same mapping as before as long as nothing in it has changed."""
-
-Hindered = Callable[[View, Collection[Waiting]], Mapping[str, str]]
-"""Tells, by id, which of these jobs may not start yet, whatever is free, and why."""
+NO_CHANGE = Admission((), (), ())
 
 
-Sized = Callable[[Sequence[GpuRoom], Sequence[Waiting], Mapping[int, Quota]], Sequence[Waiting]]
-"""Tells what waiting jobs ask for in this round whose size follows the machine, or their user's quota."""
+@dataclass(frozen=True)
+class RoundOutcome:
+    """The outcome of one round.
 
-Shared = Callable[
-    [View, Sequence[GpuRoom], Sequence[Waiting], Sequence[Entry], Mapping[Call, float]], Sequence[Waiting]
-]
-"""Tells in which mode waiting jobs start that leave it to pgpu, given who holds slices and how long calls last."""
+    Reasons of waiting jobs are computed when one is read: ordering ten thousand jobs takes long, and most reasons are never
+    read.
+    """
+
+    situation: Situation = field(default_factory=lambda: Situation((), (), (), {}, {}, {}))
+    admission: Admission | None = None
+    """None where no job starts and no wait ends."""
+
+    granted: tuple[str, ...] = ()
+    """Ids of the jobs for which a supervisor must be started."""
+
+    @property
+    def is_change(self) -> bool:
+        """Whether there is anything to write."""
+        if self.admission is None:
+            return False
+        return bool(self._gone) or self.admission.reservation != self.situation.precedence.reservation
+
+    @property
+    def moved_ids(self) -> tuple[str, ...]:
+        """Ids of jobs that lose their place to a granted one or get theirs back; their supervisors are woken."""
+        found = self.admission or NO_CHANGE
+        parked = {each.job_id for each in self.situation.queue if each.gpu_uuid is not None}
+        back = (grant.job_id for grant in found.grants if grant.job_id in parked)
+        return (*(job_id for job_id, _by in found.suspended), *found.reclaimed, *found.elsewhere, *back)
+
+    @property
+    def capacities(self) -> Mapping[str, int]:
+        """What slices may sum to on each GPU, in bytes by UUID."""
+        return self.situation.capacities
+
+    @cached_property
+    def waiting_ids(self) -> frozenset[str]:
+        """Ids of the jobs that still wait, for any reason."""
+        queued = {candidate.job_id for candidate in self.situation.queue}
+        return frozenset(queued - self._gone).union(self.situation.hindered)
+
+    @property
+    def deadlines_seconds(self) -> Mapping[str, float]:
+        """Deadlines of the jobs that still wait, in seconds since the epoch by id."""
+        deadlines = self.situation.deadlines_seconds
+        return {job_id: seconds for job_id, seconds in deadlines.items() if job_id not in self._gone}
+
+    @cached_property
+    def _gone(self) -> set[str]:
+        if self.admission is None:
+            return set()
+        found = self.admission
+        return {*(grant.job_id for grant in found.grants), *found.expired, *found.elsewhere}
+
+    @cached_property
+    def _waits(self) -> dict[str, Wait]:
+        admission = self.admission or self.situation.admission(time.time())
+        return {wait.job_id: wait for wait in admission.waits}
+
+    def reason(self, job_id: str) -> str | None:
+        """Return why a job waits; None if it does not wait in this round."""
+        if job_id not in self.waiting_ids:
+            return None
+        hindered = self.situation.hindered.get(job_id)
+        return self._waits[job_id].reason if hindered is None and job_id in self._waits else hindered
 
 
-CLOSED = "waits for the administrator, who lets nothing new start for now"
+class Admissions:
+    """Runs the rounds of one engine; each process has its own, on the same ledger."""
 
-
-def unknown_durations(_view: View, _calls: Collection[Call], _gpus: Sequence[Gpu]) -> Mapping[Call, float]:
-    """Know of no call how long it runs."""
-    return {}
-
-
-def as_asked(_rooms: Sequence[GpuRoom], waiting: Sequence[Waiting], _quotas: Mapping[int, Quota]) -> Sequence[Waiting]:
-    """Take every request as it is."""
-    return waiting
-
-
-def in_time_slices(
-    _view: View,
-    _rooms: Sequence[GpuRoom],
-    waiting: Sequence[Waiting],
-    _holding: Sequence[Entry],
-    _lasting: Mapping[Call, float],
-) -> Sequence[Waiting]:
-    """Take every request as it is: whoever leaves the mode to pgpu starts in time slices."""
-    return waiting
-
-
-def without_a_plan() -> BatchPlan:
-    """Have the usual order."""
-    return NO_PLAN
-
-
-def hindered_by_others(view: View, _waiting: Collection[Waiting]) -> Mapping[str, str]:
-    """Keep back who goes after jobs that have not ended, and who has as many of its array before it as may run."""
-    return judge(view).held
-
-
-@dataclass(frozen=True, slots=True)
-class Situation:
-    """Everything that one round is decided on."""
-
-    rooms: tuple[GpuRoom, ...]
-    """Of the GPUs on which something may start."""
-
-    queue: tuple[Candidate, ...]
-    """Oldest first."""
-
-    held: tuple[Held, ...]
-    quotas: Mapping[int, Quota]
-    hindered: Mapping[str, str]
-    """By id of the waiting jobs that are not in the queue: what they wait for before memory counts."""
-
-    deadlines_seconds: Mapping[str, float]
-    """By id of the waiting jobs that have one: the ledger's."""
-
-    plan: BatchPlan = NO_PLAN
-    """Of a queue that should end soonest."""
-
-    precedence: Precedence = NO_PRECEDENCE
-    """What the round before left."""
-
-    capacities: Mapping[str, int] = field(default_factory=dict)
-    """By UUID of every GPU: what slices may sum to."""
-
-    victims: tuple[Victim, ...] = ()
-    """Running jobs that could be suspended for one of a higher priority."""
-
-    offers: tuple[EvictableLease, ...] = ()
-    """Idle leases that may be taken for others."""
-
-    most_without_gpu: int = MOST_AT_ONCE
-    """How many of the jobs without a GPU of this queue may be held at a time."""
-
-    def giving_up(self, job_ids: Collection[str], now_seconds: float) -> "Situation":
-        """Return the same where the wait of some has run out."""
-        if not job_ids:
-            return self
-        queue = tuple(
-            replace(each, deadline_seconds=now_seconds) if each.job_id in job_ids else each for each in self.queue
+    def __init__(self, context: EngineContext) -> None:
+        settings = context.settings
+        plan_path = keeper_paths(settings, settings.gpu_model).plan
+        self._context = context
+        self._auto_sharing = AutoSharing(settings.has_mps)
+        self._planner = QueuePlanner(plan_path)
+        self._curves = SlowdownCurves()
+        self.reader = SituationReader(
+            settings,
+            context.headroom,
+            context.learning,
+            self._auto_sharing,
+            planned=lambda: read_plan(plan_path),
+            can_leave=context.can_leave,
         )
-        return replace(self, queue=queue)
 
-    def admits_nobody(self) -> bool:
-        """Whether it is plain, without asking whose turn it is, that no slice fits and no wait ends."""
-        most_free = max((room.free_bytes for room in self.rooms), default=0)
-        if self.offers or (self.victims and any(each.request.preempts for each in self.queue)):
-            return not self.queue
-        most_compute = max((room.free_compute for room in self.rooms), default=0.0)
-        is_crowded = sum(not each.slices for each in self.held) >= self.most_without_gpu
-
-        def cannot_start(request: Request) -> bool:
-            if request.is_without_gpu:
-                return is_crowded
-            return request.memory_bytes > most_free or not has_compute(most_compute, request.compute_share or 0.0)
-
-        return all(each.deadline_seconds is None and cannot_start(each.request) for each in self.queue)
-
-    def decided(self, now_seconds: float) -> Admission | None:
-        """Decide; None where nothing changes, and whose turn it is was not asked."""
-        return None if self.admits_nobody() else self.admission(now_seconds)
-
-    def admission(self, now_seconds: float) -> Admission:
-        """Decide, and say of each who waits why."""
-
-        def play(rooms: Sequence[GpuRoom], queue: Sequence[Candidate], held: Sequence[Held]) -> Admission:
-            return admit(
-                rooms,
-                queue,
-                now_seconds,
-                held=held,
-                quotas=self.quotas,
-                plan=self.plan,
-                precedence=self.precedence,
-                closed_gpus=len(self.capacities.keys() - {room.gpu.uuid for room in self.rooms}),
-                most_without_gpu=self.most_without_gpu,
-            )
-
-        found = reclaim_leases(self.rooms, self.queue, self.held, self.offers, play)
-        victims = [each for each in self.victims if each.job_id not in found.admission.reclaimed]
-        admission = preempt(found.admission, self.queue, found.rooms, victims, now_seconds)
-        others = jobs_to_restart_elsewhere(admission, self.queue, lambda queue: play(self.rooms, queue, self.held))
-        return replace(admission, elsewhere=others)
-
-
-@dataclass(slots=True)
-class RoundReader:
-    """Reads the situation of one kind of GPUs."""
-
-    gpu_model: str | None
-    headroom: Headroom
-    durations: Durations = unknown_durations
-    hindered: Hindered = hindered_by_others
-    sized: Sized = as_asked
-    shared: Shared = in_time_slices
-    planned: Callable[[], BatchPlan] = without_a_plan
-    oversubscription: float = 1.5
-    """As in the engine's settings."""
-
-    jobs_without_gpu: int = MOST_AT_ONCE
-    """As in the engine's settings: of all queues together."""
-
-    host_memory: Callable[[], int] = available_bytes
-    """What the host could give now to jobs that oversubscribe, in bytes."""
-
-    leaves: IsMovable = never_movable
-    """Tells which jobs' memory can go to the host whole while they are suspended."""
-
-    _candidates: dict[str, tuple[Waiting, Candidate]] = field(default_factory=dict, compare=False, repr=False)
-    """By id: those of the last round, most of whom still wait."""
-
-    _lasting: Mapping[Call, float] = field(default_factory=dict, compare=False, repr=False)
-    """How long calls last, as of the last round."""
-
-    def situation(self, view: View, snapshot: Snapshot) -> Situation:
-        """Read what a round is decided on.
+    def step(self, gives_up: Collection[str] = ()) -> RoundOutcome:
+        """Admit what fits now. While the GPUs cannot be read nothing is admitted, and all else goes on.
 
         Args:
-            view: Of the ledger, read later than the GPUs.
-            snapshot: Of the GPUs.
+            gives_up: Jobs whose wait has run out; cancelled if they cannot start now. The process that waits for a job
+                measures this: the ledger's deadline is wall time, which may be set.
+
+        Raises:
+            LedgerError: The ledger cannot be used; nothing was changed.
         """
+        context = self._context
+        snapshot = context.snapshot_or_blind()
+        with context.ledger.view() as view:
+            is_unsettled, version = has_to_settle(view, gives_up), view.version()
+            outcome = self._round(view, snapshot, gives_up)
+        self._auto_sharing.readings.keep(context.ledger.facts)
+        if not is_unsettled and not outcome.is_change:
+            return outcome
+        with context.ledger.decision() as decision:
+            if not is_unsettled and decision.version() == version:
+                outcome = commit_round(decision, outcome, context.settings.gpu_model)
+            else:
+                outcome = self._settle_and_commit(decision, snapshot, gives_up)
+        context.wake(outcome.moved_ids)
+        return outcome
+
+    @contextmanager
+    def arriving(
+        self, count: int, gives_up: Collection[str] = (), undecided: Collection[Call] = ()
+    ) -> Iterator[Decision]:
+        """Open the transaction that stores new jobs; a single job in front of an empty queue is granted in it, if it fits.
+
+        Args:
+            count: How many are added.
+            gives_up: Those of them that are cancelled unless they start at once.
+            undecided: Calls with `--sharing auto`; their profiles are read before the transaction begins.
+
+        Raises:
+            LedgerError: The ledger cannot be written; nothing was changed.
+            NodeError: No keeper could be started for those that wait; they are in the ledger.
+        """
+        context = self._context
+        model = context.settings.gpu_model
+        may_go_first = (count == 1 and context.ledger.first_waiting(model) is None) or bool(gives_up)
+        snapshot = context.snapshot_or_blind() if may_go_first else BLIND
+        if context.settings.has_mps:
+            self._auto_sharing.readings.prepare(context.ledger, snapshot.gpus, undecided)
+        with context.ledger.decision() as decision:
+            is_first = decision.first_waiting(model) is None
+            yield decision
+            is_round = may_go_first and (is_first or bool(gives_up))
+            moved = self._settle_and_commit(decision, snapshot, gives_up).moved_ids if is_round else ()
+            queues = decision.queues()
+        context.wake(moved)
+        context.call_keepers(queues)
+
+    def outlook(self) -> RoundOutcome:
+        """Return the outcome that a round would have now; changes nothing.
+
+        Raises:
+            LedgerError: The ledger cannot be read.
+        """
+        snapshot = self._context.snapshot_or_blind()
+        with self._context.ledger.view() as view:
+            return self._round(view, snapshot, ())
+
+    def plan(self) -> None:
+        """Plan the queue for the rounds to come, where `objective = makespan`; outside of any transaction, for it takes long.
+
+        Raises:
+            LedgerError: The ledger cannot be read.
+        """
+        context = self._context
+        if context.settings.objective == "response":
+            self._planner.end()
+            return
+        snapshot = context.snapshot_or_blind()
+        with context.ledger.view() as view:
+            situation = self.reader.situation(view, snapshot)
+            curves = self._curves.of(view, context.settings.gpu_model, snapshot.gpus)
+        self._planner.look(situation, curves, time.time())
+
+    def _round(self, view: View, snapshot: Snapshot, gives_up: Collection[str]) -> RoundOutcome:
         now_seconds = time.time()
-        everybody = [entry for entry in view.holding() if counts_in_round(entry.job, now_seconds)]
-        holding = [entry for entry in everybody if entry.job.gpu_model == self.gpu_model]
-        elsewhere = sum(entry.job.request.is_without_gpu for entry in everybody) - sum(
-            entry.job.request.is_without_gpu for entry in holding
-        )
-        rooms = without_lent(snapshot.rooms(holding, self.headroom), lent_capacity(holding, snapshot, self.leaves))
-        closed = view.closed_gpus()
-        open_rooms = _open(rooms, closed)
-        quotas = view.quotas()
-        waiting = self.sized(open_rooms, view.waiting(self.gpu_model), quotas)
-        calls = {(each.signature, each.owner_uid) for each in waiting if each.signature}
-        calls |= {(entry.job.signature, entry.job.owner_uid) for entry in holding if entry.job.signature}
-        lasting = self.durations(view, calls, snapshot.gpus)
-        waiting = self.shared(view, open_rooms, waiting, holding, lasting)
-        hindered = dict(self.hindered(view, waiting))
-        hindered = dict(self._short_of_host(waiting, holding)) | hindered
-        if ALL_GPUS in closed or (rooms and not open_rooms):
-            is_everybody = ALL_GPUS in closed
-            kept = (each for each in waiting if is_everybody or each.request.gpu_count)
-            hindered = {each.job_id: CLOSED for each in kept} | hindered
-        return Situation(
-            rooms=open_rooms,
-            capacities={room.gpu.uuid: room.capacity_bytes for room in rooms},
-            queue=self._queue(waiting, hindered, lasting),
-            held=tuple(_held(entry, lasting) for entry in holding),
-            quotas=quotas,
-            hindered=hindered,
-            plan=self.planned(),
-            precedence=view.precedence(self.gpu_model),
-            offers=evictable_leases(holding),
-            most_without_gpu=max(0, self.jobs_without_gpu - elsewhere),
-            victims=find_victims(holding, snapshot, self._leaves_now)
-            if any(each.request.preempts for each in waiting)
-            else (),
-            deadlines_seconds={
-                each.job_id: each.wait_deadline_seconds for each in waiting if each.wait_deadline_seconds is not None
-            },
-        )
+        situation = self.reader.situation(view, snapshot).giving_up(gives_up, now_seconds)
+        return RoundOutcome(situation, situation.decide(now_seconds))
 
-    def _leaves_now(self, job: Job) -> bool:
-        """And the host has room for it."""
-        parts = () if job.lease is None else job.lease.slices
-        return self.leaves(job) and sum(part.memory_bytes for part in parts) <= self.host_memory()
-
-    def later(self, view: View, hindered: Collection[str]) -> list[Later]:
-        """Return the jobs that go after others, of those that may not start yet, each with the ids of whom it awaits."""
-        waiting = [each for each in view.waiting(self.gpu_model) if each.has_predecessors and each.job_id in hindered]
-        waiting = waiting[:MOST_JOBS]
-        after = {job_id: peer.place.after for job_id, peer in view.peers([each.job_id for each in waiting]).items()}
-        named = view.peers({job_id for ids in after.values() for job_id in ids})
-        going = {job_id for job_id, peer in named.items() if not peer.state.is_final}
-        calls = {(each.signature, each.owner_uid) for each in waiting if each.signature}
-        lasting = self.durations(view, calls, ())
-        return [(self._candidate(each, lasting), going.intersection(after[each.job_id])) for each in waiting]
-
-    def _queue(
-        self, waiting: Sequence[Waiting], hindered: Mapping[str, str], lasting: Mapping[Call, float]
-    ) -> tuple[Candidate, ...]:
-        before: Mapping[str, tuple[Waiting, Candidate]] = self._candidates if lasting is self._lasting else {}
-        now = {}
-        for each in waiting:
-            if each.job_id not in hindered:
-                known = before.get(each.job_id)
-                if known is None or known[0] is not each:
-                    known = (each, self._candidate(each, lasting))
-                now[each.job_id] = known
-        self._candidates, self._lasting = now, lasting
-        return tuple([candidate for _, candidate in now.values()])
-
-    def _candidate(self, waiting: Waiting, lasting: Mapping[Call, float]) -> Candidate:
-        request = taken_of_device(waiting.request, self.oversubscription)
-        return _candidate(waiting, request, lasting.get((waiting.signature, waiting.owner_uid)))
-
-    def _short_of_host(self, waiting: Sequence[Waiting], holding: Sequence[Entry]) -> Mapping[str, str]:
-        """Say who oversubscribes and waits for host memory; the kernel is asked only where anybody does."""
-        asking = [(each.job_id, each.request) for each in waiting if each.request.oversubscribes]
-        if not asking:
-            return {}
-        leases = [entry.job.lease for entry in holding if entry.job.lease is not None]
-        promised_bytes = sum(host_bytes(lease.slices) for lease in leases)
-        return short_of_host_memory(asking, promised_bytes, self.host_memory(), self.oversubscription)
+    def _settle_and_commit(self, decision: Decision, snapshot: Snapshot, gives_up: Collection[str]) -> RoundOutcome:
+        settle(decision, time.time(), gives_up)
+        outcome = self._round(decision, snapshot, gives_up)
+        return commit_round(decision, outcome, self._context.settings.gpu_model)
 
 
-def _open(rooms: Sequence[GpuRoom], closed: Collection[str]) -> tuple[GpuRoom, ...]:
-    """Leave out the GPUs on which the administrator lets nothing new start; what runs there goes on."""
-    return tuple(room for room in rooms if ALL_GPUS not in closed and room.gpu.uuid not in closed)
+def commit_round(decision: Decision, outcome: RoundOutcome, gpu_model: str | None) -> RoundOutcome:
+    """Write an outcome: grants, suspensions, evicted leases, expired waits; return it with the jobs to start.
+
+    Args:
+        decision: The transaction.
+        outcome: Of a round in it, or of one since which nothing has changed.
+        gpu_model: Of the queue; None for real GPUs.
+    """
+    now_seconds = time.time()
+    admission = outcome.admission or NO_CHANGE
+    for grant in admission.grants:
+        lease = Lease(grant.job_id, grant.slices, now_seconds, sharing=grant.mode)
+        entry = decision.entry(grant.job_id)
+        decision.put(regrant(entry, lease) if entry.job.is_aside else _granted(entry, lease))
+    for job_id, by in admission.suspended:
+        entry = decision.entry(job_id)
+        decision.put(replace(entry, job=replace(entry.job, suspended_by=by)))
+    if outcome.admission is not None:
+        decision.put_precedence(gpu_model, outcome.admission)
+    for job_id in admission.reclaimed:
+        decision.put(mark_taken(decision.entry(job_id), now_seconds))
+    for job_id in admission.expired:
+        decision.put(cancel_entry(decision.entry(job_id), now_seconds, timed_out=True))
+    for job_id in admission.elsewhere:
+        decision.put(mark_restarting(decision.entry(job_id)))
+    if admission.expired:
+        settle(decision, now_seconds)
+    granted = [decision.entry(grant.job_id) for grant in admission.grants]
+    # A container of another engine (runtime `oci`) brings its own supervisor.
+    unattended = (each.job.id for each in granted if each.supervisor is None and each.job.spec.runtime != "oci")
+    return replace(outcome, granted=tuple(unattended))
 
 
-def _candidate(waiting: Waiting, request: Request, duration_seconds: float | None) -> Candidate:
-    """Without a deadline: the ledger's is wall time, which may be set; who waits for it tells when it ran out."""
-    return Candidate(
-        waiting.job_id,
-        request,
-        None,
-        waiting.owner_uid,
-        waiting.eligible_at_seconds,
-        duration_seconds,
-        takes_free=waiting.request.basis == Basis.UNKNOWN and waiting.gpu_uuid is None,
-        gpu_uuid=waiting.gpu_uuid,
+def _granted(entry: Entry, lease: Lease) -> Entry:
+    """Return a job that starts; its request becomes what was granted: one of unknown size was granted whatever was free."""
+    if entry.job.request.oversubscribes:
+        parts = tuple(with_host_part(part, entry.job.request.memory_bytes) for part in lease.slices)
+        lease = replace(lease, slices=parts)
+    amount = lease.slices[0].memory_bytes if lease.slices else 0
+    request = replace(entry.job.request, memory_bytes=amount)
+    return replace(entry, job=replace(entry.job, state=JobState.STARTING, lease=lease, reason=None, request=request))
+
+
+# What follows for waiting jobs from how other jobs ended, before memory counts.
+
+
+def settle(decision: Decision, now_seconds: float, gives_up: Collection[str] = ()) -> list[str]:
+    """Cancel jobs that can never start, write the reasons of held ones, and release those whose predecessors have ended.
+
+    The wait of a released job counts from now on.
+
+    Args:
+        decision: The transaction.
+        now_seconds: Seconds since the epoch.
+        gives_up: Jobs whose wait has run out; cancelled here if they are held.
+
+    Returns:
+        The ids of the cancelled jobs.
+    """
+    waiting = decision.conditional()
+    found = judge_conditional(decision, waiting)
+    for job_id, why in found.doomed.items():
+        decision.put(cancel_entry(decision.entry(job_id), now_seconds, reason=why))
+    if given_up := [late_id for late_id in gives_up if late_id in found.held]:
+        for late_id in given_up:
+            decision.put(cancel_entry(decision.entry(late_id), now_seconds, timed_out=True))
+        return [*found.doomed, *given_up, *settle(decision, now_seconds)]
+    before = {peer.job_id: peer.reason for peer in waiting}
+    decision.put_reasons({job_id: why for job_id, why in found.held.items() if before[job_id] != why})
+    decision.let_go(_released(waiting, found), now_seconds)
+    return list(found.doomed)
+
+
+def has_to_settle(view: View, gives_up: Collection[str] = ()) -> bool:
+    """Whether `settle` would write anything."""
+    waiting = view.conditional()
+    found = judge_conditional(view, waiting)
+    reasons = {peer.job_id: peer.reason for peer in waiting}
+    is_stale = any(reasons[held_id] != why for held_id, why in found.held.items()) or bool(_released(waiting, found))
+    return bool(found.doomed) or is_stale or any(job_id in found.held for job_id in gives_up)
+
+
+def _released(waiting: Sequence[Peer], found: DependencyVerdicts) -> list[str]:
+    """Return the jobs that were held and no longer are; in the ledger only held jobs have a reason."""
+    return [
+        peer.job_id
+        for peer in waiting
+        if peer.reason is not None and peer.job_id not in found.held and peer.job_id not in found.doomed
+    ]
+
+
+def cancel_entry(entry: Entry, now_seconds: float, *, timed_out: bool = False, reason: str | None = None) -> Entry:
+    """Return a waiting job as cancelled; `reason` is set where no user asked for it."""
+    job = replace(
+        entry.job, state=JobState.CANCELLED, finished_at_seconds=now_seconds, reason=reason, wait_timed_out=timed_out
     )
-
-
-def _held(entry: Entry, lasting: Mapping[Call, float]) -> Held:
-    job = entry.job
-    lease = job.lease
-    return Held(
-        job.id,
-        job.owner_uid,
-        () if lease is None else tuple(replace(part, memory_bytes=part.device_bytes) for part in lease.slices),
-        0.0 if lease is None else lease.granted_at_seconds,
-        compute_of(job),
-        lasting.get((job.signature, job.owner_uid)),
-        SharingMode.TIME_SLICE if lease is None else lease.sharing,
-    )
+    return replace(entry, job=job)

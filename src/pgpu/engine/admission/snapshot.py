@@ -1,10 +1,11 @@
-"""What the GPUs hold at one moment, told apart into ours and others'.
+"""What the GPUs of one engine and the host's memory hold at one moment, and what of it belongs to jobs.
 
-It reads and sums; what follows from it `scheduling` says.
+Values that cannot be read count as taken: no job starts on memory that may not be there.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pgpu.enforcement import Enforcer, SliceUse
 from pgpu.gpu import GpuSource
@@ -12,11 +13,19 @@ from pgpu.ledger import Entry
 from pgpu.model import Gpu, Job, Lease, SharingMode, Slice
 from pgpu.scheduling import GpuRoom, Headroom, taken_bytes
 from pgpu.scheduling.capacity import IDLE, Tenancy
+from pgpu.units import MIB
+
+KEPT_BYTES = 512 * MIB
+"""Host memory that is never promised to a job."""
 
 _MOST_READINGS = 5
+_KIB = 1024
+_MEMINFO = Path("/proc/meminfo")
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN_CGROUP = Path("/proc/self/cgroup")
 
 HeldBytes = Mapping[tuple[str, str], int]
-"""By job id and GPU UUID: what the job's meter counts."""
+"""Bytes that a job's meter counts, by job id and GPU UUID."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,26 +34,26 @@ class Snapshot:
 
     gpus: tuple[Gpu, ...]
     used_bytes: Mapping[str, int]
-    """By UUID: held by anybody."""
+    """All memory in use, by UUID."""
 
     held_bytes: HeldBytes
 
     staying_bytes: HeldBytes = field(default_factory=dict)
-    """Of these what cannot be moved to the host."""
+    """Of `held_bytes`, what the driver cannot move to the host."""
 
     def movable_bytes(self, job_id: str, part: Slice) -> int:
-        """Return how much of a slice's part of the device others could have while its job does not run."""
+        """Return how much of a slice's device memory becomes free while its job is suspended."""
         if part.resident_bytes is None:
             return 0
         return max(0, part.resident_bytes - self.staying_bytes.get((job_id, part.gpu_uuid), 0))
 
     def outsiders_bytes(self, gpu_uuid: str) -> int:
-        """Return what no slice's meter accounts for."""
+        """Return the memory that no meter of a slice counts."""
         ours = sum(amount for (_, uuid), amount in self.held_bytes.items() if uuid == gpu_uuid)
         return max(0, self.used_bytes[gpu_uuid] - ours)
 
     def rooms(self, entries: Sequence[Entry], headroom: Headroom) -> tuple[GpuRoom, ...]:
-        """Put leases, read later than the GPUs, beside what the GPUs hold."""
+        """Return the free room of each GPU, given all leases; they must be read later than the GPUs."""
         granted = self._granted_bytes(entries)
         compute = _granted_compute(entries)
         tenancies = _tenancies(entries)
@@ -61,7 +70,7 @@ class Snapshot:
         )
 
     def _granted_bytes(self, entries: Sequence[Entry]) -> dict[str, int]:
-        """A slice made smaller than what it holds counts as what it holds, one that oversubscribes as what must stay here."""
+        """A slice counts as what it holds if a resize made it smaller than that; an oversubscribed one as its resident part."""
         granted: dict[str, int] = {}
         for lease in held_leases([entry for entry in entries if entry.is_counted]):
             for part in lease.slices:
@@ -81,7 +90,7 @@ def _granted_compute(entries: Sequence[Entry]) -> dict[str, float]:
 
 
 def compute_of(job: Job) -> float:
-    """Return what a job takes of the time of each of its GPUs, 0 to 1: all of one that it has alone."""
+    """Return the share of each of its GPUs that a job takes, 0 to 1; 1 if it runs exclusively."""
     if job.lease is not None and job.lease.sharing is SharingMode.EXCLUSIVE:
         return 1.0
     return job.request.compute_share or 0.0
@@ -100,22 +109,27 @@ def _tenancies(entries: Sequence[Entry]) -> dict[str, Tenancy]:
 
 
 BLIND = Snapshot((), {}, {})
-"""What is seen while the GPUs cannot be read: no room anywhere."""
+"""Stands for GPUs that cannot be read: no room anywhere."""
 
 
 def held_leases(entries: Sequence[Entry]) -> list[Lease]:
-    """Return the leases that still count."""
+    """Return the leases that still hold memory."""
     return [entry.job.lease for entry in entries if entry.job.lease is not None and entry.is_lease_held]
 
 
 def take_snapshot(
     source: GpuSource, enforcer: Enforcer, entries: Sequence[Entry], away: Collection[str] = ()
 ) -> Snapshot:
-    """Read GPUs and meters, so that a job which allocates meanwhile is not taken for an outsider.
+    """Read GPUs and meters so that memory which a job allocates meanwhile does not count as used from outside.
 
-    The meters are read before and after the GPUs, again while they differ; if they never agree, the smaller reading
-    counts, which makes outsiders larger and the room smaller. Of jobs that are `away`, by id, or on their way, nothing is
-    counted: what their meters count is not on the GPU.
+    The meters are read before and after the GPUs, and again while the two readings differ. If they never agree the smaller
+    one counts: this makes the use from outside larger and the room smaller.
+
+    Args:
+        source: Of the GPUs.
+        enforcer: Reads the meters.
+        entries: Every job that holds a lease.
+        away: Ids of jobs whose processes are, or may be, moved to the host; their meters count memory that is not on the GPU.
 
     Raises:
         NodeError: A GPU cannot be read.
@@ -137,3 +151,40 @@ def take_snapshot(
 
 def _held(enforcer: Enforcer, leases: Sequence[Lease]) -> dict[tuple[str, str], SliceUse]:
     return {(lease.job_id, use.gpu_uuid): use for lease in leases for use in enforcer.use(lease)}
+
+
+def available_bytes(meminfo: Path = _MEMINFO, cgroups: Path = _CGROUPS, own_cgroup: Path = _OWN_CGROUP) -> int:
+    """Return host memory that could be promised to jobs now: of the machine, or of this process's cgroups where that is less."""
+    try:
+        machine_bytes = _available_of_machine(meminfo)
+    except (OSError, ValueError, StopIteration):
+        return 0
+    return max(0, min([machine_bytes, *_left_of_cgroups(cgroups, own_cgroup)]) - KEPT_BYTES)
+
+
+def _available_of_machine(meminfo: Path) -> int:
+    lines = meminfo.read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) * _KIB for line in lines if line.startswith("MemAvailable:"))
+
+
+def _left_of_cgroups(cgroups: Path, own_cgroup: Path) -> list[int]:
+    """Return what the limit of each cgroup above this process leaves; cgroup v1 is not read."""
+    try:
+        line = next(line for line in own_cgroup.read_text(encoding="utf-8").splitlines() if line.startswith("0::"))
+    except (OSError, StopIteration):
+        return []
+    found = []
+    place = cgroups / line.removeprefix("0::").lstrip("/")
+    for directory in (place, *place.parents):
+        if cgroups in (directory, *directory.parents):
+            found += _left_of(directory)
+    return found
+
+
+def _left_of(cgroup: Path) -> list[int]:
+    try:
+        limit = (cgroup / "memory.max").read_text(encoding="ascii").strip()
+        used = (cgroup / "memory.current").read_text(encoding="ascii").strip()
+    except OSError:
+        return []
+    return [] if limit == "max" else [max(0, int(limit) - int(used))]

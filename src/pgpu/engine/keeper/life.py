@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 
-from pgpu.engine.admission.round_outcome import RoundOutcome
+from pgpu.engine.admission.rounds import RoundOutcome
 from pgpu.engine.engine import Engine
 from pgpu.engine.keeper.calling import GO, START, begin_anew, is_locked_file, try_lock, write_identity
 from pgpu.engine.keeper.deadlines import Deadlines, now_seconds

@@ -1,77 +1,78 @@
-"""A job's slices change while it waits or runs: what the ledger says then, and whom it must not pass.
+"""Resizing a job's slices while it waits or runs, on request or, for a job of unknown size, once its peak is stable.
 
-It refuses to grow into memory or GPU time that a waiting job could use: growth queues, too (decision 0010).
+A resize never grows into memory or compute that a waiting job could use: growth queues, too (decision 0010).
 """
 
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from pgpu.engine.admission.dependencies import judge
 from pgpu.engine.admission.snapshot import Snapshot
-from pgpu.engine.leases.compute_words import neighbours
-from pgpu.engine.leases.limit_binding import LimitChange
+from pgpu.engine.context import EngineContext
+from pgpu.engine.history.run_history import MemoryObservation, history_name
+from pgpu.engine.leases.slice_limits import LimitChange, neighbours
 from pgpu.engine.submission.quotas import refuse_growth_past_quota, refuse_more_than_quota
 from pgpu.errors import CapacityError, NodeError, PgpuError, RequestError
 from pgpu.ledger import Decision, Entry
 from pgpu.model import Gpu, Job, JobState, Request, Resize, SharingMode
 from pgpu.model.validation import check_request
 from pgpu.scheduling import GpuRoom, Headroom, has_compute, usable
+from pgpu.scheduling.demand import Basis, shrunk_bytes
 from pgpu.units import format_memory, format_share
 
-if TYPE_CHECKING:
-    from pgpu.engine.engine import Engine
+GROWN = 1.01
+"""A peak that grew by a smaller factor is stable."""
 
 
-def resize(engine: "Engine", job_id: str, change: Resize) -> Job:
+def resize(context: EngineContext, job_id: str, change: Resize) -> Job:
     """Change a job's slices and its share of compute; see `Client.resize`."""
-    request = engine.ledger.job(job_id).request
+    request = context.ledger.job(job_id).request
     if request.is_without_gpu:
         raise RequestError(f"job {job_id} has no GPU: there is nothing to resize")
-    engine.check_amount(engine.gpus.gpus(), change.of(request))
-    snapshot = engine.snapshot()
-    binding: LimitChange | None = None
+    context.check_amount(context.gpus.gpus(), change.of(request))
+    snapshot = context.snapshot()
+    limits: LimitChange | None = None
     try:
-        with engine.ledger.decision() as decision:
+        with context.ledger.decision() as decision:
             before = decision.entry(job_id)
-            after = resize_entry(before, change, snapshot, decision, engine.headroom)
+            after = _resized(before, change, snapshot, decision, context.headroom)
             decision.put(after)
             holding, queues = decision.holding(), decision.queues()
-            binding = LimitChange(engine.enforcer, before, after, holding)
-            binding.take()
-    except BaseException:  # Ctrl-C too: the ledger keeps the old size, so the job must have it back.
-        if binding is not None:
-            binding.give_back()
+            limits = LimitChange(context.enforcer, before, after, holding)
+            limits.take()
+    except BaseException:  # Ctrl-C too: the transaction is rolled back, so the job must have its old limits again.
+        if limits is not None:
+            limits.give_back()
         raise
-    _give_or_undo(engine, binding)
-    engine.wake([job_id, *neighbours(after.job, holding)])
+    _give_or_undo(context, limits)
+    context.wake([job_id, *neighbours(after.job, holding)])
     with suppress(NodeError):
-        engine.call_keepers(queues)
-    return engine.ledger.job(job_id)
+        context.call_keepers(queues)
+    return context.ledger.job(job_id)
 
 
-def _give_or_undo(engine: "Engine", binding: LimitChange) -> None:
+def _give_or_undo(context: EngineContext, limits: LimitChange) -> None:
     try:
-        binding.give()
+        limits.give()
     except PgpuError:
-        with engine.ledger.decision() as decision:
-            entry = decision.entry(binding.after.job.id)
-            binding.revert(entry)
-            if is_unchanged := binding.is_as_it_was_put(entry):
-                request, lease = binding.before.job.request, binding.before.job.lease
+        with context.ledger.decision() as decision:
+            entry = decision.entry(limits.after.job.id)
+            limits.revert(entry)
+            if is_unchanged := limits.is_as_it_was_put(entry):
+                request, lease = limits.before.job.request, limits.before.job.lease
                 decision.put(replace(entry, job=replace(entry.job, request=request, lease=lease)))
         if is_unchanged:
-            binding.give_back()
+            limits.give_back()
         raise
 
 
-def resize_entry(entry: Entry, change: Resize, snapshot: Snapshot, decision: Decision, headroom: Headroom) -> Entry:
+def _resized(entry: Entry, change: Resize, snapshot: Snapshot, decision: Decision, headroom: Headroom) -> Entry:
     """Return an entry with other slices, and another share of compute.
 
     Raises:
-        RequestError: The job has ended, the words do not go together, or its owner's quota could never grant so much.
-        CapacityError: They do not fit, or somebody waits for what they would take.
+        RequestError: The job has ended, the request is contradictory, or its user's quota could never grant it.
+        CapacityError: It does not fit, or a waiting job could use what it would take.
     """
     request = change.of(entry.job.request)
     check_request(request)
@@ -83,20 +84,31 @@ def resize_entry(entry: Entry, change: Resize, snapshot: Snapshot, decision: Dec
     if job.lease is None:
         refuse_more_than_quota(decision, job.owner_uid, request)
         return replace(entry, job=job)
-    _refuse_another_share_under_mps(entry.job, request)
-    _refuse_another_size_where_it_pages(entry.job, request)
+    _refuse_fixed(entry.job, request)
     refuse_growth_past_quota(decision, entry, request.memory_bytes)
-    entries = _queue(entry, decision)
-    rooms = {room.gpu.uuid: room for room in snapshot.rooms(entries, headroom)}
+    held = judge(decision).held
+    queue = [each for each in decision.live() if each.job.gpu_model == job.gpu_model and each.job.id not in held]
+    rooms = {room.gpu.uuid: room for room in snapshot.rooms(queue, headroom)}
     for part in job.lease.slices:
         room = rooms.get(part.gpu_uuid)
-        _refuse_what_does_not_fit(room, part.memory_bytes, request.memory_bytes)
+        most_bytes = part.memory_bytes if room is None else max(part.memory_bytes, room.most_bytes(part.memory_bytes))
+        if request.memory_bytes > most_bytes:
+            raise CapacityError(
+                f"{format_memory(request.memory_bytes - part.memory_bytes)} more do not fit: "
+                f"{format_memory(most_bytes - part.memory_bytes)} are free; nothing was changed",
+                hint="stop a job on that GPU, or ask for less",
+            )
         if room is None:
             continue
         more_compute = (request.compute_share or 0.0) - (part.compute_share or 0.0)
-        _refuse_compute_that_is_taken(room, more_compute)
+        if more_compute > 0 and not has_compute(room.free_compute, more_compute):
+            raise CapacityError(
+                f"{format_share(more_compute)} more of a GPU's time do not fit: "
+                f"{format_share(room.free_compute)} are free; nothing was changed",
+                hint="take some from a job on that GPU (`pgpu resize JOB --compute`), or ask for less",
+            )
         if request.memory_bytes > part.memory_bytes or more_compute > 0:
-            _refuse_overtaking(room.gpu, entries, job.owner_uid, headroom, wants_compute=more_compute > 0)
+            _refuse_overtaking(room, queue, job.owner_uid, headroom, wants_compute=more_compute > 0)
     slices = tuple(
         replace(part, memory_bytes=request.memory_bytes, compute_share=request.compute_share)
         for part in job.lease.slices
@@ -104,7 +116,15 @@ def resize_entry(entry: Entry, change: Resize, snapshot: Snapshot, decision: Dec
     return replace(entry, job=replace(job, lease=replace(job.lease, slices=slices)))
 
 
-def _refuse_another_size_where_it_pages(job: Job, request: Request) -> None:
+def _refuse_fixed(job: Job, request: Request) -> None:
+    """Refuse changes that a running job cannot have: its share under MPS, and its size if it oversubscribes."""
+    # The MPS server reads a client's percentage when it connects, and never again.
+    is_under_mps = job.lease is not None and job.lease.sharing is SharingMode.MPS
+    if is_under_mps and request.compute_share != job.request.compute_share:
+        raise RequestError(
+            f"job {job.id} runs under MPS, where a share holds from its start to its end",
+            hint="stop it, and run it again with --compute",
+        )
     if request.oversubscribes and request.memory_bytes != job.request.memory_bytes:
         raise RequestError(
             "a job that oversubscribes keeps the size with which it started: the host was asked for its rest",
@@ -112,48 +132,13 @@ def _refuse_another_size_where_it_pages(job: Job, request: Request) -> None:
         )
 
 
-def _queue(entry: Entry, decision: Decision) -> list[Entry]:
-    """Who holds or could use these GPUs' memory now."""
-    held = judge(decision).held
-    live = (each for each in decision.live() if each.job.gpu_model == entry.job.gpu_model)
-    return [each for each in live if each.job.id not in held]
-
-
-def _refuse_what_does_not_fit(room: GpuRoom | None, now_bytes: int, memory_bytes: int) -> None:
-    most_bytes = now_bytes if room is None else room.most_bytes(now_bytes)
-    if memory_bytes > max(most_bytes, now_bytes):
-        raise CapacityError(
-            f"{format_memory(memory_bytes - now_bytes)} more do not fit: "
-            f"{format_memory(most_bytes - now_bytes)} are free; nothing was changed",
-            hint="stop a job on that GPU, or ask for less",
-        )
-
-
-def _refuse_another_share_under_mps(job: Job, request: Request) -> None:
-    """The server takes a client's percentage when it connects, and keeps it."""
-    is_under_mps = job.lease is not None and job.lease.sharing is SharingMode.MPS
-    if is_under_mps and request.compute_share != job.request.compute_share:
-        raise RequestError(
-            f"job {job.id} runs under MPS, where a share holds from its start to its end",
-            hint="stop it, and run it again with --compute",
-        )
-
-
-def _refuse_compute_that_is_taken(room: GpuRoom, more_compute: float) -> None:
-    if more_compute > 0 and not has_compute(room.free_compute, more_compute):
-        raise CapacityError(
-            f"{format_share(more_compute)} more of a GPU's time do not fit: "
-            f"{format_share(room.free_compute)} are free; nothing was changed",
-            hint="take some from a job on that GPU (`pgpu resize JOB --compute`), or ask for less",
-        )
-
-
 def _refuse_overtaking(
-    gpu: Gpu, entries: Sequence[Entry], owner_uid: int, headroom: Headroom, *, wants_compute: bool
+    room: GpuRoom, queue: Sequence[Entry], owner_uid: int, headroom: Headroom, *, wants_compute: bool
 ) -> None:
-    """What is free while a job waits for it is that job's; of a MIG instance all is its one job's already."""
+    """Refuse growth while another job waits that this GPU could run; of a MIG instance its one job has everything already."""
+    gpu = room.gpu
     most_bytes = gpu.memory_bytes - headroom.of(gpu)
-    for entry in entries:
+    for entry in queue:
         request = entry.job.request
         is_for_it = 0 < request.memory_bytes <= most_bytes and usable(gpu, request.gpu_count)
         if _waits_for(entry.job, gpu) and is_for_it and not gpu.is_instance:
@@ -166,7 +151,62 @@ def _refuse_overtaking(
 
 
 def _waits_for(job: Job, gpu: Gpu) -> bool:
-    """Whether a job waits that this GPU may do for: a parked one's own alone does."""
+    """Whether a job waits for this GPU or any; a parked job waits for its own alone."""
     if job.wanted_at_seconds is not None and job.lease is not None:
         return any(part.gpu_uuid == gpu.uuid for part in job.lease.slices)
     return job.state is JobState.WAITING
+
+
+class Autoshrink:
+    """Shrinks the slice of a running job of unknown size, once its peak has not grown for a while.
+
+    At most once, and never below what the job holds. The pool of a framework that took all the memory in sight is left alone:
+    it cannot be told from need.
+    """
+
+    def __init__(self, context: EngineContext, stable_seconds: float) -> None:
+        """Watch one job.
+
+        Args:
+            context: Of the job.
+            stable_seconds: For how long its peak must not have grown.
+        """
+        self._context = context
+        self._stable_seconds = stable_seconds
+        self._peak_bytes = 0
+        self._grown_at_seconds = 0.0
+
+    def look(self, job: Job, observed: MemoryObservation, used_bytes: int, now_seconds: float) -> None:
+        """Shrink the slice if it is time.
+
+        Args:
+            job: As the ledger has it now.
+            observed: What it held until now.
+            used_bytes: Most that one of its slices holds now.
+            now_seconds: Monotonic.
+
+        Raises:
+            PgpuError: The slice cannot be changed.
+        """
+        if job.request.basis != Basis.UNKNOWN or job.lease is None or observed.peak_bytes == 0:
+            return
+        if observed.peak_bytes > self._peak_bytes * GROWN:
+            self._peak_bytes, self._grown_at_seconds = observed.peak_bytes, now_seconds
+        elif now_seconds - self._grown_at_seconds >= self._stable_seconds:
+            slice_bytes = job.lease.slices[0].memory_bytes
+            fit_bytes = shrunk_bytes(slice_bytes, observed.peak_bytes, used_bytes, self._floor_bytes(job))
+            if fit_bytes is None:
+                return
+            resize(self._context, job.id, Resize(fit_bytes))
+            with self._context.ledger.decision() as decision:
+                entry = decision.entry(job.id)
+                request = replace(entry.job.request, basis=Basis.MEASURED.value)
+                decision.put(replace(entry, job=replace(entry.job, request=request)))
+
+    def _floor_bytes(self, job: Job) -> int:
+        """Return the largest peak of earlier runs of the same call: this one may reach it later."""
+        uuids = {part.gpu_uuid for part in job.lease.slices} if job.lease is not None else set()
+        names = {history_name(gpu) for gpu in self._context.gpus.gpus() if gpu.uuid in uuids}
+        with self._context.ledger.view() as view:
+            peaks = [peak for name in names for peak in view.history.need_of_call((job.signature, job.owner_uid), name)]
+        return max(peaks, default=0)

@@ -1,29 +1,29 @@
-"""How far the leaving of one suspended job has come, for its next supervisor, for whoever waits for its place and for rounds.
+"""The state of one suspended job's move to the host: a file for its next supervisor, for jobs that wait, and for rounds.
 
-Written by the job's supervisor alone, whole or not at all; what cannot be read counts as never written. It lies among the
-files of the living: a machine that starts anew has no processes to bring back.
+Only the job's supervisor writes it, atomically; an unreadable file counts as none. It is in the runtime directory, since after
+a reboot there are no processes to bring back.
 """
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from pgpu.enforcement.checkpoints import Checkpoints
 from pgpu.host.atomic_file import write_atomically
-from pgpu.model import ProcessHolder
+from pgpu.model import Job, ProcessHolder, SharingMode
 
 _MODE = 0o600
 
 
 class Stage(StrEnum):
-    """Of a leaving."""
+    """How far the move is."""
 
     LEAVING = "leaving"
-    """Some processes may be gone from the GPU, some not."""
+    """Some processes may be off the GPU, some not."""
 
     AWAY = "away"
-    """Its place is free: what could be moved has been, and nothing of it runs."""
+    """All that can be moved is off the GPU, and nothing of the job runs."""
 
     REFUSED = "refused"
     """It could not be moved, and goes on."""
@@ -31,30 +31,30 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Traveller:
-    """One process that was asked to leave."""
+    """A process that is, or may be, moved to the host."""
 
     process: ProcessHolder
     held_bytes: int
-    """Of its GPU, when it left."""
+    """GPU memory that it held before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parking:
-    """How one job's leaving stands."""
+    """The state of one job's move."""
 
     by: str
-    """The job for which it is suspended."""
+    """Id of the job for which it is suspended."""
 
     stage: Stage
     travellers: tuple[Traveller, ...] = ()
-    """Who may be away; written before any of them leaves."""
+    """Written before the first of them is moved."""
 
     reason: str = ""
     """Why it was refused."""
 
 
 def save_parking(path: Path, parking: Parking) -> None:
-    """Write how it stands.
+    """Write the state.
 
     Raises:
         OSError: It cannot be written.
@@ -63,24 +63,38 @@ def save_parking(path: Path, parking: Parking) -> None:
 
 
 def load_parking(path: Path) -> Parking | None:
-    """Return how it stands; None where nobody left."""
+    """Return the state; None if nothing was moved."""
     try:
         fields = json.loads(path.read_bytes())
-        return Parking(
-            str(fields["by"]), Stage(fields["stage"]), _travellers(fields["travellers"]), str(fields["reason"])
+        travellers = tuple(
+            Traveller(ProcessHolder(**each["process"]), int(each["held_bytes"])) for each in fields["travellers"]
         )
+        return Parking(str(fields["by"]), Stage(fields["stage"]), travellers, str(fields["reason"]))
     except (OSError, ValueError, TypeError, KeyError):
         return None
 
 
 def is_travelling(path: Path) -> bool:
-    """Whether processes of a job may be away, so that its meter counts more than it holds."""
+    """Whether processes of a job may be off the GPU, so that its meter counts more than it holds there."""
     parking = load_parking(path)
     return parking is not None and bool(parking.travellers)
 
 
-def _travellers(told: Sequence[dict[str, object]]) -> tuple[Traveller, ...]:
-    return tuple(
-        Traveller(ProcessHolder(**each["process"]), int(each["held_bytes"]))  # type: ignore[arg-type, call-overload]
-        for each in told
-    )
+def can_leave(job: Job, checkpoints: Checkpoints | None, path: Path) -> bool:
+    """Whether the driver may move the whole of a job with a lease to the host, as far as is known.
+
+    Not for jobs that oversubscribe, whose pages the driver moves by itself, and not under MPS. Whether a certain job can be
+    moved is known only after a failure, which is remembered in its state.
+
+    Args:
+        job: Any.
+        checkpoints: Of its driver; None where there are none.
+        path: Of its state.
+    """
+    lease = job.lease
+    if lease is None or len(lease.slices) != 1 or lease.sharing is not SharingMode.TIME_SLICE:
+        return False
+    if job.request.oversubscribes or checkpoints is None or not checkpoints.are_offered():
+        return False
+    parking = load_parking(path)
+    return parking is None or not parking.reason

@@ -6,8 +6,8 @@ It goes back to the queue where one cannot. It is granted by then, so that nobod
 from contextlib import suppress
 from dataclasses import replace
 
+from pgpu.engine.admission.idle_leases import awaited_departures
 from pgpu.engine.engine import Engine
-from pgpu.engine.leases.idle_leases import awaited_departures
 from pgpu.engine.leases.recovery import recover
 from pgpu.engine.parking.parking_state import Parking, Stage, load_parking
 from pgpu.errors import CapacityError, NodeError

@@ -1,4 +1,4 @@
-"""Where the engine keeps the files of one job. Names only: nothing is opened here."""
+"""Paths of the engine's files: one pair of directories for each job, and the keepers' files."""
 
 import shutil
 from dataclasses import dataclass
@@ -13,44 +13,44 @@ class JobPaths:
     """The two directories of one job."""
 
     kept: Path
-    """In the state directory: what is still wanted after the job ended."""
+    """In the state directory: files that are needed after the job has ended."""
 
     live: Path
-    """In the runtime directory: what only a living supervisor needs."""
+    """In the runtime directory: files that only a living supervisor needs."""
 
     @property
     def log(self) -> Path:
-        """The job's output; the older half is beside it with the ending `.1`."""
+        """The job's output; the older half is beside it with the suffix `.1`."""
         return self.kept / "log"
 
     @property
     def supervisor_log(self) -> Path:
-        """What its supervisors had to say; empty unless something went wrong."""
+        """Standard error of its supervisors; empty unless something went wrong."""
         return self.kept / "supervisor.log"
 
     @property
     def trace(self) -> Path:
-        """What a traced job did on the GPU, packed; there once it ended."""
+        """The compressed trace log of a profiled job; exists once it has ended."""
         return self.kept / "trace"
 
     @property
     def wake_socket(self) -> Path:
-        """Where its supervisor is told to look again."""
+        """Datagram socket of its supervisor: wake-ups and control messages."""
         return self.live / "wake.sock"
 
     @property
     def attach_socket(self) -> Path:
-        """Where clients follow the job."""
+        """Stream socket on which its supervisor serves the job's output."""
         return self.live / "attach.sock"
 
     @property
     def time_samples(self) -> Path:
-        """What it got of its GPUs' time in the last minute."""
+        """Samples of its GPU time over the last minute."""
         return self.live / "time"
 
     @property
     def parking(self) -> Path:
-        """How far it has left its GPU while it is suspended."""
+        """State of its move to the host while it is suspended."""
         return self.live / "parking"
 
     def pipe(self, stream: str) -> Path:
@@ -58,7 +58,7 @@ class JobPaths:
         return self.live / stream
 
     def make(self) -> None:
-        """Make both directories, closed to other users.
+        """Make both directories with mode 0700.
 
         Raises:
             NodeError: One of them cannot be made.
@@ -70,38 +70,36 @@ class JobPaths:
                 raise NodeError(f"{directory} cannot be made: {exc.strerror}") from exc
 
     def remove_live(self) -> None:
-        """Remove what only a living supervisor needs."""
+        """Remove the files of the runtime directory."""
         shutil.rmtree(self.live, ignore_errors=True)
 
     def remove(self) -> None:
-        """Remove everything of the job."""
+        """Remove all files of the job."""
         self.remove_live()
         shutil.rmtree(self.kept, ignore_errors=True)
 
 
 def job_paths(settings: EngineSettings, job_id: str) -> JobPaths:
-    """Return the places of one job."""
+    """Return the paths of one job."""
     return JobPaths(settings.state_directory / "jobs" / job_id, settings.runtime_directory / "jobs" / job_id)
 
 
 @dataclass(frozen=True, slots=True)
 class KeeperPaths:
-    """Where the keeper of one queue is found, all in the runtime directory."""
+    """The files of the keeper of one queue, in the runtime directory."""
 
     lock: Path
-    """Locked as long as it lives; says who it is."""
+    """Locked as long as the keeper lives; holds its process identity."""
 
     wake_socket: Path
-    """Where it is told to look."""
-
     door_socket: Path
-    """Where those who wait for one job hear that it waits no longer."""
+    """Stream socket on which clients wait until a job is no longer waiting."""
 
     plan: Path
-    """In which order its jobs start, where the queue should end soonest."""
+    """The order of its jobs, with `objective = makespan`."""
 
 
 def keeper_paths(settings: EngineSettings, gpu_model: str | None) -> KeeperPaths:
-    """Return the places of the keeper of one queue."""
+    """Return the paths of the keeper of one queue."""
     directory, name = settings.runtime_directory / "keepers", gpu_model or "gpus"
     return KeeperPaths(*(directory / f"{name}.{ending}" for ending in ("lock", "wake", "door", "plan")))

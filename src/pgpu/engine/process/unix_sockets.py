@@ -1,7 +1,7 @@
 """Unix sockets at paths of any length.
 
-The kernel takes 107 bytes of path and a runtime directory may be longer, so the directory is opened and the socket is
-named through /proc/self/fd.
+The kernel's limit is 107 bytes, and a runtime directory may be longer. So the directory is opened and the socket is addressed
+through /proc/self/fd.
 """
 
 import os
@@ -21,7 +21,7 @@ def _short(path: Path) -> Iterator[str]:
 
 
 def bind(kind: int, path: Path) -> socket.socket:
-    """Return a non-blocking socket at `path`, in the place of one that a dead process left there."""
+    """Return a non-blocking socket at `path`; replaces one that a dead process left there."""
     path.unlink(missing_ok=True)
     bound = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK)
     with _short(path) as name:
@@ -33,27 +33,27 @@ def connect(path: Path) -> socket.socket:
     """Return a blocking stream socket connected to `path`.
 
     Raises:
-        OSError: Nobody listens there.
+        OSError: No process listens there.
     """
     connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with _short(path) as name:
             connected.connect(name)
-    except BaseException:  # Nobody gets the socket, so nobody else could close it; also after Ctrl-C.
+    except BaseException:  # Ctrl-C too: the socket is not returned, so it must be closed here.
         connected.close()
         raise
     return connected
 
 
 def send_datagram(path: Path, message: bytes) -> bool:
-    """Send one datagram without waiting; False if nobody listens there."""
+    """Send one datagram without blocking; False if no process listens there."""
     sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
     with sender:
         try:
             with _short(path) as name:
                 sender.sendto(message, name)
         except BlockingIOError:
-            return True  # Its queue is full of wake-ups: it will wake.
+            return True  # The receiver's queue is full of messages that it will read.
         except OSError:
             return False
     return True

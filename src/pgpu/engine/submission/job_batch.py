@@ -1,6 +1,6 @@
-"""Submissions that are handed in together become jobs: an array's elements each with its number, nobody before whom it awaits.
+"""Expands submissions that are handed in together into jobs: arrays into their elements, each job after those it waits for.
 
-Pure. It refuses to look names up that are not of the batch: its caller does.
+Pure. Names of jobs outside of the batch are resolved by the caller's `find`.
 """
 
 import heapq
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 
 from pgpu.errors import RequestError
-from pgpu.model import Array, JobSpec, Place, Submission
+from pgpu.model import JobSpec, Place, Submission
 from pgpu.model.job import MOST_ELEMENTS
 
 INDEX_VARIABLE = "PGPU_ARRAY_INDEX"
@@ -18,7 +18,7 @@ ARRAY_VARIABLE = "PGPU_ARRAY_ID"
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """One job to be."""
+    """One future job."""
 
     job_id: str
     spec: JobSpec
@@ -29,38 +29,31 @@ class Element:
 def expand(
     submissions: Sequence[Submission], find: Callable[[str], Sequence[str]], new_id: Callable[[], str]
 ) -> list[Element]:
-    """Make jobs of submissions.
+    """Return the jobs that submissions stand for, each after its predecessors.
 
     Args:
         submissions: Handed in together.
-        find: Returns the ids of the jobs that a word stands for that is no name of these.
+        find: Returns the ids of the existing jobs that a word of `after` names.
         new_id: Returns another id each time.
 
-    Returns:
-        The jobs, each after those it waits for.
-
     Raises:
-        RequestError: They wait for each other, an array is none, or there are too many.
+        RequestError: Their dependencies are circular, an array is empty or malformed, or there are too many.
     """
     check_count(submissions)
-    named: dict[str, list[str]] = {}
-    made: list[Element] = []
+    ids_by_name: dict[str, list[str]] = {}
+    found: list[Element] = []
     for submission in order_submissions(submissions):
-        after = dict.fromkeys(job_id for word in submission.after for job_id in named.get(word) or find(word))
-        some = list(_elements(submission, tuple(after), new_id))
+        after = dict.fromkeys(job_id for word in submission.after for job_id in ids_by_name.get(word) or find(word))
+        elements = list(_elements(submission, tuple(after), new_id))
         if submission.spec.name is not None:
-            named[submission.spec.name] = [element.job_id for element in some]
-            named |= {element.spec.name: [element.job_id] for element in some if element.spec.name}
-        made += some
-    return made
+            ids_by_name[submission.spec.name] = [element.job_id for element in elements]
+            ids_by_name |= {element.spec.name: [element.job_id] for element in elements if element.spec.name}
+        found += elements
+    return found
 
 
 def check_count(submissions: Sequence[Submission]) -> None:
-    """Refuse more jobs at once than a queue is built for.
-
-    Raises:
-        RequestError: There are too many.
-    """
+    """Raise RequestError for more jobs at once than `MOST_ELEMENTS`."""
     count = sum(1 if each.array is None else len(each.array.indices) for each in submissions)
     if count > MOST_ELEMENTS:
         raise RequestError(
@@ -70,36 +63,30 @@ def check_count(submissions: Sequence[Submission]) -> None:
 
 
 def order_submissions(submissions: Sequence[Submission]) -> list[Submission]:
-    """Return submissions so that nobody comes before whom it waits for, and else as they came.
+    """Return submissions with each after those it waits for, and otherwise in the given order.
 
     Raises:
-        RequestError: They wait for each other, or two have one name.
+        RequestError: Their dependencies are circular, or two have one name.
     """
-    places = _places(submissions)
+    index_by_name: dict[str, int] = {}
+    for index, submission in enumerate(submissions):
+        for name in _names(submission):
+            if name in index_by_name:
+                raise RequestError(f"{name!r} is the name of two of these jobs", hint="give them names of their own")
+            index_by_name[name] = index
     graph: TopologicalSorter[int] = TopologicalSorter()
-    for place, submission in enumerate(submissions):
-        graph.add(place, *(places[word] for word in submission.after if word in places))
+    for index, submission in enumerate(submissions):
+        graph.add(index, *(index_by_name[word] for word in submission.after if word in index_by_name))
     try:
         graph.prepare()
     except CycleError as exc:
-        circle = " → ".join(submissions[place].spec.name or "?" for place in reversed(exc.args[1]))
+        circle = " → ".join(submissions[index].spec.name or "?" for index in reversed(exc.args[1]))
         raise RequestError(f"these jobs would wait for each other: {circle}", hint="leave one `after` out") from exc
-    return [submissions[place] for place in _first_things_first(graph)]
-
-
-def _places(submissions: Sequence[Submission]) -> dict[str, int]:
-    """Return which of them each name means."""
-    places: dict[str, int] = {}
-    for place, submission in enumerate(submissions):
-        for name in _names(submission):
-            if name in places:
-                raise RequestError(f"{name!r} is the name of two of these jobs", hint="give them names of their own")
-            places[name] = place
-    return places
+    return [submissions[index] for index in _smallest_ready_first(graph)]
 
 
 def _names(submission: Submission) -> list[str]:
-    """Return its own name, and those of its elements."""
+    """Return the names by which `after` may mean a submission: its own, and those of its elements."""
     name, array = submission.spec.name, submission.array
     if not name:
         return []
@@ -107,18 +94,18 @@ def _names(submission: Submission) -> list[str]:
 
 
 def element_name(name: str, index: int) -> str:
-    """Return how an element of an array is called, in `after` as everywhere."""
+    """Return the name of one element of an array."""
     return f"{name}-{index}"
 
 
-def _first_things_first(graph: TopologicalSorter[int]) -> Iterator[int]:
-    """Yield the smallest number that waits for nobody any more, again and again."""
+def _smallest_ready_first(graph: TopologicalSorter[int]) -> Iterator[int]:
+    """Yield the nodes in topological order, of several ready ones the smallest: this keeps the given order stable."""
     ready: list[int] = list(graph.get_ready())
     heapq.heapify(ready)
     while ready:
-        place = heapq.heappop(ready)
-        yield place
-        graph.done(place)
+        index = heapq.heappop(ready)
+        yield index
+        graph.done(index)
         for freed in graph.get_ready():
             heapq.heappush(ready, freed)
 
@@ -128,7 +115,10 @@ def _elements(submission: Submission, after: tuple[str, ...], new_id: Callable[[
     if array is None:
         yield Element(new_id(), spec, Place(after), submission)
         return
-    _check(array)
+    if not array.indices or len(set(array.indices)) < len(array.indices) or min(array.indices) < 0:
+        raise RequestError("an array's indices are distinct numbers from 0 on", hint="write 0-9, 0-9:2 or 1,3,7")
+    if array.most_at_once is not None and array.most_at_once < 1:
+        raise RequestError("of an array at least one job may run at a time", hint="write 0-9%2")
     array_id = new_id()
     for index in array.indices:
         variables = ((ARRAY_VARIABLE, array_id), (INDEX_VARIABLE, str(index)))
@@ -136,10 +126,3 @@ def _elements(submission: Submission, after: tuple[str, ...], new_id: Callable[[
             spec, name=spec.name and element_name(spec.name, index), environment=(*spec.environment, *variables)
         )
         yield Element(new_id(), own, Place(after, array_id, index, array.most_at_once), submission)
-
-
-def _check(array: Array) -> None:
-    if not array.indices or len(set(array.indices)) < len(array.indices) or min(array.indices) < 0:
-        raise RequestError("an array's indices are distinct numbers from 0 on", hint="write 0-9, 0-9:2 or 1,3,7")
-    if array.most_at_once is not None and array.most_at_once < 1:
-        raise RequestError("of an array at least one job may run at a time", hint="write 0-9%2")

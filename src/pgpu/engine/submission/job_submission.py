@@ -1,96 +1,169 @@
-"""How what somebody asks for becomes jobs in the ledger: all of it is checked first, then all is written in one transaction.
+"""Submitting jobs: every check first, outside of any transaction, then one transaction that stores all of them or none.
 
-It refuses to start anything: who was granted and who waits is the engine's to look after.
+`accept` reads from top to bottom: check the words, choose each job's size, check it against the GPUs and the quota, expand
+arrays, write. Starting granted jobs is left to the caller.
 """
 
+import os.path
+import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING
+from pathlib import Path, PurePath
 
 from pgpu.engine.admission.dependencies import failure_text
+from pgpu.engine.admission.rounds import Admissions
+from pgpu.engine.context import EngineContext
+from pgpu.engine.history.run_history import GROWTH_WISHES
+from pgpu.engine.leases.mps_sharing import refuse_what_cannot_join
 from pgpu.engine.submission.job_batch import Element, check_count, expand
-from pgpu.engine.submission.quotas import refuse_more_than_quota, refuse_more_waiting
-from pgpu.engine.submission.sizing import choose_size
+from pgpu.engine.submission.quotas import refuse_more_than_quota, refuse_more_waiting, refuse_unsupported
 from pgpu.engine.submission.submitter import Submitter, this_process
 from pgpu.errors import NodeError, RequestError
 from pgpu.ledger import Entry
-from pgpu.model import Gpu, Job, JobSpec, JobState, SharingWish, Submission
+from pgpu.model import Account, Gpu, Job, JobSpec, JobState, Request, SharingWish, Submission
 from pgpu.model.validation import check_environment, check_submission
-
-if TYPE_CHECKING:
-    from pgpu.engine.engine import Engine
-
+from pgpu.scheduling.demand import is_script, signature_of
 
 RESERVED_FACT = "shared-out-by"
-"""In a ledger: who alone gives its GPUs to jobs."""
+"""Fact of a ledger whose GPUs are reserved: the name of the one program that may give its GPUs to jobs."""
+
+_INTERPRETER = re.compile(r"(python|pypy|perl|ruby|node|julia|Rscript|lua)[\d.]*|(ba|da|z|k)?sh")
 
 
 def new_job_id() -> str:
-    """Return twelve hexadecimal digits that no job has."""
+    """Return twelve random hexadecimal digits."""
     return secrets.token_hex(6)
 
 
 def accept(
-    engine: "Engine",
+    context: EngineContext,
+    admissions: Admissions,
     submissions: Sequence[Submission],
-    asker: Submitter | None = None,
+    submitter: Submitter | None = None,
     new_id: Callable[[], str] = new_job_id,
 ) -> list[Job]:
-    """Accept jobs durably, all or none; see `Client.submit_all`.
+    """Store jobs durably, all or none; see `Client.submit_all`.
 
     Args:
-        engine: Whose GPUs they use.
-        submissions: What is asked for; at least one.
-        asker: Whose jobs they are; None for this process's own user.
+        context: Of the GPUs that they use.
+        admissions: Of the same engine; grants a single job in the transaction that stores it, where it fits.
+        submissions: At least one.
+        submitter: The user of the jobs; None for this process's own.
         new_id: Returns another id each time: of arrays and of jobs.
 
     Raises:
-        RequestError: One of them cannot be, or they are too many at once; nothing was stored.
-        CapacityError: Too many of the asker's would wait; nothing was stored.
-        NodeError: There is no GPU, or another ledger shares them out.
+        RequestError: One of them can never run, or they are too many at once; nothing was stored.
+        CapacityError: Too many jobs of the user would wait; nothing was stored.
+        NodeError: There is no GPU, or another ledger uses them.
     """
-    asker = asker or this_process()
+    submitter = submitter or this_process()
     if not submissions:
         raise RequestError("there is nothing to submit")
-    _refuse_where_others_share_out(engine)
+    if (reserved_by := context.ledger.facts.get(RESERVED_FACT)) is not None:
+        raise NodeError(
+            f"the GPUs of {context.ledger.path} are shared out by {reserved_by}", hint=f"ask {reserved_by} for a slice"
+        )
     check_count(submissions)
-    inherited_bytes = check_environment(asker.environment)
+    inherited_bytes = check_environment(submitter.environment)
     for each in submissions:
         check_submission(each, inherited_bytes)
-    submissions = [choose_size(engine, each, asker) for each in submissions]
-    gpus = max([engine.check(each.spec, each.request, asker.account) for each in submissions], key=len)
-    with engine.ledger.view() as view:
+    submissions = [_with_size(context, each, submitter) for each in submissions]
+    gpus = max([check(context, each.spec, each.request, submitter.account) for each in submissions], key=len)
+    with context.ledger.view() as view:
         for each in submissions:
-            refuse_more_than_quota(view, asker.uid, each.request)
-    made = expand(submissions, lambda word: _awaited(engine, word, asker), new_id)
-    entries = [_entry(element, asker, engine.settings.gpu_model) for element in made]
-    _write(engine, gpus, entries, asker)
-    with engine.ledger.view() as view:
+            refuse_more_than_quota(view, submitter.uid, each.request)
+    elements = expand(submissions, lambda word: _predecessors(context, word, submitter), new_id)
+    entries = [_entry(element, submitter, context.settings.gpu_model) for element in elements]
+    _write(context, admissions, gpus, entries, submitter)
+    with context.ledger.view() as view:
         return [view.entry(entry.job.id).job for entry in entries]
 
 
-def _refuse_where_others_share_out(engine: "Engine") -> None:
-    """Refuse jobs on GPUs whose memory somebody else has promised without asking this ledger.
+def check(context: EngineContext, spec: JobSpec, request: Request, account: Account | None = None) -> Sequence[Gpu]:
+    """Refuse what can never run here, or not under this account, and return the GPUs if the request needs any.
 
     Raises:
-        NodeError: Somebody has.
+        RequestError: The request or the command is wrong.
+        NodeError: There is no GPU, or another ledger uses them.
     """
-    who = engine.ledger.facts.get(RESERVED_FACT)
-    if who is not None:
-        raise NodeError(f"the GPUs of {engine.ledger.path} are shared out by {who}", hint=f"ask {who} for a slice")
+    gpus = () if request.is_without_gpu else context.gpus.gpus()
+    if not gpus and request.gpu_count:
+        raise NodeError("no GPU was found", hint='--simulate "RTX 3090" runs on a simulated one')
+    refuse_unsupported(request, context.settings)
+    refuse_what_cannot_join(spec, request)
+    if gpus:
+        context.check_amount(gpus, request)
+    context.runtime(spec.runtime).check(spec, account)
+    context.hold(gpus)
+    return gpus
 
 
-def _awaited(engine: "Engine", word: str, asker: Submitter) -> list[str]:
-    """Return the ids of the asker's own jobs that a word stands for; whoever has failed already is waited for in vain.
+def _with_size(context: EngineContext, submission: Submission, submitter: Submitter) -> Submission:
+    """Return a submission with its program's signature and, for `--memory auto`, the size that its history suggests."""
+    spec, request = submission.spec, submission.request
+    if not spec.command and spec.image is None:
+        return submission
+    image_id = context.runtime(spec.runtime).image_id(spec) if spec.image is not None else ""
+    signature = signature_of_job(spec, image_id)
+    gpus = context.gpus.gpus() if request.is_estimated else ()
+    with context.ledger.view() as view:
+        request = context.learning.chosen(view, request, signature, submitter.uid, gpus)
+    if request.is_estimated:
+        # What the user set stays: in the call, or for a process in the environment that it inherits.
+        inherited = submitter.environment if spec.image is None else ()
+        named = {name for name, _ in (*spec.environment, *inherited)}
+        wishes = tuple(wish for wish in GROWTH_WISHES if wish[0] not in named)
+        spec = replace(spec, environment=(*spec.environment, *wishes))
+    return replace(submission, spec=spec, request=request, signature=signature)
+
+
+def signature_of_job(spec: JobSpec, image_id: str) -> str:
+    """Return the signature of a job's program and arguments, equal for two runs of the same program.
+
+    By names alone: an edited program keeps its history, and a server that runs as root opens no file for it, which would
+    disclose to its caller what exists where.
+
+    Args:
+        spec: What runs; with a command, unless it has an image.
+        image_id: Digest of its image; empty for a process.
+    """
+    if spec.image is not None:
+        return signature_of(spec.image.rpartition("/")[2], image_id or spec.image, spec.command)
+    place = _script_index(spec.command) or 0
+    program, words = spec.command[place], list(spec.command)
+    words.pop(place)
+    if place:
+        words[0] = PurePath(words[0]).name
+    is_found_by_name = place == 0 and "/" not in program
+    path = program if is_found_by_name else os.path.normpath(PurePath(spec.working_directory or "/") / program)
+    return signature_of(PurePath(path).name, path, words)
+
+
+def _script_index(command: tuple[str, ...]) -> int | None:
+    """Return the index of the script that a command runs: the first word named like one, else an interpreter's first argument."""
+    for place, word in enumerate(command):
+        if place and is_script(word):
+            return place
+    if not _INTERPRETER.fullmatch(PurePath(command[0]).name):
+        return None
+    for place, word in enumerate(command[1:], start=1):
+        if word in {"-m", "-c"}:
+            return None
+        if not word.startswith("-"):
+            return place
+    return None
+
+
+def _predecessors(context: EngineContext, word: str, submitter: Submitter) -> list[str]:
+    """Return the ids of the user's own jobs that a word of `--after` names.
 
     Raises:
-        RequestError: There is none, or one of them has failed.
+        RequestError: There is none, or one of them has failed already.
     """
-    members = engine.ledger.members(word, asker.uid or None)
-    with engine.ledger.view() as view:
+    members = context.ledger.members(word, submitter.uid or None)
+    with context.ledger.view() as view:
         found = view.peers(members)
     for peer in found.values():
         if (why := failure_text(peer)) is not None:
@@ -100,16 +173,18 @@ def _awaited(engine: "Engine", word: str, asker: Submitter) -> list[str]:
     return list(found)
 
 
-def _entry(element: Element, asker: Submitter, gpu_model: str | None) -> Entry:
-    now_seconds = time.time()
+def _entry(element: Element, submitter: Submitter, gpu_model: str | None) -> Entry:
+    now_seconds, spec = time.time(), element.spec
     wait_timeout_seconds = element.submission.wait_timeout_seconds
+    if spec.runtime == "process":  # relative to this process's directory; the supervisor's is /
+        spec = replace(spec, working_directory=str(Path(spec.working_directory or ".").absolute()))
     job = Job(
         id=element.job_id,
-        spec=_placed(element.spec),
+        spec=spec,
         request=element.submission.request,
         state=JobState.WAITING,
         created_at_seconds=now_seconds,
-        owner_uid=asker.uid,
+        owner_uid=submitter.uid,
         place=element.place,
         signature=element.submission.signature,
         gpu_model=gpu_model,
@@ -118,28 +193,22 @@ def _entry(element: Element, asker: Submitter, gpu_model: str | None) -> Entry:
     return Entry(job, wait_deadline_seconds=deadline_seconds)
 
 
-def _placed(spec: JobSpec) -> JobSpec:
-    """A process starts where its asker stands, which only the asker knows."""
-    if spec.runtime != "process":
-        return spec
-    return replace(spec, working_directory=str(Path(spec.working_directory or ".").absolute()))
-
-
-def _write(engine: "Engine", gpus: Sequence[Gpu], entries: Sequence[Entry], asker: Submitter) -> None:
-    """Write all in one transaction; whoever would not wait at all is given up if it was not granted in it."""
-    impatient = [entry.job.id for entry in entries if _waits_not_at_all(entry)]
+def _write(
+    context: EngineContext, admissions: Admissions, gpus: Sequence[Gpu], entries: Sequence[Entry], submitter: Submitter
+) -> None:
+    """Add all entries in one transaction; a job without any wait time is cancelled in it unless it is granted."""
     jobs = [entry.job for entry in entries]
+    impatient = [
+        entry.job.id
+        for entry in entries
+        if entry.wait_deadline_seconds is not None and entry.wait_deadline_seconds <= entry.job.created_at_seconds
+    ]
     undecided = {(job.signature, job.owner_uid) for job in jobs if job.request.sharing is SharingWish.AUTO}
-    with engine.arriving(len(entries), impatient, undecided) as decision:
-        refuse_more_waiting(decision, asker.uid, len(entries), engine.settings.most_waiting)
+    with admissions.arriving(len(entries), impatient, undecided) as decision:
+        refuse_more_waiting(decision, submitter.uid, len(entries), context.settings.most_waiting)
         decision.see(gpus, time.time())
         for entry in entries:
-            decision.add(entry, asker.environment, asker.inherited)
-        forgotten = decision.forget_oldest(engine.settings.kept_jobs)
+            decision.add(entry, submitter.environment, submitter.inherited)
+        forgotten = decision.forget_oldest(context.settings.kept_jobs)
     for job_id in forgotten:
-        engine.places(job_id).remove()
-
-
-def _waits_not_at_all(entry: Entry) -> bool:
-    deadline_seconds = entry.wait_deadline_seconds
-    return deadline_seconds is not None and deadline_seconds <= entry.job.created_at_seconds
+        context.places(job_id).remove()

@@ -1,19 +1,29 @@
-"""What a user's quota refuses at once; whether a job may start now, admission asks itself."""
+"""What a request may not ask for: more than its user's quota, or an option that this installation lacks.
 
+Whether a job may start now is decided in a round; these checks refuse what no round could ever grant.
+"""
+
+from pgpu.engine.settings import EngineSettings
 from pgpu.errors import CapacityError, RequestError
 from pgpu.ledger import Entry, View
-from pgpu.model import Request
+from pgpu.model import Request, SharingWish
 from pgpu.scheduling.capacity import format_down
 from pgpu.units import format_memory
 
 
+def refuse_unsupported(request: Request, settings: EngineSettings) -> None:
+    """Raise RequestError where a request needs what these GPUs, or this machine, do not have."""
+    if request.sharing is SharingWish.MPS and not settings.has_mps:
+        raise RequestError("--sharing mps is not available on these GPUs", hint="leave --sharing mps out")
+
+
 def refuse_more_than_quota(view: View, owner_uid: int, request: Request) -> None:
-    """Raise RequestError where a quota could never grant a request, even if its owner held nothing else.
+    """Raise RequestError where a quota could never grant a request, even if its user held nothing else.
 
     Args:
         view: Of the ledger.
-        owner_uid: Whose request it is.
-        request: With the amount that is asked for.
+        owner_uid: User of the request.
+        request: With its memory already chosen.
     """
     quota = view.quotas().get(owner_uid)
     if quota is None or quota.memory_bytes is None or request.is_without_gpu:
@@ -30,11 +40,11 @@ def refuse_more_than_quota(view: View, owner_uid: int, request: Request) -> None
 
 
 def refuse_more_waiting(view: View, owner_uid: int, count: int, most: int) -> None:
-    """Raise CapacityError where a user would have more jobs in the queue than they may; root may have any number.
+    """Raise CapacityError where a user would have more waiting jobs than allowed; root has no limit.
 
     Args:
         view: Of the ledger.
-        owner_uid: Whose jobs they are.
+        owner_uid: User of the jobs.
         count: How many would be added.
         most: How many of a user may wait.
     """
@@ -49,12 +59,12 @@ def refuse_more_waiting(view: View, owner_uid: int, count: int, most: int) -> No
 
 
 def refuse_growth_past_quota(view: View, entry: Entry, memory_bytes: int) -> None:
-    """Raise CapacityError where a job's owner would hold more than they may.
+    """Raise CapacityError where a resize would take a job's user past their quota.
 
     Args:
         view: Of the ledger.
         entry: A job with a lease.
-        memory_bytes: What each of its slices is to have.
+        memory_bytes: New size of each of its slices.
     """
     quota = view.quotas().get(entry.job.owner_uid)
     if quota is None or quota.memory_bytes is None or entry.job.lease is None:

@@ -1,31 +1,98 @@
-"""Who asks for a job, and what the job has of them: the user, the environment, the umask and the limits.
+"""The user that a job is submitted for, and what the job inherits: environment, umask and resource limits.
 
-In the embedded form it is this very process; a server is told by its client, and believes the user id of the kernel
-alone. This module refuses to say what an asker may.
+In the embedded form that is this process. A server takes environment and umask from its client and the user id from the
+kernel alone. The first supervisor inherits from the submitting process itself; a later one, started by another process,
+applies what the ledger holds.
 """
 
+import json
 import os
+import resource
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from pgpu.engine.submission.inheritance import account_of, inheritance
 from pgpu.model import Account
+
+_STATUS = Path("/proc/self/status")
+_NAMES = sorted(name for name in dir(resource) if name.startswith("RLIMIT_") and name != "RLIMIT_OFILE")
+"""Resource limits of this machine; RLIMIT_OFILE is another name of RLIMIT_NOFILE."""
 
 
 @dataclass(frozen=True, slots=True)
 class Submitter:
-    """What a job has of whoever asked for it."""
+    """A user, and what their jobs inherit."""
 
     uid: int
     environment: tuple[tuple[str, str], ...]
     inherited: str | None
-    """As `inheritance` or `inheritance_of` writes it; None for what this process has."""
+    """Written by `inheritance` or `inheritance_of`; None for this process's own."""
 
     @property
     def account(self) -> Account | None:
-        """Under which account their jobs run; None for that of whoever runs the engine."""
+        """The account under which the jobs run; None for that of the process that runs the engine."""
         return account_of(self.inherited, self.environment)
 
 
 def this_process() -> Submitter:
-    """Return this process as an asker."""
+    """Return the submitter whose jobs inherit from this process."""
     return Submitter(os.getuid(), tuple(os.environ.items()), inheritance())
+
+
+def inheritance() -> str:
+    """Return this process's umask and limits as text for the ledger."""
+    limits = {name: resource.getrlimit(getattr(resource, name)) for name in _NAMES}
+    return json.dumps({"umask": _umask(), "limits": limits})
+
+
+def inheritance_of(account: Account) -> str:
+    """Return what a job under an account inherits as text for the ledger; without the environment."""
+    return json.dumps(
+        {
+            "umask": account.umask,
+            "limits": {name: (soft, hard) for name, soft, hard in account.limits},
+            "account": {"uid": account.uid, "gid": account.gid, "groups": account.groups},
+        }
+    )
+
+
+def account_of(text: str | None, environment: Sequence[tuple[str, str]]) -> Account | None:
+    """Return the account that `inheritance_of` wrote; None where the job runs as the engine's own user."""
+    fields = {} if text is None else json.loads(text)
+    if "account" not in fields:
+        return None
+    named = fields["account"]
+    limits = tuple((name, soft, hard) for name, (soft, hard) in fields["limits"].items() if name in _NAMES)
+    return Account(named["uid"], named["gid"], tuple(named["groups"]), fields["umask"], limits, tuple(environment))
+
+
+def take_on(text: str | None) -> None:
+    """Apply to this process what `inheritance` returned in another; None, in ledgers of older versions, changes nothing.
+
+    A limit above this process's hard limit becomes the hard limit.
+    """
+    if text is None:
+        return
+    fields = json.loads(text)
+    os.umask(fields["umask"])
+    for name, (soft, hard) in fields["limits"].items():
+        number = getattr(resource, name) if name in _NAMES else None
+        if number is None or resource.getrlimit(number) == (soft, hard):
+            continue
+        try:
+            resource.setrlimit(number, (soft, hard))
+        except (ValueError, OSError):
+            most = resource.getrlimit(number)[1]
+            resource.setrlimit(number, (_smaller(soft, most), _smaller(hard, most)))
+
+
+def _smaller(first: int, second: int) -> int:
+    if resource.RLIM_INFINITY in {first, second}:  # -1, which min() would take for the smaller one
+        return second if first == resource.RLIM_INFINITY else first
+    return min(first, second)
+
+
+def _umask() -> int:
+    """Read the umask without os.umask(), which changes it for other threads. Source: proc_pid_status(5), since Linux 4.7."""
+    lines = _STATUS.read_text(encoding="ascii", errors="replace").splitlines()
+    return next(int(line.split()[1], 8) for line in lines if line.startswith("Umask:"))

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from pgpu.engine.admission.host_memory import available_bytes
+from pgpu.engine.admission.idle_leases import RECLAIM_GRACE_SECONDS, is_waited_for, mark_parked
+from pgpu.engine.admission.snapshot import available_bytes
 from pgpu.engine.engine import Engine
-from pgpu.engine.leases.idle_leases import RECLAIM_GRACE_SECONDS, is_waited_for, mark_parked
 from pgpu.engine.parking.departure import Departure
 from pgpu.engine.parking.parking_state import Parking, Stage, Traveller, load_parking, save_parking
 from pgpu.engine.parking.vacancy import PlaceRefusedError, occupants

@@ -11,17 +11,17 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from pgpu.engine.context import SIGNAL_PREFIX, WINDOW_PREFIX
 from pgpu.engine.engine import Engine
 from pgpu.engine.history.ended_run import EndedRun, NextTry, observe_end, queue_again
 from pgpu.engine.history.job_profiles import begin_metrics, measure_trace
 from pgpu.engine.leases.recovery import mark_lost
 from pgpu.engine.parking.departure import Departure
 from pgpu.engine.parking.vacancy import PlaceRefusedError, give_back, occupants
-from pgpu.engine.process.control_messages import SIGNAL_PREFIX, WINDOW_PREFIX
 from pgpu.engine.process.event_loop import READABLE, EventLoop
 from pgpu.engine.process.unix_sockets import bind
 from pgpu.engine.streams.carrier import Carrier
-from pgpu.engine.submission.inheritance import take_on
+from pgpu.engine.submission.submitter import take_on
 from pgpu.engine.supervisor.claiming import claim
 from pgpu.engine.supervisor.endings import failed, warned
 from pgpu.engine.supervisor.left_behind import LeftBehind, Marked

@@ -5,10 +5,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from pgpu.engine.admission.idle_leases import RECLAIMED
 from pgpu.engine.engine import Engine
 from pgpu.engine.history.run_history import MemoryObservation
-from pgpu.engine.leases.autoshrink import Autoshrink
-from pgpu.engine.leases.idle_leases import RECLAIMED
+from pgpu.engine.leases.lease_resize import Autoshrink
 from pgpu.engine.leases.recovery import mark_lost, recover
 from pgpu.engine.parking.departure import Departure
 from pgpu.engine.process.event_loop import READABLE, EventLoop, Timer

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from pgpu.advising.verification import DEFAULT_RULES, Trial, Verdict, VerificationRules, Way, advance, begin
 from pgpu.enforcement.compute_word import Hold
-from pgpu.engine.admission.auto_sharing import keep_verdict, verdict_of
+from pgpu.engine.admission.sharing_facts import keep_verdict, verdict_of
 from pgpu.engine.engine import Engine
 from pgpu.engine.process.event_loop import EventLoop, Timer
 from pgpu.errors import EnforcementError, PgpuError

@@ -1,4 +1,4 @@
-"""Starts a job's supervisor: a session of its own, no descriptor of ours, so that it outlives whoever started it."""
+"""Starts a job's supervisor process. It outlives the process that starts it: a session of its own, no inherited descriptor."""
 
 import os
 import subprocess
@@ -11,11 +11,11 @@ from pgpu.errors import NodeError
 
 
 def spawn_supervisor(command: Sequence[str], places: JobPaths, environment: Mapping[str, str]) -> None:
-    """Start `command` detached.
+    """Start a supervisor; its standard error is the job's `supervisor.log`.
 
     Args:
         command: argv, the job's id included.
-        places: Where the job's files lie; made if they are missing.
+        places: Of the job's files; made if they are missing.
         environment: Of the process that submitted the job.
 
     Raises:
@@ -35,12 +35,12 @@ def spawn_supervisor(command: Sequence[str], places: JobPaths, environment: Mapp
             )
     except OSError as exc:
         raise NodeError(f"no supervisor can be started: {exc}") from exc
-    # Reaps it if it ends before this process does; as a daemon the thread never holds this process back.
+    # Reaps the supervisor if it ends before this process does; a daemon thread does not delay this process's exit.
     threading.Thread(target=process.wait, daemon=True).start()
 
 
-def speak_into(places: JobPaths) -> None:
-    """Let what this process has to say from now on go where a supervisor's words go.
+def redirect_stderr(places: JobPaths) -> None:
+    """Redirect this process's standard error to the job's `supervisor.log`, as in `spawn_supervisor`.
 
     Raises:
         NodeError: The job's directories cannot be made.

@@ -1,0 +1,332 @@
+"""The input of one round of admission: free room, waiting and running jobs, quotas, the plan and what may be evicted.
+
+`SituationReader` reads it from a view of the ledger and a snapshot of the GPUs; `Situation.decide` applies
+`pgpu.scheduling` to it. Nothing here is written.
+"""
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from pgpu.engine.admission.auto_sharing import AutoSharing
+from pgpu.engine.admission.dependencies import judge
+from pgpu.engine.admission.idle_leases import counts_in_round, evictable_leases
+from pgpu.engine.admission.snapshot import Snapshot, available_bytes, compute_of
+from pgpu.engine.history.run_history import RunHistory
+from pgpu.engine.settings import EngineSettings
+from pgpu.ledger import ALL_GPUS, Call, Entry, View, Waiting
+from pgpu.model import Job, JobState, Request, SharingMode, Slice
+from pgpu.scheduling import (
+    NO_PRECEDENCE,
+    Admission,
+    Candidate,
+    GpuRoom,
+    Headroom,
+    Held,
+    Precedence,
+    Quota,
+    admit,
+    has_compute,
+)
+from pgpu.scheduling.capacity import host_bytes, short_of_host_memory, taken_of_device
+from pgpu.scheduling.cpu_queue import MOST_AT_ONCE
+from pgpu.scheduling.demand import Basis
+from pgpu.scheduling.forecast import MOST_JOBS, Later
+from pgpu.scheduling.order import NO_PLAN, BatchPlan
+from pgpu.scheduling.preemption import EvictableLease, Victim, jobs_to_restart_elsewhere, preempt, reclaim_leases
+
+CLOSED = "waits for the administrator, who lets nothing new start for now"
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """Everything that one round is decided on."""
+
+    rooms: tuple[GpuRoom, ...]
+    """Of the GPUs that are open to new jobs."""
+
+    queue: tuple[Candidate, ...]
+    """Waiting jobs that may start if they fit, oldest first."""
+
+    held: tuple[Held, ...]
+    quotas: Mapping[int, Quota]
+    hindered: Mapping[str, str]
+    """Waiting jobs that may not start whatever is free: reason by id."""
+
+    deadlines_seconds: Mapping[str, float]
+    """Deadlines of waiting jobs in the ledger, in seconds since the epoch by id."""
+
+    plan: BatchPlan = NO_PLAN
+    """Of a queue with `objective = makespan`."""
+
+    precedence: Precedence = NO_PRECEDENCE
+    """Left by the round before."""
+
+    capacities: Mapping[str, int] = field(default_factory=dict)
+    """What slices may sum to on every GPU, in bytes by UUID."""
+
+    victims: tuple[Victim, ...] = ()
+    """Running jobs that could be suspended for one of a higher priority."""
+
+    offers: tuple[EvictableLease, ...] = ()
+
+    most_without_gpu: int = MOST_AT_ONCE
+    """How many jobs without a GPU of this queue may run at a time."""
+
+    def giving_up(self, job_ids: Collection[str], now_seconds: float) -> "Situation":
+        """Return the same situation with the wait of these jobs run out."""
+        if not job_ids:
+            return self
+        queue = tuple(
+            replace(each, deadline_seconds=now_seconds) if each.job_id in job_ids else each for each in self.queue
+        )
+        return replace(self, queue=queue)
+
+    def decide(self, now_seconds: float) -> Admission | None:
+        """Decide the round; None where obviously nothing changes, which saves ordering the queue."""
+        return None if self._admits_nothing() else self.admission(now_seconds)
+
+    def _admits_nothing(self) -> bool:
+        """Whether no job of the queue can fit in any order and no wait ends."""
+        most_free = max((room.free_bytes for room in self.rooms), default=0)
+        if self.offers or (self.victims and any(each.request.preempts for each in self.queue)):
+            return not self.queue
+        most_compute = max((room.free_compute for room in self.rooms), default=0.0)
+        is_crowded = sum(not each.slices for each in self.held) >= self.most_without_gpu
+
+        def cannot_start(request: Request) -> bool:
+            if request.is_without_gpu:
+                return is_crowded
+            return request.memory_bytes > most_free or not has_compute(most_compute, request.compute_share or 0.0)
+
+        return all(each.deadline_seconds is None and cannot_start(each.request) for each in self.queue)
+
+    def admission(self, now_seconds: float) -> Admission:
+        """Decide the round, with a reason for each job that goes on waiting."""
+
+        def play(rooms: Sequence[GpuRoom], queue: Sequence[Candidate], held: Sequence[Held]) -> Admission:
+            return admit(
+                rooms,
+                queue,
+                now_seconds,
+                held=held,
+                quotas=self.quotas,
+                plan=self.plan,
+                precedence=self.precedence,
+                closed_gpus=len(self.capacities.keys() - {room.gpu.uuid for room in self.rooms}),
+                most_without_gpu=self.most_without_gpu,
+            )
+
+        found = reclaim_leases(self.rooms, self.queue, self.held, self.offers, play)
+        victims = [each for each in self.victims if each.job_id not in found.admission.reclaimed]
+        admission = preempt(found.admission, self.queue, found.rooms, victims, now_seconds)
+        others = jobs_to_restart_elsewhere(admission, self.queue, lambda queue: play(self.rooms, queue, self.held))
+        return replace(admission, elsewhere=others)
+
+
+@dataclass(slots=True)
+class SituationReader:
+    """Reads the situation of one kind of GPUs; keeps values between rounds that are costly to make anew."""
+
+    settings: EngineSettings
+    headroom: Headroom
+    learning: RunHistory
+    auto_sharing: AutoSharing
+    planned: Callable[[], BatchPlan]
+    """Reads the plan of a queue with `objective = makespan`."""
+
+    can_leave: Callable[[Job], bool]
+    """Whether all that a job holds of its GPU can be moved to the host while it is suspended."""
+
+    host_memory: Callable[[], int] = available_bytes
+    """Memory that the host could give now to jobs that oversubscribe, in bytes."""
+
+    _candidates: dict[str, tuple[Waiting, Candidate]] = field(default_factory=dict, compare=False, repr=False)
+    """Of the last round, by job id: most of them still wait, and ten thousand take long to make."""
+
+    _lasting: Mapping[Call, float] = field(default_factory=dict, compare=False, repr=False)
+    """Durations of calls as of the last round; the same mapping as long as no run has ended."""
+
+    def situation(self, view: View, snapshot: Snapshot) -> Situation:
+        """Read the situation.
+
+        Args:
+            view: Of the ledger. It must be newer than the snapshot: memory that was freed between the two then counts
+                as taken, never the reverse.
+            snapshot: Of the GPUs.
+        """
+        now_seconds, gpu_model = time.time(), self.settings.gpu_model
+        counted = [entry for entry in view.holding() if counts_in_round(entry.job, now_seconds)]
+        holding = [entry for entry in counted if entry.job.gpu_model == gpu_model]
+        without_gpu_elsewhere = sum(
+            entry.job.request.is_without_gpu for entry in counted if entry.job.gpu_model != gpu_model
+        )
+        rooms = _without_lent(snapshot.rooms(holding, self.headroom), self._lent_capacity(holding, snapshot))
+        closed = view.closed_gpus()
+        is_all_closed = ALL_GPUS in closed
+        open_rooms = () if is_all_closed else tuple(room for room in rooms if room.gpu.uuid not in closed)
+        quotas = view.quotas()
+        waiting: Sequence[Waiting] = self.learning.sized(open_rooms, view.waiting(gpu_model), quotas)
+        calls = {(each.signature, each.owner_uid) for each in waiting if each.signature}
+        calls |= {(entry.job.signature, entry.job.owner_uid) for entry in holding if entry.job.signature}
+        lasting = self.learning.durations(view, calls, snapshot.gpus)
+        waiting = self.auto_sharing.shared(view, open_rooms, waiting, holding, lasting)
+        hindered = self._short_of_host(waiting, holding) | dict(judge(view).held)
+        if is_all_closed or (rooms and not open_rooms):
+            kept = (each for each in waiting if is_all_closed or each.request.gpu_count)
+            hindered = {each.job_id: CLOSED for each in kept} | hindered
+        has_preempting = any(each.request.preempts for each in waiting)
+        return Situation(
+            rooms=open_rooms,
+            capacities={room.gpu.uuid: room.capacity_bytes for room in rooms},
+            queue=self._queue(waiting, hindered, lasting),
+            held=tuple(_held(entry, lasting) for entry in holding),
+            quotas=quotas,
+            hindered=hindered,
+            plan=self.planned(),
+            precedence=view.precedence(gpu_model),
+            offers=evictable_leases(holding),
+            most_without_gpu=max(0, self.settings.jobs_without_gpu - without_gpu_elsewhere),
+            victims=self._victims(holding, snapshot) if has_preempting else (),
+            deadlines_seconds={
+                each.job_id: each.wait_deadline_seconds for each in waiting if each.wait_deadline_seconds is not None
+            },
+        )
+
+    def later(self, view: View, hindered: Collection[str]) -> list[Later]:
+        """Return the hindered jobs that wait for predecessors, each with the ids of those that have not ended."""
+        waiting = [
+            each for each in view.waiting(self.settings.gpu_model) if each.has_predecessors and each.job_id in hindered
+        ][:MOST_JOBS]
+        after = {job_id: peer.place.after for job_id, peer in view.peers([each.job_id for each in waiting]).items()}
+        named = view.peers({job_id for ids in after.values() for job_id in ids})
+        unfinished = {job_id for job_id, peer in named.items() if not peer.state.is_final}
+        calls = {(each.signature, each.owner_uid) for each in waiting if each.signature}
+        lasting = self.learning.durations(view, calls, ())
+        return [(self._candidate(each, lasting), unfinished.intersection(after[each.job_id])) for each in waiting]
+
+    def _queue(
+        self, waiting: Sequence[Waiting], hindered: Mapping[str, str], lasting: Mapping[Call, float]
+    ) -> tuple[Candidate, ...]:
+        before: Mapping[str, tuple[Waiting, Candidate]] = self._candidates if lasting is self._lasting else {}
+        now = {}
+        for each in waiting:
+            if each.job_id not in hindered:
+                known = before.get(each.job_id)
+                # By identity: the view returns the same object as long as the row has not changed.
+                if known is None or known[0] is not each:
+                    known = (each, self._candidate(each, lasting))
+                now[each.job_id] = known
+        self._candidates, self._lasting = now, lasting
+        return tuple([candidate for _, candidate in now.values()])
+
+    def _candidate(self, waiting: Waiting, lasting: Mapping[Call, float]) -> Candidate:
+        return Candidate(
+            waiting.job_id,
+            taken_of_device(waiting.request, self.settings.oversubscription),
+            # No deadline: the ledger's is wall time, which may be set. The process that waits for the job measures it.
+            None,
+            waiting.owner_uid,
+            waiting.eligible_at_seconds,
+            lasting.get((waiting.signature, waiting.owner_uid)),
+            takes_free=waiting.request.basis == Basis.UNKNOWN and waiting.gpu_uuid is None,
+            gpu_uuid=waiting.gpu_uuid,
+        )
+
+    def _short_of_host(self, waiting: Sequence[Waiting], holding: Sequence[Entry]) -> dict[str, str]:
+        """Return the oversubscribing jobs that wait for host memory; /proc is read only where there are any."""
+        oversubscribing = [(each.job_id, each.request) for each in waiting if each.request.oversubscribes]
+        if not oversubscribing:
+            return {}
+        promised_bytes = sum(host_bytes(entry.job.lease.slices) for entry in holding if entry.job.lease is not None)
+        return dict(
+            short_of_host_memory(oversubscribing, promised_bytes, self.host_memory(), self.settings.oversubscription)
+        )
+
+    # Suspended jobs: they keep their lease, and only the job that they were suspended for is granted what they left.
+
+    def _victims(self, holding: Sequence[Entry], snapshot: Snapshot) -> tuple[Victim, ...]:
+        """Return every running job that could be suspended, and how much memory that would free."""
+
+        def fits_in_host(job: Job) -> bool:
+            parts = () if job.lease is None else job.lease.slices
+            return self.can_leave(job) and sum(part.memory_bytes for part in parts) <= self.host_memory()
+
+        return tuple(
+            Victim(
+                entry.job.id,
+                part.gpu_uuid,
+                entry.job.request.priority,
+                entry.job.lease.granted_at_seconds,
+                _freed_bytes(entry.job, part, snapshot, fits_in_host),
+                part.compute_share or 0.0,
+                entry.job.resumed_at_seconds,
+            )
+            for entry in holding
+            if entry.job.lease is not None and _may_be_suspended(entry.job)
+            for part in entry.job.lease.slices
+        )
+
+    def _lent_capacity(self, holding: Sequence[Entry], snapshot: Snapshot) -> dict[str, tuple[int, float]]:
+        """Return by GPU the memory and compute that count twice: for suspended jobs and for those in their place."""
+        jobs = {entry.job.id: entry.job for entry in holding if entry.is_lease_held}
+        found: dict[str, tuple[int, float]] = {}
+        for job_id in {job.suspended_by for job in jobs.values() if job.suspended_by in jobs}:
+            lease = jobs[str(job_id)].lease
+            suspended = [job for job in jobs.values() if job.suspended_by == job_id]
+            for part in () if lease is None else lease.slices:
+                left = [
+                    (job, own)
+                    for job in suspended
+                    if job.lease
+                    for own in job.lease.slices
+                    if own.gpu_uuid == part.gpu_uuid
+                ]
+                freed_bytes = sum(_freed_bytes(job, own, snapshot, self.can_leave) for job, own in left)
+                freed_compute = sum(own.compute_share or 0.0 for _, own in left)
+                memory_bytes, compute = found.get(part.gpu_uuid, (0, 0.0))
+                found[part.gpu_uuid] = (
+                    memory_bytes + min(part.device_bytes, freed_bytes),
+                    compute + min(part.compute_share or 0.0, freed_compute),
+                )
+        return found
+
+
+def _without_lent(rooms: Sequence[GpuRoom], lent: Mapping[str, tuple[int, float]]) -> tuple[GpuRoom, ...]:
+    found = []
+    for room in rooms:
+        memory_bytes, compute = lent.get(room.gpu.uuid, (0, 0.0))
+        found.append(
+            replace(
+                room,
+                granted_bytes=room.granted_bytes - memory_bytes,
+                granted_compute=room.granted_compute - compute,
+            )
+            if room.gpu.uuid in lent
+            else room
+        )
+    return tuple(found)
+
+
+def _freed_bytes(job: Job, part: Slice, snapshot: Snapshot, can_leave: Callable[[Job], bool]) -> int:
+    """Return all of a slice where the driver moves the whole process, else the pages that it can move one by one."""
+    return part.memory_bytes if can_leave(job) else snapshot.movable_bytes(job.id, part)
+
+
+def _may_be_suspended(job: Job) -> bool:
+    is_alone = job.lease is not None and len(job.lease.slices) == 1 and job.lease.sharing is SharingMode.TIME_SLICE
+    return is_alone and job.state is JobState.RUNNING and job.suspended_by is None and not job.is_aside
+
+
+def _held(entry: Entry, lasting: Mapping[Call, float]) -> Held:
+    job = entry.job
+    lease = job.lease
+    return Held(
+        job.id,
+        job.owner_uid,
+        () if lease is None else tuple(replace(part, memory_bytes=part.device_bytes) for part in lease.slices),
+        0.0 if lease is None else lease.granted_at_seconds,
+        compute_of(job),
+        lasting.get((job.signature, job.owner_uid)),
+        SharingMode.TIME_SLICE if lease is None else lease.sharing,
+    )
