@@ -1,14 +1,13 @@
 """How fast bytes move on a GPU: what was calibrated, else what the link allows."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pgpu.cli.output.advice_report import lines_of_bandwidths
-from pgpu.engine.history.link_bandwidths import keep_bandwidths, swap_bytes_per_second
+from pgpu.engine.history.sharing_advice import keep_bandwidths, swap_bytes_per_second
 from pgpu.ledger import Ledger
 from pgpu.model import Bandwidths, Gpu
 
@@ -18,22 +17,17 @@ GPU = Gpu(
 MEASURED = Bandwidths(to_device=12e9, to_host=6e9, memory=300e9)
 
 
-@dataclass
-class _Engine:
-    ledger: Ledger
-
-
 def test_where_as_much_goes_out_as_comes_in_the_slower_way_counts_for_more() -> None:
     assert MEASURED.swap == pytest.approx(8e9)
 
 
 def test_what_was_measured_of_a_gpu_is_kept_for_it_and_its_driver(tmp_path: Path) -> None:
-    engine: Any = _Engine(Ledger(tmp_path / "ledger.db"))
-    assert swap_bytes_per_second(engine, GPU) == 12_000_000_000
-    keep_bandwidths(engine, GPU, MEASURED)
-    assert swap_bytes_per_second(engine, GPU) == pytest.approx(8e9)
-    assert swap_bytes_per_second(engine, replace(GPU, driver_version="616")) == 12_000_000_000
-    assert swap_bytes_per_second(engine, replace(GPU, uuid="GPU-2", link_bytes_per_second=None)) is None
+    ledger = Ledger(tmp_path / "ledger.db")
+    assert swap_bytes_per_second(ledger, GPU) == 12_000_000_000
+    keep_bandwidths(ledger, GPU, MEASURED)
+    assert swap_bytes_per_second(ledger, GPU) == pytest.approx(8e9)
+    assert swap_bytes_per_second(ledger, replace(GPU, driver_version="616")) == 12_000_000_000
+    assert swap_bytes_per_second(ledger, replace(GPU, uuid="GPU-2", link_bytes_per_second=None)) is None
 
 
 def test_a_calibration_says_what_it_measured_beside_what_was_promised() -> None:

@@ -1,6 +1,6 @@
-"""What a traced job leaves behind: its log in the job's own directory, and its profile in the ledger.
+"""Profiles of traced jobs: the log goes into the job's directory, the profile into the ledger.
 
-It refuses to hold up a job's end: where the log cannot be read or kept there is none, and the supervisor says why.
+A log that cannot be read or written is reported in the log of the supervisor and does not delay the job's end.
 """
 
 import base64
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pgpu.enforcement import trace
-from pgpu.engine.engine import Engine
+from pgpu.engine.context import EngineContext
 from pgpu.engine.history.run_history import name_of_gpu
 from pgpu.engine.history.usage_records import Findings, ProfiledJob, unpack_log
 from pgpu.errors import PgpuError, RequestError
@@ -24,45 +24,45 @@ _LOG = logging.getLogger(__name__)
 
 
 _QUICKLY = 1
-"""Of zlib's levels: a log shrinks to a fifth at 100 MB/s."""
+"""zlib level: a log shrinks to a fifth, at 100 MB/s."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceMeasurement:
-    """What was measured of one job."""
+    """Metrics of one traced job."""
 
     measurement: Measurement
 
     def is_telling(self, job: Job) -> bool:
-        """Whether the next run of the program will do likewise: it ended well, used the GPU and had its own caches."""
+        """Whether the profile holds for the next run: the job succeeded, used the GPU and had the caches for itself."""
         is_itself = job.spec.carve_out_percent is None
         return is_itself and job.exit_code == 0 and self.measurement.duration_seconds > 0
 
     def profile(self, job: Job, gpu_name: str) -> Profile:
-        """Return its profile, once the job is final."""
+        """Return the profile of a final job."""
         return profile_of(self.measurement, job, gpu_name, time.time())
 
 
-def begin_metrics(engine: Engine, job: Job) -> MetricsWatch | None:
-    """Begin to ask the first GPU of a traced job for its own counters; None where it has none, or does not tell."""
+def begin_metrics(context: EngineContext, job: Job) -> MetricsWatch | None:
+    """Start reading the counters of a traced job's first GPU; None where it has none or they cannot be read."""
     if not job.spec.is_traced or job.lease is None:
         return None
     try:
-        return engine.gpus.watch_metrics(job.lease.slices[0].gpu_uuid)
+        return context.gpus.watch_metrics(job.lease.slices[0].gpu_uuid)
     except PgpuError as exc:
         _LOG.warning("%s", exc)
         return None
 
 
-def measure_trace(engine: Engine, job: Job, metrics: MetricsWatch | None = None) -> TraceMeasurement | None:
-    """Read and keep the log of a job whose command ended; None of a job that was not traced."""
+def measure_trace(context: EngineContext, job: Job, metrics: MetricsWatch | None = None) -> TraceMeasurement | None:
+    """Read and store the log of a job whose command has ended; None for a job that was not traced."""
     if not job.spec.is_traced or job.lease is None:
         return None
     try:
-        log = engine.enforcer.trace(job.lease)
+        log = context.enforcer.trace(job.lease)
         if log is None:
             return None
-        engine.places(job.id).trace.write_bytes(zlib.compress(log, _QUICKLY))
+        context.places(job.id).trace.write_bytes(zlib.compress(log, _QUICKLY))
         found = summarise_log(trace.read(log))
         return TraceMeasurement(found if metrics is None else with_metrics(found, *metrics.finish()))
     except (PgpuError, OSError) as exc:
@@ -70,36 +70,33 @@ def measure_trace(engine: Engine, job: Job, metrics: MetricsWatch | None = None)
         return None
 
 
-def read_profiled(engine: Engine, job_id: str) -> ProfiledJob:
-    """Return what is kept of a traced job that ended.
+def read_profiled(context: EngineContext, job_id: str) -> ProfiledJob:
+    """Return the stored log and profile of a traced job that ended.
 
     Raises:
-        RequestError: Nothing is.
+        RequestError: There is none.
     """
     try:
-        packed = base64.b64encode(engine.places(job_id).trace.read_bytes()).decode("ascii")
+        packed = base64.b64encode(context.places(job_id).trace.read_bytes()).decode("ascii")
     except OSError as exc:
         raise RequestError(f"job {job_id} was not profiled", hint="run it again with `pgpu profile`") from exc
-    with engine.ledger.view() as view:
+    with context.ledger.view() as view:
         job, profile = view.entry(job_id).job, view.profiles.of_job(job_id)
-    return ProfiledJob(job_id, profile or _unremembered(engine, job, packed), packed)
+    if profile is None:  # a run that shows nothing about the next, such as one that failed, is not in the ledger
+        name = name_of_gpu(job, context.gpus.gpus()) or "unknown"
+        profile = TraceMeasurement(summarise_log(trace.read(unpack_log(packed)))).profile(job, name)
+    return ProfiledJob(job_id, profile, packed)
 
 
-def _unremembered(engine: Engine, job: Job, packed_log: str) -> Profile:
-    """Make the profile of a run that tells nothing of the next, such as one that failed."""
-    name = name_of_gpu(job, engine.gpus.gpus()) or "unknown"
-    return TraceMeasurement(summarise_log(trace.read(unpack_log(packed_log)))).profile(job, name)
-
-
-def add_findings(engine: Engine, job_id: str, findings: Findings) -> Profile:
-    """Add what several runs told to the profile of one of them, which becomes the newest of its program.
+def add_findings(context: EngineContext, job_id: str, findings: Findings) -> Profile:
+    """Complete the profile of one run by results of several; it becomes the newest of its program.
 
     Raises:
-        RequestError: That job has no profile, or what was told is no number.
+        RequestError: That job has no profile, or a result is no finite number.
     """
     if not all(math.isfinite(value) for value in _numbers(findings)):
         raise RequestError("what was found is no finite number")
-    with engine.ledger.decision() as decision:
+    with context.ledger.decision() as decision:
         profile = decision.profiles.of_job(job_id)
         if profile is None:
             raise RequestError(f"job {job_id} was not profiled")

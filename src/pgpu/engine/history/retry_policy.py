@@ -1,39 +1,98 @@
-"""Whether, and with how much memory, a job is tried again that failed at its own limit; and why not, where it is not.
+"""What one ended job leaves: its run in the history and, after it failed at its own memory limit, perhaps another try.
 
-Pure. It refuses to ask for what could never be granted: such a try would wait for ever.
+A next try has more memory; the last one has its GPUs alone. No try asks for more than could ever be granted, or it would wait
+for ever.
 """
 
+import logging
+import time
 from dataclasses import dataclass, replace
 
-from pgpu.model import Job, Request
+from pgpu.engine.context import EngineContext
+from pgpu.engine.history.job_profiles import TraceMeasurement
+from pgpu.engine.history.run_history import LargestSlice, MemoryObservation, RunHistory, name_of_gpu
+from pgpu.errors import PgpuError
+from pgpu.ledger import Decision, View
+from pgpu.model import Gpu, Job, JobState, Request
 from pgpu.scheduling.demand import Basis, retry_bytes
 from pgpu.units import format_memory
 
 MOST_TRIES = 3
-"""Of a job that hits its own limit; the last one has its GPUs for itself, as far as its owner's quota allows."""
+"""Of a job that fails at its own limit; the last one has its GPUs alone, as far as its user's quota allows."""
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class LargestSlice:
-    """The largest slice that a job could be granted one day."""
+class NextTry:
+    """A job that is queued again."""
 
-    memory_bytes: int
-    """On each of its GPUs; 0 if there are too few."""
+    job: Job
+    """As it would have ended."""
 
-    is_quota: bool = False
-    """Whether its owner's quota is what allows no more; else no GPU has more."""
+    request: Request
+    run: "EndedRun"
 
 
-def next_try(job: Job, slice_bytes: int, attempted_bytes: int, most: LargestSlice) -> Request | None:
-    """Return what the next try of a job asks for that failed at its own limit; None if this was its last.
+@dataclass(frozen=True, slots=True)
+class EndedRun:
+    """What was measured of one job until its end."""
 
-    One that is to have its GPUs for itself asks for the least that could do: each round gives it all there is.
+    history: RunHistory
+    observed: MemoryObservation
+    gpus: tuple[Gpu, ...]
+    measured: TraceMeasurement | None = None
+    """Of a traced job."""
+
+    def learn(self, decision: Decision, job: Job) -> None:
+        """Write the run into the history, in the transaction in which the job ends."""
+        self.history.remember(decision, job, self.observed, self.gpus)
+        name = name_of_gpu(job, self.gpus)
+        if self.measured is not None and name is not None and self.measured.is_telling(job):
+            decision.profiles.add(self.measured.profile(job, name), job.id)
+
+    def follow(self, view: View, job: Job) -> NextTry | str | None:
+        """Decide whether a job that failed at its own limit is tried again.
+
+        Args:
+            view: Of the ledger.
+            job: As it would end, with its exit code.
+
+        Returns:
+            Its next try, or one line on why there is none; None for a job that did not fail so, or asked for no retries.
+        """
+        failed = job.exit_code not in {0, None} and self.observed.refusals > 0
+        if not (failed and job.request.retries_out_of_memory):
+            return None
+        most = self.history.most(view, job.owner_uid, self.gpus, job.request.gpu_count)
+        # A resize may have given it more after the refusal, and it failed with that.
+        slice_bytes = max(self.observed.refused_at_bytes, job.request.memory_bytes)
+        request = _next_request(job, slice_bytes, self.observed.attempted_bytes, most)
+        return _why_no_more(job, slice_bytes, most) if request is None else NextTry(job, request, self)
+
+
+def observe_end(
+    context: EngineContext, observed: MemoryObservation, measured: TraceMeasurement | None = None
+) -> EndedRun | None:
+    """Return the run of a job that ends; None while the GPUs cannot be read, which must not delay its end."""
+    try:
+        gpus = tuple(context.gpus.gpus())
+    except PgpuError as exc:
+        _LOG.warning("%s", exc)
+        return None
+    return EndedRun(context.learning, observed, gpus, measured)
+
+
+def _next_request(job: Job, slice_bytes: int, attempted_bytes: int, most: LargestSlice) -> Request | None:
+    """Return the request of a job's next try; None after the last one.
+
+    A try alone on its GPUs asks for the least that could do; each round raises that to all there is.
 
     Args:
         job: As it would end.
-        slice_bytes: What was too small.
-        attempted_bytes: What it would have held, had it not been refused; 0 if that is not known.
-        most: That it could have.
+        slice_bytes: Size that was too small.
+        attempted_bytes: What it would have held without the refusal; 0 if that is not known.
+        most: Largest slice that it could have.
     """
     if job.attempt >= MOST_TRIES or slice_bytes >= most.memory_bytes:
         return None
@@ -44,8 +103,7 @@ def next_try(job: Job, slice_bytes: int, attempted_bytes: int, most: LargestSlic
     return replace(job.request, memory_bytes=wanted_bytes, basis=Basis.RETRY.value)
 
 
-def why_no_more(job: Job, slice_bytes: int, most: LargestSlice) -> str:
-    """Say in one line why a job that failed at its own limit is not tried again."""
+def _why_no_more(job: Job, slice_bytes: int, most: LargestSlice) -> str:
     if job.attempt >= MOST_TRIES:
         why = f"this was the last of {MOST_TRIES} tries"
     elif most.is_quota:
@@ -53,3 +111,42 @@ def why_no_more(job: Job, slice_bytes: int, most: LargestSlice) -> str:
     else:
         why = f"no slice can be larger than {format_memory(most.memory_bytes)}"
     return f"it failed at its own limit, {format_memory(slice_bytes)}, and was not tried again: {why}"
+
+
+def queue_again(context: EngineContext, again: NextTry) -> None:
+    """Put a job back into the queue with its next request; a job that was asked to stop meanwhile ends instead.
+
+    Its memory must be free, and its supervisor about to exit.
+
+    Raises:
+        PgpuError: The ledger cannot be written; recovery then finds the job lost.
+    """
+    lease = again.job.lease
+    if lease is not None:
+        context.enforcer.release(lease)
+    with context.deciding() as decision:
+        entry = decision.entry(again.job.id)
+        again.run.learn(decision, again.job)
+        now_seconds = time.time()
+        if entry.stop_grace_seconds is not None:
+            decision.put(replace(entry, job=again.job, supervisor=None, lease_released_at_seconds=now_seconds))
+            return
+        deadline_seconds = entry.wait_deadline_seconds
+        if deadline_seconds is not None and entry.job.lease is not None:
+            # The wait time is that of all tries together: what the tries before have left of it is left for this one.
+            deadline_seconds = now_seconds + max(0.0, deadline_seconds - entry.job.lease.granted_at_seconds)
+        decision.begin_again(entry.job.id, now_seconds, deadline_seconds)
+        job = replace(
+            entry.job,
+            state=JobState.WAITING,
+            request=again.request,
+            attempt=entry.job.attempt + 1,
+            lease=None,
+            holder=None,
+            started_at_seconds=None,
+            warning=None,
+            offered_value=None,
+            parked_at_seconds=None,
+            wanted_at_seconds=None,
+        )
+        decision.put(replace(entry, job=job, supervisor=None, spawned_at_seconds=None, lease_released_at_seconds=None))

@@ -1,7 +1,6 @@
-"""What runs teach: each one's peak and length is remembered, and tells the next of its program how much to reserve.
+"""The history of runs in the ledger: memory peaks and durations, from which the size of the next run is estimated.
 
-It reads and writes the history in the ledger; what follows from it `scheduling.demand` says. One user's runs tell
-another's jobs nothing, and simulated runs real ones nothing.
+`scheduling.demand` makes the estimates. Histories of different users, and of simulated and real GPUs, are separate.
 """
 
 import statistics
@@ -10,7 +9,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pgpu.enforcement import SliceUse
-from pgpu.engine.history.retry_policy import LargestSlice
 from pgpu.ledger import Call, Decision, View, Waiting
 from pgpu.model import Gpu, Job, Request, Run, SharingMode, Slice
 from pgpu.scheduling import GpuRoom, Headroom, usable
@@ -19,27 +17,27 @@ from pgpu.scheduling.demand import UNKNOWN, Basis, Estimate, estimate, program_o
 from pgpu.units import SMALLEST_SLICE_BYTES
 
 GROWTH_WISHES = (("TF_FORCE_GPU_ALLOW_GROWTH", "true"), ("XLA_PYTHON_CLIENT_PREALLOCATE", "false"))
-"""Ask TensorFlow and JAX for what they need instead of all they see; only of jobs whose size pgpu chooses (P2)."""
+"""Environment that makes TensorFlow and JAX allocate as needed instead of all at once; for jobs with `--memory auto` (P2)."""
 
 KEPT_RUNS = 20_000
-"""How many runs are remembered: 100 of each of 200 programs."""
+"""How many runs are kept: 100 of each of 200 programs."""
 
 DURATION_RUNS = 15
-"""How many of a call's newest runs tell how long it lasts."""
+"""The expected duration of a call is the median of so many newest runs."""
 
 MOST_REVIEWED = 200
-"""How many waiting calls of a program are estimated anew when a run of it ends: those who come next."""
+"""How many waiting calls of a program get a new estimate when a run of it ends: the next ones."""
 
 CAREFUL_SHARE = 0.5
-"""Of the largest GPU: a job of unknown size starts in no less, and in more where more is free."""
+"""Share of the largest GPU that a job of unknown size is granted at least; it gets more where more is free."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryObservation:
-    """What the watch saw of a job until its end."""
+    """GPU memory of one job, measured while it ran."""
 
     slice_bytes: int
-    """Largest that one of its slices was."""
+    """Largest size of one of its slices."""
 
     peak_bytes: int
     context_bytes: int
@@ -47,13 +45,13 @@ class MemoryObservation:
 
     refusals: int
     attempted_bytes: int
-    """Most that one of its slices would have held, had it not refused; 0 if none did."""
+    """Largest use that a slice refused; 0 if none was refused."""
 
     refused_at_bytes: int = 0
-    """Slice in which it was refused last: it may have shrunk since it was largest; 0 if it never was."""
+    """Size of the slice at the last refusal, which may be smaller than `slice_bytes`; 0 if there was none."""
 
     def with_more(self, use: SliceUse, part: Slice) -> "MemoryObservation":
-        """Return what was seen after another look at one slice, whose counts only grow."""
+        """Return the observation after another reading of one slice's meter, whose counters only grow."""
         return MemoryObservation(
             slice_bytes=max(self.slice_bytes, part.memory_bytes),
             peak_bytes=max(self.peak_bytes, use.peak_bytes),
@@ -64,38 +62,48 @@ class MemoryObservation:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class LargestSlice:
+    """The largest slice that a job could ever be granted."""
+
+    memory_bytes: int
+    """On each of its GPUs; 0 if there are too few GPUs."""
+
+    is_quota: bool = False
+    """Whether the quota of its user is the limit, and not the size of the GPUs."""
+
+
 NOTHING = MemoryObservation(0, 0, 0, 0, 0)
-"""Seen of a job before the first look."""
+"""Before the first reading."""
 
 
 class RunHistory:
-    """The history of one engine's kind of GPUs."""
+    """The history of runs on one engine's kind of GPUs, with caches of what was read."""
 
     def __init__(self, gpu_model: str | None, headroom: Headroom) -> None:
         self._gpu_model = gpu_model
         self._headroom = headroom
         self._gpu_names: tuple[str, ...] = ()
         self._unread: set[Call] = set()
-        """Those with runs that `_durations` does not count."""
+        """Calls with newer runs than `_durations`."""
         self._durations: Mapping[Call, float] = {}
         self._durations_as_of = 0
         self._read: tuple[int, tuple[str, str, int], Sequence[Run]] | None = None
 
     def chosen(self, view: View, request: Request, signature: str, owner_uid: int, gpus: Sequence[Gpu]) -> Request:
-        """Return a request with the amount that its history tells, where pgpu shall choose; another as it is."""
+        """Return a request with `--memory auto` with the size that its history suggests; any other request with its own size."""
         if not request.is_estimated:
-            return replace(request, basis=None)  # whatever an asker says that their amount rests on
+            return replace(request, basis=None)  # only pgpu itself sets a basis
         most = self.most(view, owner_uid, gpus, request.gpu_count).memory_bytes
         found = self._estimated(view, signature, owner_uid, gpus)
         memory_bytes = int(most * CAREFUL_SHARE) if found.memory_bytes is None else min(found.memory_bytes, most)
         return replace(request, memory_bytes=max(SMALLEST_SLICE_BYTES, memory_bytes), basis=found.basis.value)
 
     def sized(self, rooms: Sequence[GpuRoom], waiting: Sequence[Waiting], quotas: Mapping[int, Quota]) -> list[Waiting]:
-        """Let nobody ask for what can't be granted any more, where that says nothing of a need.
+        """Return the waiting jobs with sizes that depend on the machine or on quotas brought up to date.
 
-        A job of unknown size asks for no more than its user's quota, which may have been made smaller; one on its last try
-        for all that its GPUs have beside what others than jobs hold, and waits for what was too small before. One that is
-        parked has its size.
+        A job of unknown size needs no more than its user's quota, which may have been made smaller. A job on its last try
+        gets all that its GPUs have for jobs. A parked job keeps its size.
         """
         return [
             _sized(each, rooms, quotas) if each.request.basis in _SIZED_LATE and each.gpu_uuid is None else each
@@ -103,15 +111,15 @@ class RunHistory:
         ]
 
     def durations(self, view: View, calls: Collection[Call], gpus: Sequence[Gpu]) -> Mapping[Call, float]:
-        """Tell how long calls last: the median of their newest runs on these GPUs, in seconds.
+        """Return the expected durations of calls: the median of their newest runs on these GPUs, in seconds.
 
         Args:
             view: Of the ledger.
-            calls: Which.
-            gpus: Every GPU of this engine; none while they cannot be read: as of those that were named last.
+            calls: Any.
+            gpus: Every GPU of this engine; empty while they cannot be read: those of the last call are used.
 
         Returns:
-            Without those that have no run, and with others that were asked for before; the same while nothing changes.
+            The durations that are known, also those of calls of earlier rounds; the same object while nothing changes.
         """
         names = history_names(gpus) or self._gpu_names
         if names != self._gpu_names:
@@ -125,12 +133,12 @@ class RunHistory:
         return self._durations
 
     def remember(self, decision: Decision, job: Job, observed: MemoryObservation, gpus: Sequence[Gpu]) -> None:
-        """Add a job that ended to its history, and let waiting jobs of its program learn from it.
+        """Add a run to the history, and update the estimates of waiting jobs of the same program.
 
         Args:
-            decision: In which it ended.
+            decision: The transaction in which the job ended.
             job: In its final state.
-            observed: What it held.
+            observed: Its memory.
             gpus: Every GPU of this engine.
         """
         run = _run_of(job, observed, gpus)
@@ -141,11 +149,11 @@ class RunHistory:
         self._review(decision, program_of(run.signature), run.owner_uid, gpus)
 
     def estimate(self, view: View, signature: str, owner_uid: int, gpu_name: str) -> Estimate:
-        """Say what a call needs on one model of GPU."""
+        """Estimate the memory of a call on one model of GPU."""
         return estimate(signature, self._runs(view, (program_of(signature), gpu_name, owner_uid)))
 
     def most(self, view: View, owner_uid: int, gpus: Sequence[Gpu], gpu_count: int) -> LargestSlice:
-        """Return the largest slice that so many GPUs, and their user's quota, could ever grant."""
+        """Return the largest slice that so many GPUs, and the user's quota, could ever grant."""
         sizes = [gpu.memory_bytes - self._headroom.of(gpu) for gpu in gpus if usable(gpu, gpu_count)]
         most_bytes = sorted(sizes, reverse=True)[gpu_count - 1] if gpu_count <= len(sizes) else 0
         quota_bytes = view.quotas().get(owner_uid, NO_QUOTA).memory_bytes
@@ -154,14 +162,14 @@ class RunHistory:
         return LargestSlice(quota_bytes // gpu_count, is_quota=True)
 
     def _runs(self, view: View, whose: tuple[str, str, int]) -> Sequence[Run]:
-        """Read a program's runs once for the thousand calls of it that are submitted together."""
+        """Return a program's runs; cached, since a thousand calls of it may be submitted together."""
         newest = view.history.newest()
         if self._read is None or self._read[:2] != (newest, whose):
             self._read = (newest, whose, view.history.of_program(*whose))
         return self._read[2]
 
     def _estimated(self, view: View, signature: str, owner_uid: int, gpus: Sequence[Gpu]) -> Estimate:
-        """On several models of GPUs the largest that any of them tells."""
+        """Return the largest estimate of all models of these GPUs."""
         if not signature:
             return UNKNOWN
         found = [self.estimate(view, signature, owner_uid, name) for name in history_names(gpus)]
@@ -176,18 +184,18 @@ class RunHistory:
 
 
 def history_name(gpu: Gpu) -> str:
-    """Return under which name runs on this GPU are remembered."""
+    """Return the name of a GPU's model in the history."""
     return f"simulated {gpu.name}" if gpu.is_simulated else gpu.name
 
 
 def name_of_gpu(job: Job, gpus: Sequence[Gpu]) -> str | None:
-    """Return under which name a job's run on its first GPU is remembered; None where that GPU is not known."""
+    """Return the model of a job's first GPU in the history; None if that GPU is not among these."""
     names = {gpu.uuid: history_name(gpu) for gpu in gpus}
     return None if job.lease is None or not job.lease.slices else names.get(job.lease.slices[0].gpu_uuid)
 
 
 def history_names(gpus: Sequence[Gpu]) -> tuple[str, ...]:
-    """Return under which names runs on any of these GPUs are remembered."""
+    """Return the models of these GPUs in the history, sorted."""
     return tuple(sorted({history_name(gpu) for gpu in gpus}))
 
 
@@ -199,20 +207,18 @@ def _sized(waiting: Waiting, rooms: Sequence[GpuRoom], quotas: Mapping[int, Quot
     quota_bytes = quotas.get(waiting.owner_uid, NO_QUOTA).memory_bytes
     entitled_bytes = sys.maxsize if quota_bytes is None else quota_bytes // request.gpu_count
     if request.basis == Basis.UNKNOWN:
-        return _asking(waiting, max(SMALLEST_SLICE_BYTES, min(request.memory_bytes, entitled_bytes)))
-    capacities = sorted((room.capacity_bytes for room in rooms if usable(room.gpu, request.gpu_count)), reverse=True)
-    all_bytes = capacities[request.gpu_count - 1] if request.gpu_count <= len(capacities) else 0
-    return _asking(waiting, max(request.memory_bytes, min(all_bytes, entitled_bytes)))
-
-
-def _asking(waiting: Waiting, memory_bytes: int) -> Waiting:
-    if memory_bytes == waiting.request.memory_bytes:
-        return waiting
-    return replace(waiting, request=replace(waiting.request, memory_bytes=memory_bytes))
+        memory_bytes = max(SMALLEST_SLICE_BYTES, min(request.memory_bytes, entitled_bytes))
+    else:
+        capacities = [room.capacity_bytes for room in rooms if usable(room.gpu, request.gpu_count)]
+        all_bytes = sorted(capacities, reverse=True)[request.gpu_count - 1 : request.gpu_count] or [0]
+        memory_bytes = max(request.memory_bytes, min(all_bytes[0], entitled_bytes))
+    # The same object where nothing changes: rounds recognise unchanged jobs by identity.
+    same = memory_bytes == request.memory_bytes
+    return waiting if same else replace(waiting, request=replace(request, memory_bytes=memory_bytes))
 
 
 def _run_of(job: Job, observed: MemoryObservation, gpus: Sequence[Gpu]) -> Run | None:
-    """None of a job that never ran, or of which nobody can tell which program it was."""
+    """Return the run of an ended job; None if it never started or its program is unknown."""
     name = name_of_gpu(job, gpus)
     if not job.signature or name is None or job.started_at_seconds is None or job.finished_at_seconds is None:
         return None

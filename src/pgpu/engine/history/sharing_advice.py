@@ -1,15 +1,17 @@
-"""Advice for jobs that this engine knows: finds their profiles, the kind of GPU and its constants, and asks `advising`.
+"""Advice on sharing for jobs of this ledger, and the calibration results that it needs.
 
-It refuses to measure: a job without a profile is refused with the words that make one.
+Finds the jobs' profiles, the kind of GPU and its calibrated constants, and applies `pgpu.advising`. Nothing is measured here:
+a job without a profile is refused with the command that makes one.
 """
 
+import json
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from pgpu.advising.advice import Advice, GpuKind, advise
 from pgpu.advising.constants_fit import constants_of, key_of, text_of
 from pgpu.advising.contention import Constants
-from pgpu.engine.engine import Engine
-from pgpu.engine.history.link_bandwidths import keep_bandwidths
+from pgpu.engine.context import EngineContext
 from pgpu.engine.history.run_history import history_name
 from pgpu.errors import JobNotFoundError, RequestError
 from pgpu.gpu.catalog import parse_model
@@ -19,47 +21,50 @@ from pgpu.model import Bandwidths, Gpu, Job, Profile
 
 _MOST_PROFILES = 2000
 _MOST_TOGETHER = 64
-"""More clients than any GPU's MPS server takes."""
+"""More clients than the MPS server of any GPU accepts."""
 
 _SIMULATED = "simulated "
 
 
 def advise_jobs(
-    engine: Engine,
+    context: EngineContext,
     jobs: Sequence[str | Profile],
     *,
     gpu_model: str | None = None,
     tolerance: float | None = None,
     owner_uid: int | None = None,
 ) -> Advice:
-    """Say how jobs should share a GPU, from profiles of each alone; see `Client.advise`.
+    """Advise how jobs should share a GPU, from profiles of each one alone; see `Client.advise`.
 
     Args:
-        engine: Whose ledger and GPUs.
-        jobs: Each a profile, or the id or name of a job, or a signature or the beginning of one.
-        gpu_model: As users write products; None for that of the engine's first GPU.
+        context: Of the ledger and the GPUs.
+        jobs: Each a profile, a job's id or name, or a signature or its beginning.
+        gpu_model: As users write products; None for that of the first GPU here.
         tolerance: As of `advise`.
-        owner_uid: Whose profiles alone are looked at; None for everybody's.
+        owner_uid: Only profiles of this user are read; None for all users.
 
     Raises:
         RequestError: There is no profile of one of them on this kind of GPU.
     """
-    if len(jobs) < 2:  # noqa: PLR2004 - one job shares with nobody
+    if len(jobs) < 2:  # noqa: PLR2004 - one job shares with no other
         raise RequestError("advice is about jobs together", hint="name two jobs or more: pgpu advise JOB JOB…")
     if len(jobs) > _MOST_TOGETHER:
         raise RequestError(f"advice is for at most {_MOST_TOGETHER} jobs together, not {len(jobs)}")
-    gpus = engine.gpus.gpus()
-    name = _wanted_name(gpu_model, gpus, jobs)
-    profiles = [_profile(engine.ledger, job, name, owner_uid) for job in jobs]
-    return advise(profiles, kind_of(name, gpus), constants=constants_for(engine, name, gpus), tolerance=tolerance)
+    gpus = context.gpus.gpus()
+    name = _gpu_name(gpu_model, gpus, jobs)
+    profiles = [_profile(context.ledger, job, name, owner_uid) for job in jobs]
+    here = next((gpu for gpu in gpus if history_name(gpu) == name), None)
+    kept = None if here is None else context.ledger.facts.get(key_of(name, here.driver_version))
+    constants = Constants() if kept is None else constants_of(kept)
+    return advise(profiles, kind_of(name, gpus), constants=constants, tolerance=tolerance)
 
 
 def kind_of(name: str, gpus: Sequence[Gpu]) -> GpuKind:
-    """Return what advice must know of a kind of GPU.
+    """Return the properties of a kind of GPU that advice depends on.
 
     Args:
-        name: As profiles are remembered under.
-        gpus: Of this machine; a kind that is not among them is looked up among known products.
+        name: As in the history.
+        gpus: Of this machine; a kind that is not among them is looked up in the table of products.
     """
     here = next((gpu for gpu in gpus if history_name(gpu) == name), None)
     if here is not None:
@@ -69,76 +74,39 @@ def kind_of(name: str, gpus: Sequence[Gpu]) -> GpuKind:
     return GpuKind(name, capability)
 
 
-def constants_for(engine: Engine, name: str, gpus: Sequence[Gpu]) -> Constants:
-    """Return what was calibrated on a kind of GPU under its present driver, else the defaults."""
-    here = next((gpu for gpu in gpus if history_name(gpu) == name), None)
-    kept = None if here is None else engine.ledger.facts.get(key_of(name, here.driver_version))
-    return Constants() if kept is None else constants_of(kept)
-
-
-def check_calibration(engine: Engine) -> None:
-    """Find out whether there is anything to calibrate.
-
-    Raises:
-        RequestError: There is no GPU.
-    """
-    if not engine.gpus.gpus():
-        raise RequestError("there is no GPU here", hint='--simulate "RTX 3090" before the verb simulates one')
-
-
-def keep_constants(engine: Engine, gpu_uuid: str, constants: Constants, bandwidths: Bandwidths) -> None:
-    """Keep what was calibrated on one of the engine's GPUs: constants for its model and driver, bandwidths for itself.
-
-    Raises:
-        RequestError: There is no such GPU.
-    """
-    gpu = next((each for each in engine.gpus.gpus() if each.uuid == gpu_uuid), None)
-    if gpu is None:
-        raise RequestError(f"there is no GPU {gpu_uuid} here", hint="pgpu gpus lists them")
-    engine.ledger.facts.put(key_of(history_name(gpu), gpu.driver_version), text_of(constants))
-    keep_bandwidths(engine, gpu, bandwidths)
-
-
-def _wanted_name(gpu_model: str | None, gpus: Sequence[Gpu], jobs: Sequence[str | Profile]) -> str:
+def _gpu_name(gpu_model: str | None, gpus: Sequence[Gpu], jobs: Sequence[str | Profile]) -> str:
+    """Return the kind of GPU, as in the history, that advice is for."""
+    profiled = [job.gpu_name for job in jobs if isinstance(job, Profile)]
     if gpu_model is None:
-        told = next((job.gpu_name for job in jobs if isinstance(job, Profile)), None)
-        if told is None and not gpus:
+        if not profiled and not gpus:
             raise RequestError("there is no GPU here", hint="--gpu MODEL names one, such as --gpu 'RTX 3090'")
-        return told or history_name(gpus[0])
+        return profiled[0] if profiled else history_name(gpus[0])
     product = parse_model(gpu_model)[0].name
-    names = {history_name(gpu) for gpu in gpus} | {job.gpu_name for job in jobs if isinstance(job, Profile)}
+    names = {history_name(gpu) for gpu in gpus} | set(profiled)
     return product if product in names else f"{_SIMULATED}{product}" if f"{_SIMULATED}{product}" in names else product
 
 
 def _profile(ledger: Ledger, job: str | Profile, gpu_name: str, owner_uid: int | None) -> Profile:
-    if isinstance(job, str):
-        return _remembered(ledger, job, gpu_name, owner_uid)
-    if job.gpu_name != gpu_name:
-        raise RequestError(
-            f"the profile of {job.signature} was measured on {job.gpu_name}, not on {gpu_name}",
-            hint="profiles tell of the kind of GPU that they were measured on: run pgpu profile there",
-        )
-    return job
-
-
-def _remembered(ledger: Ledger, word: str, gpu_name: str, owner_uid: int | None) -> Profile:
-    """Look for a job's own profile, then for one of its program, then for a signature of this name or beginning."""
-    job = _job(ledger, word, owner_uid)
+    """Return a job's own profile, else one of its program, else one of a signature with this name or beginning."""
+    if isinstance(job, Profile):
+        if job.gpu_name != gpu_name:
+            raise RequestError(
+                f"the profile of {job.signature} was measured on {job.gpu_name}, not on {gpu_name}",
+                hint="a profile holds for the kind of GPU that it was measured on: run pgpu profile there",
+            )
+        return job
+    try:
+        named = ledger.find(job, owner_uid).job
+    except JobNotFoundError:
+        named = None
     with ledger.view() as view:
-        found = None if job is None else _of_job(view, job, gpu_name)
-        found = found or _of_signature(view, word, gpu_name, owner_uid)
+        found = None if named is None else _of_job(view, named, gpu_name)
+        found = found or _of_signature(view, job, gpu_name, owner_uid)
     if found is None:
         raise RequestError(
-            f"there is no profile of {word!r} on {gpu_name}", hint="measure it: pgpu profile --sensitivity -- COMMAND"
+            f"there is no profile of {job!r} on {gpu_name}", hint="measure it: pgpu profile --sensitivity -- COMMAND"
         )
     return found
-
-
-def _job(ledger: Ledger, word: str, owner_uid: int | None) -> Job | None:
-    try:
-        return ledger.find(word, owner_uid).job
-    except JobNotFoundError:
-        return None
 
 
 def _of_job(view: View, job: Job, gpu_name: str) -> Profile | None:
@@ -155,3 +123,39 @@ def _of_signature(view: View, word: str, gpu_name: str, owner_uid: int | None) -
     if not same and len({each.signature for each in begun}) > 1:
         raise RequestError(f"several programs begin with {word!r}", hint="write more of the signature")
     return next(iter(same or begun), None)
+
+
+# Results of `pgpu calibrate`: constants for a GPU's model and driver, bandwidths for one GPU.
+
+
+def check_calibration(context: EngineContext) -> None:
+    """Raise RequestError if there is no GPU to calibrate."""
+    if not context.gpus.gpus():
+        raise RequestError("there is no GPU here", hint='--simulate "RTX 3090" before the verb simulates one')
+
+
+def keep_constants(context: EngineContext, gpu_uuid: str, constants: Constants, bandwidths: Bandwidths) -> None:
+    """Store the results for one GPU.
+
+    Raises:
+        RequestError: There is no such GPU.
+    """
+    gpu = next((each for each in context.gpus.gpus() if each.uuid == gpu_uuid), None)
+    if gpu is None:
+        raise RequestError(f"there is no GPU {gpu_uuid} here", hint="pgpu gpus lists them")
+    context.ledger.facts.put(key_of(history_name(gpu), gpu.driver_version), text_of(constants))
+    keep_bandwidths(context.ledger, gpu, bandwidths)
+
+
+def keep_bandwidths(ledger: Ledger, gpu: Gpu, measured: Bandwidths) -> None:
+    """Store a GPU's bandwidths under its present driver; those under other drivers are removed."""
+    ledger.facts.put_for(f"bandwidths/{gpu.uuid}/", gpu.driver_version, json.dumps(asdict(measured)), 0.0)
+
+
+def swap_bytes_per_second(ledger: Ledger, gpu: Gpu) -> float | None:
+    """Return the rate at which memory moves to and from a GPU at the same time: measured, else that of its PCIe link.
+
+    None if neither is known.
+    """
+    kept = ledger.facts.get(f"bandwidths/{gpu.uuid}/{gpu.driver_version}")
+    return gpu.link_bytes_per_second if kept is None else Bandwidths(**json.loads(kept)).swap

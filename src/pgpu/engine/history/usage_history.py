@@ -1,48 +1,55 @@
-"""What jobs reserved and what they used: the history of each call, and where memory was reserved for nothing.
+"""Reports on past runs: the history of each call, and memory that jobs reserved but did not use.
 
-It reads; it refuses to change anything, and leaves it to its caller who may see whose runs.
+The caller decides which user's runs may be shown.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
-from pgpu.engine.engine import Engine
+from pgpu.engine.context import EngineContext
 from pgpu.engine.history.run_history import history_name
 from pgpu.engine.history.usage_records import CallHistory, Waste
 from pgpu.errors import JobNotFoundError, RequestError
-from pgpu.ledger import Entry, View
+from pgpu.ledger import Entry
 from pgpu.model import Run
 from pgpu.scheduling.demand import is_greedy, right_size_bytes, was_too_small
 
 _Call = tuple[str, str, int]
-"""Signature, product name of the GPU, UID."""
+"""Signature, model of the GPU, UID."""
 
 MOST_RUNS = 5000
-"""So many of the newest runs are looked at."""
+"""Only so many of the newest runs are read."""
 
 
-def read_history(engine: Engine, word: str | None, owner_uid: int | None = None) -> list[CallHistory]:
-    """Return the history of every call, the one that ran last first.
+def read_history(context: EngineContext, word: str | None, owner_uid: int | None = None) -> list[CallHistory]:
+    """Return the history of every call, the latest first.
 
     Args:
-        engine: Whose ledger it is.
+        context: Of the ledger.
         word: A signature, the beginning of one, or the id or name of a job; None for all.
-        owner_uid: Whose runs; None for everybody's.
+        owner_uid: Only runs of this user; None for all users.
 
     Raises:
-        RequestError: Nothing is known under this word.
+        RequestError: No run matches the word.
     """
-    called = "" if word is None else _signature_of_job(engine, word, owner_uid)
-    with engine.ledger.view() as view:
+    called = ""
+    if word is not None:
+        with suppress(JobNotFoundError):
+            called = context.ledger.find(word, owner_uid).job.signature
+    with context.ledger.view() as view:
         calls: dict[_Call, list[Run]] = {}
         for run in view.history.runs(owner_uid, MOST_RUNS):
             calls.setdefault((run.signature, run.gpu_name, run.owner_uid), []).append(run)
         wanted = list(calls) if word is None else _matching(word, called, calls)
         newest_first = sorted(wanted, key=lambda call: calls[call][-1].ended_at_seconds, reverse=True)
-        return [_history_of(engine, view, call, calls[call]) for call in newest_first]
+        return [
+            CallHistory(*call, tuple(calls[call]), context.learning.estimate(view, call[0], call[2], call[1]))
+            for call in newest_first
+        ]
 
 
 def _matching(word: str, called: str, calls: dict[_Call, list[Run]]) -> Sequence[_Call]:
-    """Return the call that is named exactly, else those whose names begin so, else those of the job that is meant."""
+    """Return the call with this exact signature, else those whose signatures begin so, else those of a job with this id or name."""
     begun = [call for call in calls if call[0].startswith(word)]
     same = [call for call in begun if call[0] == word]
     of_job = [call for call, runs in calls.items() if call[0] == called or any(run.job_id == word for run in runs)]
@@ -51,32 +58,20 @@ def _matching(word: str, called: str, calls: dict[_Call, list[Run]]) -> Sequence
     return same or begun or of_job
 
 
-def _signature_of_job(engine: Engine, word: str, owner_uid: int | None) -> str:
-    try:
-        return engine.ledger.find(word, owner_uid).job.signature
-    except JobNotFoundError:
-        return ""
-
-
-def _history_of(engine: Engine, view: View, call: _Call, runs: Sequence[Run]) -> CallHistory:
-    signature, gpu_name, uid = call
-    return CallHistory(*call, tuple(runs), engine.learning.estimate(view, signature, uid, gpu_name))
-
-
-def read_waste(engine: Engine, owner_uid: int | None = None) -> list[Waste]:
-    """Return what every remembered job reserved and used, running ones last.
+def read_waste(context: EngineContext, owner_uid: int | None = None) -> list[Waste]:
+    """Return what every known job reserved and used, running ones last.
 
     Args:
-        engine: Whose ledger it is.
-        owner_uid: Whose jobs; None for everybody's.
+        context: Of the ledger.
+        owner_uid: Only jobs of this user; None for all users.
 
     Raises:
         NodeError: A meter or the GPUs cannot be read.
     """
-    with engine.ledger.view() as view:
+    with context.ledger.view() as view:
         ended = [waste_of(run) for run in view.history.runs(owner_uid, MOST_RUNS)]
         holding = [entry for entry in view.holding() if owner_uid in {None, entry.job.owner_uid}]
-    return ended + list(_running(engine, [entry for entry in engine.queue_of(holding) if entry.is_counted]))
+    return ended + list(_running(context, [entry for entry in context.queue_of(holding) if entry.is_counted]))
 
 
 def waste_of(run: Run) -> Waste:
@@ -97,13 +92,13 @@ def waste_of(run: Run) -> Waste:
     )
 
 
-def _running(engine: Engine, entries: Sequence[Entry]) -> Iterator[Waste]:
-    names = {gpu.uuid: history_name(gpu) for gpu in engine.gpus.gpus()}
+def _running(context: EngineContext, entries: Sequence[Entry]) -> Iterator[Waste]:
+    names = {gpu.uuid: history_name(gpu) for gpu in context.gpus.gpus()}
     for entry in entries:
         job = entry.job
         if job.lease is None or not job.lease.slices or job.state.is_final:
             continue
-        peak_bytes = max((use.peak_bytes for use in engine.enforcer.use(job.lease)), default=0)
+        peak_bytes = max((use.peak_bytes for use in context.enforcer.use(job.lease)), default=0)
         part = job.lease.slices[0]
         name = names.get(part.gpu_uuid, part.gpu_uuid)
         yield Waste(

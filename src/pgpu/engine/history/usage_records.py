@@ -1,4 +1,4 @@
-"""What the engine is told and tells of jobs' runs: values that cross to clients, which must not load the engine for them."""
+"""Values about jobs' runs that cross between engine and clients; a module of its own, since clients do not load the engine."""
 
 import base64
 import zlib
@@ -12,17 +12,17 @@ from pgpu.scheduling.demand import Estimate
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What several runs of a program beside each other told, which none of them tells alone."""
+    """Results of several runs of a program, such as beside antagonists."""
 
     sensitivity: Sensitivity
     contests: tuple[Contest, ...] = ()
     demands: tuple[Demand, ...] = ()
-    """Of resources that were told better than its profile did, which they replace."""
+    """Replace those of the profile for the same resources."""
 
     def added_to(self, profile: Profile) -> Profile:
-        """Return a profile with all of this."""
-        told = {demand.resource for demand in self.demands}
-        kept = tuple(demand for demand in profile.demands if demand.resource not in told)
+        """Return a profile completed by these results."""
+        measured = {demand.resource for demand in self.demands}
+        kept = tuple(demand for demand in profile.demands if demand.resource not in measured)
         return replace(profile, sensitivity=self.sensitivity, contests=self.contests, demands=(*kept, *self.demands))
 
 
@@ -33,12 +33,12 @@ class ProfiledJob:
     job_id: str
     profile: Profile
     packed_log: str
-    """What it wrote down, as `unpacked` takes it: zlib's, in base64."""
+    """Its trace log, compressed with zlib and encoded in base64; see `unpack_log`."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallHistory:
-    """What is known of one call of a program on one model of GPU, by one user."""
+    """The runs of one call of a program by one user on one model of GPU."""
 
     signature: str
     gpu_name: str
@@ -47,12 +47,12 @@ class CallHistory:
     """Oldest first."""
 
     estimate: Estimate
-    """What `--memory auto` would reserve for it now."""
+    """Of `--memory auto` for its next run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waste:
-    """One job's slice, and what it used of it."""
+    """One job's slice, and how much of it was used."""
 
     job_id: str
     owner_uid: int
@@ -63,10 +63,10 @@ class Waste:
 
     peak_bytes: int
     should_ask_bytes: int | None
-    """What it should have asked; None where its peak does not tell."""
+    """A fitting size; None where the peak does not show the need."""
 
     is_greedy: bool
-    """Whether it took what it saw, so that nobody can tell what it needed."""
+    """Whether it allocated all the memory in sight, so that its peak does not show its need."""
 
     was_too_small: bool
     """Whether it failed at its own limit."""
@@ -76,15 +76,15 @@ class Waste:
 
     @property
     def factor(self) -> float | None:
-        """How many times what it used was reserved; None if it used nothing."""
+        """Reserved memory divided by used memory; None if it used none."""
         return self.reserved_bytes / self.peak_bytes if self.peak_bytes else None
 
 
 def unpack_log(packed_log: str) -> bytes:
-    """Return a log as `trace.read` takes it, however large it says to be.
+    """Return a decoded log, cut off at the largest size that a log has: the input may come from a client.
 
     Raises:
-        RequestError: It is none.
+        RequestError: It is no such log.
     """
     try:
         return zlib.decompressobj().decompress(base64.b64decode(packed_log), trace.LOG_BYTES)

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from pgpu.engine.context import SIGNAL_PREFIX, WINDOW_PREFIX
 from pgpu.engine.engine import Engine
-from pgpu.engine.history.ended_run import EndedRun, NextTry, observe_end, queue_again
 from pgpu.engine.history.job_profiles import begin_metrics, measure_trace
+from pgpu.engine.history.retry_policy import EndedRun, NextTry, observe_end, queue_again
 from pgpu.engine.leases.recovery import mark_lost
 from pgpu.engine.parking.departure import Departure
 from pgpu.engine.parking.vacancy import PlaceRefusedError, give_back, occupants

@@ -1,104 +1,130 @@
-"""Does the turns of one GPU, as long as this process holds that GPU's lock.
+"""Runs the turns of GPUs whose jobs hold more memory than fits: reads what the jobs do, holds them, and releases them.
 
-Between looks it sleeps: tens of milliseconds while jobs take turns, a quarter of a second while they could come to need
-them, else it looks when its supervisor does. Whoever takes its place after a crash reads how turns stood, and lets everybody
-go on whom the rules do not hold. Where turns are switched off, each supervisor lets its own job go on once nobody does them
-any more. It refuses to hold any job that does not oversubscribe, and leaves the holds of others alone.
+There is no process for this alone: of the supervisors of one GPU's oversubscribing jobs, the one that holds the GPU's lock runs
+the turns, on its event loop. It polls every 20 ms while jobs take turns, every 250 ms while they might have to, else once a
+second. `scheduling.gpu_turns` decides whose turn it is. The state is a file, from which another supervisor continues after
+a crash. Only jobs that oversubscribe are held, and only by the hold bit of turns.
 """
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
-from pgpu.enforcement.compute_word import Hold
-from pgpu.engine.engine import Engine
-from pgpu.engine.history.link_bandwidths import swap_bytes_per_second
+from pgpu.enforcement import Enforcer
+from pgpu.enforcement.board import BoardGpu
+from pgpu.enforcement.compute_word import ComputeWord, Hold
+from pgpu.engine.admission.snapshot import HeldBytes
+from pgpu.engine.context import EngineContext
+from pgpu.engine.history.sharing_advice import swap_bytes_per_second
 from pgpu.engine.parking.parking_state import Stage, load_parking
 from pgpu.engine.process.event_loop import EventLoop, Timer
-from pgpu.engine.turns.observation import TurnMeasurement, TurnObserver, device_only_bytes, paged_jobs
 from pgpu.engine.turns.turn_state import TurnPaths, load_turns, save_turns, turn_paths
-from pgpu.errors import EnforcementError, PgpuError
+from pgpu.errors import EnforcementError, PgpuBug, PgpuError
 from pgpu.host.file_lock import try_lock
 from pgpu.host.stderr_log import Complaints
-from pgpu.model import Job
-from pgpu.scheduling.gpu_turns import NO_TURNS, Contender, TurnRules, TurnState, advance
+from pgpu.ledger import Entry
+from pgpu.model import Job, JobState, Lease
+from pgpu.scheduling.gpu_turns import NO_TURNS, Contender, TurnState, advance
 
 TURN_SECONDS = 0.02
-"""Between looks while jobs take turns: the GPU stands idle about so long at each change."""
+"""Polling interval while jobs take turns; the GPU is idle for about as long at each change."""
 
 WATCH_SECONDS = 0.25
-"""Between looks while everybody runs and all together hold more than fits."""
+"""Polling interval while all jobs run and together hold more than fits."""
 
 MEASURE_SECONDS = 0.25
-"""What jobs hold is read at most so often: it takes longer than seeing what they do."""
+"""Shortest time between two readings of what jobs hold, which take longer than reading what they do."""
+
+_NANOSECONDS = 1e9
+_DRAINED_SECONDS = 1.0
+"""Work counts as finished so long after its expected end, even if the job has not polled it."""
+
+_LATELY_SECONDS = 0.05
+"""A job that works without pause may have nothing in flight for a moment between two launches."""
+
+_Value = TypeVar("_Value")
 
 
 class Arbiter:
-    """One supervisor's part in the turns of its job's GPU."""
+    """One supervisor's part in the turns of its job's GPUs."""
 
-    def __init__(self, engine: Engine, loop: EventLoop, job: Job) -> None:
-        """Do nothing until `tick`."""
-        self._engine = engine
-        self._loop = loop
+    def __init__(self, context: EngineContext, loop: EventLoop, job: Job) -> None:
+        self._context = context
         self._job = job
         parts = job.lease.slices if job.lease is not None and job.request.oversubscribes else ()
-        self._duties = [_Duty(engine, loop, part.gpu_uuid) for part in parts]
+        self._gpus = [_GpuTurns(context, loop, part.gpu_uuid) for part in parts]
 
     def tick(self) -> None:
-        """Take the duty where nobody has it, and see who is there; called about once a second.
+        """Take the locks that are free, and start a new reading of the jobs on their GPUs; called about once a second.
 
         Raises:
             NodeError: The ledger or a GPU cannot be read.
         """
-        if not self._engine.settings.has_turns:
-            for duty in self._duties:
-                duty.let_go_of_what_is_left(self._job)
+        context = self._context
+        if not context.settings.has_turns:
+            for each in self._gpus:
+                each.release_left(self._job)
             return
-        taken = [duty for duty in self._duties if duty.is_taken()]
-        if not taken:
+        owned = [each for each in self._gpus if each.take_lock()]
+        if not owned:
             return
-        with self._engine.ledger.view() as view:
-            entries = self._engine.queue_of(view.holding())
-        snapshot = self._engine.snapshot()
-        rooms = {room.gpu.uuid: room for room in snapshot.rooms(entries, self._engine.headroom)}
+        with context.ledger.view() as view:
+            entries = context.queue_of(view.holding())
+        snapshot = context.snapshot()
+        rooms = {room.gpu.uuid: room for room in snapshot.rooms(entries, context.headroom)}
         jobs = paged_jobs(entries)
         away = [entry.job.id for entry in entries if self._is_away(entry.job)]
-        for duty in taken:
-            room = rooms.get(duty.gpu_uuid)
+        for each in owned:
+            room = rooms.get(each.gpu_uuid)
             capacity_bytes = 0 if room is None else room.capacity_bytes
-            left_bytes = capacity_bytes - device_only_bytes(entries, duty.gpu_uuid, snapshot.staying_bytes, away)
-            speed = None if room is None else swap_bytes_per_second(self._engine, room.gpu)
-            duty.see(jobs.get(duty.gpu_uuid, []), left_bytes, speed)
+            left_bytes = capacity_bytes - device_only_bytes(entries, each.gpu_uuid, snapshot.staying_bytes, away)
+            speed = None if room is None else swap_bytes_per_second(context.ledger, room.gpu)
+            each.restart(jobs.get(each.gpu_uuid, []), left_bytes, speed)
 
     def _is_away(self, job: Job) -> bool:
-        """Whether a suspended job has left the GPU as a whole and has not been let go on."""
+        """Whether a suspended job has left its GPU as a whole and is still suspended."""
         if job.suspended_by is None:
             return False
-        parking = load_parking(self._engine.places(job.id).parking)
+        parking = load_parking(self._context.places(job.id).parking)
         return parking is not None and parking.by == job.suspended_by and parking.stage is Stage.AWAY
 
     def close(self) -> None:
-        """Leave the duty to somebody else."""
-        for duty in self._duties:
-            duty.close()
+        """Release the locks, so that another supervisor takes them."""
+        for each in self._gpus:
+            each.close()
+
+
+@dataclass(frozen=True, slots=True)
+class TurnMeasurement:
+    """What changes seldom of one job on one GPU."""
+
+    set_bytes: int
+    """Memory that it holds and that could be moved to the host."""
+
+    stays_bytes: int
+    """Memory that it holds and that could not."""
+
+    word: ComputeWord | None
+    """Of its limit file; None where it has none yet."""
 
 
 @dataclass(slots=True)
-class _Duty:
-    """The turns of one GPU, while this process does them."""
+class _GpuTurns:
+    """The turns of one GPU, while this process holds its lock."""
 
-    engine: Engine
+    context: EngineContext
     loop: EventLoop
     gpu_uuid: str
     _lock: int | None = None
     _turns: TurnState = NO_TURNS
     _jobs: Sequence[Job] = ()
     _left_bytes: int = 0
-    """What jobs that do not oversubscribe leave of the GPU."""
+    """Memory that jobs which do not oversubscribe leave of the GPU."""
 
     _bytes_per_second: float | None = None
-    """At which memory moves to and from this GPU; None is not known."""
+    """Rate at which memory moves to and from this GPU; None if it is not known."""
 
     _held_at_seconds: dict[str, float] = field(default_factory=dict)
     _measured: dict[str, TurnMeasurement] = field(default_factory=dict)
@@ -107,100 +133,104 @@ class _Duty:
     _complaints: Complaints = field(default_factory=Complaints)
 
     @property
-    def _eye(self) -> TurnObserver:
-        return TurnObserver(self.engine.enforcer, self.gpu_uuid)
+    def _paths(self) -> TurnPaths:
+        return turn_paths(self.context.settings, self.gpu_uuid)
 
-    @property
-    def _places(self) -> TurnPaths:
-        return turn_paths(self.engine.settings, self.gpu_uuid)
-
-    @property
-    def _rules(self) -> TurnRules:
-        rules = self.engine.settings.turns
-        return rules if self._bytes_per_second is None else replace(rules, bytes_per_second=self._bytes_per_second)
-
-    def is_taken(self) -> bool:
-        """Whether this process has the duty, which it takes if nobody has it."""
+    def take_lock(self) -> bool:
+        """Take the GPU's lock if it is free, and read the state of the last holder; True while this process holds it."""
         if self._lock is None:
-            self._lock = try_lock(self._places.lock)
-            self._turns = NO_TURNS if self._lock is None else load_turns(self._places.standing)
+            self._lock = try_lock(self._paths.lock)
+            self._turns = NO_TURNS if self._lock is None else load_turns(self._paths.standing)
         return self._lock is not None
 
-    def let_go_of_what_is_left(self, job: Job) -> None:
-        """Let a job go on that turns held, unless somebody still does them.
+    def release_left(self, job: Job) -> None:
+        """Release a job that turns held before they were switched off, unless another process still runs them.
 
         Raises:
             EnforcementError: The slice cannot be read or written.
         """
-        word = self._eye.word(job)
-        if word is None or job.lease is None or not word.holds & Hold.TURNS or not self.is_taken():
+        at, lease = _index(job, self.gpu_uuid)
+        word = _part(self.context.enforcer.words(lease), at)
+        if word is None or not word.holds & Hold.TURNS or not self.take_lock():
             return
         try:
-            self.engine.enforcer.hold(job.lease, self.gpu_uuid, Hold.TURNS, is_held=False)
+            self.context.enforcer.hold(lease, self.gpu_uuid, Hold.TURNS, is_held=False)
         finally:
             self.close()
 
-    def see(self, jobs: Sequence[Job], left_bytes: int, bytes_per_second: float | None) -> None:
-        """Look now, and on while there is anything to look for."""
+    def restart(self, jobs: Sequence[Job], left_bytes: int, bytes_per_second: float | None) -> None:
+        """Run the turns now with new values, and on while there is anything to do."""
         self._jobs, self._left_bytes, self._bytes_per_second = jobs, left_bytes, bytes_per_second
         self._measured_at_seconds = float("-inf")
         if self._timer is not None:
             self._timer.cancel()
-        self._look()
+        self._run()
 
     def close(self) -> None:
-        """Let go of the lock; whom the turns hold, the next on duty lets go on."""
+        """Release the lock. Held jobs stay held until the next holder of the lock reads the state."""
         if self._timer is not None:
             self._timer.cancel()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
-    def _look(self) -> None:
+    def _run(self) -> None:
         now_seconds = self.loop.now_seconds()
         if now_seconds - self._measured_at_seconds >= MEASURE_SECONDS:
-            self._measure(now_seconds)
-        contenders = self._contenders(now_seconds)
-        stays_bytes = sum(each.stays_bytes for each in self._measured.values())
-        room_bytes = max(0, self._left_bytes - stays_bytes)
-        before = self._turns
-        self._turns = advance(before, contenders, room_bytes, now_seconds, self._rules)
+            self._measured_at_seconds = now_seconds
+            self._measured = {}
+            for job in self._jobs:
+                with contextlib.suppress(EnforcementError):  # it has ended, or is read again next time
+                    self._measured[job.id] = _measure(self.context.enforcer, job, self.gpu_uuid)
+        contenders = []
+        for job in self._jobs:
+            if (measured := self._measured.get(job.id)) is not None:
+                with contextlib.suppress(EnforcementError):
+                    held_at_seconds = self._held_at_seconds.get(job.id)
+                    contenders.append(self._contender(job, measured, held_at_seconds, now_seconds))
+        room_bytes = max(0, self._left_bytes - sum(each.stays_bytes for each in self._measured.values()))
+        before, rules = self._turns, self.context.settings.turns
+        if self._bytes_per_second is not None:
+            rules = replace(rules, bytes_per_second=self._bytes_per_second)
+        self._turns = advance(before, contenders, room_bytes, now_seconds, rules)
         for job in self._jobs:
             self._apply(job, now_seconds)
         if self._turns != before:
             self._save()
         is_crowded = sum(each.set_bytes for each in contenders) > room_bytes
-        self._look_again(now_seconds, WATCH_SECONDS if is_crowded else None)
+        self._run_again(now_seconds, TURN_SECONDS if self._turns.is_on else WATCH_SECONDS if is_crowded else None)
 
-    def _look_again(self, now_seconds: float, watch_seconds: float | None) -> None:
-        """Where looking takes long, because of many jobs, less often: a fifth of a processor at most."""
-        pause_seconds = TURN_SECONDS if self._turns.is_on else watch_seconds
+    def _run_again(self, now_seconds: float, pause_seconds: float | None) -> None:
         if pause_seconds is None:
             self._timer = None
             return
+        # With many jobs a reading takes long; a longer pause keeps it at a fifth of a core.
         took_seconds = self.loop.now_seconds() - now_seconds
-        self._timer = self.loop.call_later(max(pause_seconds, 4 * took_seconds), self._look)
+        self._timer = self.loop.call_later(max(pause_seconds, 4 * took_seconds), self._run)
 
-    def _measure(self, now_seconds: float) -> None:
-        """Who cannot be looked at is gone, or will be seen again."""
-        self._measured_at_seconds = now_seconds
-        found = {}
-        for job in self._jobs:
-            with contextlib.suppress(EnforcementError):
-                found[job.id] = self._eye.measure(job)
-        self._measured = found
+    def _contender(
+        self, job: Job, measured: TurnMeasurement, held_at_seconds: float | None, now_seconds: float
+    ) -> Contender:
+        """Return what a job does on the GPU now.
 
-    def _contenders(self, now_seconds: float) -> list[Contender]:
-        found = []
-        for job in self._jobs:
-            if (measured := self._measured.get(job.id)) is not None:
-                held_at_seconds = self._held_at_seconds.get(job.id)
-                with contextlib.suppress(EnforcementError):
-                    found.append(self._eye.see(job, measured, held_at_seconds, now_seconds))
-        return found
+        The board is written by the job. False values cost turns, its own and others', and give it no memory.
+
+        Args:
+            job: With a lease.
+            measured: Of it, recently.
+            held_at_seconds: Since when it is held, monotonic; None if it is not, or if that is unknown.
+            now_seconds: Monotonic.
+        """
+        at, lease = _index(job, self.gpu_uuid)
+        board = _part(self.context.enforcer.boards(lease), at)
+        activity = _activity(board, measured.word, held_at_seconds, now_seconds)
+        is_wanting, wanted_at_seconds, is_quiet = activity if job.state is JobState.RUNNING else _STILL
+        return Contender(
+            job.id, measured.set_bytes, is_wanting, wanted_at_seconds, is_quiet=is_quiet, priority=job.request.priority
+        )
 
     def _apply(self, job: Job, now_seconds: float) -> None:
-        """Hold a job, or let it go on, unless it is so already."""
+        """Hold or release a job, where that is a change."""
         is_held = not self._turns.may_run(job.id)
         if not is_held:
             self._held_at_seconds.pop(job.id, None)
@@ -212,7 +242,7 @@ class _Duty:
         if is_held:
             self._held_at_seconds[job.id] = now_seconds
         try:
-            self.engine.enforcer.hold(job.lease, self.gpu_uuid, Hold.TURNS, is_held=is_held)
+            self.context.enforcer.hold(job.lease, self.gpu_uuid, Hold.TURNS, is_held=is_held)
         except PgpuError as exc:
             self._complaints.say(f"turns: job {job.id} could not be {'held' if is_held else 'let go on'}: {exc}")
             return
@@ -220,6 +250,94 @@ class _Duty:
 
     def _save(self) -> None:
         try:
-            save_turns(self._places.standing, self._turns)
+            save_turns(self._paths.standing, self._turns)
         except OSError as exc:
-            self._complaints.say(f"turns: {self._places.standing} cannot be written: {exc.strerror}")
+            self._complaints.say(f"turns: {self._paths.standing} cannot be written: {exc.strerror}")
+
+
+def paged_jobs(entries: Sequence[Entry]) -> dict[str, list[Job]]:
+    """Return the running jobs that oversubscribe, oldest first, by the UUID of their GPU; without suspended ones."""
+    found: dict[str, list[Job]] = {}
+    for entry in entries:
+        job = entry.job
+        if (
+            job.suspended_by is None
+            and job.request.oversubscribes
+            and job.lease is not None
+            and entry.is_lease_held
+            and not job.state.is_final
+        ):
+            for part in job.lease.slices:
+                found.setdefault(part.gpu_uuid, []).append(job)
+    return found
+
+
+def device_only_bytes(
+    entries: Sequence[Entry], gpu_uuid: str, staying_bytes: HeldBytes, away: Collection[str] = ()
+) -> int:
+    """Return the GPU memory of jobs that take no turns: whole slices, and of suspended oversubscribing jobs what stays.
+
+    A job that left as a whole takes nothing while another job is in its place. After that its place is kept free, or the
+    paging jobs would fill it before it is back.
+
+    Args:
+        entries: Every job that holds a lease.
+        gpu_uuid: Of the GPU.
+        staying_bytes: Memory of suspended oversubscribing jobs that cannot be moved.
+        away: Ids of suspended jobs that are off the GPU, or still on it with nothing in flight.
+    """
+    there = {entry.job.id for entry in entries if entry.is_lease_held}
+    found = 0
+    for entry in entries:
+        job = entry.job
+        parts = job.lease.slices if job.lease is not None and entry.is_counted else ()
+        has_left = job.id in away and job.suspended_by in there
+        for part in (part for part in parts if part.gpu_uuid == gpu_uuid):
+            if not job.request.oversubscribes:
+                found += 0 if has_left else part.memory_bytes
+            elif job.suspended_by is not None:
+                found += staying_bytes.get((job.id, gpu_uuid), 0)
+    return found
+
+
+def _measure(enforcer: Enforcer, job: Job, gpu_uuid: str) -> TurnMeasurement:
+    at, lease = _index(job, gpu_uuid)
+    use, word = _part(enforcer.use(lease), at), _part(enforcer.words(lease), at)
+    if use is None:
+        return TurnMeasurement(0, 0, word)
+    stays_bytes = use.used_bytes if use.resident_bytes is None else use.resident_bytes
+    return TurnMeasurement(use.used_bytes - stays_bytes, stays_bytes, word)
+
+
+def _index(job: Job, gpu_uuid: str) -> tuple[int, Lease]:
+    if job.lease is None:
+        raise PgpuBug(f"job {job.id} has no lease to look at")
+    return [part.gpu_uuid for part in job.lease.slices].index(gpu_uuid), job.lease
+
+
+def _part(values: Sequence[_Value], at: int) -> _Value | None:
+    """Return the value of one GPU; None before the slice is made, or before the job has used the GPU."""
+    return values[at] if at < len(values) else None
+
+
+_Activity = tuple[bool, float | None, bool]
+_STILL: _Activity = (False, None, True)
+"""Of a job none of whose processes uses the GPU."""
+
+
+def _activity(
+    board: BoardGpu | None, word: ComputeWord | None, held_at_seconds: float | None, now_seconds: float
+) -> _Activity:
+    """Return whether a job wants the GPU, when it last did, and whether nothing of it is in flight."""
+    if board is None or word is None or board.wanted_ns == 0:
+        return _STILL
+    wanted_at_seconds = board.wanted_ns / _NANOSECONDS
+    if not word.is_held:
+        is_busy = board.in_flight_until_ns != 0
+        return is_busy or now_seconds - wanted_at_seconds < _LATELY_SECONDS, wanted_at_seconds, not is_busy
+    # A job that exits or no longer polls leaves its last value: it counts as finished a second after that.
+    end_ns = board.in_flight_until_ns
+    is_quiet = end_ns == 0 or end_ns / _NANOSECONDS + _DRAINED_SECONDS < now_seconds
+    # A held job writes that it wants to launch once, and then waits.
+    is_waiting = held_at_seconds is None or wanted_at_seconds >= held_at_seconds
+    return is_waiting, now_seconds if is_waiting else wanted_at_seconds, is_quiet

@@ -1,6 +1,6 @@
-"""How the turns of each GPU stand, for whoever does them next and for whoever shows them.
+"""The state of each GPU's turns: a file for the next holder of the lock, and for reports.
 
-Written by the arbiter on duty alone, whole or not at all; what cannot be read counts as never written.
+Only the holder of the lock writes it, atomically; an unreadable file counts as none.
 """
 
 import json
@@ -19,38 +19,38 @@ _MODE = 0o600
 
 @dataclass(frozen=True, slots=True)
 class TurnPaths:
-    """Where the turns of one GPU are written, in the runtime directory."""
+    """Files of one GPU's turns, in the runtime directory."""
 
     lock: Path
-    """Locked by the arbiter on duty."""
+    """Held by the one supervisor that runs the turns."""
 
     standing: Path
 
 
 @dataclass(frozen=True, slots=True)
 class GpuTurn:
-    """Whose turn it is on one GPU. Times are seconds since the epoch."""
+    """The turn on one GPU. Times are seconds since the epoch."""
 
     gpu_uuid: str
     holders: tuple[str, ...]
-    """Job ids; none while the next wait for the last to finish what is in flight."""
+    """Job ids; empty while the next ones wait for work of the last ones in flight."""
 
     since_seconds: float | None
     until_seconds: float | None
-    """When the turn ends, if anybody waits for one; both None while there are no holders."""
+    """When the turn ends, if other jobs wait; both None while there are no holders."""
 
     waiting: tuple[str, ...]
-    """Who has something to do and may not, the longest waiting first."""
+    """Ids of jobs with work that is held, the longest waiting first."""
 
 
 def turn_paths(settings: EngineSettings, gpu_uuid: str) -> TurnPaths:
-    """Return the places of one GPU's turns."""
+    """Return the files of one GPU's turns."""
     directory = settings.runtime_directory / "turns"
     return TurnPaths(directory / f"{gpu_uuid}.lock", directory / f"{gpu_uuid}.json")
 
 
 def save_turns(path: Path, turns: TurnState) -> None:
-    """Write how turns stand.
+    """Write the state.
 
     Raises:
         OSError: It cannot be written.
@@ -60,7 +60,7 @@ def save_turns(path: Path, turns: TurnState) -> None:
 
 
 def load_turns(path: Path) -> TurnState:
-    """Return how turns stood when they were written last: `FREE` where that cannot be told."""
+    """Return the last state; `NO_TURNS` if it cannot be read."""
     try:
         return _turns(json.loads(path.read_bytes()))
     except (OSError, ValueError, TypeError, AttributeError, KeyError):
@@ -68,7 +68,7 @@ def load_turns(path: Path) -> TurnState:
 
 
 def turns_now(settings: EngineSettings, gpu_uuids: Sequence[str]) -> list[GpuTurn]:
-    """Return whose turn it is on each of these GPUs; those on which everybody runs are left out."""
+    """Return the turns on these GPUs; without those on which all jobs run."""
     offset_seconds = time.time() - time.monotonic()
     found = [(uuid, load_turns(turn_paths(settings, uuid).standing)) for uuid in gpu_uuids]
     return [_shown(uuid, turns, offset_seconds) for uuid, turns in found if turns.is_on]
