@@ -13,7 +13,7 @@ if "pgpu.app" in sys.orig_argv:
     _comes_back = Departure.come_back
 
     def _stays_away(self: Departure, job: Job) -> bool:
-        is_away = is_travelling(self.engine.places(job.id).parking)
+        is_away = is_travelling(self.context.places(job.id).parking)
         return not is_away and _comes_back(self, job)
 
     Departure.come_back = _stays_away  # type: ignore[method-assign]

@@ -1,6 +1,6 @@
-"""Slices for an orchestrator that has chosen GPUs and sizes itself: held until it frees them, whatever dies meanwhile.
+"""Slices for an orchestrator that chooses GPUs and sizes itself; held until it frees them, across crashes and reboots.
 
-It refuses to queue: what does not fit now is an error, and asked for again.
+There is no queue: a claim that does not fit now is an error, and the orchestrator tries again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,19 +14,19 @@ from pgpu.model import Claim, Gpu, HeldClaim
 from pgpu.units import MIB
 
 STEP_BYTES = 256 * MIB
-"""Slices of claims are whole multiples of it, so that what is left of a GPU can be told exactly."""
+"""Granularity of claims' slices, so that what is left of a GPU is known exactly."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimableGpu:
-    """What claims may take of one GPU."""
+    """One GPU as claims see it."""
 
     gpu: Gpu
     memory_bytes: int
-    """In all: without headroom, and without what others than claims hold of it now."""
+    """Of all claims together: without headroom, and without memory held from outside of claims now."""
 
     held_bytes: int
-    """What claims hold of it."""
+    """By claims."""
 
     is_closed: bool
     """Whether the administrator lets nothing new start there."""
@@ -35,7 +35,7 @@ class ClaimableGpu:
     """Whether claims can share it under MPS."""
 
     oversubscription: float = 1.0
-    """How many times its memory claims that oversubscribe may sum to, about; 1 where none can."""
+    """How many times its memory oversubscribing claims may sum to, about; 1 where none can."""
 
 
 class Claims(Protocol):
@@ -54,33 +54,33 @@ class Claims(Protocol):
         ...
 
     def hold(self, claim: Claim, gpus: Sequence[ClaimableGpu] | None = None) -> HeldClaim:
-        """Give a claim its slices, and return when they bind. The same claim again gets the same ones, made anew if they are gone.
+        """Make a claim's slices, and return when they bind. Idempotent: the same claim gets the same slices, remade if they are gone.
 
         Args:
             claim: To be held.
-            gpus: What `gpus` returned a moment ago: its NVML reading is used again. None: NVML is read here.
+            gpus: A recent result of `gpus`, whose NVML reading is used again. None: NVML is read here.
 
         Raises:
-            RequestError: It can never be, such as a slice smaller than a CUDA context; or its uid is held with other slices.
+            RequestError: It can never be held, such as a slice smaller than a CUDA context; or its uid is held with other slices.
             CapacityError: There is no room for it now.
             NodeError: A GPU is gone, or a limit cannot be enforced.
         """
         ...
 
     def free(self, uid: str) -> None:
-        """Take a claim's slices away, and return once their memory is free; does nothing where nobody holds that uid.
+        """Remove a claim's slices, and return once their memory is free; does nothing for an unknown uid.
 
-        Whatever still runs inside is killed. Works where the GPU is gone.
+        Kills what still runs inside. Works if the GPU is gone.
 
         Raises:
-            NodeError: Somebody still holds memory of it; it stays noted, and is asked for again.
+            NodeError: Memory of it is still held. The claim stays recorded as freed; call again.
         """
         ...
 
     def held(self) -> Sequence[HeldClaim]:
-        """Return every claim that is held, its slices made anew where they are gone: after a reboot all are.
+        """Return every held claim, its slices remade where they are gone: after a reboot all are.
 
-        One whose slices cannot be made is left out, and told in the log; it is tried again with the next call.
+        A claim whose slices cannot be made is logged and left out; the next call tries again.
 
         Raises:
             NodeError: The ledger cannot be used.
@@ -88,7 +88,7 @@ class Claims(Protocol):
         ...
 
     def records(self) -> Mapping[str, ClaimRecord]:
-        """Return by uid whom slices were given and not taken back, whether they are there now or not. Makes none, waits for none.
+        """Return the recorded claims by uid, whether their slices exist now or not. Makes none, waits for none.
 
         Raises:
             NodeError: The ledger cannot be read.
@@ -96,7 +96,7 @@ class Claims(Protocol):
         ...
 
     def uses(self) -> Mapping[str, Sequence[SliceUse]]:
-        """Return what each held claim's containers hold of its slices, by uid.
+        """Return the memory that each held claim's containers use, by uid.
 
         Raises:
             NodeError: The ledger cannot be read.
@@ -104,5 +104,5 @@ class Claims(Protocol):
         ...
 
     def close(self) -> None:
-        """Let this process go; slices stay."""
+        """Close the ledger; slices stay."""
         ...

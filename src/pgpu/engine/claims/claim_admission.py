@@ -1,4 +1,4 @@
-"""Whether a claim may be held now, and the job that stands for it. Decides by what `scheduling` says of a GPU's room."""
+"""Decides whether a claim fits now, by the room of its GPUs, and writes the job that stands for it."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -26,11 +26,7 @@ _UID_DIGITS = 8
 
 
 def check_words(claim: Claim) -> None:
-    """Refuse what no node could hold.
-
-    Raises:
-        RequestError: It cannot be.
-    """
+    """Raise RequestError for a claim that no node could hold."""
     uuids = [part.gpu_uuid for part in claim.slices]
     if not 1 <= len(uuids) <= _MOST_GPUS or len(set(uuids)) != len(uuids):
         raise RequestError(f"a claim is for slices of 1 to {_MOST_GPUS} GPUs, of each GPU one")
@@ -41,7 +37,7 @@ def check_words(claim: Claim) -> None:
 
 
 def request_of(claim: Claim, parts: Sequence[Slice]) -> Request:
-    """Return some slices of a claim as what a job asks for; of several sizes the largest."""
+    """Return some slices of a claim as a job's request; of several sizes the largest."""
     return Request(
         max(part.memory_bytes for part in parts),
         len(parts),
@@ -60,10 +56,10 @@ def check_room(claim: Claim, rooms: Mapping[str, GpuRoom], factor: float, holder
         claim: To be held.
         rooms: Of the node's GPUs, by UUID.
         factor: How far GPUs may be oversubscribed.
-        holders: Who has slices, to be named.
+        holders: Jobs with slices, for the error message.
 
     Raises:
-        RequestError: A GPU can never share its compute in the way that is asked for.
+        RequestError: A GPU does not support the sharing mode.
         CapacityError: There is no room.
         NodeError: A GPU is not there.
     """
@@ -76,18 +72,14 @@ def check_room(claim: Claim, rooms: Mapping[str, GpuRoom], factor: float, holder
         if needed_bytes > room.free_bytes:
             raise CapacityError(
                 f"{format_memory(needed_bytes)} do not fit on GPU {part.gpu_uuid} now: {format_memory(room.free_bytes)} of"
-                f" {format_memory(room.capacity_bytes)} are free{_told(part.gpu_uuid, holders)}"
+                f" {format_memory(room.capacity_bytes)} are free{_holders_text(part.gpu_uuid, holders)}"
             )
         if not has_compute(room.free_compute, part.compute_share or 0.0):
             raise CapacityError(f"{room.free_compute:.0%} of the time of GPU {part.gpu_uuid} are free now")
 
 
 def check_host_room(claim: Claim, factor: float, holders: Sequence[Entry], available_bytes: int) -> None:
-    """Refuse a claim whose memory might have to be moved to the host, and would not fit there now.
-
-    Raises:
-        CapacityError: It would not.
-    """
+    """Raise CapacityError for an oversubscribing claim whose memory would not fit into the host's now."""
     if claim.oversubscribes:
         promised_bytes = sum(host_bytes(entry.job.lease.slices) for entry in holders if entry.job.lease is not None)
         asked = [(claim.uid, request_of(claim, claim.slices))]
@@ -107,29 +99,35 @@ def _device_bytes(claim: Claim, part: Slice, factor: float) -> int:
     return resident_bytes(part.memory_bytes, factor) if claim.oversubscribes else part.memory_bytes
 
 
-def _told(gpu_uuid: str, holders: Sequence[Entry]) -> str:
-    told = [
+def _holders_text(gpu_uuid: str, holders: Sequence[Entry]) -> str:
+    names = [
         f"{entry.job.spec.name or entry.job.id} holds {format_memory(part.device_bytes)}"
         for entry in holders
         if entry.job.lease is not None
         for part in entry.job.lease.slices
         if part.gpu_uuid == gpu_uuid
     ]
-    return f" ({', '.join(told)})" if told else ""
+    return f" ({', '.join(names)})" if names else ""
 
 
 def put_granted(decision: Decision, claim: Claim, factor: float, gpu_model: str | None) -> str:
-    """Write a job that stands for a claim, granted and not started, and return its id."""
+    """Write the job that stands for a claim, granted and not started, and return its id."""
     now_seconds = time.time()
     job_id = new_job_id()
-    slices = tuple(_granted(claim, part, factor) for part in claim.slices)
+    slices = claim.slices
+    if claim.oversubscribes:
+        slices = tuple(
+            with_host_part(replace(part, memory_bytes=_device_bytes(claim, part, factor)), part.memory_bytes)
+            for part in claim.slices
+        )
     lease = Lease(job_id, slices, now_seconds, sharing=mode_of(claim.sharing))
     spec = JobSpec(
         (),
         "claim",
         environment=((CLAIM_VARIABLE, claim.uid),),
         working_directory="/",
-        name=_name(claim, job_id),
+        # The part of the job's id distinguishes claims of one name: one that was removed by force may not have left yet.
+        name=f"{f'{claim.namespace}/{claim.name}' if claim.name else claim.uid}-{job_id[:_UID_DIGITS]}",
         wait_for_memory_seconds=claim.wait_for_memory_seconds,
     )
     job = Job(
@@ -145,14 +143,3 @@ def put_granted(decision: Decision, claim: Claim, factor: float, gpu_model: str 
     decision.put(replace(entry, job=replace(job, state=JobState.STARTING, lease=lease)))
     decision.held_claims.put(claim, job_id, now_seconds)
     return job_id
-
-
-def _granted(claim: Claim, part: Slice, factor: float) -> Slice:
-    device = replace(part, memory_bytes=_device_bytes(claim, part, factor))
-    return with_host_part(device, part.memory_bytes) if claim.oversubscribes else part
-
-
-def _name(claim: Claim, job_id: str) -> str:
-    """Name the claim, and which of those that were called so: one that was removed by force may not have left yet."""
-    told = f"{claim.namespace}/{claim.name}" if claim.name else claim.uid
-    return f"{told}-{job_id[:_UID_DIGITS]}"

@@ -1,13 +1,14 @@
-"""Keeps claims in the ledger and their slices in place: one job stands for each, and another one after a reboot.
+"""The `Claims` of an engine: one job in the ledger stands for each claim, and another one after a reboot.
 
-It refuses to be needed by what runs: if its process dies, slices and limits stay as they are, and whoever comes next goes on.
+Running containers do not depend on this process: if it ends, slices and limits stay, and the next process continues.
 """
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,7 +16,6 @@ from pgpu.enforcement import SliceUse
 from pgpu.engine.admission.snapshot import Snapshot
 from pgpu.engine.claims import ClaimableGpu
 from pgpu.engine.claims.claim_admission import check_host_room, check_room, check_words, put_granted, request_of
-from pgpu.engine.claims.keyed_locks import KeyedLocks
 from pgpu.engine.engine import Engine
 from pgpu.engine.leases.recovery import recover
 from pgpu.engine.submission.job_submission import RESERVED_FACT
@@ -23,23 +23,46 @@ from pgpu.errors import EnforcementError, JobNotFoundError, LedgerError, NodeErr
 from pgpu.ledger import ALL_GPUS, ClaimRecord, Entry, View
 from pgpu.model import Claim, ClaimHolder, Delivery, HeldClaim, JobState
 from pgpu.runtimes.claimed import read_delivery
-from pgpu.scheduling import GpuRoom
 from pgpu.scheduling.capacity import can_page, has_mps
+
+PATIENCE_SECONDS = 40.0
+"""How long slices may take to bind, or to become free. Below the 45 s after which a kubelet gives a call up."""
+
+_POLL_SECONDS = 0.01
+_RECOVERY_SECONDS = 1.0
 
 _LOG = logging.getLogger(__name__)
 
-
 _Answer = TypeVar("_Answer")
 
-PATIENCE_SECONDS = 40.0
-"""How long slices may take to bind, or to be free. Below the 45 s after which a kubelet gives a call up."""
 
-_LOOK_SECONDS = 0.01
-_RECOVERY_SECONDS = 1.0
+class KeyedLocks:
+    """Reentrant locks by name; a lock exists as long as a thread holds it or waits for it, so the table does not grow."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._locks: dict[str, threading.RLock] = {}
+        self._users: Counter[str] = Counter()
+
+    @contextlib.contextmanager
+    def held(self, name: str) -> Iterator[None]:
+        """Hold the lock of a name for the block; the same thread may enter again."""
+        # Counted before the lock is taken: it must not be deleted under a thread that waits for it.
+        with self._guard:
+            lock = self._locks.setdefault(name, threading.RLock())
+            self._users[name] += 1
+        try:
+            with lock:
+                yield
+        finally:
+            with self._guard:
+                self._users[name] -= 1
+                if not self._users[name]:
+                    del self._users[name], self._locks[name]
 
 
 class _ClaimableGpus(list[ClaimableGpu]):
-    """What claims may take of each GPU, with the reading that it was computed from."""
+    """The GPUs as claims see them, with the snapshot that this was computed from."""
 
     def __init__(self, gpus: Iterable[ClaimableGpu], snapshot: Snapshot) -> None:
         super().__init__(gpus)
@@ -47,13 +70,13 @@ class _ClaimableGpus(list[ClaimableGpu]):
 
 
 class EngineClaims:
-    """The `Claims` of an engine, whose GPUs nobody else shares out from now on."""
+    """Claims on an engine's GPUs, which are reserved for claims from now on."""
 
     def __init__(self, engine: Engine, patience_seconds: float = PATIENCE_SECONDS) -> None:
         """Reserve the engine's ledger and GPUs.
 
         Raises:
-            NodeError: Another ledger shares them out.
+            NodeError: Another ledger uses them.
         """
         self._engine = engine
         self._patience_seconds = patience_seconds
@@ -63,14 +86,24 @@ class EngineClaims:
 
     def gpus(self) -> Sequence[ClaimableGpu]:
         """See `Claims.gpus`."""
-        snapshot = self._engine.snapshot()
-        with self._engine.ledger.view() as view:
-            held, closed = self._engine.queue_of(view.holding()), view.closed_gpus()
-        rooms = snapshot.rooms(held, self._engine.headroom)
-        found = (self._offer(room, is_closed=bool(closed & {room.gpu.uuid, ALL_GPUS})) for room in rooms)
+        engine, settings = self._engine, self._engine.settings
+        snapshot = engine.snapshot()
+        with engine.ledger.view() as view:
+            held, closed = engine.queue_of(view.holding()), view.closed_gpus()
+        found = (
+            ClaimableGpu(
+                room.gpu,
+                room.capacity_bytes,
+                room.granted_bytes,
+                is_closed=bool(closed & {room.gpu.uuid, ALL_GPUS}),
+                has_mps=settings.has_mps and has_mps(room.gpu),
+                oversubscription=settings.oversubscription if can_page(room.gpu, settings.oversubscription) else 1.0,
+            )
+            for room in snapshot.rooms(held, engine.headroom)
+        )
         return _ClaimableGpus(found, snapshot)
 
-    def lock(self, uid: str) -> AbstractContextManager[None]:
+    def lock(self, uid: str) -> contextlib.AbstractContextManager[None]:
         """See `Claims.lock`."""
         return self._locks.held(uid)
 
@@ -87,8 +120,15 @@ class EngineClaims:
                 record = decision.held_claims.get(uid)
                 if record is None:
                     return
+                # Before the job ends: a crash in between leaves a record that says the slices are to be freed.
                 decision.held_claims.free(uid, time.time())
-            self._until_released(record)
+            entry = self._entry(record.job_id)
+            if entry is not None and entry.is_live:
+                self._engine.ask_to_stop(record.job_id, 0.0)
+                self._wait_for(
+                    lambda: self._is_released(record.job_id),
+                    f"memory of the slices of claim {uid} is still held",
+                )
             self._forget(uid)
 
     def held(self) -> Sequence[HeldClaim]:
@@ -96,12 +136,17 @@ class EngineClaims:
         recover(self._engine)
         found = []
         for record in self.records().values():
+            claim = record.claim
             try:
-                found.extend(self._held_again(record.claim.uid))
+                with self._locks.held(claim.uid):
+                    with self._engine.ledger.view() as view:
+                        current = view.held_claims.get(claim.uid)
+                    if current is not None and not current.is_freed:  # else freed since
+                        found.append(self._hold(current.claim))
             except LedgerError:
                 raise
             except PgpuError as exc:
-                _LOG.warning(f"the slices of claim {record.claim.namespace}/{record.claim.name} are not there: {exc}")
+                _LOG.warning(f"the slices of claim {claim.namespace}/{claim.name} are not there: {exc}")
         return found
 
     def records(self) -> Mapping[str, ClaimRecord]:
@@ -122,33 +167,22 @@ class EngineClaims:
         """See `Claims.close`."""
         self._engine.ledger.close()
 
-    def _offer(self, room: GpuRoom, *, is_closed: bool) -> ClaimableGpu:
-        settings, gpu = self._engine.settings, room.gpu
-        factor = settings.oversubscription if can_page(gpu, settings.oversubscription) else 1.0
-        is_mps = settings.has_mps and has_mps(gpu)
-        return ClaimableGpu(gpu, room.capacity_bytes, room.granted_bytes, is_closed, is_mps, factor)
-
-    def _held_again(self, uid: str) -> list[HeldClaim]:
-        """Return a claim with its slices, unless it was freed since somebody looked."""
-        with self._locks.held(uid):
-            with self._engine.ledger.view() as view:
-                record = view.held_claims.get(uid)
-            return [] if record is None or record.is_freed else [self._hold(record.claim)]
-
     def _hold(self, claim: Claim, snapshot: Snapshot | None = None) -> HeldClaim:
         with self._engine.ledger.view() as view:
-            is_new, standing = view.held_claims.get(claim.uid) is None, _standing_for(view, claim)
-        if standing is not None:
-            with suppress(EnforcementError):  # it ended meanwhile, as all do whose files a reboot took
-                return self._bound_claim(claim, standing)
+            is_new, job_id = view.held_claims.get(claim.uid) is None, _present_job(view, claim)
+        if job_id is not None:
+            # It may have ended meanwhile, as all jobs do whose files are gone after a reboot.
+            with contextlib.suppress(EnforcementError):
+                return self._wait_for_slices(claim, job_id)
         try:
-            return self._bound_claim(claim, self._granted(claim, snapshot or self._engine.snapshot()))
+            return self._wait_for_slices(claim, self._grant(claim, snapshot or self._engine.snapshot()))
         except EnforcementError:
             if is_new:
                 self._forget(claim.uid)
             raise
 
-    def _granted(self, claim: Claim, snapshot: Snapshot) -> str:
+    def _grant(self, claim: Claim, snapshot: Snapshot) -> str:
+        """Write a job that stands for a claim, start its supervisor, and return its id."""
         engine = self._engine
         factor = engine.settings.oversubscription
         for part in claim.slices:
@@ -156,8 +190,8 @@ class EngineClaims:
             if on_it:
                 engine.check_amount(on_it, request_of(claim, [part]))
         with engine.ledger.decision() as decision:
-            if (standing := _standing_for(decision, claim)) is not None:
-                return standing  # another process was faster
+            if (job_id := _present_job(decision, claim)) is not None:
+                return job_id  # another process was faster
             holding = engine.queue_of(decision.holding())
             rooms = {room.gpu.uuid: room for room in snapshot.rooms(holding, engine.headroom)}
             check_room(claim, rooms, factor, holding)
@@ -169,12 +203,12 @@ class EngineClaims:
         engine.respawn(job_id)
         return job_id
 
-    def _bound_claim(self, claim: Claim, job_id: str) -> HeldClaim:
-        """Return a claim with its slices once they bind."""
-        delivery = self._until(lambda: self._bound(job_id), f"the slices of job {job_id} do not bind yet")
+    def _wait_for_slices(self, claim: Claim, job_id: str) -> HeldClaim:
+        delivery = self._wait_for(lambda: self._delivery(job_id), f"the slices of job {job_id} do not bind yet")
         return HeldClaim(claim, job_id, delivery)
 
-    def _bound(self, job_id: str) -> Delivery | None:
+    def _delivery(self, job_id: str) -> Delivery | None:
+        """Return what the enforcer made for a job; None while its slices do not bind yet."""
         job = self._engine.ledger.job(job_id)
         if job.state.is_final:
             raise EnforcementError(job.error or f"the slices of job {job_id} were taken away")
@@ -182,29 +216,26 @@ class EngineClaims:
             return None
         return read_delivery(Path(job.holder.slice_directory))
 
-    def _until_released(self, record: ClaimRecord) -> None:
-        entry = self._entry(record.job_id)
-        if entry is not None and entry.is_live:
-            self._engine.ask_to_stop(record.job_id, 0.0)
-            told = f"somebody still holds memory of the slices of claim {record.claim.uid}"
-            self._until(lambda: self._is_released(record.job_id), told)
-
     def _is_released(self, job_id: str) -> bool:
         entry = self._entry(job_id)
         return entry is None or not entry.is_live
 
-    def _until(self, question: Callable[[], _Answer | None], complaint: str) -> _Answer:
-        """Ask until there is an answer; now and then see to it that somebody works on it."""
+    def _wait_for(self, poll: Callable[[], _Answer | None], error: str) -> _Answer:
+        """Poll until there is a result; once a second recover jobs, since their supervisors may have died.
+
+        Raises:
+            NodeError: There is none within the patience, with `error` as its message.
+        """
         deadline = time.monotonic() + self._patience_seconds
         recover_at = time.monotonic() + _RECOVERY_SECONDS
-        while not (answer := question()):
+        while not (answer := poll()):
             now = time.monotonic()
             if now > deadline:
-                raise NodeError(complaint)
+                raise NodeError(error)
             if now > recover_at:
                 recover_at = now + _RECOVERY_SECONDS
                 recover(self._engine)
-            threading.Event().wait(_LOOK_SECONDS)
+            threading.Event().wait(_POLL_SECONDS)
         return answer
 
     def _forget(self, uid: str) -> None:
@@ -223,8 +254,8 @@ def _entry(view: View, job_id: str) -> Entry | None:
         return None
 
 
-def _standing_for(view: View, claim: Claim) -> str | None:
-    """Return the job that has this claim's slices, or is about to; None where there is none, or none any more."""
+def _present_job(view: View, claim: Claim) -> str | None:
+    """Return the id of the job that has this claim's slices, or is about to; None where there is none, or it has ended."""
     record = view.held_claims.get(claim.uid)
     if record is None:
         return None

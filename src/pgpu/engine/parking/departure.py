@@ -1,92 +1,111 @@
-"""One victim's side: its place becomes free while it is suspended, and is its own again before it goes on.
+"""A suspended job leaves its GPU and comes back: the part of that job's supervisor.
 
-Where the driver moves whole processes it does that to a job that does not oversubscribe; of every other job all that can be
-waited for is that nothing of it runs. It refuses to hold a job: whoever suspends it does.
+Where the driver can move whole processes to the host, it moves those of a job that does not oversubscribe. Of every other job
+the supervisor waits until nothing of it is in flight. Holding the job is left to the caller.
 """
 
+import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pgpu.engine.engine import Engine
-from pgpu.engine.parking.mover import Mover
+from pgpu.enforcement.checkpoints import CheckpointError, Checkpoints, NoRoomError, StillWorkingError
+from pgpu.engine.context import EngineContext
 from pgpu.engine.parking.parking_state import Parking, Stage, Traveller, is_travelling, load_parking, save_parking
 from pgpu.engine.process.unix_sockets import send_datagram
 from pgpu.errors import NodeError
 from pgpu.host.process_identity import identify_running, is_alive
-from pgpu.model import Gpu, Job
+from pgpu.model import Job
 
 QUIET_SECONDS = 10.0
-"""Work of a job whose memory stays is waited for so long at most: then the other starts beside it."""
+"""How long to wait at most for work in flight of a job whose memory stays; then the other job starts beside it."""
 
 STAYS = "it has managed memory, or shares memory with another process, which drivers cannot move"
 
+TRY_SECONDS = 2.0
+"""Longest single attempt to lock a process: the lock stops its other threads."""
+
+TROUBLE_COUNT = 5
+"""Failed attempts to come back, a second apart, after which the job's supervisor reports it."""
+
+PATIENCE_SECONDS = 60.0
+"""How long to wait for work in flight before a move is given up and the job goes on."""
+
 _OVER_SECONDS = 1.0
-"""What should have been over for so long is over, though the job has not looked."""
+"""Work counts as finished so long after its expected end, even if the job has not polled it."""
 
 _NANOSECONDS = 1e9
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class Departure:
-    """What one supervisor does of it."""
+    """The move of one supervisor's job."""
 
-    engine: Engine
+    context: EngineContext
     job_id: str
     owns: Callable[[int], bool]
     """Whether a process is the job's, by host PID."""
 
-    _mover: Mover | None = None
+    _mover: "Mover | None" = None
     _held_at_seconds: float | None = field(default=None, repr=False)
 
     @property
     def is_under_way(self) -> bool:
-        """Whether what the driver tells of the job is less than its meter counts, or about to be."""
+        """Whether the driver reports less memory of the job than its meter counts, or is about to."""
         return is_travelling(self._path)
 
     @property
     def trouble(self) -> str | None:
-        """Why the job stands still though nobody needs its place; None where it does not."""
+        """Why the job is still away although its place is free; None where it is not."""
         return None if self._mover is None else self._mover.trouble
 
     def leave(self, job: Job, by: str) -> Stage:
-        """Go on with leaving; asked again and again while a job with a lease is suspended and held.
+        """Continue leaving; called again and again while a job with a lease is suspended and held.
 
         Args:
             job: Of this supervisor.
-            by: The job that is to have its place, or its own id if nobody in particular.
+            by: The job that is to have its place, or its own id if no job in particular.
 
         Raises:
             PgpuError: The GPU cannot be read.
-            OSError: It cannot be written down how far it is.
+            OSError: The state cannot be written.
         """
         parking = load_parking(self._path)
         if self._mover is not None and self._mover.is_moving:
             return Stage.LEAVING
         if parking is not None and parking.stage is Stage.REFUSED and parking.by == by:
             return Stage.REFUSED
-        if not self.engine.can_leave(job):
-            return self._stay_still(job, parking, by)
+        if not self.context.can_leave(job):
+            return self._wait_until_quiet(job, parking, by)
         if self._stays(job):
             return self._refused(by)
         known = () if parking is None else parking.travellers
         there = self.there(job, known)
-        if not there and not self._somebody_comes(job, known):
+        if not there and not self._is_context_expected(job, known):
             return self._away(parking, Parking(by, Stage.AWAY, known))
         if there:
             travellers = {each.process: each for each in (*known, *there)}
             self._moving(job).begin_leaving(Parking(by, Stage.LEAVING, tuple(travellers.values())))
         return Stage.LEAVING
 
+    def _wait_until_quiet(self, job: Job, parking: Parking | None, by: str) -> Stage:
+        """Count as away once nothing is in flight; its memory stays, or the driver moves it page by page."""
+        if not self._is_held_for(QUIET_SECONDS) and not self._is_quiet(job, time.monotonic()):
+            return Stage.LEAVING
+        return self._away(parking, Parking(by, Stage.AWAY, reason="" if parking is None else parking.reason))
+
     def come_back(self, job: Job) -> bool:
-        """Go on with coming back; asked again and again while nobody needs the place of a job with a lease.
+        """Continue coming back; called again and again while the place of a job with a lease is free.
 
         Returns:
             Whether all of it is back, so that it may go on.
 
         Raises:
-            OSError: It cannot be written down how far it is.
+            OSError: The state cannot be written.
         """
         self._held_at_seconds = None
         parking = load_parking(self._path)
@@ -103,69 +122,62 @@ class Departure:
         return True
 
     def close(self) -> None:
-        """Wait a moment for a move that is under way."""
+        """Wait up to a second for a move that is under way."""
         if self._mover is not None:
             self._mover.wait(1.0)
 
     @property
     def _path(self) -> Path:
-        return self.engine.places(self.job_id).parking
+        return self.context.places(self.job_id).parking
 
     def _stays(self, job: Job) -> bool:
-        """Whether it has memory that drivers may break when they are asked to move it, so that they are not asked."""
-        return job.lease is not None and any(use.stays for use in self.engine.enforcer.use(job.lease))
+        """Whether it has memory that some drivers corrupt when they move it, so that they are never asked to."""
+        return job.lease is not None and any(use.stays for use in self.context.enforcer.use(job.lease))
 
     def _refused(self, by: str) -> Stage:
         save_parking(self._path, Parking(by, Stage.REFUSED, reason=STAYS))
         return Stage.REFUSED
 
-    def _stay_still(self, job: Job, parking: Parking | None, by: str) -> Stage:
-        """Its memory stays where it is, or the driver moves it page by page."""
-        is_late = self._is_held_for(QUIET_SECONDS)
-        if not is_late and not self._is_quiet(job, time.monotonic()):
-            return Stage.LEAVING
-        return self._away(parking, Parking(by, Stage.AWAY, reason="" if parking is None else parking.reason))
-
     def _away(self, before: Parking | None, now: Parking) -> Stage:
         if before != now:
             save_parking(self._path, now)
-            send_datagram(self.engine.places(now.by).wake_socket, b"")
+            send_datagram(self.context.places(now.by).wake_socket, b"")
         return Stage.AWAY
 
     def _forget(self, parking: Parking) -> None:
-        """But never that it was refused: it would be again."""
+        """Remove the state, but keep a refusal: the next attempt would be refused again."""
         if not parking.reason:
             self._path.unlink(missing_ok=True)
-        elif parking.stage is not Stage.REFUSED or (parking.by and not self._is_waited_for(parking.by)):
+        elif parking.stage is not Stage.REFUSED or (parking.by and not self._holds_lease(parking.by)):
             save_parking(self._path, replace(parking, by="", stage=Stage.REFUSED))
 
-    def _is_waited_for(self, by: str) -> bool:
-        """Whether whoever was refused a place has not given up its grant yet."""
-        with self.engine.ledger.view() as view:
-            return any(entry.job.id == by for entry in view.holding())
+    def _holds_lease(self, job_id: str) -> bool:
+        """Whether the job that was refused the place still has its grant; it must find the refusal until then."""
+        with self.context.ledger.view() as view:
+            return any(entry.job.id == job_id for entry in view.holding())
 
     def _is_quiet(self, job: Job, now_seconds: float) -> bool:
-        boards = [] if job.lease is None else self.engine.enforcer.boards(job.lease)
+        boards = [] if job.lease is None else self.context.enforcer.boards(job.lease)
         ends = [board.in_flight_until_ns for board in boards]
         return all(end_ns == 0 or end_ns / _NANOSECONDS + _OVER_SECONDS < now_seconds for end_ns in ends)
 
     def there(self, job: Job, known: Sequence[Traveller] = ()) -> list[Traveller]:
-        """Return the job's processes that hold memory of its GPU now; whoever was asked to leave before is one of them.
+        """Return the job's processes that hold memory of its GPU now; processes that were moved before are among them.
 
         Raises:
             PgpuError: The GPU cannot be read.
         """
-        found, asked = [], {each.process for each in known}
+        found, moved = [], {each.process for each in known}
         for part in job.lease.slices if job.lease is not None else ():
-            for told in self.engine.gpus.processes(part.gpu_uuid):
-                holder = identify_running(told.pid) if told.used_bytes != 0 else None
-                if holder is not None and (holder in asked or self.owns(told.pid)):
-                    found.append(Traveller(holder, told.used_bytes or 0))
+            for each in self.context.gpus.processes(part.gpu_uuid):
+                holder = identify_running(each.pid) if each.used_bytes != 0 else None
+                if holder is not None and (holder in moved or self.owns(each.pid)):
+                    found.append(Traveller(holder, each.used_bytes or 0))
         return found
 
-    def _somebody_comes(self, job: Job, known: Sequence[Traveller]) -> bool:
-        """Whether a process was about to make a context when the job was held, and is not on the GPU yet."""
-        uses = [] if job.lease is None else self.engine.enforcer.use(job.lease)
+    def _is_context_expected(self, job: Job, known: Sequence[Traveller]) -> bool:
+        """Whether a process was about to make a CUDA context when the job was held, and is not on the GPU yet."""
+        uses = [] if job.lease is None else self.context.enforcer.use(job.lease)
         away_count = sum(is_alive(each.process) for each in known)
         if max((use.processes for use in uses), default=0) <= away_count:
             return False
@@ -177,22 +189,139 @@ class Departure:
             self._held_at_seconds = now_seconds
         return now_seconds - self._held_at_seconds >= seconds
 
-    def _moving(self, job: Job) -> Mover:
-        if self._mover is None:
-            if self.engine.checkpoints is None:
-                raise NodeError(f"job {job.id} left its GPU, and nothing here asks its driver to bring it back")
-            self._mover = Mover(self.engine.checkpoints, self._path, lambda: self._free_bytes(job), self._wake)
+    def _moving(self, job: Job) -> "Mover":
+        if self._mover is not None:
+            return self._mover
+        if self.context.checkpoints is None:
+            raise NodeError(f"job {job.id} left its GPU, and nothing here asks its driver to bring it back")
+
+        def free_bytes() -> int:
+            uuids = [part.gpu_uuid for part in job.lease.slices] if job.lease is not None else []
+            gpu = next(each for each in self.context.gpus.gpus() if each.uuid in uuids)
+            return max(0, gpu.memory_bytes - self.context.gpus.memory(gpu.uuid).used_bytes)
+
+        def wake() -> None:
+            send_datagram(self.context.places(self.job_id).wake_socket, b"")
+
+        self._mover = Mover(self.context.checkpoints, self._path, free_bytes, wake)
         return self._mover
 
-    def _free_bytes(self, job: Job) -> int:
-        """Of the one GPU of its lease."""
-        uuids = [part.gpu_uuid for part in job.lease.slices] if job.lease is not None else []
-        gpu = next(each for each in self.engine.gpus.gpus() if each.uuid in uuids)
-        return _free_of(gpu, self.engine.gpus.memory(gpu.uuid).used_bytes)
 
-    def _wake(self) -> None:
-        send_datagram(self.engine.places(self.job_id).wake_socket, b"")
+@dataclass(slots=True)
+class Mover:
+    """Moves a job's processes in either direction, in a thread: a move takes long, and the supervisor serves streams meanwhile.
 
+    Every step may be repeated, so after a crash the next supervisor starts again: a process that is away stays away. If one
+    process cannot leave, all come back.
+    """
 
-def _free_of(gpu: Gpu, used_bytes: int) -> int:
-    return max(0, gpu.memory_bytes - used_bytes)
+    checkpoints: Checkpoints
+    path: Path
+    """Of the state."""
+
+    free_bytes: Callable[[], int]
+    """Free memory of the GPU; raises PgpuError."""
+
+    when_done: Callable[[], None]
+    """Called in the thread."""
+
+    trouble: str | None = None
+    """Why processes that should be back are not, after `TROUBLE_COUNT` attempts; None otherwise."""
+
+    _thread: threading.Thread | None = field(default=None, repr=False)
+    _failures: int = 0
+    _logged: str = ""
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether a move is under way."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def begin_leaving(self, parking: Parking) -> None:
+        """Start to move these travellers to the host; no other move may be under way.
+
+        Raises:
+            OSError: The state cannot be written; nothing is moved then.
+        """
+        # Written first: after a crash the next supervisor must know which processes may be away.
+        save_parking(self.path, parking)
+        self._begin(lambda: self._leave(parking))
+
+    def begin_coming_back(self, parking: Parking) -> None:
+        """Start to move these travellers back; no other move may be under way."""
+        self._begin(lambda: self._come_back(parking))
+
+    def wait(self, seconds: float) -> None:
+        """Wait for the end of the move, at most this long."""
+        if self._thread is not None:
+            self._thread.join(seconds)
+
+    def _begin(self, move: Callable[[], None]) -> None:
+        def run() -> None:
+            try:
+                move()
+            except OSError as exc:
+                self._log_once(f"{self.path} cannot be written: {exc.strerror}")
+            self.when_done()
+
+        self._thread = threading.Thread(target=run, name="parking", daemon=True)
+        self._thread.start()
+
+    def _leave(self, parking: Parking) -> None:
+        until_seconds = time.monotonic() + PATIENCE_SECONDS
+        try:
+            for each in parking.travellers:
+                self._take_away(each, until_seconds)
+        except CheckpointError as exc:
+            self._log_once(str(exc))
+            left = self._bring(parking.travellers)
+            save_parking(self.path, replace(parking, stage=Stage.REFUSED, travellers=left, reason=str(exc)))
+
+    def _take_away(self, traveller: Traveller, until_seconds: float) -> None:
+        while is_alive(traveller.process):
+            try:
+                self.checkpoints.leave(traveller.process.pid, TRY_SECONDS)
+            except StillWorkingError:
+                if time.monotonic() >= until_seconds:
+                    raise
+            else:
+                return
+
+    def _come_back(self, parking: Parking) -> None:
+        left = self._bring(parking.travellers)
+        if left:
+            save_parking(self.path, replace(parking, travellers=left))
+        elif parking.stage is Stage.REFUSED:
+            save_parking(self.path, replace(parking, travellers=()))
+        else:
+            self.path.unlink(missing_ok=True)
+
+    def _bring(self, travellers: Sequence[Traveller]) -> tuple[Traveller, ...]:
+        """Move travellers back, and return those that are still away."""
+        left: list[Traveller] = []
+        why = None
+        for each in travellers:
+            try:
+                self._bring_one(each)
+            except CheckpointError as exc:
+                self._log_once(str(exc))
+                why = str(exc)
+                left.append(each)
+        self._failures = self._failures + 1 if left else 0
+        self.trouble = why if self._failures >= TROUBLE_COUNT else None
+        return tuple(left)
+
+    def _bring_one(self, traveller: Traveller) -> None:
+        if not is_alive(traveller.process):
+            return
+        # Without enough free memory it is not tried: NVIDIA's r580 never restores a process that found none once.
+        # Source: NVIDIA/cuda-checkpoint, issue 44.
+        if self.checkpoints.is_away(traveller.process.pid) and self.free_bytes() < traveller.held_bytes:
+            raise NoRoomError(f"process {traveller.process.pid} cannot come back yet: others hold its place on the GPU")
+        self.checkpoints.come_back(traveller.process.pid)
+
+    def _log_once(self, text: str) -> None:
+        """Log a message unless it is the last one: what fails is tried again every second."""
+        if text != self._logged:
+            self._logged = text
+            _LOG.warning(text)

@@ -1,7 +1,7 @@
-"""How much of its GPUs' time a job got lately: samples of its board, one a second for the last minute, and what they tell.
+"""A job's share of its GPUs' time: one sample of its board a second over the last minute, in a file, and the shares from it.
 
-Whoever looks after the job takes them, so that whoever asks knows the last minute at once. What a board says is the job's
-own word: it is believed as far as time went on, and nothing is decided by it.
+The job's supervisor takes the samples, so a report knows the last minute at once. A board is written by the job: values are
+limited to the time that has passed, and nothing is decided by them.
 """
 
 import json
@@ -14,7 +14,6 @@ from pgpu.enforcement.board import BoardGpu
 from pgpu.host.atomic_file import write_atomically
 
 SPANS_SECONDS = (1, 10, 60)
-"""Over which it is told."""
 
 MOST_SAMPLES = SPANS_SECONDS[-1] + 2
 
@@ -23,36 +22,36 @@ _NANOSECONDS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class GpuTime:
-    """What a job got of one GPU's time, as it says itself. Shares are 0 to 1, and None before there is anything to tell."""
+    """A job's use of one GPU's time as its own board has it. Shares are 0 to 1, and None without samples."""
 
     gpu_uuid: str
     used_seconds: float
     """Since the job began."""
 
     waited_seconds: float
-    """Time that its launches were held back, since it began."""
+    """For which its launches were held, since it began."""
 
     launches: int
     """Kernels, graphs and copies, since it began."""
 
     got_over_1_second: float | None = None
     got_over_10_seconds: float | None = None
-    """Of a job that is younger: since it was first looked at."""
+    """Of a younger job: since its first sample."""
 
     got_over_60_seconds: float | None = None
     is_held: bool = False
-    """Whether its launches wait now until somebody lets them go on, such as for its turn."""
+    """Whether its launches are held now, such as for its turn."""
 
     turn_since_seconds: float | None = None
-    """Since when the GPU is its turn, in seconds since the epoch; None where it has none or nobody takes turns."""
+    """Begin of its turn on the GPU, in seconds since the epoch; None where it has none or there are no turns."""
 
     turn_until_seconds: float | None = None
-    """When that turn ends, if anybody waits for one."""
+    """End of that turn, if another job waits for one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look at a board."""
+    """One reading of a board."""
 
     at_ns: int
     """By CLOCK_MONOTONIC."""
@@ -62,13 +61,13 @@ class Sample:
 
     @classmethod
     def of(cls, boards: Sequence[BoardGpu], held: Sequence[bool], at_ns: int) -> "Sample":
-        """Take one; `held` is as long as the boards."""
+        """Make a sample; `held` is as long as the boards."""
         pairs = zip(boards, held, strict=True)
         return cls(at_ns, tuple((each.used_ns, each.waited_ns, each.launches, is_held) for each, is_held in pairs))
 
 
 def read_samples(path: Path) -> list[Sample]:
-    """Return the samples that lie there, oldest first; none where there are none that can be read."""
+    """Return the samples in a file, oldest first; none if it cannot be read."""
     try:
         rows = json.loads(path.read_bytes())
         return [Sample(at_ns, tuple((int(u), int(w), int(n), bool(h)) for u, w, n, h in gpus)) for at_ns, gpus in rows]
@@ -77,29 +76,28 @@ def read_samples(path: Path) -> list[Sample]:
 
 
 def write_samples(path: Path, samples: Sequence[Sample]) -> None:
-    """Put samples there, whole; a full disk leaves those before."""
+    """Write samples atomically; a full disk keeps the last ones."""
     with suppress(OSError):
         write_atomically(path, json.dumps([[each.at_ns, each.gpus] for each in samples]).encode(), 0o644)
 
 
 def time_shares(samples: Sequence[Sample], gpu_uuids: Sequence[str]) -> tuple[GpuTime, ...]:
-    """Return what samples tell, oldest first, of each GPU of a lease; nothing without samples."""
+    """Return the shares of each GPU of a lease from samples, oldest first; empty without samples."""
     if not samples or len(samples[-1].gpus) != len(gpu_uuids):
         return ()
-    return tuple(_told(samples, at, uuid) for at, uuid in enumerate(gpu_uuids))
+    found = []
+    for at, uuid in enumerate(gpu_uuids):
+        used_ns, waited_ns, launches, is_held = samples[-1].gpus[at]
+        second, ten, sixty = (_share(samples, at, seconds) for seconds in SPANS_SECONDS)
+        used_seconds, waited_seconds = used_ns / _NANOSECONDS, waited_ns / _NANOSECONDS
+        found.append(GpuTime(uuid, used_seconds, waited_seconds, launches, second, ten, sixty, is_held))
+    return tuple(found)
 
 
-def _told(samples: Sequence[Sample], at: int, gpu_uuid: str) -> GpuTime:
-    used_ns, waited_ns, launches, is_held = samples[-1].gpus[at]
-    second, ten, sixty = (_got(samples, at, seconds) for seconds in SPANS_SECONDS)
-    used_seconds, waited_seconds = used_ns / _NANOSECONDS, waited_ns / _NANOSECONDS
-    return GpuTime(gpu_uuid, used_seconds, waited_seconds, launches, second, ten, sixty, is_held)
-
-
-def _got(samples: Sequence[Sample], at: int, span_seconds: int) -> float | None:
-    """Compare the newest with the newest of those that are so old, or with the first; a tick may come a little early."""
+def _share(samples: Sequence[Sample], at: int, span_seconds: int) -> float | None:
+    """Return the share between the newest sample and the newest that is older than the span, or the first one."""
     newest = samples[-1]
-    since_ns = newest.at_ns - int((span_seconds - 0.5) * _NANOSECONDS)
+    since_ns = newest.at_ns - int((span_seconds - 0.5) * _NANOSECONDS)  # a sample may be up to 0.5 s early
     older = [each for each in samples[:-1] if each.at_ns <= since_ns and len(each.gpus) > at] or samples[:1]
     before = older[-1]
     elapsed_ns = newest.at_ns - before.at_ns

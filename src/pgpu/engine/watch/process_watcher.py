@@ -1,4 +1,4 @@
-"""The processes whose end somebody wants to hear of, each watched through a descriptor that outlives the reuse of a PID."""
+"""Watches processes for their end through pidfds, which stay valid when a PID is reused."""
 
 import os
 from collections.abc import Callable
@@ -9,17 +9,17 @@ from pgpu.model import ProcessHolder
 
 
 class ProcessWatcher:
-    """The processes that one loop watches now."""
+    """The processes that one event loop watches now."""
 
     def __init__(self, loop: EventLoop, on_death: Callable[[], None]) -> None:
         self._loop = loop
         self._on_death = on_death
         self._descriptors: dict[ProcessHolder, int] = {}
         self._dead: set[ProcessHolder] = set()
-        self._news: Timer | None = None
+        self._pending: Timer | None = None
 
     def watch(self, holders: set[ProcessHolder]) -> None:
-        """Watch exactly these; a death that came before is told too, once."""
+        """Watch exactly these; `on_death` is called once for each that ends or has ended already."""
         for holder in set(self._descriptors) - holders:
             self._drop(holder)
         self._dead &= holders
@@ -30,17 +30,14 @@ class ProcessWatcher:
                 self._loop.watch(descriptor, READABLE, self._died(holder))
             else:
                 self._dead.add(holder)
-                self._tell_soon()
-        if not holders and self._news is not None:
-            self._news.cancel()
+                # By a timer, since `on_death` usually calls this method again.
+                if self._pending is None or self._pending.call is None:
+                    self._pending = self._loop.call_later(0.0, self._notify)
+        if not holders and self._pending is not None:
+            self._pending.cancel()
 
-    def _tell_soon(self) -> None:
-        """Not at once: whoever is told comes here again."""
-        if self._news is None or self._news.call is None:
-            self._news = self._loop.call_later(0.0, self._tell)
-
-    def _tell(self) -> None:
-        self._news = None
+    def _notify(self) -> None:
+        self._pending = None
         self._on_death()
 
     def _died(self, holder: ProcessHolder) -> Callable[[int], None]:

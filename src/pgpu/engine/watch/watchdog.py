@@ -1,8 +1,8 @@
-"""Looks, once a second, for processes that hold memory of a GPU outside of every lease, and does what the operator set.
+"""Reports processes that hold GPU memory outside of every lease, and stops them where `on_outsider = stop`.
 
-Supervisors, keepers and servers all offer to look; of one queue exactly one does, whoever holds its lock. What a job holds
-past its own slice its supervisor sees, who alone tells drift from an allocation under way; both are told as events of the
-ledger. It refuses to judge what only draws: displays take what headroom is for.
+Supervisors, keepers and servers call `Watchdog.tick` once a second; of one queue the process that holds a file lock does the
+work. What a job holds beyond its own slice is its supervisor's to judge. Processes that only draw are ignored: headroom is for
+displays.
 """
 
 import contextlib
@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pgpu.engine.engine import Engine
+from pgpu.engine.context import EngineContext
+from pgpu.engine.settings import EngineSettings
 from pgpu.host.file_lock import try_lock
 from pgpu.host.process_identity import identify_running, open_pidfd
 from pgpu.libraries import PROBE
@@ -23,93 +24,126 @@ from pgpu.runtimes.belonging import Belonging
 from pgpu.units import format_memory
 
 _FIRST_PID_NAMESPACE = 4026531836
-"""Inode of the machine's own. Source: PROC_PID_INIT_INO in linux/proc_ns.h."""
+"""Inode of the machine's initial PID namespace. Source: PROC_PID_INIT_INO in linux/proc_ns.h."""
 
 _Key = tuple[str, ProcessHolder]
 
 
-def find_outsiders(engine: Engine, belonging: Belonging) -> list[Outsider]:
-    """Return who holds memory of this engine's GPUs outside of every lease now.
-
-    Processes are read before the ledger: whoever had a lease then has it still, or is gone.
+def find_outsiders(context: EngineContext, belonging: Belonging) -> list[Outsider]:
+    """Return the processes that hold memory of this engine's GPUs outside of every lease now.
 
     Raises:
         NodeError: A GPU or the ledger cannot be read.
     """
+    # Processes before the ledger: a process that had a lease then is in the ledger now, or has ended.
     seen = [
-        (told, holder)
-        for gpu in engine.gpus.gpus()
-        for told in engine.gpus.processes(gpu.uuid)
-        if not told.only_draws and (holder := identify_running(told.pid)) is not None
+        (process, holder)
+        for gpu in context.gpus.gpus()
+        for process in context.gpus.processes(gpu.uuid)
+        if not process.only_draws and (holder := identify_running(process.pid)) is not None
     ]
-    with engine.ledger.view() as view:
-        jobs = [entry.job for entry in engine.queue_of(view.holding()) if entry.job.request.gpu_count]
+    with context.ledger.view() as view:
+        jobs = [entry.job for entry in context.queue_of(view.holding()) if entry.job.request.gpu_count]
     return [
-        Outsider(told.gpu_uuid, holder, told.used_bytes, _program(told.pid), _uid(told.pid))
-        for told, holder in seen
-        if not _is_ours(engine, told) and belonging.owner(holder, jobs) is None and identify_running(told.pid) == holder
+        Outsider(process.gpu_uuid, holder, process.used_bytes, _program(process.pid), _uid(process.pid))
+        for process, holder in seen
+        if not _is_own(context, process)
+        and belonging.owner(holder, jobs) is None
+        and identify_running(process.pid) == holder
     ]
+
+
+def find_outsiders_once(context: EngineContext) -> Sequence[Outsider]:
+    """Return the outsiders now, for a single reading; see `find_outsiders`."""
+    belonging = Belonging()
+    try:
+        return find_outsiders(context, belonging)
+    finally:
+        belonging.close()
+
+
+def read_reported_outsiders(context: EngineContext) -> list[Outsider]:
+    """Return the outsiders that the active watchdog has reported, without reading a GPU; none if no watchdog is active.
+
+    Raises:
+        LedgerError: The ledger cannot be read.
+    """
+    if (lock := try_lock(_lock_path(context.settings))) is not None:
+        os.close(lock)
+        return []
+    text = context.ledger.facts.get(_fact(context.settings))
+    return [
+        Outsider(**{**fields, "process": ProcessHolder(**fields["process"])}) for fields in json.loads(text or "[]")
+    ]
+
+
+@dataclass(slots=True)
+class _Reported:
+    """A reported outsider, and how far stopping it has come."""
+
+    outsider: Outsider
+    kill_at_seconds: float | None = None
+    """Monotonic; None before SIGTERM was sent."""
+
+    is_killed: bool = False
 
 
 class Watchdog:
-    """What one process remembers from look to look."""
+    """One process's part; its state lives from tick to tick."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, context: EngineContext) -> None:
+        self._context = context
         self._belonging = Belonging()
         self._lock: int | None = None
         self._seen: set[_Key] = set()
-        """In the last look."""
+        """At the last tick."""
 
         self._reported: dict[_Key, _Reported] = {}
-        self._has_told = False
-        """Whether the ledger knows what it reported, and not what somebody before it did."""
+        self._has_written = False
+        """Whether the ledger's fact is from this process and not from an earlier watchdog."""
 
     def tick(self) -> None:
-        """Look, if nobody else of this queue does; called about once a second.
+        """Find, report and stop outsiders, unless another process of this queue does; called about once a second.
 
         Raises:
             NodeError: A GPU or the ledger cannot be read.
         """
-        if not self._is_on_duty():
+        settings = self._context.settings
+        if self._lock is None:
+            self._lock = try_lock(_lock_path(settings))
+        if self._lock is None:
             return
-        found = {(each.gpu_uuid, each.process): each for each in find_outsiders(self._engine, self._belonging)}
+        found = {(each.gpu_uuid, each.process): each for each in find_outsiders(self._context, self._belonging)}
         before = set(self._reported)
         for key in before - set(found):
-            self._say("outsider-gone", self._reported[key].outsider)
+            self._note("outsider-gone", self._reported[key].outsider)
             del self._reported[key]
         for key, outsider in found.items():
-            # One look alone may see a process of a job between two moments of its life.
+            # Two readings in a row: one alone may meet a process of a job between two states, such as during exec.
             if key in self._seen and key not in self._reported:
-                self._say("outsider", outsider)
+                self._note("outsider", outsider)
                 self._reported[key] = _Reported(outsider)
         self._seen = set(found)
-        if before != set(self._reported) or not self._has_told:
-            _tell(self._engine, [each.outsider for each in self._reported.values()])
-            self._has_told = True
-        if self._engine.settings.on_outsider == "stop":
+        if before != set(self._reported) or not self._has_written:
+            text = json.dumps([asdict(each.outsider) for each in self._reported.values()])
+            self._context.ledger.facts.put(_fact(settings), text)
+            self._has_written = True
+        if settings.on_outsider == "stop" and _sees_machine_pids(settings):
             for each in self._reported.values():
                 self._stop(each)
 
     def close(self) -> None:
-        """Leave the duty to somebody else."""
+        """Release the lock, so that another process takes it."""
         self._belonging.close()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
-    def _is_on_duty(self) -> bool:
-        if self._lock is None:
-            self._lock = try_lock(_lock_path(self._engine))
-        return self._lock is not None
-
-    def _stop(self, found: "_Reported") -> None:
-        """Ask it to end, and after the grace end it."""
-        if not _pids_are_the_machines(self._engine):
-            return
+    def _stop(self, found: _Reported) -> None:
+        """Send SIGTERM, and SIGKILL after the grace period."""
         now_seconds = time.monotonic()
         if found.kill_at_seconds is None:
-            found.kill_at_seconds = now_seconds + self._engine.settings.stop_grace_seconds
+            found.kill_at_seconds = now_seconds + self._context.settings.stop_grace_seconds
             self._send(found.outsider, signal.SIGTERM)
         elif not found.is_killed and now_seconds >= found.kill_at_seconds:
             found.is_killed = True
@@ -122,88 +156,45 @@ class Watchdog:
         try:
             signal.pidfd_send_signal(descriptor, number)
         except PermissionError:
-            self._say("outsider-not-stopped", outsider)
+            self._note("outsider-not-stopped", outsider)
         except ProcessLookupError:
             pass
         else:
-            self._say("outsider-stopped" if number is signal.SIGTERM else "outsider-killed", outsider)
+            self._note("outsider-stopped" if number is signal.SIGTERM else "outsider-killed", outsider)
         finally:
             os.close(descriptor)
 
-    def _say(self, kind: str, outsider: Outsider) -> None:
-        self._engine.ledger.events.note(kind, describe_outsider(outsider))
+    def _note(self, kind: str, outsider: Outsider) -> None:
+        self._context.ledger.events.note(kind, describe_outsider(outsider))
 
 
 def describe_outsider(outsider: Outsider) -> str:
-    """Say who holds what: `process 4711 (python3) of user 1000 holds 2 GiB of GPU-… outside of every lease`."""
+    """Describe an outsider: `process 4711 (python3) of user 1000 holds 2 GiB of GPU-… outside of every lease`."""
     amount = "memory" if outsider.used_bytes is None else format_memory(outsider.used_bytes)
-    who = f"process {outsider.process.pid} ({outsider.program or '?'}) of user {outsider.uid}"
-    return f"{who} holds {amount} of {outsider.gpu_uuid} outside of every lease"
+    process = f"process {outsider.process.pid} ({outsider.program or '?'}) of user {outsider.uid}"
+    return f"{process} holds {amount} of {outsider.gpu_uuid} outside of every lease"
 
 
-@dataclass(slots=True)
-class _Reported:
-    """An outsider that was told of, and how far its end has come."""
-
-    outsider: Outsider
-    kill_at_seconds: float | None = None
-    """On the monotonic clock; None until it was asked to end."""
-
-    is_killed: bool = False
+def _fact(settings: EngineSettings) -> str:
+    return f"outsiders/{settings.gpu_model or ''}"
 
 
-def find_outsiders_once(engine: Engine) -> Sequence[Outsider]:
-    """Return who holds memory outside of every lease now, for whoever looks but once; see `outsiders`."""
-    belonging = Belonging()
-    try:
-        return find_outsiders(engine, belonging)
-    finally:
-        belonging.close()
+def _lock_path(settings: EngineSettings) -> Path:
+    return settings.runtime_directory / "watchdogs" / f"{settings.gpu_model or 'gpus'}.lock"
 
 
-def read_reported_outsiders(engine: Engine) -> list[Outsider]:
-    """Return whom the watchdog on duty has told of, without asking any GPU; nobody, where none is on duty.
-
-    Raises:
-        LedgerError: The ledger cannot be read.
-    """
-    if (lock := try_lock(_lock_path(engine))) is not None:
-        os.close(lock)
-        return []
-    text = engine.ledger.facts.get(_fact(engine))
-    return [
-        Outsider(**{**fields, "process": ProcessHolder(**fields["process"])}) for fields in json.loads(text or "[]")
-    ]
-
-
-def _tell(engine: Engine, found: Sequence[Outsider]) -> None:
-    engine.ledger.facts.put(_fact(engine), json.dumps([asdict(outsider) for outsider in found]))
-
-
-def _fact(engine: Engine) -> str:
-    return f"outsiders/{engine.settings.gpu_model or ''}"
-
-
-def _lock_path(engine: Engine) -> Path:
-    return engine.settings.runtime_directory / "watchdogs" / f"{engine.settings.gpu_model or 'gpus'}.lock"
-
-
-def _is_our_probe(pid: int) -> bool:
-    """Whether this is the small program that measures contexts and proves limits, for moments and outside of every lease."""
+def _is_own(context: EngineContext, process: GpuProcess) -> bool:
+    """Whether a process is pgpu's own: an MPS server, or the probe that measures contexts and proves limits."""
+    if context.mps is not None and context.mps.is_server(process.gpu_uuid, process.pid):
+        return True
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/exe").readlink().name == PROBE
+        return Path(f"/proc/{process.pid}/exe").readlink().name == PROBE
     return False
 
 
-def _is_ours(engine: Engine, told: GpuProcess) -> bool:
-    """Whether it is pgpu's own work: the probe, or a server that jobs under MPS share."""
-    is_server = engine.mps is not None and engine.mps.is_server(told.gpu_uuid, told.pid)
-    return is_server or _is_our_probe(told.pid)
-
-
-def _pids_are_the_machines(engine: Engine) -> bool:
-    """Whether the driver's PIDs are ours: on real GPUs it knows those of the machine's own namespace alone."""
-    if engine.settings.gpu_model is not None:
+def _sees_machine_pids(settings: EngineSettings) -> bool:
+    """Whether the driver's PIDs are valid here: on real GPUs they are those of the machine's initial namespace."""
+    if settings.gpu_model is not None:
         return True
     with contextlib.suppress(OSError):
         return Path("/proc/self/ns/pid").stat().st_ino == _FIRST_PID_NAMESPACE
