@@ -221,7 +221,7 @@ def is_worth_waiting(
             meanwhile can delay the change again and again.
 
     Source: Karlin, Manasse, Rudolph and Sleator, *Competitive Snoopy Caching* (Algorithmica 1988).
-    Docs: docs/decisions/0033-a-job-waits-for-the-better-mode-as-long-as-that-pays.md.
+    Docs: docs/decisions/0033-waiting-for-sharing-mode-as-long-as-it-pays.md.
     """
     saved_seconds = (own_seconds + sliced_seconds) * (1 - 1 / gain)
     return waited_seconds + wait_seconds <= min(own_seconds, saved_seconds)
