@@ -9,11 +9,10 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
-from pgpu.engine.claims.keyed_locks import KeyedLocks
-
 from pgpu.enforcement import SliceUse
 from pgpu.engine.claims import ClaimableGpu
 from pgpu.engine.claims.claim_admission import check_words
+from pgpu.engine.claims.engine_claims import KeyedLocks
 from pgpu.errors import CapacityError, NodeError, RequestError
 from pgpu.ledger import ClaimRecord
 from pgpu.model import Claim, Delivery, Gpu, HeldClaim, SharingWish
