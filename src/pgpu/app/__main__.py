@@ -97,14 +97,14 @@ def _load_for_containers() -> None:
 def _become_supervisor(settings: Settings, job_id: str) -> None:
     """Supervise a job in a fork of the zygote, with the environment of the job's submitter."""
     from pgpu.engine.process.paths import job_paths
-    from pgpu.engine.process.spawn import speak_into
+    from pgpu.engine.process.supervisor_process import redirect_stderr
     from pgpu.engine.settings import EngineSettings
-    from pgpu.engine.submission.inheritance import account_of
+    from pgpu.engine.submission.submitter import account_of
 
     ledger = open_ledger(settings)
     ledger.refuse_if_gone()
     runtime_path = runtime_directory(settings.runtime_dir, settings.state_dir)
-    speak_into(job_paths(EngineSettings(settings.state_dir, runtime_path), job_id))
+    redirect_stderr(job_paths(EngineSettings(settings.state_dir, runtime_path), job_id))
     environment = ledger.environment(job_id)
     own_runtime = None if settings.runtime_dir is None else str(settings.runtime_dir)
     if environment and account_of(ledger.inherited(job_id), environment) is None:
