@@ -140,7 +140,7 @@ def test_a_replica_is_a_job_of_the_owner_that_answers_on_its_socket(
         functions.all_replicas() == functions.replicas(version.function) == (replace(replica, state=ReplicaState.HOT),)
     )
     start = ColdStart(version.function, 1, replica.job_id, 5.0, (("grant", 0.1), ("imports", 0.2)))
-    functions.note_cold_start(start)
+    functions.note_cold_start(start.function, start)
     assert functions.cold_starts(version.function) == (start,)
 
     assert functions.undeploy(version.function) == (replica.job_id,)

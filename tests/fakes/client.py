@@ -1,8 +1,8 @@
 """A client that keeps jobs in memory and runs nothing.
 
-It stands in for `pgpu.client.embedded_client.EmbeddedClient` at the command line's seam; both answer
-tests/contract/test_client.py. A job is granted at once where its slice fits the one GPU; its command is not run: a
-submitted job ends as `outcome` says when somebody attaches or waits.
+It replaces `pgpu.client.embedded_client.EmbeddedClient` behind the command line; tests/contract/test_client.py runs on
+both, and tests/unit/test_route_table.py holds it to the operations of the table. A job is granted at once where its slice fits the one GPU; its command is not run: a
+submitted job ends with `outcome` on `attach` or `wait`.
 """
 
 import itertools
@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from pgpu.advising.advice import Advice, advise
 from pgpu.advising.contention import Constants
-from pgpu.client import CallHistory, GpuReport, GpuTime, JobReport, QueueReport, Waste
+from pgpu.client import CallHistory, Client, GpuReport, GpuTime, JobReport, QueueReport, Waste
 from pgpu.enforcement import SliceUse
 from pgpu.engine.history.sharing_advice import kind_of
 from pgpu.engine.history.usage_history import waste_of
@@ -25,7 +25,6 @@ from pgpu.model import (
     Bandwidths,
     Gpu,
     Job,
-    JobSpec,
     JobState,
     Lease,
     Outsider,
@@ -65,7 +64,7 @@ class Outcome:
 
 
 @dataclass
-class FakeClient:
+class FakeClient(Client):
     """Jobs in memory."""
 
     outcome: Outcome = field(default_factory=Outcome)
@@ -81,9 +80,6 @@ class FakeClient:
     may_calibrate: bool = True
     interruption: int | None = None
     """A signal that this process gets while a request is written."""
-
-    def submit(self, spec: JobSpec, request: Request, *, wait_timeout_seconds: float | None) -> Job:
-        return self.submit_all([Submission(spec, request, wait_timeout_seconds=wait_timeout_seconds)])[0]
 
     def _add(self, element: Element) -> Job:
         spec, request = element.spec, element.submission.request
@@ -131,9 +127,9 @@ class FakeClient:
         line = [replace(job, expected_start_seconds=NOW_SECONDS + 60) for job in waiting if job not in held]
         return [*itertools.starmap(QueueReport, enumerate(line, 1)), *(QueueReport(None, job) for job in held)]
 
-    def cancel(self, ids_or_names: Sequence[str], *, grace_seconds: float) -> Sequence[Job]:
-        ids = [report.job.id for name in ids_or_names for report in self.members(name)]
-        return [self.stop(job_id, grace_seconds=grace_seconds) for job_id in ids]
+    def request_cancel(self, jobs: Sequence[str], grace_seconds: float) -> Sequence[Job]:
+        ids = [report.job.id for name in jobs for report in self.members(name)]
+        return [self.request_stop(job_id, grace_seconds) for job_id in ids]
 
     def attach(self, job_id: str, stdin: BinaryIO | None, stdout: BinaryIO, stderr: BinaryIO) -> Job:
         stdout.write(self.outcome.stdout)
@@ -176,7 +172,7 @@ class FakeClient:
         yield "stdout", b"".join(kept)
         yield "stderr", self.outcome.stderr
 
-    def stop(self, id_or_name: str, *, grace_seconds: float) -> Job:
+    def request_stop(self, id_or_name: str, grace_seconds: float) -> Job:
         job = self._find(id_or_name)
         if not job.state.is_final:
             is_waiting = job.state is JobState.WAITING

@@ -11,7 +11,7 @@ import pytest
 
 from pgpu.client.address import UnixAddress
 from pgpu.client.connection import HttpTransport
-from pgpu.client.http_stream import HttpJobStream
+from pgpu.client.http_client import HttpJobStream
 from pgpu.client.websocket import WebSocketChannel
 from pgpu.errors import PgpuError, ServerFullError, ServerUnavailableError
 from pgpu.server.responses import raw_error_response

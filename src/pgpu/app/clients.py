@@ -4,7 +4,7 @@ With a server, nothing of the engine is imported: the command is done sooner tha
 """
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from pgpu.app.settings import Settings
 from pgpu.client import Client
@@ -42,10 +42,9 @@ def open_administration(settings: Settings) -> "AdministrationService":
     """
     server = _server(settings)
     if server is not None:
-        from pgpu.client.remote_service import RemoteService
-        from pgpu.services.route_table import ADMIN_ROUTES
+        from pgpu.client.remote_service import HttpAdministration
 
-        return cast("AdministrationService", RemoteService(server, ADMIN_ROUTES))
+        return HttpAdministration(server)
     from pgpu.app.composition import make_engine
     from pgpu.services.access import Caller
     from pgpu.services.administration import AdministrationService

@@ -13,10 +13,10 @@ from pgpu.client import Client
 
 if TYPE_CHECKING:
     from pgpu.app.settings import Settings
-    from pgpu.client.protocol import FunctionClient
+    from pgpu.client.remote_service import HttpFunctions
 
 ClientFactory = Callable[["Settings"], Client]
-FunctionsFactory = Callable[["Settings"], "FunctionClient"]
+FunctionsFactory = Callable[["Settings"], "HttpFunctions"]
 
 
 def _embedded(settings: "Settings") -> Client:
@@ -25,7 +25,7 @@ def _embedded(settings: "Settings") -> Client:
     return open_client(settings)
 
 
-def _served(settings: "Settings") -> "FunctionClient":
+def _served(settings: "Settings") -> "HttpFunctions":
     from pgpu.app.clients import open_functions
 
     return open_functions(settings)
@@ -65,7 +65,7 @@ class Invocation:
         """
         return self.make_client(self.settings())
 
-    def functions(self) -> "FunctionClient":
+    def functions(self) -> "HttpFunctions":
         """Make what answers this invocation about functions.
 
         Raises:

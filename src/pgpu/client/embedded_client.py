@@ -7,10 +7,11 @@ from typing import BinaryIO
 from pgpu.advising.contention import Constants
 from pgpu.client.following import FROM_NOW_ON, EngineHand, Follower
 from pgpu.client.job_stream import require_grant
+from pgpu.client.protocol import Client
 from pgpu.engine.engine import Engine
 from pgpu.engine.history.sharing_advice import check_calibration, keep_constants
 from pgpu.engine.keeper.doorstep import Doorstep
-from pgpu.model import Bandwidths, Job, JobSpec, JobState, Request, Submission
+from pgpu.model import Bandwidths, Job, JobState, Submission
 from pgpu.services.access import Caller
 from pgpu.services.engine_pool import EnginePool
 from pgpu.services.job_service import JobService
@@ -19,7 +20,7 @@ from pgpu.services.output_log import last_lines
 from pgpu.services.reports import JobReport
 
 
-class EmbeddedClient(JobService):
+class EmbeddedClient(JobService, Client):
     """The `Client` of one engine: its `JobService`, and the operations that wait for jobs."""
 
     def __init__(self, engine: Engine, engine_of: Callable[[str | None], Engine] | None = None) -> None:
@@ -30,13 +31,9 @@ class EmbeddedClient(JobService):
             engine_of: Makes the engine of another `EngineSettings.gpu_model` on the same ledger, for jobs that run on
                 other GPUs; None where there are no others.
         """
-        super().__init__(EnginePool(engine, engine_of), Caller.this_process())
+        JobService.__init__(self, EnginePool(engine, engine_of), Caller.this_process())
         self._engine = engine
         self._doorsteps: dict[str, Doorstep] = {}
-
-    def submit(self, spec: JobSpec, request: Request, *, wait_timeout_seconds: float | None) -> Job:
-        """Accept a request; see `Client.submit`."""
-        return self.submit_all([Submission(spec, request, wait_timeout_seconds=wait_timeout_seconds)])[0]
 
     def submit_all(self, submissions: Sequence[Submission]) -> Sequence[Job]:
         """Accept several jobs, all or none; see `Client.submit_all`."""
@@ -54,14 +51,6 @@ class EmbeddedClient(JobService):
     def jobs(self, *, include_final: bool) -> Sequence[JobReport]:
         """List jobs; see `Client.jobs`."""
         return self.page(include_final=include_final)[0]
-
-    def cancel(self, ids_or_names: Sequence[str], *, grace_seconds: float) -> Sequence[Job]:
-        """End several jobs; see `Client.cancel`."""
-        return [self.wait(job.id) for job in self.request_cancel(ids_or_names, grace_seconds)]
-
-    def stop(self, id_or_name: str, *, grace_seconds: float) -> Job:
-        """End a job; see `Client.stop`."""
-        return self.wait(self.request_stop(id_or_name, grace_seconds).id)
 
     def still_waits(self, job_id: str, *, timeout_seconds: float) -> str | None:
         """Wait for a job's grant; see `Client.still_waits`."""

@@ -1,33 +1,40 @@
 """The client of a server, over HTTP, for one user of the machine.
 
 Most operations are rows of `route_table`; this module adds those with pages, waits and streams. Environment, umask and
-limits of the submitting process are read here and sent along; the server asks the kernel for the user.
+limits of the submitting process are read here and sent along; the server asks the kernel for the user. A job's output comes
+over a WebSocket: while a server restarts, the stream reconnects and resumes behind the last byte.
 """
 
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import urlencode
 
 from pgpu.advising.contention import Constants
-from pgpu.client.connection import HttpTransport
-from pgpu.client.http_stream import HttpJobControl, HttpJobStream, job_path
-from pgpu.client.job_stream import require_grant
-from pgpu.client.remote_service import RemoteService
+from pgpu.client.connection import HttpTransport, server_unavailable
+from pgpu.client.job_stream import JobStream, require_grant
+from pgpu.client.protocol import Client
+from pgpu.client.remote_service import RemoteService, path_segment
+from pgpu.engine.streams.records import Record
 from pgpu.engine.submission.submitter import this_process
-from pgpu.errors import NodeError, PgpuError, RequestError
-from pgpu.model import Bandwidths, Job, JobSpec, JobState, Request, Submission
+from pgpu.errors import NodeError, PgpuError, RequestError, ServerUnavailableError
+from pgpu.model import Bandwidths, Job, JobState, Request, Submission
 from pgpu.services import wire
-from pgpu.services.messages import END_HEADER, Ask, Cancel
+from pgpu.services.messages import END_HEADER, Ask, Cancel, Signal, Stop, Window
 from pgpu.services.reports import JobReport
 from pgpu.services.route_table import GPU_ROUTES, JOB_ROOT, JOB_ROUTES
 
 if TYPE_CHECKING:
+    from pgpu.client.websocket import WebSocketChannel
     from pgpu.services.job_service import JobService as JobOperations  # As in `remote_service`.
 else:
-    JobOperations = object
+
+    class JobOperations:
+        pass
+
 
 _WAIT_SECONDS = 50
 _PAGE = 2500
@@ -44,18 +51,16 @@ _SHORTEST_SECONDS = 2.0
 _LONGEST_SECONDS = 16.0
 """Between two requests for a reason that has not changed for long."""
 
+_RECONNECT_SECONDS = 0.02
 
-class HttpClient(RemoteService, JobOperations):
+
+class HttpClient(RemoteService, JobOperations, Client, routes=(*JOB_ROUTES, *GPU_ROUTES)):
     """The `Client` of one server."""
 
     def __init__(self, transport: HttpTransport, simulate: str | None = None) -> None:
         """Send nothing yet; `simulate` names simulated GPUs, None stands for the server's own."""
-        super().__init__(transport, (*JOB_ROUTES, *GPU_ROUTES), simulate)
+        RemoteService.__init__(self, transport, simulate)
         self._watches: dict[str, GrantWatch] = {}
-
-    def submit(self, spec: JobSpec, request: Request, *, wait_timeout_seconds: float | None) -> Job:
-        """Accept a request; see `Client.submit`."""
-        return self.submit_all([Submission(spec, request, wait_timeout_seconds=wait_timeout_seconds)])[0]
 
     def submit_all(self, submissions: Sequence[Submission]) -> Sequence[Job]:
         """Accept several jobs, all or none; see `Client.submit_all`.
@@ -89,14 +94,6 @@ class HttpClient(RemoteService, JobOperations):
         """List jobs; see `Client.jobs`."""
         pages = self._transport.pages(f"{JOB_ROOT}?include_final={str(include_final).lower()}&limit={_PAGE}")
         return [report for page in pages for report in wire.decode(tuple[JobReport, ...], page)]
-
-    def cancel(self, ids_or_names: Sequence[str], *, grace_seconds: float) -> Sequence[Job]:
-        """End several jobs; see `Client.cancel`."""
-        return [self.wait(job.id) for job in self.request_cancel(tuple(ids_or_names), grace_seconds)]
-
-    def stop(self, id_or_name: str, *, grace_seconds: float) -> Job:
-        """End a job; see `Client.stop`."""
-        return self.wait(self.request_stop(id_or_name, grace_seconds).id)
 
     def still_waits(self, job_id: str, *, timeout_seconds: float) -> str | None:
         """Wait for a job's grant; see `Client.still_waits`."""
@@ -194,3 +191,86 @@ class GrantWatch:
             self._error = exc
         finally:
             self._is_over.set()
+
+
+def job_path(id_or_name: str, rest: str = "") -> str:
+    """Return the path of a job's route."""
+    return f"{JOB_ROOT}/{path_segment(id_or_name)}{rest}"
+
+
+class HttpJobStream(JobStream):
+    """Follows one job until it is final; see `JobStream`."""
+
+    def __init__(self, transport: HttpTransport, job_id: str, *, offset: int = 0, holds_back: bool = False) -> None:
+        super().__init__(offset, holds_back=holds_back)
+        self._transport = transport
+        self._job_id = job_id
+
+    def records(self) -> Iterator[Record]:
+        """Yield output until the job is final and all of it was yielded.
+
+        Raises:
+            ServerUnavailableError: The server has been away too long; the job continues.
+        """
+        while True:
+            channel = self._connected()
+            try:
+                if (yield from self.heard(partial(self._receive, channel))):
+                    return
+            finally:
+                channel.close()
+            self.rest(_RECONNECT_SECONDS)
+
+    def _connected(self) -> "WebSocketChannel":
+        deadline = self._transport.away()
+        while True:
+            try:
+                return self._connected_once()
+            except ServerUnavailableError as exc:
+                deadline.endure(exc, self.rest)
+
+    def _connected_once(self) -> "WebSocketChannel":
+        from pgpu.client.websocket import WebSocketChannel  # noqa: PLC0415 - most commands open no WebSocket
+
+        connection = self._transport.connect()
+        try:
+            channel = WebSocketChannel(connection, job_path(self._job_id, "/attach"), self._transport.headers)
+            channel.sendall(self.greeting())
+        except OSError as exc:
+            connection.close()
+            raise server_unavailable(self._transport.address, exc) from exc
+        except BaseException:  # KeyboardInterrupt, too: no other reference would close it.
+            connection.close()
+            raise
+        self._transport.has_answered()
+        self.on_connected(channel)
+        return channel
+
+    def _receive(self, channel: "WebSocketChannel") -> Sequence[bytes] | None:
+        if not channel.is_ready:
+            self.rest_until_readable(channel)
+        return channel.receive()
+
+
+@dataclass(frozen=True, slots=True)
+class HttpJobControl:
+    """The `JobControl` of a server's job."""
+
+    transport: HttpTransport
+    job_id: str
+
+    def state(self) -> JobState:
+        """See `JobControl`."""
+        return wire.decode(JobReport, self.transport.ask("GET", job_path(self.job_id))).job.state
+
+    def cancel(self) -> None:
+        """See `JobControl`."""
+        self.transport.ask("POST", job_path(self.job_id, "/stop"), Stop(0.0))
+
+    def send_signal(self, number: int) -> None:
+        """See `JobControl`."""
+        self.transport.ask("POST", job_path(self.job_id, "/signal"), Signal(number), is_repeatable=False)
+
+    def send_window(self, columns: int, rows: int) -> None:
+        """See `JobControl`."""
+        self.transport.ask("POST", job_path(self.job_id, "/window"), Window(columns, rows))

@@ -1,4 +1,4 @@
-"""Protocols of the clients: what the command line calls on jobs and functions, and the gateway on a server."""
+"""The protocol of clients: what the command line calls on jobs and GPUs."""
 
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO, Protocol
@@ -8,22 +8,13 @@ from pgpu.advising.contention import Constants
 from pgpu.engine.history.usage_records import CallHistory, Findings, ProfiledJob, Waste
 from pgpu.model import (
     Bandwidths,
-    ColdStart,
-    Deployment,
-    Event,
-    Function,
-    FunctionToken,
     Job,
     JobSpec,
     Outsider,
     Profile,
-    Replica,
-    ReplicaState,
     Request,
     Submission,
-    Version,
 )
-from pgpu.services.messages import Bearer, Judgement, NewFunctionToken, ReplicaAsk, Rollout, Shown
 from pgpu.services.reports import GpuReport, JobReport, QueueReport
 
 
@@ -42,7 +33,7 @@ class Client(Protocol):
         Raises:
             RequestError: It can never be met; nothing was stored.
         """
-        ...
+        return self.submit_all([Submission(spec, request, wait_timeout_seconds=wait_timeout_seconds)])[0]
 
     def submit_all(self, submissions: Sequence[Submission]) -> Sequence[Job]:
         """Accept several jobs durably, all or none; returns at once.
@@ -103,6 +94,10 @@ class Client(Protocol):
         Raises:
             JobNotFoundError: One of them does not exist; nothing was changed.
         """
+        return [self.wait(job.id) for job in self.request_cancel(ids_or_names, grace_seconds)]
+
+    def request_cancel(self, jobs: Sequence[str], grace_seconds: float) -> Sequence[Job]:
+        """Cancel waiting jobs and end running ones, without a wait for their ends."""
         ...
 
     def still_waits(self, job_id: str, *, timeout_seconds: float) -> str | None:
@@ -129,6 +124,10 @@ class Client(Protocol):
 
     def stop(self, id_or_name: str, *, grace_seconds: float) -> Job:
         """Cancel a waiting job; send a running one SIGTERM and, after the grace, SIGKILL to all it started; wait for its end."""
+        return self.wait(self.request_stop(id_or_name, grace_seconds).id)
+
+    def request_stop(self, id_or_name: str, grace_seconds: float) -> Job:
+        """Cancel a waiting job or end a running one, without a wait for its end."""
         ...
 
     def signal(self, id_or_name: str, number: int) -> None:
@@ -262,138 +261,4 @@ class Client(Protocol):
 
     def outsiders(self) -> Sequence[Outsider]:
         """Return the processes outside of every lease that the watchdog reported, without a query to any GPU."""
-        ...
-
-
-class FunctionClient(Protocol):
-    """Operations of owners: each sees and changes their own functions, an administrator all."""
-
-    def deploy(self, deployment: Deployment, bundle: BinaryIO) -> Version:
-        """Keep a new version durably; a function's first gets all of the traffic.
-
-        Args:
-            deployment: Its bundle's digest is that of `bundle`.
-            bundle: The packed source tree; read only if the server has none of this digest.
-
-        Raises:
-            RequestError: It can never be served, the name is another user's, or the bundle is invalid.
-            CapacityError: The caller has too many bundles.
-        """
-        ...
-
-    def functions(self) -> Sequence[Function]:
-        """Return the caller's functions, by name."""
-        ...
-
-    def function(self, name: str) -> Function:
-        """Return one function.
-
-        Raises:
-            FunctionNotFoundError: The caller has none of this name; so of every method that takes a name.
-        """
-        ...
-
-    def undeploy(self, name: str) -> Sequence[str]:
-        """Remove a function, its versions and tokens; return the ids of the jobs that served it and end now."""
-        ...
-
-    def roll_out(self, name: str, rollout: Rollout) -> Function:
-        """Give traffic to a version.
-
-        Raises:
-            RequestError: There is no such version, or it failed.
-        """
-        ...
-
-    def roll_back(self, name: str) -> Function:
-        """Restore the traffic from before the last rollout.
-
-        Raises:
-            RequestError: There was none.
-        """
-        ...
-
-    def tokens(self, name: str) -> Sequence[FunctionToken]:
-        """Return the tokens that may call a function, oldest first, without their secret parts."""
-        ...
-
-    def create_token(self, name: str, label: str) -> NewFunctionToken:
-        """Make a token that may call this function and nothing else.
-
-        Args:
-            name: The function.
-            label: Any text for the owner, up to 200 characters.
-        """
-        ...
-
-    def revoke_token(self, name: str, token_id: str) -> None:
-        """Revoke a token.
-
-        Raises:
-            RequestError: The function has none with this id.
-        """
-        ...
-
-    def replicas(self, name: str) -> Sequence[Replica]:
-        """Return the replicas of a function."""
-        ...
-
-    def cold_starts(self, name: str, limit: int = 100) -> Sequence[ColdStart]:
-        """Return a function's last cold starts, the newest first."""
-        ...
-
-
-class GatewayClient(Protocol):
-    """Operations of the gateway, which is an administrator."""
-
-    def functions(self) -> Sequence[Function]:
-        """Return all functions, by name."""
-        ...
-
-    def all_replicas(self) -> Sequence[Replica]:
-        """Return the replicas of all functions, for a gateway that has just started."""
-        ...
-
-    def start_replica(self, ask: ReplicaAsk) -> Replica:
-        """Submit a job that serves a version, as the function's owner; the replica is stored before the job.
-
-        Raises:
-            FunctionNotFoundError: The function was removed.
-            RequestError: There is no such version, it is not ready, or its job can never be granted.
-            CapacityError: The owner has too many waiting jobs.
-        """
-        ...
-
-    def build(self, ask: ReplicaAsk) -> Job:
-        """Submit the job that installs the packages of a pending version, as the function's owner, or return the running one.
-
-        The gateway waits for its end and calls `judge`: exit code 0 makes the version ready.
-
-        Raises:
-            RequestError: The version waits for no packages.
-        """
-        ...
-
-    def note_replica(self, job_id: str, state: ReplicaState) -> None:
-        """Store the state of a replica."""
-        ...
-
-    def forget_replica(self, job_id: str) -> None:
-        """Remove a replica whose job has ended, with its socket directory."""
-        ...
-
-    def judge(self, name: str, judgement: Judgement) -> None:
-        """Store whether a version can be served; for a failed one the traffic from before its rollout is restored."""
-        ...
-
-    def note_cold_start(self, start: ColdStart) -> None:
-        """Store the phases of a start."""
-        ...
-
-    def events(self) -> Iterator[Event | None]:
-        """Yield events as they happen, until the server ends; None once the subscription is complete."""
-        ...
-
-    def bearer(self, shown: Shown) -> Bearer:
-        """Return what a token permits; the same for every token that permits nothing."""
         ...

@@ -1,62 +1,65 @@
 """Services of a server as local objects: each row of `route_table` is a method that sends one request."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum
-from functools import partial
+from functools import partialmethod
 from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import quote, urlencode
 
 from pgpu.client.connection import HttpTransport
 from pgpu.errors import FunctionNotFoundError
-from pgpu.model import ColdStart, Deployment, Event, Version
+from pgpu.model import Deployment, Event, Version
 from pgpu.services import wire
-from pgpu.services.route_table import FUNCTION_ROUTES, Route
+from pgpu.services.route_table import ADMIN_ROUTES, FUNCTION_ROUTES, Route
 
 if TYPE_CHECKING:
-    # A type checker sees the service itself. At run time its operations come from the table, and the service, which would
-    # load the engine, is not imported.
+    # A type checker sees the services themselves. At run time the operations come from the table, and the services, which
+    # would load the engine, are not imported.
+    from pgpu.services.administration import AdministrationService as AdministrationOperations
     from pgpu.services.function_service import FunctionService as FunctionOperations
 else:
-    FunctionOperations = object
+    AdministrationOperations = FunctionOperations = object
 
 _EVENTS_BEGIN, _EVENT_DATA = b": what happens", b"data: "
 """Lines of server-sent events: the comment that the server sends first, and the field of an event."""
 
 
 class RemoteService:
-    """The operations of one service, with the parameters of the service's methods."""
+    """Base of the services of a server: a subclass gets a method for each row of its part of the table."""
 
-    def __init__(self, transport: HttpTransport, routes: Sequence[Route], simulate: str | None = None) -> None:
+    def __init_subclass__(cls, routes: Sequence[Route] = ()) -> None:
+        for route in routes:
+            setattr(cls, route.operation or route.name, partialmethod(RemoteService._call, route))
+
+    def __init__(self, transport: HttpTransport, simulate: str | None = None) -> None:
         """Send nothing yet.
 
         Args:
             transport: Of the server.
-            routes: The rows of the table.
             simulate: The simulated GPUs that requests are for; None for the server's own GPUs.
         """
         self._transport = transport
-        self._routes = {route.operation or route.name: route for route in routes}
         self._simulate = simulate
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        if name.startswith("_") or name not in self._routes:
-            raise AttributeError(f"{type(self).__name__} has no operation {name!r}")
-        return partial(self._call, self._routes[name])
-
     def _call(self, route: Route, *arguments: Any, **named: Any) -> Any:
+        """Send one request: the arguments are those of the path, then the body or its fields, then those of the query."""
         names, rest = route.path_parameters, list(arguments[len(route.path_parameters) :])
         path = route.path.format(**dict(zip(names, map(path_segment, arguments), strict=False)))
         body = rest.pop(0) if route.value is not None else None
         named |= dict(zip(route.arguments, rest, strict=False))
-        query = {name: _query_value(named.pop(name, None)) for name in route.query}
+        query = {name: named.pop(name, None) for name in route.query}
         if "simulate" in query:
             query["simulate"] = self._simulate
         if route.body is not None:
             body = route.body(**named)
-        query = {name: value for name, value in query.items() if value is not None}
+        given = {
+            name: value.value if isinstance(value, Enum) else value
+            for name, value in query.items()
+            if value is not None
+        }
         options = {} if route.is_repeatable else {"is_repeatable": False}
-        target = f"{path}?{urlencode(query, errors='surrogateescape')}" if query else path
+        target = f"{path}?{urlencode(given, errors='surrogateescape')}" if given else path
         answer = self._transport.ask(route.method, target, body, **options)
         return None if route.answer is None else wire.decode(route.answer, answer)
 
@@ -66,30 +69,32 @@ def path_segment(value: object) -> str:
     return quote(os.fsencode(str(value)), safe="")
 
 
-def _query_value(value: object) -> object:
-    return value.value if isinstance(value, Enum) else value
+class HttpAdministration(RemoteService, AdministrationOperations, routes=ADMIN_ROUTES):
+    """The `AdministrationService` of a server."""
 
 
-class HttpFunctions(RemoteService, FunctionOperations):
-    """The `FunctionClient` and the `GatewayClient` of one server."""
-
-    def __init__(self, transport: HttpTransport) -> None:
-        super().__init__(transport, FUNCTION_ROUTES)
+class HttpFunctions(RemoteService, FunctionOperations, routes=FUNCTION_ROUTES):
+    """The `FunctionService` of a server."""
 
     def deploy(self, deployment: Deployment, bundle: BinaryIO) -> Version:
-        """Send the bundle if the server lacks it, and keep a new version; see `FunctionClient.deploy`."""
+        """Keep a new version durably; a function's first gets all of the traffic.
+
+        Args:
+            deployment: Its bundle's digest is that of `bundle`.
+            bundle: The packed source tree; read only if the server has none of this digest.
+
+        Raises:
+            RequestError: It can never be served, the name is another user's, or the bundle is invalid.
+            CapacityError: The caller has too many bundles.
+        """
         try:
             self.has_bundle(deployment.bundle)
         except FunctionNotFoundError:
             self._transport.send("PUT", f"/v1/bundles/{deployment.bundle}", bundle)
         return self.create_version(deployment)
 
-    def note_cold_start(self, start: ColdStart) -> None:  # type: ignore[override] # `start` has the name
-        """Store the phases of a start; see `GatewayClient.note_cold_start`."""
-        self._call(self._routes["note_cold_start"], start.function, start)
-
     def events(self) -> Iterator[Event | None]:
-        """Yield events; see `GatewayClient.events`."""
+        """Yield events as they happen, until the server ends; None once the subscription is complete."""
         with self._transport.streaming("/v1/events") as answer:
             for line in answer.lines():
                 if line.startswith(_EVENT_DATA):

@@ -19,7 +19,7 @@ from pgpu.cli.verbs.function_calls import read_declaration, require_libraries
 from pgpu.errors import RequestError
 
 if TYPE_CHECKING:
-    from pgpu.client.protocol import FunctionClient
+    from pgpu.client.remote_service import HttpFunctions
     from pgpu.functions.api import Declaration
     from pgpu.functions.dev import FunctionSource
     from pgpu.model import ColdStart, Deployment, Function
@@ -312,7 +312,7 @@ def token(
         raise RequestError(f"{action!r} is not an action on tokens", hint="create, list or revoke")
 
 
-def _print_tokens(client: "FunctionClient", name: str, *, as_json: bool) -> None:
+def _print_tokens(client: "HttpFunctions", name: str, *, as_json: bool) -> None:
     from pgpu.cli.output import function_tables
 
     found = client.tokens(name)

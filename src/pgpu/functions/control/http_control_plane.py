@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from pgpu.client import Client
-from pgpu.client.protocol import GatewayClient
+from pgpu.client.remote_service import HttpFunctions
 from pgpu.errors import CapacityError, FunctionNotFoundError, JobNotFoundError, RequestError
 from pgpu.functions.control.control_plane import ReplicaJob
 from pgpu.functions.router.replica_connection import ReacquireResult
@@ -29,7 +29,7 @@ class HttpControlPlane:
 
     def __init__(
         self,
-        serving: GatewayClient,
+        serving: HttpFunctions,
         client: Client,
         most_build_seconds: float = BUILD_SECONDS,
         free_bytes: Callable[[], int] = lambda: _LEAST_FREE_BYTES,
@@ -107,7 +107,7 @@ class HttpControlPlane:
     def note_start(self, start: ColdStart) -> None:
         """Store a cold start."""
         with contextlib.suppress(FunctionNotFoundError):  # the function was removed meanwhile
-            self._serving.note_cold_start(start)
+            self._serving.note_cold_start(start.function, start)
 
     def build(self, version: Version) -> str:
         """Start the installation of packages."""
